@@ -1,0 +1,177 @@
+//! One coarse, prescriptive error for the whole public interface: what kind it is, what was being done, with whom, and why.
+//!
+//! A new kind is added only where a caller would act differently. Backends keep their own `thiserror` enums inside and map them
+//! here once.
+
+use std::error::Error as StdError;
+use std::fmt;
+use std::sync::Arc;
+
+/// What a caller can do about an [`Error`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// The call's arguments are wrong; repeating it is of no use.
+    Invalid,
+    /// The backend or the peer cannot do this at all.
+    Unsupported,
+    /// The peer speaks another version or lacks a feature; the text names what is missing.
+    Incompatible,
+    /// Nobody listens at the address, or the peer said no.
+    Refused,
+    /// The connection is gone: the peer died, was cut off, or closed. Connect again and repeat what is safe to repeat.
+    PeerLost,
+    /// The deadline passed first.
+    TimedOut,
+    /// Cancelled, by this side or, for a transfer under way, by the peer.
+    Cancelled,
+    /// The message is longer than the receive that matched it, or than the limit for its class.
+    TooLong,
+    /// A limit was reached (memory, registrations, connections); later it may work.
+    Exhausted,
+    /// The peer broke the protocol and was cut off.
+    Protocol,
+    /// The operating system or the adapter failed.
+    Io,
+}
+
+impl ErrorKind {
+    /// Whether the same call may succeed later without a change by the caller.
+    pub const fn is_retryable(self) -> bool {
+        matches!(self, ErrorKind::Refused | ErrorKind::PeerLost | ErrorKind::TimedOut | ErrorKind::Exhausted)
+    }
+
+    /// The kind as a short lower-case phrase.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            ErrorKind::Invalid => "invalid argument",
+            ErrorKind::Unsupported => "not supported",
+            ErrorKind::Incompatible => "incompatible peer",
+            ErrorKind::Refused => "refused",
+            ErrorKind::PeerLost => "peer lost",
+            ErrorKind::TimedOut => "timed out",
+            ErrorKind::Cancelled => "cancelled",
+            ErrorKind::TooLong => "message too long",
+            ErrorKind::Exhausted => "resource exhausted",
+            ErrorKind::Protocol => "protocol violation",
+            ErrorKind::Io => "i/o error",
+        }
+    }
+}
+
+impl fmt::Display for ErrorKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// What went wrong: kind, operation, peer, and the reason in words. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Error(Box<Inner>);
+
+#[derive(Clone, Debug)]
+struct Inner {
+    kind: ErrorKind,
+    operation: Option<&'static str>,
+    peer: Option<String>,
+    detail: String,
+    source: Option<Arc<dyn StdError + Send + Sync>>,
+}
+
+impl Error {
+    /// An error of `kind`; `detail` says what happened and, where it helps, what to do.
+    pub fn new(kind: ErrorKind, detail: impl Into<String>) -> Error {
+        Error(Box::new(Inner { kind, operation: None, peer: None, detail: detail.into(), source: None }))
+    }
+
+    /// Names the operation that failed: `"send"`, `"pull"`, `"connect"`.
+    #[must_use]
+    pub fn during(mut self, operation: &'static str) -> Error {
+        self.0.operation.get_or_insert(operation);
+        self
+    }
+
+    /// Names the peer.
+    #[must_use]
+    pub fn with_peer(mut self, peer: impl fmt::Display) -> Error {
+        self.0.peer.get_or_insert_with(|| peer.to_string());
+        self
+    }
+
+    /// Adds the cause.
+    #[must_use]
+    pub fn caused_by(mut self, source: impl StdError + Send + Sync + 'static) -> Error {
+        self.0.source = Some(Arc::new(source));
+        self
+    }
+
+    /// What a caller can do about it.
+    pub fn kind(&self) -> ErrorKind {
+        self.0.kind
+    }
+
+    /// Whether the same call may succeed later.
+    pub fn is_retryable(&self) -> bool {
+        self.0.kind.is_retryable()
+    }
+
+    /// The operation that failed, if one was under way.
+    pub fn operation(&self) -> Option<&'static str> {
+        self.0.operation
+    }
+
+    /// The peer's address, if one is concerned.
+    pub fn peer(&self) -> Option<&str> {
+        self.0.peer.as_deref()
+    }
+
+    /// The reason in words, without operation and peer.
+    pub fn detail(&self) -> &str {
+        &self.0.detail
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(operation) = self.0.operation {
+            write!(f, "{operation}")?;
+            if let Some(peer) = &self.0.peer {
+                write!(f, " with {peer}")?;
+            }
+            f.write_str(": ")?;
+        } else if let Some(peer) = &self.0.peer {
+            write!(f, "{peer}: ")?;
+        }
+        write!(f, "{}", self.0.kind)?;
+        if !self.0.detail.is_empty() {
+            write!(f, ": {}", self.0.detail)?;
+        }
+        if let Some(source) = &self.0.source {
+            write!(f, " ({source})")?;
+        }
+        Ok(())
+    }
+}
+
+impl StdError for Error {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        self.0.source.as_deref().map(|source| source as &(dyn StdError + 'static))
+    }
+}
+
+impl From<std::io::Error> for Error {
+    fn from(error: std::io::Error) -> Error {
+        use std::io::ErrorKind as Io;
+        let kind = match error.kind() {
+            Io::ConnectionRefused | Io::AddrNotAvailable | Io::HostUnreachable | Io::NetworkUnreachable => {
+                ErrorKind::Refused
+            }
+            Io::ConnectionReset | Io::ConnectionAborted | Io::BrokenPipe | Io::UnexpectedEof => ErrorKind::PeerLost,
+            Io::TimedOut => ErrorKind::TimedOut,
+            Io::OutOfMemory | Io::StorageFull | Io::QuotaExceeded => ErrorKind::Exhausted,
+            Io::InvalidInput | Io::AddrInUse => ErrorKind::Invalid,
+            _ => ErrorKind::Io,
+        };
+        Error::new(kind, "").caused_by(error)
+    }
+}

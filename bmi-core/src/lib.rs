@@ -1,0 +1,39 @@
+//! One message interface for storage systems, over backends that all look like an InfiniBand adapter.
+//!
+//! | where | what |
+//! |---|---|
+//! | [`transport`] | the contract of a backend: queue pairs, registration, completions |
+//! | [`Endpoint`] | the message interface: expected and unexpected messages, bulk, deadlines, cancel, polling |
+//! | [`AsyncEndpoint`] | the same for `async` code |
+//! | [`driver`] | loops that drive an endpoint: busy polling, an event fd under tokio |
+//! | [`mem`](mod@mem) | memory that an adapter may touch, and the rules that keep that safe |
+//! | [`Config`], [`Capabilities`] | what a user sets, what an adapter can do |
+//!
+//! The protocol does no I/O, reads no clock, draws no random number and starts no thread.
+
+mod addr;
+mod bulk;
+mod capability;
+mod config;
+pub mod driver;
+mod endpoint;
+mod error;
+mod face;
+pub mod mem;
+mod op;
+mod returns;
+mod time;
+pub mod transport;
+
+pub use addr::{Addr, Scheme};
+pub use bulk::{BulkDescriptor, Exposure};
+pub use capability::{Capabilities, OneSided, Registration};
+pub use config::Config;
+pub use endpoint::{Counters, Endpoint, Holdings, PeerEvent, PeerLimits, Unexpected};
+pub use error::{Error, ErrorKind};
+pub use face::{AsyncEndpoint, Operation};
+pub use mem::{Access, MemList, MemSlice, Memory, MemoryRegion, RemoteKey, RemoteSlice, Segment};
+pub use op::{Completion, OpId, OpKind, Options, PeerId, Posted, Tag};
+pub use returns::Returns;
+pub use time::{Clock, Time};
+pub use transport::{ServiceClass, Transport};

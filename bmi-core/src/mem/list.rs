@@ -1,0 +1,231 @@
+//! Lists of pieces of memory: what a message is gathered from and scattered to.
+
+use std::fmt;
+use std::sync::Arc;
+
+use super::{Memory, copy};
+
+/// A piece of a [`Memory`]. Holds a handle, so the bytes stay while it lives.
+#[derive(Clone)]
+pub struct MemSlice {
+    memory: Memory,
+    offset: usize,
+    len: usize,
+}
+
+impl MemSlice {
+    /// The caller has checked the range.
+    pub(super) fn new(memory: Memory, offset: usize, len: usize) -> MemSlice {
+        MemSlice { memory, offset, len }
+    }
+
+    /// The memory that it lies in.
+    pub fn memory(&self) -> &Memory {
+        &self.memory
+    }
+
+    /// Where in that memory it begins, in bytes.
+    pub fn offset(&self) -> usize {
+        self.offset
+    }
+
+    /// Its length in bytes.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether it has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Where the bytes stand; see [`Memory::as_ptr`].
+    pub fn as_ptr(&self) -> *mut u8 {
+        self.memory.as_ptr().wrapping_add(self.offset)
+    }
+
+    /// The `len` bytes at `offset` of this slice.
+    ///
+    /// # Panics
+    /// If the range does not lie within it.
+    pub fn slice(&self, offset: usize, len: usize) -> MemSlice {
+        assert!(
+            offset.checked_add(len).is_some_and(|end| end <= self.len),
+            "{len} bytes at {offset} lie outside {self:?}"
+        );
+        MemSlice { memory: self.memory.clone(), offset: self.offset + offset, len }
+    }
+
+    /// Copies `from` to its beginning; at most its length.
+    ///
+    /// # Panics
+    /// If `from` is longer.
+    pub fn copy_from(&self, from: &[u8]) {
+        assert!(from.len() <= self.len, "{} bytes do not fit {self:?}", from.len());
+        self.memory.copy_from(self.offset, from);
+    }
+
+    /// Copies its beginning to `to`.
+    ///
+    /// # Panics
+    /// If `to` is longer.
+    pub fn copy_to(&self, to: &mut [u8]) {
+        assert!(to.len() <= self.len, "{self:?} has no {} bytes", to.len());
+        self.memory.copy_to(self.offset, to);
+    }
+
+    /// Copies the beginning of `from` over its own, as far as both reach; returns how many bytes that was.
+    pub fn copy_from_slice_of(&self, from: &MemSlice) -> usize {
+        let len = self.len.min(from.len);
+        // SAFETY: both ranges were checked when the slices were made; the handles keep the memory.
+        unsafe { copy::copy_between(self.as_ptr(), from.as_ptr(), len) };
+        len
+    }
+
+    /// A copy of the bytes.
+    pub fn to_vec(&self) -> Vec<u8> {
+        let mut bytes = vec![0; self.len];
+        self.copy_to(&mut bytes);
+        bytes
+    }
+}
+
+impl fmt::Debug for MemSlice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}[{}..{}]", self.memory, self.offset, self.offset + self.len)
+    }
+}
+
+/// A message's memory: one piece, or several in order. Cheap to clone; one piece needs no allocation.
+#[derive(Clone, Debug)]
+pub struct MemList(Pieces);
+
+#[derive(Clone, Debug)]
+enum Pieces {
+    One(MemSlice),
+    Many { pieces: Arc<[MemSlice]>, len: usize },
+}
+
+impl MemList {
+    /// The pieces in order.
+    pub fn pieces(&self) -> &[MemSlice] {
+        match &self.0 {
+            Pieces::One(piece) => std::slice::from_ref(piece),
+            Pieces::Many { pieces, .. } => pieces,
+        }
+    }
+
+    /// Total length in bytes.
+    pub fn len(&self) -> usize {
+        match &self.0 {
+            Pieces::One(piece) => piece.len(),
+            Pieces::Many { len, .. } => *len,
+        }
+    }
+
+    /// Whether there are no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Scatters `from` over the pieces, beginning `at` bytes into the list; returns how many bytes found room.
+    pub fn copy_from(&self, at: usize, from: &[u8]) -> usize {
+        let mut done = 0;
+        for piece in self.range(at, from.len()) {
+            piece.copy_from(&from[done..done + piece.len()]);
+            done += piece.len();
+        }
+        done
+    }
+
+    /// Gathers the bytes from `at` on into `to`; returns how many there were.
+    pub fn copy_to(&self, at: usize, to: &mut [u8]) -> usize {
+        let mut done = 0;
+        for piece in self.range(at, to.len()) {
+            piece.copy_to(&mut to[done..done + piece.len()]);
+            done += piece.len();
+        }
+        done
+    }
+
+    /// The pieces, cut, that hold the `len` bytes from `at` on, as far as the list reaches.
+    pub fn range(&self, at: usize, len: usize) -> impl Iterator<Item = MemSlice> {
+        let (mut skip, mut left) = (at, len);
+        self.pieces().iter().filter_map(move |piece| {
+            let start = skip.min(piece.len());
+            skip -= start;
+            let take = left.min(piece.len() - start);
+            left -= take;
+            (take > 0).then(|| piece.slice(start, take))
+        })
+    }
+
+    /// A copy of all bytes in order.
+    pub fn to_vec(&self) -> Vec<u8> {
+        let mut bytes = vec![0; self.len()];
+        self.copy_to(0, &mut bytes);
+        bytes
+    }
+}
+
+impl From<MemSlice> for MemList {
+    fn from(piece: MemSlice) -> MemList {
+        MemList(Pieces::One(piece))
+    }
+}
+
+impl From<&MemSlice> for MemList {
+    fn from(piece: &MemSlice) -> MemList {
+        MemList(Pieces::One(piece.clone()))
+    }
+}
+
+impl From<Memory> for MemList {
+    fn from(memory: Memory) -> MemList {
+        let len = memory.len();
+        MemList(Pieces::One(MemSlice::new(memory, 0, len)))
+    }
+}
+
+impl From<&Memory> for MemList {
+    fn from(memory: &Memory) -> MemList {
+        MemList::from(memory.clone())
+    }
+}
+
+impl From<Vec<u8>> for MemList {
+    /// Takes the vector over, without a copy.
+    fn from(vec: Vec<u8>) -> MemList {
+        MemList::from(Memory::from(vec))
+    }
+}
+
+impl FromIterator<MemSlice> for MemList {
+    /// # Panics
+    /// If the total length overflows `usize`, which no address space can hold.
+    fn from_iter<I: IntoIterator<Item = MemSlice>>(pieces: I) -> MemList {
+        let pieces: Arc<[MemSlice]> = pieces.into_iter().collect();
+        let len = pieces.iter().try_fold(0usize, |sum, piece| sum.checked_add(piece.len())).expect("length of a list");
+        MemList(Pieces::Many { pieces, len })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_cut_pieces_where_they_must() {
+        let memory = Memory::from((0..100u8).collect::<Vec<_>>());
+        let list: MemList =
+            [memory.slice(10, 5), memory.slice(0, 0), memory.slice(50, 3), memory.slice(20, 10)].into_iter().collect();
+        assert_eq!(list.len(), 18);
+        let mut bytes = [0; 8];
+        assert_eq!(list.copy_to(3, &mut bytes), 8);
+        assert_eq!(bytes, [13, 14, 50, 51, 52, 20, 21, 22]);
+        assert_eq!(list.copy_to(16, &mut bytes), 2);
+        assert_eq!(list.range(18, 5).count(), 0);
+        assert_eq!(list.copy_from(4, &[1, 2, 3]), 3);
+        assert_eq!(list.to_vec()[3..8], [13, 1, 2, 3, 52]);
+    }
+}

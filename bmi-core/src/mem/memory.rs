@@ -1,0 +1,231 @@
+//! The owner of bytes that an adapter may touch: allocated here, or taken over from a `Vec` or from somebody's mapping.
+
+use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::any::Any;
+use std::fmt;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::{MemSlice, copy};
+use crate::error::{Error, ErrorKind};
+
+/// Page size that allocations are aligned to, in bytes: what adapters register and direct I/O asks for.
+const PAGE: usize = 4096;
+
+/// Names a [`Memory`] for as long as the process runs; never used twice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct MemoryId(u64);
+
+/// A counted handle to bytes that an adapter may touch (see the [module](super) for the rules).
+#[derive(Clone)]
+pub struct Memory(Arc<Inner>);
+
+struct Inner {
+    id: MemoryId,
+    ptr: NonNull<u8>,
+    len: usize,
+    backing: Backing,
+}
+
+enum Backing {
+    /// From `alloc_zeroed` with this layout.
+    Pages(Layout),
+    /// The parts of a `Vec<u8>`: `ptr` and `len` are the vector's, this is its capacity.
+    Vec { capacity: usize },
+    /// Somebody else's bytes, kept alive by this value.
+    Foreign { _keep: Box<dyn Any + Send + Sync> },
+}
+
+// SAFETY: the bytes are reached only through `copy` (atomic accesses), through the kernel, or through `get_mut`, which needs the only
+// handle. The pointer itself never changes.
+unsafe impl Send for Inner {}
+// SAFETY: as above.
+unsafe impl Sync for Inner {}
+
+impl Memory {
+    fn new(ptr: NonNull<u8>, len: usize, backing: Backing) -> Memory {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        let id = MemoryId(NEXT.fetch_add(1, Ordering::Relaxed));
+        Memory(Arc::new(Inner { id, ptr, len, backing }))
+    }
+
+    /// `len` zero bytes, page-aligned.
+    ///
+    /// # Errors
+    /// `Exhausted` if the allocator has no more.
+    pub fn zeroed(len: usize) -> Result<Memory, Error> {
+        if len == 0 {
+            return Ok(Memory::from(Vec::new()));
+        }
+        let exhausted = || Error::new(ErrorKind::Exhausted, format!("no memory for a buffer of {len} bytes"));
+        let layout = Layout::from_size_align(len, PAGE).map_err(|_| exhausted())?;
+        // SAFETY: the layout is not empty.
+        let ptr = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or_else(exhausted)?;
+        Ok(Memory::new(ptr, len, Backing::Pages(layout)))
+    }
+
+    /// Takes over bytes that somebody else allocated, a shared mapping for instance; `keep` is dropped with the last handle.
+    ///
+    /// # Safety
+    /// Until `keep` is dropped, `ptr` must stay valid for reads and writes of `len` bytes, and nobody may hold a reference to them
+    /// or access them other than atomically or through the kernel.
+    pub unsafe fn from_raw_parts(ptr: NonNull<u8>, len: usize, keep: Box<dyn Any + Send + Sync>) -> Memory {
+        Memory::new(ptr, len, Backing::Foreign { _keep: keep })
+    }
+
+    /// Its name.
+    pub fn id(&self) -> MemoryId {
+        self.0.id
+    }
+
+    /// Its length in bytes.
+    pub fn len(&self) -> usize {
+        self.0.len
+    }
+
+    /// Whether it has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.0.len == 0
+    }
+
+    /// Where the bytes stand. For the kernel and for adapters; making a reference of it breaks invariant 2.
+    pub fn as_ptr(&self) -> *mut u8 {
+        self.0.ptr.as_ptr()
+    }
+
+    /// The bytes, if this is the only handle: no operation under way, no registration, no clone.
+    pub fn get_mut(&mut self) -> Option<&mut [u8]> {
+        let inner = Arc::get_mut(&mut self.0)?;
+        // SAFETY: the only handle is borrowed exclusively, so nobody else can reach the bytes while the reference lives.
+        Some(unsafe { std::slice::from_raw_parts_mut(inner.ptr.as_ptr(), inner.len) })
+    }
+
+    /// The bytes as a `Vec`, without a copy if they came from one and this is the only handle, else copied.
+    pub fn into_vec(mut self) -> Vec<u8> {
+        if let Some(inner) = Arc::get_mut(&mut self.0)
+            && let Backing::Vec { capacity } = inner.backing
+        {
+            // SAFETY: pointer, length and capacity are those of the vector that was taken apart in `from`; the dangling empty
+            // vector left in their place makes the drop below a no-op.
+            let vec = unsafe { Vec::from_raw_parts(inner.ptr.as_ptr(), inner.len, capacity) };
+            (inner.ptr, inner.len, inner.backing) = (NonNull::dangling(), 0, Backing::Vec { capacity: 0 });
+            return vec;
+        }
+        self.to_vec()
+    }
+
+    /// A copy of the bytes.
+    pub fn to_vec(&self) -> Vec<u8> {
+        let mut bytes = vec![0; self.len()];
+        self.copy_to(0, &mut bytes);
+        bytes
+    }
+
+    /// Copies `from` to the bytes at `offset`.
+    ///
+    /// # Panics
+    /// If the range does not lie within the memory.
+    pub fn copy_from(&self, offset: usize, from: &[u8]) {
+        self.check(offset, from.len());
+        // SAFETY: the range was checked, invariant 1 keeps it valid, invariant 2 makes other accesses atomic.
+        unsafe { copy::copy_in(self.as_ptr().add(offset), from) }
+    }
+
+    /// Copies the bytes at `offset` to `to`.
+    ///
+    /// # Panics
+    /// If the range does not lie within the memory.
+    pub fn copy_to(&self, offset: usize, to: &mut [u8]) {
+        self.check(offset, to.len());
+        // SAFETY: as in `copy_from`.
+        unsafe { copy::copy_out(to, self.as_ptr().add(offset)) }
+    }
+
+    /// The `len` bytes at `offset`.
+    ///
+    /// # Panics
+    /// If the range does not lie within the memory.
+    pub fn slice(&self, offset: usize, len: usize) -> MemSlice {
+        self.check(offset, len);
+        MemSlice::new(self.clone(), offset, len)
+    }
+
+    /// All bytes.
+    pub fn all(&self) -> MemSlice {
+        self.slice(0, self.len())
+    }
+
+    fn check(&self, offset: usize, len: usize) {
+        assert!(
+            offset.checked_add(len).is_some_and(|end| end <= self.len()),
+            "{len} bytes at {offset} lie outside a memory of {} bytes",
+            self.len()
+        );
+    }
+}
+
+impl From<Vec<u8>> for Memory {
+    /// Takes the vector over, without a copy.
+    fn from(mut vec: Vec<u8>) -> Memory {
+        let (ptr, len, capacity) = (vec.as_mut_ptr(), vec.len(), vec.capacity());
+        std::mem::forget(vec);
+        let ptr = NonNull::new(ptr).expect("a vector's pointer is never null");
+        Memory::new(ptr, len, Backing::Vec { capacity })
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        match self.backing {
+            // SAFETY: allocated in `zeroed` with this layout; the last handle is gone.
+            Backing::Pages(layout) => unsafe { dealloc(self.ptr.as_ptr(), layout) },
+            // SAFETY: the parts of the vector taken apart in `from`.
+            Backing::Vec { capacity } => drop(unsafe { Vec::from_raw_parts(self.ptr.as_ptr(), self.len, capacity) }),
+            Backing::Foreign { .. } => {}
+        }
+    }
+}
+
+impl fmt::Debug for Memory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Memory#{}[{}]", self.0.id.0, self.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_vector_comes_back_without_a_copy() {
+        let vec = vec![7u8; 100];
+        let ptr = vec.as_ptr();
+        let back = Memory::from(vec).into_vec();
+        assert_eq!((back.as_ptr(), back.len()), (ptr, 100));
+    }
+
+    #[test]
+    fn exclusive_access_needs_the_only_handle() {
+        let mut memory = Memory::zeroed(10).unwrap();
+        let other = memory.slice(2, 3);
+        assert!(memory.get_mut().is_none());
+        drop(other);
+        memory.get_mut().unwrap()[9] = 1;
+        assert_eq!(memory.to_vec()[9], 1);
+    }
+
+    #[test]
+    fn copies_at_every_alignment() {
+        let pattern: Vec<u8> = (0..64).collect();
+        for offset in 0..16 {
+            for len in 0..40 {
+                let memory = Memory::zeroed(64).unwrap();
+                memory.copy_from(offset, &pattern[..len]);
+                let mut expected = vec![0; 64];
+                expected[offset..offset + len].copy_from_slice(&pattern[..len]);
+                assert_eq!(memory.to_vec(), expected);
+            }
+        }
+    }
+}

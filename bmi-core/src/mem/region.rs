@@ -1,0 +1,217 @@
+//! Registered memory, and how this side and the peer name it.
+
+use std::fmt;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use super::{MemSlice, Memory};
+use crate::returns::Returns;
+
+/// How the adapter that registered a region names it; of no meaning to anybody else.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct LocalKey(pub u64);
+
+/// How a peer names memory that was exposed to it: unguessable, and valid on one connection only.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct RemoteKey(pub u64);
+
+impl fmt::Debug for RemoteKey {
+    /// Says nothing: keys are secrets and do not belong in logs.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("RemoteKey(..)")
+    }
+}
+
+/// What a peer may do with exposed memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Access {
+    /// The peer may RDMA-read it.
+    pub remote_read: bool,
+    /// The peer may RDMA-write it.
+    pub remote_write: bool,
+}
+
+impl Access {
+    /// Only this side.
+    pub const LOCAL: Access = Access { remote_read: false, remote_write: false };
+    /// The peer may read.
+    pub const READ: Access = Access { remote_read: true, remote_write: false };
+    /// The peer may write.
+    pub const WRITE: Access = Access { remote_read: false, remote_write: true };
+    /// The peer may read and write.
+    pub const READ_WRITE: Access = Access { remote_read: true, remote_write: true };
+}
+
+/// A piece of a peer's memory, as it stands on the wire: 24 bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct RemoteSlice {
+    /// Names the exposure.
+    pub key: RemoteKey,
+    /// Where it begins; only the adapter that made it knows what it counts, but adding bytes moves it by bytes.
+    pub addr: u64,
+    /// Its length in bytes.
+    pub len: u64,
+}
+
+impl RemoteSlice {
+    /// Bytes that it takes on the wire.
+    pub const WIRE_LEN: usize = 24;
+
+    /// The `len` bytes at `offset`; `None` if they do not lie within it.
+    pub fn slice(&self, offset: u64, len: u64) -> Option<RemoteSlice> {
+        let end = offset.checked_add(len)?;
+        (end <= self.len).then_some(RemoteSlice { key: self.key, addr: self.addr.checked_add(offset)?, len })
+    }
+
+    /// Little-endian key, address, length.
+    pub fn to_wire(&self) -> [u8; Self::WIRE_LEN] {
+        let mut wire = [0; Self::WIRE_LEN];
+        wire[0..8].copy_from_slice(&self.key.0.to_le_bytes());
+        wire[8..16].copy_from_slice(&self.addr.to_le_bytes());
+        wire[16..24].copy_from_slice(&self.len.to_le_bytes());
+        wire
+    }
+
+    /// The inverse of [`RemoteSlice::to_wire`]. Nothing is checked but the form; the adapter that owns the memory checks the rest.
+    pub fn from_wire(wire: &[u8; Self::WIRE_LEN]) -> RemoteSlice {
+        let word = |at: usize| u64::from_le_bytes(wire[at..at + 8].try_into().expect("eight bytes"));
+        RemoteSlice { key: RemoteKey(word(0)), addr: word(8), len: word(16) }
+    }
+}
+
+/// Who is told when the last handle of a region is gone.
+pub trait RegionOwner: Send + Sync {
+    /// The region may be deregistered. Called from whatever thread dropped the handle; must not block.
+    fn release(&self, key: LocalKey);
+}
+
+/// Memory that a transport has registered. Handles are counted; with the last one the region is released, and its transport
+/// deregisters it at the next poll. The memory itself stays until the transport has let go.
+#[derive(Clone)]
+pub struct MemoryRegion(Arc<RegionInner>);
+
+struct RegionInner {
+    memory: Memory,
+    key: LocalKey,
+    owner: Arc<dyn RegionOwner>,
+}
+
+impl MemoryRegion {
+    /// For backends: `owner` is told when the last handle is gone.
+    pub fn new(memory: Memory, key: LocalKey, owner: Arc<dyn RegionOwner>) -> MemoryRegion {
+        MemoryRegion(Arc::new(RegionInner { memory, key, owner }))
+    }
+
+    /// The memory.
+    pub fn memory(&self) -> &Memory {
+        &self.0.memory
+    }
+
+    /// The adapter's name for it.
+    pub fn local_key(&self) -> LocalKey {
+        self.0.key
+    }
+
+    /// Whether the region was registered by the transport with this owner.
+    pub fn is_owned_by(&self, owner: &Arc<dyn RegionOwner>) -> bool {
+        std::ptr::addr_eq(Arc::as_ptr(&self.0.owner), Arc::as_ptr(owner))
+    }
+
+    /// The `len` bytes at `offset` as an entry of a work request.
+    ///
+    /// # Panics
+    /// If the range does not lie within the region.
+    pub fn segment(&self, offset: usize, len: usize) -> Segment {
+        assert!(offset.checked_add(len).is_some_and(|end| end <= self.0.memory.len()), "segment outside its region");
+        Segment { region: self.clone(), offset, len }
+    }
+
+    pub(crate) fn downgrade(&self) -> WeakRegion {
+        WeakRegion(Arc::downgrade(&self.0))
+    }
+}
+
+impl Drop for RegionInner {
+    fn drop(&mut self) {
+        self.owner.release(self.key);
+    }
+}
+
+impl fmt::Debug for MemoryRegion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "MemoryRegion({:?})", self.0.memory)
+    }
+}
+
+/// Finds a region again as long as somebody else holds it.
+#[derive(Clone)]
+pub(crate) struct WeakRegion(std::sync::Weak<RegionInner>);
+
+impl WeakRegion {
+    pub(crate) fn upgrade(&self) -> Option<MemoryRegion> {
+        self.0.upgrade().map(MemoryRegion)
+    }
+
+    pub(crate) fn is_gone(&self) -> bool {
+        self.0.strong_count() == 0
+    }
+}
+
+/// A scatter/gather entry: a piece of registered memory. Holds its region.
+#[derive(Clone, Debug)]
+pub struct Segment {
+    region: MemoryRegion,
+    offset: usize,
+    len: usize,
+}
+
+impl Segment {
+    /// The region that it lies in.
+    pub fn region(&self) -> &MemoryRegion {
+        &self.region
+    }
+
+    /// Where in the region it begins, in bytes.
+    pub fn offset(&self) -> usize {
+        self.offset
+    }
+
+    /// Its length in bytes.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether it has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Where the bytes stand; see [`Memory::as_ptr`].
+    pub fn as_ptr(&self) -> *mut u8 {
+        self.region.memory().as_ptr().wrapping_add(self.offset)
+    }
+
+    /// The same bytes without the registration.
+    pub fn to_slice(&self) -> MemSlice {
+        self.region.memory().slice(self.offset, self.len)
+    }
+
+    /// The `len` bytes at `offset` of this segment.
+    ///
+    /// # Panics
+    /// If the range does not lie within it.
+    pub fn slice(&self, offset: usize, len: usize) -> Segment {
+        assert!(offset.checked_add(len).is_some_and(|end| end <= self.len), "range outside its segment");
+        Segment { region: self.region.clone(), offset: self.offset + offset, len }
+    }
+}
+
+/// Keys that were released and wait for their transport: the usual [`RegionOwner`].
+pub type ReleaseQueue = Returns<LocalKey>;
+
+impl RegionOwner for ReleaseQueue {
+    fn release(&self, key: LocalKey) {
+        self.push(key);
+    }
+}

@@ -1,0 +1,148 @@
+//! Operations of the message interface: their names, their options, and what became of them.
+
+use std::fmt;
+use std::time::Duration;
+
+use crate::error::ErrorKind;
+use crate::time::Time;
+use crate::transport::ServiceClass;
+
+/// Matches a send with a receive of the same peer.
+pub type Tag = u64;
+
+/// Names a posted operation: a slot and a generation, so that a stale id is noticed and never reaches another operation.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct OpId {
+    pub(crate) slot: u32,
+    pub(crate) generation: u32,
+}
+
+impl fmt::Debug for OpId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "op{}.{}", self.slot, self.generation)
+    }
+}
+
+/// Names a peer of one endpoint, checked like an [`OpId`].
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PeerId {
+    pub(crate) slot: u32,
+    pub(crate) generation: u32,
+}
+
+impl fmt::Debug for PeerId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "peer{}.{}", self.slot, self.generation)
+    }
+}
+
+/// What an operation does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum OpKind {
+    /// Sends an expected message.
+    Send,
+    /// Sends an unexpected message.
+    SendUnexpected,
+    /// Receives an expected message.
+    Recv,
+    /// Reads from memory that the peer exposed (bulk).
+    Pull,
+    /// Writes to memory that the peer exposed (bulk).
+    Push,
+    /// Sets up a connection.
+    Connect,
+    /// Ends a connection.
+    Disconnect,
+    /// Waits for a point in time.
+    Timer,
+}
+
+impl OpKind {
+    /// The operation's name, as errors give it.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            OpKind::Send => "send",
+            OpKind::SendUnexpected => "send unexpected",
+            OpKind::Recv => "receive",
+            OpKind::Pull => "pull",
+            OpKind::Push => "push",
+            OpKind::Connect => "connect",
+            OpKind::Disconnect => "disconnect",
+            OpKind::Timer => "timer",
+        }
+    }
+}
+
+/// How an operation is to be carried out. `Options::default()` has no deadline and class `Message`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Options {
+    /// When the operation must have ended. At the deadline it is cancelled; it ends `TimedOut`, at the latest
+    /// [`Config::fence_grace`](crate::Config::fence_grace) later.
+    pub deadline: Option<Time>,
+    /// Service class of what goes over the wire for it.
+    pub class: ServiceClass,
+    /// Handed back in the completion: BMI's user pointer.
+    pub user: u64,
+}
+
+impl Options {
+    /// Ends at `deadline` at the latest.
+    pub fn by(deadline: Time) -> Options {
+        Options { deadline: Some(deadline), ..Options::default() }
+    }
+
+    /// Ends `timeout` after `now` at the latest.
+    pub fn within(now: Time, timeout: Duration) -> Options {
+        Options::by(now + timeout)
+    }
+
+    /// With this user word.
+    #[must_use]
+    pub fn user(self, user: u64) -> Options {
+        Options { user, ..self }
+    }
+
+    /// With this service class.
+    #[must_use]
+    pub fn class(self, class: ServiceClass) -> Options {
+        Options { class, ..self }
+    }
+}
+
+/// What became of an operation: small, and cheap to hand around. [`crate::Endpoint::explain`] makes an [`crate::Error`] of a failure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Completion {
+    /// The operation; its id is free again.
+    pub op: OpId,
+    /// What it did.
+    pub kind: OpKind,
+    /// The peer; `None` for a timer.
+    pub peer: Option<PeerId>,
+    /// The message's tag; 0 where there is none.
+    pub tag: Tag,
+    /// Bytes transferred. For a receive the message's length, which may be less than the receive's.
+    pub len: u64,
+    /// `Ok(())`, or the kind of failure.
+    pub status: Result<(), ErrorKind>,
+    /// The word from [`Options::user`].
+    pub user: u64,
+}
+
+/// How a post ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Posted {
+    /// At once: there is no operation to wait for.
+    Done(Completion),
+    /// Under way.
+    Pending(OpId),
+}
+
+impl Posted {
+    /// The operation under way, if any.
+    pub fn pending(self) -> Option<OpId> {
+        match self {
+            Posted::Done(_) => None,
+            Posted::Pending(op) => Some(op),
+        }
+    }
+}
