@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 /// Folders and files, by their paths in the store: relative, parts joined by `/`, folders before what is in them.
@@ -31,19 +32,38 @@ enum Source {
 }
 
 impl File {
-    /// Its bytes.
+    /// Gets ready to read its bytes.
     ///
     /// # Errors
-    /// Whatever reading it gives; also if its length has changed since it was found.
-    pub(crate) fn read(&self) -> io::Result<Vec<u8>> {
-        let bytes = match &self.source {
-            Source::Disk(path) => fs::read(path).map_err(|error| with_path(path, &error))?,
-            Source::Made(seed) => made(*seed, self.len as usize),
-        };
-        if bytes.len() as u64 != self.len {
-            return Err(io::Error::other(format!("{}: its length has changed meanwhile", self.path)));
+    /// If it cannot be opened, naming it.
+    pub(crate) fn open(&self) -> io::Result<Bytes> {
+        Ok(match &self.source {
+            Source::Disk(path) => Bytes::Disk(fs::File::open(path).map_err(|error| with_path(path, &error))?),
+            Source::Made(seed) => Bytes::Made(made(*seed, self.len as usize)),
+        })
+    }
+}
+
+/// An open file.
+pub(crate) enum Bytes {
+    Disk(fs::File),
+    Made(Vec<u8>),
+}
+
+impl Bytes {
+    /// The `len` bytes at `offset`.
+    ///
+    /// # Errors
+    /// Whatever reading gives; `UnexpectedEof` if the file has become shorter.
+    pub(crate) fn read(&self, offset: u64, len: usize) -> io::Result<Vec<u8>> {
+        match self {
+            Bytes::Disk(file) => {
+                let mut bytes = vec![0; len];
+                file.read_exact_at(&mut bytes, offset)?;
+                Ok(bytes)
+            }
+            Bytes::Made(bytes) => Ok(bytes[offset as usize..][..len].to_vec()),
         }
-        Ok(bytes)
     }
 }
 
@@ -157,7 +177,7 @@ mod tests {
         assert_eq!(tree.folders, ["b", "b/c", "b/target"]);
         assert_eq!(names(&tree), ["b/c/x", "b/target/yes", "b/y", "z"]);
         assert_eq!(tree.left_out, 1);
-        assert_eq!(tree.files[0].read().unwrap(), b"b/c/x");
+        assert_eq!(tree.files[0].open().unwrap().read(2, 3).unwrap(), b"c/x");
     }
 
     #[test]
@@ -178,7 +198,8 @@ mod tests {
         fs::write(root.path().join("a"), "1234").unwrap();
         let tree = Tree::read(root.path(), &[]).unwrap();
         fs::write(root.path().join("a"), "1").unwrap();
-        assert!(tree.files[0].read().is_err());
+        let error = tree.files[0].open().unwrap().read(0, 4).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof);
     }
 
     #[test]
