@@ -188,10 +188,13 @@ fn drive<T: Transport + 'static, R>(
     mode: Mode,
     future: impl Future<Output = Result<R, Error>>,
 ) -> Result<R, Error> {
-    match mode {
+    let result = match mode {
         Mode::Polling => busy::block_on(std::slice::from_ref(endpoint), future),
         Mode::Sleeping => event::block_on(endpoint.clone(), future)?,
-    }
+    };
+    // What was posted last may wait for the next poll to leave, and nobody polls between phases.
+    while endpoint.progress() {}
+    result
 }
 
 /// The buffers that a phase cycles through.
