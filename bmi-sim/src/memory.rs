@@ -113,6 +113,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::rng::Rng;
 
     fn region(bytes: Vec<u8>) -> MemoryRegion {
         MemoryRegion::new(Memory::from(bytes), LocalKey(0), Arc::new(ReleaseQueue::default()))

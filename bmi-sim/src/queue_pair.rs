@@ -400,13 +400,20 @@ impl Core {
         let ended = |work, kind, status, len| {
             Report::Work(WorkCompletion { conn: at.id(), work, kind, status, len, immediate: None })
         };
-        for (number, send) in (conn.sends_base..).zip(conn.sends.drain(..)) {
-            self.report(at.adapter, ended(send.work, send.kind(), status_of(false, number), send.len));
-            self.pool.keep(send.bytes);
-        }
-        for (number, read) in (conn.reads_base..).zip(conn.reads.drain(..)) {
-            self.report(at.adapter, ended(read.work, WorkKind::Read, status_of(true, number), read.len));
-            self.pool.keep_segments(read.segments);
+        // The request at fault first.
+        let read_at_fault = matches!(refused, Some((true, ..)));
+        for of_reads in [read_at_fault, !read_at_fault] {
+            if of_reads {
+                for (number, read) in (conn.reads_base..).zip(conn.reads.drain(..)) {
+                    self.report(at.adapter, ended(read.work, WorkKind::Read, status_of(true, number), read.len));
+                    self.pool.keep_segments(read.segments);
+                }
+            } else {
+                for (number, send) in (conn.sends_base..).zip(conn.sends.drain(..)) {
+                    self.report(at.adapter, ended(send.work, send.kind(), status_of(false, number), send.len));
+                    self.pool.keep(send.bytes);
+                }
+            }
         }
         self.flush_receives(at, &mut conn);
         let reason = Error::from(error).with_peer(&conn.peer_name);
