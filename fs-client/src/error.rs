@@ -49,6 +49,8 @@ pub struct Failure {
     pub source: Option<Arc<bmi_core::Error>>,
     /// The ranges of the datafile that the server named, not yet translated to those of the file.
     pub(crate) physical: Vec<Region>,
+    /// What the local system said.
+    pub(crate) local: Option<std::io::ErrorKind>,
 }
 
 impl Failure {
@@ -57,7 +59,7 @@ impl Failure {
 
     /// A failure of this side.
     pub fn here(code: ErrorCode, detail: impl Into<String>) -> Failure {
-        Failure { server: None, ranges: Vec::new(), code, detail: detail.into(), source: None, physical: Vec::new() }
+        Failure { server: None, ranges: Vec::new(), code, detail: detail.into(), source: None, physical: Vec::new(), local: None }
     }
 
     /// A failure of `server`.
@@ -106,6 +108,7 @@ impl Failure {
         match (self.detail.as_str(), &self.source) {
             ("", _) => write!(f, "{}", self.code),
             (detail, Some(_)) => f.write_str(detail),
+            (detail, None) if self.local.is_some() => f.write_str(detail),
             (detail, None) => write!(f, "{}: {detail}", self.code),
         }
     }
@@ -129,7 +132,13 @@ impl Error {
 
     /// An error of the local machine's files; `what` names the file.
     pub fn local(what: impl fmt::Display, error: &std::io::Error) -> Error {
-        Error::new(ErrorCode::Io, format!("{what}: {error}"))
+        let failure = Failure { local: Some(error.kind()), ..Failure::here(ErrorCode::Io, format!("{what}: {error}")) };
+        Error::from(failure)
+    }
+
+    /// Whether the reader of a local pipe has gone away.
+    pub fn is_broken_pipe(&self) -> bool {
+        self.0.failures.iter().any(|failure| failure.local == Some(std::io::ErrorKind::BrokenPipe))
     }
 
     /// Several failures of one operation.

@@ -13,7 +13,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use fs_proto::ErrorCode;
-pub use fs_proto::limits::{MAX_NAME, MAX_PATH};
+use fs_proto::limits::{MAX_NAME, MAX_PATH};
 
 use crate::error::Error;
 

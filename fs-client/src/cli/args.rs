@@ -209,9 +209,6 @@ pub(crate) struct TransferArgs {
     /// Put only: have the servers put the data on disk before the command ends
     #[arg(long)]
     pub(crate) sync: bool,
-    /// Compute and print a CRC-32 of each file
-    #[arg(long)]
-    pub(crate) checksum: bool,
 }
 
 #[cfg(test)]
