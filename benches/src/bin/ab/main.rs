@@ -11,7 +11,7 @@
 //! | `cluster` | what differs between the transports |
 //! | `tally`, `report` | size classes, the table |
 
-mod cluster;
+//mod cluster;
 mod job;
 mod progress;
 mod report;
@@ -91,7 +91,8 @@ fn main() -> ExitCode {
 fn run(cli: &Cli) -> Result<bool, Failed> {
     let tree = tree(cli)?;
     if !cli.json {
-        let left_out = if tree.left_out == 0 { String::new() } else { format!(", {} links and the like left out", tree.left_out) };
+        let left_out =
+            if tree.left_out == 0 { String::new() } else { format!(", {} links and the like left out", tree.left_out) };
         let (files, folders) = (tree.files.len(), tree.folders.len());
         println!("{files} files in {folders} folders, {}{left_out}", benches::units::amount(tree.bytes()));
     }

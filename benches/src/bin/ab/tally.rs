@@ -69,12 +69,7 @@ impl Tally {
     }
 
     /// The line for it; `None` if there was no operation.
-    pub(crate) fn line(
-        &self,
-        class: &'static str,
-        direction: &'static str,
-        transport: &'static str,
-    ) -> Option<Line> {
+    pub(crate) fn line(&self, class: &'static str, direction: &'static str, transport: &'static str) -> Option<Line> {
         if self.operations == 0 {
             return None;
         }
@@ -114,7 +109,8 @@ mod tests {
 
     #[test]
     fn every_length_has_its_class() {
-        for (len, class) in [(0, 0), (4096, 0), (4097, 1), (65536, 1), (1 << 20, 2), ((1 << 20) + 1, 3), (u64::MAX, 3)] {
+        for (len, class) in [(0, 0), (4096, 0), (4097, 1), (65536, 1), (1 << 20, 2), ((1 << 20) + 1, 3), (u64::MAX, 3)]
+        {
             assert_eq!(class_of(len), class, "{len}");
         }
     }

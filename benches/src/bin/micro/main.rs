@@ -14,6 +14,7 @@ mod phase;
 mod plain;
 mod report;
 
+use std::io::IsTerminal;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -100,11 +101,16 @@ fn measure(cli: &Cli) -> std::io::Result<()> {
                 continue;
             }
             for (size, window) in *sizes {
-                eprintln!("{mode:?} {what:?} {size} B");
+                if std::io::stderr().is_terminal() {
+                    eprint!("\r{:60}\r{mode:?} {what:?} {size} B ", "");
+                }
                 let phase = Phase { who: Who::Plain, mode, what: *what, size: *size, window: *window, count: 0 };
                 lines.push(Line::new(mode, *what, *size, &run_row(&mut peer, phase, rounds, round)?));
             }
         }
+    }
+    if std::io::stderr().is_terminal() {
+        eprint!("\r{:60}\r", "");
     }
     if lines.is_empty() {
         return Err(std::io::Error::other("no test has that name; there are latency, send, write, read, rate"));
@@ -112,9 +118,18 @@ fn measure(cli: &Cli) -> std::io::Result<()> {
     if cli.json {
         println!("{}", serde_json::to_string_pretty(&lines)?);
     } else {
+        println!("{}", machine());
         print!("{}", report::render(&lines));
     }
     Ok(())
+}
+
+/// What a reader must know to judge the figures: how many processors, and how busy they were with this and everything else.
+fn machine() -> String {
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    let load = load.split(' ').next().unwrap_or_default();
+    format!("{processors} processors, two processes; load average over the last minute {load}")
 }
 
 fn run_row(peer: &mut Peer, phase: Phase, rounds: u16, round: Duration) -> std::io::Result<Vec<Round>> {
