@@ -11,7 +11,7 @@
 //! | `cluster` | what differs between the transports |
 //! | `tally`, `report` | size classes, the table |
 
-//mod cluster;
+mod cluster;
 mod job;
 mod progress;
 mod report;
@@ -24,6 +24,7 @@ use std::time::Duration;
 
 use benches::limit::Limit;
 use clap::{Parser, ValueEnum};
+use tracing_subscriber::EnvFilter;
 
 use crate::job::Failed;
 use crate::progress::Progress;
@@ -77,6 +78,9 @@ enum TransportArg {
 }
 
 fn main() -> ExitCode {
+    // What servers and clients have to say; RUST_LOG=debug says more.
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("warn"));
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
     match run(&Cli::parse()) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
