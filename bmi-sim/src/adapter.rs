@@ -1,7 +1,7 @@
 //! [`SimTransport`]: the contract of `bmi_core::transport` over the world.
 //!
-//! Everything happens in the world's events; posting schedules them, polling takes out what they reported. So there is no deadline to poll for, and
-//! the time that `poll` is handed is not looked at: the world's own counts.
+//! Everything happens in the world's events; posting schedules them, polling takes out what they reported. The time that
+//! `poll` is handed is not looked at: the world's own counts, and a deadline of [`Transport::next_deadline`] is an event of the world too.
 
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -133,7 +133,7 @@ impl SimTransport {
     }
 
     /// The connection, if it takes sends, writes and reads.
-    fn open<'a>(core: &'a mut Core, at: ConnRef) -> Result<&'a mut Conn, PostError> {
+    fn open(core: &mut Core, at: ConnRef) -> Result<&mut Conn, PostError> {
         core.conn_mut(at).filter(|conn| conn.state == State::Open).ok_or(PostError::NotConnected)
     }
 
@@ -385,7 +385,8 @@ impl Transport for SimTransport {
     }
 
     fn next_deadline(&self) -> Option<Time> {
-        None
+        let core = self.sim.0.core.borrow();
+        core.adapters[self.id as usize].deadlines.first().map(|(deadline, _)| Time::from_nanos(*deadline))
     }
 
     fn arm(&mut self, waker: &Waker) -> Armed {

@@ -43,6 +43,7 @@ impl Core {
         let at = self.insert_conn(adapter, Conn::new(State::Connecting, None, target, addr.to_string()));
         let now = self.queue.now;
         let ready = self.nodes[node as usize].cpu.charge(now, self.config.profile.cpu_post_ns);
+        self.set_deadline(at, deadline);
         self.queue.schedule(deadline, Event::ConnectDeadline { conn: at });
         let setup = self.config.profile.connection_setup_ns;
         match target {
@@ -123,7 +124,9 @@ impl Core {
         let now = self.queue.now;
         let Some(conn) = self.conn_mut(to).filter(|conn| conn.state == State::Connecting) else { return };
         conn.state = State::Open;
-        let Some(peer) = conn.peer else { return };
+        let peer = conn.peer;
+        self.set_deadline(to, u64::MAX);
+        let Some(peer) = peer else { return };
         self.report(to.adapter, Report::Established { conn: to.id(), private });
         self.send_packet(to, peer, 0, now, 0, Packet::Ready { to: peer });
     }
@@ -159,7 +162,7 @@ impl Core {
 
     pub(crate) fn handle_close_deadline(&mut self, at: ConnRef) {
         let now = self.queue.now;
-        if self.conn(at).is_some_and(|conn| conn.state == State::Closing && conn.close_deadline <= now) {
+        if self.conn(at).is_some_and(|conn| conn.state == State::Closing && conn.deadline <= now) {
             self.close(at, SimError::ClosedHere);
         }
     }
@@ -177,6 +180,7 @@ impl Core {
         state.dead = true;
         state.reports = Default::default();
         state.slots = Vec::new();
+        state.deadlines.clear();
         state.waiter.take();
     }
 }

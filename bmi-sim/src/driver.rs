@@ -12,7 +12,7 @@ use crate::world::Sim;
 /// Drives `endpoint` for as long as the future is polled; [`crate::Node::endpoint`] spawns it. Takes any transport, a wrapper around a
 /// [`crate::SimTransport`] too.
 pub async fn drive<T: Transport>(sim: Sim, endpoint: AsyncEndpoint<T>) {
-    // Kept while later deadlines come and go, so that not every wake leaves a timer behind in the event queue.
+    // Kept when the next deadline is a later one: waking too early is cheaper than a new timer for each operation.
     let mut timer = pin!(None);
     poll_fn(|cx| {
         loop {
@@ -21,7 +21,10 @@ pub async fn drive<T: Transport>(sim: Sim, endpoint: AsyncEndpoint<T>) {
                 cx.waker().wake_by_ref();
                 return Poll::Pending;
             }
-            let Some(at) = endpoint.next_deadline() else { return Poll::<()>::Pending };
+            let Some(at) = endpoint.next_deadline() else {
+                timer.set(None);
+                return Poll::<()>::Pending;
+            };
             if at <= sim.now() {
                 // Its time has come just now; but let the other tasks run in between.
                 cx.waker().wake_by_ref();

@@ -142,6 +142,16 @@ impl EventQueue {
         self.digest = (self.digest.rotate_left(23) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     }
 
+    /// Events still to come.
+    pub(crate) fn len(&self) -> usize {
+        self.heap.len()
+    }
+
+    /// Keeps the events for which `keep` says so.
+    pub(crate) fn retain(&mut self, keep: impl Fn(&Event) -> bool) {
+        self.heap.retain(|next| keep(&next.event));
+    }
+
     pub(crate) fn count(&self) -> u64 {
         self.executed
     }

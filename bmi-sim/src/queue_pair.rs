@@ -97,7 +97,8 @@ pub(crate) struct Conn {
     pub(crate) recv_places: usize,
     pub(crate) exposures: Exposures,
     pub(crate) order: InOrder,
-    pub(crate) close_deadline: u64,
+    /// When the handshake, or the disconnect, is given up.
+    pub(crate) deadline: u64,
 }
 
 impl Conn {
@@ -117,7 +118,7 @@ impl Conn {
             recv_places: 0,
             exposures: Exposures::default(),
             order: InOrder::default(),
-            close_deadline: u64::MAX,
+            deadline: u64::MAX,
         }
     }
 
@@ -436,6 +437,7 @@ impl Core {
             conn.reads_base += reads.len() as u64;
             conn.reads_issued = 0;
             conn.state = State::Closing;
+            self.set_deadline(at, u64::MAX);
             for read in reads {
                 let (conn, kind, status) = (at.id(), WorkKind::Read, WorkStatus::Flushed);
                 let completion = WorkCompletion { conn, work: read.work, kind, status, len: read.len, immediate: None };
@@ -450,8 +452,8 @@ impl Core {
             }
         }
         let Some(conn) = self.conn_mut(at) else { return };
-        if deadline < conn.close_deadline {
-            conn.close_deadline = deadline;
+        if deadline < conn.deadline {
+            self.set_deadline(at, deadline);
             self.queue.schedule(deadline, crate::events::Event::CloseDeadline { conn: at });
         }
     }

@@ -11,7 +11,7 @@
 //! Tested by `tests/determinism.rs`.
 
 use std::cell::RefCell;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::future::Future;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
@@ -62,6 +62,8 @@ pub(crate) struct AdapterState {
     free: Vec<u32>,
     /// Slots to be free again once all events have been polled.
     limbo: Vec<u32>,
+    /// Of its connections, those that there are.
+    pub(crate) deadlines: BTreeSet<(u64, u32)>,
     pub(crate) reports: VecDeque<Report>,
     pub(crate) waiter: Arc<Waiter>,
     /// A post was turned away with a full queue since the last poll.
@@ -98,6 +100,8 @@ pub(crate) struct Core {
     pub(crate) pool: Pool,
     timers: Vec<TimerSlot>,
     free_timers: Vec<u32>,
+    /// Events of dropped timers that are still in the queue, at most.
+    cancelled_timers: usize,
     actions: Vec<Option<Action>>,
     wakes: Vec<Waker>,
 }
@@ -117,6 +121,7 @@ impl Core {
             pool: Pool::default(),
             timers: Vec::new(),
             free_timers: Vec::new(),
+            cancelled_timers: 0,
             actions: Vec::new(),
             wakes: Vec::new(),
             config,
@@ -132,6 +137,7 @@ impl Core {
             slots: Vec::new(),
             free: Vec::new(),
             limbo: Vec::new(),
+            deadlines: BTreeSet::new(),
             reports: VecDeque::new(),
             waiter: Arc::new(Waiter::default()),
             starved: false,
@@ -164,13 +170,26 @@ impl Core {
 
     /// Takes a connection out. Its slot is not used again before [`Core::free_slot`].
     pub(crate) fn remove_conn(&mut self, at: ConnRef) -> Option<Box<Conn>> {
-        let slot = self.adapters.get_mut(at.adapter as usize)?.slots.get_mut(at.slot as usize)?;
+        let state = self.adapters.get_mut(at.adapter as usize)?;
+        let slot = state.slots.get_mut(at.slot as usize)?;
         if slot.generation != at.generation {
             return None;
         }
         let conn = slot.conn.take()?;
         slot.generation = slot.generation.wrapping_add(1);
+        state.deadlines.remove(&(conn.deadline, at.slot));
         Some(conn)
+    }
+
+    /// A connection's handshake, or its disconnect, is given up at `deadline`; `u64::MAX` for never.
+    pub(crate) fn set_deadline(&mut self, at: ConnRef, deadline: u64) {
+        let Some(conn) = self.conn_mut(at) else { return };
+        let before = std::mem::replace(&mut conn.deadline, deadline);
+        let deadlines = &mut self.adapters[at.adapter as usize].deadlines;
+        deadlines.remove(&(before, at.slot));
+        if deadline != u64::MAX {
+            deadlines.insert((deadline, at.slot));
+        }
     }
 
     /// The caller knows, or will know once it has polled everything, that the connection of this slot is gone.
@@ -244,6 +263,21 @@ impl Core {
         entry.generation = entry.generation.wrapping_add(1);
         self.free_timers.push(slot);
         entry.waker.take()
+    }
+
+    /// A timer was dropped before its time; its event stays behind, until there are too many of those.
+    fn cancel_timer(&mut self, timer: (u32, u32)) -> Option<Waker> {
+        let waker = self.drop_timer(timer)?;
+        self.cancelled_timers += 1;
+        if self.cancelled_timers > 1_000 && self.cancelled_timers > self.queue.len() / 2 {
+            let timers = &self.timers;
+            self.queue.retain(|event| match event {
+                Event::Timer { slot, generation } => timers[*slot as usize].generation == *generation,
+                _ => true,
+            });
+            self.cancelled_timers = 0;
+        }
+        Some(waker)
     }
 
     // ---- events -----------------------------------------------------------------------------------------------------------
@@ -487,7 +521,7 @@ impl Sim {
     }
 
     /// Executes the next event if it happens by `limit`.
-    fn step(&self, limit: u64) -> bool {
+    fn execute(&self, limit: u64) -> bool {
         let action = self.0.with(|core| match core.next_time() {
             Some(time) if time <= limit => Some(core.execute_next()),
             _ => None,
@@ -574,7 +608,7 @@ impl World {
             if done && let Some(output) = output.take() {
                 return Ok(output);
             }
-            if !self.step(limit) {
+            if !self.execute(limit) {
                 let waiting = self.0.with(|core| core.next_time().is_some());
                 return Err(self.stalled(if waiting { StallKind::TimeLimit } else { StallKind::Deadlock }));
             }
@@ -608,16 +642,21 @@ impl World {
         self.now()
     }
 
-    fn run_events(&self, limit: u64) {
+    /// Runs the tasks that are ready, then executes one event, if one happens by `limit`. Returns whether one did. For those who drive transports
+    /// by hand.
+    ///
+    /// # Panics
+    /// If tasks spin without time passing.
+    pub fn step(&self, limit: Time) -> bool {
         let nobody = self.0.executor.fresh_key(ROOT);
-        loop {
-            if let Err(kind) = self.run_ready(nobody, &mut || false) {
-                panic!("{}", self.stalled(kind));
-            }
-            if !self.step(limit) {
-                return;
-            }
+        if let Err(kind) = self.run_ready(nobody, &mut || false) {
+            panic!("{}", self.stalled(kind));
         }
+        self.execute(limit.as_nanos())
+    }
+
+    fn run_events(&self, limit: u64) {
+        while self.step(Time::from_nanos(limit)) {}
     }
 }
 
@@ -674,7 +713,7 @@ impl Future for Sleep {
 impl Drop for Sleep {
     fn drop(&mut self) {
         if let Some(timer) = self.timer.take() {
-            drop(self.sim.0.with(|core| core.drop_timer(timer)));
+            drop(self.sim.0.with(|core| core.cancel_timer(timer)));
         }
     }
 }
