@@ -326,6 +326,8 @@ impl TcpTransport {
         connection.phase = Phase::Greeting { deadline };
         connection.greet(Greeting::Connect, &private);
         self.mark_dirty(slot);
+        // The event that said "connected" may have said "readable" too, and is not repeated.
+        self.mark_ready(slot);
     }
 
     /// Accepts what waits at the listeners.
@@ -506,8 +508,7 @@ impl TcpTransport {
             tracing::debug!(%peer, %fault, "connection ended");
         }
         let culprit = if let Fault::Refused(refusal) = fault { Some(refusal) } else { None };
-        let greeted = matches!(connection.phase, Phase::HalfOpen { .. });
-        if greeted {
+        if let Phase::HalfOpen { .. } = connection.phase {
             // Nobody above knows of it. A peer of another version shall learn ours.
             if let (Fault::Violation(Violation::Version { .. }), Some(stream)) = (&fault, connection.stream.take()) {
                 say_last(&stream, &Preamble::encode(Greeting::Reject, 0));
@@ -611,9 +612,12 @@ impl Connection {
     }
 }
 
+/// A preamble's meaning and its private data.
+type Greeted = (Greeting, Box<[u8]>);
+
 impl Inbound {
     /// Takes a whole preamble with its private data from the buffer, once it is there.
-    fn take_greeting(&mut self) -> Result<Option<(Greeting, Box<[u8]>)>, Violation> {
+    fn take_greeting(&mut self) -> Result<Option<Greeted>, Violation> {
         let Some(Preamble { greeting, private_len, .. }) = Preamble::decode(self.buffered())? else { return Ok(None) };
         let len = PREAMBLE + private_len;
         let Some(private) = self.buffered().get(PREAMBLE..len).map(Box::from) else { return Ok(None) };

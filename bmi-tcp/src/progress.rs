@@ -24,7 +24,7 @@ use bmi_core::Time;
 use bmi_core::transport::{Armed, ConnId, Event};
 
 use crate::TcpTransport;
-use crate::connect::{Connection, Phase};
+use crate::connect::{Connection, Lingering, Phase};
 use crate::error::Fault;
 use crate::receive::Context;
 use crate::vectored;
@@ -153,13 +153,11 @@ impl TcpTransport {
                         listener.ready = true;
                     }
                 }
-                super::TOKEN_LINGERING => {
-                    if self.lingering.get_mut(index).is_some_and(|lingering| lingering.drain()) {
-                        self.lingering.remove(index);
-                        self.deadlines.refresh();
-                    }
+                super::TOKEN_LINGERING if self.lingering.get_mut(index).is_some_and(Lingering::drain) => {
+                    self.lingering.remove(index);
+                    self.deadlines.refresh();
                 }
-                _ => {} // the waker: being here is all it is for
+                _ => {} // a lingering socket that is not at its end, or the waker: being here is all it is for
             }
         }
         self.epoll_events = epoll_events;

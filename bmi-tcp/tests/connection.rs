@@ -1,5 +1,7 @@
 //! Connections: how they begin, how they end, and waiting.
 
+#![allow(clippy::unwrap_used, reason = "test code")]
+
 mod common;
 
 use std::net::TcpStream;
@@ -222,10 +224,7 @@ fn a_slot_used_again_has_another_name() {
 
 /// Whether the transport's descriptor is readable at once.
 fn readable(world: &World) -> bool {
-    let fd = world.b.transport.event_fd().unwrap().as_raw_fd();
-    let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-    // SAFETY: one live `pollfd`.
-    unsafe { libc::poll(&mut poll, 1, 0) == 1 }
+    readable_fd(world.b.transport.event_fd().unwrap().as_raw_fd())
 }
 
 #[test]
@@ -234,7 +233,7 @@ fn the_descriptor_says_when_to_poll_again() {
     let (ca, cb) = world.connect();
     let (_, segment) = world.b.memory(100);
     for work in 0..3 {
-        world.b.transport.post_recv(cb, WorkId(work), &[segment.clone()]).unwrap();
+        world.b.transport.post_recv(cb, WorkId(work), std::slice::from_ref(&segment)).unwrap();
     }
     let waker = world.b.transport.waker();
     world.until(|world| (world.b.transport.arm(&waker) == Armed::Waiting).then_some(()));

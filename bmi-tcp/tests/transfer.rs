@@ -157,7 +157,11 @@ fn messages_arrive_in_order_and_unsignalled_ones_stay_silent() {
         let options = if at % 10 == 9 { WorkOptions::SIGNALLED } else { WorkOptions::UNSIGNALLED };
         if at % 50 == 3 {
             let unsignalled = WorkOptions::UNSIGNALLED;
-            world.a.transport.post_write(ca, WorkId(0), &[], &[bulk.clone()], remote.into(), unsignalled).unwrap();
+            world
+                .a
+                .transport
+                .post_write(ca, WorkId(0), &[], std::slice::from_ref(&bulk), remote.into(), unsignalled)
+                .unwrap();
         }
         let work = WorkId(u64::from(at));
         world.a.transport.post_send(ca, work, &at.to_le_bytes(), Payload::EMPTY, options).unwrap();
@@ -227,7 +231,7 @@ fn a_full_queue_says_so_and_takes_more_later() {
     let (ca, cb) = world.connect();
     let (_, segment) = world.b.memory(256);
     for _ in 0..4096 {
-        world.b.transport.post_recv(cb, WorkId(0), &[segment.clone()]).unwrap();
+        world.b.transport.post_recv(cb, WorkId(0), std::slice::from_ref(&segment)).unwrap();
     }
     assert_eq!(world.b.transport.post_recv(cb, WorkId(0), &[]), Err(PostError::QueueFull));
     for round in 0..3 {
@@ -256,11 +260,11 @@ fn limits_are_checked_when_posting() {
     let many = vec![segment.slice(0, 0); 1025];
     invalid(transport.post_send(ca, WorkId(0), &[0; 257], Payload::EMPTY, SIGNALLED));
     invalid(transport.post_send(ca, WorkId(0), &[], Payload::Gather(&many), SIGNALLED));
-    invalid(transport.post_send(ca, WorkId(0), &[], Payload::Gather(&[foreign.clone()]), SIGNALLED));
-    invalid(transport.post_recv(ca, WorkId(0), &[foreign.clone()]));
+    invalid(transport.post_send(ca, WorkId(0), &[], Payload::Gather(std::slice::from_ref(&foreign)), SIGNALLED));
+    invalid(transport.post_recv(ca, WorkId(0), std::slice::from_ref(&foreign)));
     invalid(transport.post_recv(ca, WorkId(0), &many));
-    invalid(transport.post_write(ca, WorkId(0), &[], &[segment.clone()], remote.into(), SIGNALLED));
-    invalid(transport.post_read(ca, WorkId(0), &[segment.clone()], remote, ServiceClass::Message));
+    invalid(transport.post_write(ca, WorkId(0), &[], std::slice::from_ref(&segment), remote.into(), SIGNALLED));
+    invalid(transport.post_read(ca, WorkId(0), std::slice::from_ref(&segment), remote, ServiceClass::Message));
     let unknown = bmi_core::transport::ConnId { generation: ca.generation + 1, ..ca };
     let result = transport.post_send(unknown, WorkId(0), &[], Payload::EMPTY, SIGNALLED);
     assert_eq!(result, Err(PostError::NotConnected));

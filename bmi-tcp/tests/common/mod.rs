@@ -1,5 +1,5 @@
 //! Two transports in one thread, polled in turn. Time is handed in: it stands still unless a test moves it.
-#![allow(dead_code, reason = "each test binary uses its part")]
+#![allow(dead_code, clippy::unwrap_used, reason = "test code; each binary uses its part")]
 
 use std::time::Duration;
 
