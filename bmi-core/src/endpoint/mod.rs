@@ -22,6 +22,7 @@
 
 mod bounce;
 mod connection;
+mod direct;
 mod moving;
 mod op;
 mod peer;
@@ -50,7 +51,7 @@ use crate::bulk::{BulkDescriptor, Exposure};
 use crate::capability::Capabilities;
 use crate::config::Config;
 use crate::error::{Error, ErrorKind};
-use crate::mem::{Access, MemList, Memory, MemoryRegion, RemoteKey};
+use crate::mem::{Access, MemList, Memory, MemoryRegion, RemoteKey, RemoteSlice, Segment};
 use crate::op::{Completion, OpId, OpKind, Options, PeerId, Posted, Tag};
 use crate::proto::header::{HEADER_LEN, Kind};
 use crate::proto::table::Table;
@@ -102,7 +103,9 @@ pub struct Endpoint<T: Transport> {
     counters: Counters,
     // Scratch, kept for its room.
     events: Vec<Event>,
-    segments: Vec<crate::mem::Segment>,
+    segments: Vec<Segment>,
+    release_notes: Vec<report::Release>,
+    revoke_notes: Vec<(PeerId, RemoteKey)>,
 }
 
 impl<T: Transport> Endpoint<T> {
@@ -148,6 +151,8 @@ impl<T: Transport> Endpoint<T> {
             counters: Counters::default(),
             events: Vec::new(),
             segments: Vec::new(),
+            release_notes: Vec::new(),
+            revoke_notes: Vec::new(),
         })
     }
 
@@ -482,14 +487,18 @@ impl<T: Transport> Endpoint<T> {
         let Op { kind, peer, tag, options, .. } = *op;
         op.list = None;
         op.remote = None;
+        let offer = std::mem::replace(&mut op.offer, op::Offer::None);
         op.state = State::Done(Completion { op: id, kind, peer, tag, len, status, user: options.user });
         self.wakes.extend(op.waker.take());
         if op.abandoned {
             self.ops.remove(id.0);
-            return;
+        } else {
+            self.done.push_back(id);
+            self.uncollected += 1;
         }
-        self.done.push_back(id);
-        self.uncollected += 1;
+        if let (op::Offer::Made(memory), Some(peer)) = (offer, peer) {
+            self.revoke_all(peer, &[memory]);
+        }
         if self.done.len() > 2 * self.uncollected + 64 {
             self.done.retain(|id| self.ops.get(id.0).is_some_and(Op::is_done));
         }
@@ -549,5 +558,5 @@ impl<T: Transport> Endpoint<T> {
 
 /// Pieces of a rendezvous that find room in the head of a work request.
 fn pieces_in_head(capabilities: &Capabilities) -> usize {
-    capabilities.max_head.saturating_sub(HEADER_LEN) / crate::RemoteSlice::WIRE_LEN
+    capabilities.max_head.saturating_sub(HEADER_LEN) / RemoteSlice::WIRE_LEN
 }
