@@ -13,93 +13,233 @@
 //! A clone is another handle to the same endpoint. Single-threaded: runs on any executor that takes `!Send` futures, and something
 //! must drive it (see [`crate::driver`]).
 
-use std::future::Future;
-use std::marker::PhantomData;
+use std::cell::{Cell, RefCell};
+use std::future::{Future, poll_fn};
+use std::os::fd::BorrowedFd;
 use std::pin::Pin;
+use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use crate::addr::Addr;
 use crate::bulk::{BulkDescriptor, Exposure};
-use crate::endpoint::{Counters, Endpoint, PeerEvent, PeerLimits, Unexpected};
-use crate::error::Error;
+use crate::endpoint::{Counters, Endpoint, Holdings, PeerEvent, PeerLimits, Unexpected};
+use crate::error::{Error, ErrorKind};
 use crate::mem::{Access, MemList};
-use crate::op::{Completion, Options, PeerId, Tag};
+use crate::op::{Completion, OpId, Options, PeerId, Posted, Tag};
 use crate::time::{Clock, Time};
 use crate::transport::{Armed, Transport};
 
 /// A handle to an endpoint, for `async` code.
 pub struct AsyncEndpoint<T: Transport> {
-    _t: PhantomData<T>,
+    shared: Rc<Shared<T>>,
+}
+
+struct Shared<T: Transport> {
+    endpoint: RefCell<Endpoint<T>>,
+    clock: Box<dyn Clock>,
+    /// Who waits for unexpected messages and for events.
+    message_waiters: RefCell<Vec<Waker>>,
+    event_waiters: RefCell<Vec<Waker>>,
+    /// The driver, asleep; and whether a task has given it work since.
+    driver: RefCell<Option<Waker>>,
+    posted: Cell<bool>,
+    scratch: RefCell<Vec<Waker>>,
 }
 
 impl<T: Transport> Clone for AsyncEndpoint<T> {
     fn clone(&self) -> Self {
-        AsyncEndpoint { _t: PhantomData }
+        AsyncEndpoint { shared: Rc::clone(&self.shared) }
     }
 }
 
 /// An operation under way; ends in its completion, or in an error that names operation and peer.
 #[must_use = "dropping it abandons the operation"]
 pub struct Operation<T: Transport> {
-    _endpoint: AsyncEndpoint<T>,
+    endpoint: AsyncEndpoint<T>,
+    state: Progress,
+}
+
+enum Progress {
+    Refused(Error),
+    Done(Completion),
+    Pending(OpId),
+    Taken,
 }
 
 impl<T: Transport> Future for Operation<T> {
     type Output = Result<Completion, Error>;
 
-    fn poll(self: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<Self::Output> {
-        todo!()
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        match std::mem::replace(&mut self.state, Progress::Taken) {
+            Progress::Refused(error) => Poll::Ready(Err(error)),
+            Progress::Done(completion) => Poll::Ready(self.endpoint.outcome(completion)),
+            Progress::Pending(op) => {
+                let polled = self.endpoint.shared.endpoint.borrow_mut().poll_op_or_wake(op, cx.waker());
+                match polled {
+                    None => {
+                        self.state = Progress::Pending(op);
+                        Poll::Pending
+                    }
+                    Some(Some(completion)) => Poll::Ready(self.endpoint.outcome(completion)),
+                    Some(None) => {
+                        Poll::Ready(Err(Error::new(ErrorKind::Invalid, "somebody else collected the completion")))
+                    }
+                }
+            }
+            Progress::Taken => panic!("an operation was polled after it had ended"),
+        }
     }
 }
 
-#[expect(clippy::todo, unused_variables, missing_docs, clippy::unused_async, reason = "signatures first")]
+impl<T: Transport> Operation<T> {
+    /// The operation's name, while it is under way.
+    pub fn id(&self) -> Option<OpId> {
+        match self.state {
+            Progress::Pending(op) => Some(op),
+            _ => None,
+        }
+    }
+
+    /// Asks it to end early; it still has to be awaited.
+    pub fn cancel(&self) {
+        if let Progress::Pending(op) = self.state {
+            self.endpoint.with(|endpoint| endpoint.cancel(op));
+        }
+    }
+}
+
+impl<T: Transport> Drop for Operation<T> {
+    fn drop(&mut self) {
+        if let Progress::Pending(op) = self.state {
+            self.endpoint.with(|endpoint| endpoint.abandon(op));
+        }
+    }
+}
+
 impl<T: Transport> AsyncEndpoint<T> {
+    /// A face over `endpoint`, whose operations and timers go by `clock`.
     pub fn new(endpoint: Endpoint<T>, clock: impl Clock + 'static) -> AsyncEndpoint<T> {
-        todo!()
+        let shared = Shared {
+            endpoint: RefCell::new(endpoint),
+            clock: Box::new(clock),
+            message_waiters: RefCell::default(),
+            event_waiters: RefCell::default(),
+            driver: RefCell::default(),
+            posted: Cell::new(true),
+            scratch: RefCell::default(),
+        };
+        AsyncEndpoint { shared: Rc::new(shared) }
     }
-    /// Runs `f` on the endpoint itself.
+
+    /// Runs `f` on the endpoint itself. `f` must not use this handle or a clone of it.
     pub fn with<R>(&self, f: impl FnOnce(&mut Endpoint<T>) -> R) -> R {
-        todo!()
+        let result = f(&mut self.shared.endpoint.borrow_mut());
+        self.wake_ended();
+        self.shared.posted.set(true);
+        if let Some(driver) = self.shared.driver.take() {
+            driver.wake();
+        }
+        result
     }
+
+    // ---- getters ----------------------------------------------------------------------------------------------------------
+
+    /// The time at the clock.
     pub fn now(&self) -> Time {
-        todo!()
+        self.shared.clock.now()
     }
+
     /// Options whose deadline is `timeout` from now.
     pub fn within(&self, timeout: Duration) -> Options {
         Options::within(self.now(), timeout)
     }
-    pub fn listen(&self, addr: &Addr) -> Result<Addr, Error> {
-        todo!()
-    }
-    pub async fn connect(&self, addr: &Addr, options: Options) -> Result<PeerId, Error> {
-        todo!()
-    }
-    pub async fn disconnect(&self, peer: PeerId, options: Options) -> Result<(), Error> {
-        todo!()
-    }
+
+    /// See [`Endpoint::peer_addr`].
     pub fn peer_addr(&self, peer: PeerId) -> Option<Addr> {
-        todo!()
+        self.shared.endpoint.borrow().peer_addr(peer)
     }
+
+    /// See [`Endpoint::limits`].
     pub fn limits(&self, peer: PeerId) -> Option<PeerLimits> {
-        todo!()
+        self.shared.endpoint.borrow().limits(peer)
     }
+
+    /// See [`Endpoint::counters`].
     pub fn counters(&self) -> Counters {
-        todo!()
+        self.shared.endpoint.borrow().counters()
     }
+
+    /// See [`Endpoint::holdings`].
+    pub fn holdings(&self) -> Holdings {
+        self.shared.endpoint.borrow().holdings()
+    }
+
+    // ---- connections and memory -------------------------------------------------------------------------------------------
+
+    /// See [`Endpoint::listen`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn listen(&self, addr: &Addr) -> Result<Addr, Error> {
+        self.with(|endpoint| endpoint.listen(addr))
+    }
+
+    /// Connects to `addr`. Dropping the future gives the attempt up.
+    ///
+    /// # Errors
+    /// `Refused`, `Incompatible`, `TimedOut`, or what else kept the peer away; `Invalid` for an address that is not the transport's.
+    pub async fn connect(&self, addr: &Addr, options: Options) -> Result<PeerId, Error> {
+        let options =
+            Options { deadline: options.deadline.or_else(|| Some(self.now() + self.connect_timeout())), ..options };
+        let (peer, op) = self.with(|endpoint| endpoint.connect(addr, options))?;
+        self.operation(Ok(Posted::Pending(op))).await.map(|_| peer)
+    }
+
+    fn connect_timeout(&self) -> Duration {
+        self.shared.endpoint.borrow().config().connect_timeout
+    }
+
+    /// Ends a connection after what was posted before has been sent; see [`Endpoint::disconnect`].
+    ///
+    /// # Errors
+    /// `PeerLost` if it is gone already.
+    pub async fn disconnect(&self, peer: PeerId, options: Options) -> Result<(), Error> {
+        let grace = self.shared.endpoint.borrow().config().fence_grace;
+        let options = Options { deadline: options.deadline.or_else(|| Some(self.now() + grace)), ..options };
+        let op = self.with(|endpoint| endpoint.disconnect(peer, options))?;
+        self.operation(Ok(Posted::Pending(op))).await.map(|_| ())
+    }
+
+    /// See [`Endpoint::expose`].
+    ///
+    /// # Errors
+    /// As there.
     pub fn expose(&self, peer: PeerId, list: impl Into<MemList>, access: Access) -> Result<Exposure, Error> {
-        todo!()
+        self.with(|endpoint| endpoint.expose(peer, list, access))
     }
+
+    // ---- operations -------------------------------------------------------------------------------------------------------
+
+    /// Sends an expected message; see [`Endpoint::post_send`].
     pub fn send(&self, peer: PeerId, tag: Tag, list: impl Into<MemList>, options: Options) -> Operation<T> {
-        todo!()
+        let posted = self.with(|endpoint| endpoint.post_send(peer, tag, list, options));
+        self.operation(posted)
     }
+
+    /// Sends a message that needs no receive; see [`Endpoint::post_send_unexpected`].
     pub fn send_unexpected(&self, peer: PeerId, tag: Tag, list: impl Into<MemList>, options: Options) -> Operation<T> {
-        todo!()
+        let posted = self.with(|endpoint| endpoint.post_send_unexpected(peer, tag, list, options));
+        self.operation(posted)
     }
+
+    /// Receives an expected message; see [`Endpoint::post_recv`].
     pub fn recv(&self, peer: PeerId, tag: Tag, list: impl Into<MemList>, options: Options) -> Operation<T> {
-        todo!()
+        let posted = self.with(|endpoint| endpoint.post_recv(peer, tag, list, options));
+        self.operation(posted)
     }
-    /// Reads `local.len()` bytes from `at` of what the peer described.
+
+    /// Reads `local.len()` bytes from `at` of what the peer described; see [`Endpoint::post_pull`].
     pub fn pull(
         &self,
         peer: PeerId,
@@ -108,9 +248,11 @@ impl<T: Transport> AsyncEndpoint<T> {
         local: impl Into<MemList>,
         options: Options,
     ) -> Operation<T> {
-        todo!()
+        let posted = self.with(|endpoint| endpoint.post_pull(peer, remote, at, local, options));
+        self.operation(posted)
     }
-    /// Writes `local` to `at` of what the peer described.
+
+    /// Writes `local` to `at` of what the peer described; see [`Endpoint::post_push`].
     pub fn push(
         &self,
         peer: PeerId,
@@ -119,34 +261,125 @@ impl<T: Transport> AsyncEndpoint<T> {
         local: impl Into<MemList>,
         options: Options,
     ) -> Operation<T> {
-        todo!()
+        let posted = self.with(|endpoint| endpoint.post_push(peer, remote, at, local, options));
+        self.operation(posted)
     }
+
+    /// Waits for `duration`.
     pub async fn sleep(&self, duration: Duration) {
-        todo!()
+        self.sleep_until(self.now() + duration).await;
     }
+
+    /// Waits until `at`.
     pub async fn sleep_until(&self, at: Time) {
-        todo!()
+        let op = self.with(|endpoint| endpoint.post_timer(at, 0));
+        // A timer ends only by its time: nobody else knows its name.
+        let _ = self.operation(Ok(Posted::Pending(op))).await;
     }
-    /// The next message that needed no receive. Several tasks may wait.
+
+    /// The next message that needed no receive. Several tasks may wait; each message goes to one.
     pub async fn next_unexpected(&self) -> Unexpected {
-        todo!()
+        poll_fn(|cx| match self.shared.endpoint.borrow_mut().poll_unexpected() {
+            Some(message) => Poll::Ready(message),
+            None => wait_in(&self.shared.message_waiters, cx),
+        })
+        .await
     }
-    /// The next peer that came or went.
+
+    /// The next peer that came or went. Several tasks may wait; each event goes to one.
     pub async fn next_event(&self) -> PeerEvent {
-        todo!()
+        poll_fn(|cx| match self.shared.endpoint.borrow_mut().poll_event() {
+            Some(event) => Poll::Ready(event),
+            None => wait_in(&self.shared.event_waiters, cx),
+        })
+        .await
+    }
+
+    fn operation(&self, posted: Result<Posted, Error>) -> Operation<T> {
+        let state = match posted {
+            Ok(Posted::Done(completion)) => Progress::Done(completion),
+            Ok(Posted::Pending(op)) => Progress::Pending(op),
+            Err(error) => Progress::Refused(error),
+        };
+        Operation { endpoint: self.clone(), state }
+    }
+
+    fn outcome(&self, completion: Completion) -> Result<Completion, Error> {
+        match completion.status {
+            Ok(()) => Ok(completion),
+            Err(kind) => {
+                let error = self.shared.endpoint.borrow().explain(&completion);
+                Err(error.unwrap_or_else(|| Error::new(kind, "")))
+            }
+        }
     }
 
     // ---- for drivers ------------------------------------------------------------------------------------------------------
+
     /// Polls the endpoint once at the clock's time and wakes the futures that can go on; returns whether there was anything to do.
     pub fn progress(&self) -> bool {
-        todo!()
+        let now = self.now();
+        self.shared.posted.set(false);
+        let (worked, messages, events) = {
+            let mut endpoint = self.shared.endpoint.borrow_mut();
+            let worked = endpoint.poll(now);
+            (worked, endpoint.has_unexpected(), endpoint.has_events())
+        };
+        self.wake_ended();
+        if messages {
+            self.wake_all(&self.shared.message_waiters);
+        }
+        if events {
+            self.wake_all(&self.shared.event_waiters);
+        }
+        worked
     }
+
+    /// The time at which to call `progress` though nothing arrives.
     pub fn next_deadline(&self) -> Option<Time> {
-        todo!()
+        self.shared.endpoint.borrow().next_deadline()
     }
-    /// Gets ready to sleep: `waker` is woken when the transport has something to do (unless it has an event fd to say so), and when a task posts an
-    /// operation or asks for one to be cancelled.
+
+    /// Gets ready to sleep: `waker` is woken when a task posts an operation or asks for one to be cancelled, and when the transport has
+    /// something to do, unless that has an event fd to say so.
     pub fn arm(&self, waker: &Waker) -> Armed {
-        todo!()
+        if self.shared.posted.get() {
+            return Armed::Busy;
+        }
+        let armed = self.shared.endpoint.borrow_mut().arm(waker);
+        if armed == Armed::Waiting {
+            self.shared.driver.replace(Some(waker.clone()));
+        }
+        armed
     }
+
+    /// Runs `f` on the transport's event fd, if it has one.
+    pub fn with_event_fd<R>(&self, f: impl FnOnce(Option<BorrowedFd<'_>>) -> R) -> R {
+        f(self.shared.endpoint.borrow().event_fd())
+    }
+
+    fn wake_ended(&self) {
+        // Outside the borrow: a waker may run whatever it likes.
+        let mut wakes = self.shared.scratch.take();
+        self.shared.endpoint.borrow_mut().take_wakes(&mut wakes);
+        wakes.drain(..).for_each(Waker::wake);
+        self.shared.scratch.replace(wakes);
+    }
+
+    fn wake_all(&self, waiters: &RefCell<Vec<Waker>>) {
+        let mut wakes = waiters.take();
+        wakes.drain(..).for_each(Waker::wake);
+        let mut kept = waiters.borrow_mut();
+        if kept.is_empty() {
+            *kept = wakes;
+        }
+    }
+}
+
+fn wait_in<V>(waiters: &RefCell<Vec<Waker>>, cx: &Context<'_>) -> Poll<V> {
+    let mut waiters = waiters.borrow_mut();
+    if !waiters.iter().any(|waker| waker.will_wake(cx.waker())) {
+        waiters.push(cx.waker().clone());
+    }
+    Poll::Pending
 }

@@ -21,6 +21,7 @@ mod error;
 mod face;
 pub mod mem;
 mod op;
+mod proto;
 mod returns;
 mod time;
 pub mod transport;

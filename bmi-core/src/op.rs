@@ -4,6 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::error::ErrorKind;
+use crate::proto::table::Key;
 use crate::time::Time;
 use crate::transport::ServiceClass;
 
@@ -12,27 +13,21 @@ pub type Tag = u64;
 
 /// Names a posted operation: a slot and a generation, so that a stale id is noticed and never reaches another operation.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct OpId {
-    pub(crate) slot: u32,
-    pub(crate) generation: u32,
-}
+pub struct OpId(pub(crate) Key);
 
 impl fmt::Debug for OpId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "op{}.{}", self.slot, self.generation)
+        write!(f, "op{}.{}", self.0.slot, self.0.generation)
     }
 }
 
 /// Names a peer of one endpoint, checked like an [`OpId`].
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct PeerId {
-    pub(crate) slot: u32,
-    pub(crate) generation: u32,
-}
+pub struct PeerId(pub(crate) Key);
 
 impl fmt::Debug for PeerId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "peer{}.{}", self.slot, self.generation)
+        write!(f, "peer{}.{}", self.0.slot, self.0.generation)
     }
 }
 

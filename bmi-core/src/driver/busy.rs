@@ -1,12 +1,45 @@
 //! Busy polling: the lowest latency, a whole core.
 
 use std::future::Future;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
 
 use crate::face::AsyncEndpoint;
 use crate::transport::Transport;
 
+/// Remembers that the future can go on.
+struct Flag(AtomicBool);
+
+impl Wake for Flag {
+    fn wake(self: Arc<Self>) {
+        self.0.store(true, Ordering::Release);
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.0.store(true, Ordering::Release);
+    }
+}
+
 /// Runs `future` to its end on this thread, polling every endpoint in `endpoints` in turn without ever sleeping.
-#[expect(clippy::todo, unused_variables, reason = "signatures first")]
 pub fn block_on<T: Transport, F: Future>(endpoints: &[AsyncEndpoint<T>], future: F) -> F::Output {
-    todo!()
+    let mut future = pin!(future);
+    let flag = Arc::new(Flag(AtomicBool::new(true)));
+    let waker = Waker::from(Arc::clone(&flag));
+    let mut cx = Context::from_waker(&waker);
+    loop {
+        if flag.0.swap(false, Ordering::Acquire)
+            && let Poll::Ready(output) = future.as_mut().poll(&mut cx)
+        {
+            return output;
+        }
+        let mut worked = false;
+        for endpoint in endpoints {
+            worked |= endpoint.progress();
+        }
+        if !worked {
+            std::hint::spin_loop();
+        }
+    }
 }

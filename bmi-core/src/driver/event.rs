@@ -1,24 +1,85 @@
 //! Waiting on the transport's event fd under tokio: no processor time while idle.
+//!
+//! **Protocol.** Poll until there is nothing to do, letting the tasks that were woken run in between, so that what they post leaves together with
+//! the next poll. Then arm; what arrived in between makes that *busy*, and the loop goes on. Otherwise sleep until the fd is readable, a
+//! task posts something, or the next deadline.
 
-use crate::error::Error;
+use std::convert::Infallible;
+use std::future::{Future, poll_fn};
+use std::os::fd::{AsFd, OwnedFd};
+use std::pin::pin;
+use std::task::{Context, Poll};
+
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tokio::time::Sleep;
+
+use crate::error::{Error, ErrorKind};
 use crate::face::AsyncEndpoint;
-use crate::transport::Transport;
+use crate::transport::{Armed, Transport};
 
 /// Drives `endpoint` for as long as the future is polled: spawn it with `tokio::task::spawn_local`, or `select!` it against the work.
 /// Needs a tokio runtime with I/O and time enabled.
 ///
 /// # Errors
 /// `Unsupported` for a transport without an event fd; `Io` if tokio cannot wait on it.
-#[expect(clippy::todo, unused_variables, clippy::unused_async, reason = "signatures first")]
-pub async fn drive<T: Transport>(endpoint: AsyncEndpoint<T>) -> Result<std::convert::Infallible, Error> {
-    todo!()
+pub async fn drive<T: Transport>(endpoint: AsyncEndpoint<T>) -> Result<Infallible, Error> {
+    let fd = endpoint
+        .with_event_fd(|fd| fd.map(|fd| fd.as_fd().try_clone_to_owned()))
+        .ok_or_else(|| Error::new(ErrorKind::Unsupported, "the transport has no event fd to wait on"))??;
+    // SAFETY: the descriptor is our own and stays open and the same until the `AsyncFd` is dropped; an `OwnedFd` always says the same.
+    let fd = unsafe { AsyncFd::register_with_interest(fd, Interest::READABLE) }.map_err(std::io::Error::from)?;
+    loop {
+        while endpoint.progress() {
+            tokio::task::yield_now().await;
+        }
+        wait(&endpoint, &fd).await?;
+    }
+}
+
+/// Sleeps until there may be something to do.
+async fn wait<T: Transport>(endpoint: &AsyncEndpoint<T>, fd: &AsyncFd<OwnedFd>) -> Result<(), Error> {
+    let sleep = endpoint.next_deadline().map(|at| tokio::time::sleep(at.since(endpoint.now())));
+    let mut sleep = pin!(sleep);
+    let mut armed = false;
+    poll_fn(|cx| {
+        if armed {
+            // Woken, by whom does not matter.
+            return Poll::Ready(Ok(()));
+        }
+        // First the fd: from here on its edge wakes us, so what arrives while arming is not lost.
+        match fd.poll_read_ready(cx) {
+            Poll::Ready(Ok(mut ready)) => {
+                ready.clear_ready();
+                cx.waker().wake_by_ref();
+            }
+            Poll::Ready(Err(error)) => return Poll::Ready(Err(error.into())),
+            Poll::Pending => {}
+        }
+        if endpoint.arm(cx.waker()) == Armed::Busy || is_over(sleep.as_mut().as_pin_mut(), cx) {
+            return Poll::Ready(Ok(()));
+        }
+        armed = true;
+        Poll::Pending
+    })
+    .await
+}
+
+fn is_over(sleep: Option<std::pin::Pin<&mut Sleep>>, cx: &mut Context<'_>) -> bool {
+    sleep.is_some_and(|sleep| sleep.poll(cx).is_ready())
 }
 
 /// Runs `future` to its end on a new current-thread runtime, with `endpoint` driven beside it.
 ///
 /// # Errors
 /// As [`drive`].
-#[expect(clippy::todo, unused_variables, reason = "signatures first")]
 pub fn block_on<T: Transport + 'static, F: Future>(endpoint: AsyncEndpoint<T>, future: F) -> Result<F::Output, Error> {
-    todo!()
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let tasks = tokio::task::LocalSet::new();
+    tasks.block_on(&runtime, async {
+        tokio::select! {
+            driven = drive(endpoint) => driven.map(|never| match never {}),
+            output = future => Ok(output),
+        }
+    })
 }

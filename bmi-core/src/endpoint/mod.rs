@@ -11,199 +11,279 @@
 //!  next_deadline(), arm(waker), event_fd()      -> how long, and on what, to sleep
 //! ```
 //!
+//! **Invariants**
+//! 1. Every operation that was posted ends exactly once; an id of an ended and collected operation finds nothing.
+//! 2. What an operation held (memory, exposures, credits, slots) is back when it ends, or with its peer.
+//! 3. Messages of one peer leave in the order in which they were posted; those of one tag match receives of that tag in order.
+//!
 //! **Source.** BMI (Carns, PVFS2): `BMI_post_send`, `post_recv`, `post_sendunexpected`, their `_list` forms, `test`, `testsome`,
-//! `testcontext`, `testunexpected`, `cancel`, `memalloc`, `set_info`, `addr_lookup`, `addr_rev_lookup`. Where we differ: ids are checked, memory is owned by
-//! the operation, every operation can have a deadline, and bulk transfer is part of the interface.
+//! `testcontext`, `testunexpected`, `cancel`, `memalloc`, `set_info`, `addr_lookup`, `addr_rev_lookup`. Where we differ: ids are
+//! checked, memory is owned by the operation, every operation can have a deadline, and bulk transfer is part of the interface.
 
+mod bounce;
+mod connection;
+mod moving;
+mod op;
+mod peer;
+mod progress;
+mod receiving;
+mod registry;
+mod report;
+mod sending;
+mod timing;
+mod work;
+
+pub use report::{Counters, Holdings, PeerEvent, PeerLimits, Unexpected};
+
+use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 use std::task::Waker;
+
+use bounce::Bounce;
+use op::{Op, State};
+use peer::Peer;
+use registry::Registry;
 
 use crate::addr::Addr;
 use crate::bulk::{BulkDescriptor, Exposure};
 use crate::capability::Capabilities;
 use crate::config::Config;
-use crate::error::Error;
-use crate::mem::{Access, MemList, Memory, MemoryRegion};
-use crate::op::{Completion, OpId, Options, PeerId, Posted, Tag};
+use crate::error::{Error, ErrorKind};
+use crate::mem::{Access, MemList, Memory, MemoryRegion, RemoteKey};
+use crate::op::{Completion, OpId, OpKind, Options, PeerId, Posted, Tag};
+use crate::proto::header::{HEADER_LEN, Kind};
+use crate::proto::table::Table;
+use crate::proto::timers::Timers;
+use crate::returns::Returns;
 use crate::time::Time;
-use crate::transport::{Armed, Transport};
+use crate::transport::{Armed, ConnId, Event, Transport};
 
-/// A message that needed no receive. It lies where it arrived; dropping it gives the space, and with it the credit, back to the peer.
-#[derive(Debug)]
-pub struct Unexpected {
-    peer: PeerId,
-    tag: Tag,
-    bytes: Vec<u8>,
-}
-
-impl Unexpected {
-    /// Who sent it.
-    pub fn peer(&self) -> PeerId {
-        self.peer
-    }
-
-    /// The tag that it was sent with.
-    pub fn tag(&self) -> Tag {
-        self.tag
-    }
-
-    /// Its bytes, in place.
-    pub fn bytes(&self) -> &[u8] {
-        &self.bytes
-    }
-}
-
-/// A peer came or went.
-#[derive(Clone, Debug)]
-pub enum PeerEvent {
-    /// A connection stands, the peer's version and features fit.
-    Connected {
-        /// The peer.
-        peer: PeerId,
-        /// Where it is: for a peer that connected to us, where it says it is.
-        addr: Addr,
-        /// Whether this side connected.
-        outgoing: bool,
-    },
-    /// A connection is gone, every operation on it has ended, and the `PeerId` is no longer valid.
-    Lost {
-        /// The peer it was.
-        peer: PeerId,
-        /// Why.
-        reason: Error,
-    },
-}
-
-/// What was agreed with a peer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PeerLimits {
-    /// Longest unexpected message that it takes, and longest expected one that is sent eagerly, in bytes.
-    pub eager: usize,
-    /// Longest message or bulk transfer, in bytes.
-    pub message: u64,
-    /// Pieces of a list or descriptor.
-    pub pieces: usize,
-}
-
-/// What an endpoint did so far. All counts, none ever goes back.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counters {
-    /// Expected messages sent eagerly.
-    pub eager: u64,
-    /// Expected messages sent by rendezvous.
-    pub rendezvous: u64,
-    /// Unexpected messages sent.
-    pub unexpected: u64,
-    /// Bulk transfers pulled.
-    pub pulls: u64,
-    /// Bulk transfers pushed.
-    pub pushes: u64,
-    /// Bytes sent in messages, eager and rendezvous.
-    pub bytes_sent: u64,
-    /// Bytes received in messages.
-    pub bytes_received: u64,
-    /// Bytes pulled.
-    pub bytes_pulled: u64,
-    /// Bytes pushed.
-    pub bytes_pushed: u64,
-    /// Messages that had to wait for a credit.
-    pub credit_waits: u64,
-    /// Credit messages sent on their own.
-    pub credit_messages: u64,
-    /// Eager messages that arrived before their receive and were parked.
-    pub unmatched: u64,
-    /// Peers cut off for breaking the protocol.
-    pub violations: u64,
-}
-
-/// What an endpoint holds right now; all zero but `peers` when idle, so a leak shows.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Holdings {
-    /// Connections, in any state.
-    pub peers: usize,
-    /// Operations not yet ended, or ended and not yet collected.
-    pub operations: usize,
-    /// Receive slots that hold a message.
-    pub slots: usize,
-    /// Messages parked because nobody has received them.
-    pub parked: usize,
-    /// Exposures not yet revoked.
-    pub exposures: usize,
-    /// Work requests handed to the adapter and not completed, posted receives aside.
-    pub work: usize,
-}
+/// Events about peers that are kept for a program that does not ask; the oldest go first.
+const KEPT_EVENTS: usize = 1024;
 
 /// One attach point to a network: a transport and the protocol over it.
 pub struct Endpoint<T: Transport> {
+    // First, so that it is dropped first: after that no adapter touches what the fields below hold.
     transport: T,
+    config: Config,
+    now: Time,
+    ops: Table<Op>,
+    timers: Timers,
+    /// Operations that ended, in order; some were collected since.
+    done: VecDeque<OpId>,
+    /// How many of them were not.
+    uncollected: usize,
+    /// Wakers of operations that ended, for the driver to wake.
+    wakes: Vec<Waker>,
+    peers: Table<Peer>,
+    /// Which peer a connection belongs to, by the connection's slot.
+    by_conn: Vec<Option<(ConnId, PeerId)>>,
+    /// Peers with something to send.
+    dirty: Vec<PeerId>,
+    /// Peers whose queue was full; they are dirty again when the adapter has moved.
+    blocked: Vec<PeerId>,
+    /// Messages handed to the adapter.
+    transmitted: u64,
+    peer_events: VecDeque<PeerEvent>,
+    /// Peers lost a short while ago, for errors.
+    lost: VecDeque<(PeerId, Addr, Error)>,
+    unexpected: VecDeque<Unexpected>,
+    /// Transfers with bytes still to be handed to the adapter, each in its turn.
+    active: VecDeque<OpId>,
+    /// Bytes of transfers with the adapter.
+    in_flight: u64,
+    /// Work requests of operations with the adapter.
+    work: usize,
+    registry: Registry,
+    bounce: Bounce,
+    revoked: Arc<Returns<(PeerId, RemoteKey)>>,
+    released: Arc<Returns<report::Release>>,
+    counters: Counters,
+    // Scratch, kept for its room.
+    events: Vec<Event>,
+    segments: Vec<crate::mem::Segment>,
 }
 
-#[expect(clippy::todo, unused_variables, missing_docs, reason = "signatures first")]
 impl<T: Transport> Endpoint<T> {
     /// An endpoint over `transport`. `now` is the time at the driver's clock.
     ///
     /// # Errors
-    /// `Invalid` for settings out of bounds (see [`Config::validate`]).
-    pub fn new(transport: T, config: Config, now: Time) -> Result<Endpoint<T>, Error> {
-        todo!()
+    /// `Invalid` for settings out of bounds (see [`Config::validate`]) or beyond what the transport can, `Exhausted` without memory.
+    pub fn new(mut transport: T, config: Config, now: Time) -> Result<Endpoint<T>, Error> {
+        config.validate()?;
+        let receives = usize::from(config.credit_messages) + usize::from(crate::proto::hello::CONTROL_CREDITS);
+        let depth = transport.capabilities().recv_queue_depth;
+        if receives > depth {
+            let text = format!(
+                "credit_messages asks for {receives} receives on a connection; the transport has room for {depth}"
+            );
+            return Err(Error::new(ErrorKind::Invalid, text));
+        }
+        let bounce = Bounce::new(&mut transport, config.eager_limit)?;
+        Ok(Endpoint {
+            transport,
+            config,
+            now,
+            ops: Table::new(),
+            timers: Timers::default(),
+            done: VecDeque::new(),
+            uncollected: 0,
+            wakes: Vec::new(),
+            peers: Table::new(),
+            by_conn: Vec::new(),
+            dirty: Vec::new(),
+            blocked: Vec::new(),
+            transmitted: 0,
+            peer_events: VecDeque::new(),
+            lost: VecDeque::new(),
+            unexpected: VecDeque::new(),
+            active: VecDeque::new(),
+            in_flight: 0,
+            work: 0,
+            registry: Registry::default(),
+            bounce,
+            revoked: Arc::default(),
+            released: Arc::default(),
+            counters: Counters::default(),
+            events: Vec::new(),
+            segments: Vec::new(),
+        })
     }
 
     // ---- getters ----------------------------------------------------------------------------------------------------------
+
+    /// Its settings.
     pub fn config(&self) -> &Config {
-        todo!()
+        &self.config
     }
+
+    /// What its adapter can do.
     pub fn capabilities(&self) -> &Capabilities {
         self.transport.capabilities()
     }
+
+    /// The transport.
     pub fn transport(&self) -> &T {
         &self.transport
     }
+
+    /// The transport, to set what only the backend knows. Posting work behind the endpoint's back confuses it.
     pub fn transport_mut(&mut self) -> &mut T {
         &mut self.transport
     }
+
+    /// The time of the last poll.
+    pub fn now(&self) -> Time {
+        self.now
+    }
+
+    /// What it did so far.
     pub fn counters(&self) -> Counters {
-        todo!()
+        self.counters
     }
+
+    /// What it holds right now.
     pub fn holdings(&self) -> Holdings {
-        todo!()
+        let peers = || self.peers.iter().map(|(_, peer)| peer);
+        Holdings {
+            peers: self.peers.len(),
+            operations: self.ops.len(),
+            slots: peers().map(|peer| peer.held).sum(),
+            parked: peers().map(|peer| peer.parked.len()).sum(),
+            exposures: peers().map(|peer| peer.exposures).sum(),
+            work: self.work + self.bounce.in_use(),
+        }
     }
+
     /// Address of a peer (BMI's reverse look-up); also of one lost a short while ago.
     pub fn peer_addr(&self, peer: PeerId) -> Option<Addr> {
-        todo!()
+        let known = self.peers.get(peer.0).map(|peer| &peer.addr);
+        known.or_else(|| self.lost.iter().find(|(id, ..)| *id == peer).map(|(_, addr, _)| addr)).cloned()
     }
-    /// `None` until the peer is connected and once it is lost.
+
+    /// What was agreed with a peer; `None` until it is connected and once it is lost.
     pub fn limits(&self, peer: PeerId) -> Option<PeerLimits> {
-        todo!()
+        self.peers.get(peer.0).filter(|peer| peer.is_up()).map(|peer| peer.limits)
     }
-    /// The error behind a failed completion, naming peer and operation; `None` for success.
+
+    /// The error behind a failed completion, naming operation, peer and reason; `None` for success.
     pub fn explain(&self, completion: &Completion) -> Option<Error> {
-        todo!()
+        let kind = completion.status.err()?;
+        let reason =
+            completion.peer.and_then(|id| self.lost.iter().find(|(lost, ..)| *lost == id)).map(|(_, _, reason)| reason);
+        let detail = match (kind, reason) {
+            (ErrorKind::TimedOut, _) => "the deadline passed".to_owned(),
+            (ErrorKind::Cancelled, None) => "by this side or the peer".to_owned(),
+            (_, Some(reason)) if reason.kind() == kind => reason.detail().to_owned(),
+            (_, Some(reason)) => reason.to_string(),
+            (ErrorKind::TooLong, None) => format!("{} bytes are more than fit", completion.len),
+            _ => String::new(),
+        };
+        let error = Error::new(kind, detail).during(completion.kind.as_str());
+        Some(match completion.peer.and_then(|peer| self.peer_addr(peer)) {
+            Some(addr) => error.with_peer(addr),
+            None => error,
+        })
     }
 
     // ---- connections ------------------------------------------------------------------------------------------------------
+
+    /// Accepts connections at `addr`; returns the address with the port that was taken.
+    ///
+    /// # Errors
+    /// Those of [`Transport::listen`].
     pub fn listen(&mut self, addr: &Addr) -> Result<Addr, Error> {
-        todo!()
+        self.transport.listen(addr).map_err(|error| error.during("listen"))
     }
-    /// Starts to connect. The operation (`OpKind::Connect`) ends when the peer is connected, or cannot be. Work may be posted to the peer at once; it
-    /// waits for the connection.
+
+    /// Starts to connect. The operation (`OpKind::Connect`) ends when the peer is connected, or cannot be; without a deadline, after
+    /// [`Config::connect_timeout`]. Work may be posted to the peer at once; it waits for the connection.
+    ///
+    /// # Errors
+    /// `Invalid` for an address that is not the transport's, `Exhausted`.
     pub fn connect(&mut self, addr: &Addr, options: Options) -> Result<(PeerId, OpId), Error> {
-        todo!()
+        self.start_connect(addr, options).map_err(|error| error.during("connect").with_peer(addr))
     }
-    /// Ends a connection, after what was posted before has been sent; ends (`OpKind::Disconnect`) when it is gone.
+
+    /// Ends a connection, after what was posted before has been sent; the operation (`OpKind::Disconnect`) ends when it is gone,
+    /// without a deadline after [`Config::fence_grace`] at the latest. Receives are cancelled.
+    ///
+    /// # Errors
+    /// `PeerLost` if it is gone or going already.
     pub fn disconnect(&mut self, peer: PeerId, options: Options) -> Result<OpId, Error> {
-        todo!()
+        self.start_disconnect(peer, options)
     }
 
     // ---- memory -----------------------------------------------------------------------------------------------------------
-    /// Registers memory ahead of use, for as long as the region is held. Memory that was not registered ahead is registered when an operation needs it.
+
+    /// Registers memory ahead of use, for as long as the region is held. Memory that was not registered ahead is registered when an
+    /// operation needs it.
+    ///
+    /// # Errors
+    /// Those of [`Transport::register`].
     pub fn register(&mut self, memory: &Memory) -> Result<MemoryRegion, Error> {
-        todo!()
+        self.registry.register(&mut self.transport, memory).map_err(|error| error.during("register"))
     }
+
+    /// Lets one peer reach a list of memory as `access` says, until the exposure is dropped or the peer is lost.
+    ///
+    /// # Errors
+    /// `PeerLost`, `Exhausted`; `Invalid` for more than [`Config::max_pieces`] pieces.
     pub fn expose(&mut self, peer: PeerId, list: impl Into<MemList>, access: Access) -> Result<Exposure, Error> {
-        todo!()
+        let list = list.into();
+        self.check_list(peer, &list).map_err(|error| error.during("expose"))?;
+        let remote = self.expose_list(peer, &list, access).map_err(|error| error.during("expose"))?;
+        let descriptor = BulkDescriptor::try_from(remote.as_slice().to_vec())?;
+        Ok(Exposure { peer, descriptor, revoked: Arc::clone(&self.revoked) })
     }
 
     // ---- operations -------------------------------------------------------------------------------------------------------
+
+    /// Sends an expected message: it goes into the receive that the peer posts, or has posted, for this tag.
+    ///
+    /// # Errors
+    /// `PeerLost`, `Invalid` for too many pieces, `TooLong` beyond the limit of a message. Nothing was posted then.
     pub fn post_send(
         &mut self,
         peer: PeerId,
@@ -211,8 +291,13 @@ impl<T: Transport> Endpoint<T> {
         list: impl Into<MemList>,
         options: Options,
     ) -> Result<Posted, Error> {
-        todo!()
+        self.start_send(peer, Kind::Eager, tag, list.into(), options)
     }
+
+    /// Sends a message that needs no receive: the peer finds it with `poll_unexpected`. At most [`PeerLimits::eager`] bytes.
+    ///
+    /// # Errors
+    /// As [`Endpoint::post_send`].
     pub fn post_send_unexpected(
         &mut self,
         peer: PeerId,
@@ -220,8 +305,14 @@ impl<T: Transport> Endpoint<T> {
         list: impl Into<MemList>,
         options: Options,
     ) -> Result<Posted, Error> {
-        todo!()
+        self.start_send(peer, Kind::Unexpected, tag, list.into(), options)
     }
+
+    /// Receives the next expected message of `peer` with `tag`. It may be shorter than the list; if it is longer, both sides end in
+    /// `TooLong` (the sender only if it sent by rendezvous).
+    ///
+    /// # Errors
+    /// `PeerLost`, `Invalid` for too many pieces.
     pub fn post_recv(
         &mut self,
         peer: PeerId,
@@ -229,8 +320,13 @@ impl<T: Transport> Endpoint<T> {
         list: impl Into<MemList>,
         options: Options,
     ) -> Result<Posted, Error> {
-        todo!()
+        self.start_recv(peer, tag, list.into(), options)
     }
+
+    /// Reads from what `peer` exposed: the bytes from `at` on, as many as `local` holds.
+    ///
+    /// # Errors
+    /// `PeerLost`; `Invalid` if the range does not lie within the descriptor.
     pub fn post_pull(
         &mut self,
         peer: PeerId,
@@ -239,8 +335,13 @@ impl<T: Transport> Endpoint<T> {
         local: impl Into<MemList>,
         options: Options,
     ) -> Result<Posted, Error> {
-        todo!()
+        self.start_bulk(OpKind::Pull, peer, remote, at, local.into(), options)
     }
+
+    /// Writes `local` to what `peer` exposed, from `at` on. A message sent after the push has ended arrives after its bytes.
+    ///
+    /// # Errors
+    /// As [`Endpoint::post_pull`].
     pub fn post_push(
         &mut self,
         peer: PeerId,
@@ -249,48 +350,204 @@ impl<T: Transport> Endpoint<T> {
         local: impl Into<MemList>,
         options: Options,
     ) -> Result<Posted, Error> {
-        todo!()
+        self.start_bulk(OpKind::Push, peer, remote, at, local.into(), options)
     }
+
+    /// An operation that ends at `at`.
     pub fn post_timer(&mut self, at: Time, user: u64) -> OpId {
-        todo!()
+        let options = Options { deadline: Some(at), user, ..Options::default() };
+        self.insert_op(Op::new(OpKind::Timer, None, 0, None, options, State::Waiting))
     }
+
     /// Asks an operation to end early. It still completes, `Cancelled` or, if it was faster, as it would have.
     pub fn cancel(&mut self, op: OpId) {
-        todo!()
+        self.end_early(op, ErrorKind::Cancelled);
     }
+
     /// Cancels, and throws the completion away when it comes: for a caller that has lost interest.
     pub fn abandon(&mut self, op: OpId) {
-        todo!()
+        let Some(record) = self.ops.get_mut(op.0) else { return };
+        if record.is_done() {
+            self.collect(op);
+        } else {
+            record.abandoned = true;
+            record.waker = None;
+            self.end_early(op, ErrorKind::Cancelled);
+        }
     }
 
     // ---- progress and completions -----------------------------------------------------------------------------------------
+
+    /// Makes progress at the time `now`, which must not go back. Returns whether there was anything to do.
     pub fn poll(&mut self, now: Time) -> bool {
-        todo!()
+        self.progress(now)
     }
+
+    /// The completion of `op`, if it has ended; its id is free then.
     pub fn poll_op(&mut self, op: OpId) -> Option<Completion> {
-        todo!()
+        self.ops.get(op.0).filter(|record| record.is_done())?;
+        self.collect(op)
     }
+
+    /// Appends the completions of those of `ops` that have ended; returns how many.
     pub fn poll_some(&mut self, ops: &[OpId], into: &mut Vec<Completion>) -> usize {
-        todo!()
+        let before = into.len();
+        into.extend(ops.iter().filter_map(|op| self.poll_op(*op)));
+        into.len() - before
     }
+
+    /// Appends all completions, in the order in which the operations ended; returns how many.
     pub fn poll_all(&mut self, into: &mut Vec<Completion>) -> usize {
-        todo!()
+        let before = into.len();
+        while let Some(op) = self.done.pop_front() {
+            into.extend(self.poll_op(op));
+        }
+        into.len() - before
     }
+
+    /// The next message that needed no receive.
     pub fn poll_unexpected(&mut self) -> Option<Unexpected> {
-        todo!()
+        self.unexpected.pop_front()
     }
+
+    /// The next peer that came or went. A program that never asks loses the oldest of these events beyond a thousand.
     pub fn poll_event(&mut self) -> Option<PeerEvent> {
-        todo!()
+        self.peer_events.pop_front()
     }
 
     // ---- waiting ----------------------------------------------------------------------------------------------------------
+
+    /// The time at which to poll though nothing arrives.
     pub fn next_deadline(&self) -> Option<Time> {
-        todo!()
+        [self.timers.next(), self.transport.next_deadline()].into_iter().flatten().min()
     }
+
+    /// Gets ready to sleep (see [`Transport::arm`]).
     pub fn arm(&mut self, waker: &Waker) -> Armed {
-        todo!()
+        // Transfers and peers that wait for the adapter to take more are moved on by its progress, which wakes.
+        let idle = self.dirty.is_empty() && self.released.is_empty() && self.revoked.is_empty();
+        if idle { self.transport.arm(waker) } else { Armed::Busy }
     }
+
+    /// The transport's descriptor to sleep on, if it has one.
     pub fn event_fd(&self) -> Option<BorrowedFd<'_>> {
         self.transport.event_fd()
     }
+
+    // ---- for the async face -----------------------------------------------------------------------------------------------
+
+    /// The completion of `op`, or a promise to wake `waker` when there is one. `None` in the inner place: no such operation.
+    pub(crate) fn poll_op_or_wake(&mut self, op: OpId, waker: &Waker) -> Option<Option<Completion>> {
+        let Some(record) = self.ops.get_mut(op.0) else { return Some(None) };
+        if record.is_done() {
+            return Some(self.collect(op));
+        }
+        match &mut record.waker {
+            Some(known) => known.clone_from(waker),
+            none => *none = Some(waker.clone()),
+        }
+        None
+    }
+
+    /// Wakers of operations that ended since the last call.
+    pub(crate) fn take_wakes(&mut self, into: &mut Vec<Waker>) {
+        into.append(&mut self.wakes);
+    }
+
+    pub(crate) fn has_unexpected(&self) -> bool {
+        !self.unexpected.is_empty()
+    }
+
+    pub(crate) fn has_events(&self) -> bool {
+        !self.peer_events.is_empty()
+    }
+
+    // ---- records ----------------------------------------------------------------------------------------------------------
+
+    /// Enters a record and sets its timer.
+    fn insert_op(&mut self, op: Op) -> OpId {
+        let deadline = op.options.deadline;
+        let id = OpId(self.ops.insert(op));
+        if let Some(at) = deadline {
+            self.set_timer(id, at);
+        }
+        id
+    }
+
+    /// Ends an operation: gives back its memory and makes its completion.
+    fn finish(&mut self, id: OpId, status: Result<(), ErrorKind>, len: u64) {
+        self.clear_timer(id);
+        let Some(op) = self.ops.get_mut(id.0) else { return };
+        debug_assert!(!op.is_done(), "{id:?} ended twice");
+        let Op { kind, peer, tag, options, .. } = *op;
+        op.list = None;
+        op.remote = None;
+        op.state = State::Done(Completion { op: id, kind, peer, tag, len, status, user: options.user });
+        self.wakes.extend(op.waker.take());
+        if op.abandoned {
+            self.ops.remove(id.0);
+            return;
+        }
+        self.done.push_back(id);
+        self.uncollected += 1;
+        if self.done.len() > 2 * self.uncollected + 64 {
+            self.done.retain(|id| self.ops.get(id.0).is_some_and(Op::is_done));
+        }
+    }
+
+    /// Takes out the record of an operation that has ended.
+    fn collect(&mut self, id: OpId) -> Option<Completion> {
+        let State::Done(completion) = self.ops.remove(id.0)?.state else {
+            unreachable!("only ended operations are collected")
+        };
+        self.uncollected -= 1;
+        Some(completion)
+    }
+
+    /// How a post ended whose operation is `id`.
+    fn posted(&mut self, id: OpId) -> Posted {
+        self.poll_op(id).map_or(Posted::Pending(id), Posted::Done)
+    }
+
+    /// Checks a list against the settings, and that the peer is there.
+    fn check_list(&self, peer: PeerId, list: &MemList) -> Result<(), Error> {
+        let record = self.peers.get(peer.0).filter(|record| record.is_open()).ok_or_else(|| self.lost_error(peer))?;
+        let (pieces, limit) = (list.pieces().len(), self.config.max_pieces);
+        if pieces > limit {
+            let text = format!("a list of {pieces} pieces; at most {limit} are allowed (Config::max_pieces)");
+            return Err(Error::new(ErrorKind::Invalid, text).with_peer(&record.addr));
+        }
+        Ok(())
+    }
+
+    /// The error for a peer that is gone.
+    fn lost_error(&self, peer: PeerId) -> Error {
+        let lost = self.lost.iter().find(|(id, ..)| *id == peer);
+        let detail = lost.map_or_else(|| "not connected".to_owned(), |(_, _, reason)| reason.to_string());
+        let error = Error::new(ErrorKind::PeerLost, detail);
+        match self.peer_addr(peer) {
+            Some(addr) => error.with_peer(addr),
+            None => error.with_peer(format_args!("{peer:?}")),
+        }
+    }
+
+    /// Puts a peer on the list of those with something to send.
+    fn mark_dirty(&mut self, peer: PeerId) {
+        if let Some(record) = self.peers.get_mut(peer.0)
+            && !record.dirty
+        {
+            record.dirty = true;
+            self.dirty.push(peer);
+        }
+    }
+
+    /// The longest payload of an eager message to a peer.
+    fn eager_limit(&self, peer: &Peer) -> usize {
+        peer.limits.eager.min(self.config.eager_limit)
+    }
+}
+
+/// Pieces of a rendezvous that find room in the head of a work request.
+fn pieces_in_head(capabilities: &Capabilities) -> usize {
+    capabilities.max_head.saturating_sub(HEADER_LEN) / crate::RemoteSlice::WIRE_LEN
 }

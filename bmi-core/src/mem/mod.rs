@@ -6,7 +6,7 @@
 //!
 //! **Invariants**
 //! 1. The bytes of a [`Memory`] stay where they are, mapped and readable and writable, until the last handle is gone.
-//! 2. While more than one handle exists nobody has a reference to the bytes; they are moved by [`copy`], whose accesses to
+//! 2. While more than one handle exists nobody has a reference to the bytes; they are moved by the module `copy`, whose accesses to
 //!    shared memory are atomic, or by the kernel.
 //! 3. [`Memory::get_mut`] gives out `&mut [u8]` only when the handle is the only one: no operation, registration or peer is left.
 //!
@@ -29,4 +29,5 @@ mod region;
 
 pub use list::{MemList, MemSlice};
 pub use memory::{Memory, MemoryId};
+pub(crate) use region::WeakRegion;
 pub use region::{Access, LocalKey, MemoryRegion, RegionOwner, ReleaseQueue, RemoteKey, RemoteSlice, Segment};

@@ -1,0 +1,51 @@
+//! Send slots: registered memory that small messages are copied to when the adapter cannot take them from where they are.
+//!
+//! **Why.** Registering a page costs more than copying it (paper 000, section 4.1.1: inline transfer), and a list may have more pieces than a
+//! work request has entries.
+//!
+//! **Size.** A slot comes back when the adapter has sent it, which needs nothing but the adapter; so any number above zero is free of
+//! deadlock. 64 slots are one connection's credits.
+
+use crate::error::Error;
+use crate::mem::{MemList, Memory, Segment};
+use crate::transport::Transport;
+
+const SLOTS: usize = 64;
+
+/// A pool of send slots, all of one endpoint.
+pub(super) struct Bounce {
+    memory: Memory,
+    segments: Vec<Segment>,
+    free: Vec<u32>,
+}
+
+impl Bounce {
+    pub(super) fn new<T: Transport>(transport: &mut T, slot_len: usize) -> Result<Bounce, Error> {
+        let memory = Memory::zeroed(SLOTS * slot_len)?;
+        let region = transport.register(&memory)?;
+        let segments = (0..SLOTS).map(|slot| region.segment(slot * slot_len, slot_len)).collect();
+        Ok(Bounce { memory, segments, free: (0..u32::try_from(SLOTS).expect("few")).rev().collect() })
+    }
+
+    /// Copies a message into a free slot; `None` if there is none.
+    pub(super) fn fill(&mut self, list: &MemList) -> Option<(u32, Segment)> {
+        let slot = self.free.pop()?;
+        let segment = self.segments[slot as usize].slice(0, list.len());
+        let mut at = segment.offset();
+        for piece in list.pieces() {
+            self.memory.slice(at, piece.len()).copy_from_slice_of(piece);
+            at += piece.len();
+        }
+        Some((slot, segment))
+    }
+
+    pub(super) fn free(&mut self, slot: u32) {
+        debug_assert!(!self.free.contains(&slot), "send slot {slot} freed twice");
+        self.free.push(slot);
+    }
+
+    /// Slots with the adapter.
+    pub(super) fn in_use(&self) -> usize {
+        SLOTS - self.free.len()
+    }
+}

@@ -1,0 +1,250 @@
+//! Peers that come and go: hello, agreement, orderly and other ends.
+//!
+//! **Protocol.** Receives are posted before the hello is sent or answered, so that the first message finds one. The hello is the private data
+//! of connect and accept, a refusal that of reject (see `proto::hello`).
+
+use std::collections::VecDeque;
+
+use super::op::{Op, State};
+use super::peer::{Link, Peer, Repost};
+use super::sending::is_drained;
+use super::work::Work;
+use super::{Endpoint, KEPT_EVENTS, PeerEvent, PeerLimits};
+use crate::addr::Addr;
+use crate::error::Error;
+use crate::op::{OpId, OpKind, Options, PeerId};
+use crate::proto::credit::{Credit, Grant};
+use crate::proto::hello::{Hello, decode_refusal, encode_refusal};
+use crate::proto::matching::Matching;
+use crate::proto::slots::Slots;
+use crate::time::Time;
+use crate::transport::{ConnId, Transport};
+
+/// Peers whose address and end are remembered for errors.
+const KEPT_LOST: usize = 256;
+
+impl<T: Transport> Endpoint<T> {
+    pub(super) fn start_connect(&mut self, addr: &Addr, options: Options) -> Result<(PeerId, OpId), Error> {
+        let options =
+            Options { deadline: Some(options.deadline.unwrap_or(self.now + self.config.connect_timeout)), ..options };
+        let hello = Hello::of(&self.config);
+        let slots = self.make_slots()?;
+        let conn = self.transport.connect(addr, &hello.encode(), options.deadline.expect("set above"))?;
+        let peer = self.insert_peer(conn, addr.clone(), true, Link::Accepting, slots);
+        let op = self.insert_op(Op::new(OpKind::Connect, Some(peer), 0, None, options, State::Waiting));
+        self.peers.get_mut(peer.0).expect("just made").link = Link::Connecting(op);
+        Ok((peer, op))
+    }
+
+    pub(super) fn start_disconnect(&mut self, peer: PeerId, options: Options) -> Result<OpId, Error> {
+        let open = self.peers.get(peer.0).is_some_and(Peer::is_open);
+        if !open {
+            return Err(self.lost_error(peer).during("disconnect"));
+        }
+        let deadline = options.deadline.unwrap_or(self.now + self.config.fence_grace);
+        let options = Options { deadline: Some(deadline), ..options };
+        let id = self.insert_op(Op::new(OpKind::Disconnect, Some(peer), 0, None, options, State::Waiting));
+        let record = self.peers.get_mut(peer.0).expect("checked");
+        match std::mem::replace(&mut record.link, Link::Closing(id)) {
+            Link::Up => self.mark_dirty(peer),
+            // Not up yet: there is nothing to drain.
+            before => {
+                record.link = before;
+                self.transport.disconnect(record.conn, self.now);
+            }
+        }
+        Ok(id)
+    }
+
+    /// Ends a closing connection once everything has been sent.
+    pub(super) fn close_if_drained(&mut self, peer: PeerId) {
+        let Some(record) = self.peers.get(peer.0) else { return };
+        if let Link::Closing(op) = record.link
+            && is_drained(record)
+        {
+            let deadline = self.ops.get(op.0).and_then(|op| op.options.deadline).unwrap_or(self.now);
+            self.transport.disconnect(record.conn, deadline);
+        }
+    }
+
+    /// Cuts a connection; its end is an event that follows.
+    pub(super) fn cut(&mut self, peer: PeerId, reason: Error) {
+        let Some(record) = self.peers.get_mut(peer.0) else { return };
+        if record.cut_reason.is_none() {
+            tracing::warn!(peer = %record.addr, %reason, "connection cut");
+            record.cut_reason = Some(reason);
+        }
+        if record.is_up() {
+            record.link = Link::Cut;
+        }
+        self.transport.disconnect(record.conn, Time::ZERO);
+    }
+
+    /// Somebody wants to connect.
+    pub(super) fn on_request(&mut self, conn: ConnId, from: Addr, private: &[u8]) {
+        let hello = match Hello::decode(private) {
+            Ok(hello) => hello,
+            Err(error) => {
+                tracing::warn!(%from, %error, "connection refused");
+                return self.transport.reject(conn, &encode_refusal(&error));
+            }
+        };
+        if let Err(error) = self.accept(conn, &from, &hello) {
+            tracing::warn!(%from, %error, "connection refused");
+            self.transport.reject(conn, &encode_refusal(&error));
+        }
+    }
+
+    fn accept(&mut self, conn: ConnId, from: &Addr, hello: &Hello) -> Result<(), Error> {
+        let slots = self.make_slots()?;
+        let peer = self.insert_peer(conn, from.clone(), false, Link::Accepting, slots);
+        self.agree(peer, hello);
+        let accepted = self.transport.accept(conn, &Hello::of(&self.config).encode());
+        if accepted.is_err() {
+            self.remove_peer(peer);
+        }
+        accepted
+    }
+
+    /// Notes what a peer's hello allows.
+    fn agree(&mut self, peer: PeerId, hello: &Hello) {
+        let record = self.peers.get_mut(peer.0).expect("the caller has it");
+        record.credit = Some(Credit::granted_by(hello));
+        record.limits = PeerLimits {
+            eager: self.config.eager_limit.min(hello.eager as usize),
+            message: self.config.max_message.min(hello.message),
+            pieces: self.config.max_pieces.min(hello.pieces as usize),
+        };
+    }
+
+    pub(super) fn on_established(&mut self, conn: ConnId, private: &[u8]) {
+        let Some(peer) = self.peer_of(conn) else { return };
+        let record = self.peers.get_mut(peer.0).expect("peers of connections are there");
+        let (addr, outgoing) = (record.addr.clone(), record.outgoing);
+        if outgoing {
+            match Hello::decode(private) {
+                Ok(hello) => self.agree(peer, &hello),
+                Err(error) => return self.cut(peer, error),
+            }
+        }
+        let record = self.peers.get_mut(peer.0).expect("peers of connections are there");
+        if record.cut_reason.is_some() {
+            return;
+        }
+        let before = std::mem::replace(&mut record.link, Link::Up);
+        tracing::debug!(peer = %addr, outgoing, "connected");
+        self.push_event(PeerEvent::Connected { peer, addr, outgoing });
+        if let Link::Connecting(op) = before {
+            self.finish(op, Ok(()), 0);
+        }
+        self.start_bulk_that_waited(peer);
+        self.mark_dirty(peer);
+    }
+
+    /// Pulls and pushes need no credit: they start before any message.
+    fn start_bulk_that_waited(&mut self, peer: PeerId) {
+        let record = self.peers.get_mut(peer.0).expect("the caller has it");
+        let is_bulk = |id: &OpId| self.ops.get(id.0).is_some_and(|op| matches!(op.kind, OpKind::Pull | OpKind::Push));
+        let (bulk, messages): (VecDeque<OpId>, _) = record.queue.drain(..).partition(is_bulk);
+        record.queue = messages;
+        for id in bulk {
+            self.start_queued_bulk(id);
+        }
+    }
+
+    pub(super) fn on_rejected(&mut self, conn: ConnId, private: &[u8]) {
+        if let Some(peer) = self.peer_of(conn) {
+            self.lose(peer, decode_refusal(private));
+        }
+    }
+
+    pub(super) fn on_disconnected(&mut self, conn: ConnId, reason: Error) {
+        if let Some(peer) = self.peer_of(conn) {
+            self.lose(peer, reason);
+        }
+    }
+
+    /// A connection is gone: everything on it ends.
+    fn lose(&mut self, peer: PeerId, reason: Error) {
+        let Some(record) = self.remove_peer(peer) else { return };
+        let reason = record.cut_reason.clone().unwrap_or(reason);
+        tracing::debug!(peer = %record.addr, %reason, "connection gone");
+        if self.lost.len() == KEPT_LOST {
+            self.lost.pop_front();
+        }
+        self.lost.push_back((peer, record.addr.clone(), reason.clone()));
+        self.end_all_of(peer, &record, &reason);
+        self.drop_unexpected_of(peer);
+        self.push_event(PeerEvent::Lost { peer, reason: reason.with_peer(&record.addr) });
+    }
+
+    fn push_event(&mut self, event: PeerEvent) {
+        if self.peer_events.len() == KEPT_EVENTS {
+            self.peer_events.pop_front();
+        }
+        self.peer_events.push_back(event);
+    }
+
+    fn make_slots(&mut self) -> Result<Slots, Error> {
+        let hello = Hello::of(&self.config);
+        let count = usize::from(hello.messages) + usize::from(hello.control);
+        Slots::new(&mut self.transport, count, self.config.eager_limit)
+    }
+
+    /// Enters a peer's record and posts its receives.
+    fn insert_peer(&mut self, conn: ConnId, addr: Addr, outgoing: bool, link: Link, slots: Slots) -> PeerId {
+        let grant = Grant::of(&Hello::of(&self.config));
+        let limits = PeerLimits {
+            eager: self.config.eager_limit,
+            message: self.config.max_message,
+            pieces: self.config.max_pieces,
+        };
+        let mut unposted = Vec::new();
+        for slot in 0..slots.count() {
+            let work = Work::Slot(u32::try_from(slot).expect("few slots")).to_id();
+            if let Err(error) = self.transport.post_recv(conn, work, slots.segment(slot)) {
+                tracing::debug!(?error, slot, "a receive waits");
+                unposted.push((slot, Repost::First));
+            }
+        }
+        let peer = PeerId(self.peers.insert(Peer {
+            conn,
+            addr,
+            outgoing,
+            link,
+            limits,
+            credit: None,
+            grant,
+            slots,
+            unposted,
+            held: 0,
+            notices: VecDeque::new(),
+            queue: VecDeque::new(),
+            posted: Matching::new(),
+            parked: Matching::new(),
+            busy: 0,
+            exposures: 0,
+            dirty: false,
+            cut_reason: None,
+        }));
+        let at = conn.slot as usize;
+        if self.by_conn.len() <= at {
+            self.by_conn.resize(at + 1, None);
+        }
+        self.by_conn[at] = Some((conn, peer));
+        self.block(peer);
+        peer
+    }
+
+    fn remove_peer(&mut self, peer: PeerId) -> Option<Peer> {
+        let record = self.peers.remove(peer.0)?;
+        self.by_conn[record.conn.slot as usize] = None;
+        Some(record)
+    }
+
+    /// The peer at the other end of a connection.
+    pub(super) fn peer_of(&self, conn: ConnId) -> Option<PeerId> {
+        let (known, peer) = (*self.by_conn.get(conn.slot as usize)?)?;
+        (known == conn).then_some(peer)
+    }
+}

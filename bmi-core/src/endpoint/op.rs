@@ -1,0 +1,129 @@
+//! An operation's record.
+//!
+//! **Protocol**
+//!
+//! ```text
+//!  send        Queued ──credit, eager──> Posted ──adapter done──────────────────────────> Done
+//!                 └────credit, long────> Announced ──Finish from the peer───────────────> Done
+//!  receive     Matching ──Eager─────────────────────────────────────────────────────────> Done
+//!                 └───────Announce─────> Moving ──last read done, Finish sent───────────> Done
+//!  pull, push  Queued ──connected──────> Moving ──last read or write done───────────────> Done
+//!  connect, disconnect, timer            Waiting ───────────────────────────────────────> Done
+//!
+//!  cancel or deadline:  Queued, Matching, timer  -> Done at once
+//!                       Posted                   waits for the adapter
+//!                       Announced                Cancel to the peer, waits for its Finish
+//!                       Moving                   posts nothing more, waits for the adapter
+//!                       …and after the grace the connection is cut, which ends them all
+//! ```
+//!
+//! So memory is never given back while an adapter, here or there, may touch it.
+
+use std::task::Waker;
+
+use crate::error::ErrorKind;
+use crate::mem::{MemList, MemoryRegion, RemoteSlice};
+use crate::op::{Completion, OpKind, Options, PeerId, Tag};
+use crate::proto::matching::Place;
+use crate::proto::one_or_many::OneOrMany;
+use crate::time::Time;
+
+/// Where an operation is on its way.
+#[derive(Debug)]
+pub(super) enum State {
+    /// Send, pull, push: for its turn, the connection, or credits.
+    Queued,
+    /// Eager send: with the adapter.
+    Posted,
+    /// Rendezvous send: the peer was told and may read.
+    Announced(OneOrMany<RemoteSlice>),
+    /// Receive: no message yet.
+    Matching(Place),
+    /// Receive by rendezvous, pull, push.
+    Moving(Transfer),
+    /// Connect, disconnect, timer.
+    Waiting,
+    /// Ended; kept until the completion is collected.
+    Done(Completion),
+}
+
+/// Bytes between a local and a remote list, in units.
+#[derive(Debug)]
+pub(super) struct Transfer {
+    /// The peer's pieces, in order.
+    pub(super) remote: OneOrMany<RemoteSlice>,
+    /// The regions of the local pieces, in the order of the operation's list.
+    pub(super) regions: OneOrMany<MemoryRegion>,
+    pub(super) remote_cursor: Cursor,
+    pub(super) local_cursor: Cursor,
+    /// Bytes to move, in all.
+    pub(super) total: u64,
+    /// Bytes handed to the adapter.
+    pub(super) issued: u64,
+    /// Work requests with the adapter.
+    pub(super) outstanding: u32,
+    /// A work request failed: the connection is about to end, and the operation with it.
+    pub(super) broken: bool,
+    /// For a receive: the sender's name for its operation, to be told the end.
+    pub(super) announced_as: Option<u64>,
+}
+
+/// A place in a list: a piece, and how far into it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Cursor {
+    pub(super) piece: usize,
+    pub(super) offset: u64,
+}
+
+/// The record.
+#[derive(Debug)]
+pub(super) struct Op {
+    pub(super) kind: OpKind,
+    pub(super) peer: Option<PeerId>,
+    pub(super) tag: Tag,
+    pub(super) list: Option<MemList>,
+    /// For a pull or push that is queued: what it will move to or from.
+    pub(super) remote: Option<(OneOrMany<RemoteSlice>, Cursor)>,
+    pub(super) options: Options,
+    pub(super) state: State,
+    /// Set once it has been asked to end early: how it will end.
+    pub(super) ending: Option<ErrorKind>,
+    /// The time at which [`super::timing`] looks at it next.
+    pub(super) timer: Option<Time>,
+    /// Nobody waits for the completion any more.
+    pub(super) abandoned: bool,
+    pub(super) waker: Option<Waker>,
+}
+
+impl Op {
+    pub(super) fn new(
+        kind: OpKind,
+        peer: Option<PeerId>,
+        tag: Tag,
+        list: Option<MemList>,
+        options: Options,
+        state: State,
+    ) -> Op {
+        Op {
+            kind,
+            peer,
+            tag,
+            list,
+            remote: None,
+            options,
+            state,
+            ending: None,
+            timer: None,
+            abandoned: false,
+            waker: None,
+        }
+    }
+
+    pub(super) fn is_done(&self) -> bool {
+        matches!(self.state, State::Done(_))
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.list.as_ref().map_or(0, MemList::len)
+    }
+}

@@ -1,0 +1,114 @@
+//! A peer's record: one connection and everything that is kept for it.
+
+use std::collections::VecDeque;
+
+use super::PeerLimits;
+use crate::addr::Addr;
+use crate::error::Error;
+use crate::mem::RemoteSlice;
+use crate::op::{OpId, Tag};
+use crate::proto::credit::{Credit, Grant};
+use crate::proto::header::FinishStatus;
+use crate::proto::matching::Matching;
+use crate::proto::one_or_many::OneOrMany;
+use crate::proto::slots::Slots;
+use crate::transport::ConnId;
+
+/// Where a connection is on its way.
+#[derive(Debug)]
+pub(super) enum Link {
+    /// We asked; the operation to complete when it stands.
+    Connecting(OpId),
+    /// We said yes.
+    Accepting,
+    /// It stands.
+    Up,
+    /// It stands, and ends when what was posted before is sent; the operation to complete then.
+    Closing(OpId),
+    /// We told the adapter to end it; nothing that still comes counts.
+    Cut,
+}
+
+/// A message that nobody has received yet.
+#[derive(Debug)]
+pub(super) struct Parked {
+    pub(super) cost: u32,
+    pub(super) content: Content,
+}
+
+#[derive(Debug)]
+pub(super) enum Content {
+    /// An eager message, still in its slot: slot and payload length.
+    Slot(usize, usize),
+    /// An eager message, copied out of the way.
+    Copied(Box<[u8]>),
+    /// A rendezvous: the sender's operation, the message's length and pieces.
+    Announced { op: u64, len: u64, remote: OneOrMany<RemoteSlice> },
+}
+
+/// What posting a receive gives back to the peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Repost {
+    /// Nothing: the hello has granted it.
+    First,
+    /// A message credit.
+    Message,
+    /// A control credit.
+    Control,
+}
+
+/// A message of ours that spends no bytes and goes before all others.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Notice {
+    Finish { op: u64, status: FinishStatus, len: u64 },
+    Cancel { op: u64 },
+}
+
+/// The record.
+pub(super) struct Peer {
+    pub(super) conn: ConnId,
+    pub(super) addr: Addr,
+    pub(super) outgoing: bool,
+    pub(super) link: Link,
+    pub(super) limits: PeerLimits,
+    /// What we may send; `None` until the peer's hello is here.
+    pub(super) credit: Option<Credit>,
+    /// What it may send.
+    pub(super) grant: Grant,
+    pub(super) slots: Slots,
+    /// Slots that the adapter had no room for.
+    pub(super) unposted: Vec<(usize, Repost)>,
+    /// Slots that hold a message for the program.
+    pub(super) held: usize,
+    pub(super) notices: VecDeque<Notice>,
+    /// Sends, pulls and pushes in the order in which they were posted.
+    pub(super) queue: VecDeque<OpId>,
+    /// Our receives without a message.
+    pub(super) posted: Matching<OpId>,
+    /// Messages without a receive.
+    pub(super) parked: Matching<Parked>,
+    /// Sends announced or with the adapter, pulls and pushes moving: what `Closing` waits for.
+    pub(super) busy: usize,
+    pub(super) exposures: usize,
+    /// On the list of peers with something to send.
+    pub(super) dirty: bool,
+    /// Why we cut it, if we did.
+    pub(super) cut_reason: Option<Error>,
+}
+
+impl Peer {
+    /// Takes the oldest message with this tag.
+    pub(super) fn unpark(&mut self, tag: Tag) -> Option<Parked> {
+        self.parked.pop(tag)
+    }
+
+    /// Whether operations can still be posted to it.
+    pub(super) fn is_open(&self) -> bool {
+        matches!(self.link, Link::Connecting(_) | Link::Accepting | Link::Up)
+    }
+
+    /// Whether messages can be sent to it now.
+    pub(super) fn is_up(&self) -> bool {
+        matches!(self.link, Link::Up | Link::Closing(_)) && self.credit.is_some()
+    }
+}

@@ -1,0 +1,117 @@
+//! The poll: what came back from other threads, what the adapter reports, what is due, what can be sent.
+
+use super::Endpoint;
+use super::op::State;
+use super::work::Work;
+use crate::op::PeerId;
+use crate::time::Time;
+use crate::transport::{Event, Transport, WorkCompletion, WorkStatus};
+
+impl<T: Transport> Endpoint<T> {
+    pub(super) fn progress(&mut self, now: Time) -> bool {
+        self.now = self.now.max(now);
+        let mut worked = self.take_returns();
+        let mut events = std::mem::take(&mut self.events);
+        if self.transport.poll(self.now, &mut events) {
+            worked = true;
+            self.retry_blocked();
+        }
+        for event in events.drain(..) {
+            self.on_event(event);
+        }
+        self.events = events;
+        self.expire();
+        worked |= self.pump_transfers();
+        worked | self.pump_peers()
+    }
+
+    /// Handles what was dropped since the last poll: unexpected messages and exposures.
+    fn take_returns(&mut self) -> bool {
+        if self.released.is_empty() && self.revoked.is_empty() {
+            return false;
+        }
+        let (mut released, mut revoked) = (Vec::new(), Vec::new());
+        self.released.drain(&mut released);
+        self.revoked.drain(&mut revoked);
+        for release in released {
+            self.on_release(release);
+        }
+        for (peer, key) in revoked {
+            if let Some(record) = self.peers.get_mut(peer.0) {
+                record.exposures -= 1;
+                self.transport.revoke(record.conn, key);
+            }
+        }
+        true
+    }
+
+    /// The adapter has moved: its queues may have room again.
+    fn retry_blocked(&mut self) {
+        while let Some(peer) = self.blocked.pop() {
+            self.mark_dirty(peer);
+        }
+    }
+
+    fn on_event(&mut self, event: Event) {
+        match event {
+            Event::Work(completion) => self.on_work(&completion),
+            Event::ConnectRequest { conn, from, private } => self.on_request(conn, from, &private),
+            Event::Established { conn, private } => self.on_established(conn, &private),
+            Event::Rejected { conn, private } => self.on_rejected(conn, &private),
+            Event::Disconnected { conn, reason } => self.on_disconnected(conn, reason),
+        }
+    }
+
+    fn on_work(&mut self, completion: &WorkCompletion) {
+        let WorkCompletion { conn, work, status, len, .. } = *completion;
+        let peer = self.peer_of(conn);
+        match (Work::from_id(work), peer) {
+            (Work::Slot(slot), Some(peer)) if status == WorkStatus::Ok => {
+                if completion.immediate.is_some() {
+                    return self.violated(peer, "a write with immediate data, which nobody asked for");
+                }
+                self.on_message(peer, slot as usize, usize::try_from(len).unwrap_or(usize::MAX));
+            }
+            (Work::Bounce(slot), _) => {
+                self.bounce.free(slot);
+                peer.into_iter().for_each(|peer| self.mark_dirty(peer));
+            }
+            (Work::Op(op), Some(peer)) => match self.ops.get(op.0).map(|op| &op.state) {
+                Some(State::Posted) => {
+                    self.work -= 1;
+                    if status == WorkStatus::Ok {
+                        self.eager_done(op, peer);
+                    }
+                }
+                _ => self.unit_done(op, len, status),
+            },
+            // A receive that was flushed, or a silent message that failed: the connection's end follows.
+            (Work::Slot(_) | Work::Silent | Work::Op(_), _) => {}
+        }
+    }
+
+    /// Lets every peer with something to send have its turn.
+    fn pump_peers(&mut self) -> bool {
+        if self.dirty.is_empty() {
+            return false;
+        }
+        let before = self.transmitted;
+        // By index: a turn may put peers on the list, this one too; they have theirs in the next poll.
+        let turns = self.dirty.len();
+        for at in 0..turns {
+            let peer = self.dirty[at];
+            if let Some(record) = self.peers.get_mut(peer.0) {
+                record.dirty = false;
+                self.pump_peer(peer);
+            }
+        }
+        self.dirty.drain(..turns);
+        before != self.transmitted
+    }
+
+    fn pump_peer(&mut self, peer: PeerId) {
+        self.repost_rest(peer);
+        self.pump(peer);
+        self.return_credits(peer);
+    }
+}

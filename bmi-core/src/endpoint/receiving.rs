@@ -1,0 +1,329 @@
+//! Messages on their way in: checked, matched, delivered or parked.
+//!
+//! **Invariant.** Whatever a message says is checked against what this side granted before anything is done for it. A violation cuts the peer
+//! off and leaves everybody else alone.
+
+use super::op::{Op, State};
+use super::peer::{Content, Notice, Parked, Repost};
+use super::report::{Bytes, Release};
+use super::work::Work;
+use super::{Endpoint, Unexpected};
+use crate::error::{Error, ErrorKind};
+use crate::mem::{MemList, RemoteSlice};
+use crate::op::{OpId, OpKind, Options, PeerId, Posted, Tag};
+use crate::proto::credit;
+use crate::proto::header::{FinishStatus, HEADER_LEN, Header, Kind, Returned};
+use crate::proto::hello::CONTROL_CREDITS;
+use crate::proto::one_or_many::OneOrMany;
+use crate::proto::table::Key;
+use crate::transport::{PostError, Transport};
+
+/// Why a peer is cut off.
+type Violation = &'static str;
+
+impl<T: Transport> Endpoint<T> {
+    pub(super) fn start_recv(
+        &mut self,
+        peer: PeerId,
+        tag: Tag,
+        list: MemList,
+        options: Options,
+    ) -> Result<Posted, Error> {
+        self.check_list(peer, &list).map_err(|error| error.during("receive"))?;
+        let id = self.insert_op(Op::new(OpKind::Recv, Some(peer), tag, Some(list), options, State::Waiting));
+        let record = self.peers.get_mut(peer.0).expect("checked");
+        match record.unpark(tag) {
+            Some(parked) => self.deliver_parked(peer, id, parked),
+            None => {
+                let place = record.posted.push(tag, id);
+                self.ops.get_mut(id.0).expect("just made").state = State::Matching(place);
+            }
+        }
+        Ok(self.posted(id))
+    }
+
+    /// Gives a parked message to the receive that it was waiting for.
+    fn deliver_parked(&mut self, peer_id: PeerId, id: OpId, parked: Parked) {
+        let record = self.peers.get_mut(peer_id.0).expect("the caller has it");
+        record.grant.unparked(parked.cost);
+        match parked.content {
+            Content::Slot(slot, len) => {
+                let list = self.ops.get(id.0).and_then(|op| op.list.as_ref()).expect("a receive has its list");
+                // SAFETY: a slot that holds a parked message is here: it is posted again only below.
+                let payload = &unsafe { record.slots.bytes(slot, HEADER_LEN + len) }[HEADER_LEN..];
+                let status = deliver(list, payload);
+                record.held -= 1;
+                self.repost(peer_id, slot, Repost::Message);
+                self.received(id, status, len as u64);
+            }
+            Content::Copied(payload) => {
+                let list = self.ops.get(id.0).and_then(|op| op.list.as_ref()).expect("a receive has its list");
+                let status = deliver(list, &payload);
+                self.received(id, status, payload.len() as u64);
+            }
+            Content::Announced { op, len, remote } => self.start_rendezvous(peer_id, id, op, len, remote),
+        }
+        self.mark_dirty(peer_id);
+    }
+
+    fn received(&mut self, id: OpId, status: Result<(), ErrorKind>, len: u64) {
+        if status.is_ok() {
+            self.counters.bytes_received += len;
+        }
+        self.finish(id, status, len);
+    }
+
+    /// A message arrived in a slot.
+    pub(super) fn on_message(&mut self, peer_id: PeerId, slot: usize, len: usize) {
+        let Some(peer) = self.peers.get_mut(peer_id.0) else { return };
+        if !peer.is_up() {
+            return;
+        }
+        // SAFETY: the completion just gave the slot back; it is posted again only after the message has been handled.
+        let message = unsafe { peer.slots.bytes(slot, len) };
+        let handled = Header::decode(message).map(|(header, payload)| (header, payload.len())).and_then(
+            |(header, payload_len)| {
+                self.take_credits(peer_id, header.returned)?;
+                match header.kind {
+                    Kind::Eager => self.on_eager(peer_id, slot, header.tag, payload_len),
+                    Kind::Unexpected => self.on_unexpected(peer_id, slot, header.tag, payload_len),
+                    Kind::Announce => self.on_announce(peer_id, slot, &header, payload_len),
+                    Kind::Finish => self.on_finish(peer_id, slot, &header),
+                    Kind::Cancel => self.on_cancel(peer_id, slot, header.op),
+                    Kind::Credit => self.on_credit(peer_id, slot),
+                }
+            },
+        );
+        match handled {
+            // Credits wait to go back, and others may have come.
+            Ok(()) => self.mark_dirty(peer_id),
+            Err(violation) => self.violated(peer_id, violation),
+        }
+    }
+
+    /// Cuts off a peer that broke the protocol.
+    pub(super) fn violated(&mut self, peer: PeerId, violation: Violation) {
+        self.counters.violations += 1;
+        self.cut(peer, Error::new(ErrorKind::Protocol, format!("it sent {violation}")));
+    }
+
+    fn take_credits(&mut self, peer: PeerId, returned: Returned) -> Result<(), Violation> {
+        if returned == Returned::default() {
+            return Ok(());
+        }
+        let peer = self.peers.get_mut(peer.0).expect("the caller has it");
+        peer.credit.as_mut().expect("a peer that is up has credit").refill(returned)
+    }
+
+    fn on_eager(&mut self, peer_id: PeerId, slot: usize, tag: Tag, len: usize) -> Result<(), Violation> {
+        let peer = self.peers.get_mut(peer_id.0).expect("the caller has it");
+        let cost = credit::cost(len);
+        peer.grant.arrived(cost)?;
+        // SAFETY: as in `on_message`.
+        let payload = &unsafe { peer.slots.bytes(slot, HEADER_LEN + len) }[HEADER_LEN..];
+        if let Some(id) = peer.posted.pop(tag) {
+            let list = self.ops.get(id.0).and_then(|op| op.list.as_ref()).expect("a posted receive has its list");
+            let status = deliver(list, payload);
+            peer.grant.unparked(cost);
+            self.repost(peer_id, slot, Repost::Message);
+            self.received(id, status, len as u64);
+            return Ok(());
+        }
+        self.counters.unmatched += 1;
+        let content = if peer.may_hold() {
+            peer.held += 1;
+            Content::Slot(slot, len)
+        } else {
+            Content::Copied(payload.into())
+        };
+        let copied = matches!(content, Content::Copied(_));
+        peer.parked.push(tag, Parked { cost, content });
+        if copied {
+            self.repost(peer_id, slot, Repost::Message);
+        }
+        Ok(())
+    }
+
+    fn on_unexpected(&mut self, peer_id: PeerId, slot: usize, tag: Tag, len: usize) -> Result<(), Violation> {
+        let peer = self.peers.get_mut(peer_id.0).expect("the caller has it");
+        let cost = credit::cost(len);
+        peer.grant.arrived(cost)?;
+        let held = peer.may_hold();
+        let bytes = if held {
+            peer.held += 1;
+            let slot_name = u32::try_from(slot).expect("few slots");
+            Bytes::Slot {
+                memory: peer.slots.memory().clone(),
+                offset: peer.slots.payload_offset(slot),
+                len,
+                slot: slot_name,
+            }
+        } else {
+            // SAFETY: as in `on_message`.
+            Bytes::Copied(unsafe { peer.slots.bytes(slot, HEADER_LEN + len) }[HEADER_LEN..].into())
+        };
+        let released = self.released.clone();
+        self.unexpected.push_back(Unexpected { peer: peer_id, tag, bytes, cost, released });
+        self.counters.bytes_received += len as u64;
+        if !held {
+            self.repost(peer_id, slot, Repost::Message);
+        }
+        Ok(())
+    }
+
+    fn on_announce(&mut self, peer_id: PeerId, slot: usize, header: &Header, len: usize) -> Result<(), Violation> {
+        let peer = self.peers.get_mut(peer_id.0).expect("the caller has it");
+        let cost = credit::cost(len);
+        peer.grant.arrived(cost)?;
+        // SAFETY: as in `on_message`.
+        let table = &unsafe { peer.slots.bytes(slot, HEADER_LEN + len) }[HEADER_LEN..];
+        let pieces = || {
+            table
+                .chunks_exact(RemoteSlice::WIRE_LEN)
+                .map(|wire| RemoteSlice::from_wire(wire.try_into().expect("exact chunks")))
+        };
+        let total = pieces().try_fold(0u64, |sum, piece| sum.checked_add(piece.len));
+        if total != Some(header.len) || header.len > self.config.max_message || pieces().len() > self.config.max_pieces
+        {
+            return Err("an announcement whose pieces do not add up");
+        }
+        let remote: OneOrMany<RemoteSlice> = pieces().collect();
+        match peer.posted.pop(header.tag) {
+            Some(id) => {
+                peer.grant.unparked(cost);
+                self.start_rendezvous(peer_id, id, header.op, header.len, remote);
+            }
+            None => {
+                self.counters.unmatched += 1;
+                let content = Content::Announced { op: header.op, len: header.len, remote };
+                peer.parked.push(header.tag, Parked { cost, content });
+            }
+        }
+        self.repost(peer_id, slot, Repost::Message);
+        Ok(())
+    }
+
+    fn on_finish(&mut self, peer_id: PeerId, slot: usize, header: &Header) -> Result<(), Violation> {
+        self.spent_message(peer_id)?;
+        let status = FinishStatus::from_wire(header.tag).ok_or("a finish with an unknown status")?;
+        let slot_of = u32::try_from(header.op & u64::from(u32::MAX)).expect("masked");
+        let id = OpId(Key { slot: slot_of, generation: u32::try_from(header.op >> 32).expect("shifted") });
+        let op = self
+            .ops
+            .get_mut(id.0)
+            .filter(|op| op.peer == Some(peer_id))
+            .ok_or("a finish of no operation of its own")?;
+        let State::Announced(remote) = &op.state else { return Err("a finish of an operation that was not announced") };
+        let (remote, len) = (remote.clone(), op.len() as u64);
+        let status = match (status, op.ending) {
+            (FinishStatus::Ok, _) if header.len != len => return Err("a finish of the wrong length"),
+            (FinishStatus::Ok, _) => Ok(()),
+            (FinishStatus::TooLong, _) => Err(ErrorKind::TooLong),
+            (FinishStatus::Exhausted, _) => Err(ErrorKind::Exhausted),
+            (FinishStatus::Cancelled, ending) => Err(ending.unwrap_or(ErrorKind::Cancelled)),
+        };
+        self.revoke_all(peer_id, remote.as_slice());
+        self.finish(id, status, len);
+        self.no_longer_busy(peer_id);
+        self.repost(peer_id, slot, Repost::Message);
+        Ok(())
+    }
+
+    /// The sender of a rendezvous wants it back.
+    fn on_cancel(&mut self, peer_id: PeerId, slot: usize, named: u64) -> Result<(), Violation> {
+        self.spent_message(peer_id)?;
+        self.repost(peer_id, slot, Repost::Message);
+        let peer = self.peers.get_mut(peer_id.0).expect("the caller has it");
+        let waiting = |parked: &Parked| matches!(parked.content, Content::Announced { op, .. } if op == named);
+        if let Some(place) = peer.parked.find(waiting) {
+            let parked = peer.parked.remove(place);
+            peer.grant.unparked(parked.cost);
+            self.notify(peer_id, Notice::Finish { op: named, status: FinishStatus::Cancelled, len: 0 });
+            return Ok(());
+        }
+        let moving = |op: &Op| {
+            op.peer == Some(peer_id)
+                && matches!(&op.state, State::Moving(transfer) if transfer.announced_as == Some(named))
+        };
+        let moving = self.ops.iter().find(|(_, op)| moving(op)).map(|(key, _)| OpId(key));
+        // If there is none, our Finish is on its way already.
+        if let Some(id) = moving {
+            self.end_early(id, ErrorKind::Cancelled);
+        }
+        Ok(())
+    }
+
+    fn on_credit(&mut self, peer_id: PeerId, slot: usize) -> Result<(), Violation> {
+        self.peers.get_mut(peer_id.0).expect("the caller has it").grant.control_arrived()?;
+        self.repost(peer_id, slot, Repost::Control);
+        Ok(())
+    }
+
+    fn spent_message(&mut self, peer: PeerId) -> Result<(), Violation> {
+        self.peers.get_mut(peer.0).expect("the caller has it").grant.arrived(0)
+    }
+
+    /// Posts a slot again; the credit goes back with the next header.
+    fn repost(&mut self, peer_id: PeerId, slot: usize, repost: Repost) {
+        let Some(peer) = self.peers.get_mut(peer_id.0) else { return };
+        let work = Work::Slot(u32::try_from(slot).expect("few slots")).to_id();
+        match self.transport.post_recv(peer.conn, work, peer.slots.segment(slot)) {
+            Ok(()) => match repost {
+                Repost::First => {}
+                Repost::Message => peer.grant.reposted(),
+                Repost::Control => peer.grant.control_reposted(),
+            },
+            Err(PostError::QueueFull) => {
+                peer.unposted.push((slot, repost));
+                self.block(peer_id);
+            }
+            // The event that ends everything is on its way.
+            Err(PostError::NotConnected) => {}
+            Err(PostError::Invalid(why)) => {
+                self.cut(peer_id, Error::new(ErrorKind::Io, format!("the transport refuses a receive: {why}")))
+            }
+        }
+    }
+
+    /// Posts the slots that the adapter had no room for.
+    pub(super) fn repost_rest(&mut self, peer_id: PeerId) {
+        let Some(peer) = self.peers.get_mut(peer_id.0) else { return };
+        if !peer.unposted.is_empty() {
+            for (slot, repost) in std::mem::take(&mut peer.unposted) {
+                self.repost(peer_id, slot, repost);
+            }
+        }
+    }
+
+    /// The program dropped an unexpected message.
+    pub(super) fn on_release(&mut self, release: Release) {
+        let Some(peer) = self.peers.get_mut(release.peer.0) else { return };
+        peer.grant.unparked(release.cost);
+        if let Some(slot) = release.slot {
+            peer.held -= 1;
+            self.repost(release.peer, slot as usize, Repost::Message);
+        }
+        self.mark_dirty(release.peer);
+    }
+
+    /// Forgets the messages of a lost peer that the program has not taken.
+    pub(super) fn drop_unexpected_of(&mut self, peer: PeerId) {
+        self.unexpected.retain(|message| message.peer != peer);
+    }
+}
+
+impl super::peer::Peer {
+    /// Whether one more slot may hold a message for the program (invariant 3 of `proto::credit`).
+    fn may_hold(&self) -> bool {
+        self.held < (self.slots.count() - usize::from(CONTROL_CREDITS)) / 2
+    }
+}
+
+/// Scatters a payload over a receive's list.
+fn deliver(list: &MemList, payload: &[u8]) -> Result<(), ErrorKind> {
+    if payload.len() > list.len() {
+        return Err(ErrorKind::TooLong);
+    }
+    list.copy_from(0, payload);
+    Ok(())
+}

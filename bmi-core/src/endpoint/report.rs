@@ -1,0 +1,158 @@
+//! What an endpoint tells its program: messages, peers, limits, counts.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::addr::Addr;
+use crate::error::Error;
+use crate::mem::Memory;
+use crate::op::{PeerId, Tag};
+use crate::returns::Returns;
+
+/// A message that needed no receive. It lies where it arrived; dropping it gives the space, and with it the credit, back to the
+/// peer.
+pub struct Unexpected {
+    pub(super) peer: PeerId,
+    pub(super) tag: Tag,
+    pub(super) bytes: Bytes,
+    pub(super) cost: u32,
+    pub(super) released: Arc<Returns<Release>>,
+}
+
+/// Where the bytes of a message stand.
+pub(super) enum Bytes {
+    /// In a receive slot: the slots' memory, where in it, how many, which slot.
+    Slot { memory: Memory, offset: usize, len: usize, slot: u32 },
+    /// Copied out of the way.
+    Copied(Box<[u8]>),
+}
+
+/// A message was dropped: whose, in which slot, what it cost.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Release {
+    pub(super) peer: PeerId,
+    pub(super) slot: Option<u32>,
+    pub(super) cost: u32,
+}
+
+impl Unexpected {
+    /// Who sent it.
+    pub fn peer(&self) -> PeerId {
+        self.peer
+    }
+
+    /// The tag that it was sent with.
+    pub fn tag(&self) -> Tag {
+        self.tag
+    }
+
+    /// Its bytes, in place.
+    pub fn bytes(&self) -> &[u8] {
+        match &self.bytes {
+            // SAFETY: a slot that holds a message is not posted (invariant of `proto::slots`), its memory is exposed to nobody, and the
+            // slot stays ours until this value is dropped. The handle keeps the memory.
+            Bytes::Slot { memory, offset, len, .. } => unsafe {
+                std::slice::from_raw_parts(memory.as_ptr().add(*offset), *len)
+            },
+            Bytes::Copied(bytes) => bytes,
+        }
+    }
+}
+
+impl Drop for Unexpected {
+    fn drop(&mut self) {
+        let slot = match self.bytes {
+            Bytes::Slot { slot, .. } => Some(slot),
+            Bytes::Copied(_) => None,
+        };
+        self.released.push(Release { peer: self.peer, slot, cost: self.cost });
+    }
+}
+
+impl fmt::Debug for Unexpected {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Unexpected({:?}, tag {}, {} bytes)", self.peer, self.tag, self.bytes().len())
+    }
+}
+
+/// A peer came or went.
+#[derive(Clone, Debug)]
+pub enum PeerEvent {
+    /// A connection stands, the peer's version and features fit.
+    Connected {
+        /// The peer.
+        peer: PeerId,
+        /// Where it is: for a peer that connected to us, where it says or is seen to be.
+        addr: Addr,
+        /// Whether this side connected.
+        outgoing: bool,
+    },
+    /// A connection is gone, every operation on it has ended, and the `PeerId` is no longer valid.
+    Lost {
+        /// The peer it was.
+        peer: PeerId,
+        /// Why.
+        reason: Error,
+    },
+}
+
+/// What was agreed with a peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PeerLimits {
+    /// Longest unexpected message that it takes, and longest expected one that is sent eagerly, in bytes.
+    pub eager: usize,
+    /// Longest message or bulk transfer, in bytes.
+    pub message: u64,
+    /// Pieces of a list or descriptor.
+    pub pieces: usize,
+}
+
+/// What an endpoint did so far. All counts, none ever goes back.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Expected messages sent eagerly.
+    pub eager: u64,
+    /// Expected messages sent by rendezvous.
+    pub rendezvous: u64,
+    /// Rendezvous lists that had to be copied into one piece, because the peer's receive has no room to describe them.
+    pub packed: u64,
+    /// Unexpected messages sent.
+    pub unexpected: u64,
+    /// Bulk transfers pulled.
+    pub pulls: u64,
+    /// Bulk transfers pushed.
+    pub pushes: u64,
+    /// Bytes sent in messages, eager and rendezvous.
+    pub bytes_sent: u64,
+    /// Bytes received in messages.
+    pub bytes_received: u64,
+    /// Bytes pulled.
+    pub bytes_pulled: u64,
+    /// Bytes pushed.
+    pub bytes_pushed: u64,
+    /// Messages that had to wait for a credit when they were posted.
+    pub credit_waits: u64,
+    /// Credit messages sent on their own.
+    pub credit_messages: u64,
+    /// Messages that arrived before their receive.
+    pub unmatched: u64,
+    /// Peers cut off for breaking the protocol.
+    pub violations: u64,
+}
+
+/// What an endpoint holds right now; all zero but `peers` when idle, so a leak shows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Holdings {
+    /// Connections, in any state.
+    pub peers: usize,
+    /// Operations not yet ended, or ended and not yet collected.
+    pub operations: usize,
+    /// Receive slots that hold a message.
+    pub slots: usize,
+    /// Messages parked because nobody has received them.
+    pub parked: usize,
+    /// Exposures not yet revoked, one for each piece.
+    pub exposures: usize,
+    /// Work requests handed to the adapter and not completed, posted receives aside.
+    pub work: usize,
+}

@@ -1,0 +1,488 @@
+//! Messages on their way out: eager, unexpected, announced; and the small ones that keep the protocol going.
+//!
+//! **Protocol.** An eager message takes one of three ways to the adapter, cheapest first: copied while posting (inline), gathered from where it
+//! lies (registration free, or there already: `check_if_registered`), or copied to a send slot. The first and the last end the
+//! operation at once. A longer message is announced: its pieces are exposed to the peer, who reads them when it has a receive (paper 000,
+//! sections 3.2.3 and 4.1.1).
+
+use super::op::{Op, State};
+use super::peer::{Link, Notice, Peer};
+use super::work::Work;
+use super::{Endpoint, pieces_in_head, timing};
+use crate::capability::Registration;
+use crate::error::{Error, ErrorKind};
+use crate::mem::{Access, MemList, Memory, RemoteSlice};
+use crate::op::{Completion, OpId, OpKind, Options, PeerId, Posted, Tag};
+use crate::proto::credit;
+use crate::proto::header::{HEADER_LEN, Header, Kind};
+use crate::proto::one_or_many::OneOrMany;
+use crate::proto::table::Key;
+use crate::transport::{Payload, PostError, ServiceClass, Transport, WorkOptions};
+
+/// How trying to send went.
+enum Attempt {
+    /// Gone; the memory is free again.
+    Sent,
+    /// With the adapter until it says so.
+    Posted,
+    /// The peer was told.
+    Announced(OneOrMany<RemoteSlice>),
+    /// No credit, no slot or a full queue; nothing happened.
+    Blocked,
+    /// It cannot be sent.
+    Failed(ErrorKind),
+}
+
+/// A message's header but for the credits that will ride on it.
+#[derive(Clone, Copy)]
+struct Message {
+    kind: Kind,
+    tag: Tag,
+    len: u64,
+    op: u64,
+}
+
+impl<T: Transport> Endpoint<T> {
+    pub(super) fn start_send(
+        &mut self,
+        peer: PeerId,
+        kind: Kind,
+        tag: Tag,
+        list: MemList,
+        options: Options,
+    ) -> Result<Posted, Error> {
+        let op_kind = if kind == Kind::Unexpected { OpKind::SendUnexpected } else { OpKind::Send };
+        self.check_send(peer, op_kind, &list).map_err(|error| error.during(op_kind.as_str()))?;
+        let record = self.peers.get(peer.0).expect("checked");
+        // A small message to an idle connection needs no record.
+        let idle = record.queue.is_empty() && record.notices.is_empty() && record.is_up();
+        if idle
+            && list.len() <= self.eager_limit(record)
+            && let Attempt::Sent = self.send_eager(peer, kind, tag, &list, options.class, None)
+        {
+            let op = OpId(Key { slot: u32::MAX, generation: 0 });
+            let len = list.len() as u64;
+            return Ok(Posted::Done(Completion {
+                op,
+                kind: op_kind,
+                peer: Some(peer),
+                tag,
+                len,
+                status: Ok(()),
+                user: options.user,
+            }));
+        }
+        let id = self.insert_op(Op::new(op_kind, Some(peer), tag, Some(list), options, State::Queued));
+        let record = self.peers.get_mut(peer.0).expect("checked");
+        record.queue.push_back(id);
+        self.pump(peer);
+        if self.ops.get(id.0).is_some_and(|op| matches!(op.state, State::Queued)) {
+            self.counters.credit_waits += 1;
+        }
+        Ok(self.posted(id))
+    }
+
+    fn check_send(&self, peer: PeerId, kind: OpKind, list: &MemList) -> Result<(), Error> {
+        self.check_list(peer, list)?;
+        let record = self.peers.get(peer.0).expect("checked");
+        let limit = match (kind, record.is_up()) {
+            (OpKind::SendUnexpected, true) => self.eager_limit(record) as u64,
+            (OpKind::SendUnexpected, false) => self.config.eager_limit as u64,
+            (_, true) => record.limits.message,
+            (_, false) => self.config.max_message,
+        };
+        if list.len() as u64 > limit {
+            let text = format!("{} bytes; at most {limit} are allowed", list.len());
+            return Err(Error::new(ErrorKind::TooLong, text).with_peer(&record.addr));
+        }
+        Ok(())
+    }
+
+    /// Sends what a peer has waiting, as far as credits and the adapter allow.
+    pub(super) fn pump(&mut self, peer_id: PeerId) {
+        loop {
+            let Some(peer) = self.peers.get(peer_id.0).filter(|peer| peer.is_up()) else { return };
+            if let Some(notice) = peer.notices.front().copied() {
+                if !self.send_notice(peer_id, notice) {
+                    return;
+                }
+                continue;
+            }
+            let Some(id) = peer.queue.front().copied() else { break };
+            match self.send_queued(peer_id, id) {
+                Attempt::Blocked => return,
+                Attempt::Sent => self.finish_send(id, Ok(())),
+                Attempt::Failed(kind) => self.finish_send(id, Err(kind)),
+                Attempt::Posted => self.op_is(id, State::Posted),
+                Attempt::Announced(remote) => self.op_is(id, State::Announced(remote)),
+            }
+            if let Some(peer) = self.peers.get_mut(peer_id.0) {
+                peer.queue.pop_front();
+            }
+        }
+        self.close_if_drained(peer_id);
+    }
+
+    fn op_is(&mut self, id: OpId, state: State) {
+        let op = self.ops.get_mut(id.0).expect("queued operations are there");
+        op.state = state;
+        if let Some(peer) = op.peer.and_then(|peer| self.peers.get_mut(peer.0)) {
+            peer.busy += 1;
+        }
+    }
+
+    fn finish_send(&mut self, id: OpId, status: Result<(), ErrorKind>) {
+        let len = self.ops.get(id.0).map_or(0, Op::len);
+        self.finish(id, status, len as u64);
+    }
+
+    /// Sends the message of an operation at the head of its queue.
+    fn send_queued(&mut self, peer_id: PeerId, id: OpId) -> Attempt {
+        let (Some(op), Some(peer)) = (self.ops.get(id.0), self.peers.get(peer_id.0)) else { return Attempt::Sent };
+        let list = op.list.clone().expect("a queued send has its list");
+        let (kind, tag, class) = (op.kind, op.tag, op.options.class);
+        let eager = list.len() <= self.eager_limit(peer);
+        match kind {
+            OpKind::SendUnexpected if !eager => Attempt::Failed(ErrorKind::TooLong),
+            OpKind::SendUnexpected => self.send_eager(peer_id, Kind::Unexpected, tag, &list, class, Some(id)),
+            _ if list.len() as u64 > peer.limits.message => Attempt::Failed(ErrorKind::TooLong),
+            _ if eager => self.send_eager(peer_id, Kind::Eager, tag, &list, class, Some(id)),
+            _ => self.announce(peer_id, id, tag, &list),
+        }
+    }
+
+    /// Sends a message with its payload. Without an operation only the ways that end at once are tried.
+    fn send_eager(
+        &mut self,
+        peer: PeerId,
+        kind: Kind,
+        tag: Tag,
+        list: &MemList,
+        class: ServiceClass,
+        id: Option<OpId>,
+    ) -> Attempt {
+        let capabilities = self.transport.capabilities();
+        let inline = HEADER_LEN + list.len() <= capabilities.max_inline;
+        let free = capabilities.registration == Registration::Free;
+        let few = list.pieces().len() <= capabilities.max_segments;
+        let registered = |piece: &crate::MemSlice| self.registry.check_if_registered(piece.memory()).is_some();
+        let gather = !inline && few && (free || list.pieces().iter().all(registered));
+        if gather && id.is_none() {
+            return Attempt::Blocked;
+        }
+        let record = self.peers.get_mut(peer.0).expect("the caller has it");
+        let cost = credit::cost(list.len());
+        if !record.credit.as_mut().is_some_and(|credit| credit.spend(cost)) {
+            return Attempt::Blocked;
+        }
+        let message = Message { kind, tag, len: list.len() as u64, op: 0 };
+        let unsignalled = WorkOptions { signalled: false, class };
+        let attempt = if inline {
+            self.transmit(peer, message, &[], Payload::Inline(list.pieces()), Work::Silent, unsignalled)
+                .map(|()| Attempt::Sent)
+        } else if gather {
+            self.send_gathered(peer, message, list, id.expect("checked above"), class)
+        } else {
+            self.send_bounced(peer, message, list, class)
+        };
+        self.sent_eager(peer, kind, list.len(), cost, attempt)
+    }
+
+    /// Book-keeping after an attempt: counts it, or gives the credits back.
+    fn sent_eager(
+        &mut self,
+        peer: PeerId,
+        kind: Kind,
+        len: usize,
+        cost: u32,
+        attempt: Result<Attempt, PostError>,
+    ) -> Attempt {
+        match attempt {
+            Ok(attempt @ (Attempt::Sent | Attempt::Posted)) => {
+                let counter =
+                    if kind == Kind::Unexpected { &mut self.counters.unexpected } else { &mut self.counters.eager };
+                *counter += 1;
+                self.counters.bytes_sent += len as u64;
+                attempt
+            }
+            Ok(attempt) => {
+                self.unspend(peer, cost);
+                attempt
+            }
+            Err(error) => {
+                self.unspend(peer, cost);
+                self.refused(peer, error)
+            }
+        }
+    }
+
+    fn send_gathered(
+        &mut self,
+        peer: PeerId,
+        message: Message,
+        list: &MemList,
+        id: OpId,
+        class: ServiceClass,
+    ) -> Result<Attempt, PostError> {
+        self.segments.clear();
+        for piece in list.pieces() {
+            match self.registry.register(&mut self.transport, piece.memory()) {
+                Ok(region) => self.segments.push(region.segment(piece.offset(), piece.len())),
+                Err(_) => return self.send_bounced(peer, message, list, class),
+            }
+        }
+        let segments = std::mem::take(&mut self.segments);
+        let options = WorkOptions { signalled: true, class };
+        let posted = self.transmit(peer, message, &[], Payload::Gather(&segments), Work::Op(id), options);
+        self.segments = segments;
+        self.segments.clear();
+        posted.map(|()| {
+            self.work += 1;
+            Attempt::Posted
+        })
+    }
+
+    fn send_bounced(
+        &mut self,
+        peer: PeerId,
+        message: Message,
+        list: &MemList,
+        class: ServiceClass,
+    ) -> Result<Attempt, PostError> {
+        let Some((slot, segment)) = self.bounce.fill(list) else { return Err(PostError::QueueFull) };
+        let options = WorkOptions { signalled: true, class };
+        let posted = self.transmit(peer, message, &[], Payload::Gather(&[segment]), Work::Bounce(slot), options);
+        if posted.is_err() {
+            self.bounce.free(slot);
+        }
+        posted.map(|()| Attempt::Sent)
+    }
+
+    /// Announces a message that the peer will read.
+    fn announce(&mut self, peer_id: PeerId, id: OpId, tag: Tag, list: &MemList) -> Attempt {
+        let Some(list) = self.describable(peer_id, id, list) else { return Attempt::Failed(ErrorKind::Exhausted) };
+        let cost = credit::cost(list.pieces().len() * RemoteSlice::WIRE_LEN);
+        let record = self.peers.get_mut(peer_id.0).expect("the caller has it");
+        if !record.credit.as_mut().is_some_and(|credit| credit.spend(cost)) {
+            return Attempt::Blocked;
+        }
+        let remote = match self.expose_list(peer_id, &list, Access::READ) {
+            Ok(remote) => remote,
+            Err(error) => {
+                self.unspend(peer_id, cost);
+                return Attempt::Failed(error.kind());
+            }
+        };
+        let message = Message { kind: Kind::Announce, tag, len: list.len() as u64, op: timing::name_of(id) };
+        match self.transmit_pieces(peer_id, message, remote.as_slice()) {
+            Ok(()) => {
+                self.counters.rendezvous += 1;
+                self.counters.bytes_sent += list.len() as u64;
+                Attempt::Announced(remote)
+            }
+            Err(error) => {
+                self.revoke_all(peer_id, remote.as_slice());
+                self.unspend(peer_id, cost);
+                self.refused(peer_id, error)
+            }
+        }
+    }
+
+    /// The list, or if it has more pieces than an announcement has room for, a copy in one piece, which takes its place.
+    fn describable(&mut self, peer: PeerId, id: OpId, list: &MemList) -> Option<MemList> {
+        let room = self.eager_limit(self.peers.get(peer.0)?) / RemoteSlice::WIRE_LEN;
+        let pieces = list.pieces().len();
+        if pieces <= room.min(self.peers.get(peer.0)?.limits.pieces) {
+            return Some(list.clone());
+        }
+        let packed = Memory::zeroed(list.len()).ok()?;
+        let mut at = 0;
+        for piece in list.pieces() {
+            at += packed.slice(at, piece.len()).copy_from_slice_of(piece);
+        }
+        self.counters.packed += 1;
+        let packed = MemList::from(packed);
+        self.ops.get_mut(id.0)?.list = Some(packed.clone());
+        Some(packed)
+    }
+
+    /// Sends an announcement: few pieces stand in the head of the work request, many in a send slot.
+    fn transmit_pieces(&mut self, peer: PeerId, message: Message, pieces: &[RemoteSlice]) -> Result<(), PostError> {
+        let unsignalled = WorkOptions { signalled: false, class: ServiceClass::Message };
+        if pieces.len() <= pieces_in_head(self.transport.capabilities()).min(8) {
+            let mut table = [0; 8 * RemoteSlice::WIRE_LEN];
+            for (wire, piece) in table.chunks_exact_mut(RemoteSlice::WIRE_LEN).zip(pieces) {
+                wire.copy_from_slice(&piece.to_wire());
+            }
+            let table = &table[..pieces.len() * RemoteSlice::WIRE_LEN];
+            return self.transmit(peer, message, table, Payload::EMPTY, Work::Silent, unsignalled);
+        }
+        let table: Vec<u8> = pieces.iter().flat_map(RemoteSlice::to_wire).collect();
+        let Some((slot, segment)) = self.bounce.fill(&MemList::from(table)) else { return Err(PostError::QueueFull) };
+        let posted =
+            self.transmit(peer, message, &[], Payload::Gather(&[segment]), Work::Bounce(slot), WorkOptions::SIGNALLED);
+        if posted.is_err() {
+            self.bounce.free(slot);
+        }
+        posted
+    }
+
+    /// Sends a notice at the head of its queue; says whether it went.
+    fn send_notice(&mut self, peer_id: PeerId, notice: Notice) -> bool {
+        let peer = self.peers.get_mut(peer_id.0).expect("the caller has it");
+        if !peer.credit.as_mut().is_some_and(|credit| credit.spend_message()) {
+            return false;
+        }
+        let message = match notice {
+            Notice::Finish { op, status, len } => Message { kind: Kind::Finish, tag: status as u64, len, op },
+            Notice::Cancel { op } => Message { kind: Kind::Cancel, tag: 0, len: 0, op },
+        };
+        if let Err(error) = self.transmit_control(peer_id, message) {
+            self.unspend(peer_id, 0);
+            self.refused(peer_id, error);
+            return false;
+        }
+        if let Some(peer) = self.peers.get_mut(peer_id.0) {
+            peer.notices.pop_front();
+        }
+        true
+    }
+
+    /// Returns credits in a message of their own, if that is pressing.
+    pub(super) fn return_credits(&mut self, peer_id: PeerId) {
+        let Some(peer) = self.peers.get_mut(peer_id.0).filter(|peer| peer.is_up()) else { return };
+        if !peer.grant.is_pressing() || !peer.credit.as_mut().is_some_and(|credit| credit.spend_control()) {
+            return;
+        }
+        match self.transmit_control(peer_id, Message { kind: Kind::Credit, tag: 0, len: 0, op: 0 }) {
+            Ok(()) => self.counters.credit_messages += 1,
+            Err(error) => {
+                if let Some(credit) = self.peers.get_mut(peer_id.0).and_then(|peer| peer.credit.as_mut()) {
+                    credit.unspend_control();
+                }
+                self.refused(peer_id, error);
+            }
+        }
+    }
+
+    fn transmit_control(&mut self, peer: PeerId, message: Message) -> Result<(), PostError> {
+        let options = WorkOptions { signalled: false, class: ServiceClass::Control };
+        self.transmit(peer, message, &[], Payload::EMPTY, Work::Silent, options)
+    }
+
+    /// Posts a message, with the credits that wait to go back on its header.
+    fn transmit(
+        &mut self,
+        peer: PeerId,
+        message: Message,
+        more_head: &[u8],
+        payload: Payload<'_>,
+        work: Work,
+        options: WorkOptions,
+    ) -> Result<(), PostError> {
+        let peer = self.peers.get_mut(peer.0).ok_or(PostError::NotConnected)?;
+        let returned = peer.grant.take();
+        let Message { kind, tag, len, op } = message;
+        let header = Header { kind, returned, tag, len, op }.encode();
+        let posted = if more_head.is_empty() {
+            self.transport.post_send(peer.conn, work.to_id(), &header, payload, options)
+        } else {
+            let mut head = [0; HEADER_LEN + 8 * RemoteSlice::WIRE_LEN];
+            head[..HEADER_LEN].copy_from_slice(&header);
+            head[HEADER_LEN..][..more_head.len()].copy_from_slice(more_head);
+            self.transport.post_send(peer.conn, work.to_id(), &head[..HEADER_LEN + more_head.len()], payload, options)
+        };
+        match posted {
+            Ok(()) => self.transmitted += 1,
+            Err(_) => peer.grant.put_back(returned),
+        }
+        posted
+    }
+
+    /// What follows from a refused post.
+    fn refused(&mut self, peer: PeerId, error: PostError) -> Attempt {
+        match error {
+            PostError::QueueFull => self.block(peer),
+            // The event that ends everything is on its way.
+            PostError::NotConnected => {}
+            PostError::Invalid(why) => {
+                tracing::error!(peer = ?peer, why, "the transport calls a message invalid");
+                debug_assert!(false, "the transport calls a message invalid: {why}");
+                return Attempt::Failed(ErrorKind::Unsupported);
+            }
+        }
+        Attempt::Blocked
+    }
+
+    /// The peer's queue is full: it is tried again when the adapter has moved.
+    pub(super) fn block(&mut self, peer: PeerId) {
+        if !self.blocked.contains(&peer) {
+            self.blocked.push(peer);
+        }
+    }
+
+    fn unspend(&mut self, peer: PeerId, cost: u32) {
+        if let Some(credit) = self.peers.get_mut(peer.0).and_then(|peer| peer.credit.as_mut()) {
+            credit.unspend(cost);
+        }
+    }
+
+    /// Exposes the pieces of a list, all or none.
+    pub(super) fn expose_list(
+        &mut self,
+        peer: PeerId,
+        list: &MemList,
+        access: Access,
+    ) -> Result<OneOrMany<RemoteSlice>, Error> {
+        let conn = self.peers.get(peer.0).ok_or_else(|| self.lost_error(peer))?.conn;
+        let mut made: Vec<RemoteSlice> = Vec::new();
+        let transport = &mut self.transport;
+        let registry = &mut self.registry;
+        let mut expose = |piece: &crate::MemSlice| {
+            let region = registry.register(transport, piece.memory())?;
+            transport.expose(conn, &region.segment(piece.offset(), piece.len()), access)
+        };
+        let exposed = match list.pieces() {
+            [piece] => expose(piece).map(OneOrMany::One),
+            pieces => pieces
+                .iter()
+                .try_for_each(|piece| expose(piece).map(|slice| made.push(slice)))
+                .map(|()| OneOrMany::Many(std::mem::take(&mut made))),
+        };
+        match &exposed {
+            Ok(remote) => self.peers.get_mut(peer.0).expect("looked up above").exposures += remote.as_slice().len(),
+            Err(_) => made.iter().for_each(|slice| self.transport.revoke(conn, slice.key)),
+        }
+        exposed
+    }
+
+    /// Ends exposures that `expose_list` made.
+    pub(super) fn revoke_all(&mut self, peer: PeerId, remote: &[RemoteSlice]) {
+        let Some(peer) = self.peers.get_mut(peer.0) else { return };
+        peer.exposures -= remote.len();
+        for slice in remote {
+            self.transport.revoke(peer.conn, slice.key);
+        }
+    }
+
+    /// The adapter is done with an eager message.
+    pub(super) fn eager_done(&mut self, id: OpId, peer_id: PeerId) {
+        self.finish_send(id, Ok(()));
+        self.no_longer_busy(peer_id);
+    }
+
+    /// One operation fewer that `Closing` waits for.
+    pub(super) fn no_longer_busy(&mut self, peer_id: PeerId) {
+        if let Some(peer) = self.peers.get_mut(peer_id.0) {
+            peer.busy -= 1;
+            if matches!(peer.link, Link::Closing(_)) {
+                self.mark_dirty(peer_id);
+            }
+        }
+    }
+}
+
+/// Whether everything that was posted to the peer is sent.
+pub(super) fn is_drained(peer: &Peer) -> bool {
+    peer.queue.is_empty() && peer.notices.is_empty() && peer.busy == 0
+}

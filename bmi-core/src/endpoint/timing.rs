@@ -1,0 +1,138 @@
+//! Deadlines, and ending operations early.
+//!
+//! **Invariant.** An operation has at most one timer that counts: its deadline, and once it was asked to end, the fence: the time at which the
+//! connection is cut because the peer has not let go of the memory.
+
+use super::op::{Op, State};
+use super::peer::Notice;
+use super::{Endpoint, Peer};
+use crate::error::{Error, ErrorKind};
+use crate::op::{OpId, OpKind};
+use crate::time::Time;
+use crate::transport::Transport;
+
+impl<T: Transport> Endpoint<T> {
+    pub(super) fn set_timer(&mut self, id: OpId, at: Time) {
+        self.clear_timer(id);
+        if let Some(op) = self.ops.get_mut(id.0) {
+            op.timer = Some(at);
+            self.timers.push(at, id);
+        }
+    }
+
+    pub(super) fn clear_timer(&mut self, id: OpId) {
+        if self.ops.get_mut(id.0).is_some_and(|op| op.timer.take().is_some()) {
+            self.timers.forget();
+        }
+    }
+
+    /// Looks at what is due.
+    pub(super) fn expire(&mut self) {
+        while let Some(id) = self.timers.pop_due(self.now) {
+            // A stale entry: the operation ended, or its timer was moved to a later time.
+            if self.ops.get(id.0).is_none_or(|op| op.timer.is_none_or(|at| at > self.now)) {
+                continue;
+            }
+            self.clear_timer(id);
+            let op = &self.ops.get(id.0).expect("looked up above");
+            match (op.kind, op.ending, op.peer) {
+                (OpKind::Timer, ..) => self.finish(id, Ok(()), 0),
+                (_, None, _) => self.end_early(id, ErrorKind::TimedOut),
+                (kind, Some(_), Some(peer)) => {
+                    let text = format!("it did not let go of the memory of a {} that was ended", kind.as_str());
+                    self.cut(peer, Error::new(ErrorKind::TimedOut, text));
+                }
+                (_, Some(_), None) => {}
+            }
+        }
+        let ops = &self.ops;
+        self.timers.tidy(|at, id| ops.get(id.0).is_some_and(|op| op.timer == Some(at)));
+    }
+
+    /// Ends an operation before its time, as `kind` says, at once if no adapter can be at its memory.
+    pub(super) fn end_early(&mut self, id: OpId, kind: ErrorKind) {
+        let Some(op) = self.ops.get_mut(id.0) else { return };
+        if op.is_done() || op.ending.is_some() {
+            return;
+        }
+        let peer = op.peer.and_then(|peer| self.peers.get_mut(peer.0));
+        match (&op.state, op.kind, peer) {
+            (State::Queued, _, Some(peer)) => peer.queue.retain(|queued| *queued != id),
+            (State::Matching(place), _, Some(peer)) => {
+                peer.posted.remove(*place);
+            }
+            (State::Waiting, OpKind::Timer, _) | (_, _, None) => {}
+            _ => return self.fence(id, kind),
+        }
+        self.finish(id, Err(kind), 0);
+    }
+
+    /// Asks whoever may be at the operation's memory to stop; the operation ends when that is certain, by the grace at the latest.
+    fn fence(&mut self, id: OpId, kind: ErrorKind) {
+        let op = self.ops.get_mut(id.0).expect("the caller has it");
+        op.ending = Some(kind);
+        let (peer_id, at) =
+            (op.peer.expect("only operations with a peer have a fence"), self.now + self.config.fence_grace);
+        let waits_for_adapter = match (&op.state, op.kind) {
+            (State::Waiting, _) => {
+                let conn = self.peers.get(peer_id.0).map(|peer| peer.conn);
+                conn.into_iter().for_each(|conn| self.transport.disconnect(conn, self.now));
+                return;
+            }
+            (State::Announced(_), _) => false,
+            (State::Moving(transfer), _) => {
+                if transfer.outstanding == 0 && !transfer.broken {
+                    return self.finish_transfer(id);
+                }
+                true
+            }
+            _ => true,
+        };
+        self.set_timer(id, at);
+        if !waits_for_adapter {
+            self.notify(peer_id, Notice::Cancel { op: name_of(id) });
+        }
+    }
+
+    /// Sends a notice, now or when a credit is there.
+    pub(super) fn notify(&mut self, peer: crate::PeerId, notice: Notice) {
+        if let Some(record) = self.peers.get_mut(peer.0) {
+            record.notices.push_back(notice);
+            self.mark_dirty(peer);
+        }
+    }
+
+    /// Ends all operations of a peer whose connection is gone; no adapter is at their memory any more.
+    pub(super) fn end_all_of(&mut self, peer: crate::PeerId, record: &Peer, reason: &Error) {
+        let ids: Vec<OpId> = self
+            .ops
+            .iter()
+            .filter(|(_, op)| op.peer == Some(peer) && !op.is_done())
+            .map(|(key, _)| OpId(key))
+            .collect();
+        for id in ids {
+            let op = self.ops.get(id.0).expect("listed above");
+            debug_assert!(
+                !matches!(&op.state, State::Moving(transfer) if transfer.outstanding > 0),
+                "C6: work requests complete before their connection is reported gone"
+            );
+            self.finish(id, end_with_peer(op, record, reason), 0);
+        }
+    }
+}
+
+/// How an operation ends when its peer is lost.
+fn end_with_peer(op: &Op, peer: &Peer, reason: &Error) -> Result<(), ErrorKind> {
+    match (op.kind, op.ending) {
+        (OpKind::Disconnect, _) => Ok(()),
+        (_, Some(kind)) => Err(kind),
+        (OpKind::Connect, None) => Err(reason.kind()),
+        (OpKind::Recv, None) if matches!(peer.link, super::peer::Link::Closing(_)) => Err(ErrorKind::Cancelled),
+        _ => Err(ErrorKind::PeerLost),
+    }
+}
+
+/// How this side names an operation of its own to the peer.
+pub(super) fn name_of(op: OpId) -> u64 {
+    u64::from(op.0.generation) << 32 | u64::from(op.0.slot)
+}

@@ -1,0 +1,242 @@
+//! Credits: who may send how much to whom, in messages and in bytes, for each connection and direction.
+//!
+//! **Why.** A send that finds no posted receive costs the connection, on every backend. And a receive that is posted again at once is no
+//! flow control: messages that nobody has received yet are parked, and parked bytes must be bounded too. So there are three purses:
+//!
+//! | purse | one credit is | spent by | comes back when |
+//! |---|---|---|---|
+//! | messages | a posted receive | every message but Credit | the receive is posted again: the message was handled, or copied out of the way |
+//! | bytes | a byte that may be parked | Eager, Unexpected, Announce: payload and [`OVERHEAD`] | the message was received, or dropped by the program |
+//! | control | a posted receive of the reserve | Credit | the receive is posted again |
+//!
+//! Credits come back on any header that goes the other way, or in a Credit message of their own if half of a purse is waiting to go back, or if
+//! the peer has too few left for one full message and any are waiting.
+//!
+//! **Invariants**
+//! 1. For each purse: what the sender has + what is on the wire either way + what the receiver holds or has waiting = what was granted in the hello.
+//! 2. A message finds a receive: receives posted = message credits + control credits not spent.
+//! 3. *No deadlock.* Receive slots are held by messages that wait for the program up to half of the message purse; beyond, they are copied out (within
+//!    the byte purse). So at least half of the messages purse always comes back without the program's help, and the half-purse rule sends it.
+//!    Finish and Cancel spend no bytes, so what ends an operation never waits for the program. A Credit message spends only control; the
+//!    receiver of control credits returns them, by a Credit message if need be, when all are spent, and as it takes
+//!    [`CONTROL_CREDITS`](super::hello::CONTROL_CREDITS) of them to provoke one, the two sides do not keep each other awake.
+//! 4. A peer that spends what it does not have, or returns what was not spent, has broken the protocol.
+//!
+//! **Source.** Paper 000, section 3.3.1. Bytes and the reserve are ours.
+
+use super::header::Returned;
+use super::hello::{CONTROL_CREDITS, Hello};
+
+/// What a message costs in bytes beside its payload: its record while parked. Empty messages are not free.
+pub(crate) const OVERHEAD: u32 = 64;
+
+/// Bytes that a message with this payload costs.
+pub(crate) fn cost(payload_len: usize) -> u32 {
+    u32::try_from(payload_len).expect("payloads are bounded by the eager limit") + OVERHEAD
+}
+
+/// The sender's purses: what this side may still send.
+#[derive(Debug)]
+pub(crate) struct Credit {
+    messages: u16,
+    control: u8,
+    bytes: u32,
+    granted: Returned,
+}
+
+impl Credit {
+    /// What the peer's hello grants.
+    pub(crate) fn granted_by(hello: &Hello) -> Credit {
+        let granted = Returned { control: hello.control, messages: hello.messages, bytes: hello.bytes };
+        Credit { messages: granted.messages, control: granted.control, bytes: granted.bytes, granted }
+    }
+
+    /// Spends a message credit.
+    pub(crate) fn spend_message(&mut self) -> bool {
+        let enough = self.messages > 0;
+        self.messages -= u16::from(enough);
+        enough
+    }
+
+    /// Spends a message credit and `bytes`, or nothing.
+    pub(crate) fn spend(&mut self, bytes: u32) -> bool {
+        if self.bytes < bytes || !self.spend_message() {
+            return false;
+        }
+        self.bytes -= bytes;
+        true
+    }
+
+    /// Gives back what was spent for a message that was not sent after all.
+    pub(crate) fn unspend(&mut self, bytes: u32) {
+        self.messages += 1;
+        self.bytes += bytes;
+    }
+
+    pub(crate) fn spend_control(&mut self) -> bool {
+        let enough = self.control > 0;
+        self.control -= u8::from(enough);
+        enough
+    }
+
+    pub(crate) fn unspend_control(&mut self) {
+        self.control += 1;
+    }
+
+    /// Takes back what the peer returns.
+    ///
+    /// # Errors
+    /// In words, if that is more than was spent.
+    pub(crate) fn refill(&mut self, returned: Returned) -> Result<(), &'static str> {
+        let messages = self.messages.checked_add(returned.messages).filter(|sum| *sum <= self.granted.messages);
+        let control = self.control.checked_add(returned.control).filter(|sum| *sum <= self.granted.control);
+        let bytes = self.bytes.checked_add(returned.bytes).filter(|sum| *sum <= self.granted.bytes);
+        let (Some(messages), Some(control), Some(bytes)) = (messages, control, bytes) else {
+            return Err("credits returned that were never spent");
+        };
+        (self.messages, self.control, self.bytes) = (messages, control, bytes);
+        Ok(())
+    }
+}
+
+/// The receiver's view of its peer's purses: what it still has at least, and what waits to go back.
+#[derive(Debug)]
+pub(crate) struct Grant {
+    window: Returned,
+    theirs: Returned,
+    waiting: Returned,
+    /// What the largest message costs in bytes.
+    full_message: u32,
+}
+
+impl Grant {
+    /// What this side's hello grants.
+    pub(crate) fn of(hello: &Hello) -> Grant {
+        let window = Returned { control: hello.control, messages: hello.messages, bytes: hello.bytes };
+        Grant { window, theirs: window, waiting: Returned::default(), full_message: hello.eager + OVERHEAD }
+    }
+
+    /// A message came that cost a message credit and `bytes`.
+    ///
+    /// # Errors
+    /// In words, if the peer did not have that much.
+    pub(crate) fn arrived(&mut self, bytes: u32) -> Result<(), &'static str> {
+        let messages = self.theirs.messages.checked_sub(1).ok_or("a message without a credit")?;
+        let bytes = self.theirs.bytes.checked_sub(bytes).ok_or("more bytes than its credits allow")?;
+        (self.theirs.messages, self.theirs.bytes) = (messages, bytes);
+        Ok(())
+    }
+
+    /// A Credit message came.
+    ///
+    /// # Errors
+    /// In words, if the peer had no credit for it.
+    pub(crate) fn control_arrived(&mut self) -> Result<(), &'static str> {
+        self.theirs.control = self.theirs.control.checked_sub(1).ok_or("a credit message without a credit")?;
+        Ok(())
+    }
+
+    /// The receive of a message was posted again.
+    pub(crate) fn reposted(&mut self) {
+        self.waiting.messages += 1;
+    }
+
+    /// The receive of a Credit message was posted again.
+    pub(crate) fn control_reposted(&mut self) {
+        self.waiting.control += 1;
+    }
+
+    /// Bytes are no longer parked.
+    pub(crate) fn unparked(&mut self, bytes: u32) {
+        self.waiting.bytes += bytes;
+    }
+
+    /// Whether what waits must go back in a message of its own.
+    pub(crate) fn is_pressing(&self) -> bool {
+        let Returned { control, messages, bytes } = self.waiting;
+        control >= CONTROL_CREDITS.min(self.window.control)
+            || messages >= self.window.messages / 2
+            || bytes >= self.window.bytes / 2
+            || (bytes > 0 && self.theirs.bytes < self.full_message)
+    }
+
+    /// Takes what waits, to ride on a header.
+    pub(crate) fn take(&mut self) -> Returned {
+        let taken = std::mem::take(&mut self.waiting);
+        self.theirs.control += taken.control;
+        self.theirs.messages += taken.messages;
+        self.theirs.bytes += taken.bytes;
+        taken
+    }
+
+    /// Puts back what was taken for a header that was not sent after all.
+    pub(crate) fn put_back(&mut self, taken: Returned) {
+        self.theirs.control -= taken.control;
+        self.theirs.messages -= taken.messages;
+        self.theirs.bytes -= taken.bytes;
+        self.waiting.control += taken.control;
+        self.waiting.messages += taken.messages;
+        self.waiting.bytes += taken.bytes;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::config::Config;
+
+    fn pair() -> (Credit, Grant) {
+        let config = Config { eager_limit: 256, credit_messages: 4, credit_bytes: 4 * 320, ..Config::default() };
+        let hello = Hello::of(&config);
+        (Credit::granted_by(&hello), Grant::of(&hello))
+    }
+
+    #[test]
+    fn overdrawing_is_noticed() {
+        let (_, mut grant) = pair();
+        for _ in 0..4 {
+            grant.arrived(320).unwrap();
+        }
+        assert!(grant.arrived(0).is_err());
+        let (mut credit, _) = pair();
+        assert!(credit.refill(Returned { messages: 1, ..Returned::default() }).is_err());
+    }
+
+    proptest! {
+        /// One direction, any order of sending, handling and releasing: nothing is created or lost, and a sender that waits is always
+        /// helped once everything is released.
+        #[test]
+        fn conserved_and_alive(steps in proptest::collection::vec((0u8..4, 0usize..=256), 0..300)) {
+            let (mut credit, mut grant) = pair();
+            let mut parked: VecDeque<u32> = VecDeque::new();
+            let mut back: VecDeque<Returned> = VecDeque::new();
+            for (action, len) in steps {
+                match action {
+                    0 if credit.spend(cost(len)) => {
+                        prop_assert!(grant.arrived(cost(len)).is_ok());
+                        grant.reposted();
+                        parked.push_back(cost(len));
+                    }
+                    1 => if let Some(bytes) = parked.pop_front() { grant.unparked(bytes) },
+                    2 if grant.is_pressing() => back.push_back(grant.take()),
+                    3 => if let Some(returned) = back.pop_front() { prop_assert!(credit.refill(returned).is_ok()) },
+                    _ => {}
+                }
+            }
+            for bytes in parked.drain(..) {
+                grant.unparked(bytes);
+            }
+            if grant.is_pressing() {
+                back.push_back(grant.take());
+            }
+            for returned in back {
+                prop_assert!(credit.refill(returned).is_ok());
+            }
+            prop_assert!(credit.spend(cost(256)), "a full message can go once everything was released");
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! The header before every message between two endpoints.
+//!
+//! **Layout**, little-endian, 32 bytes, the payload behind it:
+//!
+//! ```text
+//!  0        1                2                4              8        16       24        32
+//!  +--------+----------------+----------------+--------------+--------+--------+---------+
+//!  | kind   | control credit | message credit | byte credit  | tag    | length | op      |
+//!  | u8     | u8             | u16            | u32          | u64    | u64    | u64     |
+//!  +--------+----------------+----------------+--------------+--------+--------+---------+
+//!  the credits are returned to the receiver of the message: they ride on whatever is sent
+//!
+//!  kind          payload                          tag     length             op
+//!  1 Eager       the message                      tag     of the payload     0
+//!  2 Unexpected  the message                      tag     of the payload     0
+//!  3 Announce    24 bytes for each remote piece   tag     of the message     the sender's operation
+//!  4 Finish      none                             status  bytes transferred  the sender's operation
+//!  5 Cancel      none                             0       0                  the sender's operation
+//!  6 Credit      none                             0       0                  0
+//! ```
+//!
+//! Announce, the receiver's RDMA reads, and Finish are the rendezvous. Everything that is zero above must be zero on the wire.
+//!
+//! **Source.** Paper 000, table 1 (request, reply, control, data) and section 3.3.1 (credits piggybacked or on their own).
+
+/// Bytes of a header on the wire.
+pub(crate) const HEADER_LEN: usize = 32;
+
+/// What a message is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Eager = 1,
+    Unexpected = 2,
+    Announce = 3,
+    Finish = 4,
+    Cancel = 5,
+    Credit = 6,
+}
+
+/// How a rendezvous ended, as the receiver tells the sender.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum FinishStatus {
+    Ok = 0,
+    TooLong = 1,
+    Cancelled = 2,
+    Exhausted = 3,
+}
+
+impl FinishStatus {
+    pub(crate) fn from_wire(word: u64) -> Option<FinishStatus> {
+        [FinishStatus::Ok, FinishStatus::TooLong, FinishStatus::Cancelled, FinishStatus::Exhausted]
+            .into_iter()
+            .find(|status| *status as u64 == word)
+    }
+}
+
+/// Credits on their way back to who spent them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Returned {
+    pub(crate) control: u8,
+    pub(crate) messages: u16,
+    pub(crate) bytes: u32,
+}
+
+/// A decoded header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Header {
+    pub(crate) kind: Kind,
+    pub(crate) returned: Returned,
+    pub(crate) tag: u64,
+    pub(crate) len: u64,
+    pub(crate) op: u64,
+}
+
+impl Header {
+    pub(crate) fn encode(&self) -> [u8; HEADER_LEN] {
+        let mut wire = [0; HEADER_LEN];
+        wire[0] = self.kind as u8;
+        wire[1] = self.returned.control;
+        wire[2..4].copy_from_slice(&self.returned.messages.to_le_bytes());
+        wire[4..8].copy_from_slice(&self.returned.bytes.to_le_bytes());
+        wire[8..16].copy_from_slice(&self.tag.to_le_bytes());
+        wire[16..24].copy_from_slice(&self.len.to_le_bytes());
+        wire[24..32].copy_from_slice(&self.op.to_le_bytes());
+        wire
+    }
+
+    /// Splits a message into header and payload and checks what can be checked without knowing the connection.
+    ///
+    /// # Errors
+    /// What is wrong with it, in words.
+    pub(crate) fn decode(message: &[u8]) -> Result<(Header, &[u8]), &'static str> {
+        let (wire, payload) = message.split_first_chunk::<HEADER_LEN>().ok_or("a message shorter than its header")?;
+        let word = |at: usize| u64::from_le_bytes(wire[at..at + 8].try_into().expect("eight bytes"));
+        let kind = match wire[0] {
+            1 => Kind::Eager,
+            2 => Kind::Unexpected,
+            3 => Kind::Announce,
+            4 => Kind::Finish,
+            5 => Kind::Cancel,
+            6 => Kind::Credit,
+            _ => return Err("a message of unknown kind"),
+        };
+        let returned = Returned {
+            control: wire[1],
+            messages: u16::from_le_bytes([wire[2], wire[3]]),
+            bytes: u32::from_le_bytes([wire[4], wire[5], wire[6], wire[7]]),
+        };
+        let header = Header { kind, returned, tag: word(8), len: word(16), op: word(24) };
+        header.check(payload.len()).map(|()| (header, payload))
+    }
+
+    fn check(&self, payload_len: usize) -> Result<(), &'static str> {
+        let right = match self.kind {
+            Kind::Eager | Kind::Unexpected => self.len == payload_len as u64 && self.op == 0,
+            Kind::Announce => payload_len.is_multiple_of(crate::RemoteSlice::WIRE_LEN),
+            Kind::Finish => payload_len == 0,
+            Kind::Cancel => payload_len == 0 && self.tag == 0 && self.len == 0,
+            Kind::Credit => payload_len == 0 && self.tag == 0 && self.len == 0 && self.op == 0,
+        };
+        if right { Ok(()) } else { Err("a header that contradicts its message") }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn round_trip() {
+        let returned = Returned { control: 1, messages: 2, bytes: 3 };
+        let header = Header { kind: Kind::Announce, returned, tag: u64::MAX, len: 5, op: 6 };
+        let mut message = header.encode().to_vec();
+        message.extend([9; 48]);
+        let (back, payload) = Header::decode(&message).unwrap();
+        assert_eq!((back, payload.len()), (header, 48));
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_decode_or_are_refused(bytes in proptest::collection::vec(any::<u8>(), 0..100)) {
+            if let Ok((header, payload)) = Header::decode(&bytes) {
+                prop_assert_eq!(&header.encode()[..], &bytes[..HEADER_LEN]);
+                prop_assert_eq!(payload, &bytes[HEADER_LEN..]);
+            }
+        }
+    }
+}

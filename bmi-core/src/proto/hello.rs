@@ -1,0 +1,255 @@
+//! The versioned hello that both sides exchange while connecting, as the private data of `connect`, `accept` and `reject`.
+//!
+//! **Why.** Both sides learn before the first message whether they understand each other, how much each may send, and how long a message may
+//! be; receives are posted before the hello is answered, so the first message finds one.
+//!
+//! **Layout**, little-endian:
+//!
+//! ```text
+//!   hello   "BMIh"  version u16  oldest u16  features u64  required u64  eager u32  messages u16  control u8  0 u8
+//!           bytes u32  pieces u32  message u64  name length u8  name
+//!   refusal "BMIr"  version u16  oldest u16  missing u64  text length u8  text
+//! ```
+//!
+//! A later version may append fields; what follows the known ones is ignored.
+
+use crate::config::Config;
+use crate::error::{Error, ErrorKind};
+use crate::transport::MAX_PRIVATE_DATA;
+
+/// The version of the protocol that this build speaks best.
+pub(crate) const VERSION: u16 = 1;
+/// The oldest version that this build still speaks.
+pub(crate) const OLDEST: u16 = 1;
+
+/// Receives reserved for credit messages (see [`super::credit`]).
+pub(crate) const CONTROL_CREDITS: u8 = 4;
+
+const HELLO: &[u8; 4] = b"BMIh";
+const REFUSAL: &[u8; 4] = b"BMIr";
+const HELLO_LEN: usize = 49;
+const REFUSAL_LEN: usize = 17;
+
+/// Features, one bit each; bit and name.
+const FEATURES: [(u64, &str); 3] = [(1, "rendezvous"), (2, "bulk"), (4, "byte credits")];
+/// What this build has, and what it cannot do without in a peer: all of them, so far.
+const SUPPORTED: u64 = 7;
+const REQUIRED: u64 = 7;
+
+/// What a side says of itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Hello {
+    version: u16,
+    oldest: u16,
+    features: u64,
+    required: u64,
+    /// Longest payload that its receives take, in bytes.
+    pub(crate) eager: u32,
+    /// Receives that it has posted for messages.
+    pub(crate) messages: u16,
+    /// Receives that it has posted for credit messages.
+    pub(crate) control: u8,
+    /// Bytes that may be parked with it.
+    pub(crate) bytes: u32,
+    /// Pieces that it takes in a list.
+    pub(crate) pieces: u32,
+    /// Longest message that it takes, in bytes.
+    pub(crate) message: u64,
+    /// Its name, for logs.
+    pub(crate) name: String,
+}
+
+impl Hello {
+    pub(crate) fn of(config: &Config) -> Hello {
+        Hello {
+            version: VERSION,
+            oldest: OLDEST,
+            features: SUPPORTED,
+            required: REQUIRED,
+            eager: u32::try_from(config.eager_limit).expect("validated"),
+            messages: config.credit_messages,
+            control: CONTROL_CREDITS,
+            bytes: config.credit_bytes,
+            pieces: u32::try_from(config.max_pieces).expect("validated"),
+            message: config.max_message,
+            name: config.name.clone(),
+        }
+    }
+
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut wire = Vec::with_capacity(MAX_PRIVATE_DATA);
+        wire.extend_from_slice(HELLO);
+        wire.extend_from_slice(&self.version.to_le_bytes());
+        wire.extend_from_slice(&self.oldest.to_le_bytes());
+        wire.extend_from_slice(&self.features.to_le_bytes());
+        wire.extend_from_slice(&self.required.to_le_bytes());
+        wire.extend_from_slice(&self.eager.to_le_bytes());
+        wire.extend_from_slice(&self.messages.to_le_bytes());
+        wire.extend_from_slice(&[self.control, 0]);
+        wire.extend_from_slice(&self.bytes.to_le_bytes());
+        wire.extend_from_slice(&self.pieces.to_le_bytes());
+        wire.extend_from_slice(&self.message.to_le_bytes());
+        put_text(&mut wire, &self.name);
+        wire
+    }
+
+    /// Reads a peer's hello and checks that the two sides fit.
+    ///
+    /// # Errors
+    /// `Protocol` for bytes that are no hello, `Incompatible` naming what is missing.
+    pub(crate) fn decode(wire: &[u8]) -> Result<Hello, Error> {
+        let protocol = |what: &str| Error::new(ErrorKind::Protocol, format!("the peer's hello {what}"));
+        if wire.len() < HELLO_LEN || wire[..4] != *HELLO {
+            return Err(protocol("is none: it speaks another protocol"));
+        }
+        let hello = Hello {
+            version: u16_at(wire, 4),
+            oldest: u16_at(wire, 6),
+            features: u64_at(wire, 8),
+            required: u64_at(wire, 16),
+            eager: u32_at(wire, 24),
+            messages: u16_at(wire, 28),
+            control: wire[30],
+            bytes: u32_at(wire, 32),
+            pieces: u32_at(wire, 36),
+            message: u64_at(wire, 40),
+            name: text_at(wire, 48).ok_or_else(|| protocol("has a name that is cut off"))?,
+        };
+        hello.check_fit()?;
+        let sane = hello.eager >= 256
+            && hello.messages >= 4
+            && hello.control >= 2
+            && u64::from(hello.bytes) >= 4 * (u64::from(hello.eager) + 64)
+            && hello.pieces >= 1
+            && hello.message >= 1;
+        if sane { Ok(hello) } else { Err(protocol("offers less than the protocol needs")) }
+    }
+
+    fn check_fit(&self) -> Result<(), Error> {
+        let incompatible = |text: String| Err(Error::new(ErrorKind::Incompatible, text));
+        if self.oldest > VERSION || self.version < OLDEST {
+            return incompatible(format!(
+                "no protocol version in common: the peer speaks {} to {}, this side {OLDEST} to {VERSION}",
+                self.oldest, self.version
+            ));
+        }
+        let (we_miss, it_misses) = (self.required & !SUPPORTED, REQUIRED & !self.features);
+        if we_miss != 0 {
+            return incompatible(format!("this side lacks {}, which the peer requires", names(we_miss)));
+        }
+        if it_misses != 0 {
+            return incompatible(format!("the peer lacks {}, which this side requires", names(it_misses)));
+        }
+        Ok(())
+    }
+}
+
+/// What `reject` tells the peer.
+pub(crate) fn encode_refusal(error: &Error) -> Vec<u8> {
+    let mut wire = Vec::with_capacity(MAX_PRIVATE_DATA);
+    wire.extend_from_slice(REFUSAL);
+    wire.extend_from_slice(&VERSION.to_le_bytes());
+    wire.extend_from_slice(&OLDEST.to_le_bytes());
+    wire.extend_from_slice(&(if error.kind() == ErrorKind::Incompatible { 1u64 } else { 0 }).to_le_bytes());
+    put_text(&mut wire, error.detail());
+    wire
+}
+
+/// The error that a refused side reports.
+pub(crate) fn decode_refusal(wire: &[u8]) -> Error {
+    if wire.len() < REFUSAL_LEN || wire[..4] != *REFUSAL {
+        return Error::new(ErrorKind::Refused, "the peer gave no reason");
+    }
+    let kind = if u64_at(wire, 8) == 0 { ErrorKind::Refused } else { ErrorKind::Incompatible };
+    let text = text_at(wire, 16).unwrap_or_default();
+    Error::new(kind, format!("the peer (protocol {} to {}) says: {text}", u16_at(wire, 6), u16_at(wire, 4)))
+}
+
+/// Names of the features in `bits`, unknown ones by number.
+fn names(bits: u64) -> String {
+    let known = FEATURES.iter().filter(|(bit, _)| bits & bit != 0).map(|(_, name)| format!("\"{name}\""));
+    let rest = bits & !SUPPORTED;
+    let unknown = (rest != 0).then(|| format!("unknown features {rest:#x}"));
+    known.chain(unknown).collect::<Vec<_>>().join(", ")
+}
+
+fn put_text(wire: &mut Vec<u8>, text: &str) {
+    let room = MAX_PRIVATE_DATA - wire.len() - 1;
+    let mut end = text.len().min(room).min(255);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    wire.push(u8::try_from(end).expect("at most 255"));
+    wire.extend_from_slice(&text.as_bytes()[..end]);
+}
+
+/// A text with its length before it; control characters are replaced, it goes to logs.
+fn text_at(wire: &[u8], at: usize) -> Option<String> {
+    let len = usize::from(*wire.get(at)?);
+    let text = String::from_utf8_lossy(wire.get(at + 1..at + 1 + len)?);
+    Some(text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect())
+}
+
+fn u16_at(wire: &[u8], at: usize) -> u16 {
+    u16::from_le_bytes(wire[at..at + 2].try_into().expect("two bytes"))
+}
+
+fn u32_at(wire: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes(wire[at..at + 4].try_into().expect("four bytes"))
+}
+
+fn u64_at(wire: &[u8], at: usize) -> u64 {
+    u64::from_le_bytes(wire[at..at + 8].try_into().expect("eight bytes"))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn round_trip() {
+        let hello = Hello::of(&Config::named("iod 3"));
+        let wire = hello.encode();
+        assert!(wire.len() <= MAX_PRIVATE_DATA);
+        assert_eq!(Hello::decode(&wire).unwrap(), hello);
+    }
+
+    #[test]
+    fn a_mismatch_names_what_is_missing() {
+        let mut other = Hello::of(&Config::default());
+        (other.version, other.oldest) = (9, 8);
+        let error = Hello::decode(&other.encode()).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Incompatible);
+        assert!(error.detail().contains("the peer speaks 8 to 9, this side 1 to 1"), "{error}");
+
+        let mut other = Hello::of(&Config::default());
+        other.features &= !2;
+        assert!(Hello::decode(&other.encode()).unwrap_err().detail().contains("the peer lacks \"bulk\""));
+
+        let mut other = Hello::of(&Config::default());
+        other.required |= 1 << 40;
+        let refusal = decode_refusal(&encode_refusal(&Hello::decode(&other.encode()).unwrap_err()));
+        assert_eq!(refusal.kind(), ErrorKind::Incompatible);
+        assert!(refusal.detail().contains("lacks unknown features 0x10000000000"), "{refusal}");
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_survived(bytes in proptest::collection::vec(any::<u8>(), 0..=MAX_PRIVATE_DATA), magic in any::<bool>()) {
+            let mut bytes = bytes;
+            if magic && bytes.len() >= 4 {
+                bytes[..4].copy_from_slice(HELLO);
+            }
+            let _ = Hello::decode(&bytes);
+            let _ = decode_refusal(&bytes);
+        }
+
+        #[test]
+        fn any_text_fits(name in ".{0,300}") {
+            let error = Error::new(ErrorKind::Incompatible, name);
+            prop_assert!(encode_refusal(&error).len() <= MAX_PRIVATE_DATA);
+        }
+    }
+}
