@@ -8,6 +8,11 @@ use crate::backend::Backend;
 use crate::data::{Guarded, is_sole, memory, pattern};
 use crate::net::{End, Net, Pair, soon};
 
+/// Limits as in [`tight`], and time enough for a slow peer to let go: no connection is cut.
+fn patient() -> Config {
+    Config { fence_grace: std::time::Duration::from_secs(8), ..tight() }
+}
+
 /// The id of an operation that was posted and is under way.
 fn pending(posted: Result<Posted, bmi_core::Error>) -> OpId {
     posted.expect("post").pending().expect("it cannot end at once")
@@ -87,7 +92,7 @@ pub fn send_without_a_credit<K: Backend>(backend: &K) {
 }
 
 /// Connecting, cancelled before anybody answered.
-pub fn connect<K: Backend>(backend: &K) {
+pub fn connecting_is_given_up<K: Backend>(backend: &K) {
     use bmi_core::Transport;
     let net = Net::new(backend);
     net.run(async {
@@ -201,8 +206,9 @@ async fn strike<K: Backend>(net: &Net<'_, K>, pair: &Pair<K>, blow: Blow, size: 
     if let (None, Some(op), true) = (received, recv, blow != Blow::CancelSend) {
         received = Some(end_of(net, &pair.b, op, &format!("{what}: the receive")).await);
     }
-    // The side that was not cancelled ends too if the two had met; else it waits for another partner, and gets one.
-    net.turns(30).await;
+    // The side that was not cancelled ends too if the two had met, and what tells it is ahead of a ping; else it waits for
+    // another partner, and gets one.
+    pair.ping(net, &what).await;
     if sent.is_none()
         && let Posted::Pending(op) = send
     {
@@ -240,7 +246,7 @@ async fn strike<K: Backend>(net: &Net<'_, K>, pair: &Pair<K>, blow: Blow, size: 
 pub fn in_every_state<K: Backend>(backend: &K) {
     let net = Net::new(backend);
     net.run(async {
-        let pair = net.pair(&Config { fence_grace: std::time::Duration::from_secs(5), ..tight() }).await;
+        let pair = net.pair(&patient()).await;
         for size in [100, 60_000] {
             for blow in [Blow::CancelSend, Blow::CancelRecv, Blow::CancelBoth] {
                 for turns in (0..16).chain([24, 25, 40, 41]) {
@@ -255,7 +261,7 @@ pub fn in_every_state<K: Backend>(backend: &K) {
 pub fn futures_are_dropped_at_any_time<K: Backend>(backend: &K) {
     let net = Net::new(backend);
     net.run(async {
-        let pair = net.pair(&tight()).await;
+        let pair = net.pair(&patient()).await;
         for turns in (0..14).chain([20, 30]) {
             let what = format!("dropped after {turns} turns");
             let mut buffers: Vec<_> = (0..6).map(|n| memory(40_000 + n)).collect();
@@ -266,7 +272,13 @@ pub fn futures_are_dropped_at_any_time<K: Backend>(backend: &K) {
                 pair.b.recv(pair.to_a, 1, list(1), Options::default()),
                 pair.a.recv(pair.to_b, 2, list(2), Options::default()),
                 pair.a.pull(pair.to_b, exposure.descriptor(), 0, list(3), Options::default()),
-                pair.a.push(pair.to_b, exposure.descriptor(), 0, list(5).range(0, 30_000).collect::<MemList>(), Options::default()),
+                pair.a.push(
+                    pair.to_b,
+                    exposure.descriptor(),
+                    0,
+                    list(5).range(0, 30_000).collect::<MemList>(),
+                    Options::default(),
+                ),
                 pair.a.send(pair.to_b, 3, pattern(1, 900), Options::default()),
                 pair.a.send_unexpected(pair.to_b, 4, pattern(1, 900), Options::default()),
             );
@@ -278,8 +290,8 @@ pub fn futures_are_dropped_at_any_time<K: Backend>(backend: &K) {
                 pair.a.with(|e| e.holdings().operations == 0).then_some(())
             })
             .await;
-            drop(exposure);
             pair.ping(&net, &what).await;
+            drop(exposure);
             while pair.b.with(|e| e.poll_unexpected()).is_some() {}
             while pair.b.with(|e| e.holdings()).parked > 0 {
                 pair.b.recv(pair.to_a, 3, memory(900), soon(&pair.b)).await.expect("the parked message");

@@ -6,7 +6,7 @@ use futures_util::future::{join, join_all};
 use super::tight;
 use crate::backend::Backend;
 use crate::data::{Guarded, filled, is_sole, memory, pattern};
-use crate::net::{Net, soon};
+use crate::net::{Net, all_end_well, soon};
 use crate::rng::Rng;
 
 /// Every size around the limit between eager and rendezvous, and sizes of several transfer units, arrive whole, whether the receive
@@ -135,10 +135,11 @@ pub fn extreme_tags<K: Backend>(backend: &K) {
                     target.to_vec()[..size].to_vec()
                 }
             }));
-            let sends =
-                join_all(tags.map(|tag| pair.a.send(pair.to_b, tag, pattern(tag, size), soon(&pair.a))).into_iter().rev());
+            let sends = join_all(
+                tags.map(|tag| pair.a.send(pair.to_b, tag, pattern(tag, size), soon(&pair.a))).into_iter().rev(),
+            );
             let (received, sent) = join(receives, sends).await;
-            sent.into_iter().for_each(|sent| drop(sent.expect("send")));
+            assert!(sent.iter().all(Result::is_ok), "{sent:?}");
             for (tag, bytes) in tags.iter().zip(received) {
                 assert!(bytes == pattern(*tag, size), "tag {tag}");
             }
@@ -240,7 +241,8 @@ pub fn many_outstanding<K: Backend>(backend: &K) {
             .collect();
         let (mut sends, mut receives) = (Vec::new(), Vec::new());
         for (n, size) in sizes.iter().enumerate() {
-            for (from, to, peer, back) in [(&pair.a, &pair.b, pair.to_b, pair.to_a), (&pair.b, &pair.a, pair.to_a, pair.to_b)]
+            for (from, to, peer, back) in
+                [(&pair.a, &pair.b, pair.to_b, pair.to_a), (&pair.b, &pair.a, pair.to_a, pair.to_b)]
             {
                 let target = memory(20_000);
                 receives.push((n, to.recv(back, 4, &target, soon(to)), target));
@@ -252,7 +254,7 @@ pub fn many_outstanding<K: Backend>(backend: &K) {
             assert_eq!(got.len, sizes[n] as u64, "message {n}");
             assert!(target.to_vec()[..sizes[n]] == pattern(n as u64, sizes[n]), "message {n}: bytes");
         }
-        join_all(sends).await.into_iter().for_each(|sent| drop(sent.expect("send")));
+        all_end_well(sends).await;
         pair.settled(&net, "after all messages").await;
     });
 }
@@ -295,7 +297,8 @@ pub fn registered_ahead<K: Backend>(backend: &K) {
         pair.settled(&net, "after the transfers").await;
         assert!(!is_sole(&mut source) && !is_sole(&mut target), "the regions hold their memory");
         drop(regions);
-        net.until("memory back after the regions", || (is_sole(&mut source) && is_sole(&mut target)).then_some(())).await;
+        net.until("memory back after the regions", || (is_sole(&mut source) && is_sole(&mut target)).then_some(()))
+            .await;
     });
 }
 

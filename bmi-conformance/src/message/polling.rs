@@ -19,7 +19,7 @@ pub fn one_some_and_all<K: Backend>(backend: &K) {
     let net = Net::new(backend);
     net.run(async {
         let pair = net.pair(&Config::default()).await;
-        let ops = receives(&pair.b, pair.to_a);
+        let ops = receives::<K>(&pair.b, pair.to_a);
         let mut found = Vec::new();
         assert_eq!(pair.b.with(|e| e.poll_some(&ops, &mut found)), 0);
         assert_eq!(pair.b.with(|e| e.poll_op(ops[0])), None);
@@ -98,7 +98,7 @@ pub fn uncollected_completions_stay<K: Backend>(backend: &K) {
 }
 
 /// An idle endpoint has nothing to do and wants to be woken by nobody but its transport.
-pub fn idle_is_idle<K: Backend>(backend: &K) {
+pub fn an_idle_endpoint_is_idle<K: Backend>(backend: &K) {
     let net = Net::new(backend);
     net.run(async {
         let pair = net.pair(&tight()).await;
