@@ -51,3 +51,44 @@ pub trait Backend {
         self.clock().now()
     }
 }
+
+impl<K: Backend> Backend for &K {
+    type Transport = K::Transport;
+    type Clock = K::Clock;
+
+    fn name(&self) -> String {
+        (**self).name()
+    }
+
+    fn expected_capabilities(&self) -> Capabilities {
+        (**self).expected_capabilities()
+    }
+
+    fn transport(&self, node: &str) -> K::Transport {
+        (**self).transport(node)
+    }
+
+    fn listen_addr(&self, node: &str) -> Addr {
+        (**self).listen_addr(node)
+    }
+
+    fn vacant_addr(&self, node: &str) -> Addr {
+        (**self).vacant_addr(node)
+    }
+
+    fn clock(&self) -> K::Clock {
+        (**self).clock()
+    }
+
+    fn pass(&self, until: Option<Time>) {
+        (**self).pass(until);
+    }
+
+    fn patience(&self) -> Duration {
+        (**self).patience()
+    }
+
+    fn property_cases(&self) -> u32 {
+        (**self).property_cases()
+    }
+}

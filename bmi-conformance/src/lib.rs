@@ -103,6 +103,49 @@ macro_rules! conformance_suite {
             transport::waiting {
                 event_fd_as_announced, arrivals_wake, a_sleeper_gets_a_large_message_whole, waker_wakes, idle_is_idle,
             }
+            message::expected {
+                sizes_around_the_eager_limit, lists_of_different_shapes, tags_match_in_order, extreme_tags,
+                short_receives, too_long_for_the_receive, limits_of_messages, many_outstanding, memory_comes_back,
+                registered_ahead, stale_peer_is_an_error,
+            }
+            message::unexpected {
+                arrive_without_a_receive, over_the_limit_is_too_long, expected_and_unexpected_do_not_mix,
+                a_crowd_waits_its_turn, held_messages_hold_their_slots, messages_outlive_their_peer, several_tasks_wait,
+            }
+            message::credits {
+                exhausted_in_messages, exhausted_in_bytes, exhausted_in_both_directions, credits_return_on_their_own,
+                one_peer_cannot_starve_another, a_starved_send_times_out, unmatched_are_parked,
+            }
+            message::deadlines {
+                receive_never_matched, rendezvous_never_matched, connect_to_a_silent_listener, peer_stops_polling,
+                already_passed, late_bytes_touch_nothing, timers_in_order, next_deadline_is_the_earliest,
+            }
+            message::cancel {
+                unmatched_receive, unmatched_rendezvous, send_without_a_credit, connecting_is_given_up, stale_ids_are_harmless,
+                abandoned_operations, in_every_state, futures_are_dropped_at_any_time,
+            }
+            message::polling {
+                one_some_and_all, completion_at_once, uncollected_completions_stay, an_idle_endpoint_is_idle,
+            }
+            message::bulk {
+                pull_between_any_two_lists, push_between_any_two_lists, descriptors_travel, out_of_range_is_refused_here,
+                many_transfers, bulk_beside_messages, exposures_are_held_and_come_back, exposures_outlive_their_peer,
+                forged_descriptors_cut_only_the_forger, descriptors_belong_to_one_peer, revoked_descriptors_are_dead,
+            }
+            message::peers {
+                limits_are_agreed, refused_connect_names_the_address, work_waits_for_the_connection,
+                a_dead_peer_ends_every_operation, a_dead_caller_is_forgotten, disconnect_flushes,
+                disconnect_ends_receives, disconnect_has_a_deadline, reconnecting_works,
+                a_restarted_peer_is_reached_again, two_connections_are_two_peers, three_endpoints_talk_at_once,
+                events_tell_who_came_and_went,
+            }
+            message::hostile {
+                garbage_hello_is_refused, mismatch_names_what_is_missing, garbage_acceptance,
+                bad_messages_cut_their_sender, overdrawn_credits, forged_finish, announced_but_not_exposed,
+                random_messages,
+            }
+            message::property { any_messages, any_bulk }
+            message::rough { everything_ends_and_comes_back }
         }
     };
     (@tests ($make:expr) $($level:ident :: $module:ident { $($test:ident),* $(,)? })*) => {

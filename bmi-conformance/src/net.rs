@@ -15,7 +15,9 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use bmi_core::transport::Event;
-use bmi_core::{Addr, AsyncEndpoint, Config, Endpoint, Holdings, Options, PeerEvent, PeerId, Time, Transport};
+use bmi_core::{
+    Addr, AsyncEndpoint, Config, Endpoint, ErrorKind, Holdings, Operation, Options, PeerEvent, PeerId, Time, Transport,
+};
 
 use crate::backend::Backend;
 
@@ -126,7 +128,14 @@ impl<'b, K: Backend> Net<'b, K> {
     /// A new endpoint on the node `name`.
     pub fn endpoint(&self, name: &str, config: &Config) -> End<K> {
         let config = Config { name: name.to_owned(), ..config.clone() };
-        let endpoint = Endpoint::new(self.backend.transport(name), config, self.backend.now()).expect("endpoint");
+        // Under rough faults an adapter may refuse its first registrations; another one is made then.
+        let made = (0..100).find_map(|_| {
+            match Endpoint::new(self.backend.transport(name), config.clone(), self.backend.now()) {
+                Err(error) if error.kind() == ErrorKind::Exhausted => None,
+                result => Some(result),
+            }
+        });
+        let endpoint = made.expect("an adapter that can register").expect("endpoint");
         let endpoint = AsyncEndpoint::new(endpoint, self.backend.clock());
         self.join(name, Driven::Endpoint(endpoint.clone()));
         endpoint
@@ -356,4 +365,14 @@ impl<K: Backend> Pair<K> {
 /// Options of an operation that is expected to succeed.
 pub fn soon<T: Transport>(endpoint: &AsyncEndpoint<T>) -> Options {
     endpoint.within(SOON)
+}
+
+/// Waits for operations that are expected to succeed.
+///
+/// # Panics
+/// If one does not.
+pub async fn all_end_well<T: Transport>(operations: Vec<Operation<T>>) {
+    for (number, operation) in operations.into_iter().enumerate() {
+        operation.await.unwrap_or_else(|error| panic!("operation {number}: {error}"));
+    }
 }

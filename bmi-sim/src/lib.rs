@@ -3,18 +3,32 @@
 //! The *real* protocol, server and client code runs in a [`World`]; only transport, clock, disk and random numbers are the simulator's. Time is
 //! in whole nanoseconds and moves only when no task is ready. The same seed gives the same run: [`Sim::digest`] says so.
 //!
+//! A protocol of its user, tested without a network:
+//!
 //! ```
-//! use std::time::Duration;
-//! let world = bmi_sim::World::new(1);
+//! use bmi_core::{Config, Memory, Options};
+//! use bmi_sim::World;
+//!
+//! let world = World::new(1);
 //! let (server, client) = (world.node("server"), world.node("client"));
-//! let task = server.spawn({
-//!     let server = server.clone();
-//!     async move { server.sleep(Duration::from_millis(5)).await; server.now() }
+//! let (s, c) = (server.endpoint(Config::default())?, client.endpoint(Config::default())?);
+//! let addr = s.listen(&server.addr(0))?;
+//! server.spawn(async move {
+//!     let request = s.next_unexpected().await;
+//!     let shout = request.bytes().to_ascii_uppercase();
+//!     s.send(request.peer(), request.tag(), Memory::from(shout), Options::default()).await
 //! });
-//! let ended = world.block_on(task)?;
-//! assert_eq!(ended.as_nanos(), 5_000_000);
-//! assert!(client.is_alive());
-//! # Ok::<(), bmi_sim::Killed>(())
+//! let (reply, took) = world.block_on(async {
+//!     let peer = c.connect(&addr, Options::default()).await?;
+//!     let (start, reply) = (client.now(), Memory::zeroed(5)?);
+//!     let answer = c.recv(peer, 7, reply.clone(), Options::default());
+//!     c.send_unexpected(peer, 7, Memory::from(b"hello".to_vec()), Options::default()).await?;
+//!     answer.await?;
+//!     Ok::<_, bmi_core::Error>((reply.to_vec(), client.now() - start))
+//! })?;
+//! assert_eq!(reply, b"HELLO");
+//! assert!(took.as_micros() < 10, "{took:?} of virtual time");
+//! # Ok::<(), bmi_core::Error>(())
 //! ```
 //!
 //! | where | what |

@@ -1,5 +1,6 @@
 //! One seed, one run: the same digest twice; another seed, with jitter, another one. And whatever is posted, cut and killed, in any order, every
 //! request ends exactly once and every region comes back.
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 mod support;
 

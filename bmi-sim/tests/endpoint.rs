@@ -1,4 +1,5 @@
 //! The real protocol inside a world: what a user's test looks like, and what faults do to it.
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 use std::time::Duration;
 

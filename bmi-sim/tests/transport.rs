@@ -1,4 +1,5 @@
 //! The contract of `bmi_core::transport`, rule by rule, between two raw transports.
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 mod support;
 

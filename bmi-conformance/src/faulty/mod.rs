@@ -16,6 +16,7 @@
 
 mod plan;
 
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
 use std::task::Waker;
@@ -231,12 +232,14 @@ impl<T: Transport> Transport for Faulty<T> {
 pub struct FaultyBackend<K> {
     inner: K,
     plan: Plan,
+    /// Adapters made so far: each has a sequence of faults of its own.
+    made: Cell<u64>,
 }
 
 impl<K: Backend> FaultyBackend<K> {
     /// Wraps a backend.
     pub fn new(inner: K, plan: Plan) -> FaultyBackend<K> {
-        FaultyBackend { inner, plan }
+        FaultyBackend { inner, plan, made: Cell::new(0) }
     }
 }
 
@@ -253,7 +256,10 @@ impl<K: Backend> Backend for FaultyBackend<K> {
     }
 
     fn transport(&self, node: &str) -> Faulty<K::Transport> {
-        Faulty::new(self.inner.transport(node), self.plan.clone(), node)
+        let number = self.made.get();
+        self.made.set(number + 1);
+        let plan = Plan { seed: self.plan.seed.wrapping_mul(0x1_0000).wrapping_add(number), ..self.plan.clone() };
+        Faulty::new(self.inner.transport(node), plan, node)
     }
 
     fn listen_addr(&self, node: &str) -> Addr {

@@ -1,5 +1,5 @@
 //! Two raw transports, and what they reported.
-#![allow(dead_code, unreachable_pub, reason = "each test file uses a part of it")]
+#![allow(dead_code, unreachable_pub, clippy::unwrap_used, reason = "a test helper, of which each file uses a part")]
 
 use bmi_core::transport::{
     ConnId, Event, Payload, PostError, Transport, WorkCompletion, WorkId, WorkKind, WorkOptions, WorkStatus,
