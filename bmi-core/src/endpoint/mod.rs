@@ -50,7 +50,7 @@ use crate::bulk::{BulkDescriptor, Exposure};
 use crate::capability::Capabilities;
 use crate::config::Config;
 use crate::error::{Error, ErrorKind};
-use crate::mem::{Access, MemList, Memory, MemoryRegion, RemoteKey};
+use crate::mem::{Access, MemList, Memory, MemoryRegion, RemoteKey, RemoteSlice, Segment};
 use crate::op::{Completion, OpId, OpKind, Options, PeerId, Posted, Tag};
 use crate::proto::header::{HEADER_LEN, Kind};
 use crate::proto::table::Table;
@@ -102,7 +102,9 @@ pub struct Endpoint<T: Transport> {
     counters: Counters,
     // Scratch, kept for its room.
     events: Vec<Event>,
-    segments: Vec<crate::mem::Segment>,
+    segments: Vec<Segment>,
+    release_notes: Vec<report::Release>,
+    revoke_notes: Vec<(PeerId, RemoteKey)>,
 }
 
 impl<T: Transport> Endpoint<T> {
@@ -148,6 +150,8 @@ impl<T: Transport> Endpoint<T> {
             counters: Counters::default(),
             events: Vec::new(),
             segments: Vec::new(),
+            release_notes: Vec::new(),
+            revoke_notes: Vec::new(),
         })
     }
 
@@ -549,5 +553,5 @@ impl<T: Transport> Endpoint<T> {
 
 /// Pieces of a rendezvous that find room in the head of a work request.
 fn pieces_in_head(capabilities: &Capabilities) -> usize {
-    capabilities.max_head.saturating_sub(HEADER_LEN) / crate::RemoteSlice::WIRE_LEN
+    capabilities.max_head.saturating_sub(HEADER_LEN) / RemoteSlice::WIRE_LEN
 }

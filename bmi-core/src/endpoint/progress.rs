@@ -30,18 +30,21 @@ impl<T: Transport> Endpoint<T> {
         if self.released.is_empty() && self.revoked.is_empty() {
             return false;
         }
-        let (mut released, mut revoked) = (Vec::new(), Vec::new());
-        self.released.drain(&mut released);
-        self.revoked.drain(&mut revoked);
-        for release in released {
+        let mut notes = std::mem::take(&mut self.release_notes);
+        self.released.drain(&mut notes);
+        for release in notes.drain(..) {
             self.on_release(release);
         }
-        for (peer, key) in revoked {
+        self.release_notes = notes;
+        let mut notes = std::mem::take(&mut self.revoke_notes);
+        self.revoked.drain(&mut notes);
+        for (peer, key) in notes.drain(..) {
             if let Some(record) = self.peers.get_mut(peer.0) {
                 record.exposures -= 1;
                 self.transport.revoke(record.conn, key);
             }
         }
+        self.revoke_notes = notes;
         true
     }
 
