@@ -11,7 +11,7 @@
 //!
 //! Generic over the transport; nothing here knows which backend it runs over but [`cli`] and [`embedded`].
 
-//pub mod cli;
+pub mod cli;
 pub mod config;
 pub mod embedded;
 pub mod iod;

@@ -9,7 +9,7 @@
 
 #[cfg(feature = "sim")]
 mod sim;
-//mod tcp;
+mod tcp;
 
 use fs_proto::limits::DEFAULT_STRIP;
 
@@ -19,8 +19,8 @@ use crate::service::Limits;
 
 #[cfg(feature = "sim")]
 pub use sim::SimCluster;
-//pub use tcp::{EmbeddedCluster, ServerThread};
-//pub(crate) use tcp::{Role, Server};
+pub use tcp::{EmbeddedCluster, ServerThread};
+pub(crate) use tcp::{Role, Server};
 
 /// What an embedded cluster looks like. `ClusterOptions::default()` has four I/O servers.
 #[derive(Clone, Debug)]

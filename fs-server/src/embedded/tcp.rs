@@ -22,7 +22,10 @@ use crate::store::{FileStore, MetaStore};
 const START: Duration = Duration::from_secs(30);
 
 /// The system's time, in nanoseconds since 1970.
-#[expect(clippy::disallowed_methods, reason = "attributes show the time of day; servers on a real machine take it from there")]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "attributes show the time of day; servers on a real machine take it from there"
+)]
 pub(crate) fn wall_clock() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64)
 }
