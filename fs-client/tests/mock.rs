@@ -1,5 +1,6 @@
 //! The client against servers that misbehave on request, in the simulator.
 
+#[expect(unreachable_pub, reason = "shared by several test programs")]
 mod support;
 
 use std::time::Duration;
@@ -82,7 +83,8 @@ fn a_manager_that_comes_back_within_the_time_limit_is_waited_for() {
         let client = cluster.client().await;
         cluster.faults.cut_after_change.set(1);
         let (manager, sim) = (cluster.manager.clone(), cluster.world.sim());
-        let change = client.mkdir(&path("/d"));
+        let dir = path("/d");
+        let change = client.mkdir(&dir);
         let back = async {
             while cluster.state.borrow().executed.is_empty() {
                 sim.sleep(Duration::from_micros(10)).await;

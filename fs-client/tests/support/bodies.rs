@@ -142,8 +142,7 @@ pub async fn sparse_and_truncate<T: Transport + 'static>(client: &Client<T>) {
     assert_eq!(read(&file, 0, 100).await, [&[0; 10], pattern(5, 2).as_slice()].concat());
     assert_eq!(code(file.set_len(u64::MAX)).await, ErrorCode::TooLarge);
     assert_eq!(code(file.write_at(u64::MAX - 3, pattern(10, 1))).await, ErrorCode::TooLarge);
-    let unequal = file.write_list(&[Region::new(0, 5)], pattern(6, 1));
-    assert_eq!(code(unequal).await, ErrorCode::Invalid);
+    assert_eq!(code(file.write_list(&[Region::new(0, 5)], pattern(6, 1))).await, ErrorCode::Invalid);
 }
 
 /// One step of a list access: file regions, and where memory is cut.
