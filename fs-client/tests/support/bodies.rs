@@ -109,7 +109,11 @@ pub async fn striping<T: Transport + 'static>(client: &Client<T>, most_servers: 
             let file = client.create(&name, striped(strip, servers)).await.unwrap();
             for (offset, len) in [(0u64, 1usize), (1, 3000), (4000, 200), (3001, 300_000), (299_999, 40_000)] {
                 file.write_at(offset, pattern(len, offset)).await.unwrap();
-                assert_eq!(read(&file, offset, len).await, pattern(len, offset), "{servers} servers, strips of {strip}");
+                assert_eq!(
+                    read(&file, offset, len).await,
+                    pattern(len, offset),
+                    "{servers} servers, strips of {strip}"
+                );
             }
             assert_eq!(file.size().await.unwrap(), 339_999);
             assert_eq!(read(&file, 339_990, 100).await.len(), 9, "a read ends with the file");
@@ -200,7 +204,11 @@ pub async fn list_io<T: Transport + 'static>(file: &fs_client::File<T>, steps: &
 
 /// Steps that no random choice should have to find: empty lists, empty regions, many small pieces, more than one message holds.
 pub fn hard_steps() -> Vec<Step> {
-    let combs = |write| Step { write, regions: (0..700).map(|n| (n * 100, 37)).collect(), cuts: (0..900).map(|n| n * 29).collect() };
+    let combs = |write| Step {
+        write,
+        regions: (0..700).map(|n| (n * 100, 37)).collect(),
+        cuts: (0..900).map(|n| n * 29).collect(),
+    };
     vec![
         Step { write: true, regions: vec![], cuts: vec![] },
         Step { write: true, regions: vec![(10, 0), (5000, 1), (4, 0)], cuts: vec![0, 0, 1] },

@@ -56,8 +56,7 @@ impl MockCluster {
         let world = World::new(seed);
         let (manager, client_node) = (world.node("manager"), world.node("client"));
         let iods: Vec<_> = (0..iods).map(|number| world.node(&format!("iod{number}"))).collect();
-        let cluster =
-            MockCluster { world, manager, iods, client_node, state: Rc::default(), faults: Rc::default() };
+        let cluster = MockCluster { world, manager, iods, client_node, state: Rc::default(), faults: Rc::default() };
         cluster.start(&cluster.manager, None);
         for (number, iod) in cluster.iods.iter().enumerate() {
             cluster.start(iod, Some(number as u32));
@@ -160,7 +159,13 @@ impl Server {
         result.map(Some)
     }
 
-    async fn iod(&self, peer: PeerId, body: IodRequest, data: &[u8], inline: &mut Vec<u8>) -> Result<ReplyBody, FsError> {
+    async fn iod(
+        &self,
+        peer: PeerId,
+        body: IodRequest,
+        data: &[u8],
+        inline: &mut Vec<u8>,
+    ) -> Result<ReplyBody, FsError> {
         let iod = self.iod.unwrap();
         let edit = |datafile: DatafileHandle, edit: &mut dyn FnMut(&mut Vec<u8>)| {
             let mut state = self.state.borrow_mut();
@@ -289,7 +294,8 @@ impl State {
                     Err(_) => {}
                 }
                 let servers = if servers == 0 { iods.len() as u32 } else { servers };
-                let distribution = Distribution::simple_stripe(if strip_size == 0 { 65536 } else { strip_size }, servers)?;
+                let distribution =
+                    Distribution::simple_stripe(if strip_size == 0 { 65536 } else { strip_size }, servers)?;
                 let datafiles = (0..servers).map(|iod| (iod, DatafileHandle(self.new_handle()))).collect();
                 let layout = Layout::new(distribution, datafiles)?;
                 let handle = Handle::File(FileHandle(self.new_handle()));
@@ -329,7 +335,8 @@ impl State {
             ManagerRequest::Rename { from, to } => {
                 self.parent_must_be(&to.path)?;
                 let entry = self.find(&from.path)?;
-                let moved: Vec<_> = self.names.keys().filter(|name| name.starts_with(&format!("{}/", from.path))).cloned().collect();
+                let moved: Vec<_> =
+                    self.names.keys().filter(|name| name.starts_with(&format!("{}/", from.path))).cloned().collect();
                 for name in moved {
                     let entry = self.names.remove(&name).unwrap();
                     self.names.insert(name.replacen(&from.path, &to.path, 1), entry);
