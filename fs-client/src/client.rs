@@ -42,14 +42,7 @@ pub struct ClientOptions {
 impl ClientOptions {
     /// The defaults: 30 s for each request, 4 KiB inline, 16 MiB for each request.
     pub fn new(id: u128) -> ClientOptions {
-        ClientOptions {
-            id,
-            timeout: Duration::from_secs(30),
-            inline: 4096,
-            largest_transfer: 16 << 20,
-            uid: 0,
-            gid: 0,
-        }
+        ClientOptions { id, timeout: Duration::from_secs(30), inline: 4096, largest_transfer: 16 << 20, uid: 0, gid: 0 }
     }
 }
 
@@ -479,7 +472,8 @@ impl<T: Transport + 'static> Client<T> {
             None => {
                 // A server that has joined since.
                 self.refresh().await?;
-                let unknown = || Error::new(ErrorCode::Protocol, "the file lies on a server that the manager does not know");
+                let unknown =
+                    || Error::new(ErrorCode::Protocol, "the file lies on a server that the manager does not know");
                 known(&layout).ok_or_else(unknown)?
             }
         };

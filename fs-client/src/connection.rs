@@ -158,13 +158,15 @@ impl<T: Transport + 'static> Connections<T> {
         let mut pause = FIRST_PAUSE;
         let mut lost = false;
         loop {
-            let error = match self.attempt(server, deadline, ticket.seq, &mut make).await {
+            let mut sent = false;
+            let error = match self.attempt(server, deadline, ticket.seq, &mut make, &mut sent).await {
                 Ok(reply) => return interpret(server, reply),
                 Err(error) => error,
             };
             let gone = error.kind() == ErrorKind::PeerLost || (lost && error.kind() == ErrorKind::Refused);
             let again = match resend {
-                Resend::Never => false,
+                // The connection was found dead before anything went out: this is the first time that the request is sent.
+                Resend::Never => gone && !lost && !sent,
                 Resend::Once => gone && !lost,
                 Resend::UntilDeadline => gone && self.endpoint.now() + pause < deadline,
             };
@@ -187,8 +189,29 @@ impl<T: Transport + 'static> Connections<T> {
         deadline: Time,
         seq: u64,
         make: &mut impl FnMut(PeerId) -> Result<Outgoing, bmi_core::Error>,
+        sent: &mut bool,
     ) -> Result<Vec<u8>, bmi_core::Error> {
         let peer = self.peer(&server.addr, deadline).await?;
+        let result = self.exchange(server, peer, deadline, seq, make, sent).await;
+        if matches!(&result, Err(error) if error.kind() == ErrorKind::PeerLost) {
+            // The adapter may know of the loss before the endpoint does; the next attempt is to have a new connection.
+            let mut peers = self.peers.borrow_mut();
+            if matches!(peers.get(&server.addr), Some(Peer::Connected { peer: current, .. }) if *current == peer) {
+                peers.remove(&server.addr);
+            }
+        }
+        result
+    }
+
+    async fn exchange(
+        &self,
+        server: &ServerName,
+        peer: PeerId,
+        deadline: Time,
+        seq: u64,
+        make: &mut impl FnMut(PeerId) -> Result<Outgoing, bmi_core::Error>,
+        sent: &mut bool,
+    ) -> Result<Vec<u8>, bmi_core::Error> {
         let Outgoing { body, inline, exposure } = make(peer)?;
         let left = deadline.since(self.endpoint.now()).as_millis().max(1);
         let request = Request {
@@ -201,6 +224,7 @@ impl<T: Transport + 'static> Connections<T> {
         let buffer = self.buffer(peer)?;
         let options = Options::by(deadline);
         let reply = self.endpoint.recv(peer, seq, &buffer, options);
+        *sent = true;
         let mut awaited = Awaited { connections: self, addr: &server.addr, peer, here: false };
         self.endpoint.send_unexpected(peer, seq, message, options).await?;
         let len = reply.await?.len;

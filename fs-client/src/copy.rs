@@ -419,7 +419,8 @@ impl<T: Transport + 'static> Copier<T> {
         match special.first() {
             None => Ok(copied),
             Some(first) => {
-                let text = format!("{}: neither a file nor a directory ({} such left out)", first.display(), special.len());
+                let text =
+                    format!("{}: neither a file nor a directory ({} such left out)", first.display(), special.len());
                 Err(Error::new(ErrorCode::Invalid, text))
             }
         }

@@ -59,7 +59,15 @@ impl Failure {
 
     /// A failure of this side.
     pub fn here(code: ErrorCode, detail: impl Into<String>) -> Failure {
-        Failure { server: None, ranges: Vec::new(), code, detail: detail.into(), source: None, physical: Vec::new(), local: None }
+        Failure {
+            server: None,
+            ranges: Vec::new(),
+            code,
+            detail: detail.into(),
+            source: None,
+            physical: Vec::new(),
+            local: None,
+        }
     }
 
     /// A failure of `server`.

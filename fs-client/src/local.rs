@@ -106,7 +106,10 @@ pub fn write_stream(fd: impl AsFd, from: &MemSlice) -> io::Result<()> {
 
 fn complete(written: usize, of: &MemSlice) -> io::Result<()> {
     if written < of.len() {
-        return Err(io::Error::new(io::ErrorKind::WriteZero, format!("only {written} of {} bytes were taken", of.len())));
+        return Err(io::Error::new(
+            io::ErrorKind::WriteZero,
+            format!("only {written} of {} bytes were taken", of.len()),
+        ));
     }
     Ok(())
 }

@@ -133,7 +133,13 @@ pub struct Plan {
 impl Plan {
     /// Pairs `memory` with `regions` of a file laid out as `layout`. Both must be equally long, and no region may reach beyond
     /// [`fs_proto::limits::MAX_OFFSET`] (the caller has checked).
-    pub fn new(direction: Direction, distribution: Distribution, limits: PlanLimits, regions: &[Region], memory: &MemList) -> Plan {
+    pub fn new(
+        direction: Direction,
+        distribution: Distribution,
+        limits: PlanLimits,
+        regions: &[Region],
+        memory: &MemList,
+    ) -> Plan {
         let mut builders: Vec<Builder> = Vec::new();
         builders.resize_with(distribution.servers(), Builder::default);
         let mut pieces = memory.pieces().iter().filter(|piece| !piece.is_empty());

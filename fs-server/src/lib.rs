@@ -11,9 +11,9 @@
 //!
 //! Generic over the transport; nothing here knows which backend it runs over but [`cli`] and [`embedded`].
 
-//CLI
+pub mod cli;
 pub mod config;
-//EMB
+pub mod embedded;
 pub mod iod;
 pub mod manager;
 pub mod service;

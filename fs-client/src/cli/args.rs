@@ -155,7 +155,9 @@ pub(crate) enum Command {
     },
 
     /// Rename, or move into a directory
-    #[command(after_help = "Examples:\n  pvfs mv /data/a /data/b     replaces a file /data/b\n  pvfs mv /data/a /old        into the directory /old")]
+    #[command(
+        after_help = "Examples:\n  pvfs mv /data/a /data/b     replaces a file /data/b\n  pvfs mv /data/a /old        into the directory /old"
+    )]
     Mv {
         /// What to rename
         from: FsPath,
@@ -167,7 +169,9 @@ pub(crate) enum Command {
     Statfs,
 
     /// Draw which server holds which ranges of a file
-    #[command(after_help = "Examples:\n  pvfs viewdist /data/a.bin\n  pvfs viewdist --strip-size 64K --servers 4 --size 1M   of a file that is not there yet")]
+    #[command(
+        after_help = "Examples:\n  pvfs viewdist /data/a.bin\n  pvfs viewdist --strip-size 64K --servers 4 --size 1M   of a file that is not there yet"
+    )]
     Viewdist {
         /// The file
         #[arg(required_unless_present = "size", conflicts_with = "size")]

@@ -107,8 +107,11 @@ fn run(cli: Cli) -> Result<usize, Stop> {
     };
     let busy = cli.global.busy;
     let work = command(endpoint.clone(), manager, options, cli, &mut output);
-    let result =
-        if busy { driver::busy::block_on(&[endpoint], work) } else { driver::event::block_on(endpoint, work).map_err(Stop::failed)? };
+    let result = if busy {
+        driver::busy::block_on(&[endpoint], work)
+    } else {
+        driver::event::block_on(endpoint, work).map_err(Stop::failed)?
+    };
     result?;
     output.finish()
 }

@@ -156,9 +156,7 @@ fn stat_json(name: &str, stat: &Stat) -> Value {
             "strip_size": distribution.strip_size(),
             "servers": distribution.servers(),
         });
-        let datafile = |datafile: &fs_client::Datafile| {
-            json!({ "server": datafile.server.to_string(), "handle": datafile.handle.to_string(), "size": datafile.size })
-        };
+        let datafile = |datafile: &fs_client::Datafile| json!({ "server": datafile.server.to_string(), "handle": datafile.handle.to_string(), "size": datafile.size });
         value["datafiles"] = stat.datafiles.iter().map(datafile).collect();
     }
     value
@@ -182,7 +180,10 @@ pub(crate) async fn stat<T: Transport + 'static>(
         let unit = if attr.kind == Kind::Dir { "entries" } else { "bytes" };
         output.line(format!("{path}: {} {unit}, {}", attr.size, stat.handle));
         let mode = show_mode(attr.kind, attr.mode);
-        output.line(format!("  mode {mode} ({:04o}), uid {}, gid {}, {} links", attr.mode, attr.uid, attr.gid, attr.nlink));
+        output.line(format!(
+            "  mode {mode} ({:04o}), uid {}, gid {}, {} links",
+            attr.mode, attr.uid, attr.gid, attr.nlink
+        ));
         output.line(format!("  modified {} UTC, changed {} UTC", show_time(attr.mtime_ns), show_time(attr.ctime_ns)));
         if let Some(distribution) = &stat.distribution {
             let strip = size::show_exact(distribution.strip_size());

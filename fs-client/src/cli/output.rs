@@ -112,7 +112,8 @@ pub(crate) fn one_line(text: &str) -> String {
 
 /// `rwxr-x---`, with `d` in front for a directory.
 pub(crate) fn show_mode(kind: fs_client::Kind, mode: u32) -> String {
-    let letters = "rwxrwxrwx".chars().enumerate().map(|(bit, letter)| if mode & (0o400 >> bit) != 0 { letter } else { '-' });
+    let letters =
+        "rwxrwxrwx".chars().enumerate().map(|(bit, letter)| if mode & (0o400 >> bit) != 0 { letter } else { '-' });
     let first = if kind == fs_client::Kind::Dir { 'd' } else { '-' };
     std::iter::once(first).chain(letters).collect()
 }

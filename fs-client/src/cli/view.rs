@@ -79,9 +79,7 @@ fn draw(name: &str, file_size: u64, distribution: &Distribution, servers: &[Serv
     if stripes > rows {
         output.line(format!("{:>14}  and {} stripes more", "…", stripes - rows));
     }
-    let ranges = |strip: fs_proto::Strip| {
-        json!({ "offset": strip.logical, "len": strip.len, "server": strip.at.server, "physical": strip.at.physical })
-    };
+    let ranges = |strip: fs_proto::Strip| json!({ "offset": strip.logical, "len": strip.len, "server": strip.at.server, "physical": strip.at.physical });
     let strips: Vec<Value> = distribution.strips(Region::new(0, file_size)).take(MOST_STRIPS).map(ranges).collect();
     let named: Vec<Value> =
         servers.iter().map(|server| json!({ "server": server.name, "bytes": server.bytes })).collect();

@@ -63,10 +63,10 @@ struct Datafile {
 
 /// Datafiles in memory. A clone is the same store: it outlives the server that uses it, as a disk does.
 #[derive(Clone)]
-pub struct MemStore<M = Free>(Rc<Inner<M>>);
+pub struct MemStore(Rc<Inner>);
 
-struct Inner<M> {
-    medium: M,
+struct Inner {
+    medium: Box<dyn Medium>,
     capacity: u64,
     used: Cell<u64>,
     datafiles: RefCell<BTreeMap<DatafileHandle, Datafile>>,
@@ -78,13 +78,11 @@ impl MemStore {
     pub fn new(capacity: u64) -> MemStore {
         MemStore::on(Free, capacity)
     }
-}
 
-impl<M: Medium> MemStore<M> {
     /// A store of `capacity` bytes on `medium`.
-    pub fn on(medium: M, capacity: u64) -> MemStore<M> {
+    pub fn on(medium: impl Medium + 'static, capacity: u64) -> MemStore {
         MemStore(Rc::new(Inner {
-            medium,
+            medium: Box::new(medium),
             capacity,
             used: Cell::new(0),
             datafiles: RefCell::default(),
@@ -148,7 +146,7 @@ impl<M: Medium> MemStore<M> {
 }
 
 #[async_trait(?Send)]
-impl<M: Medium> DataStore for MemStore<M> {
+impl DataStore for MemStore {
     async fn write(&self, datafile: DatafileHandle, regions: &[Region], from: &MemList) -> Result<(), FsError> {
         let all = |error: FsError| error.with_ranges(regions.iter().copied());
         self.0.medium.write(from.len() as u64).await.map_err(all)?;
