@@ -1,1 +1,319 @@
-//! (to be written)
+//! The TCP backend of [`bmi_core`]: an RDMA adapter in software.
+//!
+//! **Why.** It runs everywhere, and it is the baseline that RDMA is measured against; so it must not lose what TCP can give. Small messages
+//! are coalesced into few system calls without delaying a lone one; bulk goes from the user's memory to the socket and from the
+//! socket into its target, with no copy in between.
+//!
+//! | where | what |
+//! |---|---|
+//! | `config` | [`TcpConfig`], limits, capabilities |
+//! | `connect` | listening, dialing, handshake, the end of a connection |
+//! | `queue_pair` | what is posted: requests, reads, replies, receives |
+//! | `frame` | the wire format |
+//! | `wire` | outgoing bytes in order: staged, headers, user memory |
+//! | `receive` | from the socket to frames and their targets |
+//! | `progress` | the poll loop |
+//! | `memory` | registrations, exposures, keys |
+//! | `resolve` | host names |
+//! | `slots` | tables of connections and deadlines |
+//! | `vectored` | the two system calls of the data path |
+//! | `error` | why connections end |
+//!
+//! **Invariants**
+//! 1. What the contract says, C1 to C14 of [`bmi_core::transport`].
+//! 2. One owner drives a transport; only wakers and dropped regions reach it from other threads, through a mailbox each.
+//!
+//! **Limits** Host names are looked up when connecting, not when listening. The class of a work request is ignored: one connection is one
+//! ordered stream. A send or write completes when the kernel has its bytes, so a refusal by the peer usually finds it completed
+//! already and shows as the connection's end; reads are told individually.
+
+mod config;
+mod connect;
+mod error;
+mod frame;
+mod memory;
+mod progress;
+mod queue_pair;
+mod receive;
+mod resolve;
+mod slots;
+mod vectored;
+mod wire;
+
+use std::collections::VecDeque;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::sync::Arc;
+use std::task::{Wake, Waker};
+
+use bmi_core::transport::{
+    Armed, ConnId, Event, Payload, PostError, ServiceClass, Transport, WorkId, WorkOptions, WriteTarget,
+};
+use bmi_core::{Access, Addr, Capabilities, Error, Memory, MemoryRegion, RemoteKey, RemoteSlice, Segment, Time};
+use mio::Token;
+use slab::Slab;
+
+pub use config::TcpConfig;
+
+use connect::{Connection, Lingering, Listener, Phase};
+use error::Fault;
+use memory::{Exposures, Regions};
+use queue_pair::QueuePair;
+use resolve::Resolver;
+use slots::{Deadlines, Slots};
+use vectored::{MAX_PIECES, Piece};
+
+/// A token is an index and, in its lowest bits, which table it is of.
+const TOKEN_BITS: u32 = 2;
+const TOKEN_MASK: usize = 3;
+const TOKEN_CONNECTION: usize = 0;
+const TOKEN_LISTENER: usize = 1;
+const TOKEN_LINGERING: usize = 2;
+const TOKEN_WAKER: usize = 3;
+
+/// Readiness that one look reports.
+const EPOLL_EVENTS: usize = 256;
+
+/// An RDMA adapter in software, over TCP.
+///
+/// ```
+/// use bmi_core::{Addr, Transport};
+/// use bmi_tcp::{TcpConfig, TcpTransport};
+///
+/// let mut transport = TcpTransport::new(TcpConfig::default())?;
+/// let addr = transport.listen(&Addr::tcp("127.0.0.1", 0))?;
+/// assert_ne!(addr.port(), 0);
+/// # Ok::<(), bmi_core::Error>(())
+/// ```
+pub struct TcpTransport {
+    config: TcpConfig,
+    capabilities: Capabilities,
+    poll: mio::Poll,
+    epoll_events: mio::Events,
+    waker: Waker,
+    slots: Slots,
+    listeners: Vec<Listener>,
+    lingering: Slab<Lingering>,
+    resolver: Resolver,
+    regions: Regions,
+    exposures: Exposures,
+    deadlines: Deadlines,
+    /// Events that arose outside of `poll`, or at once in great number.
+    pending: VecDeque<Event>,
+    ready: VecDeque<u32>,
+    dirty: VecDeque<u32>,
+    hot: Vec<u32>,
+    pieces: Vec<Piece>,
+    /// Half-open sockets.
+    half_open: usize,
+    /// Connections whose output waits for room in the kernel.
+    blocked: usize,
+    /// Polls since epoll was asked.
+    unasked: u32,
+    /// Somebody may have slept on the event fd since.
+    slept: bool,
+    /// The time of the latest poll.
+    now: Time,
+}
+
+struct WakePoll(Arc<mio::Waker>);
+
+impl Wake for WakePoll {
+    fn wake(self: Arc<WakePoll>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<WakePoll>) {
+        if let Err(error) = self.0.wake() {
+            tracing::error!(%error, "cannot wake the transport");
+        }
+    }
+}
+
+impl TcpTransport {
+    /// An adapter with no connections.
+    ///
+    /// # Errors
+    /// `Io` or `Exhausted` if the system has no descriptor for it.
+    pub fn new(config: TcpConfig) -> Result<TcpTransport, Error> {
+        let poll = mio::Poll::new().map_err(|error| Error::from(error).during("create a TCP transport"))?;
+        let waker = mio::Waker::new(poll.registry(), Token(TOKEN_WAKER))
+            .map_err(|error| Error::from(error).during("create a TCP transport"))?;
+        let waker = Arc::new(waker);
+        Ok(TcpTransport {
+            capabilities: config.capabilities(),
+            poll,
+            epoll_events: mio::Events::with_capacity(EPOLL_EVENTS),
+            resolver: Resolver::new(waker.clone()),
+            waker: Waker::from(Arc::new(WakePoll(waker))),
+            slots: Slots::default(),
+            listeners: Vec::new(),
+            lingering: Slab::new(),
+            regions: Regions::new(config.max_regions),
+            exposures: Exposures::new(config.max_exposures),
+            deadlines: Deadlines::default(),
+            pending: VecDeque::with_capacity(64),
+            ready: VecDeque::with_capacity(64),
+            dirty: VecDeque::with_capacity(64),
+            hot: Vec::with_capacity(8),
+            pieces: Vec::with_capacity(MAX_PIECES + 2),
+            half_open: 0,
+            blocked: 0,
+            unasked: 0,
+            slept: true,
+            now: Time::ZERO,
+            config,
+        })
+    }
+
+    /// The queues of a connection on which `allowed` work may be posted.
+    fn queues(&mut self, conn: ConnId, allowed: fn(&Phase) -> bool) -> Result<&mut QueuePair, PostError> {
+        self.slots
+            .find_mut(conn)
+            .filter(|connection| allowed(&connection.phase))
+            .and_then(|connection| connection.queues.as_deref_mut())
+            .ok_or(PostError::NotConnected)
+    }
+
+    fn check_owner(&self, segments: &[Segment]) -> Result<(), PostError> {
+        let own = self.regions.own(segments);
+        if own { Ok(()) } else { Err(PostError::Invalid("a segment belongs to another transport")) }
+    }
+}
+
+fn takes_work(phase: &Phase) -> bool {
+    matches!(phase, Phase::Established)
+}
+
+fn takes_receives(phase: &Phase) -> bool {
+    !matches!(phase, Phase::HalfOpen { .. } | Phase::Ending(_))
+}
+
+impl Transport for TcpTransport {
+    fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
+    }
+
+    fn listen(&mut self, addr: &Addr) -> Result<Addr, Error> {
+        self.start_listening(addr)
+    }
+
+    fn connect(&mut self, addr: &Addr, private: &[u8], deadline: Time) -> Result<ConnId, Error> {
+        self.start_connecting(addr, private, deadline)
+    }
+
+    fn accept(&mut self, conn: ConnId, private: &[u8]) -> Result<(), Error> {
+        self.accept_request(conn, private)
+    }
+
+    fn reject(&mut self, conn: ConnId, private: &[u8]) {
+        self.reject_request(conn, private);
+    }
+
+    fn disconnect(&mut self, conn: ConnId, deadline: Time) {
+        self.close(conn, deadline);
+    }
+
+    fn register(&mut self, memory: &Memory) -> Result<MemoryRegion, Error> {
+        self.regions.register(memory)
+    }
+
+    fn expose(&mut self, conn: ConnId, segment: &Segment, access: Access) -> Result<RemoteSlice, Error> {
+        if self.queues(conn, takes_receives).is_err() {
+            return Err(Error::new(bmi_core::ErrorKind::PeerLost, "the connection has ended").during("expose"));
+        }
+        if self.check_owner(std::slice::from_ref(segment)).is_err() {
+            return Err(Error::new(bmi_core::ErrorKind::Invalid, "a segment of another transport").during("expose"));
+        }
+        self.exposures.add(conn, segment, access)
+    }
+
+    fn revoke(&mut self, conn: ConnId, key: RemoteKey) {
+        if !self.exposures.remove(conn, key.0) {
+            return;
+        }
+        let under_way = self.slots.find_mut(conn).is_some_and(|connection: &mut Connection| {
+            let replies = connection.queues.as_ref().is_some_and(|queues| queues.replies_with(key.0));
+            replies || connection.inbound.writes_with(key.0)
+        });
+        if under_way {
+            self.end(conn.slot, conn, Fault::Revoked);
+        }
+    }
+
+    fn post_recv(&mut self, conn: ConnId, work: WorkId, segments: &[Segment]) -> Result<(), PostError> {
+        self.check_owner(segments)?;
+        self.queues(conn, takes_receives)?.post_recv(work, segments)
+    }
+
+    fn post_send(
+        &mut self,
+        conn: ConnId,
+        work: WorkId,
+        head: &[u8],
+        payload: Payload<'_>,
+        options: WorkOptions,
+    ) -> Result<(), PostError> {
+        if let Payload::Gather(segments) = payload {
+            self.check_owner(segments)?;
+        }
+        self.queues(conn, takes_work)?.post_send(work, head, payload, options)?;
+        self.mark_dirty(conn.slot);
+        Ok(())
+    }
+
+    fn post_write(
+        &mut self,
+        conn: ConnId,
+        work: WorkId,
+        head: &[u8],
+        segments: &[Segment],
+        target: WriteTarget,
+        options: WorkOptions,
+    ) -> Result<(), PostError> {
+        self.check_owner(segments)?;
+        self.queues(conn, takes_work)?.post_write(work, head, segments, target, options)?;
+        self.mark_dirty(conn.slot);
+        Ok(())
+    }
+
+    fn post_read(
+        &mut self,
+        conn: ConnId,
+        work: WorkId,
+        segments: &[Segment],
+        remote: RemoteSlice,
+        _class: ServiceClass,
+    ) -> Result<(), PostError> {
+        self.check_owner(segments)?;
+        self.queues(conn, takes_work)?.post_read(work, segments, remote)?;
+        self.mark_dirty(conn.slot);
+        Ok(())
+    }
+
+    fn poll(&mut self, now: Time, events: &mut Vec<Event>) -> bool {
+        self.make_progress(now, events)
+    }
+
+    fn next_deadline(&self) -> Option<Time> {
+        self.deadlines.earliest()
+    }
+
+    fn arm(&mut self, _waker: &Waker) -> Armed {
+        self.prepare_to_sleep()
+    }
+
+    fn event_fd(&self) -> Option<BorrowedFd<'_>> {
+        // SAFETY: the descriptor is the poll's, which lives as long as the borrow of `self`.
+        Some(unsafe { BorrowedFd::borrow_raw(self.poll.as_raw_fd()) })
+    }
+
+    fn waker(&self) -> Waker {
+        self.waker.clone()
+    }
+}
+
+// The transport may move between threads; one at a time drives it.
+const _: fn() = || {
+    fn is_send<T: Send>() {}
+    is_send::<TcpTransport>();
+};

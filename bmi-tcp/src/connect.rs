@@ -1,0 +1,627 @@
+//! How connections come to be and what phase each is in: listening, dialing, the handshake.
+//!
+//! **Protocol** of a connection's phases; `!` marks the end.
+//!
+//! ```text
+//!   connect() -> Dialing --socket connected--> Greeting --accept--> Established --disconnect()--> Ending --> !
+//!                   |                              '--reject--> !        |  '--violation----------> Ending --> !
+//!                   '--refused, deadline--> !                            '--peer closed, socket failed--> !
+//!
+//!   listener  -> HalfOpen --preamble--> Requested --accept()--> Established
+//!                   |                       '--reject(), peer gone--> !
+//!                   '--garbage, other version, handshake_timeout--> !   (nobody above ever hears of it)
+//! ```
+//!
+//! **Invariants**
+//! 1. A half-open socket owns a buffer of one preamble, nothing more; there are at most `max_half_open` of them.
+//! 2. Queues exist from `connect` on, or from the moment when the whole right preamble is there.
+//!
+//! **Tests** `tests/connection.rs`, `tests/hostile.rs`.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd};
+
+use bmi_core::transport::{ConnId, Event, MAX_PRIVATE_DATA};
+use bmi_core::{Addr, Error, ErrorKind, Scheme, Time};
+use mio::net::{TcpListener, TcpStream};
+use mio::{Interest, Token};
+use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
+
+use crate::TcpTransport;
+use crate::config::TcpConfig;
+use crate::error::{Fault, Violation};
+use crate::frame::{Frame, Greeting, PREAMBLE, Preamble, Refusal};
+use crate::queue_pair::QueuePair;
+use crate::receive::Inbound;
+use crate::resolve;
+use crate::vectored::{self, Piece};
+
+/// Connections that the system keeps for a listener until they are accepted.
+const BACKLOG: i32 = 1024;
+/// Sockets accepted by one poll, so that a flood of them does not stop everything else.
+const ACCEPT_BATCH: usize = 64;
+/// When the system has no descriptors left, how long until the next try.
+const ACCEPT_RETRY: std::time::Duration = std::time::Duration::from_millis(100);
+
+/// Where a connection stands (see the module).
+pub(crate) enum Phase {
+    Dialing { candidates: Vec<SocketAddr>, private: Box<[u8]>, deadline: Time },
+    Greeting { deadline: Time },
+    HalfOpen { deadline: Time },
+    Requested,
+    Established,
+    Ending(Ending),
+}
+
+/// How a connection is being ended.
+pub(crate) struct Ending {
+    pub(crate) reason: Error,
+    pub(crate) deadline: Time,
+    /// Requests that wait are still sent, and the peer's end is waited for. Else only the last frame goes out.
+    pub(crate) graceful: bool,
+    /// CLOSE or ERROR, until it is on the wire.
+    pub(crate) last: Option<Frame>,
+    /// Everything is handed over and the peer knows that no more comes.
+    pub(crate) shut: bool,
+}
+
+/// A connection.
+pub(crate) struct Connection {
+    pub(crate) id: ConnId,
+    pub(crate) peer: Addr,
+    pub(crate) phase: Phase,
+    pub(crate) stream: Option<TcpStream>,
+    pub(crate) queues: Option<Box<QueuePair>>,
+    pub(crate) inbound: Inbound,
+    /// It stands in the transport's list of sockets to read.
+    pub(crate) in_ready: bool,
+    /// It stands in the transport's list of connections with something to send.
+    pub(crate) in_dirty: bool,
+    /// The kernel takes no more until it says so.
+    pub(crate) blocked: bool,
+    /// The socket reported its end.
+    pub(crate) hangup: bool,
+    /// It stands in the transport's list of sockets that are read without asking.
+    pub(crate) in_hot: bool,
+    /// Reads in a row that found nothing.
+    pub(crate) misses: u32,
+}
+
+impl Connection {
+    fn new(id: ConnId, peer: Addr, phase: Phase) -> Connection {
+        Connection {
+            id,
+            peer,
+            phase,
+            stream: None,
+            queues: None,
+            inbound: Inbound::new(PREAMBLE + MAX_PRIVATE_DATA),
+            in_ready: false,
+            in_dirty: false,
+            blocked: false,
+            hangup: false,
+            in_hot: false,
+            misses: 0,
+        }
+    }
+
+    /// Its time limit, if it has one.
+    pub(crate) fn deadline(&self) -> Option<Time> {
+        match &self.phase {
+            Phase::Dialing { deadline, .. } | Phase::Greeting { deadline } | Phase::HalfOpen { deadline } => {
+                Some(*deadline)
+            }
+            Phase::Ending(ending) => Some(ending.deadline),
+            Phase::Requested | Phase::Established => None,
+        }
+    }
+}
+
+/// A listening socket.
+pub(crate) struct Listener {
+    socket: TcpListener,
+    pub(crate) ready: bool,
+    pub(crate) retry_at: Option<Time>,
+}
+
+/// A socket whose connection has ended and whose last bytes the peer shall still get.
+pub(crate) struct Lingering {
+    stream: TcpStream,
+    pub(crate) deadline: Time,
+}
+
+impl Lingering {
+    /// Reads on, dropping; whether it is over.
+    pub(crate) fn drain(&mut self) -> bool {
+        let mut drop_box = [0u8; 16 << 10];
+        for _ in 0..64 {
+            let pieces = [Piece::new(drop_box.as_mut_ptr(), drop_box.len())];
+            // SAFETY: the array is this function's own.
+            match unsafe { vectored::receive(self.stream.as_fd(), &pieces) } {
+                Ok(0) => return true,
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return error.kind() != io::ErrorKind::WouldBlock,
+            }
+        }
+        true // it goes on sending to a dead connection: no more patience
+    }
+}
+
+fn tune(socket: &Socket, config: &TcpConfig) -> io::Result<()> {
+    if let Some(bytes) = config.send_buffer {
+        socket.set_send_buffer_size(bytes)?;
+    }
+    if let Some(bytes) = config.recv_buffer {
+        socket.set_recv_buffer_size(bytes)?;
+    }
+    Ok(())
+}
+
+fn tune_stream(socket: BorrowedFd<'_>, config: &TcpConfig) -> io::Result<()> {
+    let socket = SockRef::from(&socket);
+    socket.set_tcp_nodelay(true)?;
+    if !config.peer_timeout.is_zero() {
+        socket.set_tcp_user_timeout(Some(config.peer_timeout))?;
+        let interval = (config.peer_timeout / 4).max(std::time::Duration::from_secs(1));
+        socket.set_tcp_keepalive(&TcpKeepalive::new().with_time(interval).with_interval(interval).with_retries(3))?;
+    }
+    Ok(())
+}
+
+fn dial(to: SocketAddr, config: &TcpConfig) -> io::Result<TcpStream> {
+    let socket = Socket::new(Domain::for_address(to), Type::STREAM.nonblocking(), Some(Protocol::TCP))?;
+    tune(&socket, config)?;
+    tune_stream(socket.as_fd(), config)?;
+    match socket.connect(&to.into()) {
+        Err(error) if error.raw_os_error() != Some(libc::EINPROGRESS) => Err(error),
+        _ => Ok(TcpStream::from_std(socket.into())),
+    }
+}
+
+fn check_scheme(addr: &Addr) -> Result<(), Error> {
+    if addr.scheme() != Scheme::Tcp {
+        return Err(Error::new(ErrorKind::Invalid, format!("{addr} is no address of the TCP backend")));
+    }
+    Ok(())
+}
+
+pub(crate) fn check_private(private: &[u8]) -> Result<(), Error> {
+    if private.len() > MAX_PRIVATE_DATA {
+        let why = format!("{} bytes of private data, at most {MAX_PRIVATE_DATA} travel", private.len());
+        return Err(Error::new(ErrorKind::Invalid, why));
+    }
+    Ok(())
+}
+
+/// Sends what fits at once, for sockets that have nothing else to send, and says that nothing follows.
+fn say_last(stream: &TcpStream, bytes: &[u8]) {
+    // SAFETY: borrowed for the call.
+    let sent = unsafe { vectored::send(stream.as_fd(), &[Piece::of(bytes)]) };
+    let shut = stream.shutdown(std::net::Shutdown::Write);
+    if let Err(error) = sent.and(shut) {
+        tracing::debug!(%error, "the peer could not be told why its connection ends");
+    }
+}
+
+impl TcpTransport {
+    pub(crate) fn start_listening(&mut self, addr: &Addr) -> Result<Addr, Error> {
+        check_scheme(addr)?;
+        let candidates = resolve::literal(addr).ok_or_else(|| {
+            Error::new(
+                ErrorKind::Invalid,
+                format!("{addr}: listen at an IP address or localhost, names are not looked up"),
+            )
+        })?;
+        let listen = |at: SocketAddr| -> io::Result<(TcpListener, u16)> {
+            let socket = Socket::new(Domain::for_address(at), Type::STREAM.nonblocking(), Some(Protocol::TCP))?;
+            socket.set_reuse_address(true)?;
+            tune(&socket, &self.config)?;
+            socket.bind(&at.into())?;
+            socket.listen(BACKLOG)?;
+            let listener = TcpListener::from_std(socket.into());
+            let port = listener.local_addr()?.port();
+            Ok((listener, port))
+        };
+        let failed = |error: io::Error| {
+            let kind = match error.kind() {
+                io::ErrorKind::AddrNotAvailable | io::ErrorKind::PermissionDenied => ErrorKind::Invalid,
+                _ if matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE)) => ErrorKind::Exhausted,
+                _ => Error::from(io::Error::from(error.kind())).kind(),
+            };
+            Error::new(kind, format!("cannot listen at {addr}")).caused_by(error).during("listen")
+        };
+        let (mut socket, port) = listen(candidates[0]).map_err(failed)?;
+        let token = Token(self.listeners.len() << super::TOKEN_BITS | super::TOKEN_LISTENER);
+        self.poll.registry().register(&mut socket, token, Interest::READABLE).map_err(failed)?;
+        self.listeners.push(Listener { socket, ready: true, retry_at: None });
+        Ok(addr.with_port(port))
+    }
+
+    pub(crate) fn start_connecting(&mut self, addr: &Addr, private: &[u8], deadline: Time) -> Result<ConnId, Error> {
+        check_scheme(addr)?;
+        check_private(private)?;
+        let phase = Phase::Dialing { candidates: Vec::new(), private: private.into(), deadline };
+        let id = self.insert(addr.clone(), phase)?;
+        if let Some(connection) = self.slots.find_mut(id) {
+            connection.queues = Some(Box::new(QueuePair::new(id, &self.config)));
+        }
+        match resolve::literal(addr) {
+            Some(candidates) => self.try_candidates(id, candidates, Fault::NoAddress),
+            None => {
+                if let Err(error) = self.resolver.ask(id, addr) {
+                    self.slots.remove(id.slot);
+                    return Err(error.during("connect").with_peer(addr));
+                }
+            }
+        }
+        Ok(id)
+    }
+
+    /// Takes a slot for a new connection.
+    fn insert(&mut self, peer: Addr, phase: Phase) -> Result<ConnId, Error> {
+        if self.slots.live() >= self.config.max_connections {
+            let why = format!("{} connections, the limit of TcpConfig::max_connections", self.slots.live());
+            return Err(Error::new(ErrorKind::Exhausted, why));
+        }
+        let id = self.slots.insert(|id| Connection::new(id, peer, phase));
+        let deadline = self.slots.find_mut(id).and_then(|connection| connection.deadline());
+        self.deadlines.add(deadline);
+        Ok(id)
+    }
+
+    /// A look-up ended.
+    pub(crate) fn handle_answer(&mut self, answer: resolve::Answer) {
+        match answer.result {
+            Ok(candidates) => self.try_candidates(answer.conn, candidates, Fault::NoAddress),
+            Err(error) => self.end(answer.conn.slot, answer.conn, Fault::Unresolved(error)),
+        }
+    }
+
+    /// Dials the first of `candidates` that can be dialed; `fault` is the reason if there is none.
+    fn try_candidates(&mut self, id: ConnId, mut candidates: Vec<SocketAddr>, mut fault: Fault) {
+        while !candidates.is_empty() {
+            let to = candidates.remove(0);
+            let dialed = dial(to, &self.config).and_then(|mut stream| {
+                let token = Token((id.slot as usize) << super::TOKEN_BITS | super::TOKEN_CONNECTION);
+                self.poll.registry().register(&mut stream, token, Interest::READABLE | Interest::WRITABLE)?;
+                Ok(stream)
+            });
+            let Some(connection) = self.slots.find_mut(id) else { return };
+            match dialed {
+                Ok(stream) => {
+                    connection.stream = Some(stream);
+                    if let Phase::Dialing { candidates: rest, .. } = &mut connection.phase {
+                        *rest = candidates;
+                    }
+                    return;
+                }
+                Err(error) => fault = Fault::Unreachable(error),
+            }
+        }
+        self.end(id.slot, id, fault);
+    }
+
+    /// The socket of a dialing connection reported something: connected, or failed.
+    pub(crate) fn handle_dialed(&mut self, slot: u32) {
+        let Some(connection) = self.slots.at_mut(slot) else { return };
+        let id = connection.id;
+        let (Phase::Dialing { candidates, private, deadline }, Some(stream)) =
+            (&mut connection.phase, &connection.stream)
+        else {
+            return;
+        };
+        let failed = match (stream.take_error(), stream.peer_addr()) {
+            (Ok(None), Ok(_)) => None,
+            (Ok(None), Err(error)) if error.kind() == io::ErrorKind::NotConnected => return, // not yet
+            (Ok(Some(error)), _) | (Err(error), _) | (Ok(None), Err(error)) => Some(error),
+        };
+        if let Some(error) = failed {
+            let candidates = std::mem::take(candidates);
+            connection.stream = None;
+            return self.try_candidates(id, candidates, Fault::Unreachable(error));
+        }
+        let (private, deadline) = (std::mem::take(private), *deadline);
+        connection.phase = Phase::Greeting { deadline };
+        connection.greet(Greeting::Connect, &private);
+        self.mark_dirty(slot);
+        // The event that said "connected" may have said "readable" too, and is not repeated.
+        self.mark_ready(slot);
+    }
+
+    /// Accepts what waits at the listeners.
+    pub(crate) fn accept_sockets(&mut self) -> bool {
+        let mut any = false;
+        for index in 0..self.listeners.len() {
+            for _ in 0..ACCEPT_BATCH {
+                if !self.listeners[index].ready {
+                    break;
+                }
+                match self.listeners[index].socket.accept() {
+                    Ok((stream, from)) => {
+                        any = true;
+                        self.handle_socket(stream, from);
+                    }
+                    Err(error) => self.handle_accept_error(index, &error),
+                }
+            }
+        }
+        any
+    }
+
+    fn handle_accept_error(&mut self, index: usize, error: &io::Error) {
+        let listener = &mut self.listeners[index];
+        match error.kind() {
+            io::ErrorKind::WouldBlock => listener.ready = false,
+            io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted => {}
+            _ => {
+                tracing::warn!(%error, "cannot accept connections; trying again in {ACCEPT_RETRY:?}");
+                listener.ready = false;
+                listener.retry_at = Some(self.now + ACCEPT_RETRY);
+                self.deadlines.add(listener.retry_at);
+            }
+        }
+    }
+
+    fn handle_socket(&mut self, mut stream: TcpStream, from: SocketAddr) {
+        if self.half_open >= self.config.max_half_open {
+            tracing::warn!(%from, limit = self.config.max_half_open, "closed: too many sockets without a preamble");
+            return;
+        }
+        let peer = Addr::tcp(from.ip().to_string(), from.port());
+        let deadline = self.now + self.config.handshake_timeout;
+        let id = match self.insert(peer, Phase::HalfOpen { deadline }) {
+            Ok(id) => id,
+            Err(error) => return tracing::warn!(%from, %error, "closed"),
+        };
+        let token = Token((id.slot as usize) << super::TOKEN_BITS | super::TOKEN_CONNECTION);
+        let ready = tune_stream(stream.as_fd(), &self.config)
+            .and_then(|()| self.poll.registry().register(&mut stream, token, Interest::READABLE | Interest::WRITABLE));
+        if let Err(error) = ready {
+            self.slots.remove(id.slot);
+            return tracing::warn!(%from, %error, "closed: the socket cannot be used");
+        }
+        self.half_open += 1;
+        if let Some(connection) = self.slots.find_mut(id) {
+            connection.stream = Some(stream);
+        }
+        self.mark_ready(id.slot);
+    }
+
+    /// Bytes came before the handshake was over.
+    pub(crate) fn receive_greeting(&mut self, slot: u32, events: &mut Vec<Event>) -> bool {
+        let Some(connection) = self.slots.at_mut(slot) else { return false };
+        let id = connection.id;
+        let (Some(stream), inbound) = (&connection.stream, &mut connection.inbound) else { return false };
+        let filled = inbound.fill(stream.as_fd());
+        let early = matches!(connection.phase, Phase::Requested);
+        let greeted = match filled {
+            Ok(0) if inbound.buffered().len() < PREAMBLE + MAX_PRIVATE_DATA => Err(Fault::Eof),
+            Ok(n) if early && n > 0 => Err(Violation::Early.into()),
+            Ok(_) => inbound.take_greeting().map_err(Fault::from),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return false,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(None),
+            Err(error) => Err(Fault::Socket(error)),
+        };
+        match (greeted, &connection.phase) {
+            // More bytes are needed; whether there are some is not known before the socket says that there are none.
+            (Ok(None), _) => self.mark_ready(slot),
+            (Ok(Some((Greeting::Connect, private))), Phase::HalfOpen { .. }) if inbound.buffered().is_empty() => {
+                connection.phase = Phase::Requested;
+                connection.queues = Some(Box::new(QueuePair::new(id, &self.config)));
+                let from = connection.peer.clone();
+                self.half_open -= 1;
+                self.deadlines.refresh();
+                events.push(Event::ConnectRequest { conn: id, from, private });
+                self.mark_ready(slot);
+            }
+            (Ok(Some((Greeting::Accept, private))), Phase::Greeting { .. }) => {
+                connection.inbound.grow(self.config.read_ahead.max(4 << 10));
+                connection.phase = Phase::Established;
+                self.deadlines.refresh();
+                events.push(Event::Established { conn: id, private });
+                self.mark_ready(slot);
+            }
+            (Ok(Some((Greeting::Reject, private))), Phase::Greeting { .. }) => {
+                if let Some(mut connection) = self.remove(slot) {
+                    if let Some(queues) = &mut connection.queues {
+                        queues.flush_all(None, |event| events.push(event));
+                    }
+                    events.push(Event::Rejected { conn: id, private });
+                }
+            }
+            (Ok(Some(_)), _) => self.end(slot, id, Violation::Greeting.into()),
+            (Err(fault), _) => self.end(slot, id, fault),
+        }
+        true
+    }
+
+    pub(crate) fn accept_request(&mut self, conn: ConnId, private: &[u8]) -> Result<(), Error> {
+        check_private(private)?;
+        let read_ahead = self.config.read_ahead.max(4 << 10);
+        let requested = |connection: &&mut Connection| matches!(connection.phase, Phase::Requested);
+        let Some(connection) = self.slots.find_mut(conn).filter(requested) else {
+            return Err(Error::new(ErrorKind::PeerLost, "the connection request is no longer there").during("accept"));
+        };
+        connection.inbound.grow(read_ahead);
+        connection.phase = Phase::Established;
+        connection.greet(Greeting::Accept, private);
+        self.mark_dirty(conn.slot);
+        self.mark_ready(conn.slot);
+        self.pending.push_back(Event::Established { conn, private: Box::default() });
+        Ok(())
+    }
+
+    pub(crate) fn reject_request(&mut self, conn: ConnId, private: &[u8]) {
+        let requested = |connection: &&mut Connection| matches!(connection.phase, Phase::Requested);
+        if check_private(private).is_err() || self.slots.find_mut(conn).filter(requested).is_none() {
+            return;
+        }
+        let Some(mut connection) = self.remove(conn.slot) else { return };
+        if let Some(queues) = &mut connection.queues {
+            queues.flush_all(None, |event| self.pending.push_back(event));
+        }
+        if let Some(stream) = connection.stream.take() {
+            let mut bytes = Preamble::encode(Greeting::Reject, private.len()).to_vec();
+            bytes.extend_from_slice(private);
+            say_last(&stream, &bytes);
+            self.linger(stream);
+        }
+    }
+
+    /// Keeps a socket that was shut until the peer has seen the end of it.
+    fn linger(&mut self, mut stream: TcpStream) {
+        let entry = self.lingering.vacant_entry();
+        let token = Token(entry.key() << super::TOKEN_BITS | super::TOKEN_LINGERING);
+        let registered = self.poll.registry().reregister(&mut stream, token, Interest::READABLE);
+        let deadline = self.now + self.config.linger;
+        if registered.is_ok() {
+            entry.insert(Lingering { stream, deadline });
+            self.deadlines.add(Some(deadline));
+        }
+    }
+
+    // ---- the end ----------------------------------------------------------------------------------------------------------
+
+    /// Takes a connection out of the tables.
+    fn remove(&mut self, slot: u32) -> Option<Connection> {
+        let connection = self.slots.remove(slot)?;
+        self.half_open -= usize::from(matches!(connection.phase, Phase::HalfOpen { .. }));
+        self.blocked -= usize::from(connection.blocked);
+        self.hot.retain(|hot| *hot != slot);
+        self.exposures.remove_all(connection.id);
+        self.deadlines.refresh();
+        Some(connection)
+    }
+
+    /// Ends a connection at once: what is outstanding is flushed, then the end is reported.
+    pub(crate) fn end(&mut self, slot: u32, id: ConnId, fault: Fault) {
+        if self.slots.find_mut(id).is_none() {
+            return;
+        }
+        let Some(mut connection) = self.remove(slot) else { return };
+        let peer = &connection.peer;
+        if let Fault::Violation(_) = fault {
+            tracing::warn!(%peer, %fault, "connection closed");
+        } else {
+            tracing::debug!(%peer, %fault, "connection ended");
+        }
+        let culprit = if let Fault::Refused(refusal) = fault { Some(refusal) } else { None };
+        if let Phase::HalfOpen { .. } = connection.phase {
+            // Nobody above knows of it. A peer of another version shall learn ours.
+            if let (Fault::Violation(Violation::Version { .. }), Some(stream)) = (&fault, connection.stream.take()) {
+                say_last(&stream, &Preamble::encode(Greeting::Reject, 0));
+                self.linger(stream);
+            }
+            return;
+        }
+        let ending = std::mem::replace(&mut connection.phase, Phase::Requested);
+        let (reason, shut) = match ending {
+            Phase::Ending(ending) => (ending.reason, ending.shut && !ending.graceful),
+            _ => (fault.into_error(peer), false),
+        };
+        self.report_end(&mut connection, culprit, reason);
+        if let (true, Some(stream)) = (shut, connection.stream.take()) {
+            self.linger(stream);
+        }
+    }
+
+    fn report_end(&mut self, connection: &mut Connection, culprit: Option<Refusal>, reason: Error) {
+        let pending = &mut self.pending;
+        if let Some(queues) = &mut connection.queues {
+            queues.flush_all(culprit, |event| pending.push_back(event));
+        }
+        pending.push_back(Event::Disconnected { conn: connection.id, reason });
+    }
+
+    /// Ends an established connection in order: what was posted goes out, then CLOSE, then the peer's end is waited for.
+    pub(crate) fn close(&mut self, conn: ConnId, deadline: Time) {
+        let now = self.now;
+        let Some(connection) = self.slots.find_mut(conn) else { return };
+        let reason = Fault::Cancelled;
+        match &mut connection.phase {
+            Phase::HalfOpen { .. } => return,
+            Phase::Established if deadline > now => {
+                let reason = reason.into_error(&connection.peer);
+                let last = Some(Frame::Close);
+                connection.phase = Phase::Ending(Ending { reason, deadline, graceful: true, last, shut: false });
+                if let Some(queues) = &mut connection.queues {
+                    queues.flush_waiting(None, |event| self.pending.push_back(event));
+                }
+                self.mark_dirty(conn.slot);
+                self.mark_ready(conn.slot);
+            }
+            Phase::Ending(ending) if deadline > now => ending.deadline = ending.deadline.min(deadline),
+            _ => return self.end(conn.slot, conn, reason),
+        }
+        self.deadlines.add(Some(deadline));
+    }
+
+    /// Cuts a peer off that broke the rules, and tells it why.
+    pub(crate) fn cut(&mut self, slot: u32, violation: Violation) {
+        let deadline = self.now + self.config.linger;
+        let Some(connection) = self.slots.at_mut(slot) else { return };
+        let id = connection.id;
+        if !matches!(connection.phase, Phase::Established) {
+            return self.end(slot, id, violation.into());
+        }
+        tracing::warn!(peer = %connection.peer, %violation, "connection cut");
+        let reason = Fault::from(violation).into_error(&connection.peer);
+        let last = Some(Frame::Error(violation.refusal()));
+        connection.phase = Phase::Ending(Ending { reason, deadline, graceful: false, last, shut: false });
+        self.deadlines.add(Some(deadline));
+        self.mark_dirty(slot);
+        self.mark_ready(slot);
+    }
+
+    /// Ends what has reached its deadline.
+    pub(crate) fn expire(&mut self, now: Time) {
+        if !self.deadlines.due(now) {
+            return;
+        }
+        for slot in 0..self.slots.len() {
+            let Some(connection) = self.slots.at_mut(slot) else { continue };
+            if connection.deadline().is_none_or(|deadline| deadline > now) {
+                continue;
+            }
+            let id = connection.id;
+            if let Phase::HalfOpen { .. } = connection.phase {
+                tracing::warn!(peer = %connection.peer, "closed: no whole preamble within the handshake timeout");
+            }
+            self.end(slot, id, Fault::ConnectTimeout);
+        }
+        self.lingering.retain(|_, lingering| lingering.deadline > now);
+        for listener in &mut self.listeners {
+            if listener.retry_at.is_some_and(|at| at <= now) {
+                (listener.retry_at, listener.ready) = (None, true);
+            }
+        }
+        self.deadlines.refresh();
+    }
+}
+
+impl Connection {
+    /// Stages a preamble.
+    fn greet(&mut self, greeting: Greeting, private: &[u8]) {
+        if let Some(queues) = &mut self.queues {
+            queues.wire.stage(&Preamble::encode(greeting, private.len()));
+            queues.wire.stage(private);
+            queues.wire.commit_staged(PREAMBLE + private.len());
+        }
+    }
+}
+
+/// A preamble's meaning and its private data.
+type Greeted = (Greeting, Box<[u8]>);
+
+impl Inbound {
+    /// Takes a whole preamble with its private data from the buffer, once it is there.
+    fn take_greeting(&mut self) -> Result<Option<Greeted>, Violation> {
+        let Some(Preamble { greeting, private_len, .. }) = Preamble::decode(self.buffered())? else { return Ok(None) };
+        let len = PREAMBLE + private_len;
+        let Some(private) = self.buffered().get(PREAMBLE..len).map(Box::from) else { return Ok(None) };
+        self.consume(len);
+        Ok(Some((greeting, private)))
+    }
+}

@@ -1,0 +1,130 @@
+//! Why a connection ended, in this backend's words, mapped once to [`bmi_core::Error`].
+
+use std::io;
+
+use bmi_core::transport::{WorkKind, WorkStatus};
+use bmi_core::{Addr, Error, ErrorKind};
+use thiserror::Error as ThisError;
+
+use crate::frame::{Refusal, VERSION};
+
+/// What a peer did that costs it the connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ThisError)]
+pub(crate) enum Violation {
+    #[error("its first bytes are not those of this protocol")]
+    Magic,
+    #[error("it speaks version {theirs} of the wire format, this side version {VERSION}")]
+    Version { theirs: u16 },
+    #[error("its preamble is malformed")]
+    Greeting,
+    #[error("it sent a malformed frame header")]
+    Header,
+    #[error("it sent a frame that is not allowed at this point")]
+    Order,
+    #[error("it sent bytes before it was accepted")]
+    Early,
+    #[error("it has more reads outstanding than the limit")]
+    TooManyReads,
+    #[error("its {0:?} names memory that it may not reach")]
+    Access(WorkKind, u32),
+    #[error("it sent a message and no receive was posted")]
+    NotReady(WorkKind),
+    #[error("it sent a message that is longer than the receive")]
+    TooLong,
+}
+
+impl Violation {
+    /// What the violator is told.
+    pub(crate) fn refusal(self) -> Refusal {
+        let (status, work, id) = match self {
+            Violation::Access(work, id) => (WorkStatus::RemoteAccess, Some(work), id),
+            Violation::NotReady(work) => (WorkStatus::ReceiverNotReady, Some(work), 0),
+            Violation::TooLong => (WorkStatus::TooLong, Some(WorkKind::Send), 0),
+            _ => (WorkStatus::Failed, None, 0),
+        };
+        Refusal { status, work, id }
+    }
+}
+
+/// Why a connection ends.
+#[derive(Debug, ThisError)]
+pub(crate) enum Fault {
+    #[error("the peer was cut off: {0}")]
+    Violation(#[from] Violation),
+    #[error("the peer cut the connection: {}", describe(.0))]
+    Refused(Refusal),
+    #[error("the peer closed the connection")]
+    Closed,
+    #[error("the peer is gone")]
+    Eof,
+    #[error("the socket failed")]
+    Socket(#[source] io::Error),
+    #[error("nobody answers")]
+    Unreachable(#[source] io::Error),
+    #[error("the name cannot be resolved")]
+    Unresolved(#[source] io::Error),
+    #[error("the name has no address")]
+    NoAddress,
+    #[error("the connection was not there by the deadline")]
+    ConnectTimeout,
+    #[error("memory was revoked while the peer was reaching it")]
+    Revoked,
+    #[error("disconnected by this side")]
+    Cancelled,
+}
+
+fn describe(refusal: &Refusal) -> &'static str {
+    match refusal.status {
+        WorkStatus::RemoteAccess => "remote access refused (key, bounds, rights)",
+        WorkStatus::ReceiverNotReady => "it had no receive posted",
+        WorkStatus::TooLong => "a message was longer than its receive",
+        _ => "it takes this side's bytes for a breach of the protocol",
+    }
+}
+
+impl Fault {
+    /// The public error, with the peer's name.
+    pub(crate) fn into_error(self, peer: &Addr) -> Error {
+        let kind = match &self {
+            Fault::Violation(Violation::Version { .. }) => ErrorKind::Incompatible,
+            Fault::Violation(_) => ErrorKind::Protocol,
+            Fault::Refused(_) | Fault::Closed | Fault::Eof => ErrorKind::PeerLost,
+            Fault::Socket(error) if error.kind() == io::ErrorKind::TimedOut => ErrorKind::PeerLost,
+            Fault::Socket(error) => match Error::from(io::Error::from(error.kind())).kind() {
+                ErrorKind::Refused => ErrorKind::PeerLost,
+                kind => kind,
+            },
+            Fault::Unreachable(error) => match Error::from(io::Error::from(error.kind())).kind() {
+                ErrorKind::PeerLost => ErrorKind::Refused,
+                kind => kind,
+            },
+            Fault::Unresolved(_) | Fault::NoAddress => ErrorKind::Refused,
+            Fault::ConnectTimeout => ErrorKind::TimedOut,
+            Fault::Revoked | Fault::Cancelled => ErrorKind::Cancelled,
+        };
+        let error = Error::new(kind, self.to_string()).with_peer(peer);
+        match self {
+            Fault::Socket(source) | Fault::Unreachable(source) | Fault::Unresolved(source) => error.caused_by(source),
+            _ => error,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn faults_map_to_what_a_caller_can_do() {
+        let peer = Addr::tcp("10.0.0.1", 7);
+        let kind = |fault: Fault| fault.into_error(&peer).kind();
+        assert_eq!(kind(Violation::Header.into()), ErrorKind::Protocol);
+        assert_eq!(kind(Violation::Version { theirs: 2 }.into()), ErrorKind::Incompatible);
+        assert_eq!(kind(Fault::Socket(io::ErrorKind::ConnectionReset.into())), ErrorKind::PeerLost);
+        assert_eq!(kind(Fault::Socket(io::ErrorKind::TimedOut.into())), ErrorKind::PeerLost);
+        assert_eq!(kind(Fault::Unreachable(io::ErrorKind::ConnectionRefused.into())), ErrorKind::Refused);
+        assert_eq!(kind(Fault::Unreachable(io::ErrorKind::TimedOut.into())), ErrorKind::TimedOut);
+        let error = Fault::Violation(Violation::TooLong).into_error(&peer);
+        assert!(error.to_string().contains("10.0.0.1"), "{error}");
+    }
+}

@@ -1,0 +1,349 @@
+//! What stands on the wire: a preamble each way, then frames.
+//!
+//! **Why.** Every field has a fixed width and place, so that a frame can be checked before anything is done for it. Long messages are
+//! cut by a fixed rule (never by the sender's choice), so that answers to the peer's reads pass between the pieces of this side's
+//! own bulk, and the receiver knows the length of every piece beforehand.
+//!
+//! **Protocol.** Little-endian. A preamble (its layout is the same in all versions), then `private` bytes, at most 256:
+//!
+//! ```text
+//!   0        8         10     11     12        14        16
+//!   | magic  | version | kind |  0   | private |    0    |  private data …
+//!                        kind: 1 connect, 2 accept, 3 reject
+//! ```
+//!
+//! After `accept` both sides send frames:
+//!
+//! ```text
+//!   0      1       2     4        8       16      24      32        36   40
+//!   | kind | flags |  0  |  here  | value |  key  | addr  | detail  | 0  |  `here` bytes of payload
+//!                                         '------ WRITE, READ only ------'
+//!
+//!   kind        here                value               key, addr, detail
+//!   1 SEND      piece(len)          len of the message
+//!   2 WRITE     piece(len)          len of the write    target; immediate data if flags = 1
+//!   3 DATA      piece(what is left) 0                   the next piece of the SEND or WRITE before it
+//!   4 READ      0                   len of the read     source; id of the read
+//!   5 REPLY     piece(what is left) id of the read      pieces of a read, in order; reads are answered in order
+//!   6 CLOSE     0                   0                   the sender has sent all that it had
+//!   7 ERROR     0                   code, work, id      the sender cuts the connection, and why
+//!
+//!   piece(n) = min(n, 256 KiB)
+//! ```
+//!
+//! Between the pieces of a SEND or WRITE only READ, REPLY, CLOSE and ERROR may stand.
+//!
+//! **Tests** `every_frame_round_trips`, `any_bytes_decode_or_are_refused`, and `tests/hostile.rs` with raw sockets.
+
+use bmi_core::transport::{MAX_PRIVATE_DATA, WorkKind, WorkStatus};
+
+use crate::error::Violation;
+
+/// Opens every connection, both ways.
+pub(crate) const MAGIC: [u8; 8] = *b"BMI-TCP\n";
+/// Version of the frames. Raised with any change to them.
+pub(crate) const VERSION: u16 = 1;
+/// Bytes of a preamble without its private data.
+pub(crate) const PREAMBLE: usize = 16;
+/// Bytes of a short header.
+pub(crate) const HEADER: usize = 16;
+/// Bytes of the header of WRITE and READ.
+pub(crate) const LONG_HEADER: usize = 40;
+/// Longest payload of a frame, in bytes: some 50 µs of a fast loopback, so nobody waits long behind one.
+pub(crate) const PIECE: u64 = 256 << 10;
+
+/// Payload of the next frame of something that has `left` bytes to go.
+pub(crate) fn piece(left: u64) -> u32 {
+    left.min(PIECE) as u32
+}
+
+/// What a preamble says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Greeting {
+    Connect,
+    Accept,
+    Reject,
+}
+
+/// The first bytes of a direction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Preamble {
+    pub(crate) version: u16,
+    pub(crate) greeting: Greeting,
+    /// Length of the private data behind it, checked against [`MAX_PRIVATE_DATA`].
+    pub(crate) private_len: usize,
+}
+
+impl Preamble {
+    /// Of this version. `private_len` is at most [`MAX_PRIVATE_DATA`].
+    pub(crate) fn encode(greeting: Greeting, private_len: usize) -> [u8; PREAMBLE] {
+        debug_assert!(private_len <= MAX_PRIVATE_DATA);
+        let mut wire = [0; PREAMBLE];
+        wire[..8].copy_from_slice(&MAGIC);
+        wire[8..10].copy_from_slice(&VERSION.to_le_bytes());
+        wire[10] = match greeting {
+            Greeting::Connect => 1,
+            Greeting::Accept => 2,
+            Greeting::Reject => 3,
+        };
+        wire[12..14].copy_from_slice(&(private_len as u16).to_le_bytes());
+        wire
+    }
+
+    /// `None` while `bytes` may still become one. Wrong bytes are refused as soon as they are there.
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Option<Preamble>, Violation> {
+        let known = bytes.len().min(MAGIC.len());
+        if bytes[..known] != MAGIC[..known] {
+            return Err(Violation::Magic);
+        }
+        let Some(wire) = bytes.first_chunk::<PREAMBLE>() else { return Ok(None) };
+        let version = u16::from_le_bytes([wire[8], wire[9]]);
+        if version != VERSION {
+            return Err(Violation::Version { theirs: version });
+        }
+        let greeting = match wire[10] {
+            1 => Greeting::Connect,
+            2 => Greeting::Accept,
+            3 => Greeting::Reject,
+            _ => return Err(Violation::Greeting),
+        };
+        let private_len = usize::from(u16::from_le_bytes([wire[12], wire[13]]));
+        if private_len > MAX_PRIVATE_DATA || wire[11] != 0 || wire[14..] != [0, 0] {
+            return Err(Violation::Greeting);
+        }
+        Ok(Some(Preamble { version, greeting, private_len }))
+    }
+}
+
+/// Why a side cut the connection, as it stands in an ERROR frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Refusal {
+    pub(crate) status: WorkStatus,
+    /// What kind of request was refused, if one was.
+    pub(crate) work: Option<WorkKind>,
+    /// Which read it was; else 0.
+    pub(crate) id: u32,
+}
+
+impl Refusal {
+    fn to_wire(self) -> u64 {
+        let status = match self.status {
+            WorkStatus::RemoteAccess => 1,
+            WorkStatus::ReceiverNotReady => 2,
+            WorkStatus::TooLong => 3,
+            _ => 4,
+        };
+        let work = match self.work {
+            Some(WorkKind::Send) => 1,
+            Some(WorkKind::Write) => 2,
+            Some(WorkKind::Read) => 3,
+            _ => 0,
+        };
+        status | work << 8 | u64::from(self.id) << 32
+    }
+
+    fn from_wire(wire: u64) -> Option<Refusal> {
+        let status = match wire & 0xff {
+            1 => WorkStatus::RemoteAccess,
+            2 => WorkStatus::ReceiverNotReady,
+            3 => WorkStatus::TooLong,
+            4 => WorkStatus::Failed,
+            _ => return None,
+        };
+        let work = match wire >> 8 & 0xff_ffff {
+            0 => None,
+            1 => Some(WorkKind::Send),
+            2 => Some(WorkKind::Write),
+            3 => Some(WorkKind::Read),
+            _ => return None,
+        };
+        Some(Refusal { status, work, id: (wire >> 32) as u32 })
+    }
+}
+
+/// A frame's header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Frame {
+    Send { len: u64 },
+    Write { len: u64, key: u64, addr: u64, immediate: Option<u32> },
+    Data { here: u32 },
+    Read { len: u64, key: u64, addr: u64, id: u32 },
+    Reply { here: u32, id: u32 },
+    Close,
+    Error(Refusal),
+}
+
+const SEND: u8 = 1;
+const WRITE: u8 = 2;
+const DATA: u8 = 3;
+const READ: u8 = 4;
+const REPLY: u8 = 5;
+const CLOSE: u8 = 6;
+const ERROR: u8 = 7;
+
+impl Frame {
+    /// The header's bytes and how many of them count.
+    pub(crate) fn encode(&self) -> ([u8; LONG_HEADER], usize) {
+        let mut wire = [0; LONG_HEADER];
+        let (kind, here, value) = match *self {
+            Frame::Send { len } => (SEND, piece(len), len),
+            Frame::Write { len, .. } => (WRITE, piece(len), len),
+            Frame::Data { here } => (DATA, here, 0),
+            Frame::Read { len, .. } => (READ, 0, len),
+            Frame::Reply { here, id } => (REPLY, here, u64::from(id)),
+            Frame::Close => (CLOSE, 0, 0),
+            Frame::Error(refusal) => (ERROR, 0, refusal.to_wire()),
+        };
+        wire[0] = kind;
+        wire[4..8].copy_from_slice(&here.to_le_bytes());
+        wire[8..16].copy_from_slice(&value.to_le_bytes());
+        let (key, addr, detail) = match *self {
+            Frame::Write { key, addr, immediate, .. } => {
+                wire[1] = u8::from(immediate.is_some());
+                (key, addr, immediate.unwrap_or(0))
+            }
+            Frame::Read { key, addr, id, .. } => (key, addr, id),
+            _ => return (wire, HEADER),
+        };
+        wire[16..24].copy_from_slice(&key.to_le_bytes());
+        wire[24..32].copy_from_slice(&addr.to_le_bytes());
+        wire[32..36].copy_from_slice(&detail.to_le_bytes());
+        (wire, LONG_HEADER)
+    }
+
+    /// The frame at the beginning of `bytes` and the length of its header; `None` while there are too few.
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Option<(Frame, usize)>, Violation> {
+        let Some(short) = bytes.first_chunk::<HEADER>() else { return Ok(None) };
+        let (kind, flags) = (short[0], short[1]);
+        let here = u32::from_le_bytes([short[4], short[5], short[6], short[7]]);
+        let value = u64_at(bytes, 8);
+        if flags != 0 && (kind != WRITE || flags != 1) || short[2..4] != [0, 0] || u64::from(here) > PIECE {
+            return Err(Violation::Header);
+        }
+        let frame = match kind {
+            SEND if here == piece(value) => Frame::Send { len: value },
+            DATA if value == 0 => Frame::Data { here },
+            REPLY => Frame::Reply { here, id: u32::try_from(value).map_err(|_| Violation::Header)? },
+            CLOSE if here == 0 && value == 0 => Frame::Close,
+            ERROR if here == 0 => Frame::Error(Refusal::from_wire(value).ok_or(Violation::Header)?),
+            WRITE | READ => return Frame::decode_long(bytes, kind, flags, here, value),
+            _ => return Err(Violation::Header),
+        };
+        Ok(Some((frame, HEADER)))
+    }
+
+    fn decode_long(
+        bytes: &[u8],
+        kind: u8,
+        flags: u8,
+        here: u32,
+        len: u64,
+    ) -> Result<Option<(Frame, usize)>, Violation> {
+        let Some(long) = bytes.first_chunk::<LONG_HEADER>() else { return Ok(None) };
+        let (key, addr) = (u64_at(long, 16), u64_at(long, 24));
+        let detail = u32::from_le_bytes([long[32], long[33], long[34], long[35]]);
+        if long[36..] != [0; 4] {
+            return Err(Violation::Header);
+        }
+        let frame = match kind {
+            WRITE if here == piece(len) && (flags == 1 || detail == 0) => {
+                Frame::Write { len, key, addr, immediate: (flags == 1).then_some(detail) }
+            }
+            READ if here == 0 => Frame::Read { len, key, addr, id: detail },
+            _ => return Err(Violation::Header),
+        };
+        Ok(Some((frame, LONG_HEADER)))
+    }
+}
+
+fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn refusal() -> impl Strategy<Value = Refusal> {
+        let status = prop_oneof![
+            Just(WorkStatus::RemoteAccess),
+            Just(WorkStatus::ReceiverNotReady),
+            Just(WorkStatus::TooLong),
+            Just(WorkStatus::Failed)
+        ];
+        let work = prop_oneof![
+            Just(None),
+            Just(Some(WorkKind::Send)),
+            Just(Some(WorkKind::Write)),
+            Just(Some(WorkKind::Read))
+        ];
+        (status, work, any::<u32>()).prop_map(|(status, work, id)| Refusal { status, work, id })
+    }
+
+    fn frame() -> impl Strategy<Value = Frame> {
+        let here = 0..=PIECE as u32;
+        prop_oneof![
+            any::<u64>().prop_map(|len| Frame::Send { len }),
+            (any::<u64>(), any::<u64>(), any::<u64>(), any::<Option<u32>>())
+                .prop_map(|(len, key, addr, immediate)| Frame::Write { len, key, addr, immediate }),
+            here.clone().prop_map(|here| Frame::Data { here }),
+            (any::<u64>(), any::<u64>(), any::<u64>(), any::<u32>()).prop_map(|(len, key, addr, id)| Frame::Read {
+                len,
+                key,
+                addr,
+                id
+            }),
+            (here, any::<u32>()).prop_map(|(here, id)| Frame::Reply { here, id }),
+            Just(Frame::Close),
+            refusal().prop_map(Frame::Error),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn every_frame_round_trips(frame in frame(), rest in proptest::collection::vec(any::<u8>(), 0..20)) {
+            let (wire, len) = frame.encode();
+            let mut bytes = wire[..len].to_vec();
+            for cut in 0..len {
+                prop_assert_eq!(Frame::decode(&bytes[..cut]), Ok(None));
+            }
+            bytes.extend(rest);
+            prop_assert_eq!(Frame::decode(&bytes), Ok(Some((frame, len))));
+        }
+
+        #[test]
+        fn any_bytes_decode_or_are_refused(kind in 0u8..10, tail in proptest::collection::vec(prop_oneof![Just(0u8), any::<u8>()], 0..60)) {
+            let bytes: Vec<u8> = std::iter::once(kind).chain(tail).collect();
+            if let Ok(Some((frame, len))) = Frame::decode(&bytes) {
+                let (wire, again) = frame.encode();
+                prop_assert_eq!((again, &wire[..again]), (len, &bytes[..len]), "one encoding for each frame");
+            }
+        }
+
+        #[test]
+        fn any_preamble_decodes_or_is_refused(good in 0usize..17, tail in proptest::collection::vec(any::<u8>(), 0..40)) {
+            let mut bytes = Preamble::encode(Greeting::Connect, 7)[..good.min(16)].to_vec();
+            bytes.extend(tail);
+            if let Ok(Some(preamble)) = Preamble::decode(&bytes) {
+                prop_assert_eq!(&Preamble::encode(preamble.greeting, preamble.private_len)[..], &bytes[..PREAMBLE]);
+            }
+        }
+    }
+
+    #[test]
+    fn a_preamble_is_known_by_its_first_wrong_byte() {
+        assert_eq!(Preamble::decode(b"G"), Err(Violation::Magic));
+        let mut wire = Preamble::encode(Greeting::Connect, 256);
+        assert_eq!(Preamble::decode(&wire[..15]), Ok(None));
+        assert_eq!(
+            Preamble::decode(&wire),
+            Ok(Some(Preamble { version: VERSION, greeting: Greeting::Connect, private_len: 256 }))
+        );
+        wire[13] = 2;
+        assert_eq!(Preamble::decode(&wire), Err(Violation::Greeting));
+        wire[8] = 9;
+        assert_eq!(Preamble::decode(&wire), Err(Violation::Version { theirs: 9 }));
+    }
+}

@@ -1,0 +1,406 @@
+//! The poll loop: what moves when the owner polls.
+//!
+//! **Protocol** of one poll:
+//!
+//! ```text
+//!   events that wait -> deadlines -> send -> look (epoll, or read hot sockets unasked) -> accept -> receive -> send
+//! ```
+//!
+//! **Why hot sockets.** An owner that polls without pause would pay two system calls each time, one to learn that there is nothing. A socket
+//! that gave bytes lately is simply read; epoll is asked only every few polls, or when somebody slept on it, or when output
+//! waits for room.
+//!
+//! **Invariants**
+//! 1. A connection with something to send that the kernel would take stands in `dirty`, one whose socket may have bytes in `ready`. So
+//!    it is safe to sleep when both are empty and epoll reports nothing (C11). Readiness is edge-triggered: a mark is dropped
+//!    only when the kernel said that there is nothing more.
+//! 2. Work per connection and poll is bounded in bytes, frames and events; what is left over stands in the lists.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+use bmi_core::Time;
+use bmi_core::transport::{Armed, ConnId, Event};
+
+use crate::TcpTransport;
+use crate::connect::{Connection, Lingering, Phase};
+use crate::error::Fault;
+use crate::receive::Context;
+use crate::vectored;
+
+/// Events that one poll reports before it returns.
+const BATCH: usize = 256;
+/// Polls between two looks at epoll while hot sockets are read unasked.
+const EPOLL_EVERY: u32 = 32;
+/// Hot sockets at most: the system calls of an idle poll.
+const MAX_HOT: usize = 2;
+/// Unasked reads in a row that find nothing until a socket is no longer hot.
+const MAX_MISSES: u32 = 4096;
+/// Bytes that one connection may send before the others have their turn.
+const SEND_BUDGET: usize = 2 << 20;
+
+impl TcpTransport {
+    pub(crate) fn mark_dirty(&mut self, slot: u32) {
+        if let Some(connection) = self.slots.at_mut(slot)
+            && !connection.in_dirty
+        {
+            connection.in_dirty = true;
+            self.dirty.push_back(slot);
+        }
+    }
+
+    pub(crate) fn mark_ready(&mut self, slot: u32) {
+        if let Some(connection) = self.slots.at_mut(slot)
+            && !connection.in_ready
+        {
+            connection.in_ready = true;
+            self.ready.push_back(slot);
+        }
+    }
+
+    pub(crate) fn make_progress(&mut self, now: Time, events: &mut Vec<Event>) -> bool {
+        self.now = now;
+        let before = events.len();
+        let limit = before + BATCH;
+        self.regions.collect();
+        self.expire(now);
+        self.report_pending(events, limit);
+        if !self.pending.is_empty() {
+            return true;
+        }
+        let mut moved = self.send_dirty(events, limit);
+        self.look();
+        moved |= self.accept_sockets();
+        moved |= self.take_answers();
+        moved |= self.receive_ready(events, limit);
+        moved |= self.send_dirty(events, limit);
+        self.report_pending(events, limit);
+        if self.deadlines.is_stale() {
+            let connections = self.slots.iter().filter_map(Connection::deadline);
+            let lingering = self.lingering.iter().map(|(_, lingering)| lingering.deadline);
+            let listeners = self.listeners.iter().filter_map(|listener| listener.retry_at);
+            self.deadlines.set(connections.chain(lingering).chain(listeners).min());
+        }
+        moved || events.len() > before
+    }
+
+    pub(crate) fn prepare_to_sleep(&mut self) -> Armed {
+        if !self.has_work() {
+            self.ask_epoll();
+        }
+        if self.has_work() {
+            return Armed::Busy;
+        }
+        self.slept = true;
+        Armed::Waiting
+    }
+
+    fn has_work(&self) -> bool {
+        !self.pending.is_empty()
+            || !self.dirty.is_empty()
+            || !self.ready.is_empty()
+            || self.resolver.has_answers()
+            || self.listeners.iter().any(|listener| listener.ready)
+    }
+
+    fn report_pending(&mut self, events: &mut Vec<Event>, limit: usize) {
+        let count = self.pending.len().min(limit.saturating_sub(events.len()));
+        events.extend(self.pending.drain(..count));
+    }
+
+    fn take_answers(&mut self) -> bool {
+        if !self.resolver.has_answers() {
+            return false;
+        }
+        let mut answers = Vec::new();
+        self.resolver.answers(&mut answers);
+        for answer in answers {
+            self.handle_answer(answer);
+        }
+        true
+    }
+
+    // ---- looking ----------------------------------------------------------------------------------------------------------
+
+    /// Learns which sockets may have bytes.
+    fn look(&mut self) {
+        self.unasked += 1;
+        if self.slept || self.hot.is_empty() || self.blocked > 0 || self.unasked >= EPOLL_EVERY {
+            self.ask_epoll();
+        } else {
+            for index in 0..self.hot.len() {
+                self.mark_ready(self.hot[index]);
+            }
+        }
+    }
+
+    fn ask_epoll(&mut self) {
+        (self.slept, self.unasked) = (false, 0);
+        if let Err(error) = self.poll.poll(&mut self.epoll_events, Some(Duration::ZERO)) {
+            if error.kind() != io::ErrorKind::Interrupted {
+                tracing::error!(%error, "cannot ask for readiness");
+            }
+            return;
+        }
+        let epoll_events = std::mem::replace(&mut self.epoll_events, mio::Events::with_capacity(0));
+        for event in &epoll_events {
+            let index = event.token().0 >> super::TOKEN_BITS;
+            match event.token().0 & super::TOKEN_MASK {
+                super::TOKEN_CONNECTION => self.handle_readiness(index as u32, event),
+                super::TOKEN_LISTENER => {
+                    if let Some(listener) = self.listeners.get_mut(index) {
+                        listener.ready = true;
+                    }
+                }
+                super::TOKEN_LINGERING if self.lingering.get_mut(index).is_some_and(Lingering::drain) => {
+                    self.lingering.remove(index);
+                    self.deadlines.refresh();
+                }
+                _ => {} // a lingering socket that is not at its end, or the waker: being here is all it is for
+            }
+        }
+        self.epoll_events = epoll_events;
+    }
+
+    fn handle_readiness(&mut self, slot: u32, event: &mio::event::Event) {
+        let Some(connection) = self.slots.at_mut(slot) else { return };
+        if let Phase::Dialing { .. } = connection.phase {
+            return self.handle_dialed(slot);
+        }
+        connection.hangup |= event.is_read_closed() || event.is_error();
+        if event.is_writable() && connection.blocked {
+            connection.blocked = false;
+            self.blocked -= 1;
+            self.mark_dirty(slot);
+        }
+        if event.is_readable() || event.is_read_closed() || event.is_error() {
+            self.mark_ready(slot);
+        }
+    }
+
+    // ---- receiving --------------------------------------------------------------------------------------------------------
+
+    fn receive_ready(&mut self, events: &mut Vec<Event>, limit: usize) -> bool {
+        let mut moved = false;
+        for _ in 0..self.ready.len() {
+            if events.len() >= limit {
+                break;
+            }
+            let Some(slot) = self.ready.pop_front() else { break };
+            let Some(connection) = self.slots.at_mut(slot) else { continue };
+            connection.in_ready = false;
+            moved |= match connection.phase {
+                Phase::Dialing { .. } => false,
+                Phase::Greeting { .. } | Phase::HalfOpen { .. } | Phase::Requested => {
+                    self.receive_greeting(slot, events)
+                }
+                Phase::Established => self.receive_frames(slot, events, limit),
+                Phase::Ending(_) => self.discard(slot),
+            };
+        }
+        moved
+    }
+
+    fn receive_frames(&mut self, slot: u32, events: &mut Vec<Event>, limit: usize) -> bool {
+        let Some(connection) = self.slots.at_mut(slot) else { return false };
+        let (Some(stream), Some(queues)) = (&connection.stream, &mut connection.queues) else { return false };
+        let (conn, before) = (connection.id, events.len());
+        let mut context = Context {
+            conn,
+            socket: stream.as_fd(),
+            hangup: connection.hangup,
+            queues,
+            exposures: &self.exposures,
+            pieces: &mut self.pieces,
+            events,
+            limit,
+        };
+        match connection.inbound.receive(&mut context) {
+            Ok(received) => {
+                let replies = queues.has_uncommitted();
+                self.note_activity(slot, received.moved);
+                if received.more {
+                    self.mark_ready(slot);
+                }
+                if replies {
+                    self.mark_dirty(slot);
+                }
+                received.moved || events.len() > before
+            }
+            Err(Fault::Violation(violation)) => {
+                self.cut(slot, violation);
+                true
+            }
+            Err(fault) => {
+                self.end(slot, conn, fault);
+                true
+            }
+        }
+    }
+
+    /// Keeps the list of hot sockets.
+    fn note_activity(&mut self, slot: u32, moved: bool) {
+        let Some(connection) = self.slots.at_mut(slot) else { return };
+        if !moved {
+            connection.misses = connection.misses.saturating_add(1);
+            if connection.in_hot && connection.misses > MAX_MISSES {
+                connection.in_hot = false;
+                self.hot.retain(|hot| *hot != slot);
+            }
+            return;
+        }
+        connection.misses = 0;
+        if connection.in_hot {
+            return;
+        }
+        connection.in_hot = true;
+        if self.hot.len() == MAX_HOT {
+            let cold = self.hot.remove(0);
+            if let Some(connection) = self.slots.at_mut(cold) {
+                connection.in_hot = false;
+            }
+        }
+        self.hot.push(slot);
+    }
+
+    /// A connection that is being ended takes no more bytes; it only waits for the peer's end.
+    fn discard(&mut self, slot: u32) -> bool {
+        let Some(connection) = self.slots.at_mut(slot) else { return false };
+        let (id, Some(stream)) = (connection.id, &connection.stream) else { return false };
+        match connection.inbound.discard(stream.as_fd()) {
+            Ok((false, more)) => {
+                if more {
+                    self.mark_ready(slot);
+                }
+                more
+            }
+            Ok((true, _)) => {
+                self.end(slot, id, Fault::Eof);
+                true
+            }
+            Err(error) => {
+                self.end(slot, id, Fault::Socket(error));
+                true
+            }
+        }
+    }
+
+    // ---- sending ----------------------------------------------------------------------------------------------------------
+
+    fn send_dirty(&mut self, events: &mut Vec<Event>, limit: usize) -> bool {
+        let mut moved = false;
+        for _ in 0..self.dirty.len() {
+            if events.len() >= limit {
+                break;
+            }
+            let Some(slot) = self.dirty.pop_front() else { break };
+            let Some(connection) = self.slots.at_mut(slot) else { continue };
+            connection.in_dirty = false;
+            moved |= self.send(slot, events, limit);
+        }
+        moved
+    }
+
+    /// Sends what a connection has, as far as the kernel takes it and the budget goes.
+    fn send(&mut self, slot: u32, events: &mut Vec<Event>, limit: usize) -> bool {
+        let Some(connection) = self.slots.at_mut(slot) else { return false };
+        let id = connection.id;
+        let was_blocked = connection.blocked;
+        let before = events.len();
+        match send_some(connection, &mut self.pieces) {
+            Ok(sent) => {
+                let reported = connection.queues.as_mut().is_none_or(|queues| queues.complete_sent(events, limit));
+                let blocked = connection.blocked;
+                if blocked && !was_blocked {
+                    self.blocked += 1;
+                }
+                if (sent.more && !blocked) || !reported {
+                    self.mark_dirty(slot);
+                } else {
+                    self.finish_ending(slot, id);
+                }
+                sent.moved || events.len() > before
+            }
+            Err(error) => {
+                // What the peer said last may still stand in the socket, and says more than this error.
+                tracing::debug!(%error, "sending failed; reading what is left");
+                if !connection.blocked {
+                    connection.blocked = true;
+                    self.blocked += 1;
+                }
+                connection.hangup = true;
+                self.mark_ready(slot);
+                true
+            }
+        }
+    }
+
+    /// Goes on with a connection that is being ended, once all its bytes are handed over.
+    fn finish_ending(&mut self, slot: u32, id: ConnId) {
+        let Some(connection) = self.slots.at_mut(slot) else { return };
+        let (Phase::Ending(ending), Some(queues)) = (&mut connection.phase, &connection.queues) else { return };
+        let waiting = ending.last.is_some() || queues.wire.backlog() > 0;
+        if waiting || ending.shut {
+            return;
+        }
+        ending.shut = true;
+        let graceful = ending.graceful;
+        let shut = connection.stream.as_ref().map(|stream| stream.shutdown(std::net::Shutdown::Write));
+        if !graceful || !matches!(shut, Some(Ok(()))) {
+            self.end(slot, id, Fault::Cancelled);
+        }
+    }
+}
+
+struct Sent {
+    moved: bool,
+    /// There is more that was not tried.
+    more: bool,
+}
+
+fn send_some(connection: &mut Connection, pieces: &mut Vec<vectored::Piece>) -> io::Result<Sent> {
+    let mut sent = Sent { moved: false, more: false };
+    let (Some(stream), Some(queues)) = (&connection.stream, &mut connection.queues) else { return Ok(sent) };
+    let mut budget = SEND_BUDGET;
+    while !connection.blocked {
+        match &mut connection.phase {
+            Phase::Established => queues.commit(false),
+            Phase::Ending(ending) => {
+                if ending.graceful {
+                    queues.commit(true);
+                }
+                if (!ending.graceful || !queues.has_uncommitted_requests())
+                    && let Some(last) = ending.last.take()
+                {
+                    queues.wire.commit_header(&last);
+                }
+            }
+            Phase::Greeting { .. } => {}
+            Phase::Dialing { .. } | Phase::HalfOpen { .. } | Phase::Requested => return Ok(sent),
+        }
+        if queues.wire.backlog() == 0 {
+            break;
+        }
+        if budget == 0 {
+            sent.more = true;
+            break;
+        }
+        queues.wire.gather(pieces);
+        let asked: usize = pieces.iter().map(vectored::Piece::len).sum();
+        // SAFETY: the wire's own bytes are not touched during the call; memory that it refers to is held by the queues (their
+        // invariant 1).
+        match unsafe { vectored::send(stream.as_fd(), pieces) } {
+            Ok(n) => {
+                queues.wire.advance(n);
+                sent.moved = true;
+                budget = budget.saturating_sub(n);
+                connection.blocked = n < asked; // the kernel says when there is room again
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => connection.blocked = true,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(sent)
+}

@@ -1,0 +1,501 @@
+//! The queues of a connection: requests to send, reads, replies to the peer's reads, receives.
+//!
+//! **Why three queues outwards.** Sends and writes are ordered among themselves (C3), reads with nothing, and the answers to the peer's reads must
+//! neither wait for this side's requests nor hold them up. So each has its own queue, and [`QueuePair::commit`] takes turns:
+//!
+//! ```text
+//!   reads, up to 64 outstanding ──┐  at once, 40 bytes each
+//!   requests (sends, writes) ─────┼─ up to 256 KiB, then ──┐
+//!   replies ──────────────────────┘  one piece of 256 KiB ─┴─> wire, while its backlog is below 512 KiB
+//! ```
+//!
+//! **Invariants**
+//! 1. A request is in its queue, and its segments in the segment queue beside it, until the wire has sent its last byte (`end`);
+//!    the same for replies. So the wire's references to memory are good.
+//! 2. Queues are as long as the capabilities say, allocated once; segment queues grow to the most that was ever posted and keep that.
+//! 3. `next_*` counts the entries at a queue's front that are wholly committed.
+
+use std::collections::VecDeque;
+
+use bmi_core::transport::{
+    ConnId, Event, Payload, PostError, WorkCompletion, WorkId, WorkKind, WorkOptions, WorkStatus, WriteTarget,
+};
+use bmi_core::{RemoteSlice, Segment};
+
+use crate::config::{MAX_HEAD, MAX_INLINE, MAX_READS, MAX_SEGMENTS, MAX_WORK_LEN, TcpConfig};
+use crate::frame::{Frame, LONG_HEADER, PIECE, Refusal, piece};
+use crate::vectored::Piece;
+use crate::wire::Wire;
+
+/// Gathered payload up to this many bytes is copied behind its header, where that is cheaper than an entry of its own in the
+/// system call.
+const COPY_LIMIT: usize = 2048;
+/// Bytes on the wire above which nothing more is committed, so that what is urgent never waits behind more than this.
+const BACKLOG_LIMIT: u64 = 2 * PIECE;
+
+/// Segments of consecutive requests.
+#[derive(Default)]
+pub(crate) struct SegmentQueue {
+    segments: VecDeque<Segment>,
+    popped: u64,
+}
+
+/// A place in a [`SegmentQueue`]: which segment since the beginning of time, and a byte in it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Cursor {
+    segment: u64,
+    offset: usize,
+}
+
+impl SegmentQueue {
+    /// Where the segments that are pushed next will stand.
+    fn end(&self) -> Cursor {
+        Cursor { segment: self.popped + self.segments.len() as u64, offset: 0 }
+    }
+
+    /// Where the oldest segments stand.
+    pub(crate) fn front(&self) -> Cursor {
+        Cursor { segment: self.popped, offset: 0 }
+    }
+
+    fn push(&mut self, segments: &[Segment]) {
+        self.segments.extend(segments.iter().cloned());
+    }
+
+    fn pop(&mut self, count: u32) {
+        self.popped += u64::from(count);
+        self.segments.drain(..count as usize);
+    }
+
+    /// Calls `each` with the pieces (segment, offset in it, length) of the next `len` bytes from `cursor` on, and moves it behind them.
+    pub(crate) fn walk(&self, cursor: &mut Cursor, mut len: usize, mut each: impl FnMut(&Segment, usize, usize)) {
+        while len > 0 {
+            let segment = &self.segments[(cursor.segment - self.popped) as usize];
+            let step = len.min(segment.len() - cursor.offset);
+            if step > 0 {
+                each(segment, cursor.offset, step);
+            }
+            len -= step;
+            cursor.offset += step;
+            if cursor.offset == segment.len() {
+                *cursor = Cursor { segment: cursor.segment + 1, offset: 0 };
+            }
+        }
+    }
+}
+
+fn total(segments: &[Segment]) -> u64 {
+    segments.iter().map(|segment| segment.len() as u64).sum()
+}
+
+/// A send or a write.
+struct Request {
+    work: WorkId,
+    kind: WorkKind,
+    signalled: bool,
+    /// Its length in bytes, head included.
+    len: u64,
+    /// Bytes of it, header included, that stand in the wire's ring.
+    staged: u32,
+    /// Its entries in the segment queue.
+    segments: u32,
+    cursor: Cursor,
+    /// Payload bytes that are not committed yet.
+    left: u64,
+    /// The wire's position behind its last byte, once that is committed.
+    end: u64,
+}
+
+/// A read of the peer's memory.
+pub(crate) struct Read {
+    work: WorkId,
+    remote: RemoteSlice,
+    id: u32,
+    segments: u32,
+    /// Its length in bytes.
+    pub(crate) len: u64,
+    /// Bytes that have not come yet.
+    pub(crate) left: u64,
+}
+
+/// An answer to a read of the peer.
+struct Reply {
+    id: u32,
+    key: u64,
+    segment: Segment,
+    committed: usize,
+    end: u64,
+}
+
+/// A posted receive.
+pub(crate) struct Recv {
+    work: WorkId,
+    segments: u32,
+    /// Bytes that it has room for.
+    pub(crate) room: u64,
+}
+
+/// Everything that is posted on a connection.
+pub(crate) struct QueuePair {
+    conn: ConnId,
+    pub(crate) wire: Wire,
+    send_depth: usize,
+    recv_depth: usize,
+    requests: VecDeque<Request>,
+    next_request: usize,
+    request_segments: SegmentQueue,
+    reads: VecDeque<Read>,
+    issued: usize,
+    next_read_id: u32,
+    pub(crate) read_segments: SegmentQueue,
+    replies: VecDeque<Reply>,
+    next_reply: usize,
+    recvs: VecDeque<Recv>,
+    pub(crate) recv_segments: SegmentQueue,
+}
+
+impl QueuePair {
+    pub(crate) fn new(conn: ConnId, config: &TcpConfig) -> QueuePair {
+        QueuePair {
+            conn,
+            // Room for a full queue of requests, each with header and largest head.
+            wire: Wire::new((config.send_queue_depth * (LONG_HEADER + MAX_HEAD)).max(4 * MAX_INLINE)),
+            send_depth: config.send_queue_depth,
+            recv_depth: config.recv_queue_depth,
+            requests: VecDeque::with_capacity(config.send_queue_depth),
+            next_request: 0,
+            request_segments: SegmentQueue::default(),
+            reads: VecDeque::with_capacity(config.send_queue_depth.min(MAX_READS)),
+            issued: 0,
+            next_read_id: 0,
+            read_segments: SegmentQueue::default(),
+            replies: VecDeque::with_capacity(MAX_READS),
+            next_reply: 0,
+            recvs: VecDeque::with_capacity(config.recv_queue_depth),
+            recv_segments: SegmentQueue::default(),
+        }
+    }
+
+    // ---- what comes in ----------------------------------------------------------------------------------------------------
+
+    /// The receive that the next message takes.
+    pub(crate) fn next_recv(&self) -> Option<&Recv> {
+        self.recvs.front()
+    }
+
+    /// The oldest receive ends.
+    pub(crate) fn complete_recv(&mut self, status: WorkStatus, len: u64, immediate: Option<u32>) -> Option<Event> {
+        let recv = self.recvs.pop_front()?;
+        self.recv_segments.pop(recv.segments);
+        Some(self.event(recv.work, WorkKind::Recv, status, len, immediate))
+    }
+
+    /// The read that the next reply answers, if it has this `id`.
+    pub(crate) fn reply_to(&mut self, id: u32) -> Option<&mut Read> {
+        self.reads.front_mut().filter(|read| self.issued > 0 && read.id == id)
+    }
+
+    /// The read that is being answered.
+    pub(crate) fn current_read(&mut self) -> Option<&mut Read> {
+        self.reads.front_mut()
+    }
+
+    /// The oldest read ends.
+    pub(crate) fn complete_read(&mut self, status: WorkStatus) -> Option<Event> {
+        let read = self.reads.pop_front()?;
+        self.read_segments.pop(read.segments);
+        self.issued = self.issued.saturating_sub(1);
+        Some(self.event(read.work, WorkKind::Read, status, read.len, None))
+    }
+
+    /// Queues the answer to a read of the peer; `false` if it has too many outstanding.
+    pub(crate) fn add_reply(&mut self, id: u32, key: u64, segment: Segment) -> bool {
+        if self.replies.len() >= MAX_READS {
+            return false;
+        }
+        self.replies.push_back(Reply { id, key, segment, committed: 0, end: u64::MAX });
+        true
+    }
+
+    /// Whether an answer to the peer draws on this exposure.
+    pub(crate) fn replies_with(&self, key: u64) -> bool {
+        self.replies.iter().any(|reply| reply.key == key)
+    }
+
+    // ---- posting ----------------------------------------------------------------------------------------------------------
+
+    pub(crate) fn post_recv(&mut self, work: WorkId, segments: &[Segment]) -> Result<(), PostError> {
+        check_segments(segments)?;
+        if self.recvs.len() >= self.recv_depth {
+            return Err(PostError::QueueFull);
+        }
+        self.recv_segments.push(segments);
+        self.recvs.push_back(Recv { work, segments: segments.len() as u32, room: total(segments) });
+        Ok(())
+    }
+
+    pub(crate) fn post_send(
+        &mut self,
+        work: WorkId,
+        head: &[u8],
+        payload: Payload<'_>,
+        options: WorkOptions,
+    ) -> Result<(), PostError> {
+        let (len, segments) = match payload {
+            Payload::Inline(slices) => {
+                let len = head.len() + slices.iter().map(|slice| slice.len()).sum::<usize>();
+                if len > MAX_INLINE {
+                    return Err(PostError::Invalid("head and payload are longer than max_inline"));
+                }
+                if len + LONG_HEADER > self.wire.room() {
+                    return Err(PostError::QueueFull);
+                }
+                (len as u64, &[][..])
+            }
+            Payload::Gather(segments) => (head.len() as u64 + total(segments), segments),
+        };
+        let frame = Frame::Send { len };
+        let request = self.stage(WorkKind::Send, work, &frame, len, head, segments, options)?;
+        if let Payload::Inline(slices) = payload {
+            for slice in slices {
+                self.wire.stage_memory(slice);
+            }
+            let request = &mut self.requests[request];
+            (request.staged, request.left) = (request.staged + request.left as u32, 0);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn post_write(
+        &mut self,
+        work: WorkId,
+        head: &[u8],
+        segments: &[Segment],
+        target: WriteTarget,
+        options: WorkOptions,
+    ) -> Result<(), PostError> {
+        let len = head.len() as u64 + total(segments);
+        if len > target.remote.len {
+            return Err(PostError::Invalid("more bytes than the target has"));
+        }
+        let (key, addr) = (target.remote.key.0, target.remote.addr);
+        let frame = Frame::Write { len, key, addr, immediate: target.immediate };
+        self.stage(WorkKind::Write, work, &frame, len, head, segments, options).map(|_| ())
+    }
+
+    /// Queues a request and copies what is small; returns where it stands.
+    #[expect(clippy::too_many_arguments, reason = "the parts of a work request")]
+    fn stage(
+        &mut self,
+        kind: WorkKind,
+        work: WorkId,
+        frame: &Frame,
+        len: u64,
+        head: &[u8],
+        segments: &[Segment],
+        options: WorkOptions,
+    ) -> Result<usize, PostError> {
+        check_segments(segments)?;
+        if head.len() > MAX_HEAD {
+            return Err(PostError::Invalid("the head is longer than max_head"));
+        }
+        if len > MAX_WORK_LEN {
+            return Err(PostError::Invalid("longer than max_work_len"));
+        }
+        let (header, header_len) = frame.encode();
+        if self.requests.len() + self.reads.len() >= self.send_depth || header_len + head.len() > self.wire.room() {
+            return Err(PostError::QueueFull);
+        }
+        self.wire.stage(&header[..header_len]);
+        self.wire.stage(head);
+        let mut request = Request {
+            work,
+            kind,
+            signalled: options.signalled,
+            len,
+            staged: (header_len + head.len()) as u32,
+            segments: 0,
+            cursor: self.request_segments.end(),
+            left: len - head.len() as u64,
+            end: u64::MAX,
+        };
+        // Half of the ring stays for headers, so that a queue of its full depth fits.
+        let copy = total(segments) <= COPY_LIMIT as u64 && self.wire.room() > self.wire.capacity() / 2;
+        if copy {
+            for segment in segments {
+                self.wire.stage_memory(&segment.to_slice());
+                request.staged += segment.len() as u32;
+                request.left -= segment.len() as u64;
+            }
+        } else {
+            self.request_segments.push(segments);
+            request.segments = segments.len() as u32;
+        }
+        self.requests.push_back(request);
+        Ok(self.requests.len() - 1)
+    }
+
+    pub(crate) fn post_read(
+        &mut self,
+        work: WorkId,
+        segments: &[Segment],
+        remote: RemoteSlice,
+    ) -> Result<(), PostError> {
+        check_segments(segments)?;
+        let len = total(segments);
+        if len > remote.len {
+            return Err(PostError::Invalid("the segments hold more bytes than the source has"));
+        }
+        if self.requests.len() + self.reads.len() >= self.send_depth {
+            return Err(PostError::QueueFull);
+        }
+        self.read_segments.push(segments);
+        let id = self.next_read_id;
+        self.next_read_id = id.wrapping_add(1);
+        self.reads.push_back(Read { work, remote, id, segments: segments.len() as u32, len, left: len });
+        Ok(())
+    }
+
+    // ---- what goes out ----------------------------------------------------------------------------------------------------
+
+    /// Puts work on the wire, taking turns, until its backlog is at the limit or nothing is left. With `requests_only` reads and replies
+    /// stay: the connection is being closed and nobody waits for them.
+    pub(crate) fn commit(&mut self, requests_only: bool) {
+        loop {
+            let before = self.wire.committed();
+            if !requests_only {
+                self.commit_reads();
+            }
+            while self.wire.committed() - before < PIECE && self.wire.backlog() < BACKLOG_LIMIT && self.commit_request()
+            {
+            }
+            if !requests_only && self.wire.backlog() < BACKLOG_LIMIT {
+                self.commit_reply();
+            }
+            if self.wire.committed() == before || self.wire.backlog() >= BACKLOG_LIMIT {
+                return;
+            }
+        }
+    }
+
+    /// Whether requests wait for their turn.
+    pub(crate) fn has_uncommitted_requests(&self) -> bool {
+        self.next_request < self.requests.len()
+    }
+
+    /// Whether [`QueuePair::commit`] would find something.
+    pub(crate) fn has_uncommitted(&self) -> bool {
+        self.has_uncommitted_requests()
+            || self.next_reply < self.replies.len()
+            || (self.issued < self.reads.len() && self.issued < MAX_READS)
+    }
+
+    fn commit_reads(&mut self) {
+        // A read goes out only while the request before it is complete on the wire, or between its pieces.
+        while self.issued < MAX_READS
+            && let Some(read) = self.reads.get(self.issued)
+        {
+            let RemoteSlice { key, addr, .. } = read.remote;
+            self.wire.commit_header(&Frame::Read { len: read.len, key: key.0, addr, id: read.id });
+            self.issued += 1;
+        }
+    }
+
+    /// Commits the next frame of the oldest request that has one; `false` if there is none.
+    fn commit_request(&mut self) -> bool {
+        let Some(request) = self.requests.get_mut(self.next_request) else { return false };
+        let here = if request.staged > 0 {
+            // The first frame: what of its payload is not staged with the header.
+            self.wire.commit_staged(request.staged as usize);
+            let staged_payload = request.len - request.left;
+            request.staged = 0;
+            u64::from(piece(request.len)) - staged_payload
+        } else {
+            let here = piece(request.left);
+            self.wire.commit_header(&Frame::Data { here });
+            u64::from(here)
+        };
+        self.request_segments.walk(&mut request.cursor, here as usize, |segment, offset, len| {
+            self.wire.commit_memory(Piece::new(segment.as_ptr().wrapping_add(offset), len));
+        });
+        request.left -= here;
+        if request.left == 0 {
+            request.end = self.wire.committed();
+            self.next_request += 1;
+        }
+        true
+    }
+
+    fn commit_reply(&mut self) {
+        let Some(reply) = self.replies.get_mut(self.next_reply) else { return };
+        let here = piece((reply.segment.len() - reply.committed) as u64);
+        self.wire.commit_header(&Frame::Reply { here, id: reply.id });
+        if here > 0 {
+            self.wire.commit_memory(Piece::new(reply.segment.as_ptr().wrapping_add(reply.committed), here as usize));
+            reply.committed += here as usize;
+        }
+        if reply.committed == reply.segment.len() {
+            reply.end = self.wire.committed();
+            self.next_reply += 1;
+        }
+    }
+
+    /// Ends requests and replies whose bytes the kernel has, with at most `limit` completions; `false` if more wait.
+    pub(crate) fn complete_sent(&mut self, events: &mut Vec<Event>, limit: usize) -> bool {
+        let sent = self.wire.sent();
+        while self.replies.front().is_some_and(|reply| reply.end <= sent) {
+            self.replies.pop_front();
+            self.next_reply -= 1;
+        }
+        while let Some(request) = self.requests.front().filter(|request| request.end <= sent) {
+            if events.len() >= limit {
+                return false;
+            }
+            if request.signalled {
+                events.push(self.event(request.work, request.kind, WorkStatus::Ok, request.len, None));
+            }
+            self.request_segments.pop(request.segments);
+            self.requests.pop_front();
+            self.next_request -= 1;
+        }
+        true
+    }
+
+    // ---- the end ----------------------------------------------------------------------------------------------------------
+
+    /// Ends what waits for the peer: reads and receives.
+    pub(crate) fn flush_waiting(&mut self, culprit: Option<Refusal>, mut report: impl FnMut(Event)) {
+        while let Some(read) = self.reads.front() {
+            let guilty = culprit.filter(|refusal| refusal.work == Some(WorkKind::Read) && refusal.id == read.id);
+            let status = guilty.map_or(WorkStatus::Flushed, |refusal| refusal.status);
+            self.complete_read(status).map(&mut report);
+        }
+        while let Some(event) = self.complete_recv(WorkStatus::Flushed, 0, None) {
+            report(event);
+        }
+    }
+
+    /// Ends everything. The request that the peer refused, as far as this side can know it, is told so.
+    pub(crate) fn flush_all(&mut self, culprit: Option<Refusal>, mut report: impl FnMut(Event)) {
+        let mut guilty = culprit;
+        while let Some(request) = self.requests.pop_front() {
+            let status = match guilty.take_if(|refusal| refusal.work == Some(request.kind)) {
+                Some(refusal) => refusal.status,
+                None => WorkStatus::Flushed,
+            };
+            report(self.event(request.work, request.kind, status, request.len, None));
+        }
+        self.flush_waiting(culprit, report);
+    }
+
+    fn event(&self, work: WorkId, kind: WorkKind, status: WorkStatus, len: u64, immediate: Option<u32>) -> Event {
+        Event::Work(WorkCompletion { conn: self.conn, work, kind, status, len, immediate })
+    }
+}
+
+fn check_segments(segments: &[Segment]) -> Result<(), PostError> {
+    if segments.len() > MAX_SEGMENTS {
+        return Err(PostError::Invalid("more segments than max_segments"));
+    }
+    Ok(())
+}

@@ -1,0 +1,409 @@
+//! The receiving half of a connection: from the socket to frames, and their payload to where it belongs.
+//!
+//! **Why.** Two needs pull apart: many small frames shall come in with one system call, bulk shall land in its target without a copy. So
+//! each call reads first into the target of the payload at hand, as far as it is known, and behind that into a read-ahead buffer:
+//!
+//! ```text
+//!   one call:  | rest of the payload -> target memory … | next frames -> read-ahead (16 bytes … 64 KiB) |
+//! ```
+//!
+//! The read-ahead is short while bulk is coming (what falls into it must be copied) and long while small frames come.
+//!
+//! **Invariants**
+//! 1. Access is checked once for each message, when its header comes, for its whole length, before a byte is placed (C7).
+//! 2. A message in progress holds its target: a receive and a read by their queue, a write by a segment of its own. So memory
+//!    outlives every byte that is placed.
+//! 3. While payload of a frame is outstanding (`here > 0`) after parsing, the buffer is empty.
+//!
+//! **Tests** `tests/transfer.rs`, `tests/hostile.rs` (frames cut at every byte), the conformance suite.
+
+use std::io;
+use std::os::fd::BorrowedFd;
+
+use bmi_core::transport::{ConnId, Event, WorkKind, WorkStatus};
+use bmi_core::{Access, Segment};
+
+use crate::error::{Fault, Violation};
+use crate::frame::{Frame, HEADER, piece};
+use crate::memory::Exposures;
+use crate::queue_pair::{Cursor, QueuePair};
+use crate::vectored::{self, MAX_PIECES, Piece};
+
+/// A payload of this many bytes counts as bulk.
+const BULK: u32 = 32 << 10;
+/// Read-ahead while bulk is coming: the next header, and small messages behind it.
+const BULK_READ_AHEAD: usize = 4 << 10;
+/// Bytes that one connection may receive before the others have their turn.
+const BYTE_BUDGET: usize = 1 << 20;
+/// Frames likewise.
+const FRAME_BUDGET: usize = 512;
+
+/// A SEND or WRITE whose pieces are coming in.
+struct Message {
+    left: u64,
+    target: Target,
+}
+
+enum Target {
+    Recv { cursor: Cursor, len: u64 },
+    Write { segment: Segment, placed: usize, key: u64, immediate: Option<u32> },
+}
+
+/// What the bytes are received with and for.
+pub(crate) struct Context<'a> {
+    pub(crate) conn: ConnId,
+    pub(crate) socket: BorrowedFd<'a>,
+    /// The socket has reported its end: read until there.
+    pub(crate) hangup: bool,
+    pub(crate) queues: &'a mut QueuePair,
+    pub(crate) exposures: &'a Exposures,
+    pub(crate) pieces: &'a mut Vec<Piece>,
+    pub(crate) events: &'a mut Vec<Event>,
+    /// Length of `events` at which to stop.
+    pub(crate) limit: usize,
+}
+
+/// How far [`Inbound::receive`] came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Received {
+    /// Bytes came or frames were handled.
+    pub(crate) moved: bool,
+    /// There may be more at once: the budget is used up.
+    pub(crate) more: bool,
+}
+
+/// The receiving half.
+pub(crate) struct Inbound {
+    buf: Box<[u8]>,
+    start: usize,
+    end: usize,
+    read_ahead: usize,
+    /// Payload bytes of the frame at hand that have not come.
+    here: usize,
+    /// They belong to the oldest read, not to the message.
+    in_reply: bool,
+    reply_cursor: Cursor,
+    message: Option<Message>,
+}
+
+impl Inbound {
+    /// With a buffer of `capacity` bytes.
+    pub(crate) fn new(capacity: usize) -> Inbound {
+        Inbound {
+            buf: vec![0; capacity].into(),
+            start: 0,
+            end: 0,
+            read_ahead: capacity,
+            here: 0,
+            in_reply: false,
+            reply_cursor: Cursor::default(),
+            message: None,
+        }
+    }
+
+    /// Bytes that have come and are not consumed.
+    pub(crate) fn buffered(&self) -> &[u8] {
+        &self.buf[self.start..self.end]
+    }
+
+    /// Whether a write of the peer through this exposure is in progress.
+    pub(crate) fn writes_with(&self, key: u64) -> bool {
+        matches!(&self.message, Some(Message { target: Target::Write { key: open, .. }, .. }) if *open == key)
+    }
+
+    /// Consumes buffered bytes.
+    pub(crate) fn consume(&mut self, len: usize) {
+        self.start += len;
+        debug_assert!(self.start <= self.end);
+    }
+
+    /// Moves to a buffer of `capacity` bytes, which must be more than are buffered.
+    pub(crate) fn grow(&mut self, capacity: usize) {
+        let mut buf = vec![0; capacity].into_boxed_slice();
+        let len = self.end - self.start;
+        buf[..len].copy_from_slice(&self.buf[self.start..self.end]);
+        (self.buf, self.start, self.end, self.read_ahead) = (buf, 0, len, capacity);
+    }
+
+    /// Reads once into the buffer, without looking at what came; 0 is the end of the stream or a full buffer.
+    pub(crate) fn fill(&mut self, socket: BorrowedFd<'_>) -> io::Result<usize> {
+        self.buf.copy_within(self.start..self.end, 0);
+        (self.start, self.end) = (0, self.end - self.start);
+        let rest = &mut self.buf[self.end..];
+        // SAFETY: `rest` is borrowed exclusively for the call.
+        let n = unsafe { vectored::receive(socket, &[Piece::new(rest.as_mut_ptr(), rest.len())]) }?;
+        self.end += n;
+        Ok(n)
+    }
+
+    /// Drops what has come and what is in progress, and reads on, dropping, within the budget. Whether the stream is at its end, and whether
+    /// there may be more.
+    pub(crate) fn discard(&mut self, socket: BorrowedFd<'_>) -> io::Result<(bool, bool)> {
+        (self.message, self.here, self.in_reply) = (None, 0, false);
+        let mut budget = BYTE_BUDGET;
+        while budget > 0 {
+            (self.start, self.end) = (0, 0);
+            match self.fill(socket) {
+                Ok(0) => return Ok((true, false)),
+                Ok(n) => budget = budget.saturating_sub(n),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok((false, false)),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok((false, true))
+    }
+
+    /// Receives and handles frames until the socket is empty or a budget is used up.
+    pub(crate) fn receive(&mut self, context: &mut Context<'_>) -> Result<Received, Fault> {
+        let (mut moved, mut bytes, mut frames) = (false, BYTE_BUDGET, FRAME_BUDGET);
+        loop {
+            if self.parse(context, &mut frames)? {
+                return Ok(Received { moved, more: true });
+            }
+            if bytes == 0 {
+                return Ok(Received { moved, more: true });
+            }
+            let (direct, asked) = self.aim(context);
+            // SAFETY: `aim` listed the targets of the payload at hand, held by the queues or by `self.message`, and the free part of `self.buf`,
+            // to which no reference exists during the call.
+            let n = match unsafe { vectored::receive(context.socket, context.pieces) } {
+                Ok(0) => return Err(Fault::Eof),
+                Ok(n) => n,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(Received { moved, more: false }),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) => return Err(Fault::Socket(error)),
+            };
+            moved = true;
+            bytes = bytes.saturating_sub(n);
+            let placed = n.min(direct);
+            if placed > 0 {
+                self.skip(context, placed);
+                self.placed(context, placed);
+            }
+            self.end += n - placed;
+            if n == asked && direct == 0 {
+                self.read_ahead = self.buf.len(); // small frames come faster than they are read
+            }
+            if n < asked && !context.hangup {
+                // The socket is empty; what comes from now on is a new event of its own.
+                let more = self.parse(context, &mut frames)?;
+                return Ok(Received { moved, more });
+            }
+        }
+    }
+
+    /// Lists where the next bytes go; returns how many of them go straight to their target, and all together.
+    fn aim(&mut self, context: &mut Context<'_>) -> (usize, usize) {
+        context.pieces.clear();
+        if self.here == 0 {
+            self.buf.copy_within(self.start..self.end, 0);
+            (self.start, self.end) = (0, self.end - self.start);
+            let free = &mut self.buf[self.end..self.read_ahead];
+            let asked = free.len();
+            context.pieces.push(Piece::new(free.as_mut_ptr(), asked));
+            return (0, asked);
+        }
+        debug_assert_eq!(self.start, self.end);
+        (self.start, self.end) = (0, 0);
+        let mut direct = 0;
+        let pieces = &mut *context.pieces;
+        let mut add = |segment: &Segment, offset: usize, len: usize| {
+            if pieces.len() < MAX_PIECES - 1 {
+                pieces.push(Piece::new(segment.as_ptr().wrapping_add(offset), len));
+                direct += len;
+            }
+        };
+        let mut last = true;
+        if self.in_reply {
+            let mut cursor = self.reply_cursor;
+            context.queues.read_segments.walk(&mut cursor, self.here, &mut add);
+            last = context.queues.current_read().is_none_or(|read| read.left == self.here as u64);
+        } else if let Some(Message { left, target }) = &self.message {
+            match target {
+                Target::Recv { cursor, .. } => {
+                    context.queues.recv_segments.walk(&mut cursor.clone(), self.here, &mut add);
+                }
+                Target::Write { segment, placed, .. } => add(segment, *placed, self.here),
+            }
+            last = *left == self.here as u64;
+        }
+        if direct < self.here {
+            return (direct, direct); // more pieces than one call takes
+        }
+        let tail = if last { self.read_ahead } else { HEADER };
+        context.pieces.push(Piece::new(self.buf[..tail].as_mut_ptr(), tail));
+        (direct, direct + tail)
+    }
+
+    /// Moves the target of the payload at hand `len` bytes on; they are in place.
+    fn skip(&mut self, context: &mut Context<'_>, len: usize) {
+        self.each(context.queues, len, |_, _, _| {});
+    }
+
+    /// Calls `each` with the pieces of the next `len` bytes of the target, and moves it on.
+    fn each(&mut self, queues: &QueuePair, len: usize, mut each: impl FnMut(&Segment, usize, usize)) {
+        if self.in_reply {
+            queues.read_segments.walk(&mut self.reply_cursor, len, each);
+        } else if let Some(message) = &mut self.message {
+            match &mut message.target {
+                Target::Recv { cursor, .. } => queues.recv_segments.walk(cursor, len, each),
+                Target::Write { segment, placed, .. } => {
+                    each(segment, *placed, len);
+                    *placed += len;
+                }
+            }
+        }
+    }
+
+    /// Handles what is buffered; `true` if it stopped at a limit, not for want of bytes.
+    fn parse(&mut self, context: &mut Context<'_>, frames: &mut usize) -> Result<bool, Fault> {
+        loop {
+            let buffered = self.end - self.start;
+            if self.here > 0 {
+                let len = self.here.min(buffered);
+                if len == 0 {
+                    return Ok(false);
+                }
+                self.copy(context, len);
+                self.placed(context, len);
+                continue;
+            }
+            if buffered < HEADER {
+                return Ok(false);
+            }
+            if *frames == 0 || context.events.len() >= context.limit {
+                return Ok(true);
+            }
+            let Some((frame, len)) = Frame::decode(&self.buf[self.start..self.end])? else { return Ok(false) };
+            self.start += len;
+            *frames -= 1;
+            self.begin(context, frame)?;
+        }
+    }
+
+    /// Copies `len` buffered bytes to their target.
+    fn copy(&mut self, context: &mut Context<'_>, len: usize) {
+        let buf = std::mem::take(&mut self.buf);
+        let mut from = self.start;
+        self.each(context.queues, len, |segment, offset, len| {
+            segment.region().memory().copy_from(segment.offset() + offset, &buf[from..from + len]);
+            from += len;
+        });
+        self.buf = buf;
+        self.start += len;
+    }
+
+    /// Checks a header and makes its payload's target the one at hand.
+    fn begin(&mut self, context: &mut Context<'_>, frame: Frame) -> Result<(), Fault> {
+        match frame {
+            Frame::Send { len } => {
+                let target = Target::Recv { cursor: context.queues.recv_segments.front(), len };
+                self.expect_no_message()?;
+                let recv = context.queues.next_recv().ok_or(Violation::NotReady(WorkKind::Send))?;
+                if len > recv.room {
+                    context.events.extend(context.queues.complete_recv(WorkStatus::TooLong, 0, None));
+                    return Err(Violation::TooLong.into());
+                }
+                self.open(context, len, target);
+            }
+            Frame::Write { len, key, addr, immediate } => {
+                self.expect_no_message()?;
+                let segment = context
+                    .exposures
+                    .check(context.conn, key, addr, len, Access::WRITE)
+                    .ok_or(Violation::Access(WorkKind::Write, 0))?;
+                if immediate.is_some() && context.queues.next_recv().is_none() {
+                    return Err(Violation::NotReady(WorkKind::Write).into());
+                }
+                self.open(context, len, Target::Write { segment, placed: 0, key, immediate });
+            }
+            Frame::Data { here } => {
+                let message = self.message.as_ref().ok_or(Violation::Order)?;
+                if here != piece(message.left) {
+                    return Err(Violation::Header.into());
+                }
+                self.expect(here);
+            }
+            Frame::Read { len, key, addr, id } => {
+                let segment = context
+                    .exposures
+                    .check(context.conn, key, addr, len, Access::READ)
+                    .ok_or(Violation::Access(WorkKind::Read, id))?;
+                if !context.queues.add_reply(id, key, segment) {
+                    return Err(Violation::TooManyReads.into());
+                }
+            }
+            Frame::Reply { here, id } => {
+                let cursor = context.queues.read_segments.front();
+                let read = context.queues.reply_to(id).ok_or(Violation::Order)?;
+                if here != piece(read.left) {
+                    return Err(Violation::Header.into());
+                }
+                if read.left == read.len {
+                    self.reply_cursor = cursor;
+                }
+                if read.len == 0 {
+                    context.events.extend(context.queues.complete_read(WorkStatus::Ok));
+                } else {
+                    self.in_reply = true;
+                    self.expect(here);
+                }
+            }
+            Frame::Close => return Err(Fault::Closed),
+            Frame::Error(refusal) => return Err(Fault::Refused(refusal)),
+        }
+        Ok(())
+    }
+
+    fn expect_no_message(&self) -> Result<(), Violation> {
+        if self.message.is_some() { Err(Violation::Order) } else { Ok(()) }
+    }
+
+    fn open(&mut self, context: &mut Context<'_>, len: u64, target: Target) {
+        self.message = Some(Message { left: len, target });
+        self.expect(piece(len));
+        if len == 0 {
+            self.finish_message(context);
+        }
+    }
+
+    /// `here` bytes of payload follow.
+    fn expect(&mut self, here: u32) {
+        self.here = here as usize;
+        if here >= BULK {
+            self.read_ahead = BULK_READ_AHEAD.min(self.buf.len());
+        }
+    }
+
+    /// `len` bytes of the payload at hand are in place.
+    fn placed(&mut self, context: &mut Context<'_>, len: usize) {
+        self.here -= len;
+        if self.in_reply {
+            self.in_reply = self.here > 0;
+            let done = context.queues.current_read().is_some_and(|read| {
+                read.left -= len as u64;
+                read.left == 0
+            });
+            if done {
+                context.events.extend(context.queues.complete_read(WorkStatus::Ok));
+            }
+        } else if let Some(message) = &mut self.message {
+            message.left -= len as u64;
+            if message.left == 0 {
+                self.finish_message(context);
+            }
+        }
+    }
+
+    fn finish_message(&mut self, context: &mut Context<'_>) {
+        let done = match self.message.take().map(|message| message.target) {
+            Some(Target::Recv { len, .. }) => context.queues.complete_recv(WorkStatus::Ok, len, None),
+            Some(Target::Write { immediate: Some(value), .. }) => {
+                context.queues.complete_recv(WorkStatus::Ok, 0, Some(value))
+            }
+            _ => None,
+        };
+        context.events.extend(done);
+    }
+}
