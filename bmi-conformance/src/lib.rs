@@ -1,1 +1,191 @@
-//! (to be written)
+//! One test per behaviour of a backend, and every backend runs them all.
+//!
+//! **Why.** The protocol above is written against the contract in [`bmi_core::transport`], not against a backend. What the contract
+//! says is tested here, once, so that a new backend is as good as it is complete: it implements [`Backend`], pins its capability
+//! set, and gets one `#[test]` for each behaviour:
+//!
+//! ```ignore
+//! bmi_conformance::conformance_suite!(MyBackend::new());
+//! ```
+//!
+//! | level | what is tested | where |
+//! |---|---|---|
+//! | transport | the contract C1 to C14, adapter against adapter | [`transport`] |
+//! | message | the message interface of [`bmi_core::AsyncEndpoint`] over the backend | [`message`] |
+//!
+//! **Invariants**
+//! 1. No test depends on how long something takes. Waiting is a loop with a bound, and reaching the bound fails by name.
+//! 2. No test skips in silence. One that needs a capability which the backend's pinned set lacks checks that the backend refuses.
+//! 3. A test that is not in the list of [`conformance_suite!`] fails `every_behaviour_is_listed`.
+//!
+//! **Faults.** [`FaultyBackend`] wraps any backend, and each of its adapters in a [`Faulty`] that makes queues full, events late and
+//! batches small, as the contract allows. A wrapped backend must pass the whole suite too.
+//!
+//! **Source.** The form follows opendal (`core/tests/behavior`), rustls (`rustls-test/tests/api.rs`) and object_store
+//! (`src/integration.rs`).
+
+mod backend;
+pub mod data;
+pub mod faulty;
+pub mod message;
+pub mod net;
+pub mod rig;
+mod rng;
+pub mod transport;
+
+pub use backend::Backend;
+pub use faulty::{Faulty, FaultyBackend, Plan};
+pub use rng::Rng;
+
+use bmi_core::Transport;
+
+/// A behaviour: its name, and the test of it.
+pub struct Behaviour<K: Backend> {
+    /// Module and function, as in `transport::connect::several_listeners`.
+    pub name: &'static str,
+    /// Panics if the backend does not behave.
+    pub test: fn(&K),
+}
+
+/// Runs the behaviour of this name over a backend, after checking that the capability set is the one that the backend pins.
+///
+/// # Panics
+/// If the backend does not behave, if its capabilities are others than it pins, or if there is no such behaviour.
+pub fn run<K: Backend>(backend: &K, name: &str) {
+    let behaviours = behaviours::<K>();
+    let behaviour = behaviours.iter().find(|behaviour| behaviour.name == name);
+    let behaviour = behaviour.unwrap_or_else(|| panic!("no behaviour is called {name}"));
+    assert_eq!(
+        backend.transport("capabilities").capabilities(),
+        &backend.expected_capabilities(),
+        "the capabilities of {} are not those that it pins",
+        backend.name()
+    );
+    (behaviour.test)(backend);
+}
+
+/// All behaviours, in the order of the list.
+pub fn behaviours<K: Backend>() -> Vec<Behaviour<K>> {
+    conformance_suite!(@list @registry K)
+}
+
+/// Expands to one `#[test]` for each behaviour, in modules named as in this crate. The argument makes a backend; it is
+/// evaluated for each test.
+///
+/// This list is the only place where a behaviour is entered.
+#[macro_export]
+macro_rules! conformance_suite {
+    ($make:expr) => { $crate::conformance_suite! { @list @tests ($make) } };
+    (@list $($how:tt)*) => {
+        $crate::conformance_suite! { $($how)*
+            transport::connect {
+                private_data_travels_both_ways, too_long_private_data_is_invalid, rejection_carries_a_reason,
+                nobody_listens_is_refused, silent_listener_ends_in_time_out, passed_deadline_ends_at_once,
+                foreign_scheme_is_invalid, several_listeners, receives_are_posted_before_established,
+                many_connections, names_are_never_used_twice, slots_are_used_again_after_the_end, three_adapters,
+            }
+            transport::channel {
+                gather_and_scatter, inline_is_copied_while_posting, limits_are_enforced, foreign_segments_are_invalid,
+                order_in_both_directions, unsignalled_sends, memory_is_held_until_completion, full_queues_hand_back,
+                receiver_not_ready_ends_the_connection, too_long_ends_the_connection, large_messages,
+            }
+            transport::remote {
+                writes_land_where_they_should, messages_come_behind_writes, immediate_data,
+                immediate_data_without_a_receive, reads_bring_what_is_there, many_reads,
+                work_beyond_its_target_is_invalid, forged_access_costs_the_connection, zero_length_access_is_checked,
+                exposure_belongs_to_one_connection, revoked_access_costs_the_connection, exposures_hold_their_region,
+            }
+            transport::end {
+                disconnect_flushes_receives, disconnect_hands_over_what_was_posted, passed_deadline_cuts,
+                disconnect_twice, disconnect_from_a_stalled_peer, dropped_adapter_ends_its_connections,
+                dropped_adapter_lets_go, dropped_while_connecting, unknown_names, a_stalled_peer_stalls_nobody_else,
+            }
+            transport::waiting {
+                event_fd_as_announced, arrivals_wake, a_sleeper_gets_a_large_message_whole, waker_wakes, idle_is_idle,
+            }
+            message::expected {
+                sizes_around_the_eager_limit, lists_of_different_shapes, tags_match_in_order, extreme_tags,
+                short_receives, too_long_for_the_receive, limits_of_messages, many_outstanding, memory_comes_back,
+                registered_ahead, stale_peer_is_an_error,
+            }
+            message::unexpected {
+                arrive_without_a_receive, over_the_limit_is_too_long, expected_and_unexpected_do_not_mix,
+                a_crowd_waits_its_turn, held_messages_hold_their_slots, messages_outlive_their_peer, several_tasks_wait,
+            }
+            message::credits {
+                exhausted_in_messages, exhausted_in_bytes, exhausted_in_both_directions, credits_return_on_their_own,
+                one_peer_cannot_starve_another, a_starved_send_times_out, unmatched_are_parked,
+            }
+            message::deadlines {
+                receive_never_matched, rendezvous_never_matched, connect_to_a_silent_listener, peer_stops_polling,
+                already_passed, late_bytes_touch_nothing, timers_in_order, next_deadline_is_the_earliest,
+            }
+            message::cancel {
+                unmatched_receive, unmatched_rendezvous, send_without_a_credit, connecting_is_given_up, stale_ids_are_harmless,
+                abandoned_operations, in_every_state, futures_are_dropped_at_any_time,
+            }
+            message::polling {
+                one_some_and_all, completion_at_once, uncollected_completions_stay, an_idle_endpoint_is_idle,
+            }
+            message::bulk {
+                pull_between_any_two_lists, push_between_any_two_lists, descriptors_travel, out_of_range_is_refused_here,
+                many_transfers, bulk_beside_messages, exposures_are_held_and_come_back, exposures_outlive_their_peer,
+                forged_descriptors_cut_only_the_forger, descriptors_belong_to_one_peer, revoked_descriptors_are_dead,
+            }
+            message::peers {
+                limits_are_agreed, refused_connect_names_the_address, work_waits_for_the_connection,
+                a_dead_peer_ends_every_operation, a_dead_caller_is_forgotten, disconnect_flushes,
+                disconnect_ends_receives, disconnect_has_a_deadline, reconnecting_works,
+                a_restarted_peer_is_reached_again, two_connections_are_two_peers, three_endpoints_talk_at_once,
+                events_tell_who_came_and_went,
+            }
+            message::hostile {
+                garbage_hello_is_refused, mismatch_names_what_is_missing, garbage_acceptance,
+                bad_messages_cut_their_sender, overdrawn_credits, forged_finish, announced_but_not_exposed,
+                random_messages,
+            }
+            message::property { any_messages, any_bulk }
+            message::rough { everything_ends_and_comes_back }
+        }
+    };
+    (@tests ($make:expr) $($level:ident :: $module:ident { $($test:ident),* $(,)? })*) => {
+        $(mod $module {
+            #[allow(unused_imports, reason = "what makes the backend stands outside")]
+            use super::*;
+            $(#[test]
+            fn $test() {
+                $crate::run(&$make, concat!(stringify!($level), "::", stringify!($module), "::", stringify!($test)));
+            })*
+        })*
+    };
+    (@registry $backend:ident $($level:ident :: $module:ident { $($test:ident),* $(,)? })*) => {
+        vec![$($($crate::Behaviour {
+            name: concat!(stringify!($level), "::", stringify!($module), "::", stringify!($test)),
+            test: $crate::$level::$module::$test::<$backend>,
+        },)*)*]
+    };
+}
+
+#[cfg(test)]
+mod tests {
+    /// Invariant 3: each `pub fn` of a test module stands in the list.
+    #[test]
+    fn every_behaviour_is_listed() {
+        let list = include_str!("lib.rs");
+        let src = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+        let mut found = 0;
+        for level in ["transport", "message"] {
+            for file in std::fs::read_dir(src.join(level)).unwrap() {
+                let path = file.unwrap().path();
+                let text = std::fs::read_to_string(&path).unwrap();
+                for line in text.lines().filter_map(|line| line.strip_prefix("pub fn ")) {
+                    let name = line.split(['<', '(']).next().unwrap();
+                    let listed = list.split(|c: char| !(c.is_alphanumeric() || c == '_')).any(|word| word == name);
+                    assert!(listed, "{name} of {} is not in the list of conformance_suite!", path.display());
+                    found += 1;
+                }
+            }
+        }
+        assert!(found > 50, "only {found} behaviours were found");
+    }
+}

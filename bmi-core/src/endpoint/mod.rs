@@ -22,6 +22,7 @@
 
 mod bounce;
 mod connection;
+mod direct;
 mod moving;
 mod op;
 mod peer;
@@ -486,14 +487,18 @@ impl<T: Transport> Endpoint<T> {
         let Op { kind, peer, tag, options, .. } = *op;
         op.list = None;
         op.remote = None;
+        let offer = std::mem::replace(&mut op.offer, op::Offer::None);
         op.state = State::Done(Completion { op: id, kind, peer, tag, len, status, user: options.user });
         self.wakes.extend(op.waker.take());
         if op.abandoned {
             self.ops.remove(id.0);
-            return;
+        } else {
+            self.done.push_back(id);
+            self.uncollected += 1;
         }
-        self.done.push_back(id);
-        self.uncollected += 1;
+        if let (op::Offer::Made(memory), Some(peer)) = (offer, peer) {
+            self.revoke_all(peer, &[memory]);
+        }
         if self.done.len() > 2 * self.uncollected + 64 {
             self.done.retain(|id| self.ops.get(id.0).is_some_and(Op::is_done));
         }

@@ -94,7 +94,9 @@ impl<T: Transport> Endpoint<T> {
         remote: OneOrMany<RemoteSlice>,
     ) {
         let room = self.ops.get(id.0).map_or(0, Op::len) as u64;
-        let (status, kind) = if len > room {
+        let (status, kind) = if let Some(ending) = self.ops.get(id.0).and_then(|op| op.ending) {
+            (FinishStatus::Cancelled, ending)
+        } else if len > room {
             (FinishStatus::TooLong, ErrorKind::TooLong)
         } else {
             match self.start_transfer(id, remote, Cursor::default(), len, Some(named)) {

@@ -47,6 +47,17 @@ pub(super) enum State {
     Done(Completion),
 }
 
+/// Whether the sender may write a message straight into a receive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Offer {
+    /// No.
+    None,
+    /// It will be told so, when a credit is there.
+    Intended,
+    /// It was told.
+    Made(RemoteSlice),
+}
+
 /// Bytes between a local and a remote list, in units.
 #[derive(Debug)]
 pub(super) struct Transfer {
@@ -86,6 +97,8 @@ pub(super) struct Op {
     pub(super) remote: Option<(OneOrMany<RemoteSlice>, Cursor)>,
     pub(super) options: Options,
     pub(super) state: State,
+    /// For a receive: its memory, if the sender may write into it (see [`super::direct`]).
+    pub(super) offer: Offer,
     /// Set once it has been asked to end early: how it will end.
     pub(super) ending: Option<ErrorKind>,
     /// The time at which [`super::timing`] looks at it next.
@@ -110,6 +123,7 @@ impl Op {
             tag,
             list,
             remote: None,
+            offer: Offer::None,
             options,
             state,
             ending: None,

@@ -62,6 +62,26 @@ pub(super) enum Repost {
 pub(super) enum Notice {
     Finish { op: u64, status: FinishStatus, len: u64 },
     Cancel { op: u64 },
+    Ready { op: OpId },
+    Written { op: u64, len: u64 },
+    Withdraw { op: u64 },
+    Withdrawn { op: u64 },
+}
+
+/// A receive of the peer that we may write into.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ReadyReceive {
+    pub(super) op: u64,
+    pub(super) memory: RemoteSlice,
+}
+
+/// An expected message that the peer may not have seen yet.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Unseen {
+    pub(super) number: u64,
+    pub(super) tag: Tag,
+    /// A receive of this tag that the peer offered too late has been set off against it.
+    pub(super) matched: bool,
 }
 
 /// The record.
@@ -83,6 +103,13 @@ pub(super) struct Peer {
     pub(super) notices: VecDeque<Notice>,
     /// Sends, pulls and pushes in the order in which they were posted.
     pub(super) queue: VecDeque<OpId>,
+    /// Receives of the peer that we may write into.
+    pub(super) ready: Matching<ReadyReceive>,
+    /// Expected messages sent that the peer may not have seen, in order.
+    pub(super) unseen: VecDeque<Unseen>,
+    /// Expected messages sent and received on this connection.
+    pub(super) sent: u64,
+    pub(super) seen: u64,
     /// Our receives without a message.
     pub(super) posted: Matching<OpId>,
     /// Messages without a receive.

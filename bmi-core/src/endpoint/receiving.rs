@@ -7,7 +7,7 @@ use super::op::{Op, State};
 use super::peer::{Content, Notice, Parked, Repost};
 use super::report::{Bytes, Release};
 use super::work::Work;
-use super::{Endpoint, Unexpected};
+use super::{Endpoint, Unexpected, timing};
 use crate::error::{Error, ErrorKind};
 use crate::mem::{MemList, RemoteSlice};
 use crate::op::{OpId, OpKind, Options, PeerId, Posted, Tag};
@@ -15,11 +15,11 @@ use crate::proto::credit;
 use crate::proto::header::{FinishStatus, HEADER_LEN, Header, Kind, Returned};
 use crate::proto::hello::CONTROL_CREDITS;
 use crate::proto::one_or_many::OneOrMany;
-use crate::proto::table::Key;
+
 use crate::transport::{PostError, Transport};
 
 /// Why a peer is cut off.
-type Violation = &'static str;
+pub(super) type Violation = &'static str;
 
 impl<T: Transport> Endpoint<T> {
     pub(super) fn start_recv(
@@ -35,8 +35,10 @@ impl<T: Transport> Endpoint<T> {
         match record.unpark(tag) {
             Some(parked) => self.deliver_parked(peer, id, parked),
             None => {
+                let behind = record.posted.last(tag).copied();
                 let place = record.posted.push(tag, id);
                 self.ops.get_mut(id.0).expect("just made").state = State::Matching(place);
+                self.offer(peer, id, behind);
             }
         }
         Ok(self.posted(id))
@@ -66,7 +68,7 @@ impl<T: Transport> Endpoint<T> {
         self.mark_dirty(peer_id);
     }
 
-    fn received(&mut self, id: OpId, status: Result<(), ErrorKind>, len: u64) {
+    pub(super) fn received(&mut self, id: OpId, status: Result<(), ErrorKind>, len: u64) {
         if status.is_ok() {
             self.counters.bytes_received += len;
         }
@@ -91,6 +93,10 @@ impl<T: Transport> Endpoint<T> {
                     Kind::Finish => self.on_finish(peer_id, slot, &header),
                     Kind::Cancel => self.on_cancel(peer_id, slot, header.op),
                     Kind::Credit => self.on_credit(peer_id, slot),
+                    Kind::Ready => self.on_ready(peer_id, slot, &header, payload_len),
+                    Kind::Written => self.on_written(peer_id, slot, &header),
+                    Kind::Withdraw => self.on_withdraw(peer_id, slot, header.op),
+                    Kind::Withdrawn => self.on_withdrawn(peer_id, slot, header.op),
                 }
             },
         );
@@ -119,6 +125,7 @@ impl<T: Transport> Endpoint<T> {
         let peer = self.peers.get_mut(peer_id.0).expect("the caller has it");
         let cost = credit::cost(len);
         peer.grant.arrived(cost)?;
+        peer.seen += 1;
         // SAFETY: as in `on_message`.
         let payload = &unsafe { peer.slots.bytes(slot, HEADER_LEN + len) }[HEADER_LEN..];
         if let Some(id) = peer.posted.pop(tag) {
@@ -188,6 +195,7 @@ impl<T: Transport> Endpoint<T> {
             return Err("an announcement whose pieces do not add up");
         }
         let remote: OneOrMany<RemoteSlice> = pieces().collect();
+        peer.seen += 1;
         match peer.posted.pop(header.tag) {
             Some(id) => {
                 peer.grant.unparked(cost);
@@ -206,8 +214,7 @@ impl<T: Transport> Endpoint<T> {
     fn on_finish(&mut self, peer_id: PeerId, slot: usize, header: &Header) -> Result<(), Violation> {
         self.spent_message(peer_id)?;
         let status = FinishStatus::from_wire(header.tag).ok_or("a finish with an unknown status")?;
-        let slot_of = u32::try_from(header.op & u64::from(u32::MAX)).expect("masked");
-        let id = OpId(Key { slot: slot_of, generation: u32::try_from(header.op >> 32).expect("shifted") });
+        let id = timing::op_of(header.op);
         let op = self
             .ops
             .get_mut(id.0)
@@ -259,12 +266,12 @@ impl<T: Transport> Endpoint<T> {
         Ok(())
     }
 
-    fn spent_message(&mut self, peer: PeerId) -> Result<(), Violation> {
+    pub(super) fn spent_message(&mut self, peer: PeerId) -> Result<(), Violation> {
         self.peers.get_mut(peer.0).expect("the caller has it").grant.arrived(0)
     }
 
     /// Posts a slot again; the credit goes back with the next header.
-    fn repost(&mut self, peer_id: PeerId, slot: usize, repost: Repost) {
+    pub(super) fn repost(&mut self, peer_id: PeerId, slot: usize, repost: Repost) {
         let Some(peer) = self.peers.get_mut(peer_id.0) else { return };
         let work = Work::Slot(u32::try_from(slot).expect("few slots")).to_id();
         match self.transport.post_recv(peer.conn, work, peer.slots.segment(slot)) {

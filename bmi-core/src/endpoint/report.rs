@@ -112,6 +112,8 @@ pub struct PeerLimits {
 pub struct Counters {
     /// Expected messages sent eagerly.
     pub eager: u64,
+    /// Expected messages written straight into a receive that the peer had offered.
+    pub direct: u64,
     /// Expected messages sent by rendezvous.
     pub rendezvous: u64,
     /// Rendezvous lists that had to be copied into one piece, because the peer's receive has no room to describe them.

@@ -20,7 +20,7 @@ use crate::proto::table::Key;
 use crate::transport::{Payload, PostError, ServiceClass, Transport, WorkOptions};
 
 /// How trying to send went.
-enum Attempt {
+pub(super) enum Attempt {
     /// Gone; the memory is free again.
     Sent,
     /// With the adapter until it says so.
@@ -35,11 +35,11 @@ enum Attempt {
 
 /// A message's header but for the credits that will ride on it.
 #[derive(Clone, Copy)]
-struct Message {
-    kind: Kind,
-    tag: Tag,
-    len: u64,
-    op: u64,
+pub(super) struct Message {
+    pub(super) kind: Kind,
+    pub(super) tag: Tag,
+    pub(super) len: u64,
+    pub(super) op: u64,
 }
 
 impl<T: Transport> Endpoint<T> {
@@ -147,6 +147,7 @@ impl<T: Transport> Endpoint<T> {
             OpKind::SendUnexpected => self.send_eager(peer_id, Kind::Unexpected, tag, &list, class, Some(id)),
             _ if list.len() as u64 > peer.limits.message => Attempt::Failed(ErrorKind::TooLong),
             _ if eager => self.send_eager(peer_id, Kind::Eager, tag, &list, class, Some(id)),
+            _ if self.may_write(peer_id, tag, &list) => self.send_direct(peer_id, id, tag, &list, class),
             _ => self.announce(peer_id, id, tag, &list),
         }
     }
@@ -185,24 +186,27 @@ impl<T: Transport> Endpoint<T> {
         } else {
             self.send_bounced(peer, message, list, class)
         };
-        self.sent_eager(peer, kind, list.len(), cost, attempt)
+        self.sent_eager(peer, message, cost, attempt)
     }
 
     /// Book-keeping after an attempt: counts it, or gives the credits back.
     fn sent_eager(
         &mut self,
         peer: PeerId,
-        kind: Kind,
-        len: usize,
+        message: Message,
         cost: u32,
         attempt: Result<Attempt, PostError>,
     ) -> Attempt {
+        let Message { kind, tag, len, .. } = message;
         match attempt {
             Ok(attempt @ (Attempt::Sent | Attempt::Posted)) => {
                 let counter =
                     if kind == Kind::Unexpected { &mut self.counters.unexpected } else { &mut self.counters.eager };
                 *counter += 1;
-                self.counters.bytes_sent += len as u64;
+                self.counters.bytes_sent += len;
+                if kind == Kind::Eager {
+                    self.sent_expected(peer, tag);
+                }
                 attempt
             }
             Ok(attempt) => {
@@ -277,6 +281,7 @@ impl<T: Transport> Endpoint<T> {
         match self.transmit_pieces(peer_id, message, remote.as_slice()) {
             Ok(()) => {
                 self.counters.rendezvous += 1;
+                self.sent_expected(peer_id, tag);
                 self.counters.bytes_sent += list.len() as u64;
                 Attempt::Announced(remote)
             }
@@ -329,14 +334,18 @@ impl<T: Transport> Endpoint<T> {
 
     /// Sends a notice at the head of its queue; says whether it went.
     fn send_notice(&mut self, peer_id: PeerId, notice: Notice) -> bool {
+        let message = match notice {
+            Notice::Ready { op } => return self.send_ready(peer_id, op),
+            Notice::Written { op, len } => Message { kind: Kind::Written, tag: 0, len, op },
+            Notice::Withdraw { op } => Message { kind: Kind::Withdraw, tag: 0, len: 0, op },
+            Notice::Withdrawn { op } => Message { kind: Kind::Withdrawn, tag: 0, len: 0, op },
+            Notice::Finish { op, status, len } => Message { kind: Kind::Finish, tag: status as u64, len, op },
+            Notice::Cancel { op } => Message { kind: Kind::Cancel, tag: 0, len: 0, op },
+        };
         let peer = self.peers.get_mut(peer_id.0).expect("the caller has it");
         if !peer.credit.as_mut().is_some_and(|credit| credit.spend_message()) {
             return false;
         }
-        let message = match notice {
-            Notice::Finish { op, status, len } => Message { kind: Kind::Finish, tag: status as u64, len, op },
-            Notice::Cancel { op } => Message { kind: Kind::Cancel, tag: 0, len: 0, op },
-        };
         if let Err(error) = self.transmit_control(peer_id, message) {
             self.unspend(peer_id, 0);
             self.refused(peer_id, error);
@@ -365,13 +374,13 @@ impl<T: Transport> Endpoint<T> {
         }
     }
 
-    fn transmit_control(&mut self, peer: PeerId, message: Message) -> Result<(), PostError> {
+    pub(super) fn transmit_control(&mut self, peer: PeerId, message: Message) -> Result<(), PostError> {
         let options = WorkOptions { signalled: false, class: ServiceClass::Control };
         self.transmit(peer, message, &[], Payload::EMPTY, Work::Silent, options)
     }
 
     /// Posts a message, with the credits that wait to go back on its header.
-    fn transmit(
+    pub(super) fn transmit(
         &mut self,
         peer: PeerId,
         message: Message,
@@ -400,7 +409,7 @@ impl<T: Transport> Endpoint<T> {
     }
 
     /// What follows from a refused post.
-    fn refused(&mut self, peer: PeerId, error: PostError) -> Attempt {
+    pub(super) fn refused(&mut self, peer: PeerId, error: PostError) -> Attempt {
         match error {
             PostError::QueueFull => self.block(peer),
             // The event that ends everything is on its way.
@@ -421,7 +430,7 @@ impl<T: Transport> Endpoint<T> {
         }
     }
 
-    fn unspend(&mut self, peer: PeerId, cost: u32) {
+    pub(super) fn unspend(&mut self, peer: PeerId, cost: u32) {
         if let Some(credit) = self.peers.get_mut(peer.0).and_then(|peer| peer.credit.as_mut()) {
             credit.unspend(cost);
         }

@@ -3,11 +3,12 @@
 //! **Invariant.** An operation has at most one timer that counts: its deadline, and once it was asked to end, the fence: the time at which the
 //! connection is cut because the peer has not let go of the memory.
 
-use super::op::{Op, State};
+use super::op::{Offer, Op, State};
 use super::peer::Notice;
 use super::{Endpoint, Peer};
 use crate::error::{Error, ErrorKind};
 use crate::op::{OpId, OpKind};
+use crate::proto::table::Key;
 use crate::time::Time;
 use crate::transport::Transport;
 
@@ -58,7 +59,7 @@ impl<T: Transport> Endpoint<T> {
         let peer = op.peer.and_then(|peer| self.peers.get_mut(peer.0));
         match (&op.state, op.kind, peer) {
             (State::Queued, _, Some(peer)) => peer.queue.retain(|queued| *queued != id),
-            (State::Matching(place), _, Some(peer)) => {
+            (State::Matching(place), _, Some(peer)) if !matches!(op.offer, Offer::Made(_)) => {
                 peer.posted.remove(*place);
             }
             (State::Waiting, OpKind::Timer, _) | (_, _, None) => {}
@@ -79,7 +80,7 @@ impl<T: Transport> Endpoint<T> {
                 conn.into_iter().for_each(|conn| self.transport.disconnect(conn, self.now));
                 return;
             }
-            (State::Announced(_), _) => false,
+            (State::Announced(_) | State::Matching(_), _) => false,
             (State::Moving(transfer), _) => {
                 if transfer.outstanding == 0 && !transfer.broken {
                     return self.finish_transfer(id);
@@ -90,7 +91,9 @@ impl<T: Transport> Endpoint<T> {
         };
         self.set_timer(id, at);
         if !waits_for_adapter {
-            self.notify(peer_id, Notice::Cancel { op: name_of(id) });
+            let op = name_of(id);
+            let receive = self.ops.get(id.0).is_some_and(|op| op.kind == OpKind::Recv);
+            self.notify(peer_id, if receive { Notice::Withdraw { op } } else { Notice::Cancel { op } });
         }
     }
 
@@ -130,6 +133,12 @@ fn end_with_peer(op: &Op, peer: &Peer, reason: &Error) -> Result<(), ErrorKind> 
         (OpKind::Recv, None) if matches!(peer.link, super::peer::Link::Closing(_)) => Err(ErrorKind::Cancelled),
         _ => Err(ErrorKind::PeerLost),
     }
+}
+
+/// The operation of this side that the peer names; the peer's claim, to be looked up.
+pub(super) fn op_of(name: u64) -> OpId {
+    let slot = u32::try_from(name & u64::from(u32::MAX)).expect("masked");
+    OpId(Key { slot, generation: u32::try_from(name >> 32).expect("shifted") })
 }
 
 /// How this side names an operation of its own to the peer.

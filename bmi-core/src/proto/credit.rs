@@ -73,6 +73,16 @@ impl Credit {
         self.bytes += bytes;
     }
 
+    /// Whether `bytes` could be spent.
+    pub(crate) fn has_bytes(&self, bytes: u32) -> bool {
+        self.bytes >= bytes
+    }
+
+    /// Message credits that have not come back: no more messages than this can be unseen by the peer.
+    pub(crate) fn messages_out(&self) -> usize {
+        usize::from(self.granted.messages - self.messages)
+    }
+
     pub(crate) fn spend_control(&mut self) -> bool {
         let enough = self.control > 0;
         self.control -= u8::from(enough);

@@ -17,9 +17,14 @@
 //!  4 Finish      none                             status  bytes transferred  the sender's operation
 //!  5 Cancel      none                             0       0                  the sender's operation
 //!  6 Credit      none                             0       0                  0
+//!  7 Ready       24 bytes: the receive's memory   tag     messages seen      the receiver's operation
+//!  8 Written     none                             0       bytes written      the receiver's operation
+//!  9 Withdraw    none                             0       0                  the receiver's operation
+//! 10 Withdrawn   none                             0       0                  the receiver's operation
 //! ```
 //!
-//! Announce, the receiver's RDMA reads, and Finish are the rendezvous. Everything that is zero above must be zero on the wire.
+//! Announce, the receiver's RDMA reads, and Finish are the rendezvous; Ready, the sender's RDMA write, and Written the direct path (see
+//! `endpoint::direct`). Everything that is zero above must be zero on the wire.
 //!
 //! **Source.** Paper 000, table 1 (request, reply, control, data) and section 3.3.1 (credits piggybacked or on their own).
 
@@ -35,6 +40,10 @@ pub(crate) enum Kind {
     Finish = 4,
     Cancel = 5,
     Credit = 6,
+    Ready = 7,
+    Written = 8,
+    Withdraw = 9,
+    Withdrawn = 10,
 }
 
 /// How a rendezvous ended, as the receiver tells the sender.
@@ -99,6 +108,10 @@ impl Header {
             4 => Kind::Finish,
             5 => Kind::Cancel,
             6 => Kind::Credit,
+            7 => Kind::Ready,
+            8 => Kind::Written,
+            9 => Kind::Withdraw,
+            10 => Kind::Withdrawn,
             _ => return Err("a message of unknown kind"),
         };
         let returned = Returned {
@@ -114,8 +127,10 @@ impl Header {
         let right = match self.kind {
             Kind::Eager | Kind::Unexpected => self.len == payload_len as u64 && self.op == 0,
             Kind::Announce => payload_len.is_multiple_of(crate::RemoteSlice::WIRE_LEN),
+            Kind::Ready => payload_len == crate::RemoteSlice::WIRE_LEN,
             Kind::Finish => payload_len == 0,
-            Kind::Cancel => payload_len == 0 && self.tag == 0 && self.len == 0,
+            Kind::Written => payload_len == 0 && self.tag == 0,
+            Kind::Cancel | Kind::Withdraw | Kind::Withdrawn => payload_len == 0 && self.tag == 0 && self.len == 0,
             Kind::Credit => payload_len == 0 && self.tag == 0 && self.len == 0 && self.op == 0,
         };
         if right { Ok(()) } else { Err("a header that contradicts its message") }

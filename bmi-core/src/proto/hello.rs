@@ -31,10 +31,10 @@ const HELLO_LEN: usize = 49;
 const REFUSAL_LEN: usize = 17;
 
 /// Features, one bit each; bit and name.
-const FEATURES: [(u64, &str); 3] = [(1, "rendezvous"), (2, "bulk"), (4, "byte credits")];
+const FEATURES: [(u64, &str); 4] = [(1, "rendezvous"), (2, "bulk"), (4, "byte credits"), (8, "ready receives")];
 /// What this build has, and what it cannot do without in a peer: all of them, so far.
-const SUPPORTED: u64 = 7;
-const REQUIRED: u64 = 7;
+const SUPPORTED: u64 = 15;
+const REQUIRED: u64 = 15;
 
 /// What a side says of itself.
 #[derive(Clone, Debug, PartialEq, Eq)]

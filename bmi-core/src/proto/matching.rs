@@ -62,6 +62,18 @@ impl<V> Matching<V> {
         Some(self.remove(Place(first)))
     }
 
+    /// The oldest of `tag`.
+    pub(crate) fn first(&self, tag: Tag) -> Option<&V> {
+        let (first, _) = self.ends.get(&tag)?;
+        Some(&self.nodes[*first].value)
+    }
+
+    /// The newest of `tag`.
+    pub(crate) fn last(&self, tag: Tag) -> Option<&V> {
+        let (_, last) = self.ends.get(&tag)?;
+        Some(&self.nodes[*last].value)
+    }
+
     /// Takes out one that is known to be there.
     pub(crate) fn remove(&mut self, place: Place) -> V {
         let node = self.nodes.remove(place.0);

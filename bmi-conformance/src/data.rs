@@ -1,0 +1,157 @@
+//! Bytes to send and places to receive them, with guard bytes around every piece.
+
+use bmi_core::{MemList, MemSlice, Memory};
+
+use crate::rng::Rng;
+
+/// What stands in every byte that no transfer may touch.
+pub const GUARD: u8 = 0xa5;
+
+/// Guard bytes before, between and behind the pieces. Odd, so that pieces fall on every alignment.
+const GAP: usize = 37;
+
+/// `len` bytes that depend on `seed` and on their position.
+pub fn pattern(seed: u64, len: usize) -> Vec<u8> {
+    let mut rng = Rng::new(seed);
+    let mut bytes = Vec::with_capacity(len + 8);
+    while bytes.len() < len {
+        bytes.extend_from_slice(&rng.next_u64().to_le_bytes());
+    }
+    bytes.truncate(len);
+    bytes
+}
+
+/// `len` bytes of memory, all zero.
+pub fn memory(len: usize) -> Memory {
+    Memory::zeroed(len).expect("the machine that runs the suite has memory for it")
+}
+
+/// Memory that holds [`pattern`].
+pub fn filled(seed: u64, len: usize) -> Memory {
+    Memory::from(pattern(seed, len))
+}
+
+/// A list of pieces inside one memory, surrounded by guard bytes.
+#[derive(Debug)]
+pub struct Guarded {
+    memory: Memory,
+    pieces: Vec<MemSlice>,
+}
+
+impl Guarded {
+    /// Pieces of these lengths. Every second pair stands in the memory in reverse, so that list order is not address order.
+    pub fn new(lens: &[usize]) -> Guarded {
+        let total: usize = lens.iter().sum::<usize>() + GAP * (lens.len() + 1);
+        let memory = Memory::from(vec![GUARD; total]);
+        let mut order: Vec<usize> = (0..lens.len()).collect();
+        for pair in order.chunks_exact_mut(2).step_by(2) {
+            pair.swap(0, 1);
+        }
+        let mut places = vec![0; lens.len()];
+        let mut at = GAP;
+        for index in order {
+            places[index] = at;
+            at += lens[index] + GAP;
+        }
+        let pieces = lens.iter().zip(&places).map(|(len, at)| memory.slice(*at, *len)).collect();
+        Guarded { memory, pieces }
+    }
+
+    /// Pieces of these lengths that hold `pattern(seed, total)` in list order.
+    pub fn filled(seed: u64, lens: &[usize]) -> Guarded {
+        let guarded = Guarded::new(lens);
+        guarded.list().copy_from(0, &pattern(seed, guarded.len()));
+        guarded
+    }
+
+    /// The pieces as a list.
+    pub fn list(&self) -> MemList {
+        self.pieces.iter().cloned().collect()
+    }
+
+    /// The memory that all pieces lie in.
+    pub fn memory(&self) -> &Memory {
+        &self.memory
+    }
+
+    /// The pieces in list order.
+    pub fn pieces(&self) -> &[MemSlice] {
+        &self.pieces
+    }
+
+    /// Total length of the pieces in bytes.
+    pub fn len(&self) -> usize {
+        self.pieces.iter().map(MemSlice::len).sum()
+    }
+
+    /// Whether the pieces have no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Checks that the list holds `expected`, and guard bytes behind that and around each piece.
+    ///
+    /// # Panics
+    /// If not, naming the first byte that is wrong.
+    pub fn check(&self, what: &str, expected: &[u8]) {
+        let image = self.memory.to_vec();
+        let mut wanted = vec![GUARD; image.len()];
+        let mut done = 0;
+        for piece in &self.pieces {
+            let take = piece.len().min(expected.len() - done);
+            wanted[piece.offset()..piece.offset() + take].copy_from_slice(&expected[done..done + take]);
+            done += take;
+        }
+        assert_eq!(done, expected.len(), "{what}: more bytes are expected than the list holds");
+        if let Some(at) = (0..image.len()).find(|at| image[*at] != wanted[*at]) {
+            let inside = self.pieces.iter().position(|p| (p.offset()..p.offset() + p.len()).contains(&at));
+            panic!(
+                "{what}: byte {at} of {} is {:#04x}, not {:#04x} ({})",
+                image.len(),
+                image[at],
+                wanted[at],
+                inside.map_or("a guard byte".to_owned(), |piece| format!("in piece {piece}"))
+            );
+        }
+    }
+
+    /// Checks that nothing but guard bytes is there.
+    ///
+    /// # Panics
+    /// If something is.
+    pub fn check_untouched(&self, what: &str) {
+        self.check(what, &[]);
+    }
+
+    /// Whether nobody else holds the memory any more: no operation, no registration, no peer. Gives up this list's own handles.
+    pub fn into_sole(self) -> Memory {
+        self.memory
+    }
+}
+
+/// Whether this is the only handle to the memory.
+pub fn is_sole(memory: &mut Memory) -> bool {
+    memory.get_mut().is_some()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_touched_guard_byte_is_found() {
+        let guarded = Guarded::filled(1, &[3, 0, 5]);
+        guarded.check("as filled", &pattern(1, 8));
+        let end = guarded.pieces()[2].offset() + 5;
+        guarded.memory().copy_from(end, &[0]);
+        assert!(std::panic::catch_unwind(|| guarded.check("spoiled", &pattern(1, 8))).is_err());
+    }
+
+    #[test]
+    fn bytes_behind_a_short_message_are_guards() {
+        let guarded = Guarded::new(&[4, 4]);
+        guarded.check_untouched("fresh");
+        guarded.list().copy_from(0, &[1, 2, 3, 4, 5]);
+        guarded.check("short", &[1, 2, 3, 4, 5]);
+    }
+}

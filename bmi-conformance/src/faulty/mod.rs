@@ -1,0 +1,311 @@
+//! A wrapper around any transport that makes trouble, by a seeded plan.
+//!
+//! **Why.** A backend in good health seldom shows a full queue, a late event or a failed registration, and never at every place in
+//! the protocol. The wrapper does, the same way each time for the same seed. Its trouble comes in two kinds:
+//!
+//! | kind | what | the contract |
+//! |---|---|---|
+//! | mild | queues that say full, events held back for some polls, short batches | is kept: the whole suite must pass |
+//! | rough | registrations refused, connections cut | is kept too, but operations fail: each must end, nothing may leak |
+//!
+//! **Invariants**
+//! 1. Events keep their order, across connections too.
+//! 2. While something is held back, or a queue has just said full, `poll` says that there is something to do and `arm` says `Busy`: nobody sleeps
+//!    on what the wrapper keeps.
+//! 3. A receive within `recv_queue_depth` is never refused: the depth is a promise (see [`Plan::queue_full`]).
+
+mod names;
+mod plan;
+
+use std::cell::Cell;
+use std::collections::VecDeque;
+use std::os::fd::BorrowedFd;
+use std::task::Waker;
+use std::time::Duration;
+
+use bmi_core::transport::{Armed, ConnId, Event, Payload, PostError, WorkId, WorkOptions, WriteTarget};
+use bmi_core::{
+    Access, Addr, Capabilities, Error, ErrorKind, Memory, MemoryRegion, RemoteKey, RemoteSlice, Segment, ServiceClass,
+    Time, Transport,
+};
+
+pub use plan::Plan;
+
+use names::Names;
+
+use crate::backend::Backend;
+use crate::rng::Rng;
+
+/// A transport that makes trouble (see the [module](self)).
+pub struct Faulty<T> {
+    inner: T,
+    plan: Plan,
+    rng: Rng,
+    /// What the inner transport reported and the caller has not seen yet, in order.
+    held: VecDeque<Event>,
+    /// Polls until the first of them is let through.
+    delay: u32,
+    /// A queue said full since the last poll.
+    said_full: bool,
+    /// Established connections, as far as the caller knows: what may be cut.
+    live: Vec<ConnId>,
+    names: Names,
+    scratch: Vec<Event>,
+}
+
+impl<T: Transport> Faulty<T> {
+    /// Wraps `inner`; `name` makes the faults of several adapters under one seed differ.
+    pub fn new(inner: T, plan: Plan, name: &str) -> Faulty<T> {
+        let rng = Rng::named(plan.seed, name);
+        Faulty {
+            inner,
+            plan,
+            rng,
+            held: VecDeque::new(),
+            delay: 0,
+            said_full: false,
+            live: Vec::new(),
+            names: Names::default(),
+            scratch: Vec::new(),
+        }
+    }
+
+    /// The transport inside.
+    pub fn inner(&self) -> &T {
+        &self.inner
+    }
+
+    fn is_full(&mut self) -> Result<(), PostError> {
+        if self.rng.chance(self.plan.queue_full) {
+            self.said_full = true;
+            return Err(PostError::QueueFull);
+        }
+        Ok(())
+    }
+
+    /// Cuts one connection, if the plan says so.
+    fn cut(&mut self) {
+        if !self.live.is_empty() && self.rng.chance(self.plan.cut) {
+            let victim = self.live.swap_remove(self.rng.index(self.live.len()));
+            self.inner.disconnect(self.names.inward(victim), Time::ZERO);
+        }
+    }
+
+    /// Moves events through, as many as the plan lets.
+    fn let_through(&mut self, events: &mut Vec<Event>) {
+        if self.delay > 0 {
+            self.delay -= 1;
+            return;
+        }
+        let batch = match self.plan.batch {
+            0 => self.held.len(),
+            most => 1 + self.rng.index(most),
+        };
+        for event in self.held.drain(..batch.min(self.held.len())) {
+            match &event {
+                Event::Established { conn, .. } => self.live.push(*conn),
+                Event::Disconnected { conn, .. } | Event::Rejected { conn, .. } => {
+                    self.live.retain(|other| other != conn);
+                    self.names.end(*conn);
+                }
+                _ => {}
+            }
+            events.push(event);
+        }
+        if !self.held.is_empty() && self.rng.chance(self.plan.late) {
+            self.delay = 1 + self.rng.below(self.plan.late_polls.into()) as u32;
+        }
+    }
+}
+
+impl<T: Transport> Transport for Faulty<T> {
+    fn capabilities(&self) -> &Capabilities {
+        self.inner.capabilities()
+    }
+
+    fn listen(&mut self, addr: &Addr) -> Result<Addr, Error> {
+        self.inner.listen(addr)
+    }
+
+    fn connect(&mut self, addr: &Addr, private: &[u8], deadline: Time) -> Result<ConnId, Error> {
+        let conn = self.inner.connect(addr, private, deadline)?;
+        Ok(self.names.outward(conn))
+    }
+
+    fn accept(&mut self, conn: ConnId, private: &[u8]) -> Result<(), Error> {
+        self.inner.accept(self.names.inward(conn), private)
+    }
+
+    fn reject(&mut self, conn: ConnId, private: &[u8]) {
+        self.inner.reject(self.names.inward(conn), private);
+    }
+
+    fn disconnect(&mut self, conn: ConnId, deadline: Time) {
+        self.inner.disconnect(self.names.inward(conn), deadline);
+    }
+
+    fn register(&mut self, memory: &Memory) -> Result<MemoryRegion, Error> {
+        if self.rng.chance(self.plan.register) {
+            return Err(Error::new(ErrorKind::Exhausted, "registrations are refused at random by the plan of faults"));
+        }
+        self.inner.register(memory)
+    }
+
+    fn expose(&mut self, conn: ConnId, segment: &Segment, access: Access) -> Result<RemoteSlice, Error> {
+        if self.rng.chance(self.plan.register) {
+            return Err(Error::new(ErrorKind::Exhausted, "exposures are refused at random by the plan of faults"));
+        }
+        self.inner.expose(self.names.inward(conn), segment, access)
+    }
+
+    fn revoke(&mut self, conn: ConnId, key: RemoteKey) {
+        self.inner.revoke(self.names.inward(conn), key);
+    }
+
+    fn post_recv(&mut self, conn: ConnId, work: WorkId, segments: &[Segment]) -> Result<(), PostError> {
+        self.inner.post_recv(self.names.inward(conn), work, segments)
+    }
+
+    fn post_send(
+        &mut self,
+        conn: ConnId,
+        work: WorkId,
+        head: &[u8],
+        payload: Payload<'_>,
+        options: WorkOptions,
+    ) -> Result<(), PostError> {
+        self.is_full()?;
+        self.inner.post_send(self.names.inward(conn), work, head, payload, options)
+    }
+
+    fn post_write(
+        &mut self,
+        conn: ConnId,
+        work: WorkId,
+        head: &[u8],
+        segments: &[Segment],
+        target: WriteTarget,
+        options: WorkOptions,
+    ) -> Result<(), PostError> {
+        self.is_full()?;
+        self.inner.post_write(self.names.inward(conn), work, head, segments, target, options)
+    }
+
+    fn post_read(
+        &mut self,
+        conn: ConnId,
+        work: WorkId,
+        segments: &[Segment],
+        remote: RemoteSlice,
+        class: ServiceClass,
+    ) -> Result<(), PostError> {
+        self.is_full()?;
+        self.inner.post_read(self.names.inward(conn), work, segments, remote, class)
+    }
+
+    fn poll(&mut self, now: Time, events: &mut Vec<Event>) -> bool {
+        self.cut();
+        let busy = self.inner.poll(now, &mut self.scratch);
+        if self.held.is_empty() && !self.scratch.is_empty() && self.rng.chance(self.plan.late) {
+            self.delay = 1 + self.rng.below(self.plan.late_polls.into()) as u32;
+        }
+        for mut event in self.scratch.drain(..) {
+            let conn = conn_of_mut(&mut event);
+            *conn = self.names.outward(*conn);
+            self.held.push_back(event);
+        }
+        let waiting = !self.held.is_empty() || self.said_full;
+        self.said_full = false;
+        self.let_through(events);
+        busy || waiting
+    }
+
+    fn next_deadline(&self) -> Option<Time> {
+        self.inner.next_deadline()
+    }
+
+    fn arm(&mut self, waker: &Waker) -> Armed {
+        if !self.held.is_empty() || self.said_full {
+            return Armed::Busy;
+        }
+        self.inner.arm(waker)
+    }
+
+    fn event_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.inner.event_fd()
+    }
+
+    fn waker(&self) -> Waker {
+        self.inner.waker()
+    }
+}
+
+/// The name in an event.
+fn conn_of_mut(event: &mut Event) -> &mut ConnId {
+    match event {
+        Event::Work(completion) => &mut completion.conn,
+        Event::ConnectRequest { conn, .. }
+        | Event::Established { conn, .. }
+        | Event::Rejected { conn, .. }
+        | Event::Disconnected { conn, .. } => conn,
+    }
+}
+
+/// A backend whose adapters are all [`Faulty`].
+pub struct FaultyBackend<K> {
+    inner: K,
+    plan: Plan,
+    /// Adapters made so far: each has a sequence of faults of its own.
+    made: Cell<u64>,
+}
+
+impl<K: Backend> FaultyBackend<K> {
+    /// Wraps a backend.
+    pub fn new(inner: K, plan: Plan) -> FaultyBackend<K> {
+        FaultyBackend { inner, plan, made: Cell::new(0) }
+    }
+}
+
+impl<K: Backend> Backend for FaultyBackend<K> {
+    type Transport = Faulty<K::Transport>;
+    type Clock = K::Clock;
+
+    fn name(&self) -> String {
+        format!("{} with faults ({:?})", self.inner.name(), self.plan)
+    }
+
+    fn expected_capabilities(&self) -> Capabilities {
+        self.inner.expected_capabilities()
+    }
+
+    fn transport(&self, node: &str) -> Faulty<K::Transport> {
+        let number = self.made.get();
+        self.made.set(number + 1);
+        let plan = Plan { seed: self.plan.seed.wrapping_mul(0x1_0000).wrapping_add(number), ..self.plan.clone() };
+        Faulty::new(self.inner.transport(node), plan, node)
+    }
+
+    fn listen_addr(&self, node: &str) -> Addr {
+        self.inner.listen_addr(node)
+    }
+
+    fn vacant_addr(&self, node: &str) -> Addr {
+        self.inner.vacant_addr(node)
+    }
+
+    fn clock(&self) -> K::Clock {
+        self.inner.clock()
+    }
+
+    fn pass(&self, until: Option<Time>) {
+        self.inner.pass(until);
+    }
+
+    fn patience(&self) -> Duration {
+        self.inner.patience()
+    }
+
+    fn property_cases(&self) -> u32 {
+        self.inner.property_cases().div_ceil(2)
+    }
+}

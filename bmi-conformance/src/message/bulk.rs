@@ -1,0 +1,330 @@
+//! Bulk: expose, pull, push.
+
+use bmi_core::{Access, BulkDescriptor, Config, ErrorKind, OpKind, PeerEvent, RemoteKey, RemoteSlice};
+use futures_util::future::{join, join_all};
+
+use super::tight;
+use crate::backend::Backend;
+use crate::data::{Guarded, is_sole, memory, pattern};
+use crate::net::{Net, soon};
+
+/// Shapes of the exposed list, of the local list, and where in the exposed one the local one begins.
+const SHAPES: [(&[usize], &[usize], u64); 9] = [
+    (&[], &[], 0),
+    (&[10], &[], 10),
+    (&[100], &[100], 0),
+    (&[100], &[1, 0, 50], 49),
+    (&[10, 0, 20, 30], &[60], 0),
+    (&[10, 20, 30], &[7, 7, 7], 25),
+    (&[5000, 5000, 5000], &[4096, 1, 8000], 1234),
+    (&[100_000], &[30_000, 30_000, 40_000], 0),
+    (&[1, 70_000, 1], &[3; 20], 40_000),
+];
+
+/// A pull brings the bytes of any part of the exposed list into a list of any shape.
+pub fn pull_between_any_two_lists<K: Backend>(backend: &K) {
+    let net = Net::new(backend);
+    net.run(async {
+        let pair = net.pair(&tight()).await;
+        let mut moved = 0;
+        for (number, (exposed, local, at)) in SHAPES.into_iter().enumerate() {
+            let what = format!("shape {number}");
+            let (source, target) = (Guarded::filled(number as u64, exposed), Guarded::new(local));
+            let exposure = pair.b.expose(pair.to_a, source.list(), Access::READ).expect("expose");
+            assert_eq!((exposure.peer(), exposure.descriptor().len()), (pair.to_a, source.len() as u64), "{what}");
+            let done = pair.a.pull(pair.to_b, exposure.descriptor(), at, target.list(), soon(&pair.a)).await;
+            let done = done.unwrap_or_else(|error| panic!("{what}: {error}"));
+            assert_eq!((done.len, done.kind), (target.len() as u64, OpKind::Pull), "{what}");
+            let all = pattern(number as u64, source.len());
+            target.check(&what, &all[at as usize..at as usize + target.len()]);
+            source.check(&what, &all);
+            moved += target.len() as u64;
+        }
+        let counters = pair.a.counters();
+        assert_eq!((counters.pulls, counters.bytes_pulled), (SHAPES.len() as u64, moved));
+        pair.settled(&net, "after all pulls").await;
+    });
+}
+
+/// A push carries a list of any shape to any part of the exposed list, and touches nothing else; a message sent after its end arrives behind its bytes.
+pub fn push_between_any_two_lists<K: Backend>(backend: &K) {
+    let net = Net::new(backend);
+    net.run(async {
+        let pair = net.pair(&tight()).await;
+        for (number, (exposed, local, at)) in SHAPES.into_iter().enumerate() {
+            let what = format!("shape {number}");
+            let (source, target) = (Guarded::filled(number as u64, local), Guarded::filled(99, exposed));
+            let exposure = pair.b.expose(pair.to_a, target.list(), Access::WRITE).expect("expose");
+            let told = pair.b.recv(pair.to_a, 1, memory(1), soon(&pair.b));
+            let done = pair.a.push(pair.to_b, exposure.descriptor(), at, source.list(), soon(&pair.a)).await;
+            assert_eq!(done.unwrap_or_else(|error| panic!("{what}: {error}")).len, source.len() as u64, "{what}");
+            pair.a.send(pair.to_b, 1, vec![1], soon(&pair.a)).await.expect("send");
+            told.await.expect("receive");
+            let mut expected = pattern(99, target.len());
+            expected[at as usize..at as usize + source.len()].copy_from_slice(&pattern(number as u64, source.len()));
+            target.check(&what, &expected);
+        }
+        assert_eq!(pair.a.counters().pushes, SHAPES.len() as u64);
+        pair.settled(&net, "after all pushes").await;
+    });
+}
+
+/// A descriptor travels as a list of remote slices and works on the other side as it did on the first.
+pub fn descriptors_travel<K: Backend>(backend: &K) {
+    let net = Net::new(backend);
+    net.run(async {
+        let pair = net.pair(&tight()).await;
+        let source = Guarded::filled(1, &[3000, 20, 7000]);
+        let exposure = pair.b.expose(pair.to_a, source.list(), Access::READ).expect("expose");
+        let wire: Vec<u8> = exposure.descriptor().pieces().iter().flat_map(RemoteSlice::to_wire).collect();
+        pair.b.send_unexpected(pair.to_a, 1, wire, soon(&pair.b)).await.expect("send the request");
+        let request = pair.a.next_unexpected().await;
+        let pieces: Vec<RemoteSlice> = request
+            .bytes()
+            .chunks_exact(RemoteSlice::WIRE_LEN)
+            .map(|wire| RemoteSlice::from_wire(wire.try_into().expect("exact chunks")))
+            .collect();
+        let descriptor = BulkDescriptor::try_from(pieces).expect("a sum that fits");
+        assert_eq!(&descriptor, exposure.descriptor());
+        let target = Guarded::new(&[10_020]);
+        pair.a.pull(request.peer(), &descriptor, 0, target.list(), soon(&pair.a)).await.expect("pull");
+        target.check("pulled by a descriptor that travelled", &pattern(1, 10_020));
+    });
+}
+
+/// A range outside the descriptor is refused before anything is sent; the connection stands.
+pub fn out_of_range_is_refused_here<K: Backend>(backend: &K) {
+    let net = Net::new(backend);
+    net.run(async {
+        let pair = net.pair(&tight()).await;
+        let exposed = Guarded::filled(1, &[60, 40]);
+        let exposure = pair.b.expose(pair.to_a, exposed.list(), Access::READ_WRITE).expect("expose");
+        for (at, len) in [(0, 101), (100, 1), (101, 0), (u64::MAX, 1), (u64::MAX, 0), (50, 51)] {
+            let local = memory(len);
+            let pull = pair.a.pull(pair.to_b, exposure.descriptor(), at, &local, soon(&pair.a)).await;
+            let push = pair.a.push(pair.to_b, exposure.descriptor(), at, &local, soon(&pair.a)).await;
+            for (result, operation) in [(pull, "pull"), (push, "push")] {
+                let error = result.expect_err("out of range");
+                assert_eq!((error.kind(), error.operation()), (ErrorKind::Invalid, Some(operation)), "{error}");
+            }
+        }
+        exposed.check("nothing was written", &pattern(1, 100));
+        pair.ping(&net, "after refused transfers").await;
+    });
+}
+
+/// Many transfers of both kinds at a time, more than may be in flight, each get their own bytes; a long one does not keep a short one waiting for ever.
+pub fn many_transfers<K: Backend>(backend: &K) {
+    let net = Net::new(backend);
+    net.run(async {
+        let pair = net.pair(&tight()).await;
+        let work = (0..24usize).map(|n| {
+            let pair = &pair;
+            async move {
+                let size = 1 + n * 3001;
+                let (here, there) = (Guarded::filled(n as u64, &[size]), Guarded::filled(100 + n as u64, &[size]));
+                let exposure = pair.b.expose(pair.to_a, there.list(), Access::READ_WRITE).expect("expose");
+                let (peer, descriptor) = (pair.to_b, exposure.descriptor());
+                if n % 2 == 0 {
+                    pair.a.push(peer, descriptor, 0, here.list(), soon(&pair.a)).await.expect("push");
+                    // The push has ended at the peer's adapter; a message behind it says it is in place.
+                    let told = pair.b.recv(pair.to_a, n as u64, memory(1), soon(&pair.b));
+                    pair.a.send(peer, n as u64, vec![1], soon(&pair.a)).await.expect("send");
+                    told.await.expect("receive");
+                    there.check(&format!("push {n}"), &pattern(n as u64, size));
+                } else {
+                    pair.a.pull(peer, descriptor, 0, here.list(), soon(&pair.a)).await.expect("pull");
+                    here.check(&format!("pull {n}"), &pattern(100 + n as u64, size));
+                }
+            }
+        });
+        join_all(work).await;
+        pair.settled(&net, "after all transfers").await;
+    });
+}
+
+/// Transfers run both ways and beside messages.
+pub fn bulk_beside_messages<K: Backend>(backend: &K) {
+    let net = Net::new(backend);
+    net.run(async {
+        let pair = net.pair(&Config::default()).await;
+        let size = 1 << 20;
+        let (near, far) = (Guarded::filled(1, &[size]), Guarded::filled(2, &[size]));
+        let near_exposed = pair.a.expose(pair.to_b, near.list(), Access::READ).expect("expose");
+        let far_exposed = pair.b.expose(pair.to_a, far.list(), Access::READ).expect("expose");
+        let (at_a, at_b) = (Guarded::new(&[size]), Guarded::new(&[size]));
+        let pull_a = pair.a.pull(pair.to_b, far_exposed.descriptor(), 0, at_a.list(), soon(&pair.a));
+        let pull_b = pair.b.pull(pair.to_a, near_exposed.descriptor(), 0, at_b.list(), soon(&pair.b));
+        let talk = async {
+            for _ in 0..20 {
+                pair.ping(&net, "beside bulk").await;
+            }
+        };
+        let (pulls, ()) = join(join(pull_a, pull_b), talk).await;
+        pulls.0.expect("pull");
+        pulls.1.expect("pull");
+        at_a.check("pulled by a", &pattern(2, size));
+        at_b.check("pulled by b", &pattern(1, size));
+    });
+}
+
+/// Exposed memory is held until the exposure is dropped, and counted, one for each piece; then it is the program's again.
+pub fn exposures_are_held_and_come_back<K: Backend>(backend: &K) {
+    let net = Net::new(backend);
+    net.run(async {
+        let pair = net.pair(&tight()).await;
+        let exposed = Guarded::new(&[10, 20, 30]);
+        let exposure = pair.b.expose(pair.to_a, exposed.list(), Access::READ).expect("expose");
+        let mut memory = exposed.into_sole();
+        net.turns(10).await;
+        assert_eq!(pair.b.with(|e| e.holdings()).exposures, 3);
+        assert!(!is_sole(&mut memory), "exposed memory is held");
+        drop(exposure);
+        pair.settled(&net, "after the exposure was dropped").await;
+        net.until("the memory back", || is_sole(&mut memory).then_some(())).await;
+    });
+}
+
+/// An exposure outlives its peer without harm.
+pub fn exposures_outlive_their_peer<K: Backend>(backend: &K) {
+    let net = Net::new(backend);
+    net.run(async {
+        let pair = net.pair(&tight()).await;
+        let mut bytes = memory(100);
+        let exposure = pair.b.expose(pair.to_a, &bytes, Access::READ).expect("expose");
+        pair.a.disconnect(pair.to_b, soon(&pair.a)).await.expect("disconnect");
+        net.lost(&pair.b, pair.to_a).await;
+        net.settled(&pair.b, 0, "the peer is gone, the exposure is kept").await;
+        net.until("the memory back", || is_sole(&mut bytes).then_some(())).await;
+        drop(exposure);
+        net.turns(5).await;
+        net.settled(&pair.b, 0, "the exposure is dropped").await;
+        let error = pair.b.expose(pair.to_a, &bytes, Access::READ).expect_err("no such peer");
+        assert_eq!((error.kind(), error.operation()), (ErrorKind::PeerLost, Some("expose")), "{error}");
+    });
+}
+
+/// How a descriptor lies.
+struct Lie {
+    what: &'static str,
+    access: Access,
+    push: bool,
+    forge: fn(RemoteSlice) -> RemoteSlice,
+}
+
+/// A forged descriptor costs its user the connection: the operation ends in an error that names it, not one byte moves, and a third party goes on undisturbed.
+pub fn forged_descriptors_cut_only_the_forger<K: Backend>(backend: &K) {
+    let lies = [
+        Lie {
+            what: "a wrong key",
+            access: Access::READ_WRITE,
+            push: false,
+            forge: |s| RemoteSlice { key: RemoteKey(s.key.0 ^ 1), ..s },
+        },
+        Lie {
+            what: "a longer piece, pulled",
+            access: Access::READ_WRITE,
+            push: false,
+            forge: |s| RemoteSlice { len: s.len + 1, ..s },
+        },
+        Lie {
+            what: "a longer piece, pushed",
+            access: Access::READ_WRITE,
+            push: true,
+            forge: |s| RemoteSlice { len: s.len + 1, ..s },
+        },
+        Lie {
+            what: "a moved piece",
+            access: Access::READ_WRITE,
+            push: true,
+            forge: |s| RemoteSlice { addr: s.addr.wrapping_sub(1), ..s },
+        },
+        Lie { what: "pushing to what may be read", access: Access::READ, push: true, forge: |s| s },
+        Lie { what: "pulling what may be written", access: Access::WRITE, push: false, forge: |s| s },
+        Lie {
+            what: "an address that overflows",
+            access: Access::READ_WRITE,
+            push: true,
+            forge: |s| RemoteSlice { addr: u64::MAX - 1, ..s },
+        },
+    ];
+    let net = Net::new(backend);
+    net.run(async {
+        let pair = net.pair(&tight()).await;
+        let c = net.endpoint("c", &tight());
+        let (c_to_b, b_to_c) = net.connect(&c, &pair.b, &pair.addr).await;
+        let (mut to_b, mut to_a) = (pair.to_b, pair.to_a);
+        for lie in lies {
+            let exposed = Guarded::filled(1, &[100]);
+            let exposure = pair.b.expose(to_a, exposed.list(), lie.access).expect("expose");
+            let forged: Vec<_> = exposure.descriptor().pieces().iter().map(|slice| (lie.forge)(*slice)).collect();
+            let forged = BulkDescriptor::try_from(forged).expect("a sum that fits");
+            let local = Guarded::filled(2, &[forged.len() as usize]);
+            let work = if lie.push {
+                pair.a.push(to_b, &forged, 0, local.list(), soon(&pair.a))
+            } else {
+                pair.a.pull(to_b, &forged, 0, local.list(), soon(&pair.a))
+            };
+            let operation = if lie.push { "push" } else { "pull" };
+            match work.await {
+                // A write may have been handed over before the peer's adapter looked at it.
+                Ok(_) => assert!(lie.push, "{}: the bytes of a refused read", lie.what),
+                Err(error) => {
+                    assert_eq!(error.operation(), Some(operation), "{}: {error}", lie.what);
+                    assert!(error.peer().is_some(), "{}: {error}", lie.what);
+                }
+            }
+            net.lost(&pair.a, to_b).await;
+            net.lost(&pair.b, to_a).await;
+            exposed.check(lie.what, &pattern(1, 100));
+            local.check(lie.what, &pattern(2, local.len()));
+            net.ping((&c, c_to_b), (&pair.b, b_to_c), lie.what).await;
+            drop(exposure);
+            (to_b, to_a) = net.connect(&pair.a, &pair.b, &pair.addr).await;
+        }
+        pair.a.disconnect(to_b, soon(&pair.a)).await.expect("disconnect");
+        net.lost(&pair.b, to_a).await;
+        net.settled(&pair.b, 1, "only the honest peer is left").await;
+    });
+}
+
+/// A descriptor given to one peer is of no use to another.
+pub fn descriptors_belong_to_one_peer<K: Backend>(backend: &K) {
+    let net = Net::new(backend);
+    net.run(async {
+        let pair = net.pair(&tight()).await;
+        let c = net.endpoint("c", &tight());
+        let (c_to_b, b_to_c) = net.connect(&c, &pair.b, &pair.addr).await;
+        let exposed = Guarded::filled(1, &[100]);
+        let exposure = pair.b.expose(pair.to_a, exposed.list(), Access::READ_WRITE).expect("expose");
+        let local = Guarded::new(&[100]);
+        let error = c.pull(c_to_b, exposure.descriptor(), 0, local.list(), soon(&c)).await;
+        let error = error.expect_err("another peer's descriptor");
+        assert_eq!(error.operation(), Some("pull"), "{error}");
+        local.check_untouched("the thief's memory");
+        net.lost(&pair.b, b_to_c).await;
+        pair.a.pull(pair.to_b, exposure.descriptor(), 0, local.list(), soon(&pair.a)).await.expect("the owner's pull");
+        local.check("the owner's pull", &pattern(1, 100));
+    });
+}
+
+/// Once an exposure is dropped its descriptor is dead, and using it costs the connection.
+pub fn revoked_descriptors_are_dead<K: Backend>(backend: &K) {
+    let net = Net::new(backend);
+    net.run(async {
+        let pair = net.pair(&tight()).await;
+        let exposed = Guarded::filled(1, &[100]);
+        let exposure = pair.b.expose(pair.to_a, exposed.list(), Access::READ_WRITE).expect("expose");
+        let descriptor = exposure.descriptor().clone();
+        drop(exposure);
+        pair.settled(&net, "the exposure is dropped").await;
+        let local = Guarded::filled(2, &[100]);
+        let pushed = pair.a.push(pair.to_b, &descriptor, 0, local.list(), soon(&pair.a)).await;
+        if let Err(error) = pushed {
+            assert_eq!(error.operation(), Some("push"), "{error}");
+        }
+        assert!(matches!(pair.b.next_event().await, PeerEvent::Lost { peer, .. } if peer == pair.to_a));
+        net.lost(&pair.a, pair.to_b).await;
+        exposed.check("revoked memory", &pattern(1, 100));
+    });
+}

@@ -1,0 +1,305 @@
+//! Cancelling, abandoning, and dropping futures, in every state that an operation passes through.
+
+use bmi_core::{Access, Completion, Config, ErrorKind, MemList, OpId, OpKind, Options, Posted};
+use futures_util::future::join;
+
+use super::tight;
+use crate::backend::Backend;
+use crate::data::{Guarded, is_sole, memory, pattern};
+use crate::net::{End, Net, Pair, soon};
+
+/// Limits as in [`tight`], and time enough for a slow peer to let go: no connection is cut.
+fn patient() -> Config {
+    Config { fence_grace: std::time::Duration::from_secs(8), ..tight() }
+}
+
+/// The id of an operation that was posted and is under way.
+fn pending(posted: Result<Posted, bmi_core::Error>) -> OpId {
+    posted.expect("post").pending().expect("it cannot end at once")
+}
+
+/// Waits for the end of an operation.
+async fn end_of<K: Backend>(net: &Net<'_, K>, endpoint: &End<K>, op: OpId, what: &str) -> Completion {
+    net.until(what, || endpoint.with(|e| e.poll_op(op))).await
+}
+
+/// A receive that nothing matched ends `Cancelled`; the message that comes later goes to the next receive.
+pub fn unmatched_receive<K: Backend>(backend: &K) {
+    let net = Net::new(backend);
+    net.run(async {
+        let pair = net.pair(&tight()).await;
+        let (first, second) = (Guarded::new(&[100]), Guarded::new(&[100]));
+        let options = Options::default().user(77);
+        let op = pending(pair.b.with(|e| e.post_recv(pair.to_a, 1, first.list(), options)));
+        net.turns(5).await;
+        pair.b.with(|e| e.cancel(op));
+        let end = end_of(&net, &pair.b, op, "the cancelled receive").await;
+        assert_eq!((end.op, end.kind, end.status, end.user), (op, OpKind::Recv, Err(ErrorKind::Cancelled), 77));
+        let error = pair.b.with(|e| e.explain(&end)).expect("a failure can be explained");
+        assert_eq!((error.kind(), error.operation()), (ErrorKind::Cancelled, Some("receive")), "{error}");
+        let recv = pair.b.recv(pair.to_a, 1, second.list(), soon(&pair.b));
+        pair.a.send(pair.to_b, 1, pattern(1, 100), soon(&pair.a)).await.expect("send");
+        recv.await.expect("receive");
+        first.check_untouched("the cancelled receive");
+        second.check("the next receive", &pattern(1, 100));
+        pair.settled(&net, "at the end").await;
+    });
+}
+
+/// An announced send that no receive has matched ends `Cancelled`; a receive posted later gets the next message.
+pub fn unmatched_rendezvous<K: Backend>(backend: &K) {
+    let net = Net::new(backend);
+    net.run(async {
+        let pair = net.pair(&tight()).await;
+        let op = pending(pair.a.with(|e| e.post_send(pair.to_b, 1, pattern(1, 50_000), Options::default())));
+        net.turns(30).await;
+        pair.a.with(|e| e.cancel(op));
+        let end = end_of(&net, &pair.a, op, "the cancelled send").await;
+        assert_eq!((end.kind, end.status), (OpKind::Send, Err(ErrorKind::Cancelled)));
+        let target = memory(50_000);
+        let recv = pair.b.recv(pair.to_a, 1, &target, soon(&pair.b));
+        let (sent, received) = join(pair.a.send(pair.to_b, 1, pattern(2, 30_000), soon(&pair.a)), recv).await;
+        sent.expect("send");
+        assert_eq!(received.expect("receive").len, 30_000);
+        assert!(target.to_vec()[..30_000] == pattern(2, 30_000));
+        pair.settled(&net, "at the end").await;
+    });
+}
+
+/// A send that waits for a credit ends `Cancelled` and is never sent.
+pub fn send_without_a_credit<K: Backend>(backend: &K) {
+    let net = Net::new(backend);
+    net.run(async {
+        let pair = net.pair(&tight()).await;
+        let first: Vec<_> = (0..10).map(|n| pair.a.send(pair.to_b, 1, pattern(n, 1000), soon(&pair.a))).collect();
+        let waiting = pending(pair.a.with(|e| e.post_send(pair.to_b, 1, pattern(99, 1000), Options::default())));
+        let last = pair.a.send(pair.to_b, 1, pattern(10, 1000), soon(&pair.a));
+        net.turns(20).await;
+        pair.a.with(|e| e.cancel(waiting));
+        let end = end_of(&net, &pair.a, waiting, "the cancelled send").await;
+        assert_eq!(end.status, Err(ErrorKind::Cancelled));
+        for n in 0..=10 {
+            let target = memory(1000);
+            pair.b.recv(pair.to_a, 1, &target, soon(&pair.b)).await.expect("receive");
+            assert!(target.to_vec() == pattern(n, 1000), "message {n}");
+        }
+        for sent in first {
+            sent.await.expect("send");
+        }
+        last.await.expect("send");
+        pair.settled(&net, "at the end").await;
+    });
+}
+
+/// Connecting, cancelled before anybody answered.
+pub fn connecting_is_given_up<K: Backend>(backend: &K) {
+    use bmi_core::Transport;
+    let net = Net::new(backend);
+    net.run(async {
+        let silent = net.bare("silent");
+        let addr = silent.with(|t| t.listen(&net.listen_addr("silent"))).expect("listen");
+        let a = net.endpoint("a", &Config::default());
+        let (peer, op) = a.with(|e| e.connect(&addr, Options::default())).expect("connect starts");
+        let target = memory(10);
+        let waiting = a.recv(peer, 1, &target, Options::default());
+        net.turns(20).await;
+        a.with(|e| e.cancel(op));
+        let end = end_of(&net, &a, op, "the cancelled connect").await;
+        assert_eq!((end.kind, end.status), (OpKind::Connect, Err(ErrorKind::Cancelled)));
+        waiting.await.expect_err("the peer never was");
+        net.settled(&a, 0, "after the cancelled connect").await;
+        drop(Box::pin(a.connect(&addr, Options::default())));
+        let mut dropped = Box::pin(a.connect(&addr, Options::default()));
+        let polled = futures_util::poll!(&mut dropped);
+        assert!(polled.is_pending());
+        drop(dropped);
+        net.settled(&a, 0, "after the dropped connect").await;
+    });
+}
+
+/// A stale id reaches no other operation, whatever is done with it.
+pub fn stale_ids_are_harmless<K: Backend>(backend: &K) {
+    let net = Net::new(backend);
+    net.run(async {
+        let pair = net.pair(&tight()).await;
+        let stale = pending(pair.b.with(|e| e.post_recv(pair.to_a, 1, memory(10), Options::default())));
+        pair.b.with(|e| e.cancel(stale));
+        end_of(&net, &pair.b, stale, "the cancelled receive").await;
+        let target = memory(10);
+        let fresh = pending(pair.b.with(|e| e.post_recv(pair.to_a, 1, &target, Options::default())));
+        assert_ne!(stale, fresh);
+        pair.b.with(|e| {
+            e.cancel(stale);
+            e.abandon(stale);
+            e.cancel(stale);
+            assert_eq!(e.poll_op(stale), None);
+        });
+        net.turns(10).await;
+        assert_eq!(pair.b.with(|e| e.poll_op(fresh)), None, "the new operation goes on");
+        pair.a.send(pair.to_b, 1, pattern(1, 10), soon(&pair.a)).await.expect("send");
+        let end = end_of(&net, &pair.b, fresh, "the new receive").await;
+        assert_eq!((end.status, end.len), (Ok(()), 10));
+        assert_eq!(pair.b.with(|e| e.poll_op(fresh)), None, "a completion is handed out once");
+        pair.settled(&net, "at the end").await;
+    });
+}
+
+/// An abandoned operation never reports, and everything it held comes back.
+pub fn abandoned_operations<K: Backend>(backend: &K) {
+    let net = Net::new(backend);
+    net.run(async {
+        let pair = net.pair(&tight()).await;
+        let (mut near, mut far) = (memory(50_000), memory(50_000));
+        let send = pending(pair.a.with(|e| e.post_send(pair.to_b, 1, &near, Options::default())));
+        let recv = pending(pair.b.with(|e| e.post_recv(pair.to_a, 2, &far, Options::default())));
+        net.turns(10).await;
+        pair.a.with(|e| e.abandon(send));
+        pair.b.with(|e| e.abandon(recv));
+        pair.settled(&net, "after both were abandoned").await;
+        let mut completions = Vec::new();
+        pair.a.with(|e| e.poll_all(&mut completions));
+        pair.b.with(|e| e.poll_all(&mut completions));
+        assert_eq!(completions, []);
+        assert!(is_sole(&mut near) && is_sole(&mut far));
+        pair.ping(&net, "afterwards").await;
+    });
+}
+
+/// What happens to one side of a transfer at some point of its way.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Blow {
+    CancelSend,
+    CancelRecv,
+    CancelBoth,
+}
+
+/// Starts a transfer, lets it run for `turns`, strikes, and checks that both sides end, agree with what arrived, and hold nothing.
+async fn strike<K: Backend>(net: &Net<'_, K>, pair: &Pair<K>, blow: Blow, size: usize, turns: u32) {
+    let what = format!("{blow:?}, {size} bytes, after {turns} turns");
+    let (source, target) = (Guarded::filled(9, &[size / 2, size - size / 2]), Guarded::new(&[size]));
+    // Receives are posted in half of the cases before, in the others behind the send.
+    let receive = || pending(pair.b.with(|e| e.post_recv(pair.to_a, 1, target.list(), Options::default())));
+    let mut recv = (turns % 2 == 0).then(receive);
+    let send = pair.a.with(|e| e.post_send(pair.to_b, 1, source.list(), Options::default())).expect("post");
+    net.turns(turns / 2).await;
+    let (mut sent, mut received) = (None, None);
+    if recv.is_none() {
+        match pair.b.with(|e| e.post_recv(pair.to_a, 1, target.list(), Options::default())).expect("post") {
+            Posted::Pending(op) => recv = Some(op),
+            Posted::Done(end) => received = Some(end),
+        }
+    }
+    net.turns(turns - turns / 2).await;
+    if let (Posted::Pending(op), true) = (send, blow != Blow::CancelRecv) {
+        pair.a.with(|e| e.cancel(op));
+    }
+    if let (Some(op), true) = (recv, blow != Blow::CancelSend) {
+        pair.b.with(|e| e.cancel(op));
+    }
+    match send {
+        Posted::Done(end) => sent = Some(end),
+        Posted::Pending(op) if blow != Blow::CancelRecv => {
+            sent = Some(end_of(net, &pair.a, op, &format!("{what}: the send")).await);
+        }
+        Posted::Pending(_) => {}
+    }
+    if let (None, Some(op), true) = (received, recv, blow != Blow::CancelSend) {
+        received = Some(end_of(net, &pair.b, op, &format!("{what}: the receive")).await);
+    }
+    // The side that was not cancelled ends too if the two had met, and what tells it is ahead of a ping; else it waits for
+    // another partner, and gets one.
+    pair.ping(net, &what).await;
+    if sent.is_none()
+        && let Posted::Pending(op) = send
+    {
+        if pair.a.with(|e| e.poll_op(op)).inspect(|end| sent = Some(*end)).is_none() {
+            let other = pair.b.recv(pair.to_a, 1, memory(size), soon(&pair.b)).await;
+            other.unwrap_or_else(|error| panic!("{what}: another receive: {error}"));
+            sent = Some(end_of(net, &pair.a, op, &format!("{what}: the send, with another receive")).await);
+        }
+    } else if let (None, Some(op)) = (received, recv)
+        && pair.b.with(|e| e.poll_op(op)).inspect(|end| received = Some(*end)).is_none()
+    {
+        let other = pair.a.send(pair.to_b, 1, pattern(9, size), soon(&pair.a)).await;
+        other.unwrap_or_else(|error| panic!("{what}: another send: {error}"));
+        received = Some(end_of(net, &pair.b, op, &format!("{what}: the receive, with another send")).await);
+    }
+    let (sent, received) = (sent.expect("ended"), received.expect("ended"));
+    for end in [sent, received] {
+        assert!(matches!(end.status, Ok(()) | Err(ErrorKind::Cancelled)), "{what}: {end:?}");
+    }
+    if received.status.is_ok() {
+        target.check(&what, &pattern(9, size));
+    }
+    // An eager message that was sent and whose receive was cancelled is parked for the next one.
+    if sent.status.is_ok() && received.status.is_err() && pair.b.with(|e| e.holdings()).parked > 0 {
+        pair.b.recv(pair.to_a, 1, memory(size), soon(&pair.b)).await.expect("the parked message");
+    }
+    pair.settled(net, &what).await;
+    let (mut source, mut target) = (source.into_sole(), target.into_sole());
+    assert!(is_sole(&mut source) && is_sole(&mut target), "{what}: memory is held");
+    pair.ping(net, &what).await;
+}
+
+/// A transfer cancelled at either side or both, after every number of turns from none to well behind its end: each side ends
+/// `Ok` or `Cancelled`, `Ok` means all bytes, and nothing is left over.
+pub fn in_every_state<K: Backend>(backend: &K) {
+    let net = Net::new(backend);
+    net.run(async {
+        let pair = net.pair(&patient()).await;
+        for size in [100, 60_000] {
+            for blow in [Blow::CancelSend, Blow::CancelRecv, Blow::CancelBoth] {
+                for turns in (0..16).chain([24, 25, 40, 41]) {
+                    strike(&net, &pair, blow, size, turns).await;
+                }
+            }
+        }
+    });
+}
+
+/// Futures of every kind dropped after every number of turns: nothing leaks, and the connection, if it still stands, works.
+pub fn futures_are_dropped_at_any_time<K: Backend>(backend: &K) {
+    let net = Net::new(backend);
+    net.run(async {
+        let pair = net.pair(&patient()).await;
+        for turns in (0..14).chain([20, 30]) {
+            let what = format!("dropped after {turns} turns");
+            let mut buffers: Vec<_> = (0..6).map(|n| memory(40_000 + n)).collect();
+            let list = |index: usize| MemList::from(&buffers[index]);
+            let exposure = pair.b.expose(pair.to_a, list(4), Access::READ_WRITE).expect("expose");
+            let work = (
+                pair.a.send(pair.to_b, 1, list(0), Options::default()),
+                pair.b.recv(pair.to_a, 1, list(1), Options::default()),
+                pair.a.recv(pair.to_b, 2, list(2), Options::default()),
+                pair.a.pull(pair.to_b, exposure.descriptor(), 0, list(3), Options::default()),
+                pair.a.push(
+                    pair.to_b,
+                    exposure.descriptor(),
+                    0,
+                    list(5).range(0, 30_000).collect::<MemList>(),
+                    Options::default(),
+                ),
+                pair.a.send(pair.to_b, 3, pattern(1, 900), Options::default()),
+                pair.a.send_unexpected(pair.to_b, 4, pattern(1, 900), Options::default()),
+            );
+            net.turns(turns).await;
+            drop(work);
+            // Eager messages are gone once they are sent; whoever gets them takes them out.
+            net.until(&format!("{what}: nothing on its way"), || {
+                while pair.b.with(|e| e.poll_unexpected()).is_some() {}
+                pair.a.with(|e| e.holdings().operations == 0).then_some(())
+            })
+            .await;
+            pair.ping(&net, &what).await;
+            drop(exposure);
+            while pair.b.with(|e| e.poll_unexpected()).is_some() {}
+            while pair.b.with(|e| e.holdings()).parked > 0 {
+                pair.b.recv(pair.to_a, 3, memory(900), soon(&pair.b)).await.expect("the parked message");
+            }
+            pair.settled(&net, &what).await;
+            for (index, buffer) in buffers.iter_mut().enumerate() {
+                net.until(&format!("{what}: buffer {index} back"), || is_sole(buffer).then_some(())).await;
+            }
+        }
+    });
+}

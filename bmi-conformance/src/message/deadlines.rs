@@ -1,0 +1,204 @@
+//! Every kind of operation ends at its deadline, in an error that names operation and peer.
+
+use std::time::Duration;
+
+use bmi_core::{Access, Completion, Config, Error, ErrorKind, Options};
+use futures_util::future::join;
+
+use super::tight;
+use crate::backend::Backend;
+use crate::data::{Guarded, is_sole, memory, pattern};
+use crate::net::{End, Net, soon};
+
+/// A deadline that is reached in a test that succeeds.
+const SHORT: Duration = Duration::from_millis(40);
+
+/// Checks that an operation ended `TimedOut`, not before its deadline, naming itself and the peer.
+fn timed_out<K: Backend>(net: &Net<'_, K>, result: Result<Completion, Error>, options: Options, operation: &str) {
+    let error = result.expect_err(operation);
+    assert_eq!((error.kind(), error.operation()), (ErrorKind::TimedOut, Some(operation)), "{error}");
+    assert!(error.peer().is_some(), "{operation}: the error names no peer: {error}");
+    let deadline = options.deadline.expect("the test set one");
+    assert!(net.backend().now() >= deadline, "{operation}: ended before its deadline");
+}
+
+/// A receive that no message matches.
+pub fn receive_never_matched<K: Backend>(backend: &K) {
+    let net = Net::new(backend);
+    net.run(async {
+        let pair = net.pair(&tight()).await;
+        let mut target = memory(100);
+        let options = pair.b.within(SHORT);
+        let result = pair.b.recv(pair.to_a, 1, &target, options).await;
+        timed_out(&net, result, options, "receive");
+        assert!(is_sole(&mut target), "the memory is the caller's again");
+        pair.ping(&net, "after the time-out").await;
+        pair.settled(&net, "after the time-out").await;
+        pair.a.send(pair.to_b, 1, pattern(1, 100), soon(&pair.a)).await.expect("send");
+        pair.b.recv(pair.to_a, 1, &target, soon(&pair.b)).await.expect("the next receive of the tag gets it");
+        assert!(target.to_vec() == pattern(1, 100));
+    });
+}
+
+/// A send that is announced and that no receive matches; a receive posted later does not get it.
+pub fn rendezvous_never_matched<K: Backend>(backend: &K) {
+    let net = Net::new(backend);
+    net.run(async {
+        let pair = net.pair(&tight()).await;
+        let options = pair.a.within(SHORT);
+        let result = pair.a.send(pair.to_b, 1, pattern(1, 50_000), options).await;
+        timed_out(&net, result, options, "send");
+        pair.ping(&net, "after the time-out").await;
+        pair.settled(&net, "after the time-out").await;
+        let target = memory(50_000);
+        let recv = pair.b.recv(pair.to_a, 1, &target, soon(&pair.b));
+        let (sent, received) = join(pair.a.send(pair.to_b, 1, pattern(2, 40_000), soon(&pair.a)), recv).await;
+        sent.expect("send");
+        assert_eq!(received.expect("receive").len, 40_000, "the message that timed out is not the next one's");
+        assert!(target.to_vec()[..40_000] == pattern(2, 40_000));
+    });
+}
+
+/// Connecting to a listener that never answers; without a deadline of its own the configuration's counts.
+pub fn connect_to_a_silent_listener<K: Backend>(backend: &K) {
+    use bmi_core::Transport;
+    let net = Net::new(backend);
+    net.run(async {
+        let silent = net.bare("silent");
+        let addr = silent.with(|t| t.listen(&net.listen_addr("silent"))).expect("listen");
+        let config = Config { connect_timeout: SHORT, ..tight() };
+        let a = net.endpoint("a", &config);
+        for options in [a.within(SHORT), Options::default()] {
+            let started = a.now();
+            let error = a.connect(&addr, options).await.expect_err("nobody answers");
+            assert_eq!((error.kind(), error.operation()), (ErrorKind::TimedOut, Some("connect")), "{error}");
+            assert!(error.to_string().contains(&addr.to_string()), "the error names the address: {error}");
+            assert!(a.now().since(started) >= SHORT, "ended before its deadline");
+            net.settled(&a, 0, "after the time-out").await;
+        }
+    });
+}
+
+/// A transfer whose peer stops polling in the middle: both kinds of send, receive, pull and push end in bounded time, and all
+/// memory comes back.
+pub fn peer_stops_polling<K: Backend>(backend: &K) {
+    let net = Net::new(backend);
+    net.run(async {
+        let config = tight();
+        let pair = net.pair(&config).await;
+        // A thousand times what may be in flight: nobody is near the end after a few turns.
+        let big = 8 << 20;
+        let exposure = pair.b.expose(pair.to_a, memory(big), Access::READ_WRITE).expect("expose");
+        let mut buffers: Vec<_> = (0..4).map(|_| memory(big)).collect();
+        let incoming = pair.a.recv(pair.to_b, 3, &buffers[0], pair.a.within(SHORT));
+        let outgoing = pair.b.send(pair.to_a, 3, memory(big), soon(&pair.b));
+        let landing = pair.b.recv(pair.to_a, 4, memory(big), soon(&pair.b));
+        let options = pair.a.within(SHORT);
+        let sending = pair.a.send(pair.to_b, 4, &buffers[1], options);
+        let pulling = pair.a.pull(pair.to_b, exposure.descriptor(), 0, &buffers[2], options);
+        let pushing = pair.a.push(pair.to_b, exposure.descriptor(), 0, &buffers[3], options);
+        net.turns(6).await;
+        net.pause("b", true);
+        // A backend whose adapter works without its program may finish in time; all others run into the deadline.
+        for (operation, work) in [("receive", incoming), ("send", sending), ("pull", pulling), ("push", pushing)] {
+            if let Err(error) = work.await {
+                let kinds = [ErrorKind::TimedOut, ErrorKind::PeerLost];
+                assert!(kinds.contains(&error.kind()), "{operation}: {error}");
+                assert_eq!(error.operation(), Some(operation), "{error}");
+            }
+        }
+        let late = pair.a.now().since(options.deadline.expect("set above"));
+        assert!(late <= config.fence_grace + backend.patience() / 4, "the last operation ended {late:?} late");
+        for (index, buffer) in buffers.iter_mut().enumerate() {
+            net.until(&format!("buffer {index} back"), || is_sole(buffer).then_some(())).await;
+        }
+        net.pause("b", false);
+        drop((outgoing, landing, exposure));
+        let peers = pair.a.with(|e| e.holdings()).peers;
+        net.settled(&pair.a, peers, "the side that timed out").await;
+        net.settled(&pair.b, peers, "the side that stopped").await;
+    });
+}
+
+/// A deadline that has passed already when the operation is posted.
+pub fn already_passed<K: Backend>(backend: &K) {
+    let net = Net::new(backend);
+    net.run(async {
+        let pair = net.pair(&tight()).await;
+        net.turns(5).await;
+        let past = Options::by(bmi_core::Time::from_nanos(1));
+        timed_out(&net, pair.b.recv(pair.to_a, 1, memory(10), past).await, past, "receive");
+        timed_out(&net, pair.a.send(pair.to_b, 1, pattern(1, 50_000), past).await, past, "send");
+        pair.ping(&net, "after both").await;
+        pair.settled(&net, "after both").await;
+    });
+}
+
+/// Memory of an operation that timed out is not touched by what arrives later.
+pub fn late_bytes_touch_nothing<K: Backend>(backend: &K) {
+    let net = Net::new(backend);
+    net.run(async {
+        let pair = net.pair(&tight()).await;
+        for size in [500, 50_000] {
+            let target = Guarded::new(&[size]);
+            let options = pair.b.within(SHORT);
+            let result = pair.b.recv(pair.to_a, 1, target.list(), options).await;
+            timed_out(&net, result, options, "receive");
+            let second = memory(size);
+            let recv = pair.b.recv(pair.to_a, 1, &second, soon(&pair.b));
+            let (sent, received) = join(pair.a.send(pair.to_b, 1, pattern(1, size), soon(&pair.a)), recv).await;
+            sent.expect("send");
+            received.expect("receive");
+            target.check_untouched("the receive that timed out");
+            assert!(second.to_vec() == pattern(1, size));
+        }
+    });
+}
+
+/// `sleep` ends at its time, not before; sleepers wake in the order of their times.
+pub fn timers_in_order<K: Backend>(backend: &K) {
+    let net = Net::new(backend);
+    net.run(async {
+        let a = net.endpoint("a", &tight());
+        let started = a.now();
+        let order = std::cell::RefCell::new(Vec::new());
+        let sleep = |ms: u64| {
+            let (a, order) = (a.clone(), &order);
+            async move {
+                let until = started + Duration::from_millis(ms);
+                a.sleep_until(until).await;
+                assert!(a.now() >= until, "woke early");
+                order.borrow_mut().push(ms);
+            }
+        };
+        futures_util::future::join_all([30, 10, 20, 0, 25].map(sleep)).await;
+        assert_eq!(*order.borrow(), [0, 10, 20, 25, 30]);
+        let before = a.now();
+        a.sleep(SHORT).await;
+        assert!(a.now().since(before) >= SHORT);
+        drop(Box::pin(a.sleep(Duration::from_secs(3600))));
+        net.settled(&a, 0, "after all timers").await;
+    });
+}
+
+/// Deadlines far ahead cost nothing and end nothing; an endpoint says when it wants to be polled.
+pub fn next_deadline_is_the_earliest<K: Backend>(backend: &K) {
+    let net = Net::new(backend);
+    net.run(async {
+        let pair = net.pair(&tight()).await;
+        let far = Options::by(bmi_core::Time::from_nanos(u64::MAX));
+        let (b, peer): (&End<K>, _) = (&pair.b, pair.to_a);
+        let waiting = b.recv(peer, 1, memory(10), far);
+        let near = b.within(Duration::from_secs(2));
+        let sooner = b.recv(peer, 2, memory(10), near);
+        net.turns(5).await;
+        let next = b.next_deadline().expect("a deadline is pending");
+        assert!(next <= near.deadline.expect("set above"), "{next}");
+        for tag in [1, 2] {
+            pair.a.send(pair.to_b, tag, vec![1], soon(&pair.a)).await.expect("send");
+        }
+        waiting.await.expect("receive");
+        sooner.await.expect("receive");
+        pair.settled(&net, "at the end").await;
+    });
+}

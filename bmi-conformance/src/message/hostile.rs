@@ -1,0 +1,453 @@
+//! A peer that does not keep the protocol: it is cut off, with a reason in words, and nobody else notices.
+//!
+//! The intruder is a bare adapter. Its hello is a real one, taken from an endpoint that connected to it, and then spoilt; its messages are made
+//! here from the layout in the protocol's documentation.
+
+use bmi_core::transport::{ConnId, Event, MAX_PRIVATE_DATA, Payload, PostError, WorkId, WorkOptions};
+use bmi_core::{Addr, Config, ErrorKind, Options, RemoteKey, RemoteSlice, Time, Transport};
+use futures_util::future::join;
+
+use super::tight;
+use crate::backend::Backend;
+use crate::data::{Guarded, is_sole, memory, pattern};
+use crate::net::{Bare, End, Net, Pair, soon};
+use crate::rig::conn_of;
+use crate::rng::Rng;
+
+/// Receives that an intruder posts, so that the victim's messages find one.
+const RECEIVES: u64 = 12;
+/// Room in each, in bytes.
+const ROOM: usize = 2048;
+
+/// A bare adapter that knows a real hello.
+struct Intruder<K: Backend> {
+    bare: Bare<K::Transport>,
+    hello: Vec<u8>,
+    landing: bmi_core::Memory,
+}
+
+/// A connection of an intruder to its victim.
+struct Breach {
+    conn: ConnId,
+}
+
+impl<K: Backend> Intruder<K> {
+    async fn new(net: &Net<'_, K>) -> Intruder<K> {
+        let bare = net.bare("intruder");
+        let addr = bare.with(|t| t.listen(&net.listen_addr("intruder"))).expect("listen");
+        let model = net.endpoint("model", &tight());
+        let (connected, private) = join(model.connect(&addr, soon(&model)), async {
+            let asked = |event: &Event| matches!(event, Event::ConnectRequest { .. });
+            let Event::ConnectRequest { conn, private, .. } = net.event(&bare, "a real hello", asked).await else {
+                unreachable!("asked for")
+            };
+            bare.with(|t| t.reject(conn, b""));
+            private
+        })
+        .await;
+        connected.expect_err("rejected");
+        drop(model);
+        net.kill("model");
+        Intruder { bare, hello: private.to_vec(), landing: memory(ROOM * RECEIVES as usize) }
+    }
+
+    /// What the victim says to a hello: `Ok` if it lets us in, else what it tells us.
+    async fn knock(&self, net: &Net<'_, K>, addr: &Addr, hello: &[u8]) -> Result<Breach, Vec<u8>> {
+        let deadline = net.backend().now() + crate::net::SOON;
+        let conn = self.bare.with(|t| t.connect(addr, hello, deadline)).expect("connect starts");
+        self.bare.with(|t| {
+            let region = t.register(&self.landing);
+            let region = (0..100).fold(region, |region, _| region.or_else(|_| t.register(&self.landing)));
+            let region = region.expect("register");
+            for work in 0..RECEIVES {
+                t.post_recv(conn, WorkId(work), &[region.segment(work as usize * ROOM, ROOM)]).expect("post a receive");
+            }
+        });
+        let answer = |event: &Event| conn_of(event) == conn && !matches!(event, Event::Work(_));
+        match net.event(&self.bare, "an answer to a hello", answer).await {
+            Event::Established { .. } => Ok(Breach { conn }),
+            Event::Rejected { private, .. } => Err(private.to_vec()),
+            other => panic!("an answer to a hello: {other:?}"),
+        }
+    }
+
+    async fn breach(&self, net: &Net<'_, K>, addr: &Addr) -> Breach {
+        match self.knock(net, addr, &self.hello).await {
+            Ok(breach) => breach,
+            Err(refusal) => panic!("a real hello was refused: {}", String::from_utf8_lossy(&refusal)),
+        }
+    }
+
+    /// Sends these bytes as one message, unless the connection is gone already.
+    async fn say(&self, net: &Net<'_, K>, breach: &Breach, message: &[u8]) {
+        let bytes = bmi_core::Memory::from(message.to_vec());
+        loop {
+            let posted = self.bare.with(|t| {
+                let Ok(region) = t.register(&bytes) else { return Err(PostError::QueueFull) };
+                let segments = [region.segment(0, message.len())];
+                t.post_send(breach.conn, WorkId(99), &[], Payload::Gather(&segments), WorkOptions::UNSIGNALLED)
+            });
+            match posted {
+                Err(PostError::QueueFull) => net.turns(1).await,
+                Ok(()) | Err(PostError::NotConnected) => return,
+                Err(other) => panic!("{other:?}"),
+            }
+        }
+    }
+
+    async fn is_cut(&self, net: &Net<'_, K>, breach: &Breach, what: &str) {
+        let what = format!("{what}: the intruder is cut off");
+        let ended = |event: &Event| conn_of(event) == breach.conn && matches!(event, Event::Disconnected { .. });
+        net.event(&self.bare, &what, ended).await;
+        while self.bare.take(|event| conn_of(event) == breach.conn).is_some() {}
+    }
+
+    fn leave(&self, breach: &Breach) {
+        self.bare.with(|t| t.disconnect(breach.conn, Time::ZERO));
+    }
+
+    /// The next message that the victim sent: its bytes.
+    async fn hear(&self, net: &Net<'_, K>, breach: &Breach) -> Vec<u8> {
+        let received = |event: &Event| matches!(event, Event::Work(done) if done.conn == breach.conn && done.kind == bmi_core::transport::WorkKind::Recv);
+        match net.event(&self.bare, "a message of the victim", received).await {
+            Event::Work(done) => self.landing.slice(done.work.0 as usize * ROOM, done.len as usize).to_vec(),
+            _ => unreachable!("asked for"),
+        }
+    }
+}
+
+/// A header of the protocol, 32 bytes.
+#[derive(Clone, Copy, Default)]
+struct Forged {
+    kind: u8,
+    control: u8,
+    messages: u16,
+    bytes: u32,
+    tag: u64,
+    len: u64,
+    op: u64,
+}
+
+const EAGER: u8 = 1;
+const UNEXPECTED: u8 = 2;
+const ANNOUNCE: u8 = 3;
+const FINISH: u8 = 4;
+const CANCEL: u8 = 5;
+const CREDIT: u8 = 6;
+
+impl Forged {
+    fn with(self, payload: &[u8]) -> Vec<u8> {
+        let mut wire = vec![self.kind, self.control];
+        wire.extend(self.messages.to_le_bytes());
+        wire.extend(self.bytes.to_le_bytes());
+        for word in [self.tag, self.len, self.op] {
+            wire.extend(word.to_le_bytes());
+        }
+        wire.extend(payload);
+        wire
+    }
+}
+
+fn slice(len: u64) -> RemoteSlice {
+    RemoteSlice { key: RemoteKey(0x1234_5678), addr: 0, len }
+}
+
+/// A victim with an honest peer: `a` and `b` of the pair, `b` being the victim.
+async fn scene<K: Backend>(net: &Net<'_, K>) -> (Pair<K>, Intruder<K>) {
+    let pair = net.pair(&Config { max_pieces: 8, max_message: 1 << 20, ..tight() }).await;
+    let intruder = Intruder::new(net).await;
+    (pair, intruder)
+}
+
+/// Waits until the victim has no peer but the honest one, holds nothing, and works.
+async fn unharmed<K: Backend>(net: &Net<'_, K>, pair: &Pair<K>, what: &str) {
+    pair.ping(net, what).await;
+    while pair.b.with(|e| e.poll_unexpected()).is_some() {}
+    pair.settled(net, what).await;
+}
+
+/// A hello that is none, cut off, or offers too little is rejected with words; nobody else notices.
+pub fn garbage_hello_is_refused<K: Backend>(backend: &K) {
+    let net = Net::new(backend);
+    net.run(async {
+        let (pair, intruder) = scene(&net).await;
+        let mut garbage: Vec<Vec<u8>> =
+            vec![vec![], vec![0; MAX_PRIVATE_DATA], vec![255; MAX_PRIVATE_DATA], b"GET / HTTP/1.1".to_vec()];
+        garbage.extend((0..intruder.hello.len()).step_by(5).map(|len| intruder.hello[..len].to_vec()));
+        let mut rng = Rng::new(5);
+        for _ in 0..10 {
+            let len = rng.index(MAX_PRIVATE_DATA);
+            garbage.push(pattern(rng.next_u64(), len));
+        }
+        // Everything behind the four magic bytes, version and features all ones or all zero.
+        for fill in [0, 255] {
+            let mut hello = intruder.hello.clone();
+            hello[24..].fill(fill);
+            garbage.push(hello);
+        }
+        for (number, hello) in garbage.iter().enumerate() {
+            let refusal = match intruder.knock(&net, &pair.addr, hello).await {
+                Err(refusal) => refusal,
+                Ok(_) => panic!("hello {number} was accepted: {hello:?}"),
+            };
+            let words = String::from_utf8_lossy(&refusal);
+            assert!(words.contains("hello") || words.contains("lacks") || words.contains("version"), "{words:?}");
+            pair.ping(&net, "beside a refused hello").await;
+        }
+        unharmed(&net, &pair, "after all refused hellos").await;
+    });
+}
+
+/// A version or feature that does not fit is named, to the peer that was refused and by its endpoint; what is appended to a hello is ignored.
+pub fn mismatch_names_what_is_missing<K: Backend>(backend: &K) {
+    let net = Net::new(backend);
+    net.run(async {
+        let (pair, intruder) = scene(&net).await;
+        let spoil = |at: usize, bytes: &[u8]| {
+            let mut hello = intruder.hello.clone();
+            hello[at..at + bytes.len()].copy_from_slice(bytes);
+            hello
+        };
+        let cases = [
+            (spoil(4, &[9, 0, 8, 0]), "version"),
+            (spoil(4, &[0, 0, 0, 0]), "version"),
+            (spoil(8, &(7u64 & !2).to_le_bytes()), "bulk"),
+            (spoil(8, &0u64.to_le_bytes()), "rendezvous"),
+            (spoil(16, &(7u64 | 1 << 40).to_le_bytes()), "0x10000000000"),
+        ];
+        let mut refusals = Vec::new();
+        for (hello, word) in cases {
+            let Err(refusal) = intruder.knock(&net, &pair.addr, &hello).await else { panic!("accepted, for {word}") };
+            let words = String::from_utf8_lossy(&refusal).into_owned();
+            assert!(words.contains(word), "{words:?} does not name {word}");
+            refusals.push((refusal, word));
+        }
+        let mut longer = intruder.hello.clone();
+        longer.extend([1, 2, 3]);
+        let breach = intruder.knock(&net, &pair.addr, &longer).await.ok().expect("a later version may append");
+        intruder.leave(&breach);
+        // The other way round: what an endpoint says that is told so.
+        let addr = intruder.bare.with(|t| t.listen(&net.listen_addr("intruder"))).expect("listen");
+        for (refusal, word) in refusals {
+            let connecting = pair.a.connect(&addr, soon(&pair.a));
+            let answer = async {
+                let asked = |event: &Event| matches!(event, Event::ConnectRequest { .. });
+                let event = net.event(&intruder.bare, "a request", asked).await;
+                intruder.bare.with(|t| t.reject(conn_of(&event), &refusal));
+            };
+            let error = join(connecting, answer).await.0.expect_err("refused");
+            assert_eq!((error.kind(), error.operation()), (ErrorKind::Incompatible, Some("connect")), "{error}");
+            assert!(error.to_string().contains(word), "{error} does not name {word}");
+        }
+        unharmed(&net, &pair, "after all refusals").await;
+    });
+}
+
+/// A listener that accepts with garbage instead of a hello: connecting ends in an error.
+pub fn garbage_acceptance<K: Backend>(backend: &K) {
+    let net = Net::new(backend);
+    net.run(async {
+        let (pair, intruder) = scene(&net).await;
+        let addr = intruder.bare.with(|t| t.listen(&net.listen_addr("intruder"))).expect("listen");
+        for answer in [&b""[..], b"welcome", &[0; MAX_PRIVATE_DATA], &intruder.hello[..40]] {
+            let connecting = pair.b.connect(&addr, soon(&pair.b));
+            let answer = async {
+                let asked = |event: &Event| matches!(event, Event::ConnectRequest { .. });
+                let event = net.event(&intruder.bare, "a request", asked).await;
+                intruder.bare.with(|t| t.accept(conn_of(&event), answer)).expect("accept");
+            };
+            let error = join(connecting, answer).await.0.expect_err("garbage instead of a hello");
+            assert!(matches!(error.kind(), ErrorKind::Protocol | ErrorKind::Incompatible), "{error}");
+            assert_eq!(error.operation(), Some("connect"), "{error}");
+        }
+        unharmed(&net, &pair, "after all answers").await;
+    });
+}
+
+/// Messages that contradict themselves or the protocol, one for each rule.
+fn bad_messages() -> Vec<(&'static str, Vec<u8>)> {
+    let zero = Forged::default();
+    let table = |lens: &[u64]| -> Vec<u8> { lens.iter().flat_map(|len| slice(*len).to_wire()).collect() };
+    vec![
+        ("no bytes", vec![]),
+        ("a header cut off", Forged { kind: EAGER, ..zero }.with(&[])[..31].to_vec()),
+        ("kind 0", zero.with(&[])),
+        ("kind 7", Forged { kind: 7, ..zero }.with(&[])),
+        ("kind 255", Forged { kind: 255, ..zero }.with(&[1; 100])),
+        ("an eager message longer than it says", Forged { kind: EAGER, len: 3, ..zero }.with(&[1; 4])),
+        ("an eager message shorter than it says", Forged { kind: EAGER, len: u64::MAX, ..zero }.with(&[1; 4])),
+        ("an eager message with an operation", Forged { kind: EAGER, len: 4, op: 1, ..zero }.with(&[1; 4])),
+        ("an unexpected message of another length", Forged { kind: UNEXPECTED, len: 5, ..zero }.with(&[1; 4])),
+        ("half a piece", Forged { kind: ANNOUNCE, len: 5, ..zero }.with(&table(&[5])[..12])),
+        ("pieces that do not add up", Forged { kind: ANNOUNCE, len: 6, ..zero }.with(&table(&[5]))),
+        ("pieces that overflow", Forged { kind: ANNOUNCE, len: 4, ..zero }.with(&table(&[u64::MAX, 5]))),
+        ("more than the longest message", Forged { kind: ANNOUNCE, len: 1 << 50, ..zero }.with(&table(&[1 << 50]))),
+        ("too many pieces", Forged { kind: ANNOUNCE, len: 9000, ..zero }.with(&table(&[1000; 9]))),
+        ("a finish of nothing", Forged { kind: FINISH, op: 5, ..zero }.with(&[])),
+        ("a finish of nothing, far away", Forged { kind: FINISH, op: u64::MAX, ..zero }.with(&[])),
+        ("a finish with a payload", Forged { kind: FINISH, ..zero }.with(&[1])),
+        ("a finish of unknown status", Forged { kind: FINISH, tag: 77, ..zero }.with(&[])),
+        ("a cancel with a payload", Forged { kind: CANCEL, ..zero }.with(&[1])),
+        ("a cancel with a tag", Forged { kind: CANCEL, tag: 1, ..zero }.with(&[])),
+        ("a credit message with a length", Forged { kind: CREDIT, len: 1, ..zero }.with(&[])),
+        ("a credit message with a payload", Forged { kind: CREDIT, ..zero }.with(&[0])),
+        ("message credits never spent", Forged { kind: CREDIT, messages: 1, ..zero }.with(&[])),
+        ("byte credits never spent", Forged { kind: CREDIT, bytes: 1, ..zero }.with(&[])),
+        ("control credits never spent", Forged { kind: CREDIT, control: 1, ..zero }.with(&[])),
+        (
+            "all credits there are",
+            Forged { kind: CREDIT, control: 255, messages: u16::MAX, bytes: u32::MAX, ..zero }.with(&[]),
+        ),
+    ]
+}
+
+/// Each message that breaks a rule costs the intruder its connection, is counted, and disturbs nobody.
+pub fn bad_messages_cut_their_sender<K: Backend>(backend: &K) {
+    let net = Net::new(backend);
+    net.run(async {
+        let (pair, intruder) = scene(&net).await;
+        for (what, message) in bad_messages() {
+            let before = pair.b.counters().violations;
+            let breach = intruder.breach(&net, &pair.addr).await;
+            intruder.say(&net, &breach, &message).await;
+            intruder.is_cut(&net, &breach, what).await;
+            assert_eq!(pair.b.counters().violations, before + 1, "{what} is counted");
+            pair.ping(&net, what).await;
+        }
+        unharmed(&net, &pair, "after all bad messages").await;
+    });
+}
+
+/// Messages for which there is no credit, and messages longer than any receive, cost the connection; what came before them is bounded.
+pub fn overdrawn_credits<K: Backend>(backend: &K) {
+    let net = Net::new(backend);
+    net.run(async {
+        let (pair, intruder) = scene(&net).await;
+        let zero = Forged::default();
+        for kind in [EAGER, UNEXPECTED] {
+            let breach = intruder.breach(&net, &pair.addr).await;
+            for _ in 0..40 {
+                intruder.say(&net, &breach, &Forged { kind, len: 1000, tag: 5, ..zero }.with(&[7; 1000])).await;
+            }
+            intruder.is_cut(&net, &breach, "messages without credits").await;
+            unharmed(&net, &pair, "after messages without credits").await;
+        }
+        let breach = intruder.breach(&net, &pair.addr).await;
+        for _ in 0..40 {
+            intruder.say(&net, &breach, &Forged { kind: CREDIT, ..zero }.with(&[])).await;
+        }
+        // Each is answered or not; in the end there are more than credits for them, unless each came back in time.
+        intruder.leave(&breach);
+        let breach = intruder.breach(&net, &pair.addr).await;
+        intruder.say(&net, &breach, &Forged { kind: EAGER, len: 5000, ..zero }.with(&[7; 5000])).await;
+        intruder.is_cut(&net, &breach, "a message longer than any receive").await;
+        unharmed(&net, &pair, "after all excesses").await;
+    });
+}
+
+/// A forged end of a rendezvous, of the intruder's own or of somebody else's, ends only the intruder.
+pub fn forged_finish<K: Backend>(backend: &K) {
+    let net = Net::new(backend);
+    net.run(async {
+        let (pair, intruder) = scene(&net).await;
+        let zero = Forged { kind: FINISH, ..Forged::default() };
+        // Of its own, of the wrong length and name.
+        for wrong in ["length", "name"] {
+            let breach = intruder.breach(&net, &pair.addr).await;
+            let peer = newest_peer(&net, &pair.b).await;
+            let mut bytes = memory(50_000);
+            let send = pair.b.send(peer, 1, &bytes, Options::default());
+            let announce = intruder.hear(&net, &breach).await;
+            assert_eq!(announce[0], ANNOUNCE, "a long message is announced");
+            let op = u64::from_le_bytes(announce[24..32].try_into().expect("eight bytes"));
+            let finish = match wrong {
+                "length" => Forged { len: 49_999, op, ..zero },
+                _ => Forged { len: 50_000, op: op ^ 1 << 32, ..zero },
+            };
+            intruder.say(&net, &breach, &finish.with(&[])).await;
+            intruder.is_cut(&net, &breach, wrong).await;
+            let error = send.await.expect_err("its receiver lied");
+            assert_eq!((error.kind(), error.operation()), (ErrorKind::PeerLost, Some("send")), "{error}");
+            net.until("the memory back", || is_sole(&mut bytes).then_some(())).await;
+        }
+        // Of somebody else's, by every name that it may have.
+        let honest = pair.b.send(pair.to_a, 1, pattern(1, 50_000), soon(&pair.b));
+        net.until("the announcement", || (pair.a.with(|e| e.holdings()).parked > 0).then_some(())).await;
+        for name in (0..6u64).flat_map(|slot| [slot, slot | 1 << 32, slot | 2 << 32]) {
+            let breach = intruder.breach(&net, &pair.addr).await;
+            intruder.say(&net, &breach, &Forged { len: 50_000, op: name, ..zero }.with(&[])).await;
+            intruder.is_cut(&net, &breach, "a finish of another's operation").await;
+        }
+        let target = memory(50_000);
+        pair.a.recv(pair.to_b, 1, &target, soon(&pair.a)).await.expect("the honest peer's receive");
+        honest.await.expect("the honest peer's send");
+        assert!(target.to_vec() == pattern(1, 50_000));
+        unharmed(&net, &pair, "after all forgeries").await;
+    });
+}
+
+/// An announcement of memory that was never exposed: the receive that it matches ends in an error, its memory comes back untouched.
+pub fn announced_but_not_exposed<K: Backend>(backend: &K) {
+    let net = Net::new(backend);
+    net.run(async {
+        let (pair, intruder) = scene(&net).await;
+        let breach = intruder.breach(&net, &pair.addr).await;
+        let peer = newest_peer(&net, &pair.b).await;
+        let target = Guarded::new(&[5000]);
+        let receive = pair.b.recv(peer, 1, target.list(), Options::default());
+        let announce = Forged { kind: ANNOUNCE, tag: 1, len: 5000, op: 3, ..Forged::default() };
+        intruder.say(&net, &breach, &announce.with(&slice(5000).to_wire())).await;
+        let error = receive.await.expect_err("there is nothing to read");
+        assert_eq!(error.operation(), Some("receive"), "{error}");
+        intruder.is_cut(&net, &breach, "its own adapter cuts").await;
+        target.check_untouched("a receive of nothing");
+        unharmed(&net, &pair, "after a lying announcement").await;
+    });
+}
+
+/// Many messages of random bytes, and of real headers with random fields: nothing panics, hangs or leaks.
+pub fn random_messages<K: Backend>(backend: &K) {
+    let net = Net::new(backend);
+    net.run(async {
+        let (pair, intruder) = scene(&net).await;
+        let mut rng = Rng::new(42);
+        for round in 0..40 {
+            let breach = intruder.breach(&net, &pair.addr).await;
+            for _ in 0..6 {
+                let payload = {
+                    let len = rng.index(100);
+                    pattern(rng.next_u64(), len)
+                };
+                let small = |rng: &mut Rng| if rng.chance(700) { 0 } else { rng.next_u64() >> rng.index(64) };
+                let message = if rng.chance(200) {
+                    payload
+                } else {
+                    let kind = 1 + rng.index(7) as u8;
+                    let len = if rng.chance(800) && kind <= 2 { payload.len() as u64 } else { small(&mut rng) };
+                    let (tag, op) = (small(&mut rng), if kind <= 2 { 0 } else { small(&mut rng) });
+                    let bare = kind >= FINISH && rng.chance(800);
+                    Forged { kind, tag, len, op, ..Forged::default() }.with(if bare { &[] } else { &payload })
+                };
+                intruder.say(&net, &breach, &message).await;
+            }
+            intruder.leave(&breach);
+            intruder.is_cut(&net, &breach, "it left or was cut").await;
+            pair.ping(&net, &format!("beside round {round} of random messages")).await;
+        }
+        unharmed(&net, &pair, "after all random messages").await;
+    });
+}
+
+/// Who connected last to an endpoint.
+async fn newest_peer<K: Backend>(net: &Net<'_, K>, endpoint: &End<K>) -> bmi_core::PeerId {
+    let mut newest = None;
+    net.until("the intruder's connection", || {
+        while let Some(event) = endpoint.with(|e| e.poll_event()) {
+            if let bmi_core::PeerEvent::Connected { peer, .. } = event {
+                newest = Some(peer);
+            }
+        }
+        newest.filter(|peer| endpoint.limits(*peer).is_some())
+    })
+    .await
+}

@@ -1,0 +1,29 @@
+//! The message level: what [`bmi_core::AsyncEndpoint`] and [`bmi_core::Endpoint`] promise, over the backend's adapters.
+
+pub mod bulk;
+pub mod cancel;
+pub mod credits;
+pub mod deadlines;
+pub mod expected;
+pub mod hostile;
+pub mod peers;
+pub mod polling;
+pub mod property;
+pub mod rough;
+pub mod unexpected;
+
+use bmi_core::Config;
+
+/// Limits small enough that every one is reached by a few messages: 4 credits, an eager limit of 1 KiB, transfers in units of 4 KiB.
+pub fn tight() -> Config {
+    let eager_limit = 1024;
+    Config {
+        eager_limit,
+        credit_messages: 4,
+        credit_bytes: 4 * (eager_limit as u32 + 64),
+        transfer_unit: 4096,
+        in_flight_bytes: 8192,
+        fence_grace: std::time::Duration::from_millis(200),
+        ..Config::default()
+    }
+}

@@ -1,0 +1,237 @@
+//! Properties: whatever lists, sizes, orders and cancels, exactly the right bytes arrive, nothing else is touched, nothing leaks.
+//!
+//! Cases come from a fixed seed, so a failure comes back.
+
+use std::collections::HashMap;
+
+use bmi_core::{Access, Config, ErrorKind, Exposure};
+use futures_util::future::join_all;
+use proptest::collection::vec;
+use proptest::prelude::*;
+use proptest::test_runner::{Config as Cases, RngAlgorithm, TestRng, TestRunner};
+
+use super::tight;
+use crate::backend::Backend;
+use crate::data::{Guarded, is_sole, memory, pattern};
+use crate::net::{End, Net, Pair, soon};
+
+/// One message: its two lists, when each side is posted, and whether one of them is cancelled, after how many turns.
+#[derive(Clone, Debug)]
+struct Message {
+    to_b: bool,
+    tag: u64,
+    from: Vec<usize>,
+    into: Vec<usize>,
+    send_at: u16,
+    recv_at: u16,
+    cancel: Option<(bool, u32)>,
+}
+
+/// One bulk transfer: the two lists, and where in the exposed one it begins, in thousandths of what is possible.
+#[derive(Clone, Debug)]
+struct Bulk {
+    push: bool,
+    exposed: Vec<usize>,
+    local: Vec<usize>,
+    at: u64,
+}
+
+/// Lengths of pieces: mostly small, now and then several eager limits.
+fn lens() -> impl Strategy<Value = Vec<usize>> {
+    vec(prop_oneof![3 => 0..40usize, 3 => 0..600usize, 1 => 1000..1050usize, 1 => 0..9000usize], 0..6)
+}
+
+fn message() -> impl Strategy<Value = Message> {
+    let cancel = prop_oneof![3 => Just(None), 1 => (any::<bool>(), 0..20u32).prop_map(Some)];
+    (any::<bool>(), 0..3u64, lens(), lens(), any::<u16>(), any::<u16>(), cancel).prop_map(
+        |(to_b, tag, from, into, send_at, recv_at, cancel)| Message { to_b, tag, from, into, send_at, recv_at, cancel },
+    )
+}
+
+fn bulk() -> impl Strategy<Value = Bulk> {
+    (any::<bool>(), lens(), lens(), 0..=1000u64).prop_map(|(push, exposed, local, at)| Bulk {
+        push,
+        exposed,
+        local,
+        at,
+    })
+}
+
+/// Tries a property on the backend's number of cases.
+fn check<K: Backend, S: Strategy>(backend: &K, strategy: &S, property: impl Fn(&Net<'_, K>, S::Value)) {
+    let cases =
+        Cases { cases: backend.property_cases(), failure_persistence: None, max_shrink_iters: 200, ..Cases::default() };
+    let mut runner = TestRunner::new_with_rng(cases, TestRng::from_seed(RngAlgorithm::ChaCha, &[0x5a; 32]));
+    let tried = runner.run(strategy, |case| {
+        property(&Net::new(backend), case);
+        Ok(())
+    });
+    tried.unwrap_or_else(|failure| panic!("{failure}"));
+}
+
+/// Any messages in both directions, posted in any order, some cancelled: each receive gets the bytes of the send that it matches in the order
+/// of its tag, or `TooLong`; guard bytes stay; nothing leaks.
+pub fn any_messages<K: Backend>(backend: &K) {
+    check(backend, &vec(message(), 1..14), |net, messages| {
+        net.run(async {
+            let config = Config { fence_grace: crate::net::SOON, ..tight() };
+            let pair = net.pair(&config).await;
+            exchange(net, &pair, &messages).await;
+        });
+    });
+}
+
+/// The ends that a message goes from and to.
+fn ends<'p, K: Backend>(
+    pair: &'p Pair<K>,
+    message: &Message,
+) -> (&'p End<K>, bmi_core::PeerId, &'p End<K>, bmi_core::PeerId) {
+    if message.to_b { (&pair.a, pair.to_b, &pair.b, pair.to_a) } else { (&pair.b, pair.to_a, &pair.a, pair.to_b) }
+}
+
+/// Messages that may be cancelled have a tag of their own, so that they leave the matching of the others alone.
+fn tag_of(number: usize, message: &Message) -> u64 {
+    if message.cancel.is_some() { 1000 + number as u64 } else { message.tag }
+}
+
+async fn exchange<K: Backend>(net: &Net<'_, K>, pair: &Pair<K>, messages: &[Message]) {
+    let sources: Vec<_> = messages.iter().enumerate().map(|(n, m)| Guarded::filled(n as u64, &m.from)).collect();
+    let targets: Vec<_> = messages.iter().map(|m| Guarded::new(&m.into)).collect();
+    let mut posts: Vec<(u16, bool, usize)> =
+        messages.iter().enumerate().flat_map(|(n, m)| [(m.send_at, true, n), (m.recv_at, false, n)]).collect();
+    posts.sort_unstable();
+    let (mut sends, mut receives) = (HashMap::new(), HashMap::new());
+    // By direction and tag, in posting order: who is to match whom.
+    let mut queues: HashMap<(bool, u64), (Vec<usize>, Vec<usize>)> = HashMap::new();
+    for (at, is_send, n) in posts {
+        let message = &messages[n];
+        let (from, to_peer, to, from_peer) = ends(pair, message);
+        let tag = tag_of(n, message);
+        let queue = queues.entry((message.to_b, tag)).or_default();
+        if is_send {
+            queue.0.push(n);
+            sends.insert(n, from.send(to_peer, tag, sources[n].list(), soon(from)));
+        } else {
+            queue.1.push(n);
+            receives.insert(n, to.recv(from_peer, tag, targets[n].list(), soon(to)));
+        }
+        net.turns(u32::from(at % 4)).await;
+    }
+    for (n, message) in messages.iter().enumerate() {
+        if let Some((send, turns)) = message.cancel {
+            net.turns(turns).await;
+            if send { sends[&n].cancel() } else { receives[&n].cancel() }
+        }
+    }
+    // The partner of a cancelled one may have nobody to wait for.
+    net.turns(3).await;
+    pair.ping(net, "behind all cancels").await;
+    for (n, _) in messages.iter().enumerate().filter(|(_, m)| m.cancel.is_some()) {
+        sends[&n].cancel();
+        receives[&n].cancel();
+    }
+    let (mut sent, mut received) = (HashMap::new(), HashMap::new());
+    for n in 0..messages.len() {
+        sent.insert(n, sends.remove(&n).expect("posted").await);
+        received.insert(n, receives.remove(&n).expect("posted").await);
+    }
+    for ((_, tag), (senders, receivers)) in queues {
+        for (sender, receiver) in senders.into_iter().zip(receivers) {
+            let (size, room) = (sources[sender].len(), targets[receiver].len());
+            let what = format!("message {sender} into receive {receiver} of tag {tag}");
+            match &received[&receiver] {
+                Ok(done) => {
+                    assert_eq!(done.len, size as u64, "{what}");
+                    assert!(size <= room, "{what}: it does not fit");
+                    targets[receiver].check(&what, &pattern(sender as u64, size));
+                }
+                Err(error) if messages[receiver].cancel.is_some() => {
+                    assert!(matches!(error.kind(), ErrorKind::Cancelled | ErrorKind::TooLong), "{what}: {error}");
+                }
+                Err(error) => {
+                    assert_eq!(error.kind(), ErrorKind::TooLong, "{what}: {error}");
+                    assert!(size > room, "{what}: it fits");
+                }
+            }
+            if let Err(error) = &sent[&sender] {
+                assert!(matches!(error.kind(), ErrorKind::Cancelled | ErrorKind::TooLong), "{what}: {error}");
+                assert!(messages[sender].cancel.is_some() || size > room, "{what}: {error}");
+            }
+            sources[sender].check(&what, &pattern(sender as u64, size));
+        }
+    }
+    sweep(net, pair, messages).await;
+    for guarded in sources.into_iter().chain(targets) {
+        let mut memory = guarded.into_sole();
+        net.until("all memory back", || is_sole(&mut memory).then_some(())).await;
+    }
+}
+
+/// Receives what was sent eagerly to receives that were cancelled, then checks that nothing is left.
+async fn sweep<K: Backend>(net: &Net<'_, K>, pair: &Pair<K>, messages: &[Message]) {
+    pair.ping(net, "behind all messages").await;
+    for (n, message) in messages.iter().enumerate().filter(|(_, m)| m.cancel.is_some()) {
+        let (_, _, to, from_peer) = ends(pair, message);
+        let leftover = to.recv(from_peer, tag_of(n, message), memory(50_000), soon(to));
+        leftover.cancel();
+        // What is parked is handed over at once; else there was nothing.
+        drop(leftover.await);
+    }
+    pair.settled(net, "after all messages").await;
+}
+
+/// Any pulls and pushes, all at once: exactly the bytes of the range move, nothing else is touched, nothing leaks.
+pub fn any_bulk<K: Backend>(backend: &K) {
+    check(backend, &vec(bulk(), 1..10), |net, transfers| {
+        net.run(async {
+            let pair = net.pair(&tight()).await;
+            let work = transfers.iter().enumerate().map(|(n, bulk)| transfer(&pair, n as u64, bulk));
+            let moved = join_all(work).await;
+            // Behind every push: its bytes are in place.
+            pair.ping(net, "behind all transfers").await;
+            for (n, (exposed, local, at, exposure)) in moved.into_iter().enumerate() {
+                drop(exposure);
+                let what = format!("transfer {n}");
+                let (near, mut far) = (pattern(n as u64, local.len()), pattern(1000 + n as u64, exposed.len()));
+                let range = at..at + local.len();
+                if transfers[n].push {
+                    far[range].copy_from_slice(&near);
+                    local.check(&what, &near);
+                } else {
+                    local.check(&what, &far[range]);
+                }
+                exposed.check(&what, &far);
+                for guarded in [exposed, local] {
+                    let mut memory = guarded.into_sole();
+                    net.until("all memory back", || is_sole(&mut memory).then_some(())).await;
+                }
+            }
+            pair.settled(net, "after all transfers").await;
+        });
+    });
+}
+
+/// Does one transfer; both lists, and where in the exposed one it began.
+async fn transfer<K: Backend>(pair: &Pair<K>, n: u64, bulk: &Bulk) -> (Guarded, Guarded, usize, Exposure) {
+    let exposed = Guarded::filled(1000 + n, &bulk.exposed);
+    // The local list is cut to what the exposed one has.
+    let mut room = exposed.len();
+    let mut local = bulk.local.clone();
+    for len in &mut local {
+        *len = (*len).min(room);
+        room -= *len;
+    }
+    let local = Guarded::filled(n, &local);
+    let at = room as u64 * bulk.at / 1000;
+    let exposure = pair.b.expose(pair.to_a, exposed.list(), Access::READ_WRITE).expect("expose");
+    let (peer, descriptor) = (pair.to_b, exposure.descriptor());
+    let work = if bulk.push {
+        pair.a.push(peer, descriptor, at, local.list(), soon(&pair.a))
+    } else {
+        pair.a.pull(peer, descriptor, at, local.list(), soon(&pair.a))
+    };
+    let done = work.await.unwrap_or_else(|error| panic!("transfer {n}: {error}"));
+    assert_eq!(done.len, local.len() as u64, "transfer {n}");
+    // The end of a push does not say that its bytes are in place: the exposure is kept until something behind it has arrived.
+    (exposed, local, at as usize, exposure)
+}

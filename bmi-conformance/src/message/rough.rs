@@ -1,0 +1,155 @@
+//! Rough trouble: registrations refused and connections cut at random, on top of the mild kind. Every operation ends, and everything comes back.
+
+use std::time::Duration;
+
+use bmi_core::{Access, Config, ErrorKind, MemList, Options, PeerEvent, PeerId};
+use futures_util::future::join_all;
+
+use super::tight;
+use crate::backend::Backend;
+use crate::data::{is_sole, memory};
+use crate::faulty::{FaultyBackend, Plan};
+use crate::net::{End, Net};
+use crate::rng::Rng;
+
+/// Plans that are tried.
+const SEEDS: u64 = 6;
+/// Rounds of operations under each.
+const ROUNDS: u32 = 12;
+/// How long each operation may take; under faults many run into it.
+const BRIEF: Duration = Duration::from_millis(60);
+
+/// Random operations of every kind between three endpoints, under several seeds: each ends, in time, with an error that says what it was; then
+/// nothing is held any more and all memory is back.
+pub fn everything_ends_and_comes_back<K: Backend>(backend: &K) {
+    for seed in 0..SEEDS {
+        let faulty = FaultyBackend::new(backend, Plan::rough(seed));
+        let net = Net::new(&faulty);
+        net.run(storm(&net, seed));
+    }
+}
+
+/// An endpoint and the peers it has.
+struct Station<K: Backend> {
+    end: End<K>,
+    addr: bmi_core::Addr,
+    peers: Vec<PeerId>,
+}
+
+impl<K: Backend> Station<K> {
+    /// Takes note of who came and went, and throws away what nobody asked for.
+    fn attend(&mut self) {
+        while let Some(event) = self.end.with(|e| e.poll_event()) {
+            match event {
+                PeerEvent::Connected { peer, .. } => self.peers.push(peer),
+                PeerEvent::Lost { peer, .. } => self.peers.retain(|other| *other != peer),
+            }
+        }
+        while self.end.with(|e| e.poll_unexpected()).is_some() {}
+    }
+}
+
+async fn storm<K: Backend>(net: &Net<'_, K>, seed: u64) {
+    let mut rng = Rng::new(seed);
+    let config = Config { fence_grace: Duration::from_millis(50), ..tight() };
+    let mut stations: Vec<Station<K>> = ["a", "b", "c"]
+        .into_iter()
+        .map(|name| {
+            let end = net.endpoint(name, &config);
+            let addr = end.listen(&net.listen_addr(name)).expect("listen");
+            Station { end, addr, peers: Vec::new() }
+        })
+        .collect();
+    let mut buffers: Vec<_> = (0..8).map(|_| memory(100_000)).collect();
+    for _ in 0..ROUNDS {
+        // Two attempts to connect, most of which live for a while.
+        for _ in 0..2 {
+            let (from, to) = (rng.index(3), rng.index(3));
+            let options = stations[from].end.within(BRIEF);
+            if let Err(error) = stations[from].end.connect(&stations[to].addr, options).await {
+                assert_eq!(error.operation(), Some("connect"), "{error}");
+            }
+        }
+        stations.iter_mut().for_each(Station::attend);
+        let mut work = Vec::new();
+        let mut exposures = Vec::new();
+        for _ in 0..30 {
+            let station = &stations[rng.index(3)];
+            let Some(peer) = (!station.peers.is_empty()).then(|| station.peers[rng.index(station.peers.len())]) else {
+                continue;
+            };
+            let buffer = &buffers[rng.index(buffers.len())];
+            let limit = [1000, 1024, 100_000][rng.index(3)];
+            let list: MemList = MemList::from(buffer).range(rng.index(64), rng.index(limit)).collect();
+            let (end, options, tag) = (&station.end, station.end.within(BRIEF), rng.below(3));
+            match rng.below(6) {
+                0 | 1 => work.push(("send", end.send(peer, tag, list, options))),
+                2 | 3 => work.push(("receive", end.recv(peer, tag, list, options))),
+                4 => {
+                    let short: MemList = list.range(0, 1000).collect();
+                    work.push(("send unexpected", end.send_unexpected(peer, tag, short, options)));
+                }
+                _ => match end.expose(peer, buffer, Access::READ_WRITE) {
+                    Ok(exposure) => exposures.push(exposure),
+                    Err(error) => assert_eq!(error.operation(), Some("expose"), "{error}"),
+                },
+            }
+        }
+        // Who else might reach an exposure: whoever has it, for its peer or not. A wrong one costs a connection, as a cut does.
+        for exposure in exposures.iter().take(6) {
+            let station = &stations[rng.index(3)];
+            if let Some(peer) = station.peers.first() {
+                let (list, options) = (MemList::from(&buffers[0]), station.end.within(BRIEF));
+                work.push(if rng.chance(500) {
+                    ("pull", station.end.pull(*peer, exposure.descriptor(), 0, list, options))
+                } else {
+                    ("push", station.end.push(*peer, exposure.descriptor(), 0, list, options))
+                });
+            }
+        }
+        net.turns(rng.below(30) as u32).await;
+        for (_, operation) in work.iter().filter(|_| rng.chance(200)) {
+            operation.cancel();
+        }
+        let (names, operations): (Vec<_>, Vec<_>) = work.into_iter().unzip();
+        for (name, result) in names.into_iter().zip(join_all(operations).await) {
+            if let Err(error) = result {
+                assert_eq!(error.operation(), Some(name), "{error}");
+                assert!(error.peer().is_some(), "{error}");
+                assert_ne!(error.kind(), ErrorKind::Unsupported, "{error}");
+            }
+        }
+        drop(exposures);
+    }
+    calm(net, &mut stations).await;
+    for (index, buffer) in buffers.iter_mut().enumerate() {
+        net.until(&format!("seed {seed}: buffer {index} back"), || is_sole(buffer).then_some(())).await;
+    }
+}
+
+/// Ends all connections and checks that nothing is held.
+async fn calm<K: Backend>(net: &Net<'_, K>, stations: &mut [Station<K>]) {
+    for station in stations.iter_mut() {
+        station.attend();
+        for peer in std::mem::take(&mut station.peers) {
+            // It may be gone already.
+            let _ = station.end.disconnect(peer, Options::default()).await;
+        }
+    }
+    for station in stations.iter_mut() {
+        // An attempt that this side gave up may have come to be on the other in the meantime.
+        net.until("all peers gone", || {
+            station.attend();
+            let peers = std::mem::take(&mut station.peers);
+            for peer in peers {
+                if let Ok(op) = station.end.with(|e| e.disconnect(peer, Options::default())) {
+                    station.end.with(|e| e.abandon(op));
+                }
+            }
+            (station.end.with(|e| e.holdings()).peers == 0).then_some(())
+        })
+        .await;
+        station.attend();
+        net.settled(&station.end, 0, "after the storm").await;
+    }
+}

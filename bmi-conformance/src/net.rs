@@ -1,0 +1,378 @@
+//! The drive loop of the message level: endpoints, and adapters without one, around one future.
+//!
+//! **Why.** The message interface is tested as its users see it, from `async` code. But who polls an endpoint, and when, must be in
+//! the hands of the test: a peer that stops polling is one of the behaviours. So the suite has a loop of its own, the same for every
+//! backend. The future is polled only when it was woken, so a lost wake-up shows as a failure, not as a slow success.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::Duration;
+
+use bmi_core::transport::Event;
+use bmi_core::{
+    Addr, AsyncEndpoint, Config, Endpoint, ErrorKind, Holdings, Operation, Options, PeerEvent, PeerId, Time, Transport,
+};
+
+use crate::backend::Backend;
+
+/// How long an operation may take that is expected to succeed. Shorter than any patience, so that the operation itself says what
+/// went wrong.
+pub const SOON: Duration = Duration::from_secs(8);
+
+/// An endpoint over the adapters of a backend.
+pub type End<K> = AsyncEndpoint<<K as Backend>::Transport>;
+
+/// Endpoints and bare adapters, driven by [`Net::run`].
+pub struct Net<'b, K: Backend> {
+    backend: &'b K,
+    members: RefCell<Vec<Member<K>>>,
+    waiting_for: RefCell<Vec<String>>,
+}
+
+struct Member<K: Backend> {
+    name: String,
+    paused: bool,
+    what: Driven<K>,
+}
+
+enum Driven<K: Backend> {
+    Endpoint(End<K>),
+    Bare(Bare<K::Transport>),
+}
+
+impl<K: Backend> Clone for Driven<K> {
+    fn clone(&self) -> Driven<K> {
+        match self {
+            Driven::Endpoint(endpoint) => Driven::Endpoint(endpoint.clone()),
+            Driven::Bare(bare) => Driven::Bare(bare.clone()),
+        }
+    }
+}
+
+/// An adapter without an endpoint: a peer that speaks whatever the test makes it say.
+pub struct Bare<T>(Rc<RefCell<BareInner<T>>>);
+
+struct BareInner<T> {
+    transport: T,
+    events: VecDeque<Event>,
+    scratch: Vec<Event>,
+}
+
+impl<T> Clone for Bare<T> {
+    fn clone(&self) -> Bare<T> {
+        Bare(Rc::clone(&self.0))
+    }
+}
+
+impl<T: Transport> Bare<T> {
+    /// Runs `f` on the adapter.
+    pub fn with<R>(&self, f: impl FnOnce(&mut T) -> R) -> R {
+        f(&mut self.0.borrow_mut().transport)
+    }
+
+    /// Takes out the first event that `wanted` says yes to.
+    pub fn take(&self, wanted: impl FnMut(&Event) -> bool) -> Option<Event> {
+        let events = &mut self.0.borrow_mut().events;
+        let at = events.iter().position(wanted)?;
+        events.remove(at)
+    }
+
+    fn poll(&self, now: Time) -> (bool, Option<Time>) {
+        let inner = &mut *self.0.borrow_mut();
+        let busy = inner.transport.poll(now, &mut inner.scratch);
+        inner.events.extend(inner.scratch.drain(..));
+        (busy, inner.transport.next_deadline())
+    }
+}
+
+/// Whether the future was woken.
+struct Flag(AtomicBool);
+
+impl Wake for Flag {
+    fn wake(self: Arc<Self>) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
+/// Two endpoints and what each calls the other.
+pub struct Pair<K: Backend> {
+    /// The endpoint that connected, called `a`.
+    pub a: End<K>,
+    /// The endpoint that listened, called `b`.
+    pub b: End<K>,
+    /// What `a` calls `b`.
+    pub to_b: PeerId,
+    /// What `b` calls `a`.
+    pub to_a: PeerId,
+    /// Where `b` listens.
+    pub addr: Addr,
+}
+
+impl<'b, K: Backend> Net<'b, K> {
+    /// A net without members.
+    pub fn new(backend: &'b K) -> Net<'b, K> {
+        Net { backend, members: RefCell::default(), waiting_for: RefCell::default() }
+    }
+
+    /// The backend.
+    pub fn backend(&self) -> &'b K {
+        self.backend
+    }
+
+    /// A new endpoint on the node `name`.
+    pub fn endpoint(&self, name: &str, config: &Config) -> End<K> {
+        let config = Config { name: name.to_owned(), ..config.clone() };
+        // Under rough faults an adapter may refuse its first registrations; another one is made then.
+        let made = (0..100).find_map(|_| {
+            match Endpoint::new(self.backend.transport(name), config.clone(), self.backend.now()) {
+                Err(error) if error.kind() == ErrorKind::Exhausted => None,
+                result => Some(result),
+            }
+        });
+        let endpoint = made.expect("an adapter that can register").expect("endpoint");
+        let endpoint = AsyncEndpoint::new(endpoint, self.backend.clock());
+        self.join(name, Driven::Endpoint(endpoint.clone()));
+        endpoint
+    }
+
+    /// A new adapter on the node `name`, without an endpoint.
+    pub fn bare(&self, name: &str) -> Bare<K::Transport> {
+        let inner = BareInner { transport: self.backend.transport(name), events: VecDeque::new(), scratch: Vec::new() };
+        let bare = Bare(Rc::new(RefCell::new(inner)));
+        self.join(name, Driven::Bare(bare.clone()));
+        bare
+    }
+
+    fn join(&self, name: &str, what: Driven<K>) {
+        self.members.borrow_mut().push(Member { name: name.to_owned(), paused: false, what });
+    }
+
+    /// Lets go of the members of this name. When the test has dropped its handles too, the adapter goes, as when its process
+    /// dies.
+    pub fn kill(&self, name: &str) {
+        let mut members = self.members.borrow_mut();
+        let before = members.len();
+        let (dead, alive) = members.drain(..).partition(|member: &Member<K>| member.name == name);
+        *members = alive;
+        assert!(members.len() < before, "no member is called {name}");
+        drop(members);
+        let dead: Vec<Member<K>> = dead;
+        drop(dead);
+    }
+
+    /// Stops or goes on driving the members of this name.
+    pub fn pause(&self, name: &str, paused: bool) {
+        self.members.borrow_mut().iter_mut().filter(|member| member.name == name).for_each(|m| m.paused = paused);
+    }
+
+    /// An address to listen at.
+    pub fn listen_addr(&self, name: &str) -> Addr {
+        self.backend.listen_addr(name)
+    }
+
+    /// Drives the future and all members until the future ends.
+    ///
+    /// # Panics
+    /// When patience is over, naming what was waited for and showing what every endpoint holds.
+    pub fn run<F: Future>(&self, future: F) -> F::Output {
+        let mut future = pin!(future);
+        let flag = Arc::new(Flag(AtomicBool::new(true)));
+        let waker = Waker::from(Arc::clone(&flag));
+        let (mut turns, mut give_up) = (0u64, None);
+        loop {
+            if flag.0.swap(false, Ordering::SeqCst)
+                && let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(&waker))
+            {
+                return output;
+            }
+            turns += 1;
+            self.turn(turns);
+            let now = self.backend.now();
+            let give_up = *give_up.get_or_insert(now + self.backend.patience() * 3);
+            assert!(now < give_up, "the test does not end; {}", self.state());
+        }
+    }
+
+    /// Drives every member once; lets time pass if none had anything to do.
+    fn turn(&self, turns: u64) {
+        let mut busy = false;
+        let mut until: Option<Time> = None;
+        let mut index = 0;
+        loop {
+            // Taken out one by one: driving a member may wake code that adds or kills members.
+            let next = self.members.borrow().get(index).map(|member| (member.paused, member.what.clone()));
+            let Some((paused, what)) = next else { break };
+            index += 1;
+            if paused {
+                continue;
+            }
+            let (worked, deadline) = match &what {
+                Driven::Endpoint(endpoint) => (endpoint.progress(), endpoint.next_deadline()),
+                Driven::Bare(bare) => bare.poll(self.backend.now()),
+            };
+            busy |= worked;
+            until = [until, deadline].into_iter().flatten().min();
+        }
+        if !busy || turns.is_multiple_of(64) {
+            self.backend.pass(until);
+        }
+    }
+
+    /// Where everybody stands, for a test that fails.
+    fn state(&self) -> String {
+        let mut text = format!("now {}, waiting for {:?}", self.backend.now(), self.waiting_for.borrow());
+        for member in self.members.borrow().iter() {
+            match &member.what {
+                Driven::Endpoint(endpoint) => {
+                    let (holdings, counters) = endpoint.with(|e| (e.holdings(), e.counters()));
+                    let deadline = endpoint.next_deadline();
+                    text += &format!("\n  {}: next {deadline:?}, {holdings:?}, {counters:?}", member.name);
+                }
+                Driven::Bare(bare) => text += &format!("\n  {}: {:?}", member.name, bare.0.borrow().events),
+            }
+        }
+        text
+    }
+
+    /// Waits until `found` has something; looked at on every turn of the loop.
+    ///
+    /// # Panics
+    /// When patience is over, naming `what`.
+    pub async fn until<R>(&self, what: &str, mut found: impl FnMut() -> Option<R>) -> R {
+        self.waiting_for.borrow_mut().push(what.to_owned());
+        let give_up = self.backend.now() + self.backend.patience();
+        let result = poll_fn(|cx| {
+            if let Some(result) = found() {
+                return Poll::Ready(result);
+            }
+            assert!(self.backend.now() < give_up, "waited in vain for: {what}; {}", self.state());
+            cx.waker().wake_by_ref();
+            Poll::Pending
+        })
+        .await;
+        self.waiting_for.borrow_mut().retain(|other| other != what);
+        result
+    }
+
+    /// Lets the loop turn this often.
+    pub async fn turns(&self, mut count: u32) {
+        poll_fn(|cx| {
+            if count == 0 {
+                return Poll::Ready(());
+            }
+            count -= 1;
+            cx.waker().wake_by_ref();
+            Poll::Pending
+        })
+        .await;
+    }
+
+    /// Waits until the endpoint holds nothing but this many peers: whatever it did, all came back.
+    pub async fn settled(&self, endpoint: &End<K>, peers: usize, what: &str) {
+        let idle = Holdings { peers, ..Holdings::default() };
+        self.until(&format!("{what}: nothing held but {peers} peers"), || {
+            (endpoint.with(|e| e.holdings()) == idle).then_some(())
+        })
+        .await;
+    }
+
+    /// Waits for the next event of a bare adapter that `wanted` says yes to.
+    pub async fn event(&self, bare: &Bare<K::Transport>, what: &str, wanted: impl Fn(&Event) -> bool) -> Event {
+        self.until(what, || bare.take(&wanted)).await
+    }
+
+    /// Two connected endpoints, `a` and `b`, under one configuration.
+    pub async fn pair(&self, config: &Config) -> Pair<K> {
+        let (a, b) = (self.endpoint("a", config), self.endpoint("b", config));
+        let addr = b.listen(&self.listen_addr("b")).expect("listen");
+        let (to_b, to_a) = self.connect(&a, &b, &addr).await;
+        Pair { a, b, to_b, to_a, addr }
+    }
+
+    /// Connects `from` to `to`, which listens at `addr`; what each calls the other.
+    pub async fn connect(&self, from: &End<K>, to: &End<K>, addr: &Addr) -> (PeerId, PeerId) {
+        let near = from.connect(addr, from.within(SOON)).await.expect("connect");
+        let far = self.arrived(to).await;
+        self.seen(from, near).await;
+        (near, far)
+    }
+
+    /// The next peer that connected to an endpoint.
+    pub async fn arrived(&self, endpoint: &End<K>) -> PeerId {
+        match self.next_event(endpoint, "a peer that connects").await {
+            PeerEvent::Connected { peer, outgoing: false, .. } => peer,
+            other => panic!("expected a peer that connects, got {other:?}"),
+        }
+    }
+
+    /// The `Connected` event of a peer that this side connected to.
+    pub async fn seen(&self, endpoint: &End<K>, expected: PeerId) {
+        match self.next_event(endpoint, "the event of a peer that was connected to").await {
+            PeerEvent::Connected { peer, outgoing: true, .. } if peer == expected => {}
+            other => panic!("expected {expected:?} connected, got {other:?}"),
+        }
+    }
+
+    /// The next event of an endpoint, which must be the loss of this peer; why.
+    pub async fn lost(&self, endpoint: &End<K>, expected: PeerId) -> bmi_core::Error {
+        match self.next_event(endpoint, "the loss of a peer").await {
+            PeerEvent::Lost { peer, reason } if peer == expected => reason,
+            other => panic!("expected {expected:?} lost, got {other:?}"),
+        }
+    }
+
+    /// The next event of an endpoint.
+    pub async fn next_event(&self, endpoint: &End<K>, what: &str) -> PeerEvent {
+        self.waiting_for.borrow_mut().push(what.to_owned());
+        let event = endpoint.next_event().await;
+        self.waiting_for.borrow_mut().retain(|other| other != what);
+        event
+    }
+
+    /// A small expected message each way: the connection works.
+    pub async fn ping(&self, (a, to_b): (&End<K>, PeerId), (b, to_a): (&End<K>, PeerId), what: &str) {
+        const PING: u64 = 0x7069_6e67;
+        for (from, to, peer, back) in [(a, b, to_b, to_a), (b, a, to_a, to_b)] {
+            let into = crate::data::memory(8);
+            let received = to.recv(back, PING, &into, to.within(SOON));
+            let sent = from.send(peer, PING, b"ping".to_vec(), from.within(SOON));
+            sent.await.unwrap_or_else(|error| panic!("{what}: ping: {error}"));
+            let len = received.await.unwrap_or_else(|error| panic!("{what}: ping: {error}")).len;
+            assert_eq!((len, &into.to_vec()[..4]), (4, &b"ping"[..]), "{what}");
+        }
+    }
+}
+
+impl<K: Backend> Pair<K> {
+    /// [`Net::ping`] between the two.
+    pub async fn ping(&self, net: &Net<'_, K>, what: &str) {
+        net.ping((&self.a, self.to_b), (&self.b, self.to_a), what).await;
+    }
+
+    /// Waits until neither holds anything but the other.
+    pub async fn settled(&self, net: &Net<'_, K>, what: &str) {
+        net.settled(&self.a, 1, what).await;
+        net.settled(&self.b, 1, what).await;
+    }
+}
+
+/// Options of an operation that is expected to succeed.
+pub fn soon<T: Transport>(endpoint: &AsyncEndpoint<T>) -> Options {
+    endpoint.within(SOON)
+}
+
+/// Waits for operations that are expected to succeed.
+///
+/// # Panics
+/// If one does not.
+pub async fn all_end_well<T: Transport>(operations: Vec<Operation<T>>) {
+    for (number, operation) in operations.into_iter().enumerate() {
+        operation.await.unwrap_or_else(|error| panic!("operation {number}: {error}"));
+    }
+}

@@ -1,0 +1,387 @@
+//! The step loop of the transport level: a few adapters, polled in turn, and the events that each reported.
+//!
+//! **Why.** The contract is about what an adapter reports and when memory is touched, so its tests see every event, in order, and
+//! decide when each adapter is polled. Nothing here sleeps; waiting is a loop that polls, lets time pass, and fails by name when
+//! the backend's patience is over.
+
+use std::collections::VecDeque;
+
+use bmi_core::transport::{
+    ConnId, Event, Payload, PostError, WorkCompletion, WorkId, WorkKind, WorkOptions, WorkStatus, WriteTarget,
+};
+use bmi_core::{Access, Addr, Error, Memory, MemoryRegion, RemoteSlice, Segment, ServiceClass, Time, Transport};
+
+use crate::backend::Backend;
+
+/// The first adapter: by custom the one that connects.
+pub const A: usize = 0;
+/// The second adapter: by custom the one that listens.
+pub const B: usize = 1;
+/// The third adapter.
+pub const C: usize = 2;
+
+/// Turns without an event after which a post that says full is taken to be full for good.
+const RETRIES: usize = 64;
+
+/// An adapter and what it reported.
+struct Side<T> {
+    node: &'static str,
+    transport: Option<T>,
+    paused: bool,
+    events: VecDeque<Event>,
+}
+
+/// A few adapters of one backend.
+pub struct Rig<'b, K: Backend> {
+    backend: &'b K,
+    sides: Vec<Side<K::Transport>>,
+    scratch: Vec<Event>,
+    turns: u64,
+}
+
+/// The two names of one connection.
+#[derive(Clone, Copy, Debug)]
+pub struct Link {
+    /// What the connecting side calls it.
+    pub near: ConnId,
+    /// What the accepting side calls it.
+    pub far: ConnId,
+}
+
+impl<'b, K: Backend> Rig<'b, K> {
+    /// An adapter for each of the nodes `a`, `b` and `c`.
+    pub fn new(backend: &'b K) -> Rig<'b, K> {
+        let side =
+            |node| Side { node, transport: Some(backend.transport(node)), paused: false, events: VecDeque::new() };
+        Rig { backend, sides: vec![side("a"), side("b"), side("c")], scratch: Vec::new(), turns: 0 }
+    }
+
+    /// The adapter of a side.
+    pub fn adapter(&mut self, side: usize) -> &mut K::Transport {
+        self.sides[side].transport.as_mut().expect("the adapter was not dropped")
+    }
+
+    /// Drops the adapter of a side, as when its process dies.
+    pub fn drop_adapter(&mut self, side: usize) {
+        self.sides[side].transport = None;
+    }
+
+    /// Stops or goes on polling the adapter of a side.
+    pub fn pause(&mut self, side: usize, paused: bool) {
+        self.sides[side].paused = paused;
+    }
+
+    /// The time now.
+    pub fn now(&self) -> Time {
+        self.backend.now()
+    }
+
+    /// A deadline that only a failing test reaches.
+    pub fn far_off(&self) -> Time {
+        self.now() + self.backend.patience()
+    }
+
+    /// Polls every adapter once; lets time pass if none had anything to do.
+    pub fn turn(&mut self) {
+        let now = self.backend.now();
+        let mut busy = false;
+        let mut until: Option<Time> = None;
+        for side in &mut self.sides {
+            let Some(transport) = side.transport.as_mut().filter(|_| !side.paused) else { continue };
+            busy |= transport.poll(now, &mut self.scratch);
+            side.events.extend(self.scratch.drain(..));
+            until = [until, transport.next_deadline()].into_iter().flatten().min();
+        }
+        self.turns += 1;
+        // An adapter that claims to be busy for ever must not stop the clock.
+        if !busy || self.turns.is_multiple_of(64) {
+            self.backend.pass(until);
+        }
+    }
+
+    /// Polls one adapter once, paused or not; whether it had anything to do.
+    pub fn poll_once(&mut self, side: usize) -> bool {
+        let now = self.backend.now();
+        let side = &mut self.sides[side];
+        let transport = side.transport.as_mut().expect("the adapter was not dropped");
+        let busy = transport.poll(now, &mut self.scratch);
+        side.events.extend(self.scratch.drain(..));
+        busy
+    }
+
+    /// Turns until `found` has something.
+    ///
+    /// # Panics
+    /// When patience is over, naming `what` and all events not yet looked at.
+    pub fn wait<R>(&mut self, what: &str, mut found: impl FnMut(&mut Self) -> Option<R>) -> R {
+        let give_up = self.far_off();
+        loop {
+            if let Some(result) = found(self) {
+                return result;
+            }
+            if self.now() >= give_up {
+                let events: Vec<_> = self.sides.iter().map(|side| (side.node, &side.events)).collect();
+                panic!("waited for {:?} in vain for: {what}; unread events: {events:?}", self.backend.patience());
+            }
+            self.turn();
+        }
+    }
+
+    /// The next event of a side.
+    pub fn next(&mut self, side: usize, what: &str) -> Event {
+        self.wait(what, |rig| rig.sides[side].events.pop_front())
+    }
+
+    /// The next event of a side that concerns this connection; others stay where they are.
+    pub fn next_of(&mut self, side: usize, conn: ConnId, what: &str) -> Event {
+        self.wait(what, |rig| {
+            let events = &mut rig.sides[side].events;
+            let at = events.iter().position(|event| conn_of(event) == conn)?;
+            events.remove(at)
+        })
+    }
+
+    /// Events that a side has reported and nobody has looked at.
+    pub fn unread(&self, side: usize) -> &VecDeque<Event> {
+        &self.sides[side].events
+    }
+
+    /// The next event of the connection, which must be a completion.
+    pub fn completion(&mut self, side: usize, conn: ConnId, what: &str) -> WorkCompletion {
+        match self.next_of(side, conn, what) {
+            Event::Work(completion) => completion,
+            other => panic!("{what}: expected a completion, got {other:?}"),
+        }
+    }
+
+    /// The next event of the connection, which must be the success of this request.
+    pub fn done(&mut self, side: usize, conn: ConnId, work: u64, kind: WorkKind, what: &str) -> WorkCompletion {
+        let completion = self.completion(side, conn, what);
+        assert_eq!(
+            (completion.work, completion.kind, completion.status),
+            (WorkId(work), kind, WorkStatus::Ok),
+            "{what}: {completion:?}"
+        );
+        completion
+    }
+
+    /// Everything that a connection still reports, until its end: completions, then the reason.
+    pub fn end_of(&mut self, side: usize, conn: ConnId, what: &str) -> (Vec<WorkCompletion>, Error) {
+        let mut completions = Vec::new();
+        loop {
+            match self.next_of(side, conn, what) {
+                Event::Work(completion) => completions.push(completion),
+                Event::Disconnected { reason, .. } => return (completions, reason),
+                Event::Established { .. } => {}
+                other => panic!("{what}: {other:?}"),
+            }
+        }
+    }
+
+    /// Checks that a side has nothing more to say about a connection that ended: what another connection does meanwhile is the
+    /// proof that it had time to.
+    pub fn nothing_more(&mut self, side: usize, conn: ConnId, what: &str) {
+        let other = (0..self.sides.len()).find(|s| *s != side && self.sides[*s].transport.is_some());
+        let other = other.expect("a rig has three sides");
+        let link = self.link(side, other);
+        self.ping(side, other, link, what);
+        let more: Vec<_> = self.sides[side].events.iter().filter(|event| conn_of(event) == conn).collect();
+        assert!(more.is_empty(), "{what}: after its end the connection reported {more:?}");
+        self.adapter(side).disconnect(link.near, Time::ZERO);
+        self.end_of(side, link.near, "end of the connection for proof");
+        self.end_of(other, link.far, "end of the connection for proof");
+    }
+
+    // ---- connections ------------------------------------------------------------------------------------------------------
+
+    /// Lets a side listen at a free address.
+    pub fn listen(&mut self, side: usize) -> Addr {
+        let addr = self.backend.listen_addr(self.sides[side].node);
+        self.adapter(side).listen(&addr).expect("listen at a free address")
+    }
+
+    /// An address of the side's node that nobody listens at.
+    pub fn vacant(&self, side: usize) -> Addr {
+        self.backend.vacant_addr(self.sides[side].node)
+    }
+
+    /// Connects `from` to `to`; both established.
+    pub fn link(&mut self, from: usize, to: usize) -> Link {
+        let addr = self.listen(to);
+        self.link_at(from, to, &addr)
+    }
+
+    /// As [`Rig::link`], to where `to` listens already.
+    pub fn link_at(&mut self, from: usize, to: usize, addr: &Addr) -> Link {
+        let deadline = self.far_off();
+        let near = self.adapter(from).connect(addr, b"near", deadline).expect("connect");
+        let far = self.request(to, "a connection request");
+        self.adapter(to).accept(far, b"far").expect("accept");
+        for (side, conn) in [(from, near), (to, far)] {
+            match self.next_of(side, conn, "both sides established") {
+                Event::Established { .. } => {}
+                other => panic!("expected Established, got {other:?}"),
+            }
+        }
+        Link { near, far }
+    }
+
+    /// The next connection request at a side.
+    pub fn request(&mut self, side: usize, what: &str) -> ConnId {
+        self.wait(what, |rig| {
+            let events = &mut rig.sides[side].events;
+            let at = events.iter().position(|event| matches!(event, Event::ConnectRequest { .. }))?;
+            events.remove(at).map(|event| conn_of(&event))
+        })
+    }
+
+    /// One message each way: whatever was under way before has arrived, and the connection works.
+    pub fn ping(&mut self, from: usize, to: usize, link: Link, what: &str) {
+        const PING: u64 = u64::MAX;
+        let near = self.sides[from].events.len();
+        for (side, other, conn, peer) in [(from, to, link.near, link.far), (to, from, link.far, link.near)] {
+            let region = self.register(other, &crate::data::memory(8));
+            self.recv(other, peer, PING, &[region.segment(0, 8)]).expect("post a receive for a ping");
+            self.send(side, conn, PING, b"ping", Payload::EMPTY, WorkOptions::SIGNALLED).expect("post a ping");
+            let arrived = self.wait(what, |rig| rig.take_work(other, peer, WorkKind::Recv, PING));
+            assert_eq!((arrived.status, arrived.len), (WorkStatus::Ok, 4), "{what}: ping: {arrived:?}");
+            let sent = self.wait(what, |rig| rig.take_work(side, conn, WorkKind::Send, PING));
+            assert_eq!(sent.status, WorkStatus::Ok, "{what}: ping: {sent:?}");
+        }
+        debug_assert!(self.sides[from].events.len() >= near);
+    }
+
+    fn take_work(&mut self, side: usize, conn: ConnId, kind: WorkKind, work: u64) -> Option<WorkCompletion> {
+        let events = &mut self.sides[side].events;
+        let at = events.iter().position(
+            |event| matches!(event, Event::Work(c) if c.conn == conn && c.kind == kind && c.work == WorkId(work)),
+        )?;
+        match events.remove(at) {
+            Some(Event::Work(completion)) => Some(completion),
+            _ => None,
+        }
+    }
+
+    // ---- memory -----------------------------------------------------------------------------------------------------------
+
+    /// Registers memory.
+    pub fn register(&mut self, side: usize, memory: &Memory) -> MemoryRegion {
+        self.adapter(side).register(memory).expect("register")
+    }
+
+    /// Exposes a whole memory; gives the region too, since dropping it is up to the test.
+    pub fn expose(
+        &mut self,
+        side: usize,
+        conn: ConnId,
+        memory: &Memory,
+        access: Access,
+    ) -> (MemoryRegion, RemoteSlice) {
+        let region = self.register(side, memory);
+        let segment = region.segment(0, memory.len());
+        let slice = self.adapter(side).expose(conn, &segment, access).expect("expose");
+        (region, slice)
+    }
+
+    // ---- posting, again and again while the queue says full ----------------------------------------------------------------
+
+    fn retry(
+        &mut self,
+        mut post: impl FnMut(&mut K::Transport) -> Result<(), PostError>,
+        side: usize,
+    ) -> Result<(), PostError> {
+        let give_up = self.far_off();
+        loop {
+            match post(self.adapter(side)) {
+                Err(PostError::QueueFull) if self.now() < give_up => self.turn(),
+                result => return result,
+            }
+        }
+    }
+
+    /// Posts a send.
+    ///
+    /// # Errors
+    /// What the adapter says, unless `QueueFull`, which is tried again.
+    pub fn send(
+        &mut self,
+        side: usize,
+        conn: ConnId,
+        work: u64,
+        head: &[u8],
+        payload: Payload<'_>,
+        options: WorkOptions,
+    ) -> Result<(), PostError> {
+        self.retry(|t| t.post_send(conn, WorkId(work), head, payload, options), side)
+    }
+
+    /// Posts a receive. Errors as [`Rig::send`].
+    ///
+    /// # Errors
+    /// As [`Rig::send`].
+    pub fn recv(&mut self, side: usize, conn: ConnId, work: u64, segments: &[Segment]) -> Result<(), PostError> {
+        self.retry(|t| t.post_recv(conn, WorkId(work), segments), side)
+    }
+
+    /// Posts a signalled write.
+    ///
+    /// # Errors
+    /// As [`Rig::send`].
+    pub fn write(
+        &mut self,
+        side: usize,
+        conn: ConnId,
+        work: u64,
+        segments: &[Segment],
+        target: impl Into<WriteTarget>,
+    ) -> Result<(), PostError> {
+        let target = target.into();
+        self.retry(|t| t.post_write(conn, WorkId(work), &[], segments, target, WorkOptions::SIGNALLED), side)
+    }
+
+    /// Posts a read.
+    ///
+    /// # Errors
+    /// As [`Rig::send`].
+    pub fn read(
+        &mut self,
+        side: usize,
+        conn: ConnId,
+        work: u64,
+        segments: &[Segment],
+        remote: RemoteSlice,
+    ) -> Result<(), PostError> {
+        self.retry(|t| t.post_read(conn, WorkId(work), segments, remote, ServiceClass::Bulk), side)
+    }
+
+    /// Posts without polling in between. Says whether it was accepted; a queue that says full several times in a row is full.
+    ///
+    /// # Panics
+    /// On any other refusal.
+    pub fn try_post(&mut self, side: usize, mut post: impl FnMut(&mut K::Transport) -> Result<(), PostError>) -> bool {
+        for _ in 0..RETRIES {
+            match post(self.adapter(side)) {
+                Ok(()) => return true,
+                Err(PostError::QueueFull) => {}
+                Err(other) => panic!("the post was refused: {other:?}"),
+            }
+        }
+        false
+    }
+
+    /// Turns until `memory` has no other handle.
+    pub fn released(&mut self, memory: &mut Memory, what: &str) {
+        self.wait(what, |_| crate::data::is_sole(memory).then_some(()));
+    }
+}
+
+/// The connection that an event is about.
+pub fn conn_of(event: &Event) -> ConnId {
+    match event {
+        Event::Work(completion) => completion.conn,
+        Event::ConnectRequest { conn, .. }
+        | Event::Established { conn, .. }
+        | Event::Rejected { conn, .. }
+        | Event::Disconnected { conn, .. } => *conn,
+    }
+}

@@ -1,0 +1,7 @@
+//! The transport level: the contract C1 to C14 of [`bmi_core::transport`], one adapter against another, nothing in between.
+
+pub mod channel;
+pub mod connect;
+pub mod end;
+pub mod remote;
+pub mod waiting;

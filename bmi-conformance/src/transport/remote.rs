@@ -1,0 +1,393 @@
+//! One-sided work: writes, writes with immediate data, reads, and what a peer must not reach.
+
+use bmi_core::transport::{ConnId, Payload, PostError, WorkId, WorkKind, WorkOptions, WorkStatus, WriteTarget};
+use bmi_core::{Access, ErrorKind, RemoteKey, RemoteSlice, Transport};
+
+use super::channel::{forged, segments};
+use crate::backend::Backend;
+use crate::data::{Guarded, filled, memory, pattern};
+use crate::rig::{A, B, C, Link, Rig};
+
+/// Exposes the only piece of a list.
+fn expose_piece<K: Backend>(
+    rig: &mut Rig<'_, K>,
+    side: usize,
+    conn: ConnId,
+    list: &Guarded,
+    access: Access,
+) -> RemoteSlice {
+    let segment = segments(rig, side, list).remove(0);
+    rig.adapter(side).expose(conn, &segment, access).expect("expose")
+}
+
+/// Writes of a head and of lists land at the target's beginning, at offsets too, and touch nothing else.
+pub fn writes_land_where_they_should<K: Backend>(backend: &K) {
+    let mut rig = Rig::new(backend);
+    let link = rig.link(A, B);
+    let shapes: [(usize, u64, &[usize]); 6] =
+        [(0, 0, &[]), (5, 0, &[]), (0, 3, &[1]), (9, 100, &[70, 0, 30]), (0, 0, &[70_000]), (16, 1, &[4096, 65_000])];
+    for (number, (head, at, lens)) in shapes.into_iter().enumerate() {
+        let number = number as u64;
+        let target = Guarded::new(&[70_000]);
+        let remote = expose_piece(&mut rig, B, link.far, &target, Access::WRITE);
+        assert_eq!(remote.len, 70_000);
+        let source = Guarded::filled(number, lens);
+        let gather = segments(&mut rig, A, &source);
+        let head = pattern(50 + number, head);
+        let bytes = [head.clone(), source.list().to_vec()].concat();
+        let to = WriteTarget::from(remote.slice(at, bytes.len() as u64).expect("within"));
+        while rig.adapter(A).post_write(link.near, WorkId(number), &head, &gather, to, WorkOptions::SIGNALLED)
+            == Err(PostError::QueueFull)
+        {
+            rig.turn();
+        }
+        let done = rig.done(A, link.near, number, WorkKind::Write, "the write");
+        assert_eq!(done.len, bytes.len() as u64);
+        // A write that completed is at the peer's adapter; a message behind it says that it is in place (C3).
+        rig.ping(A, B, link, "behind the write");
+        let mut image = vec![crate::data::GUARD; at as usize];
+        image.extend(bytes);
+        target.check(&format!("shape {number}"), &image);
+    }
+}
+
+/// A write that the peer's program is not told of is in place when a message posted after it arrives (C3), however large it is.
+pub fn messages_come_behind_writes<K: Backend>(backend: &K) {
+    let mut rig = Rig::new(backend);
+    let link = rig.link(A, B);
+    let len = 3 << 20;
+    for round in 0..4u64 {
+        let target = memory(len);
+        let (_region, remote) = rig.expose(B, link.far, &target, Access::WRITE);
+        let source = filled(round, len);
+        let list = [rig.register(A, &source).segment(0, len)];
+        rig.recv(B, link.far, round, &[]).expect("receive");
+        rig.write(A, link.near, round, &list, remote).expect("write");
+        rig.send(A, link.near, round, &[], Payload::EMPTY, WorkOptions::UNSIGNALLED).expect("send");
+        rig.done(B, link.far, round, WorkKind::Recv, "the message behind the write");
+        assert!(target.to_vec() == source.to_vec(), "the write was not in place when the message arrived");
+        rig.done(A, link.near, round, WorkKind::Write, "the write");
+    }
+}
+
+/// Immediate data consumes a receive, in order with sends, after the bytes are in place; without bytes too (C3, C4).
+/// Needs `write_with_immediate`; without it such a write is `Invalid`.
+pub fn immediate_data<K: Backend>(backend: &K) {
+    let mut rig = Rig::new(backend);
+    let link = rig.link(A, B);
+    let target = memory(5000);
+    let (_region, remote) = rig.expose(B, link.far, &target, Access::WRITE);
+    let source = filled(1, 5000);
+    let list = [rig.register(A, &source).segment(0, 5000)];
+    let with = |remote, immediate| WriteTarget { remote, immediate: Some(immediate) };
+    if !backend.expected_capabilities().write_with_immediate {
+        let refused = rig.write(A, link.near, 1, &list, with(remote, 7));
+        assert!(matches!(refused, Err(PostError::Invalid(_))), "{refused:?}");
+        return;
+    }
+    let landing = rig.register(B, &memory(16));
+    for number in 0..4 {
+        rig.recv(B, link.far, number, &[landing.segment(0, 16)]).expect("receive");
+    }
+    rig.send(A, link.near, 10, b"first", Payload::EMPTY, WorkOptions::SIGNALLED).expect("send");
+    rig.write(A, link.near, 11, &list, with(remote, 0xdead_beef)).expect("write with immediate data");
+    rig.write(A, link.near, 12, &[], with(remote.slice(0, 0).expect("within"), 0)).expect("immediate data alone");
+    rig.send(A, link.near, 13, b"last", Payload::EMPTY, WorkOptions::SIGNALLED).expect("send");
+    for (number, (len, immediate)) in
+        [(5, None), (0, Some(0xdead_beef)), (0, Some(0)), (4, None)].into_iter().enumerate()
+    {
+        let got = rig.done(B, link.far, number as u64, WorkKind::Recv, "receives in order");
+        assert_eq!((got.len, got.immediate), (len, immediate), "receive {number}");
+        if immediate == Some(0xdead_beef) {
+            assert!(target.to_vec() == source.to_vec(), "bytes in place before the immediate data");
+        }
+    }
+    for (work, kind) in [(10, WorkKind::Send), (11, WorkKind::Write), (12, WorkKind::Write), (13, WorkKind::Send)] {
+        rig.done(A, link.near, work, kind, "completions in posting order");
+    }
+}
+
+/// Immediate data that finds no receive ends the connection (C9). Needs `write_with_immediate`.
+pub fn immediate_data_without_a_receive<K: Backend>(backend: &K) {
+    let mut rig = Rig::new(backend);
+    let (link, other) = (rig.link(A, B), rig.link(A, B));
+    let (_region, remote) = rig.expose(B, link.far, &memory(8), Access::WRITE);
+    let target = WriteTarget { remote: remote.slice(0, 0).expect("within"), immediate: Some(1) };
+    let posted = rig.write(A, link.near, 1, &[], target);
+    if !backend.expected_capabilities().write_with_immediate {
+        assert!(matches!(posted, Err(PostError::Invalid(_))), "{posted:?}");
+        return;
+    }
+    posted.expect("write");
+    rig.end_of(A, link.near, "the writer's end");
+    rig.end_of(B, link.far, "the target's end");
+    rig.ping(A, B, other, "another connection");
+}
+
+/// Reads, whole and in part, scattered over lists of any shape, bring the bytes and touch nothing else.
+/// Needs `rdma_read`; without it a read is `Invalid`.
+pub fn reads_bring_what_is_there<K: Backend>(backend: &K) {
+    let mut rig = Rig::new(backend);
+    let link = rig.link(A, B);
+    let source = filled(9, 70_000);
+    let (_region, remote) = rig.expose(B, link.far, &source, Access::READ);
+    if !backend.expected_capabilities().rdma_read {
+        let refused = rig.read(A, link.near, 1, &[], remote);
+        assert!(matches!(refused, Err(PostError::Invalid(_))), "{refused:?}");
+        return;
+    }
+    let shapes: [(u64, &[usize]); 6] =
+        [(0, &[]), (69_999, &[1]), (70_000, &[]), (0, &[70_000]), (17, &[5, 0, 60_000, 7]), (4096, &[4096])];
+    for (number, (at, lens)) in shapes.into_iter().enumerate() {
+        let target = Guarded::new(lens);
+        let scatter = segments(&mut rig, A, &target);
+        let from = remote.slice(at, remote.len - at).expect("within");
+        rig.read(A, link.near, number as u64, &scatter, from).expect("read");
+        let done = rig.done(A, link.near, number as u64, WorkKind::Read, "the read");
+        assert_eq!(done.len, target.len() as u64);
+        target.check(&format!("shape {number}"), &source.to_vec()[at as usize..at as usize + target.len()]);
+    }
+}
+
+/// More reads than may be outstanding, and large ones among them, all complete with their own bytes. Needs `rdma_read`.
+pub fn many_reads<K: Backend>(backend: &K) {
+    let expected = backend.expected_capabilities();
+    if !expected.rdma_read {
+        return reads_bring_what_is_there(backend);
+    }
+    let mut rig = Rig::new(backend);
+    let link = rig.link(A, B);
+    let len = 4 << 20;
+    let source = filled(2, len);
+    let (_region, remote) = rig.expose(B, link.far, &source, Access::READ);
+    let count = (2 * expected.max_outstanding_reads + 3).min(expected.send_queue_depth);
+    let piece = len / count;
+    let target = memory(len);
+    let region = rig.register(A, &target);
+    for number in 0..count {
+        let from = remote.slice((number * piece) as u64, piece as u64).expect("within");
+        rig.read(A, link.near, number as u64, &[region.segment(number * piece, piece)], from).expect("read");
+    }
+    let mut left: Vec<u64> = (0..count as u64).collect();
+    while !left.is_empty() {
+        let done = rig.completion(A, link.near, "all reads");
+        assert_eq!((done.kind, done.status, done.len), (WorkKind::Read, WorkStatus::Ok, piece as u64));
+        let at = left.iter().position(|number| WorkId(*number) == done.work).expect("each completes once");
+        left.remove(at);
+    }
+    assert!(target.to_vec()[..count * piece] == source.to_vec()[..count * piece], "the bytes differ");
+}
+
+/// More bytes than the remote slice has are `Invalid`, before anything goes out.
+pub fn work_beyond_its_target_is_invalid<K: Backend>(backend: &K) {
+    let mut rig = Rig::new(backend);
+    let link = rig.link(A, B);
+    let target = memory(8);
+    let (_region, remote) = rig.expose(B, link.far, &target, Access::READ_WRITE);
+    let list = [rig.register(A, &filled(1, 9)).segment(0, 9)];
+    let refused = rig.write(A, link.near, 1, &list, remote);
+    assert!(matches!(refused, Err(PostError::Invalid(_))), "write: {refused:?}");
+    let refused = rig.read(A, link.near, 2, &list, remote);
+    assert!(matches!(refused, Err(PostError::Invalid(_))), "read: {refused:?}");
+    rig.ping(A, B, link, "the connection is as it was");
+    assert_eq!(target.to_vec(), [0; 8]);
+}
+
+/// One way of reaching for what was not given.
+struct Forgery {
+    what: &'static str,
+    access: Access,
+    write: bool,
+    forge: fn(RemoteSlice) -> RemoteSlice,
+}
+
+const READ: bool = false;
+const WRITE: bool = true;
+
+const FORGERIES: [Forgery; 13] = [
+    Forgery { what: "write by a wrong key", access: Access::READ_WRITE, write: WRITE, forge: |s| forged(s, 1) },
+    Forgery { what: "read by a wrong key", access: Access::READ_WRITE, write: READ, forge: |s| forged(s, 1 << 63) },
+    Forgery {
+        what: "write by key 0",
+        access: Access::READ_WRITE,
+        write: WRITE,
+        forge: |s| RemoteSlice { key: RemoteKey(0), ..s },
+    },
+    Forgery { what: "write where reading is allowed", access: Access::READ, write: WRITE, forge: |s| s },
+    Forgery { what: "read where writing is allowed", access: Access::WRITE, write: READ, forge: |s| s },
+    Forgery { what: "write where nothing is allowed", access: Access::LOCAL, write: WRITE, forge: |s| s },
+    Forgery {
+        what: "write one byte behind the end",
+        access: Access::READ_WRITE,
+        write: WRITE,
+        forge: |s| RemoteSlice { addr: s.addr + 1, ..s },
+    },
+    Forgery {
+        what: "read one byte behind the end",
+        access: Access::READ_WRITE,
+        write: READ,
+        forge: |s| RemoteSlice { addr: s.addr + 1, ..s },
+    },
+    Forgery {
+        what: "write one byte before the beginning",
+        access: Access::READ_WRITE,
+        write: WRITE,
+        forge: |s| RemoteSlice { addr: s.addr.wrapping_sub(1), ..s },
+    },
+    Forgery {
+        what: "read one byte before the beginning",
+        access: Access::READ_WRITE,
+        write: READ,
+        forge: |s| RemoteSlice { addr: s.addr.wrapping_sub(1), ..s },
+    },
+    Forgery {
+        what: "write to an address that overflows",
+        access: Access::READ_WRITE,
+        write: WRITE,
+        forge: |s| RemoteSlice { addr: u64::MAX - 3, ..s },
+    },
+    Forgery {
+        what: "read from an address that overflows",
+        access: Access::READ_WRITE,
+        write: READ,
+        forge: |s| RemoteSlice { addr: u64::MAX - 3, ..s },
+    },
+    Forgery {
+        what: "write far away",
+        access: Access::READ_WRITE,
+        write: WRITE,
+        forge: |s| RemoteSlice { addr: s.addr ^ (1 << 40), ..s },
+    },
+];
+
+/// Reaches for `remote` and checks that this costs the connection, that no byte changed on either side, that nothing behind it is delivered, and that
+/// `other` goes on undisturbed (C7).
+fn costs_the_connection<K: Backend>(
+    rig: &mut Rig<'_, K>,
+    (link, other): (Link, Link),
+    remote: RemoteSlice,
+    write: bool,
+    target: &Guarded,
+    what: &str,
+) {
+    let before = target.memory().to_vec();
+    let local = Guarded::filled(77, &[remote.len as usize]);
+    let untouched = local.memory().to_vec();
+    let list = segments(rig, A, &local);
+    rig.recv(B, link.far, 9, &[]).expect("receive");
+    let posted =
+        if write { rig.write(A, link.near, 1, &list, remote) } else { rig.read(A, link.near, 1, &list, remote) };
+    posted.unwrap_or_else(|refusal| panic!("{what}: the near adapter cannot know: {refusal:?}"));
+    // Behind it, a message that must not be delivered any more. The connection may have ended already.
+    let _ = rig.send(A, link.near, 2, b"behind", Payload::EMPTY, WorkOptions::SIGNALLED);
+    let (completions, reason) = rig.end_of(B, link.far, what);
+    let statuses: Vec<_> = completions.iter().map(|c| (c.work.0, c.status)).collect();
+    assert_eq!(statuses, [(9, WorkStatus::Flushed)], "{what}: nothing behind it is delivered");
+    assert!(!reason.detail().is_empty(), "{what}: the reason stands in words");
+    let (completions, _) = rig.end_of(A, link.near, what);
+    let own: Vec<_> = completions.iter().filter(|c| c.work == WorkId(1)).collect();
+    assert_eq!(own.len(), 1, "{what}: {completions:?}");
+    assert!(write || own[0].status != WorkStatus::Ok, "{what}: {own:?}");
+    assert!(target.memory().to_vec() == before, "{what}: a byte changed");
+    assert!(local.memory().to_vec() == untouched, "{what}: a byte was delivered");
+    rig.ping(A, B, other, what);
+}
+
+/// A wrong key, rights that were not given, and every way out of bounds (C7).
+pub fn forged_access_costs_the_connection<K: Backend>(backend: &K) {
+    let mut rig = Rig::new(backend);
+    let addr = rig.listen(B);
+    let other = rig.link_at(A, B, &addr);
+    for forgery in FORGERIES {
+        if !forgery.write && !backend.expected_capabilities().rdma_read {
+            continue;
+        }
+        let link = rig.link_at(A, B, &addr);
+        let target = Guarded::filled(3, &[64]);
+        let remote = expose_piece(&mut rig, B, link.far, &target, forgery.access);
+        costs_the_connection(&mut rig, (link, other), (forgery.forge)(remote), forgery.write, &target, forgery.what);
+    }
+}
+
+/// An access of no bytes is checked like any other (C7).
+pub fn zero_length_access_is_checked<K: Backend>(backend: &K) {
+    let mut rig = Rig::new(backend);
+    let addr = rig.listen(B);
+    let other = rig.link_at(A, B, &addr);
+    for (write, key) in [(WRITE, 1), (READ, 1)] {
+        if !write && !backend.expected_capabilities().rdma_read {
+            continue;
+        }
+        let link = rig.link_at(A, B, &addr);
+        let target = Guarded::filled(3, &[64]);
+        let remote = expose_piece(&mut rig, B, link.far, &target, Access::READ_WRITE);
+        let nothing = forged(remote, key).slice(0, 0).expect("within");
+        costs_the_connection(&mut rig, (link, other), nothing, write, &target, "no bytes by a wrong key");
+    }
+}
+
+/// What was exposed on one connection cannot be reached from another of the same two adapters, nor from a third adapter (C7).
+pub fn exposure_belongs_to_one_connection<K: Backend>(backend: &K) {
+    let mut rig = Rig::new(backend);
+    let addr = rig.listen(B);
+    let owner = rig.link_at(A, B, &addr);
+    let target = Guarded::filled(3, &[64]);
+    let remote = expose_piece(&mut rig, B, owner.far, &target, Access::READ_WRITE);
+    let thief = rig.link_at(A, B, &addr);
+    costs_the_connection(&mut rig, (thief, owner), remote, WRITE, &target, "a key of another connection");
+    let thief = rig.link_at(C, B, &addr);
+    let list = [rig.register(C, &filled(8, 64)).segment(0, 64)];
+    rig.write(C, thief.near, 1, &list, remote).expect("the near adapter cannot know");
+    rig.end_of(B, thief.far, "a key of another adapter's connection");
+    rig.end_of(C, thief.near, "a key of another adapter's connection");
+    target.check("after both thefts", &pattern(3, 64));
+    let list = [rig.register(A, &filled(4, 64)).segment(0, 64)];
+    rig.write(A, owner.near, 1, &list, remote).expect("the owner's write");
+    rig.done(A, owner.near, 1, WorkKind::Write, "the owner's write");
+    rig.ping(A, B, owner, "behind the owner's write");
+    target.check("after the owner's write", &pattern(4, 64));
+}
+
+/// After `revoke` the key is dead, its region free; other exposures of the same region live on (C7).
+pub fn revoked_access_costs_the_connection<K: Backend>(backend: &K) {
+    let mut rig = Rig::new(backend);
+    let addr = rig.listen(B);
+    let (link, other) = (rig.link_at(A, B, &addr), rig.link_at(A, B, &addr));
+    let target = Guarded::filled(3, &[64]);
+    let first = expose_piece(&mut rig, B, link.far, &target, Access::READ_WRITE);
+    let second = expose_piece(&mut rig, B, link.far, &target, Access::READ_WRITE);
+    assert_ne!(first.key, second.key, "each exposure has a key of its own");
+    rig.adapter(B).revoke(link.far, first.key);
+    let list = [rig.register(A, &filled(4, 64)).segment(0, 64)];
+    rig.write(A, link.near, 5, &list, second).expect("write");
+    rig.done(A, link.near, 5, WorkKind::Write, "the other exposure lives on");
+    rig.ping(A, B, link, "behind the write");
+    target.check("by the other exposure", &pattern(4, 64));
+    costs_the_connection(&mut rig, (link, other), first, WRITE, &target, "a revoked key");
+}
+
+/// An exposure holds its region until it is revoked or the connection ends; revoking what is not there is ignored; exposing on an ended
+/// connection is `PeerLost` (C5, C6).
+pub fn exposures_hold_their_region<K: Backend>(backend: &K) {
+    let mut rig = Rig::new(backend);
+    let link = rig.link(A, B);
+    let (mut first, mut second) = (memory(64), memory(64));
+    let (region, slice) = rig.expose(B, link.far, &first, Access::READ);
+    drop(region);
+    drop(rig.expose(B, link.far, &second, Access::READ));
+    rig.ping(A, B, link, "some time");
+    assert!(!crate::data::is_sole(&mut first) && !crate::data::is_sole(&mut second), "exposed memory is held");
+    rig.adapter(B).revoke(link.far, forged(slice, 5).key);
+    rig.adapter(B).revoke(link.far, slice.key);
+    rig.adapter(B).revoke(link.far, slice.key);
+    rig.released(&mut first, "the revoked memory");
+    assert!(!crate::data::is_sole(&mut second), "the other exposure still stands");
+    let deadline = rig.far_off();
+    rig.adapter(A).disconnect(link.near, deadline);
+    rig.end_of(A, link.near, "the end");
+    rig.end_of(B, link.far, "the end");
+    rig.released(&mut second, "the memory exposed on the connection that ended");
+    let segment = rig.register(B, &first).segment(0, 1);
+    let error = rig.adapter(B).expose(link.far, &segment, Access::READ).expect_err("the connection is gone");
+    assert_eq!(error.kind(), ErrorKind::PeerLost, "{error}");
+}

@@ -1,0 +1,272 @@
+//! The direct path: a message of middle size is written straight into a receive that was posted before it.
+//!
+//! **Why.** A rendezvous costs two more trips than the data: the announcement and the read. Where the receive is there first, the receiver can say so, off the
+//! critical path, and the sender needs one trip: an RDMA write and a short message behind it.
+//!
+//! **Protocol**
+//!
+//! ```text
+//!   receiver                                     sender
+//!   post_recv(tag)  ──Ready(tag, seen, memory)─>  kept, by tag
+//!                                                 post_send(tag)
+//!                   <════ RDMA write ═══════════
+//!   ends            <──Written(op, length)──────  ends when the adapter is done
+//!
+//!   cancel          ──Withdraw(op)─────────────>  forgotten, if it was still kept
+//!   ends            <──Withdrawn(op)────────────  behind a Written, if it was used
+//! ```
+//!
+//! **Which message matches which receive** must come out the same on both sides: the k-th of a tag with the k-th of that tag.
+//! 1. A receive is offered only if no earlier receive of its tag waits that was not. So the offers that the sender keeps for a tag are the
+//!    peer's oldest receives of it, in order.
+//! 2. Every expected message that the sender sends takes the oldest offer of its tag with it, used or not.
+//! 3. Messages on the wire when the receiver made its offer match before it. The offer says how many expected messages the receiver had seen. The
+//!    sender sets an offer off against the oldest message of that tag that was not seen and has not been set off; if there is one, the offer is void.
+//!    The messages not seen are at most the message credits that are out, so that list is bounded.
+//!
+//! **Limits.** One piece at the receiver, one work request at the sender, at most a transfer unit: so write and Written leave together and nothing
+//! of the same tag can come between. Longer messages lose little by a rendezvous.
+//!
+//! **Source.** Client-based RDMA write with the grant sent ahead (paper 000, sections 3.2.3 and 4.1.2: the first control message is avoided by
+//! buffers that the peer knows). Theirs are fixed buffers with a copy behind; here it is the receive itself.
+
+use super::op::{Offer, State};
+use super::peer::{Notice, ReadyReceive, Repost, Unseen};
+use super::receiving::Violation;
+use super::sending::{Attempt, Message};
+use super::work::Work;
+use super::{Endpoint, timing};
+use crate::mem::{Access, MemList, RemoteSlice};
+use crate::op::{OpId, OpKind, PeerId, Tag};
+use crate::proto::credit;
+use crate::proto::header::{HEADER_LEN, Header, Kind};
+use crate::transport::{Payload, ServiceClass, Transport, WorkOptions};
+
+impl<T: Transport> Endpoint<T> {
+    // ---- the receiver -----------------------------------------------------------------------------------------------------
+
+    /// Offers a receive that was just posted behind `behind`, if it is of the right size and rule 1 allows.
+    pub(super) fn offer(&mut self, peer_id: PeerId, id: OpId, behind: Option<OpId>) {
+        let Some(peer) = self.peers.get(peer_id.0).filter(|peer| peer.is_up()) else { return };
+        let behind_offer = behind.and_then(|op| self.ops.get(op.0)).is_none_or(|op| op.offer != Offer::None);
+        let eager = self.eager_limit(peer);
+        let unit = self.config.transfer_unit;
+        let op = self.ops.get_mut(id.0).expect("the caller has it");
+        let fits =
+            op.list.as_ref().is_some_and(|list| list.pieces().len() == 1 && (eager + 1..=unit).contains(&list.len()));
+        if fits && behind_offer {
+            op.offer = Offer::Intended;
+            self.notify(peer_id, Notice::Ready { op: id });
+        }
+    }
+
+    /// Sends an offer at the head of the notices; says whether it is off the list.
+    pub(super) fn send_ready(&mut self, peer_id: PeerId, id: OpId) -> bool {
+        let waiting =
+            self.ops.get(id.0).filter(|op| matches!(op.state, State::Matching(_)) && op.offer == Offer::Intended);
+        let Some((tag, list)) = waiting.and_then(|op| Some((op.tag, op.list.clone()?))) else {
+            self.drop_notice(peer_id);
+            return true;
+        };
+        let peer = self.peers.get_mut(peer_id.0).expect("the caller has it");
+        let (seen, cost) = (peer.seen, credit::cost(RemoteSlice::WIRE_LEN));
+        let Some(credit) = peer.credit.as_mut() else { return false };
+        // A notice waits for a message credit, never for bytes: the program may be what those wait for.
+        let affordable = credit.has_bytes(cost);
+        if affordable && !credit.spend(cost) {
+            return false;
+        }
+        let offered = if affordable { self.expose_list(peer_id, &list, Access::WRITE).ok() } else { None };
+        let Some(offered) = offered else {
+            // Then it is a receive like any other, and so are those behind it.
+            if affordable {
+                self.unspend(peer_id, cost);
+            }
+            self.withhold(peer_id, tag);
+            self.drop_notice(peer_id);
+            return true;
+        };
+        let memory = offered.as_slice()[0];
+        let message = Message { kind: Kind::Ready, tag, len: seen, op: timing::name_of(id) };
+        let options = WorkOptions { signalled: false, class: ServiceClass::Control };
+        if let Err(error) = self.transmit(peer_id, message, &memory.to_wire(), Payload::EMPTY, Work::Silent, options) {
+            self.revoke_all(peer_id, &[memory]);
+            self.unspend(peer_id, cost);
+            self.refused(peer_id, error);
+            return false;
+        }
+        self.ops.get_mut(id.0).expect("looked up above").offer = Offer::Made(memory);
+        self.drop_notice(peer_id);
+        true
+    }
+
+    /// Takes back the intention to offer, for all receives of a tag that have not been offered yet.
+    fn withhold(&mut self, peer: PeerId, tag: Tag) {
+        let notices = self.peers.get(peer.0).map(|peer| peer.notices.clone()).unwrap_or_default();
+        for notice in notices {
+            if let Notice::Ready { op } = notice
+                && let Some(op) = self.ops.get_mut(op.0).filter(|op| op.tag == tag)
+            {
+                op.offer = Offer::None;
+            }
+        }
+    }
+
+    fn drop_notice(&mut self, peer: PeerId) {
+        if let Some(peer) = self.peers.get_mut(peer.0) {
+            peer.notices.pop_front();
+        }
+    }
+
+    /// The sender has written a message into a receive that was offered.
+    pub(super) fn on_written(&mut self, peer_id: PeerId, slot: usize, header: &Header) -> Result<(), Violation> {
+        self.spent_message(peer_id)?;
+        let id = timing::op_of(header.op);
+        let op = self
+            .ops
+            .get(id.0)
+            .filter(|op| op.peer == Some(peer_id))
+            .ok_or("a message written into no receive of ours")?;
+        let (State::Matching(place), Offer::Made(memory)) = (&op.state, op.offer) else {
+            return Err("a message written into a receive that was not offered");
+        };
+        if header.len > memory.len {
+            return Err("a message written beyond its receive");
+        }
+        let peer = self.peers.get_mut(peer_id.0).expect("the caller has it");
+        peer.posted.remove(*place);
+        peer.seen += 1;
+        self.repost(peer_id, slot, Repost::Message);
+        self.received(id, Ok(()), header.len);
+        Ok(())
+    }
+
+    /// The sender has forgotten an offer; if the receive is still without a message, it ends.
+    pub(super) fn on_withdrawn(&mut self, peer_id: PeerId, slot: usize, name: u64) -> Result<(), Violation> {
+        self.spent_message(peer_id)?;
+        self.repost(peer_id, slot, Repost::Message);
+        let id = timing::op_of(name);
+        let Some(op) = self.ops.get(id.0).filter(|op| op.peer == Some(peer_id) && op.kind == OpKind::Recv) else {
+            return Ok(());
+        };
+        let (State::Matching(place), Some(ending)) = (&op.state, op.ending) else { return Ok(()) };
+        self.peers.get_mut(peer_id.0).expect("the caller has it").posted.remove(*place);
+        self.finish(id, Err(ending), 0);
+        Ok(())
+    }
+
+    // ---- the sender -------------------------------------------------------------------------------------------------------
+
+    /// The peer offers a receive.
+    pub(super) fn on_ready(
+        &mut self,
+        peer_id: PeerId,
+        slot: usize,
+        header: &Header,
+        len: usize,
+    ) -> Result<(), Violation> {
+        let peer = self.peers.get_mut(peer_id.0).expect("the caller has it");
+        let cost = credit::cost(len);
+        peer.grant.arrived(cost)?;
+        if header.len > peer.sent {
+            return Err("an offer after messages that were not sent");
+        }
+        // SAFETY: the completion just gave the slot back; it is posted again only below.
+        let wire = &unsafe { peer.slots.bytes(slot, HEADER_LEN + len) }[HEADER_LEN..];
+        let memory = RemoteSlice::from_wire(wire.try_into().expect("the header's check"));
+        while peer.unseen.front().is_some_and(|message| message.number < header.len) {
+            peer.unseen.pop_front();
+        }
+        match peer.unseen.iter_mut().find(|message| message.tag == header.tag && !message.matched) {
+            Some(message) => {
+                message.matched = true;
+                peer.grant.unparked(cost);
+            }
+            None => {
+                peer.ready.push(header.tag, ReadyReceive { op: header.op, memory });
+            }
+        }
+        self.repost(peer_id, slot, Repost::Message);
+        Ok(())
+    }
+
+    /// The peer wants an offer back.
+    pub(super) fn on_withdraw(&mut self, peer_id: PeerId, slot: usize, name: u64) -> Result<(), Violation> {
+        self.spent_message(peer_id)?;
+        self.repost(peer_id, slot, Repost::Message);
+        let peer = self.peers.get_mut(peer_id.0).expect("the caller has it");
+        if let Some(place) = peer.ready.find(|ready| ready.op == name) {
+            peer.ready.remove(place);
+            peer.grant.unparked(credit::cost(RemoteSlice::WIRE_LEN));
+        }
+        self.notify(peer_id, Notice::Withdrawn { op: name });
+        Ok(())
+    }
+
+    /// Whether a message can be written into the receive that it will match.
+    pub(super) fn may_write(&self, peer: PeerId, tag: Tag, list: &MemList) -> bool {
+        let Some(peer) = self.peers.get(peer.0) else { return false };
+        let capabilities = self.transport.capabilities();
+        peer.ready.first(tag).is_some_and(|ready| list.len() as u64 <= ready.memory.len)
+            && list.pieces().len() <= capabilities.max_segments
+            && list.len() as u64 <= capabilities.max_work_len
+    }
+
+    /// Writes a message into the receive that it matches.
+    pub(super) fn send_direct(
+        &mut self,
+        peer_id: PeerId,
+        id: OpId,
+        tag: Tag,
+        list: &MemList,
+        class: ServiceClass,
+    ) -> Attempt {
+        let mut segments = std::mem::take(&mut self.segments);
+        for piece in list.pieces() {
+            match self.registry.register(&mut self.transport, piece.memory()) {
+                Ok(region) => segments.push(region.segment(piece.offset(), piece.len())),
+                Err(error) => {
+                    segments.clear();
+                    self.segments = segments;
+                    return Attempt::Failed(error.kind());
+                }
+            }
+        }
+        let peer = self.peers.get_mut(peer_id.0).expect("the caller has it");
+        let ReadyReceive { op, memory } = *peer.ready.first(tag).expect("`may_write` saw it");
+        let len = list.len() as u64;
+        let target = memory.slice(0, len).unwrap_or(RemoteSlice { len, ..memory });
+        let options = WorkOptions { signalled: true, class };
+        let posted = self.transport.post_write(peer.conn, Work::Op(id).to_id(), &[], &segments, target.into(), options);
+        segments.clear();
+        self.segments = segments;
+        if let Err(error) = posted {
+            return self.refused(peer_id, error);
+        }
+        self.work += 1;
+        self.counters.direct += 1;
+        self.counters.bytes_sent += len;
+        self.sent_expected(peer_id, tag);
+        // Ahead of all messages, and of notices whose order does not matter to it: nothing may come between.
+        if let Some(peer) = self.peers.get_mut(peer_id.0) {
+            peer.notices.push_front(Notice::Written { op, len });
+        }
+        Attempt::Posted
+    }
+
+    /// Book-keeping for every expected message that goes out: it takes the oldest offer of its tag with it.
+    pub(super) fn sent_expected(&mut self, peer: PeerId, tag: Tag) {
+        let Some(peer) = self.peers.get_mut(peer.0) else { return };
+        let number = peer.sent;
+        peer.sent += 1;
+        let matched = peer.ready.pop(tag).is_some();
+        if matched {
+            peer.grant.unparked(credit::cost(RemoteSlice::WIRE_LEN));
+        }
+        peer.unseen.push_back(Unseen { number, tag, matched });
+        let out = peer.credit.as_ref().map_or(0, credit::Credit::messages_out);
+        while peer.unseen.len() > out.max(1) {
+            peer.unseen.pop_front();
+        }
+    }
+}

@@ -1,0 +1,67 @@
+//! What a user can set on a world.
+
+use std::time::Duration;
+
+use bmi_core::{Capabilities, OneSided, Registration};
+
+use crate::profile::Profile;
+
+/// Settings of a world. Two worlds with equal settings that run the same program do exactly the same.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SimConfig {
+    /// Where all random numbers come from: keys, jitter.
+    pub seed: u64,
+    /// What things cost.
+    pub profile: Profile,
+    /// The adapters' capabilities, if not those of [`SimConfig::capabilities`]: tiny queues, for instance, to test back-pressure.
+    pub capabilities_override: Option<Capabilities>,
+    /// Each message may be late by up to this, drawn from the seed, in ns. Connections stay in order, each by itself.
+    pub jitter_ns: u64,
+    /// Registrations that an adapter can hold; the next one fails, `Exhausted`.
+    pub max_registrations: usize,
+    /// Virtual time after which a run is given up as endless.
+    pub time_limit: Duration,
+}
+
+impl Default for SimConfig {
+    fn default() -> SimConfig {
+        SimConfig {
+            seed: 0,
+            profile: Profile::default(),
+            capabilities_override: None,
+            jitter_ns: 0,
+            max_registrations: 1 << 20,
+            time_limit: Duration::from_secs(24 * 3600),
+        }
+    }
+}
+
+impl SimConfig {
+    /// The default settings with a seed.
+    pub fn seeded(seed: u64) -> SimConfig {
+        SimConfig { seed, ..SimConfig::default() }
+    }
+
+    /// The machines of the first paper; see [`Profile::vapi_2003`].
+    pub fn vapi_2003() -> SimConfig {
+        SimConfig { profile: Profile::vapi_2003(), ..SimConfig::default() }
+    }
+
+    /// What the adapters of this world can do. Largest inline send 256 bytes, so that longer messages go by gather.
+    pub fn capabilities(&self) -> Capabilities {
+        if let Some(capabilities) = &self.capabilities_override {
+            return capabilities.clone();
+        }
+        let mut capabilities = Capabilities::minimal();
+        capabilities.one_sided = OneSided::Native;
+        capabilities.registration = Registration::Pins {
+            per_region: Duration::from_nanos(self.profile.register_region_ns),
+            per_page: Duration::from_nanos(self.profile.register_page_ns),
+        };
+        capabilities.max_segments = 32;
+        capabilities.max_inline = 256;
+        capabilities.send_queue_depth = 256;
+        capabilities.recv_queue_depth = 4096;
+        capabilities
+    }
+}

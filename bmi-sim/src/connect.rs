@@ -1,0 +1,186 @@
+//! How connections come to be.
+//!
+//! **Protocol**
+//!
+//! ```text
+//!   connect ──Request{private}──▶ ConnectRequest, accept
+//!   Established ◀──Accepted{private}──
+//!             ──Ready──▶ Established
+//! ```
+//!
+//! or `Rejected`, `Refused`, the deadline. A node that is down refuses after the detection time, as does nobody.
+
+use bmi_core::Addr;
+use bmi_core::transport::Event as Report;
+
+use crate::error::SimError;
+use crate::events::{ConnRef, Event, Refusal};
+use crate::network::{InOrder, Packet};
+use crate::queue_pair::{Conn, State};
+use crate::world::Core;
+
+/// First port that `listen` gives out when asked for any.
+const EPHEMERAL: u16 = 49_152;
+
+impl Core {
+    /// Takes a port of a node for an adapter; 0 asks for a free one.
+    pub(crate) fn take_port(&mut self, node: u32, port: u16, adapter: u32) -> Result<u16, SimError> {
+        let state = &mut self.nodes[node as usize];
+        let port = match port {
+            0 => (EPHEMERAL..=u16::MAX).find(|port| !state.ports.contains_key(port)).ok_or(SimError::NoPort)?,
+            port => port,
+        };
+        if state.ports.contains_key(&port) {
+            return Err(SimError::AddressInUse(Addr::sim(state.name.clone(), port).to_string()));
+        }
+        state.ports.insert(port, adapter);
+        Ok(port)
+    }
+
+    pub(crate) fn start_connect(&mut self, adapter: u32, addr: &Addr, private: &[u8], deadline: u64) -> ConnRef {
+        let node = self.adapters[adapter as usize].node;
+        let target = self.names.get(addr.host()).copied();
+        let at = self.insert_conn(adapter, Conn::new(State::Connecting, None, target, addr.to_string()));
+        let now = self.queue.now;
+        let ready = self.nodes[node as usize].cpu.charge(now, self.config.profile.cpu_post_ns);
+        self.set_deadline(at, deadline);
+        self.queue.schedule(deadline, Event::ConnectDeadline { conn: at });
+        let setup = self.config.profile.connection_setup_ns;
+        match target {
+            Some(target) => {
+                let request = Packet::Request { from: at, port: addr.port(), private: private.into() };
+                let mut order = InOrder::default();
+                self.transmit((node, target), private.len() as u64, ready, setup, &mut order, request);
+                if let Some(conn) = self.conn_mut(at) {
+                    conn.order = order;
+                }
+            }
+            None => self.queue.schedule(ready + setup, Event::Refuse { conn: at, why: Refusal::UnknownNode }),
+        }
+        at
+    }
+
+    /// A connection request is at its node.
+    pub(crate) fn handle_request(&mut self, node: u32, from: ConnRef, port: u16, private: Box<[u8]>) {
+        if self.conn(from).is_none() {
+            return; // given up meanwhile
+        }
+        let state = &self.nodes[node as usize];
+        if !state.alive {
+            let at = self.queue.now + self.config.profile.detection_ns;
+            return self.queue.schedule(at, Event::Refuse { conn: from, why: Refusal::NodeDown });
+        }
+        let Some(adapter) = state.ports.get(&port).copied() else {
+            let back = (node, self.adapters[from.adapter as usize].node);
+            return self.answer(back, &mut InOrder::default(), Packet::Refused { to: from });
+        };
+        let seen = self.address_of(from.adapter);
+        let peer_node = self.adapters[from.adapter as usize].node;
+        let conn =
+            self.insert_conn(adapter, Conn::new(State::Requested, Some(from), Some(peer_node), seen.to_string()));
+        if let Some(from) = self.conn_mut(from) {
+            from.peer = Some(conn);
+        }
+        self.report(adapter, Report::ConnectRequest { conn: conn.id(), from: seen, private });
+    }
+
+    /// Where a transport is seen to be: the first port that it listens at, or none.
+    fn address_of(&self, adapter: u32) -> Addr {
+        let state = &self.nodes[self.adapters[adapter as usize].node as usize];
+        let port = state.ports.iter().find(|(_, owner)| **owner == adapter).map_or(0, |(port, _)| *port);
+        Addr::sim(state.name.clone(), port)
+    }
+
+    pub(crate) fn start_accept(&mut self, at: ConnRef, private: &[u8]) -> Result<(), SimError> {
+        let now = self.queue.now;
+        let conn = self.conn_mut(at).filter(|conn| conn.state == State::Requested).ok_or(SimError::RequestGone)?;
+        let peer = conn.peer.ok_or(SimError::RequestGone)?;
+        conn.state = State::Accepting;
+        self.send_packet(
+            at,
+            peer,
+            private.len() as u64,
+            now,
+            0,
+            Packet::Accepted { to: peer, private: private.into() },
+        );
+        Ok(())
+    }
+
+    pub(crate) fn start_reject(&mut self, at: ConnRef, private: &[u8]) {
+        let now = self.queue.now;
+        let Some(conn) = self.conn(at).filter(|conn| conn.state == State::Requested) else { return };
+        if let Some(peer) = conn.peer {
+            let packet = Packet::Rejected { to: peer, private: private.into() };
+            self.send_packet(at, peer, private.len() as u64, now, 0, packet);
+        }
+        if let Some(mut conn) = self.remove_conn(at) {
+            self.flush_receives(at, &mut conn);
+            self.free_slot(at);
+        }
+    }
+
+    pub(crate) fn handle_accepted(&mut self, to: ConnRef, private: Box<[u8]>) {
+        let now = self.queue.now;
+        let Some(conn) = self.conn_mut(to).filter(|conn| conn.state == State::Connecting) else { return };
+        conn.state = State::Open;
+        let peer = conn.peer;
+        self.set_deadline(to, u64::MAX);
+        let Some(peer) = peer else { return };
+        self.report(to.adapter, Report::Established { conn: to.id(), private });
+        self.send_packet(to, peer, 0, now, 0, Packet::Ready { to: peer });
+    }
+
+    pub(crate) fn handle_ready(&mut self, to: ConnRef) {
+        let Some(conn) = self.conn_mut(to).filter(|conn| conn.state == State::Accepting) else { return };
+        conn.state = State::Open;
+        self.report(to.adapter, Report::Established { conn: to.id(), private: Box::default() });
+    }
+
+    pub(crate) fn handle_rejected(&mut self, to: ConnRef, private: Box<[u8]>) {
+        let Some(mut conn) = self.remove_conn(to) else { return };
+        self.flush_receives(to, &mut conn);
+        self.report(to.adapter, Report::Rejected { conn: to.id(), private });
+    }
+
+    pub(crate) fn handle_refusal(&mut self, to: ConnRef, why: Refusal) {
+        let Some(conn) = self.conn(to).filter(|conn| conn.state == State::Connecting) else { return };
+        let name = || conn.peer_node.map_or_else(String::new, |node| self.nodes[node as usize].name.clone());
+        let error = match why {
+            Refusal::UnknownNode => SimError::UnknownNode(conn.peer_name.clone()),
+            Refusal::NobodyListens => SimError::NobodyListens(conn.peer_name.clone()),
+            Refusal::NodeDown => SimError::NodeDown(name()),
+        };
+        self.end(to, error);
+    }
+
+    pub(crate) fn handle_connect_deadline(&mut self, at: ConnRef) {
+        if self.conn(at).is_some_and(|conn| conn.state == State::Connecting) {
+            self.close(at, SimError::HandshakeTimeout);
+        }
+    }
+
+    pub(crate) fn handle_close_deadline(&mut self, at: ConnRef) {
+        let now = self.queue.now;
+        if self.conn(at).is_some_and(|conn| conn.state == State::Closing && conn.deadline <= now) {
+            self.close(at, SimError::ClosedHere);
+        }
+    }
+}
+
+impl Core {
+    /// The transport of an adapter is gone: its ports are free, its connections end, nobody will poll what it reports.
+    pub(crate) fn drop_adapter(&mut self, adapter: u32) {
+        let node = self.adapters[adapter as usize].node;
+        self.nodes[node as usize].ports.retain(|_, owner| *owner != adapter);
+        for at in self.conns_of(adapter) {
+            self.close(at, SimError::ClosedHere);
+        }
+        let state = &mut self.adapters[adapter as usize];
+        state.dead = true;
+        state.reports = Default::default();
+        state.slots = Vec::new();
+        state.deadlines.clear();
+        state.waiter.take();
+    }
+}

@@ -1,0 +1,187 @@
+//! The event queue: what will happen, in order of time and, at the same time, in order of scheduling; and the digest over what did.
+
+use std::cmp::Ordering;
+use std::collections::BinaryHeap;
+
+use crate::network::Packet;
+
+/// Names a connection of the world: adapter, slot, and how often the slot was used before. Never names two connections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct ConnRef {
+    pub(crate) adapter: u32,
+    pub(crate) slot: u32,
+    pub(crate) generation: u32,
+}
+
+/// Something that happens.
+#[derive(Debug)]
+pub(crate) enum Event {
+    /// A timer of the executor.
+    Timer { slot: u32, generation: u32 },
+    /// The first byte of a packet reaches the adapter of a node.
+    Arrive { from: u32, to: u32, len: u64, packet: Packet },
+    /// Its last byte is there.
+    Deliver { node: u32, len: u64, packet: Packet },
+    /// An acknowledgement, good or bad; takes no adapter's time.
+    Answer { from: u32, to: u32, packet: Packet },
+    /// Connecting to `conn`'s address cannot succeed.
+    Refuse { conn: ConnRef, why: Refusal },
+    /// The deadline of connecting.
+    ConnectDeadline { conn: ConnRef },
+    /// The deadline of disconnecting.
+    CloseDeadline { conn: ConnRef },
+    /// The connection's peer is dead, and that shows now.
+    PeerGone { conn: ConnRef },
+    /// The link between two nodes has been down for the detection time, unless it came up in between.
+    LinkDead { a: u32, b: u32, epoch: u64 },
+    /// A fault that was scheduled.
+    Fault { index: u32 },
+}
+
+/// Why a connection request finds nobody.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Refusal {
+    UnknownNode,
+    NobodyListens,
+    NodeDown,
+}
+
+impl Event {
+    /// What goes into the digest: a number for the kind, and what tells it from others of its kind.
+    fn words(&self) -> [u64; 4] {
+        let conn = |conn: &ConnRef| u64::from(conn.adapter) << 32 | u64::from(conn.slot);
+        match self {
+            Event::Timer { slot, generation } => [1, u64::from(*slot), u64::from(*generation), 0],
+            Event::Arrive { from, to, len, packet } => {
+                [2, u64::from(*from) << 32 | u64::from(*to), *len, packet.word()]
+            }
+            Event::Deliver { node, len, packet } => [3, u64::from(*node), *len, packet.word()],
+            Event::Answer { from, to, packet } => [4, u64::from(*from) << 32 | u64::from(*to), 0, packet.word()],
+            Event::Refuse { conn: at, why } => [5, conn(at), u64::from(at.generation), *why as u64],
+            Event::ConnectDeadline { conn: at } => [6, conn(at), u64::from(at.generation), 0],
+            Event::CloseDeadline { conn: at } => [7, conn(at), u64::from(at.generation), 0],
+            Event::PeerGone { conn: at } => [8, conn(at), u64::from(at.generation), 0],
+            Event::LinkDead { a, b, epoch } => [9, u64::from(*a), u64::from(*b), *epoch],
+            Event::Fault { index } => [10, u64::from(*index), 0, 0],
+        }
+    }
+}
+
+struct Scheduled {
+    time: u64,
+    sequence: u64,
+    event: Event,
+}
+
+impl PartialEq for Scheduled {
+    fn eq(&self, other: &Scheduled) -> bool {
+        self.sequence == other.sequence
+    }
+}
+
+impl Eq for Scheduled {}
+
+impl PartialOrd for Scheduled {
+    fn partial_cmp(&self, other: &Scheduled) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Scheduled {
+    /// Reversed: the heap gives out its greatest.
+    fn cmp(&self, other: &Scheduled) -> Ordering {
+        (other.time, other.sequence).cmp(&(self.time, self.sequence))
+    }
+}
+
+/// The queue, the clock that it moves, and the digest.
+#[derive(Default)]
+pub(crate) struct EventQueue {
+    pub(crate) now: u64,
+    heap: BinaryHeap<Scheduled>,
+    sequence: u64,
+    executed: u64,
+    digest: u64,
+}
+
+impl EventQueue {
+    /// Schedules `event` for `time`, or for now if that has passed.
+    pub(crate) fn schedule(&mut self, time: u64, event: Event) {
+        self.sequence += 1;
+        self.heap.push(Scheduled { time: time.max(self.now), sequence: self.sequence, event });
+    }
+
+    /// When the next event happens.
+    pub(crate) fn next_time(&self) -> Option<u64> {
+        self.heap.peek().map(|next| next.time)
+    }
+
+    /// The next event and when it happens.
+    pub(crate) fn peek(&self) -> Option<(&Event, u64)> {
+        self.heap.peek().map(|next| (&next.event, next.time))
+    }
+
+    /// Takes the next event out; time stands still until `executed`.
+    pub(crate) fn pop(&mut self) -> Option<(u64, Event)> {
+        self.heap.pop().map(|next| (next.time, next.event))
+    }
+
+    /// The event happens: time moves to it, the digest takes it in.
+    pub(crate) fn executed(&mut self, time: u64, event: &Event) {
+        debug_assert!(time >= self.now, "time goes back");
+        self.now = time;
+        self.executed += 1;
+        self.mix(time);
+        for word in event.words() {
+            self.mix(word);
+        }
+    }
+
+    fn mix(&mut self, word: u64) {
+        // Multiply and rotate by odd constants: any difference in one word reaches all bits within a few more.
+        self.digest = (self.digest.rotate_left(23) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    }
+
+    /// Events still to come.
+    pub(crate) fn len(&self) -> usize {
+        self.heap.len()
+    }
+
+    /// Keeps the events for which `keep` says so.
+    pub(crate) fn retain(&mut self, keep: impl Fn(&Event) -> bool) {
+        self.heap.retain(|next| keep(&next.event));
+    }
+
+    pub(crate) fn count(&self) -> u64 {
+        self.executed
+    }
+
+    pub(crate) fn digest(&self) -> u64 {
+        self.digest ^ (self.digest >> 32)
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.heap.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn equal_times_keep_the_order_of_scheduling() {
+        let mut queue = EventQueue::default();
+        for (time, slot) in [(5, 0), (3, 1), (5, 2), (3, 3)] {
+            queue.schedule(time, Event::Timer { slot, generation: 0 });
+        }
+        let mut order = Vec::new();
+        while let Some((time, event)) = queue.pop() {
+            queue.executed(time, &event);
+            let Event::Timer { slot, .. } = event else { unreachable!("only timers") };
+            order.push((time, slot));
+        }
+        assert_eq!(order, [(3, 1), (3, 3), (5, 0), (5, 2)]);
+        assert_eq!(queue.count(), 4);
+    }
+}

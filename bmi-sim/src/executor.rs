@@ -1,0 +1,260 @@
+//! The executor: `!Send` tasks, run one at a time, in the order in which they were woken.
+//!
+//! **Why an own one.** Order must depend on the seed alone, a node's tasks must be droppable at a stroke (its death) and
+//! hold still (a pause), and a ready queue that is empty is the sign that virtual time may go on.
+//!
+//! **Invariants**
+//! 1. A task is in the ready queue at most once (`queued`).
+//! 2. No borrow of the executor or of the world is held while a future is polled or dropped.
+//!
+//! The ready queue stands behind an `Arc<Mutex>`, because a [`Waker`] may be sent to another thread by the language's rules; within a world the lock
+//! is never contended. A wake from another thread works but is of course not repeatable.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, Wake, Waker};
+
+use slab::Slab;
+
+use crate::world::Sim;
+
+/// Names a task; the generation tells a late wake from one for the slot's next task.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct TaskKey {
+    pub(crate) index: usize,
+    pub(crate) generation: u64,
+}
+
+/// The index of the future that `block_on` itself polls.
+pub(crate) const ROOT: usize = usize::MAX;
+
+/// Tasks to poll, in order.
+#[derive(Default)]
+pub(crate) struct ReadyQueue(Mutex<VecDeque<TaskKey>>);
+
+impl ReadyQueue {
+    pub(crate) fn push(&self, key: TaskKey) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push_back(key);
+    }
+
+    pub(crate) fn pop(&self) -> Option<TaskKey> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).pop_front()
+    }
+}
+
+pub(crate) struct TaskWaker {
+    key: TaskKey,
+    queued: AtomicBool,
+    ready: Arc<ReadyQueue>,
+}
+
+impl TaskWaker {
+    pub(crate) fn new(key: TaskKey, ready: Arc<ReadyQueue>) -> Arc<TaskWaker> {
+        Arc::new(TaskWaker { key, queued: AtomicBool::new(false), ready })
+    }
+
+    /// The task is about to be polled: the next wake counts again.
+    pub(crate) fn taken(&self) {
+        self.queued.store(false, Ordering::Release);
+    }
+}
+
+impl Wake for TaskWaker {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        if !self.queued.swap(true, Ordering::AcqRel) {
+            self.ready.push(self.key);
+        }
+    }
+}
+
+type LocalFuture = Pin<Box<dyn Future<Output = ()>>>;
+
+struct Task {
+    /// Absent while it is being polled.
+    future: Option<LocalFuture>,
+    node: Option<usize>,
+    generation: u64,
+    notify: Arc<TaskWaker>,
+    waker: Waker,
+}
+
+/// All tasks of a world.
+#[derive(Default)]
+pub(crate) struct Executor {
+    tasks: RefCell<Slab<Task>>,
+    pub(crate) ready: Arc<ReadyQueue>,
+    next_generation: std::cell::Cell<u64>,
+}
+
+impl Executor {
+    pub(crate) fn fresh_key(&self, index: usize) -> TaskKey {
+        let generation = self.next_generation.get();
+        self.next_generation.set(generation + 1);
+        TaskKey { index, generation }
+    }
+
+    pub(crate) fn spawn(&self, node: Option<usize>, future: LocalFuture) -> TaskKey {
+        let mut tasks = self.tasks.borrow_mut();
+        let entry = tasks.vacant_entry();
+        let key = self.fresh_key(entry.key());
+        let notify = TaskWaker::new(key, self.ready.clone());
+        let waker = Waker::from(notify.clone());
+        waker.wake_by_ref();
+        entry.insert(Task { future: Some(future), node, generation: key.generation, notify, waker });
+        key
+    }
+
+    /// The node that a task runs on: `None` if the task is gone.
+    pub(crate) fn node_of(&self, key: TaskKey) -> Option<Option<usize>> {
+        self.tasks.borrow().get(key.index).filter(|task| task.generation == key.generation).map(|task| task.node)
+    }
+
+    /// Polls a task once, if it is still there.
+    pub(crate) fn run(&self, key: TaskKey) {
+        let (mut future, waker) = {
+            let mut tasks = self.tasks.borrow_mut();
+            let Some(task) = tasks.get_mut(key.index).filter(|task| task.generation == key.generation) else {
+                return;
+            };
+            task.notify.taken();
+            let Some(future) = task.future.take() else { return };
+            (future, task.waker.clone())
+        };
+        let done = future.as_mut().poll(&mut Context::from_waker(&waker)).is_ready();
+        let mut tasks = self.tasks.borrow_mut();
+        // The task may have been removed while it ran, by itself: its node was killed. Then the future ends here.
+        if let Some(task) = tasks.get_mut(key.index).filter(|task| task.generation == key.generation) {
+            if done {
+                tasks.remove(key.index);
+            } else {
+                task.future = Some(future);
+                return;
+            }
+        }
+        drop(tasks);
+        drop(future);
+    }
+
+    /// Drops the tasks for which `of` says so.
+    pub(crate) fn drop_tasks(&self, of: impl Fn(Option<usize>) -> bool) {
+        let doomed: Vec<usize> =
+            self.tasks.borrow().iter().filter(|(_, task)| of(task.node)).map(|(index, _)| index).collect();
+        for index in doomed {
+            // A future that is dropped may drop others' tasks.
+            let task = self.tasks.borrow_mut().try_remove(index);
+            drop(task);
+        }
+    }
+
+    pub(crate) fn abort(&self, key: TaskKey) {
+        if self.node_of(key).is_some() {
+            let task = self.tasks.borrow_mut().try_remove(key.index);
+            drop(task);
+        }
+    }
+
+    /// How many tasks run on the node, or on none.
+    pub(crate) fn count(&self, node: Option<usize>) -> usize {
+        self.tasks.borrow().iter().filter(|(_, task)| task.node == node).count()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.tasks.borrow().is_empty()
+    }
+}
+
+/// The task ended without a result: its node was killed, or it was aborted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the task was dropped before its end: its node was killed, or it was aborted")]
+pub struct Killed;
+
+struct JoinState<T> {
+    result: Option<Result<T, Killed>>,
+    waiter: Option<Waker>,
+}
+
+impl<T> JoinState<T> {
+    fn finish(state: &RefCell<JoinState<T>>, result: Result<T, Killed>) {
+        let waiter = {
+            let mut state = state.borrow_mut();
+            state.result = Some(result);
+            state.waiter.take()
+        };
+        if let Some(waiter) = waiter {
+            waiter.wake();
+        }
+    }
+}
+
+/// Says `Killed` unless the task said something better before.
+struct JoinGuard<T>(Option<Rc<RefCell<JoinState<T>>>>);
+
+impl<T> Drop for JoinGuard<T> {
+    fn drop(&mut self) {
+        if let Some(state) = self.0.take() {
+            JoinState::finish(&state, Err(Killed));
+        }
+    }
+}
+
+/// Waits for a task. Dropping it lets the task run on.
+pub struct JoinHandle<T> {
+    state: Rc<RefCell<JoinState<T>>>,
+    task: Option<(Sim, TaskKey)>,
+}
+
+impl<T: 'static> JoinHandle<T> {
+    pub(crate) fn spawn(sim: &Sim, node: Option<usize>, future: impl Future<Output = T> + 'static) -> JoinHandle<T> {
+        let state = Rc::new(RefCell::new(JoinState { result: None, waiter: None }));
+        let mut guard = JoinGuard(Some(state.clone()));
+        let task = async move {
+            let result = future.await;
+            if let Some(state) = guard.0.take() {
+                JoinState::finish(&state, Ok(result));
+            }
+        };
+        let key = sim.0.executor.spawn(node, Box::pin(task));
+        JoinHandle { state, task: Some((sim.clone(), key)) }
+    }
+
+    pub(crate) fn killed() -> JoinHandle<T> {
+        let state = Rc::new(RefCell::new(JoinState { result: Some(Err(Killed)), waiter: None }));
+        JoinHandle { state, task: None }
+    }
+
+    /// Whether the task has ended.
+    pub fn is_finished(&self) -> bool {
+        self.state.borrow().result.is_some()
+    }
+
+    /// Drops the task; the handle then gives [`Killed`], unless the task had ended.
+    pub fn abort(&self) {
+        if let Some((sim, key)) = &self.task {
+            sim.0.executor.abort(*key);
+        }
+    }
+}
+
+impl<T> Future for JoinHandle<T> {
+    type Output = Result<T, Killed>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut state = self.state.borrow_mut();
+        match state.result.take() {
+            Some(result) => Poll::Ready(result),
+            None => {
+                state.waiter = Some(cx.waker().clone());
+                Poll::Pending
+            }
+        }
+    }
+}

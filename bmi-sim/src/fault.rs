@@ -1,0 +1,101 @@
+//! Faults: connections cut, nodes killed or held still, links taken down. At once, or at a point in virtual time ([`crate::Sim::at`]).
+//!
+//! **Model.** A killed node falls silent: its tasks are dropped, its connections end, its peers notice after the profile's detection time. A paused
+//! node's *program* stands still while its adapter works on, as with a stopped process. On a link that is down packets wait at the far end; if it comes up
+//! within the detection time nothing is lost but time, else the connections over it end on both sides.
+
+use crate::error::SimError;
+use crate::events::{ConnRef, Event};
+use crate::network::link_key;
+use crate::queue_pair::State;
+use crate::world::Core;
+
+impl Core {
+    /// All connections of an adapter.
+    pub(crate) fn conns_of(&self, adapter: u32) -> Vec<ConnRef> {
+        let slots = &self.adapters[adapter as usize].slots;
+        let live = |(slot, entry): (usize, &crate::world::Slot)| {
+            entry.conn.as_ref().map(|_| ConnRef { adapter, slot: slot as u32, generation: entry.generation })
+        };
+        slots.iter().enumerate().filter_map(live).collect()
+    }
+
+    /// All connections between two nodes, both sides of each.
+    fn conns_between(&self, a: u32, b: u32) -> Vec<ConnRef> {
+        let mut found = Vec::new();
+        for adapter in 0..self.adapters.len() as u32 {
+            let node = self.adapters[adapter as usize].node;
+            for at in self.conns_of(adapter) {
+                let peer = self.conn(at).and_then(|conn| conn.peer_node);
+                if (node == a && peer == Some(b)) || (node == b && peer == Some(a)) {
+                    found.push(at);
+                }
+            }
+        }
+        found
+    }
+
+    pub(crate) fn cut(&mut self, a: u32, b: u32) {
+        for at in self.conns_between(a, b) {
+            self.end(at, SimError::Cut);
+        }
+    }
+
+    pub(crate) fn partition(&mut self, a: u32, b: u32) {
+        let (a, b) = link_key(a, b);
+        let link = self.links.entry((a, b)).or_default();
+        if !link.down {
+            link.down = true;
+            link.epoch += 1;
+            let epoch = link.epoch;
+            let at = self.queue.now + self.config.profile.detection_ns;
+            self.queue.schedule(at, Event::LinkDead { a, b, epoch });
+        }
+    }
+
+    /// What waited at the far end arrives now, before anything that is still under way.
+    pub(crate) fn heal(&mut self, a: u32, b: u32) {
+        let Some(link) = self.links.get_mut(&link_key(a, b)) else { return };
+        link.down = false;
+        for event in std::mem::take(&mut link.held) {
+            self.arrive(event);
+        }
+    }
+
+    /// The link has been down for the detection time, if it still is. Those who are connecting have a deadline of their own.
+    pub(crate) fn link_dead(&mut self, a: u32, b: u32, epoch: u64) {
+        if self.links.get(&(a, b)).is_none_or(|link| !link.down || link.epoch != epoch) {
+            return;
+        }
+        for at in self.conns_between(a, b) {
+            if self.conn(at).is_some_and(|conn| conn.state != State::Connecting) {
+                self.end(at, SimError::PeerSilent);
+            }
+        }
+    }
+
+    /// The transport side of a node's death; the caller drops its tasks.
+    pub(crate) fn kill_node(&mut self, node: u32) {
+        let state = &mut self.nodes[node as usize];
+        state.alive = false;
+        state.paused = false;
+        state.ports.clear();
+        let detected = self.queue.now + self.config.profile.detection_ns;
+        for adapter in 0..self.adapters.len() as u32 {
+            if self.adapters[adapter as usize].node != node || self.adapters[adapter as usize].dead {
+                continue;
+            }
+            self.adapters[adapter as usize].dead = true;
+            for at in self.conns_of(adapter) {
+                if let Some(peer) = self.conn(at).and_then(|conn| conn.peer) {
+                    self.queue.schedule(detected, Event::PeerGone { conn: peer });
+                }
+                self.end(at, SimError::NodeKilled);
+            }
+        }
+    }
+
+    pub(crate) fn peer_gone(&mut self, at: ConnRef) {
+        self.end(at, SimError::PeerSilent);
+    }
+}

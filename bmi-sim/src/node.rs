@@ -1,0 +1,145 @@
+//! A node of the world: where tasks, transports and a disk stand.
+
+use std::future::Future;
+use std::time::Duration;
+
+use bmi_core::{Addr, AsyncEndpoint, Config, Endpoint, Error, Time};
+
+use crate::adapter::SimTransport;
+use crate::disk::SimDisk;
+use crate::driver::drive;
+use crate::error::SimError;
+use crate::executor::JoinHandle;
+use crate::network::Port;
+use crate::world::{NodeState, Sim, Sleep};
+
+/// A handle to a node.
+#[derive(Clone)]
+pub struct Node {
+    pub(crate) sim: Sim,
+    pub(crate) id: u32,
+}
+
+impl Node {
+    fn state<R>(&self, f: impl FnOnce(&mut NodeState, u64) -> R) -> R {
+        self.sim.0.with(|core| f(&mut core.nodes[self.id as usize], core.queue.now))
+    }
+
+    // ---- what it is -------------------------------------------------------------------------------------------------------
+
+    /// Its name.
+    pub fn name(&self) -> String {
+        self.state(|node, _| node.name.clone())
+    }
+
+    /// The address of a port of it; 0 for `listen` to choose one.
+    pub fn addr(&self, port: u16) -> Addr {
+        Addr::sim(self.name(), port)
+    }
+
+    /// Its world.
+    pub fn sim(&self) -> &Sim {
+        &self.sim
+    }
+
+    /// Whether it has not been killed.
+    pub fn is_alive(&self) -> bool {
+        self.state(|node, _| node.alive)
+    }
+
+    /// Time that its processor has spent on the transport's work and on [`Node::compute`].
+    pub fn cpu_busy(&self) -> Duration {
+        self.state(|node, _| Duration::from_nanos(node.cpu.busy()))
+    }
+
+    // ---- what runs on it --------------------------------------------------------------------------------------------------
+
+    /// Starts a task on it; on a killed node the handle ends at once. Dropping the handle lets the task run on.
+    pub fn spawn<T: 'static>(&self, future: impl Future<Output = T> + 'static) -> JoinHandle<T> {
+        if !self.is_alive() {
+            return JoinHandle::killed();
+        }
+        JoinHandle::spawn(&self.sim, Some(self.id as usize), future)
+    }
+
+    /// A transport on it, for those who drive it themselves.
+    ///
+    /// # Errors
+    /// `Io` if the node has been killed.
+    pub fn transport(&self) -> Result<SimTransport, Error> {
+        if !self.is_alive() {
+            return Err(SimError::NodeKilled.into());
+        }
+        Ok(SimTransport::new(self))
+    }
+
+    /// An endpoint on it, driven by a task of its own.
+    ///
+    /// # Errors
+    /// As [`Endpoint::new`]; `Io` if the node has been killed.
+    pub fn endpoint(&self, config: Config) -> Result<AsyncEndpoint<SimTransport>, Error> {
+        let endpoint = Endpoint::new(self.transport()?, config, self.now())?;
+        let endpoint = AsyncEndpoint::new(endpoint, self.sim.clock());
+        self.spawn(drive(self.sim.clone(), endpoint.clone()));
+        Ok(endpoint)
+    }
+
+    /// Its disk.
+    pub fn disk(&self) -> SimDisk {
+        SimDisk { node: self.clone() }
+    }
+
+    /// The virtual time.
+    pub fn now(&self) -> Time {
+        self.sim.now()
+    }
+
+    /// Waits for `duration`.
+    pub fn sleep(&self, duration: Duration) -> Sleep {
+        self.sim.sleep(duration)
+    }
+
+    /// Keeps the processor busy for `work`, once it is free; ends when that is done.
+    pub fn compute(&self, work: Duration) -> Sleep {
+        let cost = u64::try_from(work.as_nanos()).unwrap_or(u64::MAX);
+        let done = self.state(|node, now| node.cpu.charge(now, cost));
+        self.sim.sleep_until(Time::from_nanos(done))
+    }
+
+    // ---- faults -----------------------------------------------------------------------------------------------------------
+
+    /// Kills it: its tasks are dropped, its connections end, its ports are free. Its peers notice after the detection time.
+    pub fn kill(&self) {
+        self.sim.0.with(|core| core.kill_node(self.id));
+        let id = self.id as usize;
+        self.sim.0.executor.drop_tasks(|node| node == Some(id));
+    }
+
+    /// Lets a killed node run again, with no tasks, no transports, and an idle processor. No effect on one that is alive.
+    pub fn restart(&self) {
+        self.state(|node, _| {
+            if !node.alive {
+                node.alive = true;
+                node.asleep.clear();
+                node.cpu.reset();
+                node.port = Port::default();
+            }
+        });
+    }
+
+    /// Its tasks stand still until [`Node::resume`]; its adapter works on.
+    pub fn pause(&self) {
+        self.state(|node, _| node.paused = node.alive);
+    }
+
+    /// Ends a pause.
+    pub fn resume(&self) {
+        let asleep = self.state(|node, _| {
+            node.paused = false;
+            std::mem::take(&mut node.asleep)
+        });
+        for task in asleep {
+            self.sim.0.executor.ready.push(task);
+        }
+    }
+}

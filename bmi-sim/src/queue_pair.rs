@@ -1,0 +1,467 @@
+//! One side of a connection, and what becomes of the work that is posted to it.
+//!
+//! **Invariants**
+//! 1. A request is in exactly one of `sends`, `reads`, `receives` from its post to its completion, and with it its regions.
+//! 2. `sends` and `reads` complete from the front: packets of a connection and their answers keep their order.
+//! 3. A place in a queue is taken from the post until the completion is *polled* (for an unsignalled success: until it is acknowledged), so
+//!    neither a queue nor the list of unpolled events grows without bound.
+//! 4. Bytes are copied once, when the target's adapter has them all and has checked the access; for a read, when the owner's adapter begins to
+//!    reply. Nothing is copied for a connection that has ended on either side.
+//!
+//! **States**
+//!
+//! ```text
+//!   Connecting ──Accepted──▶ Open          Requested ──accept──▶ Accepting ──Ready──▶ Open ──disconnect──▶ Closing
+//!   any state ──(refused, rejected, deadline, cut, violation, peer's end, queues drained)──▶ gone: flushed, Disconnected
+//! ```
+
+use std::collections::VecDeque;
+
+use bmi_core::transport::{ConnId, Event as Report, WorkCompletion, WorkId, WorkKind, WorkStatus, WriteTarget};
+use bmi_core::{Error, RemoteSlice, Segment};
+
+use crate::error::SimError;
+use crate::events::ConnRef;
+use crate::memory::{self, Exposures};
+use crate::network::{InOrder, Nak, Packet};
+use crate::world::Core;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum State {
+    Connecting,
+    Requested,
+    Accepting,
+    Open,
+    Closing,
+}
+
+/// A send or a write.
+#[derive(Debug)]
+pub(crate) struct SendWork {
+    pub(crate) work: WorkId,
+    pub(crate) signalled: bool,
+    pub(crate) len: u64,
+    /// Where a write goes; `None` for a send.
+    pub(crate) target: Option<WriteTarget>,
+    pub(crate) bytes: Bytes,
+}
+
+impl SendWork {
+    fn kind(&self) -> WorkKind {
+        if self.target.is_some() { WorkKind::Write } else { WorkKind::Send }
+    }
+}
+
+/// What a send or write carries: bytes captured when it was posted, then pieces of memory. The vectors come from a pool and go back to it.
+#[derive(Debug, Default)]
+pub(crate) struct Bytes {
+    pub(crate) captured: Vec<u8>,
+    pub(crate) segments: Vec<Segment>,
+}
+
+#[derive(Debug)]
+pub(crate) struct ReadWork {
+    pub(crate) work: WorkId,
+    pub(crate) len: u64,
+    pub(crate) remote: RemoteSlice,
+    pub(crate) segments: Vec<Segment>,
+}
+
+#[derive(Debug)]
+pub(crate) struct RecvWork {
+    pub(crate) work: WorkId,
+    pub(crate) len: u64,
+    pub(crate) segments: Vec<Segment>,
+}
+
+/// One side of a connection.
+#[derive(Debug)]
+pub(crate) struct Conn {
+    pub(crate) state: State,
+    /// The other side, once it is there.
+    pub(crate) peer: Option<ConnRef>,
+    /// Its node.
+    pub(crate) peer_node: Option<u32>,
+    /// Where it is, for errors.
+    pub(crate) peer_name: String,
+    pub(crate) sends: VecDeque<SendWork>,
+    /// Number of the first of `sends`.
+    pub(crate) sends_base: u64,
+    pub(crate) reads: VecDeque<ReadWork>,
+    pub(crate) reads_base: u64,
+    /// How many of `reads`, from the front, are under way.
+    pub(crate) reads_issued: usize,
+    pub(crate) receives: VecDeque<RecvWork>,
+    /// Places taken in the send queue and the receive queue.
+    pub(crate) send_places: usize,
+    pub(crate) recv_places: usize,
+    pub(crate) exposures: Exposures,
+    pub(crate) order: InOrder,
+    /// When the handshake, or the disconnect, is given up.
+    pub(crate) deadline: u64,
+}
+
+impl Conn {
+    pub(crate) fn new(state: State, peer: Option<ConnRef>, peer_node: Option<u32>, peer_name: String) -> Conn {
+        Conn {
+            state,
+            peer,
+            peer_node,
+            peer_name,
+            sends: VecDeque::new(),
+            sends_base: 0,
+            reads: VecDeque::new(),
+            reads_base: 0,
+            reads_issued: 0,
+            receives: VecDeque::new(),
+            send_places: 0,
+            recv_places: 0,
+            exposures: Exposures::default(),
+            order: InOrder::default(),
+            deadline: u64::MAX,
+        }
+    }
+
+    fn send_mut(&mut self, number: u64) -> Option<&mut SendWork> {
+        let index = number.checked_sub(self.sends_base)?;
+        self.sends.get_mut(usize::try_from(index).ok()?)
+    }
+}
+
+/// Vectors that wait to be used again, so that posting allocates nothing in the steady state.
+#[derive(Debug, Default)]
+pub(crate) struct Pool {
+    captured: Vec<Vec<u8>>,
+    segments: Vec<Vec<Segment>>,
+}
+
+impl Pool {
+    /// Vectors kept of each kind: several full send queues.
+    const KEEP: usize = 4096;
+
+    pub(crate) fn captured(&mut self) -> Vec<u8> {
+        self.captured.pop().unwrap_or_default()
+    }
+
+    pub(crate) fn segments(&mut self, of: &[Segment]) -> Vec<Segment> {
+        let mut segments = self.segments.pop().unwrap_or_default();
+        segments.extend_from_slice(of);
+        segments
+    }
+
+    fn keep_captured(&mut self, mut captured: Vec<u8>) {
+        captured.clear();
+        if self.captured.len() < Pool::KEEP {
+            self.captured.push(captured);
+        }
+    }
+
+    fn keep_segments(&mut self, mut segments: Vec<Segment>) {
+        segments.clear();
+        if self.segments.len() < Pool::KEEP {
+            self.segments.push(segments);
+        }
+    }
+
+    pub(crate) fn keep(&mut self, bytes: Bytes) {
+        self.keep_captured(bytes.captured);
+        self.keep_segments(bytes.segments);
+    }
+}
+
+impl ConnRef {
+    pub(crate) fn id(self) -> ConnId {
+        ConnId { slot: self.slot, generation: self.generation }
+    }
+}
+
+impl Core {
+    /// The nodes that a connection's packets go from and to.
+    pub(crate) fn route(&self, at: ConnRef, peer: ConnRef) -> (u32, u32) {
+        (self.adapters[at.adapter as usize].node, self.adapters[peer.adapter as usize].node)
+    }
+
+    /// Sends a packet on a connection's behalf, in its order.
+    pub(crate) fn send_packet(&mut self, at: ConnRef, peer: ConnRef, len: u64, ready: u64, extra: u64, packet: Packet) {
+        let route = self.route(at, peer);
+        let Some(mut order) = self.conn(at).map(|conn| conn.order) else { return };
+        self.transmit(route, len, ready, extra, &mut order, packet);
+        if let Some(conn) = self.conn_mut(at) {
+            conn.order = order;
+        }
+    }
+
+    fn send_answer(&mut self, at: ConnRef, peer: ConnRef, packet: Packet) {
+        let route = self.route(at, peer);
+        let Some(mut order) = self.conn(at).map(|conn| conn.order) else { return };
+        self.answer(route, &mut order, packet);
+        if let Some(conn) = self.conn_mut(at) {
+            conn.order = order;
+        }
+    }
+
+    /// A send or write was put at the end of the queue: off it goes.
+    pub(crate) fn launch_send(&mut self, at: ConnRef, ready: u64) {
+        let Some(conn) = self.conn(at) else { return };
+        let (Some(peer), Some(last)) = (conn.peer, conn.sends.back()) else { return };
+        let number = conn.sends_base + conn.sends.len() as u64 - 1;
+        self.send_packet(at, peer, last.len, ready, 0, Packet::Message { to: peer, number });
+    }
+
+    /// Sends the requests of as many waiting reads as may be under way.
+    pub(crate) fn launch_reads(&mut self, at: ConnRef, ready: u64) {
+        let limit = self.capabilities.max_outstanding_reads.max(1);
+        loop {
+            let Some(conn) = self.conn_mut(at) else { return };
+            let Some(peer) = conn.peer else { return };
+            if conn.reads_issued >= limit || conn.reads_issued == conn.reads.len() {
+                return;
+            }
+            let number = conn.reads_base + conn.reads_issued as u64;
+            conn.reads_issued += 1;
+            self.send_packet(at, peer, 0, ready, 0, Packet::ReadRequest { to: peer, number });
+        }
+    }
+
+    /// A send or write is at the target's adapter, `to`.
+    pub(crate) fn handle_message(&mut self, to: ConnRef, number: u64) {
+        let Some(conn) = self.conn(to) else { return };
+        let closing = conn.state == State::Closing;
+        let Some(from) = conn.peer else { return };
+        let Some(work) = self.conn_mut(from).and_then(|conn| conn.send_mut(number)) else { return };
+        let (target, len) = (work.target, work.len);
+        let bytes = std::mem::take(&mut work.bytes);
+        let outcome = match target {
+            // The receives of a closing connection have been flushed; its program no longer cares what comes.
+            None if closing => Ok(()),
+            None => self.receive(to, &bytes, len),
+            Some(target) => self.accept_write(to, &bytes, len, target, closing),
+        };
+        if let Some(work) = self.conn_mut(from).and_then(|conn| conn.send_mut(number)) {
+            work.bytes = bytes;
+        }
+        match outcome {
+            Ok(()) => self.send_answer(to, from, Packet::Ack { to: from, number }),
+            Err((why, error)) => {
+                self.send_answer(to, from, Packet::Nak { to: from, number, why });
+                self.end(to, error);
+            }
+        }
+    }
+
+    /// Puts a send into the first receive.
+    fn receive(&mut self, to: ConnRef, bytes: &Bytes, len: u64) -> Result<(), (Nak, SimError)> {
+        let conn = self.conn_mut(to).expect("the caller has found it");
+        let Some(receive) = conn.receives.pop_front() else { return Err((Nak::NotReady, SimError::NoReceive)) };
+        if len > receive.len {
+            let error = SimError::MessageTooLong(len, receive.len);
+            self.complete_receive(to, receive, WorkStatus::TooLong, 0, None);
+            return Err((Nak::TooLong, error));
+        }
+        memory::copy(&bytes.captured, &bytes.segments, &receive.segments, 0);
+        self.complete_receive(to, receive, WorkStatus::Ok, len, None);
+        Ok(())
+    }
+
+    /// Checks a write, puts its bytes in place, and hands over its immediate data.
+    fn accept_write(
+        &mut self,
+        to: ConnRef,
+        bytes: &Bytes,
+        len: u64,
+        target: WriteTarget,
+        closing: bool,
+    ) -> Result<(), (Nak, SimError)> {
+        let conn = self.conn_mut(to).expect("the caller has found it");
+        let (segment, at) = conn
+            .exposures
+            .check(target.remote, len, true)
+            .map_err(|why| (Nak::WriteAccess, SimError::PeerViolation(why)))?;
+        if target.immediate.is_some() && conn.receives.is_empty() && !closing {
+            return Err((Nak::NotReady, SimError::NoReceive));
+        }
+        memory::copy(&bytes.captured, &bytes.segments, std::slice::from_ref(segment), at);
+        if let Some(immediate) = target.immediate
+            && let Some(receive) = conn.receives.pop_front()
+        {
+            self.complete_receive(to, receive, WorkStatus::Ok, 0, Some(immediate));
+        }
+        Ok(())
+    }
+
+    fn complete_receive(
+        &mut self,
+        at: ConnRef,
+        receive: RecvWork,
+        status: WorkStatus,
+        len: u64,
+        immediate: Option<u32>,
+    ) {
+        let (conn, work, kind) = (at.id(), receive.work, WorkKind::Recv);
+        self.report(at.adapter, Report::Work(WorkCompletion { conn, work, kind, status, len, immediate }));
+        self.pool.keep_segments(receive.segments);
+    }
+
+    /// The owner's adapter has got a read request: check it, copy, and reply.
+    pub(crate) fn handle_read_request(&mut self, to: ConnRef, number: u64) {
+        let Some(from) = self.conn(to).and_then(|conn| conn.peer) else { return };
+        let Some(reader) = self.conn(from) else { return };
+        let Some(work) = number.checked_sub(reader.reads_base).and_then(|index| reader.reads.get(index as usize))
+        else {
+            return;
+        };
+        let Some(owner) = self.conn(to) else { return };
+        match owner.exposures.check(work.remote, work.len, false) {
+            Ok((segment, at)) => {
+                // The reader may not look at its memory before the completion, so the bytes may be there early.
+                memory::copy_out_of(segment, at, work.len as usize, &work.segments);
+                let len = work.len;
+                let ready = self.queue.now + self.config.profile.read_response_ns;
+                self.send_packet(to, from, len, ready, 0, Packet::ReadReply { to: from, number });
+            }
+            Err(why) => {
+                self.send_answer(to, from, Packet::Nak { to: from, number, why: Nak::ReadAccess });
+                self.end(to, SimError::PeerViolation(why));
+            }
+        }
+    }
+
+    /// The bytes of a read are there.
+    pub(crate) fn handle_read_reply(&mut self, to: ConnRef, number: u64) {
+        let Some(conn) = self.conn_mut(to) else { return };
+        if number != conn.reads_base || conn.reads.is_empty() {
+            return; // flushed meanwhile
+        }
+        let Some(read) = conn.reads.pop_front() else { return };
+        conn.reads_base += 1;
+        conn.reads_issued -= 1;
+        let (status, kind, conn) = (WorkStatus::Ok, WorkKind::Read, to.id());
+        let completion = WorkCompletion { conn, work: read.work, kind, status, len: read.len, immediate: None };
+        self.report(to.adapter, Report::Work(completion));
+        self.pool.keep_segments(read.segments);
+        self.launch_reads(to, self.queue.now);
+    }
+
+    /// The oldest send or write has been carried out.
+    pub(crate) fn handle_ack(&mut self, to: ConnRef, number: u64) {
+        let Some(conn) = self.conn_mut(to) else { return };
+        debug_assert_eq!(number, conn.sends_base, "acknowledgements keep their order");
+        let Some(done) = conn.sends.pop_front() else { return };
+        conn.sends_base += 1;
+        let drained = conn.state == State::Closing && conn.sends.is_empty();
+        if done.signalled {
+            let (conn, status) = (to.id(), WorkStatus::Ok);
+            let completion =
+                WorkCompletion { conn, work: done.work, kind: done.kind(), status, len: done.len, immediate: None };
+            self.report(to.adapter, Report::Work(completion));
+        } else {
+            conn.send_places -= 1;
+            // A full queue has a place again: that is something to poll for.
+            self.nudge(to.adapter);
+        }
+        self.pool.keep(done.bytes);
+        if drained {
+            self.close(to, SimError::ClosedHere);
+        }
+    }
+
+    /// The peer's adapter refused a request: the connection ends.
+    pub(crate) fn handle_nak(&mut self, to: ConnRef, number: u64, why: Nak) {
+        let (status, error) = match why {
+            Nak::WriteAccess | Nak::ReadAccess => (WorkStatus::RemoteAccess, SimError::AccessRefused),
+            Nak::NotReady => (WorkStatus::ReceiverNotReady, SimError::PeerNotReady),
+            Nak::TooLong => (WorkStatus::TooLong, SimError::PeerReceiveShort),
+        };
+        let Some(conn) = self.conn(to) else { return };
+        // What was asked for here ends as asked.
+        let error = if conn.state == State::Closing { SimError::ClosedHere } else { error };
+        self.end_with(to, Some((why == Nak::ReadAccess, number, status)), error);
+    }
+
+    /// Tells the peer, then ends the connection.
+    pub(crate) fn close(&mut self, at: ConnRef, error: SimError) {
+        if let Some(peer) = self.conn(at).and_then(|conn| conn.peer) {
+            self.send_packet(at, peer, 0, self.queue.now, 0, Packet::Close { to: peer });
+        }
+        self.end(at, error);
+    }
+
+    /// Ends a connection: everything outstanding is flushed, then `Disconnected`.
+    pub(crate) fn end(&mut self, at: ConnRef, error: SimError) {
+        self.end_with(at, None, error);
+    }
+
+    fn end_with(&mut self, at: ConnRef, refused: Option<(bool, u64, WorkStatus)>, error: SimError) {
+        let Some(mut conn) = self.remove_conn(at) else { return };
+        tracing::debug!(node = self.adapters[at.adapter as usize].node, peer = %conn.peer_name, %error, "connection ended");
+        let status_of = |is_read: bool, number: u64| match refused {
+            Some((read, refused, status)) if read == is_read && refused == number => status,
+            _ => WorkStatus::Flushed,
+        };
+        let ended = |work, kind, status, len| {
+            Report::Work(WorkCompletion { conn: at.id(), work, kind, status, len, immediate: None })
+        };
+        // The request at fault first.
+        let read_at_fault = matches!(refused, Some((true, ..)));
+        for of_reads in [read_at_fault, !read_at_fault] {
+            if of_reads {
+                for (number, read) in (conn.reads_base..).zip(conn.reads.drain(..)) {
+                    self.report(at.adapter, ended(read.work, WorkKind::Read, status_of(true, number), read.len));
+                    self.pool.keep_segments(read.segments);
+                }
+            } else {
+                for (number, send) in (conn.sends_base..).zip(conn.sends.drain(..)) {
+                    self.report(at.adapter, ended(send.work, send.kind(), status_of(false, number), send.len));
+                    self.pool.keep(send.bytes);
+                }
+            }
+        }
+        self.flush_receives(at, &mut conn);
+        let reason = Error::from(error).with_peer(&conn.peer_name);
+        self.report(at.adapter, Report::Disconnected { conn: at.id(), reason });
+    }
+
+    pub(crate) fn flush_receives(&mut self, at: ConnRef, conn: &mut Conn) {
+        for receive in conn.receives.drain(..) {
+            self.complete_receive(at, receive, WorkStatus::Flushed, 0, None);
+        }
+    }
+
+    /// This side wants to disconnect: flush what waits for the peer, hand over the rest until `deadline`.
+    pub(crate) fn begin_close(&mut self, at: ConnRef, deadline: u64) {
+        let now = self.queue.now;
+        let Some(conn) = self.conn_mut(at) else { return };
+        if conn.state != State::Closing {
+            let handing_over = conn.state == State::Open && !conn.sends.is_empty();
+            let (reads, receives) = (std::mem::take(&mut conn.reads), std::mem::take(&mut conn.receives));
+            conn.reads_base += reads.len() as u64;
+            conn.reads_issued = 0;
+            conn.state = State::Closing;
+            self.set_deadline(at, u64::MAX);
+            for read in reads {
+                let (conn, kind, status) = (at.id(), WorkKind::Read, WorkStatus::Flushed);
+                let completion = WorkCompletion { conn, work: read.work, kind, status, len: read.len, immediate: None };
+                self.report(at.adapter, Report::Work(completion));
+                self.pool.keep_segments(read.segments);
+            }
+            for receive in receives {
+                self.complete_receive(at, receive, WorkStatus::Flushed, 0, None);
+            }
+            if !handing_over || deadline <= now {
+                return self.close(at, SimError::ClosedHere);
+            }
+        }
+        let Some(conn) = self.conn_mut(at) else { return };
+        if deadline < conn.deadline {
+            self.set_deadline(at, deadline);
+            self.queue.schedule(deadline, crate::events::Event::CloseDeadline { conn: at });
+        }
+    }
+
+    /// The peer has ended the connection.
+    pub(crate) fn handle_close(&mut self, to: ConnRef) {
+        let Some(conn) = self.conn(to) else { return };
+        let error = if conn.state == State::Closing { SimError::ClosedHere } else { SimError::ClosedByPeer };
+        self.end(to, error);
+    }
+}

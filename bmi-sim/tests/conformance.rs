@@ -1,0 +1,103 @@
+//! The shared conformance suite over the simulator: as it is, with tiny queues and jitter, and behind adapters that make trouble.
+
+use std::time::Duration;
+
+use bmi_conformance::{Backend, FaultyBackend};
+use bmi_core::{Addr, Capabilities, Clock, OneSided, Registration, Time};
+use bmi_sim::{SimClock, SimConfig, SimTransport, World};
+
+/// A world of the suite's.
+struct Sim {
+    name: &'static str,
+    world: World,
+    expected: Capabilities,
+}
+
+/// What the simulator can do, by hand.
+fn pinned() -> Capabilities {
+    let mut expected = Capabilities::minimal();
+    expected.one_sided = OneSided::Native;
+    expected.rdma_read = true;
+    expected.write_with_immediate = true;
+    expected.registration =
+        Registration::Pins { per_region: Duration::from_micros(1), per_page: Duration::from_nanos(50) };
+    expected.max_segments = 32;
+    expected.max_head = 128;
+    expected.max_inline = 256;
+    expected.max_work_len = 1 << 30;
+    expected.send_queue_depth = 256;
+    expected.recv_queue_depth = 4096;
+    expected.max_outstanding_reads = 16;
+    expected.service_levels = 1;
+    expected.event_fd = false;
+    expected
+}
+
+impl Sim {
+    /// The default world.
+    fn plain() -> Sim {
+        Sim { name: "sim", world: World::new(1), expected: pinned() }
+    }
+
+    /// A world in which everything is late and no more is there than must be.
+    fn scarce() -> Sim {
+        let mut expected = Capabilities::minimal();
+        expected.max_outstanding_reads = 1;
+        let config =
+            SimConfig { capabilities_override: Some(expected.clone()), jitter_ns: 20_000, ..SimConfig::seeded(2) };
+        Sim { name: "sim, scarce", world: World::with(config), expected }
+    }
+}
+
+impl Backend for Sim {
+    type Transport = SimTransport;
+    type Clock = SimClock;
+
+    fn name(&self) -> String {
+        self.name.to_owned()
+    }
+
+    fn expected_capabilities(&self) -> Capabilities {
+        self.expected.clone()
+    }
+
+    fn transport(&self, node: &str) -> SimTransport {
+        self.world.node(node).transport().expect("the node lives")
+    }
+
+    fn listen_addr(&self, node: &str) -> Addr {
+        Addr::sim(node, 0)
+    }
+
+    fn vacant_addr(&self, node: &str) -> Addr {
+        Addr::sim(node, 1)
+    }
+
+    fn clock(&self) -> SimClock {
+        self.world.clock()
+    }
+
+    fn pass(&self, until: Option<Time>) {
+        // A wrapper may hold events back that the world has already reported: so never far ahead.
+        let (now, step) = (self.clock().now(), Duration::from_millis(1));
+        let limit = until.map_or(now + step, |until| until.clamp(now + Duration::from_nanos(1), now + step));
+        if !self.world.step(limit) {
+            self.world.run_until(limit);
+        }
+    }
+}
+
+mod plain {
+    use super::*;
+    bmi_conformance::conformance_suite!(Sim::plain());
+}
+
+mod scarce {
+    use super::*;
+    bmi_conformance::conformance_suite!(Sim::scarce());
+}
+
+mod troubled {
+    use super::*;
+    bmi_conformance::conformance_suite!(FaultyBackend::new(Sim::plain(), bmi_conformance::Plan::mild(3)));
+}
