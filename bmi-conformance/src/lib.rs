@@ -82,7 +82,7 @@ macro_rules! conformance_suite {
                 private_data_travels_both_ways, too_long_private_data_is_invalid, rejection_carries_a_reason,
                 nobody_listens_is_refused, silent_listener_ends_in_time_out, passed_deadline_ends_at_once,
                 foreign_scheme_is_invalid, several_listeners, receives_are_posted_before_established,
-                many_connections, names_are_never_used_twice, three_adapters,
+                many_connections, names_are_never_used_twice, slots_are_used_again_after_the_end, three_adapters,
             }
             transport::channel {
                 gather_and_scatter, inline_is_copied_while_posting, limits_are_enforced, foreign_segments_are_invalid,

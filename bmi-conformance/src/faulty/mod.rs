@@ -14,6 +14,7 @@
 //!    on what the wrapper keeps.
 //! 3. A receive within `recv_queue_depth` is never refused: the depth is a promise (see [`Plan::queue_full`]).
 
+mod names;
 mod plan;
 
 use std::cell::Cell;
@@ -30,8 +31,9 @@ use bmi_core::{
 
 pub use plan::Plan;
 
+use names::Names;
+
 use crate::backend::Backend;
-use crate::rig::conn_of;
 use crate::rng::Rng;
 
 /// A transport that makes trouble (see the [module](self)).
@@ -47,6 +49,7 @@ pub struct Faulty<T> {
     said_full: bool,
     /// Established connections, as far as the caller knows: what may be cut.
     live: Vec<ConnId>,
+    names: Names,
     scratch: Vec<Event>,
 }
 
@@ -62,6 +65,7 @@ impl<T: Transport> Faulty<T> {
             delay: 0,
             said_full: false,
             live: Vec::new(),
+            names: Names::default(),
             scratch: Vec::new(),
         }
     }
@@ -83,7 +87,7 @@ impl<T: Transport> Faulty<T> {
     fn cut(&mut self) {
         if !self.live.is_empty() && self.rng.chance(self.plan.cut) {
             let victim = self.live.swap_remove(self.rng.index(self.live.len()));
-            self.inner.disconnect(victim, Time::ZERO);
+            self.inner.disconnect(self.names.inward(victim), Time::ZERO);
         }
     }
 
@@ -100,7 +104,10 @@ impl<T: Transport> Faulty<T> {
         for event in self.held.drain(..batch.min(self.held.len())) {
             match &event {
                 Event::Established { conn, .. } => self.live.push(*conn),
-                Event::Disconnected { .. } => self.live.retain(|conn| *conn != conn_of(&event)),
+                Event::Disconnected { conn, .. } | Event::Rejected { conn, .. } => {
+                    self.live.retain(|other| other != conn);
+                    self.names.end(*conn);
+                }
                 _ => {}
             }
             events.push(event);
@@ -121,19 +128,20 @@ impl<T: Transport> Transport for Faulty<T> {
     }
 
     fn connect(&mut self, addr: &Addr, private: &[u8], deadline: Time) -> Result<ConnId, Error> {
-        self.inner.connect(addr, private, deadline)
+        let conn = self.inner.connect(addr, private, deadline)?;
+        Ok(self.names.outward(conn))
     }
 
     fn accept(&mut self, conn: ConnId, private: &[u8]) -> Result<(), Error> {
-        self.inner.accept(conn, private)
+        self.inner.accept(self.names.inward(conn), private)
     }
 
     fn reject(&mut self, conn: ConnId, private: &[u8]) {
-        self.inner.reject(conn, private);
+        self.inner.reject(self.names.inward(conn), private);
     }
 
     fn disconnect(&mut self, conn: ConnId, deadline: Time) {
-        self.inner.disconnect(conn, deadline);
+        self.inner.disconnect(self.names.inward(conn), deadline);
     }
 
     fn register(&mut self, memory: &Memory) -> Result<MemoryRegion, Error> {
@@ -147,15 +155,15 @@ impl<T: Transport> Transport for Faulty<T> {
         if self.rng.chance(self.plan.register) {
             return Err(Error::new(ErrorKind::Exhausted, "exposures are refused at random by the plan of faults"));
         }
-        self.inner.expose(conn, segment, access)
+        self.inner.expose(self.names.inward(conn), segment, access)
     }
 
     fn revoke(&mut self, conn: ConnId, key: RemoteKey) {
-        self.inner.revoke(conn, key);
+        self.inner.revoke(self.names.inward(conn), key);
     }
 
     fn post_recv(&mut self, conn: ConnId, work: WorkId, segments: &[Segment]) -> Result<(), PostError> {
-        self.inner.post_recv(conn, work, segments)
+        self.inner.post_recv(self.names.inward(conn), work, segments)
     }
 
     fn post_send(
@@ -167,7 +175,7 @@ impl<T: Transport> Transport for Faulty<T> {
         options: WorkOptions,
     ) -> Result<(), PostError> {
         self.is_full()?;
-        self.inner.post_send(conn, work, head, payload, options)
+        self.inner.post_send(self.names.inward(conn), work, head, payload, options)
     }
 
     fn post_write(
@@ -180,7 +188,7 @@ impl<T: Transport> Transport for Faulty<T> {
         options: WorkOptions,
     ) -> Result<(), PostError> {
         self.is_full()?;
-        self.inner.post_write(conn, work, head, segments, target, options)
+        self.inner.post_write(self.names.inward(conn), work, head, segments, target, options)
     }
 
     fn post_read(
@@ -192,16 +200,22 @@ impl<T: Transport> Transport for Faulty<T> {
         class: ServiceClass,
     ) -> Result<(), PostError> {
         self.is_full()?;
-        self.inner.post_read(conn, work, segments, remote, class)
+        self.inner.post_read(self.names.inward(conn), work, segments, remote, class)
     }
 
     fn poll(&mut self, now: Time, events: &mut Vec<Event>) -> bool {
         self.cut();
-        let busy = self.inner.poll(now, &mut self.scratch);
+        // Not while events are held back: a slot may be used again once the inner adapter was polled after its `Disconnected`,
+        // and by then the caller must have seen that.
+        let busy = self.held.is_empty() && self.inner.poll(now, &mut self.scratch);
         if self.held.is_empty() && !self.scratch.is_empty() && self.rng.chance(self.plan.late) {
             self.delay = 1 + self.rng.below(self.plan.late_polls.into()) as u32;
         }
-        self.held.extend(self.scratch.drain(..));
+        for mut event in self.scratch.drain(..) {
+            let conn = conn_of_mut(&mut event);
+            *conn = self.names.outward(*conn);
+            self.held.push_back(event);
+        }
         let waiting = !self.held.is_empty() || self.said_full;
         self.said_full = false;
         self.let_through(events);
@@ -225,6 +239,17 @@ impl<T: Transport> Transport for Faulty<T> {
 
     fn waker(&self) -> Waker {
         self.inner.waker()
+    }
+}
+
+/// The name in an event.
+fn conn_of_mut(event: &mut Event) -> &mut ConnId {
+    match event {
+        Event::Work(completion) => &mut completion.conn,
+        Event::ConnectRequest { conn, .. }
+        | Event::Established { conn, .. }
+        | Event::Rejected { conn, .. }
+        | Event::Disconnected { conn, .. } => conn,
     }
 }
 

@@ -208,6 +208,26 @@ pub fn names_are_never_used_twice<K: Backend>(backend: &K) {
     assert!(seen.iter().all(|link| link.near.slot < 12 && link.far.slot < 12), "slots are small and dense: {seen:?}");
 }
 
+/// A slot is not used again before the end of its connection was reported: a caller that indexes a table by it never sees two
+/// connections in one place (C6).
+pub fn slots_are_used_again_after_the_end<K: Backend>(backend: &K) {
+    let mut rig = Rig::new(backend);
+    let addr = rig.listen(B);
+    for _ in 0..8 {
+        let link = rig.link_at(A, B, &addr);
+        rig.adapter(A).disconnect(link.near, Time::ZERO);
+        let deadline = rig.far_off();
+        // Nothing was polled, so the end has not been reported.
+        let next = rig.adapter(A).connect(&addr, b"", deadline).expect("connect");
+        assert_ne!(next.slot, link.near.slot, "two connections in one slot");
+        rig.end_of(A, link.near, "the end");
+        rig.end_of(B, link.far, "the end");
+        let far = rig.request(B, "a request");
+        rig.adapter(B).reject(far, b"");
+        assert!(matches!(rig.next_of(A, next, "the rejection"), Event::Rejected { .. }));
+    }
+}
+
 /// Three adapters connected in a ring do not disturb each other.
 pub fn three_adapters<K: Backend>(backend: &K) {
     let mut rig = Rig::new(backend);
