@@ -1,8 +1,8 @@
 //! The command `pvfs` against real `pvfsd` processes.
 
-#[expect(unreachable_pub, reason = "shared by several test programs")]
-#[expect(dead_code, reason = "each test program uses its part")]
-mod support;
+#[allow(dead_code, unreachable_pub, reason = "shared by several test programs, each of which uses its part")]
+#[path = "support/bodies.rs"]
+mod bodies;
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -11,8 +11,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::OnceLock;
 
+use bodies::pattern;
 use serde_json::Value;
-use support::bodies::pattern;
 
 /// The server's program: `PVFSD` names one, else it is built beside `pvfs`.
 fn pvfsd() -> &'static Path {

@@ -1,15 +1,19 @@
 //! The client against servers that misbehave on request, in the simulator.
 
-#[expect(unreachable_pub, reason = "shared by several test programs")]
-mod support;
+#[allow(dead_code, unreachable_pub, reason = "shared by several test programs, each of which uses its part")]
+#[path = "support/bodies.rs"]
+mod bodies;
+#[allow(unreachable_pub, reason = "a module of its own for the sake of its length")]
+#[path = "support/mock.rs"]
+mod servers;
 
 use std::time::Duration;
 
 use bmi_core::{Config, Memory};
+use bodies::{Step, code, path, pattern, striped};
 use fs_client::{Client, ErrorCode};
 use proptest::prelude::*;
-use support::bodies::{self, Step, code, path, pattern, striped};
-use support::mock::MockCluster;
+use servers::MockCluster;
 
 /// Fails rather than wait: no operation may take longer than its own time limit and the grace to let go of memory.
 const LIMIT: Duration = Duration::from_secs(5);

@@ -1,17 +1,17 @@
 //! The whole file system, real client and real servers, in the simulator.
 
-#[expect(unreachable_pub, reason = "shared by several test programs")]
-#[expect(dead_code, reason = "each test program uses its part")]
-mod support;
+#[allow(dead_code, unreachable_pub, reason = "shared by several test programs, each of which uses its part")]
+#[path = "support/bodies.rs"]
+mod bodies;
 
 use std::time::Duration;
 
 use bmi_core::Config;
 use bmi_sim::{Node, SimTransport, World};
+use bodies::{Step, path, pattern, striped};
 use fs_client::{Client, ClientOptions, ErrorCode};
 use fs_server::embedded::{ClusterOptions, SimCluster};
 use proptest::prelude::*;
-use support::bodies::{self, Step, path, pattern, striped};
 
 struct Setting {
     world: World,
@@ -138,7 +138,7 @@ fn an_iod_killed_during_a_transfer_ends_it_and_synced_data_survives() {
         let sim = setting.world.sim();
         let (victim, start) = (setting.cluster.iod_node(2), sim.now());
         let kill = async {
-            sim.sleep(Duration::from_millis(3)).await;
+            sim.sleep(Duration::from_micros(200)).await;
             victim.kill();
         };
         let (result, ()) = futures_util::future::join(file.write_at(0, pattern(16 << 20, 2)), kill).await;

@@ -1,8 +1,8 @@
 //! The whole file system, real client and real servers, over TCP on loopback: the test bodies of the simulator, unchanged.
 
-#[expect(unreachable_pub, reason = "shared by several test programs")]
-#[expect(dead_code, reason = "each test program uses its part")]
-mod support;
+#[allow(dead_code, unreachable_pub, reason = "shared by several test programs, each of which uses its part")]
+#[path = "support/bodies.rs"]
+mod bodies;
 
 use std::fs;
 use std::path::Path;
@@ -10,10 +10,10 @@ use std::time::Duration;
 
 use bmi_core::{AsyncEndpoint, Clock, Config, Endpoint, driver};
 use bmi_tcp::{TcpConfig, TcpTransport};
+use bodies::{path, pattern, striped};
 use fs_client::copy::Copier;
 use fs_client::{Client, ClientOptions, ErrorCode};
 use fs_server::embedded::{ClusterOptions, EmbeddedCluster};
-use support::bodies::{self, path, pattern, striped};
 
 type TcpClient = Client<TcpTransport>;
 

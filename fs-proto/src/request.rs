@@ -236,7 +236,8 @@ fn descriptor<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BulkDescript
 pub enum IodRequest {
     /// Are you there? Answered by [`crate::IodReply::Done`].
     Ping,
-    /// Writes regions, in order. Answered by `Written`, once the bytes are in the store, though not necessarily on the disk.
+    /// Writes regions, in order. Answered by `Written`, once the bytes are in the store, though not necessarily on the disk. Where regions
+    /// overlap, which bytes stay is not defined.
     Write {
         /// To which datafile.
         datafile: DatafileHandle,

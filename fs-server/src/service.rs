@@ -21,6 +21,7 @@ use bmi_core::{AsyncEndpoint, MemList, MemSlice, Memory, PeerEvent, PeerId, Tag,
 use fs_proto::codec::{self, CodecError};
 use fs_proto::{ErrorCode, FsError, Reply, ReplyBody, Request};
 use futures_util::FutureExt;
+use futures_util::future::join_all;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 
 /// What a server takes on.
@@ -230,10 +231,8 @@ pub async fn serve<T: Transport, H: Handler>(
         () = patience => tracing::warn!("requests under way did not end in time"),
     }
     let options = endpoint.within(limits.reply_timeout);
-    for peer in desk.peers.keys() {
-        // A connection that is gone already is closed as well.
-        let _ = endpoint.disconnect(*peer, options).await;
-    }
+    // A connection that is gone already is closed as well.
+    join_all(desk.peers.keys().map(|peer| endpoint.disconnect(*peer, options))).await;
 }
 
 /// One request, from its bytes to its reply; returns whose it was.

@@ -117,8 +117,8 @@ pub async fn striping<T: Transport + 'static>(client: &Client<T>, most_servers: 
             }
             assert_eq!(file.size().await.unwrap(), 339_999);
             assert_eq!(read(&file, 339_990, 100).await.len(), 9, "a read ends with the file");
-            assert_eq!(read(&file, 339_999, 10).await, []);
-            assert_eq!(read(&file, 1 << 40, 10).await, []);
+            assert!(read(&file, 339_999, 10).await.is_empty());
+            assert!(read(&file, 1 << 40, 10).await.is_empty());
             let datafiles = file.datafiles().await.unwrap();
             assert_eq!(datafiles.iter().map(|datafile| datafile.size).sum::<u64>(), 339_999);
             file.sync().await.unwrap();

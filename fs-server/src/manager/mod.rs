@@ -1,7 +1,7 @@
 //! The manager: namespace, attributes, layouts. Never in the data path.
 //!
 //! **Why one commit for many.** A commit waits for the disk; meanwhile more changes arrive. They wait in a queue, and the next commit takes all
-//! that are there ([`GROUP`] at most): durable before acknowledged, and still many a second.
+//! that are there (a bounded number): durable before acknowledged, and still many a second.
 //!
 //! **Invariants**
 //! 1. A change is durable before it is answered.

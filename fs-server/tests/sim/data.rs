@@ -136,6 +136,33 @@ fn many_clients_share_few_buffers_and_all_end() {
 }
 
 #[test]
+fn a_client_with_much_to_do_does_not_hold_up_one_with_little() {
+    let iod = IodSettings { unit: 64 << 10, buffers: 2, depth: 2 };
+    let (world, cluster) = cluster(8, ClusterOptions { iod, disk_costs: true, ..ClusterOptions::with_iods(1) });
+    let addr = cluster.iods()[0].clone();
+    let write = |node: &Node, id: u64, requests: u64, len: u64| {
+        let (client, addr, sim) = (Client::new(node, id.into()), addr.clone(), world.sim());
+        node.spawn(async move {
+            let iod = client.connect(&addr).await;
+            let started = sim.now();
+            let writes = (0..requests).map(|file| {
+                let (client, bytes) = (client.clone(), vec![7; len as usize]);
+                let handle = DatafileHandle(id * 1000 + file);
+                async move { client.write(iod, handle, &regions(&[(0, len)]), &bytes.into()).await.unwrap() }
+            });
+            futures_util::future::join_all(writes).await;
+            (started, sim.now())
+        })
+    };
+    let hog = write(&world.node("hog"), 1, 20, 2 << 20);
+    let modest = write(&world.node("modest"), 2, 1, 256 << 10);
+    let ((hog_start, hog_end), (start, end)) = world.block_on(async { (hog.await.unwrap(), modest.await.unwrap()) });
+    // 4 units against 640. In turn, the few wait for about as many of the many; in one queue for 20 times as many, or for all.
+    let (few, many) = (end.since(start), hog_end.since(hog_start));
+    assert!(few < many / 16, "{few:?} of {many:?}");
+}
+
+#[test]
 fn requests_that_make_no_sense_are_refused() {
     let (world, cluster) = cluster(7, ClusterOptions::with_iods(1));
     let client = Client::new(&world.node("client"), 1);

@@ -197,7 +197,7 @@ fn a_server_that_dies_ends_what_clients_wait_for_in_time() {
         let memory = MemList::from(vec![1; 64 << 20]);
         let write = client.write(iod, DatafileHandle(1), &big, &memory);
         let kill = async {
-            client.endpoint.sleep(Duration::from_millis(50)).await;
+            client.endpoint.sleep(Duration::from_millis(5)).await;
             cluster.iod_node(0).kill();
         };
         let started = client.endpoint.now();

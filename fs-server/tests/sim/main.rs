@@ -1,5 +1,7 @@
 //! Manager and I/O servers over the simulator, spoken to in raw messages: what the protocol promises, whatever a client library makes of it.
 
+#![expect(clippy::unwrap_used, reason = "a test ends where something unexpected happens")]
+
 mod data;
 mod faults;
 mod names;

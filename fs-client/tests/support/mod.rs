@@ -1,4 +1,0 @@
-//! What the tests of the client share.
-
-pub mod bodies;
-pub mod mock;
