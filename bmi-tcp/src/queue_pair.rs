@@ -4,10 +4,13 @@
 //! neither wait for this side's requests nor hold them up. So each has its own queue, and [`QueuePair::commit`] takes turns:
 //!
 //! ```text
-//!   reads, up to 64 outstanding ──┐  at once, 40 bytes each
-//!   requests (sends, writes) ─────┼─ up to 256 KiB, then ──┐
-//!   replies ──────────────────────┘  one piece of 256 KiB ─┴─> wire, while its backlog is below 512 KiB
+//!   reads, up to 64 outstanding ── all, 40 bytes each ──────┐
+//!   requests (sends, writes) ───── frames, up to 256 KiB ───┼─> wire, a round at a time
+//!   replies ────────────────────── one piece, 256 KiB ──────┘
 //! ```
+//!
+//! The next round is put on the wire when the last has left, so that what is urgent waits for one round at most. Larger rounds do not pay:
+//! 256 KiB in a system call is where the receiver copies out of the cache what the sender has just copied into it.
 //!
 //! **Invariants**
 //! 1. A request is in its queue, and its segments in the segment queue beside it, until the wire has sent its last byte (`end`);
@@ -30,9 +33,6 @@ use crate::wire::Wire;
 /// Gathered payload up to this many bytes is copied behind its header, where that is cheaper than an entry of its own in the
 /// system call.
 const COPY_LIMIT: usize = 2048;
-/// Bytes on the wire above which nothing more is committed, so that what is urgent never waits behind more than this.
-const BACKLOG_LIMIT: u64 = 2 * PIECE;
-
 /// Segments of consecutive requests.
 #[derive(Default)]
 pub(crate) struct SegmentQueue {
@@ -358,23 +358,18 @@ impl QueuePair {
 
     // ---- what goes out ----------------------------------------------------------------------------------------------------
 
-    /// Puts work on the wire, taking turns, until its backlog is at the limit or nothing is left. With `requests_only` reads and replies
-    /// stay: the connection is being closed and nobody waits for them.
+    /// Puts a round of work on the wire, once all that was put there before has left. With `requests_only` reads and replies stay:
+    /// the connection is being closed and nobody waits for them.
     pub(crate) fn commit(&mut self, requests_only: bool) {
-        loop {
-            let before = self.wire.committed();
-            if !requests_only {
-                self.commit_reads();
-            }
-            while self.wire.committed() - before < PIECE && self.wire.backlog() < BACKLOG_LIMIT && self.commit_request()
-            {
-            }
-            if !requests_only && self.wire.backlog() < BACKLOG_LIMIT {
-                self.commit_reply();
-            }
-            if self.wire.committed() == before || self.wire.backlog() >= BACKLOG_LIMIT {
-                return;
-            }
+        if self.wire.backlog() > 0 {
+            return;
+        }
+        if !requests_only {
+            self.commit_reads();
+        }
+        while self.wire.backlog() < PIECE && self.commit_request() {}
+        if !requests_only {
+            self.commit_reply();
         }
     }
 
@@ -391,7 +386,6 @@ impl QueuePair {
     }
 
     fn commit_reads(&mut self) {
-        // A read goes out only while the request before it is complete on the wire, or between its pieces.
         while self.issued < MAX_READS
             && let Some(read) = self.reads.get(self.issued)
         {

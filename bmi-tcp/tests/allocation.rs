@@ -44,7 +44,7 @@ fn the_data_path_allocates_nothing_in_the_steady_state() {
     let write = WriteTarget { remote, immediate: Some(1) };
     let (list, room) = ([source.slice(0, 1000), source.slice(1000, LEN - 1000)], [target]);
     let into = [into];
-    let mut round = |world: &mut World| {
+    let round = |world: &mut World| {
         let options = WorkOptions::SIGNALLED;
         for _ in 0..32 {
             world.b.transport.post_recv(cb, WorkId(1), &room).unwrap();

@@ -1,5 +1,7 @@
 //! Connections: how they begin, how they end, and waiting.
 
+#![allow(clippy::unwrap_used, reason = "test code")]
+
 mod common;
 
 use std::net::TcpStream;

@@ -1,5 +1,7 @@
 //! Raw sockets against a transport (C8): garbage, truncated, oversized and misplaced frames. The connection ends with a reason, others go on.
 
+#![allow(clippy::unwrap_used, reason = "test code")]
+
 mod common;
 
 use std::io::{Read, Write};
