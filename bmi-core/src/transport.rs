@@ -34,7 +34,7 @@
 //!   holds nothing.
 //! - **C6 end.** When a connection ends, for whatever reason, its outstanding requests complete with [`WorkStatus::Flushed`], and then
 //!   exactly one [`Event::Disconnected`] is reported. After that event the backend touches no memory on behalf of the connection, and
-//!   its `ConnId` is never used again. A post to an ended or unknown connection is [`PostError::NotConnected`].
+//!   its `ConnId` is never used again, nor is its slot before the next poll. A post to an ended or unknown connection is [`PostError::NotConnected`].
 //! - **C7 remote access.** A peer reaches only what [`Transport::expose`] gave to its own connection: right key, right connection, within bounds,
 //!   with the right granted, not yet revoked. Anything else ends the peer's connection, changes no byte and delivers none. A
 //!   zero-length access is checked like any other.

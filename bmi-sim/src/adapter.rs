@@ -378,9 +378,7 @@ impl Transport for SimTransport {
         self.released.clear();
         state.starved = false;
         self.waiter.poked.store(false, Ordering::Relaxed);
-        if !state.reports.is_empty() || busy {
-            busy |= core.drain_reports(self.id, BATCH, events);
-        }
+        busy |= core.drain_reports(self.id, BATCH, events);
         busy
     }
 

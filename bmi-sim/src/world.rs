@@ -60,7 +60,7 @@ pub(crate) struct AdapterState {
     pub(crate) dead: bool,
     pub(crate) slots: Vec<Slot>,
     free: Vec<u32>,
-    /// Slots to be free again once all events have been polled.
+    /// Slots to be free again at the first poll that finds nothing more to report.
     limbo: Vec<u32>,
     /// Of its connections, those that there are.
     pub(crate) deadlines: BTreeSet<(u64, u32)>,
@@ -216,13 +216,15 @@ impl Core {
     /// Moves up to `batch` events to `into`; returns whether there was any.
     pub(crate) fn drain_reports(&mut self, adapter: u32, batch: usize, into: &mut Vec<Report>) -> bool {
         let state = &mut self.adapters[adapter as usize];
+        if state.reports.is_empty() {
+            // All that was reported of these has been polled, and before this call.
+            state.free.append(&mut state.limbo);
+            return false;
+        }
         let before = into.len();
         let mut completions = 0;
         while into.len() - before < batch {
-            let Some(report) = state.reports.pop_front() else {
-                state.free.append(&mut state.limbo);
-                break;
-            };
+            let Some(report) = state.reports.pop_front() else { break };
             match &report {
                 Report::Work(done) => {
                     completions += 1;

@@ -242,7 +242,10 @@ impl<T: Transport> Endpoint<T> {
 
     fn remove_peer(&mut self, peer: PeerId) -> Option<Peer> {
         let record = self.peers.remove(peer.0)?;
-        self.by_conn[record.conn.slot as usize] = None;
+        let entry = &mut self.by_conn[record.conn.slot as usize];
+        if entry.is_some_and(|(conn, _)| conn == record.conn) {
+            *entry = None;
+        }
         Some(record)
     }
 
