@@ -107,6 +107,9 @@ impl TcpTransport {
     fn report_pending(&mut self, events: &mut Vec<Event>, limit: usize) {
         let count = self.pending.len().min(limit.saturating_sub(events.len()));
         events.extend(self.pending.drain(..count));
+        if self.pending.is_empty() {
+            self.slots.recycle();
+        }
     }
 
     fn take_answers(&mut self) -> bool {
