@@ -64,6 +64,9 @@ impl TcpTransport {
         let before = events.len();
         let limit = before + BATCH;
         self.regions.collect();
+        if self.pending.is_empty() {
+            self.slots.recycle(); // the polls before have reported every end
+        }
         self.expire(now);
         self.report_pending(events, limit);
         if !self.pending.is_empty() {
@@ -107,9 +110,6 @@ impl TcpTransport {
     fn report_pending(&mut self, events: &mut Vec<Event>, limit: usize) {
         let count = self.pending.len().min(limit.saturating_sub(events.len()));
         events.extend(self.pending.drain(..count));
-        if self.pending.is_empty() {
-            self.slots.recycle();
-        }
     }
 
     fn take_answers(&mut self) -> bool {

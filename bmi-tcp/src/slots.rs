@@ -11,8 +11,8 @@ struct Slot {
     connection: Option<Box<Connection>>,
 }
 
-/// Connections, named by slot and generation. No name is given twice, and no slot before its last
-/// connection's end was reported.
+/// Connections, named by slot and generation. No name is given twice, and no slot before the poll
+/// after its last connection's end was reported (C6).
 #[derive(Default)]
 pub(crate) struct Slots {
     slots: Vec<Slot>,
