@@ -1,1 +1,49 @@
-//! (to be written)
+//! The client of the file system: a library over any transport of `bmi-core`, and the command `pvfs`.
+//!
+//! | where | what |
+//! |---|---|
+//! | [`Client`] | the namespace: directories, names, attributes; which servers there are |
+//! | [`File`] | the bytes: reads and writes, contiguous or lists on both sides |
+//! | [`Plan`] | how a read or write is split among servers, which path the bytes take, and why |
+//! | [`copy`] | whole files and trees, to and from the local machine |
+//! | [`Error`] | what went wrong, at which server, with which ranges of the file |
+//!
+//! The library starts no task and reads no clock: its futures run on whatever drives the endpoint, and every one of them ends within
+//! the client's time limit for each request that it makes. Only [`local`], which reads and writes local files, has a thread.
+//!
+//! ```no_run
+//! use bmi_core::{AsyncEndpoint, Config, Endpoint, Memory, driver};
+//! use bmi_core::Clock;
+//! use bmi_tcp::{TcpConfig, TcpTransport};
+//! use fs_client::{Client, ClientOptions, CreateOptions};
+//!
+//! let clock = driver::MonotonicClock::new();
+//! let endpoint = Endpoint::new(TcpTransport::new(TcpConfig::default())?, Config::named("example"), clock.now())?;
+//! let endpoint = AsyncEndpoint::new(endpoint, clock);
+//! driver::event::block_on(endpoint.clone(), async move {
+//!     let manager = "tcp://localhost:7000".parse()?;
+//!     let client = Client::connect(endpoint, manager, ClientOptions::new(0x5eed)).await?;
+//!     client.mkdir(&"/data".parse()?).await?;
+//!     let file = client.create(&"/data/a".parse()?, CreateOptions::default()).await?;
+//!     file.write_at(0, Memory::from(b"hello".to_vec())).await?;
+//!     file.sync().await?;
+//!     Ok::<(), Box<dyn std::error::Error>>(())
+//! })??;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod client;
+mod connection;
+pub mod copy;
+mod error;
+mod file;
+pub mod local;
+mod path;
+mod plan;
+
+pub use client::{Client, ClientOptions, ClientStats, CreateOptions, Pong, ReadDir, ServerSpace, Space, Stat};
+pub use error::{Error, Failure, ServerName};
+pub use file::{Datafile, File};
+pub use fs_proto::{Attr, DirEntry, Distribution, ErrorCode, Handle, Kind, Layout, Region, RemoveKind, SetAttr};
+pub use path::FsPath;
+pub use plan::{DataPath, Direction, PathCounters, Plan, PlanLimits, Transfer};

@@ -1,2 +1,7 @@
-//! (to be written)
-fn main() {}
+//! The command `pvfs`: stores, reads and looks after files from the shell. See `pvfs --help`.
+
+mod cli;
+
+fn main() -> std::process::ExitCode {
+    cli::main()
+}

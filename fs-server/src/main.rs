@@ -1,2 +1,7 @@
-//! (to be written)
-fn main() {}
+//! `pvfsd`: see `pvfsd --help`.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    fs_server::cli::run(std::env::args_os())
+}

@@ -1,0 +1,269 @@
+//! The command line: what can be said, and the help that teaches it.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use bmi_core::Addr;
+use clap::{Args, Parser, Subcommand};
+use fs_client::FsPath;
+
+use super::size;
+
+const EXAMPLES: &str = "\
+Examples:
+  export PVFS_MANAGER=tcp://localhost:7000   where the manager listens; or --manager on each call
+  pvfs ping                                  is every server there, and how far away?
+  pvfs mkdir -p /data/run-1                  a directory, and those above it
+  pvfs put results.bin /data/run-1           a file into a directory
+  pvfs put -r src /data --strip-size 1M      a tree, in strips of 1 MiB
+  pvfs ls -l /data                           names, sizes, layouts
+  pvfs viewdist /data/results.bin            which server holds which bytes
+  pvfs get -r /data/src copy                 the tree back
+  pvfs --json stat /data/results.bin         the same facts for programs
+
+Exit status: 0 done, 1 an operation failed, 2 the command line is wrong.";
+
+/// Stores, reads and looks after files in a parallel file system.
+#[derive(Debug, Parser)]
+#[command(name = "pvfs", version, about, after_help = EXAMPLES, subcommand_required = true, arg_required_else_help = true)]
+pub(crate) struct Cli {
+    #[command(flatten)]
+    pub(crate) global: Global,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// Options of every command.
+#[derive(Debug, Args)]
+pub(crate) struct Global {
+    /// Address of the manager, tcp://host:port; without it, the environment variable PVFS_MANAGER
+    #[arg(long, short = 'm', global = true, value_name = "ADDR")]
+    pub(crate) manager: Option<Addr>,
+
+    /// Longest time that a single request may take: 500ms, 10s, 2m
+    #[arg(long, global = true, value_name = "TIME", default_value = "30s", value_parser = size::duration)]
+    pub(crate) timeout: Duration,
+
+    /// Print JSON, one document, instead of text
+    #[arg(long, global = true)]
+    pub(crate) json: bool,
+
+    /// No progress bar, no summary: errors only
+    #[arg(long, short, global = true)]
+    pub(crate) quiet: bool,
+
+    /// Wait by polling without pause: lowest latency, at the price of a whole core
+    #[arg(long, global = true)]
+    pub(crate) busy: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Ask every server whether it is there, and how long it takes to answer
+    #[command(after_help = "Example:\n  pvfs ping --count 10")]
+    Ping {
+        /// How often to ask each server
+        #[arg(long, short, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+        count: u32,
+    },
+
+    /// List a directory
+    #[command(after_help = "Examples:\n  pvfs ls\n  pvfs ls -l /data\n  pvfs ls -R /data")]
+    Ls {
+        /// What to list
+        #[arg(default_value = "/")]
+        path: FsPath,
+        /// Also kind, permissions, size, strip size and number of servers
+        #[arg(long, short)]
+        long: bool,
+        /// Also everything below
+        #[arg(long, short = 'R')]
+        recursive: bool,
+    },
+
+    /// Make directories
+    #[command(after_help = "Example:\n  pvfs mkdir -p /data/run-1/raw")]
+    Mkdir {
+        /// The directories
+        #[arg(required = true)]
+        paths: Vec<FsPath>,
+        /// Make those above as needed; no error if one is there already
+        #[arg(long, short)]
+        parents: bool,
+    },
+
+    /// Store local files
+    #[command(
+        after_help = "Examples:\n  pvfs put a.bin /data            into a directory that is there\n  pvfs put a.bin /data/b.bin      under another name\n  \
+                      pvfs put -r src /data           a whole tree, as /data/src\n  tar c . | pvfs put - /all.tar   from standard input"
+    )]
+    Put {
+        /// Local files; with -r also directories; - is standard input
+        #[arg(required = true)]
+        sources: Vec<PathBuf>,
+        /// Where to: a directory that is there, or the new name
+        target: FsPath,
+        #[command(flatten)]
+        layout: LayoutArgs,
+        #[command(flatten)]
+        transfer: TransferArgs,
+    },
+
+    /// Fetch files to the local machine
+    #[command(
+        after_help = "Examples:\n  pvfs get /data/a.bin            into the current directory\n  pvfs get /data/a.bin b.bin      under another name\n  \
+                      pvfs get -r /data/src copy      a whole tree\n  pvfs get /all.tar - | tar x     to standard output"
+    )]
+    Get {
+        /// What to fetch
+        source: FsPath,
+        /// Where to: a local directory, a new name, or - for standard output
+        #[arg(default_value = ".")]
+        target: PathBuf,
+        #[command(flatten)]
+        transfer: TransferArgs,
+    },
+
+    /// Write files to standard output
+    #[command(after_help = "Example:\n  pvfs cat /logs/a /logs/b | grep error")]
+    Cat {
+        /// The files, in order
+        #[arg(required = true)]
+        paths: Vec<FsPath>,
+    },
+
+    /// Show attributes, distribution and datafiles
+    #[command(after_help = "Example:\n  pvfs stat /data/a.bin")]
+    Stat {
+        /// What to look at
+        #[arg(required = true)]
+        paths: Vec<FsPath>,
+    },
+
+    /// Remove files and empty directories
+    #[command(after_help = "Examples:\n  pvfs rm /data/a.bin\n  pvfs rm -r /data/run-1")]
+    Rm {
+        /// What to remove
+        #[arg(required = true)]
+        paths: Vec<FsPath>,
+        /// Directories with everything below
+        #[arg(long, short)]
+        recursive: bool,
+        /// No error for what is not there
+        #[arg(long, short)]
+        force: bool,
+    },
+
+    /// Rename, or move into a directory
+    #[command(
+        after_help = "Examples:\n  pvfs mv /data/a /data/b     replaces a file /data/b\n  pvfs mv /data/a /old        into the directory /old"
+    )]
+    Mv {
+        /// What to rename
+        from: FsPath,
+        /// The new name, or a directory that is there
+        to: FsPath,
+    },
+
+    /// Show space in use and left, on every server
+    Statfs,
+
+    /// Draw which server holds which ranges of a file
+    #[command(
+        after_help = "Examples:\n  pvfs viewdist /data/a.bin\n  pvfs viewdist --strip-size 64K --servers 4 --size 1M   of a file that is not there yet"
+    )]
+    Viewdist {
+        /// The file
+        #[arg(required_unless_present = "size", conflicts_with = "size")]
+        path: Option<FsPath>,
+        /// Instead of a file: draw one of this size
+        #[arg(long, value_parser = size::bytes, value_name = "SIZE")]
+        size: Option<u64>,
+        #[command(flatten)]
+        layout: LayoutArgs,
+        /// Most stripes to draw
+        #[arg(long, default_value_t = 16)]
+        rows: u64,
+    },
+}
+
+/// How a new file is laid out.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct LayoutArgs {
+    /// Bytes on one server before the next one's turn: 64K, 1M
+    #[arg(long, value_name = "SIZE", value_parser = size::strip)]
+    pub(crate) strip_size: Option<u32>,
+    /// Over how many servers; without it, all
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65_535))]
+    pub(crate) servers: Option<u32>,
+}
+
+/// How bytes are moved.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct TransferArgs {
+    /// Directories with everything below
+    #[arg(long, short)]
+    pub(crate) recursive: bool,
+    /// Bytes in one request: 4M
+    #[arg(long, value_name = "SIZE", default_value = "4M", value_parser = size::block)]
+    pub(crate) block_size: u64,
+    /// Requests under way at a time
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub(crate) window: u32,
+    /// Put only: have the servers put the data on disk before the command ends
+    #[arg(long)]
+    pub(crate) sync: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_definition_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn options_stand_before_or_after_the_command() {
+        for line in ["pvfs --manager tcp://h:1 --json ls -l /a", "pvfs ls --json -l /a -m tcp://h:1"] {
+            let cli = Cli::try_parse_from(line.split(' ')).unwrap();
+            assert_eq!(cli.global.manager, Some(Addr::tcp("h", 1)));
+            assert!(cli.global.json);
+            assert!(matches!(cli.command, Command::Ls { long: true, recursive: false, path } if path.as_str() == "/a"));
+        }
+    }
+
+    #[test]
+    fn sizes_and_layouts() {
+        let line = "pvfs put a b /d --strip-size 64K --servers 4 --block-size 8M --window 2";
+        let Command::Put { sources, target, layout, transfer } = Cli::try_parse_from(line.split(' ')).unwrap().command
+        else {
+            panic!("put")
+        };
+        assert_eq!((sources.len(), target.as_str()), (2, "/d"));
+        assert_eq!((layout.strip_size, layout.servers), (Some(64 << 10), Some(4)));
+        assert_eq!((transfer.block_size, transfer.window), (8 << 20, 2));
+    }
+
+    #[test]
+    fn bad_lines_say_what_is_wrong() {
+        for (line, why) in [
+            ("pvfs frobnicate", "unrecognized subcommand"),
+            ("pvfs ls a/b", "begins with '/'"),
+            ("pvfs ls -m nowhere", "scheme://host:port"),
+            ("pvfs put a /b --strip-size 0", "at least 1"),
+            ("pvfs put a /b --strip-size 64X", "64X"),
+            ("pvfs put a /b --servers 0", "0"),
+            ("pvfs ping --timeout soon", "soon"),
+            ("pvfs viewdist", "required"),
+            ("pvfs mv /a", "required"),
+        ] {
+            let error = Cli::try_parse_from(line.split(' ')).unwrap_err();
+            assert_eq!(error.exit_code(), 2, "{line}");
+            assert!(error.to_string().contains(why), "{line}: {error}");
+        }
+    }
+}

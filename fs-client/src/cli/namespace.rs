@@ -1,0 +1,310 @@
+//! Commands about names and servers: `ping ls mkdir stat rm mv statfs`.
+
+use std::time::Duration;
+
+use bmi_core::Transport;
+use fs_client::{Client, DirEntry, ErrorCode, FsPath, Handle, Kind, RemoveKind, Stat};
+use futures_util::stream::{self, StreamExt};
+use serde_json::{Value, json};
+
+use super::output::{Output, show_mode, show_time};
+use super::{Stop, size};
+
+/// Attributes that are asked for at a time.
+const STATS_AT_ONCE: usize = 32;
+
+/// Of several pings.
+#[derive(Clone, Copy)]
+struct Latency {
+    least: Duration,
+    sum: Duration,
+}
+
+pub(crate) async fn ping<T: Transport + 'static>(
+    client: &Client<T>,
+    count: u32,
+    output: &mut Output,
+) -> Result<(), Stop> {
+    let mut best: Vec<(String, Result<Latency, fs_client::Error>)> = Vec::new();
+    for round in 0..count {
+        for (index, pong) in client.ping().await.into_iter().enumerate() {
+            if round == 0 {
+                best.push((pong.server.to_string(), pong.result.map(|took| Latency { least: took, sum: took })));
+                continue;
+            }
+            best[index].1 = match (best[index].1.clone(), pong.result) {
+                (Ok(Latency { least, sum }), Ok(took)) => Ok(Latency { least: least.min(took), sum: sum + took }),
+                (Err(error), _) | (_, Err(error)) => Err(error),
+            };
+        }
+    }
+    let mut servers = Vec::new();
+    for (server, result) in best {
+        match result {
+            Ok(Latency { least, sum }) => {
+                let (least, mean) = (least.as_secs_f64() * 1e6, sum.as_secs_f64() * 1e6 / f64::from(count));
+                output.line(format!("{server}: best {least:.1} µs, mean {mean:.1} µs of {count}"));
+                servers.push(json!({ "server": server, "best_us": least, "mean_us": mean, "count": count }));
+            }
+            Err(error) => {
+                servers.push(json!({ "server": server, "error": error.to_string() }));
+                output.failure(error);
+            }
+        }
+    }
+    output.field("servers", json!(servers));
+    Ok(())
+}
+
+pub(crate) async fn ls<T: Transport + 'static>(
+    client: &Client<T>,
+    path: &FsPath,
+    long: bool,
+    recursive: bool,
+    output: &mut Output,
+) -> Result<(), Stop> {
+    let mut listed = Vec::new();
+    let entry = client.lookup(path).await?;
+    let mut dirs = Vec::new();
+    match entry.handle {
+        Handle::Dir(_) => dirs.push(path.clone()),
+        Handle::File(_) => {
+            let name = path.name().unwrap_or("/").to_owned();
+            let entries = vec![DirEntry { name, handle: entry.handle }];
+            let parent = path.parent().unwrap_or_else(FsPath::root);
+            list(client, &parent, &entries, long, false, output, &mut listed).await?;
+        }
+    }
+    while let Some(dir) = dirs.pop() {
+        if recursive {
+            output.line(format!("{dir}:"));
+        }
+        let entries = client.readdir(&dir).await?;
+        list(client, &dir, &entries, long, recursive, output, &mut listed).await?;
+        if recursive {
+            output.line("");
+            for entry in entries.iter().rev().filter(|entry| entry.handle.dir().is_some()) {
+                dirs.push(dir.join(&entry.name)?);
+            }
+        }
+    }
+    output.field("entries", json!(listed));
+    Ok(())
+}
+
+async fn list<T: Transport + 'static>(
+    client: &Client<T>,
+    dir: &FsPath,
+    entries: &[DirEntry],
+    long: bool,
+    full: bool,
+    output: &mut Output,
+    listed: &mut Vec<Value>,
+) -> Result<(), Stop> {
+    let paths = entries.iter().map(|entry| dir.join(&entry.name)).collect::<Result<Vec<_>, _>>()?;
+    if !long {
+        for (entry, path) in entries.iter().zip(&paths) {
+            let is_dir = entry.handle.dir().is_some();
+            output.line(format!("{}{}", entry.name, if is_dir { "/" } else { "" }));
+            let shown = if full { path.as_str() } else { &entry.name };
+            listed.push(json!({ "name": shown, "kind": if is_dir { "directory" } else { "file" } }));
+        }
+        return Ok(());
+    }
+    let get = async |(entry, path): (&DirEntry, &FsPath)| client.getattr(path, entry.handle).await;
+    let mut stats = stream::iter(entries.iter().zip(&paths)).map(get).buffered(STATS_AT_ONCE);
+    let mut index = 0;
+    while let Some(stat) = stats.next().await {
+        let (entry, path) = (&entries[index], &paths[index]);
+        index += 1;
+        match stat {
+            Ok(stat) => {
+                output.line(long_line(&stat, &entry.name));
+                let shown = if full { path.as_str() } else { &entry.name };
+                listed.push(stat_json(shown, &stat));
+            }
+            // Removed since the directory was read: not there to be listed.
+            Err(error) if matches!(error.code(), ErrorCode::NotFound | ErrorCode::Stale) => {}
+            Err(error) => output.failure(error),
+        }
+    }
+    Ok(())
+}
+
+fn long_line(stat: &Stat, name: &str) -> String {
+    let mode = show_mode(stat.attr.kind, stat.attr.mode);
+    let layout = match &stat.distribution {
+        Some(distribution) => format!("{}x{}", size::show_exact(distribution.strip_size()), distribution.servers()),
+        None => "-".to_owned(),
+    };
+    let slash = if stat.attr.kind == Kind::Dir { "/" } else { "" };
+    let (size, time) = (stat.attr.size, show_time(stat.attr.mtime_ns));
+    format!("{mode} {:>5} {:>5} {size:>14} {layout:>8} {time} {name}{slash}", stat.attr.uid, stat.attr.gid)
+}
+
+fn stat_json(name: &str, stat: &Stat) -> Value {
+    let attr = &stat.attr;
+    let mut value = json!({
+        "name": name,
+        "kind": if attr.kind == Kind::Dir { "directory" } else { "file" },
+        "handle": stat.handle.to_string(),
+        "mode": format!("{:04o}", attr.mode),
+        "uid": attr.uid,
+        "gid": attr.gid,
+        "size": attr.size,
+        "nlink": attr.nlink,
+        "atime_ns": attr.atime_ns,
+        "mtime_ns": attr.mtime_ns,
+        "ctime_ns": attr.ctime_ns,
+    });
+    if let Some(distribution) = &stat.distribution {
+        value["distribution"] = json!({
+            "kind": "simple_stripe",
+            "strip_size": distribution.strip_size(),
+            "servers": distribution.servers(),
+        });
+        let datafile = |datafile: &fs_client::Datafile| json!({ "server": datafile.server.to_string(), "handle": datafile.handle.to_string(), "size": datafile.size });
+        value["datafiles"] = stat.datafiles.iter().map(datafile).collect();
+    }
+    value
+}
+
+pub(crate) async fn stat<T: Transport + 'static>(
+    client: &Client<T>,
+    paths: &[FsPath],
+    output: &mut Output,
+) -> Result<(), Stop> {
+    let mut all = Vec::new();
+    for path in paths {
+        let stat = match client.stat(path).await {
+            Ok(stat) => stat,
+            Err(error) => {
+                output.failure(error);
+                continue;
+            }
+        };
+        let attr = &stat.attr;
+        let unit = if attr.kind == Kind::Dir { "entries" } else { "bytes" };
+        output.line(format!("{path}: {} {unit}, {}", attr.size, stat.handle));
+        let mode = show_mode(attr.kind, attr.mode);
+        output.line(format!(
+            "  mode {mode} ({:04o}), uid {}, gid {}, {} links",
+            attr.mode, attr.uid, attr.gid, attr.nlink
+        ));
+        output.line(format!("  modified {} UTC, changed {} UTC", show_time(attr.mtime_ns), show_time(attr.ctime_ns)));
+        if let Some(distribution) = &stat.distribution {
+            let strip = size::show_exact(distribution.strip_size());
+            output.line(format!("  simple_stripe, strips of {strip}, {} servers", distribution.servers()));
+            for datafile in &stat.datafiles {
+                output.line(format!("    {}: {}, {} bytes", datafile.server, datafile.handle, datafile.size));
+            }
+        }
+        all.push(stat_json(path.as_str(), &stat));
+    }
+    output.field("files", json!(all));
+    Ok(())
+}
+
+pub(crate) async fn mkdir<T: Transport + 'static>(
+    client: &Client<T>,
+    paths: &[FsPath],
+    parents: bool,
+    output: &mut Output,
+) -> Result<(), Stop> {
+    let mut made = Vec::new();
+    for path in paths {
+        let result = if parents { client.mkdir_all(path).await } else { client.mkdir(path).await.map(drop) };
+        match result {
+            Ok(()) => made.push(path.as_str()),
+            Err(error) => output.failure(error),
+        }
+    }
+    output.field("made", json!(made));
+    Ok(())
+}
+
+pub(crate) async fn rm<T: Transport + 'static>(
+    client: &Client<T>,
+    paths: &[FsPath],
+    recursive: bool,
+    force: bool,
+    output: &mut Output,
+) -> Result<(), Stop> {
+    let mut removed = Vec::new();
+    for path in paths {
+        if path.is_root() {
+            output.failure("remove /: the root directory cannot be removed");
+            continue;
+        }
+        let result = if recursive { client.remove_all(path).await } else { client.remove(path, RemoveKind::Any).await };
+        match result {
+            Ok(()) => removed.push(path.as_str()),
+            Err(error) if force && error.code() == ErrorCode::NotFound => {}
+            Err(error) => output.failure(error),
+        }
+    }
+    output.field("removed", json!(removed));
+    Ok(())
+}
+
+pub(crate) async fn mv<T: Transport + 'static>(
+    client: &Client<T>,
+    from: &FsPath,
+    to: &FsPath,
+    output: &mut Output,
+) -> Result<(), Stop> {
+    let to = into_dir(client, to, from.name()).await?;
+    client.rename(from, &to).await?;
+    output.field("from", json!(from.as_str()));
+    output.field("to", json!(to.as_str()));
+    Ok(())
+}
+
+/// `target/name` if the target is a directory that is there, else the target itself.
+pub(crate) async fn into_dir<T: Transport + 'static>(
+    client: &Client<T>,
+    target: &FsPath,
+    name: Option<&str>,
+) -> Result<FsPath, Stop> {
+    let is_dir = match client.lookup(target).await {
+        Ok(entry) => entry.handle.dir().is_some(),
+        Err(error) if error.code() == ErrorCode::NotFound => false,
+        Err(error) => return Err(error.into()),
+    };
+    Ok(match name {
+        Some(name) if is_dir => target.join(name)?,
+        _ => target.clone(),
+    })
+}
+
+pub(crate) async fn statfs<T: Transport + 'static>(client: &Client<T>, output: &mut Output) -> Result<(), Stop> {
+    let space = client.statfs().await?;
+    let (mut capacity, mut free, mut servers) = (0u64, 0u64, Vec::new());
+    for server in space.servers {
+        let name = server.server.to_string();
+        match server.result {
+            Ok(stat) => {
+                capacity = capacity.saturating_add(stat.capacity);
+                free = free.saturating_add(stat.free);
+                let (total, left) = (size::show_bytes(stat.capacity), size::show_bytes(stat.free));
+                output.line(format!("{name}: {left} free of {total}, {} datafiles", stat.datafiles));
+                let fields = json!({ "server": name, "capacity": stat.capacity, "free": stat.free, "datafiles": stat.datafiles });
+                servers.push(fields);
+            }
+            Err(error) => {
+                servers.push(json!({ "server": name, "error": error.to_string() }));
+                output.failure(error);
+            }
+        }
+    }
+    let manager = space.manager;
+    let (total, left) = (size::show_bytes(capacity), size::show_bytes(free));
+    output.line(format!("{}: {} files, {} directories", client.manager(), manager.files, manager.dirs));
+    output.line(format!("all: {left} free of {total}"));
+    output.field("servers", json!(servers));
+    output.field("files", json!(manager.files));
+    output.field("directories", json!(manager.dirs));
+    output.field("capacity", json!(capacity));
+    output.field("free", json!(free));
+    Ok(())
+}

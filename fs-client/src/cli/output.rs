@@ -1,0 +1,165 @@
+//! What a command prints: results on standard output, as text or as one JSON document; errors, a line each, on standard error.
+
+use std::io::{ErrorKind, IsTerminal, Write};
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use serde_json::{Map, Value, json};
+
+use super::args::Global;
+use super::{Stop, size};
+
+/// Collects what a command has to say.
+pub(crate) struct Output {
+    json: bool,
+    quiet: bool,
+    text: String,
+    document: Map<String, Value>,
+    failures: Vec<String>,
+}
+
+impl Output {
+    pub(crate) fn new(global: &Global) -> Output {
+        let (json, quiet) = (global.json, global.quiet);
+        Output { json, quiet, text: String::new(), document: Map::new(), failures: Vec::new() }
+    }
+
+    /// A line of text; ignored with `--json`.
+    pub(crate) fn line(&mut self, line: impl AsRef<str>) {
+        if !self.json {
+            self.text.push_str(line.as_ref());
+            self.text.push('\n');
+        }
+    }
+
+    /// A line about what was done, which `--quiet` leaves out.
+    pub(crate) fn summary(&mut self, line: impl AsRef<str>) {
+        if !self.quiet {
+            self.line(line);
+        }
+    }
+
+    /// A field of the JSON document.
+    pub(crate) fn field(&mut self, name: &str, value: Value) {
+        self.document.insert(name.to_owned(), value);
+    }
+
+    /// One part of the command failed; the others go on.
+    pub(crate) fn failure(&mut self, error: impl std::fmt::Display) {
+        let line = one_line(&error.to_string());
+        eprintln!("pvfs: {line}");
+        self.failures.push(line);
+    }
+
+    /// The command's bytes have gone to standard output already: nothing may be added to them.
+    pub(crate) fn raw(&mut self) {
+        self.json = false;
+        self.text.clear();
+    }
+
+    /// Prints everything; returns the number of failures.
+    pub(crate) fn finish(mut self) -> Result<usize, Stop> {
+        if self.json {
+            if !self.failures.is_empty() {
+                self.document.insert("errors".to_owned(), json!(self.failures));
+            }
+            self.text = serde_json::to_string_pretty(&self.document).map_err(Stop::failed)? + "\n";
+        }
+        let mut stdout = std::io::stdout().lock();
+        match stdout.write_all(self.text.as_bytes()).and_then(|()| stdout.flush()) {
+            Err(error) if error.kind() != ErrorKind::BrokenPipe => {
+                return Err(Stop::failed(format!("standard output: {error}")));
+            }
+            _ => {}
+        }
+        Ok(self.failures.len())
+    }
+
+    /// A progress bar, if somebody is there to see it.
+    pub(crate) fn bar(&self) -> ProgressBar {
+        if self.quiet || self.json || !std::io::stderr().is_terminal() {
+            return ProgressBar::hidden();
+        }
+        let bar = ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::stderr_with_hz(10));
+        let style = ProgressStyle::with_template(
+            "{bar:30} {binary_bytes}/{binary_total_bytes} {binary_bytes_per_sec} {eta} {wide_msg}",
+        );
+        if let Ok(style) = style {
+            bar.set_style(style);
+        }
+        bar
+    }
+}
+
+/// `3 files, 1.5 GiB in 0.71 s, 2.27 GB/s`.
+pub(crate) fn transferred(copied: &fs_client::copy::Copied, took: Duration) -> String {
+    let many = |count: u64, one: &str, more: &str| format!("{count} {}", if count == 1 { one } else { more });
+    let mut what = many(copied.files, "file", "files");
+    if copied.directories > 0 {
+        what = format!("{what}, {}", many(copied.directories, "directory", "directories"));
+    }
+    let (bytes, rate) = (size::show_bytes(copied.bytes), size::show_rate(copied.bytes, took));
+    format!("{what}, {bytes} in {:.3} s, {rate}", took.as_secs_f64())
+}
+
+/// Several lines as one: up to the first empty line or usage hint, without the word `error:`.
+pub(crate) fn one_line(text: &str) -> String {
+    let lines = text.trim().lines().map(str::trim).take_while(|line| !line.starts_with("Usage:"));
+    let kept: Vec<&str> = lines.filter(|line| !line.is_empty() && !line.starts_with("For more information")).collect();
+    let joined = kept.join(" ");
+    joined.strip_prefix("error: ").unwrap_or(&joined).to_owned()
+}
+
+/// `rwxr-x---`, with `d` in front for a directory.
+pub(crate) fn show_mode(kind: fs_client::Kind, mode: u32) -> String {
+    let letters =
+        "rwxrwxrwx".chars().enumerate().map(|(bit, letter)| if mode & (0o400 >> bit) != 0 { letter } else { '-' });
+    let first = if kind == fs_client::Kind::Dir { 'd' } else { '-' };
+    std::iter::once(first).chain(letters).collect()
+}
+
+/// A time in nanoseconds since 1970 as `2026-11-21 03:45:00`, UTC.
+pub(crate) fn show_time(ns: u64) -> String {
+    let seconds = ns / 1_000_000_000;
+    let (days, rest) = (seconds / 86_400, seconds % 86_400);
+    // Days to a date of the Gregorian calendar: years begin in March, so that the leap day is the last of its year.
+    let shifted = days + 719_468;
+    let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);
+    let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let march_month = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * march_month + 2) / 5 + 1;
+    let month = if march_month < 10 { march_month + 3 } else { march_month - 9 };
+    let year = year_of_era + era * 400 + u64::from(month <= 2);
+    format!("{year:04}-{month:02}-{day:02} {:02}:{:02}:{:02}", rest / 3600, rest / 60 % 60, rest % 60)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_dates() {
+        for (seconds, text) in [
+            (0, "1970-01-01 00:00:00"),
+            (951_782_400, "2000-02-29 00:00:00"),
+            (1_709_251_199, "2024-02-29 23:59:59"),
+            (1_795_232_700, "2026-11-21 03:45:00"),
+        ] {
+            assert_eq!(show_time(seconds * 1_000_000_000), text);
+        }
+    }
+
+    #[test]
+    fn errors_are_one_line() {
+        let text = "error: the following required arguments were not provided:\n  <TO>\n\nUsage: pvfs mv <FROM> <TO>\n";
+        assert_eq!(one_line(text), "the following required arguments were not provided: <TO>");
+        assert_eq!(one_line("plain"), "plain");
+    }
+
+    #[test]
+    fn modes() {
+        assert_eq!(show_mode(fs_client::Kind::Dir, 0o750), "drwxr-x---");
+        assert_eq!(show_mode(fs_client::Kind::File, 0o644), "-rw-r--r--");
+    }
+}

@@ -1,0 +1,166 @@
+//! Commands that move bytes: `put get cat`.
+
+use std::fs::File;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use bmi_core::Transport;
+use fs_client::copy::{Copied, Copier, Progress};
+use fs_client::{Client, CreateOptions, FsPath};
+use indicatif::ProgressBar;
+use serde_json::json;
+
+use super::Stop;
+use super::args::{LayoutArgs, TransferArgs};
+use super::namespace::into_dir;
+use super::output::{Output, transferred};
+
+const DEFAULT_BLOCK: usize = 4 << 20;
+const DEFAULT_WINDOW: usize = 4;
+
+fn copier<T: Transport + 'static>(
+    client: &Client<T>,
+    block: usize,
+    window: usize,
+    bar: ProgressBar,
+) -> Result<Copier<T>, Stop> {
+    Ok(Copier::new(client.clone(), block, window, move |progress| match progress {
+        Progress::File { name, bytes } => {
+            bar.inc_length(bytes);
+            bar.set_message(name.to_owned());
+        }
+        Progress::Bytes(bytes) => bar.inc(bytes),
+        Progress::Done { .. } => {}
+    })?)
+}
+
+fn block_of(args: &TransferArgs) -> usize {
+    usize::try_from(args.block_size).unwrap_or(DEFAULT_BLOCK)
+}
+
+pub(crate) async fn put<T: Transport + 'static>(
+    client: &Client<T>,
+    sources: &[PathBuf],
+    target: &FsPath,
+    layout: &LayoutArgs,
+    args: &TransferArgs,
+    output: &mut Output,
+) -> Result<(), Stop> {
+    let bar = output.bar();
+    let mut copier = copier(client, block_of(args), args.window as usize, bar.clone())?;
+    copier.sync = args.sync;
+    copier.create = CreateOptions {
+        strip_size: layout.strip_size.unwrap_or(0).into(),
+        servers: layout.servers.unwrap_or(0),
+        ..CreateOptions::default()
+    };
+    if sources.len() > 1 && client.lookup(target).await?.handle.dir().is_none() {
+        return Err(Stop::failed(format!("put to {target}: not a directory, and there are several sources")));
+    }
+    let (start, mut total) = (client.endpoint().now(), Copied::default());
+    for source in sources {
+        match put_one(client, &copier, source, target, args.recursive).await {
+            Ok(copied) => total += copied,
+            Err(Stop(_, error)) => bar.suspend(|| output.failure(error)),
+        }
+    }
+    bar.finish_and_clear();
+    report("put", &total, client.endpoint().now().since(start), output);
+    Ok(())
+}
+
+async fn put_one<T: Transport + 'static>(
+    client: &Client<T>,
+    copier: &Copier<T>,
+    source: &Path,
+    target: &FsPath,
+    recursive: bool,
+) -> Result<Copied, Stop> {
+    if source == Path::new("-") {
+        if client.lookup(target).await.is_ok_and(|entry| entry.handle.dir().is_some()) {
+            return Err(Stop::failed(format!("put - {target}: is a directory; standard input needs a file name")));
+        }
+        let stdin = File::from(std::io::stdin().as_fd().try_clone_to_owned()?);
+        return Ok(copier.put_stream(stdin, target).await?);
+    }
+    let local = |error: std::io::Error| Stop::failed(format!("{}: {error}", source.display()));
+    let is_dir = std::fs::metadata(source).map_err(local)?.is_dir();
+    if is_dir && !recursive {
+        return Err(Stop::failed(format!("{}: is a directory; put it with -r", source.display())));
+    }
+    // `.` and `..` have a name too, once they are resolved.
+    let name = match source.file_name() {
+        Some(name) => name.to_owned(),
+        None => source.canonicalize().map_err(local)?.file_name().unwrap_or_default().to_owned(),
+    };
+    let name = name.to_str().ok_or_else(|| Stop::failed(format!("{}: the name is not UTF-8", source.display())))?;
+    let to = into_dir(client, target, (!name.is_empty()).then_some(name)).await?;
+    Ok(if is_dir { copier.put_tree(source, &to).await? } else { copier.put_file(source, &to).await? })
+}
+
+pub(crate) async fn get<T: Transport + 'static>(
+    client: &Client<T>,
+    source: &FsPath,
+    target: &Path,
+    args: &TransferArgs,
+    output: &mut Output,
+) -> Result<(), Stop> {
+    let bar = output.bar();
+    let copier = copier(client, block_of(args), args.window as usize, bar.clone())?;
+    let is_dir = client.lookup(source).await?.handle.dir().is_some();
+    if is_dir && !args.recursive {
+        return Err(Stop::failed(format!("get {source}: is a directory; get it with -r")));
+    }
+    let start = client.endpoint().now();
+    if target == Path::new("-") {
+        if is_dir {
+            return Err(Stop::failed(format!("get {source}: a directory cannot go to standard output")));
+        }
+        let copied = to_stdout(&copier, source).await?;
+        bar.finish_and_clear();
+        tracing::info!("{}", transferred(&copied, client.endpoint().now().since(start)));
+        return Ok(());
+    }
+    let to = match source.name() {
+        Some(name) if target.is_dir() => target.join(name),
+        _ => target.to_owned(),
+    };
+    let copied = if is_dir { copier.get_tree(source, &to).await } else { copier.get_file(source, &to).await };
+    bar.finish_and_clear();
+    report("get", &copied?, client.endpoint().now().since(start), output);
+    Ok(())
+}
+
+pub(crate) async fn cat<T: Transport + 'static>(
+    client: &Client<T>,
+    paths: &[FsPath],
+    output: &mut Output,
+) -> Result<(), Stop> {
+    let copier = copier(client, DEFAULT_BLOCK, DEFAULT_WINDOW, ProgressBar::hidden())?;
+    for path in paths {
+        if let Err(Stop(_, error)) = to_stdout(&copier, path).await {
+            output.failure(error);
+        }
+    }
+    output.raw();
+    Ok(())
+}
+
+/// A reader that has gone away wants no more, which is no error.
+async fn to_stdout<T: Transport + 'static>(copier: &Copier<T>, source: &FsPath) -> Result<Copied, Stop> {
+    let stdout = File::from(std::io::stdout().as_fd().try_clone_to_owned()?);
+    match copier.get_stream(source, stdout).await {
+        Err(error) if error.is_broken_pipe() => Ok(Copied::default()),
+        result => Ok(result?),
+    }
+}
+
+fn report(what: &str, copied: &Copied, took: Duration, output: &mut Output) {
+    output.summary(format!("{what}: {}", transferred(copied, took)));
+    output.field("files", json!(copied.files));
+    output.field("directories", json!(copied.directories));
+    output.field("bytes", json!(copied.bytes));
+    output.field("seconds", json!(took.as_secs_f64()));
+    output.field("bytes_per_second", json!(copied.bytes as f64 / took.as_secs_f64().max(1e-9)));
+}

@@ -1,0 +1,113 @@
+//! `viewdist`: which server holds which ranges of a file, as a picture and as JSON.
+//!
+//! ```text
+//! /data/a: 400000 bytes, strips of 64K on 4 servers
+//!                A: tcp://…:7001 (iod 0)   B: …
+//!          0  A  B  C  D
+//!     262144  A  B  c
+//! ```
+//!
+//! One line a stripe; a small letter is a strip that is not full.
+
+use bmi_core::Transport;
+use fs_client::{Client, Distribution, FsPath, Region};
+use serde_json::{Value, json};
+
+use super::args::LayoutArgs;
+use super::output::Output;
+use super::{Stop, size};
+
+/// Strips that JSON lists; the totals are complete in any case.
+const MOST_STRIPS: usize = 4096;
+
+struct Server {
+    name: String,
+    bytes: u64,
+}
+
+pub(crate) async fn file<T: Transport + 'static>(
+    client: &Client<T>,
+    path: &FsPath,
+    rows: u64,
+    output: &mut Output,
+) -> Result<(), Stop> {
+    let stat = client.stat(path).await?;
+    let Some(distribution) = stat.distribution else {
+        return Err(Stop::failed(format!("viewdist {path}: is a directory; only files are striped")));
+    };
+    let server = |datafile: &fs_client::Datafile| Server { name: datafile.server.to_string(), bytes: datafile.size };
+    let servers: Vec<Server> = stat.datafiles.iter().map(server).collect();
+    draw(path.as_str(), stat.attr.size, &distribution, &servers, rows, output);
+    Ok(())
+}
+
+/// Draws a file that is not there.
+pub(crate) fn imagined(file_size: u64, layout: &LayoutArgs, rows: u64, output: &mut Output) -> Result<(), Stop> {
+    let strip = layout.strip_size.map_or(fs_proto::limits::DEFAULT_STRIP, u64::from);
+    let count = layout.servers.unwrap_or(4);
+    let distribution = Distribution::simple_stripe(strip, count).map_err(|error| Stop::usage(error.to_string()))?;
+    if file_size > fs_proto::limits::MAX_OFFSET {
+        return Err(Stop::usage(format!("a file has at most {} bytes", fs_proto::limits::MAX_OFFSET)));
+    }
+    let bytes = |index: usize| distribution.datafile_size(index, file_size);
+    let server = |index: usize| Server { name: format!("iod {index}"), bytes: bytes(index) };
+    let servers: Vec<Server> = (0..count as usize).map(server).collect();
+    draw("(not stored)", file_size, &distribution, &servers, rows, output);
+    Ok(())
+}
+
+fn draw(name: &str, file_size: u64, distribution: &Distribution, servers: &[Server], rows: u64, output: &mut Output) {
+    let strip_size = distribution.strip_size();
+    let strip = size::show_exact(strip_size);
+    output.line(format!("{name}: {file_size} bytes, strips of {strip} on {} servers", servers.len()));
+    for (index, server) in servers.iter().enumerate() {
+        output.line(format!("  {}  {}, {} bytes", label(index), server.name, server.bytes));
+    }
+    let stripe = strip_size * servers.len() as u64;
+    let stripes = file_size.div_ceil(stripe);
+    for row in 0..stripes.min(rows) {
+        let region = Region::new(row * stripe, stripe.min(file_size - row * stripe));
+        let cells: Vec<String> = distribution
+            .strips(region)
+            .map(|strip| {
+                let label = label(strip.at.server);
+                if strip.len < strip_size { label.to_lowercase() } else { label }
+            })
+            .collect();
+        output.line(format!("{:>14}  {}", row * stripe, cells.join(" ")));
+    }
+    if stripes > rows {
+        output.line(format!("{:>14}  and {} stripes more", "…", stripes - rows));
+    }
+    let ranges = |strip: fs_proto::Strip| json!({ "offset": strip.logical, "len": strip.len, "server": strip.at.server, "physical": strip.at.physical });
+    let strips: Vec<Value> = distribution.strips(Region::new(0, file_size)).take(MOST_STRIPS).map(ranges).collect();
+    let named: Vec<Value> =
+        servers.iter().map(|server| json!({ "server": server.name, "bytes": server.bytes })).collect();
+    output.field("name", json!(name));
+    output.field("size", json!(file_size));
+    output.field("strip_size", json!(strip_size));
+    output.field("servers", json!(named));
+    output.field("strips", json!(strips));
+    output.field("strips_total", json!(file_size.div_ceil(strip_size)));
+}
+
+/// `A` to `Z`, then `A1`, …
+fn label(index: usize) -> String {
+    let letter = char::from(b'A' + (index % 26) as u8);
+    match index / 26 {
+        0 => letter.to_string(),
+        round => format!("{letter}{round}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn labels_are_distinct() {
+        let labels: std::collections::BTreeSet<_> = (0..256).map(label).collect();
+        assert_eq!(labels.len(), 256);
+        assert_eq!((label(0), label(25), label(26)), ("A".into(), "Z".into(), "A1".into()));
+    }
+}

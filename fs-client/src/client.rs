@@ -1,0 +1,558 @@
+//! The namespace: directories, names, attributes, and the servers that there are.
+//!
+//! **Invariants**
+//! 1. Every request has the client's time limit; an operation of several requests gives each its own.
+//! 2. Requests that change the namespace are executed once, also when the connection is lost in between.
+//! 3. The manager is never in the data path; sizes of files come from the I/O servers.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::time::Duration;
+
+use bmi_core::{Addr, AsyncEndpoint, Time, Transport};
+use fs_proto::{
+    DirEntry, DirHandle, Entry, ErrorCode, Handle, IodReply, IodRequest, IodStat, Kind, ManagerReply, ManagerRequest,
+    ManagerStat, Place, RemoveKind, ReplyBody, RequestBody, SetAttr,
+};
+use futures_util::future::join_all;
+
+use crate::connection::{Connections, Outgoing, Resend, unexpected};
+use crate::error::{Error, Failure, ServerName};
+use crate::file::{Datafile, File};
+use crate::path::FsPath;
+use crate::plan::PathCounters;
+
+/// Settings of a client.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClientOptions {
+    /// A number that no other client has; draw it at random. The manager recognises repeated requests by it.
+    pub id: u128,
+    /// How long a single request may take.
+    pub timeout: Duration,
+    /// Most bytes of data that travel inside a request or reply; above, the server moves them itself. Paper 000, section 6.5: 4 KiB.
+    pub inline: u64,
+    /// Most bytes in one request to one server.
+    pub largest_transfer: u64,
+    /// Owner of what is created.
+    pub uid: u32,
+    /// Group of what is created.
+    pub gid: u32,
+}
+
+impl ClientOptions {
+    /// The defaults: 30 s for each request, 4 KiB inline, 16 MiB for each request.
+    pub fn new(id: u128) -> ClientOptions {
+        ClientOptions { id, timeout: Duration::from_secs(30), inline: 4096, largest_transfer: 16 << 20, uid: 0, gid: 0 }
+    }
+}
+
+/// How a file is created.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CreateOptions {
+    /// Bytes on one server before the next one's turn; 0 for the cluster's default.
+    pub strip_size: u64,
+    /// Over how many servers; 0 for all.
+    pub servers: u32,
+    /// Permission bits.
+    pub mode: u32,
+    /// Whether a file that is there already is an error, or what is opened.
+    pub exclusive: bool,
+}
+
+impl Default for CreateOptions {
+    /// The cluster's strip size, all servers, `0o644`, exclusive.
+    fn default() -> CreateOptions {
+        CreateOptions { strip_size: 0, servers: 0, mode: 0o644, exclusive: true }
+    }
+}
+
+/// What is known of a file or directory.
+#[derive(Clone, Debug)]
+pub struct Stat {
+    /// Its handle.
+    pub handle: Handle,
+    /// Its attributes, the size of a file included.
+    pub attr: fs_proto::Attr,
+    /// How a file is striped; `None` for a directory.
+    pub distribution: Option<fs_proto::Distribution>,
+    /// A file's datafiles, in the order of the distribution.
+    pub datafiles: Vec<Datafile>,
+}
+
+/// A server's answer to a ping.
+#[derive(Clone, Debug)]
+pub struct Pong {
+    /// Which server.
+    pub server: ServerName,
+    /// How long the answer took, or why there is none.
+    pub result: Result<Duration, Error>,
+}
+
+/// Space at one I/O server.
+#[derive(Clone, Debug)]
+pub struct ServerSpace {
+    /// Which server.
+    pub server: ServerName,
+    /// What it holds, or why it does not say.
+    pub result: Result<IodStat, Error>,
+}
+
+/// Space in the whole file system.
+#[derive(Clone, Debug)]
+pub struct Space {
+    /// What the manager holds.
+    pub manager: ManagerStat,
+    /// Each I/O server.
+    pub servers: Vec<ServerSpace>,
+}
+
+/// What a client did so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ClientStats {
+    /// Data, by path.
+    pub paths: PathCounters,
+    /// Requests that were sent again after a connection was lost.
+    pub resent: u64,
+}
+
+/// A client of one file system. A clone is another handle to the same client.
+pub struct Client<T: Transport>(Rc<Inner<T>>);
+
+pub(crate) struct Inner<T: Transport> {
+    pub(crate) connections: Connections<T>,
+    pub(crate) options: ClientOptions,
+    manager: ServerName,
+    iods: RefCell<Vec<ServerName>>,
+    pub(crate) counters: Cell<PathCounters>,
+}
+
+impl<T: Transport> Clone for Client<T> {
+    fn clone(&self) -> Client<T> {
+        Client(self.0.clone())
+    }
+}
+
+impl<T: Transport + 'static> Client<T> {
+    /// A client of the file system whose manager listens at `manager`. Asks the manager who the I/O servers are; those are connected when they
+    /// are needed.
+    ///
+    /// # Errors
+    /// If the manager cannot be reached, or speaks another version.
+    pub async fn connect(
+        endpoint: AsyncEndpoint<T>,
+        manager: Addr,
+        options: ClientOptions,
+    ) -> Result<Client<T>, Error> {
+        let client = Client(Rc::new(Inner {
+            connections: Connections::new(endpoint, options.id),
+            options,
+            manager: ServerName { addr: manager, iod: None },
+            iods: RefCell::default(),
+            counters: Cell::default(),
+        }));
+        client.refresh().await?;
+        Ok(client)
+    }
+
+    /// Asks the manager again who the I/O servers are.
+    ///
+    /// # Errors
+    /// If the manager cannot be reached.
+    pub async fn refresh(&self) -> Result<(), Error> {
+        let mut iods = Vec::new();
+        loop {
+            let first = u32::try_from(iods.len()).unwrap_or(u32::MAX);
+            let reply = self.ask_manager(ManagerRequest::Cluster { first }).await.map_err(|e| e.during("connect"))?;
+            let ManagerReply::Cluster(info) = reply else { return Err(self.odd(ReplyBody::Manager(reply))) };
+            let news = info.iods.len();
+            let number = |index: usize| u32::try_from(index).unwrap_or(u32::MAX);
+            let named = info.iods.into_iter().zip(iods.len()..);
+            let named: Vec<_> = named.map(|(addr, index)| ServerName { addr, iod: Some(number(index)) }).collect();
+            iods.extend(named);
+            if news == 0 || iods.len() >= info.total as usize {
+                *self.0.iods.borrow_mut() = iods;
+                return Ok(());
+            }
+        }
+    }
+
+    // ---- getters ----------------------------------------------------------------------------------------------------------
+
+    /// The endpoint that it speaks through.
+    pub fn endpoint(&self) -> &AsyncEndpoint<T> {
+        self.0.connections.endpoint()
+    }
+
+    /// Its settings.
+    pub fn options(&self) -> &ClientOptions {
+        &self.0.options
+    }
+
+    /// The manager.
+    pub fn manager(&self) -> &ServerName {
+        &self.0.manager
+    }
+
+    /// The I/O servers, in the order in which layouts number them.
+    pub fn iods(&self) -> Vec<ServerName> {
+        self.0.iods.borrow().clone()
+    }
+
+    /// What it did so far.
+    pub fn stats(&self) -> ClientStats {
+        ClientStats { paths: self.0.counters.get(), resent: self.0.connections.resent() }
+    }
+
+    pub(crate) fn inner(&self) -> &Inner<T> {
+        &self.0
+    }
+
+    // ---- names ------------------------------------------------------------------------------------------------------------
+
+    /// Makes a directory; the one above must be there.
+    ///
+    /// # Errors
+    /// `Exists`, `NotFound` for the one above, and those of every request.
+    pub async fn mkdir(&self, path: &FsPath) -> Result<DirHandle, Error> {
+        let (uid, gid) = (self.0.options.uid, self.0.options.gid);
+        let request = ManagerRequest::Mkdir { place: place(path), mode: 0o755, uid, gid };
+        let entry = self.ask_entry(request).await.map_err(|error| error.during(format!("mkdir {path}")))?;
+        entry.handle.dir().ok_or_else(|| self.odd(ManagerReply::Done.into()))
+    }
+
+    /// Makes a directory and those above it, as far as they are not there.
+    ///
+    /// # Errors
+    /// `NotDirectory` if there is a file in the way, and those of every request.
+    pub async fn mkdir_all(&self, path: &FsPath) -> Result<(), Error> {
+        let mut missing = vec![path.clone()];
+        while let Some(path) = missing.last().cloned() {
+            match self.mkdir(&path).await {
+                Ok(_) => {}
+                Err(error) if error.code() == ErrorCode::NotFound && !path.is_root() => {
+                    missing.extend(path.parent());
+                    continue;
+                }
+                Err(error) if error.code() == ErrorCode::Exists || path.is_root() => {
+                    if self.lookup(&path).await?.attr.kind != Kind::Dir {
+                        let text = format!("{path} is a file");
+                        return Err(Error::new(ErrorCode::NotDirectory, text).during(format!("mkdir {path}")));
+                    }
+                    tracing::trace!(%error, "there already");
+                }
+                Err(error) => return Err(error),
+            }
+            missing.pop();
+        }
+        Ok(())
+    }
+
+    /// Makes a file, and opens it.
+    ///
+    /// # Errors
+    /// `Exists` if it is there and `options` are exclusive, `IsDirectory`, `NotFound` for the directory above, `Invalid` for a layout that
+    /// cannot be, and those of every request.
+    pub async fn create(&self, path: &FsPath, options: CreateOptions) -> Result<File<T>, Error> {
+        let CreateOptions { strip_size, servers, mode, exclusive } = options;
+        let (uid, gid) = (self.0.options.uid, self.0.options.gid);
+        let place = place(path);
+        let request = ManagerRequest::Create { place, mode, uid, gid, strip_size, servers, exclusive };
+        let during = |error: Error| error.during(format!("create {path}"));
+        let entry = self.ask_entry(request).await.map_err(during)?;
+        self.file(path, entry).await.map_err(during)
+    }
+
+    /// Opens a file.
+    ///
+    /// # Errors
+    /// `NotFound`, `IsDirectory`, and those of every request.
+    pub async fn open(&self, path: &FsPath) -> Result<File<T>, Error> {
+        let during = |error: Error| error.during(format!("open {path}"));
+        let entry = self.lookup(path).await.map_err(during)?;
+        self.file(path, entry).await.map_err(during)
+    }
+
+    /// What the manager knows of a path. A file's size is not filled in; see [`Client::stat`].
+    ///
+    /// # Errors
+    /// `NotFound`, and those of every request.
+    pub async fn lookup(&self, path: &FsPath) -> Result<Entry, Error> {
+        let request = ManagerRequest::Lookup { place: place(path) };
+        self.ask_entry(request).await.map_err(|error| error.during(format!("lookup {path}")))
+    }
+
+    /// Attributes of a path, with a file's size and datafiles.
+    ///
+    /// # Errors
+    /// `NotFound`, and those of every request.
+    pub async fn stat(&self, path: &FsPath) -> Result<Stat, Error> {
+        let during = |error: Error| error.during(format!("stat {path}"));
+        let entry = self.lookup(path).await.map_err(during)?;
+        self.stat_of(path, entry).await.map_err(during)
+    }
+
+    /// Attributes by handle, with a file's size and datafiles; `name` is for messages.
+    ///
+    /// # Errors
+    /// `Stale` or `NotFound` if it was removed, and those of every request.
+    pub async fn getattr(&self, name: &FsPath, handle: Handle) -> Result<Stat, Error> {
+        let during = |error: Error| error.during(format!("stat {name}"));
+        let entry = self.ask_entry(ManagerRequest::Getattr { handle }).await.map_err(during)?;
+        self.stat_of(name, entry).await.map_err(during)
+    }
+
+    async fn stat_of(&self, path: &FsPath, entry: Entry) -> Result<Stat, Error> {
+        let mut attr = entry.attr;
+        if entry.layout.is_none() {
+            return Ok(Stat { handle: entry.handle, attr, distribution: None, datafiles: Vec::new() });
+        }
+        let file = self.file(path, entry.clone()).await?;
+        let datafiles = file.datafiles().await?;
+        let sizes: Vec<u64> = datafiles.iter().map(|datafile| datafile.size).collect();
+        attr.size = file.distribution().file_size(&sizes);
+        Ok(Stat { handle: entry.handle, attr, distribution: Some(*file.distribution()), datafiles })
+    }
+
+    /// Changes attributes.
+    ///
+    /// # Errors
+    /// `NotFound`, and those of every request.
+    pub async fn setattr(&self, path: &FsPath, set: SetAttr) -> Result<Entry, Error> {
+        let during = |error: Error| error.during(format!("setattr {path}"));
+        let handle = self.lookup(path).await.map_err(during)?.handle;
+        self.ask_entry(ManagerRequest::Setattr { handle, set }).await.map_err(during)
+    }
+
+    /// Makes a file `size` bytes long.
+    ///
+    /// # Errors
+    /// As [`File::set_len`].
+    pub async fn truncate(&self, path: &FsPath, size: u64) -> Result<(), Error> {
+        self.open(path).await?.set_len(size).await
+    }
+
+    /// Moves a name. A file at `to` is replaced, an empty directory too.
+    ///
+    /// # Errors
+    /// `NotFound`, `NotEmpty`, `IsDirectory`, `NotDirectory`, and those of every request.
+    pub async fn rename(&self, from: &FsPath, to: &FsPath) -> Result<(), Error> {
+        let request = ManagerRequest::Rename { from: place(from), to: place(to) };
+        self.ask_done(request).await.map_err(|error| error.during(format!("rename {from} to {to}")))
+    }
+
+    /// Removes a file or an empty directory.
+    ///
+    /// # Errors
+    /// `NotFound`, `NotEmpty`, `IsDirectory` or `NotDirectory` by `kind`, and those of every request.
+    pub async fn remove(&self, path: &FsPath, kind: RemoveKind) -> Result<(), Error> {
+        let request = ManagerRequest::Remove { place: place(path), kind };
+        self.ask_done(request).await.map_err(|error| error.during(format!("remove {path}")))
+    }
+
+    /// Removes a file, or a directory with everything below.
+    ///
+    /// # Errors
+    /// Those of [`Client::remove`] and [`Client::readdir`].
+    pub async fn remove_all(&self, path: &FsPath) -> Result<(), Error> {
+        // Depth first, without recursion: a directory is removed when it is found empty.
+        let mut stack = vec![path.clone()];
+        while let Some(path) = stack.last().cloned() {
+            let dir = match self.lookup(&path).await?.handle {
+                Handle::File(_) => None,
+                Handle::Dir(dir) => Some(dir),
+            };
+            let mut below = Vec::new();
+            if let Some(dir) = dir {
+                for entry in self.readdir_of(&path, dir).await? {
+                    let child = path.join(&entry.name)?;
+                    match entry.handle {
+                        Handle::File(_) => self.remove(&child, RemoveKind::File).await?,
+                        Handle::Dir(_) => below.push(child),
+                    }
+                }
+            }
+            if below.is_empty() {
+                self.remove(&path, RemoveKind::Any).await?;
+                stack.pop();
+            } else {
+                stack.extend(below);
+            }
+        }
+        Ok(())
+    }
+
+    /// All entries of a directory, in the order of names.
+    ///
+    /// # Errors
+    /// `NotFound`, `NotDirectory`, and those of every request.
+    pub async fn readdir(&self, path: &FsPath) -> Result<Vec<DirEntry>, Error> {
+        let dir = self.read_dir(path).await?.dir;
+        self.readdir_of(path, dir).await
+    }
+
+    async fn readdir_of(&self, path: &FsPath, dir: DirHandle) -> Result<Vec<DirEntry>, Error> {
+        let mut pages = self.pages(path, dir);
+        let mut all = Vec::new();
+        while let Some(page) = pages.next_page().await? {
+            all.extend(page);
+        }
+        Ok(all)
+    }
+
+    /// The entries of a directory, page by page.
+    ///
+    /// # Errors
+    /// `NotFound`, `NotDirectory`, and those of every request.
+    pub async fn read_dir(&self, path: &FsPath) -> Result<ReadDir<T>, Error> {
+        let during = |error: Error| error.during(format!("readdir {path}"));
+        let entry = self.lookup(path).await.map_err(during)?;
+        let not_dir = || during(Error::new(ErrorCode::NotDirectory, format!("{path} is a file")));
+        Ok(self.pages(path, entry.handle.dir().ok_or_else(not_dir)?))
+    }
+
+    fn pages(&self, path: &FsPath, dir: DirHandle) -> ReadDir<T> {
+        ReadDir { client: self.clone(), path: path.clone(), dir, after: Some(String::new()) }
+    }
+
+    // ---- servers ----------------------------------------------------------------------------------------------------------
+
+    /// Asks every server, the manager first, whether it is there.
+    pub async fn ping(&self) -> Vec<Pong> {
+        let manager = std::iter::once(self.0.manager.clone());
+        join_all(manager.chain(self.iods()).map(|server| self.ping_one(server))).await
+    }
+
+    async fn ping_one(&self, server: ServerName) -> Pong {
+        let body: RequestBody = match server.iod {
+            None => ManagerRequest::Ping.into(),
+            Some(_) => IodRequest::Ping.into(),
+        };
+        let deadline = self.0.deadline();
+        let connected = self.0.connections.peer(&server.addr, deadline).await;
+        let start = self.endpoint().now();
+        let result = match connected {
+            Err(error) => Err(Failure::transport(server.clone(), error)),
+            Ok(_) => self.0.ask(&server, deadline, Resend::Once, body).await,
+        };
+        let took = self.endpoint().now().since(start);
+        Pong { result: result.map(|_| took).map_err(|failure| Error::from(failure).during("ping")), server }
+    }
+
+    /// Space in use and left, everywhere.
+    ///
+    /// # Errors
+    /// If the manager does not answer; an I/O server that does not is named in the result.
+    pub async fn statfs(&self) -> Result<Space, Error> {
+        let reply = self.ask_manager(ManagerRequest::Statfs).await.map_err(|error| error.during("statfs"))?;
+        let ManagerReply::Stat(manager) = reply else { return Err(self.odd(reply.into())) };
+        let ask = async |server: ServerName| {
+            let result = match self.0.ask(&server, self.0.deadline(), Resend::Once, IodRequest::Statfs).await {
+                Ok(ReplyBody::Iod(IodReply::Stat(stat))) => Ok(stat),
+                Ok(other) => Err(Error::from(unexpected(&server, &other)).during("statfs")),
+                Err(failure) => Err(Error::from(failure).during("statfs")),
+            };
+            ServerSpace { server, result }
+        };
+        Ok(Space { manager, servers: join_all(self.iods().into_iter().map(ask)).await })
+    }
+
+    // ---- plumbing ---------------------------------------------------------------------------------------------------------
+
+    async fn file(&self, path: &FsPath, entry: Entry) -> Result<File<T>, Error> {
+        let (Handle::File(handle), Some(layout)) = (entry.handle, entry.layout) else {
+            return Err(Error::new(ErrorCode::IsDirectory, format!("{path} is a directory")));
+        };
+        let known = |layout: &fs_proto::Layout| {
+            let iods = self.0.iods.borrow();
+            let servers = layout.datafiles().iter().map(|(iod, _)| iods.get(*iod as usize).cloned());
+            servers.collect::<Option<Vec<ServerName>>>()
+        };
+        let servers = match known(&layout) {
+            Some(servers) => servers,
+            None => {
+                // A server that has joined since.
+                self.refresh().await?;
+                let unknown =
+                    || Error::new(ErrorCode::Protocol, "the file lies on a server that the manager does not know");
+                known(&layout).ok_or_else(unknown)?
+            }
+        };
+        Ok(File::new(self.clone(), path.clone(), handle, layout, servers))
+    }
+
+    async fn ask_manager(&self, request: ManagerRequest) -> Result<ManagerReply, Error> {
+        let resend = if request.changes() { Resend::UntilDeadline } else { Resend::Once };
+        match self.0.ask(&self.0.manager, self.0.deadline(), resend, request).await? {
+            ReplyBody::Manager(reply) => Ok(reply),
+            other => Err(self.odd(other)),
+        }
+    }
+
+    async fn ask_entry(&self, request: ManagerRequest) -> Result<Entry, Error> {
+        match self.ask_manager(request).await? {
+            ManagerReply::Entry(entry) => Ok(entry),
+            other => Err(self.odd(other.into())),
+        }
+    }
+
+    async fn ask_done(&self, request: ManagerRequest) -> Result<(), Error> {
+        match self.ask_manager(request).await? {
+            ManagerReply::Done => Ok(()),
+            other => Err(self.odd(other.into())),
+        }
+    }
+
+    fn odd(&self, reply: ReplyBody) -> Error {
+        unexpected(&self.0.manager, &reply).into()
+    }
+}
+
+impl<T: Transport + 'static> Inner<T> {
+    /// When a request that begins now must have ended.
+    pub(crate) fn deadline(&self) -> Time {
+        self.connections.endpoint().now() + self.options.timeout
+    }
+
+    /// A request without data.
+    pub(crate) async fn ask(
+        &self,
+        server: &ServerName,
+        deadline: Time,
+        resend: Resend,
+        body: impl Into<RequestBody>,
+    ) -> Result<ReplyBody, Failure> {
+        let body = body.into();
+        let call = self.connections.call(server, deadline, resend, |_| Ok(Outgoing::plain(body.clone())));
+        Ok(call.await?.0)
+    }
+}
+
+/// A directory that is being listed.
+pub struct ReadDir<T: Transport> {
+    client: Client<T>,
+    path: FsPath,
+    dir: DirHandle,
+    /// The last name that was seen; `None` at the end.
+    after: Option<String>,
+}
+
+impl<T: Transport + 'static> ReadDir<T> {
+    /// The next page; `None` at the end.
+    ///
+    /// # Errors
+    /// `Stale` or `NotFound` if the directory was removed, and those of every request.
+    pub async fn next_page(&mut self) -> Result<Option<Vec<DirEntry>>, Error> {
+        let Some(after) = self.after.take() else { return Ok(None) };
+        let request = ManagerRequest::Readdir { dir: self.dir, after, max: fs_proto::limits::MAX_ENTRIES as u32 };
+        let during = |error: Error| error.during(format!("readdir {}", self.path));
+        let reply = self.client.ask_manager(request).await.map_err(during)?;
+        let ManagerReply::Entries { entries, more } = reply else { return Err(self.client.odd(reply.into())) };
+        // A server that says "more" and sends nothing would have us ask for ever.
+        self.after = entries.last().filter(|_| more).map(|entry| entry.name.clone());
+        Ok((!entries.is_empty()).then_some(entries))
+    }
+}
+
+fn place(path: &FsPath) -> Place {
+    Place::root(path.as_str())
+}

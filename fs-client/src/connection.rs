@@ -1,0 +1,336 @@
+//! Requests to servers and their replies: connections by address, made when needed and again when lost.
+//!
+//! **Why.** Whoever asks a server something should not have to think about connections, tags, buffers or what to do when the server has been
+//! restarted meanwhile. Here a request goes in and a reply or a failure that names the server comes out, within the deadline.
+//!
+//! **Invariants**
+//! 1. At most one connection to an address; requests that need it while it is being made wait for the same attempt.
+//! 2. A receive is posted before the request that provokes its message is sent.
+//! 3. A request that changes the namespace keeps its id when it is sent again, so the manager executes it once.
+//! 4. A write is never sent again: the first one might still be on its way to the disk, and overtake what is written there next.
+//! 5. Every wait has a deadline.
+//!
+//! **Protocol.** See [`fs_proto`]; the tag is the request's sequence number.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use bmi_core::{Addr, AsyncEndpoint, ErrorKind, Exposure, MemList, Memory, Options, PeerId, Time, Transport};
+use fs_proto::{ErrorCode, FsError, Reply, ReplyBody, Request, RequestBody, RequestId, codec};
+use futures_util::future::{Either, FutureExt, LocalBoxFuture, Shared, select};
+
+use crate::error::{Failure, ServerName};
+
+/// Reply buffers that are kept for the next requests.
+const SPARE_BUFFERS: usize = 256;
+/// Replies that may come when nobody waits for them any more, on one connection. Each lies about until the connection ends, and keeps
+/// the credits that the server sent it with, so the connection is ended before they run out.
+const MOST_LATE: u32 = 32;
+/// First pause before a server that has gone away is tried again; doubled each time.
+const FIRST_PAUSE: Duration = Duration::from_millis(5);
+/// Longest pause.
+const LONGEST_PAUSE: Duration = Duration::from_millis(320);
+
+type Connecting = Shared<LocalBoxFuture<'static, Result<PeerId, bmi_core::Error>>>;
+
+/// What to do when the connection is lost before the reply.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Resend {
+    /// Fail: the request must not arrive twice.
+    Never,
+    /// Connect again and repeat, once: nothing is changed by asking twice.
+    Once,
+    /// Try until the deadline: whether the change was made is not known, and the server can tell by the request's id.
+    UntilDeadline,
+}
+
+/// A request as it goes out to one peer.
+pub(crate) struct Outgoing {
+    /// What is asked.
+    pub(crate) body: RequestBody,
+    /// Data that travels behind it.
+    pub(crate) inline: Option<MemList>,
+    /// Memory that the server may reach until the reply.
+    pub(crate) exposure: Option<Exposure>,
+}
+
+impl Outgoing {
+    pub(crate) fn plain(body: impl Into<RequestBody>) -> Outgoing {
+        Outgoing { body: body.into(), inline: None, exposure: None }
+    }
+}
+
+enum Peer {
+    Connecting(u64, Connecting),
+    Connected { peer: PeerId, late: u32 },
+}
+
+/// All of a client's connections.
+pub(crate) struct Connections<T: Transport> {
+    endpoint: AsyncEndpoint<T>,
+    client: u128,
+    next_seq: Cell<u64>,
+    next_attempt: Cell<u64>,
+    unanswered: RefCell<BTreeSet<u64>>,
+    peers: RefCell<BTreeMap<Addr, Peer>>,
+    spare: RefCell<Vec<Memory>>,
+    resent: Cell<u64>,
+}
+
+impl<T: Transport + 'static> Connections<T> {
+    pub(crate) fn new(endpoint: AsyncEndpoint<T>, client: u128) -> Connections<T> {
+        Connections {
+            endpoint,
+            client,
+            next_seq: Cell::new(1),
+            next_attempt: Cell::new(0),
+            unanswered: RefCell::default(),
+            peers: RefCell::default(),
+            spare: RefCell::default(),
+            resent: Cell::new(0),
+        }
+    }
+
+    pub(crate) fn endpoint(&self) -> &AsyncEndpoint<T> {
+        &self.endpoint
+    }
+
+    /// Requests that were sent again.
+    pub(crate) fn resent(&self) -> u64 {
+        self.resent.get()
+    }
+
+    /// The longest eager message to a server; `None` while it is not connected.
+    pub(crate) fn eager(&self, addr: &Addr) -> Option<usize> {
+        match self.peers.borrow().get(addr) {
+            Some(Peer::Connected { peer, .. }) => self.endpoint.limits(*peer).map(|limits| limits.eager),
+            _ => None,
+        }
+    }
+
+    /// The peer at an address, connected if it is not yet.
+    pub(crate) async fn peer(&self, addr: &Addr, deadline: Time) -> Result<PeerId, bmi_core::Error> {
+        let (attempt, connecting) = match self.peers.borrow().get(addr) {
+            Some(Peer::Connected { peer, .. }) if self.endpoint.limits(*peer).is_some() => return Ok(*peer),
+            Some(Peer::Connecting(attempt, connecting)) => (*attempt, Some(connecting.clone())),
+            _ => (self.next_attempt.get(), None),
+        };
+        let connecting = connecting.unwrap_or_else(|| self.start_connecting(addr, attempt));
+        let late = std::pin::pin!(self.endpoint.sleep_until(deadline));
+        let result = match select(connecting, late).await {
+            Either::Left((result, _)) => result,
+            Either::Right(_) => {
+                let late = bmi_core::Error::new(ErrorKind::TimedOut, "no connection within the time limit");
+                return Err(late.during("connect").with_peer(addr));
+            }
+        };
+        // The first of those who waited for this attempt writes down how it ended.
+        let mut peers = self.peers.borrow_mut();
+        if matches!(peers.get(addr), Some(Peer::Connecting(current, _)) if *current == attempt) {
+            match &result {
+                Ok(peer) => peers.insert(addr.clone(), Peer::Connected { peer: *peer, late: 0 }),
+                Err(_) => peers.remove(addr),
+            };
+        }
+        result
+    }
+
+    fn start_connecting(&self, addr: &Addr, attempt: u64) -> Connecting {
+        self.next_attempt.set(attempt + 1);
+        let (endpoint, target) = (self.endpoint.clone(), addr.clone());
+        let connect = async move { endpoint.connect(&target, Options::default()).await };
+        let connecting = connect.boxed_local().shared();
+        self.peers.borrow_mut().insert(addr.clone(), Peer::Connecting(attempt, connecting.clone()));
+        connecting
+    }
+
+    /// Sends what `make` makes for the peer and returns the reply, with the data behind it. `make` is called again for each attempt: what a
+    /// request says of the client's memory holds for one connection only.
+    pub(crate) async fn call(
+        &self,
+        server: &ServerName,
+        deadline: Time,
+        resend: Resend,
+        mut make: impl FnMut(PeerId) -> Result<Outgoing, bmi_core::Error>,
+    ) -> Result<(ReplyBody, Vec<u8>), Failure> {
+        let ticket = Ticket::new(self);
+        let mut pause = FIRST_PAUSE;
+        let mut lost = false;
+        loop {
+            let mut sent = false;
+            let error = match self.attempt(server, deadline, ticket.seq, &mut make, &mut sent).await {
+                Ok(reply) => return interpret(server, reply),
+                Err(error) => error,
+            };
+            let gone = error.kind() == ErrorKind::PeerLost || (lost && error.kind() == ErrorKind::Refused);
+            let again = match resend {
+                // The connection was found dead before anything went out: this is the first time that the request is sent.
+                Resend::Never => gone && !lost && !sent,
+                Resend::Once => gone && !lost,
+                Resend::UntilDeadline => gone && self.endpoint.now() + pause < deadline,
+            };
+            if !again {
+                return Err(Failure::transport(server.clone(), error));
+            }
+            tracing::debug!(%server, %error, "sending again");
+            if lost {
+                self.endpoint.sleep(pause).await;
+                pause = (pause * 2).min(LONGEST_PAUSE);
+            }
+            lost = true;
+            self.resent.set(self.resent.get() + 1);
+        }
+    }
+
+    async fn attempt(
+        &self,
+        server: &ServerName,
+        deadline: Time,
+        seq: u64,
+        make: &mut impl FnMut(PeerId) -> Result<Outgoing, bmi_core::Error>,
+        sent: &mut bool,
+    ) -> Result<Vec<u8>, bmi_core::Error> {
+        let peer = self.peer(&server.addr, deadline).await?;
+        let result = self.exchange(server, peer, deadline, seq, make, sent).await;
+        if matches!(&result, Err(error) if error.kind() == ErrorKind::PeerLost) {
+            // The adapter may know of the loss before the endpoint does; the next attempt is to have a new connection.
+            let mut peers = self.peers.borrow_mut();
+            if matches!(peers.get(&server.addr), Some(Peer::Connected { peer: current, .. }) if *current == peer) {
+                peers.remove(&server.addr);
+            }
+        }
+        result
+    }
+
+    async fn exchange(
+        &self,
+        server: &ServerName,
+        peer: PeerId,
+        deadline: Time,
+        seq: u64,
+        make: &mut impl FnMut(PeerId) -> Result<Outgoing, bmi_core::Error>,
+        sent: &mut bool,
+    ) -> Result<Vec<u8>, bmi_core::Error> {
+        let Outgoing { body, inline, exposure } = make(peer)?;
+        let left = deadline.since(self.endpoint.now()).as_millis().max(1);
+        let request = Request {
+            id: RequestId { client: self.client, seq },
+            unanswered: self.unanswered.borrow().first().copied().unwrap_or(seq),
+            timeout_ms: u32::try_from(left).unwrap_or(u32::MAX),
+            body,
+        };
+        let message = message(&request, inline.as_ref());
+        let buffer = self.buffer(peer)?;
+        let options = Options::by(deadline);
+        let reply = self.endpoint.recv(peer, seq, &buffer, options);
+        *sent = true;
+        let mut awaited = Awaited { connections: self, addr: &server.addr, peer, here: false };
+        self.endpoint.send_unexpected(peer, seq, message, options).await?;
+        let len = reply.await?.len;
+        awaited.here = true;
+        // The reply is here, so the server is through with the client's memory.
+        drop(exposure);
+        let mut bytes = vec![0; usize::try_from(len).unwrap_or(usize::MAX).min(buffer.len())];
+        buffer.copy_to(0, &mut bytes);
+        if self.spare.borrow().len() < SPARE_BUFFERS {
+            self.spare.borrow_mut().push(buffer);
+        }
+        Ok(bytes)
+    }
+
+    /// Memory for a reply, as long as the peer's longest eager message.
+    fn buffer(&self, peer: PeerId) -> Result<Memory, bmi_core::Error> {
+        let eager = self.endpoint.limits(peer).map_or(0, |limits| limits.eager);
+        match self.spare.borrow_mut().pop() {
+            Some(buffer) if buffer.len() >= eager => Ok(buffer),
+            _ => Memory::zeroed(eager),
+        }
+    }
+}
+
+/// A reply that is waited for. If the wait ends without it, because of the deadline or because the future was dropped, it may still come.
+struct Awaited<'a, T: Transport> {
+    connections: &'a Connections<T>,
+    addr: &'a Addr,
+    peer: PeerId,
+    here: bool,
+}
+
+impl<T: Transport> Drop for Awaited<'_, T> {
+    fn drop(&mut self) {
+        if self.here {
+            return;
+        }
+        let mut peers = self.connections.peers.borrow_mut();
+        let Some(Peer::Connected { peer, late }) = peers.get_mut(self.addr) else { return };
+        if *peer != self.peer {
+            return;
+        }
+        *late += 1;
+        if *late >= MOST_LATE {
+            peers.remove(self.addr);
+            self.connections.endpoint.with(|endpoint| {
+                // An error means that the connection is gone already.
+                if let Ok(op) = endpoint.disconnect(self.peer, Options::default()) {
+                    endpoint.abandon(op);
+                }
+            });
+        }
+    }
+}
+
+/// The encoded request, and the data behind it where they stand.
+fn message(request: &Request, inline: Option<&MemList>) -> MemList {
+    let head = MemList::from(codec::encode_request(request));
+    match inline {
+        None => head,
+        Some(data) => head.pieces().iter().chain(data.pieces()).cloned().collect(),
+    }
+}
+
+fn interpret(server: &ServerName, bytes: Vec<u8>) -> Result<(ReplyBody, Vec<u8>), Failure> {
+    let (reply, data) = codec::decode_reply(&bytes)
+        .map_err(|error| Failure::at(server.clone(), ErrorCode::Protocol, error.to_string()))?;
+    let data = data.to_vec();
+    let Reply { result } = reply;
+    match result {
+        Ok(body) => Ok((body, data)),
+        Err(FsError { code, detail, ranges, .. }) => {
+            let mut failure = Failure::at(server.clone(), code, detail);
+            failure.physical = ranges;
+            Err(failure)
+        }
+    }
+}
+
+/// A request's place among those that have no reply yet.
+struct Ticket<'a, T: Transport> {
+    connections: &'a Connections<T>,
+    seq: u64,
+}
+
+impl<'a, T: Transport> Ticket<'a, T> {
+    fn new(connections: &'a Connections<T>) -> Ticket<'a, T> {
+        let seq = connections.next_seq.get();
+        connections.next_seq.set(seq + 1);
+        connections.unanswered.borrow_mut().insert(seq);
+        Ticket { connections, seq }
+    }
+}
+
+impl<T: Transport> Drop for Ticket<'_, T> {
+    /// Also when the caller has lost interest: the request will not be sent again.
+    fn drop(&mut self) {
+        self.connections.unanswered.borrow_mut().remove(&self.seq);
+    }
+}
+
+/// A reply of a shape that the request cannot have.
+pub(crate) fn unexpected(server: &ServerName, reply: &ReplyBody) -> Failure {
+    let text = match reply {
+        ReplyBody::Manager(_) => "a manager's reply that does not fit the request",
+        ReplyBody::Iod(_) => "an I/O server's reply that does not fit the request",
+    };
+    Failure::at(server.clone(), ErrorCode::Protocol, text)
+}

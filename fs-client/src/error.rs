@@ -1,0 +1,291 @@
+//! One error for the whole client: what was being done, and for each server that failed, which one, which ranges of the file, and why.
+//!
+//! **Why.** An operation on a striped file talks to several servers at once, and any of them may fail for its own reason. Reporting
+//! the first and hiding the rest would leave the caller guessing which bytes are on disk. So an error carries all failures; what no
+//! failure names was acknowledged, and stays.
+//!
+//! ```text
+//! write to tcp://10.0.0.3:7001 (iod 2) of bytes 131072..196608 failed: no space left: the store is full
+//! write to 2 servers failed: tcp://10.0.0.3:7001 (iod 2), bytes 131072..196608: no space left; tcp://10.0.0.4:7001 (iod 3), bytes …: peer lost
+//! ```
+
+use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
+
+use bmi_core::Addr;
+use fs_proto::{ErrorCode, Region};
+
+/// A server as errors, plans and listings name it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ServerName {
+    /// Where it is.
+    pub addr: Addr,
+    /// The number of an iod; `None` for the manager.
+    pub iod: Option<u32>,
+}
+
+impl fmt::Display for ServerName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.iod {
+            Some(number) => write!(f, "{} (iod {number})", self.addr),
+            None => write!(f, "{} (manager)", self.addr),
+        }
+    }
+}
+
+/// What went wrong at one place.
+#[derive(Clone, Debug)]
+pub struct Failure {
+    /// The server; `None` if it was this side.
+    pub server: Option<Arc<ServerName>>,
+    /// The ranges of the file, in bytes from its beginning, that are concerned: neighbours joined, at most [`Failure::MAX_RANGES`].
+    pub ranges: Vec<Range<u64>>,
+    /// What a caller can do about it.
+    pub code: ErrorCode,
+    /// The reason in words.
+    pub detail: String,
+    /// The transport's error behind it.
+    pub source: Option<Arc<bmi_core::Error>>,
+    /// The ranges of the datafile that the server named, not yet translated to those of the file.
+    pub(crate) physical: Vec<Region>,
+    /// What the local system said.
+    pub(crate) local: Option<std::io::ErrorKind>,
+}
+
+impl Failure {
+    /// Ranges that a failure names; the last one then reaches to the end of all that are concerned.
+    pub const MAX_RANGES: usize = 8;
+
+    /// A failure of this side.
+    pub fn here(code: ErrorCode, detail: impl Into<String>) -> Failure {
+        Failure {
+            server: None,
+            ranges: Vec::new(),
+            code,
+            detail: detail.into(),
+            source: None,
+            physical: Vec::new(),
+            local: None,
+        }
+    }
+
+    /// A failure of `server`.
+    pub fn at(server: ServerName, code: ErrorCode, detail: impl Into<String>) -> Failure {
+        Failure { server: Some(Arc::new(server)), ..Failure::here(code, detail) }
+    }
+
+    /// What the transport said about `server`.
+    pub fn transport(server: ServerName, error: bmi_core::Error) -> Failure {
+        let code = fs_proto::FsError::from(error.clone()).code;
+        // The server stands in front already; naming it twice makes no clearer message.
+        let during = error.operation().map(|operation| format!("{operation}: ")).unwrap_or_default();
+        let detail = match error.detail() {
+            "" => format!("{during}{}", error.kind()),
+            detail => format!("{during}{}: {detail}", error.kind()),
+        };
+        let cause = std::error::Error::source(&error).map(|source| format!(" ({source})")).unwrap_or_default();
+        Failure { source: Some(Arc::new(error)), ..Failure::at(server, code, detail + &cause) }
+    }
+
+    /// With these ranges of the file, sorted, neighbours joined.
+    #[must_use]
+    pub fn of_ranges(mut self, ranges: impl IntoIterator<Item = Range<u64>>) -> Failure {
+        let mut all: Vec<Range<u64>> = ranges.into_iter().filter(|range| !range.is_empty()).collect();
+        all.sort_by_key(|range| range.start);
+        for range in all {
+            let full = self.ranges.len() == Failure::MAX_RANGES;
+            match self.ranges.last_mut() {
+                Some(last) if full || range.start <= last.end => last.end = last.end.max(range.end),
+                _ => self.ranges.push(range),
+            }
+        }
+        self
+    }
+
+    fn fmt_ranges(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("bytes ")?;
+        for (index, range) in self.ranges.iter().enumerate() {
+            let comma = if index > 0 { ", " } else { "" };
+            write!(f, "{comma}{}..{}", range.start, range.end)?;
+        }
+        Ok(())
+    }
+
+    fn fmt_reason(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.detail.as_str(), &self.source) {
+            ("", _) => write!(f, "{}", self.code),
+            (detail, Some(_)) => f.write_str(detail),
+            (detail, None) if self.local.is_some() => f.write_str(detail),
+            (detail, None) => write!(f, "{}: {detail}", self.code),
+        }
+    }
+}
+
+/// What went wrong, everywhere. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Error(Arc<Inner>);
+
+#[derive(Clone, Debug)]
+struct Inner {
+    operation: Option<String>,
+    failures: Vec<Failure>,
+}
+
+impl Error {
+    /// An error of this side.
+    pub fn new(code: ErrorCode, detail: impl Into<String>) -> Error {
+        Error::from(Failure::here(code, detail))
+    }
+
+    /// An error of the local machine's files; `what` names the file.
+    pub fn local(what: impl fmt::Display, error: &std::io::Error) -> Error {
+        let failure = Failure { local: Some(error.kind()), ..Failure::here(ErrorCode::Io, format!("{what}: {error}")) };
+        Error::from(failure)
+    }
+
+    /// Whether the reader of a local pipe has gone away.
+    pub fn is_broken_pipe(&self) -> bool {
+        self.0.failures.iter().any(|failure| failure.local == Some(std::io::ErrorKind::BrokenPipe))
+    }
+
+    /// Several failures of one operation.
+    ///
+    /// # Panics
+    /// If there is none.
+    pub fn combined(failures: Vec<Failure>) -> Error {
+        assert!(!failures.is_empty(), "an error without a failure");
+        Error(Arc::new(Inner { operation: None, failures }))
+    }
+
+    /// Names the operation that failed, if it has no name yet: `"write"`, `"mkdir /a"`.
+    #[must_use]
+    pub fn during(mut self, operation: impl Into<String>) -> Error {
+        if self.0.operation.is_none() {
+            Arc::make_mut(&mut self.0).operation = Some(operation.into());
+        }
+        self
+    }
+
+    /// What a caller can do about it. Of several failures, one that repeating will not cure counts: a full disk before a lost connection.
+    pub fn code(&self) -> ErrorCode {
+        let failures = &self.0.failures;
+        failures.iter().find(|failure| !failure.code.is_retryable()).unwrap_or(&failures[0]).code
+    }
+
+    /// Whether the same call may succeed later.
+    pub fn is_retryable(&self) -> bool {
+        self.code().is_retryable()
+    }
+
+    /// The operation that failed.
+    pub fn operation(&self) -> Option<&str> {
+        self.0.operation.as_deref()
+    }
+
+    /// Each failure.
+    pub fn failures(&self) -> &[Failure] {
+        &self.0.failures
+    }
+}
+
+impl From<Failure> for Error {
+    fn from(failure: Failure) -> Error {
+        Error::combined(vec![failure])
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let operation = self.0.operation.as_deref();
+        if let [failure] = self.0.failures.as_slice() {
+            return fmt_one(f, operation, failure);
+        }
+        write!(f, "{} to {} servers failed: ", operation.unwrap_or("operation"), self.0.failures.len())?;
+        for (index, failure) in self.0.failures.iter().enumerate() {
+            f.write_str(if index > 0 { "; " } else { "" })?;
+            if let Some(server) = &failure.server {
+                write!(f, "{server}")?;
+                f.write_str(if failure.ranges.is_empty() { ": " } else { ", " })?;
+            }
+            if !failure.ranges.is_empty() {
+                failure.fmt_ranges(f)?;
+                f.write_str(": ")?;
+            }
+            failure.fmt_reason(f)?;
+        }
+        Ok(())
+    }
+}
+
+fn fmt_one(f: &mut fmt::Formatter<'_>, operation: Option<&str>, failure: &Failure) -> fmt::Result {
+    match (operation, &failure.server) {
+        (None, None) => {}
+        (operation, server) => {
+            f.write_str(operation.unwrap_or("request"))?;
+            if let Some(server) = server {
+                write!(f, " to {server}")?;
+            }
+            if !failure.ranges.is_empty() {
+                f.write_str(" of ")?;
+                failure.fmt_ranges(f)?;
+            }
+            f.write_str(" failed: ")?;
+        }
+    }
+    failure.fmt_reason(f)
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        let source = self.0.failures.iter().find_map(|failure| failure.source.as_deref())?;
+        Some(source)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn iod(number: u32) -> ServerName {
+        ServerName { addr: Addr::tcp("10.0.0.3", 7001), iod: Some(number) }
+    }
+
+    #[test]
+    fn one_failure_names_server_and_ranges() {
+        let failure = Failure::at(iod(2), ErrorCode::NoSpace, "").of_ranges(std::iter::once(131072..196608));
+        assert_eq!(
+            Error::from(failure).during("write").to_string(),
+            "write to tcp://10.0.0.3:7001 (iod 2) of bytes 131072..196608 failed: no space left"
+        );
+        let error = Error::new(ErrorCode::Invalid, "a path begins with '/'");
+        assert_eq!(error.to_string(), "invalid request: a path begins with '/'");
+    }
+
+    #[test]
+    fn several_failures_are_all_there() {
+        let lost = bmi_core::Error::new(bmi_core::ErrorKind::PeerLost, "connection reset").during("send");
+        let error = Error::combined(vec![
+            Failure::transport(iod(1), lost).of_ranges(std::iter::once(0..10)),
+            Failure::at(iod(2), ErrorCode::NoSpace, "store full").of_ranges([10..20, 30..40]),
+        ])
+        .during("write");
+        assert_eq!(
+            error.to_string(),
+            "write to 2 servers failed: tcp://10.0.0.3:7001 (iod 1), bytes 0..10: send: peer lost: connection reset; \
+             tcp://10.0.0.3:7001 (iod 2), bytes 10..20, 30..40: no space left: store full"
+        );
+        assert_eq!(error.code(), ErrorCode::NoSpace);
+        assert!(!error.is_retryable());
+        assert!(std::error::Error::source(&error).is_some());
+    }
+
+    #[test]
+    fn ranges_are_joined_and_bounded() {
+        let failure = Failure::at(iod(0), ErrorCode::Io, "").of_ranges([20..30, 0..10, 10..20, 50..50]);
+        assert_eq!(failure.ranges, std::slice::from_ref(&(0..30)));
+        let many = Failure::at(iod(0), ErrorCode::Io, "").of_ranges((0..100).map(|n| n * 10..n * 10 + 5));
+        assert_eq!(many.ranges.len(), Failure::MAX_RANGES);
+        assert_eq!(many.ranges.last(), Some(&(70..995)));
+    }
+}

@@ -1,0 +1,379 @@
+//! The bytes of a file: reads and writes, contiguous or lists on both sides, striped over servers.
+//!
+//! **Invariants**
+//! 1. All servers concerned work at once; a failure of one does not stop the others, and the error names each that failed with its ranges.
+//! 2. A read is short only at the end of the file; bytes that were never written are zeros.
+//! 3. Memory is exposed to a server only while a request to it is under way.
+//!
+//! **Source.** Paper 000, sections 2.1, 3.2.3 (server-based transfer), 4.1 (inline), 5 (list I/O).
+
+use std::rc::Rc;
+
+use bmi_core::{Access, MemList, PeerId, Transport};
+use fs_proto::limits::{MAX_OFFSET, MAX_PIECES, MAX_REGIONS, REPLY_ROOM};
+use fs_proto::{
+    Data, DatafileHandle, Distribution, ErrorCode, FileHandle, IodReply, IodRequest, Layout, ReadData, Region, Regions,
+    ReplyBody,
+};
+use futures_util::future::join_all;
+use futures_util::stream::{self, StreamExt};
+
+use crate::client::{Client, Inner};
+use crate::connection::{Outgoing, Resend, unexpected};
+use crate::error::{Error, Failure, ServerName};
+use crate::path::FsPath;
+use crate::plan::{DataPath, Direction, Plan, PlanLimits, Transfer, file_ranges};
+
+/// Bytes of a request beside its lists and data: version, ids, time limit, kind, handle, lengths, each at its longest.
+const REQUEST_ROOM: usize = 128;
+/// Requests of one operation under way at a time, for each server.
+const WINDOW: usize = 4;
+
+/// One server's share of a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Datafile {
+    /// The server.
+    pub server: ServerName,
+    /// What it calls the share.
+    pub handle: DatafileHandle,
+    /// Its size in bytes.
+    pub size: u64,
+}
+
+/// An open file. A clone is another handle to it. There is nothing to close.
+pub struct File<T: Transport> {
+    client: Client<T>,
+    inner: Rc<OpenFile>,
+}
+
+struct OpenFile {
+    path: FsPath,
+    handle: FileHandle,
+    layout: Layout,
+    servers: Vec<ServerName>,
+}
+
+impl<T: Transport> Clone for File<T> {
+    fn clone(&self) -> File<T> {
+        File { client: self.client.clone(), inner: self.inner.clone() }
+    }
+}
+
+impl<T: Transport + 'static> File<T> {
+    /// `servers` are those of the layout, in its order.
+    pub(crate) fn new(
+        client: Client<T>,
+        path: FsPath,
+        handle: FileHandle,
+        layout: Layout,
+        servers: Vec<ServerName>,
+    ) -> File<T> {
+        File { client, inner: Rc::new(OpenFile { path, handle, layout, servers }) }
+    }
+
+    // ---- getters ----------------------------------------------------------------------------------------------------------
+
+    /// The path that it was opened by.
+    pub fn path(&self) -> &FsPath {
+        &self.inner.path
+    }
+
+    /// Its handle.
+    pub fn handle(&self) -> FileHandle {
+        self.inner.handle
+    }
+
+    /// How it is striped.
+    pub fn distribution(&self) -> &Distribution {
+        self.inner.layout.distribution()
+    }
+
+    /// The servers that it lies on, in the order of the distribution.
+    pub fn servers(&self) -> &[ServerName] {
+        &self.inner.servers
+    }
+
+    /// How a read or write of `regions` would be carried out.
+    ///
+    /// # Errors
+    /// `Invalid` if `memory` and `regions` are not equally long, `TooLarge` if a region ends beyond what a file can have.
+    pub fn plan(&self, direction: Direction, regions: &[Region], memory: &MemList) -> Result<Plan, Error> {
+        let mut total = 0u64;
+        for region in regions {
+            let end = region.end().and_then(|_| total.checked_add(region.len));
+            let text = || format!("bytes {region} reach beyond the largest offset, {MAX_OFFSET}");
+            total = end.ok_or_else(|| Error::new(ErrorCode::TooLarge, text()))?;
+        }
+        if total != memory.len() as u64 {
+            let text = format!("{total} bytes of the file and {} bytes of memory", memory.len());
+            return Err(Error::new(ErrorCode::Invalid, text));
+        }
+        Ok(Plan::new(direction, *self.distribution(), self.limits(), regions, memory))
+    }
+
+    fn limits(&self) -> PlanLimits {
+        let inner = self.client.inner();
+        let ours = inner.connections.endpoint().with(|endpoint| endpoint.config().eager_limit);
+        let theirs = self.inner.servers.iter().filter_map(|server| inner.connections.eager(&server.addr));
+        let eager = theirs.min().map_or(ours, |least| least.min(ours));
+        PlanLimits {
+            inline: inner.options.inline,
+            request: eager.saturating_sub(REQUEST_ROOM),
+            reply: eager.saturating_sub(REPLY_ROOM),
+            regions: MAX_REGIONS,
+            pieces: MAX_PIECES,
+            transfer: inner.options.largest_transfer.max(1),
+        }
+    }
+
+    // ---- data -------------------------------------------------------------------------------------------------------------
+
+    /// Reads from `offset` into `memory`; returns how many bytes there were, fewer than asked for only at the end of the file. Memory behind them is
+    /// zero.
+    ///
+    /// # Errors
+    /// One that names each server that failed and the ranges that were not read; those of every request.
+    pub async fn read_at(&self, offset: u64, memory: impl Into<MemList>) -> Result<u64, Error> {
+        let memory = memory.into();
+        let regions = [Region::new(offset, memory.len() as u64)];
+        self.read_list(&regions, memory).await
+    }
+
+    /// Reads `regions` of the file, in order, into `memory`, in order; the two lists need not have the same shape. Returns how many of the bytes
+    /// lie before the end of the file; the others are zero.
+    ///
+    /// # Errors
+    /// As [`File::read_at`]; `Invalid` if the lists are not equally long.
+    pub async fn read_list(&self, regions: &[Region], memory: impl Into<MemList>) -> Result<u64, Error> {
+        let during = |error: Error| error.during(format!("read of {}", self.path()));
+        let plan = self.ready(Direction::Read, regions, memory.into()).await.map_err(during)?;
+        let sizes = self.run(&plan).await.map_err(during)?;
+        let end = |region: &Region| region.offset + region.len;
+        let last = regions.iter().filter(|region| !region.is_empty()).map(end).max().unwrap_or(0);
+        let known: Vec<u64> = sizes.iter().map(|size| size.unwrap_or(0)).collect();
+        let mut size = self.distribution().file_size(&known);
+        if size < last && sizes.contains(&None) {
+            // The servers that were read end before what was asked for; the others may hold later bytes.
+            size = self.size_with(&sizes).await.map_err(during)?;
+        }
+        Ok(regions.iter().map(|region| size.saturating_sub(region.offset).min(region.len)).sum())
+    }
+
+    /// Writes `memory` at `offset`. What is written reaches the disk with [`File::sync`].
+    ///
+    /// # Errors
+    /// One that names each server that failed and the ranges that may not have been written; everything else was. Those of every request.
+    pub async fn write_at(&self, offset: u64, memory: impl Into<MemList>) -> Result<(), Error> {
+        let memory = memory.into();
+        let regions = [Region::new(offset, memory.len() as u64)];
+        self.write_list(&regions, memory).await
+    }
+
+    /// Writes `memory`, in order, to `regions` of the file, in order; the two lists need not have the same shape. Where regions overlap,
+    /// which of the bytes stay is not defined.
+    ///
+    /// # Errors
+    /// As [`File::write_at`]; `Invalid` if the lists are not equally long.
+    pub async fn write_list(&self, regions: &[Region], memory: impl Into<MemList>) -> Result<(), Error> {
+        let during = |error: Error| error.during(format!("write of {}", self.path()));
+        let plan = self.ready(Direction::Write, regions, memory.into()).await.map_err(during)?;
+        self.run(&plan).await.map_err(during)?;
+        Ok(())
+    }
+
+    /// A plan, made once the servers concerned are connected: only then are their limits known. A server that cannot be reached is noticed when
+    /// its part is carried out, with the ranges that it costs.
+    async fn ready(&self, direction: Direction, regions: &[Region], memory: MemList) -> Result<Plan, Error> {
+        let connections = &self.client.inner().connections;
+        let missing = |server: &&ServerName| connections.eager(&server.addr).is_none();
+        if self.inner.servers.iter().any(|server| missing(&server)) {
+            let mut concerned = vec![false; self.inner.servers.len()];
+            let stripe = self.distribution().strip_size() * self.inner.servers.len() as u64;
+            for region in regions {
+                let strips = self.distribution().strips(region.part(0, stripe));
+                strips.for_each(|strip| concerned[strip.at.server] = true);
+            }
+            let concerned = self.inner.servers.iter().zip(concerned).filter_map(|(server, is)| is.then_some(server));
+            let deadline = self.client.inner().deadline();
+            join_all(concerned.filter(missing).map(|server| connections.peer(&server.addr, deadline))).await;
+        }
+        self.plan(direction, regions, &memory)
+    }
+
+    /// Carries out a plan; returns the sizes of the datafiles that were touched.
+    async fn run(&self, plan: &Plan) -> Result<Vec<Option<u64>>, Error> {
+        let one = async |transfer: &Transfer| (transfer.datafile, self.transfer(plan, transfer).await);
+        let window = WINDOW * self.inner.servers.len();
+        let mut results = stream::iter(&plan.transfers).map(one).buffer_unordered(window);
+        let mut sizes = vec![None; self.inner.servers.len()];
+        let mut failures: Vec<Failure> = Vec::new();
+        while let Some((datafile, result)) = results.next().await {
+            match result {
+                Ok(size) => sizes[datafile] = sizes[datafile].max(Some(size)),
+                Err(failure) => add_failure(&mut failures, failure),
+            }
+        }
+        if failures.is_empty() { Ok(sizes) } else { Err(Error::combined(failures)) }
+    }
+
+    /// Carries out one transfer; returns the datafile's size.
+    async fn transfer(&self, plan: &Plan, transfer: &Transfer) -> Result<u64, Failure> {
+        let inner = self.client.inner();
+        let server = &self.inner.servers[transfer.datafile];
+        let mut counters = inner.counters.get();
+        counters.count(transfer);
+        inner.counters.set(counters);
+        let resend = match plan.direction {
+            Direction::Read => Resend::Once,
+            Direction::Write => Resend::Never,
+        };
+        let make = |peer| self.outgoing(inner, plan.direction, transfer, peer);
+        let result = inner.connections.call(server, inner.deadline(), resend, make).await;
+        let result = result.and_then(|(reply, data)| match (plan.direction, reply) {
+            (Direction::Write, ReplyBody::Iod(IodReply::Written { len, size })) if len == transfer.len => Ok(size),
+            (Direction::Read, ReplyBody::Iod(IodReply::Read { len, size, data: from }))
+                if len == transfer.len && (from == ReadData::Inline) == (transfer.path == DataPath::Inline) =>
+            {
+                transfer.memory.copy_from(0, &data);
+                Ok(size)
+            }
+            (_, other) => Err(unexpected(server, &other)),
+        });
+        result.map_err(|failure| self.with_ranges(plan, transfer, failure))
+    }
+
+    fn outgoing(
+        &self,
+        inner: &Inner<T>,
+        direction: Direction,
+        transfer: &Transfer,
+        peer: PeerId,
+    ) -> Result<Outgoing, bmi_core::Error> {
+        let (_, datafile) = self.inner.layout.datafiles()[transfer.datafile];
+        let invalid = |error: fs_proto::FsError| bmi_core::Error::new(bmi_core::ErrorKind::Invalid, error.to_string());
+        let regions = Regions::try_from(transfer.regions.clone()).map_err(invalid)?;
+        let (data, inline, exposure) = match transfer.path {
+            DataPath::Inline => {
+                let data = (direction == Direction::Write).then(|| transfer.memory.clone());
+                (Data::Inline, data, None)
+            }
+            DataPath::Bulk => {
+                let access = if direction == Direction::Read { Access::WRITE } else { Access::READ };
+                let exposure = inner.connections.endpoint().expose(peer, transfer.memory.clone(), access)?;
+                (Data::Bulk(exposure.descriptor().clone()), None, Some(exposure))
+            }
+        };
+        let body = match direction {
+            Direction::Read => IodRequest::Read { datafile, regions, data },
+            Direction::Write => IodRequest::Write { datafile, regions, data, sync: false },
+        };
+        Ok(Outgoing { body: body.into(), inline, exposure })
+    }
+
+    /// Translates what the server said to ranges of the file; all of the transfer's if it named none.
+    fn with_ranges(&self, plan: &Plan, transfer: &Transfer, failure: Failure) -> Failure {
+        let ranges = match failure.physical.as_slice() {
+            [] => plan.file_ranges(transfer),
+            physical => file_ranges(self.distribution(), transfer.datafile, physical),
+        };
+        failure.of_ranges(ranges)
+    }
+
+    // ---- the whole file ---------------------------------------------------------------------------------------------------
+
+    /// Its size in bytes, from the sizes of its datafiles.
+    ///
+    /// # Errors
+    /// Those of every request.
+    pub async fn size(&self) -> Result<u64, Error> {
+        let none = vec![None; self.inner.servers.len()];
+        self.size_with(&none).await.map_err(|error| error.during(format!("size of {}", self.path())))
+    }
+
+    /// Its datafiles with their sizes, in the order of the distribution.
+    ///
+    /// # Errors
+    /// Those of every request.
+    pub async fn datafiles(&self) -> Result<Vec<Datafile>, Error> {
+        let sizes = self.ask_all(Resend::Once, |_, datafile| Some(IodRequest::Getsize { datafile })).await?;
+        let handles = self.inner.layout.datafiles().iter().map(|(_, handle)| *handle);
+        let servers = self.inner.servers.iter().cloned();
+        let all = servers.zip(handles).zip(sizes);
+        Ok(all.map(|((server, handle), size)| Datafile { server, handle, size: size.unwrap_or(0) }).collect())
+    }
+
+    /// Its size, asking only those servers whose datafile's size is not in `known`.
+    async fn size_with(&self, known: &[Option<u64>]) -> Result<u64, Error> {
+        let ask = |index: usize, datafile| known[index].is_none().then_some(IodRequest::Getsize { datafile });
+        let asked = self.ask_all(Resend::Once, ask).await?;
+        let sizes: Vec<u64> = known.iter().zip(asked).map(|(known, asked)| known.or(asked).unwrap_or(0)).collect();
+        Ok(self.distribution().file_size(&sizes))
+    }
+
+    /// Makes it `size` bytes long: cut off, or filled up with a hole.
+    ///
+    /// # Errors
+    /// `TooLarge`, and those of every request; a server that failed is named, the others have been changed.
+    pub async fn set_len(&self, size: u64) -> Result<(), Error> {
+        let during = |error: Error| error.during(format!("truncate {}", self.path()));
+        if size > MAX_OFFSET {
+            return Err(during(Error::new(ErrorCode::TooLarge, format!("{size} bytes"))));
+        }
+        let truncate = |index: usize, datafile| {
+            Some(IodRequest::Truncate { datafile, size: self.distribution().datafile_size(index, size) })
+        };
+        self.ask_all(Resend::Never, truncate).await.map_err(during)?;
+        Ok(())
+    }
+
+    /// Has all servers put what was written on their disks; from then on it survives a crash.
+    ///
+    /// # Errors
+    /// Those of every request; a server that failed is named.
+    pub async fn sync(&self) -> Result<(), Error> {
+        let sync = |_, datafile| Some(IodRequest::Sync { datafile });
+        self.ask_all(Resend::Once, sync).await.map_err(|error| error.during(format!("sync {}", self.path())))?;
+        Ok(())
+    }
+
+    /// Asks each server what `request` says for it; returns the sizes of the datafiles of those that were asked.
+    async fn ask_all(
+        &self,
+        resend: Resend,
+        request: impl Fn(usize, DatafileHandle) -> Option<IodRequest>,
+    ) -> Result<Vec<Option<u64>>, Error> {
+        let inner = self.client.inner();
+        let deadline = inner.deadline();
+        let asked = self.inner.layout.datafiles().iter().enumerate().map(|(index, (_, datafile))| {
+            let (request, server) = (request(index, *datafile), &self.inner.servers[index]);
+            async move {
+                let Some(request) = request else { return Ok(None) };
+                match inner.ask(server, deadline, resend, request).await? {
+                    ReplyBody::Iod(IodReply::Written { size, .. }) => Ok(Some(size)),
+                    other => Err(unexpected(server, &other)),
+                }
+            }
+        });
+        let mut failures = Vec::new();
+        let mut sizes = Vec::new();
+        for result in join_all(asked).await {
+            match result {
+                Ok(size) => sizes.push(size),
+                Err(failure) => failures.push(failure),
+            }
+        }
+        if failures.is_empty() { Ok(sizes) } else { Err(Error::combined(failures)) }
+    }
+}
+
+/// Adds a failure; one of the same server for the same reason is joined.
+fn add_failure(failures: &mut Vec<Failure>, failure: Failure) {
+    let same = |other: &&mut Failure| other.server == failure.server && other.code == failure.code;
+    match failures.iter_mut().find(same) {
+        Some(other) => {
+            let ranges = std::mem::take(&mut other.ranges);
+            *other = other.clone().of_ranges(ranges.into_iter().chain(failure.ranges));
+        }
+        None => failures.push(failure),
+    }
+}

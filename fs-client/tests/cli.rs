@@ -1,0 +1,302 @@
+//! The command `pvfs` against real `pvfsd` processes.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking, its helpers too")]
+
+#[allow(dead_code, unreachable_pub, reason = "shared by several test programs, each of which uses its part")]
+#[path = "support/bodies.rs"]
+mod bodies;
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::OnceLock;
+
+use bodies::pattern;
+use serde_json::Value;
+
+/// The server's program: `PVFSD` names one, else it is built beside `pvfs`.
+fn pvfsd() -> &'static Path {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    BUILT.get_or_init(|| {
+        if let Some(given) = std::env::var_os("PVFSD") {
+            return given.into();
+        }
+        let beside = Path::new(env!("CARGO_BIN_EXE_pvfs")).parent().unwrap();
+        let mut build = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+        build.args(["build", "-p", "fs-server", "--bin", "pvfsd", "--target-dir"]).arg(beside.parent().unwrap());
+        build.args((beside.file_name().unwrap() == "release").then_some("--release"));
+        let built = build.output().unwrap();
+        assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+        beside.join("pvfsd")
+    })
+}
+
+struct Cluster {
+    dir: tempfile::TempDir,
+    manager: String,
+    servers: Vec<Option<Child>>,
+}
+
+impl Cluster {
+    fn start(iods: usize) -> Cluster {
+        let dir = tempfile::tempdir().unwrap();
+        // Ports that are free now; all at once, so that they differ.
+        let held: Vec<_> = (0..=iods).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
+        let addrs: Vec<_> = held.iter().map(|l| format!("tcp://{}", l.local_addr().unwrap())).collect();
+        let config = format!(
+            "[cluster]\nmanager = {:?}\niods = {:?}\n[storage]\nmanager = {:?}\niod = {:?}\n",
+            addrs[0],
+            &addrs[1..],
+            dir.path().join("manager"),
+            format!("{}/iod{{index}}", dir.path().display()),
+        );
+        fs::write(dir.path().join("pvfs.toml"), config).unwrap();
+        drop(held);
+        let mut cluster = Cluster { dir, manager: addrs[0].clone(), servers: Vec::new() };
+        for index in 0..=iods {
+            cluster.servers.push(None);
+            cluster.start_server(index);
+        }
+        cluster
+    }
+
+    /// 0 is the manager, the others are I/O servers; returns when it listens.
+    fn start_server(&mut self, index: usize) {
+        let mut command = Command::new(pvfsd());
+        command.arg("--config").arg(self.dir.path().join("pvfs.toml")).stdout(Stdio::piped()).stderr(Stdio::null());
+        match index {
+            0 => command.arg("manager"),
+            _ => command.args(["iod", &(index - 1).to_string()]),
+        };
+        let mut child = command.spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+        assert!(line.contains("listening on"), "server {index} said {line:?}");
+        self.servers[index] = Some(child);
+    }
+
+    /// As `kill -9` does.
+    fn kill_server(&mut self, index: usize) {
+        let mut child = self.servers[index].take().unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+
+    fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_pvfs"));
+        command.env("PVFS_MANAGER", &self.manager).env_remove("PVFS_LOG").current_dir(self.dir.path()).args(args);
+        command
+    }
+
+    fn run(&self, args: &[&str]) -> Output {
+        self.command(args).output().unwrap()
+    }
+
+    /// Runs a command that must succeed and say nothing on standard error.
+    fn ok(&self, args: &[&str]) -> String {
+        let output = self.run(args);
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success() && errors.is_empty(), "pvfs {args:?}: {}, {errors}", output.status);
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    fn json(&self, args: &[&str]) -> Value {
+        serde_json::from_str(&self.ok(&[&["--json"], args].concat())).unwrap()
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        for mut child in self.servers.drain(..).flatten() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// The one line on standard error, with the expected status.
+fn complaint(output: &Output, status: i32) -> String {
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(status), "{errors}");
+    assert!(errors.starts_with("pvfs: ") && errors.lines().count() == 1, "one clear line: {errors}");
+    errors
+}
+
+fn assert_same_tree(a: &Path, b: &Path) {
+    let mut names: Vec<_> = fs::read_dir(a).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    let mut others: Vec<_> = fs::read_dir(b).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    names.sort();
+    others.sort();
+    assert_eq!(names, others);
+    for name in names {
+        let (a, b) = (a.join(&name), b.join(&name));
+        if a.is_dir() {
+            assert_same_tree(&a, &b);
+        } else {
+            assert!(fs::read(&a).unwrap() == fs::read(&b).unwrap(), "{} differs", a.display());
+        }
+    }
+}
+
+#[test]
+fn a_tour_of_all_commands() {
+    let cluster = Cluster::start(3);
+    let source = cluster.path("source");
+    fs::create_dir_all(source.join("deep/er")).unwrap();
+    for (name, len) in [("empty", 0), ("small", 100), ("deep/medium", 70_000), ("deep/er/large", 9_000_000)] {
+        fs::write(source.join(name), pattern(len, len as u64)).unwrap();
+    }
+    assert_eq!(cluster.ok(&["ping"]).lines().count(), 4);
+    cluster.ok(&["mkdir", "-p", "/data/x"]);
+    let summary = cluster.ok(&["put", "-r", "source", "/data", "--strip-size", "64K", "--servers", "2"]);
+    assert!(summary.starts_with("put: 4 files, 3 directories, "), "{summary}");
+    assert_eq!(cluster.ok(&["ls", "/data"]), "source/\nx/\n");
+    let long = cluster.ok(&["ls", "-l", "/data/source"]);
+    assert!(long.contains("64Kx2") && long.contains("small"), "{long}");
+    let all = cluster.json(&["ls", "-l", "-R", "/data"]);
+    let large = all["entries"].as_array().unwrap().iter().find(|e| e["name"] == "/data/source/deep/er/large").unwrap();
+    assert_eq!(large["size"], 9_000_000);
+    assert_eq!(large["distribution"]["strip_size"], 65536);
+
+    cluster.ok(&["get", "-r", "/data/source", "copy"]);
+    assert_same_tree(&source, &cluster.path("copy"));
+    cluster.ok(&["get", "-q", "/data/source/small"]);
+    assert_eq!(fs::read(cluster.path("small")).unwrap(), pattern(100, 100));
+    let output = cluster.run(&["cat", "/data/source/small", "/data/source/deep/medium"]);
+    assert!(output.stdout == [pattern(100, 100), pattern(70_000, 70_000)].concat());
+
+    let stat = cluster.json(&["stat", "/data/source/deep/medium"]);
+    assert_eq!(stat["files"][0]["size"], 70_000);
+    assert_eq!(stat["files"][0]["datafiles"].as_array().unwrap().len(), 2);
+    assert!(cluster.ok(&["stat", "/data/source/deep/medium"]).contains("(iod "));
+    let picture = cluster.ok(&["viewdist", "/data/source/deep/medium"]);
+    assert!(picture.contains("A b"), "{picture}");
+    let drawn = cluster.json(&["viewdist", "/data/source/deep/medium"]);
+    assert_eq!(drawn["strips"].as_array().unwrap().len(), 2);
+
+    cluster.ok(&["mv", "/data/source/small", "/data/x"]);
+    assert_eq!(cluster.ok(&["ls", "/data/x"]), "small\n");
+    cluster.ok(&["mv", "/data/x/small", "/data/y"]);
+    cluster.ok(&["rm", "/data/y"]);
+    cluster.ok(&["rm", "-f", "/data/y"]);
+    complaint(&cluster.run(&["rm", "/data/y"]), 1);
+    complaint(&cluster.run(&["rm", "/data/source"]), 1);
+    cluster.ok(&["rm", "-r", "/data"]);
+    assert_eq!(cluster.ok(&["ls"]), "");
+    let space = cluster.json(&["statfs"]);
+    assert_eq!((space["files"].as_u64(), space["servers"].as_array().unwrap().len()), (Some(0), 3));
+}
+
+#[test]
+fn standard_input_and_output() {
+    let cluster = Cluster::start(2);
+    let bytes = pattern(10_000_000, 5);
+    let mut put = cluster.command(&["put", "-", "/piped"]).stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+    put.stdin.take().unwrap().write_all(&bytes).unwrap();
+    assert!(put.wait().unwrap().success());
+    let output = cluster.run(&["get", "/piped", "-"]);
+    assert!(output.status.success() && output.stdout == bytes);
+    // A reader that has seen enough ends the command without a word.
+    let mut cat = cluster.command(&["cat", "/piped"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut first = [0; 10];
+    let mut stdout = cat.stdout.take().unwrap();
+    stdout.read_exact(&mut first).unwrap();
+    drop(stdout);
+    let output = cat.wait_with_output().unwrap();
+    assert!(output.status.success() && output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(first, bytes[..10]);
+}
+
+#[test]
+fn what_is_wrong_is_said_in_one_line() {
+    let cluster = Cluster::start(1);
+    for (args, why) in [
+        (&["frobnicate"][..], "unrecognized subcommand"),
+        (&["ls", "relative"], "begins with '/'"),
+        (&["put", "x", "/x", "--strip-size", "banana"], "banana"),
+        (&["viewdist", "--size", "1M", "--strip-size", "7"], "strip size 7"),
+        (&["ls", "--manager", "nonsense"], "scheme://host:port"),
+        (&["mv", "/a"], "<TO>"),
+    ] {
+        let line = complaint(&cluster.run(args), 2);
+        assert!(line.contains(why), "{args:?}: {line}");
+    }
+    for (args, why) in [
+        (&["ls", "/none"][..], "lookup /none to tcp://"),
+        (&["stat", "/none"], "no such file"),
+        (&["put", "no-such-file", "/x"], "no-such-file: No such file"),
+        (&["put", ".", "/x"], "put it with -r"),
+        (&["get", "/"], "get it with -r"),
+        (&["mkdir", "/"], "mkdir /"),
+        (&["rm", "-r", "/"], "cannot be removed"),
+        (&["ls", "-m", "tcp://127.0.0.1:1"], "tcp://127.0.0.1:1 (manager)"),
+        (&["ls", "-m", "tcp://no-such-host.invalid:7000", "--timeout", "2s"], "no-such-host.invalid"),
+    ] {
+        let line = complaint(&cluster.run(args), 1);
+        assert!(line.contains(why), "{args:?}: {line}");
+    }
+    let nowhere = cluster.command(&["ls"]).env_remove("PVFS_MANAGER").output().unwrap();
+    assert!(complaint(&nowhere, 2).contains("--manager"));
+    let bad = cluster.command(&["ls"]).env("PVFS_MANAGER", "tcp://x").output().unwrap();
+    assert!(complaint(&bad, 2).contains("PVFS_MANAGER"));
+    assert!(cluster.ok(&["--help"]).contains("Examples:"));
+    assert!(cluster.ok(&["put", "--help"]).contains("pvfs put -r src /data"));
+    let imagined = Command::new(env!("CARGO_BIN_EXE_pvfs")).args(["viewdist", "--size", "200K"]).output().unwrap();
+    assert!(imagined.status.success(), "needs no manager");
+}
+
+#[test]
+fn a_server_that_is_down_is_named() {
+    let mut cluster = Cluster::start(3);
+    fs::write(cluster.path("f"), pattern(500_000, 1)).unwrap();
+    cluster.ok(&["put", "f", "/f"]);
+    cluster.kill_server(2);
+    for args in [&["put", "f", "/g"][..], &["get", "/f", "back"], &["stat", "/f"], &["ping"], &["statfs"]] {
+        let line = complaint(&cluster.run(args), 1);
+        assert!(line.contains("(iod 1)"), "{args:?}: {line}");
+    }
+    assert!(cluster.ok(&["ls"]).starts_with("f\n"), "names need the manager only");
+    cluster.start_server(2);
+    cluster.ok(&["get", "/f", "back"]);
+    assert!(fs::read(cluster.path("back")).unwrap() == pattern(500_000, 1));
+    cluster.kill_server(0);
+    let line = complaint(&cluster.run(&["ls", "--timeout", "2s"]), 1);
+    assert!(line.contains("(manager)"), "{line}");
+}
+
+#[test]
+fn an_iod_killed_in_the_middle_of_a_put_ends_it_and_synced_files_stay() {
+    let mut cluster = Cluster::start(3);
+    fs::write(cluster.path("kept"), pattern(3_000_000, 1)).unwrap();
+    cluster.ok(&["put", "--sync", "kept", "/kept"]);
+    // The put reads from a pipe, so it is certainly under way when the server is killed.
+    let mut put = cluster
+        .command(&["put", "-", "/torn", "--block-size", "1M", "--timeout", "10s"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut input = put.stdin.take().unwrap();
+    let block = pattern(1 << 20, 2);
+    for _ in 0..16 {
+        input.write_all(&block).unwrap();
+    }
+    cluster.kill_server(3);
+    // Goes on until the command has closed its end.
+    while input.write_all(&block).is_ok() {}
+    drop(input);
+    let output = put.wait_with_output().unwrap();
+    let line = complaint(&output, 1);
+    assert!(line.contains("write of /torn") && line.contains("(iod 2)") && line.contains("bytes "), "{line}");
+    cluster.start_server(3);
+    cluster.ok(&["get", "/kept", "back"]);
+    assert!(fs::read(cluster.path("back")).unwrap() == pattern(3_000_000, 1));
+    cluster.ok(&["rm", "/torn"]);
+}

@@ -1,0 +1,267 @@
+//! The client against servers that misbehave on request, in the simulator.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking, its helpers too")]
+
+#[allow(dead_code, unreachable_pub, reason = "shared by several test programs, each of which uses its part")]
+#[path = "support/bodies.rs"]
+mod bodies;
+#[allow(unreachable_pub, reason = "a module of its own for the sake of its length")]
+#[path = "support/mock.rs"]
+mod servers;
+
+use std::time::Duration;
+
+use bmi_core::{Config, Memory};
+use bodies::{Step, code, path, pattern, striped};
+use fs_client::{Client, ErrorCode};
+use proptest::prelude::*;
+use servers::MockCluster;
+
+/// Fails rather than wait: no operation may take longer than its own time limit and the grace to let go of memory.
+const LIMIT: Duration = Duration::from_secs(5);
+
+#[test]
+fn the_whole_interface() {
+    let cluster = MockCluster::new(1, 5);
+    cluster.world.block_on(async {
+        let client = cluster.client().await;
+        assert_eq!(client.iods().len(), 5, "the list of servers comes in pages");
+        bodies::namespace(&client).await;
+        bodies::many_entries(&client, 100).await;
+        bodies::striping(&client, 5).await;
+        bodies::sparse_and_truncate(&client).await;
+        bodies::plans(&client).await;
+        let file = client.create(&path("/lists"), striped(4096, 4)).await.unwrap();
+        bodies::list_io(&file, &bodies::hard_steps()).await;
+        for pong in client.ping().await {
+            assert!(pong.result.unwrap() > Duration::ZERO, "{}", pong.server);
+        }
+        let space = client.statfs().await.unwrap();
+        assert_eq!(space.servers.len(), 5);
+        let left = client.endpoint().with(|endpoint| endpoint.holdings());
+        assert_eq!((left.operations, left.exposures, left.parked), (0, 0, 0), "everything came back: {left:?}");
+    });
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+    #[test]
+    fn lists_agree_with_a_model(
+        seed in any::<u64>(),
+        strip in prop::sample::select(vec![4096u64, 5000, 16384]),
+        servers in 1u32..5,
+        steps in prop::collection::vec(
+            (any::<bool>(), prop::collection::vec((0..60_000u64, 0..9_000u64), 0..8), prop::collection::vec(0..70_000usize, 0..10)),
+            1..8,
+        ),
+    ) {
+        let cluster = MockCluster::new(seed, servers);
+        let steps: Vec<_> =
+            steps.into_iter().map(|(write, regions, cuts)| Step { write, regions, cuts }).collect();
+        cluster.world.block_on(async {
+            let client = cluster.client().await;
+            let file = client.create(&path("/f"), striped(strip, servers)).await.unwrap();
+            bodies::list_io(&file, &steps).await;
+        });
+    }
+}
+
+#[test]
+fn a_change_whose_reply_was_lost_is_made_once() {
+    let cluster = MockCluster::new(2, 1);
+    cluster.world.block_on(async {
+        let client = cluster.client().await;
+        cluster.faults.cut_after_change.set(1);
+        client.mkdir(&path("/d")).await.unwrap();
+        cluster.faults.cut_after_change.set(3);
+        client.rename(&path("/d"), &path("/e")).await.unwrap();
+        cluster.faults.cut_after_change.set(1);
+        client.remove(&path("/e"), fs_client::RemoveKind::Any).await.unwrap();
+        assert_eq!(cluster.state.borrow().executed, ["mkdir", "rename", "remove"]);
+        assert!(client.stats().resent >= 3, "{:?}", client.stats());
+    });
+}
+
+#[test]
+fn a_manager_that_comes_back_within_the_time_limit_is_waited_for() {
+    let cluster = MockCluster::new(3, 1);
+    cluster.world.block_on(async {
+        let client = cluster.client().await;
+        cluster.faults.cut_after_change.set(1);
+        let (manager, sim) = (cluster.manager.clone(), cluster.world.sim());
+        let dir = path("/d");
+        let change = client.mkdir(&dir);
+        let back = async {
+            while cluster.state.borrow().executed.is_empty() {
+                sim.sleep(Duration::from_micros(10)).await;
+            }
+            manager.kill();
+            sim.sleep(Duration::from_secs(1)).await;
+            manager.restart();
+            cluster.start(&manager, None);
+        };
+        futures_util::future::join(change, back).await.0.unwrap();
+        assert_eq!(cluster.state.borrow().executed, ["mkdir"]);
+    });
+}
+
+#[test]
+fn a_manager_that_stays_away_ends_the_wait_at_the_time_limit() {
+    let cluster = MockCluster::new(4, 1);
+    cluster.world.block_on(async {
+        let client = cluster.client().await;
+        cluster.manager.kill();
+        let start = cluster.world.now();
+        let error = client.mkdir(&path("/d")).await.unwrap_err();
+        assert!(matches!(error.code(), ErrorCode::Unreachable | ErrorCode::Timeout), "{error}");
+        assert!(error.to_string().contains("sim://manager:1 (manager)"), "{error}");
+        assert!(cluster.world.now().since(start) < LIMIT);
+    });
+}
+
+#[test]
+fn nobody_at_the_address_is_said_at_once() {
+    let cluster = MockCluster::new(5, 1);
+    cluster.world.block_on(async {
+        let endpoint = cluster.client_node.endpoint(Config::named("client")).unwrap();
+        let start = cluster.world.now();
+        let result = Client::connect(endpoint, cluster.manager.addr(99), cluster.options()).await;
+        let Err(error) = result else { panic!("connected to nobody") };
+        assert_eq!(error.code(), ErrorCode::Unreachable);
+        assert!(error.to_string().starts_with("connect to sim://manager:99 (manager) failed: "), "{error}");
+        assert!(cluster.world.now().since(start) < Duration::from_secs(1));
+    });
+}
+
+#[test]
+fn a_full_disk_names_server_and_ranges_and_the_rest_stays() {
+    let cluster = MockCluster::new(6, 4);
+    cluster.world.block_on(async {
+        let client = cluster.client().await;
+        let file = client.create(&path("/f"), striped(65536, 4)).await.unwrap();
+        file.write_at(0, pattern(1 << 20, 1)).await.unwrap();
+        cluster.faults.full.set(Some(2));
+        let error = file.write_at(0, pattern(262_144, 2)).await.unwrap_err();
+        assert_eq!(error.code(), ErrorCode::NoSpace);
+        assert_eq!(
+            error.to_string(),
+            "write of /f to sim://iod2:1 (iod 2) of bytes 131072..196608 failed: no space left: the store is full"
+        );
+        let found = bodies::read(&file, 0, 1 << 20).await;
+        let (old, new) = (pattern(1 << 20, 1), pattern(262_144, 2));
+        assert!(found[..131_072] == new[..131_072], "what the others acknowledged is there");
+        assert!(found[131_072..196_608] == old[131_072..196_608]);
+        assert!(found[196_608..262_144] == new[196_608..] && found[262_144..] == old[262_144..]);
+        // Small writes say the same.
+        let error = file.write_at(131_072 + 5, pattern(10, 1)).await.unwrap_err();
+        assert_eq!(error.failures()[0].ranges, std::slice::from_ref(&(131_077..131_087)));
+    });
+}
+
+#[test]
+fn several_failures_are_told_together() {
+    let cluster = MockCluster::new(7, 4);
+    cluster.world.block_on(async {
+        let client = cluster.client().await;
+        let file = client.create(&path("/f"), striped(65536, 4)).await.unwrap();
+        file.write_at(0, pattern(1 << 20, 1)).await.unwrap();
+        cluster.faults.full.set(Some(1));
+        cluster.iods[3].kill();
+        let start = cluster.world.now();
+        let error = file.write_at(0, pattern(1 << 20, 2)).await.unwrap_err();
+        assert!(cluster.world.now().since(start) < LIMIT);
+        let mut servers: Vec<_> = error.failures().iter().map(|f| f.server.as_ref().unwrap().iod.unwrap()).collect();
+        servers.sort_unstable();
+        assert_eq!(servers, [1, 3]);
+        assert!(error.to_string().starts_with("write of /f to 2 servers failed: "), "{error}");
+    });
+}
+
+#[test]
+fn a_silent_server_costs_the_time_limit_and_no_more() {
+    let cluster = MockCluster::new(8, 2);
+    cluster.world.block_on(async {
+        let client = cluster.client().await;
+        let file = client.create(&path("/f"), striped(65536, 2)).await.unwrap();
+        file.write_at(0, pattern(200_000, 1)).await.unwrap();
+        cluster.faults.silent.set(Some(1));
+        let start = cluster.world.now();
+        for bulk in [true, false] {
+            let len = if bulk { 65536 } else { 100 };
+            let error = file.read_at(65536, Memory::zeroed(len).unwrap()).await.unwrap_err();
+            assert_eq!(error.code(), ErrorCode::Timeout, "{error}");
+            assert_eq!(error.failures()[0].ranges, std::slice::from_ref(&(65536..65536 + len as u64)));
+        }
+        assert!(cluster.world.now().since(start) < LIMIT * 2);
+        cluster.faults.silent.set(None);
+        assert_eq!(bodies::read(&file, 0, 200_000).await, pattern(200_000, 1));
+    });
+}
+
+#[test]
+fn nonsense_from_a_server_is_an_error_and_nothing_else() {
+    let cluster = MockCluster::new(9, 2);
+    let replies: Vec<Vec<u8>> = vec![
+        vec![],
+        vec![1],
+        vec![9; 40],
+        vec![1, 0xFF, 0xFF, 0xFF],
+        // A reply that a ping would get, and one with data that nobody announced.
+        fs_proto::codec::encode_reply(&Ok(fs_proto::IodReply::Done.into()).into()),
+        [fs_proto::codec::encode_reply(&Ok(fs_proto::IodReply::Done.into()).into()), vec![0; 7]].concat(),
+        // A write of fewer bytes than were sent, and a read that claims to have been pushed.
+        fs_proto::codec::encode_reply(&Ok(fs_proto::IodReply::Written { len: 3, size: 3 }.into()).into()),
+        fs_proto::codec::encode_reply(
+            &Ok(fs_proto::IodReply::Read { len: 100, size: 100, data: fs_proto::ReadData::Pushed }.into()).into(),
+        ),
+        vec![0xAB; 8000],
+    ];
+    cluster.world.block_on(async {
+        let client = cluster.client().await;
+        let file = client.create(&path("/f"), striped(65536, 2)).await.unwrap();
+        file.write_at(0, pattern(200_000, 1)).await.unwrap();
+        for reply in replies {
+            *cluster.faults.garbage.borrow_mut() = Some((0, reply));
+            assert_eq!(code(file.write_at(0, pattern(100, 1))).await, ErrorCode::Protocol);
+            assert_eq!(code(file.read_at(0, Memory::zeroed(100).unwrap())).await, ErrorCode::Protocol);
+        }
+        *cluster.faults.garbage.borrow_mut() = None;
+        assert_eq!(bodies::read(&file, 0, 200_000).await, pattern(200_000, 1));
+    });
+}
+
+#[test]
+fn a_server_that_was_restarted_is_connected_again() {
+    let cluster = MockCluster::new(10, 2);
+    cluster.world.block_on(async {
+        let client = cluster.client().await;
+        let file = client.create(&path("/f"), striped(65536, 2)).await.unwrap();
+        file.write_at(0, pattern(200_000, 1)).await.unwrap();
+        cluster.world.cut(&cluster.client_node, &cluster.iods[0]);
+        assert_eq!(bodies::read(&file, 0, 200_000).await, pattern(200_000, 1));
+        cluster.iods[1].kill();
+        cluster.iods[1].restart();
+        cluster.start(&cluster.iods[1], Some(1));
+        assert_eq!(bodies::read(&file, 0, 200_000).await, pattern(200_000, 1), "a read is sent again by itself");
+    });
+}
+
+#[test]
+fn futures_may_be_dropped_at_any_time() {
+    let cluster = MockCluster::new(11, 3);
+    cluster.world.block_on(async {
+        let client = cluster.client().await;
+        let file = client.create(&path("/f"), striped(4096, 3)).await.unwrap();
+        file.write_at(0, pattern(300_000, 1)).await.unwrap();
+        for step in 0..60u64 {
+            let memory = Memory::zeroed(100_000).unwrap();
+            let read = std::pin::pin!(file.read_at(step * 100, &memory));
+            let sleep = std::pin::pin!(cluster.world.sim().sleep(Duration::from_micros(step * 7)));
+            futures_util::future::select(read, sleep).await;
+        }
+        assert_eq!(bodies::read(&file, 0, 300_000).await, pattern(300_000, 1));
+        cluster.world.sim().sleep(Duration::from_secs(5)).await;
+        let left = client.endpoint().with(|endpoint| endpoint.holdings());
+        assert_eq!((left.operations, left.exposures), (0, 0), "{left:?}");
+    });
+}

@@ -1,0 +1,175 @@
+//! The whole file system, real client and real servers, in the simulator.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking, its helpers too")]
+
+#[allow(dead_code, unreachable_pub, reason = "shared by several test programs, each of which uses its part")]
+#[path = "support/bodies.rs"]
+mod bodies;
+
+use std::time::Duration;
+
+use bmi_core::Config;
+use bmi_sim::{Node, SimTransport, World};
+use bodies::{Step, path, pattern, striped};
+use fs_client::{Client, ClientOptions, ErrorCode};
+use fs_server::embedded::{ClusterOptions, SimCluster};
+use proptest::prelude::*;
+
+struct Setting {
+    world: World,
+    cluster: SimCluster,
+    node: Node,
+}
+
+fn setting(seed: u64, options: ClusterOptions) -> Setting {
+    let world = World::new(seed);
+    let cluster = SimCluster::start(&world.sim(), options).unwrap();
+    let node = world.node("client");
+    Setting { world, cluster, node }
+}
+
+impl Setting {
+    async fn client(&self, id: u128) -> Client<SimTransport> {
+        let endpoint = self.node.endpoint(Config::named("client")).unwrap();
+        let options = ClientOptions { timeout: Duration::from_secs(3), ..ClientOptions::new(id) };
+        Client::connect(endpoint, self.cluster.manager(), options).await.unwrap()
+    }
+}
+
+#[test]
+fn the_whole_interface() {
+    let setting = setting(1, ClusterOptions::with_iods(4));
+    setting.world.block_on(async {
+        let client = setting.client(1).await;
+        bodies::namespace(&client).await;
+        bodies::many_entries(&client, 500).await;
+        bodies::striping(&client, 4).await;
+        bodies::sparse_and_truncate(&client).await;
+        bodies::plans(&client).await;
+        let file = client.create(&path("/lists"), striped(4096, 4)).await.unwrap();
+        bodies::list_io(&file, &bodies::hard_steps()).await;
+        assert!(client.ping().await.iter().all(|pong| pong.result.is_ok()));
+        assert!(client.statfs().await.unwrap().servers.iter().all(|server| server.result.is_ok()));
+        let left = client.endpoint().with(|endpoint| endpoint.holdings());
+        assert_eq!((left.operations, left.exposures, left.parked), (0, 0, 0), "everything came back: {left:?}");
+    });
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(16))]
+    #[test]
+    fn lists_agree_with_a_model(
+        seed in any::<u64>(),
+        strip in prop::sample::select(vec![4096u64, 5000, 16384]),
+        servers in 1u32..5,
+        steps in prop::collection::vec(
+            (any::<bool>(), prop::collection::vec((0..60_000u64, 0..9_000u64), 0..8), prop::collection::vec(0..70_000usize, 0..10)),
+            1..8,
+        ),
+    ) {
+        let setting = setting(seed, ClusterOptions::with_iods(4));
+        let steps: Vec<_> = steps.into_iter().map(|(write, regions, cuts)| Step { write, regions, cuts }).collect();
+        setting.world.block_on(async {
+            let client = setting.client(1).await;
+            let file = client.create(&path("/f"), striped(strip, servers)).await.unwrap();
+            bodies::list_io(&file, &steps).await;
+        });
+    }
+
+    /// Connections are cut at random moments while names are made, moved and removed; at the end the namespace is what it would be had nothing
+    /// happened.
+    #[test]
+    fn changes_are_made_once_however_often_connections_are_cut(
+        seed in any::<u64>(),
+        cuts_us in prop::collection::vec(1..3_000u64, 1..12),
+    ) {
+        let setting = setting(seed, ClusterOptions::with_iods(1));
+        let (sim, manager, node) = (setting.world.sim(), setting.cluster.manager_node(), setting.node.clone());
+        setting.world.block_on(async {
+            let client = setting.client(1).await;
+            setting.world.spawn(async move {
+                for pause in cuts_us {
+                    sim.sleep(Duration::from_micros(pause)).await;
+                    sim.cut(&manager, &node);
+                }
+            });
+            for round in 0..20 {
+                let (a, b) = (path(&format!("/a{round}")), path(&format!("/b{round}")));
+                client.mkdir(&a).await.unwrap();
+                client.rename(&a, &b).await.unwrap();
+                if round % 2 == 0 {
+                    client.remove(&b, fs_client::RemoveKind::Dir).await.unwrap();
+                }
+            }
+            let names: Vec<_> = client.readdir(&path("/")).await.unwrap().into_iter().map(|entry| entry.name).collect();
+            let mut expected: Vec<_> = (0..20).filter(|round| round % 2 == 1).map(|round| format!("b{round}")).collect();
+            expected.sort();
+            assert_eq!(names, expected);
+        });
+    }
+}
+
+#[test]
+fn a_full_disk_names_server_and_ranges() {
+    let setting = setting(2, ClusterOptions { disk_capacity: 1 << 20, ..ClusterOptions::with_iods(2) });
+    setting.world.block_on(async {
+        let client = setting.client(1).await;
+        let small = client.create(&path("/small"), striped(65536, 2)).await.unwrap();
+        small.write_at(0, pattern(300_000, 1)).await.unwrap();
+        // One iod alone fills up.
+        let big = client.create(&path("/big"), striped(65536, 1)).await.unwrap();
+        let error = big.write_at(0, pattern(2 << 20, 2)).await.unwrap_err();
+        assert_eq!(error.code(), ErrorCode::NoSpace, "{error}");
+        assert_eq!(error.failures().len(), 1);
+        let failure = &error.failures()[0];
+        assert!(failure.server.as_ref().unwrap().iod.is_some());
+        assert!(!failure.ranges.is_empty() && failure.ranges.last().unwrap().end == 2 << 20, "{error}");
+        assert_eq!(bodies::read(&small, 0, 300_000).await, pattern(300_000, 1), "what was acknowledged stays");
+    });
+}
+
+#[test]
+fn an_iod_killed_during_a_transfer_ends_it_and_synced_data_survives() {
+    let setting = setting(3, ClusterOptions::with_iods(4));
+    setting.world.block_on(async {
+        let client = setting.client(1).await;
+        let kept = client.create(&path("/kept"), striped(65536, 4)).await.unwrap();
+        kept.write_at(0, pattern(1 << 20, 1)).await.unwrap();
+        kept.sync().await.unwrap();
+        let file = client.create(&path("/f"), striped(65536, 4)).await.unwrap();
+        let sim = setting.world.sim();
+        let (victim, start) = (setting.cluster.iod_node(2), sim.now());
+        let kill = async {
+            sim.sleep(Duration::from_micros(200)).await;
+            victim.kill();
+        };
+        let (result, ()) = futures_util::future::join(file.write_at(0, pattern(16 << 20, 2)), kill).await;
+        let error = result.unwrap_err();
+        assert!(matches!(error.code(), ErrorCode::Unreachable | ErrorCode::Timeout), "{error}");
+        assert!(error.failures().iter().all(|failure| failure.server.as_ref().unwrap().iod == Some(2)), "{error}");
+        assert!(sim.now().since(start) < Duration::from_secs(5), "within the time limit");
+        assert!(kept.read_at(0, bmi_core::Memory::zeroed(1 << 20).unwrap()).await.is_err());
+        setting.cluster.restart_iod(2).unwrap();
+        assert!(bodies::read(&kept, 0, 1 << 20).await == pattern(1 << 20, 1));
+        file.write_at(0, pattern(1 << 20, 3)).await.unwrap();
+        assert!(bodies::read(&file, 0, 1 << 20).await == pattern(1 << 20, 3));
+    });
+}
+
+#[test]
+fn the_namespace_survives_its_manager() {
+    let mut setting = setting(4, ClusterOptions::with_iods(2));
+    let client = setting.world.block_on(async {
+        let client = setting.client(1).await;
+        client.mkdir_all(&path("/a/b")).await.unwrap();
+        let file = client.create(&path("/a/b/f"), striped(4096, 2)).await.unwrap();
+        file.write_at(0, pattern(20_000, 1)).await.unwrap();
+        client
+    });
+    setting.cluster.restart_manager().unwrap();
+    setting.world.block_on(async {
+        let file = client.open(&path("/a/b/f")).await.unwrap();
+        assert_eq!(bodies::read(&file, 0, 20_000).await, pattern(20_000, 1));
+        client.mkdir(&path("/a/c")).await.unwrap();
+    });
+}

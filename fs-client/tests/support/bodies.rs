@@ -1,0 +1,234 @@
+//! Test bodies that know nothing of the transport: the same over the simulator, over TCP, and against the mock servers.
+
+use bmi_core::{MemList, Memory, Transport};
+use fs_client::{Client, CreateOptions, Direction, ErrorCode, FsPath, Kind, Region, RemoveKind, SetAttr};
+
+pub fn path(text: &str) -> FsPath {
+    text.parse().unwrap()
+}
+
+/// Bytes that differ from place to place, so that a misplaced one is noticed.
+pub fn pattern(len: usize, seed: u64) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+    let mut next = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state as u8
+    };
+    (0..len).map(|_| next()).collect()
+}
+
+pub fn striped(strip_size: u64, servers: u32) -> CreateOptions {
+    CreateOptions { strip_size, servers, ..CreateOptions::default() }
+}
+
+pub async fn code<V>(result: impl Future<Output = Result<V, fs_client::Error>>) -> ErrorCode {
+    match result.await {
+        Ok(_) => panic!("this should have failed"),
+        Err(error) => error.code(),
+    }
+}
+
+/// Directories, names, attributes.
+pub async fn namespace<T: Transport + 'static>(client: &Client<T>) {
+    client.mkdir(&path("/d")).await.unwrap();
+    assert_eq!(code(client.mkdir(&path("/d"))).await, ErrorCode::Exists);
+    assert_eq!(code(client.mkdir(&path("/no/d"))).await, ErrorCode::NotFound);
+    client.mkdir_all(&path("/d/x/y/z")).await.unwrap();
+    client.mkdir_all(&path("/d/x/y/z")).await.unwrap();
+    let file = client.create(&path("/d/f"), CreateOptions::default()).await.unwrap();
+    assert_eq!(code(client.create(&path("/d/f"), CreateOptions::default())).await, ErrorCode::Exists);
+    let again = CreateOptions { exclusive: false, ..CreateOptions::default() };
+    assert_eq!(client.create(&path("/d/f"), again).await.unwrap().handle(), file.handle());
+    assert_eq!(code(client.mkdir_all(&path("/d/f/g"))).await, ErrorCode::NotDirectory);
+    assert_eq!(code(client.open(&path("/d/x"))).await, ErrorCode::IsDirectory);
+    assert_eq!(code(client.open(&path("/d/none"))).await, ErrorCode::NotFound);
+    assert_eq!(code(client.readdir(&path("/d/f"))).await, ErrorCode::NotDirectory);
+
+    file.write_at(0, pattern(100_000, 1)).await.unwrap();
+    let stat = client.stat(&path("/d/f")).await.unwrap();
+    assert_eq!((stat.attr.kind, stat.attr.size), (Kind::File, 100_000));
+    let set = SetAttr { mode: Some(0o600), mtime_ns: Some(1_000_000_007), ..SetAttr::default() };
+    client.setattr(&path("/d/f"), set).await.unwrap();
+    let stat = client.stat(&path("/d/f")).await.unwrap();
+    assert_eq!((stat.attr.mode, stat.attr.mtime_ns, stat.attr.size), (0o600, 1_000_000_007, 100_000));
+
+    // A rename replaces a file, whole.
+    let other = client.create(&path("/d/g"), CreateOptions::default()).await.unwrap();
+    other.write_at(0, pattern(10, 2)).await.unwrap();
+    client.rename(&path("/d/g"), &path("/d/f")).await.unwrap();
+    assert_eq!(code(client.lookup(&path("/d/g"))).await, ErrorCode::NotFound);
+    let renamed = client.open(&path("/d/f")).await.unwrap();
+    assert_eq!(renamed.handle(), other.handle());
+    assert_eq!(read(&renamed, 0, 100).await, pattern(10, 2));
+
+    let names: Vec<_> = client.readdir(&path("/d")).await.unwrap().into_iter().map(|entry| entry.name).collect();
+    assert_eq!(names, ["f", "x"]);
+    assert_eq!(code(client.remove(&path("/d"), RemoveKind::Any)).await, ErrorCode::NotEmpty);
+    assert_eq!(code(client.remove(&path("/d/x/y/z"), RemoveKind::File)).await, ErrorCode::IsDirectory);
+    client.remove(&path("/d/x/y/z"), RemoveKind::Dir).await.unwrap();
+    client.remove_all(&path("/d")).await.unwrap();
+    assert_eq!(code(client.lookup(&path("/d"))).await, ErrorCode::NotFound);
+    assert_eq!(code(client.remove(&path("/d"), RemoveKind::Any)).await, ErrorCode::NotFound);
+}
+
+/// A directory of many entries comes in pages, complete and in order.
+pub async fn many_entries<T: Transport + 'static>(client: &Client<T>, count: usize) {
+    client.mkdir(&path("/many")).await.unwrap();
+    let name = |index: usize| format!("entry-with-a-rather-long-name-{index:05}");
+    for index in 0..count {
+        client.mkdir(&path("/many").join(&name(index)).unwrap()).await.unwrap();
+    }
+    let entries = client.readdir(&path("/many")).await.unwrap();
+    let names: Vec<_> = entries.into_iter().map(|entry| entry.name).collect();
+    assert_eq!(names, (0..count).map(name).collect::<Vec<_>>());
+    let mut pages = client.read_dir(&path("/many")).await.unwrap();
+    let mut sizes = Vec::new();
+    while let Some(page) = pages.next_page().await.unwrap() {
+        sizes.push(page.len());
+    }
+    assert_eq!(sizes.iter().sum::<usize>(), count);
+    assert!(sizes.len() > 1, "{count} entries do not fit one message");
+}
+
+pub async fn read<T: Transport + 'static>(file: &fs_client::File<T>, offset: u64, len: usize) -> Vec<u8> {
+    let memory = Memory::from(vec![0xEE; len]);
+    let got = file.read_at(offset, &memory).await.unwrap();
+    let mut bytes = memory.to_vec();
+    assert!(bytes[got as usize..].iter().all(|byte| *byte == 0), "memory behind the end is zero");
+    bytes.truncate(got as usize);
+    bytes
+}
+
+/// The same bytes through every layout, small and large, inline and bulk.
+pub async fn striping<T: Transport + 'static>(client: &Client<T>, most_servers: u32) {
+    for servers in 1..=most_servers {
+        for strip in [4096, 5000, 65536] {
+            let name = path(&format!("/s-{servers}-{strip}"));
+            let file = client.create(&name, striped(strip, servers)).await.unwrap();
+            for (offset, len) in [(0u64, 1usize), (1, 3000), (4000, 200), (3001, 300_000), (299_999, 40_000)] {
+                file.write_at(offset, pattern(len, offset)).await.unwrap();
+                assert_eq!(
+                    read(&file, offset, len).await,
+                    pattern(len, offset),
+                    "{servers} servers, strips of {strip}"
+                );
+            }
+            assert_eq!(file.size().await.unwrap(), 339_999);
+            assert_eq!(read(&file, 339_990, 100).await.len(), 9, "a read ends with the file");
+            assert!(read(&file, 339_999, 10).await.is_empty());
+            assert!(read(&file, 1 << 40, 10).await.is_empty());
+            let datafiles = file.datafiles().await.unwrap();
+            assert_eq!(datafiles.iter().map(|datafile| datafile.size).sum::<u64>(), 339_999);
+            file.sync().await.unwrap();
+        }
+    }
+    let stats = client.stats().paths;
+    assert!(stats.inline_requests > 0 && stats.bulk_requests > 0, "both paths were taken: {stats:?}");
+}
+
+/// Holes, truncation both ways.
+pub async fn sparse_and_truncate<T: Transport + 'static>(client: &Client<T>) {
+    let file = client.create(&path("/sparse"), striped(4096, 3)).await.unwrap();
+    file.write_at(100_000, pattern(10, 1)).await.unwrap();
+    assert_eq!(file.size().await.unwrap(), 100_010);
+    assert_eq!(read(&file, 0, 100_000).await, vec![0; 100_000]);
+    assert_eq!(read(&file, 99_999, 20).await, [&[0], pattern(10, 1).as_slice()].concat());
+    for size in [50_000, 50_001, 4096, 0, 1, 12_288, 200_000] {
+        file.set_len(size).await.unwrap();
+        assert_eq!(file.size().await.unwrap(), size);
+    }
+    assert_eq!(read(&file, 0, 300_000).await, vec![0; 200_000], "what was cut off does not come back");
+    client.truncate(&path("/sparse"), 7).await.unwrap();
+    assert_eq!(client.stat(&path("/sparse")).await.unwrap().attr.size, 7);
+    file.write_at(10, pattern(5, 2)).await.unwrap();
+    assert_eq!(read(&file, 0, 100).await, [&[0; 10], pattern(5, 2).as_slice()].concat());
+    assert_eq!(code(file.set_len(u64::MAX)).await, ErrorCode::TooLarge);
+    assert_eq!(code(file.write_at(u64::MAX - 3, pattern(10, 1))).await, ErrorCode::TooLarge);
+    assert_eq!(code(file.write_list(&[Region::new(0, 5)], pattern(6, 1))).await, ErrorCode::Invalid);
+}
+
+/// One step of a list access: file regions, and where memory is cut.
+#[derive(Clone, Debug)]
+pub struct Step {
+    pub write: bool,
+    pub regions: Vec<(u64, u64)>,
+    pub cuts: Vec<usize>,
+}
+
+/// Runs list accesses against a model. Regions of a write that overlap an earlier one are left out: what they leave is not defined.
+pub async fn list_io<T: Transport + 'static>(file: &fs_client::File<T>, steps: &[Step]) {
+    let mut model: Vec<u8> = Vec::new();
+    for (index, step) in steps.iter().enumerate() {
+        let mut regions: Vec<Region> = Vec::new();
+        for (offset, len) in &step.regions {
+            let overlaps = |other: &Region| *offset < other.offset + other.len && other.offset < offset + len;
+            if !(step.write && regions.iter().any(overlaps)) {
+                regions.push(Region::new(*offset, *len));
+            }
+        }
+        let total: usize = regions.iter().map(|region| region.len as usize).sum();
+        let bytes = pattern(total, index as u64);
+        let memory = Memory::from(if step.write { bytes.clone() } else { vec![0xEE; total] });
+        let mut bounds: Vec<usize> = step.cuts.iter().map(|cut| cut % (total + 1)).chain([0, total]).collect();
+        bounds.sort_unstable();
+        let list: MemList = bounds.windows(2).map(|pair| memory.slice(pair[0], pair[1] - pair[0])).collect();
+        let mut at = 0;
+        if step.write {
+            file.write_list(&regions, list).await.unwrap();
+            for region in regions.iter().filter(|region| !region.is_empty()) {
+                let (start, end) = (region.offset as usize, (region.offset + region.len) as usize);
+                model.resize(model.len().max(end), 0);
+                model[start..end].copy_from_slice(&bytes[at..at + region.len as usize]);
+                at += region.len as usize;
+            }
+        } else {
+            let got = file.read_list(&regions, list).await.unwrap();
+            let found = memory.to_vec();
+            let mut within = 0;
+            for region in &regions {
+                for offset in region.offset..region.offset + region.len {
+                    let expected = model.get(offset as usize).copied();
+                    within += u64::from(expected.is_some());
+                    assert_eq!(found[at], expected.unwrap_or(0), "step {index}, byte {offset}");
+                    at += 1;
+                }
+            }
+            assert_eq!(got, within, "bytes before the end of the file");
+        }
+    }
+    let whole = read(file, 0, model.len() + 10).await;
+    assert!(whole == model, "the whole file is the model");
+}
+
+/// Steps that no random choice should have to find: empty lists, empty regions, many small pieces, more than one message holds.
+pub fn hard_steps() -> Vec<Step> {
+    let combs = |write| Step {
+        write,
+        regions: (0..700).map(|n| (n * 100, 37)).collect(),
+        cuts: (0..900).map(|n| n * 29).collect(),
+    };
+    vec![
+        Step { write: true, regions: vec![], cuts: vec![] },
+        Step { write: true, regions: vec![(10, 0), (5000, 1), (4, 0)], cuts: vec![0, 0, 1] },
+        combs(true),
+        combs(false),
+        Step { write: true, regions: vec![(300_000, 100_000), (0, 100_000)], cuts: vec![1, 70_000, 130_001] },
+        Step { write: false, regions: vec![(250_000, 200_000), (0, 120_000), (0, 120_000)], cuts: vec![3, 5, 222_222] },
+    ]
+}
+
+/// What a plan says agrees with what the client counts.
+pub async fn plans<T: Transport + 'static>(client: &Client<T>) {
+    let file = client.create(&path("/planned"), striped(65536, 4)).await.unwrap();
+    file.write_at(0, pattern(1, 1)).await.unwrap();
+    let memory = MemList::from(Memory::zeroed(1 << 20).unwrap());
+    let plan = file.plan(Direction::Write, &[Region::new(0, 1 << 20)], &memory).unwrap();
+    let before = client.stats().paths;
+    file.write_at(0, memory).await.unwrap();
+    let after = client.stats().paths;
+    assert_eq!(after.bulk_requests - before.bulk_requests, plan.transfers.len() as u64);
+    assert_eq!(after.bulk_bytes - before.bulk_bytes, 1 << 20);
+    assert_eq!(plan.to_string().lines().count(), 1 + plan.transfers.len());
+}

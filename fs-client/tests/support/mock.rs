@@ -1,0 +1,368 @@
+//! Servers made for testing the client: they keep everything in tables, and misbehave on request. They stand in one world with the client,
+//! so a test can look at what they were asked, and in which state a fault left them.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use bmi_core::{Addr, AsyncEndpoint, BulkDescriptor, Config, MemList, Memory, Options, PeerId, Unexpected};
+use bmi_sim::{Node, SimTransport, World};
+use fs_client::{Client, ClientOptions, Distribution, ErrorCode, Handle, Kind, Layout};
+use fs_proto::{
+    Attr, ClusterInfo, Data, DatafileHandle, DirEntry, DirHandle, Entry, FileHandle, FsError, IodReply, IodRequest,
+    IodStat, ManagerReply, ManagerRequest, ManagerStat, ReadData, Region, Reply, ReplyBody, Request, RequestBody,
+    RequestId, codec,
+};
+
+/// How the servers misbehave.
+#[derive(Default)]
+pub struct Faults {
+    /// The manager cuts the connection after it has executed that many more changes, before the reply.
+    pub cut_after_change: Cell<u32>,
+    /// This iod's disk is full.
+    pub full: Cell<Option<u32>>,
+    /// This iod never answers.
+    pub silent: Cell<Option<u32>>,
+    /// This iod answers with these bytes.
+    pub garbage: RefCell<Option<(u32, Vec<u8>)>>,
+}
+
+#[derive(Default)]
+pub struct State {
+    names: BTreeMap<String, Entry>,
+    datafiles: BTreeMap<(u32, DatafileHandle), Vec<u8>>,
+    replies: BTreeMap<(u128, u64), Reply>,
+    next: u64,
+    /// Changes that were executed.
+    pub executed: Vec<String>,
+    /// Requests that came in.
+    pub requests: u64,
+}
+
+/// A manager and some iods in a simulated world.
+pub struct MockCluster {
+    pub world: World,
+    pub manager: Node,
+    pub iods: Vec<Node>,
+    pub client_node: Node,
+    pub state: Rc<RefCell<State>>,
+    pub faults: Rc<Faults>,
+}
+
+const PORT: u16 = 1;
+
+impl MockCluster {
+    pub fn new(seed: u64, iods: u32) -> MockCluster {
+        let world = World::new(seed);
+        let (manager, client_node) = (world.node("manager"), world.node("client"));
+        let iods: Vec<_> = (0..iods).map(|number| world.node(&format!("iod{number}"))).collect();
+        let cluster = MockCluster { world, manager, iods, client_node, state: Rc::default(), faults: Rc::default() };
+        cluster.start(&cluster.manager, None);
+        for (number, iod) in cluster.iods.iter().enumerate() {
+            cluster.start(iod, Some(number as u32));
+        }
+        cluster
+    }
+
+    /// Starts the server of a node, again after it was killed.
+    pub fn start(&self, node: &Node, iod: Option<u32>) {
+        let endpoint = node.endpoint(Config::named(node.name())).unwrap();
+        endpoint.listen(&node.addr(PORT)).unwrap();
+        let server = Rc::new(Server {
+            endpoint,
+            iod,
+            addrs: self.iods.iter().map(|iod| iod.addr(PORT)).collect(),
+            state: self.state.clone(),
+            faults: self.faults.clone(),
+        });
+        let tasks = node.clone();
+        node.spawn(async move {
+            loop {
+                let message = server.endpoint.next_unexpected().await;
+                let server = server.clone();
+                tasks.spawn(async move { server.answer(message).await });
+            }
+        });
+    }
+
+    pub fn options(&self) -> ClientOptions {
+        ClientOptions { timeout: std::time::Duration::from_secs(3), ..ClientOptions::new(7) }
+    }
+
+    pub async fn client(&self) -> Client<SimTransport> {
+        let endpoint = self.client_node.endpoint(Config::named("client")).unwrap();
+        Client::connect(endpoint, self.manager.addr(PORT), self.options()).await.unwrap()
+    }
+}
+
+struct Server {
+    endpoint: AsyncEndpoint<SimTransport>,
+    iod: Option<u32>,
+    addrs: Vec<Addr>,
+    state: Rc<RefCell<State>>,
+    faults: Rc<Faults>,
+}
+
+impl Server {
+    async fn answer(&self, message: Unexpected) {
+        let (peer, tag, bytes) = (message.peer(), message.tag(), message.bytes().to_vec());
+        drop(message);
+        self.state.borrow_mut().requests += 1;
+        let (request, data) = codec::decode_request(&bytes).unwrap();
+        if self.iod.is_some() && self.faults.silent.get() == self.iod {
+            return;
+        }
+        let garbage = self.faults.garbage.borrow().clone().filter(|(iod, _)| self.iod == Some(*iod));
+        if let Some((_, bytes)) = garbage {
+            let _ = self.endpoint.send(peer, tag, bytes, Options::default()).await;
+            return;
+        }
+        let mut inline = Vec::new();
+        let result = match request.body.clone() {
+            RequestBody::Manager(body) => self.manager(peer, &request, body),
+            RequestBody::Iod(body) => self.iod(peer, body, data, &mut inline).await.map(Some),
+        };
+        let result = match result {
+            Ok(None) => return,
+            Ok(Some(body)) => Ok(body),
+            Err(error) => Err(error),
+        };
+        let reply = [codec::encode_reply(&Reply { result }), inline].concat();
+        let _ = self.endpoint.send(peer, tag, reply, Options::default()).await;
+    }
+
+    /// `None` if the connection was cut instead.
+    fn manager(&self, peer: PeerId, request: &Request, body: ManagerRequest) -> Result<Option<ReplyBody>, FsError> {
+        let mut state = self.state.borrow_mut();
+        let RequestId { client, seq } = request.id;
+        state.replies.retain(|(other, seq), _| *other != client || *seq >= request.unanswered);
+        if let Some(reply) = state.replies.get(&(client, seq)) {
+            return reply.result.clone().map(Some);
+        }
+        let changes = body.changes();
+        if changes {
+            state.executed.push(body.name().to_owned());
+        }
+        let result = state.execute(body, &self.addrs).map(ReplyBody::from);
+        if changes {
+            state.replies.insert((client, seq), Reply { result: result.clone() });
+            if self.faults.cut_after_change.get() > 0 {
+                self.faults.cut_after_change.set(self.faults.cut_after_change.get() - 1);
+                self.endpoint.with(|endpoint| {
+                    let now = bmi_core::Time::from_nanos(1);
+                    let op = endpoint.disconnect(peer, Options::by(now)).unwrap();
+                    endpoint.abandon(op);
+                });
+                return Ok(None);
+            }
+        }
+        result.map(Some)
+    }
+
+    async fn iod(
+        &self,
+        peer: PeerId,
+        body: IodRequest,
+        data: &[u8],
+        inline: &mut Vec<u8>,
+    ) -> Result<ReplyBody, FsError> {
+        let iod = self.iod.unwrap();
+        let edit = |datafile: DatafileHandle, edit: &mut dyn FnMut(&mut Vec<u8>)| {
+            let mut state = self.state.borrow_mut();
+            let bytes = state.datafiles.entry((iod, datafile)).or_default();
+            edit(bytes);
+            bytes.len() as u64
+        };
+        Ok(match body {
+            IodRequest::Ping => IodReply::Done,
+            IodRequest::Write { datafile, regions, data: from, .. } => {
+                let bytes = match from {
+                    Data::Inline => data.to_vec(),
+                    Data::Bulk(remote) => self.pull(peer, &remote).await?,
+                };
+                if self.faults.full.get() == Some(iod) {
+                    let ranges = regions.iter().copied();
+                    return Err(FsError::new(ErrorCode::NoSpace, "the store is full").with_ranges(ranges));
+                }
+                let size = edit(datafile, &mut |file| {
+                    let mut at = 0;
+                    for Region { offset, len } in regions.iter().filter(|region| !region.is_empty()) {
+                        let (offset, len) = (*offset as usize, *len as usize);
+                        file.resize(file.len().max(offset + len), 0);
+                        file[offset..offset + len].copy_from_slice(&bytes[at..at + len]);
+                        at += len;
+                    }
+                });
+                IodReply::Written { len: regions.total(), size }
+            }
+            IodRequest::Read { datafile, regions, data: to } => {
+                let mut bytes = Vec::new();
+                let size = edit(datafile, &mut |file| {
+                    for region in regions.iter() {
+                        let offsets = region.offset..region.offset + region.len;
+                        bytes.extend(offsets.map(|offset| file.get(offset as usize).copied().unwrap_or(0)));
+                    }
+                });
+                let data = match to {
+                    Data::Inline => {
+                        *inline = bytes;
+                        ReadData::Inline
+                    }
+                    Data::Bulk(remote) => {
+                        self.endpoint.push(peer, &remote, 0, bytes, Options::default()).await?;
+                        ReadData::Pushed
+                    }
+                };
+                IodReply::Read { len: regions.total(), size, data }
+            }
+            IodRequest::Truncate { datafile, size } => {
+                IodReply::Written { len: 0, size: edit(datafile, &mut |file| file.resize(size as usize, 0)) }
+            }
+            IodRequest::Sync { datafile } | IodRequest::Getsize { datafile } => {
+                IodReply::Written { len: 0, size: edit(datafile, &mut |_| ()) }
+            }
+            IodRequest::Remove { datafile } => {
+                self.state.borrow_mut().datafiles.remove(&(iod, datafile));
+                IodReply::Done
+            }
+            IodRequest::Statfs => IodReply::Stat(IodStat { capacity: 100, free: 40, datafiles: 2 }),
+        }
+        .into())
+    }
+
+    async fn pull(&self, peer: PeerId, remote: &BulkDescriptor) -> Result<Vec<u8>, FsError> {
+        let memory = Memory::zeroed(remote.len() as usize)?;
+        self.endpoint.pull(peer, remote, 0, MemList::from(&memory), Options::default()).await?;
+        Ok(memory.to_vec())
+    }
+}
+
+fn fail<V>(code: ErrorCode) -> Result<V, FsError> {
+    Err(FsError::new(code, ""))
+}
+
+impl State {
+    fn find(&self, path: &str) -> Result<Entry, FsError> {
+        let root = || self.entry(Handle::Dir(DirHandle::ROOT), 0, None);
+        if path == "/" {
+            return Ok(root());
+        }
+        self.names.get(path).cloned().ok_or_else(|| FsError::new(ErrorCode::NotFound, ""))
+    }
+
+    fn entry(&self, handle: Handle, mode: u32, layout: Option<Layout>) -> Entry {
+        let kind = if handle.dir().is_some() { Kind::Dir } else { Kind::File };
+        let attr = Attr { kind, mode, uid: 0, gid: 0, size: 0, atime_ns: 0, mtime_ns: 0, ctime_ns: 0, nlink: 1 };
+        Entry { handle, attr, layout }
+    }
+
+    fn parent_must_be(&self, path: &str) -> Result<(), FsError> {
+        let parent = path.rsplit_once('/').map_or("", |(parent, _)| parent);
+        let parent = self.find(if parent.is_empty() { "/" } else { parent })?;
+        if parent.handle.dir().is_none() { fail(ErrorCode::NotDirectory) } else { Ok(()) }
+    }
+
+    fn below(&self, path: &str) -> usize {
+        let prefix = format!("{path}/");
+        self.names.keys().filter(|name| name.starts_with(&prefix)).count()
+    }
+
+    fn new_handle(&mut self) -> u64 {
+        self.next += 1;
+        self.next + 1000
+    }
+
+    fn execute(&mut self, request: ManagerRequest, iods: &[Addr]) -> Result<ManagerReply, FsError> {
+        Ok(match request {
+            ManagerRequest::Ping => ManagerReply::Done,
+            ManagerRequest::Mkdir { place, mode, .. } => {
+                self.parent_must_be(&place.path)?;
+                if self.find(&place.path).is_ok() {
+                    return fail(ErrorCode::Exists);
+                }
+                let entry = self.entry(Handle::Dir(DirHandle(self.next + 5000)), mode, None);
+                self.next += 1;
+                self.names.insert(place.path, entry.clone());
+                ManagerReply::Entry(entry)
+            }
+            ManagerRequest::Create { place, mode, strip_size, servers, exclusive, .. } => {
+                self.parent_must_be(&place.path)?;
+                match self.find(&place.path) {
+                    Ok(entry) if entry.handle.dir().is_some() => return fail(ErrorCode::IsDirectory),
+                    Ok(_) if exclusive => return fail(ErrorCode::Exists),
+                    Ok(entry) => return Ok(ManagerReply::Entry(entry)),
+                    Err(_) => {}
+                }
+                let servers = if servers == 0 { iods.len() as u32 } else { servers };
+                let distribution =
+                    Distribution::simple_stripe(if strip_size == 0 { 65536 } else { strip_size }, servers)?;
+                let datafiles = (0..servers).map(|iod| (iod, DatafileHandle(self.new_handle()))).collect();
+                let layout = Layout::new(distribution, datafiles)?;
+                let handle = Handle::File(FileHandle(self.new_handle()));
+                let entry = self.entry(handle, mode, Some(layout));
+                self.names.insert(place.path, entry.clone());
+                ManagerReply::Entry(entry)
+            }
+            ManagerRequest::Lookup { place } => ManagerReply::Entry(self.find(&place.path)?),
+            ManagerRequest::Getattr { handle } => {
+                let found = self.names.values().find(|entry| entry.handle == handle).cloned();
+                ManagerReply::Entry(found.ok_or_else(|| FsError::new(ErrorCode::Stale, ""))?)
+            }
+            ManagerRequest::Setattr { handle, set } => {
+                let found = self.names.values_mut().find(|entry| entry.handle == handle);
+                let entry = found.ok_or_else(|| FsError::new(ErrorCode::Stale, ""))?;
+                entry.attr.mode = set.mode.unwrap_or(entry.attr.mode);
+                entry.attr.mtime_ns = set.mtime_ns.unwrap_or(entry.attr.mtime_ns);
+                ManagerReply::Entry(entry.clone())
+            }
+            ManagerRequest::Readdir { dir, after, .. } => {
+                let at = |(_, entry): &(&String, &Entry)| entry.handle == Handle::Dir(dir);
+                let prefix = match self.names.iter().find(at) {
+                    Some((path, _)) => format!("{path}/"),
+                    None => "/".to_owned(),
+                };
+                let child = |(path, entry): (&String, &Entry)| {
+                    let name = path.strip_prefix(&prefix)?;
+                    let is_child = !name.contains('/') && name > after.as_str();
+                    is_child.then(|| DirEntry { name: name.to_owned(), handle: entry.handle })
+                };
+                let mut entries: Vec<_> = self.names.iter().filter_map(child).collect();
+                entries.sort_by(|a, b| a.name.cmp(&b.name));
+                let more = entries.len() > 20;
+                entries.truncate(20);
+                ManagerReply::Entries { entries, more }
+            }
+            ManagerRequest::Rename { from, to } => {
+                self.parent_must_be(&to.path)?;
+                let entry = self.find(&from.path)?;
+                let moved: Vec<_> =
+                    self.names.keys().filter(|name| name.starts_with(&format!("{}/", from.path))).cloned().collect();
+                for name in moved {
+                    let entry = self.names.remove(&name).unwrap();
+                    self.names.insert(name.replacen(&from.path, &to.path, 1), entry);
+                }
+                self.names.remove(&from.path);
+                self.names.insert(to.path, entry);
+                ManagerReply::Done
+            }
+            ManagerRequest::Remove { place, kind } => {
+                let entry = self.find(&place.path)?;
+                match (entry.attr.kind, kind) {
+                    (Kind::Dir, fs_proto::RemoveKind::File) => return fail(ErrorCode::IsDirectory),
+                    (Kind::File, fs_proto::RemoveKind::Dir) => return fail(ErrorCode::NotDirectory),
+                    (Kind::Dir, _) if self.below(&place.path) > 0 => return fail(ErrorCode::NotEmpty),
+                    _ => {}
+                }
+                self.names.remove(&place.path);
+                ManagerReply::Done
+            }
+            ManagerRequest::Statfs => ManagerReply::Stat(ManagerStat { files: 1, dirs: 1, orphans: 0 }),
+            // Two at a time, so that the client has to ask again.
+            ManagerRequest::Cluster { first } => ManagerReply::Cluster(ClusterInfo {
+                iods: iods.iter().skip(first as usize).take(2).cloned().collect(),
+                total: iods.len() as u32,
+                strip_size: 65536,
+            }),
+        })
+    }
+}

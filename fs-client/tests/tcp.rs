@@ -1,0 +1,113 @@
+//! The whole file system, real client and real servers, over TCP on loopback: the test bodies of the simulator, unchanged.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking, its helpers too")]
+
+#[allow(dead_code, unreachable_pub, reason = "shared by several test programs, each of which uses its part")]
+#[path = "support/bodies.rs"]
+mod bodies;
+
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use bmi_core::{AsyncEndpoint, Clock, Config, Endpoint, driver};
+use bmi_tcp::{TcpConfig, TcpTransport};
+use bodies::{path, pattern, striped};
+use fs_client::copy::Copier;
+use fs_client::{Client, ClientOptions, ErrorCode};
+use fs_server::embedded::{ClusterOptions, EmbeddedCluster};
+
+type TcpClient = Client<TcpTransport>;
+
+/// Runs `body` with a client of a fresh cluster.
+fn with_client(iods: usize, busy: bool, body: impl AsyncFnOnce(TcpClient, &mut EmbeddedCluster, &Path)) {
+    let dir = tempfile::tempdir().unwrap();
+    let mut cluster = EmbeddedCluster::start(dir.path().join("data"), ClusterOptions::with_iods(iods)).unwrap();
+    let clock = driver::MonotonicClock::new();
+    let transport = TcpTransport::new(TcpConfig::default()).unwrap();
+    let endpoint = AsyncEndpoint::new(Endpoint::new(transport, Config::named("test"), clock.now()).unwrap(), clock);
+    let work = async {
+        let options = ClientOptions { timeout: Duration::from_secs(20), ..ClientOptions::new(11) };
+        let client = Client::connect(endpoint.clone(), cluster.manager().clone(), options).await.unwrap();
+        body(client, &mut cluster, dir.path()).await;
+    };
+    if busy {
+        driver::busy::block_on(std::slice::from_ref(&endpoint), work);
+    } else {
+        driver::event::block_on(endpoint.clone(), work).unwrap();
+    }
+    drop(endpoint);
+    cluster.stop().unwrap();
+}
+
+#[test]
+fn the_whole_interface() {
+    with_client(4, false, async |client, _, _| {
+        bodies::namespace(&client).await;
+        bodies::many_entries(&client, 300).await;
+        bodies::striping(&client, 4).await;
+        bodies::sparse_and_truncate(&client).await;
+        bodies::plans(&client).await;
+        let file = client.create(&path("/lists"), striped(4096, 4)).await.unwrap();
+        bodies::list_io(&file, &bodies::hard_steps()).await;
+        assert!(client.ping().await.iter().all(|pong| pong.result.is_ok()));
+        assert!(client.statfs().await.unwrap().servers.iter().all(|server| server.result.is_ok()));
+        let left = client.endpoint().with(|endpoint| endpoint.holdings());
+        assert_eq!((left.operations, left.exposures, left.parked), (0, 0, 0), "everything came back: {left:?}");
+    });
+}
+
+#[test]
+fn the_busy_driver_does_the_same() {
+    with_client(2, true, async |client, _, _| {
+        bodies::striping(&client, 2).await;
+    });
+}
+
+#[test]
+fn trees_come_back_as_they_were() {
+    with_client(3, false, async |client, _, dir| {
+        let (source, target) = (dir.join("source"), dir.join("target"));
+        fs::create_dir_all(source.join("a/b")).unwrap();
+        fs::create_dir_all(source.join("empty")).unwrap();
+        let files = [("zero", 0), ("one", 1), ("a/page", 4096), ("a/b/block", 65536), ("a/b/large", 3_000_001)];
+        for (name, len) in files {
+            fs::write(source.join(name), pattern(len, len as u64)).unwrap();
+        }
+        let copier = Copier::new(client.clone(), 256 << 10, 3, |_| ()).unwrap();
+        let put = copier.put_tree(&source, &path("/tree")).await.unwrap();
+        assert_eq!((put.files, put.directories), (5, 4));
+        assert_eq!(put.bytes, files.iter().map(|(_, len)| *len as u64).sum::<u64>());
+        let got = copier.get_tree(&path("/tree"), &target).await.unwrap();
+        assert_eq!(got, put);
+        for (name, len) in files {
+            assert!(fs::read(target.join(name)).unwrap() == pattern(len, len as u64), "{name}");
+        }
+        assert!(target.join("empty").is_dir());
+        // A shorter file replaces a longer one, whole.
+        fs::write(source.join("short"), b"short").unwrap();
+        copier.put_file(&source.join("short"), &path("/tree/a/b/large")).await.unwrap();
+        copier.get_file(&path("/tree/a/b/large"), &target.join("a/b/large")).await.unwrap();
+        assert_eq!(fs::read(target.join("a/b/large")).unwrap(), b"short");
+        let error = copier.put_file(&source.join("none"), &path("/x")).await.unwrap_err();
+        assert!(error.to_string().contains("source/none: No such file"), "{error}");
+        assert_eq!(bodies::code(client.lookup(&path("/x"))).await, ErrorCode::NotFound, "nothing was created for it");
+    });
+}
+
+#[test]
+fn a_server_that_is_away_is_named_and_what_was_synced_comes_back_with_it() {
+    with_client(3, false, async |client, cluster, _| {
+        let file = client.create(&path("/f"), striped(65536, 3)).await.unwrap();
+        file.write_at(0, pattern(1 << 20, 1)).await.unwrap();
+        file.sync().await.unwrap();
+        cluster.stop_iod(1).unwrap();
+        let error = file.write_at(0, pattern(1 << 20, 2)).await.unwrap_err();
+        assert!(error.failures().iter().all(|failure| failure.server.as_ref().unwrap().iod == Some(1)), "{error}");
+        assert_eq!(error.failures()[0].ranges[0], 65536..131_072, "{error}");
+        cluster.start_iod(1).unwrap();
+        let found = bodies::read(&file, 0, 1 << 20).await;
+        let (old, new) = (pattern(1 << 20, 1), pattern(1 << 20, 2));
+        assert!(found[..65536] == new[..65536] && found[65536..131_072] == old[65536..131_072]);
+    });
+}

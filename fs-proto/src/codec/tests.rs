@@ -1,0 +1,295 @@
+//! Round trips of everything, and bytes that nobody encoded.
+
+use bmi_core::{Addr, BulkDescriptor, RemoteKey, RemoteSlice};
+use proptest::collection::vec;
+use proptest::option;
+use proptest::prelude::*;
+
+use super::*;
+use crate::limits::{MAX_OFFSET, MAX_PATH, MAX_REGIONS};
+use crate::*;
+
+fn place() -> impl Strategy<Value = Place> {
+    (any::<u64>(), "[a-zé/]{0,40}").prop_map(|(dir, path)| Place { dir: DirHandle(dir), path })
+}
+
+fn handle() -> impl Strategy<Value = Handle> {
+    any::<(bool, u64)>()
+        .prop_map(|(dir, raw)| if dir { Handle::Dir(DirHandle(raw)) } else { Handle::File(FileHandle(raw)) })
+}
+
+fn regions() -> impl Strategy<Value = Regions> {
+    vec((0..1u64 << 50, 0..64u64), 0..8).prop_map(|list| {
+        Regions::try_from(list.into_iter().map(|(offset, len)| Region { offset, len }).collect::<Vec<_>>()).unwrap()
+    })
+}
+
+fn data() -> impl Strategy<Value = Data> {
+    let slice = any::<(u64, u64, u32)>().prop_map(|(key, addr, len)| RemoteSlice {
+        key: RemoteKey(key),
+        addr,
+        len: len.into(),
+    });
+    prop_oneof![
+        Just(Data::Inline),
+        vec(slice, 0..5).prop_map(|pieces| Data::Bulk(BulkDescriptor::try_from(pieces).unwrap()))
+    ]
+}
+
+fn manager_request() -> impl Strategy<Value = ManagerRequest> {
+    let kind = prop_oneof![Just(RemoveKind::File), Just(RemoveKind::Dir), Just(RemoveKind::Any)];
+    let set = (option::of(any::<u32>()), option::of(any::<u64>())).prop_map(|(mode, mtime_ns)| SetAttr {
+        mode,
+        mtime_ns,
+        ..SetAttr::default()
+    });
+    prop_oneof![
+        Just(ManagerRequest::Ping),
+        (place(), any::<(u32, u32, u32)>()).prop_map(|(place, (mode, uid, gid))| ManagerRequest::Mkdir {
+            place,
+            mode,
+            uid,
+            gid
+        }),
+        (place(), any::<(u32, u32, u32, u64, u32, bool)>()).prop_map(
+            |(place, (mode, uid, gid, strip_size, servers, exclusive))| ManagerRequest::Create {
+                place,
+                mode,
+                uid,
+                gid,
+                strip_size,
+                servers,
+                exclusive
+            }
+        ),
+        place().prop_map(|place| ManagerRequest::Lookup { place }),
+        (any::<(u64, u32)>(), "[a-z]{0,20}").prop_map(|((dir, max), after)| ManagerRequest::Readdir {
+            dir: DirHandle(dir),
+            after,
+            max
+        }),
+        handle().prop_map(|handle| ManagerRequest::Getattr { handle }),
+        (handle(), set).prop_map(|(handle, set)| ManagerRequest::Setattr { handle, set }),
+        (place(), place()).prop_map(|(from, to)| ManagerRequest::Rename { from, to }),
+        (place(), kind).prop_map(|(place, kind)| ManagerRequest::Remove { place, kind }),
+        Just(ManagerRequest::Statfs),
+        any::<u32>().prop_map(|first| ManagerRequest::Cluster { first }),
+    ]
+}
+
+fn iod_request() -> impl Strategy<Value = IodRequest> {
+    let datafile = || any::<u64>().prop_map(DatafileHandle);
+    prop_oneof![
+        Just(IodRequest::Ping),
+        (datafile(), regions(), data(), any::<bool>()).prop_map(|(datafile, regions, data, sync)| IodRequest::Write {
+            datafile,
+            regions,
+            data,
+            sync
+        }),
+        (datafile(), regions(), data()).prop_map(|(datafile, regions, data)| IodRequest::Read {
+            datafile,
+            regions,
+            data
+        }),
+        (datafile(), any::<u64>()).prop_map(|(datafile, size)| IodRequest::Truncate { datafile, size }),
+        datafile().prop_map(|datafile| IodRequest::Remove { datafile }),
+        datafile().prop_map(|datafile| IodRequest::Sync { datafile }),
+        datafile().prop_map(|datafile| IodRequest::Getsize { datafile }),
+        Just(IodRequest::Statfs),
+    ]
+}
+
+fn request() -> impl Strategy<Value = Request> {
+    let body = prop_oneof![manager_request().prop_map(RequestBody::Manager), iod_request().prop_map(RequestBody::Iod)];
+    (any::<(u128, u64, u64, u32)>(), body).prop_map(|((client, seq, unanswered, timeout_ms), body)| Request {
+        id: RequestId { client, seq },
+        unanswered,
+        timeout_ms,
+        body,
+    })
+}
+
+fn entry() -> impl Strategy<Value = Entry> {
+    let layout = (4096..1u64 << 20, vec(any::<(u32, u64)>(), 1..6)).prop_map(|(strip, datafiles)| {
+        let distribution = Distribution::simple_stripe(strip, datafiles.len() as u32).unwrap();
+        Layout::new(distribution, datafiles.into_iter().map(|(iod, raw)| (iod, DatafileHandle(raw))).collect()).unwrap()
+    });
+    (handle(), any::<(u32, u32, u32, u64, u64)>(), option::of(layout)).prop_map(
+        |(handle, (mode, uid, gid, size, time), layout)| Entry {
+            handle,
+            attr: Attr {
+                kind: Kind::File,
+                mode,
+                uid,
+                gid,
+                size,
+                atime_ns: time,
+                mtime_ns: time / 2,
+                ctime_ns: time / 3,
+                nlink: 1,
+            },
+            layout,
+        },
+    )
+}
+
+fn reply() -> impl Strategy<Value = Reply> {
+    let manager = prop_oneof![
+        Just(ManagerReply::Done),
+        entry().prop_map(ManagerReply::Entry),
+        (vec(("[a-z]{1,20}", handle()), 0..5), any::<bool>()).prop_map(|(entries, more)| ManagerReply::Entries {
+            entries: entries.into_iter().map(|(name, handle)| DirEntry { name, handle }).collect(),
+            more
+        }),
+        any::<(u64, u64, u64)>().prop_map(|(files, dirs, orphans)| ManagerReply::Stat(ManagerStat {
+            files,
+            dirs,
+            orphans
+        })),
+        (vec(any::<u16>(), 0..5), any::<u32>()).prop_map(|(ports, total)| ManagerReply::Cluster(ClusterInfo {
+            iods: ports.into_iter().map(|port| Addr::tcp("localhost", port)).collect(),
+            total,
+            strip_size: 65536
+        })),
+    ];
+    let iod = prop_oneof![
+        Just(IodReply::Done),
+        any::<(u64, u64)>().prop_map(|(len, size)| IodReply::Written { len, size }),
+        (0..200u64, any::<u64>(), any::<bool>()).prop_map(|(len, size, inline)| IodReply::Read {
+            len,
+            size,
+            data: if inline { ReadData::Inline } else { ReadData::Pushed }
+        }),
+        any::<(u64, u64, u64)>().prop_map(|(capacity, free, datafiles)| IodReply::Stat(IodStat {
+            capacity,
+            free,
+            datafiles
+        })),
+    ];
+    let error = (".{0,40}", vec(any::<(u32, u32)>(), 0..5)).prop_map(|(detail, ranges)| {
+        FsError::new(ErrorCode::NoSpace, detail)
+            .with_ranges(ranges.into_iter().map(|(offset, len)| Region::new(offset.into(), len.into())))
+    });
+    prop_oneof![
+        manager.prop_map(|reply| Reply { result: Ok(reply.into()) }),
+        iod.prop_map(|reply| Reply { result: Ok(reply.into()) }),
+        error.prop_map(|error| Reply { result: Err(error) }),
+    ]
+}
+
+/// Adds inline data, as much as announced.
+fn with_data(mut bytes: Vec<u8>, len: u64) -> Vec<u8> {
+    bytes.extend((0..len).map(|index| index as u8));
+    bytes
+}
+
+proptest! {
+    #[test]
+    fn requests_come_back(request in request()) {
+        let bytes = with_data(encode_request(&request), request.inline_len());
+        let (decoded, data) = decode_request(&bytes).unwrap();
+        prop_assert_eq!(&decoded, &request);
+        prop_assert_eq!(data.len() as u64, request.inline_len());
+        let longer = [&bytes[..], &[0]].concat();
+        prop_assert!(decode_request(&longer).is_err(), "a byte too many");
+    }
+
+    #[test]
+    fn replies_come_back(reply in reply()) {
+        let head = encode_reply(&reply);
+        if let Ok(ReplyBody::Iod(_)) = reply.result {
+            prop_assert!(head.len() <= crate::limits::REPLY_ROOM);
+        }
+        let bytes = with_data(head, reply.inline_len());
+        let (decoded, data) = decode_reply(&bytes).unwrap();
+        prop_assert_eq!(&decoded, &reply);
+        prop_assert_eq!(data.len() as u64, reply.inline_len());
+    }
+
+    #[test]
+    fn truncated_messages_are_refused(request in request(), cut in any::<prop::sample::Index>()) {
+        let bytes = with_data(encode_request(&request), request.inline_len());
+        prop_assert!(decode_request(&bytes[..cut.index(bytes.len())]).is_err());
+    }
+
+    /// What still decodes after a mutation keeps the limits, and encodes again.
+    #[test]
+    fn mutated_messages_never_panic(
+        request in request(),
+        reply in reply(),
+        changes in vec((any::<prop::sample::Index>(), any::<u8>()), 1..4),
+    ) {
+        let mut bytes = with_data(encode_request(&request), request.inline_len());
+        let mut answer = with_data(encode_reply(&reply), reply.inline_len());
+        for (at, value) in &changes {
+            let at_request = at.index(bytes.len());
+            bytes[at_request] = *value;
+            let at_reply = at.index(answer.len());
+            answer[at_reply] = *value;
+        }
+        if let Ok((request, _)) = decode_request(&bytes) {
+            let again = with_data(encode_request(&request), request.inline_len());
+            prop_assert_eq!(decode_request(&again).unwrap().0, request);
+        }
+        if let Ok((reply, _)) = decode_reply(&answer) {
+            let again = with_data(encode_reply(&reply), reply.inline_len());
+            prop_assert_eq!(decode_reply(&again).unwrap().0, reply);
+        }
+    }
+
+    #[test]
+    fn garbage_never_panics(mut bytes in vec(any::<u8>(), 0..300)) {
+        let _ = (decode_request(&bytes), decode_reply(&bytes));
+        if let Some(first) = bytes.first_mut() {
+            *first = VERSION;
+        }
+        let _ = (decode_request(&bytes), decode_reply(&bytes));
+    }
+}
+
+fn body(body: impl Into<RequestBody>) -> Request {
+    Request { id: RequestId { client: 1, seq: 1 }, unanswered: 1, timeout_ms: 1000, body: body.into() }
+}
+
+#[test]
+fn another_version_is_named() {
+    let mut bytes = encode_request(&body(ManagerRequest::Ping));
+    bytes[0] = 9;
+    assert_eq!(decode_request(&bytes), Err(CodecError::Version(9)));
+    assert_eq!(decode_request(&[]), Err(CodecError::Empty));
+}
+
+#[test]
+fn limits_hold_on_the_wire() {
+    let long = body(ManagerRequest::Lookup { place: Place::root("x".repeat(MAX_PATH + 1)) });
+    assert!(matches!(decode_request(&encode_request(&long)), Err(CodecError::Malformed(_))));
+    let just = body(ManagerRequest::Lookup { place: Place::root("x".repeat(MAX_PATH)) });
+    assert!(decode_request(&encode_request(&just)).is_ok());
+}
+
+/// Retells the attack: a few bytes that announce a list of 2^60 elements, or a region that ends beyond all offsets.
+#[test]
+fn an_announced_length_allocates_nothing() {
+    let getsize = IodRequest::Read {
+        datafile: DatafileHandle(0x55),
+        regions: Regions::default(),
+        data: Data::Bulk(BulkDescriptor::try_from(Vec::new()).unwrap()),
+    };
+    let honest = encode_request(&body(getsize));
+    // The regions' count stands behind the datafile's handle.
+    let at = honest.iter().rposition(|byte| *byte == 0x55).unwrap() + 1;
+    let huge = [0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x0f];
+    let lying = [&honest[..at], &huge[..], &honest[at + 1..]].concat();
+    assert!(matches!(decode_request(&lying), Err(CodecError::Malformed(_))));
+
+    let mut beyond = honest[..at].to_vec();
+    beyond.push(1);
+    beyond = postcard::to_extend(&Region::new(MAX_OFFSET, 1), beyond).unwrap();
+    beyond.extend_from_slice(&honest[at + 1..]);
+    assert!(matches!(decode_request(&beyond), Err(CodecError::Malformed(_))));
+
+    let many = vec![Region::new(0, 0); MAX_REGIONS + 1];
+    let bytes = [&honest[..at], &postcard::to_extend(&many, Vec::new()).unwrap()[..], &honest[at + 1..]].concat();
+    assert!(matches!(decode_request(&bytes), Err(CodecError::Malformed(_))));
+}

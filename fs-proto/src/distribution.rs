@@ -1,0 +1,352 @@
+//! Which server holds which byte of a file.
+//!
+//! **Why.** A file is striped over I/O servers, so that they work in parallel. Clients, and nobody else, translate: the manager stores
+//! a distribution with each file, the I/O servers know only their own datafiles.
+//!
+//! **Invariants**
+//! 1. Every logical offset of a file lies at exactly one (server, physical offset), and the other way round.
+//! 2. Splitting regions keeps every byte exactly once, and on each server in the order of the request.
+//!
+//! **Layout** of `simple_stripe` with three servers; the number is the strip's:
+//!
+//! ```text
+//!   file      0 │ 1 │ 2 │ 3 │ 4 │ 5 │ 6 …         strip k: server k mod n, its (k div n)th strip there
+//!   server 0  0 │ 3 │ 6 …
+//!   server 1  1 │ 4 …                             0, 1, 2 together are one stripe
+//!   server 2  2 │ 5 …
+//! ```
+//!
+//! **Source.** DESIGN section 3; PVFS's `simple_stripe`. Guarded by the property tests below.
+
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize};
+
+use crate::error::{ErrorCode, FsError};
+use crate::handle::DatafileHandle;
+use crate::limits::{self, MAX_OFFSET, MAX_SERVERS, MAX_STRIP, MIN_STRIP};
+use crate::region::Region;
+
+/// How the bytes of a file lie on its servers. Servers are counted within the file's [`Layout`], from 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[non_exhaustive]
+pub enum Distribution {
+    /// Strips of equal size, round robin.
+    SimpleStripe {
+        /// Bytes of a strip.
+        strip_size: u64,
+        /// Servers that the file is striped over.
+        servers: u32,
+    },
+}
+
+/// Where a byte lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Location {
+    /// Index into [`Layout::datafiles`].
+    pub server: usize,
+    /// Offset in that server's datafile.
+    pub physical: u64,
+}
+
+/// A piece of a file that lies in one piece on one server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Strip {
+    /// Where it begins on its server.
+    pub at: Location,
+    /// Where it begins in the file.
+    pub logical: u64,
+    /// How many bytes it has.
+    pub len: u64,
+}
+
+/// One server's part of a request for a list of regions.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Share {
+    /// Ranges of the server's datafile, in the order of the request, neighbours joined.
+    pub physical: Vec<Region>,
+    /// Which bytes of the request these are, counted over all its regions as they stand in the caller's buffer, neighbours joined. As many bytes as
+    /// `physical`, though not the same number of pieces.
+    pub stream: Vec<Region>,
+    /// Bytes in this share.
+    pub len: u64,
+}
+
+impl Share {
+    fn push(&mut self, physical: Region, stream: Region) {
+        self.len += physical.len;
+        for (list, region) in [(&mut self.physical, physical), (&mut self.stream, stream)] {
+            match list.last_mut() {
+                Some(last) if last.offset + last.len == region.offset => last.len += region.len,
+                _ => list.push(region),
+            }
+        }
+    }
+}
+
+impl Distribution {
+    /// Strips of `strip_size` bytes over `servers` servers.
+    ///
+    /// # Errors
+    /// `Invalid` unless the strip size is from [`MIN_STRIP`] to [`MAX_STRIP`] and there are 1 to [`MAX_SERVERS`] servers.
+    pub fn simple_stripe(strip_size: u64, servers: u32) -> Result<Distribution, FsError> {
+        let invalid = |what: String| Err(FsError::new(ErrorCode::Invalid, what));
+        if !(MIN_STRIP..=MAX_STRIP).contains(&strip_size) {
+            return invalid(format!("strip size {strip_size}; it must be from {MIN_STRIP} to {MAX_STRIP} bytes"));
+        }
+        if servers == 0 || servers as usize > MAX_SERVERS {
+            return invalid(format!("a file on {servers} servers; it must be from 1 to {MAX_SERVERS}"));
+        }
+        Ok(Distribution::SimpleStripe { strip_size, servers })
+    }
+
+    /// How many servers the file lies on.
+    pub fn servers(&self) -> usize {
+        let Distribution::SimpleStripe { servers, .. } = *self;
+        servers as usize
+    }
+
+    /// Bytes of a strip.
+    pub fn strip_size(&self) -> u64 {
+        let Distribution::SimpleStripe { strip_size, .. } = *self;
+        strip_size
+    }
+
+    /// Where the byte at `logical` lies.
+    pub fn locate(&self, logical: u64) -> Location {
+        let Distribution::SimpleStripe { strip_size, servers } = *self;
+        let (strip, within) = (logical / strip_size, logical % strip_size);
+        let servers = u64::from(servers);
+        Location { server: (strip % servers) as usize, physical: strip / servers * strip_size + within }
+    }
+
+    /// Where the byte at a location stands in the file; `None` beyond [`MAX_OFFSET`], or for a server that the file does not lie on.
+    pub fn logical(&self, at: Location) -> Option<u64> {
+        let Distribution::SimpleStripe { strip_size, servers } = *self;
+        let (stripe, within) = (at.physical / strip_size, at.physical % strip_size);
+        if at.server >= servers as usize {
+            return None;
+        }
+        let strip = stripe.checked_mul(u64::from(servers))?.checked_add(at.server as u64)?;
+        strip.checked_mul(strip_size)?.checked_add(within).filter(|logical| *logical <= MAX_OFFSET)
+    }
+
+    /// The strips, or parts of strips, that make up a region, in order: what `viewdist` shows.
+    pub fn strips(&self, region: Region) -> impl Iterator<Item = Strip> + use<> {
+        let this = *self;
+        let (mut logical, end) = (region.offset, region.offset.saturating_add(region.len));
+        std::iter::from_fn(move || {
+            if logical >= end {
+                return None;
+            }
+            let len = (this.strip_size() - logical % this.strip_size()).min(end - logical);
+            let strip = Strip { at: this.locate(logical), logical, len };
+            logical += len;
+            Some(strip)
+        })
+    }
+
+    /// Splits a list of logical regions into each server's share; index = server. Servers without a share have an empty one.
+    pub fn split(&self, regions: &[Region]) -> Vec<Share> {
+        let mut shares = vec![Share::default(); self.servers()];
+        let mut stream = 0;
+        for region in regions {
+            for strip in self.strips(*region) {
+                shares[strip.at.server].push(Region::new(strip.at.physical, strip.len), Region::new(stream, strip.len));
+                stream += strip.len;
+            }
+        }
+        shares
+    }
+
+    /// Translates a range of a server's datafile back to the ranges of the file, for error messages; at most `max` of them, the last one
+    /// covering the rest.
+    pub fn logical_ranges(&self, server: usize, physical: Region, max: usize) -> Vec<Region> {
+        let mut ranges: Vec<Region> = Vec::new();
+        let (mut at, end) = (physical.offset, physical.offset.saturating_add(physical.len));
+        while at < end {
+            let full = ranges.len() >= max.max(1);
+            // With no room left, one last step to the end of the range.
+            let next =
+                if full { end } else { (at - at % self.strip_size()).saturating_add(self.strip_size()).min(end) };
+            let first = self.logical(Location { server, physical: at });
+            let last = self.logical(Location { server, physical: next - 1 });
+            let (Some(first), Some(last)) = (first, last) else { break };
+            let range = Region::new(first, last - first + 1);
+            match ranges.last_mut() {
+                Some(previous) if full || previous.offset + previous.len == range.offset => {
+                    *previous = previous.hull(range);
+                }
+                _ => ranges.push(range),
+            }
+            at = next;
+        }
+        ranges
+    }
+
+    /// Size of the file whose datafiles have these sizes (index = server; missing ones count as empty): one more than the largest offset of any
+    /// byte in them.
+    pub fn file_size(&self, datafiles: &[u64]) -> u64 {
+        let end = |(server, size): (usize, &u64)| {
+            let last = size.checked_sub(1)?;
+            Some(self.logical(Location { server, physical: last }).unwrap_or(MAX_OFFSET - 1) + 1)
+        };
+        datafiles.iter().take(self.servers()).enumerate().filter_map(end).max().unwrap_or(0)
+    }
+
+    /// Size of `server`'s datafile when the file has `file_size` bytes: what a truncation asks of it.
+    pub fn datafile_size(&self, server: usize, file_size: u64) -> u64 {
+        let Distribution::SimpleStripe { strip_size, servers } = *self;
+        let stripe = strip_size * u64::from(servers);
+        let before = server as u64 * strip_size;
+        file_size / stripe * strip_size + (file_size % stripe).saturating_sub(before).min(strip_size)
+    }
+}
+
+impl<'de> Deserialize<'de> for Distribution {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Distribution, D::Error> {
+        /// The same shape, unchecked.
+        #[derive(Deserialize)]
+        #[serde(rename = "Distribution")]
+        enum Unchecked {
+            SimpleStripe { strip_size: u64, servers: u32 },
+        }
+        let Unchecked::SimpleStripe { strip_size, servers } = Unchecked::deserialize(deserializer)?;
+        Distribution::simple_stripe(strip_size, servers).map_err(D::Error::custom)
+    }
+}
+
+/// Where a file's bytes are: its distribution, and for each of its servers which I/O server of the cluster that is and what the
+/// datafile there is called.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Layout {
+    /// How the bytes lie.
+    distribution: Distribution,
+    /// I/O server (index into [`crate::ClusterInfo::iods`] of the whole cluster) and datafile, in the order of the distribution.
+    datafiles: Vec<(u32, DatafileHandle)>,
+}
+
+impl Layout {
+    /// A layout.
+    ///
+    /// # Errors
+    /// `Invalid` unless there is one datafile for each server of the distribution.
+    pub fn new(distribution: Distribution, datafiles: Vec<(u32, DatafileHandle)>) -> Result<Layout, FsError> {
+        if datafiles.len() != distribution.servers() {
+            let text = format!("{} datafiles for a file on {} servers", datafiles.len(), distribution.servers());
+            return Err(FsError::new(ErrorCode::Invalid, text));
+        }
+        Ok(Layout { distribution, datafiles })
+    }
+
+    /// How the bytes lie.
+    pub fn distribution(&self) -> &Distribution {
+        &self.distribution
+    }
+
+    /// I/O server of the cluster (from 0) and datafile there, one for each server of the distribution, in its order.
+    pub fn datafiles(&self) -> &[(u32, DatafileHandle)] {
+        &self.datafiles
+    }
+}
+
+impl<'de> Deserialize<'de> for Layout {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Layout, D::Error> {
+        /// The same shape, unchecked.
+        #[derive(Deserialize)]
+        #[serde(rename = "Layout")]
+        struct Unchecked {
+            distribution: Distribution,
+            #[serde(deserialize_with = "limits::bounded::<MAX_SERVERS, _, _>")]
+            datafiles: Vec<(u32, DatafileHandle)>,
+        }
+        let unchecked = Unchecked::deserialize(deserializer)?;
+        Layout::new(unchecked.distribution, unchecked.datafiles).map_err(D::Error::custom)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn distributions() -> impl Strategy<Value = Distribution> {
+        (MIN_STRIP..MIN_STRIP * 5, 1u32..9)
+            .prop_map(|(strip, servers)| Distribution::simple_stripe(strip, servers).unwrap())
+    }
+
+    proptest! {
+        #[test]
+        fn logical_and_physical_are_a_bijection(d in distributions(), logical in 0..1u64 << 40, physical in 0..1u64 << 36) {
+            let at = d.locate(logical);
+            prop_assert!(at.server < d.servers());
+            prop_assert_eq!(d.logical(at), Some(logical));
+            for server in 0..d.servers() {
+                let at = Location { server, physical };
+                prop_assert_eq!(d.locate(d.logical(at).unwrap()), at);
+            }
+        }
+
+        #[test]
+        fn splitting_keeps_every_byte_once_and_in_order(
+            d in distributions(),
+            regions in prop::collection::vec((0..200_000u64, 0..50_000u64), 0..5),
+        ) {
+            let regions: Vec<_> = regions.into_iter().map(|(offset, len)| Region::new(offset, len)).collect();
+            let total: u64 = regions.iter().map(|region| region.len).sum();
+            // The logical offset of every byte of the request's stream, from the regions and from the shares.
+            let expected: Vec<u64> = regions.iter().flat_map(|region| region.offset..region.offset + region.len).collect();
+            let mut found = vec![None; total as usize];
+            for (server, share) in d.split(&regions).iter().enumerate() {
+                let bytes = |list: &[Region]| list.iter().flat_map(|r| r.offset..r.offset + r.len).collect::<Vec<_>>();
+                let (physical, stream) = (bytes(&share.physical), bytes(&share.stream));
+                prop_assert_eq!(physical.len(), stream.len());
+                prop_assert_eq!(physical.len() as u64, share.len);
+                prop_assert!(stream.is_sorted());
+                for (physical, stream) in physical.into_iter().zip(stream) {
+                    prop_assert!(found[stream as usize].is_none());
+                    found[stream as usize] = d.logical(Location { server, physical });
+                }
+            }
+            prop_assert_eq!(found, expected.into_iter().map(Some).collect::<Vec<_>>());
+        }
+
+        #[test]
+        fn sizes_agree(d in distributions(), size in 0..1u64 << 40) {
+            let datafiles: Vec<u64> = (0..d.servers()).map(|server| d.datafile_size(server, size)).collect();
+            prop_assert_eq!(datafiles.iter().sum::<u64>(), size);
+            prop_assert_eq!(d.file_size(&datafiles), size);
+        }
+
+        #[test]
+        fn one_byte_written_far_out_makes_the_size(d in distributions(), logical in 0..1u64 << 40) {
+            let at = d.locate(logical);
+            let mut datafiles = vec![0; d.servers()];
+            datafiles[at.server] = at.physical + 1;
+            prop_assert_eq!(d.file_size(&datafiles), logical + 1);
+        }
+
+        #[test]
+        fn ranges_of_a_datafile_translate_back(d in distributions(), offset in 0..100_000u64, len in 1..100_000u64, server in 0..8usize) {
+            let server = server % d.servers();
+            let ranges = d.logical_ranges(server, Region::new(offset, len), 1000);
+            let back: Vec<u64> = ranges.iter().flat_map(|r| r.offset..r.offset + r.len).collect();
+            let expected: Vec<u64> =
+                (offset..offset + len).map(|physical| d.logical(Location { server, physical }).unwrap()).collect();
+            prop_assert_eq!(back, expected);
+            let few = d.logical_ranges(server, Region::new(offset, len), 2);
+            prop_assert!(few.len() <= 2);
+            prop_assert_eq!(few.last().map(|r| r.offset + r.len), ranges.last().map(|r| r.offset + r.len));
+        }
+    }
+
+    #[test]
+    fn nonsense_is_refused() {
+        assert!(Distribution::simple_stripe(0, 1).is_err());
+        assert!(Distribution::simple_stripe(65536, 0).is_err());
+        assert!(Distribution::simple_stripe(65536, 257).is_err());
+        let distribution = Distribution::simple_stripe(65536, 2).unwrap();
+        assert!(Layout::new(distribution, vec![(0, DatafileHandle(1))]).is_err());
+        // A datafile as long as can be does not overflow the file's size.
+        assert_eq!(distribution.file_size(&[u64::MAX, 3]), MAX_OFFSET);
+    }
+}

@@ -1,0 +1,95 @@
+//! Names of what the servers keep. The manager gives them out, in order, and never twice.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+macro_rules! handle {
+    ($(#[$doc:meta])* $name:ident, $prefix:literal) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        pub struct $name(pub u64);
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, concat!($prefix, "{:x}"), self.0)
+            }
+        }
+    };
+}
+
+handle!(
+    /// A directory, at the manager.
+    DirHandle,
+    "dir:"
+);
+handle!(
+    /// A metafile: a file's attributes and layout, at the manager.
+    FileHandle,
+    "file:"
+);
+handle!(
+    /// A datafile: one I/O server's share of a file.
+    DatafileHandle,
+    "data:"
+);
+
+impl DirHandle {
+    /// The root directory, which is always there.
+    pub const ROOT: DirHandle = DirHandle(1);
+}
+
+/// Whatever has a name in the namespace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum Handle {
+    /// A directory.
+    Dir(DirHandle),
+    /// A file.
+    File(FileHandle),
+}
+
+impl Handle {
+    /// The number alone; files and directories share one numbering.
+    pub const fn raw(self) -> u64 {
+        match self {
+            Handle::Dir(DirHandle(raw)) | Handle::File(FileHandle(raw)) => raw,
+        }
+    }
+
+    /// The directory, if it is one.
+    pub const fn dir(self) -> Option<DirHandle> {
+        match self {
+            Handle::Dir(dir) => Some(dir),
+            Handle::File(_) => None,
+        }
+    }
+
+    /// The file, if it is one.
+    pub const fn file(self) -> Option<FileHandle> {
+        match self {
+            Handle::File(file) => Some(file),
+            Handle::Dir(_) => None,
+        }
+    }
+}
+
+impl From<DirHandle> for Handle {
+    fn from(dir: DirHandle) -> Handle {
+        Handle::Dir(dir)
+    }
+}
+
+impl From<FileHandle> for Handle {
+    fn from(file: FileHandle) -> Handle {
+        Handle::File(file)
+    }
+}
+
+impl fmt::Display for Handle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Handle::Dir(dir) => dir.fmt(f),
+            Handle::File(file) => file.fmt(f),
+        }
+    }
+}

@@ -1,0 +1,159 @@
+//! Ranges of bytes in a file or datafile, and lists of them.
+
+use std::fmt;
+use std::ops::Deref;
+
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize};
+
+use crate::error::{ErrorCode, FsError};
+use crate::limits::{self, MAX_OFFSET, MAX_REGIONS};
+
+/// `len` bytes at `offset`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Region {
+    /// Where it begins.
+    pub offset: u64,
+    /// How many bytes it has.
+    pub len: u64,
+}
+
+impl Region {
+    /// `len` bytes at `offset`.
+    pub const fn new(offset: u64, len: u64) -> Region {
+        Region { offset, len }
+    }
+
+    /// The first offset behind it; `None` if that is beyond [`MAX_OFFSET`].
+    pub fn end(&self) -> Option<u64> {
+        self.offset.checked_add(self.len).filter(|end| *end <= MAX_OFFSET)
+    }
+
+    /// Whether it has no bytes.
+    pub const fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The smallest region that holds both.
+    #[must_use]
+    pub fn hull(self, other: Region) -> Region {
+        let offset = self.offset.min(other.offset);
+        let end = self.offset.saturating_add(self.len).max(other.offset.saturating_add(other.len));
+        Region { offset, len: end - offset }
+    }
+
+    /// The part of it that begins `at` bytes into it and has at most `len` bytes.
+    #[must_use]
+    pub fn part(self, at: u64, len: u64) -> Region {
+        let at = at.min(self.len);
+        Region { offset: self.offset.saturating_add(at), len: len.min(self.len - at) }
+    }
+}
+
+impl fmt::Display for Region {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}..{}", self.offset, self.offset.saturating_add(self.len))
+    }
+}
+
+/// A checked list of regions, in the order in which their bytes stand in memory: at most [`MAX_REGIONS`], none reaching beyond
+/// [`MAX_OFFSET`], and not more than that together. Regions may overlap and may be empty.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(transparent)]
+pub struct Regions {
+    list: Vec<Region>,
+    #[serde(skip)]
+    total: u64,
+}
+
+impl Regions {
+    /// Bytes of all regions together.
+    pub fn total(&self) -> u64 {
+        self.total
+    }
+
+    /// The regions, cut, that hold the `len` bytes from `at` on, counted over the whole list.
+    pub fn range(&self, at: u64, len: u64) -> impl Iterator<Item = Region> + '_ {
+        let (mut skip, mut left) = (at, len);
+        self.list.iter().filter_map(move |region| {
+            let start = skip.min(region.len);
+            skip -= start;
+            let part = region.part(start, left);
+            left -= part.len;
+            (part.len > 0).then_some(part)
+        })
+    }
+
+    /// The regions as a vector.
+    pub fn into_vec(self) -> Vec<Region> {
+        self.list
+    }
+}
+
+impl Deref for Regions {
+    type Target = [Region];
+
+    fn deref(&self) -> &[Region] {
+        &self.list
+    }
+}
+
+impl TryFrom<Vec<Region>> for Regions {
+    type Error = FsError;
+
+    /// # Errors
+    /// `TooLarge` for too many regions, for one that ends beyond [`MAX_OFFSET`], or if all together are more than that.
+    fn try_from(list: Vec<Region>) -> Result<Regions, FsError> {
+        let too_large = |what: String| FsError::new(ErrorCode::TooLarge, what);
+        if list.len() > MAX_REGIONS {
+            return Err(too_large(format!("{} regions; at most {MAX_REGIONS} are allowed", list.len())));
+        }
+        let mut total = 0u64;
+        for region in &list {
+            region.end().ok_or_else(|| too_large(format!("{} bytes at {}", region.len, region.offset)))?;
+            total = total
+                .checked_add(region.len)
+                .filter(|total| *total <= MAX_OFFSET)
+                .ok_or_else(|| too_large("the regions together".to_owned()))?;
+        }
+        Ok(Regions { list, total })
+    }
+}
+
+impl TryFrom<Region> for Regions {
+    type Error = FsError;
+
+    /// # Errors
+    /// `TooLarge` if it ends beyond [`MAX_OFFSET`].
+    fn try_from(region: Region) -> Result<Regions, FsError> {
+        Regions::try_from(vec![region])
+    }
+}
+
+impl<'de> Deserialize<'de> for Regions {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Regions, D::Error> {
+        Regions::try_from(limits::bounded::<MAX_REGIONS, Region, D>(deserializer)?).map_err(D::Error::custom)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn overflow_is_refused() {
+        assert!(Regions::try_from(Region::new(u64::MAX, 1)).is_err());
+        assert!(Regions::try_from(Region::new(MAX_OFFSET, 1)).is_err());
+        assert!(Regions::try_from(Region::new(MAX_OFFSET - 1, 1)).is_ok());
+        assert!(Regions::try_from(vec![Region::new(0, MAX_OFFSET), Region::new(0, 1)]).is_err());
+        assert!(Regions::try_from(vec![Region::new(0, 1); MAX_REGIONS + 1]).is_err());
+    }
+
+    #[test]
+    fn ranges_cut_regions_where_they_must() {
+        let regions = Regions::try_from(vec![Region::new(10, 5), Region::new(0, 0), Region::new(100, 10)]).unwrap();
+        assert_eq!(regions.total(), 15);
+        assert_eq!(regions.range(3, 4).collect::<Vec<_>>(), [Region::new(13, 2), Region::new(100, 2)]);
+        assert_eq!(regions.range(15, 4).count(), 0);
+    }
+}

@@ -1,0 +1,224 @@
+//! The command `pvfsd`.
+//!
+//! Exit status: 0 after a stop that was asked for, 1 if the server failed, 2 for a wrong command line or configuration.
+
+use std::ffi::OsString;
+use std::fs;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use bmi_core::Addr;
+use clap::{Parser, Subcommand};
+use fs_proto::FsError;
+use tokio::signal::unix::{SignalKind, signal};
+use tracing_subscriber::EnvFilter;
+
+use crate::config::Config;
+use crate::embedded::{Role, Server};
+use crate::manager::ManagerSettings;
+
+/// The servers of a small parallel file system.
+///
+/// A cluster is one manager (names, attributes, layouts) and one or more I/O servers (data). All read the same configuration:
+///
+///   pvfsd init --dir /srv/pvfs         write pvfs.toml, for a cluster on this machine
+///   pvfsd manager &                    start the manager
+///   pvfsd iod 0 & pvfsd iod 1 & …      start the I/O servers of the configuration
+///   pvfs ping                          see whether they are there
+///
+/// A server prints "listening on ADDRESS" when it is ready, logs to standard error (RUST_LOG=debug shows more), and stops
+/// in good order at SIGTERM or SIGINT.
+#[derive(Debug, Parser)]
+#[command(name = "pvfsd", version, verbatim_doc_comment)]
+struct Arguments {
+    /// The configuration file.
+    #[arg(long, short, global = true, default_value = "pvfs.toml")]
+    config: PathBuf,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run the manager.
+    Manager,
+    /// Run an I/O server.
+    Iod {
+        /// Which: its place in the configuration's list `iods`, from 0.
+        index: usize,
+    },
+    /// Write a commented configuration for a cluster on this machine.
+    Init {
+        /// Where the servers are to keep their data.
+        #[arg(long, default_value = "pvfs-data")]
+        dir: PathBuf,
+        /// How many I/O servers.
+        #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=256))]
+        iods: u16,
+        /// The manager's port; the I/O servers have the following ones.
+        #[arg(long, default_value_t = 7000, value_parser = clap::value_parser!(u16).range(1..=65000))]
+        port: u16,
+        /// Write over a configuration that is there.
+        #[arg(long)]
+        force: bool,
+    },
+    /// Check the configuration and show what it says.
+    Check,
+}
+
+/// Why the command fails.
+enum Failure {
+    /// The command line or the configuration is wrong.
+    Usage(String),
+    /// The server failed.
+    Runtime(String),
+}
+
+impl From<FsError> for Failure {
+    fn from(error: FsError) -> Failure {
+        Failure::Runtime(error.to_string())
+    }
+}
+
+/// Runs the command with these arguments, the program's name first.
+pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
+    let arguments = match Arguments::try_parse_from(arguments) {
+        Ok(arguments) => arguments,
+        Err(error) => {
+            // Help and version come this way too, with status 0.
+            let _ = error.print();
+            return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
+        }
+    };
+    let (status, text) = match execute(arguments) {
+        Ok(()) => return ExitCode::SUCCESS,
+        Err(Failure::Usage(text)) => (2, text),
+        Err(Failure::Runtime(text)) => (1, text),
+    };
+    // Standard error may be closed; the status still tells.
+    let _ = writeln!(io::stderr(), "pvfsd: {text}");
+    ExitCode::from(status)
+}
+
+fn execute(arguments: Arguments) -> Result<(), Failure> {
+    let Arguments { config: path, command } = arguments;
+    let load = || Config::load(&path).map_err(|error| Failure::Usage(error.to_string()));
+    match command {
+        Command::Init { dir, iods, port, force } => init(&path, &dir, iods.into(), port, force),
+        Command::Check => print(&describe(&load()?)),
+        Command::Manager => start(manager(&load()?)),
+        Command::Iod { index } => start(iod(&load()?, index)?),
+    }
+}
+
+fn print(text: &str) -> Result<(), Failure> {
+    io::stdout().write_all(text.as_bytes()).map_err(|error| Failure::Runtime(format!("standard output: {error}")))
+}
+
+fn init(path: &Path, dir: &Path, iods: usize, port: u16, force: bool) -> Result<(), Failure> {
+    if path.exists() && !force {
+        return Err(Failure::Usage(format!("{} is there already; --force writes over it", path.display())));
+    }
+    // Absolute, so that the servers may be started anywhere.
+    let dir = std::path::absolute(dir).map_err(|error| Failure::Usage(format!("{}: {error}", dir.display())))?;
+    fs::write(path, Config::template(&dir, iods, port))
+        .map_err(|error| Failure::Runtime(format!("{}: {error}", path.display())))?;
+    print(&format!("wrote {}: a manager and {iods} I/O servers, data under {}\n", path.display(), dir.display()))
+}
+
+fn describe(config: &Config) -> String {
+    let mut text = format!("manager  {}  {}\n", config.cluster.manager, config.storage.manager.display());
+    for (index, addr) in config.cluster.iods.iter().enumerate() {
+        text += &format!("iod {index}    {addr}  {}\n", config.iod_dir(index).display());
+    }
+    text + &format!("strip size {}\n", config.cluster.strip_size)
+}
+
+fn manager(config: &Config) -> Server {
+    let settings = ManagerSettings { iods: config.cluster.iods.clone(), strip_size: config.cluster.strip_size.0 };
+    Server {
+        role: Role::Manager { dir: config.storage.manager.clone(), settings },
+        listen: config.cluster.manager.clone(),
+        endpoint: bmi_core::Config::named("manager"),
+        limits: config.limits.service(),
+    }
+}
+
+fn iod(config: &Config, index: usize) -> Result<Server, Failure> {
+    let Some(listen) = config.cluster.iods.get(index) else {
+        let text = format!("there is no I/O server {index}; the configuration has {}", config.cluster.iods.len());
+        return Err(Failure::Usage(text));
+    };
+    let (settings, offload) = (config.limits.iod(), config.limits.offload.0);
+    Ok(Server {
+        role: Role::Iod { dir: config.iod_dir(index), settings, offload },
+        listen: listen.clone(),
+        endpoint: bmi_core::Config::named(format!("iod{index}")),
+        limits: config.limits.service(),
+    })
+}
+
+fn start(server: Server) -> Result<(), Failure> {
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
+    // Somebody who runs this in his own process may have set a subscriber.
+    let _ = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).try_init();
+    let ready = |addr: &Addr| {
+        let mut out = io::stdout();
+        // Whoever started us may not read; the server runs all the same.
+        let _ = writeln!(out, "listening on {addr}").and_then(|()| out.flush());
+    };
+    Ok(server.run(ready, stop_signal())?)
+}
+
+/// Ends at SIGTERM or SIGINT.
+async fn stop_signal() {
+    let (term, int) = (signal(SignalKind::terminate()), signal(SignalKind::interrupt()));
+    match (term, int) {
+        (Ok(mut term), Ok(mut int)) => {
+            tokio::select! {
+                _ = term.recv() => {}
+                _ = int.recv() => {}
+            }
+        }
+        (Err(error), _) | (_, Err(error)) => {
+            tracing::error!(%error, "no signal handler; only SIGKILL stops this server");
+            std::future::pending::<()>().await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    fn status(arguments: &[&str]) -> String {
+        let arguments = std::iter::once("pvfsd").chain(arguments.iter().copied()).map(OsString::from);
+        format!("{:?}", run(arguments))
+    }
+
+    #[test]
+    fn the_command_line_is_sound() {
+        Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn bad_command_lines_and_configurations_end_with_status_2() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("pvfs.toml");
+        let config = path.to_str().unwrap();
+        let two = format!("{:?}", ExitCode::from(2));
+        assert_eq!(status(&["fly"]), two);
+        assert_eq!(status(&["--config", config, "check"]), two, "no such file");
+        assert_eq!(status(&["-c", config, "init", "--iods", "0"]), two);
+        let ok = format!("{:?}", ExitCode::SUCCESS);
+        assert_eq!(status(&["-c", config, "init", "--iods", "2"]), ok);
+        assert_eq!(status(&["-c", config, "init", "--iods", "2"]), two, "there already");
+        assert_eq!(status(&["-c", config, "check"]), ok);
+        assert_eq!(status(&["-c", config, "iod", "2"]), two, "no such server");
+        fs::write(&path, "[cluster").unwrap();
+        assert_eq!(status(&["-c", config, "manager"]), two);
+    }
+}

@@ -1,0 +1,334 @@
+//! The configuration of `pvfsd`: one TOML file for the whole cluster, the same on every machine.
+//!
+//! Unknown keys are errors, so that a misspelt one is noticed. Errors are one line and say where.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::time::Duration;
+
+use bmi_core::{Addr, Scheme};
+use fs_proto::limits::{DEFAULT_STRIP, MAX_SERVERS, MAX_STRIP, MIN_STRIP};
+use serde::{Deserialize, Deserializer};
+
+use crate::iod::IodSettings;
+use crate::service::Limits;
+
+/// What stands in the file.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Config {
+    /// Who the servers are.
+    pub cluster: Cluster,
+    /// Where they keep things.
+    pub storage: Storage,
+    /// How much they take on.
+    #[serde(default)]
+    pub limits: LimitSection,
+}
+
+/// The section `[cluster]`.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Cluster {
+    /// The manager's address.
+    pub manager: Addr,
+    /// The I/O servers' addresses. Files know their servers by the place in this list: append, never reorder.
+    pub iods: Vec<Addr>,
+    /// Strip size of files that ask for no other.
+    #[serde(default = "default_strip")]
+    pub strip_size: Size,
+}
+
+/// The section `[storage]`.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Storage {
+    /// The manager's directory.
+    pub manager: PathBuf,
+    /// The I/O servers' directory; `{index}` stands for the server's number.
+    pub iod: String,
+}
+
+/// The section `[limits]`.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct LimitSection {
+    /// Requests that a server works at, at a time.
+    pub requests: usize,
+    /// Of one client.
+    pub requests_per_client: usize,
+    /// Longest time for one request, in seconds.
+    pub request_timeout_s: u64,
+    /// Size of a transfer unit and of the buffers.
+    pub transfer_unit: Size,
+    /// Memory of an I/O server's buffers, together.
+    pub buffers: Size,
+    /// Transfers of this size or more go to the storage threads.
+    pub offload: Size,
+}
+
+impl Default for LimitSection {
+    fn default() -> LimitSection {
+        let (limits, iod) = (Limits::default(), IodSettings::default());
+        LimitSection {
+            requests: limits.requests,
+            requests_per_client: limits.per_peer,
+            request_timeout_s: limits.request_timeout.as_secs(),
+            transfer_unit: Size(iod.unit as u64),
+            buffers: Size((iod.unit * iod.buffers) as u64),
+            offload: Size(DEFAULT_OFFLOAD),
+        }
+    }
+}
+
+/// Transfers of this many bytes or more go to storage threads: a smaller one takes about as long in the page cache as handing it over does.
+pub const DEFAULT_OFFLOAD: u64 = 128 << 10;
+
+/// A number of bytes, written as `4096`, `"64K"`, `"1M"`, `"2G"`, `"1T"`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Size(pub u64);
+
+fn default_strip() -> Size {
+    Size(DEFAULT_STRIP)
+}
+
+impl FromStr for Size {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Size, String> {
+        let bad = || format!("{text:?} is not a size; write bytes, or K, M, G, T behind a number, as in \"64K\"");
+        let split = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+        let (number, unit) = text.split_at(split);
+        let shift = match unit.trim() {
+            "" | "B" => 0,
+            "K" | "KiB" => 10,
+            "M" | "MiB" => 20,
+            "G" | "GiB" => 30,
+            "T" | "TiB" => 40,
+            _ => return Err(bad()),
+        };
+        let number: u64 = number.parse().map_err(|_| bad())?;
+        number.checked_mul(1 << shift).map(Size).ok_or_else(|| format!("{text:?} is too large"))
+    }
+}
+
+impl fmt::Display for Size {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (mut value, mut unit) = (self.0, 0);
+        while value >= 1024 && value.is_multiple_of(1024) && unit < 4 {
+            (value, unit) = (value / 1024, unit + 1);
+        }
+        write!(f, "{value}{}", ["", "K", "M", "G", "T"][unit])
+    }
+}
+
+impl<'de> Deserialize<'de> for Size {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Size, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(untagged, expecting = "a size: bytes, or text as in \"64K\"")]
+        enum Written {
+            Number(u64),
+            Text(String),
+        }
+        match Written::deserialize(deserializer)? {
+            Written::Number(bytes) => Ok(Size(bytes)),
+            Written::Text(text) => text.parse().map_err(serde::de::Error::custom),
+        }
+    }
+}
+
+/// What is wrong with a configuration, in one line.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct ConfigError(String);
+
+impl Config {
+    /// Reads and checks the file at `path`.
+    ///
+    /// # Errors
+    /// One line that names the file and, where it helps, line and column.
+    pub fn load(path: &Path) -> Result<Config, ConfigError> {
+        let text = std::fs::read_to_string(path)
+            .map_err(|error| ConfigError(format!("{}: {error} (`pvfsd init` writes one)", path.display())))?;
+        Config::parse(&text).map_err(|error| ConfigError(format!("{}: {error}", path.display())))
+    }
+
+    /// Reads and checks a configuration.
+    ///
+    /// # Errors
+    /// One line that says what is wrong and, where it helps, where.
+    pub fn parse(text: &str) -> Result<Config, ConfigError> {
+        let config: Config = toml::from_str(text).map_err(|error| {
+            let place = error.span().map_or(String::new(), |span| {
+                let before = text.get(..span.start).unwrap_or(text);
+                let line = before.matches('\n').count() + 1;
+                let column = before.len() - before.rfind('\n').map_or(0, |at| at + 1) + 1;
+                format!("line {line}, column {column}: ")
+            });
+            ConfigError(format!("{place}{}", error.message().replace('\n', " ")))
+        })?;
+        config.validate()?;
+        Ok(config)
+    }
+
+    fn validate(&self) -> Result<(), ConfigError> {
+        let fail = |text: String| Err(ConfigError(text));
+        let Cluster { manager, iods, strip_size } = &self.cluster;
+        if iods.is_empty() || iods.len() > MAX_SERVERS {
+            return fail(format!("cluster.iods: {} I/O servers; there must be from 1 to {MAX_SERVERS}", iods.len()));
+        }
+        let mut all: Vec<&Addr> = iods.iter().chain([manager]).collect();
+        if let Some(addr) = all.iter().find(|addr| addr.scheme() != Scheme::Tcp || addr.port() == 0) {
+            return fail(format!("cluster: {addr} is no address of a server; write tcp://host:port with a port"));
+        }
+        all.sort();
+        if let Some(twice) = all.windows(2).find(|pair| pair[0] == pair[1]) {
+            return fail(format!("cluster: {} is there twice", twice[0]));
+        }
+        if !(MIN_STRIP..=MAX_STRIP).contains(&strip_size.0) {
+            let (low, high) = (Size(MIN_STRIP), Size(MAX_STRIP));
+            return fail(format!("cluster.strip_size is {strip_size}; it must be from {low} to {high}"));
+        }
+        if iods.len() > 1 && !self.storage.iod.contains("{index}") {
+            return fail("storage.iod: with several I/O servers the path needs {index} in it".to_owned());
+        }
+        self.limits.validate()
+    }
+
+    /// The directory of I/O server `index`.
+    pub fn iod_dir(&self, index: usize) -> PathBuf {
+        PathBuf::from(self.storage.iod.replace("{index}", &index.to_string()))
+    }
+
+    /// A configuration with comments, for a cluster on this machine with `iods` I/O servers that keeps its data under `dir`.
+    pub fn template(dir: &Path, iods: usize, port: u16) -> String {
+        let list: Vec<String> =
+            (0..iods).map(|index| format!("    \"tcp://127.0.0.1:{}\",\n", usize::from(port) + 1 + index)).collect();
+        let text = |path: PathBuf| toml::Value::String(path.display().to_string()).to_string();
+        let limits = LimitSection::default();
+        format!(
+            r#"# Configuration of pvfsd: one file for the whole cluster, the same on every machine.
+
+[cluster]
+# The manager: names, attributes, layouts.
+manager = "tcp://127.0.0.1:{port}"
+# The I/O servers. Files know their servers by the place in this list: append new ones, never reorder.
+iods = [
+{list}]
+# Strip size of files that ask for no other.
+strip_size = "{strip}"
+
+[storage]
+# The manager's directory, on the manager's machine.
+manager = {manager}
+# The I/O servers' directories; {{index}} stands for the server's number, from 0.
+iod = {iod}
+
+# How much each server takes on. All of it may be left out.
+[limits]
+# Requests worked at, at a time: of all clients, and of one.
+requests = {requests}
+requests_per_client = {per_client}
+# Longest time for one request, in seconds.
+request_timeout_s = {timeout}
+# Large transfers are cut into units of this size; buffers is the memory for all units under way in an I/O server.
+transfer_unit = "{unit}"
+buffers = "{buffers}"
+# Transfers of this size or more are handed to the storage threads.
+offload = "{offload}"
+"#,
+            list = list.concat(),
+            strip = default_strip(),
+            manager = text(dir.join("manager")),
+            iod = text(dir.join("iod{index}")),
+            requests = limits.requests,
+            per_client = limits.requests_per_client,
+            timeout = limits.request_timeout_s,
+            unit = limits.transfer_unit,
+            buffers = limits.buffers,
+            offload = limits.offload,
+        )
+    }
+}
+
+impl LimitSection {
+    fn validate(&self) -> Result<(), ConfigError> {
+        let within = |name: &str, value: u64, low: u64, high: u64| {
+            if (low..=high).contains(&value) {
+                return Ok(());
+            }
+            Err(ConfigError(format!("limits.{name} is {value}; it must be from {low} to {high}")))
+        };
+        within("requests", self.requests as u64, 1, 1 << 16)?;
+        within("requests_per_client", self.requests_per_client as u64, 1, self.requests as u64)?;
+        within("request_timeout_s", self.request_timeout_s, 1, 24 * 3600)?;
+        within("transfer_unit", self.transfer_unit.0, 4096, 64 << 20)?;
+        within("buffers", self.buffers.0, 2 * self.transfer_unit.0, 1 << 40)
+    }
+
+    /// As the request loop takes it.
+    pub fn service(&self) -> Limits {
+        Limits {
+            requests: self.requests,
+            per_peer: self.requests_per_client,
+            request_timeout: Duration::from_secs(self.request_timeout_s),
+            ..Limits::default()
+        }
+    }
+
+    /// As an I/O server takes it.
+    pub fn iod(&self) -> IodSettings {
+        let unit = self.transfer_unit.0 as usize;
+        IodSettings { unit, buffers: (self.buffers.0 / self.transfer_unit.0) as usize, ..IodSettings::default() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn template() -> String {
+        Config::template(Path::new("/srv/pvfs"), 2, 7000)
+    }
+
+    #[test]
+    fn the_template_is_a_configuration_with_the_defaults() {
+        let config = Config::parse(&template()).unwrap();
+        assert_eq!(config.cluster.iods, [Addr::tcp("127.0.0.1", 7001), Addr::tcp("127.0.0.1", 7002)]);
+        assert_eq!(config.limits, LimitSection::default());
+        assert_eq!(config.limits.iod(), IodSettings::default());
+        assert_eq!(config.limits.service(), Limits::default());
+        assert_eq!(config.iod_dir(1), Path::new("/srv/pvfs/iod1"));
+    }
+
+    #[test]
+    fn mistakes_are_one_clear_line() {
+        let cases = [
+            ("strip_size = \"64K\"", "stripsize = 1", "unknown field `stripsize`"),
+            ("strip_size = \"64K\"", "strip_size = \"64Q\"", "is not a size"),
+            ("strip_size = \"64K\"", "strip_size = 17", "must be from 4K to 1G"),
+            ("tcp://127.0.0.1:7002", "tcp://127.0.0.1:7000", "is there twice"),
+            ("tcp://127.0.0.1:7002", "tcp://127.0.0.1", "the port is missing"),
+            ("tcp://127.0.0.1:7002", "sim://a:1", "no address of a server"),
+            ("iod{index}", "iod", "needs {index}"),
+            ("requests = 256", "requests = 0", "limits.requests is 0"),
+            ("[storage]", "[storage", "line 14"),
+        ];
+        for (from, to, expected) in cases {
+            let text = template().replacen(from, to, 1);
+            let error = Config::parse(&text).unwrap_err().to_string();
+            assert!(error.contains(expected) && !error.contains('\n'), "{to}: {error}");
+        }
+    }
+
+    #[test]
+    fn sizes_are_read_and_written() {
+        for (text, bytes) in [("0", 0), ("4096", 4096), ("64K", 65536), ("1 MiB", 1 << 20), ("3G", 3 << 30)] {
+            assert_eq!(text.parse(), Ok(Size(bytes)));
+            assert_eq!(Size(bytes).to_string().parse(), Ok(Size(bytes)));
+        }
+        assert!("".parse::<Size>().is_err() && "K".parse::<Size>().is_err());
+        assert!("99999999999T".parse::<Size>().is_err());
+    }
+}

@@ -1,0 +1,70 @@
+//! A whole cluster in one process: for tests, demonstrations and the A/B run.
+//!
+//! | where | servers are | data is |
+//! |---|---|---|
+//! | [`EmbeddedCluster`] over TCP | threads, each with a runtime and an endpoint of its own | in files under a directory |
+//! | `SimCluster` (feature `sim`) | tasks on nodes of a simulated world | in memory that outlives its server, as a disk does |
+//!
+//! The servers are the real ones in both; what differs is transport, clock and store.
+
+#[cfg(feature = "sim")]
+mod sim;
+mod tcp;
+
+use fs_proto::limits::DEFAULT_STRIP;
+
+use crate::config::DEFAULT_OFFLOAD;
+use crate::iod::IodSettings;
+use crate::service::Limits;
+
+#[cfg(feature = "sim")]
+pub use sim::SimCluster;
+pub use tcp::{EmbeddedCluster, ServerThread};
+pub(crate) use tcp::{Role, Server};
+
+/// What an embedded cluster looks like. `ClusterOptions::default()` has four I/O servers.
+#[derive(Clone, Debug)]
+pub struct ClusterOptions {
+    /// I/O servers.
+    pub iods: usize,
+    /// Strip size of files that ask for no other, in bytes.
+    pub strip_size: u64,
+    /// Settings of each server's endpoint; the name is filled in.
+    pub endpoint: bmi_core::Config,
+    /// What each server takes on.
+    pub limits: Limits,
+    /// How the I/O servers use their memory.
+    pub iod: IodSettings,
+    /// Over TCP: transfers of this many bytes or more go to storage threads.
+    pub offload: u64,
+    /// In the simulator: bytes that each I/O server's disk holds.
+    pub disk_capacity: u64,
+    /// In the simulator: whether disks take time (the node's disk profile) or not.
+    pub disk_costs: bool,
+}
+
+impl Default for ClusterOptions {
+    fn default() -> ClusterOptions {
+        ClusterOptions {
+            iods: 4,
+            strip_size: DEFAULT_STRIP,
+            endpoint: bmi_core::Config::default(),
+            limits: Limits::default(),
+            iod: IodSettings::default(),
+            offload: DEFAULT_OFFLOAD,
+            disk_capacity: 16 << 30,
+            disk_costs: false,
+        }
+    }
+}
+
+impl ClusterOptions {
+    /// The default with this many I/O servers.
+    pub fn with_iods(iods: usize) -> ClusterOptions {
+        ClusterOptions { iods, ..ClusterOptions::default() }
+    }
+
+    fn endpoint(&self, name: &str) -> bmi_core::Config {
+        bmi_core::Config { name: name.to_owned(), ..self.endpoint.clone() }
+    }
+}

@@ -1,0 +1,294 @@
+//! The manager: namespace, attributes, layouts. Never in the data path.
+//!
+//! **Why one commit for many.** A commit waits for the disk; meanwhile more changes arrive. They wait in a queue, and the next commit takes all
+//! that are there (a bounded number): durable before acknowledged, and still many a second.
+//!
+//! **Invariants**
+//! 1. A change is durable before it is answered.
+//! 2. A change is made once, however often its request arrives (`dedup`).
+//! 3. No datafile is lost: it belongs to a file, or it is an orphan and will be removed from its I/O server (`orphans`).
+//!
+//! **Source.** Paper 000, section 2.1; DESIGN section 3.
+
+mod dedup;
+mod namespace;
+mod orphans;
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+
+use async_trait::async_trait;
+use bmi_core::{Addr, AsyncEndpoint, Transport};
+use fs_proto::limits::{MAX_ENTRIES, REPLY_ROOM};
+use fs_proto::{
+    ClusterInfo, ErrorCode, FsError, ManagerReply, ManagerRequest, Reply, ReplyBody, Request, RequestBody, RequestId,
+    codec,
+};
+use tokio::sync::{Notify, oneshot};
+
+use crate::service::{Answer, Context, Handler};
+use crate::store::MetaStore;
+use namespace::{Birth, Change};
+
+/// Changes that share one commit, at most.
+const GROUP: usize = 128;
+
+/// What the manager is told when it starts.
+#[derive(Clone, Debug)]
+pub struct ManagerSettings {
+    /// The I/O servers, in the order that layouts count them. It must never change once files exist.
+    pub iods: Vec<Addr>,
+    /// Strip size of files that ask for no other, in bytes.
+    pub strip_size: u64,
+}
+
+/// Why a request of the namespace failed.
+#[derive(Debug)]
+pub(crate) enum Fault {
+    /// The request cannot be; nothing was written.
+    Refused(FsError),
+    /// The store failed; the transaction is lost.
+    Store(redb::Error),
+    /// What is stored makes no sense; the transaction is lost.
+    Corrupt(String),
+}
+
+impl Fault {
+    fn into_error(self) -> FsError {
+        match self {
+            Fault::Refused(error) => error,
+            Fault::Store(error) => crate::store::fault(&error),
+            Fault::Corrupt(what) => FsError::new(ErrorCode::Io, format!("metadata store is corrupt: {what}")),
+        }
+    }
+}
+
+impl From<FsError> for Fault {
+    fn from(error: FsError) -> Fault {
+        Fault::Refused(error)
+    }
+}
+
+macro_rules! store_faults {
+    ($($error:ty),*) => {
+        $(impl From<$error> for Fault {
+            fn from(error: $error) -> Fault {
+                Fault::Store(error.into())
+            }
+        })*
+    };
+}
+store_faults!(redb::Error, redb::StorageError, redb::TableError, redb::CommitError);
+
+/// A change that waits for the next commit.
+struct Waiting {
+    id: RequestId,
+    unanswered: u64,
+    request: ManagerRequest,
+    answer: oneshot::Sender<Vec<u8>>,
+}
+
+/// The manager. Give it to [`crate::service::serve`].
+pub struct Manager<T: Transport> {
+    endpoint: AsyncEndpoint<T>,
+    store: MetaStore,
+    settings: ManagerSettings,
+    wall: Box<dyn Fn() -> u64>,
+    waiting: RefCell<VecDeque<Waiting>>,
+    work: Notify,
+    orphaned: Notify,
+}
+
+impl<T: Transport> Manager<T> {
+    /// A manager over `store`. `wall` is the time for attributes, in nanoseconds since 1970: a binary hands in the system's clock, the
+    /// simulator its own.
+    ///
+    /// # Errors
+    /// `Invalid` without I/O servers or with a strip size out of bounds; `Io` if the store cannot be prepared.
+    pub fn new(
+        endpoint: AsyncEndpoint<T>,
+        store: MetaStore,
+        settings: ManagerSettings,
+        wall: impl Fn() -> u64 + 'static,
+    ) -> Result<Manager<T>, FsError> {
+        let servers = u32::try_from(settings.iods.len()).unwrap_or(u32::MAX);
+        fs_proto::Distribution::simple_stripe(settings.strip_size, servers)?;
+        prepare(&store, wall()).map_err(Fault::into_error)?;
+        Ok(Manager {
+            endpoint,
+            store,
+            settings,
+            wall: Box::new(wall),
+            waiting: RefCell::default(),
+            work: Notify::new(),
+            orphaned: Notify::new(),
+        })
+    }
+
+    /// Commits what waits, again and again.
+    async fn commit(&self) {
+        loop {
+            self.work.notified().await;
+            loop {
+                let group: Vec<Waiting> = {
+                    let mut waiting = self.waiting.borrow_mut();
+                    let count = waiting.len().min(GROUP);
+                    waiting.drain(..count).collect()
+                };
+                if group.is_empty() {
+                    break;
+                }
+                let answers = self.change(&group);
+                for (waiting, answer) in group.into_iter().zip(answers) {
+                    // The receiver is gone if the server is stopping.
+                    let _ = waiting.answer.send(answer);
+                }
+                self.orphaned.notify_waiters();
+            }
+        }
+    }
+
+    /// Makes a group of changes in one transaction; returns their encoded answers.
+    fn change(&self, group: &[Waiting]) -> Vec<Vec<u8>> {
+        self.try_change(group).unwrap_or_else(|fault| {
+            let error = fault.into_error();
+            tracing::error!(%error, changes = group.len(), "a commit failed; its changes were not made");
+            let reply = codec::encode_reply(&Reply { result: Err(error) });
+            group.iter().map(|_| reply.clone()).collect()
+        })
+    }
+
+    fn try_change(&self, group: &[Waiting]) -> Result<Vec<Vec<u8>>, Fault> {
+        let transaction = self.store.write()?;
+        let mut answers = Vec::with_capacity(group.len());
+        {
+            let mut change = Change::open(&transaction, (self.wall)())?;
+            let mut dedup = dedup::Dedup::open(&transaction, dedup::CLIENTS)?;
+            for waiting in group {
+                answers.push(self.once(&mut change, &mut dedup, waiting)?);
+            }
+        }
+        transaction.commit()?;
+        Ok(answers)
+    }
+
+    /// Makes one change, unless it was made before; returns the encoded answer.
+    fn once(&self, change: &mut Change<'_>, dedup: &mut dedup::Dedup<'_>, waiting: &Waiting) -> Result<Vec<u8>, Fault> {
+        let encode = |result: Result<ManagerReply, FsError>| {
+            codec::encode_reply(&Reply { result: result.map(ReplyBody::Manager) })
+        };
+        match dedup.recall(waiting.id) {
+            Ok(Some(answer)) => return Ok(answer),
+            Ok(None) => {}
+            Err(Fault::Refused(error)) => return Ok(encode(Err(error))),
+            Err(fault) => return Err(fault),
+        }
+        let answer = match self.apply(change, &waiting.request) {
+            Ok(reply) => encode(Ok(reply)),
+            Err(Fault::Refused(error)) => encode(Err(error)),
+            Err(fault) => return Err(fault),
+        };
+        dedup.remember(waiting.id, waiting.unanswered, &answer)?;
+        Ok(answer)
+    }
+
+    fn apply(&self, change: &mut Change<'_>, request: &ManagerRequest) -> Result<ManagerReply, Fault> {
+        let iods = self.settings.iods.len() as u32;
+        let reply = match request {
+            ManagerRequest::Mkdir { place, mode, uid, gid } => {
+                ManagerReply::Entry(change.mkdir(place, Birth { mode: *mode, uid: *uid, gid: *gid })?)
+            }
+            ManagerRequest::Create { place, mode, uid, gid, strip_size, servers, exclusive } => {
+                let strip = if *strip_size == 0 { self.settings.strip_size } else { *strip_size };
+                let birth = Birth { mode: *mode, uid: *uid, gid: *gid };
+                ManagerReply::Entry(change.create(place, birth, strip, *servers, iods, *exclusive)?)
+            }
+            ManagerRequest::Setattr { handle, set } => ManagerReply::Entry(change.setattr(*handle, set)?),
+            ManagerRequest::Rename { from, to } => {
+                change.rename(from, to)?;
+                ManagerReply::Done
+            }
+            ManagerRequest::Remove { place, kind } => {
+                change.remove(place, *kind)?;
+                ManagerReply::Done
+            }
+            other => return Err(FsError::new(ErrorCode::Invalid, format!("{} changes nothing", other.name())).into()),
+        };
+        Ok(reply)
+    }
+
+    /// Answers a request that changes nothing. A reply has `room` bytes.
+    fn look(&self, request: &ManagerRequest, room: usize) -> Result<ManagerReply, Fault> {
+        let transaction = || Ok::<_, Fault>(self.store.read()?);
+        Ok(match request {
+            ManagerRequest::Ping => ManagerReply::Done,
+            ManagerRequest::Lookup { place } => ManagerReply::Entry(namespace::view(&transaction()?)?.lookup(place)?),
+            ManagerRequest::Getattr { handle } => {
+                ManagerReply::Entry(namespace::view(&transaction()?)?.getattr(*handle)?)
+            }
+            ManagerRequest::Readdir { dir, after, max } => {
+                let max = (*max as usize).min(MAX_ENTRIES);
+                let (entries, more) = namespace::view(&transaction()?)?.readdir(*dir, after, max, room)?;
+                ManagerReply::Entries { entries, more }
+            }
+            ManagerRequest::Statfs => ManagerReply::Stat(namespace::stat(&transaction()?)?),
+            ManagerRequest::Cluster { first } => ManagerReply::Cluster(self.cluster(*first as usize, room)),
+            other => return Err(FsError::new(ErrorCode::Invalid, format!("{} changes something", other.name())).into()),
+        })
+    }
+
+    /// The I/O servers from `first` on, as many as a reply of `room` bytes takes.
+    fn cluster(&self, first: usize, room: usize) -> ClusterInfo {
+        let mut left = room;
+        let iods = self.settings.iods.iter().skip(first).enumerate().take_while(|(index, addr)| {
+            // Scheme, separators, port and length beside the host.
+            let needed = addr.host().len() + 20;
+            let fits = needed <= left || *index == 0;
+            left = left.saturating_sub(needed);
+            fits
+        });
+        ClusterInfo {
+            iods: iods.map(|(_, addr)| addr.clone()).collect(),
+            total: self.settings.iods.len() as u32,
+            strip_size: self.settings.strip_size,
+        }
+    }
+}
+
+/// Makes the tables and the root, so that readers find them.
+fn prepare(store: &MetaStore, now_ns: u64) -> Result<(), Fault> {
+    let transaction = store.write()?;
+    Change::open(&transaction, now_ns)?;
+    dedup::Dedup::open(&transaction, dedup::CLIENTS)?;
+    transaction.commit()?;
+    Ok(())
+}
+
+#[async_trait(?Send)]
+impl<T: Transport> Handler for Manager<T> {
+    async fn handle(&self, context: &Context, request: Request, _data: &[u8]) -> Answer {
+        let RequestBody::Manager(body) = request.body else {
+            return Answer::error(FsError::new(ErrorCode::Invalid, "this is the manager, not an I/O server"));
+        };
+        if !body.changes() {
+            let room = context.eager.saturating_sub(REPLY_ROOM);
+            let result = self.look(&body, room).map(ReplyBody::Manager).map_err(Fault::into_error);
+            return Answer::from(result);
+        }
+        let (answer, done) = oneshot::channel();
+        let waiting = Waiting { id: request.id, unanswered: request.unanswered, request: body, answer };
+        self.waiting.borrow_mut().push_back(waiting);
+        self.work.notify_one();
+        match done.await {
+            Ok(reply) => Answer::Encoded(reply),
+            Err(_) => Answer::error(FsError::new(ErrorCode::Unreachable, "the manager is stopping")),
+        }
+    }
+
+    async fn background(&self) {
+        futures_util::future::join(self.commit(), self.tend_orphans()).await;
+    }
+}
+
+#[cfg(test)]
+mod tests;

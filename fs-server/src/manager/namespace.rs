@@ -1,0 +1,458 @@
+//! Directories, files, names: the manager's tables and what may be done to them.
+//!
+//! **Layout** of the tables
+//!
+//! ```text
+//!   objects   handle → parent, attributes, layout       every file and directory, by number
+//!   names     (directory, name) → handle, kind          in the order of names, so a page of a directory is a range
+//!   counters  "next" | "files" | "dirs" → number
+//!   orphans   (I/O server, datafile) → ()               datafiles of removed files, still to be removed there
+//! ```
+//!
+//! **Invariants**
+//! 1. Every check of a change stands before its first write: a change that is refused has written nothing, so that several changes can
+//!    share a transaction.
+//! 2. Every object but the root has exactly one name, and its `parent` is the directory of that name.
+//! 3. A directory's `size` is its number of names, its `nlink` two and one for each subdirectory.
+//! 4. A handle is given out once. A datafile is in the layout of one file or among the orphans, until its server has removed it.
+//!
+//! **Source.** Paper 000, section 2.1. Guarded by the tests in `tests.rs`, which check 2 to 4 after every change of a random sequence.
+
+use fs_proto::limits::{MAX_NAME, MAX_PATH, MAX_SERVERS};
+use fs_proto::{
+    Attr, DatafileHandle, DirEntry, DirHandle, Distribution, Entry, ErrorCode, FileHandle, FsError, Handle, Kind,
+    Layout, ManagerStat, Place, RemoveKind, SetAttr,
+};
+use redb::{ReadTransaction, ReadableTable, ReadableTableMetadata, Table, TableDefinition, WriteTransaction};
+use serde::{Deserialize, Serialize};
+
+use super::Fault;
+
+type Key = (u64, &'static str);
+type Named = (u64, bool);
+
+const OBJECTS: TableDefinition<'static, u64, &'static [u8]> = TableDefinition::new("objects");
+const NAMES: TableDefinition<'static, Key, Named> = TableDefinition::new("names");
+const COUNTERS: TableDefinition<'static, &'static str, u64> = TableDefinition::new("counters");
+const ORPHANS: TableDefinition<'static, (u32, u64), ()> = TableDefinition::new("orphans");
+
+/// Bytes that an entry of a directory takes in a reply beside its name: kind, handle, lengths.
+const ENTRY_ROOM: usize = 16;
+
+/// A file or directory as it is kept.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Object {
+    parent: u64,
+    attr: Attr,
+    layout: Option<Layout>,
+}
+
+impl Object {
+    fn entry(self, raw: u64) -> Entry {
+        Entry { handle: handle(raw, self.attr.kind == Kind::Dir), attr: self.attr, layout: self.layout }
+    }
+}
+
+fn handle(raw: u64, dir: bool) -> Handle {
+    if dir { Handle::Dir(DirHandle(raw)) } else { Handle::File(FileHandle(raw)) }
+}
+
+fn refuse<T>(code: ErrorCode, detail: impl Into<String>) -> Result<T, Fault> {
+    Err(Fault::Refused(FsError::new(code, detail)))
+}
+
+/// Checks one component of a path.
+fn check_name(name: &str) -> Result<(), Fault> {
+    if name.len() > MAX_NAME {
+        return refuse(
+            ErrorCode::NameTooLong,
+            format!("a name of {} bytes; at most {MAX_NAME} are allowed", name.len()),
+        );
+    }
+    if name == "." || name == ".." || name.contains(['\0', '/']) {
+        return refuse(ErrorCode::Invalid, format!("{name:?} is not a name"));
+    }
+    Ok(())
+}
+
+/// The components of a path, checked.
+fn components(path: &str) -> Result<Vec<&str>, Fault> {
+    if path.len() > MAX_PATH {
+        return refuse(
+            ErrorCode::NameTooLong,
+            format!("a path of {} bytes; at most {MAX_PATH} are allowed", path.len()),
+        );
+    }
+    let names: Vec<&str> = path.split('/').filter(|name| !name.is_empty()).collect();
+    names.iter().try_for_each(|name| check_name(name))?;
+    Ok(names)
+}
+
+/// The tables that looking needs, in a transaction for reading or for writing.
+pub(super) struct View<O, N> {
+    objects: O,
+    names: N,
+}
+
+/// The tables as they were at the last commit.
+pub(super) fn view(
+    transaction: &ReadTransaction,
+) -> Result<View<impl ReadableTable<u64, &'static [u8]>, impl ReadableTable<Key, Named>>, Fault> {
+    Ok(View { objects: transaction.open_table(OBJECTS)?, names: transaction.open_table(NAMES)? })
+}
+
+/// What the manager holds.
+pub(super) fn stat(transaction: &ReadTransaction) -> Result<ManagerStat, Fault> {
+    let counters = transaction.open_table(COUNTERS)?;
+    let counter = |name: &str| Ok::<u64, Fault>(counters.get(name)?.map_or(0, |value| value.value()));
+    Ok(ManagerStat {
+        files: counter("files")?,
+        dirs: counter("dirs")?,
+        orphans: transaction.open_table(ORPHANS)?.len()?,
+    })
+}
+
+/// Up to `max` datafiles that wait to be removed from I/O server `iod`.
+pub(super) fn orphans(transaction: &ReadTransaction, iod: u32, max: usize) -> Result<Vec<DatafileHandle>, Fault> {
+    let table = transaction.open_table(ORPHANS)?;
+    let mut list = Vec::new();
+    for row in table.range((iod, 0)..=(iod, u64::MAX))?.take(max) {
+        list.push(DatafileHandle(row?.0.value().1));
+    }
+    Ok(list)
+}
+
+impl<O: ReadableTable<u64, &'static [u8]>, N: ReadableTable<Key, Named>> View<O, N> {
+    fn find(&self, raw: u64) -> Result<Option<Object>, Fault> {
+        let Some(bytes) = self.objects.get(raw)? else { return Ok(None) };
+        match postcard::from_bytes(bytes.value()) {
+            Ok(object) => Ok(Some(object)),
+            Err(error) => Err(Fault::Corrupt(format!("object {raw}: {error}"))),
+        }
+    }
+
+    fn object(&self, raw: u64) -> Result<Object, Fault> {
+        match self.find(raw)? {
+            Some(object) => Ok(object),
+            None => refuse(ErrorCode::Stale, format!("handle {raw:x} names nothing")),
+        }
+    }
+
+    fn name(&self, dir: u64, name: &str) -> Result<Option<Named>, Fault> {
+        Ok(self.names.get((dir, name))?.map(|value| value.value()))
+    }
+
+    /// Follows `names` from `dir`; ends at a file or directory.
+    fn walk(&self, dir: DirHandle, names: &[&str], path: &str) -> Result<u64, Fault> {
+        if self.object(dir.0)?.attr.kind != Kind::Dir {
+            return refuse(ErrorCode::NotDirectory, format!("handle {:x}", dir.0));
+        }
+        let mut at = (dir.0, true);
+        for name in names {
+            if !at.1 {
+                return refuse(ErrorCode::NotDirectory, format!("{path:?}, before {name:?}"));
+            }
+            match self.name(at.0, name)? {
+                Some(next) => at = next,
+                None => return refuse(ErrorCode::NotFound, format!("{path:?}, at {name:?}")),
+            }
+        }
+        Ok(at.0)
+    }
+
+    /// The directory and the last name of a place.
+    fn parent<'p>(&self, place: &'p Place) -> Result<(u64, &'p str), Fault> {
+        let names = components(&place.path)?;
+        let Some((last, before)) = names.split_last() else {
+            return refuse(ErrorCode::Invalid, "the empty path has no name that could be made, moved or removed");
+        };
+        let dir = self.walk(place.dir, before, &place.path)?;
+        if self.object(dir)?.attr.kind != Kind::Dir {
+            return refuse(ErrorCode::NotDirectory, format!("{:?}, before {last:?}", place.path));
+        }
+        Ok((dir, last))
+    }
+
+    /// What is at a place.
+    pub(super) fn lookup(&self, place: &Place) -> Result<Entry, Fault> {
+        let raw = self.walk(place.dir, &components(&place.path)?, &place.path)?;
+        Ok(self.object(raw)?.entry(raw))
+    }
+
+    /// What a handle names.
+    pub(super) fn getattr(&self, wanted: Handle) -> Result<Entry, Fault> {
+        let entry = self.object(wanted.raw())?.entry(wanted.raw());
+        if entry.handle != wanted {
+            return refuse(ErrorCode::Stale, format!("{wanted} names something of another kind"));
+        }
+        Ok(entry)
+    }
+
+    /// The entries behind `after`, at most `max` and not more than `room` bytes of reply; and whether there are more.
+    pub(super) fn readdir(
+        &self,
+        dir: DirHandle,
+        after: &str,
+        max: usize,
+        room: usize,
+    ) -> Result<(Vec<DirEntry>, bool), Fault> {
+        if self.object(dir.0)?.attr.kind != Kind::Dir {
+            return refuse(ErrorCode::NotDirectory, dir.to_string());
+        }
+        let (mut entries, mut left) = (Vec::new(), room);
+        for row in self.names.range((dir.0, after)..)? {
+            let (key, value) = row?;
+            let ((of, name), (raw, is_dir)) = (key.value(), value.value());
+            if of != dir.0 {
+                break;
+            }
+            if name == after {
+                continue;
+            }
+            let needed = name.len() + ENTRY_ROOM;
+            if entries.len() >= max.max(1) || (needed > left && !entries.is_empty()) {
+                return Ok((entries, true));
+            }
+            left = left.saturating_sub(needed);
+            entries.push(DirEntry { name: name.to_owned(), handle: handle(raw, is_dir) });
+        }
+        Ok((entries, false))
+    }
+
+    /// Whether `dir` is `ancestor` or lies below it.
+    fn is_within(&self, mut dir: u64, ancestor: u64) -> Result<bool, Fault> {
+        loop {
+            if dir == ancestor {
+                return Ok(true);
+            }
+            if dir == DirHandle::ROOT.0 {
+                return Ok(false);
+            }
+            dir = self.object(dir)?.parent;
+        }
+    }
+}
+
+/// The tables in a transaction for writing.
+pub(super) struct Change<'t> {
+    view: View<Table<'t, u64, &'static [u8]>, Table<'t, Key, Named>>,
+    counters: Table<'t, &'static str, u64>,
+    orphans: Table<'t, (u32, u64), ()>,
+    now_ns: u64,
+}
+
+/// What a new file or directory begins with.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Birth {
+    pub(super) mode: u32,
+    pub(super) uid: u32,
+    pub(super) gid: u32,
+}
+
+impl<'t> Change<'t> {
+    /// Opens the tables, making them and the root if they are not there.
+    pub(super) fn open(transaction: &'t WriteTransaction, now_ns: u64) -> Result<Change<'t>, Fault> {
+        let view = View { objects: transaction.open_table(OBJECTS)?, names: transaction.open_table(NAMES)? };
+        let counters = transaction.open_table(COUNTERS)?;
+        let orphans = transaction.open_table(ORPHANS)?;
+        let mut change = Change { view, counters, orphans, now_ns };
+        if change.view.find(DirHandle::ROOT.0)?.is_none() {
+            let attr = change.attr(Kind::Dir, Birth { mode: 0o755, uid: 0, gid: 0 });
+            change.store(DirHandle::ROOT.0, &Object { parent: DirHandle::ROOT.0, attr, layout: None })?;
+            change.count("dirs", 1)?;
+            change.counters.insert("next", DirHandle::ROOT.0 + 1)?;
+        }
+        Ok(change)
+    }
+
+    fn attr(&self, kind: Kind, birth: Birth) -> Attr {
+        let Birth { mode, uid, gid } = birth;
+        let (nlink, now) = (if kind == Kind::Dir { 2 } else { 1 }, self.now_ns);
+        Attr { kind, mode: mode & 0o7777, uid, gid, size: 0, atime_ns: now, mtime_ns: now, ctime_ns: now, nlink }
+    }
+
+    fn store(&mut self, raw: u64, object: &Object) -> Result<(), Fault> {
+        let bytes = postcard::to_extend(object, Vec::with_capacity(128))
+            .map_err(|error| Fault::Corrupt(format!("object {raw}: {error}")))?;
+        self.view.objects.insert(raw, bytes.as_slice())?;
+        Ok(())
+    }
+
+    fn counter(&self, name: &str) -> Result<u64, Fault> {
+        Ok(self.counters.get(name)?.map_or(0, |value| value.value()))
+    }
+
+    fn count(&mut self, name: &str, by: i64) -> Result<(), Fault> {
+        let value = self.counter(name)?.saturating_add_signed(by);
+        self.counters.insert(name, value)?;
+        Ok(())
+    }
+
+    /// The next `count` handles.
+    fn handles(&mut self, count: u64) -> Result<u64, Fault> {
+        let first = self.counter("next")?;
+        self.counters.insert("next", first + count)?;
+        Ok(first)
+    }
+
+    /// Enters or takes away a name, with what that means for its directory.
+    fn link(&mut self, dir: u64, name: &str, target: Option<Named>, subdirs: i32) -> Result<(), Fault> {
+        let mut parent = self.view.object(dir)?;
+        match target {
+            Some(target) => {
+                if self.view.names.insert((dir, name), target)?.is_none() {
+                    parent.attr.size += 1;
+                }
+            }
+            None => {
+                if self.view.names.remove((dir, name))?.is_some() {
+                    parent.attr.size = parent.attr.size.saturating_sub(1);
+                }
+            }
+        }
+        parent.attr.nlink = parent.attr.nlink.saturating_add_signed(subdirs);
+        (parent.attr.mtime_ns, parent.attr.ctime_ns) = (self.now_ns, self.now_ns);
+        self.store(dir, &parent)
+    }
+
+    /// Removes an object that has no name any more; a file's datafiles become orphans.
+    fn bury(&mut self, raw: u64, object: &Object) -> Result<(), Fault> {
+        self.view.objects.remove(raw)?;
+        for (iod, datafile) in object.layout.iter().flat_map(Layout::datafiles) {
+            self.orphans.insert((*iod, datafile.0), ())?;
+        }
+        self.count(if object.attr.kind == Kind::Dir { "dirs" } else { "files" }, -1)
+    }
+
+    /// Makes a directory.
+    pub(super) fn mkdir(&mut self, place: &Place, birth: Birth) -> Result<Entry, Fault> {
+        let (dir, name) = self.view.parent(place)?;
+        if self.view.name(dir, name)?.is_some() {
+            return refuse(ErrorCode::Exists, format!("{:?}", place.path));
+        }
+        let raw = self.handles(1)?;
+        let object = Object { parent: dir, attr: self.attr(Kind::Dir, birth), layout: None };
+        self.store(raw, &object)?;
+        self.link(dir, name, Some((raw, true)), 1)?;
+        self.count("dirs", 1)?;
+        Ok(object.entry(raw))
+    }
+
+    /// Makes a file, striped over `servers` of the cluster's `iods` I/O servers (0: all); which one comes first goes round. One that is
+    /// there already is the answer, unless `exclusive`.
+    pub(super) fn create(
+        &mut self,
+        place: &Place,
+        birth: Birth,
+        strip_size: u64,
+        servers: u32,
+        iods: u32,
+        exclusive: bool,
+    ) -> Result<Entry, Fault> {
+        let (dir, name) = self.view.parent(place)?;
+        match self.view.name(dir, name)? {
+            Some((_, true)) => return refuse(ErrorCode::IsDirectory, format!("{:?}", place.path)),
+            Some(_) if exclusive => return refuse(ErrorCode::Exists, format!("{:?}", place.path)),
+            Some((raw, false)) => return Ok(self.view.object(raw)?.entry(raw)),
+            None => {}
+        }
+        if servers > iods {
+            let text = format!("a file on {servers} I/O servers; the cluster has {iods}");
+            return refuse(ErrorCode::Invalid, text);
+        }
+        let servers = if servers == 0 { iods.min(MAX_SERVERS as u32) } else { servers };
+        let distribution = Distribution::simple_stripe(strip_size, servers)?;
+        let raw = self.handles(1 + u64::from(servers))?;
+        // The file's own number would go up by `servers + 1` from file to file, and could miss some servers for ever.
+        let first = self.counter("created")? % u64::from(iods);
+        self.count("created", 1)?;
+        let datafile = |index: u64| (((first + index) % u64::from(iods)) as u32, DatafileHandle(raw + 1 + index));
+        let layout = Layout::new(distribution, (0..u64::from(servers)).map(datafile).collect())?;
+        let object = Object { parent: dir, attr: self.attr(Kind::File, birth), layout: Some(layout) };
+        self.store(raw, &object)?;
+        self.link(dir, name, Some((raw, false)), 0)?;
+        self.count("files", 1)?;
+        Ok(object.entry(raw))
+    }
+
+    /// Changes attributes.
+    pub(super) fn setattr(&mut self, wanted: Handle, set: &SetAttr) -> Result<Entry, Fault> {
+        self.view.getattr(wanted)?;
+        let mut object = self.view.object(wanted.raw())?;
+        let attr = &mut object.attr;
+        attr.mode = set.mode.map_or(attr.mode, |mode| mode & 0o7777);
+        attr.uid = set.uid.unwrap_or(attr.uid);
+        attr.gid = set.gid.unwrap_or(attr.gid);
+        attr.atime_ns = set.atime_ns.unwrap_or(attr.atime_ns);
+        attr.mtime_ns = set.mtime_ns.unwrap_or(attr.mtime_ns);
+        attr.ctime_ns = self.now_ns;
+        self.store(wanted.raw(), &object)?;
+        Ok(object.entry(wanted.raw()))
+    }
+
+    /// Removes a file or an empty directory.
+    pub(super) fn remove(&mut self, place: &Place, kind: RemoveKind) -> Result<(), Fault> {
+        let (dir, name) = self.view.parent(place)?;
+        let Some((raw, is_dir)) = self.view.name(dir, name)? else {
+            return refuse(ErrorCode::NotFound, format!("{:?}", place.path));
+        };
+        match kind {
+            RemoveKind::File if is_dir => return refuse(ErrorCode::IsDirectory, format!("{:?}", place.path)),
+            RemoveKind::Dir if !is_dir => return refuse(ErrorCode::NotDirectory, format!("{:?}", place.path)),
+            _ => {}
+        }
+        let object = self.view.object(raw)?;
+        if is_dir && object.attr.size > 0 {
+            return refuse(ErrorCode::NotEmpty, format!("{:?}", place.path));
+        }
+        self.bury(raw, &object)?;
+        self.link(dir, name, None, if is_dir { -1 } else { 0 })
+    }
+
+    /// Moves a name.
+    pub(super) fn rename(&mut self, from: &Place, to: &Place) -> Result<(), Fault> {
+        let (from_dir, from_name) = self.view.parent(from)?;
+        let (to_dir, to_name) = self.view.parent(to)?;
+        let Some((raw, is_dir)) = self.view.name(from_dir, from_name)? else {
+            return refuse(ErrorCode::NotFound, format!("{:?}", from.path));
+        };
+        if is_dir && self.view.is_within(to_dir, raw)? {
+            let text = format!("{:?} cannot be moved into itself ({:?})", from.path, to.path);
+            return refuse(ErrorCode::Invalid, text);
+        }
+        let replaced = match self.view.name(to_dir, to_name)? {
+            Some((there, _)) if there == raw => return Ok(()),
+            Some((_, true)) if !is_dir => return refuse(ErrorCode::IsDirectory, format!("{:?}", to.path)),
+            Some((_, false)) if is_dir => return refuse(ErrorCode::NotDirectory, format!("{:?}", to.path)),
+            Some((there, _)) => Some((there, self.view.object(there)?)),
+            None => None,
+        };
+        if let Some((_, object)) = &replaced
+            && is_dir
+            && object.attr.size > 0
+        {
+            return refuse(ErrorCode::NotEmpty, format!("{:?}", to.path));
+        }
+        let mut object = self.view.object(raw)?;
+        let subdirs = i32::from(is_dir);
+        if let Some((there, old)) = &replaced {
+            self.bury(*there, old)?;
+            self.link(to_dir, to_name, None, -subdirs)?;
+        }
+        self.link(from_dir, from_name, None, -subdirs)?;
+        self.link(to_dir, to_name, Some((raw, is_dir)), subdirs)?;
+        (object.parent, object.attr.ctime_ns) = (to_dir, self.now_ns);
+        self.store(raw, &object)
+    }
+
+    /// Forgets datafiles that their I/O server has removed.
+    pub(super) fn forget(&mut self, iod: u32, datafiles: &[DatafileHandle]) -> Result<(), Fault> {
+        for datafile in datafiles {
+            self.orphans.remove((iod, datafile.0))?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;

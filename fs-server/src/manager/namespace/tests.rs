@@ -1,0 +1,286 @@
+//! The namespace against a model, and its rules one by one.
+
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::store::{MetaStore, SharedBackend};
+
+const BIRTH: Birth = Birth { mode: 0o644, uid: 1, gid: 2 };
+
+fn change<R>(store: &MetaStore, f: impl FnOnce(&mut Change<'_>) -> Result<R, Fault>) -> Result<R, ErrorCode> {
+    let transaction = store.write().unwrap();
+    let result = f(&mut Change::open(&transaction, 5).unwrap());
+    // Committed in any case: what is refused must have written nothing.
+    transaction.commit().unwrap();
+    result.map_err(|fault| fault.into_error().code)
+}
+
+fn look<R>(store: &MetaStore, f: impl FnOnce(&ReadTransaction) -> Result<R, Fault>) -> Result<R, ErrorCode> {
+    f(&store.read().unwrap()).map_err(|fault| fault.into_error().code)
+}
+
+fn store() -> MetaStore {
+    let store = MetaStore::in_memory().unwrap();
+    change(&store, |_| Ok(())).unwrap();
+    store
+}
+
+fn mkdir(store: &MetaStore, path: &str) -> Result<Entry, ErrorCode> {
+    change(store, |change| change.mkdir(&Place::root(path), BIRTH))
+}
+
+fn create(store: &MetaStore, path: &str) -> Result<Entry, ErrorCode> {
+    change(store, |change| change.create(&Place::root(path), BIRTH, 65536, 0, 3, true))
+}
+
+fn remove(store: &MetaStore, path: &str) -> Result<(), ErrorCode> {
+    change(store, |change| change.remove(&Place::root(path), RemoveKind::Any))
+}
+
+fn rename(store: &MetaStore, from: &str, to: &str) -> Result<(), ErrorCode> {
+    change(store, |change| change.rename(&Place::root(from), &Place::root(to)))
+}
+
+fn lookup(store: &MetaStore, path: &str) -> Result<Entry, ErrorCode> {
+    look(store, |transaction| view(transaction)?.lookup(&Place::root(path)))
+}
+
+/// Checks invariants 2 to 4 of the module over all that is there; returns every path with its handle.
+fn check(store: &MetaStore) -> BTreeMap<String, Handle> {
+    let transaction = store.read().unwrap();
+    let view = view(&transaction).unwrap();
+    let (mut paths, mut todo) = (BTreeMap::new(), vec![(String::new(), DirHandle::ROOT)]);
+    let (mut dirs, mut handles, mut datafiles) = (1, vec![1], Vec::new());
+    while let Some((path, dir)) = todo.pop() {
+        let object = view.object(dir.0).unwrap();
+        let (entries, more) = view.readdir(dir, "", usize::MAX, usize::MAX).unwrap();
+        assert!(!more);
+        let subdirs = entries.iter().filter(|entry| entry.handle.dir().is_some()).count();
+        assert_eq!(object.attr.size, entries.len() as u64, "size of {path:?}");
+        assert_eq!(object.attr.nlink as usize, 2 + subdirs, "links of {path:?}");
+        dirs += subdirs as u64;
+        for entry in entries {
+            let child = view.object(entry.handle.raw()).unwrap();
+            assert_eq!((child.parent, view.getattr(entry.handle).unwrap().handle), (dir.0, entry.handle));
+            handles.push(entry.handle.raw());
+            datafiles.extend(child.layout.iter().flat_map(|layout| layout.datafiles().to_vec()));
+            let path = format!("{path}/{}", entry.name);
+            if let Handle::Dir(dir) = entry.handle {
+                todo.push((path.clone(), dir));
+            }
+            paths.insert(path, entry.handle);
+        }
+    }
+    assert_eq!(view.objects.len().unwrap(), handles.len() as u64, "objects without a name");
+    assert_eq!(view.names.len().unwrap(), paths.len() as u64, "names in directories that are not there");
+    let held = stat(&transaction).unwrap();
+    assert_eq!((held.dirs, held.files), (dirs, paths.len() as u64 + 1 - dirs));
+    for iod in 0..3 {
+        datafiles.extend(orphans(&transaction, iod, usize::MAX).unwrap().into_iter().map(|datafile| (iod, datafile)));
+    }
+    handles.extend(datafiles.iter().map(|(_, datafile)| datafile.0));
+    let all = handles.len();
+    handles.sort_unstable();
+    handles.dedup();
+    assert_eq!(handles.len(), all, "a handle is used twice");
+    paths
+}
+
+#[test]
+fn what_is_made_is_found() {
+    let store = store();
+    let dir = mkdir(&store, "/a").unwrap();
+    assert_eq!((dir.attr.kind, dir.attr.nlink, dir.attr.mtime_ns), (Kind::Dir, 2, 5));
+    let file = create(&store, "a//b/").unwrap();
+    assert_eq!(lookup(&store, "/a/b"), Ok(file.clone()));
+    assert_eq!(look(&store, |t| view(t)?.lookup(&Place::at(DirHandle(dir.handle.raw()), "b"))), Ok(file.clone()));
+    assert_eq!(look(&store, |t| view(t)?.getattr(file.handle)), Ok(file.clone()));
+    assert_eq!(file.layout.unwrap().distribution().servers(), 3);
+    assert_eq!(lookup(&store, "").unwrap().handle, Handle::Dir(DirHandle::ROOT));
+    check(&store);
+}
+
+#[test]
+fn what_cannot_be_is_refused() {
+    use ErrorCode::*;
+    let store = store();
+    mkdir(&store, "d").unwrap();
+    create(&store, "f").unwrap();
+    let before = check(&store);
+    assert_eq!(mkdir(&store, "d").unwrap_err(), Exists);
+    assert_eq!(create(&store, "f").unwrap_err(), Exists);
+    assert_eq!(create(&store, "d").unwrap_err(), IsDirectory);
+    assert_eq!(mkdir(&store, "x/y").unwrap_err(), NotFound);
+    assert_eq!(mkdir(&store, "f/y").unwrap_err(), NotDirectory);
+    assert_eq!(lookup(&store, "f/y").unwrap_err(), NotDirectory);
+    assert_eq!(mkdir(&store, "").unwrap_err(), Invalid);
+    assert_eq!(remove(&store, "/").unwrap_err(), Invalid);
+    assert_eq!(mkdir(&store, "d/..").unwrap_err(), Invalid);
+    assert_eq!(mkdir(&store, "d/a\0b").unwrap_err(), Invalid);
+    assert_eq!(mkdir(&store, &"n".repeat(256)).unwrap_err(), NameTooLong);
+    assert_eq!(mkdir(&store, &"n/".repeat(2100)).unwrap_err(), NameTooLong);
+    assert_eq!(remove(&store, "x").unwrap_err(), NotFound);
+    let as_kind = |path: &str, kind| change(&store, |change| change.remove(&Place::root(path), kind));
+    assert_eq!(as_kind("d", RemoveKind::File).unwrap_err(), IsDirectory);
+    assert_eq!(as_kind("f", RemoveKind::Dir).unwrap_err(), NotDirectory);
+    let many = change(&store, |change| change.create(&Place::root("g"), BIRTH, 65536, 4, 3, true));
+    assert_eq!(many.unwrap_err(), Invalid, "more servers than there are");
+    let strip = change(&store, |change| change.create(&Place::root("g"), BIRTH, 1, 0, 3, true));
+    assert_eq!(strip.unwrap_err(), Invalid);
+    let stale = look(&store, |t| view(t)?.lookup(&Place::at(DirHandle(999), "f")));
+    assert_eq!(stale.unwrap_err(), Stale);
+    assert_eq!(check(&store), before, "refused, and yet something changed");
+}
+
+#[test]
+fn removing_makes_orphans() {
+    let store = store();
+    let file = create(&store, "f").unwrap();
+    assert_eq!(remove(&store, "f"), Ok(()));
+    assert_eq!(lookup(&store, "f").unwrap_err(), ErrorCode::NotFound);
+    assert_eq!(look(&store, |t| view(t)?.getattr(file.handle)).unwrap_err(), ErrorCode::Stale);
+    for (iod, datafile) in file.layout.unwrap().datafiles() {
+        assert_eq!(look(&store, |t| orphans(t, *iod, 10)), Ok(vec![*datafile]));
+        change(&store, |change| change.forget(*iod, &[*datafile])).unwrap();
+        assert_eq!(look(&store, |t| orphans(t, *iod, 10)), Ok(vec![]));
+    }
+    check(&store);
+}
+
+#[test]
+fn renaming_moves_and_replaces() {
+    use ErrorCode::*;
+    let store = store();
+    for dir in ["a", "a/b", "c", "c/full"] {
+        mkdir(&store, dir).unwrap();
+    }
+    create(&store, "c/full/x").unwrap();
+    let (f, g) = (create(&store, "f").unwrap(), create(&store, "g").unwrap());
+    assert_eq!(rename(&store, "f", "g"), Ok(()));
+    assert_eq!((lookup(&store, "f").unwrap_err(), lookup(&store, "g").unwrap().handle), (NotFound, f.handle));
+    assert_eq!(look(&store, |t| view(t)?.getattr(g.handle)).unwrap_err(), Stale);
+    assert_eq!(look(&store, stat).unwrap().orphans, 3);
+    assert_eq!(rename(&store, "a", "a/b/a").unwrap_err(), Invalid, "into itself");
+    assert_eq!(rename(&store, "a", "a/b").unwrap_err(), Invalid);
+    assert_eq!(rename(&store, "a", "a"), Ok(()), "onto itself");
+    assert_eq!(rename(&store, "g", "a").unwrap_err(), IsDirectory);
+    assert_eq!(rename(&store, "a", "g").unwrap_err(), NotDirectory);
+    assert_eq!(rename(&store, "a", "c/full").unwrap_err(), NotEmpty);
+    assert_eq!(rename(&store, "x", "y").unwrap_err(), NotFound);
+    assert_eq!(rename(&store, "c", "a/b"), Ok(()), "over an empty directory");
+    let paths: Vec<String> = check(&store).into_keys().collect();
+    assert_eq!(paths, ["/a", "/a/b", "/a/b/full", "/a/b/full/x", "/g"]);
+}
+
+#[test]
+fn first_servers_go_round() {
+    let store = store();
+    let first = |name: &str| {
+        let entry = change(&store, |change| change.create(&Place::root(name), BIRTH, 65536, 1, 3, true)).unwrap();
+        entry.layout.unwrap().datafiles()[0].0
+    };
+    assert_eq!(["a", "b", "c", "d"].map(first), [0, 1, 2, 0]);
+}
+
+#[test]
+fn attributes_change_and_stay() {
+    let store = store();
+    let file = create(&store, "f").unwrap();
+    let set = SetAttr { mode: Some(0o107_777), mtime_ns: Some(9), ..SetAttr::default() };
+    let entry = change(&store, |change| change.setattr(file.handle, &set)).unwrap();
+    assert_eq!((entry.attr.mode, entry.attr.mtime_ns, entry.attr.uid), (0o7777, 9, 1));
+    assert_eq!(lookup(&store, "f"), Ok(entry));
+    let wrong = Handle::Dir(DirHandle(file.handle.raw()));
+    assert_eq!(change(&store, |change| change.setattr(wrong, &set)).unwrap_err(), ErrorCode::Stale);
+}
+
+#[test]
+fn pages_end_where_they_should() {
+    let store = store();
+    for name in ["a", "b", "c", "d"] {
+        create(&store, name).unwrap();
+    }
+    let page = |after: &str, max, room| {
+        let (entries, more) = look(&store, |t| view(t)?.readdir(DirHandle::ROOT, after, max, room)).unwrap();
+        (entries.into_iter().map(|entry| entry.name).collect::<String>(), more)
+    };
+    assert_eq!(page("", 10, 1000), ("abcd".to_owned(), false));
+    assert_eq!(page("", 2, 1000), ("ab".to_owned(), true));
+    assert_eq!(page("b", 2, 1000), ("cd".to_owned(), false));
+    assert_eq!(page("bb", 1, 1000), ("c".to_owned(), true), "the name need not be there any more");
+    assert_eq!(page("", 10, 40), ("ab".to_owned(), true), "no room for more");
+    assert_eq!(page("", 10, 0), ("a".to_owned(), true), "one always goes");
+}
+
+#[test]
+fn a_crash_keeps_what_was_committed() {
+    let backend = SharedBackend::default();
+    let store = MetaStore::on(backend.clone()).unwrap();
+    mkdir(&store, "kept").unwrap();
+    // Begun, not committed, when the power fails.
+    let transaction = store.write().unwrap();
+    Change::open(&transaction, 6).unwrap().mkdir(&Place::root("lost"), BIRTH).unwrap();
+    let after = MetaStore::on(backend.crash()).unwrap();
+    assert_eq!(check(&after).into_keys().collect::<Vec<_>>(), ["/kept"]);
+    drop(transaction);
+}
+
+#[test]
+fn a_file_opened_again_has_what_was_committed() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("metadata.redb");
+    let store = MetaStore::open(&path).unwrap();
+    create(&store, "kept").unwrap();
+    assert_eq!(MetaStore::open(&path).err().map(|error| error.code), Some(ErrorCode::Busy), "two managers");
+    drop(store);
+    assert_eq!(check(&MetaStore::open(&path).unwrap()).into_keys().collect::<Vec<_>>(), ["/kept"]);
+}
+
+/// A step of the random sequence, over a few short names so that they collide.
+#[derive(Clone, Debug)]
+enum Step {
+    Mkdir(String),
+    Create(String),
+    Remove(String),
+    Rename(String, String),
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let path = || "[ab](/[ab]){0,2}";
+    let step = prop_oneof![
+        path().prop_map(Step::Mkdir),
+        path().prop_map(Step::Create),
+        path().prop_map(Step::Remove),
+        (path(), path()).prop_map(|(from, to)| Step::Rename(from, to)),
+    ];
+    prop::collection::vec(step, 1..40)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    #[test]
+    fn any_sequence_keeps_the_invariants(steps in steps()) {
+        let store = store();
+        for step in steps {
+            let before = check(&store);
+            let ok = match &step {
+                Step::Mkdir(path) => mkdir(&store, path).is_ok(),
+                Step::Create(path) => create(&store, path).is_ok(),
+                Step::Remove(path) => remove(&store, path).is_ok(),
+                Step::Rename(from, to) => rename(&store, from, to).is_ok(),
+            };
+            let after = check(&store);
+            let at = |path: &String| after.get(&format!("/{path}")).copied();
+            match &step {
+                _ if !ok => prop_assert_eq!(&before, &after),
+                Step::Mkdir(path) => prop_assert!(matches!(at(path), Some(Handle::Dir(_)))),
+                Step::Create(path) => prop_assert!(matches!(at(path), Some(Handle::File(_)))),
+                Step::Remove(path) => prop_assert!(at(path).is_none()),
+                Step::Rename(from, to) => prop_assert_eq!(at(to), before.get(&format!("/{from}")).copied()),
+            }
+        }
+    }
+}

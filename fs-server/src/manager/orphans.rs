@@ -1,0 +1,130 @@
+//! Removing the datafiles of removed files.
+//!
+//! **Why here.** `remove` ends when the name is gone, in one transaction that also lists the datafiles as orphans. The I/O servers are told
+//! afterwards, by the manager: a client that dies in between leaves nothing behind, nor does a manager or an I/O server that is down for a while.
+//!
+//! **How.** One loop for each I/O server: read a page of its orphans, connect if need be, send a removal for each, strike off those that were
+//! confirmed. Removing twice is removing once, so a crash between confirmation and striking off does no harm. After a failure the
+//! loop waits, twice as long each time, up to [`LONGEST`].
+
+use std::time::Duration;
+
+use bmi_core::{MemList, Memory, Options, PeerId, Transport};
+use fs_proto::{DatafileHandle, ErrorCode, FsError, IodRequest, Request, RequestBody, RequestId, codec};
+use futures_util::future::join_all;
+
+use super::namespace::{self, Change};
+use super::{Fault, Manager};
+
+/// Removals sent to one server at a time: less than the credits of a connection.
+const PAGE: usize = 32;
+/// How long one removal may take.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// How long to wait after the first failure.
+const SHORTEST: Duration = Duration::from_millis(100);
+/// How long to wait at most.
+const LONGEST: Duration = Duration::from_secs(30);
+/// Longest reply to a removal: an error with its text.
+const REPLY: usize = 2048;
+
+impl<T: Transport> Manager<T> {
+    /// Never ends.
+    pub(super) async fn tend_orphans(&self) {
+        join_all((0..self.settings.iods.len()).map(|iod| self.tend(iod))).await;
+    }
+
+    async fn tend(&self, iod: usize) {
+        let mut peer: Option<PeerId> = None;
+        let mut pause = SHORTEST;
+        let mut seq = 0;
+        loop {
+            // Asked for before looking, so that no orphan is overlooked that comes in between.
+            let news = self.orphaned.notified();
+            tokio::pin!(news);
+            news.as_mut().enable();
+            match self.remove_page(iod, &mut peer, &mut seq).await {
+                Ok(true) => pause = SHORTEST,
+                Ok(false) => {
+                    pause = SHORTEST;
+                    news.await;
+                }
+                Err(error) => {
+                    tracing::warn!(%error, iod, pause_ms = pause.as_millis() as u64, "orphans stay for now");
+                    self.endpoint.sleep(pause).await;
+                    pause = (pause * 2).min(LONGEST);
+                }
+            }
+        }
+    }
+
+    /// Removes some of a server's orphans; whether there were any.
+    async fn remove_page(&self, iod: usize, peer: &mut Option<PeerId>, seq: &mut u64) -> Result<bool, FsError> {
+        let page = self.store.read().map_err(Fault::from).and_then(|read| namespace::orphans(&read, iod as u32, PAGE));
+        let page = page.map_err(Fault::into_error)?;
+        if page.is_empty() {
+            return Ok(false);
+        }
+        let connected = match *peer {
+            Some(connected) if self.endpoint.limits(connected).is_some() => connected,
+            _ => {
+                let addr = &self.settings.iods[iod];
+                let connected = self.endpoint.connect(addr, self.endpoint.within(PATIENCE)).await?;
+                *peer = Some(connected);
+                connected
+            }
+        };
+        let removals = page.iter().map(|datafile| {
+            *seq += 1;
+            self.remove_one(connected, *seq, *datafile)
+        });
+        let results = join_all(removals).await;
+        let (mut removed, mut failure) = (Vec::new(), None);
+        for (datafile, result) in page.into_iter().zip(results) {
+            match result {
+                Ok(()) => removed.push(datafile),
+                Err(error) => failure = Some(error),
+            }
+        }
+        self.strike_off(iod as u32, &removed).map_err(Fault::into_error)?;
+        match failure {
+            None => Ok(true),
+            Some(error) => {
+                // Whatever it was, begin anew: with a server that was restarted the old connection is of no use.
+                *peer = None;
+                let _ = self.endpoint.disconnect(connected, self.endpoint.within(PATIENCE)).await;
+                Err(error.with_server(&self.settings.iods[iod]))
+            }
+        }
+    }
+
+    async fn remove_one(&self, peer: PeerId, seq: u64, datafile: DatafileHandle) -> Result<(), FsError> {
+        let request = Request {
+            // An I/O server does not look at the id: removing twice is removing once.
+            id: RequestId { client: 0, seq },
+            unanswered: seq,
+            timeout_ms: PATIENCE.as_millis() as u32,
+            body: RequestBody::Iod(IodRequest::Remove { datafile }),
+        };
+        let options: Options = self.endpoint.within(PATIENCE);
+        let buffer = Memory::from(vec![0; REPLY]);
+        let reply = self.endpoint.recv(peer, seq, &buffer, options);
+        self.endpoint.send_unexpected(peer, seq, MemList::from(codec::encode_request(&request)), options).await?;
+        let len = reply.await?.len;
+        let mut bytes = vec![0; usize::try_from(len).unwrap_or(REPLY).min(REPLY)];
+        buffer.copy_to(0, &mut bytes);
+        match codec::decode_reply(&bytes) {
+            Ok((reply, _)) => reply.result.map(|_| ()),
+            Err(error) => Err(FsError::new(ErrorCode::Protocol, error.to_string())),
+        }
+    }
+
+    fn strike_off(&self, iod: u32, removed: &[DatafileHandle]) -> Result<(), Fault> {
+        if removed.is_empty() {
+            return Ok(());
+        }
+        let transaction = self.store.write()?;
+        Change::open(&transaction, (self.wall)())?.forget(iod, removed)?;
+        transaction.commit()?;
+        Ok(())
+    }
+}

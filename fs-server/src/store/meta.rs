@@ -1,0 +1,152 @@
+//! The manager's store: an embedded transactional database, in a file or in memory.
+
+use std::io;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use fs_proto::{ErrorCode, FsError};
+use redb::{Builder, Database, ReadTransaction, ReadableDatabase, StorageBackend, WriteTransaction};
+
+/// Bytes of the database's page cache. The whole namespace of a small cluster; the system's page cache holds the rest.
+const CACHE_BYTES: usize = 64 << 20;
+
+/// The manager's database. A transaction is durable once its commit returns.
+pub struct MetaStore {
+    database: Database,
+}
+
+/// What a failure of the database means for a request.
+pub(crate) fn fault(error: &redb::Error) -> FsError {
+    let code = match error {
+        redb::Error::Io(error) if error.kind() == io::ErrorKind::StorageFull => ErrorCode::NoSpace,
+        _ => ErrorCode::Io,
+    };
+    FsError::new(code, format!("metadata store: {error}"))
+}
+
+impl MetaStore {
+    /// The database in the file at `path`, made if it is not there. Its directory must be there.
+    ///
+    /// # Errors
+    /// `Busy` if another process has it open; else `NoSpace` or `Io`; the text names the file.
+    pub fn open(path: impl AsRef<Path>) -> Result<MetaStore, FsError> {
+        let path = path.as_ref();
+        let database = Builder::new().set_cache_size(CACHE_BYTES).create(path).map_err(|error| {
+            let code = match &error {
+                redb::DatabaseError::DatabaseAlreadyOpen => ErrorCode::Busy,
+                _ => ErrorCode::Io,
+            };
+            FsError::new(code, format!("metadata store {}: {error}", path.display()))
+        })?;
+        Ok(MetaStore { database })
+    }
+
+    /// A database on any backend.
+    ///
+    /// # Errors
+    /// `Io`.
+    pub fn on(backend: impl StorageBackend) -> Result<MetaStore, FsError> {
+        let database = Builder::new()
+            .set_cache_size(CACHE_BYTES)
+            .create_with_backend(backend)
+            .map_err(|error| fault(&error.into()))?;
+        Ok(MetaStore { database })
+    }
+
+    /// A database in memory that goes with its last handle.
+    ///
+    /// # Errors
+    /// `Io`.
+    pub fn in_memory() -> Result<MetaStore, FsError> {
+        MetaStore::on(SharedBackend::default())
+    }
+
+    pub(crate) fn read(&self) -> Result<ReadTransaction, redb::Error> {
+        Ok(self.database.begin_read()?)
+    }
+
+    pub(crate) fn write(&self) -> Result<WriteTransaction, redb::Error> {
+        Ok(self.database.begin_write()?)
+    }
+}
+
+/// A database's bytes in memory. A clone is the same bytes, which so outlive a server that is stopped, as a disk does;
+/// [`SharedBackend::crash`] keeps only what was synced.
+#[derive(Clone, Debug, Default)]
+pub struct SharedBackend(Arc<Mutex<Bytes>>);
+
+#[derive(Debug, Default)]
+struct Bytes {
+    now: Vec<u8>,
+    synced: Vec<u8>,
+    /// The range of `now` that differs from `synced`.
+    dirty: Option<(usize, usize)>,
+}
+
+impl Bytes {
+    fn touch(&mut self, from: usize, to: usize) {
+        let (low, high) = self.dirty.unwrap_or((from, to));
+        self.dirty = Some((low.min(from), high.max(to)));
+    }
+}
+
+impl SharedBackend {
+    fn with<R>(&self, f: impl FnOnce(&mut Bytes) -> R) -> R {
+        f(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// A store with the bytes that were synced so far, and nothing else: what a disk has after the power failed.
+    #[must_use]
+    pub fn crash(&self) -> SharedBackend {
+        let synced = self.with(|bytes| bytes.synced.clone());
+        SharedBackend(Arc::new(Mutex::new(Bytes { now: synced.clone(), synced, dirty: None })))
+    }
+}
+
+impl StorageBackend for SharedBackend {
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.with(|bytes| bytes.now.len() as u64))
+    }
+
+    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        self.with(|bytes| {
+            let start = usize::try_from(offset).map_err(|_| io::ErrorKind::UnexpectedEof)?;
+            let end = start.checked_add(out.len()).filter(|end| *end <= bytes.now.len());
+            out.copy_from_slice(&bytes.now[start..end.ok_or(io::ErrorKind::UnexpectedEof)?]);
+            Ok(())
+        })
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.with(|bytes| {
+            let len = usize::try_from(len).map_err(|_| io::ErrorKind::FileTooLarge)?;
+            let old = bytes.now.len();
+            bytes.now.resize(len, 0);
+            bytes.touch(old.min(len), len);
+            Ok(())
+        })
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        self.with(|bytes| {
+            if let Some((low, high)) = bytes.dirty.take() {
+                bytes.synced.resize(bytes.now.len(), 0);
+                let high = high.min(bytes.now.len());
+                let low = low.min(high);
+                bytes.synced[low..high].copy_from_slice(&bytes.now[low..high]);
+            }
+            Ok(())
+        })
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        self.with(|bytes| {
+            let start = usize::try_from(offset).map_err(|_| io::ErrorKind::UnexpectedEof)?;
+            let end = start.checked_add(data.len()).filter(|end| *end <= bytes.now.len());
+            let end = end.ok_or(io::ErrorKind::UnexpectedEof)?;
+            bytes.now[start..end].copy_from_slice(data);
+            bytes.touch(start, end);
+            Ok(())
+        })
+    }
+}

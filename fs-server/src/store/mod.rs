@@ -1,0 +1,128 @@
+//! Where servers keep things: datafiles ([`DataStore`]) and metadata ([`MetaStore`]).
+//!
+//! **Why a trait for data.** The I/O server runs unchanged over a directory of files ([`FileStore`]) and, in the simulator, over memory with
+//! a disk's prices ([`MemStore`] with a [`Medium`]). Metadata needs none: the embedded store itself runs over a file or over memory.
+//!
+//! **Invariants** of every [`DataStore`]
+//! 1. A datafile that nobody wrote is an empty one; one that was removed is `Stale` ([`Tombstones`]).
+//! 2. Reads are never short: bytes never written, and those beyond the end, are zero.
+//! 3. What was written before a `sync` that succeeded survives a crash.
+//! 4. An error of `read` or `write` names the ranges that were not done; the others were.
+
+mod file;
+mod mem;
+mod meta;
+mod sys;
+
+use std::collections::{BTreeSet, VecDeque};
+
+use async_trait::async_trait;
+use bmi_core::MemList;
+use fs_proto::{DatafileHandle, ErrorCode, FsError, IodStat, Region};
+
+pub use file::FileStore;
+pub use mem::{Free, Medium, MemStore};
+pub(crate) use meta::fault;
+pub use meta::{MetaStore, SharedBackend};
+
+/// The store of an I/O server. Futures must be run to their end, so that no operation on `from` or `into` outlives them.
+#[async_trait(?Send)]
+pub trait DataStore {
+    /// Writes `regions`, which together are as long as `from`, in the order of its bytes.
+    ///
+    /// # Errors
+    /// `NoSpace`, `Io`, `Stale`, `TooLarge`, each with the ranges that were not written.
+    async fn write(&self, datafile: DatafileHandle, regions: &[Region], from: &MemList) -> Result<(), FsError>;
+
+    /// Reads `regions`, which together are as long as `into`.
+    ///
+    /// # Errors
+    /// `Io`, `Stale`, with the ranges that were not read.
+    async fn read(&self, datafile: DatafileHandle, regions: &[Region], into: &MemList) -> Result<(), FsError>;
+
+    /// Cuts the datafile off at `size` bytes, or extends it with zeros.
+    ///
+    /// # Errors
+    /// `NoSpace`, `Io`, `Stale`, `TooLarge`.
+    async fn truncate(&self, datafile: DatafileHandle, size: u64) -> Result<(), FsError>;
+
+    /// Removes the datafile, durably; one that is not there is no error.
+    ///
+    /// # Errors
+    /// `Io`.
+    async fn remove(&self, datafile: DatafileHandle) -> Result<(), FsError>;
+
+    /// Makes durable what was written to the datafile so far.
+    ///
+    /// # Errors
+    /// `NoSpace`, `Io`, `Stale`.
+    async fn sync(&self, datafile: DatafileHandle) -> Result<(), FsError>;
+
+    /// The datafile's length in bytes.
+    ///
+    /// # Errors
+    /// `Io`, `Stale`.
+    async fn size(&self, datafile: DatafileHandle) -> Result<u64, FsError>;
+
+    /// What the store holds.
+    ///
+    /// # Errors
+    /// `Io`.
+    async fn stat(&self) -> Result<IodStat, FsError>;
+}
+
+/// Datafiles that were removed not long ago. Handles are never given out twice, so whoever still writes to one holds an old layout, and
+/// must not bring the datafile back to life, where nobody would ever remove it again.
+///
+/// Bounded: the last [`Tombstones::KEPT`] removals since the server started. A client that writes to a file removed longer ago leaves
+/// a datafile behind that only a check of the whole cluster would find.
+#[derive(Debug, Default)]
+pub struct Tombstones {
+    order: VecDeque<DatafileHandle>,
+    removed: BTreeSet<DatafileHandle>,
+}
+
+impl Tombstones {
+    /// How many are kept; one costs some 24 bytes.
+    pub const KEPT: usize = 1 << 16;
+
+    /// Notes a removal.
+    pub fn bury(&mut self, datafile: DatafileHandle) {
+        if self.removed.insert(datafile) {
+            self.order.push_back(datafile);
+        }
+        if self.order.len() > Self::KEPT
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.removed.remove(&oldest);
+        }
+    }
+
+    /// Refuses a datafile that was removed.
+    ///
+    /// # Errors
+    /// `Stale`.
+    pub fn check(&self, datafile: DatafileHandle) -> Result<(), FsError> {
+        if self.removed.contains(&datafile) {
+            return Err(FsError::new(ErrorCode::Stale, format!("{datafile} was removed")));
+        }
+        Ok(())
+    }
+}
+
+/// What is left of `regions` behind their first `done` bytes.
+fn remainder(regions: &[Region], done: u64) -> Vec<Region> {
+    let mut skip = done;
+    let mut left = Vec::new();
+    for region in regions {
+        let start = skip.min(region.len);
+        skip -= start;
+        if start < region.len {
+            left.push(region.part(start, region.len));
+        }
+    }
+    left
+}
+
+#[cfg(test)]
+mod tests;

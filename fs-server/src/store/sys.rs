@@ -1,0 +1,42 @@
+//! Reading and writing files straight from and to shared memory: the only module of this crate with `unsafe`.
+//!
+//! **Why.** `pread` and `pwrite` of the standard library and of `rustix` take slices, and a slice of memory that an adapter may touch is not
+//! allowed to exist (`bmi_core::mem`, invariant 2). The system calls themselves need only addresses.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+
+use bmi_core::MemSlice;
+
+/// Calls again when a signal came first.
+fn retry(mut call: impl FnMut() -> libc::ssize_t) -> io::Result<usize> {
+    loop {
+        let result = call();
+        if let Ok(len) = usize::try_from(result) {
+            return Ok(len);
+        }
+        let error = io::Error::last_os_error();
+        if error.kind() != io::ErrorKind::Interrupted {
+            return Err(error);
+        }
+    }
+}
+
+fn position(offset: u64) -> io::Result<libc::off_t> {
+    libc::off_t::try_from(offset).map_err(|_| io::Error::from(io::ErrorKind::FileTooLarge))
+}
+
+/// Writes some of `from`'s bytes at `offset` of `file`; returns how many.
+pub(super) fn write_at(file: &File, offset: u64, from: &MemSlice) -> io::Result<usize> {
+    let offset = position(offset)?;
+    // SAFETY: the slice's handle keeps `len` bytes at its address mapped during the call; only the kernel reads them.
+    retry(|| unsafe { libc::pwrite(file.as_raw_fd(), from.as_ptr().cast(), from.len(), offset) })
+}
+
+/// Reads bytes at `offset` of `file` into `into`; returns how many, 0 at the end of the file.
+pub(super) fn read_at(file: &File, offset: u64, into: &MemSlice) -> io::Result<usize> {
+    let offset = position(offset)?;
+    // SAFETY: as above; only the kernel writes them.
+    retry(|| unsafe { libc::pread(file.as_raw_fd(), into.as_ptr().cast(), into.len(), offset) })
+}

@@ -1,0 +1,204 @@
+//! What every store promises, run over both; and what only files can show.
+
+use std::fs;
+
+use bmi_core::Memory;
+use proptest::prelude::*;
+
+use super::*;
+
+const FILE: DatafileHandle = DatafileHandle(0xab_00cd);
+
+/// Runs a future that waits for nothing but worker threads.
+fn run<F: Future>(future: F) -> F::Output {
+    tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(future)
+}
+
+fn region(offset: u64, len: u64) -> Region {
+    Region::new(offset, len)
+}
+
+async fn read(store: &dyn DataStore, regions: &[Region]) -> Result<Vec<u8>, FsError> {
+    let len = regions.iter().map(|region| region.len as usize).sum();
+    // Not zeros, so that what is left out shows.
+    let list = MemList::from(Memory::from(vec![0xee; len]));
+    store.read(FILE, regions, &list).await.map(|()| list.to_vec())
+}
+
+/// A store over files whose large transfers go to workers, one that does all itself, and one in memory.
+fn each(test: impl AsyncFn(&dyn DataStore)) {
+    for offload in [0, u64::MAX] {
+        let dir = tempfile::tempdir().unwrap();
+        run(test(&FileStore::open(dir.path(), offload).unwrap()));
+    }
+    run(test(&MemStore::new(1 << 30)));
+}
+
+#[test]
+fn regions_are_written_and_read_in_order() {
+    each(async |store| {
+        let memory = Memory::from((0..200u8).collect::<Vec<_>>());
+        let list: MemList = [memory.slice(50, 30), memory.slice(0, 20)].into_iter().collect();
+        store.write(FILE, &[region(1000, 10), region(70_000, 40)], &list).await.unwrap();
+        let bytes = read(store, &[region(70_000, 40), region(1000, 10)]).await.unwrap();
+        let expected: Vec<u8> = (60..80).chain(0..20).chain(50..60).collect();
+        assert_eq!(bytes, expected);
+        assert_eq!(store.size(FILE).await, Ok(70_040));
+        store.sync(FILE).await.unwrap();
+        assert_eq!(store.stat().await.unwrap().datafiles, 1);
+    });
+}
+
+#[test]
+fn what_was_never_written_is_zero() {
+    each(async |store| {
+        assert_eq!(read(store, &[region(5, 10_000)]).await.unwrap(), vec![0; 10_000]);
+        assert_eq!(store.size(FILE).await, Ok(0));
+        store.sync(FILE).await.unwrap();
+        store.write(FILE, &[region(10_000, 1)], &vec![7].into()).await.unwrap();
+        let bytes = read(store, &[region(9_999, 5_000)]).await.unwrap();
+        assert_eq!((bytes[0], bytes[1], &bytes[2..]), (0, 7, &[0; 4_998][..]));
+    });
+}
+
+#[test]
+fn truncation_cuts_and_extends() {
+    each(async |store| {
+        store.write(FILE, &[region(0, 100_000)], &vec![1; 100_000].into()).await.unwrap();
+        store.truncate(FILE, 70_000).await.unwrap();
+        store.truncate(FILE, 80_000).await.unwrap();
+        assert_eq!(store.size(FILE).await, Ok(80_000));
+        let bytes = read(store, &[region(69_000, 2_000)]).await.unwrap();
+        assert_eq!((&bytes[..1000], &bytes[1000..]), (&[1; 1000][..], &[0; 1000][..]));
+    });
+}
+
+#[test]
+fn a_removed_datafile_does_not_come_back() {
+    each(async |store| {
+        store.write(FILE, &[region(0, 10)], &vec![1; 10].into()).await.unwrap();
+        store.remove(FILE).await.unwrap();
+        store.remove(FILE).await.unwrap();
+        let late = store.write(FILE, &[region(3, 10)], &vec![1; 10].into()).await.unwrap_err();
+        assert_eq!((late.code, &late.ranges[..]), (ErrorCode::Stale, &[region(3, 10)][..]));
+        assert_eq!(read(store, &[region(0, 1)]).await.unwrap_err().code, ErrorCode::Stale);
+        assert_eq!(store.truncate(FILE, 5).await.unwrap_err().code, ErrorCode::Stale);
+        assert_eq!(store.stat().await.unwrap().datafiles, 0);
+    });
+}
+
+#[test]
+fn tombstones_are_bounded() {
+    let mut tombstones = Tombstones::default();
+    for raw in 0..Tombstones::KEPT as u64 + 10 {
+        tombstones.bury(DatafileHandle(raw));
+        tombstones.bury(DatafileHandle(raw));
+    }
+    assert!(tombstones.check(DatafileHandle(9)).is_ok());
+    assert!(tombstones.check(DatafileHandle(10)).is_err());
+    assert_eq!((tombstones.order.len(), tombstones.removed.len()), (Tombstones::KEPT, Tombstones::KEPT));
+}
+
+#[test]
+fn a_full_store_takes_what_fits_and_names_the_rest() {
+    let store = MemStore::new(128 << 10);
+    run(async {
+        let regions = [region(0, 100_000), region(1 << 20, 50_000)];
+        let error = store.write(FILE, &regions, &vec![1; 150_000].into()).await.unwrap_err();
+        assert_eq!((error.code, &error.ranges[..]), (ErrorCode::NoSpace, &[region(1 << 20, 50_000)][..]));
+        assert_eq!(read(&store, &[region(0, 100_000)]).await.unwrap(), vec![1; 100_000]);
+        store.truncate(FILE, 10).await.unwrap();
+        assert_eq!(store.stat().await.unwrap().free, 64 << 10);
+        store.write(FILE, &[region(1 << 20, 10)], &vec![1; 10].into()).await.unwrap();
+    });
+}
+
+/// Files opened anew, by a server that knows nothing of the one before.
+#[test]
+fn what_was_written_is_there_for_the_next_server() {
+    let dir = tempfile::tempdir().unwrap();
+    run(async {
+        let store = FileStore::open(dir.path(), 1000).unwrap();
+        store.write(FILE, &[region(500, 3)], &vec![1, 2, 3].into()).await.unwrap();
+        store.sync(FILE).await.unwrap();
+        drop(store);
+        let store = FileStore::open(dir.path(), 1000).unwrap();
+        assert_eq!(read(&store, &[region(499, 5)]).await.unwrap(), [0, 1, 2, 3, 0]);
+    });
+    assert!(dir.path().join("cd/0000000000ab00cd").is_file());
+}
+
+#[test]
+fn more_files_than_can_be_open() {
+    let dir = tempfile::tempdir().unwrap();
+    run(async {
+        let store = FileStore::open(dir.path(), 1000).unwrap();
+        for round in 0..2u8 {
+            for raw in 0..600u64 {
+                let at = region(u64::from(round), 1);
+                store.write(DatafileHandle(raw), &[at], &vec![raw as u8].into()).await.unwrap();
+            }
+        }
+        for raw in 0..600u64 {
+            let list = MemList::from(vec![0; 2]);
+            store.read(DatafileHandle(raw), &[region(0, 2)], &list).await.unwrap();
+            assert_eq!(list.to_vec(), [raw as u8; 2]);
+        }
+        assert_eq!(store.stat().await.unwrap().datafiles, 600);
+    });
+}
+
+#[test]
+fn trouble_with_files_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("file");
+    fs::write(&file, "not a directory").unwrap();
+    let error = FileStore::open(file.join("below"), 0).err().unwrap();
+    assert!(error.to_string().contains("below"), "{error}");
+    run(async {
+        let store = FileStore::open(dir.path().join("data"), 0).unwrap();
+        // In the way of the datafile.
+        fs::create_dir(dir.path().join("data/cd/0000000000ab00cd")).unwrap();
+        let error = store.write(FILE, &[region(7, 1)], &vec![1].into()).await.unwrap_err();
+        assert_eq!((error.code, &error.ranges[..]), (ErrorCode::Io, &[region(7, 1)][..]));
+        // Farther than files reach.
+        let far = region(1 << 63, 5);
+        let error = store.write(DatafileHandle(1), &[region(0, 5), far], &vec![1; 10].into()).await.unwrap_err();
+        assert_eq!((error.code, &error.ranges[..]), (ErrorCode::TooLarge, &[far][..]));
+    });
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(32))]
+
+    /// Any sequence of writes and truncations leaves in both stores what a plain vector has.
+    #[test]
+    fn stores_agree_with_a_vector(steps in prop::collection::vec((0..200_000u64, 0..70_000usize, any::<u8>(), any::<bool>()), 1..12)) {
+        let dir = tempfile::tempdir().unwrap();
+        let stores: [&dyn DataStore; 2] = [&FileStore::open(dir.path(), 4096).unwrap(), &MemStore::new(1 << 30)];
+        let mut model: Vec<u8> = Vec::new();
+        run(async {
+            for (offset, len, value, truncate) in steps {
+                if truncate {
+                    model.resize(offset as usize, 0);
+                } else if len > 0 {
+                    let end = offset as usize + len;
+                    model.resize(model.len().max(end), 0);
+                    model[offset as usize..end].fill(value);
+                }
+                for store in stores {
+                    if truncate {
+                        store.truncate(FILE, offset).await.unwrap();
+                    } else {
+                        store.write(FILE, &[region(offset, len as u64)], &vec![value; len].into()).await.unwrap();
+                    }
+                    prop_assert_eq!(store.size(FILE).await, Ok(model.len() as u64));
+                    let bytes = read(store, &[region(0, model.len() as u64 + 10)]).await.unwrap();
+                    prop_assert_eq!(&bytes[..model.len()], &model[..]);
+                    prop_assert_eq!(&bytes[model.len()..], &[0; 10][..]);
+                }
+            }
+            Ok(())
+        })?;
+    }
+}

@@ -1,0 +1,183 @@
+//! Reading and writing datafiles.
+
+use fs_proto::{Data, DatafileHandle, ErrorCode, IodReply, IodRequest, ReadData, ReplyBody};
+use fs_server::embedded::ClusterOptions;
+use fs_server::iod::IodSettings;
+
+use super::*;
+
+const FILE: DatafileHandle = DatafileHandle(7);
+
+#[test]
+fn small_data_travels_inline() {
+    let (world, cluster) = cluster(1, ClusterOptions::with_iods(1));
+    let client = Client::new(&world.node("client"), 1);
+    world.block_on(async {
+        let iod = client.connect(&cluster.iods()[0]).await;
+        let bytes = pattern(3000, 1);
+        let regions = regions(&[(100, 1000), (5000, 2000)]);
+        let write = IodRequest::Write { datafile: FILE, regions: regions.clone(), data: Data::Inline, sync: true };
+        let request = client.request(write);
+        let (reply, _) = client.send(iod, &request, &bytes).await.unwrap();
+        assert_eq!(reply.result, Ok(ReplyBody::Iod(IodReply::Written { len: 3000, size: 7000 })));
+
+        let read = IodRequest::Read { datafile: FILE, regions, data: Data::Inline };
+        let request = client.request(read);
+        let (reply, data) = client.send(iod, &request, &[]).await.unwrap();
+        let expected = IodReply::Read { len: 3000, size: 7000, data: ReadData::Inline };
+        assert_eq!((reply.result, data), (Ok(ReplyBody::Iod(expected)), bytes));
+    });
+}
+
+#[test]
+fn large_data_is_pulled_and_pushed_in_units() {
+    let iod = IodSettings { unit: 64 << 10, buffers: 3, depth: 2 };
+    let (world, cluster) = cluster(2, ClusterOptions { iod, ..ClusterOptions::with_iods(1) });
+    let client = Client::new(&world.node("client"), 1);
+    world.block_on(async {
+        let iod = client.connect(&cluster.iods()[0]).await;
+        // Lists of different shapes on both sides, not aligned to units.
+        let len = 1_000_001;
+        let memory = Memory::from(pattern(len + 100, 3));
+        let list: MemList = [memory.slice(100, 400_000), memory.slice(400_100, len - 400_000)].into_iter().collect();
+        let regions = regions(&[(10, 5), (1_000_000, 700_000), (50, 299_996)]);
+        let reply = client.write(iod, FILE, &regions, &list).await.unwrap();
+        assert_eq!(reply, IodReply::Written { len: len as u64, size: 1_700_000 });
+        assert_eq!(client.read(iod, FILE, &regions).await.unwrap(), list.to_vec());
+    });
+}
+
+#[test]
+fn holes_and_the_bytes_beyond_the_end_are_zero() {
+    let (world, cluster) = cluster(3, ClusterOptions::with_iods(1));
+    let client = Client::new(&world.node("client"), 1);
+    world.block_on(async {
+        let iod = client.connect(&cluster.iods()[0]).await;
+        assert_eq!(client.read(iod, FILE, &regions(&[(0, 20_000)])).await.unwrap(), vec![0; 20_000], "never written");
+        client.write(iod, FILE, &regions(&[(100_000, 50)]), &vec![9; 50].into()).await.unwrap();
+        let bytes = client.read(iod, FILE, &regions(&[(99_990, 20_000)])).await.unwrap();
+        assert_eq!((&bytes[..10], &bytes[10..60], &bytes[60..]), (&[0; 10][..], &[9; 50][..], &[0; 19_940][..]));
+        let size = client.iod(iod, IodRequest::Truncate { datafile: FILE, size: 100_020 }).await;
+        assert_eq!(size, Ok(IodReply::Written { len: 0, size: 100_020 }));
+        let size = client.iod(iod, IodRequest::Truncate { datafile: FILE, size: 200_000 }).await;
+        assert_eq!(size, Ok(IodReply::Written { len: 0, size: 200_000 }));
+        let bytes = client.read(iod, FILE, &regions(&[(100_000, 50)])).await.unwrap();
+        assert_eq!((&bytes[..20], &bytes[20..]), (&[9; 20][..], &[0; 30][..]), "cut off, then extended");
+    });
+}
+
+#[test]
+fn a_removed_datafile_stays_removed() {
+    let (world, cluster) = cluster(4, ClusterOptions::with_iods(1));
+    let client = Client::new(&world.node("client"), 1);
+    world.block_on(async {
+        let iod = client.connect(&cluster.iods()[0]).await;
+        client.write(iod, FILE, &regions(&[(0, 50)]), &vec![9; 50].into()).await.unwrap();
+        assert_eq!(client.iod(iod, IodRequest::Remove { datafile: FILE }).await, Ok(IodReply::Done));
+        assert_eq!(client.iod(iod, IodRequest::Remove { datafile: FILE }).await, Ok(IodReply::Done), "again");
+        let late = client.write(iod, FILE, &regions(&[(0, 50)]), &vec![9; 50].into()).await;
+        assert_eq!(code(late), Some(ErrorCode::Stale));
+        assert!(matches!(client.iod(iod, IodRequest::Statfs).await, Ok(IodReply::Stat(stat)) if stat.datafiles == 0));
+    });
+}
+
+#[test]
+fn a_full_disk_names_the_ranges_and_keeps_the_rest() {
+    let options = ClusterOptions { disk_capacity: 512 << 10, ..ClusterOptions::with_iods(1) };
+    let (world, cluster) = cluster(5, options);
+    let client = Client::new(&world.node("client"), 1);
+    world.block_on(async {
+        let iod = client.connect(&cluster.iods()[0]).await;
+        let kept = pattern(100_000, 5);
+        client.write(iod, FILE, &regions(&[(0, 100_000)]), &kept.clone().into()).await.unwrap();
+        let bytes = pattern(2 << 20, 6);
+        let other = DatafileHandle(8);
+        let error = client.write(iod, other, &regions(&[(0, 2 << 20)]), &bytes.clone().into()).await.unwrap_err();
+        assert_eq!(error.code, ErrorCode::NoSpace);
+        // Every byte is either in the store or in a range that the error names.
+        let stored = client.read(iod, other, &regions(&[(0, 2 << 20)])).await.unwrap();
+        let failed = |at: usize| error.ranges.iter().any(|r| (r.offset..r.offset + r.len).contains(&(at as u64)));
+        assert!((0..bytes.len()).all(|at| failed(at) || stored[at] == bytes[at]));
+        assert!(error.ranges.iter().map(|range| range.len).sum::<u64>() < 2 << 20, "{error}");
+        assert_eq!(client.read(iod, FILE, &regions(&[(0, 100_000)])).await.unwrap(), kept, "what was acknowledged");
+    });
+}
+
+#[test]
+fn many_clients_share_few_buffers_and_all_end() {
+    let iod = IodSettings { unit: 16 << 10, buffers: 2, depth: 3 };
+    let (world, cluster) = cluster(6, ClusterOptions { iod, disk_costs: true, ..ClusterOptions::with_iods(1) });
+    let tasks: Vec<_> = (0..6u64)
+        .map(|index| {
+            let node = world.node(&format!("client{index}"));
+            let client = Client::new(&node, index.into());
+            let addr = cluster.iods()[0].clone();
+            node.spawn(async move {
+                let iod = client.connect(&addr).await;
+                let writes = (0..4u64).map(|file| {
+                    let client = client.clone();
+                    async move {
+                        let handle = DatafileHandle(index * 100 + file);
+                        let bytes = pattern(200_000, handle.0);
+                        let regions = regions(&[(file * 10, 200_000)]);
+                        client.write(iod, handle, &regions, &bytes.clone().into()).await.unwrap();
+                        assert_eq!(client.read(iod, handle, &regions).await.unwrap(), bytes);
+                    }
+                });
+                futures_util::future::join_all(writes).await;
+            })
+        })
+        .collect();
+    world.block_on(async {
+        for task in tasks {
+            task.await.unwrap();
+        }
+    });
+}
+
+#[test]
+fn a_client_with_much_to_do_does_not_hold_up_one_with_little() {
+    let iod = IodSettings { unit: 64 << 10, buffers: 2, depth: 2 };
+    let (world, cluster) = cluster(8, ClusterOptions { iod, disk_costs: true, ..ClusterOptions::with_iods(1) });
+    let addr = cluster.iods()[0].clone();
+    let write = |node: &Node, id: u64, requests: u64, len: u64| {
+        let (client, addr, sim) = (Client::new(node, id.into()), addr.clone(), world.sim());
+        node.spawn(async move {
+            let iod = client.connect(&addr).await;
+            let started = sim.now();
+            let writes = (0..requests).map(|file| {
+                let (client, bytes) = (client.clone(), vec![7; len as usize]);
+                let handle = DatafileHandle(id * 1000 + file);
+                async move { client.write(iod, handle, &regions(&[(0, len)]), &bytes.into()).await.unwrap() }
+            });
+            futures_util::future::join_all(writes).await;
+            (started, sim.now())
+        })
+    };
+    let hog = write(&world.node("hog"), 1, 20, 2 << 20);
+    let modest = write(&world.node("modest"), 2, 1, 256 << 10);
+    let ((hog_start, hog_end), (start, end)) = world.block_on(async { (hog.await.unwrap(), modest.await.unwrap()) });
+    // 4 units against 640. In turn, the few wait for about as many of the many; in one queue for 20 times as many, or for all.
+    let (few, many) = (end.since(start), hog_end.since(hog_start));
+    assert!(few < many / 16, "{few:?} of {many:?}");
+}
+
+#[test]
+fn requests_that_make_no_sense_are_refused() {
+    let (world, cluster) = cluster(7, ClusterOptions::with_iods(1));
+    let client = Client::new(&world.node("client"), 1);
+    world.block_on(async {
+        let iod = client.connect(&cluster.iods()[0]).await;
+        assert_eq!(code(client.ask(iod, mkdir("a")).await), Some(ErrorCode::Invalid), "not a manager");
+        let read = IodRequest::Read { datafile: FILE, regions: regions(&[(0, 8 << 10)]), data: Data::Inline };
+        assert_eq!(code(client.iod(iod, read).await), Some(ErrorCode::TooLarge), "no room in the reply");
+        let cut = IodRequest::Truncate { datafile: FILE, size: u64::MAX };
+        assert_eq!(code(client.iod(iod, cut).await), Some(ErrorCode::TooLarge));
+        let memory = Memory::zeroed(10).unwrap();
+        let exposure = client.endpoint.expose(iod, &memory, bmi_core::Access::READ).unwrap();
+        let data = Data::Bulk(exposure.descriptor().clone());
+        let write = IodRequest::Write { datafile: FILE, regions: regions(&[(0, 11)]), data, sync: false };
+        assert_eq!(code(client.iod(iod, write).await), Some(ErrorCode::Invalid), "fewer bytes than regions");
+        assert_eq!(client.iod(iod, IodRequest::Ping).await, Ok(IodReply::Done), "and the connection stands");
+    });
+}

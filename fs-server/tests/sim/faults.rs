@@ -1,0 +1,234 @@
+//! Servers and clients that die, and clients that misbehave.
+
+use bmi_core::ErrorKind;
+use bmi_sim::DiskFault;
+use fs_proto::{DatafileHandle, ErrorCode, IodReply, IodRequest, ManagerReply, ManagerRequest, Place, RemoveKind};
+use fs_server::embedded::ClusterOptions;
+
+use super::*;
+
+/// Waits until the manager has no orphans any more.
+async fn no_orphans(client: &Client, manager: PeerId) {
+    for _ in 0..100 {
+        let Ok(ManagerReply::Stat(stat)) = client.manager(manager, ManagerRequest::Statfs).await else { panic!() };
+        if stat.orphans == 0 {
+            return;
+        }
+        client.endpoint.sleep(Duration::from_secs(1)).await;
+    }
+    panic!("orphans stay");
+}
+
+async fn datafiles(client: &Client, iod: PeerId) -> u64 {
+    match client.iod(iod, IodRequest::Statfs).await {
+        Ok(IodReply::Stat(stat)) => stat.datafiles,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_removed_file_leaves_nothing_even_if_its_server_was_down() {
+    let (world, cluster) = cluster(1, ClusterOptions::with_iods(2));
+    let client = Client::new(&world.node("client"), 1);
+    let handles = world.block_on(async {
+        let manager = client.connect(&cluster.manager()).await;
+        let entry = client.entry(manager, create("file")).await.unwrap();
+        let handles = entry.layout.unwrap().datafiles().to_vec();
+        for (iod, datafile) in &handles {
+            let peer = client.connect(&cluster.iods()[*iod as usize]).await;
+            client.write(peer, *datafile, &regions(&[(0, 50_000)]), &vec![1; 50_000].into()).await.unwrap();
+            assert_eq!(datafiles(&client, peer).await, 1);
+        }
+        handles
+    });
+    assert_eq!(handles.len(), 2);
+    cluster.iod_node(1).kill();
+    world.block_on(async {
+        let manager = client.connect(&cluster.manager()).await;
+        let remove = ManagerRequest::Remove { place: Place::root("file"), kind: RemoveKind::File };
+        assert_eq!(client.manager(manager, remove).await, Ok(ManagerReply::Done));
+        client.endpoint.sleep(Duration::from_secs(60)).await;
+        let Ok(ManagerReply::Stat(stat)) = client.manager(manager, ManagerRequest::Statfs).await else { panic!() };
+        assert_eq!(stat.orphans, 1, "the one whose server is down");
+    });
+    cluster.restart_iod(1).unwrap();
+    world.block_on(async {
+        let manager = client.connect(&cluster.manager()).await;
+        no_orphans(&client, manager).await;
+        for addr in cluster.iods() {
+            let peer = client.connect(&addr).await;
+            assert_eq!(datafiles(&client, peer).await, 0);
+        }
+    });
+}
+
+#[test]
+fn orphans_survive_a_crash_of_the_manager() {
+    let (world, mut cluster) = cluster(2, ClusterOptions::with_iods(1));
+    let client = Client::new(&world.node("client"), 1);
+    world.block_on(async {
+        let manager = client.connect(&cluster.manager()).await;
+        let entry = client.entry(manager, create("file")).await.unwrap();
+        let (_, datafile) = entry.layout.unwrap().datafiles()[0];
+        let iod = client.connect(&cluster.iods()[0]).await;
+        client.write(iod, datafile, &regions(&[(0, 10_000)]), &vec![1; 10_000].into()).await.unwrap();
+        cluster.iod_node(0).kill();
+        let remove = ManagerRequest::Remove { place: Place::root("file"), kind: RemoveKind::File };
+        assert_eq!(client.manager(manager, remove).await, Ok(ManagerReply::Done));
+    });
+    cluster.restart_manager().unwrap();
+    cluster.restart_iod(0).unwrap();
+    world.block_on(async {
+        let manager = client.connect(&cluster.manager()).await;
+        no_orphans(&client, manager).await;
+        let iod = client.connect(&cluster.iods()[0]).await;
+        assert_eq!(datafiles(&client, iod).await, 0);
+    });
+}
+
+#[test]
+fn garbage_costs_its_sender_the_connection_and_nobody_else() {
+    let (world, cluster) = cluster(3, ClusterOptions::with_iods(1));
+    let (good, bad) = (Client::new(&world.node("good"), 1), Client::new(&world.node("bad"), 2));
+    world.block_on(async {
+        for addr in [cluster.manager(), cluster.iods()[0].clone()] {
+            let ping = |client: Client, peer| async move {
+                if addr_is_manager(&client, peer).await {
+                    ManagerRequest::Ping.into()
+                } else {
+                    RequestBody::Iod(IodRequest::Ping)
+                }
+            };
+            let standing = good.connect(&addr).await;
+            for garbage in [vec![1, 0xff, 0xff, 0xff, 0xff], vec![], vec![1; 4000]] {
+                let peer = bad.connect(&addr).await;
+                let options = bad.endpoint.within(PATIENCE);
+                let buffer = Memory::zeroed(EAGER).unwrap();
+                let reply = bad.endpoint.recv(peer, 1, &buffer, options);
+                bad.endpoint.send_unexpected(peer, 1, garbage, options).await.unwrap();
+                assert_eq!(reply.await.unwrap_err().kind(), ErrorKind::PeerLost);
+            }
+            let body = ping(good.clone(), standing).await;
+            good.ask(standing, body).await.unwrap();
+        }
+    });
+}
+
+/// Which kind of server a peer is, by what it refuses.
+async fn addr_is_manager(client: &Client, peer: PeerId) -> bool {
+    client.ask(peer, IodRequest::Ping).await.is_err()
+}
+
+#[test]
+fn another_version_is_told_so() {
+    let (world, cluster) = cluster(4, ClusterOptions::with_iods(1));
+    let client = Client::new(&world.node("client"), 1);
+    world.block_on(async {
+        let peer = client.connect(&cluster.manager()).await;
+        let options = client.endpoint.within(PATIENCE);
+        let buffer = Memory::zeroed(EAGER).unwrap();
+        let reply = client.endpoint.recv(peer, 1, &buffer, options);
+        client.endpoint.send_unexpected(peer, 1, vec![codec::VERSION + 1, 0, 0], options).await.unwrap();
+        let len = reply.await.unwrap().len as usize;
+        let (reply, _) = codec::decode_reply(&buffer.slice(0, len).to_vec()).map(|(r, d)| (r, d.len())).unwrap();
+        let error = reply.result.unwrap_err();
+        assert_eq!(error.code, ErrorCode::Protocol);
+        assert!(error.detail.contains("version 1 is spoken here"), "{error}");
+    });
+}
+
+#[test]
+fn a_client_that_dies_in_a_transfer_leaves_the_server_free_for_others() {
+    let iod = fs_server::iod::IodSettings { unit: 32 << 10, buffers: 2, depth: 2 };
+    let (world, cluster) = cluster(5, ClusterOptions { iod, disk_costs: true, ..ClusterOptions::with_iods(1) });
+    let (doomed_node, node) = (world.node("doomed"), world.node("client"));
+    let addr = cluster.iods()[0].clone();
+    let doomed = Client::new(&doomed_node, 1);
+    let task = doomed_node.spawn({
+        let addr = addr.clone();
+        async move {
+            let iod = doomed.connect(&addr).await;
+            let bytes = vec![1; 64 << 20];
+            doomed.write(iod, DatafileHandle(1), &regions(&[(0, 64 << 20)]), &bytes.into()).await
+        }
+    });
+    world.run_for(Duration::from_millis(50));
+    assert!(!task.is_finished());
+    doomed_node.kill();
+    let client = Client::new(&node, 2);
+    world.block_on(async {
+        let iod = client.connect(&addr).await;
+        let bytes = pattern(1 << 20, 9);
+        let all = regions(&[(0, 1 << 20)]);
+        client.write(iod, DatafileHandle(2), &all, &bytes.clone().into()).await.unwrap();
+        assert_eq!(client.read(iod, DatafileHandle(2), &all).await.unwrap(), bytes);
+    });
+}
+
+#[test]
+fn a_broken_disk_is_an_error_with_ranges_and_no_more() {
+    let (world, cluster) = cluster(6, ClusterOptions { disk_costs: true, ..ClusterOptions::with_iods(1) });
+    let client = Client::new(&world.node("client"), 1);
+    world.block_on(async {
+        let iod = client.connect(&cluster.iods()[0]).await;
+        let all = regions(&[(4096, 1 << 20)]);
+        let bytes = MemList::from(vec![3; 1 << 20]);
+        client.write(iod, DatafileHandle(1), &all, &bytes).await.unwrap();
+        cluster.iod_node(0).disk().set_fault(DiskFault::Broken);
+        for error in [
+            client.write(iod, DatafileHandle(1), &all, &bytes).await.unwrap_err(),
+            client.read(iod, DatafileHandle(1), &all).await.unwrap_err(),
+        ] {
+            assert_eq!((error.code, &error.ranges[..]), (ErrorCode::Io, &all[..]), "{error}");
+        }
+        cluster.iod_node(0).disk().set_fault(DiskFault::None);
+        assert_eq!(client.read(iod, DatafileHandle(1), &all).await.unwrap(), vec![3; 1 << 20]);
+    });
+}
+
+#[test]
+fn a_server_that_dies_ends_what_clients_wait_for_in_time() {
+    let (world, cluster) = cluster(7, ClusterOptions { disk_costs: true, ..ClusterOptions::with_iods(1) });
+    let client = Client::new(&world.node("client"), 1);
+    let addr = cluster.iods()[0].clone();
+    world.block_on(async {
+        let iod = client.connect(&addr).await;
+        let big = regions(&[(0, 64 << 20)]);
+        let memory = MemList::from(vec![1; 64 << 20]);
+        let write = client.write(iod, DatafileHandle(1), &big, &memory);
+        let kill = async {
+            client.endpoint.sleep(Duration::from_millis(5)).await;
+            cluster.iod_node(0).kill();
+        };
+        let started = client.endpoint.now();
+        let (result, ()) = futures_util::future::join(write, kill).await;
+        assert_eq!(code(result), Some(ErrorCode::Unreachable));
+        assert!(client.endpoint.now().since(started) < PATIENCE);
+    });
+    cluster.restart_iod(0).unwrap();
+    world.block_on(async {
+        let iod = client.connect(&addr).await;
+        assert_eq!(client.iod(iod, IodRequest::Ping).await, Ok(IodReply::Done));
+    });
+}
+
+#[test]
+fn the_same_seed_gives_the_same_run() {
+    let run = |seed| {
+        let (world, cluster) = cluster(seed, ClusterOptions { disk_costs: true, ..ClusterOptions::with_iods(2) });
+        let client = Client::new(&world.node("client"), 1);
+        world.block_on(async {
+            let manager = client.connect(&cluster.manager()).await;
+            for name in ["a", "b", "c"] {
+                let entry = client.entry(manager, create(name)).await.unwrap();
+                for (iod, datafile) in entry.layout.unwrap().datafiles() {
+                    let peer = client.connect(&cluster.iods()[*iod as usize]).await;
+                    let all = regions(&[(0, 300_000)]);
+                    client.write(peer, *datafile, &all, &pattern(300_000, 1).into()).await.unwrap();
+                }
+            }
+        });
+        (world.digest(), world.events())
+    };
+    assert_eq!(run(11), run(11));
+}

@@ -1,0 +1,115 @@
+//! The namespace over messages: what is answered, once.
+
+use bmi_core::Addr;
+use fs_proto::{ClusterInfo, DirHandle, ErrorCode, ManagerReply, ManagerRequest, Place, RemoveKind};
+use fs_server::embedded::ClusterOptions;
+
+use super::*;
+
+#[test]
+fn files_are_made_found_moved_and_removed() {
+    let (world, cluster) = cluster(1, ClusterOptions::with_iods(3));
+    let client = Client::new(&world.node("client"), 1);
+    world.block_on(async {
+        let manager = client.connect(&cluster.manager()).await;
+        assert_eq!(client.manager(manager, ManagerRequest::Ping).await, Ok(ManagerReply::Done));
+        client.entry(manager, mkdir("/a")).await.unwrap();
+        let made = client.entry(manager, create("/a/file")).await.unwrap();
+        let layout = made.layout.clone().unwrap();
+        assert_eq!(layout.datafiles().len(), 3);
+        assert_eq!(code(client.manager(manager, create("a//file")).await), Some(ErrorCode::Exists));
+        let lookup = |path: &str| ManagerRequest::Lookup { place: Place::root(path) };
+        assert_eq!(client.entry(manager, lookup("a/file")).await.as_ref(), Ok(&made));
+        let rename = ManagerRequest::Rename { from: Place::root("a/file"), to: Place::root("b") };
+        assert_eq!(client.manager(manager, rename).await, Ok(ManagerReply::Done));
+        assert_eq!(code(client.manager(manager, lookup("a/file")).await), Some(ErrorCode::NotFound));
+        assert_eq!(client.entry(manager, lookup("b")).await.unwrap().handle, made.handle);
+        let remove = |path: &str| ManagerRequest::Remove { place: Place::root(path), kind: RemoveKind::Any };
+        assert_eq!(client.manager(manager, remove("b")).await, Ok(ManagerReply::Done));
+        assert_eq!(client.manager(manager, remove("a")).await, Ok(ManagerReply::Done));
+        assert_eq!(code(client.manager(manager, remove("a")).await), Some(ErrorCode::NotFound));
+    });
+}
+
+#[test]
+fn a_directory_is_listed_page_by_page() {
+    let (world, cluster) = cluster(2, ClusterOptions::with_iods(1));
+    let client = Client::new(&world.node("client"), 1);
+    world.block_on(async {
+        let manager = client.connect(&cluster.manager()).await;
+        // Long names, so that the size of a message cuts the pages and not the count.
+        let names: Vec<String> = (0..100).map(|index| format!("{index:04}{}", "x".repeat(200))).collect();
+        for name in names.iter().rev() {
+            client.manager(manager, create(name)).await.unwrap();
+        }
+        let (mut listed, mut after, mut pages) = (Vec::new(), String::new(), 0);
+        loop {
+            let readdir = ManagerRequest::Readdir { dir: DirHandle::ROOT, after: after.clone(), max: 1000 };
+            let Ok(ManagerReply::Entries { entries, more }) = client.manager(manager, readdir).await else { panic!() };
+            listed.extend(entries.into_iter().map(|entry| entry.name));
+            pages += 1;
+            if !more {
+                break;
+            }
+            after = listed.last().unwrap().clone();
+        }
+        assert_eq!(listed, names);
+        assert!((3..10).contains(&pages), "{pages} pages");
+    });
+}
+
+#[test]
+fn the_cluster_says_who_it_is() {
+    let (world, cluster) = cluster(3, ClusterOptions::with_iods(2));
+    let client = Client::new(&world.node("client"), 1);
+    world.block_on(async {
+        let manager = client.connect(&cluster.manager()).await;
+        let info = client.manager(manager, ManagerRequest::Cluster { first: 0 }).await;
+        let iods: Vec<Addr> = cluster.iods();
+        assert_eq!(info, Ok(ManagerReply::Cluster(ClusterInfo { iods, total: 2, strip_size: 65536 })));
+        let rest = client.manager(manager, ManagerRequest::Cluster { first: 7 }).await;
+        assert_eq!(rest, Ok(ManagerReply::Cluster(ClusterInfo { iods: vec![], total: 2, strip_size: 65536 })));
+    });
+}
+
+#[test]
+fn changes_that_come_together_share_a_commit_and_all_happen() {
+    let (world, cluster) = cluster(4, ClusterOptions::with_iods(1));
+    let client = Client::new(&world.node("client"), 1);
+    world.block_on(async {
+        let manager = client.connect(&cluster.manager()).await;
+        let names: Vec<String> = (0..60).map(|index| format!("f{index}")).collect();
+        let made = names.iter().map(|name| client.entry(manager, create(name)));
+        let entries = futures_util::future::join_all(made).await;
+        let mut handles: Vec<_> = entries.into_iter().map(|entry| entry.unwrap().handle).collect();
+        handles.sort();
+        handles.dedup();
+        assert_eq!(handles.len(), 60);
+    });
+}
+
+#[test]
+fn a_request_sent_again_is_answered_and_not_executed_again() {
+    let (world, mut cluster) = cluster(5, ClusterOptions::with_iods(1));
+    let node = world.node("client");
+    let client = Client::new(&node, 1);
+    let addr = cluster.manager();
+    let (request, first) = world.block_on(async {
+        let manager = client.connect(&addr).await;
+        let request = client.request(create("once"));
+        let first = client.send(manager, &request, &[]).await.unwrap().0;
+        assert_eq!(client.send(manager, &request, &[]).await.unwrap().0, first, "on the same connection");
+        (request, first)
+    });
+    // The manager loses all that it had not synced.
+    cluster.restart_manager().unwrap();
+    let client = Client { endpoint: node.endpoint(Config::named("again")).unwrap(), ..client };
+    world.block_on(async {
+        let manager = client.connect(&addr).await;
+        assert_eq!(client.send(manager, &request, &[]).await.unwrap().0, first, "after a crash");
+        // Once the client has confirmed, an old copy of the request that was under way all the time is refused.
+        client.manager(manager, mkdir("later")).await.unwrap();
+        let late = client.send(manager, &request, &[]).await.unwrap().0;
+        assert_eq!(code(late.result), Some(ErrorCode::Invalid));
+    });
+}
