@@ -1,1 +1,11 @@
-//! (to be written)
+//! What the benchmarks share: statistics, tables, units, processor time, time limits, the progress of a run.
+//!
+//! The programs are in `src/bin`: `ab` (the main job: a file system over TCP and in the simulator, side by side), `micro` (the
+//! transport against plain sockets), `sim_rate` (events a second in the simulator, and the same digest twice).
+
+pub mod cpu;
+pub mod limit;
+pub mod net;
+pub mod stats;
+pub mod table;
+pub mod units;

@@ -1,2 +1,102 @@
-//! (to be written)
-fn main() {}
+//! `cargo xtask`: what is more than a one-liner. `test` is the project's test command, `bench` runs the micro-benchmark.
+//!
+//! **Why** a program and not a script: it runs wherever the project builds, and is tested with it.
+//!
+//! | module | what |
+//! |---|---|
+//! | `steps` | the table of test steps, and the loop over it |
+//! | `command` | runs one program: its output is passed on, its time limited, its totals noted |
+//! | `totals` | reads "so many passed" out of the test runners' output |
+//! | `setup` | installs what a bare machine lacks |
+
+mod command;
+mod setup;
+mod steps;
+mod totals;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand};
+
+/// What is more than a one-liner.
+#[derive(Parser)]
+#[command(
+    name = "cargo xtask",
+    bin_name = "cargo xtask",
+    after_help = "Examples:\n  cargo xtask test                 everything, as CI runs it\n  cargo xtask test --list          the steps, in order\n  \
+                  cargo xtask test --only tests    one step alone\n  cargo xtask bench -- --quick     the micro-benchmark, shortened"
+)]
+struct Cli {
+    #[command(subcommand)]
+    task: Task,
+}
+
+#[derive(Subcommand)]
+enum Task {
+    /// The test command: sets the machine up, then runs every step and stops at the first that fails.
+    ///
+    /// Prints each step with how long it took, a summary, and as its last line the totals: "N passed, N failed".
+    /// Tests, doctests, examples and the main job count one each; a step that counts nothing (fmt, clippy, rustdoc)
+    /// counts as one failure when it fails.
+    Test(TestArgs),
+    /// The micro-benchmark against plain sockets, in release; see `cargo xtask bench -- --help`.
+    Bench {
+        /// Passed on to the benchmark.
+        #[arg(last = true)]
+        args: Vec<String>,
+    },
+}
+
+#[derive(Args)]
+struct TestArgs {
+    /// Run only this step (may be given several times); `--list` names them.
+    #[arg(long, value_name = "STEP", value_parser = steps::parse_step)]
+    only: Vec<&'static steps::Step>,
+    /// List the steps and stop.
+    #[arg(long)]
+    list: bool,
+}
+
+/// The workspace's root: the folder above this crate's.
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("a crate of a workspace lies in a folder of it").to_owned()
+}
+
+fn main() -> ExitCode {
+    match Cli::parse().task {
+        Task::Test(args) if args.list => {
+            for step in steps::STEPS {
+                println!("{:<10} {}", step.name, step.what);
+            }
+            ExitCode::SUCCESS
+        }
+        Task::Test(args) => steps::run(&root(), &args.only),
+        Task::Bench { args } => bench(&args),
+    }
+}
+
+/// Longer than any full run of the benchmark, which limits its own phases.
+const BENCH_LIMIT: Duration = Duration::from_secs(1800);
+
+fn bench(args: &[String]) -> ExitCode {
+    let cargo = command::Invocation::cargo(&root(), "run --release --package benches --bin micro --").args(args);
+    match cargo.hand_over(BENCH_LIMIT) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("{failure}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_well_formed() {
+        super::Cli::command().debug_assert();
+    }
+}

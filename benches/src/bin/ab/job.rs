@@ -1,0 +1,233 @@
+//! Stores a tree through one client and reads it back through another: the same code over every transport.
+//!
+//! **What is timed.** Storing a file: create and write. Reading one: open and read. Neither local disk nor checksums; directories, sizes and
+//! listings are checked outside the clock. One operation at a time, so that latency and processor time are those of the operation.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use bmi_core::{Memory, Transport};
+use fs_client::{Client, CreateOptions, ErrorCode, FsPath, Handle};
+
+use crate::progress::Progress;
+use crate::tally::{CLASSES, Tally, class_of};
+use crate::tree::Tree;
+
+/// Most bytes of a file that are held in memory at a time, and so in one read or write.
+const PIECE: u64 = 64 << 20;
+
+/// Anything that ends a run.
+pub(crate) type Failed = Box<dyn std::error::Error>;
+
+/// Operations by size class.
+pub(crate) type Tallies = [Tally; CLASSES.len()];
+
+/// Where the store keeps `name` of the tree.
+fn place(name: &str) -> Result<FsPath, fs_client::Error> {
+    format!("/{name}").parse()
+}
+
+/// Makes the folders and stores the files. Returns what it took, and the checksum of each file as it was read from the tree.
+///
+/// # Errors
+/// If a file cannot be read or stored.
+pub(crate) async fn store<T: Transport + 'static>(
+    client: &Client<T>,
+    cpu: &dyn Fn() -> Duration,
+    tree: &Tree,
+    progress: &Progress,
+) -> Result<(Tallies, Vec<u32>), Failed> {
+    for folder in &tree.folders {
+        client.mkdir_all(&place(folder)?).await?;
+    }
+    let (mut tallies, mut sums) = (Tallies::default(), Vec::new());
+    for file in &tree.files {
+        let (path, source) = (place(&file.path)?, file.open()?);
+        let mut sum = crc32fast::Hasher::new();
+        let mut meter = Meter::new(client, cpu);
+        let stored = meter.time(client.create(&path, CreateOptions::default())).await?;
+        let mut offset = 0;
+        while offset < file.len {
+            let bytes = source
+                .read(offset, PIECE.min(file.len - offset) as usize)
+                .map_err(|error| format!("{}: {error}", file.path))?;
+            sum.update(&bytes);
+            let len = bytes.len() as u64;
+            meter.time(stored.write_at(offset, Memory::from(bytes))).await?;
+            offset += len;
+            progress.advance(len);
+        }
+        meter.add_to(&mut tallies[class_of(file.len)], file.len);
+        sums.push(sum.finalize());
+    }
+    Ok((tallies, sums))
+}
+
+/// Reads everything back and compares. Returns what it took, and a line for each thing that is not as it was stored.
+///
+/// # Errors
+/// If the store does not answer.
+pub(crate) async fn read_back<T: Transport + 'static>(
+    client: &Client<T>,
+    cpu: &dyn Fn() -> Duration,
+    tree: &Tree,
+    sums: &[u32],
+    progress: &Progress,
+) -> Result<(Tallies, Vec<String>), Failed> {
+    let mut tallies = Tallies::default();
+    let mut wrong = compare_names(client, tree).await?;
+    for (file, expected) in tree.files.iter().zip(sums) {
+        let path = place(&file.path)?;
+        let size = match client.stat(&path).await {
+            // The comparison of names has said so.
+            Err(error) if error.code() == ErrorCode::NotFound => continue,
+            stat => stat?.attr.size,
+        };
+        if size != file.len {
+            wrong.push(format!("{path}: {size} bytes instead of {}", file.len));
+        }
+        let mut sum = crc32fast::Hasher::new();
+        let mut meter = Meter::new(client, cpu);
+        let stored = meter.time(client.open(&path)).await?;
+        let mut offset = 0;
+        while offset < file.len {
+            let buffer = Memory::zeroed(PIECE.min(file.len - offset) as usize)?;
+            let len = meter.time(stored.read_at(offset, &buffer)).await?;
+            if len != buffer.len() as u64 {
+                wrong.push(format!("{path}: {len} bytes at {offset} instead of {}", buffer.len()));
+            }
+            offset += buffer.len() as u64;
+            progress.advance(buffer.len() as u64);
+            sum.update(&buffer.into_vec());
+        }
+        meter.add_to(&mut tallies[class_of(file.len)], file.len);
+        let sum = sum.finalize();
+        if sum != *expected {
+            wrong.push(format!("{path}: checksum {sum:08x} instead of {expected:08x}"));
+        }
+    }
+    Ok((tallies, wrong))
+}
+
+/// Compares the store's listing with the tree: nothing missing, nothing else.
+async fn compare_names<T: Transport + 'static>(client: &Client<T>, tree: &Tree) -> Result<Vec<String>, Failed> {
+    let mut found = BTreeSet::new();
+    let mut folders = vec![FsPath::root()];
+    while let Some(folder) = folders.pop() {
+        for entry in client.readdir(&folder).await? {
+            let path = folder.join(&entry.name)?;
+            if matches!(entry.handle, Handle::Dir(_)) {
+                folders.push(path.clone());
+            }
+            found.insert(path.to_string());
+        }
+    }
+    let files = tree.files.iter().map(|file| &file.path);
+    let expected: BTreeSet<String> = tree.folders.iter().chain(files).map(|path| format!("/{path}")).collect();
+    let missing = expected.difference(&found).map(|path| format!("{path}: not in the listing"));
+    let more = found.difference(&expected).map(|path| format!("{path}: in the listing, but was not stored"));
+    Ok(missing.chain(more).collect())
+}
+
+/// Time, processor time and paths of one operation, which may consist of several calls.
+struct Meter<'a, T: Transport> {
+    client: &'a Client<T>,
+    cpu: &'a dyn Fn() -> Duration,
+    before: fs_client::PathCounters,
+    time: Duration,
+    cpu_time: Duration,
+}
+
+impl<'a, T: Transport + 'static> Meter<'a, T> {
+    fn new(client: &'a Client<T>, cpu: &'a dyn Fn() -> Duration) -> Meter<'a, T> {
+        let zero = Duration::ZERO;
+        Meter { client, cpu, before: client.stats().paths, time: zero, cpu_time: zero }
+    }
+
+    /// Runs one call on the clock: the endpoint's, which is the machine's or the simulator's.
+    async fn time<R>(&mut self, call: impl Future<Output = R>) -> R {
+        let (begin, cpu_begin) = (self.client.endpoint().now(), (self.cpu)());
+        let result = call.await;
+        self.cpu_time += (self.cpu)().saturating_sub(cpu_begin);
+        self.time += self.client.endpoint().now().since(begin);
+        result
+    }
+
+    fn add_to(self, tally: &mut Tally, bytes: u64) {
+        tally.add(bytes, self.time, self.cpu_time, self.before, self.client.stats().paths);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bmi_core::Config;
+    use bmi_sim::World;
+    use fs_client::{ClientOptions, RemoveKind};
+    use fs_server::embedded::{ClusterOptions, SimCluster};
+
+    use super::*;
+
+    /// Stores a small tree in a simulated cluster, lets `spoil` change the store, reads back and returns the differences found.
+    fn differences(spoil: impl AsyncFnOnce(&Client<bmi_sim::SimTransport>)) -> Vec<String> {
+        let mut tree = Tree::default();
+        tree.add_made(3, 1000);
+        tree.add_made(2, 300 << 10);
+        tree.add_made(1, 0);
+        let world = World::new(1);
+        let cluster = SimCluster::start(&world, ClusterOptions::default()).unwrap();
+        let endpoint = world.node("client").endpoint(Config::named("client")).unwrap();
+        let quiet = Progress::new(0, true);
+        let cpu = || Duration::ZERO;
+        world.block_on(async {
+            let client = Client::connect(endpoint, cluster.manager(), ClientOptions::new(1)).await.unwrap();
+            let (put, sums) = store(&client, &cpu, &tree, &quiet).await.unwrap();
+            spoil(&client).await;
+            let (get, wrong) = read_back(&client, &cpu, &tree, &sums, &quiet).await.unwrap();
+            let operations =
+                |tallies: &Tallies, class: usize| tallies[class].line("", "", "").map(|line| line.operations);
+            assert_eq!((operations(&put, 0), operations(&put, 1), operations(&put, 2)), (Some(4), None, Some(2)));
+            assert_eq!(operations(&get, 2), Some(2));
+            wrong
+        })
+    }
+
+    #[test]
+    fn an_undisturbed_store_has_no_differences() {
+        assert_eq!(differences(async |_| {}), Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_changed_byte_is_found() {
+        let wrong = differences(async |client| {
+            let file = client.open(&place("made-300KiB/1").unwrap()).await.unwrap();
+            file.write_at(200_000, vec![0]).await.unwrap();
+        });
+        assert!(matches!(wrong.as_slice(), [one] if one.starts_with("/made-300KiB/1: checksum")), "{wrong:?}");
+    }
+
+    #[test]
+    fn a_missing_file_is_found() {
+        let wrong = differences(async |client| {
+            client.remove(&place("made-0B/0").unwrap(), RemoveKind::File).await.unwrap();
+        });
+        assert_eq!(wrong, ["/made-0B/0: not in the listing"]);
+    }
+
+    #[test]
+    fn a_changed_length_and_another_name_are_found() {
+        let wrong = differences(async |client| {
+            client.truncate(&place("made-1000B/2").unwrap(), 999).await.unwrap();
+            client.create(&place("made-0B/more").unwrap(), CreateOptions::default()).await.unwrap();
+        });
+        let expected = [
+            "/made-0B/more: in the listing",
+            "/made-1000B/2: 999 bytes",
+            "/made-1000B/2: 999 bytes at 0",
+            "/made-1000B/2: checksum",
+        ];
+        assert_eq!(wrong.len(), expected.len(), "{wrong:?}");
+        for (line, begin) in wrong.iter().zip(expected) {
+            assert!(line.starts_with(begin), "{line}");
+        }
+    }
+}

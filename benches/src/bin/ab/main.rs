@@ -1,0 +1,180 @@
+//! The main job: a real directory tree, stored in a file system and read back, over TCP and in the simulator, side by side.
+//!
+//! **How.** For each transport an embedded cluster comes up (one manager, four I/O servers); one client stores the tree, a second one, which
+//! has seen nothing of it, reads it back; names, lengths and checksums are compared. The same code does this over every transport; only
+//! what stands in `cluster` differs. Over TCP, time is the machine's; in the simulator it is the model's.
+//!
+//! | module | what |
+//! |---|---|
+//! | `tree` | what is stored |
+//! | `job` | storing and reading back, and what is timed |
+//! | `cluster` | what differs between the transports |
+//! | `tally`, `report` | size classes, the table |
+
+mod cluster;
+mod job;
+mod progress;
+mod report;
+mod tally;
+mod tree;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use benches::limit::Limit;
+use clap::{Parser, ValueEnum};
+use tracing_subscriber::EnvFilter;
+
+use crate::job::Failed;
+use crate::progress::Progress;
+use crate::report::Measured;
+use crate::tree::Tree;
+
+/// Stores a directory tree in a file system and reads it back, over TCP and in the simulator, and compares.
+///
+/// For each transport: one manager and four I/O servers come up, a client stores the tree, a second client reads it back, and names,
+/// lengths and checksums are compared; any difference makes the exit status non-zero. The table says for each transport and class of
+/// file sizes how many files there were, bandwidth and latency (an operation is one file: create and write, or open and read), the path that
+/// the data took (inline: inside request or reply; server-based: the server moved it by RDMA), and the processor time of the
+/// client for each file.
+///
+/// Over TCP everything is real and on this machine, servers included. In the simulator time and processor time are those of the model
+/// (an adapter of 100 Gb/s); its processor time counts the transport's work only.
+#[derive(Parser)]
+#[command(
+    name = "ab",
+    after_help = "Examples:\n  cargo run --release                           the project's own sources, and some large files\n  \
+                  cargo run --release -- ~/photos --no-large    another tree, nothing else\n  \
+                  cargo run --release -- --transports sim       only one side\n  cargo run -- --quick                          a few seconds"
+)]
+struct Cli {
+    /// The tree to store [default: the project's own sources].
+    path: Option<PathBuf>,
+    /// Which transports to compare.
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [TransportArg::Tcp, TransportArg::Sim])]
+    transports: Vec<TransportArg>,
+    /// Leave out the made files: 16 of 1 MiB, 4 of 16 MiB.
+    #[arg(long)]
+    no_large: bool,
+    /// At most 40 files of the tree, and smaller made ones.
+    #[arg(long)]
+    quick: bool,
+    /// Print JSON instead of a table.
+    #[arg(long)]
+    json: bool,
+    /// Seed of the simulated world.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// After this many seconds a run has failed.
+    #[arg(long, default_value_t = 600, value_parser = clap::value_parser!(u64).range(1..))]
+    limit: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum TransportArg {
+    Tcp,
+    Sim,
+}
+
+fn main() -> ExitCode {
+    // What servers and clients have to say; RUST_LOG=debug says more.
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("warn"));
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    match run(&Cli::parse()) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Whether everything was read back as it was stored.
+fn run(cli: &Cli) -> Result<bool, Failed> {
+    let tree = tree(cli)?;
+    if !cli.json {
+        let left_out =
+            if tree.left_out == 0 { String::new() } else { format!(", {} links and the like left out", tree.left_out) };
+        let (files, folders) = (tree.files.len(), tree.folders.len());
+        println!("{files} files in {folders} folders, {}{left_out}", benches::units::amount(tree.bytes()));
+    }
+    let progress = Progress::new(2 * tree.bytes() * cli.transports.len() as u64, cli.json);
+    let mut measured = Vec::new();
+    for transport in &cli.transports {
+        let limit = Duration::from_secs(cli.limit);
+        measured.push(match transport {
+            TransportArg::Tcp => cluster::over_tcp(&tree, &progress, limit)?,
+            TransportArg::Sim => {
+                let _limit = Limit::new("the run in the simulator", limit, || {})?;
+                cluster::in_sim(&tree, &progress, cli.seed)?
+            }
+        });
+    }
+    drop(progress);
+    print(cli, &measured)?;
+    Ok(measured.iter().all(|one| one.wrong.is_empty()))
+}
+
+fn print(cli: &Cli, measured: &[Measured]) -> Result<(), Failed> {
+    let lines = report::lines(measured);
+    if cli.json {
+        println!("{}", serde_json::to_string_pretty(&lines)?);
+    } else {
+        print!("{}", report::render(&lines));
+    }
+    for one in measured {
+        if one.wrong.is_empty() {
+            if !cli.json {
+                println!("{}: everything was read back as it was stored", one.transport);
+            }
+            continue;
+        }
+        const SHOWN: usize = 20;
+        eprintln!("error: {}: {} differences", one.transport, one.wrong.len());
+        one.wrong.iter().take(SHOWN).for_each(|line| eprintln!("  {line}"));
+        if one.wrong.len() > SHOWN {
+            eprintln!("  and {} more", one.wrong.len() - SHOWN);
+        }
+    }
+    Ok(())
+}
+
+fn tree(cli: &Cli) -> Result<Tree, Failed> {
+    let mut tree = match &cli.path {
+        Some(path) => Tree::read(path, &[])?,
+        // What is built and what git keeps is no source.
+        None => Tree::read(&own_sources(), &["target", ".git"])?,
+    };
+    if cli.quick {
+        tree.thin_out(40);
+    }
+    if !cli.no_large {
+        for (count, len) in if cli.quick { [(2, 1 << 20), (1, 4 << 20)] } else { [(16, 1 << 20), (4, 16 << 20)] } {
+            tree.add_made(count, len);
+        }
+    }
+    if tree.files.is_empty() {
+        return Err("there is no file to store".into());
+    }
+    Ok(tree)
+}
+
+/// The workspace: `cargo run` tells where the package is. Started otherwise, the folder in which the program was started.
+fn own_sources() -> PathBuf {
+    match std::env::var_os("CARGO_MANIFEST_DIR") {
+        Some(package) => Path::new(&package).parent().unwrap_or(Path::new(".")).to_owned(),
+        None => PathBuf::from("."),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_well_formed() {
+        super::Cli::command().debug_assert();
+    }
+}

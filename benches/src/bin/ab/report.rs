@@ -1,0 +1,51 @@
+//! The A/B table.
+
+use benches::table::Table;
+use benches::units;
+
+use crate::job::Tallies;
+use crate::tally::{CLASSES, Line};
+
+/// What was measured over one transport.
+pub(crate) struct Measured {
+    pub(crate) transport: &'static str,
+    pub(crate) put: Tallies,
+    pub(crate) get: Tallies,
+    /// What was not read back as it was stored.
+    pub(crate) wrong: Vec<String>,
+}
+
+/// All lines, those to compare next to each other: by size class, direction, transport.
+pub(crate) fn lines(measured: &[Measured]) -> Vec<Line> {
+    let mut lines = Vec::new();
+    for (index, (_, class)) in CLASSES.iter().enumerate() {
+        for direction in ["put", "get"] {
+            lines.extend(measured.iter().filter_map(|one| {
+                let tallies = if direction == "put" { &one.put } else { &one.get };
+                tallies[index].line(class, direction, one.transport)
+            }));
+        }
+    }
+    lines
+}
+
+/// The lines for people.
+pub(crate) fn render(lines: &[Line]) -> String {
+    let heading = ["file size", "", "over", "path", "files", "bytes", "bandwidth", "median", "p99", "client CPU"];
+    let mut table = Table::new(4, heading);
+    for line in lines {
+        table.row([
+            line.class.to_owned(),
+            line.direction.to_owned(),
+            line.transport.to_owned(),
+            line.path(),
+            line.operations.to_string(),
+            units::amount(line.bytes),
+            units::bandwidth(line.bytes_per_second),
+            units::time(line.median_seconds),
+            units::time(line.p99_seconds),
+            units::time(line.cpu_seconds),
+        ]);
+    }
+    table.render()
+}

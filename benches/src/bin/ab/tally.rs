@@ -1,0 +1,133 @@
+//! What storing and reading back cost, by size class.
+
+use std::time::Duration;
+
+use fs_client::PathCounters;
+use hdrhistogram::Histogram;
+use serde::Serialize;
+
+/// Upper bounds of the size classes in bytes, and their names. The bounds are those of the transfer paths: up to 4 KiB goes inline, 64 KiB is a
+/// strip, 1 MiB and more keeps all servers busy.
+pub(crate) const CLASSES: [(u64, &str); 4] =
+    [(4 << 10, "<= 4 KiB"), (64 << 10, "<= 64 KiB"), (1 << 20, "<= 1 MiB"), (u64::MAX, "> 1 MiB")];
+
+/// The class of a file of `len` bytes.
+pub(crate) fn class_of(len: u64) -> usize {
+    CLASSES.iter().position(|(most, _)| len <= *most).unwrap_or(CLASSES.len() - 1)
+}
+
+/// What some operations took, all together.
+#[derive(Clone, Debug)]
+pub(crate) struct Tally {
+    operations: u64,
+    bytes: u64,
+    time: Duration,
+    cpu: Duration,
+    /// Nanoseconds.
+    latency: Histogram<u64>,
+    inline_requests: u64,
+    bulk_requests: u64,
+}
+
+impl Default for Tally {
+    fn default() -> Tally {
+        let latency = Histogram::new(3).expect("3 is a number of digits that it takes");
+        let zero = Duration::ZERO;
+        Tally { operations: 0, bytes: 0, time: zero, cpu: zero, latency, inline_requests: 0, bulk_requests: 0 }
+    }
+}
+
+/// One line of the table, in units for other programs to read.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Line {
+    pub(crate) class: &'static str,
+    pub(crate) direction: &'static str,
+    pub(crate) transport: &'static str,
+    pub(crate) operations: u64,
+    pub(crate) bytes: u64,
+    pub(crate) bytes_per_second: f64,
+    pub(crate) median_seconds: f64,
+    pub(crate) p99_seconds: f64,
+    /// Requests to I/O servers whose data travelled inside.
+    pub(crate) inline_requests: u64,
+    /// Requests whose data the server pulled or pushed.
+    pub(crate) server_based_requests: u64,
+    /// Processor time of the client, an operation.
+    pub(crate) cpu_seconds: f64,
+}
+
+impl Tally {
+    /// Adds one operation.
+    pub(crate) fn add(&mut self, bytes: u64, time: Duration, cpu: Duration, before: PathCounters, after: PathCounters) {
+        self.operations += 1;
+        self.bytes += bytes;
+        self.time += time;
+        self.cpu += cpu;
+        // It grows as needed, so only a latency beyond 64 bits could be refused.
+        let _ = self.latency.record(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
+        self.inline_requests += after.inline_requests - before.inline_requests;
+        self.bulk_requests += after.bulk_requests - before.bulk_requests;
+    }
+
+    /// The line for it; `None` if there was no operation.
+    pub(crate) fn line(&self, class: &'static str, direction: &'static str, transport: &'static str) -> Option<Line> {
+        if self.operations == 0 {
+            return None;
+        }
+        let seconds = |rank: f64| self.latency.value_at_quantile(rank) as f64 / 1e9;
+        Some(Line {
+            class,
+            direction,
+            transport,
+            operations: self.operations,
+            bytes: self.bytes,
+            // A simulated operation that costs nothing takes no time at all.
+            bytes_per_second: self.bytes as f64 / self.time.as_secs_f64().max(1e-9),
+            median_seconds: seconds(0.5),
+            p99_seconds: seconds(0.99),
+            inline_requests: self.inline_requests,
+            server_based_requests: self.bulk_requests,
+            cpu_seconds: self.cpu.as_secs_f64() / self.operations as f64,
+        })
+    }
+}
+
+impl Line {
+    /// The path taken, in words.
+    pub(crate) fn path(&self) -> String {
+        match (self.inline_requests, self.server_based_requests) {
+            (0, 0) => "no data".to_owned(),
+            (_, 0) => "inline".to_owned(),
+            (0, _) => "server-based".to_owned(),
+            (inline, bulk) => format!("{inline} inline, {bulk} server-based"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_length_has_its_class() {
+        for (len, class) in [(0, 0), (4096, 0), (4097, 1), (65536, 1), (1 << 20, 2), ((1 << 20) + 1, 3), (u64::MAX, 3)]
+        {
+            assert_eq!(class_of(len), class, "{len}");
+        }
+    }
+
+    #[test]
+    fn a_line_sums_up_its_operations() {
+        let mut tally = Tally::default();
+        assert!(tally.line("c", "put", "tcp").is_none());
+        let none = PathCounters::default();
+        let inline = PathCounters { inline_requests: 1, ..none };
+        for ms in [1, 2, 9] {
+            tally.add(1000, Duration::from_millis(ms), Duration::from_millis(1), none, inline);
+        }
+        let line = tally.line("c", "put", "tcp").unwrap();
+        assert_eq!((line.operations, line.bytes, line.path().as_str()), (3, 3000, "inline"));
+        assert!((line.bytes_per_second - 250_000.0).abs() < 1.0 && (line.cpu_seconds - 0.001).abs() < 1e-9);
+        assert!((line.median_seconds - 0.002).abs() < 1e-5 && (line.p99_seconds - 0.009).abs() < 1e-5);
+    }
+}

@@ -1,0 +1,136 @@
+//! The other process: this program again, told over its standard input what to serve next.
+//!
+//! **Protocol**, a line of JSON each: the peer says [`Hello`]; then for each [`Phase`] that it reads it serves its part and answers
+//! with an [`Outcome`]. It ends when its input does. Both sides sleep in a pipe between phases, so that whoever is not
+//! measured takes no processor time.
+
+use std::io::{BufRead, BufReader, Error, Lines, Result, Write};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use benches::limit::Limit;
+use benches::{cpu, net};
+use bmi_core::driver::busy;
+use bmi_core::{Addr, AsyncEndpoint, Options, PeerEvent, PeerId, Transport};
+
+use crate::ours::Ours;
+use crate::phase::{Hello, Outcome, Phase, Who};
+use crate::plain::Plain;
+
+/// The hidden argument that makes this program the peer.
+pub(crate) const ARGUMENT: &str = "--serve-as-peer";
+
+/// The peer's whole life.
+pub(crate) fn serve() -> Result<()> {
+    let plain_listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+    let endpoint = net::tcp_endpoint("micro-peer").map_err(Error::other)?;
+    let addr = endpoint.listen(&Addr::tcp("127.0.0.1", 0)).map_err(Error::other)?;
+    tell(&Hello { plain_port: plain_listener.local_addr()?.port(), ours: addr.to_string() })?;
+
+    let connecting = Limit::new("waiting for the measuring side", Phase::LIMIT, || {})?;
+    let mut plain = Plain::new(plain_listener.accept()?.0)?;
+    let peer = busy::block_on(std::slice::from_ref(&endpoint), accept(&endpoint))?;
+    let ours = Ours::new(endpoint, peer);
+    drop(connecting);
+
+    for line in std::io::stdin().lines() {
+        let phase: Phase = serde_json::from_str(&line?)?;
+        let _limit = Limit::new(format!("the peer's part of {}", phase.describe()), Phase::LIMIT, || {})?;
+        let cpu = cpu::of_process();
+        match phase.who {
+            Who::Plain => plain.serve(&phase)?,
+            Who::Ours => ours.serve(&phase).map_err(Error::other)?,
+        }
+        tell(&Outcome { seconds: 0.0, cpu: (cpu::of_process() - cpu).as_secs_f64() })?;
+    }
+    Ok(())
+}
+
+async fn accept<T: Transport>(endpoint: &AsyncEndpoint<T>) -> Result<PeerId> {
+    match endpoint.next_event().await {
+        PeerEvent::Connected { peer, .. } => Ok(peer),
+        PeerEvent::Lost { reason, .. } => Err(Error::other(reason)),
+    }
+}
+
+fn tell(what: &impl serde::Serialize) -> Result<()> {
+    let mut out = std::io::stdout().lock();
+    serde_json::to_writer(&mut out, what)?;
+    out.write_all(b"\n")?;
+    out.flush()
+}
+
+/// The measuring side's view of it: the process, and a connection of each kind. Dropping it ends the process.
+pub(crate) struct Peer {
+    process: Arc<Mutex<Child>>,
+    orders: Option<ChildStdin>,
+    answers: Lines<BufReader<ChildStdout>>,
+    plain: Plain,
+    ours: Ours<net::Tcp>,
+}
+
+impl Peer {
+    /// Starts the process and connects to it both ways.
+    pub(crate) fn start() -> Result<Peer> {
+        let mut process = Command::new(std::env::current_exe()?)
+            .arg(ARGUMENT)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()?;
+        let gone = || Error::other("the peer process has no pipes");
+        let orders = process.stdin.take().ok_or_else(gone)?;
+        let mut answers = BufReader::new(process.stdout.take().ok_or_else(gone)?).lines();
+        let process = Arc::new(Mutex::new(process));
+        let _limit = limit("connecting to the peer process", &process)?;
+        let hello: Hello = next_answer(&mut answers)?;
+        let plain = Plain::new(TcpStream::connect((Ipv4Addr::LOCALHOST, hello.plain_port))?)?;
+        let endpoint = net::tcp_endpoint("micro").map_err(Error::other)?;
+        let addr: Addr = hello.ours.parse().map_err(Error::other)?;
+        let connected = endpoint.connect(&addr, Options::default());
+        let peer = busy::block_on(std::slice::from_ref(&endpoint), connected).map_err(Error::other)?;
+        Ok(Peer { process, orders: Some(orders), answers, plain, ours: Ours::new(endpoint, peer) })
+    }
+
+    /// Runs one phase on both sides; the outcome's processor time is that of both processes.
+    pub(crate) fn run(&mut self, phase: &Phase) -> Result<Outcome> {
+        let _limit = limit(&phase.describe(), &self.process)?;
+        if let Some(orders) = &mut self.orders {
+            let mut line = serde_json::to_vec(phase)?;
+            line.push(b'\n');
+            orders.write_all(&line)?;
+        }
+        let cpu = cpu::of_process();
+        let outcome = match phase.who {
+            Who::Plain => self.plain.measure(phase)?,
+            Who::Ours => self.ours.measure(phase).map_err(Error::other)?,
+        };
+        let cpu = (cpu::of_process() - cpu).as_secs_f64();
+        let answer: Outcome = next_answer(&mut self.answers)?;
+        Ok(Outcome { cpu: cpu + answer.cpu, ..outcome })
+    }
+}
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        // The end of its input asks it to go; whatever it is doing, it goes.
+        self.orders = None;
+        end(&self.process);
+    }
+}
+
+fn end(process: &Mutex<Child>) {
+    let mut process = process.lock().unwrap_or_else(PoisonError::into_inner);
+    let _ = process.kill();
+    let _ = process.wait();
+}
+
+fn limit(what: &str, process: &Arc<Mutex<Child>>) -> Result<Limit> {
+    let process = Arc::clone(process);
+    Limit::new(what, Phase::LIMIT, move || end(&process))
+}
+
+fn next_answer<A: serde::de::DeserializeOwned>(answers: &mut Lines<BufReader<ChildStdout>>) -> Result<A> {
+    let line = answers.next().ok_or_else(|| Error::other("the peer process has ended; see its message above"))??;
+    Ok(serde_json::from_str(&line)?)
+}

@@ -1,0 +1,162 @@
+//! The table of test steps, and the loop over it.
+
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use crate::command::{Failure, Invocation};
+use crate::setup;
+use crate::totals::Totals;
+
+/// One step of the test command.
+pub(crate) struct Step {
+    /// What `--only` calls it.
+    pub(crate) name: &'static str,
+    /// What it does, in one line.
+    pub(crate) what: &'static str,
+    run: fn(&Path) -> Result<Totals, Failure>,
+}
+
+/// All steps, in order: what fails fastest comes first.
+pub(crate) const STEPS: &[Step] = &[
+    Step { name: "setup", what: "installs what the machine lacks", run: |root| setup::set_up(root).map(|()| NOTHING) },
+    Step { name: "fmt", what: "the code is formatted as rustfmt.toml says", run: fmt },
+    Step { name: "clippy", what: "no warnings, over all targets and features", run: clippy },
+    Step { name: "rustdoc", what: "the documentation builds without warnings", run: rustdoc },
+    Step { name: "tests", what: "unit, property, conformance and file system tests", run: tests },
+    Step { name: "doctests", what: "the examples in the documentation", run: doctests },
+    Step { name: "examples", what: "every program of examples/ runs to a good end", run: examples },
+    Step { name: "main-job", what: "the A/B run on a small tree, over TCP and the simulator", run: main_job },
+];
+
+/// What a step that counts nothing adds.
+const NOTHING: Totals = Totals { passed: 0, failed: 0 };
+/// For one call of cargo; a cold build on two slow cores lies far below.
+const CARGO_LIMIT: Duration = Duration::from_secs(1200);
+/// For one example; each takes a second or two.
+const EXAMPLE_LIMIT: Duration = Duration::from_secs(60);
+/// For the small A/B run, its build included.
+const MAIN_JOB_LIMIT: Duration = Duration::from_secs(600);
+
+/// Finds a step by its name, for `--only`.
+pub(crate) fn parse_step(name: &str) -> Result<&'static Step, String> {
+    STEPS.iter().find(|step| step.name == name).ok_or_else(|| {
+        let names = STEPS.iter().map(|step| step.name).collect::<Vec<_>>().join(", ");
+        format!("no such step; there are {names}")
+    })
+}
+
+/// Runs the steps named in `only`, or all, up to the first that fails, and prints summary and totals.
+#[expect(clippy::disallowed_methods, reason = "tells a person how long each step took")]
+pub(crate) fn run(root: &Path, only: &[&'static Step]) -> ExitCode {
+    let chosen: Vec<&Step> =
+        STEPS.iter().filter(|step| only.is_empty() || only.iter().any(|one| one.name == step.name)).collect();
+    let begin = Instant::now();
+    let mut totals = Totals::default();
+    let mut summary = Vec::new();
+    let mut failure = None;
+    for (index, step) in chosen.iter().enumerate() {
+        println!("==> {}/{} {}: {}", index + 1, chosen.len(), step.name, step.what);
+        let step_begin = Instant::now();
+        let result = (step.run)(root);
+        let took = step_begin.elapsed().as_secs_f64();
+        let (more, verdict) = match &result {
+            Ok(more) => (*more, "ok"),
+            // A failure that no runner counted counts as one.
+            Err(failed) if failed.totals.failed == 0 => (Totals { failed: 1, ..failed.totals }, "FAILED"),
+            Err(failed) => (failed.totals, "FAILED"),
+        };
+        totals += more;
+        println!("<== {} {verdict} in {took:.1} s", step.name);
+        let counted = if more == NOTHING { String::new() } else { more.to_string() };
+        summary.push(format!("  {:<10} {verdict:<6} {took:>7.1} s  {counted}", step.name));
+        if let Err(failed) = result {
+            failure = Some((step, failed));
+            break;
+        }
+    }
+    println!("\nSummary, {:.1} s in all:", begin.elapsed().as_secs_f64());
+    summary.iter().for_each(|line| println!("{}", line.trim_end()));
+    if let Some((step, failed)) = &failure {
+        println!("\nstep {} failed: {failed}\nalone again: cargo xtask test --only {}", step.name, step.name);
+    }
+    println!("\n{totals}");
+    if failure.is_some() { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+}
+
+fn fmt(root: &Path) -> Result<Totals, Failure> {
+    Invocation::cargo(root, "fmt --all --check").run(CARGO_LIMIT)
+}
+
+fn clippy(root: &Path) -> Result<Totals, Failure> {
+    Invocation::cargo(root, "clippy --workspace --all-targets --all-features -- -D warnings").run(CARGO_LIMIT)
+}
+
+fn rustdoc(root: &Path) -> Result<Totals, Failure> {
+    // Programs named like a library of another crate (none today) would collide; libraries and programs are documented alike.
+    Invocation::cargo(root, "doc --workspace --all-features --no-deps")
+        .env("RUSTDOCFLAGS", "-Dwarnings")
+        .run(CARGO_LIMIT)
+}
+
+fn tests(root: &Path) -> Result<Totals, Failure> {
+    let runner = if setup::has_nextest(root) {
+        "nextest run --workspace --all-features"
+    } else {
+        // `--all-targets` leaves the doctests to their own step.
+        "test --workspace --all-features --all-targets --no-fail-fast"
+    };
+    Invocation::cargo(root, runner).run(CARGO_LIMIT)
+}
+
+fn doctests(root: &Path) -> Result<Totals, Failure> {
+    Invocation::cargo(root, "test --doc --workspace --all-features").run(CARGO_LIMIT)
+}
+
+/// Builds all programs of `examples/src/bin` and runs each: they are found, not listed, so that none is forgotten.
+fn examples(root: &Path) -> Result<Totals, Failure> {
+    let mut names = Vec::new();
+    let folder = root.join("examples/src/bin");
+    let entries = folder.read_dir().map_err(|error| Failure::new(format!("{}: {error}", folder.display())))?;
+    for entry in entries {
+        let path = entry.map_err(|error| Failure::new(format!("{}: {error}", folder.display())))?.path();
+        if path.extension().is_some_and(|extension| extension == "rs") {
+            names.extend(path.file_stem().map(|stem| stem.to_string_lossy().into_owned()));
+        }
+    }
+    names.sort();
+    if names.is_empty() {
+        return Err(Failure::new(format!("no example found in {}", folder.display())));
+    }
+    Invocation::cargo(root, "build --package examples --bins").run(CARGO_LIMIT)?;
+    let mut totals = NOTHING;
+    for name in names {
+        println!("--- {name}");
+        let run = Invocation::cargo(root, "run --quiet --package examples --bin").args(&[name]).run(EXAMPLE_LIMIT);
+        if let Err(failure) = run {
+            totals += Totals::FAILED;
+            return Err(Failure { totals, ..failure });
+        }
+        totals += Totals::PASSED;
+    }
+    Ok(totals)
+}
+
+/// The main job, shortened. In the development profile, which is built already: it checks more, and saves a release build.
+fn main_job(root: &Path) -> Result<Totals, Failure> {
+    Invocation::cargo(root, "run -- --quick").run(MAIN_JOB_LIMIT)?;
+    Ok(Totals::PASSED)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_step_is_found_by_its_name_and_no_other() {
+        for step in STEPS {
+            assert_eq!(parse_step(step.name).map(|found| found.name), Ok(step.name));
+        }
+        assert!(parse_step("no-such-step").is_err_and(|why| why.contains("fmt, clippy")));
+    }
+}
