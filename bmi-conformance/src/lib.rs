@@ -120,6 +120,10 @@ macro_rules! conformance_suite {
                 receive_never_matched, rendezvous_never_matched, connect_to_a_silent_listener, peer_stops_polling,
                 already_passed, late_bytes_touch_nothing, timers_in_order, next_deadline_is_the_earliest,
             }
+            message::direct {
+                receives_posted_ahead, offers_cross_messages, an_offer_that_is_late_beside_another_tag,
+                offers_are_withdrawn,
+            }
             message::cancel {
                 unmatched_receive, unmatched_rendezvous, send_without_a_credit, connecting_is_given_up, stale_ids_are_harmless,
                 abandoned_operations, in_every_state, futures_are_dropped_at_any_time,
@@ -141,7 +145,7 @@ macro_rules! conformance_suite {
             }
             message::hostile {
                 garbage_hello_is_refused, mismatch_names_what_is_missing, garbage_acceptance,
-                bad_messages_cut_their_sender, overdrawn_credits, forged_finish, announced_but_not_exposed,
+                bad_messages_cut_their_sender, overdrawn_credits, forged_finish, forged_written, announced_but_not_exposed,
                 random_messages,
             }
             message::property { any_messages, any_bulk }

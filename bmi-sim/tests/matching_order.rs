@@ -3,6 +3,8 @@
 //! Guards `endpoint::direct` of bmi-core above all: offers of receives cross messages on the wire, and both sides must come to the same
 //! matching. Sizes stand around every limit between two paths, credits are scarce, both sides post at random times.
 
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
+
 use std::time::Duration;
 
 use bmi_core::{Config, Counters, Memory, Options, PeerEvent};

@@ -64,6 +64,9 @@ impl TcpTransport {
         let before = events.len();
         let limit = before + BATCH;
         self.regions.collect();
+        if self.pending.is_empty() {
+            self.slots.recycle(); // the polls before have reported every end
+        }
         self.expire(now);
         self.report_pending(events, limit);
         if !self.pending.is_empty() {

@@ -11,11 +11,14 @@ struct Slot {
     connection: Option<Box<Connection>>,
 }
 
-/// Connections, named by slot and generation. No name is given twice.
+/// Connections, named by slot and generation. No name is given twice, and no slot before the poll
+/// after its last connection's end was reported (C6).
 #[derive(Default)]
 pub(crate) struct Slots {
     slots: Vec<Slot>,
     free: Vec<u32>,
+    /// Empty, but the end of their connection may not have been reported yet.
+    retired: Vec<u32>,
     live: usize,
 }
 
@@ -56,9 +59,14 @@ impl Slots {
         self.live -= 1;
         if let Some(next) = entry.generation.checked_add(1) {
             entry.generation = next;
-            self.free.push(slot);
+            self.retired.push(slot);
         }
         Some(*connection)
+    }
+
+    /// All ends were reported: whoever indexes a table by slot has made room.
+    pub(crate) fn recycle(&mut self) {
+        self.free.append(&mut self.retired);
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Connection> {

@@ -1,5 +1,7 @@
 //! The command `pvfs` against real `pvfsd` processes.
 
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking, its helpers too")]
+
 #[allow(dead_code, unreachable_pub, reason = "shared by several test programs, each of which uses its part")]
 #[path = "support/bodies.rs"]
 mod bodies;

@@ -1,5 +1,7 @@
 //! The whole file system, real client and real servers, over TCP on loopback: the test bodies of the simulator, unchanged.
 
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking, its helpers too")]
+
 #[allow(dead_code, unreachable_pub, reason = "shared by several test programs, each of which uses its part")]
 #[path = "support/bodies.rs"]
 mod bodies;

@@ -205,9 +205,7 @@ impl<T: Transport> Transport for Faulty<T> {
 
     fn poll(&mut self, now: Time, events: &mut Vec<Event>) -> bool {
         self.cut();
-        // Not while events are held back: a slot may be used again once the inner adapter was polled after its `Disconnected`,
-        // and by then the caller must have seen that.
-        let busy = self.held.is_empty() && self.inner.poll(now, &mut self.scratch);
+        let busy = self.inner.poll(now, &mut self.scratch);
         if self.held.is_empty() && !self.scratch.is_empty() && self.rng.chance(self.plan.late) {
             self.delay = 1 + self.rng.below(self.plan.late_polls.into()) as u32;
         }

@@ -165,21 +165,21 @@ pub fn abandoned_operations<K: Backend>(backend: &K) {
     });
 }
 
-/// What happens to one side of a transfer at some point of its way.
+/// Which side of a transfer is cancelled at some point of its way.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Blow {
-    CancelSend,
-    CancelRecv,
-    CancelBoth,
+    Send,
+    Recv,
+    Both,
 }
 
 /// Starts a transfer, lets it run for `turns`, strikes, and checks that both sides end, agree with what arrived, and hold nothing.
 async fn strike<K: Backend>(net: &Net<'_, K>, pair: &Pair<K>, blow: Blow, size: usize, turns: u32) {
-    let what = format!("{blow:?}, {size} bytes, after {turns} turns");
+    let what = format!("{blow:?} cancelled, {size} bytes, after {turns} turns");
     let (source, target) = (Guarded::filled(9, &[size / 2, size - size / 2]), Guarded::new(&[size]));
     // Receives are posted in half of the cases before, in the others behind the send.
     let receive = || pending(pair.b.with(|e| e.post_recv(pair.to_a, 1, target.list(), Options::default())));
-    let mut recv = (turns % 2 == 0).then(receive);
+    let mut recv = turns.is_multiple_of(2).then(receive);
     let send = pair.a.with(|e| e.post_send(pair.to_b, 1, source.list(), Options::default())).expect("post");
     net.turns(turns / 2).await;
     let (mut sent, mut received) = (None, None);
@@ -190,20 +190,20 @@ async fn strike<K: Backend>(net: &Net<'_, K>, pair: &Pair<K>, blow: Blow, size: 
         }
     }
     net.turns(turns - turns / 2).await;
-    if let (Posted::Pending(op), true) = (send, blow != Blow::CancelRecv) {
+    if let (Posted::Pending(op), true) = (send, blow != Blow::Recv) {
         pair.a.with(|e| e.cancel(op));
     }
-    if let (Some(op), true) = (recv, blow != Blow::CancelSend) {
+    if let (Some(op), true) = (recv, blow != Blow::Send) {
         pair.b.with(|e| e.cancel(op));
     }
     match send {
         Posted::Done(end) => sent = Some(end),
-        Posted::Pending(op) if blow != Blow::CancelRecv => {
+        Posted::Pending(op) if blow != Blow::Recv => {
             sent = Some(end_of(net, &pair.a, op, &format!("{what}: the send")).await);
         }
         Posted::Pending(_) => {}
     }
-    if let (None, Some(op), true) = (received, recv, blow != Blow::CancelSend) {
+    if let (None, Some(op), true) = (received, recv, blow != Blow::Send) {
         received = Some(end_of(net, &pair.b, op, &format!("{what}: the receive")).await);
     }
     // The side that was not cancelled ends too if the two had met, and what tells it is ahead of a ping; else it waits for
@@ -248,7 +248,7 @@ pub fn in_every_state<K: Backend>(backend: &K) {
     net.run(async {
         let pair = net.pair(&patient()).await;
         for size in [100, 60_000] {
-            for blow in [Blow::CancelSend, Blow::CancelRecv, Blow::CancelBoth] {
+            for blow in [Blow::Send, Blow::Recv, Blow::Both] {
                 for turns in (0..16).chain([24, 25, 40, 41]) {
                     strike(&net, &pair, blow, size, turns).await;
                 }

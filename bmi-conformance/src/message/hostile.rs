@@ -134,6 +134,10 @@ const ANNOUNCE: u8 = 3;
 const FINISH: u8 = 4;
 const CANCEL: u8 = 5;
 const CREDIT: u8 = 6;
+const READY: u8 = 7;
+const WRITTEN: u8 = 8;
+const WITHDRAW: u8 = 9;
+const WITHDRAWN: u8 = 10;
 
 impl Forged {
     fn with(self, payload: &[u8]) -> Vec<u8> {
@@ -224,7 +228,7 @@ pub fn mismatch_names_what_is_missing<K: Backend>(backend: &K) {
         }
         let mut longer = intruder.hello.clone();
         longer.extend([1, 2, 3]);
-        let breach = intruder.knock(&net, &pair.addr, &longer).await.ok().expect("a later version may append");
+        let Ok(breach) = intruder.knock(&net, &pair.addr, &longer).await else { panic!("a later version may append") };
         intruder.leave(&breach);
         // The other way round: what an endpoint says that is told so.
         let addr = intruder.bare.with(|t| t.listen(&net.listen_addr("intruder"))).expect("listen");
@@ -272,7 +276,7 @@ fn bad_messages() -> Vec<(&'static str, Vec<u8>)> {
         ("no bytes", vec![]),
         ("a header cut off", Forged { kind: EAGER, ..zero }.with(&[])[..31].to_vec()),
         ("kind 0", zero.with(&[])),
-        ("kind 7", Forged { kind: 7, ..zero }.with(&[])),
+        ("kind 11", Forged { kind: 11, ..zero }.with(&[])),
         ("kind 255", Forged { kind: 255, ..zero }.with(&[1; 100])),
         ("an eager message longer than it says", Forged { kind: EAGER, len: 3, ..zero }.with(&[1; 4])),
         ("an eager message shorter than it says", Forged { kind: EAGER, len: u64::MAX, ..zero }.with(&[1; 4])),
@@ -291,6 +295,13 @@ fn bad_messages() -> Vec<(&'static str, Vec<u8>)> {
         ("a cancel with a tag", Forged { kind: CANCEL, tag: 1, ..zero }.with(&[])),
         ("a credit message with a length", Forged { kind: CREDIT, len: 1, ..zero }.with(&[])),
         ("a credit message with a payload", Forged { kind: CREDIT, ..zero }.with(&[0])),
+        ("an offer of nothing", Forged { kind: READY, ..zero }.with(&[])),
+        ("an offer of two pieces", Forged { kind: READY, ..zero }.with(&table(&[5, 5]))),
+        ("an offer behind messages that were not sent", Forged { kind: READY, len: 1, ..zero }.with(&table(&[5]))),
+        ("written into nothing", Forged { kind: WRITTEN, len: 5, op: 3, ..zero }.with(&[])),
+        ("written with a payload", Forged { kind: WRITTEN, len: 5, op: 3, ..zero }.with(&[0; 5])),
+        ("a withdrawal with a length", Forged { kind: WITHDRAW, len: 1, ..zero }.with(&[])),
+        ("a withdrawal confirmed with a tag", Forged { kind: WITHDRAWN, tag: 1, ..zero }.with(&[])),
         ("message credits never spent", Forged { kind: CREDIT, messages: 1, ..zero }.with(&[])),
         ("byte credits never spent", Forged { kind: CREDIT, bytes: 1, ..zero }.with(&[])),
         ("control credits never spent", Forged { kind: CREDIT, control: 1, ..zero }.with(&[])),
@@ -386,6 +397,34 @@ pub fn forged_finish<K: Backend>(backend: &K) {
     });
 }
 
+/// A peer that says it wrote into a receive that was offered to it, beyond its end or twice, is cut off; the receive ends.
+pub fn forged_written<K: Backend>(backend: &K) {
+    let net = Net::new(backend);
+    net.run(async {
+        let (pair, intruder) = scene(&net).await;
+        for (what, lens) in [("beyond its end", &[3001][..]), ("twice", &[3000, 3000]), ("far beyond", &[u64::MAX])] {
+            let breach = intruder.breach(&net, &pair.addr).await;
+            let peer = newest_peer(&net, &pair.b).await;
+            let mut target = memory(3000);
+            let receive = pair.b.recv(peer, 1, &target, Options::default());
+            let offer = intruder.hear(&net, &breach).await;
+            assert_eq!(offer[0], READY, "a receive of middle size is offered");
+            let op = u64::from_le_bytes(offer[24..32].try_into().expect("eight bytes"));
+            for len in lens {
+                let written = Forged { kind: WRITTEN, len: *len, op, ..Forged::default() };
+                intruder.say(&net, &breach, &written.with(&[])).await;
+            }
+            intruder.is_cut(&net, &breach, what).await;
+            match receive.await {
+                Ok(done) => assert!(lens.len() == 2 && done.len == 3000, "{what}"),
+                Err(error) => assert_eq!((error.kind(), error.operation()), (ErrorKind::PeerLost, Some("receive"))),
+            }
+            net.until("the memory back", || is_sole(&mut target).then_some(())).await;
+        }
+        unharmed(&net, &pair, "after all forgeries").await;
+    });
+}
+
 /// An announcement of memory that was never exposed: the receive that it matches ends in an error, its memory comes back untouched.
 pub fn announced_but_not_exposed<K: Backend>(backend: &K) {
     let net = Net::new(backend);
@@ -422,7 +461,7 @@ pub fn random_messages<K: Backend>(backend: &K) {
                 let message = if rng.chance(200) {
                     payload
                 } else {
-                    let kind = 1 + rng.index(7) as u8;
+                    let kind = 1 + rng.index(11) as u8;
                     let len = if rng.chance(800) && kind <= 2 { payload.len() as u64 } else { small(&mut rng) };
                     let (tag, op) = (small(&mut rng), if kind <= 2 { 0 } else { small(&mut rng) });
                     let bare = kind >= FINISH && rng.chance(800);

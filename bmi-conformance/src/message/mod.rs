@@ -4,6 +4,7 @@ pub mod bulk;
 pub mod cancel;
 pub mod credits;
 pub mod deadlines;
+pub mod direct;
 pub mod expected;
 pub mod hostile;
 pub mod peers;

@@ -38,7 +38,9 @@ struct Bulk {
 
 /// Lengths of pieces: mostly small, now and then several eager limits.
 fn lens() -> impl Strategy<Value = Vec<usize>> {
-    vec(prop_oneof![3 => 0..40usize, 3 => 0..600usize, 1 => 1000..1050usize, 1 => 0..9000usize], 0..6)
+    let piece = prop_oneof![3 => 0..40usize, 3 => 0..600usize, 1 => 1000..1050usize, 1 => 0..9000usize];
+    // One piece between the eager limit and the transfer unit is what the direct path takes.
+    prop_oneof![3 => vec(piece, 0..6), 2 => (900..4200usize).prop_map(|len| Vec::from([len]))]
 }
 
 fn message() -> impl Strategy<Value = Message> {

@@ -265,7 +265,8 @@ impl<T: Transport> Endpoint<T> {
         }
         peer.unseen.push_back(Unseen { number, tag, matched });
         let out = peer.credit.as_ref().map_or(0, credit::Credit::messages_out);
-        while peer.unseen.len() > out.max(1) {
+        // The Written of a message that was just written has not spent its credit yet; it is the only one, for nothing is sent before it.
+        while peer.unseen.len() > out + 1 {
             peer.unseen.pop_front();
         }
     }

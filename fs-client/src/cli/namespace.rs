@@ -13,20 +13,27 @@ use super::{Stop, size};
 /// Attributes that are asked for at a time.
 const STATS_AT_ONCE: usize = 32;
 
+/// Of several pings.
+#[derive(Clone, Copy)]
+struct Latency {
+    least: Duration,
+    sum: Duration,
+}
+
 pub(crate) async fn ping<T: Transport + 'static>(
     client: &Client<T>,
     count: u32,
     output: &mut Output,
 ) -> Result<(), Stop> {
-    let mut best: Vec<(String, Result<(Duration, Duration), fs_client::Error>)> = Vec::new();
+    let mut best: Vec<(String, Result<Latency, fs_client::Error>)> = Vec::new();
     for round in 0..count {
         for (index, pong) in client.ping().await.into_iter().enumerate() {
             if round == 0 {
-                best.push((pong.server.to_string(), pong.result.map(|took| (took, took))));
+                best.push((pong.server.to_string(), pong.result.map(|took| Latency { least: took, sum: took })));
                 continue;
             }
             best[index].1 = match (best[index].1.clone(), pong.result) {
-                (Ok((least, sum)), Ok(took)) => Ok((least.min(took), sum + took)),
+                (Ok(Latency { least, sum }), Ok(took)) => Ok(Latency { least: least.min(took), sum: sum + took }),
                 (Err(error), _) | (_, Err(error)) => Err(error),
             };
         }
@@ -34,7 +41,7 @@ pub(crate) async fn ping<T: Transport + 'static>(
     let mut servers = Vec::new();
     for (server, result) in best {
         match result {
-            Ok((least, sum)) => {
+            Ok(Latency { least, sum }) => {
                 let (least, mean) = (least.as_secs_f64() * 1e6, sum.as_secs_f64() * 1e6 / f64::from(count));
                 output.line(format!("{server}: best {least:.1} µs, mean {mean:.1} µs of {count}"));
                 servers.push(json!({ "server": server, "best_us": least, "mean_us": mean, "count": count }));
