@@ -21,10 +21,10 @@ impl Totals {
     /// What one line of a runner's output adds; `None` for a line that is no summary.
     pub(crate) fn from_line(line: &str) -> Option<Totals> {
         let line = without_colour(line);
-        let line = line.trim();
+        // At the beginning of the line: `cargo nextest` repeats what failed tests printed, indented, and that was counted already.
         let counts = if let Some(rest) = line.strip_prefix("test result:") {
             rest
-        } else if line.starts_with("Summary [") {
+        } else if line.trim_start().starts_with("Summary [") {
             // `Summary [   1.2s] 9 tests run: 8 passed (1 slow), 1 failed, 2 skipped`, or `9/12 tests run: …` when cut short
             line.split_once("run:")?.1
         } else {
@@ -91,6 +91,7 @@ mod tests {
                 "\u{1b}[32;1m     Summary\u{1b}[0m [   0.0s] \u{1b}[1m1\u{1b}[0m test run: \u{1b}[1m1\u{1b}[0m \u{1b}[32;1mpassed\u{1b}[0m",
                 Some((1, 0)),
             ),
+            ("    test result: FAILED. 0 passed; 1 failed; 0 ignored; repeated by nextest", None),
             ("all 7 passed", None),
         ] {
             assert_eq!(Totals::from_line(line).map(|t| (t.passed, t.failed)), expected, "{line}");
