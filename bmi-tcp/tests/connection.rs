@@ -217,6 +217,8 @@ fn a_slot_used_again_has_another_name() {
     let now = world.now;
     world.a.transport.disconnect(ca, now);
     world.until(|world| world.a.take_end(ca));
+    let (soon, _) = world.connect();
+    assert_ne!(soon.slot, ca.slot, "the slot rests until the next poll");
     let (again, _) = world.connect();
     assert_eq!(again.slot, ca.slot);
     assert_ne!(again.generation, ca.generation);

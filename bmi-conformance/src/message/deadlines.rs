@@ -155,24 +155,26 @@ pub fn late_bytes_touch_nothing<K: Backend>(backend: &K) {
     });
 }
 
-/// `sleep` ends at its time, not before; sleepers wake in the order of their times.
+/// Timers end in the order of their times, also those that one poll finds due together; `sleep` ends at its time, not before.
 pub fn timers_in_order<K: Backend>(backend: &K) {
     let net = Net::new(backend);
     net.run(async {
         let a = net.endpoint("a", &tight());
         let started = a.now();
-        let order = std::cell::RefCell::new(Vec::new());
-        let sleep = |ms: u64| {
-            let (a, order) = (a.clone(), &order);
-            async move {
-                let until = started + Duration::from_millis(ms);
-                a.sleep_until(until).await;
-                assert!(a.now() >= until, "woke early");
-                order.borrow_mut().push(ms);
+        for ms in [30, 10, 20, 0, 25] {
+            a.with(|e| e.post_timer(started + Duration::from_millis(ms), ms));
+        }
+        let mut ended = Vec::new();
+        net.until("all timers", || {
+            let before = ended.len();
+            a.with(|e| e.poll_all(&mut ended));
+            for timer in &ended[before..] {
+                assert!(a.now() >= started + Duration::from_millis(timer.user), "ended early: {timer:?}");
             }
-        };
-        futures_util::future::join_all([30, 10, 20, 0, 25].map(sleep)).await;
-        assert_eq!(*order.borrow(), [0, 10, 20, 25, 30]);
+            (ended.len() == 5).then_some(())
+        })
+        .await;
+        assert_eq!(ended.iter().map(|timer| timer.user).collect::<Vec<_>>(), [0, 10, 20, 25, 30]);
         let before = a.now();
         a.sleep(SHORT).await;
         assert!(a.now().since(before) >= SHORT);

@@ -169,7 +169,7 @@ fn trouble_with_files_is_named() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(32))]
+    #![proptest_config(ProptestConfig::with_cases(8))]
 
     /// Any sequence of writes and truncations leaves in both stores what a plain vector has.
     #[test]
