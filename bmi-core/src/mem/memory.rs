@@ -217,14 +217,20 @@ mod tests {
 
     #[test]
     fn copies_at_every_alignment() {
-        let pattern: Vec<u8> = (0..64).collect();
+        let pattern: Vec<u8> = (0..700u32).map(|at| (at * 7) as u8).collect();
         for offset in 0..16 {
-            for len in 0..40 {
-                let memory = Memory::zeroed(64).unwrap();
+            for len in (0..40).chain(250..300).chain([511, 512, 600]) {
+                let memory = Memory::zeroed(640).unwrap();
                 memory.copy_from(offset, &pattern[..len]);
-                let mut expected = vec![0; 64];
+                let mut expected = vec![0; 640];
                 expected[offset..offset + len].copy_from_slice(&pattern[..len]);
-                assert_eq!(memory.to_vec(), expected);
+                assert_eq!(memory.to_vec(), expected, "in, {len} bytes at {offset}");
+                let mut out = vec![0; len];
+                memory.copy_to(offset, &mut out);
+                assert_eq!(out, pattern[..len], "out, {len} bytes at {offset}");
+                let other = Memory::zeroed(640).unwrap();
+                other.slice(3, 620).copy_from_slice_of(&memory.slice(offset, len));
+                assert_eq!(other.to_vec()[3..3 + len], pattern[..len], "between, {len} bytes at {offset}");
             }
         }
     }
