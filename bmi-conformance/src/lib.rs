@@ -10,7 +10,7 @@
 //!
 //! | level | what is tested | where |
 //! |---|---|---|
-//! | transport | the contract C1 to C14, adapter against adapter | [`transport`] |
+//! | transport | the contract C1 to C15, adapter against adapter | [`transport`] |
 //! | message | the message interface of [`bmi_core::AsyncEndpoint`] over the backend | [`message`] |
 //!
 //! **Invariants**

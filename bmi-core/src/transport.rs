@@ -49,10 +49,10 @@
 //!   must be dropped, a retry.
 //! - **C13 release.** A region whose last handle is gone is deregistered at the next poll; dropping the transport ends every connection and frees
 //!   everything.
-//! - **C14 full queues.** After a post was refused with [`PostError::QueueFull`], the first poll that makes room in that queue returns `true`, whether or not it
-//!   reports an event; and C11 covers it. So a caller that was refused need not try again before.
-//! - **C15 idle.** With nothing to do, `poll` makes at most a constant number of system calls and allocates nothing; in the steady state no method of
+//! - **C14 idle.** With nothing to do, `poll` makes at most a constant number of system calls and allocates nothing; in the steady state no method of
 //!   the data path (`post_*`, `poll`) allocates.
+//! - **C15 full queues.** After a post was refused with [`PostError::QueueFull`], the first poll that makes room in that queue returns `true`, whether or not it
+//!   reports an event; and C11 covers it. So a caller that was refused need not try again before.
 
 use std::os::fd::BorrowedFd;
 use std::task::Waker;

@@ -1,4 +1,4 @@
-//! The transport level: the contract C1 to C14 of [`bmi_core::transport`], one adapter against another, nothing in between.
+//! The transport level: the contract C1 to C15 of [`bmi_core::transport`], one adapter against another, nothing in between.
 
 pub mod channel;
 pub mod connect;
