@@ -4,7 +4,7 @@
 //! 1. Standard input is closed: nothing that is run can wait for an answer.
 //! 2. Every run ends: at the limit the program and what it started are killed, and the run has failed.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;
@@ -62,7 +62,7 @@ impl Invocation {
     }
 
     /// An environment variable.
-    pub(crate) fn env(mut self, name: &str, value: &str) -> Invocation {
+    pub(crate) fn env(mut self, name: &str, value: impl AsRef<OsStr>) -> Invocation {
         self.command.env(name, value);
         self
     }
@@ -221,7 +221,8 @@ mod tests {
 
     /// Runs a shell script. Its output goes nowhere: what looks like totals must not be read as this test's own.
     fn shell(script: &str, limit: Duration) -> Result<Totals, Failure> {
-        let invocation = Invocation::new(Path::new("."), "sh", "-c").args(&[script.to_owned()]);
+        let mut invocation = Invocation::new(Path::new("."), "sh", "-c");
+        invocation.command.arg(script);
         invocation.run_to(std::io::sink(), std::io::sink(), limit)
     }
 

@@ -1,6 +1,6 @@
 //! The table of test steps, and the loop over it.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -23,6 +23,7 @@ pub(crate) const STEPS: &[Step] = &[
     Step { name: "fmt", what: "the code is formatted as rustfmt.toml says", run: fmt },
     Step { name: "clippy", what: "no warnings, over all targets and features", run: clippy },
     Step { name: "rustdoc", what: "the documentation builds without warnings", run: rustdoc },
+    Step { name: "programs", what: "all programs build, once, for the steps below", run: programs },
     Step { name: "tests", what: "unit, property, conformance and file system tests", run: tests },
     Step { name: "doctests", what: "the examples in the documentation", run: doctests },
     Step { name: "examples", what: "every program of examples/ runs to a good end", run: examples },
@@ -35,8 +36,8 @@ const NOTHING: Totals = Totals { passed: 0, failed: 0 };
 const CARGO_LIMIT: Duration = Duration::from_secs(1200);
 /// For one example; each takes a second or two.
 const EXAMPLE_LIMIT: Duration = Duration::from_secs(60);
-/// For the small A/B run, its build included.
-const MAIN_JOB_LIMIT: Duration = Duration::from_secs(600);
+/// For the small A/B run; it takes seconds.
+const MAIN_JOB_LIMIT: Duration = Duration::from_secs(120);
 
 /// Finds a step by its name, for `--only`.
 pub(crate) fn parse_step(name: &str) -> Result<&'static Step, String> {
@@ -106,14 +107,28 @@ fn tests(root: &Path) -> Result<Totals, Failure> {
         // `--all-targets` leaves the doctests to their own step.
         "test --workspace --all-features --all-targets --no-fail-fast"
     };
-    Invocation::cargo(root, runner).run(CARGO_LIMIT)
+    programs(root)?;
+    // The tests of the command lines start servers; they need not build them again.
+    Invocation::cargo(root, runner).env("PVFSD", built(root, "pvfsd")).run(CARGO_LIMIT)
 }
 
 fn doctests(root: &Path) -> Result<Totals, Failure> {
     Invocation::cargo(root, "test --doc --workspace --all-features").run(CARGO_LIMIT)
 }
 
-/// Builds all programs of `examples/src/bin` and runs each: they are found, not listed, so that none is forgotten.
+/// Builds every program of the workspace with the features of the tests. The steps that run one run it from there: asking cargo to run
+/// a single package would build its dependencies again, with fewer features.
+fn programs(root: &Path) -> Result<Totals, Failure> {
+    Invocation::cargo(root, "build --workspace --all-features --bins").run(CARGO_LIMIT)
+}
+
+/// Where `programs` puts a program.
+fn built(root: &Path, name: &str) -> PathBuf {
+    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), |dir| root.join(dir));
+    target.join("debug").join(name)
+}
+
+/// Runs all programs of `examples/src/bin`: they are found, not listed, so that none is forgotten.
 fn examples(root: &Path) -> Result<Totals, Failure> {
     let mut names = Vec::new();
     let folder = root.join("examples/src/bin");
@@ -128,12 +143,11 @@ fn examples(root: &Path) -> Result<Totals, Failure> {
     if names.is_empty() {
         return Err(Failure::new(format!("no example found in {}", folder.display())));
     }
-    Invocation::cargo(root, "build --package examples --bins").run(CARGO_LIMIT)?;
+    programs(root)?;
     let mut totals = NOTHING;
     for name in names {
         println!("--- {name}");
-        let run = Invocation::cargo(root, "run --quiet --package examples --bin").args(&[name]).run(EXAMPLE_LIMIT);
-        if let Err(failure) = run {
+        if let Err(failure) = Invocation::new(root, built(root, &name), "").run(EXAMPLE_LIMIT) {
             totals += Totals::FAILED;
             return Err(Failure { totals, ..failure });
         }
@@ -144,7 +158,8 @@ fn examples(root: &Path) -> Result<Totals, Failure> {
 
 /// The main job, shortened. In the development profile, which is built already: it checks more, and saves a release build.
 fn main_job(root: &Path) -> Result<Totals, Failure> {
-    Invocation::cargo(root, "run -- --quick").run(MAIN_JOB_LIMIT)?;
+    programs(root)?;
+    Invocation::new(root, built(root, "ab"), "--quick").run(MAIN_JOB_LIMIT)?;
     Ok(Totals::PASSED)
 }
 
