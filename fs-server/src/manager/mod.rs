@@ -177,7 +177,7 @@ impl<T: Transport> Manager<T> {
         let encode = |result: Result<ManagerReply, FsError>| {
             codec::encode_reply(&Reply { result: result.map(ReplyBody::Manager) })
         };
-        match dedup.recall(waiting.id) {
+        match dedup.recall(waiting.id, waiting.unanswered) {
             Ok(Some(answer)) => return Ok(answer),
             Ok(None) => {}
             Err(Fault::Refused(error)) => return Ok(encode(Err(error))),

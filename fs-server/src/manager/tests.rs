@@ -18,7 +18,7 @@ fn id(client: u128, seq: u64) -> RequestId {
 }
 
 fn recall(dedup: &Dedup<'_>, client: u128, seq: u64) -> Result<Option<Vec<u8>>, ErrorCode> {
-    dedup.recall(id(client, seq)).map_err(|fault| fault.into_error().code)
+    dedup.recall(id(client, seq), 0).map_err(|fault| fault.into_error().code)
 }
 
 #[test]
@@ -51,6 +51,20 @@ fn a_client_that_never_confirms_is_stopped() {
         }
         assert_eq!(recall(dedup, 1, WINDOW + 1), Err(ErrorCode::Busy));
         assert_eq!(recall(dedup, 1, 7), Ok(Some(b"x".to_vec())), "but has its answers");
+    });
+}
+
+#[test]
+fn a_client_with_a_full_window_gets_on_by_confirming() {
+    let store = MetaStore::in_memory().unwrap();
+    with(&store, CLIENTS, |dedup| {
+        for seq in 1..=WINDOW {
+            dedup.remember(id(1, seq), 1, b"x").unwrap();
+        }
+        let next = WINDOW + 1;
+        assert_eq!(dedup.recall(id(1, next), next).map_err(|fault| fault.into_error().code), Ok(None));
+        dedup.remember(id(1, next), next, b"x").unwrap();
+        assert_eq!(dedup.sizes().unwrap(), (1, 1));
     });
 }
 
