@@ -21,7 +21,7 @@ use clap::Parser;
 use fs_client::{Client, ClientOptions};
 
 use args::{Cli, Command, Global};
-use output::{Output, one_line};
+use output::{Output, complain, one_line};
 
 const FAILED: u8 = 1;
 const USAGE: u8 = 2;
@@ -65,7 +65,7 @@ pub(crate) fn main() -> ExitCode {
             return ExitCode::from(USAGE);
         }
         Err(error) => {
-            eprintln!("pvfs: {}; see 'pvfs --help'", one_line(&error.to_string()));
+            complain(&format!("{}; see 'pvfs --help'", one_line(&error.to_string())));
             return ExitCode::from(USAGE);
         }
     };
@@ -74,7 +74,7 @@ pub(crate) fn main() -> ExitCode {
         Ok(0) => ExitCode::SUCCESS,
         Ok(_) => ExitCode::from(FAILED),
         Err(Stop(status, line)) => {
-            eprintln!("pvfs: {}", one_line(&line));
+            complain(&one_line(&line));
             ExitCode::from(status)
         }
     }

@@ -1,5 +1,6 @@
 //! The manager's store: an embedded transactional database, in a file or in memory.
 
+use std::fs::File;
 use std::io;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -38,6 +39,10 @@ impl MetaStore {
             };
             FsError::new(code, format!("metadata store {}: {error}", path.display()))
         })?;
+        // The database syncs its file, not the file's name.
+        let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let named = File::open(dir).and_then(|dir| dir.sync_all());
+        named.map_err(|error| FsError::new(ErrorCode::Io, format!("metadata store {}: {error}", path.display())))?;
         Ok(MetaStore { database })
     }
 
