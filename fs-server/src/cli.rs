@@ -4,7 +4,7 @@
 
 use std::ffi::OsString;
 use std::fs;
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -174,7 +174,8 @@ fn iod(config: &Config, index: usize) -> Result<Server, Failure> {
 fn start(server: Server) -> Result<(), Failure> {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
     // Somebody who runs this in his own process may have set a subscriber.
-    let _ = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).try_init();
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
+    let _ = log.with_ansi(io::stderr().is_terminal()).try_init();
     let ready = |addr: &Addr| {
         let mut out = io::stdout();
         // Whoever started us may not read; the server runs all the same.

@@ -12,7 +12,7 @@ mod size;
 mod transfer;
 mod view;
 
-use std::io::Read;
+use std::io::{IsTerminal, Read};
 use std::process::ExitCode;
 
 use bmi_core::{Addr, AsyncEndpoint, Clock, Config, Endpoint, driver};
@@ -84,7 +84,8 @@ pub(crate) fn main() -> ExitCode {
 fn log_to_stderr() {
     let filter = tracing_subscriber::EnvFilter::try_from_env("PVFS_LOG")
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("off"));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    log.with_ansi(std::io::stderr().is_terminal()).init();
 }
 
 /// Returns how many of the command's parts failed; their errors have been printed.
