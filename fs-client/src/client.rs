@@ -10,6 +10,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use bmi_core::{Addr, AsyncEndpoint, Time, Transport};
+use fs_proto::limits::MAX_SERVERS;
 use fs_proto::{
     DirEntry, DirHandle, Entry, ErrorCode, Handle, IodReply, IodRequest, IodStat, Kind, ManagerReply, ManagerRequest,
     ManagerStat, Place, RemoveKind, ReplyBody, RequestBody, SetAttr,
@@ -165,6 +166,10 @@ impl<T: Transport + 'static> Client<T> {
             let reply = self.ask_manager(ManagerRequest::Cluster { first }).await.map_err(|e| e.during("connect"))?;
             let ManagerReply::Cluster(info) = reply else { return Err(self.odd(ReplyBody::Manager(reply))) };
             let news = info.iods.len();
+            if iods.len() + news > MAX_SERVERS {
+                let text = format!("more than {MAX_SERVERS} I/O servers");
+                return Err(Failure::at(self.0.manager.clone(), ErrorCode::Protocol, text).into());
+            }
             let number = |index: usize| u32::try_from(index).unwrap_or(u32::MAX);
             let named = info.iods.into_iter().zip(iods.len()..);
             let named: Vec<_> = named.map(|(addr, index)| ServerName { addr, iod: Some(number(index)) }).collect();

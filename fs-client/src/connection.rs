@@ -154,7 +154,7 @@ impl<T: Transport + 'static> Connections<T> {
         resend: Resend,
         mut make: impl FnMut(PeerId) -> Result<Outgoing, bmi_core::Error>,
     ) -> Result<(ReplyBody, Vec<u8>), Failure> {
-        let ticket = Ticket::new(self);
+        let ticket = Ticket::new(self, resend == Resend::UntilDeadline);
         let mut pause = FIRST_PAUSE;
         let mut lost = false;
         loop {
@@ -304,17 +304,20 @@ fn interpret(server: &ServerName, bytes: Vec<u8>) -> Result<(ReplyBody, Vec<u8>)
     }
 }
 
-/// A request's place among those that have no reply yet.
+/// A request's number; that of a change stands among those that have no reply yet. Others do not: the manager keeps the replies to changes only,
+/// and a read or write that takes its time must not have it keep all that came since.
 struct Ticket<'a, T: Transport> {
     connections: &'a Connections<T>,
     seq: u64,
 }
 
 impl<'a, T: Transport> Ticket<'a, T> {
-    fn new(connections: &'a Connections<T>) -> Ticket<'a, T> {
+    fn new(connections: &'a Connections<T>, change: bool) -> Ticket<'a, T> {
         let seq = connections.next_seq.get();
         connections.next_seq.set(seq + 1);
-        connections.unanswered.borrow_mut().insert(seq);
+        if change {
+            connections.unanswered.borrow_mut().insert(seq);
+        }
         Ticket { connections, seq }
     }
 }

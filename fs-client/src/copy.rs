@@ -164,7 +164,7 @@ impl<T: Transport + 'static> Copier<T> {
 
     // ---- to the servers ---------------------------------------------------------------------------------------------------
 
-    /// Stores one local file as `target`, replacing what is there.
+    /// Stores one local file as `target`, replacing what is there. What tells no size, a named pipe for instance, is read to its end.
     ///
     /// # Errors
     /// `Io` naming the local file; those of [`Client::create`] and [`File::write_at`].
@@ -179,10 +179,14 @@ impl<T: Transport + 'static> Copier<T> {
                 if metadata.is_dir() {
                     return Err(io::Error::from(io::ErrorKind::IsADirectory));
                 }
-                Ok((Arc::new(file), metadata.len()))
+                // Only a regular file knows how many bytes it will yield, and those of the kernel say 0 however many that are.
+                Ok((Arc::new(file), if metadata.is_file() { metadata.len() } else { 0 }))
             })
             .await
             .map_err(local)?;
+        if size == 0 {
+            return self.put_open(file, &source.display().to_string(), target).await;
+        }
         let name = target.as_str();
         (self.progress)(Progress::File { name, bytes: size });
         let remote = self.create_or_empty(target).await?;
@@ -215,8 +219,12 @@ impl<T: Transport + 'static> Copier<T> {
     /// # Errors
     /// As [`Copier::put_file`].
     pub async fn put_stream(&self, input: fs::File, target: &FsPath) -> Result<Copied, Error> {
-        let local = |error: io::Error| Error::local("standard input", &error);
-        let input = Arc::new(input);
+        self.put_open(Arc::new(input), "standard input", target).await
+    }
+
+    /// Stores what `input`, which errors call `from`, yields until its end.
+    async fn put_open(&self, input: Arc<fs::File>, from: &str, target: &FsPath) -> Result<Copied, Error> {
+        let local = |error: io::Error| Error::local(from, &error);
         let name = target.as_str();
         (self.progress)(Progress::File { name, bytes: 0 });
         let remote = self.create_or_empty(target).await?;

@@ -16,7 +16,9 @@ use std::sync::OnceLock;
 use bodies::pattern;
 use serde_json::Value;
 
-/// The server's program: `PVFSD` names one, else it is built beside `pvfs`.
+/// The server's program: `PVFSD` names one; else it is the one beside `pvfs` if that is up to date, as in a run of the whole workspace, which
+/// builds both; else it is built there. Asking cargo in any case would have each test process of nextest wait for cargo's lock, and
+/// build the server anew whenever the run around it has chosen other features.
 fn pvfsd() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     BUILT.get_or_init(|| {
@@ -24,13 +26,33 @@ fn pvfsd() -> &'static Path {
             return given.into();
         }
         let beside = Path::new(env!("CARGO_BIN_EXE_pvfs")).parent().unwrap();
+        let program = beside.join("pvfsd");
+        if is_current(&program) {
+            return program;
+        }
         let mut build = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-        build.args(["build", "-p", "fs-server", "--bin", "pvfsd", "--target-dir"]).arg(beside.parent().unwrap());
+        // With the features that this test's own dependencies have, so that they are not compiled once more.
+        build.args(["build", "-p", "fs-server", "--features", "sim", "--bin", "pvfsd", "--target-dir"]);
+        build.arg(beside.parent().unwrap());
         build.args((beside.file_name().unwrap() == "release").then_some("--release"));
         let built = build.output().unwrap();
         assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
-        beside.join("pvfsd")
+        program
     })
+}
+
+/// Whether a program is younger than all that it was made from: cargo lists that beside it, in the syntax of make.
+fn is_current(program: &Path) -> bool {
+    let changed = |path: &Path| fs::metadata(path).and_then(|metadata| metadata.modified());
+    let (Ok(built), Ok(rule)) = (changed(program), fs::read_to_string(program.with_extension("d"))) else {
+        return false;
+    };
+    let sources = rule.split_once(": ").map_or("", |(_, sources)| sources).replace("\\ ", "\0");
+    let sources = sources.split_whitespace().map(|source| PathBuf::from(source.replace('\0', " ")));
+    let lock = Path::new(env!("CARGO_MANIFEST_DIR")).join("../Cargo.lock");
+    let older = |path: PathBuf| changed(&path).is_ok_and(|changed| changed <= built);
+    let mut all = sources.chain([lock]).peekable();
+    all.peek().is_some() && all.all(older)
 }
 
 struct Cluster {
@@ -202,6 +224,8 @@ fn standard_input_and_output() {
     assert!(put.wait().unwrap().success());
     let output = cluster.run(&["get", "/piped", "-"]);
     assert!(output.status.success() && output.stdout == bytes);
+    let output = cluster.run(&["--json", "get", "/piped", "-"]);
+    assert!(output.status.success() && output.stdout == bytes, "nothing is added to the file's bytes");
     // A reader that has seen enough ends the command without a word.
     let mut cat = cluster.command(&["cat", "/piped"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut first = [0; 10];
@@ -211,6 +235,32 @@ fn standard_input_and_output() {
     let output = cat.wait_with_output().unwrap();
     assert!(output.status.success() && output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
     assert_eq!(first, bytes[..10]);
+}
+
+/// The size of what is no regular file says nothing about its bytes: they were taken for none, and an empty file was stored.
+#[test]
+fn a_pipe_with_a_name_is_stored_with_its_bytes() {
+    let cluster = Cluster::start(1);
+    let made = Command::new("mkfifo").arg(cluster.path("fifo")).status().unwrap();
+    assert!(made.success());
+    let bytes = pattern(300_000, 6);
+    let mut put = cluster.command(&["put", "fifo", "/f"]).stdout(Stdio::null()).spawn().unwrap();
+    fs::OpenOptions::new().write(true).open(cluster.path("fifo")).unwrap().write_all(&bytes).unwrap();
+    assert!(put.wait().unwrap().success());
+    assert!(cluster.run(&["cat", "/f"]).stdout == bytes);
+    cluster.ok(&["put", "-q", "/proc/self/status", "/status"]);
+    assert!(cluster.ok(&["cat", "/status"]).contains("pvfs"), "a file that says it is empty is not");
+}
+
+/// Whoever cannot be told that something went wrong still gets the status.
+#[test]
+fn errors_that_cannot_be_printed_keep_their_status() {
+    let full = || Stdio::from(fs::OpenOptions::new().write(true).open("/dev/full").unwrap());
+    let status = |args: &[&str]| {
+        Command::new(env!("CARGO_BIN_EXE_pvfs")).args(args).env_remove("PVFS_MANAGER").stderr(full()).status().unwrap()
+    };
+    assert_eq!(status(&["frobnicate"]).code(), Some(2));
+    assert_eq!(status(&["ls"]).code(), Some(2));
 }
 
 #[test]

@@ -156,6 +156,27 @@ fn an_iod_killed_during_a_transfer_ends_it_and_synced_data_survives() {
     });
 }
 
+/// The manager keeps replies to changes until the client confirms them; it confirmed nothing while a read or write was under way.
+#[test]
+fn a_slow_transfer_does_not_stop_changes() {
+    let setting = setting(5, ClusterOptions::with_iods(1));
+    setting.world.block_on(async {
+        let client = setting.client(1).await;
+        let file = client.create(&path("/f"), striped(65536, 1)).await.unwrap();
+        file.write_at(0, pattern(1000, 1)).await.unwrap();
+        setting.cluster.iod_node(0).pause();
+        let changes = async {
+            for number in 0..600 {
+                client.mkdir(&path(&format!("/d{number}"))).await.unwrap();
+            }
+            setting.cluster.iod_node(0).resume();
+        };
+        let (written, ()) = futures_util::future::join(file.write_at(0, pattern(1000, 2)), changes).await;
+        written.unwrap();
+        assert!(bodies::read(&file, 0, 1000).await == pattern(1000, 2));
+    });
+}
+
 #[test]
 fn the_namespace_survives_its_manager() {
     let mut setting = setting(4, ClusterOptions::with_iods(2));

@@ -164,7 +164,8 @@ impl Distribution {
         let mut ranges: Vec<Region> = Vec::new();
         let (mut at, end) = (physical.offset, physical.offset.saturating_add(physical.len));
         while at < end {
-            let full = ranges.len() >= max.max(1);
+            // On a single server all strips are neighbours: one step, or a range from the wire would be walked strip by strip.
+            let full = ranges.len() >= max.max(1) || self.servers() == 1;
             // With no room left, one last step to the end of the range.
             let next =
                 if full { end } else { (at - at % self.strip_size()).saturating_add(self.strip_size()).min(end) };
@@ -336,6 +337,17 @@ mod tests {
             let few = d.logical_ranges(server, Region::new(offset, len), 2);
             prop_assert!(few.len() <= 2);
             prop_assert_eq!(few.last().map(|r| r.offset + r.len), ranges.last().map(|r| r.offset + r.len));
+        }
+    }
+
+    #[test]
+    fn a_range_as_long_as_can_be_is_not_walked_strip_by_strip() {
+        for servers in [1, 2, 256] {
+            let distribution = Distribution::simple_stripe(MIN_STRIP, servers).unwrap();
+            let longest = Region::new(0, MAX_OFFSET / u64::from(servers));
+            let ranges = distribution.logical_ranges(0, longest, 8);
+            assert!((1..=8).contains(&ranges.len()), "{ranges:?}");
+            assert_eq!(ranges[0].offset, 0);
         }
     }
 

@@ -4,11 +4,12 @@
 
 use std::ffi::OsString;
 use std::fs;
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use bmi_core::Addr;
+use clap::error::ErrorKind;
 use clap::{Parser, Subcommand};
 use fs_proto::FsError;
 use tokio::signal::unix::{SignalKind, signal};
@@ -85,6 +86,10 @@ impl From<FsError> for Failure {
 pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     let arguments = match Arguments::try_parse_from(arguments) {
         Ok(arguments) => arguments,
+        Err(error) if error.use_stderr() && error.kind() != ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+            let _ = writeln!(io::stderr(), "pvfsd: {}; see 'pvfsd --help'", one_line(&error.to_string()));
+            return ExitCode::from(2);
+        }
         Err(error) => {
             // Help and version come this way too, with status 0.
             let _ = error.print();
@@ -99,6 +104,13 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     // Standard error may be closed; the status still tells.
     let _ = writeln!(io::stderr(), "pvfsd: {text}");
     ExitCode::from(status)
+}
+
+/// What is wrong with a command line, without the hints that follow it.
+fn one_line(text: &str) -> String {
+    let lines = text.lines().map(str::trim).take_while(|line| !line.starts_with("Usage:"));
+    let joined = lines.filter(|line| !line.is_empty() && !line.starts_with("For more")).collect::<Vec<_>>().join(" ");
+    joined.strip_prefix("error: ").unwrap_or(&joined).to_owned()
 }
 
 fn execute(arguments: Arguments) -> Result<(), Failure> {
@@ -162,7 +174,8 @@ fn iod(config: &Config, index: usize) -> Result<Server, Failure> {
 fn start(server: Server) -> Result<(), Failure> {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
     // Somebody who runs this in his own process may have set a subscriber.
-    let _ = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).try_init();
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
+    let _ = log.with_ansi(io::stderr().is_terminal()).try_init();
     let ready = |addr: &Addr| {
         let mut out = io::stdout();
         // Whoever started us may not read; the server runs all the same.
@@ -202,6 +215,15 @@ mod tests {
     #[test]
     fn the_command_line_is_sound() {
         Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn a_bad_command_line_is_one_line() {
+        for (line, why) in [("pvfsd fly", "'fly'"), ("pvfsd iod", "<INDEX>"), ("pvfsd init --iods 0", "--iods")] {
+            let error = Arguments::try_parse_from(line.split(' ')).unwrap_err();
+            let text = one_line(&error.to_string());
+            assert!(text.contains(why) && !text.contains('\n') && !text.contains("Usage"), "{text}");
+        }
     }
 
     #[test]

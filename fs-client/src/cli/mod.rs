@@ -12,7 +12,7 @@ mod size;
 mod transfer;
 mod view;
 
-use std::io::Read;
+use std::io::{IsTerminal, Read};
 use std::process::ExitCode;
 
 use bmi_core::{Addr, AsyncEndpoint, Clock, Config, Endpoint, driver};
@@ -21,7 +21,7 @@ use clap::Parser;
 use fs_client::{Client, ClientOptions};
 
 use args::{Cli, Command, Global};
-use output::{Output, one_line};
+use output::{Output, complain, one_line};
 
 const FAILED: u8 = 1;
 const USAGE: u8 = 2;
@@ -65,7 +65,7 @@ pub(crate) fn main() -> ExitCode {
             return ExitCode::from(USAGE);
         }
         Err(error) => {
-            eprintln!("pvfs: {}; see 'pvfs --help'", one_line(&error.to_string()));
+            complain(&format!("{}; see 'pvfs --help'", one_line(&error.to_string())));
             return ExitCode::from(USAGE);
         }
     };
@@ -74,7 +74,7 @@ pub(crate) fn main() -> ExitCode {
         Ok(0) => ExitCode::SUCCESS,
         Ok(_) => ExitCode::from(FAILED),
         Err(Stop(status, line)) => {
-            eprintln!("pvfs: {}", one_line(&line));
+            complain(&one_line(&line));
             ExitCode::from(status)
         }
     }
@@ -84,7 +84,8 @@ pub(crate) fn main() -> ExitCode {
 fn log_to_stderr() {
     let filter = tracing_subscriber::EnvFilter::try_from_env("PVFS_LOG")
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("off"));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    log.with_ansi(std::io::stderr().is_terminal()).init();
 }
 
 /// Returns how many of the command's parts failed; their errors have been printed.

@@ -47,7 +47,7 @@ impl Output {
     /// One part of the command failed; the others go on.
     pub(crate) fn failure(&mut self, error: impl std::fmt::Display) {
         let line = one_line(&error.to_string());
-        eprintln!("pvfs: {line}");
+        complain(&line);
         self.failures.push(line);
     }
 
@@ -89,6 +89,11 @@ impl Output {
         }
         bar
     }
+}
+
+/// Says on standard error what went wrong. Nobody may be listening there; the exit status tells as well.
+pub(crate) fn complain(line: &str) {
+    let _ = writeln!(std::io::stderr(), "pvfs: {line}");
 }
 
 /// `3 files, 1.5 GiB in 0.71 s, 2.27 GB/s`.

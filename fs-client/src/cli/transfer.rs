@@ -119,6 +119,7 @@ pub(crate) async fn get<T: Transport + 'static>(
         }
         let copied = to_stdout(&copier, source).await?;
         bar.finish_and_clear();
+        output.raw();
         tracing::info!("{}", transferred(&copied, client.endpoint().now().since(start)));
         return Ok(());
     }

@@ -1,6 +1,5 @@
 //! The cluster over TCP on loopback: each server on a thread of its own.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::thread::{Builder, JoinHandle};
@@ -16,7 +15,7 @@ use super::ClusterOptions;
 use crate::iod::{Iod, IodSettings};
 use crate::manager::{Manager, ManagerSettings};
 use crate::service::{Limits, serve};
-use crate::store::{FileStore, MetaStore};
+use crate::store::{FileStore, MetaStore, durable_dir};
 
 /// How long a server may take to come up.
 const START: Duration = Duration::from_secs(30);
@@ -70,8 +69,7 @@ impl Server {
 }
 
 fn make_dir(dir: &Path) -> Result<(), FsError> {
-    fs::create_dir_all(dir)
-        .map_err(|error| FsError::new(ErrorCode::Io, format!("data directory {}: {error}", dir.display())))
+    durable_dir(dir).map_err(|error| FsError::new(ErrorCode::Io, format!("data directory {}: {error}", dir.display())))
 }
 
 /// A server on a thread of its own.

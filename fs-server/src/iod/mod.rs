@@ -105,13 +105,14 @@ impl<T: Transport, S: DataStore> Iod<T, S> {
         }
     }
 
-    /// Carries out a transfer unit by unit, several at a time. Once a unit has failed no further one is begun; those under way end.
+    /// Carries out a transfer unit by unit, several at a time. Once a unit has failed no further one is begun; those under way end. What was
+    /// not begun is not gone through unit by unit: a transfer can be as long as its client says, and no client has to have the memory for it.
     async fn in_units(
         &self,
         regions: &Regions,
         step: impl AsyncFn(Part, &[Region]) -> Result<(), FsError>,
     ) -> Result<(), FsError> {
-        let (failed, step) = (&Cell::new(false), &step);
+        let (failed, begun, step) = (&Cell::new(false), &Cell::new(0), &step);
         let one = async move |part: Part| {
             let ranges: Vec<Region> = regions.range(part.at, part.len).collect();
             if failed.get() {
@@ -121,7 +122,8 @@ impl<T: Transport, S: DataStore> Iod<T, S> {
             failed.set(failed.get() || result.is_err());
             result.map_err(|error| if error.ranges.is_empty() { error.with_ranges(ranges) } else { error })
         };
-        let parts = parts(regions.total(), self.buffers.size());
+        let parts = parts(regions.total(), self.buffers.size()).take_while(|_| !failed.get());
+        let parts = parts.inspect(|part| begun.set(part.at + part.len));
         let mut units = stream::iter(parts.map(one)).buffer_unordered(self.depth);
         let mut failures = Failures::default();
         while let Some(result) = units.next().await {
@@ -129,6 +131,7 @@ impl<T: Transport, S: DataStore> Iod<T, S> {
                 failures.note(error);
             }
         }
+        failures.ranges.extend(regions.range(begun.get(), regions.total() - begun.get()));
         failures.into_result()
     }
 

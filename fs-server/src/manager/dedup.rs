@@ -52,8 +52,9 @@ impl<'t> Dedup<'t> {
         })
     }
 
-    /// What was answered to this request, if it came before.
-    pub(super) fn recall(&self, id: RequestId) -> Result<Option<Vec<u8>>, Fault> {
+    /// What was answered to this request, if it came before. `unanswered` is what the request confirms: it counts before the window is looked
+    /// at, because a client whose window is full could not confirm anything else.
+    pub(super) fn recall(&self, id: RequestId, unanswered: u64) -> Result<Option<Vec<u8>>, Fault> {
         if let Some(reply) = self.replies.get((id.client, id.seq))? {
             return Ok(Some(reply.value().to_vec()));
         }
@@ -62,15 +63,16 @@ impl<'t> Dedup<'t> {
             let text = format!("request {} came again after the client had its answer", id.seq);
             return Err(Fault::Refused(FsError::new(ErrorCode::Invalid, text)));
         }
-        if id.seq >= floor.saturating_add(WINDOW) && self.pending(id.client)? >= WINDOW {
+        let floor = floor.max(unanswered.min(id.seq));
+        if id.seq >= floor.saturating_add(WINDOW) && self.pending(id.client, floor)? >= WINDOW {
             let text = format!("{WINDOW} changes whose answers the client has not confirmed");
             return Err(Fault::Refused(FsError::new(ErrorCode::Busy, text)));
         }
         Ok(None)
     }
 
-    fn pending(&self, client: u128) -> Result<u64, Fault> {
-        Ok(self.replies.range((client, 0)..=(client, u64::MAX))?.count() as u64)
+    fn pending(&self, client: u128, floor: u64) -> Result<u64, Fault> {
+        Ok(self.replies.range((client, floor)..=(client, u64::MAX))?.count() as u64)
     }
 
     /// Remembers an answer, and drops those below `unanswered`.

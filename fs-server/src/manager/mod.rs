@@ -148,10 +148,18 @@ impl<T: Transport> Manager<T> {
         }
     }
 
+    /// What a fault means for a request, and for the store. The transaction is over.
+    fn settle(&self, fault: Fault) -> FsError {
+        if let Fault::Store(_) = fault {
+            self.store.close_failed();
+        }
+        fault.into_error()
+    }
+
     /// Makes a group of changes in one transaction; returns their encoded answers.
     fn change(&self, group: &[Waiting]) -> Vec<Vec<u8>> {
         self.try_change(group).unwrap_or_else(|fault| {
-            let error = fault.into_error();
+            let error = self.settle(fault);
             tracing::error!(%error, changes = group.len(), "a commit failed; its changes were not made");
             let reply = codec::encode_reply(&Reply { result: Err(error) });
             group.iter().map(|_| reply.clone()).collect()
@@ -177,7 +185,7 @@ impl<T: Transport> Manager<T> {
         let encode = |result: Result<ManagerReply, FsError>| {
             codec::encode_reply(&Reply { result: result.map(ReplyBody::Manager) })
         };
-        match dedup.recall(waiting.id) {
+        match dedup.recall(waiting.id, waiting.unanswered) {
             Ok(Some(answer)) => return Ok(answer),
             Ok(None) => {}
             Err(Fault::Refused(error)) => return Ok(encode(Err(error))),
@@ -272,7 +280,7 @@ impl<T: Transport> Handler for Manager<T> {
         };
         if !body.changes() {
             let room = context.eager.saturating_sub(REPLY_ROOM);
-            let result = self.look(&body, room).map(ReplyBody::Manager).map_err(Fault::into_error);
+            let result = self.look(&body, room).map(ReplyBody::Manager).map_err(|fault| self.settle(fault));
             return Answer::from(result);
         }
         let (answer, done) = oneshot::channel();

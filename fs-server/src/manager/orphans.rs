@@ -60,7 +60,7 @@ impl<T: Transport> Manager<T> {
     /// Removes some of a server's orphans; whether there were any.
     async fn remove_page(&self, iod: usize, peer: &mut Option<PeerId>, seq: &mut u64) -> Result<bool, FsError> {
         let page = self.store.read().map_err(Fault::from).and_then(|read| namespace::orphans(&read, iod as u32, PAGE));
-        let page = page.map_err(Fault::into_error)?;
+        let page = page.map_err(|fault| self.settle(fault))?;
         if page.is_empty() {
             return Ok(false);
         }
@@ -85,7 +85,7 @@ impl<T: Transport> Manager<T> {
                 Err(error) => failure = Some(error),
             }
         }
-        self.strike_off(iod as u32, &removed).map_err(Fault::into_error)?;
+        self.strike_off(iod as u32, &removed).map_err(|fault| self.settle(fault))?;
         match failure {
             None => Ok(true),
             Some(error) => {

@@ -1,6 +1,11 @@
 //! The table of answers.
 
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use fs_proto::{ErrorCode, RequestId};
+use redb::StorageBackend;
 
 use super::dedup::{CLIENTS, Dedup, WINDOW};
 use super::*;
@@ -18,7 +23,7 @@ fn id(client: u128, seq: u64) -> RequestId {
 }
 
 fn recall(dedup: &Dedup<'_>, client: u128, seq: u64) -> Result<Option<Vec<u8>>, ErrorCode> {
-    dedup.recall(id(client, seq)).map_err(|fault| fault.into_error().code)
+    dedup.recall(id(client, seq), 0).map_err(|fault| fault.into_error().code)
 }
 
 #[test]
@@ -55,6 +60,20 @@ fn a_client_that_never_confirms_is_stopped() {
 }
 
 #[test]
+fn a_client_with_a_full_window_gets_on_by_confirming() {
+    let store = MetaStore::in_memory().unwrap();
+    with(&store, CLIENTS, |dedup| {
+        for seq in 1..=WINDOW {
+            dedup.remember(id(1, seq), 1, b"x").unwrap();
+        }
+        let next = WINDOW + 1;
+        assert_eq!(dedup.recall(id(1, next), next).map_err(|fault| fault.into_error().code), Ok(None));
+        dedup.remember(id(1, next), next, b"x").unwrap();
+        assert_eq!(dedup.sizes().unwrap(), (1, 1));
+    });
+}
+
+#[test]
 fn the_client_silent_longest_is_forgotten() {
     let store = MetaStore::in_memory().unwrap();
     with(&store, 3, |dedup| {
@@ -66,6 +85,77 @@ fn the_client_silent_longest_is_forgotten() {
         assert_eq!(recall(dedup, 2, 2), Ok(None), "forgotten");
         assert_eq!(recall(dedup, 1, 1), Ok(Some(b"x".to_vec())), "spoke later");
     });
+}
+
+/// A disk that can be full.
+#[derive(Clone, Debug, Default)]
+struct Fills {
+    bytes: SharedBackend,
+    full: Arc<AtomicBool>,
+}
+
+impl Fills {
+    fn check(&self) -> io::Result<()> {
+        if self.full.load(Ordering::Relaxed) { Err(io::ErrorKind::StorageFull.into()) } else { Ok(()) }
+    }
+}
+
+impl StorageBackend for Fills {
+    fn len(&self) -> io::Result<u64> {
+        self.bytes.len()
+    }
+
+    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        self.bytes.read(offset, out)
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.check().and_then(|()| self.bytes.set_len(len))
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        self.check().and_then(|()| self.bytes.sync_data())
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        self.check().and_then(|()| self.bytes.write(offset, data))
+    }
+}
+
+/// The database refuses everything after one failure; it stayed so until the manager was restarted.
+#[test]
+fn a_store_whose_disk_was_full_goes_on_when_there_is_room_again() {
+    let disk = Fills::default();
+    let world = bmi_sim::World::new(1);
+    let endpoint = world.node("manager").endpoint(bmi_core::Config::default()).unwrap();
+    let settings = ManagerSettings { iods: vec![Addr::tcp("h", 1)], strip_size: 65536 };
+    let manager = Manager::new(endpoint, MetaStore::on(disk.clone()).unwrap(), settings, || 0).unwrap();
+    let mkdir = |seq: u64, name: &str| {
+        let place = fs_proto::Place::root(name);
+        let request = ManagerRequest::Mkdir { place, mode: 0o755, uid: 0, gid: 0 };
+        let answer = oneshot::channel().0;
+        let answers = manager.change(&[Waiting { id: id(1, seq), unanswered: seq, request, answer }]);
+        codec::decode_reply(&answers[0]).unwrap().0.result.map(drop).map_err(|error| error.code)
+    };
+    let files = || manager.look(&ManagerRequest::Statfs, 4096).map_err(|fault| manager.settle(fault).code);
+    assert_eq!(mkdir(1, "a"), Ok(()));
+    disk.full.store(true, Ordering::Relaxed);
+    assert_eq!(mkdir(2, "b"), Err(ErrorCode::NoSpace));
+    assert!(mkdir(3, "c").is_err());
+    disk.full.store(false, Ordering::Relaxed);
+    let ManagerReply::Stat(stat) = files().unwrap() else { panic!("statfs") };
+    assert_eq!(stat.dirs, 2, "the root, and what was acknowledged");
+    assert_eq!(mkdir(4, "d"), Ok(()));
+    assert_eq!(mkdir(5, "a"), Err(ErrorCode::Exists));
+}
+
+#[test]
+fn a_store_in_a_file_can_be_opened_anew() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = MetaStore::open(dir.path().join("metadata.redb")).unwrap();
+    with(&store, CLIENTS, |dedup| dedup.remember(id(1, 1), 1, b"one").unwrap());
+    store.close_failed();
+    with(&store, CLIENTS, |dedup| assert_eq!(recall(dedup, 1, 1), Ok(Some(b"one".to_vec()))));
 }
 
 #[test]

@@ -23,7 +23,7 @@ use async_trait::async_trait;
 use bmi_core::{MemList, MemSlice};
 use fs_proto::{DatafileHandle, ErrorCode, FsError, IodStat, Region};
 
-use super::{DataStore, Tombstones, remainder, sys};
+use super::{DataStore, Tombstones, durable_dir, remainder, sys};
 
 /// Files kept open; well below the usual limit of 1024 descriptors for a process.
 const OPEN_FILES: usize = 256;
@@ -91,7 +91,7 @@ impl FileStore {
     pub fn open(dir: impl Into<PathBuf>, offload: u64) -> Result<FileStore, FsError> {
         let dir = dir.into();
         let prepare = || -> io::Result<()> {
-            fs::create_dir_all(&dir)?;
+            durable_dir(&dir)?;
             for sub in 0..=0xffu8 {
                 match fs::create_dir(dir.join(format!("{sub:02x}"))) {
                     Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),

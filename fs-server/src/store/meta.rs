@@ -1,18 +1,24 @@
 //! The manager's store: an embedded transactional database, in a file or in memory.
 
+use std::cell::RefCell;
+use std::fs::File;
 use std::io;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use fs_proto::{ErrorCode, FsError};
-use redb::{Builder, Database, ReadTransaction, ReadableDatabase, StorageBackend, WriteTransaction};
+use redb::{Builder, Database, DatabaseError, ReadTransaction, ReadableDatabase, StorageBackend, WriteTransaction};
 
 /// Bytes of the database's page cache. The whole namespace of a small cluster; the system's page cache holds the rest.
 const CACHE_BYTES: usize = 64 << 20;
 
 /// The manager's database. A transaction is durable once its commit returns.
+///
+/// After a failure of its disk, a full one too, the database refuses everything, because it does not know what reached the disk. So it is
+/// closed and opened anew, from what is durable, before the next transaction; else the manager would have to be restarted.
 pub struct MetaStore {
-    database: Database,
+    database: RefCell<Option<Database>>,
+    open: Box<dyn Fn() -> Result<Database, DatabaseError>>,
 }
 
 /// What a failure of the database means for a request.
@@ -31,26 +37,33 @@ impl MetaStore {
     /// `Busy` if another process has it open; else `NoSpace` or `Io`; the text names the file.
     pub fn open(path: impl AsRef<Path>) -> Result<MetaStore, FsError> {
         let path = path.as_ref();
-        let database = Builder::new().set_cache_size(CACHE_BYTES).create(path).map_err(|error| {
+        let file = path.to_owned();
+        let store = MetaStore::with(move || Builder::new().set_cache_size(CACHE_BYTES).create(&file));
+        let store = store.map_err(|error| {
             let code = match &error {
-                redb::DatabaseError::DatabaseAlreadyOpen => ErrorCode::Busy,
+                DatabaseError::DatabaseAlreadyOpen => ErrorCode::Busy,
                 _ => ErrorCode::Io,
             };
             FsError::new(code, format!("metadata store {}: {error}", path.display()))
         })?;
-        Ok(MetaStore { database })
+        // The database syncs its file, not the file's name.
+        let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let named = File::open(dir).and_then(|dir| dir.sync_all());
+        named.map_err(|error| FsError::new(ErrorCode::Io, format!("metadata store {}: {error}", path.display())))?;
+        Ok(store)
     }
 
-    /// A database on any backend.
+    /// A database on any backend, of which a clone is the same bytes.
     ///
     /// # Errors
     /// `Io`.
-    pub fn on(backend: impl StorageBackend) -> Result<MetaStore, FsError> {
-        let database = Builder::new()
-            .set_cache_size(CACHE_BYTES)
-            .create_with_backend(backend)
-            .map_err(|error| fault(&error.into()))?;
-        Ok(MetaStore { database })
+    pub fn on(backend: impl StorageBackend + Clone) -> Result<MetaStore, FsError> {
+        let open = move || Builder::new().set_cache_size(CACHE_BYTES).create_with_backend(backend.clone());
+        MetaStore::with(open).map_err(|error| fault(&error.into()))
+    }
+
+    fn with(open: impl Fn() -> Result<Database, DatabaseError> + 'static) -> Result<MetaStore, DatabaseError> {
+        Ok(MetaStore { database: RefCell::new(Some(open()?)), open: Box::new(open) })
     }
 
     /// A database in memory that goes with its last handle.
@@ -62,11 +75,24 @@ impl MetaStore {
     }
 
     pub(crate) fn read(&self) -> Result<ReadTransaction, redb::Error> {
-        Ok(self.database.begin_read()?)
+        self.begin(|database| Ok(database.begin_read()?))
     }
 
     pub(crate) fn write(&self) -> Result<WriteTransaction, redb::Error> {
-        Ok(self.database.begin_write()?)
+        self.begin(|database| Ok(database.begin_write()?))
+    }
+
+    fn begin<R>(&self, begin: impl FnOnce(&Database) -> Result<R, redb::Error>) -> Result<R, redb::Error> {
+        let mut database = self.database.borrow_mut();
+        match &*database {
+            Some(database) => begin(database),
+            None => begin(database.insert((self.open)()?)),
+        }
+    }
+
+    /// A transaction failed, and is over: the next one has the database opened anew.
+    pub(crate) fn close_failed(&self) {
+        *self.database.borrow_mut() = None;
     }
 }
 

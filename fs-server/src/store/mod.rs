@@ -15,6 +15,9 @@ mod meta;
 mod sys;
 
 use std::collections::{BTreeSet, VecDeque};
+use std::fs::{self, File};
+use std::io;
+use std::path::Path;
 
 use async_trait::async_trait;
 use bmi_core::MemList;
@@ -108,6 +111,15 @@ impl Tombstones {
         }
         Ok(())
     }
+}
+
+/// Makes a directory, and those above it, as far as they are not there, durably: what is synced in it later must not be lost with a name
+/// that never reached the disk.
+pub(crate) fn durable_dir(dir: &Path) -> io::Result<()> {
+    let dir = std::path::absolute(dir)?;
+    let missing: Vec<&Path> = dir.ancestors().take_while(|dir| !dir.exists()).collect();
+    fs::create_dir_all(&dir)?;
+    missing.iter().filter_map(|made| made.parent()).try_for_each(|above| File::open(above)?.sync_all())
 }
 
 /// What is left of `regions` behind their first `done` bytes.

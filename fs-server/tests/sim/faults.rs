@@ -1,6 +1,6 @@
 //! Servers and clients that die, and clients that misbehave.
 
-use bmi_core::ErrorKind;
+use bmi_core::{BulkDescriptor, ErrorKind, RemoteSlice};
 use bmi_sim::DiskFault;
 use fs_proto::{DatafileHandle, ErrorCode, IodReply, IodRequest, ManagerReply, ManagerRequest, Place, RemoveKind};
 use fs_server::embedded::ClusterOptions;
@@ -117,6 +117,34 @@ fn garbage_costs_its_sender_the_connection_and_nobody_else() {
 /// Which kind of server a peer is, by what it refuses.
 async fn addr_is_manager(client: &Client, peer: PeerId) -> bool {
     client.ask(peer, IodRequest::Ping).await.is_err()
+}
+
+/// What is not begun after a failure was once gone through unit by unit, on the server's only thread.
+#[test]
+fn a_transfer_of_absurd_length_fails_at_once() {
+    const LEN: u64 = 1 << 61;
+    let (world, cluster) = cluster(8, ClusterOptions::with_iods(1));
+    let (good, bad) = (Client::new(&world.node("good"), 1), Client::new(&world.node("bad"), 2));
+    world.block_on(async {
+        let addr = cluster.iods()[0].clone();
+        let (standing, peer) = (good.connect(&addr).await, bad.connect(&addr).await);
+        let memory = Memory::zeroed(100).unwrap();
+        let exposure = bad.endpoint.expose(peer, &memory, Access::WRITE).unwrap();
+        let claim = RemoteSlice { len: LEN, ..exposure.descriptor().pieces()[0] };
+        let data = Data::Bulk(BulkDescriptor::try_from(vec![claim]).unwrap());
+        let regions = regions(&[(0, LEN)]);
+        let datafile = DatafileHandle(1);
+        // The store refuses, so the client's memory is not looked at.
+        bad.iod(peer, IodRequest::Remove { datafile }).await.unwrap();
+        let read = IodRequest::Read { datafile, regions: regions.clone(), data: data.clone() };
+        let error = bad.iod(peer, read).await.unwrap_err();
+        assert_eq!((error.code, &error.ranges[..]), (ErrorCode::Stale, &regions[..]));
+        // The client's own adapter refuses.
+        let write = IodRequest::Write { datafile: DatafileHandle(2), regions, data, sync: false };
+        let error = bad.iod(peer, write).await.unwrap_err();
+        assert_ne!(error.code, ErrorCode::Timeout, "{error}");
+        assert_eq!(good.iod(standing, IodRequest::Ping).await, Ok(IodReply::Done));
+    });
 }
 
 #[test]
