@@ -5,12 +5,14 @@
 //! 2. A buffer is in the pool or in one [`Unit`]. Dropping the unit gives it back; whoever holds a unit drops it only when no operation is at its
 //!    memory any more.
 //! 3. Waiting clients get buffers in turn, one each; the requests of one client in the order in which they asked.
+//! 4. No client holds more than half of the buffers (one, if there is only one), even while nobody else asks: a client that has come to a
+//!    halt in the middle of its transfers keeps what it holds until their deadline, and must not keep the others waiting as long.
 //!
 //! **No deadlock.** A buffer is asked for by a step of a request that holds none: the steps of a transfer (get a buffer, move its bytes through
 //! network and disk, give it back) are independent of each other, and none takes a second buffer or waits for another step while it
 //! has one. So a held buffer waits only for network and disk, both of which end by their deadlines, and comes back; with one
 //! buffer or more in the pool every step gets its turn, since the queues are served in order. A request works at no more than a fixed number of
-//! steps at a time ([`super::IodSettings::depth`]), so none can hold them all unless nobody else asks.
+//! steps at a time ([`super::IodSettings::depth`]). A client that waits because it has its share waits for a buffer of its own to come back.
 //!
 //! **Source.** Paper 000, section 3.3.2 (server RDMA buffers) and 4.2 (double buffering: each request needs two units, not one buffer of
 //! the whole size). Here there is one size of buffer; zones of several sizes belong to the buffer manager of `bmi-core`.
@@ -37,6 +39,9 @@ struct Shelf {
     waiting: BTreeMap<PeerId, VecDeque<oneshot::Sender<Buffer>>>,
     /// Clients with waiting requests, the next to be served first.
     turns: VecDeque<PeerId>,
+    /// Buffers in the hands of each client, and how many that may be.
+    held: BTreeMap<PeerId, usize>,
+    share: usize,
 }
 
 struct Buffer {
@@ -45,31 +50,70 @@ struct Buffer {
 }
 
 impl Shelf {
-    /// Gives a buffer to who is next, or puts it back.
-    fn hand_on(&mut self, mut buffer: Buffer) {
-        while let Some(peer) = self.turns.pop_front() {
-            let Some(queue) = self.waiting.get_mut(&peer) else { continue };
-            let waiter = queue.pop_front();
-            if queue.is_empty() {
-                self.waiting.remove(&peer);
-            } else {
-                self.turns.push_back(peer);
+    fn may_hold_more(&self, peer: PeerId) -> bool {
+        self.held.get(&peer).is_none_or(|held| *held < self.share)
+    }
+
+    /// Takes note that a buffer of `peer` comes back, and gives it to who is next.
+    fn give_back(&mut self, peer: PeerId, buffer: Buffer) {
+        if let Some(held) = self.held.get_mut(&peer) {
+            *held -= 1;
+            if *held == 0 {
+                self.held.remove(&peer);
             }
-            match waiter.map(|waiter| waiter.send(buffer)) {
-                Some(Ok(())) => return,
-                // Whoever waited is gone: the buffer comes back.
-                Some(Err(returned)) => buffer = returned,
+        }
+        self.hand_on(buffer);
+    }
+
+    /// Gives a buffer to who is next among those that may hold more, or puts it back.
+    fn hand_on(&mut self, mut buffer: Buffer) {
+        for _ in 0..self.turns.len() {
+            let Some(peer) = self.turns.pop_front() else { break };
+            if !self.may_hold_more(peer) {
+                self.turns.push_back(peer);
+                continue;
+            }
+            match self.serve(peer, buffer) {
                 None => return,
+                Some(returned) => buffer = returned,
             }
         }
         self.free.push(buffer);
+    }
+
+    /// Gives a buffer to the first request of `peer` that still waits; returns it if there is none.
+    fn serve(&mut self, peer: PeerId, mut buffer: Buffer) -> Option<Buffer> {
+        let Some(mut queue) = self.waiting.remove(&peer) else { return Some(buffer) };
+        let left = loop {
+            let Some(waiter) = queue.pop_front() else { break Some(buffer) };
+            match waiter.send(buffer) {
+                Ok(()) => {
+                    *self.held.entry(peer).or_default() += 1;
+                    break None;
+                }
+                // Whoever waited is gone: the buffer comes back.
+                Err(returned) => buffer = returned,
+            }
+        };
+        if !queue.is_empty() {
+            self.waiting.insert(peer, queue);
+            self.turns.push_back(peer);
+        }
+        left
     }
 }
 
 impl<T: Transport> Buffers<T> {
     /// A pool of up to `count` buffers of `size` bytes.
     pub(crate) fn new(endpoint: AsyncEndpoint<T>, count: usize, size: usize) -> Buffers<T> {
-        let shelf = Shelf { free: Vec::new(), unmade: count, waiting: BTreeMap::new(), turns: VecDeque::new() };
+        let shelf = Shelf {
+            free: Vec::new(),
+            unmade: count,
+            waiting: BTreeMap::new(),
+            turns: VecDeque::new(),
+            held: BTreeMap::new(),
+            share: (count / 2).max(1),
+        };
         Buffers { endpoint, shelf: Rc::new(RefCell::new(shelf)), size }
     }
 
@@ -85,13 +129,20 @@ impl<T: Transport> Buffers<T> {
     pub(crate) async fn take(&self, peer: PeerId) -> Result<Unit, FsError> {
         let queue = {
             let mut shelf = self.shelf.borrow_mut();
-            if let Some(buffer) = shelf.free.pop() {
-                return Ok(self.unit(buffer));
-            }
-            if shelf.unmade > 0 {
+            let at_hand = if !shelf.may_hold_more(peer) {
+                None
+            } else if let Some(buffer) = shelf.free.pop() {
+                Some(buffer)
+            } else if shelf.unmade > 0 {
                 let buffer = self.make()?;
                 shelf.unmade -= 1;
-                return Ok(self.unit(buffer));
+                Some(buffer)
+            } else {
+                None
+            };
+            if let Some(buffer) = at_hand {
+                *shelf.held.entry(peer).or_default() += 1;
+                return Ok(self.unit(peer, buffer));
             }
             let (sender, receiver) = oneshot::channel();
             let queue = shelf.waiting.entry(peer).or_default();
@@ -102,7 +153,7 @@ impl<T: Transport> Buffers<T> {
             receiver
         };
         match queue.await {
-            Ok(buffer) => Ok(self.unit(buffer)),
+            Ok(buffer) => Ok(self.unit(peer, buffer)),
             Err(_) => Err(FsError::new(ErrorCode::Busy, "the server is stopping")),
         }
     }
@@ -113,13 +164,14 @@ impl<T: Transport> Buffers<T> {
         Ok(Buffer { memory, _region: region })
     }
 
-    fn unit(&self, buffer: Buffer) -> Unit {
-        Unit { buffer: Some(buffer), shelf: self.shelf.clone() }
+    fn unit(&self, peer: PeerId, buffer: Buffer) -> Unit {
+        Unit { peer, buffer: Some(buffer), shelf: self.shelf.clone() }
     }
 }
 
 /// A buffer in use.
 pub(crate) struct Unit {
+    peer: PeerId,
     buffer: Option<Buffer>,
     shelf: Rc<RefCell<Shelf>>,
 }
@@ -135,7 +187,7 @@ impl Unit {
 impl Drop for Unit {
     fn drop(&mut self) {
         if let Some(buffer) = self.buffer.take() {
-            self.shelf.borrow_mut().hand_on(buffer);
+            self.shelf.borrow_mut().give_back(self.peer, buffer);
         }
     }
 }
