@@ -71,6 +71,8 @@ pub struct Endpoint<T: Transport> {
     now: Time,
     ops: Table<Op>,
     timers: Timers,
+    /// Operations asked to end early, whose fence is set by the next poll: only that knows the time.
+    fences: Vec<OpId>,
     /// Operations that ended, in order; some were collected since.
     done: VecDeque<OpId>,
     /// How many of them were not.
@@ -130,6 +132,7 @@ impl<T: Transport> Endpoint<T> {
             now,
             ops: Table::new(),
             timers: Timers::default(),
+            fences: Vec::new(),
             done: VecDeque::new(),
             uncollected: 0,
             wakes: Vec::new(),
@@ -424,13 +427,15 @@ impl<T: Transport> Endpoint<T> {
 
     /// The time at which to poll though nothing arrives.
     pub fn next_deadline(&self) -> Option<Time> {
-        [self.timers.next(), self.transport.next_deadline()].into_iter().flatten().min()
+        let fences = (!self.fences.is_empty()).then_some(self.now);
+        [fences, self.timers.next(), self.transport.next_deadline()].into_iter().flatten().min()
     }
 
     /// Gets ready to sleep (see [`Transport::arm`]).
     pub fn arm(&mut self, waker: &Waker) -> Armed {
         // Transfers and peers that wait for the adapter to take more are moved on by its progress, which wakes.
-        let idle = self.dirty.is_empty() && self.released.is_empty() && self.revoked.is_empty();
+        let idle =
+            self.dirty.is_empty() && self.fences.is_empty() && self.released.is_empty() && self.revoked.is_empty();
         if idle { self.transport.arm(waker) } else { Armed::Busy }
     }
 
