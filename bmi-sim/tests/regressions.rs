@@ -31,6 +31,11 @@ fn pair(world: &World, config: &Config) -> Pair {
     Pair { _nodes: [near, far], a, b, to_b, to_a }
 }
 
+/// Purses as small as they may be.
+fn tight() -> Config {
+    Config { eager_limit: 256, credit_messages: 16, credit_bytes: 4 * 320, transfer_unit: 4096, ..Config::default() }
+}
+
 /// The grace of a cancel was counted from the last poll: after a long sleep it was over at once, and the connection was cut.
 #[test]
 fn a_cancel_after_a_long_sleep_has_its_grace() {
@@ -47,5 +52,44 @@ fn a_cancel_after_a_long_sleep_has_its_grace() {
         let ping = b.recv(*to_a, 3, Memory::zeroed(10).unwrap(), b.within(SECOND));
         a.send(*to_b, 3, vec![1; 10], a.within(SECOND)).await.unwrap();
         assert_eq!(ping.await.unwrap().len, 10, "the connection stands");
+    });
+}
+
+/// The send at the head of the queue was cancelled, and those behind it, which had credit, were not looked at again.
+#[test]
+fn a_cancelled_head_of_the_queue_lets_the_others_go() {
+    let world = World::new(1);
+    let Pair { a, b, to_b, to_a, .. } = &pair(&world, &tight());
+    world.block_on(async {
+        let parked: Vec<_> = (0..3).map(|_| a.send(*to_b, 1, vec![0; 256], Options::default())).collect();
+        let more = a.send(*to_b, 1, vec![0; 100], Options::default());
+        b.sleep(SECOND).await;
+        let head = a.send(*to_b, 1, vec![0; 256], Options::default());
+        let small = a.send(*to_b, 2, vec![7; 10], a.within(2 * SECOND));
+        b.sleep(SECOND / 2).await;
+        head.cancel();
+        assert_eq!(head.await.unwrap_err().kind(), ErrorKind::Cancelled);
+        small.await.unwrap();
+        let target = Memory::zeroed(10).unwrap();
+        b.recv(*to_a, 2, target.clone(), b.within(SECOND)).await.unwrap();
+        assert_eq!(target.to_vec(), [7; 10]);
+        drop((parked, more));
+    });
+}
+
+/// The future of a connect was dropped when the connection had just come to stand, and nobody ended it.
+#[test]
+fn a_connect_abandoned_when_it_is_done_leaves_no_connection() {
+    let world = World::new(1);
+    let (near, far) = (world.node("a"), world.node("b"));
+    let (a, b) = (near.endpoint(Config::default()).unwrap(), far.endpoint(Config::default()).unwrap());
+    b.listen(&far.addr(1)).unwrap();
+    world.block_on(async {
+        let (peer, op) = a.with(|e| e.connect(&far.addr(1), Options::default())).unwrap();
+        a.sleep(SECOND).await;
+        assert!(a.limits(peer).is_some(), "it is connected");
+        a.with(|e| e.abandon(op));
+        a.sleep(SECOND).await;
+        assert_eq!((a.holdings().peers, b.holdings().peers), (0, 0));
     });
 }

@@ -376,7 +376,13 @@ impl<T: Transport> Endpoint<T> {
     pub fn abandon(&mut self, op: OpId) {
         let Some(record) = self.ops.get_mut(op.0) else { return };
         if record.is_done() {
-            self.collect(op);
+            let done = self.collect(op);
+            // A connection that nobody waits for any more.
+            if let Some(Completion { kind: OpKind::Connect, peer: Some(peer), status: Ok(()), .. }) = done
+                && let Some(record) = self.peers.get(peer.0)
+            {
+                self.transport.disconnect(record.conn, self.now);
+            }
         } else {
             record.abandoned = true;
             record.waker = None;

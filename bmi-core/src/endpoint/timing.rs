@@ -58,7 +58,11 @@ impl<T: Transport> Endpoint<T> {
         }
         let peer = op.peer.and_then(|peer| self.peers.get_mut(peer.0));
         match (&op.state, op.kind, peer) {
-            (State::Queued, _, Some(peer)) => peer.queue.retain(|queued| *queued != id),
+            (State::Queued, _, Some(peer)) => {
+                peer.queue.retain(|queued| *queued != id);
+                // Those behind it may be able to go, or a connection that closes may be drained.
+                op.peer.into_iter().for_each(|peer| self.mark_dirty(peer));
+            }
             (State::Matching(place), _, Some(peer)) if !matches!(op.offer, Offer::Made(_)) => {
                 peer.posted.remove(*place);
             }
