@@ -93,3 +93,28 @@ fn a_connect_abandoned_when_it_is_done_leaves_no_connection() {
         assert_eq!((a.holdings().peers, b.holdings().peers), (0, 0));
     });
 }
+
+/// A message was dropped while the driver slept: its credit stayed until something else woke the driver, and the sender waited for ever.
+#[test]
+fn a_message_dropped_while_the_driver_sleeps_gives_its_credit_back() {
+    let world = World::new(1);
+    let Pair { _nodes: [_, far], a, b, to_b, .. } = &pair(&world, &tight());
+    let (slow, far_sim) = (b.clone(), world.clone());
+    far.spawn(async move {
+        let mut kept = Vec::new();
+        loop {
+            kept.push(slow.next_unexpected().await);
+            if kept.len() == 4 {
+                // Something that the endpoint does not notice.
+                far_sim.sleep_until(far_sim.now() + SECOND).await;
+                kept.clear();
+            }
+        }
+    });
+    world.block_on(async {
+        for number in 0..20 {
+            let sent = a.send_unexpected(*to_b, number, vec![1; 256], a.within(10 * SECOND)).await;
+            sent.unwrap_or_else(|error| panic!("message {number}: {error}"));
+        }
+    });
+}

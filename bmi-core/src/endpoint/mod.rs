@@ -437,12 +437,17 @@ impl<T: Transport> Endpoint<T> {
         [fences, self.timers.next(), self.transport.next_deadline()].into_iter().flatten().min()
     }
 
-    /// Gets ready to sleep (see [`Transport::arm`]).
+    /// Gets ready to sleep (see [`Transport::arm`]). `waker` is woken too when a message or an exposure is dropped, whether or not there is an event fd.
     pub fn arm(&mut self, waker: &Waker) -> Armed {
         // Transfers and peers that wait for the adapter to take more are moved on by its progress, which wakes.
         let idle =
             self.dirty.is_empty() && self.fences.is_empty() && self.released.is_empty() && self.revoked.is_empty();
-        if idle { self.transport.arm(waker) } else { Armed::Busy }
+        if !idle {
+            return Armed::Busy;
+        }
+        let armed = self.transport.arm(waker);
+        let quiet = armed == Armed::Waiting && self.released.wake_at_next(waker) && self.revoked.wake_at_next(waker);
+        if quiet { Armed::Waiting } else { Armed::Busy }
     }
 
     /// The transport's descriptor to sleep on, if it has one.
