@@ -118,3 +118,19 @@ fn a_message_dropped_while_the_driver_sleeps_gives_its_credit_back() {
         }
     });
 }
+
+/// Offers of receives took all credits in bytes, and a message that could have set the peer going found none.
+#[test]
+fn offered_receives_leave_credit_for_messages() {
+    let world = World::new(1);
+    let Pair { a, b, to_b, to_a, .. } = &pair(&world, &tight());
+    world.block_on(async {
+        let receive = |tag| a.recv(*to_b, tag, Memory::zeroed(300).unwrap(), Options::default());
+        let ahead: Vec<_> = (0..40).map(receive).collect();
+        let request = b.recv(*to_a, 99, Memory::zeroed(256).unwrap(), b.within(2 * SECOND));
+        a.sleep(SECOND).await;
+        a.send(*to_b, 99, vec![1; 256], a.within(SECOND)).await.unwrap();
+        assert_eq!(request.await.unwrap().len, 256);
+        drop(ahead);
+    });
+}

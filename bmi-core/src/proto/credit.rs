@@ -6,7 +6,7 @@
 //! | purse | one credit is | spent by | comes back when |
 //! |---|---|---|---|
 //! | messages | a posted receive | every message but Credit | the receive is posted again: the message was handled, or copied out of the way |
-//! | bytes | a byte that may be parked | Eager, Unexpected, Announce: payload and [`OVERHEAD`] | the message was received, or dropped by the program |
+//! | bytes | a byte that may be parked | Eager, Unexpected, Announce, Ready: payload and [`OVERHEAD`] | the message was received, or dropped by the program; the offer was used, void or withdrawn |
 //! | control | a posted receive of the reserve | Credit | the receive is posted again |
 //!
 //! Credits come back on any header that goes the other way, or in a Credit message of their own if half of a purse is waiting to go back, or if
@@ -17,6 +17,7 @@
 //! 2. A message finds a receive: receives posted = message credits + control credits not spent.
 //! 3. *No deadlock.* Receive slots are held by messages that wait for the program up to half of the message purse; beyond, they are copied out (within
 //!    the byte purse). So at least half of the messages purse always comes back without the program's help, and the half-purse rule sends it.
+//!    Offers (Ready) take at most half of the byte purse, so messages always have the other half.
 //!    Finish and Cancel spend no bytes, so what ends an operation never waits for the program. A Credit message spends only control; the
 //!    receiver of control credits returns them, by a Credit message if need be, when all are spent, and as it takes
 //!    [`CONTROL_CREDITS`](super::hello::CONTROL_CREDITS) of them to provoke one, the two sides do not keep each other awake.
@@ -73,9 +74,10 @@ impl Credit {
         self.bytes += bytes;
     }
 
-    /// Whether `bytes` could be spent.
-    pub(crate) fn has_bytes(&self, bytes: u32) -> bool {
-        self.bytes >= bytes
+    /// Whether an offer that costs `bytes` leaves half of the purse. What an offer costs comes back only when a message uses it, and the
+    /// peer's program may wait for one of ours before it sends any.
+    pub(crate) fn may_offer(&self, bytes: u32) -> bool {
+        self.bytes.checked_sub(bytes).is_some_and(|left| left >= self.granted.bytes / 2)
     }
 
     /// Message credits that have not come back: no more messages than this can be unseen by the peer.
