@@ -134,3 +134,34 @@ fn offered_receives_leave_credit_for_messages() {
         drop(ahead);
     });
 }
+
+/// The bytes in flight to a peer that had come to a halt took the whole budget, and no other peer's transfer could begin.
+#[test]
+fn a_stalled_peer_does_not_hold_up_the_transfers_of_others() {
+    const LEN: usize = 64 << 10;
+    let world = World::new(1);
+    let config = Config { transfer_unit: 4096, in_flight_bytes: 4096, ..Config::default() };
+    let server = world.node("server");
+    let s = server.endpoint(config.clone()).unwrap();
+    s.listen(&server.addr(1)).unwrap();
+    let clients: Vec<_> = ["stalled", "lively"].map(|name| world.node(name)).into_iter().collect();
+    let ends: Vec<_> = clients.iter().map(|node| node.endpoint(config.clone()).unwrap()).collect();
+    world.block_on(async {
+        let mut receives = Vec::new();
+        let mut sends = Vec::new();
+        for end in &ends {
+            let peer = end.connect(&server.addr(1), Options::default()).await.unwrap();
+            let PeerEvent::Connected { peer: back, .. } = s.next_event().await else { panic!("no peer") };
+            sends.push(end.send(peer, 1, Memory::zeroed(LEN).unwrap(), Options::default()));
+            receives.push(back);
+        }
+        s.sleep(SECOND).await;
+        clients[0].pause();
+        let stalled = s.recv(receives[0], 1, Memory::zeroed(LEN).unwrap(), Options::default());
+        let lively = s.recv(receives[1], 1, Memory::zeroed(LEN).unwrap(), s.within(SECOND));
+        assert_eq!(lively.await.unwrap().len, LEN as u64);
+        clients[0].resume();
+        assert_eq!(stalled.await.unwrap().len, LEN as u64);
+        drop(sends);
+    });
+}

@@ -89,7 +89,7 @@ impl<T: Transport> Endpoint<T> {
                         self.eager_done(op, peer);
                     }
                 }
-                _ => self.unit_done(op, len, status),
+                _ => self.unit_done(peer, op, len, status),
             },
             // A receive that was flushed, or a silent message that failed: the connection's end follows.
             (Work::Slot(_) | Work::Silent | Work::Op(_), _) => {}
