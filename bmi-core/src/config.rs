@@ -18,7 +18,7 @@ pub struct Config {
     pub credit_bytes: u32,
     /// Unit in which bulk and rendezvous transfers are cut and interleaved, in bytes.
     pub transfer_unit: usize,
-    /// Bytes of bulk and rendezvous work handed to the adapter at a time, over all peers.
+    /// Bytes of bulk and rendezvous work handed to the adapter at a time, over all peers; beyond them, one unit for each peer that has none.
     pub in_flight_bytes: u64,
     /// Pieces that a list may have on either side.
     pub max_pieces: usize,

@@ -340,8 +340,8 @@ impl<T: Transport> AsyncEndpoint<T> {
         self.shared.endpoint.borrow().next_deadline()
     }
 
-    /// Gets ready to sleep: `waker` is woken when a task posts an operation or asks for one to be cancelled, and when the transport has
-    /// something to do, unless that has an event fd to say so.
+    /// Gets ready to sleep: `waker` is woken when a task posts an operation, asks for one to be cancelled, or drops a message or an exposure, and
+    /// when the transport has something to do, unless that has an event fd to say so.
     pub fn arm(&self, waker: &Waker) -> Armed {
         if self.shared.posted.get() {
             return Armed::Busy;

@@ -228,6 +228,7 @@ impl<T: Transport> Endpoint<T> {
             parked: Matching::new(),
             busy: 0,
             exposures: 0,
+            in_flight: 0,
             dirty: false,
             cut_reason: None,
         }));

@@ -72,7 +72,7 @@ impl<T: Transport> Endpoint<T> {
         let (seen, cost) = (peer.seen, credit::cost(RemoteSlice::WIRE_LEN));
         let Some(credit) = peer.credit.as_mut() else { return false };
         // A notice waits for a message credit, never for bytes: the program may be what those wait for.
-        let affordable = credit.has_bytes(cost);
+        let affordable = credit.may_offer(cost);
         if affordable && !credit.spend(cost) {
             return false;
         }

@@ -71,6 +71,8 @@ pub struct Endpoint<T: Transport> {
     now: Time,
     ops: Table<Op>,
     timers: Timers,
+    /// Operations asked to end early, whose fence is set by the next poll: only that knows the time.
+    fences: Vec<OpId>,
     /// Operations that ended, in order; some were collected since.
     done: VecDeque<OpId>,
     /// How many of them were not.
@@ -130,6 +132,7 @@ impl<T: Transport> Endpoint<T> {
             now,
             ops: Table::new(),
             timers: Timers::default(),
+            fences: Vec::new(),
             done: VecDeque::new(),
             uncollected: 0,
             wakes: Vec::new(),
@@ -373,7 +376,13 @@ impl<T: Transport> Endpoint<T> {
     pub fn abandon(&mut self, op: OpId) {
         let Some(record) = self.ops.get_mut(op.0) else { return };
         if record.is_done() {
-            self.collect(op);
+            let done = self.collect(op);
+            // A connection that nobody waits for any more.
+            if let Some(Completion { kind: OpKind::Connect, peer: Some(peer), status: Ok(()), .. }) = done
+                && let Some(record) = self.peers.get(peer.0)
+            {
+                self.transport.disconnect(record.conn, self.now);
+            }
         } else {
             record.abandoned = true;
             record.waker = None;
@@ -424,14 +433,21 @@ impl<T: Transport> Endpoint<T> {
 
     /// The time at which to poll though nothing arrives.
     pub fn next_deadline(&self) -> Option<Time> {
-        [self.timers.next(), self.transport.next_deadline()].into_iter().flatten().min()
+        let fences = (!self.fences.is_empty()).then_some(self.now);
+        [fences, self.timers.next(), self.transport.next_deadline()].into_iter().flatten().min()
     }
 
-    /// Gets ready to sleep (see [`Transport::arm`]).
+    /// Gets ready to sleep (see [`Transport::arm`]). `waker` is woken too when a message or an exposure is dropped, whether or not there is an event fd.
     pub fn arm(&mut self, waker: &Waker) -> Armed {
         // Transfers and peers that wait for the adapter to take more are moved on by its progress, which wakes.
-        let idle = self.dirty.is_empty() && self.released.is_empty() && self.revoked.is_empty();
-        if idle { self.transport.arm(waker) } else { Armed::Busy }
+        let idle =
+            self.dirty.is_empty() && self.fences.is_empty() && self.released.is_empty() && self.revoked.is_empty();
+        if !idle {
+            return Armed::Busy;
+        }
+        let armed = self.transport.arm(waker);
+        let quiet = armed == Armed::Waiting && self.released.wake_at_next(waker) && self.revoked.wake_at_next(waker);
+        if quiet { Armed::Waiting } else { Armed::Busy }
     }
 
     /// The transport's descriptor to sleep on, if it has one.

@@ -2,7 +2,8 @@
 //!
 //! **Protocol.** A transfer is a chain of RDMA reads or writes. Each takes one unit: as much as lies contiguous at the peer, as the adapter's
 //! entries can gather or scatter here, and as [`Config::transfer_unit`](crate::Config::transfer_unit) allows. Active transfers take turns, a
-//! unit each, until [`Config::in_flight_bytes`](crate::Config::in_flight_bytes) are with the adapter; its completions make room for more. So a long
+//! unit each, until [`Config::in_flight_bytes`](crate::Config::in_flight_bytes) are with the adapter; its completions make room for more. Beyond
+//! that a peer that has nothing with the adapter still gets one unit, so a peer that has come to a halt halts nobody else. So a long
 //! transfer does not keep a short one waiting, and a request of any size needs only what is in flight.
 //!
 //! **Source.** Paper 000, sections 3.2.3 (server-based RDMA), 4.2 (pipelined bulk transfer), 3.4 (arranging transfers).
@@ -146,7 +147,7 @@ impl<T: Transport> Endpoint<T> {
     /// Hands units to the adapter, one from each active transfer in turn, as far as there is room. Returns whether any went.
     pub(super) fn pump_transfers(&mut self) -> bool {
         let (mut any, mut full) = (false, 0);
-        while full < self.active.len() && self.in_flight < self.config.in_flight_bytes {
+        while full < self.active.len() {
             let Some(id) = self.active.pop_front() else { break };
             match self.post_unit(id) {
                 Unit::Posted => {
@@ -169,7 +170,11 @@ impl<T: Transport> Endpoint<T> {
         let (State::Moving(transfer), Some(peer), None) = (&mut op.state, op.peer, op.ending) else {
             return Unit::Over;
         };
-        let Some(peer) = self.peers.get(peer.0).filter(|_| !transfer.broken) else { return Unit::Over };
+        let Some(peer) = self.peers.get_mut(peer.0).filter(|_| !transfer.broken) else { return Unit::Over };
+        // A peer with nothing in flight may always have one unit: it must not wait for another peer that has come to a halt.
+        if self.in_flight >= self.config.in_flight_bytes && peer.in_flight > 0 {
+            return Unit::Full;
+        }
         let list = op.list.as_ref().expect("a transfer has its list");
         let capabilities = self.transport.capabilities();
         let limit = (self.config.transfer_unit as u64).min(capabilities.max_work_len);
@@ -201,13 +206,17 @@ impl<T: Transport> Endpoint<T> {
         transfer.issued += remote.len;
         transfer.outstanding += 1;
         self.in_flight += remote.len;
+        peer.in_flight += remote.len;
         self.work += 1;
         if transfer.issued == transfer.total { Unit::Last } else { Unit::Posted }
     }
 
     /// A unit ended.
-    pub(super) fn unit_done(&mut self, id: OpId, len: u64, status: WorkStatus) {
+    pub(super) fn unit_done(&mut self, peer: PeerId, id: OpId, len: u64, status: WorkStatus) {
         self.in_flight -= len;
+        if let Some(peer) = self.peers.get_mut(peer.0) {
+            peer.in_flight -= len;
+        }
         self.work -= 1;
         let Some(op) = self.ops.get_mut(id.0) else { return };
         let State::Moving(transfer) = &mut op.state else { return };

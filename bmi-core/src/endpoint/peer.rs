@@ -117,6 +117,8 @@ pub(super) struct Peer {
     /// Sends announced or with the adapter, pulls and pushes moving: what `Closing` waits for.
     pub(super) busy: usize,
     pub(super) exposures: usize,
+    /// Bytes of transfers with the adapter.
+    pub(super) in_flight: u64,
     /// On the list of peers with something to send.
     pub(super) dirty: bool,
     /// Why we cut it, if we did.

@@ -10,6 +10,7 @@ use crate::transport::{Event, Transport, WorkCompletion, WorkStatus};
 impl<T: Transport> Endpoint<T> {
     pub(super) fn progress(&mut self, now: Time) -> bool {
         self.now = self.now.max(now);
+        self.set_fences();
         let mut worked = self.take_returns();
         let mut events = std::mem::take(&mut self.events);
         if self.transport.poll(self.now, &mut events) {
@@ -22,7 +23,9 @@ impl<T: Transport> Endpoint<T> {
         self.events = events;
         self.expire();
         worked |= self.pump_transfers();
-        worked | self.pump_peers()
+        worked |= self.pump_peers();
+        self.set_fences();
+        worked
     }
 
     /// Handles what was dropped since the last poll: unexpected messages and exposures.
@@ -86,7 +89,7 @@ impl<T: Transport> Endpoint<T> {
                         self.eager_done(op, peer);
                     }
                 }
-                _ => self.unit_done(op, len, status),
+                _ => self.unit_done(peer, op, len, status),
             },
             // A receive that was flushed, or a silent message that failed: the connection's end follows.
             (Work::Slot(_) | Work::Silent | Work::Op(_), _) => {}

@@ -360,7 +360,10 @@ impl<T: Transport> Endpoint<T> {
     /// Returns credits in a message of their own, if that is pressing.
     pub(super) fn return_credits(&mut self, peer_id: PeerId) {
         let Some(peer) = self.peers.get_mut(peer_id.0).filter(|peer| peer.is_up()) else { return };
-        if !peer.grant.is_pressing() || !peer.credit.as_mut().is_some_and(|credit| credit.spend_control()) {
+        let returns_control = peer.grant.returns_control();
+        if !peer.grant.is_pressing()
+            || !peer.credit.as_mut().is_some_and(|credit| credit.spend_control(returns_control))
+        {
             return;
         }
         match self.transmit_control(peer_id, Message { kind: Kind::Credit, tag: 0, len: 0, op: 0 }) {

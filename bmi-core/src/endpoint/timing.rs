@@ -58,7 +58,11 @@ impl<T: Transport> Endpoint<T> {
         }
         let peer = op.peer.and_then(|peer| self.peers.get_mut(peer.0));
         match (&op.state, op.kind, peer) {
-            (State::Queued, _, Some(peer)) => peer.queue.retain(|queued| *queued != id),
+            (State::Queued, _, Some(peer)) => {
+                peer.queue.retain(|queued| *queued != id);
+                // Those behind it may be able to go, or a connection that closes may be drained.
+                op.peer.into_iter().for_each(|peer| self.mark_dirty(peer));
+            }
             (State::Matching(place), _, Some(peer)) if !matches!(op.offer, Offer::Made(_)) => {
                 peer.posted.remove(*place);
             }
@@ -72,8 +76,7 @@ impl<T: Transport> Endpoint<T> {
     fn fence(&mut self, id: OpId, kind: ErrorKind) {
         let op = self.ops.get_mut(id.0).expect("the caller has it");
         op.ending = Some(kind);
-        let (peer_id, at) =
-            (op.peer.expect("only operations with a peer have a fence"), self.now + self.config.fence_grace);
+        let peer_id = op.peer.expect("only operations with a peer have a fence");
         let waits_for_adapter = match (&op.state, op.kind) {
             (State::Waiting, _) => {
                 let conn = self.peers.get(peer_id.0).map(|peer| peer.conn);
@@ -89,11 +92,22 @@ impl<T: Transport> Endpoint<T> {
             }
             _ => true,
         };
-        self.set_timer(id, at);
+        // The time of the last poll may be long ago, and the grace begins now.
+        self.clear_timer(id);
+        self.fences.push(id);
         if !waits_for_adapter {
             let op = name_of(id);
             let receive = self.ops.get(id.0).is_some_and(|op| op.kind == OpKind::Recv);
             self.notify(peer_id, if receive { Notice::Withdraw { op } } else { Notice::Cancel { op } });
+        }
+    }
+
+    /// Sets the fences of operations that were asked to end since the last time, to the grace from now.
+    pub(super) fn set_fences(&mut self) {
+        while let Some(id) = self.fences.pop() {
+            if self.ops.get(id.0).is_some_and(|op| !op.is_done()) {
+                self.set_timer(id, self.now + self.config.fence_grace);
+            }
         }
     }
 

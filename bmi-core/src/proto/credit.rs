@@ -6,7 +6,7 @@
 //! | purse | one credit is | spent by | comes back when |
 //! |---|---|---|---|
 //! | messages | a posted receive | every message but Credit | the receive is posted again: the message was handled, or copied out of the way |
-//! | bytes | a byte that may be parked | Eager, Unexpected, Announce: payload and [`OVERHEAD`] | the message was received, or dropped by the program |
+//! | bytes | a byte that may be parked | Eager, Unexpected, Announce, Ready: payload and [`OVERHEAD`] | the message was received, or dropped by the program; the offer was used, void or withdrawn |
 //! | control | a posted receive of the reserve | Credit | the receive is posted again |
 //!
 //! Credits come back on any header that goes the other way, or in a Credit message of their own if half of a purse is waiting to go back, or if
@@ -17,9 +17,11 @@
 //! 2. A message finds a receive: receives posted = message credits + control credits not spent.
 //! 3. *No deadlock.* Receive slots are held by messages that wait for the program up to half of the message purse; beyond, they are copied out (within
 //!    the byte purse). So at least half of the messages purse always comes back without the program's help, and the half-purse rule sends it.
-//!    Finish and Cancel spend no bytes, so what ends an operation never waits for the program. A Credit message spends only control; the
-//!    receiver of control credits returns them, by a Credit message if need be, when all are spent, and as it takes
-//!    [`CONTROL_CREDITS`](super::hello::CONTROL_CREDITS) of them to provoke one, the two sides do not keep each other awake.
+//!    Offers (Ready) take at most half of the byte purse, so messages always have the other half.
+//!    Finish and Cancel spend no bytes, so what ends an operation never waits for the program. A Credit message spends only control, and the last one only if it
+//!    returns a control credit. So the two sides never run out both: the message that spent a side's last gave the other one, and that was
+//!    on its way when the other's last was spent, or came after. The side that has one returns what it holds of the other's, by a Credit message
+//!    if need be, when it holds all but one; as it takes several to provoke one, the two sides do not keep each other awake.
 //! 4. A peer that spends what it does not have, or returns what was not spent, has broken the protocol.
 //!
 //! **Source.** Paper 000, section 3.3.1. Bytes and the reserve are ours.
@@ -73,9 +75,10 @@ impl Credit {
         self.bytes += bytes;
     }
 
-    /// Whether `bytes` could be spent.
-    pub(crate) fn has_bytes(&self, bytes: u32) -> bool {
-        self.bytes >= bytes
+    /// Whether an offer that costs `bytes` leaves half of the purse. What an offer costs comes back only when a message uses it, and the
+    /// peer's program may wait for one of ours before it sends any.
+    pub(crate) fn may_offer(&self, bytes: u32) -> bool {
+        self.bytes.checked_sub(bytes).is_some_and(|left| left >= self.granted.bytes / 2)
     }
 
     /// Message credits that have not come back: no more messages than this can be unseen by the peer.
@@ -83,8 +86,9 @@ impl Credit {
         usize::from(self.granted.messages - self.messages)
     }
 
-    pub(crate) fn spend_control(&mut self) -> bool {
-        let enough = self.control > 0;
+    /// Spends a control credit; the last only for a message that `returns_control`.
+    pub(crate) fn spend_control(&mut self, returns_control: bool) -> bool {
+        let enough = self.control > u8::from(!returns_control);
         self.control -= u8::from(enough);
         enough
     }
@@ -164,10 +168,15 @@ impl Grant {
     /// Whether what waits must go back in a message of its own.
     pub(crate) fn is_pressing(&self) -> bool {
         let Returned { control, messages, bytes } = self.waiting;
-        control >= CONTROL_CREDITS.min(self.window.control)
+        control >= CONTROL_CREDITS.min(self.window.control) - 1
             || messages >= self.window.messages / 2
             || bytes >= self.window.bytes / 2
             || (bytes > 0 && self.theirs.bytes < self.full_message)
+    }
+
+    /// Whether control credits are among what waits.
+    pub(crate) fn returns_control(&self) -> bool {
+        self.waiting.control > 0
     }
 
     /// Takes what waits, to ride on a header.
@@ -216,7 +225,97 @@ mod tests {
         assert!(credit.refill(Returned { messages: 1, ..Returned::default() }).is_err());
     }
 
+    /// One end of a connection on which both sides have sent until their purses of bytes were empty.
+    struct Side {
+        credit: Credit,
+        grant: Grant,
+        parked: u32,
+        /// Credit messages on the way to it.
+        arriving: VecDeque<Returned>,
+    }
+
+    impl Side {
+        fn send_credit(&mut self) -> Option<Returned> {
+            let returns_control = self.grant.returns_control();
+            let sends = self.grant.is_pressing() && self.credit.spend_control(returns_control);
+            sends.then(|| self.grant.take())
+        }
+
+        /// Handles a Credit message, if one is on the way.
+        fn receive(&mut self) -> bool {
+            let Some(returned) = self.arriving.pop_front() else { return false };
+            self.credit.refill(returned).unwrap();
+            self.grant.control_arrived().unwrap();
+            self.grant.control_reposted();
+            true
+        }
+
+        fn unpark(&mut self) {
+            if self.parked > 0 {
+                self.parked -= 1;
+                self.grant.unparked(cost(0));
+            }
+        }
+    }
+
     proptest! {
+        /// Both directions, with Credit messages that cross: once both programs have received everything, both sides can send a full
+        /// message. They could not when each had spent its last control credit on small change.
+        #[test]
+        fn credit_messages_that_cross_leave_nobody_stuck(steps in proptest::collection::vec((0usize..2, 0u8..4), 0..200)) {
+            let config =
+                Config { eager_limit: 256, credit_messages: 64, credit_bytes: 4 * 320, ..Config::default() };
+            let hello = Hello::of(&config);
+            let mut sides = [(); 2].map(|()| Side {
+                credit: Credit::granted_by(&hello),
+                grant: Grant::of(&hello),
+                parked: 0,
+                arriving: VecDeque::new(),
+            });
+            for from in 0..2 {
+                while sides[from].credit.spend(cost(0)) {
+                    let to = &mut sides[1 - from];
+                    prop_assert!(to.grant.arrived(cost(0)).is_ok());
+                    to.grant.reposted();
+                    to.parked += 1;
+                }
+            }
+            for (side, action) in steps {
+                match action {
+                    0 => {
+                        sides[side].receive();
+                    }
+                    // A program that receives is followed by a poll.
+                    _ => {
+                        sides[side].unpark();
+                        if let Some(returned) = sides[side].send_credit() {
+                            sides[1 - side].arriving.push_back(returned);
+                        }
+                    }
+                }
+            }
+            let mut messages = 0;
+            loop {
+                let mut moved = false;
+                for side in 0..2 {
+                    moved |= sides[side].parked > 0 || sides[side].receive();
+                    sides[side].unpark();
+                    if let Some(returned) = sides[side].send_credit() {
+                        messages += 1;
+                        prop_assert!(messages < 200, "they keep each other awake");
+                        sides[1 - side].arriving.push_back(returned);
+                        moved = true;
+                    }
+                }
+                if !moved {
+                    break;
+                }
+            }
+            for side in &mut sides {
+                prop_assert!(side.credit.spend(cost(256)), "{:?} {:?}", side.credit, side.grant);
+            }
+        }
+
         /// One direction, any order of sending, handling and releasing: nothing is created or lost, and a sender that waits is always
         /// helped once everything is released.
         #[test]

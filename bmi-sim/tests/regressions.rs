@@ -1,0 +1,170 @@
+//! Bugs of the protocol that only show when endpoints sleep: one test each, named for what went wrong.
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
+
+use std::time::Duration;
+
+use bmi_core::{AsyncEndpoint, Config, ErrorKind, Memory, Options, PeerEvent, PeerId};
+use bmi_sim::{Node, SimTransport, World};
+
+type Endpoint = AsyncEndpoint<SimTransport>;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+struct Pair {
+    /// Keeps the nodes.
+    _nodes: [Node; 2],
+    a: Endpoint,
+    b: Endpoint,
+    to_b: PeerId,
+    to_a: PeerId,
+}
+
+fn pair(world: &World, config: &Config) -> Pair {
+    let (near, far) = (world.node("a"), world.node("b"));
+    let (a, b) = (near.endpoint(config.clone()).unwrap(), far.endpoint(config.clone()).unwrap());
+    b.listen(&far.addr(1)).unwrap();
+    let (to_b, to_a) = world.block_on(async {
+        let to_b = a.connect(&far.addr(1), Options::default()).await.unwrap();
+        let PeerEvent::Connected { peer, .. } = b.next_event().await else { panic!("no peer") };
+        (to_b, peer)
+    });
+    Pair { _nodes: [near, far], a, b, to_b, to_a }
+}
+
+/// Purses as small as they may be.
+fn tight() -> Config {
+    Config { eager_limit: 256, credit_messages: 16, credit_bytes: 4 * 320, transfer_unit: 4096, ..Config::default() }
+}
+
+/// The grace of a cancel was counted from the last poll: after a long sleep it was over at once, and the connection was cut.
+#[test]
+fn a_cancel_after_a_long_sleep_has_its_grace() {
+    let world = World::new(1);
+    let Pair { a, b, to_b, to_a, .. } = &pair(&world, &Config::default());
+    world.block_on(async {
+        let offered = a.recv(*to_b, 1, Memory::zeroed(50_000).unwrap(), Options::default());
+        let announced = a.send(*to_b, 2, Memory::zeroed(50_000).unwrap(), Options::default());
+        b.sleep(5 * SECOND).await;
+        offered.cancel();
+        announced.cancel();
+        assert_eq!(offered.await.unwrap_err().kind(), ErrorKind::Cancelled);
+        assert_eq!(announced.await.unwrap_err().kind(), ErrorKind::Cancelled);
+        let ping = b.recv(*to_a, 3, Memory::zeroed(10).unwrap(), b.within(SECOND));
+        a.send(*to_b, 3, vec![1; 10], a.within(SECOND)).await.unwrap();
+        assert_eq!(ping.await.unwrap().len, 10, "the connection stands");
+    });
+}
+
+/// The send at the head of the queue was cancelled, and those behind it, which had credit, were not looked at again.
+#[test]
+fn a_cancelled_head_of_the_queue_lets_the_others_go() {
+    let world = World::new(1);
+    let Pair { a, b, to_b, to_a, .. } = &pair(&world, &tight());
+    world.block_on(async {
+        let parked: Vec<_> = (0..3).map(|_| a.send(*to_b, 1, vec![0; 256], Options::default())).collect();
+        let more = a.send(*to_b, 1, vec![0; 100], Options::default());
+        b.sleep(SECOND).await;
+        let head = a.send(*to_b, 1, vec![0; 256], Options::default());
+        let small = a.send(*to_b, 2, vec![7; 10], a.within(2 * SECOND));
+        b.sleep(SECOND / 2).await;
+        head.cancel();
+        assert_eq!(head.await.unwrap_err().kind(), ErrorKind::Cancelled);
+        small.await.unwrap();
+        let target = Memory::zeroed(10).unwrap();
+        b.recv(*to_a, 2, target.clone(), b.within(SECOND)).await.unwrap();
+        assert_eq!(target.to_vec(), [7; 10]);
+        drop((parked, more));
+    });
+}
+
+/// The future of a connect was dropped when the connection had just come to stand, and nobody ended it.
+#[test]
+fn a_connect_abandoned_when_it_is_done_leaves_no_connection() {
+    let world = World::new(1);
+    let (near, far) = (world.node("a"), world.node("b"));
+    let (a, b) = (near.endpoint(Config::default()).unwrap(), far.endpoint(Config::default()).unwrap());
+    b.listen(&far.addr(1)).unwrap();
+    world.block_on(async {
+        let (peer, op) = a.with(|e| e.connect(&far.addr(1), Options::default())).unwrap();
+        a.sleep(SECOND).await;
+        assert!(a.limits(peer).is_some(), "it is connected");
+        a.with(|e| e.abandon(op));
+        a.sleep(SECOND).await;
+        assert_eq!((a.holdings().peers, b.holdings().peers), (0, 0));
+    });
+}
+
+/// A message was dropped while the driver slept: its credit stayed until something else woke the driver, and the sender waited for ever.
+#[test]
+fn a_message_dropped_while_the_driver_sleeps_gives_its_credit_back() {
+    let world = World::new(1);
+    let Pair { _nodes: [_, far], a, b, to_b, .. } = &pair(&world, &tight());
+    let (slow, far_sim) = (b.clone(), world.clone());
+    far.spawn(async move {
+        let mut kept = Vec::new();
+        loop {
+            kept.push(slow.next_unexpected().await);
+            if kept.len() == 4 {
+                // Something that the endpoint does not notice.
+                far_sim.sleep_until(far_sim.now() + SECOND).await;
+                kept.clear();
+            }
+        }
+    });
+    world.block_on(async {
+        for number in 0..20 {
+            let sent = a.send_unexpected(*to_b, number, vec![1; 256], a.within(10 * SECOND)).await;
+            sent.unwrap_or_else(|error| panic!("message {number}: {error}"));
+        }
+    });
+}
+
+/// Offers of receives took all credits in bytes, and a message that could have set the peer going found none.
+#[test]
+fn offered_receives_leave_credit_for_messages() {
+    let world = World::new(1);
+    let Pair { a, b, to_b, to_a, .. } = &pair(&world, &tight());
+    world.block_on(async {
+        let receive = |tag| a.recv(*to_b, tag, Memory::zeroed(300).unwrap(), Options::default());
+        let ahead: Vec<_> = (0..40).map(receive).collect();
+        let request = b.recv(*to_a, 99, Memory::zeroed(256).unwrap(), b.within(2 * SECOND));
+        a.sleep(SECOND).await;
+        a.send(*to_b, 99, vec![1; 256], a.within(SECOND)).await.unwrap();
+        assert_eq!(request.await.unwrap().len, 256);
+        drop(ahead);
+    });
+}
+
+/// The bytes in flight to a peer that had come to a halt took the whole budget, and no other peer's transfer could begin.
+#[test]
+fn a_stalled_peer_does_not_hold_up_the_transfers_of_others() {
+    const LEN: usize = 64 << 10;
+    let world = World::new(1);
+    let config = Config { transfer_unit: 4096, in_flight_bytes: 4096, ..Config::default() };
+    let server = world.node("server");
+    let s = server.endpoint(config.clone()).unwrap();
+    s.listen(&server.addr(1)).unwrap();
+    let clients: Vec<_> = ["stalled", "lively"].map(|name| world.node(name)).into_iter().collect();
+    let ends: Vec<_> = clients.iter().map(|node| node.endpoint(config.clone()).unwrap()).collect();
+    world.block_on(async {
+        let mut receives = Vec::new();
+        let mut sends = Vec::new();
+        for end in &ends {
+            let peer = end.connect(&server.addr(1), Options::default()).await.unwrap();
+            let PeerEvent::Connected { peer: back, .. } = s.next_event().await else { panic!("no peer") };
+            sends.push(end.send(peer, 1, Memory::zeroed(LEN).unwrap(), Options::default()));
+            receives.push(back);
+        }
+        s.sleep(SECOND).await;
+        // Its reads get no answer until the adapter notices, 10 ms later.
+        world.partition(&clients[0], &server);
+        let start = s.now();
+        let stalled = s.recv(receives[0], 1, Memory::zeroed(LEN).unwrap(), Options::default());
+        let lively = s.recv(receives[1], 1, Memory::zeroed(LEN).unwrap(), s.within(SECOND));
+        assert_eq!(lively.await.unwrap().len, LEN as u64);
+        assert!(s.now() - start < Duration::from_millis(5), "{:?}", s.now() - start);
+        assert_eq!(stalled.await.unwrap_err().kind(), ErrorKind::PeerLost);
+        assert!(s.now() - start > Duration::from_millis(5), "{:?}", s.now() - start);
+        drop(sends);
+    });
+}
