@@ -470,8 +470,12 @@ impl TcpTransport {
         }
     }
 
-    /// Keeps a socket that was shut until the peer has seen the end of it.
+    /// Keeps a socket that was shut until the peer has seen the end of it. As many as may be half-open, no more: whoever makes this side
+    /// shut sockets faster than they go away must not use up its descriptors.
     fn linger(&mut self, mut stream: TcpStream) {
+        if self.lingering.len() >= self.config.max_half_open {
+            return;
+        }
         let entry = self.lingering.vacant_entry();
         let token = Token(entry.key() << super::TOKEN_BITS | super::TOKEN_LINGERING);
         let registered = self.poll.registry().reregister(&mut stream, token, Interest::READABLE);
@@ -487,10 +491,14 @@ impl TcpTransport {
     /// Takes a connection out of the tables.
     fn remove(&mut self, slot: u32) -> Option<Connection> {
         let connection = self.slots.remove(slot)?;
-        self.half_open -= usize::from(matches!(connection.phase, Phase::HalfOpen { .. }));
         self.blocked -= usize::from(connection.blocked);
         self.hot.retain(|hot| *hot != slot);
-        self.exposures.remove_all(connection.id);
+        if let Phase::HalfOpen { .. } = connection.phase {
+            // Nothing is exposed to it, and a flood of these must not cost a walk over all exposures each.
+            self.half_open -= 1;
+        } else {
+            self.exposures.remove_all(connection.id);
+        }
         self.deadlines.refresh();
         Some(connection)
     }
@@ -548,7 +556,9 @@ impl TcpTransport {
                 connection.phase = Phase::Ending(Ending { reason, deadline, graceful: true, last, shut: false });
                 if let Some(queues) = &mut connection.queues {
                     queues.flush_waiting(None, |event| self.pending.push_back(event));
+                    queues.abandon_replies();
                 }
+                connection.inbound.abandon();
                 self.mark_dirty(conn.slot);
                 self.mark_ready(conn.slot);
             }

@@ -23,11 +23,11 @@ use std::time::Duration;
 use bmi_core::Time;
 use bmi_core::transport::{Armed, ConnId, Event};
 
-use crate::TcpTransport;
 use crate::connect::{Connection, Lingering, Phase};
 use crate::error::Fault;
 use crate::receive::Context;
 use crate::vectored;
+use crate::{EPOLL_EVENTS, TcpTransport};
 
 /// Events that one poll reports before it returns.
 const BATCH: usize = 256;
@@ -89,10 +89,9 @@ impl TcpTransport {
     }
 
     pub(crate) fn prepare_to_sleep(&mut self) -> Armed {
-        if !self.has_work() {
-            self.ask_epoll();
-        }
-        if self.has_work() {
+        // A full answer may not be all. What is left in epoll is no new edge for whoever sleeps on it.
+        let all_seen = self.has_work() || self.ask_epoll() < EPOLL_EVENTS;
+        if self.has_work() || !all_seen {
             return Armed::Busy;
         }
         self.slept = true;
@@ -138,13 +137,14 @@ impl TcpTransport {
         }
     }
 
-    fn ask_epoll(&mut self) {
+    /// Takes what epoll has to tell; returns how much that was.
+    fn ask_epoll(&mut self) -> usize {
         (self.slept, self.unasked) = (false, 0);
         if let Err(error) = self.poll.poll(&mut self.epoll_events, Some(Duration::ZERO)) {
             if error.kind() != io::ErrorKind::Interrupted {
                 tracing::error!(%error, "cannot ask for readiness");
             }
-            return;
+            return 0;
         }
         let epoll_events = std::mem::replace(&mut self.epoll_events, mio::Events::with_capacity(0));
         for event in &epoll_events {
@@ -163,7 +163,9 @@ impl TcpTransport {
                 _ => {} // a lingering socket that is not at its end, or the waker: being here is all it is for
             }
         }
+        let count = epoll_events.iter().count();
         self.epoll_events = epoll_events;
+        count
     }
 
     fn handle_readiness(&mut self, slot: u32, event: &mio::event::Event) {

@@ -222,6 +222,17 @@ impl QueuePair {
         self.replies.iter().any(|reply| reply.key == key)
     }
 
+    /// Answers no more reads of the peer. What of an answer is on the wire stays there.
+    pub(crate) fn abandon_replies(&mut self) {
+        if let Some(reply) = self.replies.get_mut(self.next_reply)
+            && reply.committed > 0
+        {
+            reply.end = self.wire.committed();
+            self.next_reply += 1;
+        }
+        self.replies.truncate(self.next_reply);
+    }
+
     // ---- posting ----------------------------------------------------------------------------------------------------------
 
     pub(crate) fn post_recv(&mut self, work: WorkId, segments: &[Segment]) -> Result<(), PostError> {

@@ -136,10 +136,15 @@ impl Inbound {
         Ok(n)
     }
 
+    /// Gives up what is in progress: not one more byte is placed. From here on [`Inbound::discard`] is all that may be called.
+    pub(crate) fn abandon(&mut self) {
+        (self.message, self.here, self.in_reply) = (None, 0, false);
+    }
+
     /// Drops what has come and what is in progress, and reads on, dropping, within the budget. Whether the stream is at its end, and whether
     /// there may be more.
     pub(crate) fn discard(&mut self, socket: BorrowedFd<'_>) -> io::Result<(bool, bool)> {
-        (self.message, self.here, self.in_reply) = (None, 0, false);
+        self.abandon();
         let mut budget = BYTE_BUDGET;
         while budget > 0 {
             (self.start, self.end) = (0, 0);

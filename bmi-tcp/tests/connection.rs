@@ -143,6 +143,34 @@ fn disconnecting_hands_over_what_was_posted() {
     assert_eq!(world.a.transport.next_deadline(), None);
 }
 
+/// A read of the peer that is still to be answered is nothing to wait for when the connection is being closed. Revoking its exposure then
+/// ended the connection at once, and what had been posted before never left.
+#[test]
+fn revoking_after_a_disconnect_does_not_drop_what_was_posted() {
+    let mut world = World::new();
+    let (ca, cb) = world.connect();
+    let (large, small) = (world.b.memory(64 << 20).1, world.b.memory(10).1);
+    let slices = [large, small].map(|segment| world.b.transport.expose(cb, &segment, Access::READ).unwrap());
+    for slice in slices {
+        let (_, local) = world.a.memory(slice.len as usize);
+        world.a.transport.post_read(ca, WorkId(1), &[local], slice, ServiceClass::Bulk).unwrap();
+    }
+    world.a.transport.post_recv(ca, WorkId(2), &[]).unwrap();
+    let now = world.now;
+    world.a.transport.poll(now, &mut world.a.events);
+    // The large answer fills the socket, the small one waits behind it.
+    for _ in 0..1000 {
+        world.b.transport.poll(now, &mut world.b.events);
+    }
+    world.b.transport.post_send(cb, WorkId(3), &[], Payload::EMPTY, SIGNALLED).unwrap();
+    let deadline = world.later(10);
+    world.b.transport.disconnect(cb, deadline);
+    world.b.transport.revoke(cb, slices[1].key);
+    assert_eq!(world.work_b(), completion(cb, 3, WorkKind::Send, WorkStatus::Ok, 0));
+    assert_eq!(world.work_a(), completion(ca, 2, WorkKind::Recv, WorkStatus::Ok, 0));
+    assert_eq!(world.until(|world| world.b.take_end(cb)).kind(), ErrorKind::Cancelled);
+}
+
 #[test]
 fn both_sides_disconnect_at_once() {
     let mut world = World::new();

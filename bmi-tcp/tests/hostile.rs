@@ -104,6 +104,29 @@ fn another_version_is_told_ours() {
     assert!(world.b.events.is_empty());
 }
 
+/// Each socket of another version is kept for a while, so that it sees the answer; there was no bound on how many, and a peer that only
+/// ever dials used up all descriptors, below the limit of half-open sockets.
+#[test]
+fn sockets_of_another_version_do_not_pile_up() {
+    let mut config = bmi_tcp::TcpConfig::default();
+    config.max_half_open = 3;
+    let mut world = World::with(config);
+    let addr = world.b.transport.listen(&Addr::tcp("127.0.0.1", 0)).unwrap();
+    let mut bytes = preamble(1, &[]);
+    bytes[8] = 2;
+    let mut sockets = Vec::new();
+    for _ in 0..8 {
+        let mut socket = TcpStream::connect(("127.0.0.1", addr.port())).unwrap();
+        socket.set_nonblocking(true).unwrap();
+        socket.write_all(&bytes).unwrap();
+        assert_eq!(read_to_end(&mut world, &mut socket), preamble(3, &[]), "all are told");
+        sockets.push(socket);
+    }
+    // A socket that nobody holds any more answers a byte with a reset.
+    let is_held = |socket: &mut TcpStream| socket.write_all(&[0]).and_then(|()| socket.write_all(&[0])).is_ok();
+    assert_eq!(sockets.iter_mut().filter_map(|socket| is_held(socket).then_some(())).count(), 3);
+}
+
 #[test]
 fn a_listener_of_another_version_or_protocol() {
     for (bytes, kind) in [

@@ -47,14 +47,13 @@ async fn wait<T: Transport>(endpoint: &AsyncEndpoint<T>, fd: &AsyncFd<OwnedFd>) 
             // Woken, by whom does not matter.
             return Poll::Ready(Ok(()));
         }
-        // First the fd: from here on its edge wakes us, so what arrives while arming is not lost.
-        match fd.poll_read_ready(cx) {
-            Poll::Ready(Ok(mut ready)) => {
-                ready.clear_ready();
-                cx.waker().wake_by_ref();
+        // First the fd: from here on its edge wakes us, so what arrives while arming is not lost. What it has to say by now is old, arming
+        // sees what it stood for; so it is asked again at once, without a round through the runtime.
+        if let Poll::Ready(ready) = fd.poll_read_ready(cx) {
+            ready?.clear_ready();
+            if fd.poll_read_ready(cx)?.is_ready() {
+                return Poll::Ready(Ok(()));
             }
-            Poll::Ready(Err(error)) => return Poll::Ready(Err(error.into())),
-            Poll::Pending => {}
         }
         if endpoint.arm(cx.waker()) == Armed::Busy || is_over(sleep.as_mut().as_pin_mut(), cx) {
             return Poll::Ready(Ok(()));
