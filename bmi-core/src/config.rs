@@ -16,6 +16,8 @@ pub struct Config {
     pub credit_messages: u16,
     /// Bytes that a peer may have parked here, in messages that arrived but are not yet received: its credits in bytes.
     pub credit_bytes: u32,
+    /// Connections that it keeps at a time, both ways; a peer beyond is refused. Each costs its receives: half a MiB by default.
+    pub max_peers: usize,
     /// Unit in which bulk and rendezvous transfers are cut and interleaved, in bytes.
     pub transfer_unit: usize,
     /// Bytes of bulk and rendezvous work handed to the adapter at a time, over all peers; beyond them, one unit for each peer that has none.
@@ -38,6 +40,7 @@ impl Default for Config {
             eager_limit: 8 << 10,
             credit_messages: 64,
             credit_bytes: 1 << 20,
+            max_peers: 4096,
             transfer_unit: 256 << 10,
             in_flight_bytes: 16 << 20,
             max_pieces: 4096,
@@ -71,6 +74,7 @@ impl Config {
         within("credit_bytes", self.credit_bytes.into(), 4 * (self.eager_limit as u64 + 64), 1 << 30)?;
         within("transfer_unit", self.transfer_unit as u64, 4096, 1 << 30)?;
         within("in_flight_bytes", self.in_flight_bytes, self.transfer_unit as u64, 1 << 40)?;
+        within("max_peers", self.max_peers as u64, 1, 1 << 24)?;
         within("max_pieces", self.max_pieces as u64, 1, 1 << 20)?;
         within("max_message", self.max_message, 1, 1 << 62)
     }

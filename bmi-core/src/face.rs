@@ -376,7 +376,14 @@ impl<T: Transport> AsyncEndpoint<T> {
     }
 }
 
+/// Waiting tasks that are remembered without asking whether they still wait.
+const KEPT_WAITERS: usize = 1024;
+
 fn wait_in<V>(waiters: &RefCell<Vec<Waker>>, cx: &Context<'_>) -> Poll<V> {
+    if waiters.borrow().len() >= KEPT_WAITERS {
+        // Most belong to futures that were dropped since; those that were not come again.
+        waiters.take().into_iter().for_each(Waker::wake);
+    }
     let mut waiters = waiters.borrow_mut();
     if !waiters.iter().any(|waker| waker.will_wake(cx.waker())) {
         waiters.push(cx.waker().clone());

@@ -168,3 +168,20 @@ fn a_stalled_peer_does_not_hold_up_the_transfers_of_others() {
         drop(sends);
     });
 }
+
+/// Every valid hello took half a MiB of receives, however many there were already.
+#[test]
+fn a_peer_beyond_the_limit_is_refused() {
+    let world = World::new(1);
+    let config = Config { max_peers: 1, ..Config::default() };
+    let Pair { a, to_b, to_a, b, _nodes: [_, far] } = &pair(&world, &config);
+    let third = world.node("c").endpoint(Config::default()).unwrap();
+    world.block_on(async {
+        let refused = third.connect(&far.addr(1), Options::default()).await.unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Refused, "{refused}");
+        assert!(refused.detail().contains("takes no more"), "{refused}");
+        let ping = b.recv(*to_a, 1, Memory::zeroed(10).unwrap(), b.within(SECOND));
+        a.send(*to_b, 1, vec![1; 10], a.within(SECOND)).await.unwrap();
+        assert_eq!(ping.await.unwrap().len, 10, "who was there before does not notice");
+    });
+}

@@ -11,7 +11,7 @@ use super::sending::is_drained;
 use super::work::Work;
 use super::{Endpoint, KEPT_EVENTS, PeerEvent, PeerLimits};
 use crate::addr::Addr;
-use crate::error::Error;
+use crate::error::{Error, ErrorKind};
 use crate::op::{OpId, OpKind, Options, PeerId};
 use crate::proto::credit::{Credit, Grant};
 use crate::proto::hello::{Hello, decode_refusal, encode_refusal};
@@ -96,6 +96,11 @@ impl<T: Transport> Endpoint<T> {
     }
 
     fn accept(&mut self, conn: ConnId, from: &Addr, hello: &Hello) -> Result<(), Error> {
+        if self.peers.len() >= self.config.max_peers {
+            let text =
+                format!("this side keeps {} connections and takes no more (Config::max_peers)", self.peers.len());
+            return Err(Error::new(ErrorKind::Refused, text));
+        }
         let slots = self.make_slots()?;
         let peer = self.insert_peer(conn, from.clone(), false, Link::Accepting, slots);
         self.agree(peer, hello);
@@ -219,6 +224,7 @@ impl<T: Transport> Endpoint<T> {
             unposted,
             held: 0,
             notices: VecDeque::new(),
+            answers: 0,
             queue: VecDeque::new(),
             ready: Matching::new(),
             unseen: VecDeque::new(),

@@ -199,8 +199,7 @@ impl<T: Transport> Endpoint<T> {
             peer.ready.remove(place);
             peer.grant.unparked(credit::cost(RemoteSlice::WIRE_LEN));
         }
-        self.notify(peer_id, Notice::Withdrawn { op: name });
-        Ok(())
+        self.answer(peer_id, Notice::Withdrawn { op: name })
     }
 
     /// Whether a message can be written into the receive that it will match.

@@ -125,6 +125,14 @@ impl<T: Transport> Endpoint<T> {
             );
             return Err(Error::new(ErrorKind::Invalid, text));
         }
+        let head = transport.capabilities().max_head;
+        if head < HEADER_LEN + RemoteSlice::WIRE_LEN {
+            let text = format!(
+                "the transport takes heads of {head} bytes; the protocol's are up to {}",
+                HEADER_LEN + RemoteSlice::WIRE_LEN
+            );
+            return Err(Error::new(ErrorKind::Unsupported, text));
+        }
         let bounce = Bounce::new(&mut transport, config.eager_limit)?;
         Ok(Endpoint {
             transport,
@@ -255,7 +263,8 @@ impl<T: Transport> Endpoint<T> {
     }
 
     /// Ends a connection, after what was posted before has been sent; the operation (`OpKind::Disconnect`) ends when it is gone,
-    /// without a deadline after [`Config::fence_grace`] at the latest. Receives are cancelled.
+    /// without a deadline after [`Config::fence_grace`] at the latest. Receives are cancelled. Unexpected messages that the peer's
+    /// program has not taken when its connection ends are dropped there: who needs to know that one was handled waits for its reply.
     ///
     /// # Errors
     /// `PeerLost` if it is gone or going already.
@@ -385,7 +394,7 @@ impl<T: Transport> Endpoint<T> {
             }
         } else {
             record.abandoned = true;
-            record.waker = None;
+            self.wakes.extend(record.waker.take());
             self.end_early(op, ErrorKind::Cancelled);
         }
     }
@@ -464,7 +473,9 @@ impl<T: Transport> Endpoint<T> {
             return Some(self.collect(op));
         }
         match &mut record.waker {
-            Some(known) => known.clone_from(waker),
+            Some(known) if known.will_wake(waker) => {}
+            // The old one is not dropped here, within the face's borrow, but where wakers are woken.
+            Some(known) => self.wakes.push(std::mem::replace(known, waker.clone())),
             none => *none = Some(waker.clone()),
         }
         None

@@ -60,12 +60,31 @@ pub(super) enum Repost {
 /// A message of ours that spends no bytes and goes before all others.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Notice {
-    Finish { op: u64, status: FinishStatus, len: u64 },
-    Cancel { op: u64 },
-    Ready { op: OpId },
-    Written { op: u64, len: u64 },
-    Withdraw { op: u64 },
-    Withdrawn { op: u64 },
+    Finish {
+        op: u64,
+        status: FinishStatus,
+        len: u64,
+    },
+    Cancel {
+        op: u64,
+    },
+    /// The Finish of an announcement that was cancelled before it had a receive.
+    Cancelled {
+        op: u64,
+    },
+    Ready {
+        op: OpId,
+    },
+    Written {
+        op: u64,
+        len: u64,
+    },
+    Withdraw {
+        op: u64,
+    },
+    Withdrawn {
+        op: u64,
+    },
 }
 
 /// A receive of the peer that we may write into.
@@ -101,6 +120,8 @@ pub(super) struct Peer {
     /// Slots that hold a message for the program.
     pub(super) held: usize,
     pub(super) notices: VecDeque<Notice>,
+    /// How many of them answer a Withdraw or a Cancel and cost this side nothing else: a peer that takes none could ask for ever more.
+    pub(super) answers: usize,
     /// Sends, pulls and pushes in the order in which they were posted.
     pub(super) queue: VecDeque<OpId>,
     /// Receives of the peer that we may write into.

@@ -245,8 +245,7 @@ impl<T: Transport> Endpoint<T> {
         if let Some(place) = peer.parked.find(waiting) {
             let parked = peer.parked.remove(place);
             peer.grant.unparked(parked.cost);
-            self.notify(peer_id, Notice::Finish { op: named, status: FinishStatus::Cancelled, len: 0 });
-            return Ok(());
+            return self.answer(peer_id, Notice::Cancelled { op: named });
         }
         let moving = |op: &Op| {
             op.peer == Some(peer_id)
@@ -257,6 +256,18 @@ impl<T: Transport> Endpoint<T> {
         if let Some(id) = moving {
             self.end_early(id, ErrorKind::Cancelled);
         }
+        Ok(())
+    }
+
+    /// Owes the peer an answer. An honest one has no more questions open than its credits had room for.
+    pub(super) fn answer(&mut self, peer_id: PeerId, notice: Notice) -> Result<(), Violation> {
+        let limit = self.config.credit_bytes / credit::OVERHEAD + u32::from(self.config.credit_messages);
+        let peer = self.peers.get_mut(peer_id.0).expect("the caller has it");
+        if peer.answers >= limit as usize {
+            return Err("questions without end, taking no answer");
+        }
+        peer.answers += 1;
+        self.notify(peer_id, notice);
         Ok(())
     }
 

@@ -14,7 +14,7 @@ use crate::error::{Error, ErrorKind};
 use crate::mem::{Access, MemList, Memory, RemoteSlice};
 use crate::op::{Completion, OpId, OpKind, Options, PeerId, Posted, Tag};
 use crate::proto::credit;
-use crate::proto::header::{HEADER_LEN, Header, Kind};
+use crate::proto::header::{FinishStatus, HEADER_LEN, Header, Kind};
 use crate::proto::one_or_many::OneOrMany;
 use crate::proto::table::Key;
 use crate::transport::{Payload, PostError, ServiceClass, Transport, WorkOptions};
@@ -340,6 +340,7 @@ impl<T: Transport> Endpoint<T> {
             Notice::Withdraw { op } => Message { kind: Kind::Withdraw, tag: 0, len: 0, op },
             Notice::Withdrawn { op } => Message { kind: Kind::Withdrawn, tag: 0, len: 0, op },
             Notice::Finish { op, status, len } => Message { kind: Kind::Finish, tag: status as u64, len, op },
+            Notice::Cancelled { op } => Message { kind: Kind::Finish, tag: FinishStatus::Cancelled as u64, len: 0, op },
             Notice::Cancel { op } => Message { kind: Kind::Cancel, tag: 0, len: 0, op },
         };
         let peer = self.peers.get_mut(peer_id.0).expect("the caller has it");
@@ -353,6 +354,7 @@ impl<T: Transport> Endpoint<T> {
         }
         if let Some(peer) = self.peers.get_mut(peer_id.0) {
             peer.notices.pop_front();
+            peer.answers -= usize::from(matches!(notice, Notice::Cancelled { .. } | Notice::Withdrawn { .. }));
         }
         true
     }
