@@ -13,10 +13,13 @@ pub struct Config {
     /// data inline; 8 KiB leaves a request or reply and a page of data room in one message.
     pub eager_limit: usize,
     /// Receives posted for each connection: the credits in messages that its peer has. Each costs `eager_limit` and a header of memory.
+    /// With the four that are reserved for credits the default makes 128, the least that a transport has room for. Fewer than two
+    /// windows of a program's small messages make the two sides take turns: 64 halved the rate at a window of 64 (`micro --only rate`).
     pub credit_messages: u16,
     /// Bytes that a peer may have parked here, in messages that arrived but are not yet received: its credits in bytes.
     pub credit_bytes: u32,
-    /// Connections that it keeps at a time, both ways; a peer beyond is refused. Each costs its receives: half a MiB by default.
+    /// Connections that it keeps at a time, both ways; a peer beyond is refused. Each costs its receives: a MiB by default, of which the
+    /// pages that messages have reached are really there.
     pub max_peers: usize,
     /// Unit in which bulk and rendezvous transfers are cut and interleaved, in bytes.
     pub transfer_unit: usize,
@@ -38,7 +41,7 @@ impl Default for Config {
         Config {
             name: String::new(),
             eager_limit: 8 << 10,
-            credit_messages: 64,
+            credit_messages: 124,
             credit_bytes: 1 << 20,
             max_peers: 4096,
             transfer_unit: 256 << 10,

@@ -4,7 +4,7 @@
 //! work request has entries.
 //!
 //! **Size.** A slot comes back when the adapter has sent it, which needs nothing but the adapter; so any number above zero is free of
-//! deadlock. 64 slots are one connection's credits.
+//! deadlock. 64 slots are half a connection's credits, half a MiB an endpoint.
 
 use crate::error::Error;
 use crate::mem::{MemList, Memory, Segment};
