@@ -27,7 +27,8 @@
 //!     Ok::<_, bmi_core::Error>((reply.to_vec(), client.now() - start))
 //! })?;
 //! assert_eq!(reply, b"HELLO");
-//! assert!(took.as_micros() < 10, "{took:?} of virtual time");
+//! // Most of it: the server is still posting the receives of a new connection.
+//! assert!(took.as_micros() < 20, "{took:?} of virtual time");
 //! # Ok::<(), bmi_core::Error>(())
 //! ```
 //!
