@@ -1,12 +1,14 @@
-//! No allocation in the steady state (C14). A binary of its own, because the allocator counts for the whole process.
+//! No allocation in the steady state: the transport (C14), and the messages over it. A binary of its own, because the allocator counts for the whole process.
 
 mod common;
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
+use bmi_core::driver::MonotonicClock;
 use bmi_core::transport::{Event, Payload, ServiceClass, WorkId, WorkOptions, WriteTarget};
-use bmi_core::{Access, Transport};
+use bmi_core::{Access, Addr, Clock, Config, Endpoint, Memory, Options, PeerEvent, Transport};
+use bmi_tcp::{TcpConfig, TcpTransport};
 use common::World;
 
 struct Counting;
@@ -76,4 +78,76 @@ fn the_data_path_allocates_nothing_in_the_steady_state() {
         world.poll();
     }
     assert_eq!(COUNT.get() - before, 0);
+}
+
+/// The message interface over it: every path of a message whose memory the program has registered. What is left out, and allocates, are
+/// registrations on the fly, descriptors of bulk transfers, lists of many pieces, and messages that many others were received before.
+#[test]
+fn messages_allocate_nothing_in_the_steady_state() {
+    let clock = MonotonicClock::new();
+    let endpoint = || {
+        let transport = TcpTransport::new(TcpConfig::default()).unwrap();
+        Endpoint::new(transport, Config::default(), clock.now()).unwrap()
+    };
+    let (mut a, mut b) = (endpoint(), endpoint());
+    let addr = b.listen(&Addr::tcp("127.0.0.1", 0)).unwrap();
+    let (to_b, connecting) = a.connect(&addr, Options::default()).unwrap();
+    let to_a = loop {
+        a.poll(clock.now());
+        b.poll(clock.now());
+        if let Some(PeerEvent::Connected { peer, .. }) = b.poll_event() {
+            break peer;
+        }
+    };
+    while a.poll_op(connecting).is_none() {
+        a.poll(clock.now());
+    }
+    let (source, target) = (Memory::zeroed(1 << 20).unwrap(), Memory::zeroed(1 << 20).unwrap());
+    let _registered = (a.register(&source).unwrap(), b.register(&target).unwrap());
+    let mut completions = Vec::new();
+    let mut round = || {
+        // Eager, direct and rendezvous, the receive before the message and behind it; and messages that need none.
+        for (tag, len) in [(1, 64), (2, 8192), (3, 64 << 10), (4, 1 << 20)] {
+            for receive_first in [true, false] {
+                let mut left = 1;
+                if receive_first {
+                    left += usize::from(
+                        b.post_recv(to_a, tag, target.slice(0, len), Options::default()).unwrap().pending().is_some(),
+                    );
+                    // Until the offer of the receive has come.
+                    for _ in 0..200 {
+                        b.poll(clock.now());
+                        a.poll(clock.now());
+                    }
+                }
+                left += usize::from(
+                    a.post_send(to_b, tag, source.slice(0, len), Options::default()).unwrap().pending().is_some(),
+                );
+                if !receive_first {
+                    left += usize::from(
+                        b.post_recv(to_a, tag, target.slice(0, len), Options::default()).unwrap().pending().is_some(),
+                    );
+                }
+                a.post_send_unexpected(to_b, 5, source.slice(0, 100), Options::default()).unwrap();
+                while left > 0 {
+                    a.poll(clock.now());
+                    b.poll(clock.now());
+                    left -= usize::from(b.poll_unexpected().is_some());
+                    left -= a.poll_all(&mut completions) + b.poll_all(&mut completions);
+                    assert!(completions.drain(..).all(|completion| completion.status.is_ok()));
+                }
+            }
+        }
+    };
+    for _ in 0..50 {
+        round();
+    }
+    let before = COUNT.get();
+    for _ in 0..100 {
+        round();
+    }
+    let counted = COUNT.get() - before;
+    let counters = a.counters();
+    assert!(counters.eager > 0 && counters.direct > 0 && counters.rendezvous > 0, "{counters:?}");
+    assert_eq!(counted, 0);
 }
