@@ -1,4 +1,4 @@
-//! Addresses of endpoints, as people write them: `tcp://host:port`, `sim://node:port`.
+//! Addresses of endpoints, as people write them: `tcp://host:port`, `ib://device:port/host:port`, `shm:///path`, `sim://node:port`.
 //!
 //! The scheme names the backend. An address is only text until a backend resolves it; parsing checks its form and never looks
 //! anything up, so it cannot block.
@@ -15,15 +15,24 @@ use crate::error::{Error, ErrorKind};
 pub enum Scheme {
     /// `tcp://host:port`
     Tcp,
+    /// `ib://[device[:port]]/host:port`
+    Ib,
+    /// `shm:///path`
+    Shm,
     /// `sim://node:port`
     Sim,
 }
 
 impl Scheme {
+    /// All of them.
+    pub const ALL: [Scheme; 4] = [Scheme::Tcp, Scheme::Ib, Scheme::Shm, Scheme::Sim];
+
     /// The scheme as it stands before `://`.
     pub const fn as_str(self) -> &'static str {
         match self {
             Scheme::Tcp => "tcp",
+            Scheme::Ib => "ib",
+            Scheme::Shm => "shm",
             Scheme::Sim => "sim",
         }
     }
@@ -35,19 +44,66 @@ impl fmt::Display for Scheme {
     }
 }
 
+/// The adapter that an `ib://` address names. It is one of *this* host: two sides of a connection may name different ones.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Device {
+    /// As the system calls it, `mlx5_0` or `rxe0`.
+    pub name: String,
+    /// Its port, from 1; without, the first that is active.
+    pub port: Option<u8>,
+}
+
+impl fmt::Display for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.port {
+            Some(port) => write!(f, "{}:{port}", self.name),
+            None => f.write_str(&self.name),
+        }
+    }
+}
+
+impl FromStr for Device {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Device, &'static str> {
+        let (name, port) = match text.split_once(':') {
+            Some((name, port)) => match port.parse() {
+                Ok(port) if port > 0 => (name, Some(port)),
+                _ => return Err("the device's port must be a number from 1 to 255"),
+            },
+            None => (text, None),
+        };
+        if name.is_empty() || name.len() > 64 || !name.bytes().all(|b| b.is_ascii_alphanumeric() || b"_-.".contains(&b))
+        {
+            return Err("the device is not the name of an adapter, as in mlx5_0");
+        }
+        Ok(Device { name: name.to_owned(), port })
+    }
+}
+
 /// The address of an endpoint. Its text form parses back to the same address.
+///
+/// | form | host | port |
+/// |---|---|---|
+/// | `tcp://host:port` | a name, an IPv4 address, or an IPv6 address in brackets | 0 asks `listen` for a free one |
+/// | `ib://[device[:port]]/host:port` | of the TCP side channel on which two adapters find each other | as for TCP |
+/// | `shm:///path` | the absolute path of a Unix socket | always 0 |
+/// | `sim://node:port` | a node of the simulated world | as for TCP |
 ///
 /// ```
 /// use bmi_core::{Addr, Scheme};
 /// let addr: Addr = "tcp://[::1]:4000".parse()?;
 /// assert_eq!((addr.scheme(), addr.host(), addr.port()), (Scheme::Tcp, "::1", 4000));
 /// assert_eq!(addr.to_string(), "tcp://[::1]:4000");
+/// let addr: Addr = "ib://mlx5_0:1/10.0.0.1:4000".parse()?;
+/// assert_eq!((addr.host(), addr.device().map(|device| device.name.as_str())), ("10.0.0.1", Some("mlx5_0")));
 /// # Ok::<(), bmi_core::Error>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Addr {
     scheme: Scheme,
+    device: Option<Device>,
     host: String,
     port: u16,
 }
@@ -55,12 +111,22 @@ pub struct Addr {
 impl Addr {
     /// `tcp://host:port`; `host` is a name, an IPv4 address, or an IPv6 address without brackets. Port 0 asks `listen` for a free one.
     pub fn tcp(host: impl Into<String>, port: u16) -> Addr {
-        Addr { scheme: Scheme::Tcp, host: host.into(), port }
+        Addr { scheme: Scheme::Tcp, device: None, host: host.into(), port }
+    }
+
+    /// `ib://device/host:port`; without a device, the first of this host with an active port.
+    pub fn ib(device: Option<Device>, host: impl Into<String>, port: u16) -> Addr {
+        Addr { scheme: Scheme::Ib, device, host: host.into(), port }
+    }
+
+    /// `shm://path`; `path` is absolute.
+    pub fn shm(path: impl Into<String>) -> Addr {
+        Addr { scheme: Scheme::Shm, device: None, host: path.into(), port: 0 }
     }
 
     /// `sim://node:port`; `node` is the name of a node of the simulated world.
     pub fn sim(node: impl Into<String>, port: u16) -> Addr {
-        Addr { scheme: Scheme::Sim, host: node.into(), port }
+        Addr { scheme: Scheme::Sim, device: None, host: node.into(), port }
     }
 
     /// The backend it belongs to.
@@ -68,7 +134,12 @@ impl Addr {
         self.scheme
     }
 
-    /// Host or node, an IPv6 address without its brackets.
+    /// The adapter of this host that an `ib://` address names.
+    pub fn device(&self) -> Option<&Device> {
+        self.device.as_ref()
+    }
+
+    /// Host, node, or for `shm://` the path; an IPv6 address without its brackets.
     pub fn host(&self) -> &str {
         &self.host
     }
@@ -86,10 +157,17 @@ impl Addr {
 
 impl fmt::Display for Addr {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}://", self.scheme)?;
+        match (self.scheme, &self.device) {
+            (Scheme::Shm, _) => return f.write_str(&self.host),
+            (Scheme::Ib, Some(device)) => write!(f, "{device}/")?,
+            (Scheme::Ib, None) => f.write_str("/")?,
+            (Scheme::Tcp | Scheme::Sim, _) => {}
+        }
         if self.host.contains(':') {
-            write!(f, "{}://[{}]:{}", self.scheme, self.host, self.port)
+            write!(f, "[{}]:{}", self.host, self.port)
         } else {
-            write!(f, "{}://{}:{}", self.scheme, self.host, self.port)
+            write!(f, "{}:{}", self.host, self.port)
         }
     }
 }
@@ -101,28 +179,56 @@ impl FromStr for Addr {
         let bad = |why: &str| Error::new(ErrorKind::Invalid, format!("address {text:?}: {why}"));
         let (scheme, rest) =
             text.split_once("://").ok_or_else(|| bad("expected scheme://host:port, as in tcp://localhost:7000"))?;
-        let scheme = match scheme {
-            "tcp" => Scheme::Tcp,
-            "sim" => Scheme::Sim,
-            _ => return Err(bad("unknown scheme; this build knows tcp:// and sim://")),
-        };
-        let (host, port) = rest.rsplit_once(':').ok_or_else(|| bad("the port is missing"))?;
-        let port = port.parse().map_err(|_| bad("the port must be a number from 0 to 65535"))?;
-        let host = match host.strip_prefix('[') {
-            Some(inner) => inner.strip_suffix(']').ok_or_else(|| bad("'[' without ']'"))?,
-            None if host.contains(':') => {
-                return Err(bad("an IPv6 address stands in brackets, as in tcp://[::1]:7000"));
+        let scheme = Scheme::ALL
+            .into_iter()
+            .find(|known| known.as_str() == scheme)
+            .ok_or_else(|| bad("unknown scheme; there are tcp://, ib://, shm:// and sim://"))?;
+        let (device, rest) = match scheme {
+            Scheme::Shm => return parse_path(rest).map_err(bad),
+            Scheme::Ib => {
+                let (device, rest) = rest.split_once('/').ok_or_else(|| {
+                    bad("expected ib://device/host:port, or ib:///host:port for the first device with an active port")
+                })?;
+                (if device.is_empty() { None } else { Some(device.parse().map_err(bad)?) }, rest)
             }
-            None => host,
+            Scheme::Tcp | Scheme::Sim => (None, rest),
         };
-        if host.is_empty() {
-            return Err(bad("the host is missing"));
-        }
-        if host.len() > 255 || host.contains(|c: char| c.is_whitespace() || c.is_control() || "[]/".contains(c)) {
-            return Err(bad("the host is not a name or an IP address"));
-        }
-        Ok(Addr { scheme, host: host.to_owned(), port })
+        let (host, port) = parse_host_and_port(rest).map_err(bad)?;
+        Ok(Addr { scheme, device, host: host.to_owned(), port })
     }
+}
+
+/// The path of a `shm://` address.
+fn parse_path(path: &str) -> Result<Addr, &'static str> {
+    // What a socket's name may have on Linux: 108 bytes with the zero at the end.
+    if !path.starts_with('/') || path.ends_with('/') {
+        return Err("the path must be absolute and name a socket, as in shm:///run/bmi/iod-0");
+    }
+    if path.len() > 107 {
+        return Err("the path is longer than the 107 bytes that the name of a socket may have");
+    }
+    if path.contains(|c: char| c.is_control()) {
+        return Err("the path has control characters");
+    }
+    Ok(Addr::shm(path))
+}
+
+/// `host:port` with an IPv6 address in brackets.
+fn parse_host_and_port(text: &str) -> Result<(&str, u16), &'static str> {
+    let (host, port) = text.rsplit_once(':').ok_or("the port is missing")?;
+    let port = port.parse().map_err(|_| "the port must be a number from 0 to 65535")?;
+    let host = match host.strip_prefix('[') {
+        Some(inner) => inner.strip_suffix(']').ok_or("'[' without ']'")?,
+        None if host.contains(':') => return Err("an IPv6 address stands in brackets, as in tcp://[::1]:7000"),
+        None => host,
+    };
+    if host.is_empty() {
+        return Err("the host is missing");
+    }
+    if host.len() > 255 || host.contains(|c: char| c.is_whitespace() || c.is_control() || "[]/".contains(c)) {
+        return Err("the host is not a name or an IP address");
+    }
+    Ok((host, port))
 }
 
 impl TryFrom<String> for Addr {
@@ -145,7 +251,16 @@ mod tests {
 
     #[test]
     fn text_form_round_trips() {
-        for text in ["tcp://localhost:0", "tcp://127.0.0.1:7000", "tcp://[fe80::1%eth0]:65535", "sim://iod-3:1"] {
+        for text in [
+            "tcp://localhost:0",
+            "tcp://127.0.0.1:7000",
+            "tcp://[fe80::1%eth0]:65535",
+            "sim://iod-3:1",
+            "ib:///[::1]:7000",
+            "ib://mlx5_0/host:1",
+            "ib://rxe0:1/10.0.0.1:0",
+            "shm:///run/bmi/iod-0",
+        ] {
             assert_eq!(text.parse::<Addr>().unwrap().to_string(), text);
         }
     }
@@ -161,6 +276,12 @@ mod tests {
             ("tcp://[::1:7", "without ']'"),
             ("tcp://:7", "host is missing"),
             ("tcp://a b:7", "not a name"),
+            ("ib://a:7", "ib://device/host:port"),
+            ("ib://mlx5_0:0/a:7", "1 to 255"),
+            ("ib://:1/a:7", "name of an adapter"),
+            ("ib://mlx5_0/a", "port is missing"),
+            ("shm://run", "absolute"),
+            ("shm:///run/", "name a socket"),
         ] {
             let error = text.parse::<Addr>().unwrap_err();
             assert!(error.to_string().contains(why), "{text}: {error}");

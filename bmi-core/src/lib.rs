@@ -26,7 +26,7 @@ mod returns;
 mod time;
 pub mod transport;
 
-pub use addr::{Addr, Scheme};
+pub use addr::{Addr, Device, Scheme};
 pub use bulk::{BulkDescriptor, Exposure};
 pub use capability::{Capabilities, OneSided, Registration};
 pub use config::Config;
