@@ -26,6 +26,7 @@ pub(crate) mod copy;
 mod list;
 mod memory;
 mod region;
+pub mod zone;
 
 pub use list::{MemList, MemSlice};
 pub use memory::{Memory, MemoryId};
