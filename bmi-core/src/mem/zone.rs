@@ -265,6 +265,11 @@ impl<C: Copy + Ord> ZonePool<C> {
         ZoneCounters { bytes: ledger.made() as u64, ..ledger.counters }
     }
 
+    /// Bytes of the smallest buffers.
+    pub fn smallest(&self) -> usize {
+        self.shared.ledger.borrow().sizes().next().expect("there is a zone")
+    }
+
     /// Bytes of bulk buffers that `client` holds.
     pub fn held(&self, client: C) -> usize {
         self.shared.ledger.borrow().held(client, Lane::Bulk)
