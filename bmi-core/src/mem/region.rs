@@ -207,6 +207,13 @@ impl Segment {
         self.region.memory().as_ptr().wrapping_add(self.offset)
     }
 
+    /// This segment and `next` as one, if that begins where this ends.
+    pub(crate) fn joined(&self, next: &Segment) -> Option<Segment> {
+        let same = Arc::ptr_eq(&self.region.registration, &next.region.registration);
+        let adjacent = same && self.offset + self.len == next.offset;
+        adjacent.then(|| Segment { region: self.region.clone(), offset: self.offset, len: self.len + next.len })
+    }
+
     /// The same bytes without the registration.
     pub fn to_slice(&self) -> MemSlice {
         self.region.memory().slice(self.offset, self.len)
