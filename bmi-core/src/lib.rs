@@ -32,7 +32,7 @@ pub use addr::{Addr, Device, Scheme};
 pub use bulk::{BulkDescriptor, Exposure};
 pub use capability::{Capabilities, OneSided, Registration};
 pub use config::Config;
-pub use endpoint::{Counters, Endpoint, Grant, Holdings, PeerEvent, PeerLimits, Unexpected};
+pub use endpoint::{Counters, Endpoint, Grant, Holdings, PeerEvent, PeerLimits, Pinned, Unexpected};
 pub use error::{Error, ErrorKind};
 pub use face::{AsyncEndpoint, Operation};
 pub use mem::{Access, MemList, MemSlice, Memory, MemoryRegion, RemoteKey, RemoteSlice, Segment};
