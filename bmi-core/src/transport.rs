@@ -47,7 +47,8 @@
 //! - **C11 waiting.** After [`Transport::arm`] said [`Armed::Waiting`], anything that gives `poll` something to do wakes the waiter. Waking too often is allowed.
 //! - **C12 deadlines.** [`Transport::next_deadline`] is the earliest time at which `poll` has something to do though nothing arrives: a handshake that
 //!   must be dropped, a retry.
-//! - **C13 release.** A region whose last handle is gone is deregistered at the next poll; dropping the transport ends every connection and frees
+//! - **C13 release.** A region whose last handle is gone is deregistered at the next poll, or by a registration that would fail for want of its room; its
+//!   memory may be gone before. A transport holds no [`Memory`] for a registration, only for exposures and work (its [`MemoryRegion`]s do). Dropping the transport ends every connection and frees
 //!   everything.
 //! - **C14 idle.** With nothing to do, `poll` makes at most a constant number of system calls and allocates nothing; in the steady state no method of
 //!   the data path (`post_*`, `poll`) allocates.
@@ -60,7 +61,7 @@ use std::task::Waker;
 use crate::addr::Addr;
 use crate::capability::Capabilities;
 use crate::error::Error;
-use crate::mem::{Access, MemSlice, Memory, MemoryRegion, RemoteKey, RemoteSlice, Segment};
+use crate::mem::{Access, MemList, MemSlice, Memory, MemoryRegion, RemoteKey, RemoteSlice, Segment};
 use crate::time::Time;
 
 /// Longest private data that travels with a connection request, an acceptance or a rejection, in bytes.
@@ -161,6 +162,19 @@ pub enum HostWork {
         /// Contiguous pieces that they stand in.
         pieces: u64,
     },
+}
+
+impl HostWork {
+    /// A copy of `bytes` from or to the front of a list.
+    pub fn copy(bytes: usize, list: &MemList) -> HostWork {
+        let mut left = bytes;
+        let reached = list.pieces().iter().take_while(|piece| {
+            let reached = left > 0;
+            left = left.saturating_sub(piece.len());
+            reached
+        });
+        HostWork::Copy { bytes: bytes as u64, pieces: reached.count() as u64 }
+    }
 }
 
 /// Why a work request was not accepted. Nothing was touched; the caller still has all it passed.
@@ -311,7 +325,7 @@ pub trait Transport {
     /// Registers `memory`, so that its pieces may stand in work requests. Deregistered when the last handle of the region is gone.
     ///
     /// # Errors
-    /// `Exhausted` if the adapter or a limit of the system refuses; the text says which limit.
+    /// `Exhausted` if the adapter or a limit of the system refuses though everything released was deregistered (C13); the text says which limit.
     fn register(&mut self, memory: &Memory) -> Result<MemoryRegion, Error>;
 
     /// Lets the peer of `conn`, and nobody else, reach `segment` as `access` says, until `revoke` or the connection's end. Holds the region.
