@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
+use crate::bulk::BulkDescriptor;
 use crate::error::{Error, ErrorKind};
+use crate::lists::{ListPrices, Lists};
 
 /// Settings of an endpoint. Start from `Config::default()`; [`Config::validate`] says what is wrong with a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,8 +25,17 @@ pub struct Config {
     pub max_peers: usize,
     /// Unit in which bulk and rendezvous transfers are cut and interleaved, in bytes.
     pub transfer_unit: usize,
-    /// Bytes of bulk and rendezvous work handed to the adapter at a time, over all peers; beyond them, one unit for each peer that has none.
+    /// Bytes of bulk and rendezvous work handed to the adapter at a time, over all peers. What is handed over stands before everything that comes
+    /// later, on an adapter without service levels; so it is no more than keeps adapter and peers busy.
     pub in_flight_bytes: u64,
+    /// The same for one peer; always at least one unit.
+    pub peer_in_flight_bytes: u64,
+    /// A peer none of whose transfers has moved for so long no longer counts in `in_flight_bytes`: it must not halt the others.
+    pub stall_patience: Duration,
+    /// How lists of memory are moved, unless the operation says ([`Options::lists`](crate::Options::lists)).
+    pub lists: Lists,
+    /// What [`Lists::Auto`] goes by.
+    pub list_prices: ListPrices,
     /// Pieces that a list may have on either side.
     pub max_pieces: usize,
     /// Longest message and longest bulk transfer, in bytes.
@@ -45,8 +56,12 @@ impl Default for Config {
             credit_bytes: 1 << 20,
             max_peers: 4096,
             transfer_unit: 256 << 10,
-            in_flight_bytes: 16 << 20,
-            max_pieces: 4096,
+            in_flight_bytes: 4 << 20,
+            peer_in_flight_bytes: 2 << 20,
+            stall_patience: Duration::from_millis(2),
+            lists: Lists::Auto,
+            list_prices: ListPrices::default(),
+            max_pieces: BulkDescriptor::MAX_PIECES,
             max_message: 1 << 40,
             connect_timeout: Duration::from_secs(5),
             fence_grace: Duration::from_secs(1),
@@ -77,6 +92,7 @@ impl Config {
         within("credit_bytes", self.credit_bytes.into(), 4 * (self.eager_limit as u64 + 64), 1 << 30)?;
         within("transfer_unit", self.transfer_unit as u64, 4096, 1 << 30)?;
         within("in_flight_bytes", self.in_flight_bytes, self.transfer_unit as u64, 1 << 40)?;
+        within("peer_in_flight_bytes", self.peer_in_flight_bytes, 1, 1 << 40)?;
         within("max_peers", self.max_peers as u64, 1, 1 << 24)?;
         within("max_pieces", self.max_pieces as u64, 1, 1 << 20)?;
         within("max_message", self.max_message, 1, 1 << 62)

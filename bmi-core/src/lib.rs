@@ -7,6 +7,7 @@
 //! | [`AsyncEndpoint`] | the same for `async` code |
 //! | [`driver`] | loops that drive an endpoint: busy polling, an event fd under tokio |
 //! | [`mem`](mod@mem) | memory that an adapter may touch, and the rules that keep that safe |
+//! | [`extents`], [`Lists`] | lists of ranges on the wire; how lists of memory are moved |
 //! | [`Config`], [`Capabilities`] | what a user sets, what an adapter can do |
 //!
 //! The protocol does no I/O, reads no clock, draws no random number and starts no thread.
@@ -18,7 +19,9 @@ mod config;
 pub mod driver;
 mod endpoint;
 mod error;
+pub mod extents;
 mod face;
+mod lists;
 pub mod mem;
 mod op;
 mod proto;
@@ -33,6 +36,7 @@ pub use config::Config;
 pub use endpoint::{Counters, Endpoint, Holdings, PeerEvent, PeerLimits, Unexpected};
 pub use error::{Error, ErrorKind};
 pub use face::{AsyncEndpoint, Operation};
+pub use lists::{ListPrices, Lists};
 pub use mem::{Access, MemList, MemSlice, Memory, MemoryRegion, RemoteKey, RemoteSlice, Segment};
 pub use op::{Completion, OpId, OpKind, Options, PeerId, Posted, Tag};
 pub use returns::Returns;

@@ -25,13 +25,16 @@ mod connection;
 mod direct;
 mod moving;
 mod op;
+mod pacing;
 mod peer;
 mod progress;
 mod receiving;
 mod registry;
 mod report;
 mod sending;
+mod staging;
 mod timing;
+mod unit;
 mod work;
 
 pub use report::{Counters, Holdings, PeerEvent, PeerLimits, Unexpected};
@@ -43,8 +46,10 @@ use std::task::Waker;
 
 use bounce::Bounce;
 use op::{Op, State};
+use pacing::Turns;
 use peer::Peer;
 use registry::Registry;
+use staging::Staging;
 
 use crate::addr::Addr;
 use crate::bulk::{BulkDescriptor, Exposure};
@@ -92,14 +97,13 @@ pub struct Endpoint<T: Transport> {
     /// Peers lost a short while ago, for errors.
     lost: VecDeque<(PeerId, Addr, Error)>,
     unexpected: VecDeque<Unexpected>,
-    /// Transfers with bytes still to be handed to the adapter, each in its turn.
-    active: VecDeque<OpId>,
-    /// Bytes of transfers with the adapter.
-    in_flight: u64,
+    /// Whose turn it is to move bytes.
+    turns: Turns,
     /// Work requests of operations with the adapter.
     work: usize,
     registry: Registry,
     bounce: Bounce,
+    staging: Staging,
     revoked: Arc<Returns<(PeerId, RemoteKey)>>,
     released: Arc<Returns<report::Release>>,
     counters: Counters,
@@ -134,6 +138,7 @@ impl<T: Transport> Endpoint<T> {
             return Err(Error::new(ErrorKind::Unsupported, text));
         }
         let bounce = Bounce::new(&mut transport, config.eager_limit)?;
+        let staging = Staging::new(config.transfer_unit);
         Ok(Endpoint {
             transport,
             config,
@@ -152,11 +157,11 @@ impl<T: Transport> Endpoint<T> {
             peer_events: VecDeque::new(),
             lost: VecDeque::new(),
             unexpected: VecDeque::new(),
-            active: VecDeque::new(),
-            in_flight: 0,
+            turns: Turns::default(),
             work: 0,
             registry: Registry::default(),
             bounce,
+            staging,
             revoked: Arc::default(),
             released: Arc::default(),
             counters: Counters::default(),
@@ -208,7 +213,7 @@ impl<T: Transport> Endpoint<T> {
             slots: peers().map(|peer| peer.held).sum(),
             parked: peers().map(|peer| peer.parked.len()).sum(),
             exposures: peers().map(|peer| peer.exposures).sum(),
-            work: self.work + self.bounce.in_use(),
+            work: self.work + self.bounce.in_use() + self.staging.in_use(),
         }
     }
 
@@ -291,7 +296,7 @@ impl<T: Transport> Endpoint<T> {
         let list = list.into();
         self.check_list(peer, &list).map_err(|error| error.during("expose"))?;
         let remote = self.expose_list(peer, &list, access).map_err(|error| error.during("expose"))?;
-        let descriptor = BulkDescriptor::try_from(remote.as_slice().to_vec())?;
+        let descriptor = BulkDescriptor::try_from(remote)?;
         Ok(Exposure { peer, descriptor, revoked: Arc::clone(&self.revoked) })
     }
 
@@ -443,7 +448,7 @@ impl<T: Transport> Endpoint<T> {
     /// The time at which to poll though nothing arrives.
     pub fn next_deadline(&self) -> Option<Time> {
         let fences = (!self.fences.is_empty()).then_some(self.now);
-        [fences, self.timers.next(), self.transport.next_deadline()].into_iter().flatten().min()
+        [fences, self.timers.next(), self.next_turn(), self.transport.next_deadline()].into_iter().flatten().min()
     }
 
     /// Gets ready to sleep (see [`Transport::arm`]). `waker` is woken too when a message or an exposure is dropped, whether or not there is an event fd.
