@@ -23,9 +23,11 @@
 mod bounce;
 mod connection;
 mod direct;
+mod fast;
 mod moving;
 mod op;
 mod pacing;
+mod packing;
 mod peer;
 mod progress;
 mod receiving;
@@ -47,6 +49,7 @@ use std::task::Waker;
 use bounce::Bounce;
 use op::{Op, State};
 use pacing::Turns;
+use packing::Packing;
 use peer::Peer;
 use registry::Registry;
 use staging::Staging;
@@ -104,6 +107,8 @@ pub struct Endpoint<T: Transport> {
     registry: Registry,
     bounce: Bounce,
     staging: Staging,
+    /// Where small pieces of transfers are packed.
+    packing: Packing,
     revoked: Arc<Returns<(PeerId, RemoteKey)>>,
     released: Arc<Returns<report::Release>>,
     counters: Counters,
@@ -138,7 +143,8 @@ impl<T: Transport> Endpoint<T> {
             return Err(Error::new(ErrorKind::Unsupported, text));
         }
         let bounce = Bounce::new(&mut transport, config.eager_limit)?;
-        let staging = Staging::new(config.transfer_unit);
+        let staging = Staging::new(config.fast_slot_bytes);
+        let packing = Packing::new(config.transfer_unit);
         Ok(Endpoint {
             transport,
             config,
@@ -162,6 +168,7 @@ impl<T: Transport> Endpoint<T> {
             registry: Registry::default(),
             bounce,
             staging,
+            packing,
             revoked: Arc::default(),
             released: Arc::default(),
             counters: Counters::default(),
@@ -211,9 +218,10 @@ impl<T: Transport> Endpoint<T> {
             peers: self.peers.len(),
             operations: self.ops.len(),
             slots: peers().map(|peer| peer.held).sum(),
+            fast_slots: peers().map(|peer| peer.grant.slots_in_use()).sum(),
             parked: peers().map(|peer| peer.parked.len()).sum(),
             exposures: peers().map(|peer| peer.exposures).sum(),
-            work: self.work + self.bounce.in_use() + self.staging.in_use(),
+            work: self.work + self.bounce.in_use() + self.staging.in_use() + self.packing.in_use(),
         }
     }
 
@@ -316,7 +324,8 @@ impl<T: Transport> Endpoint<T> {
         self.start_send(peer, Kind::Eager, tag, list.into(), options)
     }
 
-    /// Sends a message that needs no receive: the peer finds it with `poll_unexpected`. At most [`PeerLimits::eager`] bytes.
+    /// Sends a message that needs no receive: the peer finds it with `poll_unexpected`. At most [`PeerLimits::eager`] or [`PeerLimits::fast`] bytes,
+    /// whichever is more; a longer one than the former waits for a slot to be free.
     ///
     /// # Errors
     /// As [`Endpoint::post_send`].
@@ -514,6 +523,7 @@ impl<T: Transport> Endpoint<T> {
     /// Ends an operation: gives back its memory and makes its completion.
     fn finish(&mut self, id: OpId, status: Result<(), ErrorKind>, len: u64) {
         self.clear_timer(id);
+        self.unstage(id);
         let Some(op) = self.ops.get_mut(id.0) else { return };
         debug_assert!(!op.is_done(), "{id:?} ended twice");
         let Op { kind, peer, tag, options, .. } = *op;

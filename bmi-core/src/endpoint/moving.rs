@@ -6,7 +6,7 @@
 //! ends the unit: thousands of small pieces cost few completions. Failures are always reported; they end the connection, and with it everything is
 //! settled. Whose unit goes next, and when, is in [`super::pacing`].
 //!
-//! Where the local list is packed ([`crate::lists`]), each unit has a staging buffer: pieces are copied in before a write, and out after a read has ended.
+//! Where the local list is packed ([`crate::lists`]), each unit has a packing buffer: pieces are copied in before a write, and out after a read has ended.
 //!
 //! **Invariants**
 //! 1. A unit that was begun gets its signalled request: the transfer's next one if the queue was full in between, and one of a single byte if the
@@ -20,8 +20,8 @@ use std::sync::Arc;
 use super::Endpoint;
 use super::op::{Cursor, Op, State};
 use super::pacing::Level;
+use super::packing::{self, Copying};
 use super::peer::Notice;
-use super::staging::{self, Copying};
 use super::unit::{self, Transfer, Unit};
 use super::work::Work;
 use crate::bulk::BulkDescriptor;
@@ -219,11 +219,11 @@ impl<T: Transport> Endpoint<T> {
         // Half of the queue, so that the next unit can be handed over while one is under way.
         let most_requests = u32::try_from(capabilities.send_queue_depth / 2).unwrap_or(u32::MAX).max(1);
         let staged = transfer.open.staged.is_some();
-        let unit = if staged { self.staging.buffer_len() } else { self.config.transfer_unit } as u64;
+        let unit = if staged { self.packing.buffer_len() } else { self.config.transfer_unit } as u64;
         loop {
             let limit = if closing { 1 } else { max_len.min(unit - transfer.open.bytes) };
             let request = if staged {
-                transfer.cut_staged(list, limit, writes, &self.staging, &mut self.segments)
+                transfer.cut_staged(list, limit, writes, &self.packing, &mut self.segments)
             } else {
                 transfer.cut(list, limit, max_segments, &mut self.segments)
             };
@@ -263,7 +263,7 @@ impl<T: Transport> Endpoint<T> {
         }
     }
 
-    /// Checks that there is a unit to post, and if it is a new one, finds the memory for it: a staging buffer, or the regions of the list.
+    /// Checks that there is a unit to post, and if it is a new one, finds the memory for it: a packing buffer, or the regions of the list.
     fn begin_unit(&mut self, id: OpId) -> Result<(), Outcome> {
         let op = self.ops.get_mut(id.0).ok_or(Outcome::Over)?;
         let State::Moving(transfer) = &mut op.state else { return Err(Outcome::Over) };
@@ -277,7 +277,7 @@ impl<T: Transport> Endpoint<T> {
             return Err(Outcome::Over);
         }
         if transfer.packs && transfer.open.staged.is_none() {
-            transfer.open.staged = self.staging.take(&mut self.transport).map(|buffer| (buffer, transfer.local_cursor));
+            transfer.open.staged = self.packing.take(&mut self.transport).map(|buffer| (buffer, transfer.local_cursor));
             self.counters.units_packed += u64::from(transfer.open.staged.is_some());
         }
         if transfer.open.staged.is_none() && transfer.regions.as_slice().is_empty() {
@@ -325,11 +325,11 @@ impl<T: Transport> Endpoint<T> {
         if let Some((buffer, at)) = unit.staged {
             if !writes {
                 let list = op.list.as_ref().expect("a transfer has its list");
-                let here = self.staging.slice(buffer, 0, usize::try_from(unit.bytes).expect("within a buffer"));
-                let (_, pieces) = staging::copy(list, at, &here, Copying::Unpack);
+                let here = self.packing.slice(buffer, 0, usize::try_from(unit.bytes).expect("within a buffer"));
+                let (_, pieces) = packing::copy(list, at, &here, Copying::Unpack);
                 self.transport.charge(HostWork::Copy { bytes: unit.bytes, pieces });
             }
-            self.staging.free(buffer);
+            self.packing.free(buffer);
         }
         let over = transfer.issued == transfer.total || op.ending.is_some();
         if over && transfer.outstanding == 0 && !transfer.broken {
@@ -344,7 +344,7 @@ impl<T: Transport> Endpoint<T> {
             unreachable!("only transfers end here")
         };
         if let Some((buffer, _)) = transfer.open.staged.take() {
-            self.staging.free(buffer);
+            self.packing.free(buffer);
         }
         let (kind, total, named) = (op.kind, transfer.total, transfer.announced_as);
         let status = match op.ending {

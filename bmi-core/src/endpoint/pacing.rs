@@ -300,7 +300,7 @@ impl<T: Transport> Endpoint<T> {
         }
         self.turns.quiet_until = None;
         for unit in moving.reads.iter().chain(&moving.writes) {
-            unit.staged.into_iter().for_each(|(buffer, _)| self.staging.free(buffer));
+            unit.staged.into_iter().for_each(|(buffer, _)| self.packing.free(buffer));
         }
     }
 }

@@ -133,7 +133,7 @@ impl<T: Transport> Endpoint<T> {
             if let State::Moving(transfer) = &mut op.state
                 && let Some((buffer, _)) = transfer.open.staged.take()
             {
-                self.staging.free(buffer);
+                self.packing.free(buffer);
             }
             let op = self.ops.get(id.0).expect("looked up above");
             self.finish(id, end_with_peer(op, record, reason), 0);

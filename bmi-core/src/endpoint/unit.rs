@@ -15,8 +15,8 @@ use crate::transport::Transport;
 
 use super::op::Cursor;
 use super::pacing::Level;
+use super::packing::{self, Copying, Packing};
 use super::registry::Registry;
-use super::staging::{self, Copying, Staging};
 
 /// Bytes between a local and a remote list, in units.
 #[derive(Debug)]
@@ -54,7 +54,7 @@ pub(super) struct Unit {
     pub(super) level: Level,
     pub(super) bytes: u64,
     pub(super) requests: u32,
-    /// The staging buffer that its bytes stand in, and where in the local list they belong.
+    /// The packing buffer that its bytes stand in, and where in the local list they belong.
     pub(super) staged: Option<(u32, Cursor)>,
 }
 
@@ -134,22 +134,22 @@ impl Transfer {
         Request { remote, local: at, region, copied: 0 }
     }
 
-    /// The same for a unit with a staging buffer; what is to be written is copied there.
+    /// The same for a unit with a packing buffer; what is to be written is copied there.
     pub(super) fn cut_staged(
         &mut self,
         list: &MemList,
         limit: u64,
         writes: bool,
-        staging: &Staging,
+        packing: &Packing,
         segments: &mut Vec<Segment>,
     ) -> Request {
         let (buffer, _) = self.open.staged.expect("the caller has looked");
         let remote = self.next_remote(limit);
         let at = usize::try_from(self.open.bytes).expect("within a buffer");
         let len = usize::try_from(remote.len).expect("within a buffer");
-        segments.push(staging.segment(buffer, at, len));
+        segments.push(packing.segment(buffer, at, len));
         let way = if writes { Copying::Pack } else { Copying::Skip };
-        let (local, pieces) = staging::copy(list, self.local_cursor, &staging.slice(buffer, at, len), way);
+        let (local, pieces) = packing::copy(list, self.local_cursor, &packing.slice(buffer, at, len), way);
         Request { remote, local, region: self.region, copied: if writes { pieces } else { 0 } }
     }
 
