@@ -6,7 +6,7 @@
 //! in between makes that *busy*, and the loop goes on. Otherwise sleep until the fd is readable, a task posts something, or the next
 //! deadline.
 //!
-//! Tested by `bmi-tcp/tests/waiting.rs`: an idle endpoint is not polled.
+//! Tested by `benches/tests/waiting.rs`: an idle endpoint takes no processor time.
 
 use std::convert::Infallible;
 use std::future::{Future, poll_fn};
