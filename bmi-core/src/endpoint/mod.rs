@@ -21,9 +21,11 @@
 //! checked, memory is owned by the operation, every operation can have a deadline, and bulk transfer is part of the interface.
 
 mod bounce;
+mod choice;
 mod connection;
 mod direct;
 mod fast;
+mod grant;
 mod moving;
 mod op;
 mod peer;
@@ -36,6 +38,7 @@ mod staging;
 mod timing;
 mod work;
 
+pub use grant::Grant;
 pub use report::{Counters, Holdings, PeerEvent, PeerLimits, Unexpected};
 
 use std::collections::VecDeque;
@@ -52,6 +55,7 @@ use staging::Staging;
 use crate::addr::Addr;
 use crate::bulk::{BulkDescriptor, Exposure};
 use crate::capability::Capabilities;
+use crate::comm::{PathCounters, Policy};
 use crate::config::Config;
 use crate::error::{Error, ErrorKind};
 use crate::mem::{Access, MemList, Memory, MemoryRegion, RemoteKey, RemoteSlice, Segment};
@@ -107,6 +111,8 @@ pub struct Endpoint<T: Transport> {
     revoked: Arc<Returns<(PeerId, RemoteKey)>>,
     released: Arc<Returns<report::Release>>,
     counters: Counters,
+    policy: Policy,
+    paths: PathCounters,
     // Scratch, kept for its room.
     events: Vec<Event>,
     segments: Vec<Segment>,
@@ -166,6 +172,8 @@ impl<T: Transport> Endpoint<T> {
             revoked: Arc::default(),
             released: Arc::default(),
             counters: Counters::default(),
+            policy: Policy::default(),
+            paths: PathCounters::default(),
             events: Vec::new(),
             segments: Vec::new(),
             release_notes: Vec::new(),
