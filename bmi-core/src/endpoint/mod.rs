@@ -247,6 +247,11 @@ impl<T: Transport> Endpoint<T> {
         }
     }
 
+    /// Whether requests of this side are with the adapter: sends, reads and writes whose completion is awaited.
+    pub fn is_sending(&self) -> bool {
+        self.work > 0 || self.bounce.in_use() > 0
+    }
+
     /// Address of a peer (BMI's reverse look-up); also of one lost a short while ago.
     pub fn peer_addr(&self, peer: PeerId) -> Option<Addr> {
         let known = self.peers.get(peer.0).map(|peer| &peer.addr);
