@@ -1,80 +1,24 @@
-//! The cluster over TCP on loopback: each server on a thread of its own.
+//! The cluster on this machine: each server on a thread of its own, over any transports.
 
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::thread::{Builder, JoinHandle};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
-use bmi_core::driver::{MonotonicClock, event};
-use bmi_core::{Addr, AsyncEndpoint, Clock, Endpoint};
-use bmi_tcp::{TcpConfig, TcpTransport};
+use bmi::{Addr, OpenOptions, Scheme, host_id};
 use fs_proto::{ErrorCode, FsError};
 use tokio::sync::oneshot;
 
 use super::ClusterOptions;
-use crate::iod::{Iod, IodSettings};
-use crate::manager::{Manager, ManagerSettings};
-use crate::service::{Limits, serve};
-use crate::store::{FileStore, MetaStore, durable_dir};
+use super::server::{Role, Server};
+use crate::manager::ManagerSettings;
 
 /// How long a server may take to come up.
 const START: Duration = Duration::from_secs(30);
 
-/// The system's time, in nanoseconds since 1970.
-#[expect(
-    clippy::disallowed_methods,
-    reason = "attributes show the time of day; servers on a real machine take it from there"
-)]
-pub(crate) fn wall_clock() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64)
-}
-
-/// What a server is.
-pub(crate) enum Role {
-    Manager { dir: PathBuf, settings: ManagerSettings },
-    Iod { dir: PathBuf, settings: IodSettings, offload: u64 },
-}
-
-/// All that a server needs to begin.
-pub(crate) struct Server {
-    pub(crate) role: Role,
-    pub(crate) listen: Addr,
-    pub(crate) endpoint: bmi_core::Config,
-    pub(crate) limits: Limits,
-}
-
-impl Server {
-    /// Runs on this thread until `stop` ends; calls `ready` with the address once it listens.
-    pub(crate) fn run(self, ready: impl FnOnce(&Addr), stop: impl Future<Output = ()>) -> Result<(), FsError> {
-        let clock = MonotonicClock::new();
-        let transport = TcpTransport::new(TcpConfig::default())?;
-        let endpoint = AsyncEndpoint::new(Endpoint::new(transport, self.endpoint, clock.now())?, clock);
-        // Storage first: a server that cannot keep anything must not listen.
-        let served = match self.role {
-            Role::Manager { dir, settings } => {
-                make_dir(&dir)?;
-                let store = MetaStore::open(dir.join("metadata.redb"))?;
-                let manager = Manager::new(endpoint.clone(), store, settings, wall_clock)?;
-                ready(&endpoint.listen(&self.listen)?);
-                event::block_on(endpoint.clone(), serve(&endpoint, &manager, self.limits, stop))
-            }
-            Role::Iod { dir, settings, offload } => {
-                let iod = Iod::new(endpoint.clone(), FileStore::open(dir, offload)?, settings)?;
-                ready(&endpoint.listen(&self.listen)?);
-                event::block_on(endpoint.clone(), serve(&endpoint, &iod, self.limits, stop))
-            }
-        };
-        Ok(served?)
-    }
-}
-
-fn make_dir(dir: &Path) -> Result<(), FsError> {
-    durable_dir(dir).map_err(|error| FsError::new(ErrorCode::Io, format!("data directory {}: {error}", dir.display())))
-}
-
 /// A server on a thread of its own.
 pub struct ServerThread {
-    addr: Addr,
+    addrs: Vec<Addr>,
     stop: oneshot::Sender<()>,
     thread: JoinHandle<Result<(), FsError>>,
 }
@@ -85,9 +29,9 @@ impl ServerThread {
         let (stop, stopped) = oneshot::channel();
         let run = move || {
             server.run(
-                |addr| {
+                |addrs| {
                     // Whoever started us has given up waiting if this fails, and stops us.
-                    let _ = listening.send(addr.clone());
+                    let _ = listening.send(addrs.to_vec());
                 },
                 async {
                     // A stop that was dropped is a stop as well.
@@ -100,7 +44,7 @@ impl ServerThread {
             .spawn(run)
             .map_err(|error| FsError::new(ErrorCode::Busy, format!("thread {name}: {error}")))?;
         match ready.recv_timeout(START) {
-            Ok(addr) => Ok(ServerThread { addr, stop, thread }),
+            Ok(addrs) => Ok(ServerThread { addrs, stop, thread }),
             Err(mpsc::RecvTimeoutError::Timeout) => {
                 Err(FsError::new(ErrorCode::Timeout, format!("{name} did not come up")))
             }
@@ -111,9 +55,9 @@ impl ServerThread {
         }
     }
 
-    /// Where it listens.
-    pub fn addr(&self) -> &Addr {
-        &self.addr
+    /// Where it listens, the address that it is known by first.
+    pub fn addrs(&self) -> &[Addr] {
+        &self.addrs
     }
 
     /// Stops it and waits for its end.
@@ -127,86 +71,106 @@ impl ServerThread {
     }
 }
 
-/// A cluster over TCP on loopback, its data under one directory. Dropping it stops the servers without waiting for them.
+/// A cluster on this machine, its data under one directory. Dropping it stops the servers without waiting for them.
 pub struct EmbeddedCluster {
     dir: PathBuf,
     options: ClusterOptions,
-    manager: Option<ServerThread>,
-    manager_addr: Addr,
-    iods: Vec<Option<ServerThread>>,
-    iod_addrs: Vec<Addr>,
+    manager: Slot,
+    iods: Vec<Slot>,
+    /// The addresses that the I/O servers are known by.
+    known: Vec<Addr>,
+}
+
+/// A server's place: it may be stopped, its addresses stay.
+struct Slot {
+    server: Option<ServerThread>,
+    addrs: Vec<Addr>,
+}
+
+impl Slot {
+    fn of(server: ServerThread) -> Slot {
+        Slot { addrs: server.addrs().to_vec(), server: Some(server) }
+    }
+
+    fn stop(&mut self) -> Result<(), FsError> {
+        self.server.take().map_or(Ok(()), ServerThread::stop)
+    }
 }
 
 impl EmbeddedCluster {
-    /// Starts the servers, at free ports of 127.0.0.1, with what `dir` holds of an earlier cluster of the same shape.
+    /// Starts the servers, with what `dir` holds of an earlier cluster of the same shape. Over TCP and verbs they listen at free ports of
+    /// 127.0.0.1, over shared memory at sockets under `dir`.
     ///
     /// # Errors
     /// What keeps a server from coming up, with its name.
     pub fn start(dir: impl Into<PathBuf>, options: ClusterOptions) -> Result<EmbeddedCluster, FsError> {
-        let any = Addr::tcp("127.0.0.1", 0);
-        let mut cluster = EmbeddedCluster {
-            dir: dir.into(),
-            options,
-            manager: None,
-            manager_addr: any.clone(),
-            iods: Vec::new(),
-            iod_addrs: Vec::new(),
-        };
-        for index in 0..cluster.options.iods {
-            let iod = cluster.launch_iod(index, any.clone())?;
-            cluster.iod_addrs.push(iod.addr().clone());
-            cluster.iods.push(Some(iod));
+        let dir = dir.into();
+        let (mut iods, mut known) = (Vec::new(), Vec::new());
+        for index in 0..options.iods {
+            let iod = launch_iod(&dir, &options, index, anywhere(&dir, &options.over, &format!("iod{index}"))?)?;
+            known.push(iod.addrs()[0].clone());
+            iods.push(Slot::of(iod));
         }
-        let manager = cluster.launch_manager(any)?;
-        cluster.manager_addr = manager.addr().clone();
-        cluster.manager = Some(manager);
-        Ok(cluster)
+        let manager = launch_manager(&dir, &options, &known, anywhere(&dir, &options.over, "manager")?)?;
+        Ok(EmbeddedCluster { manager: Slot::of(manager), dir, options, iods, known })
     }
 
-    /// The manager's address.
+    /// The address that the manager is known by.
     pub fn manager(&self) -> &Addr {
-        &self.manager_addr
+        &self.manager.addrs[0]
     }
 
-    /// The I/O servers' addresses.
+    /// All addresses of the manager.
+    pub fn manager_addrs(&self) -> &[Addr] {
+        &self.manager.addrs
+    }
+
+    /// The addresses that the I/O servers are known by.
     pub fn iods(&self) -> &[Addr] {
-        &self.iod_addrs
+        &self.known
     }
 
-    /// Stops an I/O server; its address stays its own.
+    /// All addresses of an I/O server.
+    pub fn iod_addrs(&self, index: usize) -> &[Addr] {
+        &self.iods[index].addrs
+    }
+
+    /// Stops an I/O server; its addresses stay its own.
     ///
     /// # Errors
     /// What it failed with.
     pub fn stop_iod(&mut self, index: usize) -> Result<(), FsError> {
-        self.iods[index].take().map_or(Ok(()), ServerThread::stop)
+        self.iods[index].stop()
     }
 
-    /// Starts an I/O server again, at its old address.
+    /// Starts an I/O server again, at its old addresses.
     ///
     /// # Errors
     /// What keeps it from coming up.
     pub fn start_iod(&mut self, index: usize) -> Result<(), FsError> {
-        if self.iods[index].is_none() {
-            self.iods[index] = Some(self.launch_iod(index, self.iod_addrs[index].clone())?);
+        let slot = &mut self.iods[index];
+        if slot.server.is_none() {
+            slot.server = Some(launch_iod(&self.dir, &self.options, index, slot.addrs.clone())?);
         }
         Ok(())
     }
 
-    /// Stops the manager; its address stays its own.
+    /// Stops the manager; its addresses stay its own.
     ///
     /// # Errors
     /// What it failed with.
     pub fn stop_manager(&mut self) -> Result<(), FsError> {
-        self.manager.take().map_or(Ok(()), ServerThread::stop)
+        self.manager.stop()
     }
 
-    /// Starts the manager again, at its old address.
+    /// Starts the manager again, at its old addresses.
     ///
     /// # Errors
     /// What keeps it from coming up.
     pub fn start_manager(&mut self) -> Result<(), FsError> {
-        if self.manager.is_none() {
-            self.manager = Some(self.launch_manager(self.manager_addr.clone())?);
+        if self.manager.server.is_none() {
+            let addrs = self.manager.addrs.clone();
+            self.manager.server = Some(launch_manager(&self.dir, &self.options, &self.known, addrs)?);
         }
         Ok(())
     }
@@ -216,23 +180,50 @@ impl EmbeddedCluster {
     /// # Errors
     /// What the first one failed with that did.
     pub fn stop(mut self) -> Result<(), FsError> {
-        let manager = self.stop_manager();
-        let iods = (0..self.iods.len()).map(|index| self.stop_iod(index)).collect::<Vec<_>>();
+        let manager = self.manager.stop();
+        let iods = self.iods.iter_mut().map(Slot::stop).collect::<Vec<_>>();
         std::iter::once(manager).chain(iods).collect()
     }
+}
 
-    fn launch_iod(&self, index: usize, listen: Addr) -> Result<ServerThread, FsError> {
-        let name = format!("iod{index}");
-        let dir = self.dir.join(&name);
-        let role = Role::Iod { dir, settings: self.options.iod, offload: self.options.offload };
-        let endpoint = self.options.endpoint(&name);
-        ServerThread::start(&name, Server { role, listen, endpoint, limits: self.options.limits })
-    }
+/// An address for the server `name` over each of the schemes.
+fn anywhere(dir: &Path, over: &[Scheme], name: &str) -> Result<Vec<Addr>, FsError> {
+    let here = "127.0.0.1";
+    let one = |scheme: &Scheme| match scheme {
+        Scheme::Tcp => Ok(Addr::tcp(here, 0)),
+        Scheme::Ib => Ok(Addr::ib(None, here, 0)),
+        // Read back from its text, so that a path that is too long for a socket is noticed.
+        Scheme::Shm => Ok(format!("shm://{}", dir.join("sockets").join(name).display()).parse()?),
+        Scheme::Sim => Err(FsError::new(ErrorCode::Invalid, "a simulated cluster is a SimCluster")),
+    };
+    over.iter().map(one).collect()
+}
 
-    fn launch_manager(&self, listen: Addr) -> Result<ServerThread, FsError> {
-        let settings = ManagerSettings { iods: self.iod_addrs.clone(), strip_size: self.options.strip_size };
-        let role = Role::Manager { dir: self.dir.join("manager"), settings };
-        let endpoint = self.options.endpoint("manager");
-        ServerThread::start("manager", Server { role, listen, endpoint, limits: self.options.limits })
-    }
+fn launch_iod(dir: &Path, options: &ClusterOptions, index: usize, listen: Vec<Addr>) -> Result<ServerThread, FsError> {
+    let name = format!("iod{index}");
+    let number = u32::try_from(index).unwrap_or(u32::MAX);
+    let role = Role::Iod { index: number, dir: dir.join(&name), settings: options.iod, offload: options.offload };
+    launch(&name, role, options, listen)
+}
+
+fn launch_manager(
+    dir: &Path,
+    options: &ClusterOptions,
+    iods: &[Addr],
+    listen: Vec<Addr>,
+) -> Result<ServerThread, FsError> {
+    let settings = ManagerSettings { iods: iods.to_vec(), strip_size: options.strip_size };
+    launch("manager", Role::Manager { dir: dir.join("manager"), settings }, options, listen)
+}
+
+fn launch(name: &str, role: Role, options: &ClusterOptions, listen: Vec<Addr>) -> Result<ServerThread, FsError> {
+    let server = Server {
+        role,
+        listen,
+        host: host_id().unwrap_or_default(),
+        transports: OpenOptions::default(),
+        endpoint: options.endpoint(name),
+        limits: options.limits,
+    };
+    ServerThread::start(name, server)
 }
