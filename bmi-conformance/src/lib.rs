@@ -91,7 +91,7 @@ macro_rules! conformance_suite {
             }
             transport::remote {
                 writes_land_where_they_should, messages_come_behind_writes, immediate_data,
-                immediate_data_without_a_receive, reads_bring_what_is_there, many_reads,
+                immediate_data_without_a_receive, reads_bring_what_is_there, many_reads, chains_of_reads,
                 work_beyond_its_target_is_invalid, forged_access_costs_the_connection, zero_length_access_is_checked,
                 exposure_belongs_to_one_connection, revoked_access_costs_the_connection, exposures_hold_their_region,
             }

@@ -27,8 +27,8 @@
 //!   immediate data of a write, is delivered after the bytes of every write posted before it are in place. Reads are ordered with
 //!   nothing; wait for their completion.
 //! - **C4 completions.** Every request posted with success completes exactly once, unless it was posted unsignalled and succeeds.
-//!   Signalled completions of sends and writes come in posting order. An unsuccessful one comes always. A receive
-//!   completes when a send, or a write with immediate data, has consumed it, in the order of posting.
+//!   Signalled completions of sends and writes come in posting order, and so do those of reads, among themselves: a chain of requests
+//!   of which only the last is signalled is done when that one is. An unsuccessful one comes always. A receive completes when a send, or a write with immediate data, has consumed it, in the order of posting.
 //! - **C5 memory.** From a successful post until its completion (for an unsignalled request: until a later signalled one of the same
 //!   connection and kind has completed, or `Disconnected`), the backend holds the regions of the request's segments. A failed post has touched nothing and
 //!   holds nothing.
@@ -149,6 +149,18 @@ impl From<RemoteSlice> for WriteTarget {
     fn from(remote: RemoteSlice) -> WriteTarget {
         WriteTarget { remote, immediate: None }
     }
+}
+
+/// Work of the processor that is not the adapter's (see [`Transport::charge`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HostWork {
+    /// A copy from memory to memory.
+    Copy {
+        /// Bytes.
+        bytes: u64,
+        /// Contiguous pieces that they stand in.
+        pieces: u64,
+    },
 }
 
 /// Why a work request was not accepted. Nothing was touched; the caller still has all it passed.
@@ -349,7 +361,7 @@ pub trait Transport {
         options: WorkOptions,
     ) -> Result<(), PostError>;
 
-    /// Reads the beginning of `remote`, scattered over `segments`, as many bytes as these hold. Always signalled.
+    /// Reads the beginning of `remote`, scattered over `segments`, as many bytes as these hold.
     ///
     /// # Errors
     /// See [`PostError`]; `Invalid` if the segments hold more than `remote.len`.
@@ -359,12 +371,18 @@ pub trait Transport {
         work: WorkId,
         segments: &[Segment],
         remote: RemoteSlice,
-        class: ServiceClass,
+        options: WorkOptions,
     ) -> Result<(), PostError>;
 
     /// Makes progress and appends what happened to `events`. Bounded: with many events pending it returns after a batch of
     /// a few hundred, for the caller to call again. Returns whether there was anything to do: bytes moved or events reported.
     fn poll(&mut self, now: Time, events: &mut Vec<Event>) -> bool;
+
+    /// The protocol above has made the processor do `work` for the data path. An adapter of a real host has nothing to do: the time has passed already.
+    /// A simulated host charges its processor, so that copies cost because the protocol makes them.
+    fn charge(&mut self, work: HostWork) {
+        let _ = work;
+    }
 
     // ---- waiting ----------------------------------------------------------------------------------------------------------
 

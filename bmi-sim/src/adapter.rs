@@ -10,8 +10,7 @@ use std::task::{Wake, Waker};
 
 use bmi_core::mem::{LocalKey, RegionOwner};
 use bmi_core::transport::{
-    Armed, ConnId, Event, MAX_PRIVATE_DATA, Payload, PostError, ServiceClass, Transport, WorkId, WorkOptions,
-    WriteTarget,
+    Armed, ConnId, Event, MAX_PRIVATE_DATA, Payload, PostError, Transport, WorkId, WorkOptions, WriteTarget,
 };
 use bmi_core::{
     Access, Addr, Capabilities, Error, MemSlice, Memory, MemoryRegion, RemoteKey, RemoteSlice, Scheme, Segment, Time,
@@ -348,7 +347,7 @@ impl Transport for SimTransport {
         work: WorkId,
         segments: &[Segment],
         remote: RemoteSlice,
-        _class: ServiceClass,
+        options: WorkOptions,
     ) -> Result<(), PostError> {
         let at = self.at(conn);
         SimTransport::open(&mut self.sim.0.core.borrow_mut(), at)?;
@@ -363,7 +362,13 @@ impl Transport for SimTransport {
             self.take_place(core, at)?;
             let ready = self.charge_post(core, 0);
             let segments = core.pool.segments(segments);
-            SimTransport::open(core, at)?.reads.push_back(ReadWork { work, len, remote, segments });
+            SimTransport::open(core, at)?.reads.push_back(ReadWork {
+                work,
+                signalled: options.signalled,
+                len,
+                remote,
+                segments,
+            });
             core.launch_reads(at, ready);
             Ok(())
         })

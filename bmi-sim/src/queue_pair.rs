@@ -62,6 +62,7 @@ pub(crate) struct Bytes {
 #[derive(Debug)]
 pub(crate) struct ReadWork {
     pub(crate) work: WorkId,
+    pub(crate) signalled: bool,
     pub(crate) len: u64,
     pub(crate) remote: RemoteSlice,
     pub(crate) segments: Vec<Segment>,
@@ -335,9 +336,14 @@ impl Core {
         let Some(read) = conn.reads.pop_front() else { return };
         conn.reads_base += 1;
         conn.reads_issued -= 1;
-        let (status, kind, conn) = (WorkStatus::Ok, WorkKind::Read, to.id());
-        let completion = WorkCompletion { conn, work: read.work, kind, status, len: read.len, immediate: None };
-        self.report(to.adapter, Report::Work(completion));
+        if read.signalled {
+            let (status, kind, conn) = (WorkStatus::Ok, WorkKind::Read, to.id());
+            let completion = WorkCompletion { conn, work: read.work, kind, status, len: read.len, immediate: None };
+            self.report(to.adapter, Report::Work(completion));
+        } else {
+            conn.send_places -= 1;
+            self.nudge(to.adapter);
+        }
         self.pool.keep_segments(read.segments);
         self.launch_reads(to, self.queue.now);
     }

@@ -180,11 +180,11 @@ impl<T: Transport> Endpoint<T> {
         let limit = (self.config.transfer_unit as u64).min(capabilities.max_work_len);
         let (remote, local) = next_unit(transfer, list, limit, capabilities.max_segments, &mut self.segments);
         let work = Work::Op(id).to_id();
+        let options = WorkOptions { signalled: true, class: ServiceClass::Bulk };
         let posted = if op.kind == OpKind::Push {
-            let options = WorkOptions { signalled: true, class: ServiceClass::Bulk };
             self.transport.post_write(peer.conn, work, &[], &self.segments, remote.into(), options)
         } else {
-            self.transport.post_read(peer.conn, work, &self.segments, remote, ServiceClass::Bulk)
+            self.transport.post_read(peer.conn, work, &self.segments, remote, options)
         };
         self.segments.clear();
         match posted {
