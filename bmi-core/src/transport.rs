@@ -472,13 +472,17 @@ impl<T: Transport + ?Sized> Transport for Box<T> {
         work: WorkId,
         segments: &[Segment],
         remote: RemoteSlice,
-        class: ServiceClass,
+        options: WorkOptions,
     ) -> Result<(), PostError> {
-        (**self).post_read(conn, work, segments, remote, class)
+        (**self).post_read(conn, work, segments, remote, options)
     }
 
     fn poll(&mut self, now: Time, events: &mut Vec<Event>) -> bool {
         (**self).poll(now, events)
+    }
+
+    fn charge(&mut self, work: HostWork) {
+        (**self).charge(work);
     }
 
     fn next_deadline(&self) -> Option<Time> {
