@@ -5,6 +5,7 @@
 //! | [`Client`] | the namespace: directories, names, attributes; which servers there are |
 //! | [`File`] | the bytes: reads and writes, contiguous or lists on both sides |
 //! | [`Plan`] | how a read or write is split among servers, which path the bytes take, and why |
+//! | [`Outlets`], [`Route`] | which transport leads to a server, and why |
 //! | [`copy`] | whole files and trees, to and from the local machine |
 //! | [`Error`] | what went wrong, at which server, with which ranges of the file |
 //!
@@ -40,6 +41,7 @@ mod file;
 pub mod local;
 mod path;
 mod plan;
+mod route;
 
 pub use client::{Client, ClientOptions, ClientStats, CreateOptions, Pong, ReadDir, ServerSpace, Space, Stat};
 pub use error::{Error, Failure, ServerName};
@@ -47,3 +49,4 @@ pub use file::{Datafile, File};
 pub use fs_proto::{Attr, DirEntry, Distribution, ErrorCode, Handle, Kind, Layout, Region, RemoveKind, SetAttr};
 pub use path::FsPath;
 pub use plan::{DataPath, Direction, PathCounters, Plan, PlanLimits, Transfer};
+pub use route::{Outlets, Over, Route};
