@@ -13,16 +13,13 @@
 //! the client's time limit for each request that it makes. Only [`local`], which reads and writes local files, has a thread.
 //!
 //! ```no_run
-//! use bmi_core::{AsyncEndpoint, Config, Endpoint, Memory, driver};
-//! use bmi_core::Clock;
-//! use bmi_tcp::{TcpConfig, TcpTransport};
+//! use bmi::{Addr, Config, Memory, OpenOptions, driver};
 //! use fs_client::{Client, ClientOptions, CreateOptions};
 //!
+//! let manager: Addr = "tcp://localhost:7000".parse()?;
 //! let clock = driver::MonotonicClock::new();
-//! let endpoint = Endpoint::new(TcpTransport::new(TcpConfig::default())?, Config::named("example"), clock.now())?;
-//! let endpoint = AsyncEndpoint::new(endpoint, clock);
+//! let endpoint = bmi::endpoint(manager.scheme(), &OpenOptions::default(), Config::named("example"), clock)?;
 //! driver::event::block_on(endpoint.clone(), async move {
-//!     let manager = "tcp://localhost:7000".parse()?;
 //!     let client = Client::connect(endpoint, manager, ClientOptions::new(0x5eed)).await?;
 //!     client.mkdir(&"/data".parse()?).await?;
 //!     let file = client.create(&"/data/a".parse()?, CreateOptions::default()).await?;
