@@ -18,6 +18,11 @@ pub struct Config {
     pub credit_messages: u16,
     /// Bytes that a peer may have parked here, in messages that arrived but are not yet received: its credits in bytes.
     pub credit_bytes: u32,
+    /// Fast-RDMA slots that each peer may write into, at most 8; 0 for none. One is enough for a peer with one request outstanding (paper 000, section
+    /// 4.1.2); four let as many be on their way or in work. They are registered as long as the connection stands.
+    pub fast_slots: u8,
+    /// Longest message in a fast-RDMA slot, in bytes: 64 KiB of data (paper 000, section 6.5) and room for the request before it.
+    pub fast_slot_bytes: usize,
     /// Connections that it keeps at a time, both ways; a peer beyond is refused. Each costs its receives: a MiB by default, of which the
     /// pages that messages have reached are really there.
     pub max_peers: usize,
@@ -43,6 +48,8 @@ impl Default for Config {
             eager_limit: 8 << 10,
             credit_messages: 124,
             credit_bytes: 1 << 20,
+            fast_slots: 4,
+            fast_slot_bytes: (64 + 4) << 10,
             max_peers: 4096,
             transfer_unit: 256 << 10,
             in_flight_bytes: 16 << 20,
@@ -75,6 +82,8 @@ impl Config {
         within("eager_limit", self.eager_limit as u64, 256, 1 << 20)?;
         within("credit_messages", self.credit_messages.into(), 4, 4096)?;
         within("credit_bytes", self.credit_bytes.into(), 4 * (self.eager_limit as u64 + 64), 1 << 30)?;
+        within("fast_slots", self.fast_slots.into(), 0, 8)?;
+        within("fast_slot_bytes", self.fast_slot_bytes as u64, self.eager_limit as u64, 16 << 20)?;
         within("transfer_unit", self.transfer_unit as u64, 4096, 1 << 30)?;
         within("in_flight_bytes", self.in_flight_bytes, self.transfer_unit as u64, 1 << 40)?;
         within("max_peers", self.max_peers as u64, 1, 1 << 24)?;

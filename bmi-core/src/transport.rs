@@ -60,7 +60,7 @@ use std::task::Waker;
 use crate::addr::Addr;
 use crate::capability::Capabilities;
 use crate::error::Error;
-use crate::mem::{Access, MemSlice, Memory, MemoryRegion, RemoteKey, RemoteSlice, Segment};
+use crate::mem::{Access, MemList, MemSlice, Memory, MemoryRegion, RemoteKey, RemoteSlice, Segment};
 use crate::time::Time;
 
 /// Longest private data that travels with a connection request, an acceptance or a rejection, in bytes.
@@ -161,6 +161,19 @@ pub enum HostWork {
         /// Contiguous pieces that they stand in.
         pieces: u64,
     },
+}
+
+impl HostWork {
+    /// A copy of `bytes` from or to the front of a list.
+    pub fn copy(bytes: usize, list: &MemList) -> HostWork {
+        let mut left = bytes;
+        let reached = list.pieces().iter().take_while(|piece| {
+            let reached = left > 0;
+            left = left.saturating_sub(piece.len());
+            reached
+        });
+        HostWork::Copy { bytes: bytes as u64, pieces: reached.count() as u64 }
+    }
 }
 
 /// Why a work request was not accepted. Nothing was touched; the caller still has all it passed.

@@ -23,6 +23,7 @@
 mod bounce;
 mod connection;
 mod direct;
+mod fast;
 mod moving;
 mod op;
 mod peer;
@@ -31,6 +32,7 @@ mod receiving;
 mod registry;
 mod report;
 mod sending;
+mod staging;
 mod timing;
 mod work;
 
@@ -45,6 +47,7 @@ use bounce::Bounce;
 use op::{Op, State};
 use peer::Peer;
 use registry::Registry;
+use staging::Staging;
 
 use crate::addr::Addr;
 use crate::bulk::{BulkDescriptor, Exposure};
@@ -100,6 +103,7 @@ pub struct Endpoint<T: Transport> {
     work: usize,
     registry: Registry,
     bounce: Bounce,
+    staging: Staging,
     revoked: Arc<Returns<(PeerId, RemoteKey)>>,
     released: Arc<Returns<report::Release>>,
     counters: Counters,
@@ -134,6 +138,7 @@ impl<T: Transport> Endpoint<T> {
             return Err(Error::new(ErrorKind::Unsupported, text));
         }
         let bounce = Bounce::new(&mut transport, config.eager_limit)?;
+        let staging = Staging::new(config.fast_slot_bytes);
         Ok(Endpoint {
             transport,
             config,
@@ -157,6 +162,7 @@ impl<T: Transport> Endpoint<T> {
             work: 0,
             registry: Registry::default(),
             bounce,
+            staging,
             revoked: Arc::default(),
             released: Arc::default(),
             counters: Counters::default(),
@@ -206,9 +212,10 @@ impl<T: Transport> Endpoint<T> {
             peers: self.peers.len(),
             operations: self.ops.len(),
             slots: peers().map(|peer| peer.held).sum(),
+            fast_slots: peers().map(|peer| peer.grant.slots_in_use()).sum(),
             parked: peers().map(|peer| peer.parked.len()).sum(),
             exposures: peers().map(|peer| peer.exposures).sum(),
-            work: self.work + self.bounce.in_use(),
+            work: self.work + self.bounce.in_use() + self.staging.in_use(),
         }
     }
 
@@ -311,7 +318,8 @@ impl<T: Transport> Endpoint<T> {
         self.start_send(peer, Kind::Eager, tag, list.into(), options)
     }
 
-    /// Sends a message that needs no receive: the peer finds it with `poll_unexpected`. At most [`PeerLimits::eager`] bytes.
+    /// Sends a message that needs no receive: the peer finds it with `poll_unexpected`. At most [`PeerLimits::eager`] or [`PeerLimits::fast`] bytes,
+    /// whichever is more; a longer one than the former waits for a slot to be free.
     ///
     /// # Errors
     /// As [`Endpoint::post_send`].
@@ -509,6 +517,7 @@ impl<T: Transport> Endpoint<T> {
     /// Ends an operation: gives back its memory and makes its completion.
     fn finish(&mut self, id: OpId, status: Result<(), ErrorKind>, len: u64) {
         self.clear_timer(id);
+        self.unstage(id);
         let Some(op) = self.ops.get_mut(id.0) else { return };
         debug_assert!(!op.is_done(), "{id:?} ended twice");
         let Op { kind, peer, tag, options, .. } = *op;

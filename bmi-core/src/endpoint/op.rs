@@ -97,6 +97,8 @@ pub(super) struct Op {
     pub(super) remote: Option<(OneOrMany<RemoteSlice>, Cursor)>,
     pub(super) options: Options,
     pub(super) state: State,
+    /// For a send: the staging buffer that part of it was copied to.
+    pub(super) staged: Option<u32>,
     /// For a receive: its memory, if the sender may write into it (see [`super::direct`]).
     pub(super) offer: Offer,
     /// Set once it has been asked to end early: how it will end.
@@ -123,6 +125,7 @@ impl Op {
             tag,
             list,
             remote: None,
+            staged: None,
             offer: Offer::None,
             options,
             state,

@@ -192,6 +192,12 @@ impl Segment {
         self.region.memory().as_ptr().wrapping_add(self.offset)
     }
 
+    /// This segment and `next` as one, if that begins where this ends.
+    pub(crate) fn joined(&self, next: &Segment) -> Option<Segment> {
+        let adjacent = Arc::ptr_eq(&self.region.0, &next.region.0) && self.offset + self.len == next.offset;
+        adjacent.then(|| Segment { region: self.region.clone(), offset: self.offset, len: self.len + next.len })
+    }
+
     /// The same bytes without the registration.
     pub fn to_slice(&self) -> MemSlice {
         self.region.memory().slice(self.offset, self.len)
