@@ -182,7 +182,7 @@ impl Config {
         if iods.is_empty() || iods.len() > MAX_SERVERS {
             return fail(format!("cluster.iods: {} I/O servers; there must be from 1 to {MAX_SERVERS}", iods.len()));
         }
-        addrs::check(iods.iter().chain([manager]))?;
+        addrs::check(manager, iods)?;
         if !(MIN_STRIP..=MAX_STRIP).contains(&strip_size.0) {
             let (low, high) = (Size(MIN_STRIP), Size(MAX_STRIP));
             return fail(format!("cluster.strip_size is {strip_size}; it must be from {low} to {high}"));
@@ -329,6 +329,7 @@ mod tests {
             ("\"tcp://127.0.0.1:7002\"", "[\"tcp://a:1\", \"tcp://a:1\"]", "tcp://a:1 is there twice"),
             ("\"tcp://127.0.0.1:7002\"", "[\"shm:///a\", \"tcp://a:1\", \"shm:///a\"]", "shm:///a is there twice"),
             ("\"tcp://127.0.0.1:7002\"", "[]", "needs an address"),
+            ("\"tcp://127.0.0.1:7002\"", "\"shm:///run/x\"", "shm:///run/x reaches one machine only"),
             ("\"tcp://127.0.0.1:7002\"", "17", "an address or a list of addresses"),
             ("iod{index}", "iod", "needs {index}"),
             ("requests = 256", "requests = 0", "limits.requests is 0"),

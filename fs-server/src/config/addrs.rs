@@ -83,10 +83,17 @@ impl<'de> Deserialize<'de> for ServerAddrs {
 }
 
 /// Checks the addresses of all servers: each can be listened at, none is another's.
-pub(super) fn check<'a>(servers: impl Iterator<Item = &'a ServerAddrs>) -> Result<(), ConfigError> {
+pub(super) fn check(manager: &ServerAddrs, iods: &[ServerAddrs]) -> Result<(), ConfigError> {
     let fail = |text: String| Err(ConfigError(format!("cluster: {text}")));
+    let servers = || iods.iter().chain([manager]);
+    // Whoever found the manager on another machine would take a socket of its own machine for this server.
+    let one_machine = servers().all(|addrs| addrs.primary().scheme() == Scheme::Shm);
+    if let Some(addrs) = servers().find(|addrs| addrs.primary().scheme() == Scheme::Shm && !one_machine) {
+        let addr = addrs.primary();
+        return fail(format!("{addr} reaches one machine only, the other servers more; give this one tcp:// as well"));
+    }
     let mut places = Vec::new();
-    for addrs in servers.map(ServerAddrs::all) {
+    for addrs in servers().map(ServerAddrs::all) {
         if addrs.len() > MAX_ADDRS {
             return fail(format!("{} has {} addresses; a server may have {MAX_ADDRS}", addrs[0], addrs.len()));
         }
