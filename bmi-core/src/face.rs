@@ -23,7 +23,7 @@ use std::time::Duration;
 
 use crate::addr::Addr;
 use crate::bulk::{BulkDescriptor, Exposure};
-use crate::endpoint::{Counters, Endpoint, Holdings, PeerEvent, PeerLimits, Unexpected};
+use crate::endpoint::{Counters, Endpoint, Grant, Holdings, PeerEvent, PeerLimits, Unexpected};
 use crate::error::{Error, ErrorKind};
 use crate::mem::{Access, MemList};
 use crate::op::{Completion, OpId, Options, PeerId, Posted, Tag};
@@ -97,6 +97,14 @@ impl<T: Transport> Operation<T> {
     pub fn id(&self) -> Option<OpId> {
         match self.state {
             Progress::Pending(op) => Some(op),
+            _ => None,
+        }
+    }
+
+    /// Why it was not posted at all, if it was not; awaiting it is then of no use.
+    pub(crate) fn refusal(&self) -> Option<Error> {
+        match &self.state {
+            Progress::Refused(error) => Some(error.clone()),
             _ => None,
         }
     }
@@ -262,6 +270,32 @@ impl<T: Transport> AsyncEndpoint<T> {
         options: Options,
     ) -> Operation<T> {
         let posted = self.with(|endpoint| endpoint.post_push(peer, remote, at, local, options));
+        self.operation(posted)
+    }
+
+    /// Lets the peer write `list`, once; see [`Endpoint::post_grant`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn grant(
+        &self,
+        peer: PeerId,
+        list: impl Into<MemList>,
+        options: Options,
+    ) -> Result<(Grant, Operation<T>), Error> {
+        let (grant, op) = self.with(|endpoint| endpoint.post_grant(peer, list, options))?;
+        Ok((grant, self.operation(Ok(Posted::Pending(op)))))
+    }
+
+    /// Writes `local` where the peer has granted it, and tells it; see [`Endpoint::post_push_granted`].
+    pub fn push_granted(
+        &self,
+        peer: PeerId,
+        grant: &Grant,
+        local: impl Into<MemList>,
+        options: Options,
+    ) -> Operation<T> {
+        let posted = self.with(|endpoint| endpoint.post_push_granted(peer, grant, local, options));
         self.operation(posted)
     }
 

@@ -21,40 +21,43 @@
 //! checked, memory is owned by the operation, every operation can have a deadline, and bulk transfer is part of the interface.
 
 mod bounce;
+mod choice;
 mod connection;
 mod direct;
 mod fast;
+mod grant;
 mod moving;
 mod op;
 mod peer;
 mod progress;
 mod receiving;
-mod registry;
 mod report;
 mod sending;
 mod staging;
 mod timing;
 mod work;
 
-pub use report::{Counters, Holdings, PeerEvent, PeerLimits, Unexpected};
+pub use grant::Grant;
+pub use report::{Counters, Holdings, PeerEvent, PeerLimits, Pinned, Unexpected};
 
 use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::task::Waker;
+use std::time::Duration;
 
 use bounce::Bounce;
 use op::{Op, State};
 use peer::Peer;
-use registry::Registry;
 use staging::Staging;
 
 use crate::addr::Addr;
 use crate::bulk::{BulkDescriptor, Exposure};
-use crate::capability::Capabilities;
+use crate::capability::{Capabilities, Registration};
+use crate::comm::{PathCounters, Policy};
 use crate::config::Config;
 use crate::error::{Error, ErrorKind};
-use crate::mem::{Access, MemList, Memory, MemoryRegion, RemoteKey, RemoteSlice, Segment};
+use crate::mem::{Access, Limits, MemList, Memory, MemoryRegion, PinCache, PinCounts, RemoteKey, RemoteSlice, Segment};
 use crate::op::{Completion, OpId, OpKind, Options, PeerId, Posted, Tag};
 use crate::proto::header::{HEADER_LEN, Kind};
 use crate::proto::table::Table;
@@ -101,12 +104,14 @@ pub struct Endpoint<T: Transport> {
     in_flight: u64,
     /// Work requests of operations with the adapter.
     work: usize,
-    registry: Registry,
+    registry: PinCache,
     bounce: Bounce,
     staging: Staging,
     revoked: Arc<Returns<(PeerId, RemoteKey)>>,
     released: Arc<Returns<report::Release>>,
     counters: Counters,
+    policy: Policy,
+    paths: PathCounters,
     // Scratch, kept for its room.
     events: Vec<Event>,
     segments: Vec<Segment>,
@@ -137,6 +142,7 @@ impl<T: Transport> Endpoint<T> {
             );
             return Err(Error::new(ErrorKind::Unsupported, text));
         }
+        let pins = pin_limits(&config, transport.capabilities());
         let bounce = Bounce::new(&mut transport, config.eager_limit)?;
         let staging = Staging::new(config.fast_slot_bytes);
         Ok(Endpoint {
@@ -160,12 +166,14 @@ impl<T: Transport> Endpoint<T> {
             active: VecDeque::new(),
             in_flight: 0,
             work: 0,
-            registry: Registry::default(),
+            registry: PinCache::new(pins),
             bounce,
             staging,
             revoked: Arc::default(),
             released: Arc::default(),
             counters: Counters::default(),
+            policy: Policy::default(),
+            paths: PathCounters::default(),
             events: Vec::new(),
             segments: Vec::new(),
             release_notes: Vec::new(),
@@ -202,7 +210,21 @@ impl<T: Transport> Endpoint<T> {
 
     /// What it did so far.
     pub fn counters(&self) -> Counters {
-        self.counters
+        let PinCounts { hits, misses, evictions, failures, batches } = self.registry.counts();
+        Counters {
+            pin_hits: hits,
+            pin_misses: misses,
+            pin_evictions: evictions,
+            pin_failures: failures,
+            pin_batches: batches,
+            ..self.counters
+        }
+    }
+
+    /// What its pin-down cache holds right now. Looks at every entry.
+    pub fn pinned(&self) -> Pinned {
+        let (entries, bytes) = self.registry.held();
+        Pinned { entries, bytes, in_use: self.registry.in_use() }
     }
 
     /// What it holds right now.
@@ -281,13 +303,18 @@ impl<T: Transport> Endpoint<T> {
 
     // ---- memory -----------------------------------------------------------------------------------------------------------
 
-    /// Registers memory ahead of use, for as long as the region is held. Memory that was not registered ahead is registered when an
-    /// operation needs it.
+    /// Registers memory ahead of use, for as long as the region is held; after that the pin-down cache may keep it. Memory that was not registered
+    /// ahead is registered when an operation needs it.
     ///
     /// # Errors
     /// Those of [`Transport::register`].
     pub fn register(&mut self, memory: &Memory) -> Result<MemoryRegion, Error> {
         self.registry.register(&mut self.transport, memory).map_err(|error| error.during("register"))
+    }
+
+    /// Whether memory is registered already, so that work on it costs no registration: the paper's `check_if_registered`.
+    pub fn is_registered(&self, memory: &Memory) -> bool {
+        self.registry.is_registered(memory)
     }
 
     /// Lets one peer reach a list of memory as `access` says, until the exposure is dropped or the peer is lost.
@@ -451,7 +478,10 @@ impl<T: Transport> Endpoint<T> {
     /// The time at which to poll though nothing arrives.
     pub fn next_deadline(&self) -> Option<Time> {
         let fences = (!self.fences.is_empty()).then_some(self.now);
-        [fences, self.timers.next(), self.transport.next_deadline()].into_iter().flatten().min()
+        [fences, self.timers.next(), self.registry.next_deadline(), self.transport.next_deadline()]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     /// Gets ready to sleep (see [`Transport::arm`]). `waker` is woken too when a message or an exposure is dropped, whether or not there is an event fd.
@@ -463,7 +493,10 @@ impl<T: Transport> Endpoint<T> {
             return Armed::Busy;
         }
         let armed = self.transport.arm(waker);
-        let quiet = armed == Armed::Waiting && self.released.wake_at_next(waker) && self.revoked.wake_at_next(waker);
+        let quiet = armed == Armed::Waiting
+            && self.released.wake_at_next(waker)
+            && self.revoked.wake_at_next(waker)
+            && self.registry.arm(waker);
         if quiet { Armed::Waiting } else { Armed::Busy }
     }
 
@@ -590,6 +623,13 @@ impl<T: Transport> Endpoint<T> {
     fn eager_limit(&self, peer: &Peer) -> usize {
         peer.limits.eager.min(self.config.eager_limit)
     }
+}
+
+/// Bounds of the pin-down cache. Where registration pins nothing, nothing waits to be let go.
+fn pin_limits(config: &Config, capabilities: &Capabilities) -> Limits {
+    let free = capabilities.registration == Registration::Free;
+    let linger = if free { Duration::ZERO } else { config.pin_linger };
+    Limits { entries: config.pin_cache_entries, bytes: config.pin_cache_bytes, linger }
 }
 
 /// Pieces of a rendezvous that find room in the head of a work request.

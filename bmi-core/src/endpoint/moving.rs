@@ -18,7 +18,7 @@ use crate::mem::{MemList, RemoteSlice, Segment};
 use crate::op::{OpId, OpKind, Options, PeerId, Posted};
 use crate::proto::header::FinishStatus;
 use crate::proto::one_or_many::OneOrMany;
-use crate::transport::{PostError, ServiceClass, Transport, WorkOptions, WorkStatus};
+use crate::transport::{PostError, ServiceClass, Transport, WorkOptions, WorkStatus, WriteTarget};
 
 /// How posting one unit went.
 enum Unit {
@@ -42,8 +42,35 @@ impl<T: Transport> Endpoint<T> {
         local: MemList,
         options: Options,
     ) -> Result<Posted, Error> {
+        self.start_bulk_with(kind, peer, remote, at, local, None, options)
+    }
+
+    /// A push to the beginning of `remote` whose last write carries immediate data.
+    pub(super) fn start_push(
+        &mut self,
+        peer: PeerId,
+        remote: &BulkDescriptor,
+        local: MemList,
+        immediate: u32,
+        options: Options,
+    ) -> Result<Posted, Error> {
+        self.start_bulk_with(OpKind::Push, peer, remote, 0, local, Some(immediate), options)
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "the parts of one transfer")]
+    fn start_bulk_with(
+        &mut self,
+        kind: OpKind,
+        peer: PeerId,
+        remote: &BulkDescriptor,
+        at: u64,
+        local: MemList,
+        immediate: Option<u32>,
+        options: Options,
+    ) -> Result<Posted, Error> {
         self.check_bulk(peer, remote, at, &local).map_err(|error| error.during(kind.as_str()))?;
         let mut op = Op::new(kind, Some(peer), 0, Some(local), options, State::Queued);
+        op.immediate = immediate;
         op.remote = Some((remote.pieces().iter().copied().collect(), seek(remote.pieces(), at)));
         let id = self.insert_op(op);
         let record = self.peers.get_mut(peer.0).expect("checked");
@@ -71,6 +98,15 @@ impl<T: Transport> Endpoint<T> {
             return Err(invalid(text));
         }
         Ok(())
+    }
+
+    /// Whether all of a transfer is with the adapter, or it is over: what is sent from now on arrives behind it.
+    pub fn is_issued(&self, op: OpId) -> bool {
+        match self.ops.get(op.0).map(|op| &op.state) {
+            Some(State::Queued) => false,
+            Some(State::Moving(transfer)) => transfer.issued == transfer.total,
+            _ => true,
+        }
     }
 
     /// Starts a pull or push whose peer is up.
@@ -131,6 +167,7 @@ impl<T: Transport> Endpoint<T> {
             outstanding: 0,
             broken: false,
             announced_as,
+            immediate: op.immediate,
         });
         if let Some(peer) = op.peer.and_then(|peer| self.peers.get_mut(peer.0)) {
             peer.busy += 1;
@@ -181,12 +218,22 @@ impl<T: Transport> Endpoint<T> {
         let (remote, local) = next_unit(transfer, list, limit, capabilities.max_segments, &mut self.segments);
         let work = Work::Op(id).to_id();
         let options = WorkOptions { signalled: true, class: ServiceClass::Bulk };
+        // Immediate data consumes a receive of the peer.
+        let immediate = transfer.immediate.filter(|_| transfer.issued + remote.len == transfer.total);
+        if immediate.is_some() && !peer.credit.as_mut().is_some_and(|credit| credit.spend_message()) {
+            self.segments.clear();
+            return Unit::Full;
+        }
         let posted = if op.kind == OpKind::Push {
-            self.transport.post_write(peer.conn, work, &[], &self.segments, remote.into(), options)
+            let target = WriteTarget { remote, immediate };
+            self.transport.post_write(peer.conn, work, &[], &self.segments, target, options)
         } else {
             self.transport.post_read(peer.conn, work, &self.segments, remote, options)
         };
         self.segments.clear();
+        if let (Err(_), Some(_), Some(credit)) = (posted, immediate, peer.credit.as_mut()) {
+            credit.unspend(0);
+        }
         match posted {
             Ok(()) => {}
             Err(PostError::QueueFull) => return Unit::Full,

@@ -8,9 +8,11 @@
 //!  receive     Matching ──Eager─────────────────────────────────────────────────────────> Done
 //!                 └───────Announce─────> Moving ──last read done, Finish sent───────────> Done
 //!  pull, push  Queued ──connected──────> Moving ──last read or write done───────────────> Done
+//!  grant                                 Granted ──immediate data─────────────────────> Done
 //!  connect, disconnect, timer            Waiting ───────────────────────────────────────> Done
 //!
 //!  cancel or deadline:  Queued, Matching, timer  -> Done at once
+//!                       Granted                  revoked, then Done at once
 //!                       Posted                   waits for the adapter
 //!                       Announced                Cancel to the peer, waits for its Finish
 //!                       Moving                   posts nothing more, waits for the adapter
@@ -41,6 +43,8 @@ pub(super) enum State {
     Matching(Place),
     /// Receive by rendezvous, pull, push.
     Moving(Transfer),
+    /// Grant: the peer may write.
+    Granted(OneOrMany<RemoteSlice>),
     /// Connect, disconnect, timer.
     Waiting,
     /// Ended; kept until the completion is collected.
@@ -77,6 +81,8 @@ pub(super) struct Transfer {
     pub(super) broken: bool,
     /// For a receive: the sender's name for its operation, to be told the end.
     pub(super) announced_as: Option<u64>,
+    /// For a push: the immediate data of its last write.
+    pub(super) immediate: Option<u32>,
 }
 
 /// A place in a list: a piece, and how far into it.
@@ -95,6 +101,8 @@ pub(super) struct Op {
     pub(super) list: Option<MemList>,
     /// For a pull or push that is queued: what it will move to or from.
     pub(super) remote: Option<(OneOrMany<RemoteSlice>, Cursor)>,
+    /// For a push: what its last write hands the peer.
+    pub(super) immediate: Option<u32>,
     pub(super) options: Options,
     pub(super) state: State,
     /// For a send: the staging buffer that part of it was copied to.
@@ -125,6 +133,7 @@ impl Op {
             tag,
             list,
             remote: None,
+            immediate: None,
             staged: None,
             offer: Offer::None,
             options,
