@@ -8,7 +8,7 @@
 //! ```
 
 use crate::error::Error;
-use crate::mem::{MemList, PinCache, MemoryRegion, RemoteSlice, Segment};
+use crate::mem::{MemList, MemoryRegion, PinCache, RemoteSlice, Segment};
 use crate::op::OpId;
 use crate::proto::one_or_many::OneOrMany;
 use crate::transport::Transport;
