@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use bmi_core::Time;
 use bmi_core::mem::zone::ZonePool;
 use bmi_sim::{Profile, SimConfig, SimDisk};
-use fs_proto::{Data, DatafileHandle, IodRequest, IodStat};
+use fs_proto::{Data, DatafileHandle, Identity, IodRequest, IodStat, Role};
 use fs_server::iod::{Iod, IodSettings};
 use fs_server::service::{Limits, serve};
 use fs_server::store::{DataStore, Medium, MemStore};
@@ -83,7 +83,8 @@ impl Server {
         let store = Counting { store: MemStore::on(Disk(node.disk()), 1 << 40), moved: Rc::default() };
         let iod = Iod::new(endpoint.clone(), store.clone(), settings).unwrap();
         let zones = iod.zones().clone();
-        node.spawn(async move { serve(&endpoint, &iod, Limits::default(), std::future::pending()).await });
+        let identity = Identity { role: Role::Iod(0), host: node.name(), instance: 1, addrs: vec![addr.clone()] };
+        node.spawn(async move { serve(&endpoint, &iod, &identity, Limits::default(), std::future::pending()).await });
         Server { world, addr, store, zones }
     }
 }
