@@ -41,6 +41,20 @@ pub struct Config {
     pub lists: Lists,
     /// What [`Lists::Auto`] goes by.
     pub list_prices: ListPrices,
+    /// Registrations of the program's memory that are kept after use (the pin-down cache); 0 keeps none. 4096 are the pieces of the longest list, so that
+    /// one list of separate buffers finds all of them again; an adapter has room for a hundred thousand and more.
+    pub pin_cache_entries: usize,
+    /// Bytes of memory that may stay registered after use; a longer memory is registered for each use. Pinned pages are lost to everybody else, so this is for
+    /// the machine's owner to raise or lower: 1 GiB holds ten of the 100 MB requests of paper 000, section 4.2. If the system allows less
+    /// (`RLIMIT_MEMLOCK`), the adapter refuses, and the cache makes room then.
+    pub pin_cache_bytes: u64,
+    /// How long the registration of memory that the program has dropped may wait to be let go together with others. 10 ms make it a hundred batches a second at most,
+    /// and pages do not stay pinned for longer than anybody would notice. Where registration is free nothing waits.
+    pub pin_linger: Duration,
+    /// Where registration costs, pieces of one [`Memory`](crate::Memory) are exposed to a peer as one range from the first to the last of them (group
+    /// registration, paper 000, section 5): one key and one memory window instead of one for each piece. The peer can then also reach what lies between
+    /// the pieces, with the rights of the exposure and for as long as the operation lasts. Switch it off for peers that must not.
+    pub expose_hulls: bool,
     /// Pieces that a list may have on either side.
     pub max_pieces: usize,
     /// Longest message and longest bulk transfer, in bytes.
@@ -69,6 +83,10 @@ impl Default for Config {
             lists: Lists::Auto,
             list_prices: ListPrices::default(),
             max_pieces: BulkDescriptor::MAX_PIECES,
+            pin_cache_entries: 4096,
+            pin_cache_bytes: 1 << 30,
+            pin_linger: Duration::from_millis(10),
+            expose_hulls: true,
             max_message: 1 << 40,
             connect_timeout: Duration::from_secs(5),
             fence_grace: Duration::from_secs(1),
@@ -103,6 +121,8 @@ impl Config {
         within("in_flight_bytes", self.in_flight_bytes, self.transfer_unit as u64, 1 << 40)?;
         within("peer_in_flight_bytes", self.peer_in_flight_bytes, 1, 1 << 40)?;
         within("max_peers", self.max_peers as u64, 1, 1 << 24)?;
+        within("pin_cache_entries", self.pin_cache_entries as u64, 0, 1 << 24)?;
+        within("pin_cache_bytes", self.pin_cache_bytes, 0, 1 << 62)?;
         within("max_pieces", self.max_pieces as u64, 1, 1 << 20)?;
         within("max_message", self.max_message, 1, 1 << 62)
     }

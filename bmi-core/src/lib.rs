@@ -33,7 +33,7 @@ pub use addr::{Addr, Device, Scheme};
 pub use bulk::{BulkDescriptor, Exposure};
 pub use capability::{Capabilities, OneSided, Registration};
 pub use config::Config;
-pub use endpoint::{Counters, Endpoint, Holdings, PeerEvent, PeerLimits, Unexpected};
+pub use endpoint::{Counters, Endpoint, Holdings, PeerEvent, PeerLimits, Pinned, Unexpected};
 pub use error::{Error, ErrorKind};
 pub use face::{AsyncEndpoint, Operation};
 pub use lists::{ListPrices, Lists};

@@ -47,7 +47,8 @@
 //! - **C11 waiting.** After [`Transport::arm`] said [`Armed::Waiting`], anything that gives `poll` something to do wakes the waiter. Waking too often is allowed.
 //! - **C12 deadlines.** [`Transport::next_deadline`] is the earliest time at which `poll` has something to do though nothing arrives: a handshake that
 //!   must be dropped, a retry.
-//! - **C13 release.** A region whose last handle is gone is deregistered at the next poll; dropping the transport ends every connection and frees
+//! - **C13 release.** A region whose last handle is gone is deregistered at the next poll, or by a registration that would fail for want of its room; its
+//!   memory may be gone before. A transport holds no [`Memory`] for a registration, only for exposures and work (its [`MemoryRegion`]s do). Dropping the transport ends every connection and frees
 //!   everything.
 //! - **C14 idle.** With nothing to do, `poll` makes at most a constant number of system calls and allocates nothing; in the steady state no method of
 //!   the data path (`post_*`, `poll`) allocates.
@@ -324,7 +325,7 @@ pub trait Transport {
     /// Registers `memory`, so that its pieces may stand in work requests. Deregistered when the last handle of the region is gone.
     ///
     /// # Errors
-    /// `Exhausted` if the adapter or a limit of the system refuses; the text says which limit.
+    /// `Exhausted` if the adapter or a limit of the system refuses though everything released was deregistered (C13); the text says which limit.
     fn register(&mut self, memory: &Memory) -> Result<MemoryRegion, Error>;
 
     /// Lets the peer of `conn`, and nobody else, reach `segment` as `access` says, until `revoke` or the connection's end. Holds the region.

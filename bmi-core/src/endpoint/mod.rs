@@ -31,7 +31,6 @@ mod packing;
 mod peer;
 mod progress;
 mod receiving;
-mod registry;
 mod report;
 mod sending;
 mod staging;
@@ -39,27 +38,27 @@ mod timing;
 mod unit;
 mod work;
 
-pub use report::{Counters, Holdings, PeerEvent, PeerLimits, Unexpected};
+pub use report::{Counters, Holdings, PeerEvent, PeerLimits, Pinned, Unexpected};
 
 use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::task::Waker;
+use std::time::Duration;
 
 use bounce::Bounce;
 use op::{Op, State};
 use pacing::Turns;
 use packing::Packing;
 use peer::Peer;
-use registry::Registry;
 use staging::Staging;
 
 use crate::addr::Addr;
 use crate::bulk::{BulkDescriptor, Exposure};
-use crate::capability::Capabilities;
+use crate::capability::{Capabilities, Registration};
 use crate::config::Config;
 use crate::error::{Error, ErrorKind};
-use crate::mem::{Access, MemList, Memory, MemoryRegion, RemoteKey, RemoteSlice, Segment};
+use crate::mem::{Access, Limits, MemList, Memory, MemoryRegion, PinCache, PinCounts, RemoteKey, RemoteSlice, Segment};
 use crate::op::{Completion, OpId, OpKind, Options, PeerId, Posted, Tag};
 use crate::proto::header::{HEADER_LEN, Kind};
 use crate::proto::table::Table;
@@ -104,7 +103,7 @@ pub struct Endpoint<T: Transport> {
     turns: Turns,
     /// Work requests of operations with the adapter.
     work: usize,
-    registry: Registry,
+    registry: PinCache,
     bounce: Bounce,
     staging: Staging,
     /// Where small pieces of transfers are packed.
@@ -142,6 +141,7 @@ impl<T: Transport> Endpoint<T> {
             );
             return Err(Error::new(ErrorKind::Unsupported, text));
         }
+        let pins = pin_limits(&config, transport.capabilities());
         let bounce = Bounce::new(&mut transport, config.eager_limit)?;
         let staging = Staging::new(config.fast_slot_bytes);
         let packing = Packing::new(config.transfer_unit);
@@ -165,7 +165,7 @@ impl<T: Transport> Endpoint<T> {
             unexpected: VecDeque::new(),
             turns: Turns::default(),
             work: 0,
-            registry: Registry::default(),
+            registry: PinCache::new(pins),
             bounce,
             staging,
             packing,
@@ -208,7 +208,21 @@ impl<T: Transport> Endpoint<T> {
 
     /// What it did so far.
     pub fn counters(&self) -> Counters {
-        self.counters
+        let PinCounts { hits, misses, evictions, failures, batches } = self.registry.counts();
+        Counters {
+            pin_hits: hits,
+            pin_misses: misses,
+            pin_evictions: evictions,
+            pin_failures: failures,
+            pin_batches: batches,
+            ..self.counters
+        }
+    }
+
+    /// What its pin-down cache holds right now. Looks at every entry.
+    pub fn pinned(&self) -> Pinned {
+        let (entries, bytes) = self.registry.held();
+        Pinned { entries, bytes, in_use: self.registry.in_use() }
     }
 
     /// What it holds right now.
@@ -287,13 +301,18 @@ impl<T: Transport> Endpoint<T> {
 
     // ---- memory -----------------------------------------------------------------------------------------------------------
 
-    /// Registers memory ahead of use, for as long as the region is held. Memory that was not registered ahead is registered when an
-    /// operation needs it.
+    /// Registers memory ahead of use, for as long as the region is held; after that the pin-down cache may keep it. Memory that was not registered
+    /// ahead is registered when an operation needs it.
     ///
     /// # Errors
     /// Those of [`Transport::register`].
     pub fn register(&mut self, memory: &Memory) -> Result<MemoryRegion, Error> {
         self.registry.register(&mut self.transport, memory).map_err(|error| error.during("register"))
+    }
+
+    /// Whether memory is registered already, so that work on it costs no registration: the paper's `check_if_registered`.
+    pub fn is_registered(&self, memory: &Memory) -> bool {
+        self.registry.is_registered(memory)
     }
 
     /// Lets one peer reach a list of memory as `access` says, until the exposure is dropped or the peer is lost.
@@ -457,7 +476,10 @@ impl<T: Transport> Endpoint<T> {
     /// The time at which to poll though nothing arrives.
     pub fn next_deadline(&self) -> Option<Time> {
         let fences = (!self.fences.is_empty()).then_some(self.now);
-        [fences, self.timers.next(), self.next_turn(), self.transport.next_deadline()].into_iter().flatten().min()
+        [fences, self.timers.next(), self.next_turn(), self.registry.next_deadline(), self.transport.next_deadline()]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     /// Gets ready to sleep (see [`Transport::arm`]). `waker` is woken too when a message or an exposure is dropped, whether or not there is an event fd.
@@ -469,7 +491,10 @@ impl<T: Transport> Endpoint<T> {
             return Armed::Busy;
         }
         let armed = self.transport.arm(waker);
-        let quiet = armed == Armed::Waiting && self.released.wake_at_next(waker) && self.revoked.wake_at_next(waker);
+        let quiet = armed == Armed::Waiting
+            && self.released.wake_at_next(waker)
+            && self.revoked.wake_at_next(waker)
+            && self.registry.arm(waker);
         if quiet { Armed::Waiting } else { Armed::Busy }
     }
 
@@ -596,6 +621,13 @@ impl<T: Transport> Endpoint<T> {
     fn eager_limit(&self, peer: &Peer) -> usize {
         peer.limits.eager.min(self.config.eager_limit)
     }
+}
+
+/// Bounds of the pin-down cache. Where registration pins nothing, nothing waits to be let go.
+fn pin_limits(config: &Config, capabilities: &Capabilities) -> Limits {
+    let free = capabilities.registration == Registration::Free;
+    let linger = if free { Duration::ZERO } else { config.pin_linger };
+    Limits { entries: config.pin_cache_entries, bytes: config.pin_cache_bytes, linger }
 }
 
 /// Pieces of a rendezvous that find room in the head of a work request.

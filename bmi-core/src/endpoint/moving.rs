@@ -195,7 +195,7 @@ impl<T: Transport> Endpoint<T> {
     fn price_of_registering(&self, list: &MemList) -> u64 {
         let Registration::Pins { per_region, per_page } = self.transport.capabilities().registration else { return 0 };
         let runs = list.pieces().chunk_by(|a, b| a.memory().id() == b.memory().id());
-        let prices = runs.filter(|run| self.registry.check_if_registered(run[0].memory()).is_none()).map(|run| {
+        let prices = runs.filter(|run| !self.registry.is_registered(run[0].memory())).map(|run| {
             let pages = u32::try_from(run[0].memory().len().div_ceil(PAGE)).unwrap_or(u32::MAX);
             u64::try_from((per_region + per_page.saturating_mul(pages)).as_nanos()).unwrap_or(u64::MAX)
         });

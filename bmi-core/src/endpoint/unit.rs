@@ -8,7 +8,7 @@
 //! ```
 
 use crate::error::Error;
-use crate::mem::{MemList, MemoryRegion, RemoteSlice, Segment};
+use crate::mem::{MemList, MemoryRegion, PinCache, RemoteSlice, Segment};
 use crate::op::OpId;
 use crate::proto::one_or_many::OneOrMany;
 use crate::transport::Transport;
@@ -16,7 +16,6 @@ use crate::transport::Transport;
 use super::op::Cursor;
 use super::pacing::Level;
 use super::packing::{self, Copying, Packing};
-use super::registry::Registry;
 
 /// Bytes between a local and a remote list, in units.
 #[derive(Debug)]
@@ -76,7 +75,7 @@ pub(super) struct RegionRun {
 /// # Errors
 /// Those of [`Transport::register`].
 pub(super) fn register_list<T: Transport>(
-    registry: &mut Registry,
+    registry: &mut PinCache,
     transport: &mut T,
     list: &MemList,
 ) -> Result<OneOrMany<RegionRun>, Error> {
