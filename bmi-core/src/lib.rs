@@ -5,6 +5,7 @@
 //! | [`transport`] | the contract of a backend: queue pairs, registration, completions |
 //! | [`Endpoint`] | the message interface: expected and unexpected messages, bulk, deadlines, cancel, polling |
 //! | [`AsyncEndpoint`] | the same for `async` code |
+//! | [`comm`] | the communication manager: four paths for the data of a request, and the choice between them |
 //! | [`driver`] | loops that drive an endpoint: busy polling, an event fd under tokio |
 //! | [`mem`](mod@mem) | memory that an adapter may touch, and the rules that keep that safe |
 //! | [`extents`], [`Lists`] | lists of ranges on the wire; how lists of memory are moved |
@@ -15,6 +16,7 @@
 mod addr;
 mod bulk;
 mod capability;
+pub mod comm;
 mod config;
 pub mod driver;
 mod endpoint;
@@ -33,7 +35,7 @@ pub use addr::{Addr, Device, Scheme};
 pub use bulk::{BulkDescriptor, Exposure};
 pub use capability::{Capabilities, OneSided, Registration};
 pub use config::Config;
-pub use endpoint::{Counters, Endpoint, Holdings, PeerEvent, PeerLimits, Pinned, Unexpected};
+pub use endpoint::{Counters, Endpoint, Grant, Holdings, PeerEvent, PeerLimits, Pinned, Unexpected};
 pub use error::{Error, ErrorKind};
 pub use face::{AsyncEndpoint, Operation};
 pub use lists::{ListPrices, Lists};

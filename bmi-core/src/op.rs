@@ -45,6 +45,8 @@ pub enum OpKind {
     Pull,
     /// Writes to memory that the peer exposed (bulk).
     Push,
+    /// Lets the peer write into memory of ours, once.
+    Grant,
     /// Sets up a connection.
     Connect,
     /// Ends a connection.
@@ -62,6 +64,7 @@ impl OpKind {
             OpKind::Recv => "receive",
             OpKind::Pull => "pull",
             OpKind::Push => "push",
+            OpKind::Grant => "grant",
             OpKind::Connect => "connect",
             OpKind::Disconnect => "disconnect",
             OpKind::Timer => "timer",

@@ -21,9 +21,11 @@
 //! checked, memory is owned by the operation, every operation can have a deadline, and bulk transfer is part of the interface.
 
 mod bounce;
+mod choice;
 mod connection;
 mod direct;
 mod fast;
+mod grant;
 mod moving;
 mod op;
 mod pacing;
@@ -38,6 +40,7 @@ mod timing;
 mod unit;
 mod work;
 
+pub use grant::Grant;
 pub use report::{Counters, Holdings, PeerEvent, PeerLimits, Pinned, Unexpected};
 
 use std::collections::VecDeque;
@@ -56,6 +59,7 @@ use staging::Staging;
 use crate::addr::Addr;
 use crate::bulk::{BulkDescriptor, Exposure};
 use crate::capability::{Capabilities, Registration};
+use crate::comm::{PathCounters, Policy};
 use crate::config::Config;
 use crate::error::{Error, ErrorKind};
 use crate::mem::{Access, Limits, MemList, Memory, MemoryRegion, PinCache, PinCounts, RemoteKey, RemoteSlice, Segment};
@@ -111,6 +115,8 @@ pub struct Endpoint<T: Transport> {
     revoked: Arc<Returns<(PeerId, RemoteKey)>>,
     released: Arc<Returns<report::Release>>,
     counters: Counters,
+    policy: Policy,
+    paths: PathCounters,
     // Scratch, kept for its room.
     events: Vec<Event>,
     segments: Vec<Segment>,
@@ -172,6 +178,8 @@ impl<T: Transport> Endpoint<T> {
             revoked: Arc::default(),
             released: Arc::default(),
             counters: Counters::default(),
+            policy: Policy::default(),
+            paths: PathCounters::default(),
             events: Vec::new(),
             segments: Vec::new(),
             release_notes: Vec::new(),
@@ -237,6 +245,11 @@ impl<T: Transport> Endpoint<T> {
             exposures: peers().map(|peer| peer.exposures).sum(),
             work: self.work + self.bounce.in_use() + self.staging.in_use() + self.packing.in_use(),
         }
+    }
+
+    /// Whether requests of this side are with the adapter: sends, reads and writes whose completion is awaited.
+    pub fn is_sending(&self) -> bool {
+        self.work > 0 || self.bounce.in_use() > 0
     }
 
     /// Address of a peer (BMI's reverse look-up); also of one lost a short while ago.

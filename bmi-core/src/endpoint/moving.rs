@@ -32,7 +32,7 @@ use crate::mem::{MemList, RemoteSlice};
 use crate::op::{OpId, OpKind, Options, PeerId, Posted};
 use crate::proto::header::FinishStatus;
 use crate::proto::one_or_many::OneOrMany;
-use crate::transport::{HostWork, PostError, ServiceClass, Transport, WorkOptions, WorkStatus};
+use crate::transport::{HostWork, PostError, ServiceClass, Transport, WorkOptions, WorkStatus, WriteTarget};
 
 /// Bytes of a page, as registration counts them (paper 000, section 5).
 const PAGE: usize = 4096;
@@ -60,8 +60,35 @@ impl<T: Transport> Endpoint<T> {
         local: MemList,
         options: Options,
     ) -> Result<Posted, Error> {
+        self.start_bulk_with(kind, peer, remote, at, local, None, options)
+    }
+
+    /// A push to the beginning of `remote` whose last write carries immediate data.
+    pub(super) fn start_push(
+        &mut self,
+        peer: PeerId,
+        remote: &BulkDescriptor,
+        local: MemList,
+        immediate: u32,
+        options: Options,
+    ) -> Result<Posted, Error> {
+        self.start_bulk_with(OpKind::Push, peer, remote, 0, local, Some(immediate), options)
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "the parts of one transfer")]
+    fn start_bulk_with(
+        &mut self,
+        kind: OpKind,
+        peer: PeerId,
+        remote: &BulkDescriptor,
+        at: u64,
+        local: MemList,
+        immediate: Option<u32>,
+        options: Options,
+    ) -> Result<Posted, Error> {
         self.check_bulk(peer, remote, at, &local).map_err(|error| error.during(kind.as_str()))?;
         let mut op = Op::new(kind, Some(peer), 0, Some(local), options, State::Queued);
+        op.immediate = immediate;
         op.remote = Some((remote.shared(), unit::seek(remote.pieces(), at)));
         let id = self.insert_op(op);
         let record = self.peers.get_mut(peer.0).expect("checked");
@@ -89,6 +116,15 @@ impl<T: Transport> Endpoint<T> {
             return Err(invalid(text));
         }
         Ok(())
+    }
+
+    /// Whether all of a transfer is with the adapter, or it is over: what is sent from now on arrives behind it.
+    pub fn is_issued(&self, op: OpId) -> bool {
+        match self.ops.get(op.0).map(|op| &op.state) {
+            Some(State::Queued) => false,
+            Some(State::Moving(transfer)) => transfer.issued == transfer.total,
+            _ => true,
+        }
     }
 
     /// Starts a pull or push whose peer is up.
@@ -159,6 +195,7 @@ impl<T: Transport> Endpoint<T> {
             level,
             broken: false,
             announced_as,
+            immediate: op.immediate,
         });
         if let Some(peer) = self.peers.get_mut(peer.0) {
             peer.busy += 1;
@@ -232,12 +269,22 @@ impl<T: Transport> Endpoint<T> {
             let full = transfer.open.bytes + len >= unit || transfer.open.requests + 1 >= most_requests;
             let (work, ends) = (Work::Op(id).to_id(), last || closing || full);
             let options = WorkOptions { signalled: ends, class };
+            // Immediate data consumes a receive of the peer.
+            let immediate = transfer.immediate.filter(|_| last);
+            if immediate.is_some() && !peer.credit.as_mut().is_some_and(|credit| credit.spend_message()) {
+                self.segments.clear();
+                return Outcome::QueueFull;
+            }
             let posted = if writes {
-                self.transport.post_write(peer.conn, work, &[], &self.segments, remote.into(), options)
+                let target = WriteTarget { remote, immediate };
+                self.transport.post_write(peer.conn, work, &[], &self.segments, target, options)
             } else {
                 self.transport.post_read(peer.conn, work, &self.segments, remote, options)
             };
             self.segments.clear();
+            if let (Err(_), Some(_), Some(credit)) = (posted, immediate, peer.credit.as_mut()) {
+                credit.unspend(0);
+            }
             match posted {
                 Ok(()) => {}
                 Err(PostError::QueueFull) => return Outcome::QueueFull,

@@ -8,9 +8,11 @@
 //!  receive     Matching ──Eager─────────────────────────────────────────────────────────> Done
 //!                 └───────Announce─────> Moving ──last read done, Finish sent───────────> Done
 //!  pull, push  Queued ──connected──────> Moving ──last read or write done───────────────> Done
+//!  grant                                 Granted ──immediate data─────────────────────> Done
 //!  connect, disconnect, timer            Waiting ───────────────────────────────────────> Done
 //!
 //!  cancel or deadline:  Queued, Matching, timer  -> Done at once
+//!                       Granted                  revoked, then Done at once
 //!                       Posted                   waits for the adapter
 //!                       Announced                Cancel to the peer, waits for its Finish
 //!                       Moving                   posts nothing more, waits for the adapter
@@ -42,6 +44,8 @@ pub(super) enum State {
     Matching(Place),
     /// Receive by rendezvous, pull, push.
     Moving(Transfer),
+    /// Grant: the peer may write.
+    Granted(OneOrMany<RemoteSlice>),
     /// Connect, disconnect, timer.
     Waiting,
     /// Ended; kept until the completion is collected.
@@ -75,6 +79,8 @@ pub(super) struct Op {
     pub(super) list: Option<MemList>,
     /// For a pull or push that is queued: what it will move to or from.
     pub(super) remote: Option<(OneOrMany<RemoteSlice>, Cursor)>,
+    /// For a push: what its last write hands the peer.
+    pub(super) immediate: Option<u32>,
     pub(super) options: Options,
     pub(super) state: State,
     /// For a send: the staging buffer that part of it was copied to.
@@ -105,6 +111,7 @@ impl Op {
             tag,
             list,
             remote: None,
+            immediate: None,
             staged: None,
             offer: Offer::None,
             options,

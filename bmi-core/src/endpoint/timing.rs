@@ -66,6 +66,7 @@ impl<T: Transport> Endpoint<T> {
             (State::Matching(place), _, Some(peer)) if !matches!(op.offer, Offer::Made(_)) => {
                 peer.posted.remove(*place);
             }
+            (State::Granted(_), ..) => return self.end_grant(id, Err(kind)),
             (State::Waiting, OpKind::Timer, _) | (_, _, None) => {}
             _ => return self.fence(id, kind),
         }

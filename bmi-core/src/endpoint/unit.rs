@@ -44,6 +44,8 @@ pub(super) struct Transfer {
     pub(super) broken: bool,
     /// For a receive: the sender's name for its operation, to be told the end.
     pub(super) announced_as: Option<u64>,
+    /// For a push: the immediate data of its last write.
+    pub(super) immediate: Option<u32>,
 }
 
 /// Requests of a transfer that end in one completion.

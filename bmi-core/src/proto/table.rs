@@ -44,6 +44,12 @@ impl<V> Table<V> {
         (*generation == key.generation).then_some(value)
     }
 
+    /// The entry that is in a slot now.
+    pub(crate) fn at(&self, slot: u32) -> Option<(Key, &V)> {
+        let (generation, value) = self.slab.get(slot as usize)?;
+        Some((Key { slot, generation: *generation }, value))
+    }
+
     pub(crate) fn remove(&mut self, key: Key) -> Option<V> {
         self.get(key)?;
         Some(self.slab.remove(key.slot as usize).1)
