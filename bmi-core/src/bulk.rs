@@ -9,7 +9,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, ErrorKind};
-use crate::mem::{RemoteKey, RemoteSlice};
+use crate::mem::{RemoteKey, RemoteSlice, keys_of};
 use crate::op::PeerId;
 use crate::returns::Returns;
 
@@ -82,8 +82,8 @@ impl Exposure {
 
 impl Drop for Exposure {
     fn drop(&mut self) {
-        for piece in &self.descriptor.pieces {
-            self.revoked.push((self.peer, piece.key));
+        for key in keys_of(&self.descriptor.pieces).as_slice() {
+            self.revoked.push((self.peer, *key));
         }
     }
 }

@@ -23,6 +23,7 @@
 mod bounce;
 mod connection;
 mod direct;
+mod exposing;
 mod fast;
 mod moving;
 mod op;
@@ -31,6 +32,7 @@ mod progress;
 mod receiving;
 mod report;
 mod sending;
+mod spare;
 mod staging;
 mod timing;
 mod work;
@@ -46,6 +48,7 @@ use std::time::Duration;
 use bounce::Bounce;
 use op::{Op, State};
 use peer::Peer;
+use spare::Spares;
 use staging::Staging;
 
 use crate::addr::Addr;
@@ -103,6 +106,9 @@ pub struct Endpoint<T: Transport> {
     registry: PinCache,
     bounce: Bounce,
     staging: Staging,
+    spares: Spares,
+    /// Transfers that wait for a spare.
+    waiting: VecDeque<OpId>,
     revoked: Arc<Returns<(PeerId, RemoteKey)>>,
     released: Arc<Returns<report::Release>>,
     counters: Counters,
@@ -138,6 +144,7 @@ impl<T: Transport> Endpoint<T> {
         }
         let pins = pin_limits(&config, transport.capabilities());
         let bounce = Bounce::new(&mut transport, config.eager_limit)?;
+        let spares = Spares::new(&mut transport, &config)?;
         let staging = Staging::new(config.fast_slot_bytes);
         Ok(Endpoint {
             transport,
@@ -163,6 +170,8 @@ impl<T: Transport> Endpoint<T> {
             registry: PinCache::new(pins),
             bounce,
             staging,
+            spares,
+            waiting: VecDeque::new(),
             revoked: Arc::default(),
             released: Arc::default(),
             counters: Counters::default(),
@@ -230,6 +239,7 @@ impl<T: Transport> Endpoint<T> {
             parked: peers().map(|peer| peer.parked.len()).sum(),
             exposures: peers().map(|peer| peer.exposures).sum(),
             work: self.work + self.bounce.in_use() + self.staging.in_use(),
+            spares: self.spares.in_use(),
         }
     }
 
@@ -309,7 +319,9 @@ impl<T: Transport> Endpoint<T> {
         self.registry.is_registered(memory)
     }
 
-    /// Lets one peer reach a list of memory as `access` says, until the exposure is dropped or the peer is lost.
+    /// Lets one peer reach a list of memory as `access` says, until the exposure is dropped or the peer is lost. Where registration costs, pieces
+    /// of one [`Memory`] become one exposure with the gaps between them, unless [`Config::expose_hulls`] says no. Memory that cannot be registered cannot be
+    /// exposed: a copy would not show what program and peer write. The caller may expose memory of [`Memory::zeroed`] instead, and copy.
     ///
     /// # Errors
     /// `PeerLost`, `Exhausted`; `Invalid` for more than [`Config::max_pieces`] pieces.
@@ -479,8 +491,11 @@ impl<T: Transport> Endpoint<T> {
     /// Gets ready to sleep (see [`Transport::arm`]). `waker` is woken too when a message or an exposure is dropped, whether or not there is an event fd.
     pub fn arm(&mut self, waker: &Waker) -> Armed {
         // Transfers and peers that wait for the adapter to take more are moved on by its progress, which wakes.
-        let idle =
-            self.dirty.is_empty() && self.fences.is_empty() && self.released.is_empty() && self.revoked.is_empty();
+        let idle = self.dirty.is_empty()
+            && self.fences.is_empty()
+            && self.released.is_empty()
+            && self.revoked.is_empty()
+            && !self.could_feed();
         if !idle {
             return Armed::Busy;
         }
@@ -547,6 +562,7 @@ impl<T: Transport> Endpoint<T> {
         debug_assert!(!op.is_done(), "{id:?} ended twice");
         let Op { kind, peer, tag, options, .. } = *op;
         op.list = None;
+        op.stand_in = None;
         op.remote = None;
         let offer = std::mem::replace(&mut op.offer, op::Offer::None);
         op.state = State::Done(Completion { op: id, kind, peer, tag, len, status, user: options.user });

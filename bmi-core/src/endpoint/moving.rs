@@ -120,7 +120,10 @@ impl<T: Transport> Endpoint<T> {
         let op = self.ops.get_mut(id.0).expect("the caller has it");
         let list = op.list.as_ref().expect("a transfer has its list");
         let regions = list.pieces().iter().map(|piece| self.registry.register(&mut self.transport, piece.memory()));
-        let regions = OneOrMany::try_collect(regions)?;
+        let Ok(regions) = OneOrMany::try_collect(regions) else {
+            self.start_bounced(id, remote, remote_cursor, total, announced_as);
+            return Ok(());
+        };
         op.state = State::Moving(Transfer {
             remote,
             regions,
@@ -236,6 +239,9 @@ impl<T: Transport> Endpoint<T> {
 
     /// Ends a transfer with which no adapter is busy any more.
     pub(super) fn finish_transfer(&mut self, id: OpId) {
+        if self.next_round(id) {
+            return;
+        }
         let op = self.ops.get(id.0).expect("the caller has it");
         let (State::Moving(transfer), Some(peer)) = (&op.state, op.peer) else {
             unreachable!("only transfers end here")

@@ -21,6 +21,7 @@
 
 use std::task::Waker;
 
+use super::spare::StandIn;
 use crate::error::ErrorKind;
 use crate::mem::{MemList, MemoryRegion, RemoteSlice};
 use crate::op::{Completion, OpKind, Options, PeerId, Tag};
@@ -99,6 +100,8 @@ pub(super) struct Op {
     pub(super) state: State,
     /// For a send: the staging buffer that part of it was copied to.
     pub(super) staged: Option<u32>,
+    /// What it has in place of memory that could not be registered (see [`super::spare`]).
+    pub(super) stand_in: Option<Box<StandIn>>,
     /// For a receive: its memory, if the sender may write into it (see [`super::direct`]).
     pub(super) offer: Offer,
     /// Set once it has been asked to end early: how it will end.
@@ -126,6 +129,7 @@ impl Op {
             list,
             remote: None,
             staged: None,
+            stand_in: None,
             offer: Offer::None,
             options,
             state,
