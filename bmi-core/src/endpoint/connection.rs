@@ -199,7 +199,7 @@ impl<T: Transport> Endpoint<T> {
     fn make_slots(&mut self) -> Result<Slots, Error> {
         let hello = Hello::of(&self.config);
         let count = usize::from(hello.messages) + usize::from(hello.control);
-        Slots::new(&mut self.transport, count, self.config.eager_limit)
+        self.registry.register_own(|| Slots::new(&mut self.transport, count, self.config.eager_limit))
     }
 
     /// Enters a peer's record and posts its receives.

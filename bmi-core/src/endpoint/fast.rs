@@ -126,7 +126,7 @@ impl<T: Transport> Endpoint<T> {
 
     fn make_fast_slots(&mut self, count: u8, slot_len: usize) -> Result<FastSlots, Error> {
         let memory = Memory::zeroed(usize::from(count) * slot_len)?;
-        let region = self.transport.register(&memory)?;
+        let region = self.registry.register_own(|| self.transport.register(&memory))?;
         Ok(FastSlots { memory, _region: region, slot_len })
     }
 
@@ -315,7 +315,7 @@ impl<T: Transport> Endpoint<T> {
                 continue;
             }
             if staged.is_none() {
-                staged = self.staging.take(&mut self.transport)?;
+                staged = self.registry.register_own(|| self.staging.take(&mut self.transport))?;
             }
             let Some(filling) = &mut staged else { return Ok(None) };
             let segment = self.staging.append(filling, piece);
