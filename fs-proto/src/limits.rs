@@ -14,6 +14,12 @@ pub const MAX_PATH: usize = 4096;
 pub const MAX_REGIONS: usize = 16_384;
 /// Servers that a file may be striped over, and I/O servers of a cluster. A layout of this many stays below 4 KiB encoded.
 pub const MAX_SERVERS: usize = 256;
+/// Longest address as text, in bytes: that of verbs, with the longest names of adapter and host.
+pub const MAX_ADDR: usize = 400;
+/// Addresses of one server.
+pub const MAX_ADDRS: usize = 8;
+/// Longest name of a machine, in bytes.
+pub const MAX_HOST: usize = 64;
 /// Largest offset in a file or datafile: what the systems below can address.
 pub const MAX_OFFSET: u64 = i64::MAX as u64;
 /// Smallest strip, in bytes: a page.

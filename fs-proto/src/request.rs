@@ -37,6 +37,8 @@ pub enum RequestBody {
     Manager(ManagerRequest),
     /// Of an I/O server.
     Iod(IodRequest),
+    /// Of either: who are you? Answered by [`crate::ReplyBody::Identity`].
+    Identify,
 }
 
 impl From<ManagerRequest> for RequestBody {

@@ -1,5 +1,8 @@
 //! The loop that every server runs: take requests, decode them, work at several at a time, reply.
 //!
+//! A server that listens on several transports runs it once for each ([`serve_all`]), over one store: what a client does is the same whichever way it
+//! comes, and no transport waits for another.
+//!
 //! **Invariants**
 //! 1. Bounded: at most [`Limits::requests`] requests are worked at, [`Limits::per_peer`] for one peer. What is above waits as it came and holds its
 //!    sender's credits, so the sender stops. Peers whose requests wait take turns.
@@ -13,7 +16,7 @@
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, VecDeque};
-use std::future::Future;
+use std::future::{Future, pending};
 use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
@@ -23,12 +26,13 @@ use bmi_core::{
     AsyncEndpoint, MemList, MemSlice, Memory, PeerEvent, PeerId, ServiceClass, Tag, Time, Transport, Unexpected,
 };
 use fs_proto::codec::{self, CodecError};
-use fs_proto::{ErrorCode, FsError, Reply, ReplyBody, Request};
+use fs_proto::limits::REPLY_ROOM;
+use fs_proto::{ErrorCode, FsError, Identity, Reply, ReplyBody, Request, RequestBody};
 use futures_util::FutureExt;
 use futures_util::future::join_all;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 
-/// What a server takes on.
+/// What a server takes on, over each of its transports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Requests worked at, at a time; those that move much data and all others are counted apart.
@@ -132,7 +136,7 @@ pub trait Handler {
         let _ = peer;
     }
 
-    /// Work that goes on beside the requests. Never ends.
+    /// Work that goes on beside the requests, once for a server however many transports it has. Never ends.
     async fn background(&self);
 }
 
@@ -258,17 +262,63 @@ fn read(handler: &impl Handler, message: &Unexpected) -> (Lane, Decoded) {
     (lane, decoded)
 }
 
-/// Serves until `stop` ends; then takes no more requests, ends those under way, and closes its connections.
+/// Serves until `stop` ends; then takes no more requests, ends those under way, and closes its connections. `identity` is what the server says
+/// to those who ask who it is.
 pub async fn serve<T: Transport, H: Handler>(
     endpoint: &AsyncEndpoint<T>,
     handler: &H,
+    identity: &Identity,
+    limits: Limits,
+    stop: impl Future<Output = ()>,
+) {
+    beside(handler, attend(endpoint, handler, identity, limits, stop)).await;
+}
+
+/// As [`serve`], over several endpoints at once, each with the handler that belongs to it. The handlers share one store, so the first one's work
+/// in the background is everybody's. Ends when the last loop has ended.
+pub async fn serve_all<T: Transport, H: Handler>(
+    fronts: &[(AsyncEndpoint<T>, &H)],
+    identity: &Identity,
+    limits: Limits,
+    stop: impl Future<Output = ()>,
+) {
+    let stop = stop.shared();
+    // Each is polled only when it has been woken.
+    let mut loops = FuturesUnordered::new();
+    for (endpoint, handler) in fronts {
+        loops.push(attend(endpoint, *handler, identity, limits, stop.clone()));
+    }
+    let all = async { while loops.next().await.is_some() {} };
+    match fronts.first() {
+        Some((_, handler)) => beside(*handler, all).await,
+        None => all.await,
+    }
+}
+
+/// Runs `work` to its end, with the handler's background beside it.
+async fn beside<H: Handler>(handler: &H, work: impl Future<Output = ()>) {
+    let background = async {
+        handler.background().await;
+        pending().await
+    };
+    tokio::select! {
+        biased;
+        () = work => {}
+        () = background => {}
+    }
+}
+
+/// The loop.
+async fn attend<T: Transport, H: Handler>(
+    endpoint: &AsyncEndpoint<T>,
+    handler: &H,
+    identity: &Identity,
     limits: Limits,
     stop: impl Future<Output = ()>,
 ) {
     let mut desk = Desk::new(limits);
     let mut requests = FuturesUnordered::new();
-    let begin = |job| answer(endpoint, handler, limits, job);
-    let mut background = pin!(handler.background().fuse());
+    let begin = |job| answer(endpoint, handler, identity, limits, job);
     let mut stop = pin!(stop.fuse());
     loop {
         tokio::select! {
@@ -290,7 +340,6 @@ pub async fn serve<T: Transport, H: Handler>(
                     next = endpoint.next_unexpected().now_or_never();
                 }
             }
-            () = &mut background => {}
         }
     }
     tracing::info!(under_way = requests.len(), "stopping");
@@ -299,7 +348,6 @@ pub async fn serve<T: Transport, H: Handler>(
     tokio::select! {
         biased;
         () = rest => {}
-        () = &mut background => {}
         () = patience => tracing::warn!("requests under way did not end in time"),
     }
     let options = endpoint.within(limits.reply_timeout);
@@ -311,6 +359,7 @@ pub async fn serve<T: Transport, H: Handler>(
 async fn answer<T: Transport, H: Handler>(
     endpoint: &AsyncEndpoint<T>,
     handler: &H,
+    identity: &Identity,
     limits: Limits,
     job: Job,
 ) -> (PeerId, Lane) {
@@ -321,7 +370,10 @@ async fn answer<T: Transport, H: Handler>(
             let timeout = Duration::from_millis(request.timeout_ms.into()).min(limits.request_timeout);
             let eager = endpoint.limits(peer).map_or(0, |limits| limits.eager);
             let context = Context { peer, deadline: endpoint.now() + timeout, eager, gone };
-            if inline == 0 {
+            if let RequestBody::Identify = request.body {
+                drop(message);
+                Answer::from(Ok(identity.within(context.eager.saturating_sub(REPLY_ROOM)).into()))
+            } else if inline == 0 {
                 // The message's place, and with it the credit, goes back to the client at once.
                 drop(message);
                 handler.handle(&context, request, &[]).await

@@ -6,7 +6,7 @@ use proptest::option;
 use proptest::prelude::*;
 
 use super::*;
-use crate::limits::{MAX_OFFSET, MAX_PATH, MAX_REGIONS};
+use crate::limits::{MAX_ADDRS, MAX_OFFSET, MAX_PATH, MAX_REGIONS};
 use crate::*;
 
 fn place() -> impl Strategy<Value = Place> {
@@ -84,7 +84,11 @@ fn iod_request() -> impl Strategy<Value = IodRequest> {
 }
 
 fn request() -> impl Strategy<Value = Request> {
-    let body = prop_oneof![manager_request().prop_map(RequestBody::Manager), iod_request().prop_map(RequestBody::Iod)];
+    let body = prop_oneof![
+        8 => manager_request().prop_map(RequestBody::Manager),
+        8 => iod_request().prop_map(RequestBody::Iod),
+        1 => Just(RequestBody::Identify),
+    ];
     (any::<(u128, u64, u64, u32)>(), body).prop_map(|((client, seq, unanswered, timeout_ms), body)| Request {
         id: RequestId { client, seq },
         unanswered,
@@ -115,6 +119,17 @@ fn entry() -> impl Strategy<Value = Entry> {
             layout,
         },
     )
+}
+
+fn identity() -> impl Strategy<Value = Identity> {
+    let role = prop_oneof![Just(Role::Manager), any::<u32>().prop_map(Role::Iod)];
+    let addr = prop_oneof![
+        any::<u16>().prop_map(|port| Addr::tcp("localhost", port)),
+        "/[a-z]{1,106}".prop_map(Addr::shm),
+        any::<u16>().prop_map(|port| Addr::ib(Some("mlx5_0:1".parse().unwrap()), "h".repeat(255), port)),
+    ];
+    (role, "[0-9a-f-]{0,36}", any::<u128>(), vec(addr, 0..=MAX_ADDRS))
+        .prop_map(|(role, host, instance, addrs)| Identity { role, host, instance, addrs })
 }
 
 fn reply() -> impl Strategy<Value = Reply> {
@@ -151,6 +166,7 @@ fn reply() -> impl Strategy<Value = Reply> {
             .with_ranges(ranges.into_iter().map(|(offset, len)| Region::new(offset.into(), len.into())))
     });
     prop_oneof![
+        identity().prop_map(|identity| Reply { result: Ok(identity.into()) }),
         manager.prop_map(|reply| Reply { result: Ok(reply.into()) }),
         iod.prop_map(|reply| Reply { result: Ok(reply.into()) }),
         error.prop_map(|error| Reply { result: Err(error) }),
@@ -173,6 +189,18 @@ proptest! {
             prop_assert!(bytes.len() <= crate::limits::REPLY_ROOM);
         }
         prop_assert_eq!(decode_reply(&bytes).unwrap(), reply);
+    }
+
+    /// A reply that was cut to a size keeps to it, and loses no address that had room.
+    #[test]
+    fn an_identity_fits_the_room_that_there_is(identity in identity(), room in 0..4096usize) {
+        let cut = identity.within(room);
+        prop_assert!(identity.is_same(&cut));
+        prop_assert!(identity.addrs.starts_with(&cut.addrs));
+        let len = encode_reply(&Reply { result: Ok(cut.clone().into()) }).len();
+        prop_assert!(len <= room.max(100), "{len} bytes for a room of {room}");
+        let all = encode_reply(&Reply { result: Ok(identity.clone().into()) }).len();
+        prop_assert!(cut == identity || all + 64 > room, "{all} bytes had room in {room}");
     }
 
     #[test]
