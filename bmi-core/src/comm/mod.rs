@@ -26,6 +26,7 @@
 //! ([`Thresholds`]), and a path that has no room right now is passed over rather than waited for.
 
 mod call;
+mod packed;
 mod path;
 mod plan;
 mod policy;

@@ -100,7 +100,7 @@ fn garbage_costs_its_sender_the_connection_and_nobody_else() {
                 }
             };
             let standing = good.connect(&addr).await;
-            for garbage in [vec![1, 0xff, 0xff, 0xff, 0xff], vec![], vec![1; 4000]] {
+            for garbage in [vec![codec::VERSION, 0xff, 0xff, 0xff, 0xff], vec![], vec![codec::VERSION; 4000]] {
                 let peer = bad.connect(&addr).await;
                 let options = bad.endpoint.within(PATIENCE);
                 let buffer = Memory::zeroed(EAGER).unwrap();
@@ -161,7 +161,7 @@ fn another_version_is_told_so() {
         let (reply, _) = codec::decode_reply(&buffer.slice(0, len).to_vec()).map(|(r, d)| (r, d.len())).unwrap();
         let error = reply.result.unwrap_err();
         assert_eq!(error.code, ErrorCode::Protocol);
-        assert!(error.detail.contains("version 1 is spoken here"), "{error}");
+        assert!(error.detail.contains(&format!("version {} is spoken here", codec::VERSION)), "{error}");
     });
 }
 
