@@ -29,6 +29,7 @@ mod grant;
 mod moving;
 mod op;
 mod peer;
+mod probe;
 mod progress;
 mod receiving;
 mod registry;
@@ -39,6 +40,7 @@ mod timing;
 mod work;
 
 pub use grant::Grant;
+pub(crate) use probe::{AREA, ProbePath};
 pub use report::{Counters, Holdings, PeerEvent, PeerLimits, Unexpected};
 
 use std::collections::VecDeque;
@@ -112,6 +114,8 @@ pub struct Endpoint<T: Transport> {
     released: Arc<Returns<report::Release>>,
     counters: Counters,
     policy: Policy,
+    /// What peers may read and write to measure their way here; made when the first one asks.
+    probe_region: Option<MemoryRegion>,
     paths: PathCounters,
     // Scratch, kept for its room.
     events: Vec<Event>,
@@ -173,6 +177,7 @@ impl<T: Transport> Endpoint<T> {
             released: Arc::default(),
             counters: Counters::default(),
             policy: Policy::default(),
+            probe_region: None,
             paths: PathCounters::default(),
             events: Vec::new(),
             segments: Vec::new(),
