@@ -244,6 +244,10 @@ impl Transport for SimTransport {
         let key = self.sim.0.with(|core| {
             let state = &mut core.adapters[self.id as usize].registrations;
             let limit = core.config.max_registrations;
+            // C13: what was released makes room before anything is refused.
+            if state.live >= limit {
+                state.collect(&mut self.released);
+            }
             if state.failing > 0 || state.live >= limit {
                 state.failing = state.failing.saturating_sub(1);
                 return Err(SimError::TooManyRegistrations(limit));
@@ -380,10 +384,7 @@ impl Transport for SimTransport {
     fn poll(&mut self, _now: Time, events: &mut Vec<Event>) -> bool {
         let mut core = self.sim.0.core.borrow_mut();
         let state = &mut core.adapters[self.id as usize];
-        state.registrations.owner.drain(&mut self.released);
-        let mut busy = !self.released.is_empty() || std::mem::take(&mut state.nudged);
-        state.registrations.live -= self.released.len();
-        self.released.clear();
+        let mut busy = state.registrations.collect(&mut self.released) || std::mem::take(&mut state.nudged);
         state.starved = false;
         self.waiter.poked.store(false, Ordering::Relaxed);
         busy |= core.drain_reports(self.id, BATCH, events);

@@ -16,6 +16,7 @@ use std::task::{Context, Poll};
 
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
+use tokio::task::{JoinSet, LocalSet};
 use tokio::time::Sleep;
 
 use super::{Waiter, Waiting};
@@ -110,10 +111,39 @@ pub fn block_on_with<T: Transport + 'static, F: Future>(
     future: F,
 ) -> Result<F::Output, Error> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let tasks = tokio::task::LocalSet::new();
+    let tasks = LocalSet::new();
     tasks.block_on(&runtime, async {
         tokio::select! {
             driven = drive_with(endpoint, waiting) => driven.map(|never| match never {}),
+            output = future => Ok(output),
+        }
+    })
+}
+
+/// As [`block_on`], with any number of endpoints. Each is a task of its own, so that what one has to do costs the others no system call. They
+/// must go by the same clock if deadlines of one are used with another.
+///
+/// # Errors
+/// As [`drive`], of whichever endpoint fails first.
+pub fn block_on_all<T: Transport + 'static, F: Future>(
+    endpoints: &[AsyncEndpoint<T>],
+    future: F,
+) -> Result<F::Output, Error> {
+    if let [endpoint] = endpoints {
+        return block_on(endpoint.clone(), future);
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let tasks = LocalSet::new();
+    tasks.block_on(&runtime, async {
+        let mut drivers = JoinSet::new();
+        for endpoint in endpoints {
+            drivers.spawn_local(drive(endpoint.clone()));
+        }
+        tokio::select! {
+            Some(ended) = drivers.join_next() => match ended {
+                Ok(driven) => driven.map(|never| match never {}),
+                Err(ended) => std::panic::resume_unwind(ended.into_panic()),
+            },
             output = future => Ok(output),
         }
     })

@@ -94,11 +94,7 @@ impl<T: Transport> Endpoint<T> {
 
     /// Whether moving a list needs no registration that costs.
     pub(crate) fn is_registered_or_free(&self, list: &MemList) -> bool {
-        self.registration_is_free() || self.is_registered(list)
-    }
-
-    fn is_registered(&self, list: &MemList) -> bool {
-        list.pieces().iter().all(|piece| self.registry.check_if_registered(piece.memory()).is_some())
+        self.registration_is_free() || list.pieces().iter().all(|piece| self.is_registered(piece.memory()))
     }
 }
 

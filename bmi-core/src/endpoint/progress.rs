@@ -12,6 +12,8 @@ impl<T: Transport> Endpoint<T> {
         self.now = self.now.max(now);
         self.set_fences();
         let mut worked = self.take_returns();
+        // Ahead of the transport's poll, which deregisters what is let go here.
+        worked |= self.registry.poll(self.now);
         let mut events = std::mem::take(&mut self.events);
         if self.transport.poll(self.now, &mut events) {
             worked = true;

@@ -168,6 +168,12 @@ pub struct Counters {
     pub pulls: u64,
     /// Bulk transfers pushed.
     pub pushes: u64,
+    /// Work requests of rendezvous receives, pulls and pushes.
+    pub transfer_requests: u64,
+    /// Units that they made up: each ends in one completion.
+    pub transfer_units: u64,
+    /// Units whose local pieces were packed in a staging buffer.
+    pub units_packed: u64,
     /// Bytes sent in messages, eager and rendezvous.
     pub bytes_sent: u64,
     /// Bytes received in messages.
@@ -184,6 +190,30 @@ pub struct Counters {
     pub unmatched: u64,
     /// Peers cut off for breaking the protocol.
     pub violations: u64,
+    /// Times that memory was registered already when an operation needed it.
+    pub pin_hits: u64,
+    /// Times that it was not, and had to be registered.
+    pub pin_misses: u64,
+    /// Registrations given up to make room for others.
+    pub pin_evictions: u64,
+    /// Times that the adapter refused a registration, further tries included.
+    pub pin_failures: u64,
+    /// Batches of registrations that were let go.
+    pub pin_batches: u64,
+    /// Transfers and messages that were copied through memory of the endpoint's, because theirs could not be registered.
+    pub bounced: u64,
+}
+
+/// What the pin-down cache holds right now. Registrations that nobody uses are no leak: they are kept for the next use, within
+/// [`Config::pin_cache_entries`](crate::Config::pin_cache_entries) and [`Config::pin_cache_bytes`](crate::Config::pin_cache_bytes).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Pinned {
+    /// Registrations, in use, idle, and waiting to be let go.
+    pub entries: usize,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Those that an operation, an exposure or the program holds.
+    pub in_use: usize,
 }
 
 /// What an endpoint holds right now; all zero but `peers` when idle, so a leak shows.

@@ -193,7 +193,7 @@ impl<T: Transport> Endpoint<T> {
         let inline = HEADER_LEN + list.len() <= capabilities.max_inline;
         let free = capabilities.registration == Registration::Free;
         let few = list.pieces().len() <= capabilities.max_segments;
-        let registered = |piece: &crate::MemSlice| self.registry.check_if_registered(piece.memory()).is_some();
+        let registered = |piece: &crate::MemSlice| self.registry.is_registered(piece.memory());
         let gather = !inline && few && (free || list.pieces().iter().all(registered));
         if gather && id.is_none() {
             return Attempt::Blocked;
@@ -492,7 +492,7 @@ impl<T: Transport> Endpoint<T> {
             pieces => pieces
                 .iter()
                 .try_for_each(|piece| expose(piece).map(|slice| made.push(slice)))
-                .map(|()| OneOrMany::Many(std::mem::take(&mut made))),
+                .map(|()| OneOrMany::Many(std::mem::take(&mut made).into())),
         };
         match &exposed {
             Ok(remote) => self.peers.get_mut(peer.0).expect("looked up above").exposures += remote.as_slice().len(),
