@@ -345,7 +345,8 @@ impl<T: Transport> Rig<'_, T> {
                 // Fresh memory each time, with its pages there, as a program's would be.
                 let memory = Memory::from(vec![1; pages * PAGE]);
                 let start = self.endpoint.now();
-                drop(self.endpoint.with(|endpoint| endpoint.register(&memory))?);
+                // By the adapter: the pin-down cache would keep it.
+                drop(self.endpoint.with(|endpoint| endpoint.transport_mut().register(&memory))?);
                 self.ask(ProbePath::Eager, 0).await?;
                 least = least.min((self.endpoint.now() - start).saturating_sub(round));
             }
