@@ -159,6 +159,7 @@ impl<T: Transport> Endpoint<T> {
         let payload = fast.slice(slot, HEADER_LEN, len);
         self.take_credits(peer_id, header.returned)?;
         match header.kind {
+            Kind::Probe => return self.on_fast_probe(peer_id, slot, &header),
             Kind::Unexpected => {
                 let bytes = Bytes::Fast { slice: payload, slot, copy: OnceCell::new() };
                 let released = self.released.clone();

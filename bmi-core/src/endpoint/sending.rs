@@ -180,7 +180,7 @@ impl<T: Transport> Endpoint<T> {
     }
 
     /// Sends a message with its payload. Without an operation only the ways that end at once are tried.
-    fn send_eager(
+    pub(super) fn send_eager(
         &mut self,
         peer: PeerId,
         kind: Kind,
@@ -368,6 +368,7 @@ impl<T: Transport> Endpoint<T> {
         let message = match notice {
             Notice::Ready { op } => return self.send_ready(peer_id, op),
             Notice::Slots => return self.send_slots(peer_id),
+            Notice::Answer { name, area } => return self.send_answer(peer_id, name, area),
             Notice::Written { op, len } => Message { kind: Kind::Written, tag: 0, len, op },
             Notice::Withdraw { op } => Message { kind: Kind::Withdraw, tag: 0, len: 0, op },
             Notice::Withdrawn { op } => Message { kind: Kind::Withdrawn, tag: 0, len: 0, op },
