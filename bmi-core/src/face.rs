@@ -183,6 +183,11 @@ impl<T: Transport> AsyncEndpoint<T> {
         self.shared.endpoint.borrow().holdings()
     }
 
+    /// See [`Endpoint::is_sending`].
+    pub fn is_sending(&self) -> bool {
+        self.shared.endpoint.borrow().is_sending()
+    }
+
     // ---- connections and memory -------------------------------------------------------------------------------------------
 
     /// See [`Endpoint::listen`].

@@ -28,7 +28,7 @@ fn pinned() -> Capabilities {
     expected.send_queue_depth = 256;
     expected.recv_queue_depth = 4096;
     expected.max_outstanding_reads = 16;
-    expected.service_levels = 1;
+    expected.service_levels = 3;
     expected.event_fd = false;
     expected
 }

@@ -23,7 +23,6 @@
 use super::path::{Direction, Path};
 use crate::bulk::BulkDescriptor;
 use crate::error::{Error, ErrorKind};
-use crate::mem::RemoteSlice;
 
 /// Bytes before the request.
 pub(super) const CALL_HEAD: usize = 24;
@@ -170,16 +169,12 @@ pub(super) fn bad_reply(what: &str) -> Error {
 
 /// Appends a descriptor.
 pub(super) fn put_descriptor(wire: &mut Vec<u8>, descriptor: &BulkDescriptor) {
-    descriptor.pieces().iter().for_each(|piece| wire.extend_from_slice(&piece.to_wire()));
+    *wire = descriptor.encode(std::mem::take(wire));
 }
 
 /// Reads a descriptor of at most `max` pieces.
 pub(super) fn descriptor(wire: &[u8], max: usize) -> Result<BulkDescriptor, Error> {
-    let (pieces, rest) = wire.as_chunks::<{ RemoteSlice::WIRE_LEN }>();
-    if !rest.is_empty() || pieces.is_empty() || pieces.len() > max {
-        return Err(Error::new(ErrorKind::Protocol, "a descriptor of the wrong length"));
-    }
-    BulkDescriptor::try_from(pieces.iter().map(RemoteSlice::from_wire).collect::<Vec<_>>())
+    BulkDescriptor::decode(wire, max).map_err(|error| Error::new(ErrorKind::Protocol, error.to_string()))
 }
 
 #[cfg(test)]

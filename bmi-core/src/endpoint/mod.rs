@@ -28,6 +28,8 @@ mod fast;
 mod grant;
 mod moving;
 mod op;
+mod pacing;
+mod packing;
 mod peer;
 mod progress;
 mod receiving;
@@ -35,6 +37,7 @@ mod report;
 mod sending;
 mod staging;
 mod timing;
+mod unit;
 mod work;
 
 pub use grant::Grant;
@@ -48,6 +51,8 @@ use std::time::Duration;
 
 use bounce::Bounce;
 use op::{Op, State};
+use pacing::Turns;
+use packing::Packing;
 use peer::Peer;
 use staging::Staging;
 
@@ -98,15 +103,15 @@ pub struct Endpoint<T: Transport> {
     /// Peers lost a short while ago, for errors.
     lost: VecDeque<(PeerId, Addr, Error)>,
     unexpected: VecDeque<Unexpected>,
-    /// Transfers with bytes still to be handed to the adapter, each in its turn.
-    active: VecDeque<OpId>,
-    /// Bytes of transfers with the adapter.
-    in_flight: u64,
+    /// Whose turn it is to move bytes.
+    turns: Turns,
     /// Work requests of operations with the adapter.
     work: usize,
     registry: PinCache,
     bounce: Bounce,
     staging: Staging,
+    /// Where small pieces of transfers are packed.
+    packing: Packing,
     revoked: Arc<Returns<(PeerId, RemoteKey)>>,
     released: Arc<Returns<report::Release>>,
     counters: Counters,
@@ -145,6 +150,7 @@ impl<T: Transport> Endpoint<T> {
         let pins = pin_limits(&config, transport.capabilities());
         let bounce = Bounce::new(&mut transport, config.eager_limit)?;
         let staging = Staging::new(config.fast_slot_bytes);
+        let packing = Packing::new(config.transfer_unit);
         Ok(Endpoint {
             transport,
             config,
@@ -163,12 +169,12 @@ impl<T: Transport> Endpoint<T> {
             peer_events: VecDeque::new(),
             lost: VecDeque::new(),
             unexpected: VecDeque::new(),
-            active: VecDeque::new(),
-            in_flight: 0,
+            turns: Turns::default(),
             work: 0,
             registry: PinCache::new(pins),
             bounce,
             staging,
+            packing,
             revoked: Arc::default(),
             released: Arc::default(),
             counters: Counters::default(),
@@ -237,8 +243,13 @@ impl<T: Transport> Endpoint<T> {
             fast_slots: peers().map(|peer| peer.grant.slots_in_use()).sum(),
             parked: peers().map(|peer| peer.parked.len()).sum(),
             exposures: peers().map(|peer| peer.exposures).sum(),
-            work: self.work + self.bounce.in_use() + self.staging.in_use(),
+            work: self.work + self.bounce.in_use() + self.staging.in_use() + self.packing.in_use(),
         }
+    }
+
+    /// Whether requests of this side are with the adapter: sends, reads and writes whose completion is awaited.
+    pub fn is_sending(&self) -> bool {
+        self.work > 0 || self.bounce.in_use() > 0
     }
 
     /// Address of a peer (BMI's reverse look-up); also of one lost a short while ago.
@@ -325,7 +336,7 @@ impl<T: Transport> Endpoint<T> {
         let list = list.into();
         self.check_list(peer, &list).map_err(|error| error.during("expose"))?;
         let remote = self.expose_list(peer, &list, access).map_err(|error| error.during("expose"))?;
-        let descriptor = BulkDescriptor::try_from(remote.as_slice().to_vec())?;
+        let descriptor = BulkDescriptor::try_from(remote)?;
         Ok(Exposure { peer, descriptor, revoked: Arc::clone(&self.revoked) })
     }
 
@@ -478,7 +489,7 @@ impl<T: Transport> Endpoint<T> {
     /// The time at which to poll though nothing arrives.
     pub fn next_deadline(&self) -> Option<Time> {
         let fences = (!self.fences.is_empty()).then_some(self.now);
-        [fences, self.timers.next(), self.registry.next_deadline(), self.transport.next_deadline()]
+        [fences, self.timers.next(), self.next_turn(), self.registry.next_deadline(), self.transport.next_deadline()]
             .into_iter()
             .flatten()
             .min()

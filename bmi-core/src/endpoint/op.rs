@@ -23,8 +23,9 @@
 
 use std::task::Waker;
 
+use super::unit::Transfer;
 use crate::error::ErrorKind;
-use crate::mem::{MemList, MemoryRegion, RemoteSlice};
+use crate::mem::{MemList, RemoteSlice};
 use crate::op::{Completion, OpKind, Options, PeerId, Tag};
 use crate::proto::matching::Place;
 use crate::proto::one_or_many::OneOrMany;
@@ -60,29 +61,6 @@ pub(super) enum Offer {
     Intended,
     /// It was told.
     Made(RemoteSlice),
-}
-
-/// Bytes between a local and a remote list, in units.
-#[derive(Debug)]
-pub(super) struct Transfer {
-    /// The peer's pieces, in order.
-    pub(super) remote: OneOrMany<RemoteSlice>,
-    /// The regions of the local pieces, in the order of the operation's list.
-    pub(super) regions: OneOrMany<MemoryRegion>,
-    pub(super) remote_cursor: Cursor,
-    pub(super) local_cursor: Cursor,
-    /// Bytes to move, in all.
-    pub(super) total: u64,
-    /// Bytes handed to the adapter.
-    pub(super) issued: u64,
-    /// Work requests with the adapter.
-    pub(super) outstanding: u32,
-    /// A work request failed: the connection is about to end, and the operation with it.
-    pub(super) broken: bool,
-    /// For a receive: the sender's name for its operation, to be told the end.
-    pub(super) announced_as: Option<u64>,
-    /// For a push: the immediate data of its last write.
-    pub(super) immediate: Option<u32>,
 }
 
 /// A place in a list: a piece, and how far into it.

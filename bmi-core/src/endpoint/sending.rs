@@ -491,7 +491,7 @@ impl<T: Transport> Endpoint<T> {
             pieces => pieces
                 .iter()
                 .try_for_each(|piece| expose(piece).map(|slice| made.push(slice)))
-                .map(|()| OneOrMany::Many(std::mem::take(&mut made))),
+                .map(|()| OneOrMany::Many(std::mem::take(&mut made).into())),
         };
         match &exposed {
             Ok(remote) => self.peers.get_mut(peer.0).expect("looked up above").exposures += remote.as_slice().len(),

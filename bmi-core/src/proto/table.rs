@@ -61,6 +61,10 @@ impl<V> Table<V> {
             (Key { slot, generation: *generation }, value)
         })
     }
+
+    pub(crate) fn values_mut(&mut self) -> impl Iterator<Item = &mut V> {
+        self.slab.iter_mut().map(|(_, (_, value))| value)
+    }
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! Round trips of everything, and bytes that nobody encoded.
 
-use bmi_core::{Addr, BulkDescriptor, RemoteKey, RemoteSlice};
+use bmi_core::{Addr, BulkDescriptor, RemoteKey, RemoteSlice, extents};
 use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
@@ -305,19 +305,37 @@ fn an_announced_length_allocates_nothing() {
         data: Data::Bulk(BulkDescriptor::try_from(Vec::new()).unwrap()),
     };
     let honest = encode_request(&body(getsize));
-    // The regions' count stands behind the datafile's handle.
+    // The length of the regions stands behind the datafile's handle.
     let at = honest.iter().rposition(|byte| *byte == 0x55).unwrap() + 1;
     let huge = [0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x0f];
     let lying = [&honest[..at], &huge[..], &honest[at + 1..]].concat();
     assert!(matches!(decode_request(&lying), Err(CodecError::Malformed(_))));
 
-    let mut beyond = honest[..at].to_vec();
-    beyond.push(1);
-    beyond = postcard::to_extend(&Region::new(MAX_OFFSET, 1), beyond).unwrap();
-    beyond.extend_from_slice(&honest[at + 1..]);
-    assert!(matches!(decode_request(&beyond), Err(CodecError::Malformed(_))));
+    let with_regions = |ranges: Vec<(u64, u64)>| {
+        let encoded = extents::encode(Vec::new(), ranges);
+        assert!(encoded.len() < 0x80, "a length of one byte");
+        [&honest[..at], &[encoded.len() as u8], &encoded[..], &honest[at + 1..]].concat()
+    };
+    let just = with_regions(vec![(0, 0); MAX_REGIONS]);
+    assert!(decode_request(&just).is_ok());
+    // As short as the last, but of one region too many; of as many as 64 bits count; and of one that ends beyond all offsets.
+    for ranges in [vec![(0, 0); MAX_REGIONS + 1], vec![(MAX_OFFSET, 1)], vec![(u64::MAX, 2)]] {
+        assert!(matches!(decode_request(&with_regions(ranges)), Err(CodecError::Malformed(_))));
+    }
+}
 
-    let many = vec![Region::new(0, 0); MAX_REGIONS + 1];
-    let bytes = [&honest[..at], &postcard::to_extend(&many, Vec::new()).unwrap()[..], &honest[at + 1..]].concat();
-    assert!(matches!(decode_request(&bytes), Err(CodecError::Malformed(_))));
+#[test]
+fn a_list_of_thousands_is_a_short_request() {
+    let rows = (0..MAX_REGIONS as u64).map(|row| Region::new(row * 2048 * 64, 1024 * 64)).collect::<Vec<_>>();
+    let write = |regions: Vec<Region>| {
+        encode_request(&body(IodRequest::Write {
+            datafile: DatafileHandle(1),
+            regions: Regions::try_from(regions).unwrap(),
+            data: Data::Bulk(BulkDescriptor::try_from(Vec::new()).unwrap()),
+            sync: false,
+        }))
+    };
+    assert!(write(rows).len() < 64, "a regular list");
+    let ragged = (0..1000u64).map(|n| Region::new(n * 70_000 + n * n % 4099, 4096 + n % 100)).collect::<Vec<_>>();
+    assert!(write(ragged).len() < 8 << 10, "a thousand regions of any shape find room in an eager message");
 }

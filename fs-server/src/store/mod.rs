@@ -32,6 +32,11 @@ pub use meta::{MetaStore, SharedBackend};
 /// The store of an I/O server. Futures must be run to their end, so that no operation on `from` or `into` outlives them.
 #[async_trait(?Send)]
 pub trait DataStore {
+    /// Transfers that it works at, at a time, without one of them waiting for another: 1 for one disk arm.
+    fn places(&self) -> usize {
+        1
+    }
+
     /// Writes `regions`, which together are as long as `from`, in the order of its bytes.
     ///
     /// # Errors
