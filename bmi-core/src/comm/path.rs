@@ -163,6 +163,18 @@ impl PathCounters {
         }
     }
 
+    /// Both together: of a program with several endpoints.
+    #[must_use]
+    pub fn plus(&self, other: &PathCounters) -> PathCounters {
+        let mut sum = *self;
+        let pairs = [(&mut sum.requests, &other.requests), (&mut sum.bytes, &other.bytes)];
+        for (all, more) in pairs {
+            all.iter_mut().flatten().zip(more.iter().flatten()).for_each(|(all, more)| *all += more);
+        }
+        sum.missed.iter_mut().zip(other.missed).for_each(|(all, more)| *all += more);
+        sum
+    }
+
     /// What happened since `earlier`.
     #[must_use]
     pub fn since(&self, earlier: &PathCounters) -> PathCounters {
@@ -222,5 +234,6 @@ mod tests {
         let since = counters.since(&before);
         assert_eq!((since.bytes(Direction::Read, Path::Inline), since.missed(Miss::NoRdmaRead)), (5, 0));
         assert!(counters.to_string().contains("no RDMA read, 1 times"));
+        assert_eq!(before.plus(&since), counters);
     }
 }
