@@ -1,11 +1,12 @@
 //! Calls: a request with its data by each of the four paths, both ways.
 
 use bmi_core::comm::{Body, Caller, Direction, Incoming, Miss, Path, Policy};
-use bmi_core::{Access, Config, ErrorKind, MemList, Memory, Options, PeerEvent};
+use bmi_core::{Access, Config, ErrorKind, Lists, MemList, Memory, Options, PeerEvent};
 use futures_util::future::{join, join_all};
 use proptest::prelude::*;
 use proptest::test_runner::{Config as Cases, TestRunner};
 
+use super::fast::ready;
 use super::tight;
 use crate::backend::Backend;
 use crate::data::{Guarded, filled, memory, pattern};
@@ -45,19 +46,6 @@ async fn answer<K: Backend>(b: &End<K>, seed: u64) -> Vec<u8> {
         None => incoming.reply(&request, None, options).await.expect("reply"),
     }
     staged.to_vec()
-}
-
-/// A pair that knows each other's fast-RDMA slots, if they have any.
-async fn ready<K: Backend>(net: &Net<'_, K>, config: &Config) -> Pair<K> {
-    let pair = net.pair(config).await;
-    if config.fast_slots > 0 {
-        let known = || {
-            let fast = |end: &End<K>, peer| end.limits(peer).is_some_and(|limits| limits.fast > 0);
-            (fast(&pair.a, pair.to_b) && fast(&pair.b, pair.to_a)).then_some(())
-        };
-        net.until("both sides know the other's slots", known).await;
-    }
-    pair
 }
 
 /// One write and one read of `list`, by `forced` or by the policy; returns the paths that they took.
@@ -291,8 +279,9 @@ pub fn any_lists_by_any_path<K: Backend>(backend: &K) {
     let path = prop_oneof![Just(None), (0usize..4).prop_map(|path| Some(Path::TAKEN[path])), Just(Some(Path::Hybrid))];
     let mut runner = TestRunner::new(Cases { cases: 12, failure_persistence: None, ..Cases::default() });
     let held = any::<bool>();
-    let result =
-        runner.run(&(proptest::collection::vec((shape(), path, held, lists()), 1..6), any::<bool>()), |(calls, small)| {
+    let result = runner.run(
+        &(proptest::collection::vec((shape(), path, held, lists()), 1..6), any::<bool>()),
+        |(calls, small)| {
             let net = Net::new(backend);
             let config =
                 if small { Config { fast_slots: 1, fast_slot_bytes: 4096, ..tight() } } else { Config::default() };
@@ -332,7 +321,8 @@ pub fn any_lists_by_any_path<K: Backend>(backend: &K) {
                 pair.settled(&net, "after all calls").await;
             });
             Ok(())
-        });
+        },
+    );
     result.unwrap_or_else(|error| panic!("{error}"));
 }
 

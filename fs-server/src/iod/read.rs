@@ -57,7 +57,7 @@ impl<T: Transport + 'static, S: DataStore> Iod<T, S> {
         bulk: &BulkDescriptor,
     ) -> Result<(), FsError> {
         check_bulk(regions, bulk)?;
-        let step = async |unit: &Unit| self.read_unit(context, datafile, bulk, unit).await;
+        let step = async |unit: &Unit<'_>| self.read_unit(context, datafile, bulk, unit).await;
         self.in_units(context, regions, step).await
     }
 
@@ -67,14 +67,22 @@ impl<T: Transport + 'static, S: DataStore> Iod<T, S> {
         context: &Context,
         datafile: DatafileHandle,
         bulk: &BulkDescriptor,
-        unit: &Unit,
+        unit: &Unit<'_>,
     ) -> Result<(), FsError> {
-        let slice = unit.slice();
-        let list = MemList::from(&slice);
-        self.at_disk(context, unit, || self.store.read(datafile, &unit.ranges, &list)).await?;
-        context.check(self.endpoint.now())?;
-        let options = Options::by(context.deadline).class(unit.class());
-        self.at_network(context, unit, || self.endpoint.push(context.peer, bulk, unit.at, &slice, options)).await?;
+        let mut done = 0;
+        while done < unit.len {
+            let read = async || {
+                let slice = unit.memory(done)?;
+                self.store.read(datafile, &unit.ranges(done, slice.len()), &MemList::from(&slice)).await?;
+                Ok::<_, FsError>(slice)
+            };
+            let slice = self.at_disk(context, unit, read).await?;
+            context.check(self.endpoint.now())?;
+            let options = Options::by(context.deadline).class(unit.class());
+            let push = || self.endpoint.push(context.peer, bulk, unit.at + done, &slice, options);
+            self.at_network(context, unit, push).await?;
+            done += slice.len() as u64;
+        }
         Ok(())
     }
 }

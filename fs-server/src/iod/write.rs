@@ -22,7 +22,7 @@ impl<T: Transport + 'static, S: DataStore> Iod<T, S> {
             Data::Inline => self.store.write(datafile, regions, &MemList::from(data.to_vec())).await,
             Data::Bulk(bulk) => {
                 check_bulk(regions, bulk)?;
-                let step = async |unit: &Unit| self.write_unit(context, datafile, bulk, unit).await;
+                let step = async |unit: &Unit<'_>| self.write_unit(context, datafile, bulk, unit).await;
                 self.in_units(context, regions, step).await
             }
         }
@@ -34,12 +34,21 @@ impl<T: Transport + 'static, S: DataStore> Iod<T, S> {
         context: &Context,
         datafile: DatafileHandle,
         bulk: &BulkDescriptor,
-        unit: &Unit,
+        unit: &Unit<'_>,
     ) -> Result<(), FsError> {
-        let slice = unit.slice();
-        let options = Options::by(context.deadline).class(unit.class());
-        self.at_network(context, unit, || self.endpoint.pull(context.peer, bulk, unit.at, &slice, options)).await?;
-        let list = MemList::from(slice);
-        self.at_disk(context, unit, || self.store.write(datafile, &unit.ranges, &list)).await
+        let mut done = 0;
+        while done < unit.len {
+            let options = Options::by(context.deadline).class(unit.class());
+            let pull = async || {
+                let slice = unit.memory(done)?;
+                self.endpoint.pull(context.peer, bulk, unit.at + done, &slice, options).await?;
+                Ok::<_, FsError>(slice)
+            };
+            let slice = self.at_network(context, unit, pull).await?;
+            let (ranges, list) = (unit.ranges(done, slice.len()), MemList::from(&slice));
+            self.at_disk(context, unit, || self.store.write(datafile, &ranges, &list)).await?;
+            done += slice.len() as u64;
+        }
+        Ok(())
     }
 }

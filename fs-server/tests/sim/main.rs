@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test ends where something unexpected happens")]
 
 mod data;
+mod fair;
 mod faults;
 mod names;
 mod several;
