@@ -154,7 +154,8 @@ impl PathCounters {
         self.missed[miss as usize]
     }
 
-    pub(crate) fn count(&mut self, direction: Direction, path: Path, bytes: u64, missed: Option<Miss>) {
+    /// Counts one request.
+    pub fn count(&mut self, direction: Direction, path: Path, bytes: u64, missed: Option<Miss>) {
         let path = path.resolve(direction) as usize;
         self.requests[direction as usize][path] += 1;
         self.bytes[direction as usize][path] += bytes;

@@ -302,7 +302,11 @@ impl<T: Transport> Endpoint<T> {
         let capabilities = self.transport.capabilities();
         let free = capabilities.registration == Registration::Free;
         let room = capabilities.max_segments;
-        let straight = may_wait && list.pieces().len() <= room;
+        let straight = list.pieces().len() <= room;
+        let stays = |piece: &MemSlice| piece.len() > SMALL && (free || self.registry.is_registered(piece.memory()));
+        if !may_wait && straight && list.pieces().iter().any(stays) {
+            return Ok(None);
+        }
         let mut staged: Option<staging::Filling> = None;
         let (mut copied, mut pieces) = (0u64, 0u64);
         for piece in list.pieces() {
