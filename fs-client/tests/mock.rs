@@ -11,9 +11,9 @@ mod servers;
 
 use std::time::Duration;
 
-use bmi_core::{Config, Lists, Memory};
+use bmi_core::{Config, Memory};
 use bodies::{Step, code, path, pattern, striped};
-use fs_client::{Client, ClientOptions, ErrorCode, Path};
+use fs_client::{Client, ErrorCode};
 use fs_proto::codec;
 use proptest::prelude::*;
 use servers::{Garbage, MockCluster};
