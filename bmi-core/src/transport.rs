@@ -413,3 +413,105 @@ pub trait Transport {
     /// Wakes whoever waits on this transport, from any thread.
     fn waker(&self) -> Waker;
 }
+
+/// A transport that was chosen at run time. Every method is forwarded, those with a default too: a wrapper that leaves one out would quietly take
+/// a capability away. The conformance suite over `Box<dyn Transport>` guards it (`bmi-sim/tests/conformance.rs`).
+impl<T: Transport + ?Sized> Transport for Box<T> {
+    fn capabilities(&self) -> &Capabilities {
+        (**self).capabilities()
+    }
+
+    fn listen(&mut self, addr: &Addr) -> Result<Addr, Error> {
+        (**self).listen(addr)
+    }
+
+    fn connect(&mut self, addr: &Addr, private: &[u8], deadline: Time) -> Result<ConnId, Error> {
+        (**self).connect(addr, private, deadline)
+    }
+
+    fn accept(&mut self, conn: ConnId, private: &[u8]) -> Result<(), Error> {
+        (**self).accept(conn, private)
+    }
+
+    fn reject(&mut self, conn: ConnId, private: &[u8]) {
+        (**self).reject(conn, private);
+    }
+
+    fn disconnect(&mut self, conn: ConnId, deadline: Time) {
+        (**self).disconnect(conn, deadline);
+    }
+
+    fn register(&mut self, memory: &Memory) -> Result<MemoryRegion, Error> {
+        (**self).register(memory)
+    }
+
+    fn expose(&mut self, conn: ConnId, segment: &Segment, access: Access) -> Result<RemoteSlice, Error> {
+        (**self).expose(conn, segment, access)
+    }
+
+    fn revoke(&mut self, conn: ConnId, key: RemoteKey) {
+        (**self).revoke(conn, key);
+    }
+
+    fn post_recv(&mut self, conn: ConnId, work: WorkId, segments: &[Segment]) -> Result<(), PostError> {
+        (**self).post_recv(conn, work, segments)
+    }
+
+    fn post_send(
+        &mut self,
+        conn: ConnId,
+        work: WorkId,
+        head: &[u8],
+        payload: Payload<'_>,
+        options: WorkOptions,
+    ) -> Result<(), PostError> {
+        (**self).post_send(conn, work, head, payload, options)
+    }
+
+    fn post_write(
+        &mut self,
+        conn: ConnId,
+        work: WorkId,
+        head: &[u8],
+        segments: &[Segment],
+        target: WriteTarget,
+        options: WorkOptions,
+    ) -> Result<(), PostError> {
+        (**self).post_write(conn, work, head, segments, target, options)
+    }
+
+    fn post_read(
+        &mut self,
+        conn: ConnId,
+        work: WorkId,
+        segments: &[Segment],
+        remote: RemoteSlice,
+        options: WorkOptions,
+    ) -> Result<(), PostError> {
+        (**self).post_read(conn, work, segments, remote, options)
+    }
+
+    fn poll(&mut self, now: Time, events: &mut Vec<Event>) -> bool {
+        (**self).poll(now, events)
+    }
+
+    fn charge(&mut self, work: HostWork) {
+        (**self).charge(work);
+    }
+
+    fn next_deadline(&self) -> Option<Time> {
+        (**self).next_deadline()
+    }
+
+    fn arm(&mut self, waker: &Waker) -> Armed {
+        (**self).arm(waker)
+    }
+
+    fn event_fd(&self) -> Option<BorrowedFd<'_>> {
+        (**self).event_fd()
+    }
+
+    fn waker(&self) -> Waker {
+        (**self).waker()
+    }
+}

@@ -1,6 +1,7 @@
 //! The message level: what [`bmi_core::AsyncEndpoint`] and [`bmi_core::Endpoint`] promise, over the backend's adapters.
 
 pub mod bulk;
+pub mod calls;
 pub mod cancel;
 pub mod credits;
 pub mod deadlines;

@@ -6,6 +6,7 @@
 use std::collections::VecDeque;
 
 use super::op::{Op, State};
+use super::pacing::Moving;
 use super::peer::{Link, Notice, Peer, Repost};
 use super::sending::is_drained;
 use super::work::Work;
@@ -243,7 +244,7 @@ impl<T: Transport> Endpoint<T> {
             parked: Matching::new(),
             busy: 0,
             exposures: 0,
-            in_flight: 0,
+            moving: Moving::default(),
             dirty: false,
             cut_reason: None,
         }));

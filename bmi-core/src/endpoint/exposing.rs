@@ -14,7 +14,6 @@
 use std::collections::BTreeMap;
 
 use super::Endpoint;
-use super::spare::StandIn;
 use crate::capability::Registration;
 use crate::error::Error;
 use crate::mem::{Access, MemList, MemSlice, Memory, MemoryId, RemoteSlice, keys_of};
@@ -41,8 +40,10 @@ impl<T: Transport> Endpoint<T> {
         let free = self.transport.capabilities().registration == Registration::Free;
         let remote = match list.pieces() {
             [piece] => OneOrMany::One(self.expose_piece(conn, piece, access)?),
-            pieces if free || !self.config.expose_hulls => OneOrMany::Many(self.expose_each(conn, pieces, access)?),
-            pieces => OneOrMany::Many(self.expose_hulls(conn, pieces, access)?),
+            pieces if free || !self.config.expose_hulls => {
+                OneOrMany::Many(self.expose_each(conn, pieces, access)?.into())
+            }
+            pieces => OneOrMany::Many(self.expose_hulls(conn, pieces, access)?.into()),
         };
         self.peers.get_mut(peer.0).expect("looked up above").exposures += keys_of(remote.as_slice()).as_slice().len();
         Ok(remote)
@@ -104,12 +105,12 @@ impl<T: Transport> Endpoint<T> {
         let Some(spare) = self.spares.take(&mut self.transport, &mut self.registry, list.len(), 1) else {
             return Err(refused);
         };
-        spare.fill(list, 0);
+        spare.fill(list);
         self.transport.charge(HostWork::copy(list.len(), list));
         let remote = self.transport.expose(conn, &spare.segment(list.len()), Access::READ)?;
         self.peers.get_mut(peer.0).expect("looked up above").exposures += 1;
         if let Some(op) = self.ops.get_mut(id.0) {
-            op.stand_in = Some(Box::new(StandIn::Holds { _copy: spare }));
+            op.stand_in = Some(spare);
         }
         Ok(OneOrMany::One(remote))
     }

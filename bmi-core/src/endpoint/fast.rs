@@ -38,7 +38,7 @@ use super::receiving::Violation;
 use super::report::{Bytes, Unexpected};
 use super::sending::{Attempt, Message};
 use super::work::Work;
-use super::{Endpoint, staging};
+use super::{Endpoint, grant, staging};
 use crate::capability::Registration;
 use crate::error::{Error, ErrorKind};
 use crate::mem::{Access, MemList, MemSlice, Memory, MemoryRegion, RemoteSlice, Segment};
@@ -130,7 +130,7 @@ impl<T: Transport> Endpoint<T> {
         Ok(FastSlots { memory, _region: region, slot_len })
     }
 
-    /// A write with immediate data arrived: a message stands in a slot.
+    /// A write with immediate data arrived: a message stands in a slot, or a grant was used.
     pub(super) fn on_immediate(&mut self, peer_id: PeerId, slot: usize, immediate: u32) {
         let Some(peer) = self.peers.get(peer_id.0) else { return };
         if !peer.is_up() {
@@ -138,7 +138,11 @@ impl<T: Transport> Endpoint<T> {
         }
         // The receive held nothing.
         self.repost(peer_id, slot, Repost::Message);
-        match self.on_fast(peer_id, immediate) {
+        let handled = match grant::is_granted(immediate) {
+            true => self.on_granted(peer_id, immediate),
+            false => self.on_fast(peer_id, immediate),
+        };
+        match handled {
             Ok(()) => self.mark_dirty(peer_id),
             Err(violation) => self.violated(peer_id, violation),
         }

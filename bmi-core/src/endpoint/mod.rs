@@ -21,12 +21,16 @@
 //! checked, memory is owned by the operation, every operation can have a deadline, and bulk transfer is part of the interface.
 
 mod bounce;
+mod choice;
 mod connection;
 mod direct;
 mod exposing;
 mod fast;
+mod grant;
 mod moving;
 mod op;
+mod pacing;
+mod packing;
 mod peer;
 mod progress;
 mod receiving;
@@ -35,8 +39,10 @@ mod sending;
 mod spare;
 mod staging;
 mod timing;
+mod unit;
 mod work;
 
+pub use grant::Grant;
 pub use report::{Counters, Holdings, PeerEvent, PeerLimits, Pinned, Unexpected};
 
 use std::collections::VecDeque;
@@ -47,6 +53,8 @@ use std::time::Duration;
 
 use bounce::Bounce;
 use op::{Op, State};
+use pacing::Turns;
+use packing::Packing;
 use peer::Peer;
 use spare::Spares;
 use staging::Staging;
@@ -54,6 +62,7 @@ use staging::Staging;
 use crate::addr::Addr;
 use crate::bulk::{BulkDescriptor, Exposure};
 use crate::capability::{Capabilities, Registration};
+use crate::comm::{PathCounters, Policy};
 use crate::config::Config;
 use crate::error::{Error, ErrorKind};
 use crate::mem::{Access, Limits, MemList, Memory, MemoryRegion, PinCache, PinCounts, RemoteKey, RemoteSlice, Segment};
@@ -97,21 +106,21 @@ pub struct Endpoint<T: Transport> {
     /// Peers lost a short while ago, for errors.
     lost: VecDeque<(PeerId, Addr, Error)>,
     unexpected: VecDeque<Unexpected>,
-    /// Transfers with bytes still to be handed to the adapter, each in its turn.
-    active: VecDeque<OpId>,
-    /// Bytes of transfers with the adapter.
-    in_flight: u64,
+    /// Whose turn it is to move bytes.
+    turns: Turns,
     /// Work requests of operations with the adapter.
     work: usize,
     registry: PinCache,
     bounce: Bounce,
     staging: Staging,
     spares: Spares,
-    /// Transfers that wait for a spare.
-    waiting: VecDeque<OpId>,
+    /// Where small pieces of transfers are packed.
+    packing: Packing,
     revoked: Arc<Returns<(PeerId, RemoteKey)>>,
     released: Arc<Returns<report::Release>>,
     counters: Counters,
+    policy: Policy,
+    paths: PathCounters,
     // Scratch, kept for its room.
     events: Vec<Event>,
     segments: Vec<Segment>,
@@ -146,6 +155,7 @@ impl<T: Transport> Endpoint<T> {
         let bounce = Bounce::new(&mut transport, config.eager_limit)?;
         let spares = Spares::new(&mut transport, &config)?;
         let staging = Staging::new(config.fast_slot_bytes);
+        let packing = Packing::new(&mut transport, config.transfer_unit)?;
         Ok(Endpoint {
             transport,
             config,
@@ -164,17 +174,18 @@ impl<T: Transport> Endpoint<T> {
             peer_events: VecDeque::new(),
             lost: VecDeque::new(),
             unexpected: VecDeque::new(),
-            active: VecDeque::new(),
-            in_flight: 0,
+            turns: Turns::default(),
             work: 0,
             registry: PinCache::new(pins),
             bounce,
             staging,
             spares,
-            waiting: VecDeque::new(),
+            packing,
             revoked: Arc::default(),
             released: Arc::default(),
             counters: Counters::default(),
+            policy: Policy::default(),
+            paths: PathCounters::default(),
             events: Vec::new(),
             segments: Vec::new(),
             release_notes: Vec::new(),
@@ -238,9 +249,14 @@ impl<T: Transport> Endpoint<T> {
             fast_slots: peers().map(|peer| peer.grant.slots_in_use()).sum(),
             parked: peers().map(|peer| peer.parked.len()).sum(),
             exposures: peers().map(|peer| peer.exposures).sum(),
-            work: self.work + self.bounce.in_use() + self.staging.in_use(),
+            work: self.work + self.bounce.in_use() + self.staging.in_use() + self.packing.in_use(),
             spares: self.spares.in_use(),
         }
+    }
+
+    /// Whether requests of this side are with the adapter: sends, reads and writes whose completion is awaited.
+    pub fn is_sending(&self) -> bool {
+        self.work > 0 || self.bounce.in_use() > 0
     }
 
     /// Address of a peer (BMI's reverse look-up); also of one lost a short while ago.
@@ -329,7 +345,7 @@ impl<T: Transport> Endpoint<T> {
         let list = list.into();
         self.check_list(peer, &list).map_err(|error| error.during("expose"))?;
         let remote = self.expose_list(peer, &list, access).map_err(|error| error.during("expose"))?;
-        let descriptor = BulkDescriptor::try_from(remote.as_slice().to_vec())?;
+        let descriptor = BulkDescriptor::try_from(remote)?;
         Ok(Exposure { peer, descriptor, revoked: Arc::clone(&self.revoked) })
     }
 
@@ -482,7 +498,7 @@ impl<T: Transport> Endpoint<T> {
     /// The time at which to poll though nothing arrives.
     pub fn next_deadline(&self) -> Option<Time> {
         let fences = (!self.fences.is_empty()).then_some(self.now);
-        [fences, self.timers.next(), self.registry.next_deadline(), self.transport.next_deadline()]
+        [fences, self.timers.next(), self.next_turn(), self.registry.next_deadline(), self.transport.next_deadline()]
             .into_iter()
             .flatten()
             .min()
@@ -491,11 +507,8 @@ impl<T: Transport> Endpoint<T> {
     /// Gets ready to sleep (see [`Transport::arm`]). `waker` is woken too when a message or an exposure is dropped, whether or not there is an event fd.
     pub fn arm(&mut self, waker: &Waker) -> Armed {
         // Transfers and peers that wait for the adapter to take more are moved on by its progress, which wakes.
-        let idle = self.dirty.is_empty()
-            && self.fences.is_empty()
-            && self.released.is_empty()
-            && self.revoked.is_empty()
-            && !self.could_feed();
+        let idle =
+            self.dirty.is_empty() && self.fences.is_empty() && self.released.is_empty() && self.revoked.is_empty();
         if !idle {
             return Armed::Busy;
         }

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 
 use super::PeerLimits;
 use super::fast::{FastSlots, TheirSlots};
+use super::pacing::Moving;
 use crate::addr::Addr;
 use crate::error::Error;
 use crate::mem::RemoteSlice;
@@ -149,8 +150,8 @@ pub(super) struct Peer {
     /// Sends announced or with the adapter, pulls and pushes moving: what `Closing` waits for.
     pub(super) busy: usize,
     pub(super) exposures: usize,
-    /// Bytes of transfers with the adapter.
-    pub(super) in_flight: u64,
+    /// Its transfers.
+    pub(super) moving: Moving,
     /// On the list of peers with something to send.
     pub(super) dirty: bool,
     /// Why we cut it, if we did.

@@ -24,7 +24,6 @@ impl<T: Transport> Endpoint<T> {
         }
         self.events = events;
         self.expire();
-        worked |= self.feed_waiting();
         worked |= self.pump_transfers();
         worked |= self.pump_peers();
         self.set_fences();

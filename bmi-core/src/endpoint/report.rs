@@ -168,6 +168,12 @@ pub struct Counters {
     pub pulls: u64,
     /// Bulk transfers pushed.
     pub pushes: u64,
+    /// Work requests of rendezvous receives, pulls and pushes.
+    pub transfer_requests: u64,
+    /// Units that they made up: each ends in one completion.
+    pub transfer_units: u64,
+    /// Units whose local pieces were packed in a staging buffer.
+    pub units_packed: u64,
     /// Bytes sent in messages, eager and rendezvous.
     pub bytes_sent: u64,
     /// Bytes received in messages.

@@ -31,6 +31,7 @@ mod list;
 mod memory;
 mod pin_cache;
 mod region;
+pub mod zone;
 
 pub use foreign::{Extent, Foreign};
 pub use list::{MemList, MemSlice};

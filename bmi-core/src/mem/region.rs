@@ -89,7 +89,7 @@ pub(crate) fn keys_of(slices: &[RemoteSlice]) -> OneOrMany<RemoteKey> {
     let mut keys: Vec<RemoteKey> = slices.iter().map(|slice| slice.key).collect();
     keys.sort_unstable_by_key(|key| key.0);
     keys.dedup();
-    OneOrMany::Many(keys)
+    OneOrMany::Many(keys.into())
 }
 
 /// Who is told when the last handle of a region is gone.
