@@ -415,7 +415,7 @@ pub trait Transport {
 }
 
 /// A transport that was chosen at run time. Every method is forwarded, those with a default too: a wrapper that leaves one out would quietly take
-/// a capability away. The conformance suite over `Box<dyn Transport>` guards it (`bmi-sim/tests/conformance.rs`).
+/// a capability away. A test below compares the lists; the conformance suite runs over `Box<dyn Transport>` (`bmi-sim/tests/conformance.rs`).
 impl<T: Transport + ?Sized> Transport for Box<T> {
     fn capabilities(&self) -> &Capabilities {
         (**self).capabilities()
@@ -513,5 +513,26 @@ impl<T: Transport + ?Sized> Transport for Box<T> {
 
     fn waker(&self) -> Waker {
         (**self).waker()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    /// The names of the methods between `begin` and the next brace that stands alone in its line.
+    fn methods(begin: &str) -> Vec<&'static str> {
+        let source = include_str!("transport.rs");
+        let body = source.split_once(begin).and_then(|(_, rest)| rest.split_once("\n}\n")).map(|(body, _)| body);
+        let lines = body.unwrap().lines().filter_map(|line| line.strip_prefix("    fn "));
+        let mut names: Vec<_> = lines.map(|line| line.split('(').next().unwrap()).collect();
+        names.sort_unstable();
+        names
+    }
+
+    /// One with a default that is not forwarded compiles, and takes a capability away where nobody looks for it.
+    #[test]
+    fn a_box_forwards_every_method_of_the_contract() {
+        let contract = methods("\npub trait Transport {\n");
+        assert!(contract.len() > 15 && contract.contains(&"charge"), "{contract:?}");
+        assert_eq!(methods("\nimpl<T: Transport + ?Sized> Transport for Box<T> {\n"), contract);
     }
 }

@@ -3,7 +3,7 @@
 //! **Adding a backend** takes a feature of this crate, a field of [`OpenOptions`], and the two arms of its scheme below, one for the build with it and
 //! one for the build without.
 
-use bmi_core::{AsyncEndpoint, Clock, Config, Endpoint, Error, ErrorKind, Scheme, Transport};
+use bmi_core::{Addr, AsyncEndpoint, Clock, Config, Endpoint, Error, ErrorKind, Scheme, Transport};
 
 /// A transport of any backend.
 pub type AnyTransport = Box<dyn Transport>;
@@ -15,6 +15,16 @@ pub struct OpenOptions {
     /// Of `tcp://`.
     #[cfg(feature = "tcp")]
     pub tcp: bmi_tcp::TcpConfig,
+}
+
+impl OpenOptions {
+    /// With the adapter that `addr` names, if it names one: an address that is listened at names the adapter of its own host.
+    #[must_use]
+    pub fn at(self, addr: &Addr) -> OpenOptions {
+        // Only verbs have a choice of adapters.
+        let _ = addr;
+        self
+    }
 }
 
 /// Whether this build has the backend of a scheme. That it is there says nothing of the machine: see [`open`].
