@@ -237,7 +237,7 @@ requests = {requests}
 requests_per_client = {per_client}
 # Longest time for one request, in seconds.
 request_timeout_s = {timeout}
-# Large transfers are cut into units of this size; buffers is the memory for all units under way in an I/O server, over each
+# Large transfers are cut into units of this size at most; buffers is the memory for all units under way in an I/O server, over each
 # transport that is used.
 transfer_unit = "{unit}"
 buffers = "{buffers}"
