@@ -302,7 +302,12 @@ impl<T: Transport> Endpoint<T> {
         let capabilities = self.transport.capabilities();
         let free = capabilities.registration == Registration::Free;
         let room = capabilities.max_segments;
-        let straight = may_wait && list.pieces().len() <= room;
+        let straight = list.pieces().len() <= room;
+        let known = |piece: &MemSlice| free || self.registry.is_registered(piece.memory());
+        if !may_wait && straight && list.pieces().iter().any(|piece| piece.len() > SMALL && known(piece)) {
+            // Not all of it needs the copy that would end the operation at once.
+            return Ok(None);
+        }
         let mut staged: Option<staging::Filling> = None;
         let (mut copied, mut pieces) = (0u64, 0u64);
         for piece in list.pieces() {
