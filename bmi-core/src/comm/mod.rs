@@ -39,5 +39,5 @@ pub use call::{Body, Call, Caller, Reply};
 pub use path::{Direction, Miss, Path, PathCounters};
 pub use plan::{Plan, Rule};
 pub use policy::{Choice, Crossovers, Facts, Policy, Thresholds};
-pub use serve::Incoming;
+pub use serve::{Incoming, announced};
 pub(crate) use wire::REPLY_HEAD;

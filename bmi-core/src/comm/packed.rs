@@ -48,12 +48,13 @@ impl<T: Transport> Caller<T> {
         if pieces < 2 || bytes == 0 {
             return Ok(None);
         }
+        let room = self.room(peer);
         let packs = self.endpoint().with(|endpoint| match lists.or(endpoint.config().lists) {
             Lists::Chain => false,
             Lists::Pack => true,
             Lists::Auto => {
                 let prices = endpoint.config().list_prices;
-                let described = front - CALL_HEAD + pieces * PIECE <= self.room(peer);
+                let described = front - CALL_HEAD + pieces * PIECE <= room;
                 !described || prices.packing_pays(bytes as u64, pieces as u64, pieces as u64 - 1, 0)
             }
         });

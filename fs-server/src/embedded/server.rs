@@ -135,7 +135,7 @@ impl Server {
         Ok(listening)
     }
 
-    fn serve<H: Handler>(
+    fn serve<H: Handler<AnyTransport>>(
         &self,
         outlets: &[Outlet],
         handlers: &[&H],

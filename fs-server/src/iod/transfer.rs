@@ -55,7 +55,7 @@ pub(super) struct Unit<'a> {
     pub(super) at: u64,
     pub(super) len: u64,
     /// It is all of a small transfer, and waits for no turn.
-    small: bool,
+    pub(super) small: bool,
     reserved: Cell<Option<Reservation<Client>>>,
     lease: OnceCell<Lease<Client>>,
 }
@@ -143,28 +143,28 @@ impl<T: Transport + 'static, S: DataStore> Iod<T, S> {
         failures.into_result()
     }
 
-    /// Does `work` of a unit at the network, when it is its turn.
+    /// Does `work` at the network when it is this client's turn, or at once if it is small.
     pub(super) async fn at_network<F: Future>(
         &self,
         context: &Context,
-        unit: &Unit<'_>,
+        small: bool,
         work: impl FnOnce() -> F,
     ) -> F::Output {
-        if unit.small {
+        if small {
             return work().await;
         }
         let patience = async || self.endpoint.sleep(PATIENCE).await;
         self.stages.network.during(self.client(context.peer), work, patience).await
     }
 
-    /// Does `work` of a unit at the disk, when it is its turn. A disk that takes long keeps everybody waiting anyway.
+    /// Does `work` at the disk when it is this client's turn, or at once if it is small. A disk that takes long keeps everybody waiting anyway.
     pub(super) async fn at_disk<F: Future>(
         &self,
         context: &Context,
-        unit: &Unit<'_>,
+        small: bool,
         work: impl FnOnce() -> F,
     ) -> F::Output {
-        if unit.small {
+        if small {
             return work().await;
         }
         let _turn = self.stages.disk.take(self.client(context.peer)).await;

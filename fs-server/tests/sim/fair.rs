@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use bmi_core::Time;
 use bmi_core::mem::zone::ZonePool;
 use bmi_sim::{Profile, SimConfig, SimDisk};
-use fs_proto::{Data, DatafileHandle, Identity, IodRequest, IodStat, Role};
+use fs_proto::{DatafileHandle, Identity, IodRequest, IodStat, Role};
 use fs_server::iod::{Iod, IodSettings};
 use fs_server::service::{Limits, serve};
 use fs_server::store::{DataStore, Medium, MemStore};
@@ -137,7 +137,7 @@ fn file(index: u64) -> DatafileHandle {
 /// A client that has `outstanding` transfers of `len` bytes under way at all times, all from or to the same memory and datafile.
 fn busy_client(server: &Server, index: u64, outstanding: usize, len: u64, reads: bool) {
     let node = server.world.node(&format!("busy{index}"));
-    let (client, addr) = (Client::new(&node, index.into()), server.addr.clone());
+    let (client, addr) = (Client::new(&node, index.into()).forcing(Path::ServerBased), server.addr.clone());
     node.spawn(async move {
         let iod = client.connect(&addr).await;
         client.endpoint.sleep_until(BEGIN).await;
@@ -157,16 +157,16 @@ fn busy_client(server: &Server, index: u64, outstanding: usize, len: u64, reads:
 /// Writes, reads and pings of a page at most, one after the other, until `end`; returns how long the slowest of each took.
 async fn small_requests(client: &Client, iod: PeerId, end: Time) -> [Duration; 3] {
     let (file, page) = (DatafileHandle(1), regions(&[(0, 4096)]));
-    let bytes = pattern(4096, 1);
+    let bytes = Memory::from(pattern(4096, 1));
     let mut slowest = [Duration::ZERO; 3];
     while client.endpoint.now() < end {
-        let write = IodRequest::Write { datafile: file, regions: page.clone(), data: Data::Inline, sync: false };
-        let read = IodRequest::Read { datafile: file, regions: page.clone(), data: Data::Inline };
-        let requests = [(write, &bytes[..]), (read, &[][..]), (IodRequest::Ping, &[][..])];
-        for (slowest, (body, data)) in slowest.iter_mut().zip(requests) {
+        let write = IodRequest::Write { datafile: file, regions: page.clone(), sync: false };
+        let read = IodRequest::Read { datafile: file, regions: page.clone() };
+        let page = || MemList::from(&bytes);
+        let requests = [(write, Body::Out(page())), (read, Body::In(page())), (IodRequest::Ping, Body::None)];
+        for (slowest, (request, body)) in slowest.iter_mut().zip(requests) {
             let started = client.endpoint.now();
-            let request = client.request(body);
-            client.send(iod, &request, data).await.unwrap().0.result.unwrap();
+            client.iod_with(iod, request, body).await.unwrap();
             *slowest = (*slowest).max(client.endpoint.now().since(started));
         }
         // Not in step with the units.
@@ -178,7 +178,7 @@ async fn small_requests(client: &Client, iod: PeerId, end: Time) -> [Duration; 3
 /// The slowest small requests on an idle server.
 fn unhindered() -> [Duration; 3] {
     let server = Server::start(SimConfig::seeded(20), IodSettings::default());
-    let client = Client::new(&server.world.node("small"), 1);
+    let client = Client::new(&server.world.node("small"), 1).forcing(Path::Inline);
     server.world.block_on(async {
         let iod = client.connect(&server.addr).await;
         small_requests(&client, iod, client.endpoint.now() + Duration::from_millis(1)).await
@@ -203,7 +203,7 @@ fn a_hundred_clients_get_the_same_and_small_requests_wait_for_one_unit_at_most()
             let outstanding = if index % 4 == 0 { 4 } else { 1 };
             busy_client(&server, index, outstanding, if index % 2 == 0 { 1 << 20 } else { 256 << 10 }, reads);
         }
-        let client = Client::new(&server.world.node("small"), 1);
+        let client = Client::new(&server.world.node("small"), 1).forcing(Path::Inline);
         let (addr, after) = (server.addr.clone(), |ms| BEGIN + Duration::from_millis(ms));
         let small = server.world.node("small").spawn(async move {
             let iod = client.connect(&addr).await;
@@ -245,7 +245,7 @@ fn a_greedy_client_costs_others_a_bounded_number_of_units() {
         // Two units: each behind two at the network and, at the disk, behind the one at work and at most one more, whose turn had come.
         (2, 128 << 10, 2 * (2 * at_disk(&profile, 512 << 10) + 2 * at_adapter(&profile, 512 << 10))),
     ] {
-        let client = Client::new(&server.world.node(&format!("modest{id}")), id.into());
+        let client = Client::new(&server.world.node(&format!("modest{id}")), id.into()).forcing(Path::ServerBased);
         let addr = server.addr.clone();
         let task = server.world.node(&format!("modest{id}")).spawn(async move {
             let iod = client.connect(&addr).await;
