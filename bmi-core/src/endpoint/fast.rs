@@ -422,7 +422,7 @@ fn scatter(list: &MemList, payload: &MemSlice) {
     let mut at = 0;
     for piece in list.pieces() {
         let len = piece.len().min(payload.len() - at);
-        if len == 0 {
+        if at == payload.len() {
             break;
         }
         piece.slice(0, len).copy_from_slice_of(&payload.slice(at, len));
