@@ -303,8 +303,9 @@ impl<T: Transport> Endpoint<T> {
         let free = capabilities.registration == Registration::Free;
         let room = capabilities.max_segments;
         let straight = list.pieces().len() <= room;
-        let stays = |piece: &MemSlice| piece.len() > SMALL && (free || self.registry.is_registered(piece.memory()));
-        if !may_wait && straight && list.pieces().iter().any(stays) {
+        let known = |piece: &MemSlice| free || self.registry.is_registered(piece.memory());
+        if !may_wait && straight && list.pieces().iter().any(|piece| piece.len() > SMALL && known(piece)) {
+            // Not all of it needs the copy that would end the operation at once.
             return Ok(None);
         }
         let mut staged: Option<staging::Filling> = None;
@@ -421,7 +422,7 @@ fn scatter(list: &MemList, payload: &MemSlice) {
     let mut at = 0;
     for piece in list.pieces() {
         let len = piece.len().min(payload.len() - at);
-        if len == 0 {
+        if at == payload.len() {
             break;
         }
         piece.slice(0, len).copy_from_slice_of(&payload.slice(at, len));

@@ -57,7 +57,7 @@ impl<T: Transport> Endpoint<T> {
         // A small message to an idle connection needs no record.
         let idle = record.queue.is_empty() && record.notices.is_empty() && record.is_up();
         if idle
-            && let Attempt::Sent = match list.len() <= self.eager_limit(record) {
+            && let Attempt::Sent = match self.goes_eagerly(peer, record, &list, options) {
                 true => self.send_eager(peer, kind, tag, &list, options.class, None),
                 false if self.goes_fast(peer, kind, tag, &list) => {
                     self.send_fast(peer, kind, tag, &list, options.class, None)
@@ -146,7 +146,7 @@ impl<T: Transport> Endpoint<T> {
         let (Some(op), Some(peer)) = (self.ops.get(id.0), self.peers.get(peer_id.0)) else { return Attempt::Sent };
         let list = op.list.clone().expect("a queued send has its list");
         let (kind, tag, class) = (op.kind, op.tag, op.options.class);
-        let eager = list.len() <= self.eager_limit(peer);
+        let eager = self.goes_eagerly(peer_id, peer, &list, op.options);
         match kind {
             OpKind::SendUnexpected if !eager && list.len() > peer.limits.fast => Attempt::Failed(ErrorKind::TooLong),
             OpKind::SendUnexpected if !eager => self.send_fast(peer_id, Kind::Unexpected, tag, &list, class, Some(id)),
@@ -163,6 +163,11 @@ impl<T: Transport> Endpoint<T> {
             }
             _ => self.announce(peer_id, id, tag, &list),
         }
+    }
+
+    /// Whether a message is sent eagerly: it is short enough, and nobody wants it in a slot that is free.
+    fn goes_eagerly(&self, id: PeerId, peer: &Peer, list: &MemList, options: Options) -> bool {
+        list.len() <= self.eager_limit(peer) && !(options.slot && self.has_fast_slot(id, list.len()))
     }
 
     /// Whether a message beyond the eager limit is to be written into a slot of the peer. Expected messages of middle size whose receive was offered go
