@@ -22,12 +22,16 @@
 //!
 //! With a clone it compiles, and `get_mut` says `None` until the operation has ended.
 
-pub(crate) mod copy;
+pub mod copy;
 mod list;
 mod memory;
 mod region;
+mod remote;
+mod shared;
 
 pub use list::{MemList, MemSlice};
 pub use memory::{Memory, MemoryId};
 pub(crate) use region::WeakRegion;
 pub use region::{Access, LocalKey, MemoryRegion, RegionOwner, ReleaseQueue, RemoteKey, RemoteSlice, Segment};
+pub use remote::RemotePages;
+pub use shared::SharedPages;
