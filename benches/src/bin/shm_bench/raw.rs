@@ -231,8 +231,9 @@ impl Raw {
     fn prepare(&mut self, row: &Row, near: bool, count: usize) -> Result<(), Error> {
         let (window, half) = window(row);
         match row.test {
-            Test::Latency => self.recv(0, row.size),
-            Test::WriteLatency => self.recv(0, 0),
+            // One more than is needed, so that a receive is posted again behind the answer and not before it.
+            Test::Latency => (0..2).try_for_each(|_| self.recv(0, row.size)),
+            Test::WriteLatency => (0..2).try_for_each(|_| self.recv(0, 0)),
             Test::Send | Test::Rate if near => (0..=count.div_ceil(half)).try_for_each(|_| self.recv(0, 0)),
             Test::Send | Test::Rate => {
                 (0..window.min(count)).try_for_each(|number| self.recv(number * row.size, row.size))
@@ -247,14 +248,17 @@ impl Raw {
         let go = |raw: &mut Raw| {
             if one_sided { raw.write(0, row.size, Some(1), UNSIGNALLED) } else { raw.send(0, row.size) }
         };
-        for _ in 0..count {
+        for number in 0..count {
             if near {
                 go(self)?;
             }
             self.wait_received(1)?;
-            self.recv(0, room)?;
             if !near {
                 go(self)?;
+            }
+            // The last two are those that were posted ahead; one of them is for the next row.
+            if number + 1 < count {
+                self.recv(0, room)?;
             }
         }
         Ok(())
