@@ -122,6 +122,16 @@ impl Area {
         RingSpace { base, len: self.geometry.ring_len, _mapping: self.mapping.clone() }
     }
 
+    #[cfg(test)]
+    pub(crate) fn raw(&self, at: usize) -> &AtomicU64 {
+        self.word(at)
+    }
+
+    #[cfg(test)]
+    pub(crate) fn ring_at(&self) -> usize {
+        self.geometry.ring_at()
+    }
+
     // ---- exposures --------------------------------------------------------------------------------------------------------
 
     fn entry(&self, slot: usize) -> Option<[&AtomicU64; 5]> {

@@ -22,7 +22,7 @@
 //! 1. A half-open socket owns no memory; there are at most `max_half_open` of them.
 //! 2. Queues exist from `connect` on, or from the moment when the whole right hello is there; the link from the moment on when both areas are.
 //!
-//! **Tests** `tests/connection.rs`, `tests/hostile.rs`, `tests/killed.rs`.
+//! **Tests** `tests/connection.rs`, `hostile_tests`, `tests/killed.rs`.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};

@@ -38,6 +38,8 @@ mod area;
 mod config;
 mod connect;
 mod error;
+#[cfg(test)]
+mod hostile_tests;
 mod inbound;
 mod link;
 mod memory;

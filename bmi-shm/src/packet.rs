@@ -17,7 +17,7 @@
 //!
 //! **Invariants** Decoding allocates private data only, at most [`MAX_PRIVATE_DATA`] bytes.
 //!
-//! **Tests** here, and random packets in `tests/hostile.rs`.
+//! **Tests** here, and random packets in `hostile_tests`.
 
 use bmi_core::transport::{MAX_PRIVATE_DATA, WorkKind, WorkStatus};
 

@@ -7,7 +7,7 @@
 //!    long as the mapping. So no access ends in `SIGBUS`, whatever the peer does.
 //! 2. An area of this side is sealed so that nobody else can ever map it writable ([`new_area`]).
 //!
-//! **Tests** `tests/hostile.rs` passes descriptors of every wrong kind.
+//! **Tests** `hostile_tests` passes descriptors of every wrong kind.
 
 use std::ffi::c_void;
 use std::io;

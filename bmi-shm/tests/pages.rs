@@ -1,5 +1,7 @@
 //! Memory that both sides have mapped: that it is, that it goes, and that the kernel can be handed the peer's pages.
 
+#![allow(clippy::unwrap_used, reason = "test code")]
+
 mod common;
 
 use std::io::{Read, Seek, SeekFrom, Write};
