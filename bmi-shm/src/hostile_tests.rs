@@ -35,8 +35,7 @@ impl Victim {
     fn new() -> Victim {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("names/victim");
-        let mut config = ShmConfig::default();
-        config.ring_len = 64 << 10;
+        let config = ShmConfig { ring_len: 64 << 10, ..ShmConfig::default() };
         let mut transport = ShmTransport::new(config.clone()).unwrap();
         let mut honest = ShmTransport::new(config).unwrap();
         let addr = Addr::shm(path.to_str().unwrap());

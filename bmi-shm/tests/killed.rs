@@ -1,6 +1,7 @@
 //! Processes that are killed at any moment: their peers notice at once, and nothing stays behind.
 //!
 //! The victim is this test program again, told by its environment.
+#![allow(clippy::unwrap_used, reason = "test code")]
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, Stdio};
