@@ -1,29 +1,30 @@
-//! Requests to servers and their replies: connections by address, made when needed and again when lost.
+//! Requests to servers and their replies: connections by server, made when needed and again when lost.
 //!
 //! **Why.** Whoever asks a server something should not have to think about connections, tags, buffers or what to do when the server has been
 //! restarted meanwhile. Here a request goes in and a reply or a failure that names the server comes out, within the deadline.
 //!
 //! **Invariants**
-//! 1. At most one connection to an address; requests that need it while it is being made wait for the same attempt.
-//! 2. A receive is posted before the request that provokes its message is sent.
-//! 3. A request that changes the namespace keeps its id when it is sent again, so the manager executes it once.
-//! 4. A write is never sent again: the first one might still be on its way to the disk, and overtake what is written there next.
-//! 5. Every wait has a deadline.
+//! 1. At most one connection to a server, over the transport that [`crate::route`] chose; requests that need it while it is being made wait for the same
+//!    attempt.
+//! 2. A request that changes the namespace keeps its id when it is sent again, so the manager executes it once.
+//! 3. A write is never sent again: the first one might still be on its way to the disk, and overtake what is written there next.
+//! 4. Every wait has a deadline.
 //!
-//! **Protocol.** See [`fs_proto`]; the tag is the request's sequence number.
+//! **Protocol.** See [`fs_proto`]: each request is a call of [`bmi_core::comm`], whose tag is the request's sequence number.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
 use std::time::Duration;
 
-use bmi_core::{Addr, AsyncEndpoint, ErrorKind, Exposure, MemList, Memory, Options, PeerId, Time, Transport};
-use fs_proto::{ErrorCode, FsError, Reply, ReplyBody, Request, RequestBody, RequestId, codec};
+use bmi_core::comm::{Body, Caller, Path, Reply};
+use bmi_core::{Addr, AsyncEndpoint, ErrorKind, Lists, Options, PeerId, Time, Transport};
+use fs_proto::{ErrorCode, FsError, ReplyBody, Request, RequestBody, RequestId, codec};
 use futures_util::future::{Either, FutureExt, LocalBoxFuture, Shared, select};
 
 use crate::error::{Failure, ServerName};
+use crate::route::{Outlets, Preference, Route, Via, leave, reach};
 
-/// Reply buffers that are kept for the next requests.
-const SPARE_BUFFERS: usize = 256;
 /// Replies that may come when nobody waits for them any more, on one connection. Each lies about until the connection ends, and keeps
 /// the credits that the server sent it with, so the connection is ended before they run out.
 const MOST_LATE: u32 = 32;
@@ -32,7 +33,7 @@ const FIRST_PAUSE: Duration = Duration::from_millis(5);
 /// Longest pause.
 const LONGEST_PAUSE: Duration = Duration::from_millis(320);
 
-type Connecting = Shared<LocalBoxFuture<'static, Result<PeerId, bmi_core::Error>>>;
+type Connecting = Shared<LocalBoxFuture<'static, Result<(Via, Rc<Route>), bmi_core::Error>>>;
 
 /// What to do when the connection is lost before the reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,55 +46,85 @@ pub(crate) enum Resend {
     UntilDeadline,
 }
 
-/// A request as it goes out to one peer.
+/// What is asked, and the data that goes with it.
+#[derive(Clone, Debug)]
 pub(crate) struct Outgoing {
-    /// What is asked.
     pub(crate) body: RequestBody,
-    /// Data that travels behind it.
-    pub(crate) inline: Option<MemList>,
-    /// Memory that the server may reach until the reply.
-    pub(crate) exposure: Option<Exposure>,
+    pub(crate) data: Body,
+    /// The path that the data is to take; `None` leaves it to the endpoint's policy.
+    pub(crate) path: Option<Path>,
+    /// How its list of memory is moved.
+    pub(crate) lists: Lists,
 }
 
 impl Outgoing {
     pub(crate) fn plain(body: impl Into<RequestBody>) -> Outgoing {
-        Outgoing { body: body.into(), inline: None, exposure: None }
+        Outgoing { body: body.into(), data: Body::None, path: None, lists: Lists::Auto }
     }
+}
+
+/// A server's answer, and what became of the data.
+pub(crate) struct Answer {
+    pub(crate) body: ReplyBody,
+    /// Bytes of data that came with the reply.
+    pub(crate) carried: u64,
+    /// The path that the data took.
+    pub(crate) path: Option<Path>,
 }
 
 enum Peer {
     Connecting(u64, Connecting),
-    Connected { peer: PeerId, late: u32 },
+    Connected { via: Via, route: Rc<Route>, late: u32 },
 }
 
 /// All of a client's connections.
 pub(crate) struct Connections<T: Transport> {
-    endpoint: AsyncEndpoint<T>,
-    client: u128,
+    outlets: Rc<Outlets<T>>,
+    preference: Rc<Preference>,
     next_seq: Cell<u64>,
     next_attempt: Cell<u64>,
     unanswered: RefCell<BTreeSet<u64>>,
     peers: RefCell<BTreeMap<Addr, Peer>>,
-    spare: RefCell<Vec<Memory>>,
+    /// Makes calls, through each of the endpoints.
+    callers: Vec<Caller<T>>,
     resent: Cell<u64>,
 }
 
 impl<T: Transport + 'static> Connections<T> {
-    pub(crate) fn new(endpoint: AsyncEndpoint<T>, client: u128) -> Connections<T> {
+    pub(crate) fn new(outlets: Outlets<T>, preference: Preference) -> Connections<T> {
         Connections {
-            endpoint,
-            client,
+            callers: outlets.endpoints().map(|endpoint| Caller::new(endpoint.clone())).collect(),
+            outlets: Rc::new(outlets),
+            preference: Rc::new(preference),
             next_seq: Cell::new(1),
             next_attempt: Cell::new(0),
             unanswered: RefCell::default(),
             peers: RefCell::default(),
-            spare: RefCell::default(),
             resent: Cell::new(0),
         }
     }
 
+    /// The first endpoint; its clock is that of all.
     pub(crate) fn endpoint(&self) -> &AsyncEndpoint<T> {
-        &self.endpoint
+        self.outlets.at(0)
+    }
+
+    /// All endpoints.
+    pub(crate) fn endpoints(&self) -> impl Iterator<Item = &AsyncEndpoint<T>> {
+        self.outlets.endpoints()
+    }
+
+    /// The endpoint through which a server was reached.
+    fn through(&self, via: Via) -> &AsyncEndpoint<T> {
+        self.outlets.at(via.outlet)
+    }
+
+    /// The way to a server, while it is connected.
+    pub(crate) fn route(&self, addr: &Addr) -> Option<Rc<Route>> {
+        match self.peers.borrow().get(addr) {
+            Some(Peer::Connected { route, .. }) => Some(route.clone()),
+            _ => None,
+        }
     }
 
     /// Requests that were sent again.
@@ -101,23 +132,35 @@ impl<T: Transport + 'static> Connections<T> {
         self.resent.get()
     }
 
-    /// The longest eager message to a server; `None` while it is not connected.
-    pub(crate) fn eager(&self, addr: &Addr) -> Option<usize> {
+    /// The endpoint through which a server is reached, and as which peer; `None` while it is not connected.
+    pub(crate) fn connected(&self, addr: &Addr) -> Option<(&AsyncEndpoint<T>, PeerId)> {
         match self.peers.borrow().get(addr) {
-            Some(Peer::Connected { peer, .. }) => self.endpoint.limits(*peer).map(|limits| limits.eager),
+            Some(Peer::Connected { via, .. }) => {
+                let endpoint = self.through(*via);
+                endpoint.limits(via.peer).map(|_| (endpoint, via.peer))
+            }
             _ => None,
         }
     }
 
-    /// The peer at an address, connected if it is not yet.
-    pub(crate) async fn peer(&self, addr: &Addr, deadline: Time) -> Result<PeerId, bmi_core::Error> {
+    /// Bytes that a request to a server may have, the description of its memory included; `None` while it is not connected.
+    pub(crate) fn room(&self, addr: &Addr) -> Option<usize> {
+        match self.peers.borrow().get(addr) {
+            Some(Peer::Connected { via, .. }) => Some(self.callers[via.outlet].room(via.peer)).filter(|room| *room > 0),
+            _ => None,
+        }
+    }
+
+    /// A server, connected if it is not yet.
+    pub(crate) async fn peer(&self, server: &ServerName, deadline: Time) -> Result<Via, bmi_core::Error> {
+        let addr = &server.addr;
         let (attempt, connecting) = match self.peers.borrow().get(addr) {
-            Some(Peer::Connected { peer, .. }) if self.endpoint.limits(*peer).is_some() => return Ok(*peer),
+            Some(Peer::Connected { via, .. }) if self.through(*via).limits(via.peer).is_some() => return Ok(*via),
             Some(Peer::Connecting(attempt, connecting)) => (*attempt, Some(connecting.clone())),
             _ => (self.next_attempt.get(), None),
         };
-        let connecting = connecting.unwrap_or_else(|| self.start_connecting(addr, attempt));
-        let late = std::pin::pin!(self.endpoint.sleep_until(deadline));
+        let connecting = connecting.unwrap_or_else(|| self.start_connecting(server, attempt));
+        let late = std::pin::pin!(self.endpoint().sleep_until(deadline));
         let result = match select(connecting, late).await {
             Either::Left((result, _)) => result,
             Either::Right(_) => {
@@ -129,37 +172,42 @@ impl<T: Transport + 'static> Connections<T> {
         let mut peers = self.peers.borrow_mut();
         if matches!(peers.get(addr), Some(Peer::Connecting(current, _)) if *current == attempt) {
             match &result {
-                Ok(peer) => peers.insert(addr.clone(), Peer::Connected { peer: *peer, late: 0 }),
+                Ok((via, route)) => {
+                    peers.insert(addr.clone(), Peer::Connected { via: *via, route: route.clone(), late: 0 })
+                }
                 Err(_) => peers.remove(addr),
             };
         }
-        result
+        result.map(|(via, _)| via)
     }
 
-    fn start_connecting(&self, addr: &Addr, attempt: u64) -> Connecting {
+    fn start_connecting(&self, server: &ServerName, attempt: u64) -> Connecting {
         self.next_attempt.set(attempt + 1);
-        let (endpoint, target) = (self.endpoint.clone(), addr.clone());
-        let connect = async move { endpoint.connect(&target, Options::default()).await };
+        let (outlets, preference, target) = (self.outlets.clone(), self.preference.clone(), server.clone());
+        let connect = async move {
+            let (via, route) = reach(&outlets, &preference, &target).await?;
+            tracing::debug!(%route, "connected");
+            Ok((via, Rc::new(route)))
+        };
         let connecting = connect.boxed_local().shared();
-        self.peers.borrow_mut().insert(addr.clone(), Peer::Connecting(attempt, connecting.clone()));
+        self.peers.borrow_mut().insert(server.addr.clone(), Peer::Connecting(attempt, connecting.clone()));
         connecting
     }
 
-    /// Sends what `make` makes for the peer and returns the reply, with the data behind it. `make` is called again for each attempt: what a
-    /// request says of the client's memory holds for one connection only.
+    /// Asks a server, and again where that does no harm.
     pub(crate) async fn call(
         &self,
         server: &ServerName,
         deadline: Time,
         resend: Resend,
-        mut make: impl FnMut(PeerId) -> Result<Outgoing, bmi_core::Error>,
-    ) -> Result<(ReplyBody, Vec<u8>), Failure> {
+        outgoing: &Outgoing,
+    ) -> Result<Answer, Failure> {
         let ticket = Ticket::new(self, resend == Resend::UntilDeadline);
         let mut pause = FIRST_PAUSE;
         let mut lost = false;
         loop {
             let mut sent = false;
-            let error = match self.attempt(server, deadline, ticket.seq, &mut make, &mut sent).await {
+            let error = match self.attempt(server, deadline, ticket.seq, outgoing, &mut sent).await {
                 Ok(reply) => return interpret(server, reply),
                 Err(error) => error,
             };
@@ -168,14 +216,14 @@ impl<T: Transport + 'static> Connections<T> {
                 // The connection was found dead before anything went out: this is the first time that the request is sent.
                 Resend::Never => gone && !lost && !sent,
                 Resend::Once => gone && !lost,
-                Resend::UntilDeadline => gone && self.endpoint.now() + pause < deadline,
+                Resend::UntilDeadline => gone && self.endpoint().now() + pause < deadline,
             };
             if !again {
                 return Err(Failure::transport(server.clone(), error));
             }
             tracing::debug!(%server, %error, "sending again");
             if lost {
-                self.endpoint.sleep(pause).await;
+                self.endpoint().sleep(pause).await;
                 pause = (pause * 2).min(LONGEST_PAUSE);
             }
             lost = true;
@@ -188,15 +236,15 @@ impl<T: Transport + 'static> Connections<T> {
         server: &ServerName,
         deadline: Time,
         seq: u64,
-        make: &mut impl FnMut(PeerId) -> Result<Outgoing, bmi_core::Error>,
+        outgoing: &Outgoing,
         sent: &mut bool,
-    ) -> Result<Vec<u8>, bmi_core::Error> {
-        let peer = self.peer(&server.addr, deadline).await?;
-        let result = self.exchange(server, peer, deadline, seq, make, sent).await;
+    ) -> Result<Reply, bmi_core::Error> {
+        let via = self.peer(server, deadline).await?;
+        let result = self.exchange(server, via, deadline, seq, outgoing, sent).await;
         if matches!(&result, Err(error) if error.kind() == ErrorKind::PeerLost) {
             // The adapter may know of the loss before the endpoint does; the next attempt is to have a new connection.
             let mut peers = self.peers.borrow_mut();
-            if matches!(peers.get(&server.addr), Some(Peer::Connected { peer: current, .. }) if *current == peer) {
+            if matches!(peers.get(&server.addr), Some(Peer::Connected { via: current, .. }) if *current == via) {
                 peers.remove(&server.addr);
             }
         }
@@ -206,46 +254,27 @@ impl<T: Transport + 'static> Connections<T> {
     async fn exchange(
         &self,
         server: &ServerName,
-        peer: PeerId,
+        via: Via,
         deadline: Time,
         seq: u64,
-        make: &mut impl FnMut(PeerId) -> Result<Outgoing, bmi_core::Error>,
+        outgoing: &Outgoing,
         sent: &mut bool,
-    ) -> Result<Vec<u8>, bmi_core::Error> {
-        let Outgoing { body, inline, exposure } = make(peer)?;
-        let left = deadline.since(self.endpoint.now()).as_millis().max(1);
-        let request = Request {
-            id: RequestId { client: self.client, seq },
+    ) -> Result<Reply, bmi_core::Error> {
+        let left = deadline.since(self.through(via).now()).as_millis().max(1);
+        let request = codec::encode_request(&Request {
+            id: RequestId { client: self.preference.client, seq },
             unanswered: self.unanswered.borrow().first().copied().unwrap_or(seq),
             timeout_ms: u32::try_from(left).unwrap_or(u32::MAX),
-            body,
-        };
-        let message = message(&request, inline.as_ref());
-        let buffer = self.buffer(peer)?;
-        let options = Options::by(deadline);
-        let reply = self.endpoint.recv(peer, seq, &buffer, options);
+            body: outgoing.body.clone(),
+        });
+        let options = Options::by(deadline).lists(outgoing.lists);
+        let caller = &self.callers[via.outlet];
+        let call = caller.call(via.peer, seq, &request, outgoing.data.clone(), outgoing.path, options)?;
         *sent = true;
-        let mut awaited = Awaited { connections: self, addr: &server.addr, peer, here: false };
-        self.endpoint.send_unexpected(peer, seq, message, options).await?;
-        let len = reply.await?.len;
+        let mut awaited = Awaited { connections: self, addr: &server.addr, via, here: false };
+        let reply = call.reply().await?;
         awaited.here = true;
-        // The reply is here, so the server is through with the client's memory.
-        drop(exposure);
-        let mut bytes = vec![0; usize::try_from(len).unwrap_or(usize::MAX).min(buffer.len())];
-        buffer.copy_to(0, &mut bytes);
-        if self.spare.borrow().len() < SPARE_BUFFERS {
-            self.spare.borrow_mut().push(buffer);
-        }
-        Ok(bytes)
-    }
-
-    /// Memory for a reply, as long as the peer's longest eager message.
-    fn buffer(&self, peer: PeerId) -> Result<Memory, bmi_core::Error> {
-        let eager = self.endpoint.limits(peer).map_or(0, |limits| limits.eager);
-        match self.spare.borrow_mut().pop() {
-            Some(buffer) if buffer.len() >= eager => Ok(buffer),
-            _ => Memory::zeroed(eager),
-        }
+        Ok(reply)
     }
 }
 
@@ -253,7 +282,7 @@ impl<T: Transport + 'static> Connections<T> {
 struct Awaited<'a, T: Transport> {
     connections: &'a Connections<T>,
     addr: &'a Addr,
-    peer: PeerId,
+    via: Via,
     here: bool,
 }
 
@@ -263,39 +292,23 @@ impl<T: Transport> Drop for Awaited<'_, T> {
             return;
         }
         let mut peers = self.connections.peers.borrow_mut();
-        let Some(Peer::Connected { peer, late }) = peers.get_mut(self.addr) else { return };
-        if *peer != self.peer {
+        let Some(Peer::Connected { via, late, .. }) = peers.get_mut(self.addr) else { return };
+        if *via != self.via {
             return;
         }
         *late += 1;
         if *late >= MOST_LATE {
             peers.remove(self.addr);
-            self.connections.endpoint.with(|endpoint| {
-                // An error means that the connection is gone already.
-                if let Ok(op) = endpoint.disconnect(self.peer, Options::default()) {
-                    endpoint.abandon(op);
-                }
-            });
+            leave(self.connections.outlets.at(self.via.outlet), self.via.peer);
         }
     }
 }
 
-/// The encoded request, and the data behind it where they stand.
-fn message(request: &Request, inline: Option<&MemList>) -> MemList {
-    let head = MemList::from(codec::encode_request(request));
-    match inline {
-        None => head,
-        Some(data) => head.pieces().iter().chain(data.pieces()).cloned().collect(),
-    }
-}
-
-fn interpret(server: &ServerName, bytes: Vec<u8>) -> Result<(ReplyBody, Vec<u8>), Failure> {
-    let (reply, data) = codec::decode_reply(&bytes)
+fn interpret(server: &ServerName, reply: Reply) -> Result<Answer, Failure> {
+    let decoded = codec::decode_reply(&reply.bytes)
         .map_err(|error| Failure::at(server.clone(), ErrorCode::Protocol, error.to_string()))?;
-    let data = data.to_vec();
-    let Reply { result } = reply;
-    match result {
-        Ok(body) => Ok((body, data)),
+    match decoded.result {
+        Ok(body) => Ok(Answer { body, carried: reply.carried, path: reply.choice.map(|choice| choice.path) }),
         Err(FsError { code, detail, ranges, .. }) => {
             let mut failure = Failure::at(server.clone(), code, detail);
             failure.physical = ranges;
@@ -334,6 +347,7 @@ pub(crate) fn unexpected(server: &ServerName, reply: &ReplyBody) -> Failure {
     let text = match reply {
         ReplyBody::Manager(_) => "a manager's reply that does not fit the request",
         ReplyBody::Iod(_) => "an I/O server's reply that does not fit the request",
+        ReplyBody::Identity(_) => "an answer to a question that was not asked",
     };
     Failure::at(server.clone(), ErrorCode::Protocol, text)
 }

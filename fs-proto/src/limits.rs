@@ -9,12 +9,17 @@ use std::marker::PhantomData;
 pub const MAX_NAME: usize = 255;
 /// Longest path, in bytes (as Linux has it).
 pub const MAX_PATH: usize = 4096;
-/// Regions in one request. An eager message holds fewer with any usual limit.
-pub const MAX_REGIONS: usize = 4096;
-/// Pieces of client memory in one request, as [`bmi_core::Config::max_pieces`] has it.
-pub const MAX_PIECES: usize = 4096;
+/// Regions in one request: 128 times what the first paper had room for (paper 000, section 6.7). A request of a few bytes can name so many if they are
+/// regular, so this also bounds what a server sets aside for one: 256 KiB.
+pub const MAX_REGIONS: usize = 16_384;
 /// Servers that a file may be striped over, and I/O servers of a cluster. A layout of this many stays below 4 KiB encoded.
 pub const MAX_SERVERS: usize = 256;
+/// Longest address as text, in bytes: that of verbs, with the longest names of adapter and host.
+pub const MAX_ADDR: usize = 400;
+/// Addresses of one server.
+pub const MAX_ADDRS: usize = 8;
+/// Longest name of a machine, in bytes.
+pub const MAX_HOST: usize = 64;
 /// Largest offset in a file or datafile: what the systems below can address.
 pub const MAX_OFFSET: u64 = i64::MAX as u64;
 /// Smallest strip, in bytes: a page.
@@ -29,7 +34,8 @@ pub const MAX_ENTRIES: usize = 4096;
 pub const MAX_DETAIL: usize = 512;
 /// Ranges that an error names; the last one then covers the rest.
 pub const MAX_ERROR_RANGES: usize = 16;
-/// What a reply needs beside inline data, in bytes: a client may ask for at most `eager - REPLY_ROOM` bytes inline.
+
+/// What stands beside the body of a reply in its message, in bytes: a page of a directory is that much shorter.
 pub const REPLY_ROOM: usize = 64;
 
 /// Deserializes a list of at most `MAX` elements; sets memory aside for what has come, not for what is announced.

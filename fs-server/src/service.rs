@@ -1,33 +1,42 @@
 //! The loop that every server runs: take requests, decode them, work at several at a time, reply.
 //!
-//! **Invariants**
-//! 1. Bounded: at most [`Limits::requests`] requests are worked at, [`Limits::per_peer`] for one peer. What is above waits undecoded and holds its
-//!    sender's credits, so the sender stops.
-//! 2. A request's future is run to its end and never dropped, so that no buffer goes back to its pool while a disk or an adapter is still
-//!    at it. It ends in time because everything that it waits for has a deadline or fails when the peer is lost.
-//! 3. Nobody pays for another's mistake: a malformed request costs its sender the connection, a logged reason, and nothing else.
+//! A server that listens on several transports runs it once for each ([`serve_all`]), over one store: what a client does is the same whichever way it
+//! comes, and no transport waits for another.
 //!
-//! **Protocol.** See `fs_proto`: the request is an unexpected message, the reply an expected one with the same tag.
+//! **Invariants**
+//! 1. Bounded: at most [`Limits::requests`] requests are worked at, [`Limits::per_peer`] for one peer. What is above waits as it came and holds its
+//!    sender's credits, so the sender stops. Peers whose requests wait take turns.
+//! 2. Requests that move much data ([`Handler::class`]) are counted apart from all others, with the same limits: a small request begins at once,
+//!    however many long ones are under way or wait.
+//! 3. A request's future is run to its end and never dropped, so that no buffer goes back to its pool while a disk or an adapter is still
+//!    at it. It ends in time because everything that it waits for has a deadline or fails when the peer is lost.
+//! 4. Nobody pays for another's mistake: a malformed request costs its sender the connection, a logged reason, and nothing else.
+//!
+//! **Protocol.** See `fs_proto` for requests and replies, and [`bmi_core::comm`] for the calls that carry them and their data.
 
+use std::any::Any;
 use std::cell::Cell;
 use std::collections::{BTreeMap, VecDeque};
-use std::future::Future;
+use std::fmt;
+use std::future::{Future, pending};
 use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use bmi_core::{AsyncEndpoint, MemList, MemSlice, Memory, PeerEvent, PeerId, Tag, Time, Transport, Unexpected};
+use bmi_core::comm::{Incoming, announced};
+use bmi_core::{AsyncEndpoint, MemList, PeerEvent, PeerId, ServiceClass, Time, Transport, Unexpected};
 use fs_proto::codec::{self, CodecError};
-use fs_proto::{ErrorCode, FsError, Reply, ReplyBody, Request};
+use fs_proto::limits::REPLY_ROOM;
+use fs_proto::{ErrorCode, FsError, Identity, Reply, ReplyBody, Request, RequestBody};
 use futures_util::FutureExt;
 use futures_util::future::join_all;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 
-/// What a server takes on.
+/// What a server takes on, over each of its transports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Requests worked at, at a time.
+    /// Requests worked at, at a time; those that move much data and all others are counted apart.
     pub requests: usize,
     /// Of one peer.
     pub per_peer: usize,
@@ -55,8 +64,8 @@ pub struct Context {
     pub peer: PeerId,
     /// When the request must have ended.
     pub deadline: Time,
-    /// Longest message that the peer takes at once, in bytes.
-    pub eager: usize,
+    /// Longest reply that the peer takes, in bytes, data aside.
+    pub room: usize,
     gone: Rc<Cell<bool>>,
 }
 
@@ -76,11 +85,20 @@ impl Context {
     }
 }
 
+/// The data that goes with a reply, and what keeps its buffer until then.
+#[derive(Debug)]
+pub struct ReadData {
+    /// The bytes.
+    pub list: MemList,
+    /// Dropped when the reply has been sent.
+    pub keep: Option<Box<dyn Any>>,
+}
+
 /// A handler's answer.
 #[derive(Debug)]
 pub enum Answer {
-    /// A reply, and the inline data behind it.
-    Reply(Reply, Option<MemList>),
+    /// A reply, and the data that goes with it.
+    Reply(Reply, Option<ReadData>),
     /// A reply that is encoded already.
     Encoded(Vec<u8>),
 }
@@ -89,19 +107,6 @@ impl Answer {
     /// An error.
     pub fn error(error: FsError) -> Answer {
         Answer::Reply(Reply { result: Err(error) }, None)
-    }
-
-    /// The message for the wire.
-    fn into_list(self) -> MemList {
-        let whole = |bytes: Vec<u8>| Memory::from(bytes).all();
-        match self {
-            Answer::Encoded(bytes) => bytes.into(),
-            Answer::Reply(reply, None) => codec::encode_reply(&reply).into(),
-            Answer::Reply(reply, Some(data)) => {
-                let head: MemSlice = whole(codec::encode_reply(&reply));
-                std::iter::once(head).chain(data.pieces().iter().cloned()).collect()
-            }
-        }
     }
 }
 
@@ -113,112 +118,207 @@ impl From<Result<ReplyBody, FsError>> for Answer {
 
 /// What makes a server of the loop.
 #[async_trait(?Send)]
-pub trait Handler {
-    /// Answers a request; `data` is its inline data. Must end soon after [`Context::deadline`] or the loss of the peer.
-    async fn handle(&self, context: &Context, request: Request, data: &[u8]) -> Answer;
+pub trait Handler<T: Transport> {
+    /// Answers a request, and moves its data by `call`. Must end soon after [`Context::deadline`] or the loss of the peer.
+    async fn handle(&self, context: &Context, request: Request, call: &Incoming<T>) -> Answer;
 
-    /// Work that goes on beside the requests. Never ends.
+    /// How urgent a request with `data` bytes of data is: `Bulk` if it moves so much that others are not to wait for it.
+    fn class(&self, data: u64) -> ServiceClass {
+        let _ = data;
+        ServiceClass::Message
+    }
+
+    /// A peer is gone; what it has under way ends by itself.
+    fn departed(&self, peer: PeerId) {
+        let _ = peer;
+    }
+
+    /// Work that goes on beside the requests, once for a server however many transports it has. Never ends.
     async fn background(&self);
 }
 
-/// One peer's requests.
+/// Requests that are counted together: those that move much data, and all others, so that neither wait for the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Lane {
+    Small,
+    Bulk,
+}
+
+/// A request that can begin.
+struct Job {
+    message: Unexpected,
+    lane: Lane,
+    /// Says when its sender is gone.
+    gone: Rc<Cell<bool>>,
+}
+
+/// One peer's requests, in each lane.
 #[derive(Default)]
 struct PeerState {
-    running: usize,
-    parked: VecDeque<Unexpected>,
+    running: [usize; 2],
+    parked: [VecDeque<Unexpected>; 2],
     gone: Rc<Cell<bool>>,
 }
 
 /// The peers and what they have under way.
-#[derive(Default)]
 struct Desk {
+    limits: Limits,
     peers: BTreeMap<PeerId, PeerState>,
-    running: usize,
+    running: [usize; 2],
+    /// Peers with parked requests, the next to be looked at first.
+    turns: [VecDeque<PeerId>; 2],
 }
 
 impl Desk {
-    /// Peers that come and go.
-    fn note(&mut self, event: &PeerEvent) {
+    fn new(limits: Limits) -> Desk {
+        Desk { limits, peers: BTreeMap::new(), running: [0; 2], turns: Default::default() }
+    }
+
+    /// Peers that come and go; returns the one that went.
+    fn note(&mut self, event: &PeerEvent) -> Option<PeerId> {
         match event {
             PeerEvent::Connected { peer, addr, outgoing: false } => {
                 tracing::info!(?peer, %addr, "connected");
                 self.peers.entry(*peer).or_default();
+                None
             }
-            PeerEvent::Connected { .. } => {}
+            PeerEvent::Connected { .. } => None,
             PeerEvent::Lost { peer, reason } => {
                 tracing::info!(?peer, %reason, "lost");
-                if let Some(state) = self.peers.get_mut(peer) {
-                    state.gone.set(true);
-                    state.parked.clear();
-                    if state.running == 0 {
-                        self.peers.remove(peer);
-                    }
+                self.turns.iter_mut().for_each(|turns| turns.retain(|other| other != peer));
+                let state = self.peers.get_mut(peer)?;
+                state.gone.set(true);
+                state.parked = Default::default();
+                if state.running == [0; 2] {
+                    self.peers.remove(peer);
                 }
+                Some(*peer)
             }
         }
     }
 
-    /// Takes a message on, or parks it; returns it if work at it can begin, with the flag that says when its sender is gone.
-    fn admit(&mut self, message: Unexpected, per_peer: usize) -> Option<(Unexpected, Rc<Cell<bool>>)> {
-        let state = self.peers.entry(message.peer()).or_default();
-        if state.running >= per_peer {
-            state.parked.push_back(message);
-            return None;
+    /// Takes a message on, or parks it; returns it if work at it can begin.
+    fn admit(&mut self, message: Unexpected, lane: Lane) -> Option<Job> {
+        let (peer, index) = (message.peer(), lane as usize);
+        let state = self.peers.entry(peer).or_default();
+        if self.running[index] < self.limits.requests
+            && state.running[index] < self.limits.per_peer
+            && state.parked[index].is_empty()
+        {
+            state.running[index] += 1;
+            self.running[index] += 1;
+            return Some(Job { message, lane, gone: state.gone.clone() });
         }
-        state.running += 1;
-        self.running += 1;
-        Some((message, state.gone.clone()))
+        if state.parked[index].is_empty() {
+            self.turns[index].push_back(peer);
+        }
+        state.parked[index].push_back(message);
+        None
     }
 
-    /// A request of `peer` has ended; returns the one of its that can begin now.
-    fn finished(&mut self, peer: PeerId) -> Option<(Unexpected, Rc<Cell<bool>>)> {
-        self.running -= 1;
+    /// A request of `peer` has ended; returns a parked one that can begin now: of the peer whose turn it is.
+    fn finished(&mut self, peer: PeerId, lane: Lane) -> Option<Job> {
+        let index = lane as usize;
+        self.running[index] -= 1;
+        if let Some(state) = self.peers.get_mut(&peer) {
+            state.running[index] -= 1;
+            if state.gone.get() && state.running == [0; 2] {
+                self.peers.remove(&peer);
+            }
+        }
+        let may_begin = |peer: &PeerId| self.peers[peer].running[index] < self.limits.per_peer;
+        let at = self.turns[index].iter().position(may_begin)?;
+        let peer = self.turns[index].remove(at)?;
         let state = self.peers.get_mut(&peer)?;
-        state.running -= 1;
-        if let Some(message) = state.parked.pop_front() {
-            state.running += 1;
-            self.running += 1;
-            return Some((message, state.gone.clone()));
+        let message = state.parked[index].pop_front()?;
+        if !state.parked[index].is_empty() {
+            self.turns[index].push_back(peer);
         }
-        if state.gone.get() && state.running == 0 {
-            self.peers.remove(&peer);
-        }
-        None
+        state.running[index] += 1;
+        self.running[index] += 1;
+        Some(Job { message, lane, gone: state.gone.clone() })
     }
 }
 
-/// Serves until `stop` ends; then takes no more requests, ends those under way, and closes its connections.
-pub async fn serve<T: Transport, H: Handler>(
+/// Serves until `stop` ends; then takes no more requests, ends those under way, and closes its connections. `identity` is what the server says
+/// to those who ask who it is.
+pub async fn serve<T: Transport, H: Handler<T>>(
     endpoint: &AsyncEndpoint<T>,
     handler: &H,
+    identity: &Identity,
     limits: Limits,
     stop: impl Future<Output = ()>,
 ) {
-    let mut desk = Desk::default();
+    beside(handler, attend(endpoint, handler, identity, limits, stop)).await;
+}
+
+/// As [`serve`], over several endpoints at once, each with the handler that belongs to it. The handlers share one store, so the first one's work
+/// in the background is everybody's. Ends when the last loop has ended.
+pub async fn serve_all<T: Transport, H: Handler<T>>(
+    fronts: &[(AsyncEndpoint<T>, &H)],
+    identity: &Identity,
+    limits: Limits,
+    stop: impl Future<Output = ()>,
+) {
+    let stop = stop.shared();
+    // Each is polled only when it has been woken.
+    let mut loops = FuturesUnordered::new();
+    for (endpoint, handler) in fronts {
+        loops.push(attend(endpoint, *handler, identity, limits, stop.clone()));
+    }
+    let all = async { while loops.next().await.is_some() {} };
+    match fronts.first() {
+        Some((_, handler)) => beside(*handler, all).await,
+        None => all.await,
+    }
+}
+
+/// Runs `work` to its end, with the handler's background beside it.
+async fn beside<T: Transport, H: Handler<T>>(handler: &H, work: impl Future<Output = ()>) {
+    let background = async {
+        handler.background().await;
+        pending().await
+    };
+    tokio::select! {
+        biased;
+        () = work => {}
+        () = background => {}
+    }
+}
+
+/// The loop.
+async fn attend<T: Transport, H: Handler<T>>(
+    endpoint: &AsyncEndpoint<T>,
+    handler: &H,
+    identity: &Identity,
+    limits: Limits,
+    stop: impl Future<Output = ()>,
+) {
+    let mut desk = Desk::new(limits);
     let mut requests = FuturesUnordered::new();
-    let begin = |(message, gone)| answer(endpoint, handler, limits, message, gone);
-    let mut background = pin!(handler.background().fuse());
+    let begin = |job| answer(endpoint, handler, identity, limits, job);
     let mut stop = pin!(stop.fuse());
     loop {
         tokio::select! {
             biased;
             () = &mut stop => break,
-            event = endpoint.next_event() => desk.note(&event),
-            Some(peer) = requests.next() => requests.extend(desk.finished(peer).map(begin)),
-            message = endpoint.next_unexpected(), if desk.running < limits.requests => {
+            event = endpoint.next_event() => if let Some(peer) = desk.note(&event) {
+                handler.departed(peer);
+            },
+            Some((peer, lane)) = requests.next() => requests.extend(desk.finished(peer, lane).map(begin)),
+            message = endpoint.next_unexpected() => {
                 let mut next = Some(message);
                 // What has arrived together is worked at together.
                 while let Some(message) = next.take() {
                     // Nobody waits for the reply to a peer that is lost, and no event will come any more to forget it.
                     if endpoint.limits(message.peer()).is_some() {
-                        requests.extend(desk.admit(message, limits.per_peer).map(begin));
+                        let bulk = handler.class(announced(&message)) == ServiceClass::Bulk;
+                        let lane = if bulk { Lane::Bulk } else { Lane::Small };
+                        requests.extend(desk.admit(message, lane).map(begin));
                     }
-                    if desk.running < limits.requests {
-                        next = endpoint.next_unexpected().now_or_never();
-                    }
+                    next = endpoint.next_unexpected().now_or_never();
                 }
             }
-            () = &mut background => {}
         }
     }
     tracing::info!(under_way = requests.len(), "stopping");
@@ -227,7 +327,6 @@ pub async fn serve<T: Transport, H: Handler>(
     tokio::select! {
         biased;
         () = rest => {}
-        () = &mut background => {}
         () = patience => tracing::warn!("requests under way did not end in time"),
     }
     let options = endpoint.within(limits.reply_timeout);
@@ -236,43 +335,53 @@ pub async fn serve<T: Transport, H: Handler>(
 }
 
 /// One request, from its bytes to its reply; returns whose it was.
-async fn answer<T: Transport, H: Handler>(
+async fn answer<T: Transport, H: Handler<T>>(
     endpoint: &AsyncEndpoint<T>,
     handler: &H,
+    identity: &Identity,
     limits: Limits,
-    message: Unexpected,
-    gone: Rc<Cell<bool>>,
-) -> PeerId {
-    let (peer, tag) = (message.peer(), message.tag());
-    let answer = match codec::decode_request(message.bytes()) {
-        Ok((request, data)) => {
+    job: Job,
+) -> (PeerId, Lane) {
+    let Job { message, lane, gone } = job;
+    let peer = message.peer();
+    // Its receive slot, and with it the credit, goes back to the client at once.
+    let call = match Incoming::new(endpoint, message) {
+        Ok(call) => call,
+        Err(error) => {
+            cut(endpoint, limits, peer, &error).await;
+            return (peer, lane);
+        }
+    };
+    let answer = match codec::decode_request(call.request()) {
+        Ok(request) => {
             let timeout = Duration::from_millis(request.timeout_ms.into()).min(limits.request_timeout);
-            let eager = endpoint.limits(peer).map_or(0, |limits| limits.eager);
-            let context = Context { peer, deadline: endpoint.now() + timeout, eager, gone };
-            if data.is_empty() {
-                // The message's place, and with it the credit, goes back to the client at once.
-                drop(message);
-                handler.handle(&context, request, &[]).await
+            let context = Context { peer, deadline: endpoint.now() + timeout, room: call.room(), gone };
+            if let RequestBody::Identify = request.body {
+                Answer::from(Ok(identity.within(context.room.saturating_sub(REPLY_ROOM)).into()))
             } else {
-                handler.handle(&context, request, data).await
+                handler.handle(&context, request, &call).await
             }
         }
         Err(error @ CodecError::Version(_)) => Answer::error(FsError::new(ErrorCode::Protocol, error.to_string())),
         Err(error) => {
-            tracing::warn!(?peer, from = ?endpoint.peer_addr(peer), %error, "malformed request; connection closed");
-            drop(message);
-            // It may be gone already, which is as good.
-            let _ = endpoint.disconnect(peer, endpoint.within(limits.reply_timeout)).await;
-            return peer;
+            cut(endpoint, limits, peer, &error).await;
+            return (peer, lane);
         }
     };
-    reply(endpoint, limits, peer, tag, answer).await;
-    peer
-}
-
-async fn reply<T: Transport>(endpoint: &AsyncEndpoint<T>, limits: Limits, peer: PeerId, tag: Tag, answer: Answer) {
-    let options = endpoint.within(limits.reply_timeout);
-    if let Err(error) = endpoint.send(peer, tag, answer.into_list(), options).await {
+    let (bytes, data) = match answer {
+        Answer::Encoded(bytes) => (bytes, None),
+        Answer::Reply(reply, data) => (codec::encode_reply(&reply), data),
+    };
+    let (tag, list) = (call.tag(), data.as_ref().map(|data| data.list.clone()));
+    if let Err(error) = call.reply(&bytes, list, endpoint.within(limits.reply_timeout)).await {
         tracing::debug!(?peer, tag, %error, "reply not delivered");
     }
+    (peer, lane)
+}
+
+/// Ends the connection to a peer that sends what makes no sense.
+async fn cut<T: Transport>(endpoint: &AsyncEndpoint<T>, limits: Limits, peer: PeerId, error: &impl fmt::Display) {
+    tracing::warn!(?peer, from = ?endpoint.peer_addr(peer), %error, "malformed request; connection closed");
+    // It may be gone already, which is as good.
+    let _ = endpoint.disconnect(peer, endpoint.within(limits.reply_timeout)).await;
 }

@@ -1,11 +1,13 @@
 //! The message level: what [`bmi_core::AsyncEndpoint`] and [`bmi_core::Endpoint`] promise, over the backend's adapters.
 
 pub mod bulk;
+pub mod calls;
 pub mod cancel;
 pub mod credits;
 pub mod deadlines;
 pub mod direct;
 pub mod expected;
+pub mod fast;
 pub mod hostile;
 pub mod peers;
 pub mod polling;
@@ -24,6 +26,7 @@ pub fn tight() -> Config {
         credit_bytes: 4 * (eager_limit as u32 + 64),
         transfer_unit: 4096,
         in_flight_bytes: 8192,
+        fast_slots: 0,
         fence_grace: std::time::Duration::from_millis(200),
         ..Config::default()
     }

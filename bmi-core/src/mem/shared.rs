@@ -84,7 +84,6 @@ impl fmt::Debug for SharedPages {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use crate::mem::Memory;
 
     #[test]

@@ -1,46 +1,53 @@
-//! Writing: data from the request or pulled from the client, into the store.
+//! Writing: data that came with the request or is fetched from the client, into the store.
 
-use bmi_core::{BulkDescriptor, MemList, Options, ServiceClass, Transport};
-use fs_proto::{Data, DatafileHandle, FsError, Region, Regions};
+use bmi_core::comm::{Direction, Incoming};
+use bmi_core::{MemList, Options, Transport};
+use fs_proto::{DatafileHandle, FsError, Regions};
 
-use super::{Iod, Part, check_bulk};
+use super::transfer::{Unit, is_small};
+use super::{Iod, check_data};
 use crate::service::Context;
 use crate::store::DataStore;
 
-impl<T: Transport, S: DataStore> Iod<T, S> {
+impl<T: Transport + 'static, S: DataStore> Iod<T, S> {
     pub(super) async fn write(
         &self,
         context: &Context,
+        call: &Incoming<T>,
         datafile: DatafileHandle,
         regions: &Regions,
-        how: &Data,
-        data: &[u8],
     ) -> Result<(), FsError> {
-        match how {
-            // At most one eager message: copying it costs less than anything else that happens to it.
-            Data::Inline => self.store.write(datafile, regions, &MemList::from(data.to_vec())).await,
-            Data::Bulk(bulk) => {
-                check_bulk(regions, bulk)?;
-                let step = async |part, ranges: &[Region]| self.write_unit(context, datafile, ranges, bulk, part).await;
-                self.in_units(regions, step).await
-            }
-        }
+        check_data(call, Direction::Write, regions)?;
+        let Some(data) = call.data() else {
+            let step = async |unit: &Unit<'_>| self.write_unit(context, call, datafile, unit).await;
+            return self.in_units(context, regions, step).await;
+        };
+        // From where it stands.
+        let (list, small) = (MemList::from(data), is_small(&self.zones, call.len()));
+        self.at_disk(context, small, || self.store.write(datafile, regions, &list)).await
     }
 
     /// One unit: from the client's memory into a buffer, and from there into the store.
     async fn write_unit(
         &self,
         context: &Context,
+        call: &Incoming<T>,
         datafile: DatafileHandle,
-        ranges: &[Region],
-        bulk: &BulkDescriptor,
-        part: Part,
+        unit: &Unit<'_>,
     ) -> Result<(), FsError> {
-        let unit = self.buffers.take(context.peer).await?;
-        context.check(self.endpoint.now())?;
-        let slice = unit.slice(part.len as usize);
-        let options = Options::by(context.deadline).class(ServiceClass::Bulk);
-        self.endpoint.pull(context.peer, bulk, part.at, &slice, options).await?;
-        self.store.write(datafile, ranges, &MemList::from(slice)).await
+        let mut done = 0;
+        while done < unit.len {
+            let options = Options::by(context.deadline).class(unit.class());
+            let fetch = async || {
+                let slice = unit.memory(done)?;
+                call.fetch(unit.at + done, &slice, options).await?;
+                Ok::<_, FsError>(slice)
+            };
+            let slice = self.at_network(context, unit.small, fetch).await?;
+            let (ranges, list) = (unit.ranges(done, slice.len()), MemList::from(&slice));
+            self.at_disk(context, unit.small, || self.store.write(datafile, &ranges, &list)).await?;
+            done += slice.len() as u64;
+        }
+        Ok(())
     }
 }
