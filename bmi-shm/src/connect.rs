@@ -279,8 +279,7 @@ impl ShmTransport {
 
     /// Whether a peer's user may talk to this process.
     fn check_user(&self, socket: &OwnedFd) -> Result<(), Fault> {
-        let credentials = rustix::net::sockopt::socket_peercred(socket).map_err(|e| Fault::Socket(e.into()))?;
-        let user = credentials.uid.as_raw();
+        let user = sys::credentials(socket).map_err(Fault::Socket)?.user;
         let own = rustix::process::geteuid().as_raw();
         let known = user == own || user == 0 || self.config.allowed_users.contains(&user);
         if known { Ok(()) } else { Err(Fault::User(user)) }
@@ -323,7 +322,7 @@ impl ShmTransport {
     }
 
     fn handle_socket(&mut self, socket: OwnedFd) {
-        let pid = rustix::net::sockopt::socket_peercred(&socket).map_or(0, |peer| peer.pid.as_raw_nonzero().get());
+        let pid = sys::credentials(&socket).map_or(0, |peer| peer.pid);
         let peer = Addr::shm(format!("/proc/{pid}"));
         if let Err(fault) = self.check_user(&socket) {
             return tracing::warn!(%peer, %fault, "closed");
@@ -515,7 +514,7 @@ impl ShmTransport {
             return;
         };
         let process = self.config.cross_memory.then(|| {
-            let pid = rustix::net::sockopt::socket_peercred(socket).ok().map(|credentials| credentials.pid);
+            let pid = sys::credentials(socket).map_or(0, |credentials| credentials.pid);
             Process::probe(pid, hello.address, hello.cookie)
         });
         let link = Link::new(own.clone(), peer, process.flatten(), self.config.max_mapped);

@@ -11,7 +11,7 @@
 
 use std::ffi::c_void;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::ptr::NonNull;
 
 use bmi_core::Segment;
@@ -91,6 +91,34 @@ pub(crate) fn map_peer(fd: &OwnedFd, len: u64, writable: bool) -> Result<io::Res
     Ok(Mapping::new(fd, len, access))
 }
 
+/// Who is at the other end of a socket.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Credentials {
+    /// 0 if this process cannot see it: it lives in another namespace.
+    pub(crate) pid: i32,
+    pub(crate) user: u32,
+}
+
+/// Who is at the other end. By hand, because a process number may be 0 here, which the safe wrapper does not allow for.
+pub(crate) fn credentials(socket: &OwnedFd) -> io::Result<Credentials> {
+    let mut peer = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
+    let mut len = size_of::<libc::ucred>() as libc::socklen_t;
+    // SAFETY: the option writes at most `len` bytes to the structure that it is for.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERCRED,
+            std::ptr::from_mut(&mut peer).cast(),
+            &mut len,
+        )
+    };
+    if result != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(Credentials { pid: peer.pid, user: peer.uid })
+}
+
 /// Another process whose memory the kernel copies from and to for this one.
 ///
 /// The kernel allows it to a process that may trace the other: the same user, as a rule. It is no help to security and no harm: such a
@@ -103,8 +131,8 @@ pub(crate) struct Process {
 
 impl Process {
     /// The process behind `pid`, if its memory can be read: `cookie` must stand at `address`.
-    pub(crate) fn probe(pid: Option<Pid>, address: u64, cookie: u64) -> Option<Process> {
-        let pid = pid?;
+    pub(crate) fn probe(pid: i32, address: u64, cookie: u64) -> Option<Process> {
+        let pid = Pid::from_raw(pid)?;
         // From here on the number names this process or, as the descriptor will tell, a dead one.
         let alive = rustix::process::pidfd_open(pid, PidfdFlags::empty()).ok()?;
         let process = Process { pid: pid.as_raw_nonzero().get(), alive };
