@@ -235,7 +235,8 @@ async fn try_way<T: Transport>(
     }
     let endpoint = outlets.at(outlet);
     let deadline = endpoint.now() + PATIENCE;
-    let peer = endpoint.connect(&addr.without_device(), Options::by(deadline)).await.map_err(|error| error.to_string())?;
+    let peer =
+        endpoint.connect(&addr.without_device(), Options::by(deadline)).await.map_err(|error| error.to_string())?;
     let found = identify(endpoint, peer, preference.client, deadline).await;
     let wrong = match found {
         Ok(found) if found.is_same(identity) => return Ok(Via { outlet, peer }),
