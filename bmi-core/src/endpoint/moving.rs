@@ -175,18 +175,18 @@ impl<T: Transport> Endpoint<T> {
         let list = op.list.as_ref().expect("a transfer has its list");
         let mut packs = self.packs(list, total, op.options.lists);
         let level = Level::of(op.options.class, total, self.config.transfer_unit);
-        let mut regions = OneOrMany::Many(Arc::new([]));
-        if !packs {
-            match unit::register_list(&mut self.registry, &mut self.transport, list) {
-                Ok(registered) => regions = registered,
-                // Then it goes by way of packing buffers, which are registered already.
-                Err(error) => {
-                    tracing::debug!(%error, "a list is packed because it cannot be registered");
-                    self.counters.bounced += 1;
-                    packs = true;
-                }
+        let registered = (!packs).then(|| unit::register_list(&mut self.registry, &mut self.transport, list));
+        let regions = match registered {
+            Some(Ok(regions)) => regions,
+            // Then it goes by way of packing buffers, which are registered already.
+            Some(Err(error)) => {
+                tracing::debug!(%error, "a list is packed because it cannot be registered");
+                self.counters.bounced += 1;
+                packs = true;
+                OneOrMany::Many(Arc::new([]))
             }
-        }
+            None => OneOrMany::Many(Arc::new([])),
+        };
         let peer = op.peer.expect("a transfer has its peer");
         self.ops.get_mut(id.0).expect("looked up above").state = State::Moving(Transfer {
             remote,
