@@ -500,6 +500,10 @@ impl<T: Transport + ?Sized> Transport for Box<T> {
         (**self).post_read(conn, work, segments, remote, options)
     }
 
+    fn map_remote(&mut self, conn: ConnId, remote: RemoteSlice, access: Access) -> Option<RemotePages> {
+        (**self).map_remote(conn, remote, access)
+    }
+
     fn poll(&mut self, now: Time, events: &mut Vec<Event>) -> bool {
         (**self).poll(now, events)
     }
