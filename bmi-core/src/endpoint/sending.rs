@@ -156,7 +156,9 @@ impl<T: Transport> Endpoint<T> {
             _ if self.may_write(peer_id, tag, &list) => self.send_direct(peer_id, id, tag, &list, class),
             _ if self.goes_fast(peer_id, Kind::Eager, tag, &list) => {
                 match self.send_fast(peer_id, Kind::Eager, tag, &list, class, Some(id)) {
-                    // The slot is there, so it is the adapter or a staging buffer that is short: the announcement may still go.
+                    // A full queue has no room for an announcement either; when the adapter has moved, the slot is tried again.
+                    Attempt::Blocked if self.blocked.contains(&peer_id) => Attempt::Blocked,
+                    // The slot is there, so it is a staging buffer that is short: the announcement may still go.
                     Attempt::Blocked => self.announce(peer_id, id, tag, &list),
                     attempt => attempt,
                 }
