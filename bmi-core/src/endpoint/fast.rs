@@ -261,6 +261,11 @@ impl<T: Transport> Endpoint<T> {
         if !self.has_fast_slot(peer_id, list.len()) {
             return Attempt::Blocked;
         }
+        // What is registered already leaves from where it is, which takes an operation; it is not copied only to end at once.
+        let stays = |piece: &crate::MemSlice| piece.len() > SMALL && self.registry.is_registered(piece.memory());
+        if id.is_none() && list.pieces().iter().any(stays) {
+            return Attempt::Blocked;
+        }
         let mut segments = std::mem::take(&mut self.segments);
         let gathered = self.gather(list, id.is_some(), &mut segments);
         let attempt = match gathered {
