@@ -8,6 +8,7 @@
 mod args;
 mod namespace;
 mod output;
+mod plan;
 mod servers;
 mod size;
 mod transfer;
@@ -168,6 +169,7 @@ async fn command(
     let client = Client::connect_over(outlets, manager, options).await?;
     match cli.command {
         Command::Ping { count } => namespace::ping(&client, count, output).await,
+        Command::Plan { calibrate } => plan::plan(&client, calibrate, output).await,
         Command::Servers => servers::servers(&client, output).await,
         Command::Ls { path, long, recursive } => namespace::ls(&client, &path, long, recursive, output).await,
         Command::Mkdir { paths, parents } => namespace::mkdir(&client, &paths, parents, output).await,
