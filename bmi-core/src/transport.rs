@@ -61,7 +61,7 @@ use std::task::Waker;
 use crate::addr::Addr;
 use crate::capability::Capabilities;
 use crate::error::Error;
-use crate::mem::{Access, MemList, MemSlice, Memory, MemoryRegion, RemoteKey, RemoteSlice, Segment};
+use crate::mem::{Access, MemList, MemSlice, Memory, MemoryRegion, RemoteKey, RemotePages, RemoteSlice, Segment};
 use crate::time::Time;
 
 /// Longest private data that travels with a connection request, an acceptance or a rejection, in bytes.
@@ -388,6 +388,15 @@ pub trait Transport {
         options: WorkOptions,
     ) -> Result<(), PostError>;
 
+    /// The peer's memory itself, where it stands in this process too, for the kernel to read from (`access.remote_read`) or write to
+    /// (`access.remote_write`) without a copy: page sharing. `None` where the transport cannot, where the memory is not of that kind, or
+    /// where key, bounds or rights do not allow it; then read or write it as ever, which says what is wrong. While the answer lives the
+    /// peer cannot end the exposure in peace: a `revoke` there ends the connection, as it does in the middle of any access.
+    fn map_remote(&mut self, conn: ConnId, remote: RemoteSlice, access: Access) -> Option<RemotePages> {
+        let _ = (conn, remote, access);
+        None
+    }
+
     /// Makes progress and appends what happened to `events`. Bounded: with many events pending it returns after a batch of
     /// a few hundred, for the caller to call again. Returns whether there was anything to do: bytes moved or events reported.
     fn poll(&mut self, now: Time, events: &mut Vec<Event>) -> bool;
@@ -489,6 +498,10 @@ impl<T: Transport + ?Sized> Transport for Box<T> {
         options: WorkOptions,
     ) -> Result<(), PostError> {
         (**self).post_read(conn, work, segments, remote, options)
+    }
+
+    fn map_remote(&mut self, conn: ConnId, remote: RemoteSlice, access: Access) -> Option<RemotePages> {
+        (**self).map_remote(conn, remote, access)
     }
 
     fn poll(&mut self, now: Time, events: &mut Vec<Event>) -> bool {

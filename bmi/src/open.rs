@@ -15,6 +15,9 @@ pub struct OpenOptions {
     /// Of `tcp://`.
     #[cfg(feature = "tcp")]
     pub tcp: bmi_tcp::TcpConfig,
+    /// Of `shm://`.
+    #[cfg(feature = "shm")]
+    pub shm: bmi_shm::ShmConfig,
 }
 
 impl OpenOptions {
@@ -31,7 +34,8 @@ impl OpenOptions {
 pub fn is_built_in(scheme: Scheme) -> bool {
     match scheme {
         Scheme::Tcp => cfg!(feature = "tcp"),
-        Scheme::Ib | Scheme::Shm | Scheme::Sim => false,
+        Scheme::Shm => cfg!(feature = "shm"),
+        Scheme::Ib | Scheme::Sim => false,
     }
 }
 
@@ -46,7 +50,10 @@ pub fn open(scheme: Scheme, options: &OpenOptions) -> Result<AnyTransport, Error
         #[cfg(not(feature = "tcp"))]
         Scheme::Tcp => Err(left_out("tcp", options)),
         Scheme::Ib => Err(not_yet("ib", "the backend over verbs")),
-        Scheme::Shm => Err(not_yet("shm", "the backend over shared memory")),
+        #[cfg(feature = "shm")]
+        Scheme::Shm => Ok(Box::new(bmi_shm::ShmTransport::new(options.shm.clone())?)),
+        #[cfg(not(feature = "shm"))]
+        Scheme::Shm => Err(left_out("shm", options)),
         Scheme::Sim => {
             let text =
                 "a transport of sim:// belongs to a simulated world: ask a node of it (bmi_sim::Node::transport)";

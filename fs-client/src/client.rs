@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use bmi_core::comm::{Path, PathCounters};
 use bmi_core::mem::Foreign;
-use bmi_core::{Addr, AsyncEndpoint, Lists, Time, Transport};
+use bmi_core::{Addr, AsyncEndpoint, Lists, Memory, Time, Transport};
 use fs_proto::limits::MAX_SERVERS;
 use fs_proto::{
     DirEntry, DirHandle, Entry, ErrorCode, Handle, IodReply, IodRequest, IodStat, Kind, ManagerReply, ManagerRequest,
@@ -219,6 +219,15 @@ impl<T: Transport + 'static> Client<T> {
     /// All endpoints that it speaks through.
     pub fn endpoints(&self) -> impl Iterator<Item = &AsyncEndpoint<T>> {
         self.0.connections.endpoints()
+    }
+
+    /// `len` zero bytes for data that is read or written often: of the kind that its transports move best. Any other memory serves as well; only
+    /// between processes of one host does it take a copy more.
+    ///
+    /// # Errors
+    /// `Exhausted` without memory.
+    pub fn memory(&self, len: usize) -> Result<Memory, bmi_core::Error> {
+        if self.0.connections.shares_memory() { Memory::shareable(len) } else { Memory::zeroed(len) }
     }
 
     /// Its settings.

@@ -77,6 +77,11 @@ impl<T: Transport> Outlets<T> {
         self.open.iter().map(|(_, endpoint)| endpoint)
     }
 
+    /// Whether one of them moves memory best that another process can be given.
+    pub(crate) fn shares_memory(&self) -> bool {
+        self.open.iter().any(|(scheme, _)| *scheme == Scheme::Shm)
+    }
+
     /// The endpoint that stands at `index`.
     pub(crate) fn at(&self, index: usize) -> &AsyncEndpoint<T> {
         &self.open[index].1

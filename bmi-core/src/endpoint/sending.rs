@@ -156,8 +156,8 @@ impl<T: Transport> Endpoint<T> {
             _ if self.may_write(peer_id, tag, &list) => self.send_direct(peer_id, id, tag, &list, class),
             _ if self.goes_fast(peer_id, Kind::Eager, tag, &list) => {
                 match self.send_fast(peer_id, Kind::Eager, tag, &list, class, Some(id)) {
-                    // The slot is there, so it is the adapter or a staging buffer that is short: the announcement may still go.
-                    Attempt::Blocked => self.announce(peer_id, id, tag, &list),
+                    // Nothing to stage it in can be had.
+                    Attempt::Failed(_) => self.announce(peer_id, id, tag, &list),
                     attempt => attempt,
                 }
             }
@@ -172,16 +172,14 @@ impl<T: Transport> Endpoint<T> {
 
     /// Whether a message beyond the eager limit is to be written into a slot of the peer. Expected messages of middle size whose receive was offered go
     /// straight there instead.
-    fn goes_fast(&mut self, peer: PeerId, kind: Kind, tag: Tag, list: &MemList) -> bool {
+    fn goes_fast(&self, peer: PeerId, kind: Kind, tag: Tag, list: &MemList) -> bool {
         let Some(record) = self.peers.get(peer.0).filter(|record| list.len() <= record.limits.fast) else {
             return false;
         };
         if kind == Kind::Eager && record.ready.first(tag).is_some() && self.may_write(peer, tag, list) {
             return false;
         }
-        let free = self.has_fast_slot(peer, list.len());
-        self.counters.slot_misses += u64::from(!free);
-        free
+        self.has_fast_slot(peer, list.len())
     }
 
     /// Sends a message with its payload. Without an operation only the ways that end at once are tried.
