@@ -31,6 +31,8 @@ mod list;
 mod memory;
 mod pin_cache;
 mod region;
+#[cfg(all(feature = "userfaultfd", target_os = "linux"))]
+mod watch;
 pub mod zone;
 
 pub use foreign::{Extent, Foreign};
@@ -39,3 +41,5 @@ pub use memory::{Memory, MemoryId};
 pub(crate) use pin_cache::{Limits, PinCache, PinCounts};
 pub use region::{Access, LocalKey, MemoryRegion, RegionOwner, ReleaseQueue, RemoteKey, RemoteSlice, Segment};
 pub(crate) use region::{CachedRegion, keys_of};
+#[cfg(all(feature = "userfaultfd", target_os = "linux"))]
+pub use watch::Watch;
