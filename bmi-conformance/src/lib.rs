@@ -132,9 +132,14 @@ macro_rules! conformance_suite {
                 one_some_and_all, completion_at_once, uncollected_completions_stay, an_idle_endpoint_is_idle,
             }
             message::bulk {
-                pull_between_any_two_lists, push_between_any_two_lists, descriptors_travel, out_of_range_is_refused_here,
+                pull_between_any_two_lists, push_between_any_two_lists, descriptors_travel, thousands_of_pieces,
+                cancelled_between_pieces, out_of_range_is_refused_here,
                 many_transfers, bulk_beside_messages, exposures_are_held_and_come_back, exposures_outlive_their_peer,
                 forged_descriptors_cut_only_the_forger, descriptors_belong_to_one_peer, revoked_descriptors_are_dead,
+            }
+            message::fast {
+                messages_of_middle_size_go_fast, order_across_all_paths, unexpected_messages_of_middle_size,
+                registered_memory_is_gathered, without_slots,
             }
             message::calls {
                 every_path_both_ways, calls_with_little_of_everything, the_policy_is_followed_and_told,
@@ -150,7 +155,7 @@ macro_rules! conformance_suite {
             }
             message::hostile {
                 garbage_hello_is_refused, mismatch_names_what_is_missing, garbage_acceptance,
-                bad_messages_cut_their_sender, overdrawn_credits, forged_finish, forged_written, announced_but_not_exposed,
+                bad_messages_cut_their_sender, forged_slots, overdrawn_credits, forged_finish, forged_written, announced_but_not_exposed,
                 random_messages,
             }
             message::property { any_messages, any_bulk }

@@ -53,6 +53,8 @@ pub enum OpKind {
     Disconnect,
     /// Waits for a point in time.
     Timer,
+    /// Asks the peer's endpoint for an answer, to measure the way there.
+    Probe,
 }
 
 impl OpKind {
@@ -68,6 +70,7 @@ impl OpKind {
             OpKind::Connect => "connect",
             OpKind::Disconnect => "disconnect",
             OpKind::Timer => "timer",
+            OpKind::Probe => "probe",
         }
     }
 }
@@ -84,6 +87,8 @@ pub struct Options {
     pub lists: Lists,
     /// Handed back in the completion: BMI's user pointer.
     pub user: u64,
+    /// Of a send: goes into a fast-RDMA slot of the peer, if one is free, though an eager message has room for it.
+    pub slot: bool,
 }
 
 impl Options {

@@ -25,6 +25,7 @@ pub(crate) const STEPS: &[Step] = &[
     Step { name: "rustdoc", what: "the documentation builds without warnings", run: rustdoc },
     Step { name: "programs", what: "all programs build, once, for the steps below", run: programs },
     Step { name: "tests", what: "unit, property, conformance and file system tests", run: tests },
+    Step { name: "miri", what: "the ring of bmi-shm under Miri, where a nightly toolchain has it", run: miri },
     Step { name: "doctests", what: "the examples in the documentation", run: doctests },
     Step { name: "examples", what: "every program of examples/ runs to a good end", run: examples },
     Step { name: "main-job", what: "the A/B run on a small tree, over TCP and the simulator", run: main_job },
@@ -110,6 +111,16 @@ fn tests(root: &Path) -> Result<Totals, Failure> {
     programs(root)?;
     // The tests of the command lines start servers; they need not build them again.
     Invocation::cargo(root, runner).env("PVFSD", built(root, "pvfsd")).run(CARGO_LIMIT)
+}
+
+/// The ring with plain memory, checked for data races and undefined behaviour. (Loom's models of it are ordinary tests.) Miri is there for
+/// nightly toolchains only; where none is installed this is said, and the step counts nothing.
+fn miri(root: &Path) -> Result<Totals, Failure> {
+    if !Invocation::new(root, "cargo", "+nightly miri --version").succeeds() {
+        println!("no Miri here: rustup toolchain install nightly --component miri,rust-src");
+        return Ok(NOTHING);
+    }
+    Invocation::new(root, "cargo", "+nightly miri test -p bmi-shm --lib ring::").run(CARGO_LIMIT)
 }
 
 fn doctests(root: &Path) -> Result<Totals, Failure> {

@@ -32,6 +32,7 @@ mod op;
 mod pacing;
 mod packing;
 mod peer;
+mod probe;
 mod progress;
 mod receiving;
 mod report;
@@ -43,6 +44,7 @@ mod unit;
 mod work;
 
 pub use grant::Grant;
+pub(crate) use probe::{AREA, ProbePath};
 pub use report::{Counters, Holdings, PeerEvent, PeerLimits, Pinned, Unexpected};
 
 use std::collections::VecDeque;
@@ -113,13 +115,16 @@ pub struct Endpoint<T: Transport> {
     registry: PinCache,
     bounce: Bounce,
     staging: Staging,
-    spares: Spares,
     /// Where small pieces of transfers are packed.
     packing: Packing,
+    /// What stands in for memory that cannot be registered.
+    spares: Spares,
     revoked: Arc<Returns<(PeerId, RemoteKey)>>,
     released: Arc<Returns<report::Release>>,
     counters: Counters,
     policy: Policy,
+    /// What peers may read and write to measure their way here; made when the first one asks.
+    probe_region: Option<MemoryRegion>,
     paths: PathCounters,
     // Scratch, kept for its room.
     events: Vec<Event>,
@@ -179,12 +184,13 @@ impl<T: Transport> Endpoint<T> {
             registry: PinCache::new(pins),
             bounce,
             staging,
-            spares,
             packing,
+            spares,
             revoked: Arc::default(),
             released: Arc::default(),
             counters: Counters::default(),
             policy: Policy::default(),
+            probe_region: None,
             paths: PathCounters::default(),
             events: Vec::new(),
             segments: Vec::new(),

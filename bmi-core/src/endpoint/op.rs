@@ -86,7 +86,7 @@ pub(super) struct Op {
     pub(super) state: State,
     /// For a send: the staging buffer that part of it was copied to.
     pub(super) staged: Option<u32>,
-    /// For a send whose memory could not be registered: the copy that goes in its place (see [`super::spare`]).
+    /// What it has in place of memory that could not be registered (see [`super::spare`]).
     pub(super) stand_in: Option<Spare>,
     /// For a receive: its memory, if the sender may write into it (see [`super::direct`]).
     pub(super) offer: Offer,

@@ -1,4 +1,4 @@
-//! Spares: registered memory of the endpoint's own that stands in for a send's memory that cannot be registered.
+//! Spares: registered memory of the endpoint's own that stands in for memory that cannot be registered.
 //!
 //! **Why.** An adapter may refuse a registration: its table is full, the system allows no more pinned pages, or the memory is of a kind that it cannot
 //! pin. The pin-down cache has made room then and tried again. What is left is to copy, which works for everything but what the program exposes
@@ -7,20 +7,19 @@
 //! **Protocol**
 //!
 //! ```text
-//!   direct write     list ──copy──> spare ══════> the offered receive
-//!   announced send   list ──copy──> spare of the whole length, which the peer reads
-//!   eager, fast      have slots of their own (`bounce`, `staging`)
-//!   pull, push, receive by rendezvous     are packed, unit by unit (`packing`), copied out of the list or into it
+//!   direct write               list ──copy──> spare ══════> the offered receive
+//!   announced send             list ──copy──> spare of the whole length, which the peer reads
+//!   pull, push, receive        have packing buffers (`packing`), a unit at a time
+//!   eager, fast                have slots of their own (`bounce`, `staging`)
 //! ```
 //!
-//! **Where they come from.** First a fresh piece is registered: one short registration may pass where that of a long memory, or of many, did not. If
-//! that is refused too, one of the [`RESERVE`] that were registered when the endpoint was made. An announced send longer than these ends in
-//! `Exhausted`: its peer reads all of it in its own time, so all of it has to stand somewhere.
+//! **Where they come from.** First a fresh piece is registered, as long as the unit: one short registration may pass where a list of long ones did not. If
+//! that is refused too, one of the [`RESERVE`] that were registered when the endpoint was made.
 //!
-//! **No deadlock.** A direct write gives its spare back when the adapter is done with it, or its connection. An announced send is given back by the peer's
-//! program, perhaps never, so it may not take the last; without one it fails rather than wait.
+//! **No deadlock.** A direct write gives its spare back when the adapter is done with it, or with its connection; so those that wait get one. An announced send is given back
+//! by the peer's program, perhaps never, so it may not take the last.
 //!
-//! **Source.** Paper 000, section 3.3.3, leaves failure open. **Tests** `bmi-sim/tests/pin_cache.rs`.
+//! **Source.** Paper 000, section 3.3.3, leaves failure open; unit-wise copying is its section 4.2. **Tests** `bmi-sim/tests/pin_cache.rs`.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -31,9 +30,9 @@ use crate::mem::{MemList, Memory, MemoryRegion, PinCache, Segment};
 use crate::op::{OpId, PeerId};
 use crate::transport::{HostWork, Transport};
 
-/// Spares that are registered ahead: one for direct writes and one that an announced send may take.
+/// Spares that are registered ahead: one that an announced send may take, and one that always comes back.
 const RESERVE: usize = 2;
-/// Longest spare of the reserve, in bytes; shorter if transfers are cut shorter: a direct write is no longer than a unit.
+/// Longest unit of a spare, in bytes; shorter if transfers are cut shorter.
 const LONGEST: usize = 256 << 10;
 
 /// Numbers of the reserve's pieces that are free.
@@ -108,11 +107,11 @@ impl Spare {
         self.region.segment(self.offset, len.min(self.len))
     }
 
-    /// Copies a list to it.
+    /// Copies a list that fits.
     pub(super) fn fill(&self, list: &MemList) {
-        let mut at = self.offset;
+        let mut done = 0;
         for piece in list.pieces() {
-            at += self.region.memory().slice(at, piece.len()).copy_from_slice_of(piece);
+            done += self.region.memory().slice(self.offset + done, piece.len()).copy_from_slice_of(piece);
         }
     }
 }

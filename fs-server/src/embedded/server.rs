@@ -87,9 +87,12 @@ impl Server {
             Role::Iod { dir, settings, offload, .. } => {
                 let store = Rc::new(FileStore::open(dir, *offload)?);
                 let (outlets, missing) = self.open(std::iter::empty())?;
-                let iod = |outlet: &Outlet| Iod::new(outlet.endpoint.clone(), store.clone(), *settings);
-                let iods = outlets.iter().map(iod).collect::<Result<Vec<_>, _>>()?;
-                let handlers: Vec<_> = iods.iter().collect();
+                // One set of buffers and one row of clients, whichever way they come.
+                let first = Iod::new(outlets[0].endpoint.clone(), store, *settings)?;
+                let others = outlets[1..].iter().zip(1..);
+                let others = others.map(|(outlet, index)| first.beside(outlet.endpoint.clone(), index));
+                let others: Vec<_> = others.collect();
+                let handlers: Vec<_> = std::iter::once(&first).chain(&others).collect();
                 self.serve(&outlets, &handlers, missing, ready, stop)
             }
         }
@@ -101,12 +104,14 @@ impl Server {
         let (mut outlets, mut missing) = (Vec::<Outlet>::new(), Vec::new());
         let clock = MonotonicClock::new();
         let mut tried = Vec::new();
-        for scheme in self.listen.iter().map(Addr::scheme).chain(connects) {
+        let listens = self.listen.iter().map(|addr| (addr.scheme(), Some(addr)));
+        for (scheme, addr) in listens.chain(connects.map(|scheme| (scheme, None))) {
             if tried.contains(&scheme) {
                 continue;
             }
             tried.push(scheme);
-            match bmi::endpoint(scheme, &self.transports, self.endpoint.clone(), clock) {
+            let transports = addr.map_or(self.transports.clone(), |addr| self.transports.clone().at(addr));
+            match bmi::endpoint(scheme, &transports, self.endpoint.clone(), clock) {
                 Ok(endpoint) => outlets.push(Outlet { scheme, endpoint }),
                 Err(error) if outlets.is_empty() => return Err(FsError::from(error)),
                 Err(error) => missing.push(error.to_string()),
@@ -132,7 +137,7 @@ impl Server {
         Ok(listening)
     }
 
-    fn serve<H: Handler>(
+    fn serve<H: Handler<AnyTransport>>(
         &self,
         outlets: &[Outlet],
         handlers: &[&H],
