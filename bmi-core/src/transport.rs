@@ -512,10 +512,6 @@ impl<T: Transport + ?Sized> Transport for Box<T> {
         (**self).charge(work);
     }
 
-    fn map_remote(&mut self, conn: ConnId, remote: RemoteSlice, access: Access) -> Option<RemotePages> {
-        (**self).map_remote(conn, remote, access)
-    }
-
     fn next_deadline(&self) -> Option<Time> {
         (**self).next_deadline()
     }

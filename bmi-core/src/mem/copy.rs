@@ -7,7 +7,7 @@
 //! never anything worse.
 //!
 //! **Layout.** Short copies walk the shared side in aligned words of eight bytes, its ragged ends in single bytes; the private side is
-//! read and written unaligned. Copies of [`STRING_MOVE`] bytes and more go by `rep movsb` where the processor has it.
+//! read and written unaligned. Copies of `STRING_MOVE` bytes and more go by `rep movsb` where the processor has it.
 //!
 //! Public for backends that move bytes by themselves.
 //!

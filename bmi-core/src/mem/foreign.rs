@@ -67,7 +67,7 @@ impl Extent {
     }
 }
 
-/// The table of foreign memory (see the [module](self) for why and how). A handle; clones share the table. Any thread may use it.
+/// The table of foreign memory. A handle; clones share the table. Any thread may use it.
 ///
 /// ```
 /// use std::ptr::NonNull;
