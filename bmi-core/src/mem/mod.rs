@@ -33,6 +33,8 @@ mod pin_cache;
 mod region;
 mod remote;
 mod shared;
+#[cfg(all(feature = "userfaultfd", target_os = "linux"))]
+mod watch;
 pub mod zone;
 
 pub use foreign::{Extent, Foreign};
@@ -43,3 +45,5 @@ pub use region::{Access, LocalKey, MemoryRegion, RegionOwner, ReleaseQueue, Remo
 pub(crate) use region::{CachedRegion, keys_of};
 pub use remote::RemotePages;
 pub use shared::SharedPages;
+#[cfg(all(feature = "userfaultfd", target_os = "linux"))]
+pub use watch::Watch;
