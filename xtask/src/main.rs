@@ -39,7 +39,7 @@ struct Cli {
 enum Task {
     /// The test command: sets the machine up, then runs every step and stops at the first that fails.
     ///
-    /// Prints each step with how long it took, a summary, and as its last line the totals: "N passed, N failed".
+    /// Prints each step with how long it took, a summary, and as its last line the totals: "N passed, N failed, N skipped".
     /// Tests, doctests, examples and the main job count one each; a step that counts nothing (fmt, clippy, rustdoc)
     /// counts as one failure when it fails.
     Test(TestArgs),

@@ -40,6 +40,17 @@ const MACHINE_PACKAGES: &[Package] = &[
     Package { name: "perftest", why: "what verbs are measured against", is_there: || program("ib_send_lat").is_some() },
 ];
 
+/// What the crate `ibverbs` is built with, the independent peer of the tests in that machine.
+const PEER_PACKAGES: &[Package] = &[
+    Package { name: "cmake", why: "builds a part of ibverbs", is_there: || program("cmake").is_some() },
+    Package { name: "libclang-dev", why: "reads the headers of verbs", is_there: has_libclang },
+    Package {
+        name: "libibverbs-dev",
+        why: "the headers of verbs",
+        is_there: || Path::new("/usr/include/infiniband/verbs.h").exists(),
+    },
+];
+
 /// Components of the toolchain, with the cargo command that tells whether each is there.
 const COMPONENTS: &[(&str, &str)] = &[("rustfmt", "fmt --version"), ("clippy", "clippy --version")];
 
@@ -60,6 +71,11 @@ pub(crate) fn set_up(root: &Path) -> Result<(), Failure> {
 /// Installs what the emulated machine is made of.
 pub(crate) fn set_up_machine(root: &Path) -> Result<(), Failure> {
     install(root, MACHINE_PACKAGES)
+}
+
+/// Installs what building the independent peer needs.
+pub(crate) fn set_up_peer(root: &Path) -> Result<(), Failure> {
+    install(root, PEER_PACKAGES)
 }
 
 fn install(root: &Path, packages: &[Package]) -> Result<(), Failure> {
@@ -96,6 +112,16 @@ pub(crate) fn program(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let administrator = ["/usr/sbin", "/sbin"].map(PathBuf::from);
     std::env::split_paths(&path).chain(administrator).map(|folder| folder.join(name)).find(|file| file.is_file())
+}
+
+/// Debian keeps it in a folder named for its version.
+fn has_libclang() -> bool {
+    let folders = std::fs::read_dir("/usr/lib").into_iter().flatten().flatten();
+    folders
+        .filter(|folder| folder.file_name().to_string_lossy().starts_with("llvm-"))
+        .filter_map(|folder| std::fs::read_dir(folder.path().join("lib")).ok())
+        .flat_map(|files| files.flatten())
+        .any(|file| file.file_name().to_string_lossy().starts_with("libclang") && file.path().exists())
 }
 
 fn is_root() -> bool {

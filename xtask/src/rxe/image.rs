@@ -154,11 +154,10 @@ fn library(line: &str) -> Option<&str> {
     path.starts_with('/').then_some(path)
 }
 
-/// A copy of `program` in `folder` without its debug sections; made anew only when the program is younger.
-pub(crate) fn stripped(program: &Path, folder: &Path) -> Result<PathBuf, Failure> {
+/// A copy of `program` in `folder`, as `name`, without its debug sections; made anew only when the program is younger.
+pub(crate) fn stripped(program: &Path, folder: &Path, name: &str) -> Result<PathBuf, Failure> {
     let failed = |error: io::Error| Failure::new(format!("{}: {error}", program.display()));
     let changed = |path: &Path| fs::metadata(path).and_then(|metadata| metadata.modified());
-    let name = program.file_name().ok_or_else(|| Failure::new(format!("{}: no program", program.display())))?;
     let copy = folder.join(name);
     let built = changed(program).map_err(failed)?;
     if changed(&copy).is_ok_and(|copied| copied > built) {
@@ -166,7 +165,7 @@ pub(crate) fn stripped(program: &Path, folder: &Path) -> Result<PathBuf, Failure
     }
     fs::create_dir_all(folder).map_err(failed)?;
     // Under a name of its own first: another run may be reading the old copy.
-    let fresh = folder.join(format!("{}.{}", name.to_string_lossy(), std::process::id()));
+    let fresh = folder.join(format!("{name}.{}", std::process::id()));
     let status = Command::new("strip")
         .arg("--strip-debug")
         .arg("-o")

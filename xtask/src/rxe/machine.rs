@@ -9,6 +9,7 @@ use std::fs;
 use std::io::BufReader;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
@@ -37,6 +38,8 @@ pub(crate) struct Spec<'a> {
     pub(crate) plan: Option<&'a Plan>,
     /// Programs to bring along: the name inside `/bin`, or an absolute path, and the file.
     pub(crate) programs: &'a [(String, PathBuf)],
+    /// Processors.
+    pub(crate) cpus: u32,
     /// Memory, in MiB.
     pub(crate) memory_mib: u32,
     /// After which it is ended.
@@ -114,13 +117,14 @@ impl Machine {
         reader.map(|_| machine).map_err(|error| Failure::new(format!("a thread cannot be started: {error}")))
     }
 
-    /// Hands each record to `on` until the machine is off. Fails if it was not done by then.
+    /// Hands each record to `on` until the machine is off. Fails if it was not done by then; with `stop`, it is ended when that becomes true.
     #[expect(clippy::disallowed_methods, reason = "a time limit on a real process")]
-    pub(crate) fn follow(mut self, on: &mut dyn FnMut(Record)) -> Result<(), Failure> {
+    pub(crate) fn follow(mut self, on: &mut dyn FnMut(Record), stop: Option<&AtomicBool>) -> Result<(), Failure> {
+        const LOOK_AGAIN: Duration = Duration::from_millis(200);
         let end = Instant::now() + self.limit;
         let mut done = false;
         let why = loop {
-            match self.records.recv_timeout(end.saturating_duration_since(Instant::now())) {
+            match self.records.recv_timeout(LOOK_AGAIN.min(end.saturating_duration_since(Instant::now()))) {
                 Ok(Ok(Record::Report(Report::Done))) => done = true,
                 Ok(Ok(record)) => on(record),
                 Ok(Err(error)) => break format!("its channel is broken: {error}"),
@@ -132,6 +136,10 @@ impl Machine {
                     let _ = self.qemu.wait();
                     break "it stopped before it was done".to_owned();
                 }
+                Err(RecvTimeoutError::Timeout) if stop.is_some_and(|stop| stop.load(Ordering::Relaxed)) => {
+                    break "the other machine gave up".to_owned();
+                }
+                Err(RecvTimeoutError::Timeout) if Instant::now() < end => {}
                 Err(RecvTimeoutError::Timeout) => break format!("it took longer than {} s", self.limit.as_secs()),
             }
         };
@@ -166,8 +174,9 @@ fn qemu(spec: &Spec<'_>, folder: &Path) -> Result<Command, Failure> {
     image_of(spec)?.write(&image)?;
     let mut command = Command::new(setup::program("qemu-system-x86_64").unwrap_or_else(|| "qemu-system-x86_64".into()));
     // Plain emulation: hardware help exists on some machines and hangs there.
-    command.args(["-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "2", "-display", "none", "-monitor", "none"]);
-    command.args(["-no-reboot", "-nodefaults", "-m", &spec.memory_mib.to_string()]);
+    command.args(["-accel", "tcg,thread=multi", "-cpu", "max", "-display", "none", "-monitor", "none"]);
+    command.args(["-no-reboot", "-nodefaults"]);
+    command.args(["-smp", &spec.cpus.to_string(), "-m", &spec.memory_mib.to_string()]);
     command.arg("-kernel").arg(&spec.kernel.image).arg("-initrd").arg(&image);
     // A kernel that has found a bug in itself stops at once, instead of going on without one of its threads.
     command.args(["-append", "console=ttyS0 quiet panic=-1 oops=panic random.trust_cpu=on mitigations=off"]);
@@ -192,6 +201,7 @@ fn image_of(spec: &Spec<'_>) -> Result<Image, Failure> {
     ["/dev", "/proc", "/sys", "/tmp", "/root", "/etc", "/usr/bin"].iter().for_each(|folder| image.folder(folder));
     image.text("/init", include_str!("init.sh"), 0o755);
     image.text("/etc/link", spec.link.line(), 0o644);
+    image.text(inside::ADDRESS_FILE, spec.link.address(), 0o644);
     image.text("/etc/limit", format!("{}\n", spec.limit.as_secs()), 0o644);
     image.text("/etc/passwd", "root:x:0:0:root:/root:/bin/sh\n", 0o644);
     image.text("/etc/group", "root:x:0:\n", 0o644);

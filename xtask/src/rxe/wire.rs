@@ -47,12 +47,12 @@ pub(crate) enum Job {
         /// Seconds after which one test is killed.
         limit_s: u64,
     },
-    /// Run something that is written down in `scenario`.
+    /// Run something that is written down in `inside::scenario`.
     Scenario {
+        /// Its group there.
+        group: String,
         /// Its name there.
         name: String,
-        /// Seconds after which it is given up.
-        limit_s: u64,
     },
 }
 

@@ -5,8 +5,12 @@
 //! 2. A job leaves no process behind for the next one.
 //! 3. Each test runs in a process of its own, so that one that hangs or dies is named, and costs no other its result.
 
+mod files;
+mod main_job;
+mod measure;
+mod perftest;
 mod process;
-mod scenario;
+pub(crate) mod scenario;
 mod tests;
 
 use std::fs::{self, File, OpenOptions};
@@ -22,6 +26,8 @@ use process::LIMIT_STATUS;
 pub(crate) const PLAN: &str = "/etc/plan.json";
 /// The name of the port for the reports.
 pub(crate) const PORT: &str = "bmi.reports";
+/// Where the machine's own address on the device's link stands.
+pub(crate) const ADDRESS_FILE: &str = "/etc/address";
 /// The RDMA device.
 pub(crate) const DEVICE: &str = "rxe0";
 
@@ -98,12 +104,15 @@ fn carry_out_job(job: &Job, plan: &Plan, channel: &Channel) {
             let limit = Duration::from_secs(*limit_s);
             tests::run(group, program, filter.as_deref(), &plan.env, limit, channel);
         }
-        Job::Scenario { name, limit_s } => {
-            channel.test("scenario", name, || match scenario::run(name, Duration::from_secs(*limit_s)) {
-                Ok(output) => (Verdict::Passed, output),
-                Err(output) => (Verdict::Failed, output),
-            })
-        }
+        Job::Scenario { group, name } => channel.test(group, name, || {
+            let Some(scenario) = scenario::find(group, name) else {
+                return (Verdict::Failed, "there is no such scenario".into());
+            };
+            match (scenario.run)(&scenario::Scene { env: &plan.env, channel }) {
+                Ok(()) => (Verdict::Passed, String::new()),
+                Err(why) => (Verdict::Failed, why),
+            }
+        }),
     }
 }
 
@@ -132,7 +141,7 @@ fn gid_index(device: &str) -> Option<usize> {
 /// Asks until there is an answer; the kernel makes devices and addresses in its own time.
 #[expect(clippy::disallowed_methods, reason = "waits for the kernel, with a limit")]
 fn await_some<T>(what: &str, ask: impl Fn() -> Option<T>) -> Result<T, String> {
-    const LIMIT: Duration = Duration::from_secs(20);
+    const LIMIT: Duration = Duration::from_secs(30);
     let end = Instant::now() + LIMIT;
     loop {
         if let Some(answer) = ask() {
