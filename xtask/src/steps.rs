@@ -1,8 +1,11 @@
 //! The table of test steps, and the loop over it.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
+
+use serde::Deserialize;
 
 use crate::command::{Failure, Invocation};
 use crate::rxe;
@@ -112,15 +115,40 @@ fn rustdoc(root: &Path) -> Result<Totals, Failure> {
 }
 
 fn tests(root: &Path) -> Result<Totals, Failure> {
+    let features = features(root)?;
     let runner = if setup::has_nextest(root) {
-        "nextest run --workspace --all-features"
+        "nextest run --workspace --features"
     } else {
         // `--all-targets` leaves the doctests to their own step.
-        "test --workspace --all-features --all-targets --no-fail-fast"
+        "test --workspace --all-targets --no-fail-fast --features"
     };
     programs(root)?;
     // The tests of the command lines start servers; they need not build them again.
-    Invocation::cargo(root, runner).env("PVFSD", built(root, "pvfsd")).run(CARGO_LIMIT)
+    Invocation::cargo(root, runner).args(&[features]).env("PVFSD", built(root, "pvfsd")).run(CARGO_LIMIT)
+}
+
+/// Tests that need an RDMA device stand behind this feature; they run in the emulated machine (`rxe`).
+const DEVICE_TESTS: &str = "device-tests";
+
+/// All features of all crates but [`DEVICE_TESTS`], as `--features` takes them.
+fn features(root: &Path) -> Result<String, Failure> {
+    #[derive(Deserialize)]
+    struct Metadata {
+        packages: Vec<Package>,
+    }
+    #[derive(Deserialize)]
+    struct Package {
+        name: String,
+        features: BTreeMap<String, Vec<String>>,
+    }
+    let output = Invocation::cargo(root, "metadata --no-deps --format-version 1").output(CARGO_LIMIT)?;
+    let metadata: Metadata =
+        serde_json::from_str(&output).map_err(|error| Failure::new(format!("cargo metadata: {error}")))?;
+    let all = metadata.packages.iter().flat_map(|package| {
+        let names = package.features.keys().filter(|name| *name != DEVICE_TESTS);
+        names.map(|name| format!("{}/{name}", package.name))
+    });
+    Ok(all.collect::<Vec<_>>().join(","))
 }
 
 fn doctests(root: &Path) -> Result<Totals, Failure> {
@@ -184,5 +212,11 @@ mod tests {
             assert_eq!(parse_step(step.name).map(|found| found.name), Ok(step.name));
         }
         assert!(parse_step("no-such-step").is_err_and(|why| why.contains("fmt, clippy")));
+    }
+
+    #[test]
+    fn tests_that_need_a_device_are_left_to_the_machine() {
+        let features = features(&crate::root()).unwrap();
+        assert!(features.contains("bmi-core/tokio") && !features.contains(DEVICE_TESTS), "{features}");
     }
 }

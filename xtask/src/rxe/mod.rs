@@ -32,7 +32,7 @@
 //! | `kernel`, `image`, `machine` | what is booted, its root file system, QEMU |
 //! | `wire` | the plan, and the records that come back |
 //! | `inside` | what runs in the machine: test programs, scenarios of several processes |
-//! | `suite`, `report` | all of it as tests |
+//! | `suite`, `pair`, `report` | all of it as tests |
 //!
 //! **Tests** of the parts stand in each; the group `machine` shows with programs of others that the whole works.
 
@@ -41,6 +41,7 @@ mod image;
 pub(crate) mod inside;
 mod kernel;
 pub(crate) mod machine;
+mod pair;
 mod report;
 mod suite;
 mod wire;
@@ -253,7 +254,7 @@ fn by_hand(root: &Path, kernel: &Kernel, args: &RxeArgs, env: Vec<(String, Strin
         plan: (!args.shell).then_some(&plan),
         programs: &programs,
         cpus: 2,
-        memory_mib: 3072,
+        memory_mib: suite::MEMORY_MIB,
         limit: if args.shell { DAY } else { BOOT + Duration::from_secs(args.limit) },
     };
     if args.shell {

@@ -2,14 +2,13 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use super::inside::scenario::{self, SCENARIOS, Scenario};
-use super::machine::{Folder, Machine, Spec};
+use super::machine::{Machine, Spec};
 use super::report::Reporter;
-use super::wire::{Job, Plan, Record, Report, Verdict};
-use super::{Kernel, Link, build, image, stripped_folder};
+use super::wire::{Job, Plan};
+use super::{Kernel, Link, build, image, pair, stripped_folder};
 use crate::command::Failure;
 use crate::{setup, totals::Totals};
 
@@ -42,11 +41,8 @@ impl Choice {
 const TEST_LIMIT_S: u64 = 60;
 /// For all that runs in one machine. What is usual takes less than four minutes.
 const LIMIT: Duration = Duration::from_secs(900);
-/// For the test with two machines.
-const PAIR_LIMIT: Duration = Duration::from_secs(180);
-/// What a machine has, in MiB; one of two needs little. The host gives what is used, no more.
-const MEMORY_MIB: u32 = 3072;
-const PAIR_MEMORY_MIB: u32 = 1024;
+/// What a machine has, in MiB. The host gives what is used, no more.
+pub(crate) const MEMORY_MIB: u32 = 3072;
 
 /// Runs what was chosen and prints the results.
 #[expect(clippy::disallowed_methods, reason = "tells a person how long it took")]
@@ -71,8 +67,8 @@ pub(crate) fn run(root: &Path, kernel: &Kernel, choice: &Choice) -> Result<Total
             reporter.stopped(&failure.reason);
         }
     }
-    if choice.has_group(scenario::PAIR, true) && choice.has_name(scenario::TRANSFER) {
-        pair(root, kernel, choice, &mut reporter)?;
+    if choice.has_group(scenario::PAIR, true) && choice.filter.is_none() {
+        pair::run(root, kernel, &choice.env, &mut reporter)?;
         work.groups.push(scenario::PAIR.into());
     }
     // A filter may leave a group without tests; then that was asked for.
@@ -207,70 +203,6 @@ pub(crate) fn own_program(root: &Path) -> Result<(String, PathBuf), Failure> {
 
 pub(crate) fn file_name(path: &Path) -> String {
     path.file_name().unwrap_or_default().to_string_lossy().into_owned()
-}
-
-/// Two machines: the first one serves files, the second one stores them there and reads them back.
-fn pair(root: &Path, kernel: &Kernel, choice: &Choice, reporter: &mut Reporter) -> Result<(), Failure> {
-    let folder = Folder::new("pair")?;
-    let sides: Vec<&Scenario> = SCENARIOS.iter().filter(|scenario| scenario.group == scenario::PAIR).collect();
-    let names: Vec<&str> = sides.iter().flat_map(|scenario| scenario.programs).copied().collect();
-    let mut programs = programs(root, &names)?;
-    programs.push(own_program(root)?);
-    let mut machines = Vec::new();
-    for (index, side) in (0u8..).zip(&sides) {
-        let mut plan = Plan { jobs: Vec::new(), env: choice.env.clone() };
-        plan.jobs.push(Job::Scenario { group: side.group.into(), name: side.name.into() });
-        let socket = |index: u8| folder.path().join(format!("link-{index}"));
-        let spec = Spec {
-            kernel,
-            link: Link::Pair { own: socket(index), peer: socket(1 - index), index },
-            plan: Some(&plan),
-            programs: &programs,
-            // Four emulated processors on two real ones would wait for each other's locks.
-            cpus: 1,
-            memory_mib: PAIR_MEMORY_MIB,
-            limit: PAIR_LIMIT,
-        };
-        machines.push(Machine::start(&spec, side.name.split(' ').next().unwrap_or("pair"))?);
-    }
-    let (Some(user), Some(server)) = (machines.pop(), machines.pop()) else {
-        return Err(Failure::new("the test with two machines has not two sides"));
-    };
-    let stop = AtomicBool::new(false);
-    let mut said = Vec::new();
-    let served = std::thread::scope(|scope| {
-        let server = std::thread::Builder::new()
-            .name("server".into())
-            .spawn_scoped(scope, || (server.follow(&mut |record| said.push(record), Some(&stop)), said));
-        let mut failed = false;
-        let end = user.follow(
-            &mut |record| {
-                failed |= matches!(record, Record::Report(Report::Ended { verdict: Verdict::Failed, .. }));
-                reporter.take(record);
-            },
-            None,
-        );
-        if let Err(failure) = &end {
-            reporter.stopped(&failure.reason);
-        }
-        // One that was used to a good end notices by itself.
-        stop.store(failed || end.is_err(), Ordering::Relaxed);
-        server.map(|thread| thread.join())
-    });
-    let (end, said) = match served {
-        Ok(Ok(served)) => served,
-        _ => (Err(Failure::new("its thread could not run")), Vec::new()),
-    };
-    // Its own line only where something is wrong: it is one test.
-    for record in said {
-        if matches!(record, Record::Report(Report::Ended { verdict: Verdict::Failed, .. })) {
-            reporter.take(record);
-        }
-    }
-    if let Err(failure) = end {
-        reporter.stopped(&format!("the serving side: {}", failure.reason));
-    }
-    Ok(())
 }
 
 /// Prints the groups with their tests.

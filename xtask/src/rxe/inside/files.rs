@@ -5,14 +5,14 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::scenario::{PROGRAM_LIMIT, Running, Scene};
-use super::{ADDRESS_FILE, DEVICE, await_some};
+use super::{DEVICE, await_some};
 
 /// The manager's port; the I/O servers have the following ones.
 const PORT: u16 = 7100;
 const IODS: usize = 2;
 
 /// A cluster of processes in a folder of its own.
-struct Cluster<'a> {
+pub(crate) struct Cluster<'a> {
     scene: &'a Scene<'a>,
     folder: PathBuf,
     manager: String,
@@ -21,8 +21,13 @@ struct Cluster<'a> {
 }
 
 impl<'a> Cluster<'a> {
+    /// The servers that another machine has started at `host`.
+    pub(crate) fn of_another(scene: &'a Scene<'a>, host: &str) -> Cluster<'a> {
+        Cluster { scene, folder: PathBuf::new(), manager: address(host, 0), servers: Vec::new() }
+    }
+
     /// Starts all servers; returns when they listen at `host`.
-    fn start(scene: &'a Scene<'a>, host: &str) -> Result<Cluster<'a>, String> {
+    pub(crate) fn start(scene: &'a Scene<'a>, host: &str) -> Result<Cluster<'a>, String> {
         let folder = PathBuf::from("/tmp/cluster");
         let _ = fs::remove_dir_all(&folder);
         let address = |index: usize| address(host, index);
@@ -55,7 +60,7 @@ impl<'a> Cluster<'a> {
     }
 
     /// Runs a command that must end well.
-    fn ok(&self, words: &[&str]) -> Result<String, String> {
+    pub(crate) fn ok(&self, words: &[&str]) -> Result<String, String> {
         self.scene.ok(&[&["pvfs", "-q", "--manager", &self.manager], words].concat()).map_err(|why| self.explain(&why))
     }
 
@@ -65,14 +70,14 @@ impl<'a> Cluster<'a> {
     }
 
     /// What went wrong, and what the servers said.
-    fn explain(&self, why: &str) -> String {
+    pub(crate) fn explain(&self, why: &str) -> String {
         self.servers
             .iter()
             .fold(why.to_owned(), |text, server| format!("{text}\n`{}` said:\n{}", server.words, server.output()))
     }
 
     /// Stores a file and reads it back.
-    fn there_and_back(&self, name: &str, len: usize) -> Result<(), String> {
+    pub(crate) fn there_and_back(&self, name: &str, len: usize) -> Result<(), String> {
         let (from, back) = (format!("/tmp/{name}"), format!("/tmp/{name}.back"));
         write(Path::new(&from), len)?;
         self.ok(&["put", &from, &format!("/{name}")])?;
@@ -87,13 +92,6 @@ impl<'a> Cluster<'a> {
 
 fn address(host: &str, index: usize) -> String {
     format!("ib://{DEVICE}/{host}:{}", usize::from(PORT) + index)
-}
-
-/// A host's own address on the device's link.
-fn own_address() -> Result<String, String> {
-    fs::read_to_string(ADDRESS_FILE)
-        .map(|line| line.trim().to_owned())
-        .map_err(|error| format!("{ADDRESS_FILE}: {error}"))
 }
 
 /// Writes a file whose every eight bytes say where they stand and in which file.
@@ -249,39 +247,6 @@ pub(crate) fn killed_clients(scene: &Scene<'_>) -> Result<(), String> {
 }
 
 #[expect(clippy::disallowed_methods, reason = "a moment at which a process is killed; any will do")]
-fn pause(time: Duration) {
+pub(crate) fn pause(time: Duration) {
     std::thread::sleep(time);
-}
-
-/// The serving machine of two: serves until the other one says that it is done, by a file of this name.
-const FINISHED: &str = "/finished";
-
-/// Serves the other machine.
-pub(crate) fn serve_pair(scene: &Scene<'_>) -> Result<(), String> {
-    let host = own_address()?;
-    let cluster = Cluster::start(scene, &host)?;
-    let until = |name: &str| cluster.ok(&["ls", name]);
-    for _ in 0..240 {
-        if until(FINISHED).is_ok() {
-            return Ok(());
-        }
-        pause(Duration::from_millis(500));
-    }
-    Err(cluster.explain("the other machine was not done in time"))
-}
-
-/// Stores files on the other machine and reads them back, over a link that loses packets.
-pub(crate) fn use_pair(scene: &Scene<'_>) -> Result<(), String> {
-    let own = own_address()?;
-    // The machines have the first two addresses of one network.
-    let host = own.rsplit_once('.').map(|(network, _)| format!("{network}.1")).ok_or("an odd address")?;
-    let cluster = Cluster { scene, folder: PathBuf::new(), manager: address(&host, 0), servers: Vec::new() };
-    await_some("the other machine's servers", || cluster.ok(&["ping"]).ok())?;
-    for (name, len) in [("small", 1000), ("middle", 60_000), ("large", 4 << 20)] {
-        cluster.there_and_back(name, len)?;
-    }
-    let lost = scene.ok(&["/usr/bin/tc", "-s", "qdisc", "show", "dev", "eth0"])?;
-    scene.note(format!("the link: {}", lost.lines().find(|line| line.contains("dropped")).unwrap_or("?").trim()));
-    write(Path::new("/tmp/end"), 1)?;
-    cluster.ok(&["put", "/tmp/end", FINISHED]).map(drop)
 }

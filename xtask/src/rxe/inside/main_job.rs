@@ -9,7 +9,7 @@ use super::scenario::Scene;
 pub(crate) fn ib_against_tcp(scene: &Scene<'_>) -> Result<(), String> {
     const TREE: &str = "/tmp/tree";
     plant(Path::new(TREE)).map_err(|error| format!("{TREE}: {error}"))?;
-    let table = scene.ok(&["ab", TREE, "--quick", "--transports", "ib,tcp"])?;
+    let table = scene.ok(&["ab", TREE, "--quick", "--processes", "--over", "ib,tcp"])?;
     table.lines().for_each(|line| scene.note(line.to_owned()));
     fs::remove_dir_all(TREE).map_err(|error| format!("{TREE}: {error}"))
 }

@@ -8,6 +8,7 @@
 mod files;
 mod main_job;
 mod measure;
+mod pair;
 mod perftest;
 mod process;
 pub(crate) mod scenario;

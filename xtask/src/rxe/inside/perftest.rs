@@ -13,11 +13,17 @@ pub(crate) fn once(scene: &Scene<'_>) -> Result<(), String> {
 
 /// The example of libibverbs that compares what it receives.
 pub(crate) fn ping_pong(scene: &Scene<'_>) -> Result<(), String> {
-    const PORT: u16 = 18_516;
-    let gid = gid()?;
-    let port = PORT.to_string();
+    let words = ping_pong_words()?;
+    both(scene, &words.each_ref().map(String::as_str), PING_PONG_PORT).map(drop)
+}
+
+const PING_PONG_PORT: u16 = 18_516;
+
+/// Its server's command line; the client's has the host in addition. `-c` compares.
+pub(crate) fn ping_pong_words() -> Result<[String; 12], String> {
+    let (gid, port) = (gid()?, PING_PONG_PORT.to_string());
     let words = ["ibv_rc_pingpong", "-d", DEVICE, "-g", &gid, "-p", &port, "-s", "65536", "-n", "50", "-c"];
-    both(scene, &words, PORT).map(drop)
+    Ok(words.map(str::to_owned))
 }
 
 /// Runs a program of `perftest` as server and as client; returns what the client printed.

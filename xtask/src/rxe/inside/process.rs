@@ -44,10 +44,12 @@ pub(crate) fn captured(mut command: Command, limit: Duration) -> Finished {
         let mut file = scratch()?;
         command.stdout(file.try_clone()?).stderr(file.try_clone()?);
         let mut child = command.spawn()?;
-        let status = wait(&mut child, limit)?;
+        let mut waits = String::new();
+        let status = wait_or(&mut child, limit, &mut || waits = waiting())?;
         let mut output = tail(&mut file)?;
         if status == LIMIT_STATUS {
-            output += &format!("\nkilled: it took longer than {} s\n", limit.as_secs());
+            output +=
+                &format!("\nkilled: it took longer than {} s; what its threads waited for:\n{waits}", limit.as_secs());
         }
         Ok(Finished { status, output })
     };
@@ -95,17 +97,29 @@ fn pass_on(
 }
 
 /// Waits for the end of `child`, and kills it at the limit.
-#[expect(clippy::disallowed_methods, reason = "a time limit on a real process")]
 pub(crate) fn wait(child: &mut Child, limit: Duration) -> std::io::Result<i32> {
-    let end = Instant::now() + limit;
+    wait_or(child, limit, &mut || {})
+}
+
+/// The same; at the limit, `last` is called before anything is killed.
+#[expect(clippy::disallowed_methods, reason = "a time limit on a real process")]
+fn wait_or(child: &mut Child, limit: Duration, last: &mut dyn FnMut()) -> std::io::Result<i32> {
+    /// The kernel tears a process's verbs down before it lets it go. One that it never lets go is left behind.
+    const TEAR_DOWN: Duration = Duration::from_secs(10);
+    let mut end = Instant::now() + limit;
+    let mut killed = false;
     loop {
         if let Some(status) = child.try_wait()? {
-            return Ok(number(status));
+            return Ok(if killed { LIMIT_STATUS } else { number(status) });
         }
         if Instant::now() >= end {
+            if killed {
+                return Ok(LIMIT_STATUS);
+            }
+            last();
             child.kill()?;
-            child.wait()?;
-            return Ok(LIMIT_STATUS);
+            killed = true;
+            end = Instant::now() + TEAR_DOWN;
         }
         std::thread::sleep(Duration::from_millis(2));
     }
@@ -138,6 +152,22 @@ fn tail(file: &mut File) -> std::io::Result<String> {
 pub(crate) fn baseline() -> &'static HashSet<u32> {
     static BASELINE: OnceLock<HashSet<u32>> = OnceLock::new();
     BASELINE.get_or_init(|| processes().collect())
+}
+
+/// What the threads of all processes but those of the [`baseline`] wait for, as far as the kernel tells.
+fn waiting() -> String {
+    let mut text = String::new();
+    for process in processes().filter(|process| !baseline().contains(process)) {
+        for thread in fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten() {
+            let read = |name: &str| fs::read_to_string(thread.path().join(name)).unwrap_or_default();
+            // The innermost frames; the outermost are the same for all.
+            let frames = read("stack").lines().take(4).map(|line| format!(" {line}")).collect::<String>();
+            if !frames.is_empty() {
+                text += &format!("  {process} {}:{frames}\n", read("comm").trim());
+            }
+        }
+    }
+    text
 }
 
 /// Kills every process that is not of the [`baseline`], until there is none.

@@ -8,7 +8,7 @@ use std::process::{Child, Stdio};
 use std::time::Duration;
 
 use super::process::{self, Finished, captured, command};
-use super::{Channel, await_some, files, main_job, measure, perftest};
+use super::{Channel, await_some, files, main_job, measure, pair, perftest};
 use crate::rxe::wire::Report;
 
 /// One of them.
@@ -26,60 +26,27 @@ pub(crate) struct Scenario {
 }
 
 /// All of them, in the order in which they run.
+#[rustfmt::skip]
 pub(crate) const SCENARIOS: &[Scenario] = &[
-    Scenario {
-        group: "machine",
-        name: "perftest sends to itself",
-        programs: &["ib_send_lat"],
-        run: perftest::once,
-        usual: true,
-    },
-    Scenario {
-        group: "machine",
-        name: "ping-pong of libibverbs has the right bytes",
-        programs: &["ibv_rc_pingpong"],
-        run: perftest::ping_pong,
-        usual: true,
-    },
+    Scenario { group: "machine", name: "perftest sends to itself", programs: PERFTEST, run: perftest::once, usual: true },
+    Scenario { group: "machine", name: "ping-pong of libibverbs has the right bytes", programs: EXAMPLES, run: perftest::ping_pong, usual: true },
     Scenario { group: "files", name: "a tree is stored and read back", programs: FILES, run: files::tree, usual: true },
-    Scenario {
-        group: "files",
-        name: "several clients at once",
-        programs: FILES,
-        run: files::several_clients,
-        usual: true,
-    },
-    Scenario {
-        group: "files",
-        name: "a server killed in the middle of a put ends it, and comes back",
-        programs: FILES,
-        run: files::killed_server,
-        usual: true,
-    },
-    Scenario {
-        group: "files",
-        name: "clients killed in the middle of reads and writes harm nobody",
-        programs: FILES,
-        run: files::killed_clients,
-        usual: true,
-    },
-    Scenario {
-        group: "main-job",
-        name: "ib against tcp",
-        programs: &["ab"],
-        run: main_job::ib_against_tcp,
-        usual: true,
-    },
-    Scenario { group: "bench", name: "ratios to perftest", programs: &[], run: measure::ratios, usual: false },
-    Scenario { group: PAIR, name: "serve", programs: FILES, run: files::serve_pair, usual: false },
-    Scenario { group: PAIR, name: TRANSFER, programs: FILES, run: files::use_pair, usual: false },
+    Scenario { group: "files", name: "several clients at once", programs: FILES, run: files::several_clients, usual: true },
+    Scenario { group: "files", name: "a server killed in the middle of a put ends it, and comes back", programs: FILES, run: files::killed_server, usual: true },
+    Scenario { group: "files", name: "clients killed in the middle of transfers harm nobody", programs: FILES, run: files::killed_clients, usual: true },
+    Scenario { group: "main-job", name: "ib against tcp", programs: &["ab", "pvfsd"], run: main_job::ib_against_tcp, usual: true },
+    Scenario { group: "bench", name: "ratios to perftest", programs: PERFTEST, run: measure::ratios, usual: false },
+    // The first of this group serves the others.
+    Scenario { group: PAIR, name: "serving", programs: FILES, run: pair::serve, usual: true },
+    Scenario { group: PAIR, name: "ping-pong with 0.5 % loss", programs: EXAMPLES, run: pair::ping_pong, usual: true },
+    Scenario { group: PAIR, name: "files go both ways with 0.5 % loss", programs: FILES, run: pair::transfer, usual: true },
 ];
 
-/// The group of the test with two machines; its first scenario serves, its second one tests.
+/// The group of the test with two machines.
 pub(crate) const PAIR: &str = "two-machines";
-/// What its second one shows.
-pub(crate) const TRANSFER: &str = "files go both ways with 0.5 % loss";
 const FILES: &[&str] = &["pvfsd", "pvfs"];
+const EXAMPLES: &[&str] = &["ibv_rc_pingpong"];
+const PERFTEST: &[&str] = &["ib_send_lat", "ib_write_lat", "ib_read_lat", "ib_send_bw", "ib_write_bw", "ib_read_bw"];
 
 /// Finds one.
 pub(crate) fn find(group: &str, name: &str) -> Option<&'static Scenario> {
