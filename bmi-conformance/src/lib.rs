@@ -91,7 +91,7 @@ macro_rules! conformance_suite {
             }
             transport::remote {
                 writes_land_where_they_should, messages_come_behind_writes, immediate_data,
-                immediate_data_without_a_receive, reads_bring_what_is_there, many_reads,
+                immediate_data_without_a_receive, reads_bring_what_is_there, many_reads, chains_of_reads,
                 work_beyond_its_target_is_invalid, forged_access_costs_the_connection, zero_length_access_is_checked,
                 exposure_belongs_to_one_connection, revoked_access_costs_the_connection, exposures_hold_their_region,
             }
@@ -135,6 +135,11 @@ macro_rules! conformance_suite {
                 pull_between_any_two_lists, push_between_any_two_lists, descriptors_travel, out_of_range_is_refused_here,
                 many_transfers, bulk_beside_messages, exposures_are_held_and_come_back, exposures_outlive_their_peer,
                 forged_descriptors_cut_only_the_forger, descriptors_belong_to_one_peer, revoked_descriptors_are_dead,
+            }
+            message::calls {
+                every_path_both_ways, calls_with_little_of_everything, the_policy_is_followed_and_told,
+                slots_run_out_and_come_back, long_replies_and_requests, grants_end, a_dead_client_leaves_nothing,
+                any_lists_by_any_path, nonsense_is_no_call,
             }
             message::peers {
                 limits_are_agreed, refused_connect_names_the_address, work_waits_for_the_connection,

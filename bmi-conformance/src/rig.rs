@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use bmi_core::transport::{
     ConnId, Event, Payload, PostError, WorkCompletion, WorkId, WorkKind, WorkOptions, WorkStatus, WriteTarget,
 };
-use bmi_core::{Access, Addr, Error, Memory, MemoryRegion, RemoteSlice, Segment, ServiceClass, Time, Transport};
+use bmi_core::{Access, Addr, Error, Memory, MemoryRegion, RemoteSlice, Segment, Time, Transport};
 
 use crate::backend::Backend;
 
@@ -351,7 +351,23 @@ impl<'b, K: Backend> Rig<'b, K> {
         segments: &[Segment],
         remote: RemoteSlice,
     ) -> Result<(), PostError> {
-        self.retry(|t| t.post_read(conn, WorkId(work), segments, remote, ServiceClass::Bulk), side)
+        self.read_with(side, conn, work, segments, remote, WorkOptions::SIGNALLED)
+    }
+
+    /// Posts a read, signalled or not.
+    ///
+    /// # Errors
+    /// As [`Rig::send`].
+    pub fn read_with(
+        &mut self,
+        side: usize,
+        conn: ConnId,
+        work: u64,
+        segments: &[Segment],
+        remote: RemoteSlice,
+        options: WorkOptions,
+    ) -> Result<(), PostError> {
+        self.retry(|t| t.post_read(conn, WorkId(work), segments, remote, options), side)
     }
 
     /// Posts without polling in between. Says whether it was accepted; a queue that says full several times in a row is full.

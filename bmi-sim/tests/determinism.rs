@@ -7,7 +7,7 @@ mod support;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use bmi_core::transport::{Payload, PostError, ServiceClass, Transport, WorkId, WorkOptions};
+use bmi_core::transport::{Payload, PostError, Transport, WorkId, WorkOptions};
 use bmi_core::{Access, Memory, RemoteSlice, Time};
 use bmi_sim::{SimConfig, World};
 use proptest::prelude::*;
@@ -160,7 +160,7 @@ fn perform(
             let segments = [regions[usize::from(side)].segment(0, len)];
             let remote = book.remote.expect("exposed at the start");
             let work = WorkId(book.next);
-            let result = book.side.t.post_read(book.side.conn, work, &segments, remote, ServiceClass::Bulk);
+            let result = book.side.t.post_read(book.side.conn, work, &segments, remote, WorkOptions::SIGNALLED);
             book.posted(result, true);
         }
         Step::Run { ns } => world.run_for(Duration::from_nanos(ns)),
@@ -218,5 +218,5 @@ fn the_digest_is_pinned() {
         assert_eq!((a.take().len(), b.take().len()), (1, 1));
     }
     assert!(world.now() > Time::ZERO);
-    assert_eq!((world.events(), format!("{:016x}", world.digest())), (306, "5588edf750b92df1".to_owned()));
+    assert_eq!((world.events(), format!("{:016x}", world.digest())), (407, "1a9051b38db89564".to_owned()));
 }

@@ -9,7 +9,7 @@ use std::task::{Wake, Waker};
 use std::time::Duration;
 
 use bmi_core::transport::{
-    Armed, Event, Payload, PostError, ServiceClass, Transport, WorkId, WorkKind, WorkOptions, WorkStatus, WriteTarget,
+    Armed, Event, Payload, PostError, Transport, WorkId, WorkKind, WorkOptions, WorkStatus, WriteTarget,
 };
 use bmi_core::{Access, Addr, ErrorKind, Memory, RemoteSlice, Time};
 use bmi_sim::{SimConfig, World};
@@ -35,7 +35,7 @@ fn capabilities_are_pinned() {
     assert!(capabilities.rdma_read && capabilities.write_with_immediate && !capabilities.event_fd);
     assert_eq!((capabilities.max_segments, capabilities.max_inline, capabilities.max_head), (32, 256, 128));
     assert_eq!((capabilities.send_queue_depth, capabilities.recv_queue_depth), (256, 4096));
-    assert_eq!((capabilities.max_outstanding_reads, capabilities.service_levels), (16, 1));
+    assert_eq!((capabilities.max_outstanding_reads, capabilities.service_levels), (16, 3));
 }
 
 #[test]
@@ -112,7 +112,7 @@ fn a_read_brings_the_bytes_and_no_more_are_outstanding_than_allowed() {
     for work in 0..4 {
         let at = work as usize * 3;
         let piece = remote.slice(work, 3).unwrap();
-        a.t.post_read(a.conn, WorkId(work), &[into.segment(at, 3)], piece, ServiceClass::Bulk).unwrap();
+        a.t.post_read(a.conn, WorkId(work), &[into.segment(at, 3)], piece, WorkOptions::SIGNALLED).unwrap();
     }
     world.run();
     assert_eq!(a.take(), [(0, Read, Good, 3), (1, Read, Good, 3), (2, Read, Good, 3), (3, Read, Good, 3)]);
@@ -151,7 +151,7 @@ fn a_cut_flushes_everything() {
     let remote = RemoteSlice { key: bmi_core::RemoteKey(1), addr: 0, len: 64 };
     a.recv(1, &region).unwrap();
     a.t.post_send(a.conn, WorkId(2), b"x", Payload::EMPTY, WorkOptions::UNSIGNALLED).unwrap();
-    a.t.post_read(a.conn, WorkId(3), &[region.segment(0, 9)], remote, ServiceClass::Bulk).unwrap();
+    a.t.post_read(a.conn, WorkId(3), &[region.segment(0, 9)], remote, WorkOptions::SIGNALLED).unwrap();
     world.cut(&world.node("client"), &world.node("server"));
     assert_eq!(a.take(), [(2, Send, Flushed, 1), (3, Read, Flushed, 9), (1, Recv, Flushed, 0)]);
     b.poll();
@@ -200,7 +200,7 @@ fn forbidden_accesses_end_the_connection() {
             a.t.post_write(a.conn, WorkId(1), b"", &segments, forged.into(), WorkOptions::UNSIGNALLED).unwrap();
             Write
         } else {
-            a.t.post_read(a.conn, WorkId(1), &segments, forged, ServiceClass::Bulk).unwrap();
+            a.t.post_read(a.conn, WorkId(1), &segments, forged, WorkOptions::SIGNALLED).unwrap();
             Read
         };
         a.send(2, b"behind it").unwrap();
@@ -357,7 +357,7 @@ fn limits_of_the_capabilities_are_checked() {
     let long = Memory::zeroed(257).unwrap();
     invalid(a.t.post_send(a.conn, WorkId(1), b"", Payload::Inline(&[long.all()]), signalled));
     invalid(a.t.post_write(a.conn, WorkId(1), b"12345", &[], remote.into(), signalled));
-    invalid(a.t.post_read(a.conn, WorkId(1), &[region.segment(0, 5)], remote, ServiceClass::Bulk));
+    invalid(a.t.post_read(a.conn, WorkId(1), &[region.segment(0, 5)], remote, WorkOptions::SIGNALLED));
     world.run();
     assert!(a.take().is_empty() && a.ended.is_none(), "nothing happened");
 }

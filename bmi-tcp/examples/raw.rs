@@ -19,9 +19,7 @@ use std::thread;
 use std::time::Instant;
 
 use bmi_core::driver::MonotonicClock;
-use bmi_core::transport::{
-    ConnId, Event, Payload, ServiceClass, WorkId, WorkKind, WorkOptions, WorkStatus, WriteTarget,
-};
+use bmi_core::transport::{ConnId, Event, Payload, WorkId, WorkKind, WorkOptions, WorkStatus, WriteTarget};
 use bmi_core::{Access, Addr, Clock, RemoteSlice, Segment, Time, Transport};
 use bmi_tcp::{TcpConfig, TcpTransport};
 
@@ -200,7 +198,7 @@ fn bulk(kind: WorkKind) -> f64 {
             match kind {
                 WorkKind::Send => side.transport.post_send(conn, work, &[], Payload::Gather(&list), options),
                 WorkKind::Write => side.transport.post_write(conn, work, &[], &list, target, options),
-                _ => side.transport.post_read(conn, work, &list, side.remote, ServiceClass::Bulk),
+                _ => side.transport.post_read(conn, work, &list, side.remote, WorkOptions::SIGNALLED),
             }
             .unwrap();
         }

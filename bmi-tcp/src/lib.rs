@@ -45,9 +45,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::Arc;
 use std::task::{Wake, Waker};
 
-use bmi_core::transport::{
-    Armed, ConnId, Event, Payload, PostError, ServiceClass, Transport, WorkId, WorkOptions, WriteTarget,
-};
+use bmi_core::transport::{Armed, ConnId, Event, Payload, PostError, Transport, WorkId, WorkOptions, WriteTarget};
 use bmi_core::{Access, Addr, Capabilities, Error, Memory, MemoryRegion, RemoteKey, RemoteSlice, Segment, Time};
 use mio::Token;
 use slab::Slab;
@@ -282,10 +280,10 @@ impl Transport for TcpTransport {
         work: WorkId,
         segments: &[Segment],
         remote: RemoteSlice,
-        _class: ServiceClass,
+        options: WorkOptions,
     ) -> Result<(), PostError> {
         self.check_owner(segments)?;
-        self.queues(conn, takes_work)?.post_read(work, segments, remote)?;
+        self.queues(conn, takes_work)?.post_read(work, segments, remote, options)?;
         self.mark_dirty(conn.slot);
         Ok(())
     }

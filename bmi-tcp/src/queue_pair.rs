@@ -109,6 +109,7 @@ struct Request {
 /// A read of the peer's memory.
 pub(crate) struct Read {
     work: WorkId,
+    signalled: bool,
     remote: RemoteSlice,
     id: u32,
     segments: u32,
@@ -200,12 +201,13 @@ impl QueuePair {
         self.reads.front_mut()
     }
 
-    /// The oldest read ends.
+    /// The oldest read ends; success that nobody asked to hear of is no event.
     pub(crate) fn complete_read(&mut self, status: WorkStatus) -> Option<Event> {
         let read = self.reads.pop_front()?;
         self.read_segments.pop(read.segments);
         self.issued = self.issued.saturating_sub(1);
-        Some(self.event(read.work, WorkKind::Read, status, read.len, None))
+        let told = read.signalled || status != WorkStatus::Ok;
+        told.then(|| self.event(read.work, WorkKind::Read, status, read.len, None))
     }
 
     /// Queues the answer to a read of the peer; `false` if it has too many outstanding.
@@ -351,6 +353,7 @@ impl QueuePair {
         work: WorkId,
         segments: &[Segment],
         remote: RemoteSlice,
+        options: WorkOptions,
     ) -> Result<(), PostError> {
         check_segments(segments)?;
         let len = total(segments);
@@ -363,7 +366,15 @@ impl QueuePair {
         self.read_segments.push(segments);
         let id = self.next_read_id;
         self.next_read_id = id.wrapping_add(1);
-        self.reads.push_back(Read { work, remote, id, segments: segments.len() as u32, len, left: len });
+        self.reads.push_back(Read {
+            work,
+            signalled: options.signalled,
+            remote,
+            id,
+            segments: segments.len() as u32,
+            len,
+            left: len,
+        });
         Ok(())
     }
 

@@ -6,7 +6,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
 use bmi_core::driver::MonotonicClock;
-use bmi_core::transport::{Event, Payload, ServiceClass, WorkId, WorkOptions, WriteTarget};
+use bmi_core::transport::{Event, Payload, WorkId, WorkOptions, WriteTarget};
 use bmi_core::{Access, Addr, Clock, Config, Endpoint, Memory, Options, PeerEvent, Transport};
 use bmi_tcp::{TcpConfig, TcpTransport};
 use common::World;
@@ -56,7 +56,7 @@ fn the_data_path_allocates_nothing_in_the_steady_state() {
         world.a.transport.post_send(ca, WorkId(2), &[], Payload::Gather(&list), options).unwrap();
         world.b.transport.post_recv(cb, WorkId(1), &[]).unwrap();
         world.a.transport.post_write(ca, WorkId(3), &[], &list, write, options).unwrap();
-        world.a.transport.post_read(ca, WorkId(4), &into, remote, ServiceClass::Bulk).unwrap();
+        world.a.transport.post_read(ca, WorkId(4), &into, remote, WorkOptions::SIGNALLED).unwrap();
         let (mut a, mut b, mut polls) = (0, 0, 0);
         while a < 35 || b < 34 {
             polls += 1;

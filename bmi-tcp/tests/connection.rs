@@ -8,7 +8,7 @@ use std::net::TcpStream;
 use std::os::fd::AsRawFd;
 use std::time::Duration;
 
-use bmi_core::transport::{Armed, Event, Payload, PostError, ServiceClass, WorkId, WorkKind, WorkOptions, WorkStatus};
+use bmi_core::transport::{Armed, Event, Payload, PostError, WorkId, WorkKind, WorkOptions, WorkStatus};
 use bmi_core::{Access, Addr, ErrorKind, Transport};
 use bmi_tcp::TcpConfig;
 use common::{World, completion, pattern};
@@ -153,7 +153,7 @@ fn revoking_after_a_disconnect_does_not_drop_what_was_posted() {
     let slices = [large, small].map(|segment| world.b.transport.expose(cb, &segment, Access::READ).unwrap());
     for slice in slices {
         let (_, local) = world.a.memory(slice.len as usize);
-        world.a.transport.post_read(ca, WorkId(1), &[local], slice, ServiceClass::Bulk).unwrap();
+        world.a.transport.post_read(ca, WorkId(1), &[local], slice, WorkOptions::SIGNALLED).unwrap();
     }
     world.a.transport.post_recv(ca, WorkId(2), &[]).unwrap();
     let now = world.now;
@@ -209,7 +209,7 @@ fn a_passed_deadline_cuts_at_once_and_flushes_everything() {
     let remote = world.b.transport.expose(cb, &memory, Access::READ).unwrap();
     let (_, target) = world.a.memory(10);
     world.a.transport.post_recv(ca, WorkId(1), &[]).unwrap();
-    world.a.transport.post_read(ca, WorkId(2), &[target], remote, ServiceClass::Message).unwrap();
+    world.a.transport.post_read(ca, WorkId(2), &[target], remote, WorkOptions::SIGNALLED).unwrap();
     world.a.transport.post_send(ca, WorkId(3), &[1], Payload::EMPTY, WorkOptions::UNSIGNALLED).unwrap();
     let now = world.now;
     world.a.transport.disconnect(ca, now);

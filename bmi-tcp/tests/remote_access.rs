@@ -2,7 +2,7 @@
 
 mod common;
 
-use bmi_core::transport::{ConnId, Event, Payload, ServiceClass, WorkId, WorkKind, WorkOptions, WorkStatus};
+use bmi_core::transport::{ConnId, Event, Payload, WorkId, WorkKind, WorkOptions, WorkStatus};
 use bmi_core::{Access, ErrorKind, RemoteKey, RemoteSlice, Transport};
 use common::{World, completion};
 
@@ -62,8 +62,8 @@ fn forged_reads_deliver_nothing_and_the_right_one_is_blamed() {
         let good = world.b.transport.expose(cb, &segment, Access::READ).unwrap();
         world.a.transport.post_recv(ca, WorkId(1), &[]).unwrap();
         let bad = forgeries(good)[index];
-        world.a.transport.post_read(ca, WorkId(2), &[target.slice(0, 1000)], bad, ServiceClass::Message).unwrap();
-        world.a.transport.post_read(ca, WorkId(3), &[target.slice(0, 1)], good, ServiceClass::Message).unwrap();
+        world.a.transport.post_read(ca, WorkId(2), &[target.slice(0, 1000)], bad, WorkOptions::SIGNALLED).unwrap();
+        world.a.transport.post_read(ca, WorkId(3), &[target.slice(0, 1)], good, WorkOptions::SIGNALLED).unwrap();
         assert_eq!(world.work_a(), completion(ca, 2, WorkKind::Read, WorkStatus::RemoteAccess, 1000));
         assert_eq!(world.work_a(), completion(ca, 3, WorkKind::Read, WorkStatus::Flushed, 1));
         assert_eq!(world.work_a(), completion(ca, 1, WorkKind::Recv, WorkStatus::Flushed, 0));
@@ -83,7 +83,7 @@ fn rights_are_checked_even_for_nothing() {
         if write {
             world.a.transport.post_write(ca, WorkId(1), &[], &[], remote.into(), SIGNALLED).unwrap();
         } else {
-            world.a.transport.post_read(ca, WorkId(1), &[], remote, ServiceClass::Message).unwrap();
+            world.a.transport.post_read(ca, WorkId(1), &[], remote, WorkOptions::SIGNALLED).unwrap();
         }
         expect_cut(&mut world, ca, cb);
     }
@@ -132,7 +132,7 @@ fn revoking_under_a_transfer_ends_the_connection() {
         if write {
             world.a.transport.post_write(ca, WorkId(1), &[], &[local], remote.into(), SIGNALLED).unwrap();
         } else {
-            world.a.transport.post_read(ca, WorkId(1), &[local], remote, ServiceClass::Bulk).unwrap();
+            world.a.transport.post_read(ca, WorkId(1), &[local], remote, WorkOptions::SIGNALLED).unwrap();
         }
         for _ in 0..6 {
             world.poll();

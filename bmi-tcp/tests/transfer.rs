@@ -97,7 +97,11 @@ fn reads_of_all_lengths_many_at_once() {
     for (at, (target, segment)) in targets.iter().enumerate() {
         let part = remote.slice(at as u64, target.len() as u64).unwrap();
         let class = ServiceClass::Bulk;
-        world.a.transport.post_read(ca, WorkId(at as u64), &cut(segment), part, class).unwrap();
+        world
+            .a
+            .transport
+            .post_read(ca, WorkId(at as u64), &cut(segment), part, WorkOptions { signalled: true, class })
+            .unwrap();
     }
     for (at, (target, _)) in targets.iter().enumerate() {
         let len = target.len();
@@ -116,7 +120,7 @@ fn reads_above_the_limit_wait_their_turn() {
     for at in 0..1000 {
         let part = remote.slice(at, 1).unwrap();
         let piece = segment.slice(at as usize, 1);
-        world.a.transport.post_read(ca, WorkId(at), &[piece], part, ServiceClass::Message).unwrap();
+        world.a.transport.post_read(ca, WorkId(at), &[piece], part, WorkOptions::SIGNALLED).unwrap();
     }
     for at in 0..1000 {
         assert_eq!(world.work_a(), completion(ca, at, WorkKind::Read, WorkStatus::Ok, 1));
@@ -188,7 +192,7 @@ fn a_message_passes_between_the_pieces_of_a_reply() {
     let remote = world.b.transport.expose(cb, &source, Access::READ).unwrap();
     let (_, target) = world.a.memory(LEN);
     let (_, small) = world.a.memory(4);
-    world.a.transport.post_read(ca, WorkId(1), &[target], remote, ServiceClass::Bulk).unwrap();
+    world.a.transport.post_read(ca, WorkId(1), &[target], remote, WorkOptions::SIGNALLED).unwrap();
     world.a.transport.post_recv(ca, WorkId(2), &[small]).unwrap();
     for _ in 0..4 {
         world.poll();
@@ -211,7 +215,7 @@ fn both_directions_at_once() {
     let remote = world.b.transport.expose(cb, &out_b, Access::READ).unwrap();
     world.a.transport.post_recv(ca, WorkId(1), &[into_a]).unwrap();
     world.b.transport.post_recv(cb, WorkId(1), &[into_b]).unwrap();
-    world.a.transport.post_read(ca, WorkId(3), &[read_into], remote, ServiceClass::Bulk).unwrap();
+    world.a.transport.post_read(ca, WorkId(3), &[read_into], remote, WorkOptions::SIGNALLED).unwrap();
     world.a.transport.post_send(ca, WorkId(2), &[], Payload::Gather(&[out_a]), SIGNALLED).unwrap();
     world.b.transport.post_send(cb, WorkId(2), &[], Payload::Gather(&[out_b]), SIGNALLED).unwrap();
     for _ in 0..3 {
@@ -264,7 +268,7 @@ fn limits_are_checked_when_posting() {
     invalid(transport.post_recv(ca, WorkId(0), std::slice::from_ref(&foreign)));
     invalid(transport.post_recv(ca, WorkId(0), &many));
     invalid(transport.post_write(ca, WorkId(0), &[], std::slice::from_ref(&segment), remote.into(), SIGNALLED));
-    invalid(transport.post_read(ca, WorkId(0), std::slice::from_ref(&segment), remote, ServiceClass::Message));
+    invalid(transport.post_read(ca, WorkId(0), std::slice::from_ref(&segment), remote, WorkOptions::SIGNALLED));
     let unknown = bmi_core::transport::ConnId { generation: ca.generation + 1, ..ca };
     let result = transport.post_send(unknown, WorkId(0), &[], Payload::EMPTY, SIGNALLED);
     assert_eq!(result, Err(PostError::NotConnected));

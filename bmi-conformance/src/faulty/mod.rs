@@ -23,10 +23,10 @@ use std::os::fd::BorrowedFd;
 use std::task::Waker;
 use std::time::Duration;
 
-use bmi_core::transport::{Armed, ConnId, Event, Payload, PostError, WorkId, WorkOptions, WriteTarget};
+use bmi_core::transport::{Armed, ConnId, Event, HostWork, Payload, PostError, WorkId, WorkOptions, WriteTarget};
 use bmi_core::{
-    Access, Addr, Capabilities, Error, ErrorKind, Memory, MemoryRegion, RemoteKey, RemoteSlice, Segment, ServiceClass,
-    Time, Transport,
+    Access, Addr, Capabilities, Error, ErrorKind, Memory, MemoryRegion, RemoteKey, RemoteSlice, Segment, Time,
+    Transport,
 };
 
 pub use plan::Plan;
@@ -197,10 +197,10 @@ impl<T: Transport> Transport for Faulty<T> {
         work: WorkId,
         segments: &[Segment],
         remote: RemoteSlice,
-        class: ServiceClass,
+        options: WorkOptions,
     ) -> Result<(), PostError> {
         self.is_full()?;
-        self.inner.post_read(self.names.inward(conn), work, segments, remote, class)
+        self.inner.post_read(self.names.inward(conn), work, segments, remote, options)
     }
 
     fn poll(&mut self, now: Time, events: &mut Vec<Event>) -> bool {
@@ -222,6 +222,10 @@ impl<T: Transport> Transport for Faulty<T> {
 
     fn next_deadline(&self) -> Option<Time> {
         self.inner.next_deadline()
+    }
+
+    fn charge(&mut self, work: HostWork) {
+        self.inner.charge(work);
     }
 
     fn arm(&mut self, waker: &Waker) -> Armed {

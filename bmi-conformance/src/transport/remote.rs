@@ -149,6 +149,29 @@ pub fn reads_bring_what_is_there<K: Backend>(backend: &K) {
     }
 }
 
+/// A chain of reads of which only the last is signalled reports once, and then all bytes are there (C4). Needs `rdma_read`.
+pub fn chains_of_reads<K: Backend>(backend: &K) {
+    if !backend.expected_capabilities().rdma_read {
+        return reads_bring_what_is_there(backend);
+    }
+    let mut rig = Rig::new(backend);
+    let link = rig.link(A, B);
+    let (count, piece) = (300, 1_000);
+    let source = filled(3, count * piece);
+    let (_region, remote) = rig.expose(B, link.far, &source, Access::READ);
+    let target = Guarded::new(&vec![piece; count]);
+    let scatter = segments(&mut rig, A, &target);
+    for (number, segment) in scatter.into_iter().enumerate() {
+        let from = remote.slice((number * piece) as u64, piece as u64).expect("within");
+        let options = if number + 1 == count { WorkOptions::SIGNALLED } else { WorkOptions::UNSIGNALLED };
+        rig.read_with(A, link.near, number as u64, &[segment], from, options).expect("read");
+    }
+    rig.done(A, link.near, count as u64 - 1, WorkKind::Read, "the last read");
+    target.check("the chain", &source.to_vec());
+    rig.ping(A, B, link, "behind the chain");
+    assert!(rig.unread(A).is_empty(), "an unsignalled read reported: {:?}", rig.unread(A));
+}
+
 /// More reads than may be outstanding, and large ones among them, all complete with their own bytes. Needs `rdma_read`.
 pub fn many_reads<K: Backend>(backend: &K) {
     let expected = backend.expected_capabilities();
