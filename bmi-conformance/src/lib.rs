@@ -136,6 +136,11 @@ macro_rules! conformance_suite {
                 many_transfers, bulk_beside_messages, exposures_are_held_and_come_back, exposures_outlive_their_peer,
                 forged_descriptors_cut_only_the_forger, descriptors_belong_to_one_peer, revoked_descriptors_are_dead,
             }
+            message::calls {
+                every_path_both_ways, calls_with_little_of_everything, the_policy_is_followed_and_told,
+                slots_run_out_and_come_back, long_replies_and_requests, grants_end, a_dead_client_leaves_nothing,
+                any_lists_by_any_path, nonsense_is_no_call,
+            }
             message::peers {
                 limits_are_agreed, refused_connect_names_the_address, work_waits_for_the_connection,
                 a_dead_peer_ends_every_operation, a_dead_caller_is_forgotten, disconnect_flushes,

@@ -23,7 +23,7 @@ use std::time::Duration;
 
 use crate::addr::Addr;
 use crate::bulk::{BulkDescriptor, Exposure};
-use crate::endpoint::{Counters, Endpoint, Holdings, PeerEvent, PeerLimits, Unexpected};
+use crate::endpoint::{Counters, Endpoint, Grant, Holdings, PeerEvent, PeerLimits, Unexpected};
 use crate::error::{Error, ErrorKind};
 use crate::mem::{Access, MemList};
 use crate::op::{Completion, OpId, Options, PeerId, Posted, Tag};
@@ -101,6 +101,14 @@ impl<T: Transport> Operation<T> {
         }
     }
 
+    /// Why it was not posted at all, if it was not; awaiting it is then of no use.
+    pub(crate) fn refusal(&self) -> Option<Error> {
+        match &self.state {
+            Progress::Refused(error) => Some(error.clone()),
+            _ => None,
+        }
+    }
+
     /// Asks it to end early; it still has to be awaited.
     pub fn cancel(&self) {
         if let Progress::Pending(op) = self.state {
@@ -173,6 +181,11 @@ impl<T: Transport> AsyncEndpoint<T> {
     /// See [`Endpoint::holdings`].
     pub fn holdings(&self) -> Holdings {
         self.shared.endpoint.borrow().holdings()
+    }
+
+    /// See [`Endpoint::is_sending`].
+    pub fn is_sending(&self) -> bool {
+        self.shared.endpoint.borrow().is_sending()
     }
 
     // ---- connections and memory -------------------------------------------------------------------------------------------
@@ -262,6 +275,32 @@ impl<T: Transport> AsyncEndpoint<T> {
         options: Options,
     ) -> Operation<T> {
         let posted = self.with(|endpoint| endpoint.post_push(peer, remote, at, local, options));
+        self.operation(posted)
+    }
+
+    /// Lets the peer write `list`, once; see [`Endpoint::post_grant`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn grant(
+        &self,
+        peer: PeerId,
+        list: impl Into<MemList>,
+        options: Options,
+    ) -> Result<(Grant, Operation<T>), Error> {
+        let (grant, op) = self.with(|endpoint| endpoint.post_grant(peer, list, options))?;
+        Ok((grant, self.operation(Ok(Posted::Pending(op)))))
+    }
+
+    /// Writes `local` where the peer has granted it, and tells it; see [`Endpoint::post_push_granted`].
+    pub fn push_granted(
+        &self,
+        peer: PeerId,
+        grant: &Grant,
+        local: impl Into<MemList>,
+        options: Options,
+    ) -> Operation<T> {
+        let posted = self.with(|endpoint| endpoint.post_push_granted(peer, grant, local, options));
         self.operation(posted)
     }
 

@@ -5,8 +5,10 @@
 //! | [`transport`] | the contract of a backend: queue pairs, registration, completions |
 //! | [`Endpoint`] | the message interface: expected and unexpected messages, bulk, deadlines, cancel, polling |
 //! | [`AsyncEndpoint`] | the same for `async` code |
+//! | [`comm`] | the communication manager: four paths for the data of a request, and the choice between them |
 //! | [`driver`] | loops that drive an endpoint: busy polling, an event fd under tokio |
 //! | [`mem`](mod@mem) | memory that an adapter may touch, and the rules that keep that safe |
+//! | [`extents`], [`Lists`] | lists of ranges on the wire; how lists of memory are moved |
 //! | [`Config`], [`Capabilities`] | what a user sets, what an adapter can do |
 //!
 //! The protocol does no I/O, reads no clock, draws no random number and starts no thread.
@@ -14,11 +16,14 @@
 mod addr;
 mod bulk;
 mod capability;
+pub mod comm;
 mod config;
 pub mod driver;
 mod endpoint;
 mod error;
+pub mod extents;
 mod face;
+mod lists;
 pub mod mem;
 mod op;
 mod proto;
@@ -30,9 +35,10 @@ pub use addr::{Addr, Device, Scheme};
 pub use bulk::{BulkDescriptor, Exposure};
 pub use capability::{Capabilities, OneSided, Registration};
 pub use config::Config;
-pub use endpoint::{Counters, Endpoint, Holdings, PeerEvent, PeerLimits, Unexpected};
+pub use endpoint::{Counters, Endpoint, Grant, Holdings, PeerEvent, PeerLimits, Pinned, Unexpected};
 pub use error::{Error, ErrorKind};
 pub use face::{AsyncEndpoint, Operation};
+pub use lists::{ListPrices, Lists};
 pub use mem::{Access, MemList, MemSlice, Memory, MemoryRegion, RemoteKey, RemoteSlice, Segment};
 pub use op::{Completion, OpId, OpKind, Options, PeerId, Posted, Tag};
 pub use returns::Returns;

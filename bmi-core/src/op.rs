@@ -4,6 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::error::ErrorKind;
+use crate::lists::Lists;
 use crate::proto::table::Key;
 use crate::time::Time;
 use crate::transport::ServiceClass;
@@ -44,6 +45,8 @@ pub enum OpKind {
     Pull,
     /// Writes to memory that the peer exposed (bulk).
     Push,
+    /// Lets the peer write into memory of ours, once.
+    Grant,
     /// Sets up a connection.
     Connect,
     /// Ends a connection.
@@ -61,6 +64,7 @@ impl OpKind {
             OpKind::Recv => "receive",
             OpKind::Pull => "pull",
             OpKind::Push => "push",
+            OpKind::Grant => "grant",
             OpKind::Connect => "connect",
             OpKind::Disconnect => "disconnect",
             OpKind::Timer => "timer",
@@ -76,6 +80,8 @@ pub struct Options {
     pub deadline: Option<Time>,
     /// Service class of what goes over the wire for it.
     pub class: ServiceClass,
+    /// How its list of memory is moved; `Auto` leaves it to [`Config::lists`](crate::Config::lists).
+    pub lists: Lists,
     /// Handed back in the completion: BMI's user pointer.
     pub user: u64,
 }
@@ -95,6 +101,12 @@ impl Options {
     #[must_use]
     pub fn user(self, user: u64) -> Options {
         Options { user, ..self }
+    }
+
+    /// With its list moved this way.
+    #[must_use]
+    pub fn lists(self, lists: Lists) -> Options {
+        Options { lists, ..self }
     }
 
     /// With this service class.

@@ -47,7 +47,8 @@
 //! - **C11 waiting.** After [`Transport::arm`] said [`Armed::Waiting`], anything that gives `poll` something to do wakes the waiter. Waking too often is allowed.
 //! - **C12 deadlines.** [`Transport::next_deadline`] is the earliest time at which `poll` has something to do though nothing arrives: a handshake that
 //!   must be dropped, a retry.
-//! - **C13 release.** A region whose last handle is gone is deregistered at the next poll; dropping the transport ends every connection and frees
+//! - **C13 release.** A region whose last handle is gone is deregistered at the next poll, or by a registration that would fail for want of its room; its
+//!   memory may be gone before. A transport holds no [`Memory`] for a registration, only for exposures and work (its [`MemoryRegion`]s do). Dropping the transport ends every connection and frees
 //!   everything.
 //! - **C14 idle.** With nothing to do, `poll` makes at most a constant number of system calls and allocates nothing; in the steady state no method of
 //!   the data path (`post_*`, `poll`) allocates.
@@ -60,7 +61,7 @@ use std::task::Waker;
 use crate::addr::Addr;
 use crate::capability::Capabilities;
 use crate::error::Error;
-use crate::mem::{Access, MemSlice, Memory, MemoryRegion, RemoteKey, RemoteSlice, Segment};
+use crate::mem::{Access, MemList, MemSlice, Memory, MemoryRegion, RemoteKey, RemoteSlice, Segment};
 use crate::time::Time;
 
 /// Longest private data that travels with a connection request, an acceptance or a rejection, in bytes.
@@ -161,6 +162,19 @@ pub enum HostWork {
         /// Contiguous pieces that they stand in.
         pieces: u64,
     },
+}
+
+impl HostWork {
+    /// A copy of `bytes` from or to the front of a list.
+    pub fn copy(bytes: usize, list: &MemList) -> HostWork {
+        let mut left = bytes;
+        let reached = list.pieces().iter().take_while(|piece| {
+            let reached = left > 0;
+            left = left.saturating_sub(piece.len());
+            reached
+        });
+        HostWork::Copy { bytes: bytes as u64, pieces: reached.count() as u64 }
+    }
 }
 
 /// Why a work request was not accepted. Nothing was touched; the caller still has all it passed.
@@ -311,7 +325,7 @@ pub trait Transport {
     /// Registers `memory`, so that its pieces may stand in work requests. Deregistered when the last handle of the region is gone.
     ///
     /// # Errors
-    /// `Exhausted` if the adapter or a limit of the system refuses; the text says which limit.
+    /// `Exhausted` if the adapter or a limit of the system refuses though everything released was deregistered (C13); the text says which limit.
     fn register(&mut self, memory: &Memory) -> Result<MemoryRegion, Error>;
 
     /// Lets the peer of `conn`, and nobody else, reach `segment` as `access` says, until `revoke` or the connection's end. Holds the region.
@@ -398,4 +412,106 @@ pub trait Transport {
 
     /// Wakes whoever waits on this transport, from any thread.
     fn waker(&self) -> Waker;
+}
+
+/// A transport that was chosen at run time. Every method is forwarded, those with a default too: a wrapper that leaves one out would quietly take
+/// a capability away. The conformance suite over `Box<dyn Transport>` guards it (`bmi-sim/tests/conformance.rs`).
+impl<T: Transport + ?Sized> Transport for Box<T> {
+    fn capabilities(&self) -> &Capabilities {
+        (**self).capabilities()
+    }
+
+    fn listen(&mut self, addr: &Addr) -> Result<Addr, Error> {
+        (**self).listen(addr)
+    }
+
+    fn connect(&mut self, addr: &Addr, private: &[u8], deadline: Time) -> Result<ConnId, Error> {
+        (**self).connect(addr, private, deadline)
+    }
+
+    fn accept(&mut self, conn: ConnId, private: &[u8]) -> Result<(), Error> {
+        (**self).accept(conn, private)
+    }
+
+    fn reject(&mut self, conn: ConnId, private: &[u8]) {
+        (**self).reject(conn, private);
+    }
+
+    fn disconnect(&mut self, conn: ConnId, deadline: Time) {
+        (**self).disconnect(conn, deadline);
+    }
+
+    fn register(&mut self, memory: &Memory) -> Result<MemoryRegion, Error> {
+        (**self).register(memory)
+    }
+
+    fn expose(&mut self, conn: ConnId, segment: &Segment, access: Access) -> Result<RemoteSlice, Error> {
+        (**self).expose(conn, segment, access)
+    }
+
+    fn revoke(&mut self, conn: ConnId, key: RemoteKey) {
+        (**self).revoke(conn, key);
+    }
+
+    fn post_recv(&mut self, conn: ConnId, work: WorkId, segments: &[Segment]) -> Result<(), PostError> {
+        (**self).post_recv(conn, work, segments)
+    }
+
+    fn post_send(
+        &mut self,
+        conn: ConnId,
+        work: WorkId,
+        head: &[u8],
+        payload: Payload<'_>,
+        options: WorkOptions,
+    ) -> Result<(), PostError> {
+        (**self).post_send(conn, work, head, payload, options)
+    }
+
+    fn post_write(
+        &mut self,
+        conn: ConnId,
+        work: WorkId,
+        head: &[u8],
+        segments: &[Segment],
+        target: WriteTarget,
+        options: WorkOptions,
+    ) -> Result<(), PostError> {
+        (**self).post_write(conn, work, head, segments, target, options)
+    }
+
+    fn post_read(
+        &mut self,
+        conn: ConnId,
+        work: WorkId,
+        segments: &[Segment],
+        remote: RemoteSlice,
+        options: WorkOptions,
+    ) -> Result<(), PostError> {
+        (**self).post_read(conn, work, segments, remote, options)
+    }
+
+    fn poll(&mut self, now: Time, events: &mut Vec<Event>) -> bool {
+        (**self).poll(now, events)
+    }
+
+    fn charge(&mut self, work: HostWork) {
+        (**self).charge(work);
+    }
+
+    fn next_deadline(&self) -> Option<Time> {
+        (**self).next_deadline()
+    }
+
+    fn arm(&mut self, waker: &Waker) -> Armed {
+        (**self).arm(waker)
+    }
+
+    fn event_fd(&self) -> Option<BorrowedFd<'_>> {
+        (**self).event_fd()
+    }
+
+    fn waker(&self) -> Waker {
+        (**self).waker()
+    }
 }

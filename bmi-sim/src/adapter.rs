@@ -10,7 +10,7 @@ use std::task::{Wake, Waker};
 
 use bmi_core::mem::{LocalKey, RegionOwner};
 use bmi_core::transport::{
-    Armed, ConnId, Event, MAX_PRIVATE_DATA, Payload, PostError, Transport, WorkId, WorkOptions, WriteTarget,
+    Armed, ConnId, Event, HostWork, MAX_PRIVATE_DATA, Payload, PostError, Transport, WorkId, WorkOptions, WriteTarget,
 };
 use bmi_core::{
     Access, Addr, Capabilities, Error, MemSlice, Memory, MemoryRegion, RemoteKey, RemoteSlice, Scheme, Segment, Time,
@@ -19,7 +19,6 @@ use bmi_core::{
 use crate::error::SimError;
 use crate::events::ConnRef;
 use crate::node::Node;
-use crate::profile::per_bytes;
 use crate::queue_pair::{Bytes, Conn, ReadWork, RecvWork, SendWork, State};
 use crate::world::{Core, Sim};
 
@@ -147,10 +146,10 @@ impl SimTransport {
         Ok(())
     }
 
-    /// Charges the processor for posting, and for copying `captured` bytes; returns when the adapter has the request.
-    fn charge_post(&self, core: &mut Core, captured: usize) -> u64 {
+    /// Charges the processor for posting, and for copying `captured` bytes of `pieces` pieces; returns when the adapter has the request.
+    fn charge_post(&self, core: &mut Core, captured: usize, pieces: usize) -> u64 {
         let profile = &core.config.profile;
-        let cost = profile.cpu_post_ns + per_bytes(captured as u64, profile.cpu_copy_byte_ps);
+        let cost = profile.cpu_post_ns + profile.copy_ns(captured as u64, pieces as u64);
         core.nodes[self.node as usize].cpu.charge(core.queue.now, cost)
     }
 
@@ -165,9 +164,10 @@ impl SimTransport {
         segments: &[Segment],
         len: u64,
         target: Option<WriteTarget>,
-        signalled: bool,
+        options: WorkOptions,
     ) -> Result<(), PostError> {
         let at = self.at(conn);
+        let WorkOptions { signalled, class } = options;
         self.sim.0.with(|core| {
             self.take_place(core, at)?;
             let mut captured = core.pool.captured();
@@ -177,9 +177,9 @@ impl SimTransport {
                 captured.resize(from + slice.len(), 0);
                 slice.copy_to(&mut captured[from..]);
             }
-            let ready = self.charge_post(core, captured.len());
+            let ready = self.charge_post(core, captured.len(), inline.len());
             let bytes = Bytes { captured, segments: core.pool.segments(segments) };
-            SimTransport::open(core, at)?.sends.push_back(SendWork { work, signalled, len, target, bytes });
+            SimTransport::open(core, at)?.sends.push_back(SendWork { work, signalled, class, len, target, bytes });
             core.launch_send(at, ready);
             Ok(())
         })
@@ -244,6 +244,10 @@ impl Transport for SimTransport {
         let key = self.sim.0.with(|core| {
             let state = &mut core.adapters[self.id as usize].registrations;
             let limit = core.config.max_registrations;
+            // C13: what was released makes room before anything is refused.
+            if state.live >= limit {
+                state.collect(&mut self.released);
+            }
             if state.failing > 0 || state.live >= limit {
                 state.failing = state.failing.saturating_sub(1);
                 return Err(SimError::TooManyRegistrations(limit));
@@ -296,6 +300,8 @@ impl Transport for SimTransport {
             let conn = core.conn_mut(at).ok_or(PostError::NotConnected)?;
             conn.recv_places += 1;
             conn.receives.push_back(RecvWork { work, len, segments });
+            let cost = core.config.profile.cpu_post_receive_ns;
+            core.nodes[self.node as usize].cpu.charge(core.queue.now, cost);
             Ok(())
         })
     }
@@ -318,7 +324,7 @@ impl Transport for SimTransport {
             return Err(PostError::Invalid("head and inline payload are longer than max_inline"));
         }
         let len = self.check_len(head, self.check_segments(segments)? + inline_len as u64)?;
-        self.launch(conn, work, head, inline, segments, len, None, options.signalled)
+        self.launch(conn, work, head, inline, segments, len, None, options)
     }
 
     fn post_write(
@@ -338,7 +344,7 @@ impl Transport for SimTransport {
         if target.immediate.is_some() && !self.capabilities.write_with_immediate {
             return Err(PostError::Invalid("this adapter has no write with immediate data"));
         }
-        self.launch(conn, work, head, &[], segments, len, Some(target), options.signalled)
+        self.launch(conn, work, head, &[], segments, len, Some(target), options)
     }
 
     fn post_read(
@@ -360,11 +366,12 @@ impl Transport for SimTransport {
         }
         self.sim.0.with(|core| {
             self.take_place(core, at)?;
-            let ready = self.charge_post(core, 0);
+            let ready = self.charge_post(core, 0, 0);
             let segments = core.pool.segments(segments);
             SimTransport::open(core, at)?.reads.push_back(ReadWork {
                 work,
                 signalled: options.signalled,
+                class: options.class,
                 len,
                 remote,
                 segments,
@@ -377,14 +384,20 @@ impl Transport for SimTransport {
     fn poll(&mut self, _now: Time, events: &mut Vec<Event>) -> bool {
         let mut core = self.sim.0.core.borrow_mut();
         let state = &mut core.adapters[self.id as usize];
-        state.registrations.owner.drain(&mut self.released);
-        let mut busy = !self.released.is_empty() || std::mem::take(&mut state.nudged);
-        state.registrations.live -= self.released.len();
-        self.released.clear();
+        let mut busy = state.registrations.collect(&mut self.released) || std::mem::take(&mut state.nudged);
         state.starved = false;
         self.waiter.poked.store(false, Ordering::Relaxed);
         busy |= core.drain_reports(self.id, BATCH, events);
         busy
+    }
+
+    fn charge(&mut self, work: HostWork) {
+        self.sim.0.with(|core| {
+            let cost = match work {
+                HostWork::Copy { bytes, pieces } => core.config.profile.copy_ns(bytes, pieces),
+            };
+            core.nodes[self.node as usize].cpu.charge(core.queue.now, cost);
+        });
     }
 
     fn next_deadline(&self) -> Option<Time> {

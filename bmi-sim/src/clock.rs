@@ -1,4 +1,4 @@
-//! The world's clock, for endpoints.
+//! Clocks, for endpoints.
 
 use std::rc::Rc;
 
@@ -6,12 +6,18 @@ use bmi_core::{Clock, Time};
 
 use crate::world::Shared;
 
-/// Reads virtual time.
+/// Reads virtual time: the world's, or that of a node, which is ahead of it while the node's processor has work to do.
 #[derive(Clone)]
-pub struct SimClock(pub(crate) Rc<Shared>);
+pub struct SimClock {
+    pub(crate) shared: Rc<Shared>,
+    pub(crate) node: Option<u32>,
+}
 
 impl Clock for SimClock {
     fn now(&self) -> Time {
-        self.0.now()
+        match self.node {
+            Some(node) => self.shared.now_at(node),
+            None => self.shared.now(),
+        }
     }
 }

@@ -47,17 +47,26 @@ impl SimConfig {
         SimConfig { profile: Profile::vapi_2003(), ..SimConfig::default() }
     }
 
+    /// The same machines with TCP; see [`Profile::ibnice_2003`].
+    pub fn ibnice_2003() -> SimConfig {
+        SimConfig { profile: Profile::ibnice_2003(), ..SimConfig::default() }
+    }
+
     /// What the adapters of this world can do. Largest inline send 256 bytes, so that longer messages go by gather.
     pub fn capabilities(&self) -> Capabilities {
         if let Some(capabilities) = &self.capabilities_override {
             return capabilities.clone();
         }
         let mut capabilities = Capabilities::minimal();
-        capabilities.one_sided = OneSided::Native;
-        capabilities.registration = Registration::Pins {
-            per_region: Duration::from_nanos(self.profile.register_region_ns),
-            per_page: Duration::from_nanos(self.profile.register_page_ns),
+        let profile = &self.profile;
+        capabilities.one_sided = if profile.software { OneSided::Emulated } else { OneSided::Native };
+        capabilities.registration = match (profile.register_region_ns, profile.register_page_ns) {
+            (0, 0) => Registration::Free,
+            (region, page) => {
+                Registration::Pins { per_region: Duration::from_nanos(region), per_page: Duration::from_nanos(page) }
+            }
         };
+        capabilities.service_levels = 3;
         capabilities.max_segments = 32;
         capabilities.max_inline = 256;
         capabilities.send_queue_depth = 256;

@@ -15,7 +15,7 @@ use bmi_core::transport::Event as Report;
 
 use crate::error::SimError;
 use crate::events::{ConnRef, Event, Refusal};
-use crate::network::{InOrder, Packet};
+use crate::network::{Flow, InOrder, Packet, Sending};
 use crate::queue_pair::{Conn, State};
 use crate::world::Core;
 
@@ -49,11 +49,8 @@ impl Core {
         match target {
             Some(target) => {
                 let request = Packet::Request { from: at, port: addr.port(), private: private.into() };
-                let mut order = InOrder::default();
-                self.transmit((node, target), private.len() as u64, ready, setup, &mut order, request);
-                if let Some(conn) = self.conn_mut(at) {
-                    conn.order = order;
-                }
+                let sending = Sending { ready, extra: setup, ..Sending::control(request, private.len() as u64) };
+                self.transmit((node, target), Flow { from: at, replies: false }, sending);
             }
             None => self.queue.schedule(ready + setup, Event::Refuse { conn: at, why: Refusal::UnknownNode }),
         }
@@ -92,27 +89,19 @@ impl Core {
     }
 
     pub(crate) fn start_accept(&mut self, at: ConnRef, private: &[u8]) -> Result<(), SimError> {
-        let now = self.queue.now;
         let conn = self.conn_mut(at).filter(|conn| conn.state == State::Requested).ok_or(SimError::RequestGone)?;
         let peer = conn.peer.ok_or(SimError::RequestGone)?;
         conn.state = State::Accepting;
-        self.send_packet(
-            at,
-            peer,
-            private.len() as u64,
-            now,
-            0,
-            Packet::Accepted { to: peer, private: private.into() },
-        );
+        let packet = Packet::Accepted { to: peer, private: private.into() };
+        self.send_packet(at, peer, Sending::control(packet, private.len() as u64));
         Ok(())
     }
 
     pub(crate) fn start_reject(&mut self, at: ConnRef, private: &[u8]) {
-        let now = self.queue.now;
         let Some(conn) = self.conn(at).filter(|conn| conn.state == State::Requested) else { return };
         if let Some(peer) = conn.peer {
             let packet = Packet::Rejected { to: peer, private: private.into() };
-            self.send_packet(at, peer, private.len() as u64, now, 0, packet);
+            self.send_packet(at, peer, Sending::control(packet, private.len() as u64));
         }
         if let Some(mut conn) = self.remove_conn(at) {
             self.flush_receives(at, &mut conn);
@@ -121,14 +110,13 @@ impl Core {
     }
 
     pub(crate) fn handle_accepted(&mut self, to: ConnRef, private: Box<[u8]>) {
-        let now = self.queue.now;
         let Some(conn) = self.conn_mut(to).filter(|conn| conn.state == State::Connecting) else { return };
         conn.state = State::Open;
         let peer = conn.peer;
         self.set_deadline(to, u64::MAX);
         let Some(peer) = peer else { return };
         self.report(to.adapter, Report::Established { conn: to.id(), private });
-        self.send_packet(to, peer, 0, now, 0, Packet::Ready { to: peer });
+        self.send_packet(to, peer, Sending::control(Packet::Ready { to: peer }, 0));
     }
 
     pub(crate) fn handle_ready(&mut self, to: ConnRef) {

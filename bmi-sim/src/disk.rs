@@ -1,6 +1,7 @@
 //! A node's disk: how long it takes, and when it fails. What is stored is kept by whoever uses it.
 //!
-//! **Model.** One request at a time, in order: a latency, then a price for each byte.
+//! **Model.** One request at a time, in order: a latency, then a price for each byte. Where the disk is memory
+//! ([`Profile::disk_is_memory`](crate::Profile::disk_is_memory)) the node's processor does the work, besides everything else it has to do.
 
 use std::future::Future;
 
@@ -85,8 +86,13 @@ impl SimDisk {
                 Request::Write(len) => profile.disk_write_latency_ns + per_bytes(len, profile.disk_write_byte_ps),
                 Request::Sync => profile.disk_sync_ns,
             };
-            let disk = &mut core.nodes[self.node.id as usize].disk;
-            disk.free = disk.free.max(core.queue.now).saturating_add(cost);
+            let (now, in_memory) = (core.queue.now, profile.disk_is_memory);
+            let state = &mut core.nodes[self.node.id as usize];
+            // The request is made when the processor comes to it.
+            let begin = state.cpu.free_at(now);
+            let worked = if in_memory { state.cpu.charge(now, cost) } else { 0 };
+            let disk = &mut state.disk;
+            disk.free = if in_memory { worked } else { disk.free.max(begin).saturating_add(cost) };
             disk.busy = disk.busy.saturating_add(cost);
             let outcome = match (disk.fault, request) {
                 (DiskFault::Broken, _) => Err(SimError::DiskFailed),

@@ -1,36 +1,89 @@
 //! Drives an endpoint inside a world: progress, then sleep until the adapter, a task, or a deadline has something to do.
+//!
+//! **Model of waiting.** A driver that polls costs no events: the time that it waits is counted ([`Node::cpu_spinning`]) when something comes. A driver that
+//! sleeps pays the profile's `cpu_wake_ns` of its node's processor when its *adapter* has something; what the node's own tasks post wakes nobody.
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
-use std::task::Poll;
+use std::task::{Context, Poll};
+use std::time::Duration;
 
-use bmi_core::AsyncEndpoint;
+use bmi_core::driver::{Waiter, Waiting};
 use bmi_core::transport::{Armed, Transport};
+use bmi_core::{AsyncEndpoint, Time};
 
-use crate::world::Sim;
+use crate::node::Node;
+use crate::world::{Sim, Sleep};
 
-/// Drives `endpoint` for as long as the future is polled; [`crate::Node::endpoint`] spawns it. Takes any transport, a wrapper around a
+/// Drives `endpoint` for as long as the future is polled, free of the cost of waiting. Takes any transport, a wrapper around a
 /// [`crate::SimTransport`] too.
 pub async fn drive<T: Transport>(sim: Sim, endpoint: AsyncEndpoint<T>) {
+    run(sim, endpoint, None).await;
+}
+
+/// Drives `endpoint` on `node`, waiting as `waiting` says; [`Node::endpoint`] spawns it.
+pub async fn drive_with<T: Transport>(node: Node, endpoint: AsyncEndpoint<T>, waiting: Waiting) {
+    let idle = Idle { node: node.clone(), waiter: Waiter::new(waiting), since: None };
+    run(node.sim.clone(), endpoint, Some(idle)).await;
+}
+
+/// What a driver's waiting costs its node.
+struct Idle {
+    node: Node,
+    waiter: Waiter,
+    /// Since when it waits, and how long it polls before it sleeps.
+    since: Option<(Time, Option<Duration>)>,
+}
+
+impl Idle {
+    fn begins(&mut self, sending: bool) {
+        if self.since.is_none() {
+            self.since = Some((self.node.now(), self.waiter.patience(sending)));
+        }
+    }
+
+    /// Something woke the driver: accounts for the waiting. Returns whether the processor has to wake up first.
+    fn ended(&mut self) -> bool {
+        let Some((since, patience)) = self.since.take() else { return false };
+        let idle = self.node.now() - since;
+        let by_adapter = self.node.has_reports();
+        if by_adapter {
+            self.waiter.ended(idle);
+        }
+        self.node.spin(patience.map_or(idle, |patience| patience.min(idle)));
+        let slept = by_adapter && patience.is_some_and(|patience| idle > patience);
+        if slept {
+            self.node.wake_up();
+        }
+        slept
+    }
+}
+
+async fn run<T: Transport>(sim: Sim, endpoint: AsyncEndpoint<T>, mut idle: Option<Idle>) {
     // Kept when the next deadline is a later one: waking too early is cheaper than a new timer for each operation.
     let mut timer = pin!(None);
     poll_fn(|cx| {
+        if idle.as_mut().is_some_and(Idle::ended) {
+            // The processor is busy waking up; then it goes on here.
+            return again(cx);
+        }
         loop {
             // Between two polls the tasks that the first one woke get their turn.
             if endpoint.progress() || endpoint.arm(cx.waker()) == Armed::Busy {
-                cx.waker().wake_by_ref();
-                return Poll::Pending;
+                return again(cx);
+            }
+            if let Some(idle) = &mut idle {
+                idle.begins(endpoint.is_sending());
             }
             let Some(at) = endpoint.next_deadline() else {
                 timer.set(None);
                 return Poll::<()>::Pending;
             };
-            if at <= sim.now() {
+            if at <= endpoint.now() {
                 // Its time has come just now; but let the other tasks run in between.
-                cx.waker().wake_by_ref();
-                return Poll::Pending;
+                return again(cx);
             }
-            if timer.as_ref().as_pin_ref().is_none_or(|timer: std::pin::Pin<&crate::Sleep>| at < timer.at()) {
+            if timer.as_ref().as_pin_ref().is_none_or(|timer: std::pin::Pin<&Sleep>| at < timer.at()) {
                 timer.set(Some(sim.sleep_until(at)));
             }
             match timer.as_mut().as_pin_mut().map(|timer| timer.poll(cx)) {
@@ -40,4 +93,9 @@ pub async fn drive<T: Transport>(sim: Sim, endpoint: AsyncEndpoint<T>) {
         }
     })
     .await;
+}
+
+fn again(cx: &Context<'_>) -> Poll<()> {
+    cx.waker().wake_by_ref();
+    Poll::Pending
 }

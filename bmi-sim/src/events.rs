@@ -3,7 +3,7 @@
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 
-use crate::network::Packet;
+use crate::network::{Packet, Side, Unit};
 
 /// Names a connection of the world: adapter, slot, and how often the slot was used before. Never names two connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -18,10 +18,16 @@ pub(crate) struct ConnRef {
 pub(crate) enum Event {
     /// A timer of the executor.
     Timer { slot: u32, generation: u32 },
-    /// The first byte of a packet reaches the adapter of a node.
-    Arrive { from: u32, to: u32, len: u64, packet: Packet },
-    /// Its last byte is there.
-    Deliver { node: u32, len: u64, packet: Packet },
+    /// One side of a node's adapter may go on: it is free, or what waits is ready.
+    Port { node: u32, side: Side },
+    /// The first byte of a unit reaches the adapter of a node.
+    Arrive { from: u32, to: u32, unit: Unit },
+    /// The last byte of a unit is there, and with it, if it was the last unit, a packet.
+    Deliver { node: u32, len: u64, packet: Option<Packet> },
+    /// The processor of a node with an adapter in software has taken a packet in.
+    Take { node: u32, packet: Packet },
+    /// The processor of a node is free for the next task.
+    CpuFree { node: u32 },
     /// An acknowledgement, good or bad; takes no adapter's time.
     Answer { from: u32, to: u32, packet: Packet },
     /// Connecting to `conn`'s address cannot succeed.
@@ -52,10 +58,10 @@ impl Event {
         let conn = |conn: &ConnRef| u64::from(conn.adapter) << 32 | u64::from(conn.slot);
         match self {
             Event::Timer { slot, generation } => [1, u64::from(*slot), u64::from(*generation), 0],
-            Event::Arrive { from, to, len, packet } => {
-                [2, u64::from(*from) << 32 | u64::from(*to), *len, packet.word()]
+            Event::Arrive { from, to, unit } => [2, u64::from(*from) << 32 | u64::from(*to), unit.len, unit.word()],
+            Event::Deliver { node, len, packet } => {
+                [3, u64::from(*node), *len, packet.as_ref().map_or(0, Packet::word)]
             }
-            Event::Deliver { node, len, packet } => [3, u64::from(*node), *len, packet.word()],
             Event::Answer { from, to, packet } => [4, u64::from(*from) << 32 | u64::from(*to), 0, packet.word()],
             Event::Refuse { conn: at, why } => [5, conn(at), u64::from(at.generation), *why as u64],
             Event::ConnectDeadline { conn: at } => [6, conn(at), u64::from(at.generation), 0],
@@ -63,6 +69,9 @@ impl Event {
             Event::PeerGone { conn: at } => [8, conn(at), u64::from(at.generation), 0],
             Event::LinkDead { a, b, epoch } => [9, u64::from(*a), u64::from(*b), *epoch],
             Event::Fault { index } => [10, u64::from(*index), 0, 0],
+            Event::Port { node, side } => [11, u64::from(*node), *side as u64, 0],
+            Event::Take { node, packet } => [12, u64::from(*node), 0, packet.word()],
+            Event::CpuFree { node } => [13, u64::from(*node), 0, 0],
         }
     }
 }

@@ -35,7 +35,7 @@
 //! | where | what |
 //! |---|---|
 //! | [`World`], [`Sim`], [`Node`] | what a test makes, and handles for its tasks |
-//! | [`SimTransport`], [`drive`] | the backend, and what drives an endpoint over it |
+//! | [`SimTransport`], [`drive`], [`drive_with`] | the backend, and what drives an endpoint over it |
 //! | [`SimConfig`], [`Profile`] | seed and limits; what things cost, each price with its source |
 //! | [`SimDisk`] | a disk's time and failures |
 //!
@@ -65,7 +65,7 @@ pub use adapter::SimTransport;
 pub use clock::SimClock;
 pub use config::SimConfig;
 pub use disk::{DiskFault, SimDisk};
-pub use driver::drive;
+pub use driver::{drive, drive_with};
 pub use error::{StallKind, Stalled};
 pub use executor::{JoinHandle, Killed};
 pub use node::Node;

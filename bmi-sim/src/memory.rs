@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use bmi_core::mem::ReleaseQueue;
+use bmi_core::mem::{LocalKey, ReleaseQueue};
 use bmi_core::{Access, RemoteKey, RemoteSlice, Segment};
 
 use crate::rng::Rng;
@@ -57,6 +57,15 @@ impl Registrations {
     pub(crate) fn new() -> Registrations {
         Registrations { owner: Arc::new(ReleaseQueue::default()), live: 0, next_key: 1, failing: 0 }
     }
+
+    /// Deregisters what was released; says whether anything was. `scratch` is left empty.
+    pub(crate) fn collect(&mut self, scratch: &mut Vec<LocalKey>) -> bool {
+        self.owner.drain(scratch);
+        let any = !scratch.is_empty();
+        self.live -= scratch.len();
+        scratch.clear();
+        any
+    }
 }
 
 /// Where a scatter stands: a list of segments, filled from the front.
@@ -108,7 +117,6 @@ pub(crate) fn copy_out_of(from: &Segment, at: usize, len: usize, to: &[Segment])
 
 #[cfg(test)]
 mod tests {
-    use bmi_core::mem::LocalKey;
     use bmi_core::{Memory, MemoryRegion};
     use proptest::prelude::*;
 

@@ -3,11 +3,13 @@
 use std::future::Future;
 use std::time::Duration;
 
+use bmi_core::driver::Waiting;
 use bmi_core::{Addr, AsyncEndpoint, Config, Endpoint, Error, Time};
 
 use crate::adapter::SimTransport;
+use crate::clock::SimClock;
 use crate::disk::SimDisk;
-use crate::driver::drive;
+use crate::driver::drive_with;
 use crate::error::SimError;
 use crate::executor::JoinHandle;
 use crate::network::Port;
@@ -47,9 +49,14 @@ impl Node {
         self.state(|node, _| node.alive)
     }
 
-    /// Time that its processor has spent on the transport's work and on [`Node::compute`].
+    /// Time that its processor has spent on the transport's work, on the protocol's copies and on [`Node::compute`].
     pub fn cpu_busy(&self) -> Duration {
         self.state(|node, _| Duration::from_nanos(node.cpu.busy()))
+    }
+
+    /// Time that its endpoints have spent polling for nothing, until they last found something; work goes on meanwhile. See [`crate::drive_with`].
+    pub fn cpu_spinning(&self) -> Duration {
+        self.state(|node, _| Duration::from_nanos(node.cpu.spinning()))
     }
 
     // ---- what runs on it --------------------------------------------------------------------------------------------------
@@ -73,14 +80,22 @@ impl Node {
         Ok(SimTransport::new(self))
     }
 
-    /// An endpoint on it, driven by a task of its own.
+    /// An endpoint on it, driven by a task of its own that polls.
     ///
     /// # Errors
     /// As [`Endpoint::new`]; `Io` if the node has been killed.
     pub fn endpoint(&self, config: Config) -> Result<AsyncEndpoint<SimTransport>, Error> {
+        self.endpoint_waiting(config, Waiting::Busy)
+    }
+
+    /// An endpoint on it, driven by a task of its own that waits as `waiting` says.
+    ///
+    /// # Errors
+    /// As [`Node::endpoint`].
+    pub fn endpoint_waiting(&self, config: Config, waiting: Waiting) -> Result<AsyncEndpoint<SimTransport>, Error> {
         let endpoint = Endpoint::new(self.transport()?, config, self.now())?;
-        let endpoint = AsyncEndpoint::new(endpoint, self.sim.clock());
-        self.spawn(drive(self.sim.clone(), endpoint.clone()));
+        let endpoint = AsyncEndpoint::new(endpoint, self.clock());
+        self.spawn(drive_with(self.clone(), endpoint.clone(), waiting));
         Ok(endpoint)
     }
 
@@ -89,14 +104,19 @@ impl Node {
         SimDisk { node: self.clone() }
     }
 
-    /// The virtual time.
+    /// The virtual time here: when the processor has done what it was given so far. Ahead of the world's while a task makes it work.
     pub fn now(&self) -> Time {
-        self.sim.now()
+        self.sim.0.now_at(self.id)
+    }
+
+    /// Its clock, for endpoints: shows [`Node::now`].
+    pub fn clock(&self) -> SimClock {
+        SimClock { shared: self.sim.0.clone(), node: Some(self.id) }
     }
 
     /// Waits for `duration`.
     pub fn sleep(&self, duration: Duration) -> Sleep {
-        self.sim.sleep(duration)
+        self.sim.sleep_until(self.now() + duration)
     }
 
     /// Keeps the processor busy for `work`, once it is free; ends when that is done.
@@ -104,6 +124,26 @@ impl Node {
         let cost = u64::try_from(work.as_nanos()).unwrap_or(u64::MAX);
         let done = self.state(|node, now| node.cpu.charge(now, cost));
         self.sim.sleep_until(Time::from_nanos(done))
+    }
+
+    /// Whether an adapter of it has reported what no driver has taken yet.
+    pub(crate) fn has_reports(&self) -> bool {
+        let core = self.sim.0.core.borrow();
+        core.adapters.iter().any(|adapter| adapter.node == self.id && !adapter.reports.is_empty())
+    }
+
+    /// A driver has polled for nothing.
+    pub(crate) fn spin(&self, time: Duration) {
+        let ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        self.state(|node, _| node.cpu.spin(ns));
+    }
+
+    /// A driver that slept is woken by its adapter.
+    pub(crate) fn wake_up(&self) {
+        self.sim.0.with(|core| {
+            let cost = core.config.profile.cpu_wake_ns;
+            core.nodes[self.id as usize].cpu.charge(core.queue.now, cost);
+        });
     }
 
     // ---- faults -----------------------------------------------------------------------------------------------------------

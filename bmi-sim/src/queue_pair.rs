@@ -18,12 +18,12 @@
 use std::collections::VecDeque;
 
 use bmi_core::transport::{ConnId, Event as Report, WorkCompletion, WorkId, WorkKind, WorkStatus, WriteTarget};
-use bmi_core::{Error, RemoteSlice, Segment};
+use bmi_core::{Error, RemoteSlice, Segment, ServiceClass};
 
 use crate::error::SimError;
 use crate::events::ConnRef;
 use crate::memory::{self, Exposures};
-use crate::network::{InOrder, Nak, Packet};
+use crate::network::{Flow, InOrder, Nak, Packet, Sending};
 use crate::world::Core;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,6 +40,7 @@ pub(crate) enum State {
 pub(crate) struct SendWork {
     pub(crate) work: WorkId,
     pub(crate) signalled: bool,
+    pub(crate) class: ServiceClass,
     pub(crate) len: u64,
     /// Where a write goes; `None` for a send.
     pub(crate) target: Option<WriteTarget>,
@@ -63,6 +64,7 @@ pub(crate) struct Bytes {
 pub(crate) struct ReadWork {
     pub(crate) work: WorkId,
     pub(crate) signalled: bool,
+    pub(crate) class: ServiceClass,
     pub(crate) len: u64,
     pub(crate) remote: RemoteSlice,
     pub(crate) segments: Vec<Segment>,
@@ -183,13 +185,9 @@ impl Core {
     }
 
     /// Sends a packet on a connection's behalf, in its order.
-    pub(crate) fn send_packet(&mut self, at: ConnRef, peer: ConnRef, len: u64, ready: u64, extra: u64, packet: Packet) {
-        let route = self.route(at, peer);
-        let Some(mut order) = self.conn(at).map(|conn| conn.order) else { return };
-        self.transmit(route, len, ready, extra, &mut order, packet);
-        if let Some(conn) = self.conn_mut(at) {
-            conn.order = order;
-        }
+    pub(crate) fn send_packet(&mut self, at: ConnRef, peer: ConnRef, sending: Sending) {
+        let replies = matches!(sending.packet, Packet::ReadReply { .. });
+        self.transmit(self.route(at, peer), Flow { from: at, replies }, sending);
     }
 
     fn send_answer(&mut self, at: ConnRef, peer: ConnRef, packet: Packet) {
@@ -206,7 +204,15 @@ impl Core {
         let Some(conn) = self.conn(at) else { return };
         let (Some(peer), Some(last)) = (conn.peer, conn.sends.back()) else { return };
         let number = conn.sends_base + conn.sends.len() as u64 - 1;
-        self.send_packet(at, peer, last.len, ready, 0, Packet::Message { to: peer, number });
+        let profile = &self.config.profile;
+        let tail = match last.target {
+            None => profile.receive_ns + profile.receive_scatter_ns,
+            Some(target) if target.immediate.is_some() => profile.receive_ns,
+            Some(_) => 0,
+        };
+        let packet = Packet::Message { to: peer, number };
+        let sending = Sending { packet, class: last.class, len: last.len, ready, extra: 0, tail };
+        self.send_packet(at, peer, sending);
     }
 
     /// Sends the requests of as many waiting reads as may be under way.
@@ -219,8 +225,10 @@ impl Core {
                 return;
             }
             let number = conn.reads_base + conn.reads_issued as u64;
+            let class = conn.reads[conn.reads_issued].class;
             conn.reads_issued += 1;
-            self.send_packet(at, peer, 0, ready, 0, Packet::ReadRequest { to: peer, number });
+            let packet = Packet::ReadRequest { to: peer, number };
+            self.send_packet(at, peer, Sending { packet, class, len: 0, ready, extra: 0, tail: 0 });
         }
     }
 
@@ -316,9 +324,10 @@ impl Core {
             Ok((segment, at)) => {
                 // The reader may not look at its memory before the completion, so the bytes may be there early.
                 memory::copy_out_of(segment, at, work.len as usize, &work.segments);
-                let len = work.len;
+                let (len, class) = (work.len, work.class);
                 let ready = self.queue.now + self.config.profile.read_response_ns;
-                self.send_packet(to, from, len, ready, 0, Packet::ReadReply { to: from, number });
+                let packet = Packet::ReadReply { to: from, number };
+                self.send_packet(to, from, Sending { packet, class, len, ready, extra: 0, tail: 0 });
             }
             Err(why) => {
                 self.send_answer(to, from, Packet::Nak { to: from, number, why: Nak::ReadAccess });
@@ -387,7 +396,7 @@ impl Core {
     /// Tells the peer, then ends the connection.
     pub(crate) fn close(&mut self, at: ConnRef, error: SimError) {
         if let Some(peer) = self.conn(at).and_then(|conn| conn.peer) {
-            self.send_packet(at, peer, 0, self.queue.now, 0, Packet::Close { to: peer });
+            self.send_packet(at, peer, Sending::control(Packet::Close { to: peer }, 0));
         }
         self.end(at, error);
     }

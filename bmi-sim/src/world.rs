@@ -31,7 +31,7 @@ use crate::error::{StallKind, Stalled};
 use crate::events::{ConnRef, Event, EventQueue};
 use crate::executor::{Executor, JoinHandle, ROOT, TaskKey, TaskWaker};
 use crate::memory::Registrations;
-use crate::network::{LinkState, Port};
+use crate::network::{LinkState, Port, Side};
 use crate::node::Node;
 use crate::queue_pair::{Conn, Pool, State};
 use crate::rng::Rng;
@@ -84,6 +84,14 @@ struct TimerSlot {
     waker: Option<Waker>,
 }
 
+/// Whether a task that is ready runs.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Admission {
+    Now,
+    /// Its node is paused, or its node's processor works.
+    Later,
+}
+
 pub(crate) type Action = Box<dyn FnOnce(&Sim)>;
 
 /// Everything but the tasks.
@@ -104,6 +112,8 @@ pub(crate) struct Core {
     cancelled_timers: usize,
     actions: Vec<Option<Action>>,
     wakes: Vec<Waker>,
+    /// Tasks that their node's processor was too busy for, and now is not; each with its node.
+    released: VecDeque<(u32, TaskKey)>,
 }
 
 impl Core {
@@ -124,6 +134,7 @@ impl Core {
             cancelled_timers: 0,
             actions: Vec::new(),
             wakes: Vec::new(),
+            released: VecDeque::new(),
             config,
         }
     }
@@ -317,8 +328,14 @@ impl Core {
                 let waker = self.drop_timer((slot, generation));
                 self.wakes.extend(waker);
             }
+            Event::Port { node, side } => self.go_on(node, side),
             Event::Arrive { .. } | Event::Answer { .. } => self.arrive(event),
-            Event::Deliver { node, packet, .. } => self.deliver(node, packet),
+            Event::Deliver { node, len, packet } => {
+                self.take_in(node, len, packet);
+                self.go_on(node, Side::Receive);
+            }
+            Event::Take { node, packet } => self.deliver(node, packet),
+            Event::CpuFree { node } => self.release_task(node),
             Event::Refuse { conn, why } => self.handle_refusal(conn, why),
             Event::ConnectDeadline { conn } => self.handle_connect_deadline(conn),
             Event::CloseDeadline { conn } => self.handle_close_deadline(conn),
@@ -327,6 +344,40 @@ impl Core {
             Event::Fault { index } => return self.actions[index as usize].take(),
         }
         None
+    }
+
+    // ---- the processors and the tasks -------------------------------------------------------------------------------------
+
+    /// What becomes of a task of `node` that is ready.
+    fn admit(&mut self, node: u32, key: TaskKey) -> Admission {
+        let now = self.queue.now;
+        let state = &mut self.nodes[node as usize];
+        if state.paused {
+            state.asleep.push(key);
+            return Admission::Later;
+        }
+        let (held, release_at) = state.cpu.hold(now, key);
+        if let Some(at) = release_at {
+            self.queue.schedule(at, Event::CpuFree { node });
+        }
+        if held { Admission::Later } else { Admission::Now }
+    }
+
+    /// The first of the tasks that a node's processor was too busy for may run, if it is free.
+    fn release_task(&mut self, node: u32) {
+        let now = self.queue.now;
+        let cpu = &mut self.nodes[node as usize].cpu;
+        match cpu.release(now) {
+            Some(key) => self.released.push_back((node, key)),
+            None => self.schedule_release(node),
+        }
+    }
+
+    /// A task of `node` has run: the next one may, when what it caused is done.
+    fn schedule_release(&mut self, node: u32) {
+        if let Some(at) = self.nodes[node as usize].cpu.next_release() {
+            self.queue.schedule(at, Event::CpuFree { node });
+        }
     }
 
     fn describe(&self, executor: &Executor) -> String {
@@ -393,6 +444,12 @@ impl Shared {
     pub(crate) fn now(&self) -> Time {
         Time::from_nanos(self.core.borrow().queue.now)
     }
+
+    /// The time at a node's clock: when its processor has done what it was given.
+    pub(crate) fn now_at(&self, node: u32) -> Time {
+        let core = self.core.borrow();
+        Time::from_nanos(core.nodes[node as usize].cpu.free_at(core.queue.now))
+    }
 }
 
 /// A handle to a world, for tasks: cheap to clone, does not keep the tasks of a dropped [`World`] alive.
@@ -409,7 +466,7 @@ impl Sim {
 
     /// The world's clock.
     pub fn clock(&self) -> SimClock {
-        SimClock(self.0.clone())
+        SimClock { shared: self.0.clone(), node: None }
     }
 
     /// Waits for `duration`.
@@ -499,6 +556,11 @@ impl Sim {
     fn run_ready(&self, root_key: TaskKey, root: &mut dyn FnMut() -> bool) -> Result<bool, StallKind> {
         let executor = &self.0.executor;
         for _ in 0..LIVELOCK_POLLS {
+            let released = self.0.core.borrow_mut().released.pop_front();
+            if let Some((node, key)) = released {
+                self.run_released(node, key);
+                continue;
+            }
             let Some(key) = executor.ready.pop() else { return Ok(false) };
             if key == root_key {
                 if root() {
@@ -507,19 +569,29 @@ impl Sim {
             } else if key.index != ROOT
                 && let Some(node) = executor.node_of(key)
             {
-                let paused = node.is_some_and(|node| {
-                    let node = &mut self.0.core.borrow_mut().nodes[node];
-                    if node.paused {
-                        node.asleep.push(key);
-                    }
-                    node.paused
-                });
-                if !paused {
+                // The world's own tasks have a processor each.
+                let now = node.is_none_or(|node| self.0.core.borrow_mut().admit(node as u32, key) == Admission::Now);
+                if now {
                     executor.run(key);
                 }
             }
         }
         Err(StallKind::Livelock)
+    }
+
+    /// Runs a task for which its node's processor is free again.
+    fn run_released(&self, node: u32, key: TaskKey) {
+        let paused = {
+            let state = &mut self.0.core.borrow_mut().nodes[node as usize];
+            if state.paused {
+                state.asleep.push(key);
+            }
+            state.paused
+        };
+        if !paused {
+            self.0.executor.run(key);
+        }
+        self.0.core.borrow_mut().schedule_release(node);
     }
 
     /// Executes the next event if it happens by `limit`.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bmi_conformance::{Backend, FaultyBackend};
-use bmi_core::{Addr, Capabilities, Clock, OneSided, Registration, Time};
+use bmi_core::{Addr, Capabilities, Clock, OneSided, Registration, Time, Transport};
 use bmi_sim::{SimClock, SimConfig, SimTransport, World};
 
 /// A world of the suite's.
@@ -28,7 +28,7 @@ fn pinned() -> Capabilities {
     expected.send_queue_depth = 256;
     expected.recv_queue_depth = 4096;
     expected.max_outstanding_reads = 16;
-    expected.service_levels = 1;
+    expected.service_levels = 3;
     expected.event_fd = false;
     expected
 }
@@ -95,6 +95,47 @@ mod plain {
 mod scarce {
     use super::*;
     bmi_conformance::conformance_suite!(Sim::scarce());
+}
+
+/// A simulated adapter that the suite knows as any transport only, so that each method has to be forwarded.
+struct Boxed(Sim);
+
+impl Backend for Boxed {
+    type Transport = Box<dyn Transport>;
+    type Clock = SimClock;
+
+    fn name(&self) -> String {
+        "sim, boxed".to_owned()
+    }
+
+    fn expected_capabilities(&self) -> Capabilities {
+        self.0.expected_capabilities()
+    }
+
+    fn transport(&self, node: &str) -> Box<dyn Transport> {
+        Box::new(self.0.transport(node))
+    }
+
+    fn listen_addr(&self, node: &str) -> Addr {
+        self.0.listen_addr(node)
+    }
+
+    fn vacant_addr(&self, node: &str) -> Addr {
+        self.0.vacant_addr(node)
+    }
+
+    fn clock(&self) -> SimClock {
+        self.0.clock()
+    }
+
+    fn pass(&self, until: Option<Time>) {
+        self.0.pass(until);
+    }
+}
+
+mod boxed {
+    use super::*;
+    bmi_conformance::conformance_suite!(Boxed(Sim::plain()));
 }
 
 mod troubled {

@@ -35,7 +35,7 @@ fn capabilities_are_pinned() {
     assert!(capabilities.rdma_read && capabilities.write_with_immediate && !capabilities.event_fd);
     assert_eq!((capabilities.max_segments, capabilities.max_inline, capabilities.max_head), (32, 256, 128));
     assert_eq!((capabilities.send_queue_depth, capabilities.recv_queue_depth), (256, 4096));
-    assert_eq!((capabilities.max_outstanding_reads, capabilities.service_levels), (16, 1));
+    assert_eq!((capabilities.max_outstanding_reads, capabilities.service_levels), (16, 3));
 }
 
 #[test]

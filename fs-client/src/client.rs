@@ -22,6 +22,7 @@ use crate::error::{Error, Failure, ServerName};
 use crate::file::{Datafile, File};
 use crate::path::FsPath;
 use crate::plan::PathCounters;
+use crate::route::{Outlets, Over, Preference, Route};
 
 /// Settings of a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,12 +39,25 @@ pub struct ClientOptions {
     pub uid: u32,
     /// Group of what is created.
     pub gid: u32,
+    /// Over which of its transports it reaches a server.
+    pub over: Over,
+    /// What this machine calls itself, as its servers do (the boot id of Linux); without, no server is taken to be on it.
+    pub host: Option<String>,
 }
 
 impl ClientOptions {
-    /// The defaults: 30 s for each request, 4 KiB inline, 16 MiB for each request.
+    /// The defaults: 30 s for each request, 4 KiB inline, 16 MiB for each request, the best transport for each server.
     pub fn new(id: u128) -> ClientOptions {
-        ClientOptions { id, timeout: Duration::from_secs(30), inline: 4096, largest_transfer: 16 << 20, uid: 0, gid: 0 }
+        ClientOptions {
+            id,
+            timeout: Duration::from_secs(30),
+            inline: 4096,
+            largest_transfer: 16 << 20,
+            uid: 0,
+            gid: 0,
+            over: Over::Auto,
+            host: None,
+        }
     }
 }
 
@@ -144,8 +158,18 @@ impl<T: Transport + 'static> Client<T> {
         manager: Addr,
         options: ClientOptions,
     ) -> Result<Client<T>, Error> {
+        Client::connect_over(Outlets::one(manager.scheme(), endpoint), manager, options).await
+    }
+
+    /// As [`Client::connect`], with an endpoint for each of several transports: each server is reached over the best that leads to it, or as
+    /// [`ClientOptions::over`] says.
+    ///
+    /// # Errors
+    /// As there; `Unreachable` if a server cannot be reached over the transport that was asked for.
+    pub async fn connect_over(outlets: Outlets<T>, manager: Addr, options: ClientOptions) -> Result<Client<T>, Error> {
+        let preference = Preference { client: options.id, over: options.over, host: options.host.clone() };
         let client = Client(Rc::new(Inner {
-            connections: Connections::new(endpoint, options.id),
+            connections: Connections::new(outlets, preference),
             options,
             manager: ServerName { addr: manager, iod: None },
             iods: RefCell::default(),
@@ -183,9 +207,14 @@ impl<T: Transport + 'static> Client<T> {
 
     // ---- getters ----------------------------------------------------------------------------------------------------------
 
-    /// The endpoint that it speaks through.
+    /// The endpoint that it speaks through; of several the first.
     pub fn endpoint(&self) -> &AsyncEndpoint<T> {
         self.0.connections.endpoint()
+    }
+
+    /// All endpoints that it speaks through.
+    pub fn endpoints(&self) -> impl Iterator<Item = &AsyncEndpoint<T>> {
+        self.0.connections.endpoints()
     }
 
     /// Its settings.
@@ -433,7 +462,7 @@ impl<T: Transport + 'static> Client<T> {
             Some(_) => IodRequest::Ping.into(),
         };
         let deadline = self.0.deadline();
-        let connected = self.0.connections.peer(&server.addr, deadline).await;
+        let connected = self.0.connections.peer(&server, deadline).await;
         let start = self.endpoint().now();
         let result = match connected {
             Err(error) => Err(Failure::transport(server.clone(), error)),
@@ -441,6 +470,20 @@ impl<T: Transport + 'static> Client<T> {
         };
         let took = self.endpoint().now().since(start);
         Pong { result: result.map(|_| took).map_err(|failure| Error::from(failure).during("ping")), server }
+    }
+
+    /// The way to each server, the manager first, and why it was taken; servers that are not connected yet are connected.
+    pub async fn routes(&self) -> Vec<(ServerName, Result<Route, Error>)> {
+        let manager = std::iter::once(self.0.manager.clone());
+        let ask = async |server: ServerName| {
+            let connected = self.0.connections.peer(&server, self.0.deadline()).await;
+            let gone = || bmi_core::Error::new(bmi_core::ErrorKind::PeerLost, "the connection was lost at once");
+            let route = connected.and_then(|_| self.0.connections.route(&server.addr).ok_or_else(gone));
+            let failed = |error| Error::from(Failure::transport(server.clone(), error)).during("connect");
+            let route = route.map(|route| (*route).clone()).map_err(failed);
+            (server, route)
+        };
+        join_all(manager.chain(self.iods()).map(ask)).await
     }
 
     /// Space in use and left, everywhere.

@@ -1,10 +1,11 @@
-//! Requests to servers and their replies: connections by address, made when needed and again when lost.
+//! Requests to servers and their replies: connections by server, made when needed and again when lost.
 //!
 //! **Why.** Whoever asks a server something should not have to think about connections, tags, buffers or what to do when the server has been
 //! restarted meanwhile. Here a request goes in and a reply or a failure that names the server comes out, within the deadline.
 //!
 //! **Invariants**
-//! 1. At most one connection to an address; requests that need it while it is being made wait for the same attempt.
+//! 1. At most one connection to a server, over the transport that [`crate::route`] chose; requests that need it while it is being made wait for the same
+//!    attempt.
 //! 2. A receive is posted before the request that provokes its message is sent.
 //! 3. A request that changes the namespace keeps its id when it is sent again, so the manager executes it once.
 //! 4. A write is never sent again: the first one might still be on its way to the disk, and overtake what is written there next.
@@ -14,13 +15,15 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
 use std::time::Duration;
 
-use bmi_core::{Addr, AsyncEndpoint, ErrorKind, Exposure, MemList, Memory, Options, PeerId, Time, Transport};
+use bmi_core::{Access, Addr, AsyncEndpoint, ErrorKind, Exposure, MemList, Memory, Options, Time, Transport};
 use fs_proto::{ErrorCode, FsError, Reply, ReplyBody, Request, RequestBody, RequestId, codec};
 use futures_util::future::{Either, FutureExt, LocalBoxFuture, Shared, select};
 
 use crate::error::{Failure, ServerName};
+use crate::route::{Outlets, Preference, Route, Via, leave, reach};
 
 /// Reply buffers that are kept for the next requests.
 const SPARE_BUFFERS: usize = 256;
@@ -32,7 +35,7 @@ const FIRST_PAUSE: Duration = Duration::from_millis(5);
 /// Longest pause.
 const LONGEST_PAUSE: Duration = Duration::from_millis(320);
 
-type Connecting = Shared<LocalBoxFuture<'static, Result<PeerId, bmi_core::Error>>>;
+type Connecting = Shared<LocalBoxFuture<'static, Result<(Via, Rc<Route>), bmi_core::Error>>>;
 
 /// What to do when the connection is lost before the reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,13 +66,13 @@ impl Outgoing {
 
 enum Peer {
     Connecting(u64, Connecting),
-    Connected { peer: PeerId, late: u32 },
+    Connected { via: Via, route: Rc<Route>, late: u32 },
 }
 
 /// All of a client's connections.
 pub(crate) struct Connections<T: Transport> {
-    endpoint: AsyncEndpoint<T>,
-    client: u128,
+    outlets: Rc<Outlets<T>>,
+    preference: Rc<Preference>,
     next_seq: Cell<u64>,
     next_attempt: Cell<u64>,
     unanswered: RefCell<BTreeSet<u64>>,
@@ -79,10 +82,10 @@ pub(crate) struct Connections<T: Transport> {
 }
 
 impl<T: Transport + 'static> Connections<T> {
-    pub(crate) fn new(endpoint: AsyncEndpoint<T>, client: u128) -> Connections<T> {
+    pub(crate) fn new(outlets: Outlets<T>, preference: Preference) -> Connections<T> {
         Connections {
-            endpoint,
-            client,
+            outlets: Rc::new(outlets),
+            preference: Rc::new(preference),
             next_seq: Cell::new(1),
             next_attempt: Cell::new(0),
             unanswered: RefCell::default(),
@@ -92,8 +95,32 @@ impl<T: Transport + 'static> Connections<T> {
         }
     }
 
+    /// The first endpoint; its clock is that of all.
     pub(crate) fn endpoint(&self) -> &AsyncEndpoint<T> {
-        &self.endpoint
+        self.outlets.at(0)
+    }
+
+    /// All endpoints.
+    pub(crate) fn endpoints(&self) -> impl Iterator<Item = &AsyncEndpoint<T>> {
+        self.outlets.endpoints()
+    }
+
+    /// The endpoint through which a server was reached.
+    fn through(&self, via: Via) -> &AsyncEndpoint<T> {
+        self.outlets.at(via.outlet)
+    }
+
+    /// Lets a server reach a list of memory; see [`AsyncEndpoint::expose`].
+    pub(crate) fn expose(&self, via: Via, list: MemList, access: Access) -> Result<Exposure, bmi_core::Error> {
+        self.through(via).expose(via.peer, list, access)
+    }
+
+    /// The way to a server, while it is connected.
+    pub(crate) fn route(&self, addr: &Addr) -> Option<Rc<Route>> {
+        match self.peers.borrow().get(addr) {
+            Some(Peer::Connected { route, .. }) => Some(route.clone()),
+            _ => None,
+        }
     }
 
     /// Requests that were sent again.
@@ -104,20 +131,21 @@ impl<T: Transport + 'static> Connections<T> {
     /// The longest eager message to a server; `None` while it is not connected.
     pub(crate) fn eager(&self, addr: &Addr) -> Option<usize> {
         match self.peers.borrow().get(addr) {
-            Some(Peer::Connected { peer, .. }) => self.endpoint.limits(*peer).map(|limits| limits.eager),
+            Some(Peer::Connected { via, .. }) => self.through(*via).limits(via.peer).map(|limits| limits.eager),
             _ => None,
         }
     }
 
-    /// The peer at an address, connected if it is not yet.
-    pub(crate) async fn peer(&self, addr: &Addr, deadline: Time) -> Result<PeerId, bmi_core::Error> {
+    /// A server, connected if it is not yet.
+    pub(crate) async fn peer(&self, server: &ServerName, deadline: Time) -> Result<Via, bmi_core::Error> {
+        let addr = &server.addr;
         let (attempt, connecting) = match self.peers.borrow().get(addr) {
-            Some(Peer::Connected { peer, .. }) if self.endpoint.limits(*peer).is_some() => return Ok(*peer),
+            Some(Peer::Connected { via, .. }) if self.through(*via).limits(via.peer).is_some() => return Ok(*via),
             Some(Peer::Connecting(attempt, connecting)) => (*attempt, Some(connecting.clone())),
             _ => (self.next_attempt.get(), None),
         };
-        let connecting = connecting.unwrap_or_else(|| self.start_connecting(addr, attempt));
-        let late = std::pin::pin!(self.endpoint.sleep_until(deadline));
+        let connecting = connecting.unwrap_or_else(|| self.start_connecting(server, attempt));
+        let late = std::pin::pin!(self.endpoint().sleep_until(deadline));
         let result = match select(connecting, late).await {
             Either::Left((result, _)) => result,
             Either::Right(_) => {
@@ -129,19 +157,25 @@ impl<T: Transport + 'static> Connections<T> {
         let mut peers = self.peers.borrow_mut();
         if matches!(peers.get(addr), Some(Peer::Connecting(current, _)) if *current == attempt) {
             match &result {
-                Ok(peer) => peers.insert(addr.clone(), Peer::Connected { peer: *peer, late: 0 }),
+                Ok((via, route)) => {
+                    peers.insert(addr.clone(), Peer::Connected { via: *via, route: route.clone(), late: 0 })
+                }
                 Err(_) => peers.remove(addr),
             };
         }
-        result
+        result.map(|(via, _)| via)
     }
 
-    fn start_connecting(&self, addr: &Addr, attempt: u64) -> Connecting {
+    fn start_connecting(&self, server: &ServerName, attempt: u64) -> Connecting {
         self.next_attempt.set(attempt + 1);
-        let (endpoint, target) = (self.endpoint.clone(), addr.clone());
-        let connect = async move { endpoint.connect(&target, Options::default()).await };
+        let (outlets, preference, target) = (self.outlets.clone(), self.preference.clone(), server.clone());
+        let connect = async move {
+            let (via, route) = reach(&outlets, &preference, &target).await?;
+            tracing::debug!(%route, "connected");
+            Ok((via, Rc::new(route)))
+        };
         let connecting = connect.boxed_local().shared();
-        self.peers.borrow_mut().insert(addr.clone(), Peer::Connecting(attempt, connecting.clone()));
+        self.peers.borrow_mut().insert(server.addr.clone(), Peer::Connecting(attempt, connecting.clone()));
         connecting
     }
 
@@ -152,7 +186,7 @@ impl<T: Transport + 'static> Connections<T> {
         server: &ServerName,
         deadline: Time,
         resend: Resend,
-        mut make: impl FnMut(PeerId) -> Result<Outgoing, bmi_core::Error>,
+        mut make: impl FnMut(Via) -> Result<Outgoing, bmi_core::Error>,
     ) -> Result<(ReplyBody, Vec<u8>), Failure> {
         let ticket = Ticket::new(self, resend == Resend::UntilDeadline);
         let mut pause = FIRST_PAUSE;
@@ -168,14 +202,14 @@ impl<T: Transport + 'static> Connections<T> {
                 // The connection was found dead before anything went out: this is the first time that the request is sent.
                 Resend::Never => gone && !lost && !sent,
                 Resend::Once => gone && !lost,
-                Resend::UntilDeadline => gone && self.endpoint.now() + pause < deadline,
+                Resend::UntilDeadline => gone && self.endpoint().now() + pause < deadline,
             };
             if !again {
                 return Err(Failure::transport(server.clone(), error));
             }
             tracing::debug!(%server, %error, "sending again");
             if lost {
-                self.endpoint.sleep(pause).await;
+                self.endpoint().sleep(pause).await;
                 pause = (pause * 2).min(LONGEST_PAUSE);
             }
             lost = true;
@@ -188,15 +222,15 @@ impl<T: Transport + 'static> Connections<T> {
         server: &ServerName,
         deadline: Time,
         seq: u64,
-        make: &mut impl FnMut(PeerId) -> Result<Outgoing, bmi_core::Error>,
+        make: &mut impl FnMut(Via) -> Result<Outgoing, bmi_core::Error>,
         sent: &mut bool,
     ) -> Result<Vec<u8>, bmi_core::Error> {
-        let peer = self.peer(&server.addr, deadline).await?;
-        let result = self.exchange(server, peer, deadline, seq, make, sent).await;
+        let via = self.peer(server, deadline).await?;
+        let result = self.exchange(server, via, deadline, seq, make, sent).await;
         if matches!(&result, Err(error) if error.kind() == ErrorKind::PeerLost) {
             // The adapter may know of the loss before the endpoint does; the next attempt is to have a new connection.
             let mut peers = self.peers.borrow_mut();
-            if matches!(peers.get(&server.addr), Some(Peer::Connected { peer: current, .. }) if *current == peer) {
+            if matches!(peers.get(&server.addr), Some(Peer::Connected { via: current, .. }) if *current == via) {
                 peers.remove(&server.addr);
             }
         }
@@ -206,27 +240,28 @@ impl<T: Transport + 'static> Connections<T> {
     async fn exchange(
         &self,
         server: &ServerName,
-        peer: PeerId,
+        via: Via,
         deadline: Time,
         seq: u64,
-        make: &mut impl FnMut(PeerId) -> Result<Outgoing, bmi_core::Error>,
+        make: &mut impl FnMut(Via) -> Result<Outgoing, bmi_core::Error>,
         sent: &mut bool,
     ) -> Result<Vec<u8>, bmi_core::Error> {
-        let Outgoing { body, inline, exposure } = make(peer)?;
-        let left = deadline.since(self.endpoint.now()).as_millis().max(1);
+        let (endpoint, peer) = (self.through(via), via.peer);
+        let Outgoing { body, inline, exposure } = make(via)?;
+        let left = deadline.since(endpoint.now()).as_millis().max(1);
         let request = Request {
-            id: RequestId { client: self.client, seq },
+            id: RequestId { client: self.preference.client, seq },
             unanswered: self.unanswered.borrow().first().copied().unwrap_or(seq),
             timeout_ms: u32::try_from(left).unwrap_or(u32::MAX),
             body,
         };
         let message = message(&request, inline.as_ref());
-        let buffer = self.buffer(peer)?;
+        let buffer = self.buffer(via)?;
         let options = Options::by(deadline);
-        let reply = self.endpoint.recv(peer, seq, &buffer, options);
+        let reply = endpoint.recv(peer, seq, &buffer, options);
         *sent = true;
-        let mut awaited = Awaited { connections: self, addr: &server.addr, peer, here: false };
-        self.endpoint.send_unexpected(peer, seq, message, options).await?;
+        let mut awaited = Awaited { connections: self, addr: &server.addr, via, here: false };
+        endpoint.send_unexpected(peer, seq, message, options).await?;
         let len = reply.await?.len;
         awaited.here = true;
         // The reply is here, so the server is through with the client's memory.
@@ -240,8 +275,8 @@ impl<T: Transport + 'static> Connections<T> {
     }
 
     /// Memory for a reply, as long as the peer's longest eager message.
-    fn buffer(&self, peer: PeerId) -> Result<Memory, bmi_core::Error> {
-        let eager = self.endpoint.limits(peer).map_or(0, |limits| limits.eager);
+    fn buffer(&self, via: Via) -> Result<Memory, bmi_core::Error> {
+        let eager = self.through(via).limits(via.peer).map_or(0, |limits| limits.eager);
         match self.spare.borrow_mut().pop() {
             Some(buffer) if buffer.len() >= eager => Ok(buffer),
             _ => Memory::zeroed(eager),
@@ -253,7 +288,7 @@ impl<T: Transport + 'static> Connections<T> {
 struct Awaited<'a, T: Transport> {
     connections: &'a Connections<T>,
     addr: &'a Addr,
-    peer: PeerId,
+    via: Via,
     here: bool,
 }
 
@@ -263,19 +298,14 @@ impl<T: Transport> Drop for Awaited<'_, T> {
             return;
         }
         let mut peers = self.connections.peers.borrow_mut();
-        let Some(Peer::Connected { peer, late }) = peers.get_mut(self.addr) else { return };
-        if *peer != self.peer {
+        let Some(Peer::Connected { via, late, .. }) = peers.get_mut(self.addr) else { return };
+        if *via != self.via {
             return;
         }
         *late += 1;
         if *late >= MOST_LATE {
             peers.remove(self.addr);
-            self.connections.endpoint.with(|endpoint| {
-                // An error means that the connection is gone already.
-                if let Ok(op) = endpoint.disconnect(self.peer, Options::default()) {
-                    endpoint.abandon(op);
-                }
-            });
+            leave(self.connections.outlets.at(self.via.outlet), self.via.peer);
         }
     }
 }
@@ -334,6 +364,7 @@ pub(crate) fn unexpected(server: &ServerName, reply: &ReplyBody) -> Failure {
     let text = match reply {
         ReplyBody::Manager(_) => "a manager's reply that does not fit the request",
         ReplyBody::Iod(_) => "an I/O server's reply that does not fit the request",
+        ReplyBody::Identity(_) => "an answer to a question that was not asked",
     };
     Failure::at(server.clone(), ErrorCode::Protocol, text)
 }

@@ -38,16 +38,16 @@ use crate::path::FsPath;
 
 /// Blocks of memory for copies, registered once and used again and again.
 pub struct Blocks<T: Transport> {
-    endpoint: AsyncEndpoint<T>,
+    endpoints: Vec<AsyncEndpoint<T>>,
     block_size: usize,
     free: Semaphore,
-    spare: RefCell<Vec<(Memory, Option<MemoryRegion>)>>,
+    spare: RefCell<Vec<(Memory, Vec<MemoryRegion>)>>,
 }
 
 impl<T: Transport> Blocks<T> {
-    /// At most `count` blocks of `block_size` bytes; memory is set aside when a block is first needed.
-    pub fn new(endpoint: AsyncEndpoint<T>, block_size: usize, count: usize) -> Blocks<T> {
-        Blocks { endpoint, block_size, free: Semaphore::new(count.max(1)), spare: RefCell::default() }
+    /// At most `count` blocks of `block_size` bytes, registered with each of the endpoints; memory is set aside when a block is first needed.
+    pub fn new(endpoints: Vec<AsyncEndpoint<T>>, block_size: usize, count: usize) -> Blocks<T> {
+        Blocks { endpoints, block_size, free: Semaphore::new(count.max(1)), spare: RefCell::default() }
     }
 
     /// Waits for a free block.
@@ -55,17 +55,18 @@ impl<T: Transport> Blocks<T> {
         let closed = |_| Error::new(ErrorCode::Io, "no more blocks");
         let permit = self.free.acquire().await.map_err(closed)?;
         let spare = self.spare.borrow_mut().pop();
-        let (memory, region) = match spare {
+        let (memory, regions) = match spare {
             Some(block) => block,
             None => {
                 let exhausted = |error: bmi_core::Error| Error::new(ErrorCode::Busy, error.to_string());
                 let memory = Memory::zeroed(self.block_size).map_err(exhausted)?;
                 // An adapter that can register no more may still manage piece by piece, so a refusal is not an error yet.
-                let region = self.endpoint.with(|endpoint| endpoint.register(&memory)).ok();
-                (memory, region)
+                let register = |endpoint: &AsyncEndpoint<T>| endpoint.with(|endpoint| endpoint.register(&memory)).ok();
+                let regions = self.endpoints.iter().filter_map(register).collect();
+                (memory, regions)
             }
         };
-        Ok(Block { blocks: self, memory, region, _permit: permit })
+        Ok(Block { blocks: self, memory, regions, _permit: permit })
     }
 }
 
@@ -74,7 +75,7 @@ impl<T: Transport> Blocks<T> {
 struct Block<'a, T: Transport> {
     blocks: &'a Blocks<T>,
     memory: Memory,
-    region: Option<MemoryRegion>,
+    regions: Vec<MemoryRegion>,
     _permit: SemaphorePermit<'a>,
 }
 
@@ -84,7 +85,7 @@ impl<T: Transport> Block<'_, T> {
     }
 
     fn recycle(self) {
-        self.blocks.spare.borrow_mut().push((self.memory, self.region));
+        self.blocks.spare.borrow_mut().push((self.memory, self.regions));
     }
 }
 
@@ -157,7 +158,7 @@ impl<T: Transport + 'static> Copier<T> {
     ) -> Result<Copier<T>, Error> {
         let io = LocalIo::start().map_err(|error| Error::local("thread for local files", &error))?;
         let lanes = lanes.max(1);
-        let blocks = Blocks::new(client.endpoint().clone(), block_size.max(4096), lanes * 2);
+        let blocks = Blocks::new(client.endpoints().cloned().collect(), block_size.max(4096), lanes * 2);
         let create = CreateOptions::default();
         Ok(Copier { client, blocks, io, lanes, files: lanes * 2, create, sync: false, progress: Box::new(progress) })
     }

@@ -9,7 +9,7 @@
 
 use std::rc::Rc;
 
-use bmi_core::{Access, MemList, PeerId, Transport};
+use bmi_core::{Access, MemList, Transport};
 use fs_proto::limits::{MAX_OFFSET, MAX_PIECES, MAX_REGIONS, REPLY_ROOM};
 use fs_proto::{
     Data, DatafileHandle, Distribution, ErrorCode, FileHandle, IodReply, IodRequest, Layout, ReadData, Region, Regions,
@@ -23,6 +23,7 @@ use crate::connection::{Outgoing, Resend, unexpected};
 use crate::error::{Error, Failure, ServerName};
 use crate::path::FsPath;
 use crate::plan::{DataPath, Direction, Plan, PlanLimits, Transfer, file_ranges};
+use crate::route::Via;
 
 /// Bytes of a request beside its lists and data: version, ids, time limit, kind, handle, lengths, each at its longest.
 const REQUEST_ROOM: usize = 128;
@@ -195,7 +196,7 @@ impl<T: Transport + 'static> File<T> {
             }
             let concerned = self.inner.servers.iter().zip(concerned).filter_map(|(server, is)| is.then_some(server));
             let deadline = self.client.inner().deadline();
-            join_all(concerned.filter(missing).map(|server| connections.peer(&server.addr, deadline))).await;
+            join_all(concerned.filter(missing).map(|server| connections.peer(server, deadline))).await;
         }
         self.plan(direction, regions, &memory)
     }
@@ -247,7 +248,7 @@ impl<T: Transport + 'static> File<T> {
         inner: &Inner<T>,
         direction: Direction,
         transfer: &Transfer,
-        peer: PeerId,
+        peer: Via,
     ) -> Result<Outgoing, bmi_core::Error> {
         let (_, datafile) = self.inner.layout.datafiles()[transfer.datafile];
         let invalid = |error: fs_proto::FsError| bmi_core::Error::new(bmi_core::ErrorKind::Invalid, error.to_string());
@@ -259,7 +260,7 @@ impl<T: Transport + 'static> File<T> {
             }
             DataPath::Bulk => {
                 let access = if direction == Direction::Read { Access::WRITE } else { Access::READ };
-                let exposure = inner.connections.endpoint().expose(peer, transfer.memory.clone(), access)?;
+                let exposure = inner.connections.expose(peer, transfer.memory.clone(), access)?;
                 (Data::Bulk(exposure.descriptor().clone()), None, Some(exposure))
             }
         };

@@ -5,6 +5,7 @@
 //! | [`Client`] | the namespace: directories, names, attributes; which servers there are |
 //! | [`File`] | the bytes: reads and writes, contiguous or lists on both sides |
 //! | [`Plan`] | how a read or write is split among servers, which path the bytes take, and why |
+//! | [`Outlets`], [`Route`] | which transport leads to a server, and why |
 //! | [`copy`] | whole files and trees, to and from the local machine |
 //! | [`Error`] | what went wrong, at which server, with which ranges of the file |
 //!
@@ -12,16 +13,13 @@
 //! the client's time limit for each request that it makes. Only [`local`], which reads and writes local files, has a thread.
 //!
 //! ```no_run
-//! use bmi_core::{AsyncEndpoint, Config, Endpoint, Memory, driver};
-//! use bmi_core::Clock;
-//! use bmi_tcp::{TcpConfig, TcpTransport};
+//! use bmi::{Addr, Config, Memory, OpenOptions, driver};
 //! use fs_client::{Client, ClientOptions, CreateOptions};
 //!
+//! let manager: Addr = "tcp://localhost:7000".parse()?;
 //! let clock = driver::MonotonicClock::new();
-//! let endpoint = Endpoint::new(TcpTransport::new(TcpConfig::default())?, Config::named("example"), clock.now())?;
-//! let endpoint = AsyncEndpoint::new(endpoint, clock);
+//! let endpoint = bmi::endpoint(manager.scheme(), &OpenOptions::default(), Config::named("example"), clock)?;
 //! driver::event::block_on(endpoint.clone(), async move {
-//!     let manager = "tcp://localhost:7000".parse()?;
 //!     let client = Client::connect(endpoint, manager, ClientOptions::new(0x5eed)).await?;
 //!     client.mkdir(&"/data".parse()?).await?;
 //!     let file = client.create(&"/data/a".parse()?, CreateOptions::default()).await?;
@@ -40,6 +38,7 @@ mod file;
 pub mod local;
 mod path;
 mod plan;
+mod route;
 
 pub use client::{Client, ClientOptions, ClientStats, CreateOptions, Pong, ReadDir, ServerSpace, Space, Stat};
 pub use error::{Error, Failure, ServerName};
@@ -47,3 +46,4 @@ pub use file::{Datafile, File};
 pub use fs_proto::{Attr, DirEntry, Distribution, ErrorCode, Handle, Kind, Layout, Region, RemoveKind, SetAttr};
 pub use path::FsPath;
 pub use plan::{DataPath, Direction, PathCounters, Plan, PlanLimits, Transfer};
+pub use route::{Outlets, Over, Route};

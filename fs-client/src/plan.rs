@@ -25,13 +25,12 @@
 use std::fmt;
 use std::ops::Range;
 
+use bmi_core::extents::{Encoder, MAX_ENCODED};
 use bmi_core::{MemList, MemSlice};
 use fs_proto::{Distribution, Region};
 
 use crate::error::Failure;
 
-/// Largest encoding of a region in a request, in bytes: two variable-length integers of 64 bits.
-const REGION_COST: usize = 20;
 /// Largest encoding of a piece of a bulk descriptor, in bytes: key, address and length.
 const PIECE_COST: usize = 30;
 
@@ -91,14 +90,13 @@ pub struct PlanLimits {
 }
 
 impl PlanLimits {
-    /// Whether `len` bytes in `regions` ranges can go inline: the data must fit where it travels, beside the list of ranges.
-    fn take_inline(&self, direction: Direction, regions: usize, len: u64) -> bool {
-        let (lists, room) = match direction {
-            Direction::Write => (regions * REGION_COST, self.request),
-            Direction::Read if regions * REGION_COST <= self.request => (0, self.reply),
-            Direction::Read => return false,
+    /// Whether `len` bytes can go inline beside a list of ranges that takes `lists` bytes: the data must fit where it travels.
+    fn take_inline(&self, direction: Direction, lists: usize, len: u64) -> bool {
+        let room = match direction {
+            Direction::Write => self.request.saturating_sub(lists),
+            Direction::Read => self.reply,
         };
-        len <= self.inline && len.saturating_add(lists as u64) <= room as u64
+        len <= self.inline && lists <= self.request && len <= room as u64
     }
 }
 
@@ -247,54 +245,72 @@ impl PathCounters {
 /// Collects the extents of one server into transfers.
 #[derive(Default)]
 struct Builder {
-    done: Vec<(Vec<Region>, Vec<MemSlice>, u64)>,
+    done: Vec<Part>,
+    part: Part,
+    /// The ranges before the last one, as they will travel.
+    encoded: Encoder,
+}
+
+/// What will be a transfer.
+#[derive(Default)]
+struct Part {
     regions: Vec<Region>,
     pieces: Vec<MemSlice>,
     len: u64,
+    /// Bytes of its ranges in the request, at most.
+    lists: usize,
 }
 
 impl Builder {
     fn add(&mut self, mut offset: u64, mut slice: MemSlice, direction: Direction, limits: &PlanLimits) {
         while !slice.is_empty() {
-            let joins_region = self.regions.last().is_some_and(|last| last.offset + last.len == offset);
-            let joins_piece = self.pieces.last().is_some_and(|last| follows(last, &slice));
-            let regions = self.regions.len() + usize::from(!joins_region);
-            let pieces = self.pieces.len() + usize::from(!joins_piece);
-            let described = regions * REGION_COST + pieces * PIECE_COST <= limits.request;
+            let part = &self.part;
+            let joins_region = part.regions.last().is_some_and(|last| last.offset + last.len == offset);
+            let joins_piece = part.pieces.last().is_some_and(|last| follows(last, &slice));
+            let regions = part.regions.len() + usize::from(!joins_region);
+            let pieces = part.pieces.len() + usize::from(!joins_piece);
+            // The last range may grow, and a new one come behind it.
+            let lists = self.encoded.len() + 2 * MAX_ENCODED;
+            let described = lists + pieces * PIECE_COST <= limits.request;
             let room = regions <= limits.regions
                 && pieces <= limits.pieces
-                && (described || limits.take_inline(direction, regions, self.len + slice.len() as u64))
-                && self.len < limits.transfer;
-            if !room && self.len > 0 {
+                && (described || limits.take_inline(direction, lists, part.len + slice.len() as u64))
+                && part.len < limits.transfer;
+            if !room && part.len > 0 {
                 self.flush();
                 continue;
             }
-            let take = slice.len().min(usize::try_from(limits.transfer - self.len).unwrap_or(usize::MAX));
-            match self.regions.last_mut() {
+            let take = slice.len().min(usize::try_from(limits.transfer - part.len).unwrap_or(usize::MAX));
+            let part = &mut self.part;
+            match part.regions.last_mut() {
                 Some(last) if joins_region => last.len += take as u64,
-                _ => self.regions.push(Region::new(offset, take as u64)),
+                last => {
+                    last.into_iter().for_each(|last| self.encoded.push((last.offset, last.len)));
+                    part.regions.push(Region::new(offset, take as u64));
+                }
             }
-            match self.pieces.last_mut() {
+            match part.pieces.last_mut() {
                 Some(last) if joins_piece => *last = last.memory().slice(last.offset(), last.len() + take),
-                _ => self.pieces.push(slice.slice(0, take)),
+                _ => part.pieces.push(slice.slice(0, take)),
             }
-            self.len += take as u64;
+            part.len += take as u64;
+            part.lists = self.encoded.len() + MAX_ENCODED;
             offset += take as u64;
             slice = slice.slice(take, slice.len() - take);
         }
     }
 
     fn flush(&mut self) {
-        if self.len > 0 {
-            self.done.push((std::mem::take(&mut self.regions), std::mem::take(&mut self.pieces), self.len));
-            self.len = 0;
+        self.encoded = Encoder::default();
+        if self.part.len > 0 {
+            self.done.push(std::mem::take(&mut self.part));
         }
     }
 
     fn finish(mut self, datafile: usize, direction: Direction, limits: &PlanLimits) -> Vec<Transfer> {
         self.flush();
-        let transfer = |(regions, pieces, len): (Vec<Region>, Vec<MemSlice>, u64)| {
-            let inline = limits.take_inline(direction, regions.len(), len);
+        let transfer = |Part { regions, pieces, len, lists }| {
+            let inline = limits.take_inline(direction, lists, len);
             let path = if inline { DataPath::Inline } else { DataPath::Bulk };
             let memory = match <[MemSlice; 1]>::try_from(pieces) {
                 Ok([only]) => MemList::from(only),
@@ -313,7 +329,7 @@ fn follows(last: &MemSlice, next: &MemSlice) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use bmi_core::Memory;
+    use bmi_core::{Memory, extents};
     use proptest::prelude::*;
 
     use super::*;
@@ -380,7 +396,7 @@ mod tests {
                 prop_assert_eq!(regions, step.len);
                 prop_assert_eq!(step.memory.len() as u64, step.len);
                 prop_assert!(step.len > 0 && step.len <= transfer);
-                let lists = step.regions.len() * REGION_COST;
+                let lists = extents::encode(Vec::new(), step.regions.iter().map(|r| (r.offset, r.len))).len();
                 match step.path {
                     DataPath::Inline => prop_assert!(step.len <= limits.inline && (!write || lists as u64 + step.len <= request as u64)),
                     DataPath::Bulk => prop_assert!(lists + step.memory.pieces().len() * PIECE_COST <= request),

@@ -63,20 +63,26 @@ struct Cluster {
 
 impl Cluster {
     fn start(iods: usize) -> Cluster {
+        Cluster::start_with(iods, |addr, _, _| format!("{addr:?}"))
+    }
+
+    /// `addrs` makes of a server's TCP address, its number (0 is the manager) and the folder what stands in the configuration.
+    fn start_with(iods: usize, addrs: impl Fn(&str, usize, &Path) -> String) -> Cluster {
         let dir = tempfile::tempdir().unwrap();
         // Ports that are free now; all at once, so that they differ.
         let held: Vec<_> = (0..=iods).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
-        let addrs: Vec<_> = held.iter().map(|l| format!("tcp://{}", l.local_addr().unwrap())).collect();
+        let tcp: Vec<_> = held.iter().map(|l| format!("tcp://{}", l.local_addr().unwrap())).collect();
+        let addrs: Vec<_> = tcp.iter().enumerate().map(|(number, tcp)| addrs(tcp, number, dir.path())).collect();
         let config = format!(
-            "[cluster]\nmanager = {:?}\niods = {:?}\n[storage]\nmanager = {:?}\niod = {:?}\n",
+            "[cluster]\nmanager = {}\niods = [{}]\n[storage]\nmanager = {:?}\niod = {:?}\n",
             addrs[0],
-            &addrs[1..],
+            addrs[1..].join(", "),
             dir.path().join("manager"),
             format!("{}/iod{{index}}", dir.path().display()),
         );
         fs::write(dir.path().join("pvfs.toml"), config).unwrap();
         drop(held);
-        let mut cluster = Cluster { dir, manager: addrs[0].clone(), servers: Vec::new() };
+        let mut cluster = Cluster { dir, manager: tcp[0].clone(), servers: Vec::new() };
         for index in 0..=iods {
             cluster.servers.push(None);
             cluster.start_server(index);
@@ -87,7 +93,8 @@ impl Cluster {
     /// 0 is the manager, the others are I/O servers; returns when it listens.
     fn start_server(&mut self, index: usize) {
         let mut command = Command::new(pvfsd());
-        command.arg("--config").arg(self.dir.path().join("pvfs.toml")).stdout(Stdio::piped()).stderr(Stdio::null());
+        command.arg("--config").arg(self.dir.path().join("pvfs.toml")).stdout(Stdio::piped());
+        command.stderr(fs::File::create(self.path(&format!("log-{index}"))).unwrap());
         match index {
             0 => command.arg("manager"),
             _ => command.args(["iod", &(index - 1).to_string()]),
@@ -213,6 +220,57 @@ fn a_tour_of_all_commands() {
     assert_eq!(cluster.ok(&["ls"]), "");
     let space = cluster.json(&["statfs"]);
     assert_eq!((space["files"].as_u64(), space["servers"].as_array().unwrap().len()), (Some(0), 3));
+}
+
+/// The adapter of that name is nowhere; a machine without verbs at all has it no more than one with.
+const NO_ADAPTER: &str = "ib://no_such_adapter/127.0.0.1";
+
+#[test]
+fn a_server_does_without_a_transport_that_cannot_be_opened_and_says_so_once() {
+    let two = |tcp: &str, number: usize, _: &Path| format!("[\"{NO_ADAPTER}:{}\", {tcp:?}]", 1 + number);
+    let cluster = Cluster::start_with(2, two);
+    let config = cluster.path("pvfs.toml");
+    for (index, server) in ["manager", "iod0", "iod1"].into_iter().enumerate() {
+        let log = fs::read_to_string(cluster.path(&format!("log-{index}"))).unwrap();
+        let warnings: Vec<&str> = log.lines().filter(|line| line.contains("WARN")).collect();
+        assert!(matches!(warnings[..], [one] if one.contains("without") && one.contains("ib")), "{server}: {log}");
+    }
+    fs::write(cluster.path("f"), pattern(500_000, 1)).unwrap();
+    cluster.ok(&["put", "f", "/f"]);
+    let shown = cluster.json(&["servers"]);
+    let over: Vec<&str> = shown["servers"].as_array().unwrap().iter().map(|s| s["over"].as_str().unwrap()).collect();
+    assert_eq!(over, ["tcp"; 3]);
+    let line = complaint(&cluster.run(&["ls", "--over", "ib"]), 1);
+    assert!(line.contains("ib"), "{line}");
+    let check = Command::new(pvfsd()).arg("--config").arg(&config).arg("check").output().unwrap();
+    let text = String::from_utf8(check.stdout).unwrap();
+    assert!(check.status.success() && text.contains(NO_ADAPTER) && text.contains("tcp: can be opened"), "{text}");
+    // A server that nobody could begin with does not start.
+    let text = fs::read_to_string(&config).unwrap();
+    let manager = text.lines().find(|line| line.starts_with("manager = [")).unwrap();
+    fs::write(&config, text.replace(manager, &format!("manager = \"{NO_ADAPTER}:1\""))).unwrap();
+    let failed = Command::new(pvfsd()).arg("--config").arg(&config).arg("manager").output().unwrap();
+    let error = String::from_utf8(failed.stderr).unwrap();
+    assert_eq!(failed.status.code(), Some(1), "{error}");
+    assert!(error.lines().last().unwrap().starts_with("pvfsd: "), "{error}");
+}
+
+#[test]
+fn a_configuration_is_made_for_several_transports() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = |args: &[&str]| Command::new(pvfsd()).current_dir(dir.path()).args(args).output().unwrap();
+    let made = run(&["init", "--dir", "data", "--iods", "2", "--over", "tcp,shm,ib"]);
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    let text = String::from_utf8(run(&["check"]).stdout).unwrap();
+    for addr in ["tcp://127.0.0.1:7002", "/data/sockets/iod-1", "ib:///127.0.0.1:7005"] {
+        assert!(text.contains(addr), "{addr}: {text}");
+    }
+    let refused = run(&["init", "--over", "tcp,sim", "--force"]);
+    let error = String::from_utf8(refused.stderr).unwrap();
+    assert!(
+        refused.status.code() == Some(2) && error.lines().count() == 1 && error.contains("tcp, ib and shm"),
+        "{error}"
+    );
 }
 
 #[test]

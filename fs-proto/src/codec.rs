@@ -10,8 +10,8 @@
 //! ```
 //!
 //! **Invariants**
-//! 1. Decoding never panics, whatever the bytes, and sets aside no more memory than the bytes themselves justify: every list and
-//!    text is bounded (see [`crate::limits`]).
+//! 1. Decoding never panics, whatever the bytes, and sets aside no more memory than the bytes themselves justify or the limits allow: every list and
+//!    text is bounded (see [`crate::limits`]), and checked before it is made.
 //! 2. What was decoded keeps the limits: regions that do not overflow, a layout with as many datafiles as servers.
 //! 3. There are no bytes too few and none too many.
 //!
@@ -23,7 +23,7 @@ use crate::reply::Reply;
 use crate::request::Request;
 
 /// Version of requests and replies. One that differs is refused.
-pub const VERSION: u8 = 1;
+pub const VERSION: u8 = 2;
 
 /// Why bytes are no request or reply.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -5,6 +5,7 @@
 //! | [`Request`], [`ManagerRequest`], [`IodRequest`] | what a client asks |
 //! | [`Reply`], [`ManagerReply`], [`IodReply`] | what a server answers |
 //! | [`codec`] | to bytes and back, limits checked |
+//! | [`Identity`], [`Role`] | who a server is, and where it listens |
 //! | [`Distribution`], [`Layout`] | which server holds which byte |
 //! | [`Region`], [`Regions`] | ranges of bytes, lists of them |
 //! | [`FsError`], [`ErrorCode`] | what went wrong, where |
@@ -31,6 +32,7 @@ pub mod codec;
 mod distribution;
 mod error;
 mod handle;
+mod identity;
 pub mod limits;
 mod region;
 mod reply;
@@ -40,6 +42,7 @@ pub use attr::{Attr, Entry, Kind, SetAttr};
 pub use distribution::{Distribution, Layout, Location, Share, Strip};
 pub use error::{ErrorCode, FsError};
 pub use handle::{DatafileHandle, DirHandle, FileHandle, Handle};
+pub use identity::{Identity, Role};
 pub use region::{Region, Regions};
 pub use reply::{ClusterInfo, DirEntry, IodReply, IodStat, ManagerReply, ManagerStat, ReadData, Reply, ReplyBody};
 pub use request::{Data, IodRequest, ManagerRequest, Place, RemoveKind, Request, RequestBody, RequestId};

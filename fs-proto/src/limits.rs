@@ -9,12 +9,19 @@ use std::marker::PhantomData;
 pub const MAX_NAME: usize = 255;
 /// Longest path, in bytes (as Linux has it).
 pub const MAX_PATH: usize = 4096;
-/// Regions in one request. An eager message holds fewer with any usual limit.
-pub const MAX_REGIONS: usize = 4096;
-/// Pieces of client memory in one request, as [`bmi_core::Config::max_pieces`] has it.
-pub const MAX_PIECES: usize = 4096;
+/// Regions in one request: 128 times what the first paper had room for (paper 000, section 6.7). A request of a few bytes can name so many if they are
+/// regular, so this also bounds what a server sets aside for one: 256 KiB.
+pub const MAX_REGIONS: usize = 16_384;
+/// Pieces of client memory in one request.
+pub const MAX_PIECES: usize = bmi_core::BulkDescriptor::MAX_PIECES;
 /// Servers that a file may be striped over, and I/O servers of a cluster. A layout of this many stays below 4 KiB encoded.
 pub const MAX_SERVERS: usize = 256;
+/// Longest address as text, in bytes: that of verbs, with the longest names of adapter and host.
+pub const MAX_ADDR: usize = 400;
+/// Addresses of one server.
+pub const MAX_ADDRS: usize = 8;
+/// Longest name of a machine, in bytes.
+pub const MAX_HOST: usize = 64;
 /// Largest offset in a file or datafile: what the systems below can address.
 pub const MAX_OFFSET: u64 = i64::MAX as u64;
 /// Smallest strip, in bytes: a page.

@@ -3,11 +3,12 @@
 use std::fmt;
 use std::ops::Deref;
 
+use bmi_core::extents;
 use serde::de::Error as _;
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::error::{ErrorCode, FsError};
-use crate::limits::{self, MAX_OFFSET, MAX_REGIONS};
+use crate::limits::{MAX_OFFSET, MAX_REGIONS};
 
 /// `len` bytes at `offset`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -58,11 +59,11 @@ impl fmt::Display for Region {
 
 /// A checked list of regions, in the order in which their bytes stand in memory: at most [`MAX_REGIONS`], none reaching beyond
 /// [`MAX_OFFSET`], and not more than that together. Regions may overlap and may be empty.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-#[serde(transparent)]
+///
+/// On the wire they are ranges as [`bmi_core::extents`] has them: a few bytes each, and a regular list a few bytes in all.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Regions {
     list: Vec<Region>,
-    #[serde(skip)]
     total: u64,
 }
 
@@ -130,9 +131,20 @@ impl TryFrom<Region> for Regions {
     }
 }
 
+impl Serialize for Regions {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let ranges = self.list.iter().map(|region| (region.offset, region.len));
+        serializer.serialize_bytes(&extents::encode(Vec::new(), ranges))
+    }
+}
+
 impl<'de> Deserialize<'de> for Regions {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Regions, D::Error> {
-        Regions::try_from(limits::bounded::<MAX_REGIONS, Region, D>(deserializer)?).map_err(D::Error::custom)
+        let bytes = <&[u8]>::deserialize(deserializer)?;
+        let mut list = Vec::new();
+        extents::decode(bytes, MAX_REGIONS, |(offset, len)| list.push(Region { offset, len }))
+            .map_err(D::Error::custom)?;
+        Regions::try_from(list).map_err(D::Error::custom)
     }
 }
 

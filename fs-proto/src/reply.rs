@@ -1,12 +1,12 @@
 //! What servers answer.
 
 use bmi_core::Addr;
-use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::attr::Entry;
 use crate::error::FsError;
 use crate::handle::Handle;
+use crate::identity::{Identity, bounded_addresses};
 use crate::limits::{self, MAX_ENTRIES, MAX_NAME, MAX_SERVERS};
 
 /// A reply: the answer, or why there is none.
@@ -39,6 +39,8 @@ pub enum ReplyBody {
     Manager(ManagerReply),
     /// By an I/O server.
     Iod(IodReply),
+    /// By either: who it is.
+    Identity(Identity),
 }
 
 impl From<ManagerReply> for ReplyBody {
@@ -50,6 +52,12 @@ impl From<ManagerReply> for ReplyBody {
 impl From<IodReply> for ReplyBody {
     fn from(reply: IodReply) -> ReplyBody {
         ReplyBody::Iod(reply)
+    }
+}
+
+impl From<Identity> for ReplyBody {
+    fn from(identity: Identity) -> ReplyBody {
+        ReplyBody::Identity(identity)
     }
 }
 
@@ -98,7 +106,8 @@ pub struct ManagerStat {
 /// The cluster, as far as one message has room.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClusterInfo {
-    /// Addresses of the I/O servers from the one asked for on, in the order that [`crate::Layout`] counts them.
+    /// The addresses that the I/O servers are known by, from the one asked for on, in the order that [`crate::Layout`] counts them. Where else
+    /// a server listens it says itself ([`crate::RequestBody::Identify`]).
     #[serde(deserialize_with = "addresses")]
     pub iods: Vec<Addr>,
     /// How many I/O servers there are in all.
@@ -109,12 +118,7 @@ pub struct ClusterInfo {
 
 /// Deserializes at most [`MAX_SERVERS`] addresses.
 fn addresses<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Addr>, D::Error> {
-    /// An address is text on the wire; its own check bounds the host, this the text before it is copied.
-    #[derive(Deserialize)]
-    struct Text(#[serde(deserialize_with = "limits::text::<300, _>")] String);
-
-    let texts = limits::bounded::<MAX_SERVERS, Text, D>(deserializer)?;
-    texts.into_iter().map(|text| text.0.parse().map_err(D::Error::custom)).collect()
+    bounded_addresses::<MAX_SERVERS, D>(deserializer)
 }
 
 /// Answers of an I/O server.

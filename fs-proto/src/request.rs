@@ -1,12 +1,11 @@
 //! What clients ask.
 
-use bmi_core::{BulkDescriptor, RemoteSlice};
-use serde::de::Error as _;
-use serde::{Deserialize, Deserializer, Serialize};
+use bmi_core::BulkDescriptor;
+use serde::{Deserialize, Serialize};
 
 use crate::attr::SetAttr;
 use crate::handle::{DatafileHandle, DirHandle, Handle};
-use crate::limits::{self, MAX_NAME, MAX_PATH, MAX_PIECES};
+use crate::limits::{self, MAX_NAME, MAX_PATH};
 use crate::region::Regions;
 
 /// Names a request for all time: which client, and the client's own count.
@@ -49,6 +48,8 @@ pub enum RequestBody {
     Manager(ManagerRequest),
     /// Of an I/O server.
     Iod(IodRequest),
+    /// Of either: who are you? Answered by [`crate::ReplyBody::Identity`].
+    Identify,
 }
 
 impl From<ManagerRequest> for RequestBody {
@@ -220,13 +221,7 @@ pub enum Data {
     Inline,
     /// In memory that the client has exposed, for reading (write) or for writing (read), exactly as many bytes as the regions have. The
     /// client keeps it exposed until the reply.
-    Bulk(#[serde(deserialize_with = "descriptor")] BulkDescriptor),
-}
-
-/// Deserializes a descriptor of at most [`MAX_PIECES`] pieces.
-fn descriptor<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BulkDescriptor, D::Error> {
-    let pieces = limits::bounded::<MAX_PIECES, RemoteSlice, D>(deserializer)?;
-    BulkDescriptor::try_from(pieces).map_err(D::Error::custom)
+    Bulk(BulkDescriptor),
 }
 
 /// Requests to an I/O server. All may be sent again: executed twice, they have the effect of once.

@@ -8,14 +8,14 @@ use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use bmi_core::Addr;
+use bmi::{Addr, OpenOptions, Scheme};
 use clap::error::ErrorKind;
 use clap::{Parser, Subcommand};
 use fs_proto::FsError;
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 
-use crate::config::Config;
+use crate::config::{Config, ServerAddrs};
 use crate::embedded::{Role, Server};
 use crate::manager::ManagerSettings;
 
@@ -26,9 +26,12 @@ use crate::manager::ManagerSettings;
 ///   pvfsd init --dir /srv/pvfs         write pvfs.toml, for a cluster on this machine
 ///   pvfsd manager &                    start the manager
 ///   pvfsd iod 0 & pvfsd iod 1 & …      start the I/O servers of the configuration
-///   pvfs ping                          see whether they are there
+///   pvfs servers                       see whether they are there, and over which transport
 ///
-/// A server prints "listening on ADDRESS" when it is ready, logs to standard error (RUST_LOG=debug shows more), and stops
+/// A server may listen on several transports at once (tcp, ib, shm): the configuration lists its addresses. One whose device is missing is left out
+/// with a warning; the first one, by which clients know the server, must be there.
+///
+/// A server prints "listening on ADDRESS" for each address when it is ready, logs to standard error (RUST_LOG=debug shows more), and stops
 /// in good order at SIGTERM or SIGINT.
 #[derive(Debug, Parser)]
 #[command(name = "pvfsd", version, verbatim_doc_comment)]
@@ -60,12 +63,21 @@ enum Command {
         /// The manager's port; the I/O servers have the following ones.
         #[arg(long, default_value_t = 7000, value_parser = clap::value_parser!(u16).range(1..=65000))]
         port: u16,
+        /// What each server listens on: tcp, ib, shm, or several of them.
+        #[arg(long, value_delimiter = ',', default_value = "tcp", value_parser = scheme)]
+        over: Vec<Scheme>,
         /// Write over a configuration that is there.
         #[arg(long)]
         force: bool,
     },
     /// Check the configuration and show what it says.
     Check,
+}
+
+/// A transport that servers of a real machine listen on.
+fn scheme(text: &str) -> Result<Scheme, String> {
+    let known = [Scheme::Tcp, Scheme::Ib, Scheme::Shm].into_iter().find(|scheme| scheme.as_str() == text);
+    known.ok_or_else(|| "the transports are tcp, ib and shm".to_owned())
 }
 
 /// Why the command fails.
@@ -117,7 +129,7 @@ fn execute(arguments: Arguments) -> Result<(), Failure> {
     let Arguments { config: path, command } = arguments;
     let load = || Config::load(&path).map_err(|error| Failure::Usage(error.to_string()));
     match command {
-        Command::Init { dir, iods, port, force } => init(&path, &dir, iods.into(), port, force),
+        Command::Init { dir, iods, port, over, force } => init(&path, &dir, iods.into(), port, &over, force),
         Command::Check => print(&describe(&load()?)),
         Command::Manager => start(manager(&load()?)),
         Command::Iod { index } => start(iod(&load()?, index)?),
@@ -128,33 +140,40 @@ fn print(text: &str) -> Result<(), Failure> {
     io::stdout().write_all(text.as_bytes()).map_err(|error| Failure::Runtime(format!("standard output: {error}")))
 }
 
-fn init(path: &Path, dir: &Path, iods: usize, port: u16, force: bool) -> Result<(), Failure> {
+fn init(path: &Path, dir: &Path, iods: usize, port: u16, over: &[Scheme], force: bool) -> Result<(), Failure> {
     if path.exists() && !force {
         return Err(Failure::Usage(format!("{} is there already; --force writes over it", path.display())));
     }
     // Absolute, so that the servers may be started anywhere.
     let dir = std::path::absolute(dir).map_err(|error| Failure::Usage(format!("{}: {error}", dir.display())))?;
-    fs::write(path, Config::template(&dir, iods, port))
-        .map_err(|error| Failure::Runtime(format!("{}: {error}", path.display())))?;
+    let text = Config::template(&dir, iods, port, over).map_err(|error| Failure::Usage(error.to_string()))?;
+    fs::write(path, text).map_err(|error| Failure::Runtime(format!("{}: {error}", path.display())))?;
     print(&format!("wrote {}: a manager and {iods} I/O servers, data under {}\n", path.display(), dir.display()))
 }
 
 fn describe(config: &Config) -> String {
     let mut text = format!("manager  {}  {}\n", config.cluster.manager, config.storage.manager.display());
-    for (index, addr) in config.cluster.iods.iter().enumerate() {
-        text += &format!("iod {index}    {addr}  {}\n", config.iod_dir(index).display());
+    for (index, addrs) in config.cluster.iods.iter().enumerate() {
+        text += &format!("iod {index}    {addrs}  {}\n", config.iod_dir(index).display());
     }
-    text + &format!("strip size {}\n", config.cluster.strip_size)
+    text += &format!("strip size {}\n", config.cluster.strip_size);
+    let servers = || config.cluster.iods.iter().chain([&config.cluster.manager]);
+    for scheme in [Scheme::Tcp, Scheme::Ib, Scheme::Shm] {
+        if servers().any(|addrs| addrs.all().iter().any(|addr| addr.scheme() == scheme)) {
+            text += &match bmi::open(scheme, &OpenOptions::default()) {
+                Ok(_) => format!("{scheme}: can be opened on this machine\n"),
+                Err(error) => format!("{scheme}: cannot be opened on this machine: {error}\n"),
+            };
+        }
+    }
+    text
 }
 
 fn manager(config: &Config) -> Server {
-    let settings = ManagerSettings { iods: config.cluster.iods.clone(), strip_size: config.cluster.strip_size.0 };
-    Server {
-        role: Role::Manager { dir: config.storage.manager.clone(), settings },
-        listen: config.cluster.manager.clone(),
-        endpoint: bmi_core::Config::named("manager"),
-        limits: config.limits.service(),
-    }
+    let iods = config.cluster.iods.iter().map(|addrs| addrs.primary().clone()).collect();
+    let settings = ManagerSettings { iods, strip_size: config.cluster.strip_size.0 };
+    let role = Role::Manager { dir: config.storage.manager.clone(), settings };
+    server(config, role, "manager".to_owned(), &config.cluster.manager)
 }
 
 fn iod(config: &Config, index: usize) -> Result<Server, Failure> {
@@ -163,12 +182,20 @@ fn iod(config: &Config, index: usize) -> Result<Server, Failure> {
         return Err(Failure::Usage(text));
     };
     let (settings, offload) = (config.limits.iod(), config.limits.offload.0);
-    Ok(Server {
-        role: Role::Iod { dir: config.iod_dir(index), settings, offload },
-        listen: listen.clone(),
-        endpoint: bmi_core::Config::named(format!("iod{index}")),
+    let number = u32::try_from(index).unwrap_or(u32::MAX);
+    let role = Role::Iod { index: number, dir: config.iod_dir(index), settings, offload };
+    Ok(server(config, role, format!("iod{index}"), listen))
+}
+
+fn server(config: &Config, role: Role, name: String, listen: &ServerAddrs) -> Server {
+    Server {
+        role,
+        listen: listen.all().to_vec(),
+        host: bmi::host_id().unwrap_or_default(),
+        transports: OpenOptions::default(),
+        endpoint: bmi_core::Config::named(name),
         limits: config.limits.service(),
-    })
+    }
 }
 
 fn start(server: Server) -> Result<(), Failure> {
@@ -176,10 +203,11 @@ fn start(server: Server) -> Result<(), Failure> {
     // Somebody who runs this in his own process may have set a subscriber.
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
     let _ = log.with_ansi(io::stderr().is_terminal()).try_init();
-    let ready = |addr: &Addr| {
+    let ready = |addrs: &[Addr]| {
+        let lines: String = addrs.iter().map(|addr| format!("listening on {addr}\n")).collect();
         let mut out = io::stdout();
         // Whoever started us may not read; the server runs all the same.
-        let _ = writeln!(out, "listening on {addr}").and_then(|()| out.flush());
+        let _ = out.write_all(lines.as_bytes()).and_then(|()| out.flush());
     };
     Ok(server.run(ready, stop_signal())?)
 }
@@ -219,7 +247,12 @@ mod tests {
 
     #[test]
     fn a_bad_command_line_is_one_line() {
-        for (line, why) in [("pvfsd fly", "'fly'"), ("pvfsd iod", "<INDEX>"), ("pvfsd init --iods 0", "--iods")] {
+        for (line, why) in [
+            ("pvfsd fly", "'fly'"),
+            ("pvfsd iod", "<INDEX>"),
+            ("pvfsd init --iods 0", "--iods"),
+            ("pvfsd init --over tcp,sim", "tcp, ib and shm"),
+        ] {
             let error = Arguments::try_parse_from(line.split(' ')).unwrap_err();
             let text = one_line(&error.to_string());
             assert!(text.contains(why) && !text.contains('\n') && !text.contains("Usage"), "{text}");

@@ -2,17 +2,21 @@
 //!
 //! Unknown keys are errors, so that a misspelt one is noticed. Errors are one line and say where.
 
+mod addrs;
+
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
-use bmi_core::{Addr, Scheme};
+use bmi_core::Scheme;
 use fs_proto::limits::{DEFAULT_STRIP, MAX_SERVERS, MAX_STRIP, MIN_STRIP};
 use serde::{Deserialize, Deserializer};
 
 use crate::iod::IodSettings;
 use crate::service::Limits;
+
+pub use addrs::ServerAddrs;
 
 /// What stands in the file.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
@@ -31,10 +35,10 @@ pub struct Config {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Cluster {
-    /// The manager's address.
-    pub manager: Addr,
+    /// The manager's addresses.
+    pub manager: ServerAddrs,
     /// The I/O servers' addresses. Files know their servers by the place in this list: append, never reorder.
-    pub iods: Vec<Addr>,
+    pub iods: Vec<ServerAddrs>,
     /// Strip size of files that ask for no other.
     #[serde(default = "default_strip")]
     pub strip_size: Size,
@@ -54,7 +58,7 @@ pub struct Storage {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct LimitSection {
-    /// Requests that a server works at, at a time.
+    /// Requests that a server works at, at a time, over each of its transports.
     pub requests: usize,
     /// Of one client.
     pub requests_per_client: usize,
@@ -62,7 +66,7 @@ pub struct LimitSection {
     pub request_timeout_s: u64,
     /// Size of a transfer unit and of the buffers.
     pub transfer_unit: Size,
-    /// Memory of an I/O server's buffers, together.
+    /// Memory of an I/O server's buffers, together, for each of its transports.
     pub buffers: Size,
     /// Transfers of this size or more go to the storage threads.
     pub offload: Size,
@@ -178,14 +182,7 @@ impl Config {
         if iods.is_empty() || iods.len() > MAX_SERVERS {
             return fail(format!("cluster.iods: {} I/O servers; there must be from 1 to {MAX_SERVERS}", iods.len()));
         }
-        let mut all: Vec<&Addr> = iods.iter().chain([manager]).collect();
-        if let Some(addr) = all.iter().find(|addr| addr.scheme() != Scheme::Tcp || addr.port() == 0) {
-            return fail(format!("cluster: {addr} is no address of a server; write tcp://host:port with a port"));
-        }
-        all.sort();
-        if let Some(twice) = all.windows(2).find(|pair| pair[0] == pair[1]) {
-            return fail(format!("cluster: {} is there twice", twice[0]));
-        }
+        addrs::check(manager, iods)?;
         if !(MIN_STRIP..=MAX_STRIP).contains(&strip_size.0) {
             let (low, high) = (Size(MIN_STRIP), Size(MAX_STRIP));
             return fail(format!("cluster.strip_size is {strip_size}; it must be from {low} to {high}"));
@@ -201,19 +198,27 @@ impl Config {
         PathBuf::from(self.storage.iod.replace("{index}", &index.to_string()))
     }
 
-    /// A configuration with comments, for a cluster on this machine with `iods` I/O servers that keeps its data under `dir`.
-    pub fn template(dir: &Path, iods: usize, port: u16) -> String {
-        let list: Vec<String> =
-            (0..iods).map(|index| format!("    \"tcp://127.0.0.1:{}\",\n", usize::from(port) + 1 + index)).collect();
+    /// A configuration with comments, for a cluster on this machine with `iods` I/O servers that keeps its data under `dir`, each server listening
+    /// over each of the schemes.
+    ///
+    /// # Errors
+    /// If there are no such addresses: too few ports, or a path too long for a socket.
+    pub fn template(dir: &Path, iods: usize, port: u16, over: &[Scheme]) -> Result<String, ConfigError> {
+        let servers = (0..=iods).map(|number| Ok(addrs::local(over, number, iods + 1, port, dir)?.to_toml()));
+        let servers = servers.collect::<Result<Vec<String>, ConfigError>>()?;
+        let list: Vec<String> = servers[1..].iter().map(|addrs| format!("    {addrs},\n")).collect();
         let text = |path: PathBuf| toml::Value::String(path.display().to_string()).to_string();
         let limits = LimitSection::default();
-        format!(
+        Ok(format!(
             r#"# Configuration of pvfsd: one file for the whole cluster, the same on every machine.
 
 [cluster]
 # The manager: names, attributes, layouts.
-manager = "tcp://127.0.0.1:{port}"
+manager = {first}
 # The I/O servers. Files know their servers by the place in this list: append new ones, never reorder.
+# A server may listen on several transports at once; it stands here with one address, or with a list of them:
+#   ["tcp://host:7001", "shm:///run/pvfs/iod-0", "ib://mlx5_0/host:7101"]
+# Clients begin with the TCP address and take a faster one if they can; "pvfs servers" shows which.
 iods = [
 {list}]
 # Strip size of files that ask for no other.
@@ -227,17 +232,19 @@ iod = {iod}
 
 # How much each server takes on. All of it may be left out.
 [limits]
-# Requests worked at, at a time: of all clients, and of one.
+# Requests worked at, at a time, over each transport: of all clients, and of one.
 requests = {requests}
 requests_per_client = {per_client}
 # Longest time for one request, in seconds.
 request_timeout_s = {timeout}
-# Large transfers are cut into units of this size; buffers is the memory for all units under way in an I/O server.
+# Large transfers are cut into units of this size; buffers is the memory for all units under way in an I/O server, over each
+# transport that is used.
 transfer_unit = "{unit}"
 buffers = "{buffers}"
 # Transfers of this size or more are handed to the storage threads.
 offload = "{offload}"
 "#,
+            first = servers[0],
             list = list.concat(),
             strip = default_strip(),
             manager = text(dir.join("manager")),
@@ -248,7 +255,7 @@ offload = "{offload}"
             unit = limits.transfer_unit,
             buffers = limits.buffers,
             offload = limits.offload,
-        )
+        ))
     }
 }
 
@@ -289,13 +296,17 @@ mod tests {
     use super::*;
 
     fn template() -> String {
-        Config::template(Path::new("/srv/pvfs"), 2, 7000)
+        Config::template(Path::new("/srv/pvfs"), 2, 7000, &[Scheme::Tcp]).unwrap()
+    }
+
+    fn addrs(texts: &[&str]) -> ServerAddrs {
+        ServerAddrs::try_from(texts.iter().map(|text| text.parse().unwrap()).collect::<Vec<_>>()).unwrap()
     }
 
     #[test]
     fn the_template_is_a_configuration_with_the_defaults() {
         let config = Config::parse(&template()).unwrap();
-        assert_eq!(config.cluster.iods, [Addr::tcp("127.0.0.1", 7001), Addr::tcp("127.0.0.1", 7002)]);
+        assert_eq!(config.cluster.iods, [addrs(&["tcp://127.0.0.1:7001"]), addrs(&["tcp://127.0.0.1:7002"])]);
         assert_eq!(config.limits, LimitSection::default());
         assert_eq!(config.limits.iod(), IodSettings::default());
         assert_eq!(config.limits.service(), Limits::default());
@@ -311,15 +322,51 @@ mod tests {
             ("tcp://127.0.0.1:7002", "tcp://127.0.0.1:7000", "is there twice"),
             ("tcp://127.0.0.1:7002", "tcp://127.0.0.1", "the port is missing"),
             ("tcp://127.0.0.1:7002", "sim://a:1", "no address of a server"),
+            ("tcp://127.0.0.1:7002", "tcp://127.0.0.1:0", "needs a port"),
+            ("tcp://127.0.0.1:7002", "ib:///127.0.0.1:7001", "ib:///127.0.0.1:7001 are one port"),
+            ("\"tcp://127.0.0.1:7002\"", "[\"tcp://a:1\", \"tcp://a\"]", "the port is missing"),
+            ("\"tcp://127.0.0.1:7002\"", "[\"tcp://a:1\", \"shm://x\"]", "absolute"),
+            ("\"tcp://127.0.0.1:7002\"", "[\"tcp://a:1\", \"tcp://a:1\"]", "tcp://a:1 is there twice"),
+            ("\"tcp://127.0.0.1:7002\"", "[\"shm:///a\", \"tcp://a:1\", \"shm:///a\"]", "shm:///a is there twice"),
+            ("\"tcp://127.0.0.1:7002\"", "[]", "needs an address"),
+            ("\"tcp://127.0.0.1:7002\"", "\"shm:///run/x\"", "shm:///run/x reaches one machine only"),
+            ("\"tcp://127.0.0.1:7002\"", "17", "an address or a list of addresses"),
             ("iod{index}", "iod", "needs {index}"),
             ("requests = 256", "requests = 0", "limits.requests is 0"),
-            ("[storage]", "[storage", "line 14"),
+            ("[storage]", "[storage", "line 17"),
         ];
         for (from, to, expected) in cases {
             let text = template().replacen(from, to, 1);
             let error = Config::parse(&text).unwrap_err().to_string();
             assert!(error.contains(expected) && !error.contains('\n'), "{to}: {error}");
         }
+    }
+
+    #[test]
+    fn a_server_has_one_address_or_a_list() {
+        let list = r#"["shm:///run/bmi/iod-1", "tcp://b:7001", "ib://mlx5_0/b:7101"]"#;
+        let text = template().replacen("\"tcp://127.0.0.1:7002\"", list, 1);
+        let config = Config::parse(&text).unwrap();
+        let second = &config.cluster.iods[1];
+        assert_eq!(second.primary().to_string(), "tcp://b:7001", "clients begin with TCP, wherever it stands");
+        assert_eq!(*second, addrs(&["tcp://b:7001", "shm:///run/bmi/iod-1", "ib://mlx5_0/b:7101"]));
+        assert_eq!(addrs(&["shm:///a", "ib:///b:1"]).primary().to_string(), "ib:///b:1");
+        // Two machines may have sockets of one name.
+        let both = text.replacen("\"tcp://127.0.0.1:7001\"", r#"["tcp://a:7001", "shm:///run/bmi/iod-1"]"#, 1);
+        assert!(Config::parse(&both).is_ok());
+    }
+
+    #[test]
+    fn a_template_has_every_server_over_every_transport() {
+        let over = [Scheme::Shm, Scheme::Tcp, Scheme::Ib];
+        let text = Config::template(Path::new("/srv/pvfs"), 2, 7000, &over).unwrap();
+        let config = Config::parse(&text).unwrap();
+        let expected = ["tcp://127.0.0.1:7002", "shm:///srv/pvfs/sockets/iod-1", "ib:///127.0.0.1:7005"];
+        assert_eq!(config.cluster.iods[1], addrs(&expected));
+        assert_eq!(config.cluster.manager.all().len(), 3);
+        let deep = Path::new("/srv").join("x".repeat(100));
+        let error = Config::template(&deep, 2, 7000, &over).unwrap_err().to_string();
+        assert!(error.contains("107 bytes"), "{error}");
     }
 
     #[test]

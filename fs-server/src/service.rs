@@ -1,33 +1,41 @@
 //! The loop that every server runs: take requests, decode them, work at several at a time, reply.
 //!
+//! A server that listens on several transports runs it once for each ([`serve_all`]), over one store: what a client does is the same whichever way it
+//! comes, and no transport waits for another.
+//!
 //! **Invariants**
-//! 1. Bounded: at most [`Limits::requests`] requests are worked at, [`Limits::per_peer`] for one peer. What is above waits undecoded and holds its
-//!    sender's credits, so the sender stops.
-//! 2. A request's future is run to its end and never dropped, so that no buffer goes back to its pool while a disk or an adapter is still
+//! 1. Bounded: at most [`Limits::requests`] requests are worked at, [`Limits::per_peer`] for one peer. What is above waits as it came and holds its
+//!    sender's credits, so the sender stops. Peers whose requests wait take turns.
+//! 2. Requests that move much data ([`Handler::class`]) are counted apart from all others, with the same limits: a small request begins at once,
+//!    however many long ones are under way or wait.
+//! 3. A request's future is run to its end and never dropped, so that no buffer goes back to its pool while a disk or an adapter is still
 //!    at it. It ends in time because everything that it waits for has a deadline or fails when the peer is lost.
-//! 3. Nobody pays for another's mistake: a malformed request costs its sender the connection, a logged reason, and nothing else.
+//! 4. Nobody pays for another's mistake: a malformed request costs its sender the connection, a logged reason, and nothing else.
 //!
 //! **Protocol.** See `fs_proto`: the request is an unexpected message, the reply an expected one with the same tag.
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, VecDeque};
-use std::future::Future;
+use std::future::{Future, pending};
 use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use bmi_core::{AsyncEndpoint, MemList, MemSlice, Memory, PeerEvent, PeerId, Tag, Time, Transport, Unexpected};
+use bmi_core::{
+    AsyncEndpoint, MemList, MemSlice, Memory, PeerEvent, PeerId, ServiceClass, Tag, Time, Transport, Unexpected,
+};
 use fs_proto::codec::{self, CodecError};
-use fs_proto::{ErrorCode, FsError, Reply, ReplyBody, Request};
+use fs_proto::limits::REPLY_ROOM;
+use fs_proto::{ErrorCode, FsError, Identity, Reply, ReplyBody, Request, RequestBody};
 use futures_util::FutureExt;
 use futures_util::future::join_all;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 
-/// What a server takes on.
+/// What a server takes on, over each of its transports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Requests worked at, at a time.
+    /// Requests worked at, at a time; those that move much data and all others are counted apart.
     pub requests: usize,
     /// Of one peer.
     pub per_peer: usize,
@@ -117,108 +125,221 @@ pub trait Handler {
     /// Answers a request; `data` is its inline data. Must end soon after [`Context::deadline`] or the loss of the peer.
     async fn handle(&self, context: &Context, request: Request, data: &[u8]) -> Answer;
 
-    /// Work that goes on beside the requests. Never ends.
+    /// How urgent a request is: `Bulk` if it moves so much that others are not to wait for it.
+    fn class(&self, request: &Request) -> ServiceClass {
+        let _ = request;
+        ServiceClass::Message
+    }
+
+    /// A peer is gone; what it has under way ends by itself.
+    fn departed(&self, peer: PeerId) {
+        let _ = peer;
+    }
+
+    /// Work that goes on beside the requests, once for a server however many transports it has. Never ends.
     async fn background(&self);
 }
 
-/// One peer's requests.
+/// Requests that are counted together: those that move much data, and all others, so that neither wait for the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Lane {
+    Small,
+    Bulk,
+}
+
+/// A request that can begin.
+struct Job {
+    message: Unexpected,
+    lane: Lane,
+    /// What it says, unless it has to be read again.
+    request: Option<Decoded>,
+    /// Says when its sender is gone.
+    gone: Rc<Cell<bool>>,
+}
+
+/// One peer's requests, in each lane.
 #[derive(Default)]
 struct PeerState {
-    running: usize,
-    parked: VecDeque<Unexpected>,
+    running: [usize; 2],
+    parked: [VecDeque<Unexpected>; 2],
     gone: Rc<Cell<bool>>,
 }
 
 /// The peers and what they have under way.
-#[derive(Default)]
 struct Desk {
+    limits: Limits,
     peers: BTreeMap<PeerId, PeerState>,
-    running: usize,
+    running: [usize; 2],
+    /// Peers with parked requests, the next to be looked at first.
+    turns: [VecDeque<PeerId>; 2],
 }
 
 impl Desk {
-    /// Peers that come and go.
-    fn note(&mut self, event: &PeerEvent) {
+    fn new(limits: Limits) -> Desk {
+        Desk { limits, peers: BTreeMap::new(), running: [0; 2], turns: Default::default() }
+    }
+
+    /// Peers that come and go; returns the one that went.
+    fn note(&mut self, event: &PeerEvent) -> Option<PeerId> {
         match event {
             PeerEvent::Connected { peer, addr, outgoing: false } => {
                 tracing::info!(?peer, %addr, "connected");
                 self.peers.entry(*peer).or_default();
+                None
             }
-            PeerEvent::Connected { .. } => {}
+            PeerEvent::Connected { .. } => None,
             PeerEvent::Lost { peer, reason } => {
                 tracing::info!(?peer, %reason, "lost");
-                if let Some(state) = self.peers.get_mut(peer) {
-                    state.gone.set(true);
-                    state.parked.clear();
-                    if state.running == 0 {
-                        self.peers.remove(peer);
-                    }
+                self.turns.iter_mut().for_each(|turns| turns.retain(|other| other != peer));
+                let state = self.peers.get_mut(peer)?;
+                state.gone.set(true);
+                state.parked = Default::default();
+                if state.running == [0; 2] {
+                    self.peers.remove(peer);
                 }
+                Some(*peer)
             }
         }
     }
 
-    /// Takes a message on, or parks it; returns it if work at it can begin, with the flag that says when its sender is gone.
-    fn admit(&mut self, message: Unexpected, per_peer: usize) -> Option<(Unexpected, Rc<Cell<bool>>)> {
-        let state = self.peers.entry(message.peer()).or_default();
-        if state.running >= per_peer {
-            state.parked.push_back(message);
-            return None;
+    /// Takes a message on, or parks it; returns it if work at it can begin.
+    fn admit(&mut self, message: Unexpected, lane: Lane, request: Option<Decoded>) -> Option<Job> {
+        let (peer, index) = (message.peer(), lane as usize);
+        let state = self.peers.entry(peer).or_default();
+        if self.running[index] < self.limits.requests
+            && state.running[index] < self.limits.per_peer
+            && state.parked[index].is_empty()
+        {
+            state.running[index] += 1;
+            self.running[index] += 1;
+            return Some(Job { message, lane, request, gone: state.gone.clone() });
         }
-        state.running += 1;
-        self.running += 1;
-        Some((message, state.gone.clone()))
+        if state.parked[index].is_empty() {
+            self.turns[index].push_back(peer);
+        }
+        state.parked[index].push_back(message);
+        None
     }
 
-    /// A request of `peer` has ended; returns the one of its that can begin now.
-    fn finished(&mut self, peer: PeerId) -> Option<(Unexpected, Rc<Cell<bool>>)> {
-        self.running -= 1;
+    /// A request of `peer` has ended; returns a parked one that can begin now: of the peer whose turn it is.
+    fn finished(&mut self, peer: PeerId, lane: Lane) -> Option<Job> {
+        let index = lane as usize;
+        self.running[index] -= 1;
+        if let Some(state) = self.peers.get_mut(&peer) {
+            state.running[index] -= 1;
+            if state.gone.get() && state.running == [0; 2] {
+                self.peers.remove(&peer);
+            }
+        }
+        let may_begin = |peer: &PeerId| self.peers[peer].running[index] < self.limits.per_peer;
+        let at = self.turns[index].iter().position(may_begin)?;
+        let peer = self.turns[index].remove(at)?;
         let state = self.peers.get_mut(&peer)?;
-        state.running -= 1;
-        if let Some(message) = state.parked.pop_front() {
-            state.running += 1;
-            self.running += 1;
-            return Some((message, state.gone.clone()));
+        let message = state.parked[index].pop_front()?;
+        if !state.parked[index].is_empty() {
+            self.turns[index].push_back(peer);
         }
-        if state.gone.get() && state.running == 0 {
-            self.peers.remove(&peer);
-        }
-        None
+        state.running[index] += 1;
+        self.running[index] += 1;
+        Some(Job { message, lane, request: None, gone: state.gone.clone() })
     }
 }
 
-/// Serves until `stop` ends; then takes no more requests, ends those under way, and closes its connections.
+/// A request, and how many bytes of inline data stand at the end of its message.
+type Decoded = Result<(Request, usize), CodecError>;
+
+fn decode(message: &Unexpected) -> Decoded {
+    codec::decode_request(message.bytes()).map(|(request, data)| (request, data.len()))
+}
+
+/// Reads a message and says how urgent it is. What makes no sense is answered at once.
+fn read(handler: &impl Handler, message: &Unexpected) -> (Lane, Decoded) {
+    let decoded = decode(message);
+    let lane = match &decoded {
+        Ok((request, _)) if handler.class(request) == ServiceClass::Bulk => Lane::Bulk,
+        _ => Lane::Small,
+    };
+    (lane, decoded)
+}
+
+/// Serves until `stop` ends; then takes no more requests, ends those under way, and closes its connections. `identity` is what the server says
+/// to those who ask who it is.
 pub async fn serve<T: Transport, H: Handler>(
     endpoint: &AsyncEndpoint<T>,
     handler: &H,
+    identity: &Identity,
     limits: Limits,
     stop: impl Future<Output = ()>,
 ) {
-    let mut desk = Desk::default();
+    beside(handler, attend(endpoint, handler, identity, limits, stop)).await;
+}
+
+/// As [`serve`], over several endpoints at once, each with the handler that belongs to it. The handlers share one store, so the first one's work
+/// in the background is everybody's. Ends when the last loop has ended.
+pub async fn serve_all<T: Transport, H: Handler>(
+    fronts: &[(AsyncEndpoint<T>, &H)],
+    identity: &Identity,
+    limits: Limits,
+    stop: impl Future<Output = ()>,
+) {
+    let stop = stop.shared();
+    // Each is polled only when it has been woken.
+    let mut loops = FuturesUnordered::new();
+    for (endpoint, handler) in fronts {
+        loops.push(attend(endpoint, *handler, identity, limits, stop.clone()));
+    }
+    let all = async { while loops.next().await.is_some() {} };
+    match fronts.first() {
+        Some((_, handler)) => beside(*handler, all).await,
+        None => all.await,
+    }
+}
+
+/// Runs `work` to its end, with the handler's background beside it.
+async fn beside<H: Handler>(handler: &H, work: impl Future<Output = ()>) {
+    let background = async {
+        handler.background().await;
+        pending().await
+    };
+    tokio::select! {
+        biased;
+        () = work => {}
+        () = background => {}
+    }
+}
+
+/// The loop.
+async fn attend<T: Transport, H: Handler>(
+    endpoint: &AsyncEndpoint<T>,
+    handler: &H,
+    identity: &Identity,
+    limits: Limits,
+    stop: impl Future<Output = ()>,
+) {
+    let mut desk = Desk::new(limits);
     let mut requests = FuturesUnordered::new();
-    let begin = |(message, gone)| answer(endpoint, handler, limits, message, gone);
-    let mut background = pin!(handler.background().fuse());
+    let begin = |job| answer(endpoint, handler, identity, limits, job);
     let mut stop = pin!(stop.fuse());
     loop {
         tokio::select! {
             biased;
             () = &mut stop => break,
-            event = endpoint.next_event() => desk.note(&event),
-            Some(peer) = requests.next() => requests.extend(desk.finished(peer).map(begin)),
-            message = endpoint.next_unexpected(), if desk.running < limits.requests => {
+            event = endpoint.next_event() => if let Some(peer) = desk.note(&event) {
+                handler.departed(peer);
+            },
+            Some((peer, lane)) = requests.next() => requests.extend(desk.finished(peer, lane).map(begin)),
+            message = endpoint.next_unexpected() => {
                 let mut next = Some(message);
                 // What has arrived together is worked at together.
                 while let Some(message) = next.take() {
                     // Nobody waits for the reply to a peer that is lost, and no event will come any more to forget it.
                     if endpoint.limits(message.peer()).is_some() {
-                        requests.extend(desk.admit(message, limits.per_peer).map(begin));
+                        let (lane, request) = read(handler, &message);
+                        requests.extend(desk.admit(message, lane, Some(request)).map(begin));
                     }
-                    if desk.running < limits.requests {
-                        next = endpoint.next_unexpected().now_or_never();
-                    }
+                    next = endpoint.next_unexpected().now_or_never();
                 }
             }
-            () = &mut background => {}
         }
     }
     tracing::info!(under_way = requests.len(), "stopping");
@@ -227,7 +348,6 @@ pub async fn serve<T: Transport, H: Handler>(
     tokio::select! {
         biased;
         () = rest => {}
-        () = &mut background => {}
         () = patience => tracing::warn!("requests under way did not end in time"),
     }
     let options = endpoint.within(limits.reply_timeout);
@@ -239,22 +359,27 @@ pub async fn serve<T: Transport, H: Handler>(
 async fn answer<T: Transport, H: Handler>(
     endpoint: &AsyncEndpoint<T>,
     handler: &H,
+    identity: &Identity,
     limits: Limits,
-    message: Unexpected,
-    gone: Rc<Cell<bool>>,
-) -> PeerId {
+    job: Job,
+) -> (PeerId, Lane) {
+    let Job { message, lane, request, gone } = job;
     let (peer, tag) = (message.peer(), message.tag());
-    let answer = match codec::decode_request(message.bytes()) {
-        Ok((request, data)) => {
+    let answer = match request.unwrap_or_else(|| decode(&message)) {
+        Ok((request, inline)) => {
             let timeout = Duration::from_millis(request.timeout_ms.into()).min(limits.request_timeout);
             let eager = endpoint.limits(peer).map_or(0, |limits| limits.eager);
             let context = Context { peer, deadline: endpoint.now() + timeout, eager, gone };
-            if data.is_empty() {
+            if let RequestBody::Identify = request.body {
+                drop(message);
+                Answer::from(Ok(identity.within(context.eager.saturating_sub(REPLY_ROOM)).into()))
+            } else if inline == 0 {
                 // The message's place, and with it the credit, goes back to the client at once.
                 drop(message);
                 handler.handle(&context, request, &[]).await
             } else {
-                handler.handle(&context, request, data).await
+                let bytes = message.bytes();
+                handler.handle(&context, request, &bytes[bytes.len() - inline..]).await
             }
         }
         Err(error @ CodecError::Version(_)) => Answer::error(FsError::new(ErrorCode::Protocol, error.to_string())),
@@ -263,11 +388,11 @@ async fn answer<T: Transport, H: Handler>(
             drop(message);
             // It may be gone already, which is as good.
             let _ = endpoint.disconnect(peer, endpoint.within(limits.reply_timeout)).await;
-            return peer;
+            return (peer, lane);
         }
     };
     reply(endpoint, limits, peer, tag, answer).await;
-    peer
+    (peer, lane)
 }
 
 async fn reply<T: Transport>(endpoint: &AsyncEndpoint<T>, limits: Limits, peer: PeerId, tag: Tag, answer: Answer) {

@@ -48,7 +48,10 @@ impl<K: Backend> Intruder<K> {
         connected.expect_err("rejected");
         drop(model);
         net.kill("model");
-        Intruder { bare, hello: private.to_vec(), landing: memory(ROOM * RECEIVES as usize) }
+        // It does without fast-RDMA slots, so that what it is told first is what a test provoked.
+        let mut hello = private.to_vec();
+        hello[8] &= !16;
+        Intruder { bare, hello, landing: memory(ROOM * RECEIVES as usize) }
     }
 
     /// What the victim says to a hello: `Ok` if it lets us in, else what it tells us.
@@ -121,6 +124,7 @@ impl<K: Backend> Intruder<K> {
 struct Forged {
     kind: u8,
     control: u8,
+    slots: u8,
     messages: u16,
     bytes: u32,
     tag: u64,
@@ -141,7 +145,7 @@ const WITHDRAWN: u8 = 10;
 
 impl Forged {
     fn with(self, payload: &[u8]) -> Vec<u8> {
-        let mut wire = vec![self.kind, self.control];
+        let mut wire = vec![self.kind | self.control << 4, self.slots];
         wire.extend(self.messages.to_le_bytes());
         wire.extend(self.bytes.to_le_bytes());
         for word in [self.tag, self.len, self.op] {
@@ -307,7 +311,7 @@ fn bad_messages() -> Vec<(&'static str, Vec<u8>)> {
         ("control credits never spent", Forged { kind: CREDIT, control: 1, ..zero }.with(&[])),
         (
             "all credits there are",
-            Forged { kind: CREDIT, control: 255, messages: u16::MAX, bytes: u32::MAX, ..zero }.with(&[]),
+            Forged { kind: CREDIT, control: 15, slots: 255, messages: u16::MAX, bytes: u32::MAX, ..zero }.with(&[]),
         ),
     ]
 }

@@ -1,6 +1,7 @@
 //! The message level: what [`bmi_core::AsyncEndpoint`] and [`bmi_core::Endpoint`] promise, over the backend's adapters.
 
 pub mod bulk;
+pub mod calls;
 pub mod cancel;
 pub mod credits;
 pub mod deadlines;
@@ -24,6 +25,7 @@ pub fn tight() -> Config {
         credit_bytes: 4 * (eager_limit as u32 + 64),
         transfer_unit: 4096,
         in_flight_bytes: 8192,
+        fast_slots: 0,
         fence_grace: std::time::Duration::from_millis(200),
         ..Config::default()
     }

@@ -12,12 +12,13 @@ use crate::net::{Net, all_end_well, soon};
 pub fn limits_are_agreed<K: Backend>(backend: &K) {
     let net = Net::new(backend);
     net.run(async {
-        let small = Config { eager_limit: 512, max_message: 1 << 20, max_pieces: 100, ..tight() };
-        let large = Config { max_message: 1 << 30, max_pieces: 50, ..Config::default() };
+        let small = Config { eager_limit: 512, max_message: 1 << 20, max_pieces: 100, fast_slots: 0, ..tight() };
+        let large = Config { max_message: 1 << 30, max_pieces: 50, fast_slots: 0, ..Config::default() };
         let (a, b) = (net.endpoint("a", &small), net.endpoint("b", &large));
         let addr = b.listen(&net.listen_addr("b")).expect("listen");
         let (to_b, to_a) = net.connect(&a, &b, &addr).await;
-        let expected = PeerLimits { eager: 512, message: 1 << 20, pieces: 50 };
+        // Slots are described after the connection stands; without them there is nothing to wait for.
+        let expected = PeerLimits { eager: 512, fast: 0, message: 1 << 20, pieces: 50 };
         assert_eq!((a.limits(to_b), b.limits(to_a)), (Some(expected), Some(expected)));
         assert_eq!(a.peer_addr(to_b), Some(addr));
         assert!(b.peer_addr(to_a).is_some());

@@ -1,8 +1,12 @@
-//! Waiting on the transport's event fd under tokio: no processor time while idle.
+//! Driving an endpoint under tokio, waiting as [`Waiting`] says: on the transport's event fd, without processor time while idle, or by polling, or first one and
+//! then the other.
 //!
 //! **Protocol.** Poll until there is nothing to do, letting the tasks that were woken run in between, so that what they post leaves together with
-//! the next poll. Then arm; what arrived in between makes that *busy*, and the loop goes on. Otherwise sleep until the fd is readable, a
-//! task posts something, or the next deadline.
+//! the next poll. Poll on, for as long as the waiting says; the other tasks of the runtime have their turn after each poll. Then arm; what arrived
+//! in between makes that *busy*, and the loop goes on. Otherwise sleep until the fd is readable, a task posts something, or the next
+//! deadline.
+//!
+//! Tested by `benches/tests/waiting.rs`: an idle endpoint takes no processor time.
 
 use std::convert::Infallible;
 use std::future::{Future, poll_fn};
@@ -12,28 +16,49 @@ use std::task::{Context, Poll};
 
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
+use tokio::task::{JoinSet, LocalSet};
 use tokio::time::Sleep;
 
+use super::{Waiter, Waiting};
 use crate::error::{Error, ErrorKind};
 use crate::face::AsyncEndpoint;
 use crate::transport::{Armed, Transport};
 
 /// Drives `endpoint` for as long as the future is polled: spawn it with `tokio::task::spawn_local`, or `select!` it against the work.
-/// Needs a tokio runtime with I/O and time enabled.
+/// Sleeps whenever there is nothing to do ([`Waiting::Event`]). Needs a tokio runtime with I/O and time enabled.
 ///
 /// # Errors
 /// `Unsupported` for a transport without an event fd; `Io` if tokio cannot wait on it.
 pub async fn drive<T: Transport>(endpoint: AsyncEndpoint<T>) -> Result<Infallible, Error> {
+    drive_with(endpoint, Waiting::Event).await
+}
+
+/// As [`drive`], waiting as `waiting` says.
+///
+/// # Errors
+/// As [`drive`].
+pub async fn drive_with<T: Transport>(endpoint: AsyncEndpoint<T>, waiting: Waiting) -> Result<Infallible, Error> {
     let fd = endpoint
         .with_event_fd(|fd| fd.map(|fd| fd.as_fd().try_clone_to_owned()))
         .ok_or_else(|| Error::new(ErrorKind::Unsupported, "the transport has no event fd to wait on"))??;
     // SAFETY: the descriptor is our own and stays open and the same until the `AsyncFd` is dropped; an `OwnedFd` always says the same.
     let fd = unsafe { AsyncFd::register_with_interest(fd, Interest::READABLE) }.map_err(std::io::Error::from)?;
+    let mut waiter = Waiter::new(waiting);
     loop {
         while endpoint.progress() {
             tokio::task::yield_now().await;
         }
-        wait(&endpoint, &fd).await?;
+        let mut worked = false;
+        let patience = waiter.patience(endpoint.is_sending());
+        let since = endpoint.now();
+        while !worked && patience.is_none_or(|patience| endpoint.now() - since < patience) {
+            tokio::task::yield_now().await;
+            worked = endpoint.progress();
+        }
+        if !worked {
+            wait(&endpoint, &fd).await?;
+        }
+        waiter.ended(endpoint.now() - since);
     }
 }
 
@@ -68,16 +93,57 @@ fn is_over(sleep: Option<std::pin::Pin<&mut Sleep>>, cx: &mut Context<'_>) -> bo
     sleep.is_some_and(|sleep| sleep.poll(cx).is_ready())
 }
 
-/// Runs `future` to its end on a new current-thread runtime, with `endpoint` driven beside it.
+/// Runs `future` to its end on a new current-thread runtime, with `endpoint` driven beside it ([`Waiting::Event`]).
 ///
 /// # Errors
 /// As [`drive`].
 pub fn block_on<T: Transport + 'static, F: Future>(endpoint: AsyncEndpoint<T>, future: F) -> Result<F::Output, Error> {
+    block_on_with(endpoint, Waiting::Event, future)
+}
+
+/// As [`block_on`], waiting as `waiting` says.
+///
+/// # Errors
+/// As [`drive`].
+pub fn block_on_with<T: Transport + 'static, F: Future>(
+    endpoint: AsyncEndpoint<T>,
+    waiting: Waiting,
+    future: F,
+) -> Result<F::Output, Error> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let tasks = tokio::task::LocalSet::new();
+    let tasks = LocalSet::new();
     tasks.block_on(&runtime, async {
         tokio::select! {
-            driven = drive(endpoint) => driven.map(|never| match never {}),
+            driven = drive_with(endpoint, waiting) => driven.map(|never| match never {}),
+            output = future => Ok(output),
+        }
+    })
+}
+
+/// As [`block_on`], with any number of endpoints. Each is a task of its own, so that what one has to do costs the others no system call. They
+/// must go by the same clock if deadlines of one are used with another.
+///
+/// # Errors
+/// As [`drive`], of whichever endpoint fails first.
+pub fn block_on_all<T: Transport + 'static, F: Future>(
+    endpoints: &[AsyncEndpoint<T>],
+    future: F,
+) -> Result<F::Output, Error> {
+    if let [endpoint] = endpoints {
+        return block_on(endpoint.clone(), future);
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let tasks = LocalSet::new();
+    tasks.block_on(&runtime, async {
+        let mut drivers = JoinSet::new();
+        for endpoint in endpoints {
+            drivers.spawn_local(drive(endpoint.clone()));
+        }
+        tokio::select! {
+            Some(ended) = drivers.join_next() => match ended {
+                Ok(driven) => driven.map(|never| match never {}),
+                Err(ended) => std::panic::resume_unwind(ended.into_panic()),
+            },
             output = future => Ok(output),
         }
     })

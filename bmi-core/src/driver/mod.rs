@@ -1,9 +1,14 @@
-//! Thin loops that drive an endpoint: [`busy`] polls without pause, `event` (feature `tokio`) sleeps on the transport's event fd.
-//! The simulator has its own in `bmi-sim`.
+//! Thin loops that drive an endpoint, waiting as [`Waiting`] says: `thread` (feature `thread`) on the calling thread with `poll(2)`, `event` (feature
+//! `tokio`) under tokio. [`busy`] polls several endpoints without pause. The simulator has its own in `bmi-sim`.
 
 pub mod busy;
 #[cfg(feature = "tokio")]
 pub mod event;
+#[cfg(feature = "thread")]
+pub mod thread;
+mod waiting;
+
+pub use waiting::{Spin, Waiter, Waiting};
 
 use std::time::{Duration, Instant};
 

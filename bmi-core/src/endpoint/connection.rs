@@ -6,7 +6,8 @@
 use std::collections::VecDeque;
 
 use super::op::{Op, State};
-use super::peer::{Link, Peer, Repost};
+use super::pacing::Moving;
+use super::peer::{Link, Notice, Peer, Repost};
 use super::sending::is_drained;
 use super::work::Work;
 use super::{Endpoint, KEPT_EVENTS, PeerEvent, PeerLimits};
@@ -14,7 +15,7 @@ use crate::addr::Addr;
 use crate::error::{Error, ErrorKind};
 use crate::op::{OpId, OpKind, Options, PeerId};
 use crate::proto::credit::{Credit, Grant};
-use crate::proto::hello::{Hello, decode_refusal, encode_refusal};
+use crate::proto::hello::{FAST_SLOTS, Hello, decode_refusal, encode_refusal};
 use crate::proto::matching::Matching;
 use crate::proto::slots::Slots;
 use crate::time::Time;
@@ -115,8 +116,10 @@ impl<T: Transport> Endpoint<T> {
     fn agree(&mut self, peer: PeerId, hello: &Hello) {
         let record = self.peers.get_mut(peer.0).expect("the caller has it");
         record.credit = Some(Credit::granted_by(hello));
+        record.takes_slots = hello.has(FAST_SLOTS);
         record.limits = PeerLimits {
             eager: self.config.eager_limit.min(hello.eager as usize),
+            fast: 0,
             message: self.config.max_message.min(hello.message),
             pieces: self.config.max_pieces.min(hello.pieces as usize),
         };
@@ -137,6 +140,9 @@ impl<T: Transport> Endpoint<T> {
             return;
         }
         let before = std::mem::replace(&mut record.link, Link::Up);
+        if record.takes_slots && self.config.fast_slots > 0 && self.transport.capabilities().write_with_immediate {
+            record.notices.push_back(Notice::Slots);
+        }
         tracing::debug!(peer = %addr, outgoing, "connected");
         self.push_event(PeerEvent::Connected { peer, addr, outgoing });
         if let Link::Connecting(op) = before {
@@ -201,6 +207,7 @@ impl<T: Transport> Endpoint<T> {
         let grant = Grant::of(&Hello::of(&self.config));
         let limits = PeerLimits {
             eager: self.config.eager_limit,
+            fast: 0,
             message: self.config.max_message,
             pieces: self.config.max_pieces,
         };
@@ -223,6 +230,9 @@ impl<T: Transport> Endpoint<T> {
             slots,
             unposted,
             held: 0,
+            takes_slots: false,
+            fast: None,
+            their_fast: None,
             notices: VecDeque::new(),
             answers: 0,
             queue: VecDeque::new(),
@@ -234,7 +244,7 @@ impl<T: Transport> Endpoint<T> {
             parked: Matching::new(),
             busy: 0,
             exposures: 0,
-            in_flight: 0,
+            moving: Moving::default(),
             dirty: false,
             cut_reason: None,
         }));

@@ -112,7 +112,7 @@ impl<T: Transport> Endpoint<T> {
         }
     }
 
-    fn drop_notice(&mut self, peer: PeerId) {
+    pub(super) fn drop_notice(&mut self, peer: PeerId) {
         if let Some(peer) = self.peers.get_mut(peer.0) {
             peer.notices.pop_front();
         }

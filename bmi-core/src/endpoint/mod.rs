@@ -21,37 +21,48 @@
 //! checked, memory is owned by the operation, every operation can have a deadline, and bulk transfer is part of the interface.
 
 mod bounce;
+mod choice;
 mod connection;
 mod direct;
+mod fast;
+mod grant;
 mod moving;
 mod op;
+mod pacing;
+mod packing;
 mod peer;
 mod progress;
 mod receiving;
-mod registry;
 mod report;
 mod sending;
+mod staging;
 mod timing;
+mod unit;
 mod work;
 
-pub use report::{Counters, Holdings, PeerEvent, PeerLimits, Unexpected};
+pub use grant::Grant;
+pub use report::{Counters, Holdings, PeerEvent, PeerLimits, Pinned, Unexpected};
 
 use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::task::Waker;
+use std::time::Duration;
 
 use bounce::Bounce;
 use op::{Op, State};
+use pacing::Turns;
+use packing::Packing;
 use peer::Peer;
-use registry::Registry;
+use staging::Staging;
 
 use crate::addr::Addr;
 use crate::bulk::{BulkDescriptor, Exposure};
-use crate::capability::Capabilities;
+use crate::capability::{Capabilities, Registration};
+use crate::comm::{PathCounters, Policy};
 use crate::config::Config;
 use crate::error::{Error, ErrorKind};
-use crate::mem::{Access, MemList, Memory, MemoryRegion, RemoteKey, RemoteSlice, Segment};
+use crate::mem::{Access, Limits, MemList, Memory, MemoryRegion, PinCache, PinCounts, RemoteKey, RemoteSlice, Segment};
 use crate::op::{Completion, OpId, OpKind, Options, PeerId, Posted, Tag};
 use crate::proto::header::{HEADER_LEN, Kind};
 use crate::proto::table::Table;
@@ -92,17 +103,20 @@ pub struct Endpoint<T: Transport> {
     /// Peers lost a short while ago, for errors.
     lost: VecDeque<(PeerId, Addr, Error)>,
     unexpected: VecDeque<Unexpected>,
-    /// Transfers with bytes still to be handed to the adapter, each in its turn.
-    active: VecDeque<OpId>,
-    /// Bytes of transfers with the adapter.
-    in_flight: u64,
+    /// Whose turn it is to move bytes.
+    turns: Turns,
     /// Work requests of operations with the adapter.
     work: usize,
-    registry: Registry,
+    registry: PinCache,
     bounce: Bounce,
+    staging: Staging,
+    /// Where small pieces of transfers are packed.
+    packing: Packing,
     revoked: Arc<Returns<(PeerId, RemoteKey)>>,
     released: Arc<Returns<report::Release>>,
     counters: Counters,
+    policy: Policy,
+    paths: PathCounters,
     // Scratch, kept for its room.
     events: Vec<Event>,
     segments: Vec<Segment>,
@@ -133,7 +147,10 @@ impl<T: Transport> Endpoint<T> {
             );
             return Err(Error::new(ErrorKind::Unsupported, text));
         }
+        let pins = pin_limits(&config, transport.capabilities());
         let bounce = Bounce::new(&mut transport, config.eager_limit)?;
+        let staging = Staging::new(config.fast_slot_bytes);
+        let packing = Packing::new(config.transfer_unit);
         Ok(Endpoint {
             transport,
             config,
@@ -152,14 +169,17 @@ impl<T: Transport> Endpoint<T> {
             peer_events: VecDeque::new(),
             lost: VecDeque::new(),
             unexpected: VecDeque::new(),
-            active: VecDeque::new(),
-            in_flight: 0,
+            turns: Turns::default(),
             work: 0,
-            registry: Registry::default(),
+            registry: PinCache::new(pins),
             bounce,
+            staging,
+            packing,
             revoked: Arc::default(),
             released: Arc::default(),
             counters: Counters::default(),
+            policy: Policy::default(),
+            paths: PathCounters::default(),
             events: Vec::new(),
             segments: Vec::new(),
             release_notes: Vec::new(),
@@ -196,7 +216,21 @@ impl<T: Transport> Endpoint<T> {
 
     /// What it did so far.
     pub fn counters(&self) -> Counters {
-        self.counters
+        let PinCounts { hits, misses, evictions, failures, batches } = self.registry.counts();
+        Counters {
+            pin_hits: hits,
+            pin_misses: misses,
+            pin_evictions: evictions,
+            pin_failures: failures,
+            pin_batches: batches,
+            ..self.counters
+        }
+    }
+
+    /// What its pin-down cache holds right now. Looks at every entry.
+    pub fn pinned(&self) -> Pinned {
+        let (entries, bytes) = self.registry.held();
+        Pinned { entries, bytes, in_use: self.registry.in_use() }
     }
 
     /// What it holds right now.
@@ -206,10 +240,16 @@ impl<T: Transport> Endpoint<T> {
             peers: self.peers.len(),
             operations: self.ops.len(),
             slots: peers().map(|peer| peer.held).sum(),
+            fast_slots: peers().map(|peer| peer.grant.slots_in_use()).sum(),
             parked: peers().map(|peer| peer.parked.len()).sum(),
             exposures: peers().map(|peer| peer.exposures).sum(),
-            work: self.work + self.bounce.in_use(),
+            work: self.work + self.bounce.in_use() + self.staging.in_use() + self.packing.in_use(),
         }
+    }
+
+    /// Whether requests of this side are with the adapter: sends, reads and writes whose completion is awaited.
+    pub fn is_sending(&self) -> bool {
+        self.work > 0 || self.bounce.in_use() > 0
     }
 
     /// Address of a peer (BMI's reverse look-up); also of one lost a short while ago.
@@ -274,13 +314,18 @@ impl<T: Transport> Endpoint<T> {
 
     // ---- memory -----------------------------------------------------------------------------------------------------------
 
-    /// Registers memory ahead of use, for as long as the region is held. Memory that was not registered ahead is registered when an
-    /// operation needs it.
+    /// Registers memory ahead of use, for as long as the region is held; after that the pin-down cache may keep it. Memory that was not registered
+    /// ahead is registered when an operation needs it.
     ///
     /// # Errors
     /// Those of [`Transport::register`].
     pub fn register(&mut self, memory: &Memory) -> Result<MemoryRegion, Error> {
         self.registry.register(&mut self.transport, memory).map_err(|error| error.during("register"))
+    }
+
+    /// Whether memory is registered already, so that work on it costs no registration: the paper's `check_if_registered`.
+    pub fn is_registered(&self, memory: &Memory) -> bool {
+        self.registry.is_registered(memory)
     }
 
     /// Lets one peer reach a list of memory as `access` says, until the exposure is dropped or the peer is lost.
@@ -291,7 +336,7 @@ impl<T: Transport> Endpoint<T> {
         let list = list.into();
         self.check_list(peer, &list).map_err(|error| error.during("expose"))?;
         let remote = self.expose_list(peer, &list, access).map_err(|error| error.during("expose"))?;
-        let descriptor = BulkDescriptor::try_from(remote.as_slice().to_vec())?;
+        let descriptor = BulkDescriptor::try_from(remote)?;
         Ok(Exposure { peer, descriptor, revoked: Arc::clone(&self.revoked) })
     }
 
@@ -311,7 +356,8 @@ impl<T: Transport> Endpoint<T> {
         self.start_send(peer, Kind::Eager, tag, list.into(), options)
     }
 
-    /// Sends a message that needs no receive: the peer finds it with `poll_unexpected`. At most [`PeerLimits::eager`] bytes.
+    /// Sends a message that needs no receive: the peer finds it with `poll_unexpected`. At most [`PeerLimits::eager`] or [`PeerLimits::fast`] bytes,
+    /// whichever is more; a longer one than the former waits for a slot to be free.
     ///
     /// # Errors
     /// As [`Endpoint::post_send`].
@@ -443,7 +489,10 @@ impl<T: Transport> Endpoint<T> {
     /// The time at which to poll though nothing arrives.
     pub fn next_deadline(&self) -> Option<Time> {
         let fences = (!self.fences.is_empty()).then_some(self.now);
-        [fences, self.timers.next(), self.transport.next_deadline()].into_iter().flatten().min()
+        [fences, self.timers.next(), self.next_turn(), self.registry.next_deadline(), self.transport.next_deadline()]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     /// Gets ready to sleep (see [`Transport::arm`]). `waker` is woken too when a message or an exposure is dropped, whether or not there is an event fd.
@@ -455,7 +504,10 @@ impl<T: Transport> Endpoint<T> {
             return Armed::Busy;
         }
         let armed = self.transport.arm(waker);
-        let quiet = armed == Armed::Waiting && self.released.wake_at_next(waker) && self.revoked.wake_at_next(waker);
+        let quiet = armed == Armed::Waiting
+            && self.released.wake_at_next(waker)
+            && self.revoked.wake_at_next(waker)
+            && self.registry.arm(waker);
         if quiet { Armed::Waiting } else { Armed::Busy }
     }
 
@@ -509,6 +561,7 @@ impl<T: Transport> Endpoint<T> {
     /// Ends an operation: gives back its memory and makes its completion.
     fn finish(&mut self, id: OpId, status: Result<(), ErrorKind>, len: u64) {
         self.clear_timer(id);
+        self.unstage(id);
         let Some(op) = self.ops.get_mut(id.0) else { return };
         debug_assert!(!op.is_done(), "{id:?} ended twice");
         let Op { kind, peer, tag, options, .. } = *op;
@@ -581,6 +634,13 @@ impl<T: Transport> Endpoint<T> {
     fn eager_limit(&self, peer: &Peer) -> usize {
         peer.limits.eager.min(self.config.eager_limit)
     }
+}
+
+/// Bounds of the pin-down cache. Where registration pins nothing, nothing waits to be let go.
+fn pin_limits(config: &Config, capabilities: &Capabilities) -> Limits {
+    let free = capabilities.registration == Registration::Free;
+    let linger = if free { Duration::ZERO } else { config.pin_linger };
+    Limits { entries: config.pin_cache_entries, bytes: config.pin_cache_bytes, linger }
 }
 
 /// Pieces of a rendezvous that find room in the head of a work request.

@@ -1,33 +1,51 @@
-//! Bytes between two lists: rendezvous receives, pulls and pushes, cut into units that take turns.
+//! Bytes between two lists: rendezvous receives, pulls and pushes, as chains of RDMA in units that take turns.
 //!
-//! **Protocol.** A transfer is a chain of RDMA reads or writes. Each takes one unit: as much as lies contiguous at the peer, as the adapter's
-//! entries can gather or scatter here, and as [`Config::transfer_unit`](crate::Config::transfer_unit) allows. Active transfers take turns, a
-//! unit each, until [`Config::in_flight_bytes`](crate::Config::in_flight_bytes) are with the adapter; its completions make room for more. Beyond
-//! that a peer that has nothing with the adapter still gets one unit, so a peer that has come to a halt halts nobody else. So a long
-//! transfer does not keep a short one waiting, and a request of any size needs only what is in flight.
+//! **Protocol.** A transfer is a chain of RDMA reads or writes. Each request takes as much as lies contiguous at the peer and as the adapter's entries can
+//! gather or scatter here. Requests make up units: as many as [`Config::transfer_unit`](crate::Config::transfer_unit) bytes or half of a connection's queue
+//! have room for. Only the last request of a unit is signalled; since reads complete in order, and writes too (C4), its completion
+//! ends the unit: thousands of small pieces cost few completions. Failures are always reported; they end the connection, and with it everything is
+//! settled. Whose unit goes next, and when, is in [`super::pacing`].
 //!
-//! **Source.** Paper 000, sections 3.2.3 (server-based RDMA), 4.2 (pipelined bulk transfer), 3.4 (arranging transfers).
+//! Where the local list is packed ([`crate::lists`]), each unit has a packing buffer: pieces are copied in before a write, and out after a read has ended.
+//!
+//! **Invariants**
+//! 1. A unit that was begun gets its signalled request: the transfer's next one if the queue was full in between, and one of a single byte if the
+//!    transfer was asked to end. So everything that was posted is known to end.
+//! 2. In the steady state nothing here allocates: the queues of units keep their room, lists and regions are shared.
+//!
+//! **Source.** Paper 000, sections 3.2.3 (server-based RDMA), 4.2 (pipelined bulk transfer); paper 002, section 3 (chained RDMA with a single event).
+
+use std::sync::Arc;
 
 use super::Endpoint;
-use super::op::{Cursor, Op, State, Transfer};
+use super::op::{Cursor, Op, State};
+use super::pacing::Level;
+use super::packing::{self, Copying};
 use super::peer::Notice;
+use super::unit::{self, Transfer, Unit};
 use super::work::Work;
 use crate::bulk::BulkDescriptor;
+use crate::capability::Registration;
 use crate::error::{Error, ErrorKind};
-use crate::mem::{MemList, RemoteSlice, Segment};
+use crate::lists::Lists;
+use crate::mem::{MemList, RemoteSlice};
 use crate::op::{OpId, OpKind, Options, PeerId, Posted};
 use crate::proto::header::FinishStatus;
 use crate::proto::one_or_many::OneOrMany;
-use crate::transport::{PostError, ServiceClass, Transport, WorkOptions, WorkStatus};
+use crate::transport::{HostWork, PostError, ServiceClass, Transport, WorkOptions, WorkStatus, WriteTarget};
+
+/// Bytes of a page, as registration counts them (paper 000, section 5).
+const PAGE: usize = 4096;
 
 /// How posting one unit went.
-enum Unit {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Outcome {
     /// One more unit is with the adapter, and there are more.
     Posted,
     /// The last one is.
     Last,
-    /// The adapter takes no more now.
-    Full,
+    /// The connection takes no more now; some of the unit may have gone.
+    QueueFull,
     /// The transfer is over: it ended, or the connection is about to.
     Over,
 }
@@ -42,9 +60,36 @@ impl<T: Transport> Endpoint<T> {
         local: MemList,
         options: Options,
     ) -> Result<Posted, Error> {
+        self.start_bulk_with(kind, peer, remote, at, local, None, options)
+    }
+
+    /// A push to the beginning of `remote` whose last write carries immediate data.
+    pub(super) fn start_push(
+        &mut self,
+        peer: PeerId,
+        remote: &BulkDescriptor,
+        local: MemList,
+        immediate: u32,
+        options: Options,
+    ) -> Result<Posted, Error> {
+        self.start_bulk_with(OpKind::Push, peer, remote, 0, local, Some(immediate), options)
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "the parts of one transfer")]
+    fn start_bulk_with(
+        &mut self,
+        kind: OpKind,
+        peer: PeerId,
+        remote: &BulkDescriptor,
+        at: u64,
+        local: MemList,
+        immediate: Option<u32>,
+        options: Options,
+    ) -> Result<Posted, Error> {
         self.check_bulk(peer, remote, at, &local).map_err(|error| error.during(kind.as_str()))?;
         let mut op = Op::new(kind, Some(peer), 0, Some(local), options, State::Queued);
-        op.remote = Some((remote.pieces().iter().copied().collect(), seek(remote.pieces(), at)));
+        op.immediate = immediate;
+        op.remote = Some((remote.shared(), unit::seek(remote.pieces(), at)));
         let id = self.insert_op(op);
         let record = self.peers.get_mut(peer.0).expect("checked");
         if record.is_up() {
@@ -71,6 +116,15 @@ impl<T: Transport> Endpoint<T> {
             return Err(invalid(text));
         }
         Ok(())
+    }
+
+    /// Whether all of a transfer is with the adapter, or it is over: what is sent from now on arrives behind it.
+    pub fn is_issued(&self, op: OpId) -> bool {
+        match self.ops.get(op.0).map(|op| &op.state) {
+            Some(State::Queued) => false,
+            Some(State::Moving(transfer)) => transfer.issued == transfer.total,
+            _ => true,
+        }
     }
 
     /// Starts a pull or push whose peer is up.
@@ -117,116 +171,212 @@ impl<T: Transport> Endpoint<T> {
         total: u64,
         announced_as: Option<u64>,
     ) -> Result<(), Error> {
-        let op = self.ops.get_mut(id.0).expect("the caller has it");
+        let op = self.ops.get(id.0).expect("the caller has it");
         let list = op.list.as_ref().expect("a transfer has its list");
-        let regions = list.pieces().iter().map(|piece| self.registry.register(&mut self.transport, piece.memory()));
-        let regions = OneOrMany::try_collect(regions)?;
-        op.state = State::Moving(Transfer {
+        let packs = self.packs(list, total, op.options.lists);
+        let level = Level::of(op.options.class, total, self.config.transfer_unit);
+        let regions = if packs {
+            OneOrMany::Many(Arc::new([]))
+        } else {
+            unit::register_list(&mut self.registry, &mut self.transport, list)?
+        };
+        let peer = op.peer.expect("a transfer has its peer");
+        self.ops.get_mut(id.0).expect("looked up above").state = State::Moving(Transfer {
             remote,
             regions,
+            region: 0,
             remote_cursor,
             local_cursor: Cursor::default(),
             total,
             issued: 0,
             outstanding: 0,
+            open: Unit::empty(id, level),
+            packs,
+            level,
             broken: false,
             announced_as,
+            immediate: op.immediate,
         });
-        if let Some(peer) = op.peer.and_then(|peer| self.peers.get_mut(peer.0)) {
+        if let Some(peer) = self.peers.get_mut(peer.0) {
             peer.busy += 1;
         }
         if total == 0 {
             self.finish_transfer(id);
         } else {
-            self.active.push_back(id);
+            self.queue_transfer(peer, id, level);
             self.pump_transfers();
         }
         Ok(())
     }
 
-    /// Hands units to the adapter, one from each active transfer in turn, as far as there is room. Returns whether any went.
-    pub(super) fn pump_transfers(&mut self) -> bool {
-        let (mut any, mut full) = (false, 0);
-        while full < self.active.len() {
-            let Some(id) = self.active.pop_front() else { break };
-            match self.post_unit(id) {
-                Unit::Posted => {
-                    self.active.push_back(id);
-                    (any, full) = (true, 0);
-                }
-                Unit::Last => (any, full) = (true, 0),
-                Unit::Full => {
-                    self.active.push_back(id);
-                    full += 1;
-                }
-                Unit::Over => {}
+    /// Whether the pieces of a transfer's local list are packed (see [`crate::lists`]): saved are the requests that more entries than one has room for
+    /// would take, and the registrations.
+    fn packs(&self, list: &MemList, total: u64, lists: Lists) -> bool {
+        let pieces = list.pieces();
+        if pieces.len() < 2 {
+            return false;
+        }
+        match lists.or(self.config.lists) {
+            Lists::Chain => false,
+            Lists::Pack => true,
+            Lists::Auto => {
+                let capabilities = self.transport.capabilities();
+                let requests = (pieces.len() - 1) / capabilities.max_segments;
+                let registering = self.price_of_registering(list);
+                self.config.list_prices.packing_pays(total, pieces.len() as u64, requests as u64, registering)
             }
         }
-        any
     }
 
-    fn post_unit(&mut self, id: OpId) -> Unit {
-        let Some(op) = self.ops.get_mut(id.0) else { return Unit::Over };
-        let (State::Moving(transfer), Some(peer), None) = (&mut op.state, op.peer, op.ending) else {
-            return Unit::Over;
-        };
-        let Some(peer) = self.peers.get_mut(peer.0).filter(|_| !transfer.broken) else { return Unit::Over };
-        // A peer with nothing in flight may always have one unit: it must not wait for another peer that has come to a halt.
-        if self.in_flight >= self.config.in_flight_bytes && peer.in_flight > 0 {
-            return Unit::Full;
+    /// What it costs to register those memories of a list that are not registered, in ns.
+    fn price_of_registering(&self, list: &MemList) -> u64 {
+        let Registration::Pins { per_region, per_page } = self.transport.capabilities().registration else { return 0 };
+        let runs = list.pieces().chunk_by(|a, b| a.memory().id() == b.memory().id());
+        let prices = runs.filter(|run| !self.registry.is_registered(run[0].memory())).map(|run| {
+            let pages = u32::try_from(run[0].memory().len().div_ceil(PAGE)).unwrap_or(u32::MAX);
+            u64::try_from((per_region + per_page.saturating_mul(pages)).as_nanos()).unwrap_or(u64::MAX)
+        });
+        prices.fold(0, u64::saturating_add)
+    }
+
+    /// Hands one unit of a transfer to the adapter, or goes on with one that found the queue full.
+    pub(super) fn post_unit(&mut self, id: OpId) -> Outcome {
+        if let Err(over) = self.begin_unit(id) {
+            return over;
         }
-        let list = op.list.as_ref().expect("a transfer has its list");
+        let Some(op) = self.ops.get_mut(id.0) else { return Outcome::Over };
+        let (State::Moving(transfer), Some(peer)) = (&mut op.state, op.peer) else { return Outcome::Over };
+        let Some(peer) = self.peers.get_mut(peer.0) else { return Outcome::Over };
+        let (list, writes) = (op.list.as_ref().expect("a transfer has its list"), op.kind == OpKind::Push);
+        let class = if transfer.level == Level::Urgent { op.options.class } else { ServiceClass::Bulk };
+        // Asked to end in the middle of a unit: one byte more, to know when the adapter is through with those before it.
+        let closing = op.ending.is_some();
         let capabilities = self.transport.capabilities();
-        let limit = (self.config.transfer_unit as u64).min(capabilities.max_work_len);
-        let (remote, local) = next_unit(transfer, list, limit, capabilities.max_segments, &mut self.segments);
-        let work = Work::Op(id).to_id();
-        let options = WorkOptions { signalled: true, class: ServiceClass::Bulk };
-        let posted = if op.kind == OpKind::Push {
-            self.transport.post_write(peer.conn, work, &[], &self.segments, remote.into(), options)
-        } else {
-            self.transport.post_read(peer.conn, work, &self.segments, remote, options)
-        };
-        self.segments.clear();
-        match posted {
-            Ok(()) => {}
-            Err(PostError::QueueFull) => return Unit::Full,
-            Err(PostError::NotConnected) => {
-                transfer.broken = true;
-                return Unit::Over;
+        let (max_segments, max_len) = (capabilities.max_segments, capabilities.max_work_len);
+        // Half of the queue, so that the next unit can be handed over while one is under way.
+        let most_requests = u32::try_from(capabilities.send_queue_depth / 2).unwrap_or(u32::MAX).max(1);
+        let staged = transfer.open.staged.is_some();
+        let unit = if staged { self.packing.buffer_len() } else { self.config.transfer_unit } as u64;
+        loop {
+            let limit = if closing { 1 } else { max_len.min(unit - transfer.open.bytes) };
+            let request = if staged {
+                transfer.cut_staged(list, limit, writes, &self.packing, &mut self.segments)
+            } else {
+                transfer.cut(list, limit, max_segments, &mut self.segments)
+            };
+            let (remote, len) = (request.remote, request.remote.len);
+            let last = transfer.issued + len == transfer.total;
+            let full = transfer.open.bytes + len >= unit || transfer.open.requests + 1 >= most_requests;
+            let (work, ends) = (Work::Op(id).to_id(), last || closing || full);
+            let options = WorkOptions { signalled: ends, class };
+            // Immediate data consumes a receive of the peer.
+            let immediate = transfer.immediate.filter(|_| last);
+            if immediate.is_some() && !peer.credit.as_mut().is_some_and(|credit| credit.spend_message()) {
+                self.segments.clear();
+                return Outcome::QueueFull;
             }
-            Err(PostError::Invalid(why)) => {
-                debug_assert!(false, "the transport calls a unit invalid: {why}");
-                tracing::error!(op = ?id, why, "the transport calls a unit invalid");
-                self.end_early(id, ErrorKind::Unsupported);
-                return Unit::Over;
+            let posted = if writes {
+                let target = WriteTarget { remote, immediate };
+                self.transport.post_write(peer.conn, work, &[], &self.segments, target, options)
+            } else {
+                self.transport.post_read(peer.conn, work, &self.segments, remote, options)
+            };
+            self.segments.clear();
+            if let (Err(_), Some(_), Some(credit)) = (posted, immediate, peer.credit.as_mut()) {
+                credit.unspend(0);
+            }
+            match posted {
+                Ok(()) => {}
+                Err(PostError::QueueFull) => return Outcome::QueueFull,
+                Err(PostError::NotConnected) => {
+                    transfer.broken = true;
+                    return Outcome::Over;
+                }
+                Err(PostError::Invalid(why)) => return self.invalid_unit(id, why),
+            }
+            if request.copied > 0 {
+                self.transport.charge(HostWork::Copy { bytes: len, pieces: request.copied });
+            }
+            transfer.posted(&request);
+            self.turns.posted(&mut peer.moving, transfer.level, len, self.now);
+            self.work += 1;
+            self.counters.transfer_requests += 1;
+            if ends {
+                let done = std::mem::replace(&mut transfer.open, Unit::empty(id, transfer.level));
+                self.counters.transfer_units += 1;
+                self.turns.closed(&mut peer.moving, done, writes);
+                return if last || closing { Outcome::Last } else { Outcome::Posted };
             }
         }
-        transfer.remote_cursor.offset += remote.len;
-        transfer.local_cursor = local;
-        transfer.issued += remote.len;
-        transfer.outstanding += 1;
-        self.in_flight += remote.len;
-        peer.in_flight += remote.len;
-        self.work += 1;
-        if transfer.issued == transfer.total { Unit::Last } else { Unit::Posted }
     }
 
-    /// A unit ended.
-    pub(super) fn unit_done(&mut self, peer: PeerId, id: OpId, len: u64, status: WorkStatus) {
-        self.in_flight -= len;
-        if let Some(peer) = self.peers.get_mut(peer.0) {
-            peer.in_flight -= len;
+    /// Checks that there is a unit to post, and if it is a new one, finds the memory for it: a packing buffer, or the regions of the list.
+    fn begin_unit(&mut self, id: OpId) -> Result<(), Outcome> {
+        let op = self.ops.get_mut(id.0).ok_or(Outcome::Over)?;
+        let State::Moving(transfer) = &mut op.state else { return Err(Outcome::Over) };
+        if transfer.broken {
+            return Err(Outcome::Over);
         }
-        self.work -= 1;
+        if transfer.open.requests > 0 {
+            return Ok(());
+        }
+        if op.ending.is_some() {
+            return Err(Outcome::Over);
+        }
+        if transfer.packs && transfer.open.staged.is_none() {
+            transfer.open.staged = self.packing.take(&mut self.transport).map(|buffer| (buffer, transfer.local_cursor));
+            self.counters.units_packed += u64::from(transfer.open.staged.is_some());
+        }
+        if transfer.open.staged.is_none() && transfer.regions.as_slice().is_empty() {
+            let list = op.list.as_ref().expect("a transfer has its list");
+            match unit::register_list(&mut self.registry, &mut self.transport, list) {
+                Ok(regions) => transfer.regions = regions,
+                Err(error) => {
+                    self.end_early(id, error.kind());
+                    return Err(Outcome::Over);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn invalid_unit(&mut self, id: OpId, why: &'static str) -> Outcome {
+        debug_assert!(false, "the transport calls a unit invalid: {why}");
+        tracing::error!(op = ?id, why, "the transport calls a unit invalid");
+        let op = self.ops.get_mut(id.0).expect("the caller has it");
+        op.ending.get_or_insert(ErrorKind::Unsupported);
+        // What was begun cannot be closed any more: only the end of the connection tells when its memory is free.
+        if let Some(peer) = op.peer {
+            self.cut(peer, Error::new(ErrorKind::Unsupported, format!("the transport calls a unit invalid: {why}")));
+        }
+        Outcome::Over
+    }
+
+    /// A request of a transfer ended: with success, then its unit has; or without.
+    pub(super) fn unit_done(&mut self, peer: PeerId, id: OpId, _len: u64, status: WorkStatus) {
         let Some(op) = self.ops.get_mut(id.0) else { return };
         let State::Moving(transfer) = &mut op.state else { return };
-        transfer.outstanding -= 1;
         if status != WorkStatus::Ok {
+            // The connection ends, and with it everything is settled: which of the unsignalled ones were carried out nobody can tell.
             transfer.broken = true;
             if status == WorkStatus::RemoteAccess {
                 op.ending.get_or_insert(ErrorKind::Protocol);
             }
             return;
+        }
+        let (Some(record), writes) = (self.peers.get_mut(peer.0), op.kind == OpKind::Push) else { return };
+        let Some(unit) = self.turns.ended(&mut record.moving, writes, self.now) else { return };
+        debug_assert_eq!(unit.op, id, "C4: reads complete in order, and so do writes");
+        self.work -= unit.requests as usize;
+        transfer.outstanding -= unit.requests;
+        if let Some((buffer, at)) = unit.staged {
+            if !writes {
+                let list = op.list.as_ref().expect("a transfer has its list");
+                let here = self.packing.slice(buffer, 0, usize::try_from(unit.bytes).expect("within a buffer"));
+                let (_, pieces) = packing::copy(list, at, &here, Copying::Unpack);
+                self.transport.charge(HostWork::Copy { bytes: unit.bytes, pieces });
+            }
+            self.packing.free(buffer);
         }
         let over = transfer.issued == transfer.total || op.ending.is_some();
         if over && transfer.outstanding == 0 && !transfer.broken {
@@ -236,10 +386,13 @@ impl<T: Transport> Endpoint<T> {
 
     /// Ends a transfer with which no adapter is busy any more.
     pub(super) fn finish_transfer(&mut self, id: OpId) {
-        let op = self.ops.get(id.0).expect("the caller has it");
-        let (State::Moving(transfer), Some(peer)) = (&op.state, op.peer) else {
+        let op = self.ops.get_mut(id.0).expect("the caller has it");
+        let (State::Moving(transfer), Some(peer)) = (&mut op.state, op.peer) else {
             unreachable!("only transfers end here")
         };
+        if let Some((buffer, _)) = transfer.open.staged.take() {
+            self.packing.free(buffer);
+        }
         let (kind, total, named) = (op.kind, transfer.total, transfer.announced_as);
         let status = match op.ending {
             Some(kind) if transfer.issued < transfer.total => Err(kind),
@@ -260,72 +413,5 @@ impl<T: Transport> Endpoint<T> {
         }
         self.finish(id, status, total);
         self.no_longer_busy(peer);
-    }
-}
-
-/// Where byte `at` of a list of remote pieces lies.
-fn seek(pieces: &[RemoteSlice], at: u64) -> Cursor {
-    let mut offset = at;
-    for (piece, slice) in pieces.iter().enumerate() {
-        if offset < slice.len {
-            return Cursor { piece, offset };
-        }
-        offset -= slice.len;
-    }
-    Cursor { piece: pieces.len(), offset: 0 }
-}
-
-/// The next unit of a transfer: the peer's side of it, and where the local side goes on. The local side's entries go to `segments`.
-fn next_unit(
-    transfer: &mut Transfer,
-    list: &MemList,
-    limit: u64,
-    max_segments: usize,
-    segments: &mut Vec<Segment>,
-) -> (RemoteSlice, Cursor) {
-    debug_assert!(segments.is_empty(), "scratch is left empty");
-    let pieces = transfer.remote.as_slice();
-    let cursor = &mut transfer.remote_cursor;
-    while pieces[cursor.piece].len == cursor.offset {
-        *cursor = Cursor { piece: cursor.piece + 1, offset: 0 };
-    }
-    let contiguous = pieces[cursor.piece].len - cursor.offset;
-    let wanted = contiguous.min(limit).min(transfer.total - transfer.issued);
-    let (mut local, mut len) = (transfer.local_cursor, 0);
-    while len < wanted && segments.len() < max_segments {
-        let piece = &list.pieces()[local.piece];
-        let left = piece.len() as u64 - local.offset;
-        if left == 0 {
-            local = Cursor { piece: local.piece + 1, offset: 0 };
-            continue;
-        }
-        let take = left.min(wanted - len);
-        let start = piece.offset() + usize::try_from(local.offset).expect("within a memory");
-        segments.push(
-            transfer.regions.as_slice()[local.piece].segment(start, usize::try_from(take).expect("within a memory")),
-        );
-        local.offset += take;
-        len += take;
-    }
-    let remote = pieces[cursor.piece].slice(cursor.offset, len);
-    // An address that wraps is the peer's doing; its adapter will refuse the access.
-    let remote = remote.unwrap_or(RemoteSlice { key: pieces[cursor.piece].key, addr: u64::MAX, len });
-    (remote, local)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::mem::RemoteKey;
-
-    #[test]
-    fn seek_finds_the_byte() {
-        let slice = |len| RemoteSlice { key: RemoteKey(1), addr: 0, len };
-        let pieces = [slice(3), slice(0), slice(5)];
-        let at = |at| seek(&pieces, at);
-        assert_eq!((at(0).piece, at(0).offset), (0, 0));
-        assert_eq!((at(2).piece, at(2).offset), (0, 2));
-        assert_eq!((at(3).piece, at(3).offset), (2, 0));
-        assert_eq!((at(8).piece, at(8).offset), (3, 0));
     }
 }

@@ -8,9 +8,11 @@
 //!  receive     Matching ──Eager─────────────────────────────────────────────────────────> Done
 //!                 └───────Announce─────> Moving ──last read done, Finish sent───────────> Done
 //!  pull, push  Queued ──connected──────> Moving ──last read or write done───────────────> Done
+//!  grant                                 Granted ──immediate data─────────────────────> Done
 //!  connect, disconnect, timer            Waiting ───────────────────────────────────────> Done
 //!
 //!  cancel or deadline:  Queued, Matching, timer  -> Done at once
+//!                       Granted                  revoked, then Done at once
 //!                       Posted                   waits for the adapter
 //!                       Announced                Cancel to the peer, waits for its Finish
 //!                       Moving                   posts nothing more, waits for the adapter
@@ -21,8 +23,9 @@
 
 use std::task::Waker;
 
+use super::unit::Transfer;
 use crate::error::ErrorKind;
-use crate::mem::{MemList, MemoryRegion, RemoteSlice};
+use crate::mem::{MemList, RemoteSlice};
 use crate::op::{Completion, OpKind, Options, PeerId, Tag};
 use crate::proto::matching::Place;
 use crate::proto::one_or_many::OneOrMany;
@@ -41,6 +44,8 @@ pub(super) enum State {
     Matching(Place),
     /// Receive by rendezvous, pull, push.
     Moving(Transfer),
+    /// Grant: the peer may write.
+    Granted(OneOrMany<RemoteSlice>),
     /// Connect, disconnect, timer.
     Waiting,
     /// Ended; kept until the completion is collected.
@@ -56,27 +61,6 @@ pub(super) enum Offer {
     Intended,
     /// It was told.
     Made(RemoteSlice),
-}
-
-/// Bytes between a local and a remote list, in units.
-#[derive(Debug)]
-pub(super) struct Transfer {
-    /// The peer's pieces, in order.
-    pub(super) remote: OneOrMany<RemoteSlice>,
-    /// The regions of the local pieces, in the order of the operation's list.
-    pub(super) regions: OneOrMany<MemoryRegion>,
-    pub(super) remote_cursor: Cursor,
-    pub(super) local_cursor: Cursor,
-    /// Bytes to move, in all.
-    pub(super) total: u64,
-    /// Bytes handed to the adapter.
-    pub(super) issued: u64,
-    /// Work requests with the adapter.
-    pub(super) outstanding: u32,
-    /// A work request failed: the connection is about to end, and the operation with it.
-    pub(super) broken: bool,
-    /// For a receive: the sender's name for its operation, to be told the end.
-    pub(super) announced_as: Option<u64>,
 }
 
 /// A place in a list: a piece, and how far into it.
@@ -95,8 +79,12 @@ pub(super) struct Op {
     pub(super) list: Option<MemList>,
     /// For a pull or push that is queued: what it will move to or from.
     pub(super) remote: Option<(OneOrMany<RemoteSlice>, Cursor)>,
+    /// For a push: what its last write hands the peer.
+    pub(super) immediate: Option<u32>,
     pub(super) options: Options,
     pub(super) state: State,
+    /// For a send: the staging buffer that part of it was copied to.
+    pub(super) staged: Option<u32>,
     /// For a receive: its memory, if the sender may write into it (see [`super::direct`]).
     pub(super) offer: Offer,
     /// Set once it has been asked to end early: how it will end.
@@ -123,6 +111,8 @@ impl Op {
             tag,
             list,
             remote: None,
+            immediate: None,
+            staged: None,
             offer: Offer::None,
             options,
             state,

@@ -3,6 +3,8 @@
 use std::collections::VecDeque;
 
 use super::PeerLimits;
+use super::fast::{FastSlots, TheirSlots};
+use super::pacing::Moving;
 use crate::addr::Addr;
 use crate::error::Error;
 use crate::mem::RemoteSlice;
@@ -42,6 +44,8 @@ pub(super) enum Content {
     Slot(usize, usize),
     /// An eager message, copied out of the way.
     Copied(Box<[u8]>),
+    /// A message in a fast-RDMA slot: slot and payload length.
+    Fast(u8, usize),
     /// A rendezvous: the sender's operation, the message's length and pieces.
     Announced { op: u64, len: u64, remote: OneOrMany<RemoteSlice> },
 }
@@ -85,6 +89,8 @@ pub(super) enum Notice {
     Withdrawn {
         op: u64,
     },
+    /// Where our fast-RDMA slots are.
+    Slots,
 }
 
 /// A receive of the peer that we may write into.
@@ -119,6 +125,12 @@ pub(super) struct Peer {
     pub(super) unposted: Vec<(usize, Repost)>,
     /// Slots that hold a message for the program.
     pub(super) held: usize,
+    /// It knows fast-RDMA slots and may be told of ours.
+    pub(super) takes_slots: bool,
+    /// Our fast-RDMA slots, once it was told of them.
+    pub(super) fast: Option<FastSlots>,
+    /// Its fast-RDMA slots.
+    pub(super) their_fast: Option<TheirSlots>,
     pub(super) notices: VecDeque<Notice>,
     /// How many of them answer a Withdraw or a Cancel and cost this side nothing else: a peer that takes none could ask for ever more.
     pub(super) answers: usize,
@@ -138,8 +150,8 @@ pub(super) struct Peer {
     /// Sends announced or with the adapter, pulls and pushes moving: what `Closing` waits for.
     pub(super) busy: usize,
     pub(super) exposures: usize,
-    /// Bytes of transfers with the adapter.
-    pub(super) in_flight: u64,
+    /// Its transfers.
+    pub(super) moving: Moving,
     /// On the list of peers with something to send.
     pub(super) dirty: bool,
     /// Why we cut it, if we did.

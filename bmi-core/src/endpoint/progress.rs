@@ -12,6 +12,8 @@ impl<T: Transport> Endpoint<T> {
         self.now = self.now.max(now);
         self.set_fences();
         let mut worked = self.take_returns();
+        // Ahead of the transport's poll, which deregisters what is let go here.
+        worked |= self.registry.poll(self.now);
         let mut events = std::mem::take(&mut self.events);
         if self.transport.poll(self.now, &mut events) {
             worked = true;
@@ -73,13 +75,17 @@ impl<T: Transport> Endpoint<T> {
         let peer = self.peer_of(conn);
         match (Work::from_id(work), peer) {
             (Work::Slot(slot), Some(peer)) if status == WorkStatus::Ok => {
-                if completion.immediate.is_some() {
-                    return self.violated(peer, "a write with immediate data, which nobody asked for");
+                if let Some(immediate) = completion.immediate {
+                    return self.on_immediate(peer, slot as usize, immediate);
                 }
                 self.on_message(peer, slot as usize, usize::try_from(len).unwrap_or(usize::MAX));
             }
             (Work::Bounce(slot), _) => {
                 self.bounce.free(slot);
+                peer.into_iter().for_each(|peer| self.mark_dirty(peer));
+            }
+            (Work::Staged(buffer), _) => {
+                self.staging.free(buffer);
                 peer.into_iter().for_each(|peer| self.mark_dirty(peer));
             }
             (Work::Op(op), Some(peer)) => match self.ops.get(op.0).map(|op| &op.state) {

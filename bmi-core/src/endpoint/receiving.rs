@@ -5,7 +5,7 @@
 
 use super::op::{Op, State};
 use super::peer::{Content, Notice, Parked, Repost};
-use super::report::{Bytes, Release};
+use super::report::{Bytes, Release, ReleasedSlot};
 use super::work::Work;
 use super::{Endpoint, Unexpected, timing};
 use crate::error::{Error, ErrorKind};
@@ -16,7 +16,7 @@ use crate::proto::header::{FinishStatus, HEADER_LEN, Header, Kind, Returned};
 use crate::proto::hello::CONTROL_CREDITS;
 use crate::proto::one_or_many::OneOrMany;
 
-use crate::transport::{PostError, Transport};
+use crate::transport::{HostWork, PostError, Transport};
 
 /// Why a peer is cut off.
 pub(super) type Violation = &'static str;
@@ -54,6 +54,7 @@ impl<T: Transport> Endpoint<T> {
                 // SAFETY: a slot that holds a parked message is here: it is posted again only below.
                 let payload = &unsafe { record.slots.bytes(slot, HEADER_LEN + len) }[HEADER_LEN..];
                 let status = deliver(list, payload);
+                self.transport.charge(HostWork::copy(len, list));
                 record.held -= 1;
                 self.repost(peer_id, slot, Repost::Message);
                 self.received(id, status, len as u64);
@@ -61,8 +62,10 @@ impl<T: Transport> Endpoint<T> {
             Content::Copied(payload) => {
                 let list = self.ops.get(id.0).and_then(|op| op.list.as_ref()).expect("a receive has its list");
                 let status = deliver(list, &payload);
+                self.transport.charge(HostWork::copy(payload.len(), list));
                 self.received(id, status, payload.len() as u64);
             }
+            Content::Fast(slot, len) => self.deliver_parked_fast(peer_id, id, slot, len),
             Content::Announced { op, len, remote } => self.start_rendezvous(peer_id, id, op, len, remote),
         }
         self.mark_dirty(peer_id);
@@ -97,6 +100,7 @@ impl<T: Transport> Endpoint<T> {
                     Kind::Written => self.on_written(peer_id, slot, &header),
                     Kind::Withdraw => self.on_withdraw(peer_id, slot, header.op),
                     Kind::Withdrawn => self.on_withdrawn(peer_id, slot, header.op),
+                    Kind::Slots => self.on_slots(peer_id, slot, &header, payload_len),
                 }
             },
         );
@@ -113,7 +117,7 @@ impl<T: Transport> Endpoint<T> {
         self.cut(peer, Error::new(ErrorKind::Protocol, format!("it sent {violation}")));
     }
 
-    fn take_credits(&mut self, peer: PeerId, returned: Returned) -> Result<(), Violation> {
+    pub(super) fn take_credits(&mut self, peer: PeerId, returned: Returned) -> Result<(), Violation> {
         if returned == Returned::default() {
             return Ok(());
         }
@@ -131,6 +135,7 @@ impl<T: Transport> Endpoint<T> {
         if let Some(id) = peer.posted.pop(tag) {
             let list = self.ops.get(id.0).and_then(|op| op.list.as_ref()).expect("a posted receive has its list");
             let status = deliver(list, payload);
+            self.transport.charge(HostWork::copy(len, list));
             peer.grant.unparked(cost);
             self.repost(peer_id, slot, Repost::Message);
             self.received(id, status, len as u64);
@@ -141,6 +146,7 @@ impl<T: Transport> Endpoint<T> {
             peer.held += 1;
             Content::Slot(slot, len)
         } else {
+            self.transport.charge(HostWork::Copy { bytes: len as u64, pieces: 1 });
             Content::Copied(payload.into())
         };
         let copied = matches!(content, Content::Copied(_));
@@ -166,6 +172,7 @@ impl<T: Transport> Endpoint<T> {
                 slot: slot_name,
             }
         } else {
+            self.transport.charge(HostWork::Copy { bytes: len as u64, pieces: 1 });
             // SAFETY: as in `on_message`.
             Bytes::Copied(unsafe { peer.slots.bytes(slot, HEADER_LEN + len) }[HEADER_LEN..].into())
         };
@@ -317,9 +324,13 @@ impl<T: Transport> Endpoint<T> {
     pub(super) fn on_release(&mut self, release: Release) {
         let Some(peer) = self.peers.get_mut(release.peer.0) else { return };
         peer.grant.unparked(release.cost);
-        if let Some(slot) = release.slot {
-            peer.held -= 1;
-            self.repost(release.peer, slot as usize, Repost::Message);
+        match release.slot {
+            Some(ReleasedSlot::Receive(slot)) => {
+                peer.held -= 1;
+                self.repost(release.peer, slot as usize, Repost::Message);
+            }
+            Some(ReleasedSlot::Fast(slot)) => peer.grant.slot_freed(slot),
+            None => {}
         }
         self.mark_dirty(release.peer);
     }

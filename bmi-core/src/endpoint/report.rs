@@ -1,11 +1,12 @@
 //! What an endpoint tells its program: messages, peers, limits, counts.
 
+use std::cell::OnceCell;
 use std::fmt;
 use std::sync::Arc;
 
 use crate::addr::Addr;
 use crate::error::Error;
-use crate::mem::Memory;
+use crate::mem::{MemSlice, Memory};
 use crate::op::{PeerId, Tag};
 use crate::returns::Returns;
 
@@ -23,6 +24,8 @@ pub struct Unexpected {
 pub(super) enum Bytes {
     /// In a receive slot: the slots' memory, where in it, how many, which slot.
     Slot { memory: Memory, offset: usize, len: usize, slot: u32 },
+    /// In a fast-RDMA slot, which the peer can write to: so there is never a reference to it, only to a copy.
+    Fast { slice: MemSlice, slot: u8, copy: OnceCell<Box<[u8]>> },
     /// Copied out of the way.
     Copied(Box<[u8]>),
 }
@@ -31,8 +34,17 @@ pub(super) enum Bytes {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Release {
     pub(super) peer: PeerId,
-    pub(super) slot: Option<u32>,
+    pub(super) slot: Option<ReleasedSlot>,
     pub(super) cost: u32,
+}
+
+/// The slot that a message was in.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum ReleasedSlot {
+    /// A receive slot.
+    Receive(u32),
+    /// A fast-RDMA slot.
+    Fast(u8),
 }
 
 impl Unexpected {
@@ -46,7 +58,29 @@ impl Unexpected {
         self.tag
     }
 
-    /// Its bytes, in place.
+    /// Its length in bytes.
+    pub fn len(&self) -> usize {
+        match &self.bytes {
+            Bytes::Slot { len, .. } => *len,
+            Bytes::Fast { slice, .. } => slice.len(),
+            Bytes::Copied(bytes) => bytes.len(),
+        }
+    }
+
+    /// Whether it has none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The message where it stands, if that is a fast-RDMA slot.
+    pub(crate) fn in_fast_slot(&self) -> Option<&MemSlice> {
+        match &self.bytes {
+            Bytes::Fast { slice, .. } => Some(slice),
+            Bytes::Slot { .. } | Bytes::Copied(_) => None,
+        }
+    }
+
+    /// Its bytes, in place; those of a message in a fast-RDMA slot are copied once.
     pub fn bytes(&self) -> &[u8] {
         match &self.bytes {
             // SAFETY: a slot that holds a message is not posted (invariant of `proto::slots`), its memory is exposed to nobody, and the
@@ -54,6 +88,7 @@ impl Unexpected {
             Bytes::Slot { memory, offset, len, .. } => unsafe {
                 std::slice::from_raw_parts(memory.as_ptr().add(*offset), *len)
             },
+            Bytes::Fast { slice, copy, .. } => copy.get_or_init(|| slice.to_vec().into_boxed_slice()),
             Bytes::Copied(bytes) => bytes,
         }
     }
@@ -62,7 +97,8 @@ impl Unexpected {
 impl Drop for Unexpected {
     fn drop(&mut self) {
         let slot = match self.bytes {
-            Bytes::Slot { slot, .. } => Some(slot),
+            Bytes::Slot { slot, .. } => Some(ReleasedSlot::Receive(slot)),
+            Bytes::Fast { slot, .. } => Some(ReleasedSlot::Fast(slot)),
             Bytes::Copied(_) => None,
         };
         self.released.push(Release { peer: self.peer, slot, cost: self.cost });
@@ -99,8 +135,10 @@ pub enum PeerEvent {
 /// What was agreed with a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PeerLimits {
-    /// Longest unexpected message that it takes, and longest expected one that is sent eagerly, in bytes.
+    /// Longest unexpected message that it takes in a receive slot, and longest expected one that is sent eagerly, in bytes.
     pub eager: usize,
+    /// Longest message that it takes in a fast-RDMA slot, in bytes; 0 if it has none, or has not described them yet.
+    pub fast: usize,
     /// Longest message or bulk transfer, in bytes.
     pub message: u64,
     /// Pieces of a list or descriptor.
@@ -112,6 +150,12 @@ pub struct PeerLimits {
 pub struct Counters {
     /// Expected messages sent eagerly.
     pub eager: u64,
+    /// Messages written into a fast-RDMA slot of the peer.
+    pub fast: u64,
+    /// Of those, the ones of which all but small pieces went straight from the program's memory.
+    pub fast_gathered: u64,
+    /// Messages that were short enough for a fast-RDMA slot but found none free.
+    pub slot_misses: u64,
     /// Expected messages written straight into a receive that the peer had offered.
     pub direct: u64,
     /// Expected messages sent by rendezvous.
@@ -124,6 +168,12 @@ pub struct Counters {
     pub pulls: u64,
     /// Bulk transfers pushed.
     pub pushes: u64,
+    /// Work requests of rendezvous receives, pulls and pushes.
+    pub transfer_requests: u64,
+    /// Units that they made up: each ends in one completion.
+    pub transfer_units: u64,
+    /// Units whose local pieces were packed in a staging buffer.
+    pub units_packed: u64,
     /// Bytes sent in messages, eager and rendezvous.
     pub bytes_sent: u64,
     /// Bytes received in messages.
@@ -140,6 +190,30 @@ pub struct Counters {
     pub unmatched: u64,
     /// Peers cut off for breaking the protocol.
     pub violations: u64,
+    /// Times that memory was registered already when an operation needed it.
+    pub pin_hits: u64,
+    /// Times that it was not, and had to be registered.
+    pub pin_misses: u64,
+    /// Registrations given up to make room for others.
+    pub pin_evictions: u64,
+    /// Times that the adapter refused a registration, further tries included.
+    pub pin_failures: u64,
+    /// Batches of registrations that were let go.
+    pub pin_batches: u64,
+    /// Transfers and messages that were copied through memory of the endpoint's, because theirs could not be registered.
+    pub bounced: u64,
+}
+
+/// What the pin-down cache holds right now. Registrations that nobody uses are no leak: they are kept for the next use, within
+/// [`Config::pin_cache_entries`](crate::Config::pin_cache_entries) and [`Config::pin_cache_bytes`](crate::Config::pin_cache_bytes).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Pinned {
+    /// Registrations, in use, idle, and waiting to be let go.
+    pub entries: usize,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Those that an operation, an exposure or the program holds.
+    pub in_use: usize,
 }
 
 /// What an endpoint holds right now; all zero but `peers` when idle, so a leak shows.
@@ -151,6 +225,8 @@ pub struct Holdings {
     pub operations: usize,
     /// Receive slots that hold a message.
     pub slots: usize,
+    /// Fast-RDMA slots that hold a message.
+    pub fast_slots: usize,
     /// Messages parked because nobody has received them.
     pub parked: usize,
     /// Exposures not yet revoked, one for each piece.

@@ -17,7 +17,7 @@ use crate::proto::credit;
 use crate::proto::header::{FinishStatus, HEADER_LEN, Header, Kind};
 use crate::proto::one_or_many::OneOrMany;
 use crate::proto::table::Key;
-use crate::transport::{Payload, PostError, ServiceClass, Transport, WorkOptions};
+use crate::transport::{HostWork, Payload, PostError, ServiceClass, Transport, WorkOptions};
 
 /// How trying to send went.
 pub(super) enum Attempt {
@@ -57,8 +57,13 @@ impl<T: Transport> Endpoint<T> {
         // A small message to an idle connection needs no record.
         let idle = record.queue.is_empty() && record.notices.is_empty() && record.is_up();
         if idle
-            && list.len() <= self.eager_limit(record)
-            && let Attempt::Sent = self.send_eager(peer, kind, tag, &list, options.class, None)
+            && let Attempt::Sent = match list.len() <= self.eager_limit(record) {
+                true => self.send_eager(peer, kind, tag, &list, options.class, None),
+                false if self.goes_fast(peer, kind, tag, &list) => {
+                    self.send_fast(peer, kind, tag, &list, options.class, None)
+                }
+                false => Attempt::Blocked,
+            }
         {
             let op = OpId(Key { slot: u32::MAX, generation: 0 });
             let len = list.len() as u64;
@@ -86,7 +91,7 @@ impl<T: Transport> Endpoint<T> {
         self.check_list(peer, list)?;
         let record = self.peers.get(peer.0).expect("checked");
         let limit = match (kind, record.is_up()) {
-            (OpKind::SendUnexpected, true) => self.eager_limit(record) as u64,
+            (OpKind::SendUnexpected, true) => self.eager_limit(record).max(record.limits.fast) as u64,
             (OpKind::SendUnexpected, false) => self.config.eager_limit as u64,
             (_, true) => record.limits.message,
             (_, false) => self.config.max_message,
@@ -143,13 +148,35 @@ impl<T: Transport> Endpoint<T> {
         let (kind, tag, class) = (op.kind, op.tag, op.options.class);
         let eager = list.len() <= self.eager_limit(peer);
         match kind {
-            OpKind::SendUnexpected if !eager => Attempt::Failed(ErrorKind::TooLong),
+            OpKind::SendUnexpected if !eager && list.len() > peer.limits.fast => Attempt::Failed(ErrorKind::TooLong),
+            OpKind::SendUnexpected if !eager => self.send_fast(peer_id, Kind::Unexpected, tag, &list, class, Some(id)),
             OpKind::SendUnexpected => self.send_eager(peer_id, Kind::Unexpected, tag, &list, class, Some(id)),
             _ if list.len() as u64 > peer.limits.message => Attempt::Failed(ErrorKind::TooLong),
             _ if eager => self.send_eager(peer_id, Kind::Eager, tag, &list, class, Some(id)),
             _ if self.may_write(peer_id, tag, &list) => self.send_direct(peer_id, id, tag, &list, class),
+            _ if self.goes_fast(peer_id, Kind::Eager, tag, &list) => {
+                match self.send_fast(peer_id, Kind::Eager, tag, &list, class, Some(id)) {
+                    // The slot is there, so it is the adapter or a staging buffer that is short: the announcement may still go.
+                    Attempt::Blocked => self.announce(peer_id, id, tag, &list),
+                    attempt => attempt,
+                }
+            }
             _ => self.announce(peer_id, id, tag, &list),
         }
+    }
+
+    /// Whether a message beyond the eager limit is to be written into a slot of the peer. Expected messages of middle size whose receive was offered go
+    /// straight there instead.
+    fn goes_fast(&mut self, peer: PeerId, kind: Kind, tag: Tag, list: &MemList) -> bool {
+        let Some(record) = self.peers.get(peer.0).filter(|record| list.len() <= record.limits.fast) else {
+            return false;
+        };
+        if kind == Kind::Eager && record.ready.first(tag).is_some() && self.may_write(peer, tag, list) {
+            return false;
+        }
+        let free = self.has_fast_slot(peer, list.len());
+        self.counters.slot_misses += u64::from(!free);
+        free
     }
 
     /// Sends a message with its payload. Without an operation only the ways that end at once are tried.
@@ -166,7 +193,7 @@ impl<T: Transport> Endpoint<T> {
         let inline = HEADER_LEN + list.len() <= capabilities.max_inline;
         let free = capabilities.registration == Registration::Free;
         let few = list.pieces().len() <= capabilities.max_segments;
-        let registered = |piece: &crate::MemSlice| self.registry.check_if_registered(piece.memory()).is_some();
+        let registered = |piece: &crate::MemSlice| self.registry.is_registered(piece.memory());
         let gather = !inline && few && (free || list.pieces().iter().all(registered));
         if gather && id.is_none() {
             return Attempt::Blocked;
@@ -254,6 +281,7 @@ impl<T: Transport> Endpoint<T> {
         class: ServiceClass,
     ) -> Result<Attempt, PostError> {
         let Some((slot, segment)) = self.bounce.fill(list) else { return Err(PostError::QueueFull) };
+        self.transport.charge(HostWork::copy(list.len(), list));
         let options = WorkOptions { signalled: true, class };
         let posted = self.transmit(peer, message, &[], Payload::Gather(&[segment]), Work::Bounce(slot), options);
         if posted.is_err() {
@@ -305,6 +333,7 @@ impl<T: Transport> Endpoint<T> {
         for piece in list.pieces() {
             at += packed.slice(at, piece.len()).copy_from_slice_of(piece);
         }
+        self.transport.charge(HostWork::copy(list.len(), list));
         self.counters.packed += 1;
         let packed = MemList::from(packed);
         self.ops.get_mut(id.0)?.list = Some(packed.clone());
@@ -336,6 +365,7 @@ impl<T: Transport> Endpoint<T> {
     fn send_notice(&mut self, peer_id: PeerId, notice: Notice) -> bool {
         let message = match notice {
             Notice::Ready { op } => return self.send_ready(peer_id, op),
+            Notice::Slots => return self.send_slots(peer_id),
             Notice::Written { op, len } => Message { kind: Kind::Written, tag: 0, len, op },
             Notice::Withdraw { op } => Message { kind: Kind::Withdraw, tag: 0, len: 0, op },
             Notice::Withdrawn { op } => Message { kind: Kind::Withdrawn, tag: 0, len: 0, op },
@@ -461,7 +491,7 @@ impl<T: Transport> Endpoint<T> {
             pieces => pieces
                 .iter()
                 .try_for_each(|piece| expose(piece).map(|slice| made.push(slice)))
-                .map(|()| OneOrMany::Many(std::mem::take(&mut made))),
+                .map(|()| OneOrMany::Many(std::mem::take(&mut made).into())),
         };
         match &exposed {
             Ok(remote) => self.peers.get_mut(peer.0).expect("looked up above").exposures += remote.as_slice().len(),

@@ -66,6 +66,7 @@ impl<T: Transport> Endpoint<T> {
             (State::Matching(place), _, Some(peer)) if !matches!(op.offer, Offer::Made(_)) => {
                 peer.posted.remove(*place);
             }
+            (State::Granted(_), ..) => return self.end_grant(id, Err(kind)),
             (State::Waiting, OpKind::Timer, _) | (_, _, None) => {}
             _ => return self.fence(id, kind),
         }
@@ -127,12 +128,15 @@ impl<T: Transport> Endpoint<T> {
             .filter(|(_, op)| op.peer == Some(peer) && !op.is_done())
             .map(|(key, _)| OpId(key))
             .collect();
+        self.settle_transfers(record);
         for id in ids {
-            let op = self.ops.get(id.0).expect("listed above");
-            debug_assert!(
-                !matches!(&op.state, State::Moving(transfer) if transfer.outstanding > 0),
-                "C6: work requests complete before their connection is reported gone"
-            );
+            let op = self.ops.get_mut(id.0).expect("listed above");
+            if let State::Moving(transfer) = &mut op.state
+                && let Some((buffer, _)) = transfer.open.staged.take()
+            {
+                self.packing.free(buffer);
+            }
+            let op = self.ops.get(id.0).expect("looked up above");
             self.finish(id, end_with_peer(op, record, reason), 0);
         }
     }

@@ -15,6 +15,8 @@ pub(super) enum Work {
     Slot(u32),
     /// A send slot of the endpoint.
     Bounce(u32),
+    /// A staging buffer of the endpoint.
+    Staged(u32),
     /// A message of which only failure matters.
     Silent,
 }
@@ -25,6 +27,7 @@ impl Work {
             Work::Op(op) => (0, op.0.generation, op.0.slot),
             Work::Slot(slot) => (1, 0, slot),
             Work::Bounce(slot) => (2, 0, slot),
+            Work::Staged(buffer) => (2, 1, buffer),
             Work::Silent => (3, 0, 0),
         };
         debug_assert!(generation < GENERATIONS, "generation {generation}");
@@ -37,6 +40,7 @@ impl Work {
         match id.0 >> 62 {
             0 => Work::Op(OpId(Key { slot, generation })),
             1 => Work::Slot(slot),
+            2 if generation == 1 => Work::Staged(slot),
             2 => Work::Bounce(slot),
             _ => Work::Silent,
         }
@@ -50,7 +54,7 @@ mod tests {
     #[test]
     fn round_trip() {
         let op = OpId(Key { slot: u32::MAX, generation: GENERATIONS - 1 });
-        for work in [Work::Op(op), Work::Slot(7), Work::Bounce(u32::MAX), Work::Silent] {
+        for work in [Work::Op(op), Work::Slot(7), Work::Bounce(u32::MAX), Work::Staged(3), Work::Silent] {
             assert_eq!(Work::from_id(work.to_id()), work);
         }
     }

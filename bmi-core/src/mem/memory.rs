@@ -4,11 +4,12 @@ use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::any::Any;
 use std::fmt;
 use std::ptr::NonNull;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use super::{MemSlice, copy};
 use crate::error::{Error, ErrorKind};
+use crate::returns::Returns;
 
 /// Page size that allocations are aligned to, in bytes: what adapters register and direct I/O asks for.
 const PAGE: usize = 4096;
@@ -26,6 +27,8 @@ struct Inner {
     ptr: NonNull<u8>,
     len: usize,
     backing: Backing,
+    /// Pin-down caches that have, or had, a registration of it: they are told when the last handle is gone. One entry for each endpoint.
+    watchers: Mutex<Vec<Weak<Returns<MemoryId>>>>,
 }
 
 enum Backing {
@@ -35,6 +38,8 @@ enum Backing {
     Vec { capacity: usize },
     /// Somebody else's bytes, kept alive by this value.
     Foreign { _keep: Box<dyn Any + Send + Sync> },
+    /// Bytes that other memories may name too (see [`super::Foreign`]).
+    Shared,
 }
 
 // SAFETY: the bytes are reached only through `copy` (atomic accesses), through the kernel, or through `get_mut`, which needs the only
@@ -47,7 +52,25 @@ impl Memory {
     fn new(ptr: NonNull<u8>, len: usize, backing: Backing) -> Memory {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let id = MemoryId(NEXT.fetch_add(1, Ordering::Relaxed));
-        Memory(Arc::new(Inner { id, ptr, len, backing }))
+        Memory(Arc::new(Inner { id, ptr, len, backing, watchers: Mutex::default() }))
+    }
+
+    /// Names bytes that somebody else owns and that other memories may name too.
+    ///
+    /// # Safety
+    /// As [`Memory::from_raw_parts`], until the last handle is gone.
+    pub(super) unsafe fn shared(ptr: NonNull<u8>, len: usize) -> Memory {
+        Memory::new(ptr, len, Backing::Shared)
+    }
+
+    /// Leaves a note with `watcher` when the last handle is gone.
+    pub(super) fn watch(&self, watcher: &Arc<Returns<MemoryId>>) {
+        let mut watchers = self.0.watchers.lock().unwrap_or_else(PoisonError::into_inner);
+        if !watchers.iter().any(|known| std::ptr::eq(known.as_ptr(), Arc::as_ptr(watcher))) {
+            // Endpoints that are gone want no note, and leave room.
+            watchers.retain(|known| known.strong_count() > 0);
+            watchers.push(Arc::downgrade(watcher));
+        }
     }
 
     /// `len` zero bytes, page-aligned.
@@ -94,10 +117,12 @@ impl Memory {
         self.0.ptr.as_ptr()
     }
 
-    /// The bytes, if this is the only handle: no operation under way, no registration, no clone.
+    /// The bytes, if this is the only handle: no operation under way, no exposure, no [`super::MemoryRegion`], no clone. A registration that the pin-down
+    /// cache keeps after use is no handle. `None` for memory of [`super::Foreign`].
     pub fn get_mut(&mut self) -> Option<&mut [u8]> {
-        let inner = Arc::get_mut(&mut self.0)?;
-        // SAFETY: the only handle is borrowed exclusively, so nobody else can reach the bytes while the reference lives.
+        let inner = Arc::get_mut(&mut self.0).filter(|inner| !matches!(inner.backing, Backing::Shared))?;
+        // SAFETY: the only handle is borrowed exclusively, so nobody else can reach the bytes while the reference lives: work requests and
+        // exposures hold handles, and who would post new ones has to show one. Shared bytes, which other memories may name, were ruled out.
         Some(unsafe { std::slice::from_raw_parts_mut(inner.ptr.as_ptr(), inner.len) })
     }
 
@@ -182,7 +207,12 @@ impl Drop for Inner {
             Backing::Pages(layout) => unsafe { dealloc(self.ptr.as_ptr(), layout) },
             // SAFETY: the parts of the vector taken apart in `from`.
             Backing::Vec { capacity } => drop(unsafe { Vec::from_raw_parts(self.ptr.as_ptr(), self.len, capacity) }),
-            Backing::Foreign { .. } => {}
+            Backing::Foreign { .. } | Backing::Shared => {}
+        }
+        for watcher in self.watchers.get_mut().unwrap_or_else(PoisonError::into_inner) {
+            if let Some(watcher) = watcher.upgrade() {
+                watcher.push(self.id);
+            }
         }
     }
 }

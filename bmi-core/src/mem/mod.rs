@@ -8,7 +8,10 @@
 //! 1. The bytes of a [`Memory`] stay where they are, mapped and readable and writable, until the last handle is gone.
 //! 2. While more than one handle exists nobody has a reference to the bytes; they are moved by the module `copy`, whose accesses to
 //!    shared memory are atomic, or by the kernel.
-//! 3. [`Memory::get_mut`] gives out `&mut [u8]` only when the handle is the only one: no operation, registration or peer is left.
+//! 3. [`Memory::get_mut`] gives out `&mut [u8]` only when the handle is the only one: no operation, exposure or [`MemoryRegion`] is left.
+//! 4. The pin-down cache holds registrations, never memory (`pin_cache`). So it keeps no bytes alive and takes no exclusive access away; to use what it
+//!    holds one has to bring a handle along. The registration of a memory whose last handle is gone can be found by nobody, and is let go.
+//! 5. Memory of others ([`Foreign`]) is never given out as `&mut`: more than one [`Memory`] may name the same bytes.
 //!
 //! So the aliasing rule of the hardware is a borrow rule. This fails to compile, because `buffer` was moved into the operation:
 //!
@@ -23,11 +26,16 @@
 //! With a clone it compiles, and `get_mut` says `None` until the operation has ended.
 
 pub(crate) mod copy;
+mod foreign;
 mod list;
 mod memory;
+mod pin_cache;
 mod region;
+pub mod zone;
 
+pub use foreign::{Extent, Foreign};
 pub use list::{MemList, MemSlice};
 pub use memory::{Memory, MemoryId};
-pub(crate) use region::WeakRegion;
+pub(crate) use pin_cache::{Limits, PinCache, PinCounts};
+pub(crate) use region::CachedRegion;
 pub use region::{Access, LocalKey, MemoryRegion, RegionOwner, ReleaseQueue, RemoteKey, RemoteSlice, Segment};

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::{MemSlice, Memory};
+use super::{MemSlice, Memory, MemoryId};
 use crate::returns::Returns;
 
 /// How the adapter that registered a region names it; of no meaning to anybody else.
@@ -86,13 +86,22 @@ pub trait RegionOwner: Send + Sync {
     fn release(&self, key: LocalKey);
 }
 
-/// Memory that a transport has registered. Handles are counted; with the last one the region is released, and its transport
-/// deregisters it at the next poll. The memory itself stays until the transport has let go.
+/// Memory that a transport has registered, in use: whoever holds one may post work on it. Holds a handle of its [`Memory`], so the bytes stay.
+///
+/// Handles are counted. A registration ends when its last handle is gone, those of the pin-down cache included: then it is released, and its transport
+/// deregisters it at the next poll. The cache's handles hold no memory, so a registration may outlive the bytes it was made for. That harms nobody: only
+/// a work request or an exposure reaches memory, and each of them holds a `MemoryRegion`. A backend must not keep the [`Memory`] itself for a
+/// registration, or [`Memory::get_mut`] would find it.
 #[derive(Clone)]
-pub struct MemoryRegion(Arc<RegionInner>);
-
-struct RegionInner {
+pub struct MemoryRegion {
+    // First, so that it is released before the memory is.
+    registration: Arc<Registered>,
     memory: Memory,
+}
+
+/// A registration with its adapter.
+struct Registered {
+    id: MemoryId,
     key: LocalKey,
     owner: Arc<dyn RegionOwner>,
 }
@@ -100,22 +109,22 @@ struct RegionInner {
 impl MemoryRegion {
     /// For backends: `owner` is told when the last handle is gone.
     pub fn new(memory: Memory, key: LocalKey, owner: Arc<dyn RegionOwner>) -> MemoryRegion {
-        MemoryRegion(Arc::new(RegionInner { memory, key, owner }))
+        MemoryRegion { registration: Arc::new(Registered { id: memory.id(), key, owner }), memory }
     }
 
     /// The memory.
     pub fn memory(&self) -> &Memory {
-        &self.0.memory
+        &self.memory
     }
 
     /// The adapter's name for it.
     pub fn local_key(&self) -> LocalKey {
-        self.0.key
+        self.registration.key
     }
 
     /// Whether the region was registered by the transport with this owner.
     pub fn is_owned_by(&self, owner: &Arc<dyn RegionOwner>) -> bool {
-        std::ptr::addr_eq(Arc::as_ptr(&self.0.owner), Arc::as_ptr(owner))
+        std::ptr::addr_eq(Arc::as_ptr(&self.registration.owner), Arc::as_ptr(owner))
     }
 
     /// The `len` bytes at `offset` as an entry of a work request.
@@ -123,16 +132,17 @@ impl MemoryRegion {
     /// # Panics
     /// If the range does not lie within the region.
     pub fn segment(&self, offset: usize, len: usize) -> Segment {
-        assert!(offset.checked_add(len).is_some_and(|end| end <= self.0.memory.len()), "segment outside its region");
+        assert!(offset.checked_add(len).is_some_and(|end| end <= self.memory.len()), "segment outside its region");
         Segment { region: self.clone(), offset, len }
     }
 
-    pub(crate) fn downgrade(&self) -> WeakRegion {
-        WeakRegion(Arc::downgrade(&self.0))
+    /// What the pin-down cache keeps of it.
+    pub(crate) fn to_cached(&self) -> CachedRegion {
+        CachedRegion(Arc::clone(&self.registration))
     }
 }
 
-impl Drop for RegionInner {
+impl Drop for Registered {
     fn drop(&mut self) {
         self.owner.release(self.key);
     }
@@ -140,21 +150,26 @@ impl Drop for RegionInner {
 
 impl fmt::Debug for MemoryRegion {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "MemoryRegion({:?})", self.0.memory)
+        write!(f, "MemoryRegion({:?})", self.memory)
     }
 }
 
-/// Finds a region again as long as somebody else holds it.
-#[derive(Clone)]
-pub(crate) struct WeakRegion(std::sync::Weak<RegionInner>);
+/// A registration without its memory: nobody can post work on it until he brings a handle of the memory along.
+pub(crate) struct CachedRegion(Arc<Registered>);
 
-impl WeakRegion {
-    pub(crate) fn upgrade(&self) -> Option<MemoryRegion> {
-        self.0.upgrade().map(MemoryRegion)
+impl CachedRegion {
+    /// The region, for somebody who holds the memory.
+    ///
+    /// # Panics
+    /// If it is another memory: ids are never used twice, so this would be a bug of the cache.
+    pub(crate) fn with(&self, memory: &Memory) -> MemoryRegion {
+        assert!(self.0.id == memory.id(), "a registration of another memory");
+        MemoryRegion { registration: Arc::clone(&self.0), memory: memory.clone() }
     }
 
-    pub(crate) fn is_gone(&self) -> bool {
-        self.0.strong_count() == 0
+    /// Whether an operation, an exposure or the program holds the region.
+    pub(crate) fn is_in_use(&self) -> bool {
+        Arc::strong_count(&self.0) > 1
     }
 }
 
@@ -190,6 +205,13 @@ impl Segment {
     /// Where the bytes stand; see [`Memory::as_ptr`].
     pub fn as_ptr(&self) -> *mut u8 {
         self.region.memory().as_ptr().wrapping_add(self.offset)
+    }
+
+    /// This segment and `next` as one, if that begins where this ends.
+    pub(crate) fn joined(&self, next: &Segment) -> Option<Segment> {
+        let same = Arc::ptr_eq(&self.region.registration, &next.region.registration);
+        let adjacent = same && self.offset + self.len == next.offset;
+        adjacent.then(|| Segment { region: self.region.clone(), offset: self.offset, len: self.len + next.len })
     }
 
     /// The same bytes without the registration.

@@ -8,9 +8,11 @@
 //! | messages | a posted receive | every message but Credit | the receive is posted again: the message was handled, or copied out of the way |
 //! | bytes | a byte that may be parked | Eager, Unexpected, Announce, Ready: payload and [`OVERHEAD`] | the message was received, or dropped by the program; the offer was used, void or withdrawn |
 //! | control | a posted receive of the reserve | Credit | the receive is posted again |
+//! | fast slots | one certain slot | Eager or Unexpected written into it, with a message credit for the receive that its immediate data consumes | the message was received, or dropped by the program |
 //!
 //! Credits come back on any header that goes the other way, or in a Credit message of their own if half of a purse is waiting to go back, or if
-//! the peer has too few left for one full message and any are waiting.
+//! the peer has too few left for one full message and any are waiting. Slots count like credits of their own; nobody ever waits for one who could not
+//! send in another way.
 //!
 //! **Invariants**
 //! 1. For each purse: what the sender has + what is on the wire either way + what the receiver holds or has waiting = what was granted in the hello.
@@ -43,14 +45,48 @@ pub(crate) struct Credit {
     messages: u16,
     control: u8,
     bytes: u32,
+    /// Fast-RDMA slots of the peer that are free, a bit each.
+    slots: u8,
     granted: Returned,
 }
 
 impl Credit {
     /// What the peer's hello grants.
     pub(crate) fn granted_by(hello: &Hello) -> Credit {
-        let granted = Returned { control: hello.control, messages: hello.messages, bytes: hello.bytes };
-        Credit { messages: granted.messages, control: granted.control, bytes: granted.bytes, granted }
+        let granted = Returned { control: hello.control, messages: hello.messages, bytes: hello.bytes, slots: 0 };
+        Credit { messages: granted.messages, control: granted.control, bytes: granted.bytes, slots: 0, granted }
+    }
+
+    /// The peer has described its fast-RDMA slots, all free.
+    pub(crate) fn grant_slots(&mut self, count: u8) {
+        self.granted.slots = all_slots(count);
+        self.slots = self.granted.slots;
+    }
+
+    /// Whether a message credit is there.
+    pub(crate) fn has_message(&self) -> bool {
+        self.messages > 0
+    }
+
+    /// Whether a slot is free.
+    pub(crate) fn has_slot(&self) -> bool {
+        self.slots != 0
+    }
+
+    /// Spends a slot and the message credit that goes with it; which slot, or nothing.
+    pub(crate) fn spend_slot(&mut self) -> Option<u8> {
+        if self.slots == 0 || !self.spend_message() {
+            return None;
+        }
+        let slot = u8::try_from(self.slots.trailing_zeros()).expect("at most 8");
+        self.slots &= !(1 << slot);
+        Some(slot)
+    }
+
+    /// Gives back a slot into which nothing was written after all.
+    pub(crate) fn unspend_slot(&mut self, slot: u8) {
+        self.messages += 1;
+        self.slots |= 1 << slot;
     }
 
     /// Spends a message credit.
@@ -108,7 +144,11 @@ impl Credit {
         let (Some(messages), Some(control), Some(bytes)) = (messages, control, bytes) else {
             return Err("credits returned that were never spent");
         };
+        if returned.slots & (self.slots | !self.granted.slots) != 0 {
+            return Err("slots returned that were never used");
+        }
         (self.messages, self.control, self.bytes) = (messages, control, bytes);
+        self.slots |= returned.slots;
         Ok(())
     }
 }
@@ -126,7 +166,7 @@ pub(crate) struct Grant {
 impl Grant {
     /// What this side's hello grants.
     pub(crate) fn of(hello: &Hello) -> Grant {
-        let window = Returned { control: hello.control, messages: hello.messages, bytes: hello.bytes };
+        let window = Returned { control: hello.control, messages: hello.messages, bytes: hello.bytes, slots: 0 };
         Grant { window, theirs: window, waiting: Returned::default(), full_message: hello.eager + OVERHEAD }
     }
 
@@ -139,6 +179,35 @@ impl Grant {
         let bytes = self.theirs.bytes.checked_sub(bytes).ok_or("more bytes than its credits allow")?;
         (self.theirs.messages, self.theirs.bytes) = (messages, bytes);
         Ok(())
+    }
+
+    /// The peer has been told of this many fast-RDMA slots.
+    pub(crate) fn grant_slots(&mut self, count: u8) {
+        self.window.slots = all_slots(count);
+        self.theirs.slots = self.window.slots;
+    }
+
+    /// A message came in a fast-RDMA slot.
+    ///
+    /// # Errors
+    /// In words, if the slot was not the peer's to use, or it had no message credit.
+    pub(crate) fn slot_arrived(&mut self, slot: u32) -> Result<u8, &'static str> {
+        let slot = u8::try_from(slot).ok().filter(|slot| *slot < 8 && self.theirs.slots & (1 << slot) != 0);
+        let slot = slot.ok_or("a message in a fast-RDMA slot that it may not use")?;
+        self.arrived(0)?;
+        self.theirs.slots &= !(1 << slot);
+        Ok(slot)
+    }
+
+    /// A fast-RDMA slot holds no message any more.
+    pub(crate) fn slot_freed(&mut self, slot: u8) {
+        debug_assert!(self.window.slots & !self.theirs.slots & (1 << slot) != 0, "slot {slot} was not in use");
+        self.waiting.slots |= 1 << slot;
+    }
+
+    /// Fast-RDMA slots that hold a message.
+    pub(crate) fn slots_in_use(&self) -> usize {
+        (self.window.slots & !self.theirs.slots & !self.waiting.slots).count_ones() as usize
     }
 
     /// A Credit message came.
@@ -167,11 +236,12 @@ impl Grant {
 
     /// Whether what waits must go back in a message of its own.
     pub(crate) fn is_pressing(&self) -> bool {
-        let Returned { control, messages, bytes } = self.waiting;
+        let Returned { control, messages, bytes, slots } = self.waiting;
         control >= CONTROL_CREDITS.min(self.window.control) - 1
             || messages >= self.window.messages / 2
             || bytes >= self.window.bytes / 2
             || (bytes > 0 && self.theirs.bytes < self.full_message)
+            || (slots != 0 && 2 * slots.count_ones() >= self.window.slots.count_ones())
     }
 
     /// Whether control credits are among what waits.
@@ -185,6 +255,7 @@ impl Grant {
         self.theirs.control += taken.control;
         self.theirs.messages += taken.messages;
         self.theirs.bytes += taken.bytes;
+        self.theirs.slots |= taken.slots;
         taken
     }
 
@@ -196,7 +267,14 @@ impl Grant {
         self.waiting.control += taken.control;
         self.waiting.messages += taken.messages;
         self.waiting.bytes += taken.bytes;
+        self.theirs.slots &= !taken.slots;
+        self.waiting.slots |= taken.slots;
     }
+}
+
+/// A bit for each of `count` slots.
+fn all_slots(count: u8) -> u8 {
+    u8::try_from((1u16 << count.min(8)) - 1).expect("eight bits")
 }
 
 #[cfg(test)]

@@ -3,12 +3,12 @@
 //! **Layout**, little-endian, 32 bytes, the payload behind it:
 //!
 //! ```text
-//!  0        1                2                4              8        16       24        32
-//!  +--------+----------------+----------------+--------------+--------+--------+---------+
-//!  | kind   | control credit | message credit | byte credit  | tag    | length | op      |
-//!  | u8     | u8             | u16            | u32          | u64    | u64    | u64     |
-//!  +--------+----------------+----------------+--------------+--------+--------+---------+
-//!  the credits are returned to the receiver of the message: they ride on whatever is sent
+//!  0               1             2                4              8        16       24        32
+//!  +------+--------+-------------+----------------+--------------+--------+--------+---------+
+//!  | kind | control| fast slots, | message credit | byte credit  | tag    | length | op      |
+//!  | 4 bit| 4 bit  | a bit each  | u16            | u32          | u64    | u64    | u64     |
+//!  +------+--------+-------------+----------------+--------------+--------+--------+---------+
+//!  credits and slots are returned to the receiver of the message: they ride on whatever is sent
 //!
 //!  kind          payload                          tag     length             op
 //!  1 Eager       the message                      tag     of the payload     0
@@ -21,10 +21,11 @@
 //!  8 Written     none                             0       bytes written      the receiver's operation
 //!  9 Withdraw    none                             0       0                  the receiver's operation
 //! 10 Withdrawn   none                             0       0                  the receiver's operation
+//! 11 Slots       24 bytes: the slots' memory      0       of a slot          how many
 //! ```
 //!
 //! Announce, the receiver's RDMA reads, and Finish are the rendezvous; Ready, the sender's RDMA write, and Written the direct path (see
-//! `endpoint::direct`). Everything that is zero above must be zero on the wire.
+//! `endpoint::direct`). Slots says where the fast-RDMA slots are; Eager and Unexpected may stand in one of them (see `endpoint::fast`). Everything that is zero above must be zero on the wire.
 //!
 //! **Source.** Paper 000, table 1 (request, reply, control, data) and section 3.3.1 (credits piggybacked or on their own).
 
@@ -44,6 +45,7 @@ pub(crate) enum Kind {
     Written = 8,
     Withdraw = 9,
     Withdrawn = 10,
+    Slots = 11,
 }
 
 /// How a rendezvous ended, as the receiver tells the sender.
@@ -66,10 +68,16 @@ impl FinishStatus {
 /// Credits on their way back to who spent them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Returned {
+    /// At most [`MAX_CONTROL`].
     pub(crate) control: u8,
     pub(crate) messages: u16,
     pub(crate) bytes: u32,
+    /// Fast-RDMA slots, the bit with a slot's number for each.
+    pub(crate) slots: u8,
 }
+
+/// Control credits that a header has room for.
+pub(crate) const MAX_CONTROL: u8 = 15;
 
 /// A decoded header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,8 +92,9 @@ pub(crate) struct Header {
 impl Header {
     pub(crate) fn encode(&self) -> [u8; HEADER_LEN] {
         let mut wire = [0; HEADER_LEN];
-        wire[0] = self.kind as u8;
-        wire[1] = self.returned.control;
+        debug_assert!(self.returned.control <= MAX_CONTROL, "{} control credits", self.returned.control);
+        wire[0] = self.kind as u8 | self.returned.control << 4;
+        wire[1] = self.returned.slots;
         wire[2..4].copy_from_slice(&self.returned.messages.to_le_bytes());
         wire[4..8].copy_from_slice(&self.returned.bytes.to_le_bytes());
         wire[8..16].copy_from_slice(&self.tag.to_le_bytes());
@@ -100,8 +109,12 @@ impl Header {
     /// What is wrong with it, in words.
     pub(crate) fn decode(message: &[u8]) -> Result<(Header, &[u8]), &'static str> {
         let (wire, payload) = message.split_first_chunk::<HEADER_LEN>().ok_or("a message shorter than its header")?;
+        Header::decode_with(wire, payload.len()).map(|header| (header, payload))
+    }
+
+    fn decode_with(wire: &[u8; HEADER_LEN], payload_len: usize) -> Result<Header, &'static str> {
         let word = |at: usize| u64::from_le_bytes(wire[at..at + 8].try_into().expect("eight bytes"));
-        let kind = match wire[0] {
+        let kind = match wire[0] & 15 {
             1 => Kind::Eager,
             2 => Kind::Unexpected,
             3 => Kind::Announce,
@@ -112,15 +125,31 @@ impl Header {
             8 => Kind::Written,
             9 => Kind::Withdraw,
             10 => Kind::Withdrawn,
+            11 => Kind::Slots,
             _ => return Err("a message of unknown kind"),
         };
         let returned = Returned {
-            control: wire[1],
+            control: wire[0] >> 4,
+            slots: wire[1],
             messages: u16::from_le_bytes([wire[2], wire[3]]),
             bytes: u32::from_le_bytes([wire[4], wire[5], wire[6], wire[7]]),
         };
         let header = Header { kind, returned, tag: word(8), len: word(16), op: word(24) };
-        header.check(payload.len()).map(|()| (header, payload))
+        header.check(payload_len).map(|()| header)
+    }
+
+    /// Reads the header of a message in a fast-RDMA slot that has room for `room` bytes of payload.
+    ///
+    /// # Errors
+    /// What is wrong with it, in words.
+    pub(crate) fn decode_in_slot(wire: &[u8; HEADER_LEN], room: usize) -> Result<Header, &'static str> {
+        let len = u64::from_le_bytes(wire[16..24].try_into().expect("eight bytes"));
+        let len = usize::try_from(len).ok().filter(|len| *len <= room).ok_or("a message longer than its slot")?;
+        let header = Header::decode_with(wire, len)?;
+        match header.kind {
+            Kind::Eager | Kind::Unexpected => Ok(header),
+            _ => Err("a message in a fast-RDMA slot that does not belong there"),
+        }
     }
 
     fn check(&self, payload_len: usize) -> Result<(), &'static str> {
@@ -128,6 +157,7 @@ impl Header {
             Kind::Eager | Kind::Unexpected => self.len == payload_len as u64 && self.op == 0,
             Kind::Announce => payload_len.is_multiple_of(crate::RemoteSlice::WIRE_LEN),
             Kind::Ready => payload_len == crate::RemoteSlice::WIRE_LEN,
+            Kind::Slots => payload_len == crate::RemoteSlice::WIRE_LEN && self.tag == 0,
             Kind::Finish => payload_len == 0,
             Kind::Written => payload_len == 0 && self.tag == 0,
             Kind::Cancel | Kind::Withdraw | Kind::Withdrawn => payload_len == 0 && self.tag == 0 && self.len == 0,
@@ -145,7 +175,7 @@ mod tests {
 
     #[test]
     fn round_trip() {
-        let returned = Returned { control: 1, messages: 2, bytes: 3 };
+        let returned = Returned { control: MAX_CONTROL, messages: 2, bytes: 3, slots: 0x81 };
         let header = Header { kind: Kind::Announce, returned, tag: u64::MAX, len: 5, op: 6 };
         let mut message = header.encode().to_vec();
         message.extend([9; 48]);

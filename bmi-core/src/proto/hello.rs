@@ -15,6 +15,7 @@
 
 use crate::config::Config;
 use crate::error::{Error, ErrorKind};
+use crate::proto::header::MAX_CONTROL;
 use crate::transport::MAX_PRIVATE_DATA;
 
 /// The version of the protocol that this build speaks best.
@@ -31,9 +32,12 @@ const HELLO_LEN: usize = 49;
 const REFUSAL_LEN: usize = 17;
 
 /// Features, one bit each; bit and name.
-const FEATURES: [(u64, &str); 4] = [(1, "rendezvous"), (2, "bulk"), (4, "byte credits"), (8, "ready receives")];
-/// What this build has, and what it cannot do without in a peer: all of them, so far.
-const SUPPORTED: u64 = 15;
+const FEATURES: [(u64, &str); 5] =
+    [(1, "rendezvous"), (2, "bulk"), (4, "byte credits"), (8, "ready receives"), (FAST_SLOTS, "fast-RDMA slots")];
+/// It writes into fast-RDMA slots, and returns those of its own.
+pub(crate) const FAST_SLOTS: u64 = 16;
+/// What this build has, and what it cannot do without in a peer.
+const SUPPORTED: u64 = 31;
 const REQUIRED: u64 = 15;
 
 /// What a side says of itself.
@@ -74,6 +78,11 @@ impl Hello {
             message: config.max_message,
             name: config.name.clone(),
         }
+    }
+
+    /// Whether the side has a feature.
+    pub(crate) fn has(&self, feature: u64) -> bool {
+        self.features & feature == feature
     }
 
     pub(crate) fn encode(&self) -> Vec<u8> {
@@ -118,7 +127,7 @@ impl Hello {
         hello.check_fit()?;
         let sane = hello.eager >= 256
             && hello.messages >= 4
-            && hello.control >= 2
+            && (2..=MAX_CONTROL).contains(&hello.control)
             && u64::from(hello.bytes) >= 4 * (u64::from(hello.eager) + 64)
             && hello.pieces >= 1
             && hello.message >= 1;

@@ -1,10 +1,12 @@
-//! A short list that needs no allocation while it has one entry: the usual case on the data path.
+//! A short list that needs no allocation while it has one entry: the usual case on the data path. A clone shares what is on the heap.
+
+use std::sync::Arc;
 
 /// One entry inline, or several on the heap.
 #[derive(Clone, Debug)]
 pub(crate) enum OneOrMany<V> {
     One(V),
-    Many(Vec<V>),
+    Many(Arc<[V]>),
 }
 
 impl<V> OneOrMany<V> {
@@ -17,13 +19,13 @@ impl<V> OneOrMany<V> {
 
     /// Collects, as long as no entry fails.
     pub(crate) fn try_collect<E>(mut entries: impl Iterator<Item = Result<V, E>>) -> Result<OneOrMany<V>, E> {
-        let Some(first) = entries.next().transpose()? else { return Ok(OneOrMany::Many(Vec::new())) };
+        let Some(first) = entries.next().transpose()? else { return Ok(OneOrMany::Many(Arc::new([]))) };
         let Some(second) = entries.next().transpose()? else { return Ok(OneOrMany::One(first)) };
         let mut many = vec![first, second];
         for entry in entries {
             many.push(entry?);
         }
-        Ok(OneOrMany::Many(many))
+        Ok(OneOrMany::Many(many.into()))
     }
 }
 

@@ -44,6 +44,12 @@ impl<V> Table<V> {
         (*generation == key.generation).then_some(value)
     }
 
+    /// The entry that is in a slot now.
+    pub(crate) fn at(&self, slot: u32) -> Option<(Key, &V)> {
+        let (generation, value) = self.slab.get(slot as usize)?;
+        Some((Key { slot, generation: *generation }, value))
+    }
+
     pub(crate) fn remove(&mut self, key: Key) -> Option<V> {
         self.get(key)?;
         Some(self.slab.remove(key.slot as usize).1)
@@ -54,6 +60,10 @@ impl<V> Table<V> {
             let slot = u32::try_from(slot).expect("fewer than 2^32 entries");
             (Key { slot, generation: *generation }, value)
         })
+    }
+
+    pub(crate) fn values_mut(&mut self) -> impl Iterator<Item = &mut V> {
+        self.slab.iter_mut().map(|(_, (_, value))| value)
     }
 }
 

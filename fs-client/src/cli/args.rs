@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use bmi_core::Addr;
+use bmi::{Addr, Scheme};
 use clap::{Args, Parser, Subcommand};
-use fs_client::FsPath;
+use fs_client::{FsPath, Over};
 
 use super::size;
 
@@ -13,6 +13,7 @@ const EXAMPLES: &str = "\
 Examples:
   export PVFS_MANAGER=tcp://localhost:7000   where the manager listens; or --manager on each call
   pvfs ping                                  is every server there, and how far away?
+  pvfs servers                               over which transport is each reached, and why?
   pvfs mkdir -p /data/run-1                  a directory, and those above it
   pvfs put results.bin /data/run-1           a file into a directory
   pvfs put -r src /data --strip-size 1M      a tree, in strips of 1 MiB
@@ -36,9 +37,13 @@ pub(crate) struct Cli {
 /// Options of every command.
 #[derive(Debug, Args)]
 pub(crate) struct Global {
-    /// Address of the manager, tcp://host:port; without it, the environment variable PVFS_MANAGER
+    /// Address of the manager, tcp://host:port, ib://device/host:port or shm:///path; without it, the environment variable PVFS_MANAGER
     #[arg(long, short = 'm', global = true, value_name = "ADDR")]
     pub(crate) manager: Option<Addr>,
+
+    /// Transport to reach every server over: tcp, ib, shm; auto takes for each the best that works: shm on this host, else ib, else tcp
+    #[arg(long, global = true, value_name = "WHICH", default_value = "auto", value_parser = over)]
+    pub(crate) over: Over,
 
     /// Longest time that a single request may take: 500ms, 10s, 2m
     #[arg(long, global = true, value_name = "TIME", default_value = "30s", value_parser = size::duration)]
@@ -66,6 +71,10 @@ pub(crate) enum Command {
         #[arg(long, short, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=10_000))]
         count: u32,
     },
+
+    /// Show over which transport each server is reached, why, and why not over the others
+    #[command(after_help = "Examples:\n  pvfs servers\n  pvfs servers --over tcp\n  pvfs servers --json")]
+    Servers,
 
     /// List a directory
     #[command(after_help = "Examples:\n  pvfs ls\n  pvfs ls -l /data\n  pvfs ls -R /data")]
@@ -187,6 +196,15 @@ pub(crate) enum Command {
     },
 }
 
+/// Which transports to use.
+fn over(text: &str) -> Result<Over, String> {
+    if text == "auto" {
+        return Ok(Over::Auto);
+    }
+    let known = [Scheme::Tcp, Scheme::Ib, Scheme::Shm].into_iter().find(|scheme| scheme.as_str() == text);
+    known.map(Over::Only).ok_or_else(|| "there are tcp, ib, shm and auto".to_owned())
+}
+
 /// How a new file is laid out.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct LayoutArgs {
@@ -258,6 +276,7 @@ mod tests {
             ("pvfs put a /b --strip-size 64X", "64X"),
             ("pvfs put a /b --servers 0", "0"),
             ("pvfs ping --timeout soon", "soon"),
+            ("pvfs ping --over sim", "tcp, ib, shm and auto"),
             ("pvfs viewdist", "required"),
             ("pvfs mv /a", "required"),
         ] {

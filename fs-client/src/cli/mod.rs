@@ -8,6 +8,7 @@
 mod args;
 mod namespace;
 mod output;
+mod servers;
 mod size;
 mod transfer;
 mod view;
@@ -15,10 +16,9 @@ mod view;
 use std::io::{IsTerminal, Read};
 use std::process::ExitCode;
 
-use bmi_core::{Addr, AsyncEndpoint, Clock, Config, Endpoint, driver};
-use bmi_tcp::{TcpConfig, TcpTransport};
+use bmi::{Addr, AnyTransport, AsyncEndpoint, Config, OpenOptions, Scheme, driver};
 use clap::Parser;
-use fs_client::{Client, ClientOptions};
+use fs_client::{Client, ClientOptions, Outlets, Over};
 
 use args::{Cli, Command, Global};
 use output::{Output, complain, one_line};
@@ -96,22 +96,22 @@ fn run(cli: Cli) -> Result<usize, Stop> {
         return output.finish();
     }
     let manager = manager(&cli.global)?;
-    let clock = driver::MonotonicClock::new();
-    let transport = TcpTransport::new(TcpConfig::default()).map_err(Stop::failed)?;
-    let endpoint = Endpoint::new(transport, Config::named("pvfs"), clock.now()).map_err(Stop::failed)?;
-    let endpoint = AsyncEndpoint::new(endpoint, clock);
+    let outlets = open(&manager, cli.global.over)?;
+    let endpoints: Vec<_> = outlets.endpoints().cloned().collect();
     let options = ClientOptions {
         timeout: cli.global.timeout,
         uid: rustix::process::getuid().as_raw(),
         gid: rustix::process::getgid().as_raw(),
+        over: cli.global.over,
+        host: bmi::host_id(),
         ..ClientOptions::new(random_id()?)
     };
     let busy = cli.global.busy;
-    let work = command(endpoint.clone(), manager, options, cli, &mut output);
+    let work = command(outlets, manager, options, cli, &mut output);
     let result = if busy {
-        driver::busy::block_on(&[endpoint], work)
+        driver::busy::block_on(&endpoints, work)
     } else {
-        driver::event::block_on(endpoint, work).map_err(Stop::failed)?
+        driver::event::block_on_all(&endpoints, work).map_err(Stop::failed)?
     };
     result?;
     output.finish()
@@ -127,6 +127,27 @@ fn manager(global: &Global) -> Result<Addr, Stop> {
     }
 }
 
+/// An endpoint for each transport that may be used: the manager's and, unless one was asked for by name, all that this machine has. I/O servers are
+/// known by TCP addresses wherever they have one, so that is always among them.
+fn open(manager: &Addr, over: Over) -> Result<Outlets<AnyTransport>, Stop> {
+    let clock = driver::MonotonicClock::new();
+    let endpoint = |scheme| bmi::endpoint(scheme, &OpenOptions::default(), Config::named("pvfs"), clock);
+    let first: AsyncEndpoint<AnyTransport> = endpoint(manager.scheme()).map_err(Stop::failed)?;
+    let mut outlets = Outlets::one(manager.scheme(), first);
+    for scheme in [Scheme::Tcp, Scheme::Shm, Scheme::Ib].into_iter().filter(|scheme| *scheme != manager.scheme()) {
+        let asked = over == Over::Only(scheme);
+        if !asked && over != Over::Auto && scheme != Scheme::Tcp {
+            continue;
+        }
+        outlets = match endpoint(scheme) {
+            Ok(endpoint) => outlets.and(scheme, endpoint),
+            Err(error) if asked => return Err(Stop::failed(error)),
+            Err(error) => outlets.without(scheme, error.to_string()),
+        };
+    }
+    Ok(outlets)
+}
+
 /// A number that no other client has.
 fn random_id() -> Result<u128, Stop> {
     let mut bytes = [0; 16];
@@ -136,15 +157,16 @@ fn random_id() -> Result<u128, Stop> {
 }
 
 async fn command(
-    endpoint: AsyncEndpoint<TcpTransport>,
+    outlets: Outlets<AnyTransport>,
     manager: Addr,
     options: ClientOptions,
     cli: Cli,
     output: &mut Output,
 ) -> Result<(), Stop> {
-    let client = Client::connect(endpoint, manager, options).await?;
+    let client = Client::connect_over(outlets, manager, options).await?;
     match cli.command {
         Command::Ping { count } => namespace::ping(&client, count, output).await,
+        Command::Servers => servers::servers(&client, output).await,
         Command::Ls { path, long, recursive } => namespace::ls(&client, &path, long, recursive, output).await,
         Command::Mkdir { paths, parents } => namespace::mkdir(&client, &paths, parents, output).await,
         Command::Put { sources, target, layout, transfer } => {

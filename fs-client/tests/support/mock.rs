@@ -121,6 +121,8 @@ impl Server {
         let result = match request.body.clone() {
             RequestBody::Manager(body) => self.manager(peer, &request, body),
             RequestBody::Iod(body) => self.iod(peer, body, data, &mut inline).await.map(Some),
+            // A client with one endpoint asks nobody.
+            RequestBody::Identify => Err(FsError::new(ErrorCode::Invalid, "who asks?")),
         };
         let result = match result {
             Ok(None) => return,

@@ -1,12 +1,12 @@
 //! Round trips of everything, and bytes that nobody encoded.
 
-use bmi_core::{Addr, BulkDescriptor, RemoteKey, RemoteSlice};
+use bmi_core::{Addr, BulkDescriptor, RemoteKey, RemoteSlice, extents};
 use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
 
 use super::*;
-use crate::limits::{MAX_OFFSET, MAX_PATH, MAX_REGIONS};
+use crate::limits::{MAX_ADDRS, MAX_OFFSET, MAX_PATH, MAX_REGIONS};
 use crate::*;
 
 fn place() -> impl Strategy<Value = Place> {
@@ -101,7 +101,11 @@ fn iod_request() -> impl Strategy<Value = IodRequest> {
 }
 
 fn request() -> impl Strategy<Value = Request> {
-    let body = prop_oneof![manager_request().prop_map(RequestBody::Manager), iod_request().prop_map(RequestBody::Iod)];
+    let body = prop_oneof![
+        8 => manager_request().prop_map(RequestBody::Manager),
+        8 => iod_request().prop_map(RequestBody::Iod),
+        1 => Just(RequestBody::Identify),
+    ];
     (any::<(u128, u64, u64, u32)>(), body).prop_map(|((client, seq, unanswered, timeout_ms), body)| Request {
         id: RequestId { client, seq },
         unanswered,
@@ -132,6 +136,17 @@ fn entry() -> impl Strategy<Value = Entry> {
             layout,
         },
     )
+}
+
+fn identity() -> impl Strategy<Value = Identity> {
+    let role = prop_oneof![Just(Role::Manager), any::<u32>().prop_map(Role::Iod)];
+    let addr = prop_oneof![
+        any::<u16>().prop_map(|port| Addr::tcp("localhost", port)),
+        "/[a-z]{1,106}".prop_map(Addr::shm),
+        any::<u16>().prop_map(|port| Addr::ib(Some("mlx5_0:1".parse().unwrap()), "h".repeat(255), port)),
+    ];
+    (role, "[0-9a-f-]{0,36}", any::<u128>(), vec(addr, 0..=MAX_ADDRS))
+        .prop_map(|(role, host, instance, addrs)| Identity { role, host, instance, addrs })
 }
 
 fn reply() -> impl Strategy<Value = Reply> {
@@ -172,6 +187,7 @@ fn reply() -> impl Strategy<Value = Reply> {
             .with_ranges(ranges.into_iter().map(|(offset, len)| Region::new(offset.into(), len.into())))
     });
     prop_oneof![
+        identity().prop_map(|identity| Reply { result: Ok(identity.into()) }),
         manager.prop_map(|reply| Reply { result: Ok(reply.into()) }),
         iod.prop_map(|reply| Reply { result: Ok(reply.into()) }),
         error.prop_map(|error| Reply { result: Err(error) }),
@@ -205,6 +221,18 @@ proptest! {
         let (decoded, data) = decode_reply(&bytes).unwrap();
         prop_assert_eq!(&decoded, &reply);
         prop_assert_eq!(data.len() as u64, reply.inline_len());
+    }
+
+    /// A reply that was cut to a size keeps to it, and loses no address that had room.
+    #[test]
+    fn an_identity_fits_the_room_that_there_is(identity in identity(), room in 0..4096usize) {
+        let cut = identity.within(room);
+        prop_assert!(identity.is_same(&cut));
+        prop_assert!(identity.addrs.starts_with(&cut.addrs));
+        let len = encode_reply(&Reply { result: Ok(cut.clone().into()) }).len();
+        prop_assert!(len <= room.max(100), "{len} bytes for a room of {room}");
+        let all = encode_reply(&Reply { result: Ok(identity.clone().into()) }).len();
+        prop_assert!(cut == identity || all + 64 > room, "{all} bytes had room in {room}");
     }
 
     #[test]
@@ -277,19 +305,37 @@ fn an_announced_length_allocates_nothing() {
         data: Data::Bulk(BulkDescriptor::try_from(Vec::new()).unwrap()),
     };
     let honest = encode_request(&body(getsize));
-    // The regions' count stands behind the datafile's handle.
+    // The length of the regions stands behind the datafile's handle.
     let at = honest.iter().rposition(|byte| *byte == 0x55).unwrap() + 1;
     let huge = [0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x0f];
     let lying = [&honest[..at], &huge[..], &honest[at + 1..]].concat();
     assert!(matches!(decode_request(&lying), Err(CodecError::Malformed(_))));
 
-    let mut beyond = honest[..at].to_vec();
-    beyond.push(1);
-    beyond = postcard::to_extend(&Region::new(MAX_OFFSET, 1), beyond).unwrap();
-    beyond.extend_from_slice(&honest[at + 1..]);
-    assert!(matches!(decode_request(&beyond), Err(CodecError::Malformed(_))));
+    let with_regions = |ranges: Vec<(u64, u64)>| {
+        let encoded = extents::encode(Vec::new(), ranges);
+        assert!(encoded.len() < 0x80, "a length of one byte");
+        [&honest[..at], &[encoded.len() as u8], &encoded[..], &honest[at + 1..]].concat()
+    };
+    let just = with_regions(vec![(0, 0); MAX_REGIONS]);
+    assert!(decode_request(&just).is_ok());
+    // As short as the last, but of one region too many; of as many as 64 bits count; and of one that ends beyond all offsets.
+    for ranges in [vec![(0, 0); MAX_REGIONS + 1], vec![(MAX_OFFSET, 1)], vec![(u64::MAX, 2)]] {
+        assert!(matches!(decode_request(&with_regions(ranges)), Err(CodecError::Malformed(_))));
+    }
+}
 
-    let many = vec![Region::new(0, 0); MAX_REGIONS + 1];
-    let bytes = [&honest[..at], &postcard::to_extend(&many, Vec::new()).unwrap()[..], &honest[at + 1..]].concat();
-    assert!(matches!(decode_request(&bytes), Err(CodecError::Malformed(_))));
+#[test]
+fn a_list_of_thousands_is_a_short_request() {
+    let rows = (0..MAX_REGIONS as u64).map(|row| Region::new(row * 2048 * 64, 1024 * 64)).collect::<Vec<_>>();
+    let write = |regions: Vec<Region>| {
+        encode_request(&body(IodRequest::Write {
+            datafile: DatafileHandle(1),
+            regions: Regions::try_from(regions).unwrap(),
+            data: Data::Bulk(BulkDescriptor::try_from(Vec::new()).unwrap()),
+            sync: false,
+        }))
+    };
+    assert!(write(rows).len() < 64, "a regular list");
+    let ragged = (0..1000u64).map(|n| Region::new(n * 70_000 + n * n % 4099, 4096 + n % 100)).collect::<Vec<_>>();
+    assert!(write(ragged).len() < 8 << 10, "a thousand regions of any shape find room in an eager message");
 }

@@ -2,31 +2,35 @@
 //!
 //! | where | servers are | data is |
 //! |---|---|---|
-//! | [`EmbeddedCluster`] over TCP | threads, each with a runtime and an endpoint of its own | in files under a directory |
+//! | [`EmbeddedCluster`] over TCP, verbs, shared memory | threads, each with a runtime of its own and an endpoint for each transport | in files under a directory |
 //! | `SimCluster` (feature `sim`) | tasks on nodes of a simulated world | in memory that outlives its server, as a disk does |
 //!
 //! The servers are the real ones in both; what differs is transport, clock and store.
 
+mod server;
 #[cfg(feature = "sim")]
 mod sim;
-mod tcp;
+mod threads;
 
+use bmi_core::Scheme;
 use fs_proto::limits::DEFAULT_STRIP;
 
 use crate::config::DEFAULT_OFFLOAD;
 use crate::iod::IodSettings;
 use crate::service::Limits;
 
+pub(crate) use server::{Role, Server};
 #[cfg(feature = "sim")]
 pub use sim::SimCluster;
-pub use tcp::{EmbeddedCluster, ServerThread};
-pub(crate) use tcp::{Role, Server};
+pub use threads::{EmbeddedCluster, ServerThread};
 
 /// What an embedded cluster looks like. `ClusterOptions::default()` has four I/O servers.
 #[derive(Clone, Debug)]
 pub struct ClusterOptions {
     /// I/O servers.
     pub iods: usize,
+    /// What each server listens on, one address of each scheme; the first is the one that it is known by. Not in the simulator.
+    pub over: Vec<Scheme>,
     /// Strip size of files that ask for no other, in bytes.
     pub strip_size: u64,
     /// Settings of each server's endpoint; the name is filled in.
@@ -35,7 +39,7 @@ pub struct ClusterOptions {
     pub limits: Limits,
     /// How the I/O servers use their memory.
     pub iod: IodSettings,
-    /// Over TCP: transfers of this many bytes or more go to storage threads.
+    /// Not in the simulator: transfers of this many bytes or more go to storage threads.
     pub offload: u64,
     /// In the simulator: bytes that each I/O server's disk holds.
     pub disk_capacity: u64,
@@ -47,6 +51,7 @@ impl Default for ClusterOptions {
     fn default() -> ClusterOptions {
         ClusterOptions {
             iods: 4,
+            over: vec![Scheme::Tcp],
             strip_size: DEFAULT_STRIP,
             endpoint: bmi_core::Config::default(),
             limits: Limits::default(),

@@ -1,14 +1,14 @@
 //! The cluster in the simulator: nodes `manager`, `iod0`, `iod1` …, each listening at port 7000.
 
 use async_trait::async_trait;
-use bmi_core::{Addr, ErrorKind};
-use bmi_sim::{Node, Sim, SimDisk};
-use fs_proto::{ErrorCode, FsError};
+use bmi_core::{Addr, AsyncEndpoint, ErrorKind};
+use bmi_sim::{Node, Sim, SimDisk, SimTransport};
+use fs_proto::{ErrorCode, FsError, Identity, Role};
 
 use super::ClusterOptions;
 use crate::iod::Iod;
 use crate::manager::{Manager, ManagerSettings};
-use crate::service::serve;
+use crate::service::{Handler, serve};
 use crate::store::{Medium, MemStore, MetaStore, SharedBackend};
 
 /// The port that every server listens at.
@@ -118,8 +118,7 @@ impl SimCluster {
         let sim = self.sim.clone();
         let wall = move || sim.now().as_nanos();
         let manager = Manager::new(endpoint.clone(), MetaStore::on(metadata)?, settings, wall)?;
-        let limits = self.options.limits;
-        node.spawn(async move { serve(&endpoint, &manager, limits, std::future::pending()).await });
+        self.run(&node, Role::Manager, endpoint, manager);
         Ok(())
     }
 
@@ -128,8 +127,15 @@ impl SimCluster {
         let endpoint = node.endpoint(self.options.endpoint(&node.name()))?;
         endpoint.listen(&node.addr(PORT))?;
         let iod = Iod::new(endpoint.clone(), self.stores[index].clone(), self.options.iod)?;
-        let limits = self.options.limits;
-        node.spawn(async move { serve(&endpoint, &iod, limits, std::future::pending()).await });
+        self.run(&node, Role::Iod(index as u32), endpoint, iod);
         Ok(())
+    }
+
+    /// Each node is a machine of its own, and a start is told from others by its time.
+    fn run(&self, node: &Node, role: Role, endpoint: AsyncEndpoint<SimTransport>, handler: impl Handler + 'static) {
+        let instance = u128::from(node.now().as_nanos());
+        let identity = Identity { role, host: node.name(), instance, addrs: vec![node.addr(PORT)] };
+        let limits = self.options.limits;
+        node.spawn(async move { serve(&endpoint, &handler, &identity, limits, std::future::pending()).await });
     }
 }

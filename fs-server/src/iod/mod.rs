@@ -11,36 +11,40 @@
 //!           unit 2          [buffer][ store ][   push   ]
 //! ```
 //!
+//! The buffers come from zones ([`bmi_core::mem::zone`]), shared fairly by the clients. Units of concurrent requests take turns between *clients*, at the network and at
+//! the disk ([`turns`]). What is small waits for neither: before a small request are at most the units at work.
+//!
 //! **Invariants**
 //! 1. An error names the ranges that were not written or read; all others were.
 //! 2. Every step ends: in time, or because its client is gone.
+//! 3. *No deadlock.* A unit takes its buffer first, then one turn at a time, and asks for no second of either while it has one. What it does during a turn waits
+//!    for network or disk, which end by their deadlines; so turns and buffers come back.
 //!
-//! **Source.** Paper 000, sections 3.2.3 (server-based RDMA, Figure 3), 4.1.1 (inline) and 4.2 (pipelined bulk transfer).
+//! **Source.** Paper 000, sections 3.2.3 (server-based RDMA, Figure 3), 3.3.2 (server buffers), 4.1.1 (inline) and 4.2 (pipelined bulk transfer).
 
-mod buffers;
 mod read;
+mod transfer;
+mod turns;
 mod write;
 
-use std::cell::Cell;
-
 use async_trait::async_trait;
-use bmi_core::{AsyncEndpoint, BulkDescriptor, Transport};
+use bmi_core::mem::zone::{ZonePool, ZoneSettings};
+use bmi_core::{AsyncEndpoint, BulkDescriptor, PeerId, ServiceClass, Transport};
 use fs_proto::limits::MAX_OFFSET;
-use fs_proto::{DatafileHandle, ErrorCode, FsError, IodReply, IodRequest, Region, Regions, Request, RequestBody};
-use futures_util::stream::{self, StreamExt};
+use fs_proto::{Data, DatafileHandle, ErrorCode, FsError, IodReply, IodRequest, Regions, Request, RequestBody};
 
 use crate::service::{Answer, Context, Handler};
 use crate::store::DataStore;
-use buffers::Buffers;
+use transfer::Stages;
 
 /// How an I/O server uses its memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IodSettings {
-    /// Bytes of a transfer unit, and of each buffer.
+    /// Bytes of the longest transfer unit. Units are shorter for short requests, and when many clients share the buffers.
     pub unit: usize,
-    /// Buffers.
+    /// Buffers of this size that there is memory for.
     pub buffers: usize,
-    /// Units of one request that are under way at a time; two overlap network and disk.
+    /// Units of one request that are under way at a time, at most; two overlap network and disk.
     pub depth: usize,
 }
 
@@ -52,26 +56,72 @@ impl Default for IodSettings {
     }
 }
 
+impl IodSettings {
+    /// The zones that these settings come to: from 64 KiB, or less if there is little memory, to 2 MiB or the unit, as far as the memory goes.
+    ///
+    /// # Errors
+    /// `Invalid` for settings without room for a single unit.
+    pub fn zones(&self) -> Result<ZoneSettings, FsError> {
+        let IodSettings { unit, buffers, depth } = *self;
+        let total = unit.checked_mul(buffers).filter(|total| *total >= 4 && depth > 0);
+        let Some(total) = total else {
+            let text = format!("{buffers} buffers of {unit} bytes, {depth} for each request; none may be zero");
+            return Err(FsError::new(ErrorCode::Invalid, text));
+        };
+        let smallest = ZoneSettings::SMALLEST.min(unit).min(total / 4);
+        // One client's share of the bulk budget is less than half of all.
+        let largest = ZoneSettings::LARGEST.max(unit).min(total / 4).max(smallest);
+        Ok(ZoneSettings::doubling(smallest, largest, total))
+    }
+}
+
+/// A client, as the buffers and the turns know it: the adapter that it came by, and its name there.
+type Client = (u32, PeerId);
+
 /// An I/O server. Give it to [`crate::service::serve`].
 pub struct Iod<T: Transport, S> {
     endpoint: AsyncEndpoint<T>,
+    adapter: u32,
     store: S,
-    buffers: Buffers<T>,
-    depth: usize,
+    zones: ZonePool<Client>,
+    stages: Stages,
+    settings: IodSettings,
 }
 
-impl<T: Transport, S: DataStore> Iod<T, S> {
+impl<T: Transport + 'static, S: DataStore> Iod<T, S> {
     /// An I/O server over `store`.
     ///
     /// # Errors
     /// `Invalid` for settings without room for a single unit.
     pub fn new(endpoint: AsyncEndpoint<T>, store: S, settings: IodSettings) -> Result<Iod<T, S>, FsError> {
-        let IodSettings { unit, buffers, depth } = settings;
-        if unit == 0 || buffers == 0 || depth == 0 {
-            let text = format!("{buffers} buffers of {unit} bytes, {depth} for each request; none may be zero");
-            return Err(FsError::new(ErrorCode::Invalid, text));
-        }
-        Ok(Iod { buffers: Buffers::new(endpoint.clone(), buffers, unit), endpoint, store, depth })
+        let zones = ZonePool::new(&settings.zones()?)?;
+        let one_sided = endpoint.with(|endpoint| endpoint.transport().capabilities().one_sided);
+        let stages = Stages::new(one_sided, store.places());
+        let iod = Iod { endpoint, adapter: 0, store, zones, stages, settings };
+        iod.join_zones();
+        Ok(iod)
+    }
+
+    /// The same server on one more endpoint: one store, one set of buffers, one row of clients. `index` tells its endpoints apart; the first one's is 0.
+    pub fn beside(&self, endpoint: AsyncEndpoint<T>, index: u32) -> Iod<T, S>
+    where
+        S: Clone,
+    {
+        let Iod { store, zones, stages, settings, .. } = self;
+        let (store, zones, stages) = (store.clone(), zones.clone(), stages.clone());
+        let iod = Iod { endpoint, adapter: index, store, zones, stages, settings: *settings };
+        iod.join_zones();
+        iod
+    }
+
+    fn join_zones(&self) {
+        let endpoint = self.endpoint.clone();
+        self.zones.add_adapter(move |memory| endpoint.with(|endpoint| endpoint.register(memory)));
+    }
+
+    /// The buffers that data is staged in, for those who want to look at their counters.
+    pub fn zones(&self) -> &ZonePool<(u32, PeerId)> {
+        &self.zones
     }
 
     async fn execute(&self, context: &Context, request: IodRequest, data: &[u8]) -> Result<IodReply, FsError> {
@@ -105,52 +155,9 @@ impl<T: Transport, S: DataStore> Iod<T, S> {
         }
     }
 
-    /// Carries out a transfer unit by unit, several at a time. Once a unit has failed no further one is begun; those under way end. What was
-    /// not begun is not gone through unit by unit: a transfer can be as long as its client says, and no client has to have the memory for it.
-    async fn in_units(
-        &self,
-        regions: &Regions,
-        step: impl AsyncFn(Part, &[Region]) -> Result<(), FsError>,
-    ) -> Result<(), FsError> {
-        let (failed, begun, step) = (&Cell::new(false), &Cell::new(0), &step);
-        let one = async move |part: Part| {
-            let ranges: Vec<Region> = regions.range(part.at, part.len).collect();
-            if failed.get() {
-                return Err(FsError::new(ErrorCode::Io, "given up").with_ranges(ranges));
-            }
-            let result = step(part, &ranges).await;
-            failed.set(failed.get() || result.is_err());
-            result.map_err(|error| if error.ranges.is_empty() { error.with_ranges(ranges) } else { error })
-        };
-        let parts = parts(regions.total(), self.buffers.size()).take_while(|_| !failed.get());
-        let parts = parts.inspect(|part| begun.set(part.at + part.len));
-        let mut units = stream::iter(parts.map(one)).buffer_unordered(self.depth);
-        let mut failures = Failures::default();
-        while let Some(result) = units.next().await {
-            if let Err(error) = result {
-                failures.note(error);
-            }
-        }
-        failures.ranges.extend(regions.range(begun.get(), regions.total() - begun.get()));
-        failures.into_result()
-    }
-
     async fn written(&self, datafile: DatafileHandle, len: u64) -> Result<IodReply, FsError> {
         Ok(IodReply::Written { len, size: self.store.size(datafile).await? })
     }
-}
-
-/// A unit of a transfer: the part of the request's bytes that begins `at` bytes into it and has `len`.
-#[derive(Clone, Copy, Debug)]
-struct Part {
-    at: u64,
-    len: u64,
-}
-
-/// Cuts a transfer of `total` bytes into units.
-fn parts(total: u64, unit: usize) -> impl Iterator<Item = Part> {
-    let unit = unit as u64;
-    (0..total.div_ceil(unit)).map(move |index| Part { at: index * unit, len: unit.min(total - index * unit) })
 }
 
 /// Checks that the client's memory has as many bytes as the regions.
@@ -162,39 +169,8 @@ fn check_bulk(regions: &Regions, bulk: &BulkDescriptor) -> Result<(), FsError> {
     Err(FsError::new(ErrorCode::Invalid, text))
 }
 
-/// The failures of a transfer's units, put together.
-#[derive(Default)]
-struct Failures {
-    first: Option<FsError>,
-    ranges: Vec<Region>,
-}
-
-impl Failures {
-    fn note(&mut self, error: FsError) {
-        self.ranges.extend_from_slice(&error.ranges);
-        self.first.get_or_insert(error);
-    }
-
-    fn into_result(mut self) -> Result<(), FsError> {
-        match self.first {
-            None => Ok(()),
-            Some(error) => {
-                self.ranges.sort_by_key(|range| range.offset);
-                let mut joined: Vec<Region> = Vec::new();
-                for range in self.ranges {
-                    match joined.last_mut() {
-                        Some(last) if last.offset + last.len >= range.offset => *last = last.hull(range),
-                        _ => joined.push(range),
-                    }
-                }
-                Err(error.with_ranges(joined))
-            }
-        }
-    }
-}
-
 #[async_trait(?Send)]
-impl<T: Transport, S: DataStore> Handler for Iod<T, S> {
+impl<T: Transport + 'static, S: DataStore> Handler for Iod<T, S> {
     async fn handle(&self, context: &Context, request: Request, data: &[u8]) -> Answer {
         let RequestBody::Iod(body) = request.body else {
             return Answer::error(FsError::new(ErrorCode::Invalid, "this is an I/O server, not the manager"));
@@ -210,8 +186,28 @@ impl<T: Transport, S: DataStore> Handler for Iod<T, S> {
         answer
     }
 
+    fn class(&self, request: &Request) -> ServiceClass {
+        match &request.body {
+            RequestBody::Iod(IodRequest::Read { regions, data, .. } | IodRequest::Write { regions, data, .. })
+                if matches!(data, Data::Bulk(_)) && !transfer::is_small(&self.zones, regions.total()) =>
+            {
+                ServiceClass::Bulk
+            }
+            _ => ServiceClass::Message,
+        }
+    }
+
+    fn departed(&self, peer: PeerId) {
+        self.zones.depart(self.client(peer));
+    }
+
+    /// Gives buffers that are seldom used back to the system.
     async fn background(&self) {
-        std::future::pending::<()>().await;
+        loop {
+            let at = self.zones.next_trim().await;
+            self.endpoint.sleep_until(at).await;
+            self.zones.trim(self.endpoint.now());
+        }
     }
 }
 

@@ -1,14 +1,15 @@
 //! Reading: data from the store, behind the reply or pushed to the client.
 
-use bmi_core::{BulkDescriptor, MemList, Memory, Options, ServiceClass, Transport};
+use bmi_core::{BulkDescriptor, MemList, Memory, Options, Transport};
 use fs_proto::limits::REPLY_ROOM;
-use fs_proto::{Data, DatafileHandle, ErrorCode, FsError, IodReply, ReadData, Region, Regions, Reply};
+use fs_proto::{Data, DatafileHandle, ErrorCode, FsError, IodReply, ReadData, Regions, Reply};
 
-use super::{Iod, Part, check_bulk};
+use super::transfer::Unit;
+use super::{Iod, check_bulk};
 use crate::service::{Answer, Context};
 use crate::store::DataStore;
 
-impl<T: Transport, S: DataStore> Iod<T, S> {
+impl<T: Transport + 'static, S: DataStore> Iod<T, S> {
     pub(super) async fn read(
         &self,
         context: &Context,
@@ -56,8 +57,8 @@ impl<T: Transport, S: DataStore> Iod<T, S> {
         bulk: &BulkDescriptor,
     ) -> Result<(), FsError> {
         check_bulk(regions, bulk)?;
-        let step = async |part, ranges: &[Region]| self.read_unit(context, datafile, ranges, bulk, part).await;
-        self.in_units(regions, step).await
+        let step = async |unit: &Unit| self.read_unit(context, datafile, bulk, unit).await;
+        self.in_units(context, regions, step).await
     }
 
     /// One unit: from the store into a buffer, and from there into the client's memory.
@@ -65,16 +66,15 @@ impl<T: Transport, S: DataStore> Iod<T, S> {
         &self,
         context: &Context,
         datafile: DatafileHandle,
-        ranges: &[Region],
         bulk: &BulkDescriptor,
-        part: Part,
+        unit: &Unit,
     ) -> Result<(), FsError> {
-        let unit = self.buffers.take(context.peer).await?;
+        let slice = unit.slice();
+        let list = MemList::from(&slice);
+        self.at_disk(context, unit, || self.store.read(datafile, &unit.ranges, &list)).await?;
         context.check(self.endpoint.now())?;
-        let slice = unit.slice(part.len as usize);
-        self.store.read(datafile, ranges, &MemList::from(&slice)).await?;
-        let options = Options::by(context.deadline).class(ServiceClass::Bulk);
-        self.endpoint.push(context.peer, bulk, part.at, &slice, options).await?;
+        let options = Options::by(context.deadline).class(unit.class());
+        self.at_network(context, unit, || self.endpoint.push(context.peer, bulk, unit.at, &slice, options)).await?;
         Ok(())
     }
 }

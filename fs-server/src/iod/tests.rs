@@ -1,19 +1,24 @@
-//! Units, and the pool of buffers.
+//! Settings, and what is made of failures.
 
+use fs_proto::Region;
+
+use super::transfer::Failures;
 use super::*;
 
 #[test]
-fn units_cover_a_transfer_exactly() {
-    for total in [0, 1, 99, 100, 101, 250] {
-        let parts: Vec<Part> = parts(total, 100).collect();
-        assert_eq!(parts.len() as u64, total.div_ceil(100));
-        let mut at = 0;
-        for part in parts {
-            assert_eq!(part.at, at);
-            assert!(part.len >= 1 && part.len <= 100);
-            at += part.len;
+fn every_setting_that_the_configuration_allows_has_zones() {
+    for unit in [4096, 5000, 64 << 10, 100_000, 512 << 10, 64 << 20] {
+        for buffers in [2, 3, 7, 64] {
+            let settings = IodSettings { unit, buffers, depth: 3 };
+            let zones = settings.zones().unwrap();
+            zones.validate().unwrap();
+            assert_eq!(zones.total, unit * buffers);
         }
-        assert_eq!(at, total);
+    }
+    assert_eq!(IodSettings::default().zones(), Ok(ZoneSettings::default()));
+    for bad in [(0, 64, 3), (4096, 0, 3), (4096, 64, 0), (usize::MAX, 2, 3)] {
+        let settings = IodSettings { unit: bad.0, buffers: bad.1, depth: bad.2 };
+        assert_eq!(settings.zones().map_err(|error| error.code), Err(ErrorCode::Invalid));
     }
 }
 

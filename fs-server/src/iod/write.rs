@@ -1,13 +1,14 @@
 //! Writing: data from the request or pulled from the client, into the store.
 
-use bmi_core::{BulkDescriptor, MemList, Options, ServiceClass, Transport};
-use fs_proto::{Data, DatafileHandle, FsError, Region, Regions};
+use bmi_core::{BulkDescriptor, MemList, Options, Transport};
+use fs_proto::{Data, DatafileHandle, FsError, Regions};
 
-use super::{Iod, Part, check_bulk};
+use super::transfer::Unit;
+use super::{Iod, check_bulk};
 use crate::service::Context;
 use crate::store::DataStore;
 
-impl<T: Transport, S: DataStore> Iod<T, S> {
+impl<T: Transport + 'static, S: DataStore> Iod<T, S> {
     pub(super) async fn write(
         &self,
         context: &Context,
@@ -21,8 +22,8 @@ impl<T: Transport, S: DataStore> Iod<T, S> {
             Data::Inline => self.store.write(datafile, regions, &MemList::from(data.to_vec())).await,
             Data::Bulk(bulk) => {
                 check_bulk(regions, bulk)?;
-                let step = async |part, ranges: &[Region]| self.write_unit(context, datafile, ranges, bulk, part).await;
-                self.in_units(regions, step).await
+                let step = async |unit: &Unit| self.write_unit(context, datafile, bulk, unit).await;
+                self.in_units(context, regions, step).await
             }
         }
     }
@@ -32,15 +33,13 @@ impl<T: Transport, S: DataStore> Iod<T, S> {
         &self,
         context: &Context,
         datafile: DatafileHandle,
-        ranges: &[Region],
         bulk: &BulkDescriptor,
-        part: Part,
+        unit: &Unit,
     ) -> Result<(), FsError> {
-        let unit = self.buffers.take(context.peer).await?;
-        context.check(self.endpoint.now())?;
-        let slice = unit.slice(part.len as usize);
-        let options = Options::by(context.deadline).class(ServiceClass::Bulk);
-        self.endpoint.pull(context.peer, bulk, part.at, &slice, options).await?;
-        self.store.write(datafile, ranges, &MemList::from(slice)).await
+        let slice = unit.slice();
+        let options = Options::by(context.deadline).class(unit.class());
+        self.at_network(context, unit, || self.endpoint.pull(context.peer, bulk, unit.at, &slice, options)).await?;
+        let list = MemList::from(slice);
+        self.at_disk(context, unit, || self.store.write(datafile, &unit.ranges, &list)).await
     }
 }

@@ -18,7 +18,7 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 
 use async_trait::async_trait;
-use bmi_core::{Addr, AsyncEndpoint, Transport};
+use bmi_core::{Addr, AsyncEndpoint, Scheme, Transport};
 use fs_proto::limits::{MAX_ENTRIES, REPLY_ROOM};
 use fs_proto::{
     ClusterInfo, ErrorCode, FsError, ManagerReply, ManagerRequest, Reply, ReplyBody, Request, RequestBody, RequestId,
@@ -36,7 +36,7 @@ const GROUP: usize = 128;
 /// What the manager is told when it starts.
 #[derive(Clone, Debug)]
 pub struct ManagerSettings {
-    /// The I/O servers, in the order that layouts count them. It must never change once files exist.
+    /// The addresses that the I/O servers are known by, in the order that layouts count them. It must never change once files exist.
     pub iods: Vec<Addr>,
     /// Strip size of files that ask for no other, in bytes.
     pub strip_size: u64,
@@ -91,6 +91,8 @@ struct Waiting {
 /// The manager. Give it to [`crate::service::serve`].
 pub struct Manager<T: Transport> {
     endpoint: AsyncEndpoint<T>,
+    /// Ways to I/O servers that `endpoint` does not lead to.
+    others: Vec<(Scheme, AsyncEndpoint<T>)>,
     store: MetaStore,
     settings: ManagerSettings,
     wall: Box<dyn Fn() -> u64>,
@@ -116,6 +118,7 @@ impl<T: Transport> Manager<T> {
         prepare(&store, wall()).map_err(Fault::into_error)?;
         Ok(Manager {
             endpoint,
+            others: Vec::new(),
             store,
             settings,
             wall: Box::new(wall),
@@ -123,6 +126,19 @@ impl<T: Transport> Manager<T> {
             work: Notify::new(),
             orphaned: Notify::new(),
         })
+    }
+
+    /// I/O servers whose addresses are of `scheme` are spoken to through `endpoint`.
+    #[must_use]
+    pub fn with_endpoint(mut self, scheme: Scheme, endpoint: AsyncEndpoint<T>) -> Manager<T> {
+        self.others.push((scheme, endpoint));
+        self
+    }
+
+    /// The endpoint that leads to `addr`.
+    fn towards(&self, addr: &Addr) -> &AsyncEndpoint<T> {
+        let other = self.others.iter().find(|(scheme, _)| *scheme == addr.scheme());
+        other.map_or(&self.endpoint, |(_, endpoint)| endpoint)
     }
 
     /// Commits what waits, again and again.
@@ -249,8 +265,8 @@ impl<T: Transport> Manager<T> {
     fn cluster(&self, first: usize, room: usize) -> ClusterInfo {
         let mut left = room;
         let iods = self.settings.iods.iter().skip(first).enumerate().take_while(|(index, addr)| {
-            // Scheme, separators, port and length beside the host.
-            let needed = addr.host().len() + 20;
+            // Its length beside the text.
+            let needed = addr.to_string().len() + 2;
             let fits = needed <= left || *index == 0;
             left = left.saturating_sub(needed);
             fits

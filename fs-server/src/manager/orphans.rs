@@ -9,7 +9,7 @@
 
 use std::time::Duration;
 
-use bmi_core::{MemList, Memory, Options, PeerId, Transport};
+use bmi_core::{AsyncEndpoint, MemList, Memory, Options, PeerId, Transport};
 use fs_proto::{DatafileHandle, ErrorCode, FsError, IodRequest, Request, RequestBody, RequestId, codec};
 use futures_util::future::join_all;
 
@@ -34,6 +34,7 @@ impl<T: Transport> Manager<T> {
     }
 
     async fn tend(&self, iod: usize) {
+        let endpoint = self.towards(&self.settings.iods[iod]);
         let mut peer: Option<PeerId> = None;
         let mut pause = SHORTEST;
         let mut seq = 0;
@@ -42,7 +43,7 @@ impl<T: Transport> Manager<T> {
             let news = self.orphaned.notified();
             tokio::pin!(news);
             news.as_mut().enable();
-            match self.remove_page(iod, &mut peer, &mut seq).await {
+            match self.remove_page(endpoint, iod, &mut peer, &mut seq).await {
                 Ok(true) => pause = SHORTEST,
                 Ok(false) => {
                     pause = SHORTEST;
@@ -58,24 +59,30 @@ impl<T: Transport> Manager<T> {
     }
 
     /// Removes some of a server's orphans; whether there were any.
-    async fn remove_page(&self, iod: usize, peer: &mut Option<PeerId>, seq: &mut u64) -> Result<bool, FsError> {
+    async fn remove_page(
+        &self,
+        endpoint: &AsyncEndpoint<T>,
+        iod: usize,
+        peer: &mut Option<PeerId>,
+        seq: &mut u64,
+    ) -> Result<bool, FsError> {
         let page = self.store.read().map_err(Fault::from).and_then(|read| namespace::orphans(&read, iod as u32, PAGE));
         let page = page.map_err(|fault| self.settle(fault))?;
         if page.is_empty() {
             return Ok(false);
         }
         let connected = match *peer {
-            Some(connected) if self.endpoint.limits(connected).is_some() => connected,
+            Some(connected) if endpoint.limits(connected).is_some() => connected,
             _ => {
                 let addr = &self.settings.iods[iod];
-                let connected = self.endpoint.connect(addr, self.endpoint.within(PATIENCE)).await?;
+                let connected = endpoint.connect(addr, endpoint.within(PATIENCE)).await?;
                 *peer = Some(connected);
                 connected
             }
         };
         let removals = page.iter().map(|datafile| {
             *seq += 1;
-            self.remove_one(connected, *seq, *datafile)
+            remove_one(endpoint, connected, *seq, *datafile)
         });
         let results = join_all(removals).await;
         let (mut removed, mut failure) = (Vec::new(), None);
@@ -91,30 +98,9 @@ impl<T: Transport> Manager<T> {
             Some(error) => {
                 // Whatever it was, begin anew: with a server that was restarted the old connection is of no use.
                 *peer = None;
-                let _ = self.endpoint.disconnect(connected, self.endpoint.within(PATIENCE)).await;
+                let _ = endpoint.disconnect(connected, endpoint.within(PATIENCE)).await;
                 Err(error.with_server(&self.settings.iods[iod]))
             }
-        }
-    }
-
-    async fn remove_one(&self, peer: PeerId, seq: u64, datafile: DatafileHandle) -> Result<(), FsError> {
-        let request = Request {
-            // An I/O server does not look at the id: removing twice is removing once.
-            id: RequestId { client: 0, seq },
-            unanswered: seq,
-            timeout_ms: PATIENCE.as_millis() as u32,
-            body: RequestBody::Iod(IodRequest::Remove { datafile }),
-        };
-        let options: Options = self.endpoint.within(PATIENCE);
-        let buffer = Memory::from(vec![0; REPLY]);
-        let reply = self.endpoint.recv(peer, seq, &buffer, options);
-        self.endpoint.send_unexpected(peer, seq, MemList::from(codec::encode_request(&request)), options).await?;
-        let len = reply.await?.len;
-        let mut bytes = vec![0; usize::try_from(len).unwrap_or(REPLY).min(REPLY)];
-        buffer.copy_to(0, &mut bytes);
-        match codec::decode_reply(&bytes) {
-            Ok((reply, _)) => reply.result.map(|_| ()),
-            Err(error) => Err(FsError::new(ErrorCode::Protocol, error.to_string())),
         }
     }
 
@@ -126,5 +112,32 @@ impl<T: Transport> Manager<T> {
         Change::open(&transaction, (self.wall)())?.forget(iod, removed)?;
         transaction.commit()?;
         Ok(())
+    }
+}
+
+/// Tells an I/O server to remove one datafile.
+async fn remove_one<T: Transport>(
+    endpoint: &AsyncEndpoint<T>,
+    peer: PeerId,
+    seq: u64,
+    datafile: DatafileHandle,
+) -> Result<(), FsError> {
+    let request = Request {
+        // An I/O server does not look at the id: removing twice is removing once.
+        id: RequestId { client: 0, seq },
+        unanswered: seq,
+        timeout_ms: PATIENCE.as_millis() as u32,
+        body: RequestBody::Iod(IodRequest::Remove { datafile }),
+    };
+    let options: Options = endpoint.within(PATIENCE);
+    let buffer = Memory::from(vec![0; REPLY]);
+    let reply = endpoint.recv(peer, seq, &buffer, options);
+    endpoint.send_unexpected(peer, seq, MemList::from(codec::encode_request(&request)), options).await?;
+    let len = reply.await?.len;
+    let mut bytes = vec![0; usize::try_from(len).unwrap_or(REPLY).min(REPLY)];
+    buffer.copy_to(0, &mut bytes);
+    match codec::decode_reply(&bytes) {
+        Ok((reply, _)) => reply.result.map(|_| ()),
+        Err(error) => Err(FsError::new(ErrorCode::Protocol, error.to_string())),
     }
 }

@@ -25,6 +25,9 @@ use fs_proto::{DatafileHandle, ErrorCode, FsError, IodStat, Region};
 
 use super::{DataStore, Tombstones, durable_dir, remainder, sys};
 
+/// Transfers handed to worker threads at a time. The page cache and a flash disk work at several at once; beyond a few there are no more cores and channels.
+const PLACES: usize = 8;
+
 /// Files kept open; well below the usual limit of 1024 descriptors for a process.
 const OPEN_FILES: usize = 256;
 
@@ -218,6 +221,10 @@ pub(super) fn zero(piece: &MemSlice) {
 
 #[async_trait(?Send)]
 impl DataStore for FileStore {
+    fn places(&self) -> usize {
+        PLACES
+    }
+
     async fn write(&self, datafile: DatafileHandle, regions: &[Region], from: &MemList) -> Result<(), FsError> {
         let file = self.create(datafile).map_err(|error| error.with_ranges(regions.iter().copied()))?;
         let jobs = jobs(regions, from);

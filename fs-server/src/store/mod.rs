@@ -18,6 +18,7 @@ use std::collections::{BTreeSet, VecDeque};
 use std::fs::{self, File};
 use std::io;
 use std::path::Path;
+use std::rc::Rc;
 
 use async_trait::async_trait;
 use bmi_core::MemList;
@@ -31,6 +32,11 @@ pub use meta::{MetaStore, SharedBackend};
 /// The store of an I/O server. Futures must be run to their end, so that no operation on `from` or `into` outlives them.
 #[async_trait(?Send)]
 pub trait DataStore {
+    /// Transfers that it works at, at a time, without one of them waiting for another: 1 for one disk arm.
+    fn places(&self) -> usize {
+        1
+    }
+
     /// Writes `regions`, which together are as long as `from`, in the order of its bytes.
     ///
     /// # Errors
@@ -72,6 +78,38 @@ pub trait DataStore {
     /// # Errors
     /// `Io`.
     async fn stat(&self) -> Result<IodStat, FsError>;
+}
+
+/// A store that the transports of one server share.
+#[async_trait(?Send)]
+impl<S: DataStore + ?Sized> DataStore for Rc<S> {
+    async fn write(&self, datafile: DatafileHandle, regions: &[Region], from: &MemList) -> Result<(), FsError> {
+        (**self).write(datafile, regions, from).await
+    }
+
+    async fn read(&self, datafile: DatafileHandle, regions: &[Region], into: &MemList) -> Result<(), FsError> {
+        (**self).read(datafile, regions, into).await
+    }
+
+    async fn truncate(&self, datafile: DatafileHandle, size: u64) -> Result<(), FsError> {
+        (**self).truncate(datafile, size).await
+    }
+
+    async fn remove(&self, datafile: DatafileHandle) -> Result<(), FsError> {
+        (**self).remove(datafile).await
+    }
+
+    async fn sync(&self, datafile: DatafileHandle) -> Result<(), FsError> {
+        (**self).sync(datafile).await
+    }
+
+    async fn size(&self, datafile: DatafileHandle) -> Result<u64, FsError> {
+        (**self).size(datafile).await
+    }
+
+    async fn stat(&self) -> Result<IodStat, FsError> {
+        (**self).stat().await
+    }
 }
 
 /// Datafiles that were removed not long ago. Handles are never given out twice, so whoever still writes to one holds an old layout, and

@@ -5,6 +5,7 @@
 mod data;
 mod faults;
 mod names;
+mod several;
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -74,7 +75,7 @@ impl Client {
     async fn manager(&self, peer: PeerId, request: ManagerRequest) -> Result<ManagerReply, FsError> {
         match self.ask(peer, request).await? {
             ReplyBody::Manager(reply) => Ok(reply),
-            ReplyBody::Iod(reply) => panic!("the manager answered {reply:?}"),
+            other => panic!("the manager answered {other:?}"),
         }
     }
 
@@ -88,7 +89,7 @@ impl Client {
     async fn iod(&self, peer: PeerId, request: IodRequest) -> Result<IodReply, FsError> {
         match self.ask(peer, request).await? {
             ReplyBody::Iod(reply) => Ok(reply),
-            ReplyBody::Manager(reply) => panic!("the I/O server answered {reply:?}"),
+            other => panic!("the I/O server answered {other:?}"),
         }
     }
 

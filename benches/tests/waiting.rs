@@ -1,0 +1,141 @@
+//! How drivers wait, over TCP: an idle endpoint takes no processor time in the event modes and all of it when polling, and every mode carries a
+//! conversation. Processor time is the calling thread's, as the kernel counts it: how long anything takes by the clock does not matter.
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
+
+use std::time::Duration;
+
+use benches::cpu;
+use benches::net::{Tcp, tcp_endpoint};
+use bmi_core::driver::{Waiting, event, thread};
+use bmi_core::{Addr, AsyncEndpoint, Error, ErrorKind, Memory, Options};
+
+type Endpoint = AsyncEndpoint<Tcp>;
+
+const IDLE: Duration = Duration::from_millis(300);
+const LONG: Duration = Duration::from_secs(60);
+
+/// Every way to run a future beside an endpoint.
+const RUNNERS: [(&str, fn(Endpoint, Waiting, Work) -> Result<Duration, Error>); 2] = [
+    ("tokio", |endpoint, waiting, work| {
+        let future = work(endpoint.clone());
+        event::block_on_with(endpoint, waiting, future)
+    }),
+    ("thread", |endpoint, waiting, work| {
+        let future = work(endpoint.clone());
+        thread::block_on(&endpoint, waiting, future)
+    }),
+];
+
+type Work = Box<dyn FnOnce(Endpoint) -> std::pin::Pin<Box<dyn Future<Output = Duration>>>>;
+
+/// Processor time of an endpoint that has nothing to do.
+fn idle() -> Work {
+    Box::new(|endpoint: Endpoint| {
+        Box::pin(async move {
+            let addr: Addr = "tcp://127.0.0.1:0".parse().unwrap();
+            endpoint.listen(&addr).unwrap();
+            // What starting costs is over.
+            endpoint.sleep(Duration::from_millis(20)).await;
+            let before = cpu::of_thread();
+            endpoint.sleep(IDLE).await;
+            cpu::of_thread() - before
+        })
+    })
+}
+
+#[test]
+fn an_idle_endpoint_takes_no_processor_time_unless_it_polls() {
+    for (runner, run) in RUNNERS {
+        for waiting in [Waiting::Event, Waiting::ADAPTIVE, Waiting::PAPER_CLIENT] {
+            let spent = run(tcp_endpoint("idle").unwrap(), waiting, idle()).unwrap();
+            assert!(spent < IDLE / 20, "{runner}, {waiting:?}: {spent:?} of {IDLE:?}");
+        }
+        // On a machine that is full of other work a polling thread gets only its share, but far more than one that sleeps.
+        let spent = run(tcp_endpoint("polling").unwrap(), Waiting::PAPER_SERVER, idle()).unwrap();
+        assert!(spent > IDLE / 20, "{runner}: a driver that polls took only {spent:?} of {IDLE:?}");
+    }
+}
+
+/// Two endpoints, each on a thread of its own, talk; whatever either does while it waits.
+#[test]
+fn every_mode_carries_a_conversation() {
+    let modes = [Waiting::Busy, Waiting::Event, Waiting::ADAPTIVE, Waiting::PAPER_CLIENT];
+    for (name, run) in RUNNERS {
+        for waiting in modes {
+            let (tell, addr) = std::sync::mpsc::channel();
+            let server = std::thread::Builder::new()
+                .name("server".to_owned())
+                .spawn(move || {
+                    let endpoint = tcp_endpoint("server").unwrap();
+                    let future = serve(endpoint.clone(), tell);
+                    thread::block_on(&endpoint, waiting, future).unwrap();
+                })
+                .unwrap();
+            let addr = addr.recv().unwrap();
+            let work: Work = Box::new(move |endpoint| Box::pin(talk(endpoint, addr)));
+            run(tcp_endpoint("client").unwrap(), waiting, work).unwrap_or_else(|error| panic!("{name}: {error}"));
+            server.join().unwrap();
+        }
+    }
+}
+
+const ROUNDS: u64 = 50;
+
+async fn serve(endpoint: Endpoint, tell: std::sync::mpsc::Sender<Addr>) {
+    tell.send(endpoint.listen(&"tcp://127.0.0.1:0".parse().unwrap()).unwrap()).unwrap();
+    for _ in 0..ROUNDS {
+        let request = endpoint.next_unexpected().await;
+        let bytes = Memory::from(request.bytes().to_vec());
+        endpoint.send(request.peer(), request.tag(), bytes, endpoint.within(LONG)).await.unwrap();
+    }
+    // Until the client has its last reply and goes.
+    while !matches!(endpoint.next_event().await, bmi_core::PeerEvent::Lost { .. }) {}
+}
+
+async fn talk(endpoint: Endpoint, addr: Addr) -> Duration {
+    let peer = endpoint.connect(&addr, Options::default()).await.unwrap();
+    for tag in 0..ROUNDS {
+        let (request, reply) = (Memory::from(vec![tag as u8; 3_000]), Memory::zeroed(3_000).unwrap());
+        let answer = endpoint.recv(peer, tag, reply.clone(), endpoint.within(LONG));
+        endpoint.send_unexpected(peer, tag, request, endpoint.within(LONG)).await.unwrap();
+        answer.await.unwrap();
+        assert_eq!(reply.to_vec(), vec![tag as u8; 3_000]);
+    }
+    endpoint.disconnect(peer, endpoint.within(LONG)).await.unwrap();
+    Duration::ZERO
+}
+
+/// The future of one thread is woken from another, while the driver's thread sleeps in the system.
+#[test]
+fn another_thread_wakes_the_sleeping_driver() {
+    let endpoint = tcp_endpoint("sleeper").unwrap();
+    let (give_waker, waker) = std::sync::mpsc::channel::<std::task::Waker>();
+    let done = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let told = done.clone();
+    let other = std::thread::Builder::new()
+        .spawn(move || {
+            let waker = waker.recv().unwrap();
+            told.store(true, std::sync::atomic::Ordering::SeqCst);
+            waker.wake();
+        })
+        .unwrap();
+    let future = std::future::poll_fn(|cx| {
+        let _ = give_waker.send(cx.waker().clone());
+        if done.load(std::sync::atomic::Ordering::SeqCst) {
+            std::task::Poll::Ready(())
+        } else {
+            std::task::Poll::Pending
+        }
+    });
+    thread::block_on(&endpoint, Waiting::Event, future).unwrap();
+    other.join().unwrap();
+}
+
+#[test]
+fn sleeping_needs_something_to_sleep_on() {
+    let world = bmi_sim::World::new(1);
+    let endpoint = world.node("n").endpoint(bmi_core::Config::default()).unwrap();
+    let error = thread::block_on(&endpoint, Waiting::Event, async {}).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unsupported);
+    thread::block_on(&endpoint, Waiting::Busy, async {}).unwrap();
+}

@@ -1,0 +1,348 @@
+//! Calls: a request with its data by each of the four paths, both ways.
+
+use bmi_core::comm::{Body, Caller, Direction, Incoming, Miss, Path, Policy};
+use bmi_core::{Access, Config, ErrorKind, MemList, Memory, Options, PeerEvent};
+use futures_util::future::{join, join_all};
+use proptest::prelude::*;
+use proptest::test_runner::{Config as Cases, TestRunner};
+
+use super::tight;
+use crate::backend::Backend;
+use crate::data::{Guarded, filled, memory, pattern};
+use crate::net::{End, Net, Pair, soon};
+
+/// What a server of these tests stages data in at a time, in bytes.
+const UNIT: usize = 16 << 10;
+
+/// Answers the next call as a storage server does, in units, whatever the path: the bytes of a write are returned, those of a read are
+/// `pattern(seed)`. The reply repeats the request.
+async fn answer<K: Backend>(b: &End<K>, seed: u64) -> Vec<u8> {
+    let incoming = Incoming::new(b, b.next_unexpected().await).expect("a call");
+    let (len, options) = (usize::try_from(incoming.len()).expect("a test's length"), soon(b));
+    let request = incoming.request().to_vec();
+    let staged = memory(len);
+    match incoming.direction() {
+        Some(Direction::Write) => {
+            let units = (0..len)
+                .step_by(UNIT)
+                .map(|at| incoming.fetch(at as u64, staged.slice(at, UNIT.min(len - at)), options));
+            join_all(units).await.into_iter().for_each(|unit| unit.expect("fetch"));
+            assert!(incoming.data().is_none_or(|data| data.to_vec() == staged.to_vec()), "data in place");
+            incoming.reply(&request, None, options).await.expect("reply");
+        }
+        Some(Direction::Read) => {
+            staged.copy_from(0, &pattern(seed, len));
+            if incoming.replies_with_data() {
+                incoming.reply(&request, Some(staged.into()), options).await.expect("reply with data");
+                return Vec::new();
+            }
+            let units = (0..len)
+                .step_by(UNIT)
+                .map(|at| incoming.store(at as u64, staged.slice(at, UNIT.min(len - at)), options));
+            join_all(units).await.into_iter().for_each(|unit| unit.expect("store"));
+            incoming.reply(&request, None, options).await.expect("reply");
+        }
+        None => incoming.reply(&request, None, options).await.expect("reply"),
+    }
+    staged.to_vec()
+}
+
+/// A pair that knows each other's fast-RDMA slots, if they have any.
+async fn ready<K: Backend>(net: &Net<'_, K>, config: &Config) -> Pair<K> {
+    let pair = net.pair(config).await;
+    if config.fast_slots > 0 {
+        let known = || {
+            let fast = |end: &End<K>, peer| end.limits(peer).is_some_and(|limits| limits.fast > 0);
+            (fast(&pair.a, pair.to_b) && fast(&pair.b, pair.to_a)).then_some(())
+        };
+        net.until("both sides know the other's slots", known).await;
+    }
+    pair
+}
+
+/// One write and one read of `list`, by `forced` or by the policy; returns the paths that they took.
+async fn both_ways<K: Backend>(
+    pair: &Pair<K>,
+    seed: u64,
+    lens: &[usize],
+    forced: Option<Path>,
+    what: &str,
+) -> [Path; 2] {
+    let caller = Caller::new(pair.a.clone());
+    let source = Guarded::filled(seed, lens);
+    let call = caller.call(pair.to_b, seed, b"write it", Body::Out(source.list()), forced, soon(&pair.a)).expect(what);
+    let (reply, written) = join(call.reply(), answer::<K>(&pair.b, 0)).await;
+    let reply = reply.unwrap_or_else(|error| panic!("{what}: write: {error}"));
+    assert_eq!((&reply.bytes[..], reply.carried), (&b"write it"[..], 0), "{what}");
+    assert!(written == pattern(seed, source.len()), "{what}: the bytes of the write");
+    let wrote = reply.choice.expect("a call with data").path;
+
+    let target = Guarded::new(lens);
+    let call = caller.call(pair.to_b, seed, b"read it", Body::In(target.list()), forced, soon(&pair.a)).expect(what);
+    let (reply, _) = join(call.reply(), answer::<K>(&pair.b, seed + 1)).await;
+    let reply = reply.unwrap_or_else(|error| panic!("{what}: read: {error}"));
+    assert_eq!(reply.bytes, b"read it", "{what}");
+    target.check(what, &pattern(seed + 1, target.len()));
+    [wrote, reply.choice.expect("a call with data").path]
+}
+
+/// Every path, forced, moves lists of any length both ways, and takes what it was told wherever that fits.
+pub fn every_path_both_ways<K: Backend>(backend: &K) {
+    let net = Net::new(backend);
+    let reads = backend.expected_capabilities().rdma_read;
+    net.run(async {
+        let pair = ready(&net, &Config::default()).await;
+        let lists: [&[usize]; 8] =
+            [&[], &[1], &[100, 0, 7], &[4096], &[1000; 6], &[30_000, 1, 20_000], &[65_536], &[100_000, 200_000, 3]];
+        for forced in Path::TAKEN.into_iter().chain([Path::Hybrid]) {
+            for (number, lens) in lists.into_iter().enumerate() {
+                let what = format!("{forced} of {lens:?}");
+                let [wrote, read] = both_ways(&pair, 1 + number as u64, lens, Some(forced), &what).await;
+                let len: usize = lens.iter().sum();
+                let fits = match forced {
+                    _ if len == 0 => false,
+                    Path::Inline => len <= 4096,
+                    Path::FastRdma => len <= 65_536,
+                    _ => reads,
+                };
+                if fits {
+                    assert_eq!(wrote, forced.resolve(Direction::Write), "{what}");
+                    assert_eq!(read, forced.resolve(Direction::Read), "{what}");
+                }
+            }
+        }
+        pair.settled(&net, "after all paths").await;
+    });
+}
+
+/// With small limits and no slots the same calls work, by what is left.
+pub fn calls_with_little_of_everything<K: Backend>(backend: &K) {
+    let net = Net::new(backend);
+    net.run(async {
+        let pair = ready(&net, &tight()).await;
+        for forced in [None, Some(Path::Inline), Some(Path::FastRdma), Some(Path::ClientBased), Some(Path::ServerBased)]
+        {
+            for (number, lens) in [&[10usize][..], &[900], &[1, 2000, 3], &[40_000]].into_iter().enumerate() {
+                both_ways(&pair, 1 + number as u64, lens, forced, &format!("{forced:?} of {lens:?}")).await;
+            }
+        }
+        pair.settled(&net, "after all calls").await;
+    });
+}
+
+/// The policy chooses by size; its counters and the plan say so.
+pub fn the_policy_is_followed_and_told<K: Backend>(backend: &K) {
+    let net = Net::new(backend);
+    let reads = backend.expected_capabilities().rdma_read;
+    net.run(async {
+        let pair = ready(&net, &Config::default()).await;
+        let large = if reads { Path::ServerBased } else { Path::ClientBased };
+        for (len, write, read) in [
+            (4096, Path::Inline, Path::Inline),
+            (20_000, Path::FastRdma, Path::FastRdma),
+            (65_536, Path::FastRdma, Path::FastRdma),
+            (65_537, large, Path::ServerBased),
+        ] {
+            assert_eq!(both_ways(&pair, 1, &[len], None, "by the policy").await, [write, read], "{len} bytes");
+        }
+        let paths = pair.a.with(|e| e.path_counters());
+        assert_eq!(paths.requests(Direction::Write, Path::FastRdma), 2);
+        assert_eq!(paths.bytes(Direction::Read, Path::Inline), 4096);
+        assert_eq!(paths.missed(Miss::NoSlot), 0);
+        let plan = pair.a.with(|e| e.plan(Some(pair.to_b))).to_string();
+        assert!(plan.contains("4 KiB  inline") && plan.contains("64 KiB  fast-rdma"), "{plan}");
+        let forced = Policy { forced: Some(Path::ServerBased), ..Policy::default() };
+        pair.a.with(|e| e.set_policy(forced));
+        assert_eq!(both_ways(&pair, 1, &[100], None, "forced").await[1], Path::ServerBased);
+        assert!(pair.a.with(|e| e.plan(None)).to_string().contains("thresholds: forced"));
+        pair.settled(&net, "after all calls").await;
+    });
+}
+
+/// When all slots hold requests that the server is still at, the next one takes another path, and says why; answered, they are free again.
+pub fn slots_run_out_and_come_back<K: Backend>(backend: &K) {
+    let net = Net::new(backend);
+    net.run(async {
+        let pair = ready(&net, &Config { fast_slots: 2, ..Config::default() }).await;
+        let caller = Caller::new(pair.a.clone());
+        for round in 0..3 {
+            let before = pair.a.with(|e| e.path_counters());
+            let calls: Vec<_> = (0..4u64)
+                .map(|tag| {
+                    let body = Body::Out(filled(tag, 30_000).into());
+                    caller.call(pair.to_b, tag, b"", body, None, soon(&pair.a)).expect("call")
+                })
+                .collect();
+            let since = pair.a.with(|e| e.path_counters()).since(&before);
+            let (fast, missed) = (since.requests(Direction::Write, Path::FastRdma), since.missed(Miss::NoSlot));
+            // An adapter that hands a request back leaves it in the queue, and those behind it do not wait for the second slot.
+            assert!(
+                (1..=2).contains(&fast) && fast + missed == 4,
+                "round {round}: {fast} fast, {missed} without a slot"
+            );
+            let served = async {
+                for tag in 0..4 {
+                    assert!(answer::<K>(&pair.b, 0).await == pattern(tag, 30_000), "round {round}, call {tag}");
+                }
+            };
+            let (replies, ()) = join(join_all(calls.into_iter().map(|call| call.reply())), served).await;
+            replies.into_iter().for_each(|reply| drop(reply.expect("reply")));
+            pair.settled(&net, "after a round").await;
+        }
+    });
+}
+
+/// A reply longer than a head has room for, with and without data asked for; and the longest request.
+pub fn long_replies_and_requests<K: Backend>(backend: &K) {
+    let net = Net::new(backend);
+    net.run(async {
+        let pair = ready(&net, &Config::default()).await;
+        let caller = Caller::new(pair.a.clone());
+        let long = pattern(3, 1000);
+        for body in [Body::None, Body::In(memory(50).into()), Body::In(memory(200_000).into())] {
+            let call = caller.call(pair.to_b, 1, b"?", body, None, soon(&pair.a)).expect("call");
+            let serve = async {
+                let incoming = Incoming::new(&pair.b, pair.b.next_unexpected().await).expect("a call");
+                incoming.reply(&long, None, soon(&pair.b)).await.expect("reply");
+            };
+            let (reply, ()) = join(call.reply(), serve).await;
+            assert_eq!(reply.expect("reply").bytes, long);
+        }
+        let room = caller.room(pair.to_b);
+        let call = caller.call(pair.to_b, 1, &pattern(4, room), Body::None, None, soon(&pair.a)).expect("call");
+        let serve = async {
+            let incoming = Incoming::new(&pair.b, pair.b.next_unexpected().await).expect("a call");
+            assert!(incoming.request() == pattern(4, room), "the longest request");
+            incoming.reply(b"", None, soon(&pair.b)).await.expect("reply");
+        };
+        let (reply, ()) = join(call.reply(), serve).await;
+        reply.expect("reply");
+        let refused = caller.call(pair.to_b, 1, &pattern(4, room + 1), Body::None, None, soon(&pair.a));
+        assert_eq!(refused.err().map(|error| error.kind()), Some(ErrorKind::TooLong));
+        pair.settled(&net, "after long messages").await;
+    });
+}
+
+/// A grant is used once and ends its operation; one that is cancelled, or runs out, can no longer be written, and what is announced for it is dropped.
+pub fn grants_end<K: Backend>(backend: &K) {
+    let net = Net::new(backend);
+    net.run(async {
+        let pair = net.pair(&tight()).await;
+        let target = memory(10_000);
+        let (grant, written) = pair.b.grant(pair.to_a, &target, soon(&pair.b)).expect("grant");
+        pair.a.push_granted(pair.to_b, &grant, pattern(1, 10_000), soon(&pair.a)).await.expect("push");
+        assert_eq!(written.await.expect("written").len, 10_000);
+        assert!(target.to_vec() == pattern(1, 10_000));
+        let (_, cancelled) = pair.b.grant(pair.to_a, &target, soon(&pair.b)).expect("grant");
+        cancelled.cancel();
+        assert_eq!(cancelled.await.expect_err("cancelled").kind(), ErrorKind::Cancelled);
+        let passed = Options::by(pair.b.now());
+        let (_, late) = pair.b.grant(pair.to_a, &target, passed).expect("grant");
+        assert_eq!(late.await.expect_err("late").kind(), ErrorKind::TimedOut);
+        // The token of a grant that is over, with other memory that may be written: announced to nobody.
+        let other = memory(100);
+        let exposure = pair.b.expose(pair.to_a, &other, Access::WRITE).expect("expose");
+        let stale = bmi_core::Grant { descriptor: exposure.descriptor().clone(), token: grant.token };
+        pair.a.push_granted(pair.to_b, &stale, pattern(2, 100), soon(&pair.a)).await.expect("push");
+        pair.ping(&net, "behind a stale token").await;
+        assert!(other.to_vec() == pattern(2, 100));
+        drop(exposure);
+        pair.settled(&net, "after all grants").await;
+    });
+}
+
+/// A client that dies in the middle of its calls leaves nothing behind at the server.
+pub fn a_dead_client_leaves_nothing<K: Backend>(backend: &K) {
+    let net = Net::new(backend);
+    net.run(async {
+        let pair = ready(&net, &Config::default()).await;
+        let caller = Caller::new(pair.a.clone());
+        let sizes =
+            [(100, Path::Inline), (30_000, Path::FastRdma), (200_000, Path::ServerBased), (50_000, Path::ClientBased)];
+        let calls = sizes.into_iter().enumerate().map(|(tag, (len, path))| {
+            let body = Body::Out(filled(1, len).into());
+            caller.call(pair.to_b, tag as u64, b"", body, Some(path), soon(&pair.a)).expect("call")
+        });
+        let calls: Vec<_> = calls.collect();
+        let mut incoming = Vec::new();
+        for _ in 0..calls.len() {
+            incoming.push(Incoming::new(&pair.b, pair.b.next_unexpected().await).expect("a call"));
+        }
+        let gone = pair.a.disconnect(pair.to_b, Options::by(pair.a.now()));
+        drop(calls);
+        let _ = gone.await;
+        net.until("the client is lost", || {
+            pair.b.with(|e| e.poll_event()).filter(|event| matches!(event, PeerEvent::Lost { .. })).map(|_| ())
+        })
+        .await;
+        drop(incoming);
+        net.settled(&pair.b, 0, "after the client is gone").await;
+        net.settled(&pair.a, 0, "the client itself").await;
+    });
+}
+
+/// Any two lists of any shape move exactly the right bytes by every path.
+pub fn any_lists_by_any_path<K: Backend>(backend: &K) {
+    let shape = || proptest::collection::vec(prop_oneof![0usize..20, 500usize..6000, 20_000usize..70_000], 0..6);
+    let path = prop_oneof![Just(None), (0usize..4).prop_map(|path| Some(Path::TAKEN[path])), Just(Some(Path::Hybrid))];
+    let mut runner = TestRunner::new(Cases { cases: 12, failure_persistence: None, ..Cases::default() });
+    let held = any::<bool>();
+    let result =
+        runner.run(&(proptest::collection::vec((shape(), path, held), 1..6), any::<bool>()), |(calls, small)| {
+            let net = Net::new(backend);
+            let config =
+                if small { Config { fast_slots: 1, fast_slot_bytes: 4096, ..tight() } } else { Config::default() };
+            net.run(async {
+                let pair = ready(&net, &config).await;
+                for (number, (lens, path, held)) in calls.iter().enumerate() {
+                    let seed = 1 + 2 * number as u64;
+                    let what = format!("call {number}, {path:?} of {lens:?}");
+                    // Memory that is registered already goes other ways.
+                    let source: MemList = Guarded::filled(seed, lens).list();
+                    let regions: Vec<_> = if *held {
+                        source
+                            .pieces()
+                            .iter()
+                            .filter_map(|piece| pair.a.with(|e| e.register(piece.memory())).ok())
+                            .collect()
+                    } else {
+                        Vec::new()
+                    };
+                    let caller = Caller::new(pair.a.clone());
+                    let call = caller
+                        .call(pair.to_b, seed, b"w", Body::Out(source.clone()), *path, soon(&pair.a))
+                        .expect(&what);
+                    let (reply, written) = join(call.reply(), answer::<K>(&pair.b, 0)).await;
+                    reply.unwrap_or_else(|error| panic!("{what}: {error}"));
+                    assert!(written == source.to_vec(), "{what}: written");
+                    let call = caller
+                        .call(pair.to_b, seed, b"r", Body::In(source.clone()), *path, soon(&pair.a))
+                        .expect(&what);
+                    let (reply, _) = join(call.reply(), answer::<K>(&pair.b, seed + 1)).await;
+                    reply.unwrap_or_else(|error| panic!("{what}: {error}"));
+                    assert!(source.to_vec() == pattern(seed + 1, source.len()), "{what}: read");
+                    drop(regions);
+                }
+                pair.settled(&net, "after all calls").await;
+            });
+            Ok(())
+        });
+    result.unwrap_or_else(|error| panic!("{error}"));
+}
+
+/// Bytes that are no call are refused, and whatever a call claims of itself.
+pub fn nonsense_is_no_call<K: Backend>(backend: &K) {
+    let net = Net::new(backend);
+    net.run(async {
+        let pair = ready(&net, &Config::default()).await;
+        for (number, len) in [0usize, 1, 23, 24, 100, 8000, 30_000].into_iter().enumerate() {
+            let bytes: Memory = Memory::from(pattern(number as u64, len));
+            pair.a.send_unexpected(pair.to_b, 1, bytes, soon(&pair.a)).await.expect("send");
+            let message = pair.b.next_unexpected().await;
+            assert_eq!(message.len(), len);
+            let error = Incoming::new(&pair.b, message).err().expect("no call");
+            assert_eq!(error.kind(), ErrorKind::Protocol, "{error}");
+        }
+        pair.settled(&net, "after nonsense").await;
+    });
+}

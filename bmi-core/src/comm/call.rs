@@ -1,0 +1,335 @@
+//! The client's side of a call: a request, its data by the path that was chosen, and the reply.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use super::path::{Direction, Path};
+use super::policy::Choice;
+use super::wire::{
+    CALL_HEAD, CallHead, REPLY_HEAD, REPLY_HEADER, ReplyHeader, ReplyKind, Way, bad_reply, descriptor, put_descriptor,
+};
+use crate::bulk::Exposure;
+use crate::endpoint::Grant;
+use crate::error::{Error, ErrorKind};
+use crate::face::{AsyncEndpoint, Operation};
+use crate::mem::{Access, MemList, Memory};
+use crate::op::{Options, PeerId, Tag};
+use crate::transport::{ServiceClass, Transport};
+
+/// Reply buffers that are kept for the next calls.
+const SPARE: usize = 256;
+/// Pieces of the user's memory that a server writes ahead of a reply; for more, one message and a copy cost less.
+const FEW_PIECES: usize = 16;
+
+/// The data of a call.
+#[derive(Clone, Debug)]
+pub enum Body {
+    /// None.
+    None,
+    /// To the server: a write. Must stay as it is until the reply.
+    Out(MemList),
+    /// From the server: a read.
+    In(MemList),
+}
+
+/// Makes calls over one endpoint. A clone is another handle to the same.
+pub struct Caller<T: Transport> {
+    endpoint: AsyncEndpoint<T>,
+    spare: Rc<RefCell<Vec<Memory>>>,
+}
+
+impl<T: Transport> Clone for Caller<T> {
+    fn clone(&self) -> Self {
+        Caller { endpoint: self.endpoint.clone(), spare: self.spare.clone() }
+    }
+}
+
+/// A call under way. Dropping it takes the memory back from the server.
+#[must_use = "dropping it abandons the call"]
+pub struct Call<T: Transport> {
+    caller: Caller<T>,
+    peer: PeerId,
+    tag: Tag,
+    options: Options,
+    data: Option<MemList>,
+    send: Operation<T>,
+    recv: Operation<T>,
+    buffer: Memory,
+    narrow: bool,
+    /// The server may reach the data as long as this lives.
+    exposure: Option<Exposure>,
+    choice: Option<Choice>,
+}
+
+/// What came back.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reply {
+    /// The server's bytes.
+    pub bytes: Vec<u8>,
+    /// Bytes of data that came behind it; for other paths the server's bytes say what was moved.
+    pub carried: u64,
+    /// The path that the data took, and why not a cheaper one; `None` for a call without data.
+    pub choice: Option<Choice>,
+}
+
+impl<T: Transport> Caller<T> {
+    /// A caller over `endpoint`.
+    pub fn new(endpoint: AsyncEndpoint<T>) -> Caller<T> {
+        Caller { endpoint, spare: Rc::default() }
+    }
+
+    /// The endpoint.
+    pub fn endpoint(&self) -> &AsyncEndpoint<T> {
+        &self.endpoint
+    }
+
+    /// Bytes that a request to `peer` may have, its descriptor of memory included and data aside; 0 without a connection.
+    pub fn room(&self, peer: PeerId) -> usize {
+        self.endpoint.limits(peer).map_or(0, |limits| limits.eager.max(limits.fast).saturating_sub(CALL_HEAD))
+    }
+
+    /// Sends `request` with `body` and gets ready for the reply. `tag` must not be in use for another call to this peer. `forced` takes a path
+    /// whatever the policy says, where it can be taken.
+    ///
+    /// # Errors
+    /// Nothing was sent then: `PeerLost`, `Exhausted`, `TooLong` if the request does not fit a message.
+    pub fn call(
+        &self,
+        peer: PeerId,
+        tag: Tag,
+        request: &[u8],
+        body: Body,
+        forced: Option<Path>,
+        options: Options,
+    ) -> Result<Call<T>, Error> {
+        let (direction, data) = match body {
+            Body::None => (None, None),
+            Body::Out(list) => (Some(Direction::Write), Some(list)),
+            Body::In(list) => (Some(Direction::Read), Some(list)),
+        };
+        let choice =
+            direction.zip(data.as_ref()).map(|(direction, data)| self.choose(peer, direction, request, data, forced));
+        let way = choice.map_or(Way::None, |choice| Way::of(choice.path));
+        let exposure = self.expose(peer, direction, way, choice, data.as_ref())?;
+        let narrow = way == Way::Message && direction == Some(Direction::Read) && exposure.is_none();
+
+        let mut front = Vec::with_capacity(CALL_HEAD + request.len() + 64);
+        front.resize(CALL_HEAD, 0);
+        front.extend_from_slice(request);
+        if let Some(exposure) = &exposure {
+            put_descriptor(&mut front, exposure.descriptor());
+        }
+        let head = CallHead {
+            way,
+            direction,
+            narrow,
+            request: wire_len(request.len())?,
+            descriptor: wire_len(front.len() - CALL_HEAD - request.len())?,
+            data: data.as_ref().map_or(0, |data| data.len() as u64),
+        };
+        front[..CALL_HEAD].copy_from_slice(&head.encode());
+        let message: MemList = match &data {
+            Some(data) if head.carries_data() => {
+                std::iter::once(Memory::from(front).all()).chain(data.pieces().iter().cloned()).collect()
+            }
+            _ => Memory::from(front).into(),
+        };
+        let buffer = self.buffer(peer, narrow)?;
+        // The receive first: the reply may come while the request is still being posted.
+        let into: MemList = match &data {
+            Some(data) if narrow => {
+                std::iter::once(buffer.slice(0, REPLY_HEAD)).chain(data.pieces().iter().cloned()).collect()
+            }
+            _ => MemList::from(&buffer),
+        };
+        let recv = self.endpoint.recv(peer, tag, into, options);
+        let send = self.endpoint.send_unexpected(peer, tag, message, options);
+        if let Some(error) = send.refusal() {
+            return Err(error);
+        }
+        Ok(Call { caller: self.clone(), peer, tag, options, data, send, recv, buffer, narrow, exposure, choice })
+    }
+
+    fn choose(
+        &self,
+        peer: PeerId,
+        direction: Direction,
+        request: &[u8],
+        data: &MemList,
+        forced: Option<Path>,
+    ) -> Choice {
+        let front = CALL_HEAD + request.len();
+        self.endpoint.with(|endpoint| {
+            // One piece more than the user's goes with a message.
+            let too_many = data.pieces().len() >= endpoint.config().max_pieces;
+            let forced = match () {
+                // Nothing to describe.
+                () if data.is_empty() => Some(Path::Inline),
+                () if too_many => Some(Path::ServerBased),
+                () => forced,
+            };
+            endpoint.choose_path(peer, direction, front, data, forced)
+        })
+    }
+
+    /// Lets the server at the data, if that is the way.
+    fn expose(
+        &self,
+        peer: PeerId,
+        direction: Option<Direction>,
+        way: Way,
+        choice: Option<Choice>,
+        data: Option<&MemList>,
+    ) -> Result<Option<Exposure>, Error> {
+        let (Some(direction), Some(data), Some(choice)) = (direction, data, choice) else { return Ok(None) };
+        let ahead = choice.path == Path::FastRdma && direction == Direction::Read && data.pieces().len() <= FEW_PIECES;
+        let exposed = match way {
+            Way::ServerBased => true,
+            Way::Message => ahead && self.endpoint.with(|endpoint| endpoint.is_registered_or_free(data)),
+            Way::None | Way::ClientBased => false,
+        };
+        let access = if direction == Direction::Write { Access::READ } else { Access::WRITE };
+        exposed.then(|| self.endpoint.expose(peer, data.clone(), access)).transpose()
+    }
+
+    /// Memory for the server's messages.
+    fn buffer(&self, peer: PeerId, narrow: bool) -> Result<Memory, Error> {
+        let len = if narrow {
+            REPLY_HEAD
+        } else {
+            self.endpoint.limits(peer).map_or(REPLY_HEAD, |limits| limits.eager.max(REPLY_HEAD))
+        };
+        let mut spare = self.spare.borrow_mut();
+        match spare.iter().rposition(|buffer| buffer.len() >= len) {
+            Some(at) => Ok(spare.swap_remove(at)),
+            None => Memory::zeroed(len),
+        }
+    }
+
+    fn keep(&self, buffer: Memory) {
+        let mut spare = self.spare.borrow_mut();
+        if spare.len() < SPARE {
+            spare.push(buffer);
+        }
+    }
+}
+
+fn wire_len(len: usize) -> Result<u32, Error> {
+    u32::try_from(len).map_err(|_| Error::new(ErrorKind::TooLong, format!("a request of {len} bytes")))
+}
+
+impl<T: Transport> Call<T> {
+    /// The path that was chosen.
+    pub fn choice(&self) -> Option<Choice> {
+        self.choice
+    }
+
+    /// Waits for the reply, moving data meanwhile as the server grants.
+    ///
+    /// # Errors
+    /// `PeerLost`, `TimedOut`; `Protocol` for a reply that cannot be right.
+    pub async fn reply(mut self) -> Result<Reply, Error> {
+        let mut pushes = Vec::new();
+        (&mut self.send).await?;
+        loop {
+            let len = (&mut self.recv).await?.len;
+            let mut wire = [0; REPLY_HEADER];
+            if len < REPLY_HEADER as u64 {
+                return Err(bad_reply("without a header"));
+            }
+            self.buffer.copy_to(0, &mut wire);
+            let header = ReplyHeader::decode(&wire)?;
+            match header.kind {
+                ReplyKind::Reply => {
+                    let reply = self.take(header, len)?;
+                    // The server has seen their end, so they are over or about to be.
+                    for push in pushes {
+                        push.await?;
+                    }
+                    self.caller.keep(self.buffer);
+                    return Ok(reply);
+                }
+                ReplyKind::Continued => return self.continued(header).await,
+                ReplyKind::Grant => pushes.push(self.granted(header, len)?),
+                ReplyKind::Offer => self.offered(header, len).await?,
+            }
+        }
+    }
+
+    /// Takes the reply apart.
+    fn take(&self, header: ReplyHeader, len: u64) -> Result<Reply, Error> {
+        let bytes = header.bytes as usize;
+        let (room, carried) = match self.narrow {
+            true => (REPLY_HEAD - REPLY_HEADER, header.at),
+            false => (self.buffer.len() - REPLY_HEADER, 0),
+        };
+        let whole = if carried > 0 { REPLY_HEAD as u64 + carried } else { (REPLY_HEADER + bytes) as u64 };
+        if bytes > room || whole != len {
+            return Err(bad_reply("that contradicts its length"));
+        }
+        let mut reply = vec![0; bytes];
+        self.buffer.slice(REPLY_HEADER, bytes).copy_to(&mut reply);
+        Ok(Reply { bytes: reply, carried, choice: self.choice })
+    }
+
+    /// The reply's bytes did not fit the head: they come by themselves.
+    async fn continued(self, header: ReplyHeader) -> Result<Reply, Error> {
+        let endpoint = self.caller.endpoint();
+        let limit = endpoint.limits(self.peer).map_or(0, |limits| limits.eager);
+        if header.bytes as usize > limit {
+            return Err(bad_reply("longer than a message"));
+        }
+        let buffer = Memory::zeroed(header.bytes as usize)?;
+        let done = endpoint.recv(self.peer, self.tag, &buffer, self.options).await?;
+        if done.len != u64::from(header.bytes) {
+            return Err(bad_reply("that contradicts its length"));
+        }
+        Ok(Reply { bytes: buffer.to_vec(), carried: 0, choice: self.choice })
+    }
+
+    /// The part of the data that a grant or an offer is about, its body, and the receive for what comes next.
+    fn part(&mut self, header: ReplyHeader, len: u64) -> Result<(MemList, Vec<u8>), Error> {
+        let body = header.bytes as usize;
+        if self.exposure.is_some() || self.narrow || len != (REPLY_HEADER + body) as u64 {
+            return Err(bad_reply("with a grant that nobody waits for"));
+        }
+        let mut bytes = vec![0; body];
+        self.buffer.slice(REPLY_HEADER, body).copy_to(&mut bytes);
+        self.recv = self.caller.endpoint.recv(self.peer, self.tag, &self.buffer, self.options);
+        let data = self.data.as_ref().ok_or_else(|| bad_reply("with a grant for a request without data"))?;
+        Ok((data.clone(), bytes))
+    }
+
+    /// Writes into the memory that the server grants.
+    fn granted(&mut self, header: ReplyHeader, len: u64) -> Result<Operation<T>, Error> {
+        let (data, body) = self.part(header, len)?;
+        let (token, wire) = body.split_first_chunk::<4>().ok_or_else(|| bad_reply("with a grant cut off"))?;
+        let grant = Grant { descriptor: descriptor(wire, self.max_pieces())?, token: u32::from_le_bytes(*token) };
+        let part = cut(&data, header.at, grant.descriptor.len())?;
+        let options = self.options.class(ServiceClass::Bulk);
+        Ok(self.caller.endpoint.push_granted(self.peer, &grant, part, options))
+    }
+
+    /// Reads from the memory that the server offers, and says when that is done.
+    async fn offered(&mut self, header: ReplyHeader, len: u64) -> Result<(), Error> {
+        let (data, body) = self.part(header, len)?;
+        let offer = descriptor(&body, self.max_pieces())?;
+        let part = cut(&data, header.at, offer.len())?;
+        let endpoint = self.caller.endpoint.clone();
+        endpoint.pull(self.peer, &offer, 0, part, self.options.class(ServiceClass::Bulk)).await?;
+        endpoint.send(self.peer, self.tag, Memory::from(Vec::new()), self.options).await?;
+        Ok(())
+    }
+
+    fn max_pieces(&self) -> usize {
+        self.caller.endpoint.with(|endpoint| endpoint.config().max_pieces)
+    }
+}
+
+/// The `len` bytes of the data from `at` on, if it has them.
+fn cut(data: &MemList, at: u64, len: u64) -> Result<MemList, Error> {
+    let end = at.checked_add(len).filter(|end| len > 0 && *end <= data.len() as u64);
+    end.ok_or_else(|| bad_reply("with a grant beyond the data"))?;
+    let (at, len) = (usize::try_from(at).expect("within memory"), usize::try_from(len).expect("within memory"));
+    Ok(data.range(at, len).collect())
+}

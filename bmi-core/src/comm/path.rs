@@ -1,0 +1,226 @@
+//! The names of the paths, and how often each was taken.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// The way that the data of a request takes (see the [module](super)).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Path {
+    /// Behind the request or the reply, in one eager message.
+    Inline,
+    /// Behind the request or the reply, written into a slot; or, for a read into registered memory, written there ahead of the reply.
+    FastRdma,
+    /// Moved by the server's adapter, in units.
+    ServerBased,
+    /// Moved by the client's adapter, as the server grants.
+    ClientBased,
+    /// Writes client-based, reads server-based. A policy only: what is taken is one of the others.
+    Hybrid,
+}
+
+impl Path {
+    /// All that can be taken.
+    pub const TAKEN: [Path; 4] = [Path::Inline, Path::FastRdma, Path::ServerBased, Path::ClientBased];
+
+    /// Its name: `inline`, `fast-rdma`, `server-based`, `client-based`, `hybrid`.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Path::Inline => "inline",
+            Path::FastRdma => "fast-rdma",
+            Path::ServerBased => "server-based",
+            Path::ClientBased => "client-based",
+            Path::Hybrid => "hybrid",
+        }
+    }
+
+    /// What it comes to in one direction.
+    pub const fn resolve(self, direction: Direction) -> Path {
+        match (self, direction) {
+            (Path::Hybrid, Direction::Write) => Path::ClientBased,
+            (Path::Hybrid, Direction::Read) => Path::ServerBased,
+            (path, _) => path,
+        }
+    }
+}
+
+impl fmt::Display for Path {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+impl FromStr for Path {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Path, String> {
+        let all = Path::TAKEN.into_iter().chain([Path::Hybrid]);
+        all.clone().find(|path| path.as_str() == text).ok_or_else(|| {
+            let names = all.map(Path::as_str).collect::<Vec<_>>().join(", ");
+            format!("{text:?} is no path; there are {names}")
+        })
+    }
+}
+
+/// Which way the data goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Direction {
+    /// From the client to the server.
+    Write,
+    /// From the server to the client.
+    Read,
+}
+
+impl Direction {
+    /// Both.
+    pub const ALL: [Direction; 2] = [Direction::Write, Direction::Read];
+
+    /// `write` or `read`.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Direction::Write => "write",
+            Direction::Read => "read",
+        }
+    }
+}
+
+impl fmt::Display for Direction {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+/// Why a path that would have been cheaper was passed over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Miss {
+    /// All fast-RDMA slots of the peer are in use.
+    NoSlot,
+    /// The peer has no receive for one more message.
+    NoCredit,
+    /// Within the threshold for registered memory, but this is not.
+    NotRegistered,
+    /// The request and its data together are longer than a slot or a message.
+    NoRoom,
+    /// The peer has described no slots, or none are configured.
+    NoSlots,
+    /// The adapter has no RDMA read.
+    NoRdmaRead,
+}
+
+impl Miss {
+    /// All of them.
+    pub const ALL: [Miss; 6] =
+        [Miss::NoSlot, Miss::NoCredit, Miss::NotRegistered, Miss::NoRoom, Miss::NoSlots, Miss::NoRdmaRead];
+
+    /// In words.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Miss::NoSlot => "no slot free",
+            Miss::NoCredit => "no credit",
+            Miss::NotRegistered => "not registered",
+            Miss::NoRoom => "too long with its request",
+            Miss::NoSlots => "no slots",
+            Miss::NoRdmaRead => "no RDMA read",
+        }
+    }
+}
+
+impl fmt::Display for Miss {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+/// How often each path was taken, and why cheaper ones were not.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PathCounters {
+    requests: [[u64; 4]; 2],
+    bytes: [[u64; 4]; 2],
+    missed: [u64; 6],
+}
+
+impl PathCounters {
+    /// Requests that took a path.
+    pub fn requests(&self, direction: Direction, path: Path) -> u64 {
+        self.requests[direction as usize][path.resolve(direction) as usize]
+    }
+
+    /// Bytes of data that took a path.
+    pub fn bytes(&self, direction: Direction, path: Path) -> u64 {
+        self.bytes[direction as usize][path.resolve(direction) as usize]
+    }
+
+    /// Requests for which a cheaper path was passed over for this reason.
+    pub fn missed(&self, miss: Miss) -> u64 {
+        self.missed[miss as usize]
+    }
+
+    pub(crate) fn count(&mut self, direction: Direction, path: Path, bytes: u64, missed: Option<Miss>) {
+        let path = path.resolve(direction) as usize;
+        self.requests[direction as usize][path] += 1;
+        self.bytes[direction as usize][path] += bytes;
+        if let Some(miss) = missed {
+            self.missed[miss as usize] += 1;
+        }
+    }
+
+    /// What happened since `earlier`.
+    #[must_use]
+    pub fn since(&self, earlier: &PathCounters) -> PathCounters {
+        let mut difference = *self;
+        let pairs = [(&mut difference.requests, &earlier.requests), (&mut difference.bytes, &earlier.bytes)];
+        for (now, before) in pairs {
+            now.iter_mut().flatten().zip(before.iter().flatten()).for_each(|(now, before)| *now -= before);
+        }
+        difference.missed.iter_mut().zip(earlier.missed).for_each(|(now, before)| *now -= before);
+        difference
+    }
+}
+
+impl fmt::Display for PathCounters {
+    /// One line for each path that was taken, and one for each reason.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for direction in Direction::ALL {
+            for path in Path::TAKEN {
+                let requests = self.requests(direction, path);
+                if requests > 0 {
+                    writeln!(
+                        f,
+                        "{direction:<5} {path:<12} {requests:>9} requests {:>14} bytes",
+                        self.bytes(direction, path)
+                    )?;
+                }
+            }
+        }
+        for miss in Miss::ALL {
+            if self.missed(miss) > 0 {
+                writeln!(f, "passed over a cheaper path: {miss}, {} times", self.missed(miss))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_parse_back() {
+        for path in Path::TAKEN.into_iter().chain([Path::Hybrid]) {
+            assert_eq!(path.as_str().parse(), Ok(path));
+        }
+        assert!("eager".parse::<Path>().unwrap_err().contains("server-based"));
+    }
+
+    #[test]
+    fn counts_add_up() {
+        let mut counters = PathCounters::default();
+        counters.count(Direction::Write, Path::Hybrid, 10, Some(Miss::NoRdmaRead));
+        let before = counters;
+        counters.count(Direction::Read, Path::Inline, 5, None);
+        assert_eq!(counters.requests(Direction::Write, Path::ClientBased), 1);
+        let since = counters.since(&before);
+        assert_eq!((since.bytes(Direction::Read, Path::Inline), since.missed(Miss::NoRdmaRead)), (5, 0));
+        assert!(counters.to_string().contains("no RDMA read, 1 times"));
+    }
+}

@@ -1,0 +1,217 @@
+//! What stands before the request of a call, and before its reply.
+//!
+//! **Layout**, little-endian:
+//!
+//! ```text
+//!  call       0       1      2           3      4         8            12    16          24
+//!             +-------+------+-----------+------+---------+------------+-----+-----------+---------+------------+------+
+//!             | 'C'   | path | direction | form | request | descriptor |  0  | data      | request | descriptor | data |
+//!             | u8    | u8   | u8        | u8   | u32     | u32        | u32 | u64       |         |            |      |
+//!             +-------+------+-----------+------+---------+------------+-----+-----------+---------+------------+------+
+//!             path: 0 none, 1 with the message, 2 server-based, 3 client-based; direction: 0 none, 1 write, 2 read;
+//!             form 1: the reply has room for a head of 128 bytes, and behind that for the data
+//!
+//!  reply      0       1      4         8           16
+//!             +-------+------+---------+-----------+-------+------+
+//!             | kind  |  0   | bytes   | data, at  | bytes | data |
+//!             | u8    | u24  | u32     | u64       |       |      |
+//!             +-------+------+---------+-----------+-------+------+
+//!             kind 0: the reply; 1: a grant, 2: an offer, of the memory described in the bytes, for the data from `at` on;
+//!             3: the reply's bytes are the next message, because they do not fit a head
+//! ```
+
+use super::path::{Direction, Path};
+use crate::bulk::BulkDescriptor;
+use crate::error::{Error, ErrorKind};
+
+/// Bytes before the request.
+pub(super) const CALL_HEAD: usize = 24;
+/// Bytes before a reply's bytes.
+pub(super) const REPLY_HEADER: usize = 16;
+/// Bytes before the data of a reply: its header and room for its bytes.
+pub(crate) const REPLY_HEAD: usize = 128;
+
+const MAGIC: u8 = b'C';
+
+/// How the data travels, as far as the two sides must agree.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    /// There is none.
+    None = 0,
+    /// With the request or the reply; or, with a descriptor, written ahead of the reply.
+    Message = 1,
+    ServerBased = 2,
+    ClientBased = 3,
+}
+
+impl Way {
+    pub(super) fn of(path: Path) -> Way {
+        match path {
+            Path::Inline | Path::FastRdma => Way::Message,
+            Path::ServerBased => Way::ServerBased,
+            Path::ClientBased | Path::Hybrid => Way::ClientBased,
+        }
+    }
+}
+
+/// What stands before a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct CallHead {
+    pub(super) way: Way,
+    pub(super) direction: Option<Direction>,
+    /// The reply's receive has a head of [`REPLY_HEAD`] bytes and the user's memory behind it.
+    pub(super) narrow: bool,
+    pub(super) request: u32,
+    pub(super) descriptor: u32,
+    pub(super) data: u64,
+}
+
+impl CallHead {
+    pub(super) fn encode(&self) -> [u8; CALL_HEAD] {
+        let mut wire = [0; CALL_HEAD];
+        let direction = match self.direction {
+            None => 0,
+            Some(Direction::Write) => 1,
+            Some(Direction::Read) => 2,
+        };
+        wire[..4].copy_from_slice(&[MAGIC, self.way as u8, direction, u8::from(self.narrow)]);
+        wire[4..8].copy_from_slice(&self.request.to_le_bytes());
+        wire[8..12].copy_from_slice(&self.descriptor.to_le_bytes());
+        wire[16..24].copy_from_slice(&self.data.to_le_bytes());
+        wire
+    }
+
+    /// Reads the head of a message of `len` bytes and checks that it adds up.
+    ///
+    /// # Errors
+    /// What is wrong, in words.
+    pub(super) fn decode(wire: &[u8; CALL_HEAD], len: usize) -> Result<CallHead, &'static str> {
+        let word = |at: usize| u32::from_le_bytes(wire[at..at + 4].try_into().expect("four bytes"));
+        if wire[0] != MAGIC || wire[3] > 1 || word(12) != 0 {
+            return Err("is no call");
+        }
+        let way = [Way::None, Way::Message, Way::ServerBased, Way::ClientBased];
+        let way = way.into_iter().find(|way| *way as u8 == wire[1]).ok_or("has an unknown path")?;
+        let direction = match wire[2] {
+            0 => None,
+            1 => Some(Direction::Write),
+            2 => Some(Direction::Read),
+            _ => return Err("has an unknown direction"),
+        };
+        let data = u64::from_le_bytes(wire[16..24].try_into().expect("eight bytes"));
+        let head = CallHead { way, direction, narrow: wire[3] == 1, request: word(4), descriptor: word(8), data };
+        if head.adds_up(len) { Ok(head) } else { Err("contradicts itself") }
+    }
+
+    fn adds_up(&self, len: usize) -> bool {
+        let with_it = if self.carries_data() { self.data } else { 0 };
+        let parts = [CALL_HEAD as u64, self.request.into(), self.descriptor.into(), with_it];
+        let whole = parts.into_iter().try_fold(0u64, u64::checked_add) == Some(len as u64);
+        let described = self.descriptor > 0;
+        let fits = match (self.way, self.direction) {
+            (Way::None, None) => !described && self.data == 0,
+            (Way::Message, Some(Direction::Write)) => !described,
+            (Way::Message, Some(Direction::Read)) => self.narrow != described,
+            (Way::ServerBased, Some(_)) => described,
+            (Way::ClientBased, Some(_)) => !described,
+            _ => false,
+        };
+        let narrow = !self.narrow || (self.way == Way::Message && self.direction == Some(Direction::Read));
+        whole && fits && narrow
+    }
+
+    /// Whether the data stands behind the request.
+    pub(super) fn carries_data(&self) -> bool {
+        self.way == Way::Message && self.direction == Some(Direction::Write)
+    }
+}
+
+/// What a message of the server is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ReplyKind {
+    Reply = 0,
+    Grant = 1,
+    Offer = 2,
+    Continued = 3,
+}
+
+/// What stands before a reply.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct ReplyHeader {
+    pub(super) kind: ReplyKind,
+    pub(super) bytes: u32,
+    /// Bytes of data behind a reply; where a grant or an offer begins in the request's data.
+    pub(super) at: u64,
+}
+
+impl ReplyHeader {
+    pub(super) fn encode(&self) -> [u8; REPLY_HEADER] {
+        let mut wire = [0; REPLY_HEADER];
+        wire[0] = self.kind as u8;
+        wire[4..8].copy_from_slice(&self.bytes.to_le_bytes());
+        wire[8..16].copy_from_slice(&self.at.to_le_bytes());
+        wire
+    }
+
+    pub(super) fn decode(wire: &[u8; REPLY_HEADER]) -> Result<ReplyHeader, Error> {
+        let kinds = [ReplyKind::Reply, ReplyKind::Grant, ReplyKind::Offer, ReplyKind::Continued];
+        let kind = kinds.into_iter().find(|kind| *kind as u8 == wire[0] && wire[1..4] == [0; 3]);
+        let kind = kind.ok_or_else(|| bad_reply("of unknown kind"))?;
+        let bytes = u32::from_le_bytes(wire[4..8].try_into().expect("four bytes"));
+        Ok(ReplyHeader { kind, bytes, at: u64::from_le_bytes(wire[8..16].try_into().expect("eight bytes")) })
+    }
+}
+
+/// The error for a reply that cannot be right.
+pub(super) fn bad_reply(what: &str) -> Error {
+    Error::new(ErrorKind::Protocol, format!("a reply {what}"))
+}
+
+/// Appends a descriptor.
+pub(super) fn put_descriptor(wire: &mut Vec<u8>, descriptor: &BulkDescriptor) {
+    *wire = descriptor.encode(std::mem::take(wire));
+}
+
+/// Reads a descriptor of at most `max` pieces.
+pub(super) fn descriptor(wire: &[u8], max: usize) -> Result<BulkDescriptor, Error> {
+    BulkDescriptor::decode(wire, max).map_err(|error| Error::new(ErrorKind::Protocol, error.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn heads_round_trip() {
+        let head = CallHead {
+            way: Way::ServerBased,
+            direction: Some(Direction::Read),
+            narrow: false,
+            request: 30,
+            descriptor: 48,
+            data: 1 << 40,
+        };
+        assert_eq!(CallHead::decode(&head.encode(), CALL_HEAD + 78), Ok(head));
+        assert!(CallHead::decode(&head.encode(), CALL_HEAD + 77).is_err());
+        let reply = ReplyHeader { kind: ReplyKind::Offer, bytes: 7, at: u64::MAX };
+        assert_eq!(ReplyHeader::decode(&reply.encode()).unwrap(), reply);
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_survived(wire in proptest::array::uniform24(any::<u8>()), call in any::<bool>(), len in 0usize..1000) {
+            let mut wire = wire;
+            if call {
+                (wire[0], wire[3]) = (MAGIC, wire[3] % 2);
+                wire[12..16].fill(0);
+            }
+            if let Ok(head) = CallHead::decode(&wire, len) {
+                prop_assert_eq!(head.encode(), wire);
+            }
+            let _ = ReplyHeader::decode(wire[..REPLY_HEADER].try_into().expect("16 bytes"));
+            let _ = descriptor(&wire, 8);
+        }
+    }
+}

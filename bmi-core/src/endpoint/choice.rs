@@ -1,0 +1,102 @@
+//! What the endpoint knows that a choice of path depends on (see [`crate::comm`]).
+
+use super::Endpoint;
+use crate::capability::Registration;
+use crate::comm::{Choice, Direction, Facts, PathCounters, Plan, Policy};
+use crate::mem::MemList;
+use crate::op::PeerId;
+use crate::transport::Transport;
+
+impl<T: Transport> Endpoint<T> {
+    /// How paths are chosen.
+    pub fn policy(&self) -> &Policy {
+        &self.policy
+    }
+
+    /// Sets how paths are chosen from now on.
+    pub fn set_policy(&mut self, policy: Policy) {
+        self.policy = policy;
+    }
+
+    /// How often each path was taken, and why cheaper ones were not.
+    pub fn path_counters(&self) -> PathCounters {
+        self.paths
+    }
+
+    /// Which path data of each size takes, and why: with `peer`, as far as its limits allow; without, between two endpoints with these settings.
+    pub fn plan(&self, peer: Option<PeerId>) -> Plan {
+        let limits = peer.and_then(|peer| self.limits(peer));
+        let eager = limits.map_or(self.config.eager_limit, |limits| limits.eager);
+        let slots = self.config.fast_slots > 0 && self.transport.capabilities().write_with_immediate;
+        let own = slots.then_some(self.config.fast_slot_bytes);
+        let fast = limits.map_or(own, |limits| Some(limits.fast).filter(|fast| *fast > 0));
+        let best = Facts {
+            direction: Direction::Write,
+            len: 0,
+            registered: false,
+            inline_room: eager.saturating_sub(TYPICAL_REQUEST),
+            fast_room: fast.map(|fast| fast.saturating_sub(TYPICAL_REQUEST)),
+            slot_free: true,
+            credit: true,
+            rdma_read: self.transport.capabilities().rdma_read,
+            immediate: self.transport.capabilities().write_with_immediate,
+        };
+        Plan::new(&self.policy, &best, self.registration_is_free())
+    }
+
+    fn registration_is_free(&self) -> bool {
+        self.transport.capabilities().registration == Registration::Free
+    }
+
+    /// Chooses the path for `data` behind a request whose message has `request` bytes without it, and counts the choice; with `forced` instead
+    /// of what the policy forces.
+    pub(crate) fn choose_path(
+        &mut self,
+        peer: PeerId,
+        direction: Direction,
+        request: usize,
+        data: &MemList,
+        forced: Option<crate::comm::Path>,
+    ) -> Choice {
+        let capabilities = self.transport.capabilities();
+        let (rdma_read, immediate) = (capabilities.rdma_read, capabilities.write_with_immediate);
+        let limits = self.limits(peer);
+        let record = self.peers.get(peer.0);
+        // What waits in the queue may be about to take the slot.
+        let at_once = record.is_some_and(|record| record.queue.is_empty());
+        let credit = record.and_then(|record| record.credit.as_ref());
+        let own_fast = record.and_then(|record| record.fast.as_ref()).map(|_| self.config.fast_slot_bytes);
+        let (eager, fast) = limits.map_or((0, 0), |limits| (limits.eager, limits.fast));
+        let head = match direction {
+            Direction::Write => request,
+            Direction::Read => crate::comm::REPLY_HEAD,
+        };
+        let fast = match direction {
+            Direction::Write => Some(fast).filter(|fast| *fast > 0),
+            Direction::Read => own_fast,
+        };
+        let facts = Facts {
+            direction,
+            len: data.len() as u64,
+            registered: self.is_registered_or_free(data),
+            inline_room: eager.saturating_sub(head),
+            fast_room: fast.map(|fast| fast.saturating_sub(head)),
+            slot_free: direction == Direction::Read || (credit.is_some_and(|credit| credit.has_slot()) && at_once),
+            credit: credit.is_some_and(|credit| credit.has_message()),
+            rdma_read,
+            immediate,
+        };
+        let policy = Policy { forced: forced.or(self.policy.forced), ..self.policy };
+        let choice = policy.choose(&facts);
+        self.paths.count(direction, choice.path, facts.len, choice.missed);
+        choice
+    }
+
+    /// Whether moving a list needs no registration that costs.
+    pub(crate) fn is_registered_or_free(&self, list: &MemList) -> bool {
+        self.registration_is_free() || list.pieces().iter().all(|piece| self.is_registered(piece.memory()))
+    }
+}
+
+/// What a plan sets aside for the request, in bytes: a request with a few ranges.
+const TYPICAL_REQUEST: usize = 256;

@@ -1,0 +1,148 @@
+//! Grants: memory that a peer may write, once, and says so with immediate data when it has.
+//!
+//! **Why.** Where RDMA read is missing or slow, data goes the other way round: who has the buffers describes them, who has the data writes it there (client-based
+//! RDMA, paper 000, section 3.2.3). The end of the last write is known without a message: it carries immediate data.
+//!
+//! **Protocol**
+//!
+//! ```text
+//!   post_grant  ──the program sends the grant──>  post_push_granted
+//!                                                  ══ RDMA writes, in units ══
+//!   ends        <══ the last one, immediate data: bit 31 set, 20 bits slot, 11 bits generation of the grant's operation
+//! ```
+//!
+//! Immediate data without bit 31 is a fast-RDMA slot's number (see [`super::fast`]).
+//!
+//! **Invariants.** A grant that is ended early is revoked first; what the peer still announces then finds nothing and is dropped. The last write spends a
+//! message credit: its immediate data consumes a receive.
+
+use serde::{Deserialize, Serialize};
+
+use super::Endpoint;
+use super::op::{Op, State};
+use super::receiving::Violation;
+use crate::bulk::BulkDescriptor;
+use crate::error::{Error, ErrorKind};
+use crate::mem::{Access, MemList};
+use crate::op::{OpId, OpKind, Options, PeerId, Posted};
+use crate::transport::Transport;
+
+/// Set in the immediate data of a granted push.
+const GRANTED: u32 = 1 << 31;
+const SLOT_BITS: u32 = 20;
+const GENERATION_BITS: u32 = 11;
+
+/// What the peer needs to know of a grant.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Grant {
+    /// The memory.
+    pub descriptor: BulkDescriptor,
+    /// What it hands back as immediate data.
+    pub token: u32,
+}
+
+/// The immediate data that names an operation.
+fn token_of(id: OpId) -> Option<u32> {
+    (id.0.slot < 1 << SLOT_BITS)
+        .then(|| GRANTED | id.0.slot << GENERATION_BITS | id.0.generation & ((1 << GENERATION_BITS) - 1))
+}
+
+/// Whether immediate data announces a granted push.
+pub(super) fn is_granted(immediate: u32) -> bool {
+    immediate & GRANTED != 0
+}
+
+impl<T: Transport> Endpoint<T> {
+    /// Lets `peer` write `list`, once, with [`Endpoint::post_push_granted`]. The operation (`OpKind::Grant`) ends when it has, or early, and then the
+    /// peer can no longer write.
+    ///
+    /// # Errors
+    /// `PeerLost`, `Exhausted`; `Invalid` for an empty list or too many pieces; `Unsupported` without immediate data.
+    pub fn post_grant(
+        &mut self,
+        peer: PeerId,
+        list: impl Into<MemList>,
+        options: Options,
+    ) -> Result<(Grant, OpId), Error> {
+        self.start_grant(peer, list.into(), options).map_err(|error| error.during(OpKind::Grant.as_str()))
+    }
+
+    fn start_grant(&mut self, peer: PeerId, list: MemList, options: Options) -> Result<(Grant, OpId), Error> {
+        self.check_list(peer, &list)?;
+        if list.is_empty() {
+            return Err(Error::new(ErrorKind::Invalid, "a grant of no bytes"));
+        }
+        if !self.transport.capabilities().write_with_immediate {
+            return Err(Error::new(ErrorKind::Unsupported, "the adapter has no write with immediate data"));
+        }
+        let remote = self.expose_list(peer, &list, Access::WRITE)?;
+        let descriptor = BulkDescriptor::try_from(remote.as_slice().to_vec())?;
+        let op = Op::new(OpKind::Grant, Some(peer), 0, Some(list), options, State::Granted(remote));
+        let id = self.insert_op(op);
+        let Some(token) = token_of(id) else {
+            self.end_grant(id, Err(ErrorKind::Exhausted));
+            self.collect(id);
+            return Err(Error::new(ErrorKind::Exhausted, "more operations than a grant can name"));
+        };
+        Ok((Grant { descriptor, token }, id))
+    }
+
+    /// Writes `local` to the beginning of what `grant` describes and tells the peer with the last write.
+    ///
+    /// # Errors
+    /// As [`Endpoint::post_push`]; `Invalid` for an empty list.
+    pub fn post_push_granted(
+        &mut self,
+        peer: PeerId,
+        grant: &Grant,
+        local: impl Into<MemList>,
+        options: Options,
+    ) -> Result<Posted, Error> {
+        let local = local.into();
+        if local.is_empty() || !is_granted(grant.token) {
+            return Err(Error::new(ErrorKind::Invalid, "a push of no bytes, or a grant that is none").during("push"));
+        }
+        self.start_push(peer, &grant.descriptor, local, grant.token, options)
+    }
+
+    /// The peer has announced a granted push.
+    pub(super) fn on_granted(&mut self, peer_id: PeerId, immediate: u32) -> Result<(), Violation> {
+        self.spent_message(peer_id)?;
+        let slot = (immediate & !GRANTED) >> GENERATION_BITS;
+        let named = |key: crate::proto::table::Key| token_of(OpId(key)) == Some(immediate);
+        let granted = |op: &Op| op.peer == Some(peer_id) && matches!(op.state, State::Granted(_));
+        // Ended early, most likely: then it could not write any more either.
+        let Some((key, op)) = self.ops.at(slot).filter(|(key, op)| named(*key) && granted(op)) else { return Ok(()) };
+        debug_assert_eq!(op.kind, OpKind::Grant);
+        self.end_grant(OpId(key), Ok(()));
+        Ok(())
+    }
+
+    /// Takes the memory back and ends the operation.
+    pub(super) fn end_grant(&mut self, id: OpId, status: Result<(), ErrorKind>) {
+        let Some(op) = self.ops.get(id.0) else { return };
+        let (State::Granted(remote), Some(peer), len) = (&op.state, op.peer, op.len()) else { return };
+        let remote = remote.clone();
+        self.revoke_all(peer, remote.as_slice());
+        if status.is_ok() {
+            self.counters.bytes_received += len as u64;
+        }
+        self.finish(id, status, len as u64);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::proto::table::Key;
+
+    #[test]
+    fn tokens_name_one_operation_of_a_slot() {
+        let id = |slot, generation| OpId(Key { slot, generation });
+        assert_eq!(token_of(id(1 << SLOT_BITS, 0)), None);
+        let token = token_of(id(7, 9)).unwrap();
+        assert!(is_granted(token) && !is_granted(7));
+        assert_ne!(Some(token), token_of(id(7, 10)));
+        assert_eq!(token_of(id((1 << SLOT_BITS) - 1, u32::MAX)), Some(u32::MAX));
+    }
+}

@@ -1,0 +1,135 @@
+//! Packing buffers: registered memory in one piece, which lists of small pieces are packed into and unpacked from.
+//!
+//! **Why.** A request has few entries, and a list may have thousands of pieces; below some size copying them costs less than further requests
+//! ([`crate::lists`]).
+//!
+//! **Size.** A buffer holds one unit of a transfer. It comes back when the unit has ended, which may need the peer; a unit that finds none free goes
+//! without, as a chain. So any number is free of deadlock. 16 units are more than [`Config::in_flight_bytes`](crate::Config::in_flight_bytes) has room
+//! for by default. Each is made when it is first needed, and kept.
+
+use crate::error::Error;
+use crate::mem::{MemList, MemSlice, Memory, MemoryRegion, Segment};
+use crate::transport::Transport;
+
+use super::op::Cursor;
+
+const BUFFERS: usize = 16;
+/// Longest buffer, in bytes: 16 of them are to be affordable, whatever the transfer unit is.
+const LONGEST: usize = 1 << 20;
+
+/// A pool of packing buffers, all of one endpoint.
+pub(super) struct Packing {
+    len: usize,
+    made: Vec<MemoryRegion>,
+    free: Vec<u32>,
+}
+
+impl Packing {
+    pub(super) fn new(unit: usize) -> Packing {
+        Packing { len: unit.min(LONGEST), made: Vec::new(), free: Vec::new() }
+    }
+
+    /// Length of a buffer, in bytes.
+    pub(super) fn buffer_len(&self) -> usize {
+        self.len
+    }
+
+    /// A free buffer; `None` if all are in use, or another cannot be had.
+    pub(super) fn take<T: Transport>(&mut self, transport: &mut T) -> Option<u32> {
+        if let Some(free) = self.free.pop() {
+            return Some(free);
+        }
+        if self.made.len() == BUFFERS {
+            return None;
+        }
+        let made: Result<MemoryRegion, Error> = Memory::zeroed(self.len).and_then(|memory| transport.register(&memory));
+        match made {
+            Ok(region) => {
+                self.made.push(region);
+                Some(u32::try_from(self.made.len() - 1).expect("few"))
+            }
+            Err(error) => {
+                tracing::debug!(%error, "no packing buffer; the pieces are moved one by one");
+                None
+            }
+        }
+    }
+
+    /// `len` bytes at `at` of a buffer, as an entry of a work request.
+    pub(super) fn segment(&self, buffer: u32, at: usize, len: usize) -> Segment {
+        self.made[buffer as usize].segment(at, len)
+    }
+
+    /// `len` bytes at `at` of a buffer.
+    pub(super) fn slice(&self, buffer: u32, at: usize, len: usize) -> MemSlice {
+        self.made[buffer as usize].memory().slice(at, len)
+    }
+
+    pub(super) fn free(&mut self, buffer: u32) {
+        debug_assert!(!self.free.contains(&buffer), "packing buffer {buffer} freed twice");
+        self.free.push(buffer);
+    }
+
+    /// Buffers that units use.
+    pub(super) fn in_use(&self) -> usize {
+        self.made.len() - self.free.len()
+    }
+}
+
+/// Which way to copy between a list and memory in one piece.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Copying {
+    /// Out of the list.
+    Pack,
+    /// Into the list.
+    Unpack,
+    /// Only to know where the list goes on.
+    Skip,
+}
+
+/// Copies between `packed` and as much of `list` from `at` on; returns where the list goes on, and how many pieces there were.
+pub(super) fn copy(list: &MemList, mut at: Cursor, packed: &MemSlice, way: Copying) -> (Cursor, u64) {
+    let (mut done, mut pieces) = (0, 0);
+    while done < packed.len() {
+        let piece = &list.pieces()[at.piece];
+        let offset = usize::try_from(at.offset).expect("within a memory");
+        let len = (piece.len() - offset).min(packed.len() - done);
+        if len == 0 {
+            at = Cursor { piece: at.piece + 1, offset: 0 };
+            continue;
+        }
+        match way {
+            Copying::Pack => packed.slice(done, len).copy_from_slice_of(&piece.slice(offset, len)),
+            Copying::Unpack => piece.slice(offset, len).copy_from_slice_of(&packed.slice(done, len)),
+            Copying::Skip => 0,
+        };
+        done += len;
+        pieces += 1;
+        at.offset += len as u64;
+    }
+    (at, pieces)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_packed_in_parts_is_unpacked_whole() {
+        let memory = Memory::from((0..=255u8).collect::<Vec<_>>());
+        let list: MemList = [(200, 3), (10, 0), (20, 50), (100, 1), (0, 7)]
+            .into_iter()
+            .map(|(offset, len)| memory.slice(offset, len))
+            .collect();
+        let packed = Memory::zeroed(list.len()).unwrap();
+        let (first, pieces) = copy(&list, Cursor::default(), &packed.slice(0, 30), Copying::Pack);
+        assert_eq!((first.piece, first.offset, pieces), (2, 27, 2));
+        let (end, pieces) = copy(&list, first, &packed.slice(30, list.len() - 30), Copying::Pack);
+        assert_eq!((end.piece, end.offset, pieces), (4, 7, 3));
+        assert_eq!(packed.to_vec(), list.to_vec());
+        let target = Memory::zeroed(256).unwrap();
+        let scattered: MemList = list.pieces().iter().map(|piece| target.slice(piece.offset(), piece.len())).collect();
+        copy(&scattered, Cursor::default(), &packed.all(), Copying::Unpack);
+        assert_eq!(scattered.to_vec(), list.to_vec());
+    }
+}

@@ -1,0 +1,71 @@
+//! Staging buffers: registered memory that a message is put together in before it is written into a fast-RDMA slot of the peer.
+//!
+//! **Why.** Paper 000, section 4.1.2: if the user's buffer is not registered, the data is copied into this side's own fast-RDMA buffer, and request and
+//! data leave in one operation.
+//!
+//! **Size.** A buffer comes back when the adapter has sent it, which needs nothing but the adapter; so any number above zero is free of deadlock, and a
+//! message that finds none takes another path or waits for the adapter. Buffers are made when they are first needed and kept.
+
+use crate::error::Error;
+use crate::mem::{MemSlice, Memory, MemoryRegion, Segment};
+use crate::transport::Transport;
+
+/// Most buffers: as many as two peers' worth of slots, for what leaves in a few microseconds.
+const BUFFERS: usize = 16;
+
+/// A pool of staging buffers, all of one endpoint.
+pub(super) struct Staging {
+    buffers: Vec<(Memory, MemoryRegion)>,
+    free: Vec<u32>,
+    len: usize,
+}
+
+/// A buffer that is being filled from the front.
+pub(super) struct Filling {
+    pub(super) buffer: u32,
+    filled: usize,
+}
+
+impl Staging {
+    /// A pool of buffers of `len` bytes.
+    pub(super) fn new(len: usize) -> Staging {
+        Staging { buffers: Vec::new(), free: Vec::new(), len }
+    }
+
+    /// An empty buffer; `None` if all are with the adapter.
+    ///
+    /// # Errors
+    /// Those of [`Transport::register`], for a new one.
+    pub(super) fn take<T: Transport>(&mut self, transport: &mut T) -> Result<Option<Filling>, Error> {
+        if let Some(buffer) = self.free.pop() {
+            return Ok(Some(Filling { buffer, filled: 0 }));
+        }
+        if self.buffers.len() == BUFFERS {
+            return Ok(None);
+        }
+        let memory = Memory::zeroed(self.len)?;
+        let region = transport.register(&memory)?;
+        let buffer = u32::try_from(self.buffers.len()).expect("few");
+        self.buffers.push((memory, region));
+        Ok(Some(Filling { buffer, filled: 0 }))
+    }
+
+    /// Copies `piece` behind what the buffer holds and returns where it stands. The caller knows that it fits.
+    pub(super) fn append(&self, filling: &mut Filling, piece: &MemSlice) -> Segment {
+        let (memory, region) = &self.buffers[filling.buffer as usize];
+        memory.slice(filling.filled, piece.len()).copy_from_slice_of(piece);
+        let segment = region.segment(filling.filled, piece.len());
+        filling.filled += piece.len();
+        segment
+    }
+
+    pub(super) fn free(&mut self, buffer: u32) {
+        debug_assert!(!self.free.contains(&buffer), "staging buffer {buffer} freed twice");
+        self.free.push(buffer);
+    }
+
+    /// Buffers with the adapter.
+    pub(super) fn in_use(&self) -> usize {
+        self.buffers.len() - self.free.len()
+    }
+}

@@ -1,0 +1,214 @@
+//! A transfer's record, and the cutting of two lists into requests and units. No adapter, no I/O.
+//!
+//! ```text
+//!   peer's list    |------- r0 -------|-- r1 --|----------- r2 -----------|
+//!   our list       |-- l0 --|-- l1 --|---- l2 ----|--- l3 ---|--- l4 -----|
+//!   requests       |  l0 l1 l2'       | l2'' l3'| l3'' l4                 |    one piece of the peer's, as many of ours as have entries
+//!   units          |<------- unsignalled ------>|<-- signalled ---------->|    the last request of a unit speaks for it
+//! ```
+
+use crate::error::Error;
+use crate::mem::{MemList, MemoryRegion, PinCache, RemoteSlice, Segment};
+use crate::op::OpId;
+use crate::proto::one_or_many::OneOrMany;
+use crate::transport::Transport;
+
+use super::op::Cursor;
+use super::pacing::Level;
+use super::packing::{self, Copying, Packing};
+
+/// Bytes between a local and a remote list, in units.
+#[derive(Debug)]
+pub(super) struct Transfer {
+    /// The peer's pieces, in order.
+    pub(super) remote: OneOrMany<RemoteSlice>,
+    /// The regions of the local pieces, in the order of the operation's list; none while the pieces are packed.
+    pub(super) regions: OneOrMany<RegionRun>,
+    /// The region that the local cursor is in.
+    pub(super) region: usize,
+    pub(super) remote_cursor: Cursor,
+    pub(super) local_cursor: Cursor,
+    /// Bytes to move, in all.
+    pub(super) total: u64,
+    /// Bytes handed to the adapter.
+    pub(super) issued: u64,
+    /// Work requests with the adapter, as far as is known: those of a unit count until it ends.
+    pub(super) outstanding: u32,
+    /// The unit that has not got its signalled request yet.
+    pub(super) open: Unit,
+    /// Pieces are packed, unit by unit, as far as there are buffers.
+    pub(super) packs: bool,
+    /// With whom it takes turns.
+    pub(super) level: Level,
+    /// A work request failed: the connection is about to end, and the operation with it.
+    pub(super) broken: bool,
+    /// For a receive: the sender's name for its operation, to be told the end.
+    pub(super) announced_as: Option<u64>,
+    /// For a push: the immediate data of its last write.
+    pub(super) immediate: Option<u32>,
+}
+
+/// Requests of a transfer that end in one completion.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Unit {
+    pub(super) op: OpId,
+    pub(super) level: Level,
+    pub(super) bytes: u64,
+    pub(super) requests: u32,
+    /// The packing buffer that its bytes stand in, and where in the local list they belong.
+    pub(super) staged: Option<(u32, Cursor)>,
+}
+
+impl Unit {
+    pub(super) fn empty(op: OpId, level: Level) -> Unit {
+        Unit { op, level, bytes: 0, requests: 0, staged: None }
+    }
+}
+
+/// Pieces of a list that lie in one region: up to this one.
+#[derive(Debug)]
+pub(super) struct RegionRun {
+    end: usize,
+    region: MemoryRegion,
+}
+
+/// Registers the memories of a list, neighbours of one memory together.
+///
+/// # Errors
+/// Those of [`Transport::register`].
+pub(super) fn register_list<T: Transport>(
+    registry: &mut PinCache,
+    transport: &mut T,
+    list: &MemList,
+) -> Result<OneOrMany<RegionRun>, Error> {
+    let mut start = 0;
+    let pieces = list.pieces();
+    let runs = pieces.chunk_by(|a, b| a.memory().id() == b.memory().id()).map(|run| {
+        start += run.len();
+        let region = registry.register(transport, run[0].memory())?;
+        Ok(RegionRun { end: start, region })
+    });
+    OneOrMany::try_collect(runs)
+}
+
+/// A request that was cut, not yet posted.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Request {
+    /// The peer's side.
+    pub(super) remote: RemoteSlice,
+    /// Where the local list goes on, and in which region.
+    local: Cursor,
+    region: usize,
+    /// Pieces that were copied for it.
+    pub(super) copied: u64,
+}
+
+impl Transfer {
+    /// Cuts the next request, of at most `limit` bytes; its local entries go to `segments`.
+    pub(super) fn cut(
+        &mut self,
+        list: &MemList,
+        limit: u64,
+        max_segments: usize,
+        segments: &mut Vec<Segment>,
+    ) -> Request {
+        debug_assert!(segments.is_empty(), "scratch is left empty");
+        let mut remote = self.next_remote(limit);
+        let (mut at, mut region, mut len) = (self.local_cursor, self.region, 0);
+        let regions = self.regions.as_slice();
+        while len < remote.len && segments.len() < max_segments {
+            let piece = &list.pieces()[at.piece];
+            let take = (piece.len() as u64 - at.offset).min(remote.len - len);
+            if take == 0 {
+                at = Cursor { piece: at.piece + 1, offset: 0 };
+                continue;
+            }
+            while regions[region].end <= at.piece {
+                region += 1;
+            }
+            let start = piece.offset() + usize::try_from(at.offset).expect("within a memory");
+            segments.push(regions[region].region.segment(start, usize::try_from(take).expect("within a memory")));
+            at.offset += take;
+            len += take;
+        }
+        remote.len = len;
+        Request { remote, local: at, region, copied: 0 }
+    }
+
+    /// The same for a unit with a packing buffer; what is to be written is copied there.
+    pub(super) fn cut_staged(
+        &mut self,
+        list: &MemList,
+        limit: u64,
+        writes: bool,
+        packing: &Packing,
+        segments: &mut Vec<Segment>,
+    ) -> Request {
+        let (buffer, _) = self.open.staged.expect("the caller has looked");
+        let remote = self.next_remote(limit);
+        let at = usize::try_from(self.open.bytes).expect("within a buffer");
+        let len = usize::try_from(remote.len).expect("within a buffer");
+        segments.push(packing.segment(buffer, at, len));
+        let way = if writes { Copying::Pack } else { Copying::Skip };
+        let (local, pieces) = packing::copy(list, self.local_cursor, &packing.slice(buffer, at, len), way);
+        Request { remote, local, region: self.region, copied: if writes { pieces } else { 0 } }
+    }
+
+    /// The contiguous bytes of the peer's where the transfer goes on, at most `limit`.
+    fn next_remote(&mut self, limit: u64) -> RemoteSlice {
+        let pieces = self.remote.as_slice();
+        let cursor = &mut self.remote_cursor;
+        while pieces[cursor.piece].len == cursor.offset {
+            *cursor = Cursor { piece: cursor.piece + 1, offset: 0 };
+        }
+        let piece = &pieces[cursor.piece];
+        let len = (piece.len - cursor.offset).min(limit).min(self.total - self.issued);
+        part(piece, cursor.offset, len)
+    }
+
+    /// The request is with the adapter.
+    pub(super) fn posted(&mut self, request: &Request) {
+        let len = request.remote.len;
+        (self.local_cursor, self.region) = (request.local, request.region);
+        self.remote_cursor.offset += len;
+        self.issued += len;
+        self.outstanding += 1;
+        self.open.bytes += len;
+        self.open.requests += 1;
+    }
+}
+
+/// The `len` bytes at `offset` of a piece.
+fn part(piece: &RemoteSlice, offset: u64, len: u64) -> RemoteSlice {
+    // An address that wraps is the peer's doing; its adapter will refuse the access.
+    piece.slice(offset, len).unwrap_or(RemoteSlice { key: piece.key, addr: u64::MAX, len })
+}
+
+/// Where byte `at` of a list of remote pieces lies.
+pub(super) fn seek(pieces: &[RemoteSlice], at: u64) -> Cursor {
+    let mut offset = at;
+    for (piece, slice) in pieces.iter().enumerate() {
+        if offset < slice.len {
+            return Cursor { piece, offset };
+        }
+        offset -= slice.len;
+    }
+    Cursor { piece: pieces.len(), offset: 0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mem::RemoteKey;
+
+    #[test]
+    fn seek_finds_the_byte() {
+        let slice = |len| RemoteSlice { key: RemoteKey(1), addr: 0, len };
+        let pieces = [slice(3), slice(0), slice(5)];
+        let at = |at| seek(&pieces, at);
+        assert_eq!((at(0).piece, at(0).offset), (0, 0));
+        assert_eq!((at(2).piece, at(2).offset), (0, 2));
+        assert_eq!((at(3).piece, at(3).offset), (2, 0));
+        assert_eq!((at(8).piece, at(8).offset), (3, 0));
+    }
+}

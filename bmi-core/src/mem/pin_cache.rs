@@ -1,0 +1,615 @@
+//! The pin-down cache: registrations of the program's memory, kept after use.
+//!
+//! **Why.** Registering pins pages and costs more than moving them (paper 000, section 5: 120 µs a region and 4 µs a page), and programs use
+//! their buffers again. So a registration stays when the operation that needed it has ended, and the next one finds it.
+//!
+//! **Layout**
+//!
+//! ```text
+//!   index: MemoryId -> entry          kept:    newest <-> … <-> oldest     within the bounds, least recently used goes first
+//!   entry: CachedRegion, length       passing: longer than the bounds, or bounds of zero: goes as soon as nobody uses it
+//!                                     leaving: evicted or without memory; let go together
+//! ```
+//!
+//! **Invariants**
+//! 1. *Never stale.* An entry is found by the id of a [`Memory`], and ids are never used twice; who asks has a handle, so the bytes that were registered are
+//!    still there. When the last handle goes, no id names the entry any more; the memory's drop leaves a note and the next poll takes the entry out.
+//! 2. *Keeps nothing alive.* An entry has the registration, not the memory. The bytes are freed when the program, and the operations under way, drop them.
+//!    What stays until the next batch is the adapter's hold on the pages, which nobody can name.
+//! 3. *Takes no exclusive access away.* For the same reason [`Memory::get_mut`] does not see an entry. That is sound: to get a [`MemoryRegion`] out of an
+//!    entry one has to show a handle, and while `get_mut`'s reference lives there is no other than the borrowed one.
+//! 4. *Bounded.* Entries and bytes, `leaving` included, stay within the bounds, but for entries in use: those cannot be given up, and go when
+//!    they are idle. Each call looks at [`SCAN`] of them at most.
+//! 5. Using a registration again is O(1) and allocates nothing.
+//!
+//! **Deregistration** is delayed and batched. When a bound is reached, a sixteenth of it goes at once, so the next registrations find room. What has lost its memory
+//! waits until [`Limits::linger`] after the first of its batch. The transport deregisters a batch in one go (C13).
+//!
+//! **When the adapter refuses,** what waits is let go, then a batch of idle entries, then all of them, with another try after each.
+//!
+//! **Source.** Paper 000, sections 3.3.3 and 4.1.2 (`check_if_registered`); Tezuka et al., pin-down cache. Theirs are keyed by address, so they have to watch
+//! `munmap`; ours is keyed by the identity of owned memory. For addresses of others see [`super::Foreign`].
+//!
+//! **Tests.** A model below, with any sequence of uses, drops and failures; through real transfers `bmi-sim/tests/pin_cache.rs`.
+
+use std::collections::HashMap;
+use std::collections::hash_map::DefaultHasher;
+use std::hash::BuildHasherDefault;
+use std::sync::Arc;
+use std::task::Waker;
+use std::time::Duration;
+
+use slab::Slab;
+
+use super::{CachedRegion, Memory, MemoryId, MemoryRegion};
+use crate::error::{Error, ErrorKind};
+use crate::returns::Returns;
+use crate::time::Time;
+use crate::transport::Transport;
+
+/// Entries in use that one call passes over in search of idle ones.
+const SCAN: usize = 64;
+
+/// The part of a bound that goes when it is reached: one in sixteen is few to lose and enough to share the price of a batch.
+const BATCH_PART: usize = 16;
+
+/// Bounds of a cache.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    /// Registrations.
+    pub(crate) entries: usize,
+    /// Bytes registered.
+    pub(crate) bytes: u64,
+    /// How long what nobody can use any more may stay registered, so that it is let go together with others.
+    pub(crate) linger: Duration,
+}
+
+/// What a cache did and holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct PinCounts {
+    pub(crate) hits: u64,
+    pub(crate) misses: u64,
+    pub(crate) evictions: u64,
+    pub(crate) failures: u64,
+    pub(crate) batches: u64,
+}
+
+const NONE: usize = usize::MAX;
+
+struct Entry {
+    id: MemoryId,
+    len: u64,
+    region: CachedRegion,
+    kept: bool,
+    /// Neighbours in its list.
+    newer: usize,
+    older: usize,
+}
+
+/// A list of entries by their index, newest first.
+#[derive(Clone, Copy)]
+struct Chain {
+    newest: usize,
+    oldest: usize,
+    len: usize,
+}
+
+impl Chain {
+    const EMPTY: Chain = Chain { newest: NONE, oldest: NONE, len: 0 };
+
+    fn push(&mut self, entries: &mut Slab<Entry>, at: usize) {
+        (entries[at].newer, entries[at].older) = (NONE, self.newest);
+        match self.newest {
+            NONE => self.oldest = at,
+            newest => entries[newest].newer = at,
+        }
+        self.newest = at;
+        self.len += 1;
+    }
+
+    fn unlink(&mut self, entries: &mut Slab<Entry>, at: usize) {
+        let (newer, older) = (entries[at].newer, entries[at].older);
+        match newer {
+            NONE => self.newest = older,
+            newer => entries[newer].older = older,
+        }
+        match older {
+            NONE => self.oldest = newer,
+            older => entries[older].newer = newer,
+        }
+        self.len -= 1;
+    }
+
+    fn touch(&mut self, entries: &mut Slab<Entry>, at: usize) {
+        if self.newest != at {
+            self.unlink(entries, at);
+            self.push(entries, at);
+        }
+    }
+}
+
+/// The cache of one endpoint.
+pub(crate) struct PinCache {
+    limits: Limits,
+    entries: Slab<Entry>,
+    index: HashMap<MemoryId, usize, BuildHasherDefault<DefaultHasher>>,
+    kept: Chain,
+    kept_bytes: u64,
+    passing: Chain,
+    leaving: Vec<CachedRegion>,
+    leaving_bytes: u64,
+    /// When `leaving` is let go; `None` until the next poll, which knows the time.
+    due: Option<Time>,
+    /// Memories whose last handle is gone.
+    gone: Arc<Returns<MemoryId>>,
+    notes: Vec<MemoryId>,
+    counts: PinCounts,
+}
+
+impl PinCache {
+    pub(crate) fn new(limits: Limits) -> PinCache {
+        PinCache {
+            limits,
+            entries: Slab::new(),
+            index: HashMap::default(),
+            kept: Chain::EMPTY,
+            kept_bytes: 0,
+            passing: Chain::EMPTY,
+            leaving: Vec::new(),
+            leaving_bytes: 0,
+            due: None,
+            gone: Arc::default(),
+            notes: Vec::new(),
+            counts: PinCounts::default(),
+        }
+    }
+
+    // ---- getters ----------------------------------------------------------------------------------------------------------
+
+    pub(crate) fn counts(&self) -> PinCounts {
+        self.counts
+    }
+
+    /// Registrations and their bytes, those that wait to be let go included.
+    pub(crate) fn held(&self) -> (usize, u64) {
+        let passing: u64 = self.entries.iter().filter(|(_, entry)| !entry.kept).map(|(_, entry)| entry.len).sum();
+        (self.entries.len() + self.leaving.len(), self.kept_bytes + self.leaving_bytes + passing)
+    }
+
+    /// Registrations that an operation, an exposure or the program holds.
+    pub(crate) fn in_use(&self) -> usize {
+        self.entries.iter().filter(|(_, entry)| entry.region.is_in_use()).count()
+    }
+
+    /// Whether `memory` is registered. Counts nothing.
+    pub(crate) fn is_registered(&self, memory: &Memory) -> bool {
+        self.index.get(&memory.id()).is_some_and(|at| self.is_good(*at))
+    }
+
+    /// Whether an entry may be used again: one that is only passing ends with its use.
+    fn is_good(&self, at: usize) -> bool {
+        let entry = &self.entries[at];
+        entry.kept || entry.region.is_in_use()
+    }
+
+    // ---- looking up -------------------------------------------------------------------------------------------------------
+
+    /// The registration of `memory`, if there is one: the paper's `check_if_registered`. Counted as a hit; never registers.
+    pub(crate) fn check_if_registered(&mut self, memory: &Memory) -> Option<MemoryRegion> {
+        let at = *self.index.get(&memory.id())?;
+        if !self.is_good(at) {
+            self.take_out(at);
+            return None;
+        }
+        self.counts.hits += 1;
+        if self.entries[at].kept {
+            self.kept.touch(&mut self.entries, at);
+        }
+        Some(self.entries[at].region.with(memory))
+    }
+
+    /// The registration of `memory`, made if there is none.
+    ///
+    /// # Errors
+    /// Those of [`Transport::register`], after everything idle has made room.
+    pub(crate) fn register<T: Transport>(&mut self, transport: &mut T, memory: &Memory) -> Result<MemoryRegion, Error> {
+        self.register_by(memory, |memory| transport.register(memory))
+    }
+
+    fn register_by(
+        &mut self,
+        memory: &Memory,
+        adapter: impl FnMut(&Memory) -> Result<MemoryRegion, Error>,
+    ) -> Result<MemoryRegion, Error> {
+        if let Some(region) = self.check_if_registered(memory) {
+            return Ok(region);
+        }
+        self.counts.misses += 1;
+        let len = memory.len() as u64;
+        let kept = self.limits.entries > 0 && len <= self.limits.bytes;
+        if kept {
+            self.make_room(len);
+        }
+        let region = self.try_hard(memory, adapter)?;
+        let cached = region.to_cached();
+        let at = self.entries.insert(Entry { id: memory.id(), len, region: cached, kept, newer: NONE, older: NONE });
+        self.index.insert(memory.id(), at);
+        if kept {
+            self.kept.push(&mut self.entries, at);
+            self.kept_bytes += len;
+        } else {
+            self.passing.push(&mut self.entries, at);
+        }
+        memory.watch(&self.gone);
+        Ok(region)
+    }
+
+    /// Registers; if the adapter has no more room, makes some and tries again.
+    fn try_hard(
+        &mut self,
+        memory: &Memory,
+        mut adapter: impl FnMut(&Memory) -> Result<MemoryRegion, Error>,
+    ) -> Result<MemoryRegion, Error> {
+        let mut refused = match adapter(memory) {
+            Ok(region) => return Ok(region),
+            Err(error) => error,
+        };
+        self.counts.failures += 1;
+        for batch in [self.kept.len.div_ceil(BATCH_PART).max(1), usize::MAX] {
+            if refused.kind() != ErrorKind::Exhausted {
+                break;
+            }
+            self.take_notes();
+            self.take_passed(usize::MAX);
+            self.evict(batch, usize::MAX, |_| true);
+            if self.leaving.is_empty() {
+                break;
+            }
+            self.let_go();
+            match adapter(memory) {
+                Ok(region) => return Ok(region),
+                Err(error) => refused = error,
+            }
+            self.counts.failures += 1;
+        }
+        Err(refused)
+    }
+
+    // ---- letting go -------------------------------------------------------------------------------------------------------
+
+    /// Sees to it that one more registration of `len` bytes stays within the bounds, as far as idle entries can give way.
+    fn make_room(&mut self, len: u64) {
+        let Limits { entries, bytes, .. } = self.limits;
+        let fits = |cache: &PinCache, entries: usize, bytes: u64| {
+            cache.kept.len + cache.leaving.len() < entries && cache.kept_bytes + cache.leaving_bytes + len <= bytes
+        };
+        if fits(self, entries, bytes) {
+            return;
+        }
+        self.take_notes();
+        self.let_go();
+        if fits(self, entries, bytes) {
+            return;
+        }
+        let low_entries = entries - entries / BATCH_PART;
+        let low_bytes = (bytes - bytes / BATCH_PART as u64).max(len);
+        self.evict(usize::MAX, SCAN, |cache| cache.kept.len >= low_entries || cache.kept_bytes + len > low_bytes);
+        self.let_go();
+    }
+
+    /// Gives up idle entries, the least recently used first: at most `count`, passing over at most `scan` in use, while `more` says so.
+    fn evict(&mut self, mut count: usize, scan: usize, more: impl Fn(&PinCache) -> bool) {
+        let mut scan = scan.min(self.kept.len);
+        while count > 0 && self.kept.len > 0 && more(self) {
+            let at = self.kept.oldest;
+            if self.entries[at].region.is_in_use() {
+                if scan == 0 {
+                    break;
+                }
+                scan -= 1;
+                // In use is recently used.
+                self.kept.touch(&mut self.entries, at);
+            } else {
+                self.counts.evictions += 1;
+                self.take_out(at);
+                count -= 1;
+            }
+        }
+    }
+
+    /// Moves an entry to those that wait to be let go.
+    fn take_out(&mut self, at: usize) {
+        let kept = self.entries[at].kept;
+        let chain = if kept { &mut self.kept } else { &mut self.passing };
+        chain.unlink(&mut self.entries, at);
+        let entry = self.entries.remove(at);
+        self.index.remove(&entry.id);
+        if kept {
+            self.kept_bytes -= entry.len;
+        }
+        self.leaving_bytes += entry.len;
+        self.leaving.push(entry.region);
+    }
+
+    /// Takes out those that were only passing and that nobody uses any more; looks at `scan` of them.
+    fn take_passed(&mut self, scan: usize) {
+        for _ in 0..self.passing.len.min(scan) {
+            let at = self.passing.oldest;
+            if self.entries[at].region.is_in_use() {
+                self.passing.touch(&mut self.entries, at);
+            } else {
+                self.take_out(at);
+            }
+        }
+    }
+
+    /// Takes out the entries of memories whose last handle is gone.
+    fn take_notes(&mut self) {
+        let mut notes = std::mem::take(&mut self.notes);
+        self.gone.drain(&mut notes);
+        for id in notes.drain(..) {
+            // Entries that were evicted since are not there any more.
+            if let Some(at) = self.index.get(&id) {
+                self.take_out(*at);
+            }
+        }
+        self.notes = notes;
+    }
+
+    fn let_go(&mut self) {
+        if !self.leaving.is_empty() {
+            self.counts.batches += 1;
+            self.leaving.clear();
+            self.leaving_bytes = 0;
+        }
+        self.due = None;
+    }
+
+    /// Takes in what was dropped, keeps the bounds, and lets a batch go when it is due. Returns whether anything was let go.
+    pub(crate) fn poll(&mut self, now: Time) -> bool {
+        if !self.gone.is_empty() {
+            self.take_notes();
+        }
+        // What was in use when room was needed.
+        let Limits { entries, bytes, .. } = self.limits;
+        if self.kept.len > entries || self.kept_bytes > bytes {
+            self.evict(usize::MAX, SCAN, |cache| cache.kept.len > entries || cache.kept_bytes > bytes);
+        }
+        self.take_passed(SCAN);
+        if self.leaving.is_empty() {
+            return false;
+        }
+        let due = *self.due.get_or_insert(now + self.limits.linger);
+        let over = self.kept.len + self.leaving.len() > entries || self.kept_bytes + self.leaving_bytes > bytes;
+        let ripe = due <= now || over;
+        if ripe {
+            self.let_go();
+        }
+        ripe
+    }
+
+    /// When [`PinCache::poll`] has something to do though nothing happens.
+    pub(crate) fn next_deadline(&self) -> Option<Time> {
+        self.due
+    }
+
+    /// Whether it is safe to sleep; `waker` is woken when memory is dropped whose pages the adapter holds.
+    pub(crate) fn arm(&self, waker: &Waker) -> bool {
+        // Where registering pins nothing there is no hurry: the next poll, whenever it is, lets go.
+        self.limits.linger.is_zero() || self.gone.wake_at_next(waker)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::mem::{LocalKey, ReleaseQueue};
+
+    const LINGER: Duration = Duration::from_nanos(100);
+
+    /// An adapter that counts: what is registered, what it refused.
+    #[derive(Default)]
+    struct Adapter {
+        owner: Arc<ReleaseQueue>,
+        live: HashMap<LocalKey, MemoryId>,
+        room: usize,
+        failing: usize,
+        made: u64,
+        refused: u64,
+    }
+
+    impl Adapter {
+        fn with_room(room: usize) -> Adapter {
+            Adapter { room, ..Adapter::default() }
+        }
+
+        fn collect(&mut self) {
+            let mut released = Vec::new();
+            self.owner.drain(&mut released);
+            for key in released {
+                assert!(self.live.remove(&key).is_some(), "deregistered twice");
+            }
+        }
+
+        fn register(&mut self, memory: &Memory) -> Result<MemoryRegion, Error> {
+            self.collect();
+            if self.failing > 0 || self.live.len() >= self.room {
+                self.failing = self.failing.saturating_sub(1);
+                self.refused += 1;
+                return Err(Error::new(ErrorKind::Exhausted, "no more"));
+            }
+            self.made += 1;
+            let key = LocalKey(self.made);
+            self.live.insert(key, memory.id());
+            Ok(MemoryRegion::new(memory.clone(), key, self.owner.clone()))
+        }
+    }
+
+    fn cache(entries: usize, bytes: u64) -> PinCache {
+        PinCache::new(Limits { entries, bytes, linger: LINGER })
+    }
+
+    fn memory(len: usize) -> Memory {
+        Memory::from(vec![0; len])
+    }
+
+    #[test]
+    fn a_registration_is_found_again_and_the_oldest_goes_first() {
+        let (mut cache, mut adapter) = (cache(3, 1000), Adapter::with_room(100));
+        let memories: Vec<Memory> = (0..4).map(|_| memory(10)).collect();
+        for memory in &memories[..3] {
+            cache.register_by(memory, |m| adapter.register(m)).unwrap();
+        }
+        assert!(cache.check_if_registered(&memories[0]).is_some());
+        cache.register_by(&memories[3], |m| adapter.register(m)).unwrap();
+        let there: Vec<bool> = memories.iter().map(|memory| cache.is_registered(memory)).collect();
+        assert_eq!(there, [true, false, true, true]);
+        assert_eq!(cache.counts(), PinCounts { hits: 1, misses: 4, evictions: 1, failures: 0, batches: 1 });
+    }
+
+    #[test]
+    fn a_cached_registration_is_no_handle_and_keeps_nothing_alive() {
+        let (mut cache, mut adapter) = (cache(3, 1000), Adapter::with_room(100));
+        let kept = Arc::new(());
+        let ptr = std::ptr::NonNull::from(Box::leak(Box::new([0u8; 8]))).cast();
+        // SAFETY: the bytes are never freed, and nobody else knows them.
+        let mut memory = unsafe { Memory::from_raw_parts(ptr, 8, Box::new(Arc::clone(&kept))) };
+        let region = cache.register_by(&memory, |m| adapter.register(m)).unwrap();
+        assert!(memory.get_mut().is_none(), "a region in use is a handle");
+        drop(region);
+        assert!(memory.get_mut().is_some(), "a cached one is not");
+        assert!(cache.is_registered(&memory));
+        drop(memory);
+        assert_eq!(Arc::strong_count(&kept), 1, "the bytes went with their last handle");
+        assert!(!cache.poll(Time::from_nanos(0)), "the registration waits for others");
+        assert_eq!((cache.held().0, cache.next_deadline()), (1, Some(Time::from_nanos(100))));
+        assert!(cache.poll(Time::from_nanos(100)));
+        adapter.collect();
+        assert!(adapter.live.is_empty() && cache.held() == (0, 0));
+        let vec = vec![1u8; 100];
+        let (place, memory) = (vec.as_ptr(), Memory::from(vec));
+        cache.register_by(&memory, |m| adapter.register(m)).unwrap();
+        let vec = memory.into_vec();
+        assert_eq!(vec.as_ptr(), place, "a vector comes back without a copy, registered or not");
+    }
+
+    #[test]
+    fn a_refusal_makes_room_and_what_is_in_use_stays() {
+        let (mut cache, mut adapter) = (cache(100, 1000), Adapter::with_room(3));
+        let memories: Vec<Memory> = (0..5).map(|_| memory(10)).collect();
+        let held = cache.register_by(&memories[0], |m| adapter.register(m)).unwrap();
+        for memory in &memories[1..] {
+            cache.register_by(memory, |m| adapter.register(m)).unwrap();
+        }
+        assert!(cache.is_registered(&memories[0]) && cache.is_registered(&memories[4]));
+        let counts = cache.counts();
+        assert_eq!((counts.failures, counts.evictions, counts.batches), (2, 2, 2));
+        adapter.failing = 2;
+        assert!(cache.register_by(&memories[1], |m| adapter.register(m)).is_ok(), "the third try");
+        adapter.failing = 9;
+        assert!(cache.register_by(&memories[2], |m| adapter.register(m)).is_err());
+        assert_eq!((cache.held().0, cache.in_use()), (1, 1));
+        drop(held);
+    }
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        New(usize),
+        Use(usize),
+        End(usize),
+        Drop(usize),
+        Check(usize),
+        Exclusive(usize),
+        Fail(usize),
+        Poll(u64),
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            3 => (1usize..120).prop_map(Step::New),
+            6 => (0usize..100).prop_map(Step::Use),
+            4 => (0usize..100).prop_map(Step::End),
+            2 => (0usize..100).prop_map(Step::Drop),
+            2 => (0usize..100).prop_map(Step::Check),
+            1 => (0usize..100).prop_map(Step::Exclusive),
+            1 => (1usize..4).prop_map(Step::Fail),
+            3 => (0u64..80).prop_map(Step::Poll),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn any_sequence_keeps_the_bounds_and_is_never_stale(
+            entries in 0usize..6,
+            bytes in 0u64..300,
+            room in 1usize..10,
+            steps in proptest::collection::vec(step(), 1..200),
+        ) {
+            let (mut cache, mut adapter) = (cache(entries, bytes), Adapter::with_room(room));
+            let (mut memories, mut regions): (Vec<Memory>, Vec<MemoryRegion>) = (Vec::new(), Vec::new());
+            let (mut now, mut uses, mut failed, mut checks) = (0, 0u64, 0u64, 0u64);
+            for step in steps {
+                match step {
+                    Step::New(len) => memories.push(memory(len)),
+                    Step::Use(at) if !memories.is_empty() => {
+                        let memory = &memories[at % memories.len()];
+                        uses += 1;
+                        match cache.register_by(memory, |m| adapter.register(m)) {
+                            Ok(region) => {
+                                prop_assert_eq!(region.memory().id(), memory.id());
+                                prop_assert_eq!(adapter.live.get(&region.local_key()), Some(&memory.id()), "stale");
+                                regions.push(region);
+                            }
+                            Err(_) => {
+                                failed += 1;
+                                prop_assert_eq!(cache.held().0, cache.in_use(), "it gave up while something idle was left");
+                            }
+                        }
+                    }
+                    Step::End(at) if !regions.is_empty() => drop(regions.swap_remove(at % regions.len())),
+                    Step::Drop(at) if !memories.is_empty() => drop(memories.swap_remove(at % memories.len())),
+                    Step::Check(at) if !memories.is_empty() => {
+                        let memory = &memories[at % memories.len()];
+                        let made = adapter.made;
+                        if let Some(region) = cache.check_if_registered(memory) {
+                            checks += 1;
+                            prop_assert_eq!(adapter.live.get(&region.local_key()), Some(&memory.id()), "stale");
+                        }
+                        prop_assert_eq!(adapter.made, made, "a check registers nothing");
+                    }
+                    Step::Exclusive(at) if !memories.is_empty() => {
+                        let at = at % memories.len();
+                        let used = regions.iter().any(|region| region.memory().id() == memories[at].id());
+                        prop_assert_eq!(memories[at].get_mut().is_some(), !used);
+                    }
+                    Step::Fail(count) => adapter.failing = count,
+                    Step::Poll(ns) => {
+                        now += ns;
+                        cache.poll(Time::from_nanos(now));
+                        let (held, held_bytes) = cache.held();
+                        let used: std::collections::HashMap<MemoryId, u64> =
+                            regions.iter().map(|region| (region.memory().id(), region.memory().len() as u64)).collect();
+                        prop_assert_eq!(cache.in_use(), used.len());
+                        prop_assert!(held - used.len() <= entries, "{held} held, {} in use", used.len());
+                        prop_assert!(held_bytes - used.values().sum::<u64>() <= bytes);
+                    }
+                    _ => {}
+                }
+                adapter.collect();
+                prop_assert_eq!(adapter.live.len(), cache.held().0, "what is registered is what the cache holds");
+                let counts = cache.counts();
+                prop_assert_eq!(counts.hits + counts.misses, uses + checks);
+                prop_assert_eq!(counts.misses, adapter.made + failed);
+                prop_assert_eq!(counts.failures, adapter.refused);
+            }
+            drop((regions, memories));
+            cache.poll(Time::from_nanos(now));
+            cache.poll(Time::from_nanos(now) + LINGER);
+            adapter.collect();
+            prop_assert!(adapter.live.is_empty(), "the end is as the beginning");
+            prop_assert_eq!(cache.held(), (0, 0));
+        }
+    }
+}

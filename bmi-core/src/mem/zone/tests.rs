@@ -1,0 +1,173 @@
+//! The pool: memory, registrations, futures.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::Wake;
+
+use super::*;
+use crate::mem::{LocalKey, RegionOwner, ReleaseQueue};
+
+const UNIT: usize = 4096;
+
+fn pool() -> ZonePool<u8> {
+    ZonePool::new(&ZoneSettings::doubling(UNIT, 4 * UNIT, 64 * UNIT)).unwrap()
+}
+
+/// Counts registrations, and fails when it is told to.
+#[derive(Default)]
+struct Adapter {
+    made: Cell<u64>,
+    failing: Cell<bool>,
+    owner: Arc<ReleaseQueue>,
+}
+
+impl Adapter {
+    fn join(pool: &ZonePool<u8>) -> Rc<Adapter> {
+        let adapter = Rc::new(Adapter::default());
+        let register = adapter.clone();
+        pool.add_adapter(move |memory| {
+            if register.failing.get() {
+                return Err(Error::new(ErrorKind::Exhausted, "no more registrations"));
+            }
+            register.made.set(register.made.get() + 1);
+            let owner: Arc<dyn RegionOwner> = register.owner.clone();
+            Ok(MemoryRegion::new(memory.clone(), LocalKey(register.made.get()), owner))
+        });
+        adapter
+    }
+
+    fn live(&self) -> u64 {
+        let mut released = Vec::new();
+        self.owner.drain(&mut released);
+        let live = self.made.get() - released.len() as u64;
+        self.made.set(live);
+        live
+    }
+}
+
+fn now<R>(future: impl Future<Output = R>) -> Option<R> {
+    let mut future = std::pin::pin!(future);
+    match future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(result) => Some(result),
+        Poll::Pending => None,
+    }
+}
+
+fn take(pool: &ZonePool<u8>, client: u8, len: usize) -> Lease<u8> {
+    now(pool.take(client, ServiceClass::Bulk, len, Time::ZERO)).expect("at once").unwrap()
+}
+
+#[test]
+fn a_buffer_is_registered_once_with_every_adapter() {
+    let pool = pool();
+    let first = Adapter::join(&pool);
+    let lease = take(&pool, 1, UNIT + 1);
+    assert_eq!((lease.len(), lease.capacity(), lease.regions().len()), (UNIT + 1, 2 * UNIT, 1));
+    let memory = lease.slice(1).memory().id();
+    assert_eq!(lease.regions()[0].memory().id(), memory);
+    drop(lease);
+    let second = Adapter::join(&pool);
+    let lease = take(&pool, 2, 2 * UNIT);
+    assert_eq!(
+        (lease.slice(1).memory().id(), lease.regions().len()),
+        (memory, 2),
+        "the same, made known to the newcomer"
+    );
+    drop(lease);
+    drop(take(&pool, 2, 2 * UNIT));
+    assert_eq!((first.live(), second.live()), (1, 1));
+    drop(pool);
+    assert_eq!((first.live(), second.live()), (0, 0), "registrations end with the pool");
+}
+
+#[test]
+fn what_was_not_used_for_long_goes_back_to_the_system() {
+    let pool = pool();
+    let adapter = Adapter::join(&pool);
+    let leases: Vec<_> = (0..6).map(|client| take(&pool, client, 4 * UNIT)).collect();
+    assert_eq!(now(pool.next_trim()), None, "all are in use");
+    drop(leases);
+    let at = now(pool.next_trim()).unwrap();
+    pool.trim(Time::from_nanos(at.as_nanos() - 1));
+    assert_eq!(pool.counters().bytes, 24 * UNIT as u64);
+    pool.trim(at);
+    assert_eq!((pool.counters().bytes, pool.counters().retired), (8 * UNIT as u64, 4), "an eighth is kept");
+    assert_eq!(adapter.live(), 2);
+    assert_eq!(now(pool.next_trim()), None);
+}
+
+#[test]
+fn who_cannot_have_a_new_buffer_gets_a_smaller_one_that_is_free_or_an_error() {
+    let pool = pool();
+    let adapter = Adapter::join(&pool);
+    drop(take(&pool, 1, UNIT));
+    adapter.failing.set(true);
+    let small = take(&pool, 1, 4 * UNIT);
+    assert_eq!(small.len(), UNIT, "the transfer is cut");
+    let error = now(pool.take(2, ServiceClass::Bulk, UNIT, Time::ZERO)).unwrap().err().unwrap();
+    assert_eq!(error.kind(), ErrorKind::Exhausted);
+    assert_eq!(pool.counters().leased, UNIT as u64, "nothing is lost by it");
+    adapter.failing.set(false);
+    drop(take(&pool, 2, UNIT));
+    assert_eq!((pool.counters().failed, adapter.live()), (2, 2));
+}
+
+#[derive(Default)]
+struct Wakes(AtomicUsize);
+
+impl Wake for Wakes {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn who_waits_is_woken_by_a_buffer_or_by_the_end_of_its_client() {
+    let pool = pool();
+    let wakes = Arc::new(Wakes::default());
+    let waker = Waker::from(wakes.clone());
+    let mut cx = Context::from_waker(&waker);
+    let mut held: Vec<_> = (0..7).map(|_| take(&pool, 1, 4 * UNIT)).collect();
+    let mut first = Box::pin(pool.take(1, ServiceClass::Bulk, 4 * UNIT, Time::ZERO));
+    let mut second = Box::pin(pool.take(1, ServiceClass::Bulk, 4 * UNIT, Time::ZERO));
+    let mut third = Box::pin(pool.take(1, ServiceClass::Bulk, 4 * UNIT, Time::ZERO));
+    assert!(first.as_mut().poll(&mut cx).is_pending() && second.as_mut().poll(&mut cx).is_pending());
+    assert!(third.as_mut().poll(&mut cx).is_pending());
+    held.pop();
+    assert_eq!(wakes.0.load(Ordering::Relaxed), 1);
+    // Dropped after its turn had come: the buffer goes to the next.
+    drop(first);
+    assert_eq!(wakes.0.load(Ordering::Relaxed), 2);
+    let Poll::Ready(Ok(lease)) = second.as_mut().poll(&mut cx) else { panic!("it is its turn") };
+    pool.depart(1);
+    let Poll::Ready(Err(error)) = third.as_mut().poll(&mut cx) else { panic!("it waits for nobody") };
+    assert_eq!(error.kind(), ErrorKind::PeerLost);
+    drop((held, lease));
+    assert_eq!(pool.counters().leased, 0);
+}
+
+#[test]
+fn units_overlap_and_fit_the_share() {
+    let pool: ZonePool<u8> = ZonePool::new(&ZoneSettings::default()).unwrap();
+    let unit = |total| pool.unit(1, total, 512 << 10);
+    let sizes = [0, 1000, 64 << 10, 100 << 10, 256 << 10, 1 << 20, 100 << 20].map(unit);
+    assert_eq!(sizes, [0, 1000, 64 << 10, 64 << 10, 128 << 10, 512 << 10, 512 << 10]);
+    assert_eq!(pool.depth(1, 512 << 10, 3), 3);
+    // With many clients the share, and with it the unit, is smaller; two are under way all the same.
+    let leases: Vec<_> = (2..102).map(|client| take(&pool, client, 64 << 10)).collect();
+    assert_eq!((unit(100 << 20), pool.depth(1, 128 << 10, 3)), (128 << 10, 2));
+    drop(leases);
+    assert_eq!(unit(100 << 20), 512 << 10);
+}
+
+#[test]
+fn settings_are_checked() {
+    let bad = |settings: ZoneSettings| settings.validate().unwrap_err().kind();
+    let good = ZoneSettings::default();
+    assert_eq!(good.validate().map_err(|error| error.kind()), Ok(()));
+    assert_eq!(good.sizes, [64 << 10, 128 << 10, 256 << 10, 512 << 10, 1 << 20, 2 << 20]);
+    assert_eq!(ZoneSettings::doubling(100, 350, 1000).sizes, [100, 200, 350]);
+    assert_eq!(bad(ZoneSettings { sizes: vec![], ..good.clone() }), ErrorKind::Invalid);
+    assert_eq!(bad(ZoneSettings { sizes: vec![2, 2], ..good.clone() }), ErrorKind::Invalid);
+    assert_eq!(bad(ZoneSettings { total: 200 << 10, ..good }), ErrorKind::Invalid);
+}

@@ -1,0 +1,96 @@
+//! Opening a transport by its scheme: the one place that knows every backend.
+//!
+//! **Adding a backend** takes a feature of this crate, a field of [`OpenOptions`], and the two arms of its scheme below, one for the build with it and
+//! one for the build without.
+
+use bmi_core::{AsyncEndpoint, Clock, Config, Endpoint, Error, ErrorKind, Scheme, Transport};
+
+/// A transport of any backend.
+pub type AnyTransport = Box<dyn Transport>;
+
+/// Settings of the backends; each takes what is its own. `OpenOptions::default()` has every backend's defaults.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct OpenOptions {
+    /// Of `tcp://`.
+    #[cfg(feature = "tcp")]
+    pub tcp: bmi_tcp::TcpConfig,
+}
+
+/// Whether this build has the backend of a scheme. That it is there says nothing of the machine: see [`open`].
+pub fn is_built_in(scheme: Scheme) -> bool {
+    match scheme {
+        Scheme::Tcp => cfg!(feature = "tcp"),
+        Scheme::Ib | Scheme::Shm | Scheme::Sim => false,
+    }
+}
+
+/// A new transport for addresses of `scheme`.
+///
+/// # Errors
+/// `Unsupported`, with what is missing in words, if this build or this machine has no such transport; what the backend says otherwise.
+pub fn open(scheme: Scheme, options: &OpenOptions) -> Result<AnyTransport, Error> {
+    match scheme {
+        #[cfg(feature = "tcp")]
+        Scheme::Tcp => Ok(Box::new(bmi_tcp::TcpTransport::new(options.tcp.clone())?)),
+        #[cfg(not(feature = "tcp"))]
+        Scheme::Tcp => Err(left_out("tcp", options)),
+        Scheme::Ib => Err(not_yet("ib", "the backend over verbs")),
+        Scheme::Shm => Err(not_yet("shm", "the backend over shared memory")),
+        Scheme::Sim => {
+            let text =
+                "a transport of sim:// belongs to a simulated world: ask a node of it (bmi_sim::Node::transport)";
+            Err(Error::new(ErrorKind::Unsupported, text))
+        }
+    }
+}
+
+/// The error for a backend whose feature is off.
+#[allow(dead_code, reason = "with every feature on, nothing is left out")]
+fn left_out(scheme: &str, _: &OpenOptions) -> Error {
+    let text = format!("{scheme}:// was left out of this build: it needs the feature `{scheme}` of the crate bmi");
+    Error::new(ErrorKind::Unsupported, text)
+}
+
+/// The error for a backend that is not there.
+fn not_yet(scheme: &str, what: &str) -> Error {
+    Error::new(ErrorKind::Unsupported, format!("{scheme}:// is not there yet: {what} has its addresses and no code"))
+}
+
+/// An endpoint for addresses of `scheme`. Endpoints of one program that are used together go by copies of one clock.
+///
+/// # Errors
+/// As [`open`]; those of [`Endpoint::new`].
+pub fn endpoint(
+    scheme: Scheme,
+    options: &OpenOptions,
+    config: Config,
+    clock: impl Clock + 'static,
+) -> Result<AsyncEndpoint<AnyTransport>, Error> {
+    let endpoint = Endpoint::new(open(scheme, options)?, config, clock.now())?;
+    Ok(AsyncEndpoint::new(endpoint, clock))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[cfg(feature = "tcp")]
+    #[test]
+    fn what_is_built_in_opens_and_serves_its_own_addresses() {
+        assert!(is_built_in(Scheme::Tcp));
+        let mut transport = open(Scheme::Tcp, &OpenOptions::default()).unwrap();
+        let addr = transport.listen(&bmi_core::Addr::tcp("127.0.0.1", 0)).unwrap();
+        assert_eq!(addr.scheme(), Scheme::Tcp);
+        assert_ne!(addr.port(), 0);
+    }
+
+    #[test]
+    fn what_is_missing_is_said() {
+        for scheme in Scheme::ALL.into_iter().filter(|scheme| !is_built_in(*scheme)) {
+            let error = open(scheme, &OpenOptions::default()).err().unwrap();
+            assert_eq!(error.kind(), ErrorKind::Unsupported);
+            assert!(error.detail().contains(&format!("{scheme}://")), "{error}");
+        }
+    }
+}

@@ -1,0 +1,44 @@
+//! `servers`: over which transport each server is reached, and why.
+//!
+//! ```text
+//! tcp://127.0.0.1:7000 (manager): over shm: on this host (shm:///srv/pvfs/sockets/manager)
+//! tcp://127.0.0.1:7001 (iod 0): over tcp: nothing better works
+//!     not shm:///srv/pvfs/sockets/iod-0: another server is there
+//! ```
+
+use bmi_core::Transport;
+use fs_client::Client;
+use serde_json::{Value, json};
+
+use super::Stop;
+use super::output::Output;
+
+pub(crate) async fn servers<T: Transport + 'static>(client: &Client<T>, output: &mut Output) -> Result<(), Stop> {
+    let mut servers = Vec::new();
+    for (server, route) in client.routes().await {
+        match route {
+            Ok(mut route) => {
+                let passed_over = std::mem::take(&mut route.passed_over);
+                output.line(route.to_string());
+                let not = |(addr, why): &(bmi::Addr, String)| json!({ "address": addr.to_string(), "reason": why });
+                let others: Vec<Value> = passed_over.iter().map(not).collect();
+                for (addr, why) in &passed_over {
+                    output.line(format!("    not {addr}: {why}"));
+                }
+                servers.push(json!({
+                    "server": server.to_string(),
+                    "over": route.addr.scheme().as_str(),
+                    "address": route.addr.to_string(),
+                    "reason": route.reason,
+                    "passed_over": others,
+                }));
+            }
+            Err(error) => {
+                servers.push(json!({ "server": server.to_string(), "error": error.to_string() }));
+                output.failure(error);
+            }
+        }
+    }
+    output.field("servers", json!(servers));
+    Ok(())
+}

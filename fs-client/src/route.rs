@@ -1,0 +1,298 @@
+//! Which transport leads to a server: by itself the best that both sides have and that is proved to lead to the same server.
+//!
+//! **Why a proof.** The addresses of a cluster are shared by all its machines, and a path like `/run/pvfs/iod-1` exists on many of them. A socket at the
+//! right path may be another server's, of another host or another cluster, and taking it for the right one would destroy data. So a client begins
+//! with the address that the server is known by, asks there who it is, and asks again at the end of any other way.
+//!
+//! **Protocol**
+//!
+//! ```text
+//!   connect to the known address ──▶ Identify ──▶ role, host, instance, addresses
+//!     for each address of a better transport (shm, then ib, then tcp):
+//!        shm only if the host is ours            else: next, and the reason is kept
+//!        connect, Identify: the same instance?   else: disconnect, next
+//!        yes: take it, leave the known address
+//!     none: stay with the known address
+//! ```
+//!
+//! With one endpoint, or one asked for that the known address is already of, nobody is asked anything.
+//!
+//! **Invariants**
+//! 1. Requests go to the known address, or to an instance that said over both ways that it is the same.
+//! 2. A way that does not work costs at most [`PATIENCE`] and is not tried again until the connection is lost.
+//! 3. What was asked for by name ([`Over::Only`]) is taken or is an error, never replaced.
+//!
+//! Guarded by `tests/routes.rs`.
+
+use std::fmt;
+use std::time::Duration;
+
+use bmi_core::{Addr, AsyncEndpoint, ErrorKind, MemList, Memory, Options, PeerId, Scheme, Time, Transport};
+use fs_proto::{Identity, Reply, ReplyBody, Request, RequestBody, RequestId, Role, codec};
+
+use crate::error::ServerName;
+
+/// How long a way may take that there is another for: connecting, and asking who is there.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// Which transports a client uses.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Over {
+    /// For each server the best that leads to it.
+    #[default]
+    Auto,
+    /// This one; a server that cannot be reached over it is an error.
+    Only(Scheme),
+}
+
+/// A client's endpoints: one for each transport that it may use.
+pub struct Outlets<T: Transport> {
+    open: Vec<(Scheme, AsyncEndpoint<T>)>,
+    absent: Vec<(Scheme, String)>,
+}
+
+impl<T: Transport> Outlets<T> {
+    /// A single endpoint, for addresses of one scheme.
+    pub fn one(scheme: Scheme, endpoint: AsyncEndpoint<T>) -> Outlets<T> {
+        Outlets { open: vec![(scheme, endpoint)], absent: Vec::new() }
+    }
+
+    /// With another endpoint. All must go by the same clock.
+    #[must_use]
+    pub fn and(mut self, scheme: Scheme, endpoint: AsyncEndpoint<T>) -> Outlets<T> {
+        self.open.push((scheme, endpoint));
+        self
+    }
+
+    /// Takes note why there is no endpoint for `scheme`, for those who ask why it was not used.
+    #[must_use]
+    pub fn without(mut self, scheme: Scheme, why: impl Into<String>) -> Outlets<T> {
+        self.absent.push((scheme, why.into()));
+        self
+    }
+
+    /// The endpoints.
+    pub fn endpoints(&self) -> impl Iterator<Item = &AsyncEndpoint<T>> {
+        self.open.iter().map(|(_, endpoint)| endpoint)
+    }
+
+    /// The endpoint that stands at `index`.
+    pub(crate) fn at(&self, index: usize) -> &AsyncEndpoint<T> {
+        &self.open[index].1
+    }
+
+    /// Which endpoint is for addresses of `scheme`.
+    fn find(&self, scheme: Scheme) -> Result<usize, String> {
+        let here = self.open.iter().position(|(own, _)| *own == scheme);
+        here.ok_or_else(|| match self.absent.iter().find(|(own, _)| *own == scheme) {
+            Some((_, why)) => why.clone(),
+            None => format!("this client has no endpoint for {scheme}://"),
+        })
+    }
+}
+
+/// The way that a client took to a server, and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Route {
+    /// The server, by the address that it is known by.
+    pub server: ServerName,
+    /// The address that was taken.
+    pub addr: Addr,
+    /// Why this one.
+    pub reason: String,
+    /// The others that the server offers, and why not.
+    pub passed_over: Vec<(Addr, String)>,
+}
+
+impl fmt::Display for Route {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: over {}: {}", self.server, self.addr.scheme(), self.reason)?;
+        if self.addr != self.server.addr {
+            write!(f, " ({})", self.addr)?;
+        }
+        for (addr, why) in &self.passed_over {
+            write!(f, "; not {addr}: {why}")?;
+        }
+        Ok(())
+    }
+}
+
+/// A server that is connected: through which endpoint, and as which peer of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Via {
+    pub(crate) outlet: usize,
+    pub(crate) peer: PeerId,
+}
+
+/// What the choice goes by.
+#[derive(Clone, Debug)]
+pub(crate) struct Preference {
+    /// The client's number.
+    pub(crate) client: u128,
+    pub(crate) over: Over,
+    /// What the client calls the machine that it runs on.
+    pub(crate) host: Option<String>,
+}
+
+/// The faster ones first.
+fn rank(scheme: Scheme) -> u8 {
+    match scheme {
+        Scheme::Shm => 0,
+        Scheme::Ib => 1,
+        Scheme::Tcp => 2,
+        Scheme::Sim => 3,
+    }
+}
+
+impl Preference {
+    /// Whether a server known by an address of `scheme` may be reached in another way at all.
+    fn has_choice<T: Transport>(&self, outlets: &Outlets<T>, scheme: Scheme) -> bool {
+        match self.over {
+            Over::Auto => outlets.open.iter().any(|(other, _)| rank(*other) < rank(scheme)),
+            Over::Only(only) => only != scheme,
+        }
+    }
+
+    /// The addresses worth a try, the best first.
+    fn candidates(&self, known: &Addr, offered: &[Addr]) -> Vec<Addr> {
+        let wanted = |addr: &&Addr| match self.over {
+            Over::Auto => rank(addr.scheme()) < rank(known.scheme()),
+            Over::Only(only) => addr.scheme() == only,
+        };
+        let mut all: Vec<Addr> = offered.iter().filter(wanted).cloned().collect();
+        all.sort_by_key(|addr| rank(addr.scheme()));
+        all
+    }
+}
+
+/// Connects to a server over the transport that suits it best.
+pub(crate) async fn reach<T: Transport>(
+    outlets: &Outlets<T>,
+    preference: &Preference,
+    server: &ServerName,
+) -> Result<(Via, Route), bmi_core::Error> {
+    let known = &server.addr;
+    let refused = |kind, why: String| bmi_core::Error::new(kind, why).during("connect").with_peer(known);
+    let outlet = outlets.find(known.scheme()).map_err(|why| refused(ErrorKind::Unsupported, why))?;
+    let endpoint = outlets.at(outlet);
+    let via = Via { outlet, peer: endpoint.connect(known, Options::default()).await? };
+    let mut route =
+        Route { server: server.clone(), addr: known.clone(), reason: String::new(), passed_over: Vec::new() };
+    if !preference.has_choice(outlets, known.scheme()) {
+        let asked = preference.over == Over::Only(known.scheme());
+        route.reason = if asked { "as asked for".to_owned() } else { "nothing better here".to_owned() };
+        return Ok((via, route));
+    }
+    let identity = match identify(endpoint, via.peer, preference.client, endpoint.now() + PATIENCE).await {
+        Ok(identity) => check_role(server, identity).inspect_err(|_| leave(endpoint, via.peer))?,
+        Err(error) if preference.over == Over::Auto && endpoint.limits(via.peer).is_some() => {
+            route.reason = format!("it does not say how else it can be reached: {error}");
+            return Ok((via, route));
+        }
+        Err(error) => {
+            leave(endpoint, via.peer);
+            return Err(error);
+        }
+    };
+    for addr in preference.candidates(known, &identity.addrs) {
+        match try_way(outlets, preference, &identity, &addr).await {
+            Ok(other) => {
+                leave(endpoint, via.peer);
+                let why = if addr.scheme() == Scheme::Shm { "on this host" } else { "both have it" };
+                (route.addr, route.reason) = (addr, why.to_owned());
+                return Ok((other, route));
+            }
+            Err(why) => route.passed_over.push((addr, why)),
+        }
+    }
+    if let Over::Only(only) = preference.over {
+        leave(endpoint, via.peer);
+        let why = match route.passed_over.as_slice() {
+            [] => format!("the server does not offer {only}://"),
+            [(addr, why)] => format!("{addr}: {why}"),
+            several => several.iter().map(|(addr, why)| format!("{addr}: {why}")).collect::<Vec<_>>().join("; "),
+        };
+        return Err(refused(ErrorKind::Refused, why));
+    }
+    route.reason = match route.passed_over.is_empty() {
+        true => "nothing better is offered".to_owned(),
+        false => "nothing better works".to_owned(),
+    };
+    Ok((via, route))
+}
+
+/// Connects in another way and makes sure that the same server is at its end; else says why not.
+async fn try_way<T: Transport>(
+    outlets: &Outlets<T>,
+    preference: &Preference,
+    identity: &Identity,
+    addr: &Addr,
+) -> Result<Via, String> {
+    let outlet = outlets.find(addr.scheme())?;
+    if addr.scheme() == Scheme::Shm && preference.host.as_deref().is_none_or(|host| host != identity.host) {
+        return Err("another host".to_owned());
+    }
+    let endpoint = outlets.at(outlet);
+    let deadline = endpoint.now() + PATIENCE;
+    let peer = endpoint.connect(addr, Options::by(deadline)).await.map_err(|error| error.to_string())?;
+    let found = identify(endpoint, peer, preference.client, deadline).await;
+    let wrong = match found {
+        Ok(found) if found.is_same(identity) => return Ok(Via { outlet, peer }),
+        Ok(_) => "another server is there".to_owned(),
+        Err(error) => error.to_string(),
+    };
+    leave(endpoint, peer);
+    Err(wrong)
+}
+
+/// A server that says it is another one than it is known as would be given another one's data.
+fn check_role(server: &ServerName, identity: Identity) -> Result<Identity, bmi_core::Error> {
+    let expected = server.iod.map_or(Role::Manager, Role::Iod);
+    if identity.role == expected {
+        return Ok(identity);
+    }
+    let name = |role| match role {
+        Role::Manager => "the manager".to_owned(),
+        Role::Iod(number) => format!("I/O server {number}"),
+    };
+    let text = format!("this is {}, not {}", name(identity.role), name(expected));
+    Err(bmi_core::Error::new(ErrorKind::Protocol, text).during("connect").with_peer(&server.addr))
+}
+
+/// Asks a server who it is. Its number is 0, which no other request has.
+async fn identify<T: Transport>(
+    endpoint: &AsyncEndpoint<T>,
+    peer: PeerId,
+    client: u128,
+    deadline: Time,
+) -> Result<Identity, bmi_core::Error> {
+    let (tag, options) = (0, Options::by(deadline));
+    let lost = || bmi_core::Error::new(ErrorKind::PeerLost, "the connection is gone");
+    let buffer = Memory::zeroed(endpoint.limits(peer).ok_or_else(lost)?.eager)?;
+    let left = deadline.since(endpoint.now()).as_millis().max(1);
+    let timeout_ms = u32::try_from(left).unwrap_or(u32::MAX);
+    let id = RequestId { client, seq: tag };
+    let request = Request { id, unanswered: 0, timeout_ms, body: RequestBody::Identify };
+    let reply = endpoint.recv(peer, tag, &buffer, options);
+    endpoint.send_unexpected(peer, tag, MemList::from(codec::encode_request(&request)), options).await?;
+    let len = reply.await?.len;
+    let mut bytes = vec![0; usize::try_from(len).unwrap_or(usize::MAX).min(buffer.len())];
+    buffer.copy_to(0, &mut bytes);
+    let broken = |text: String| bmi_core::Error::new(ErrorKind::Protocol, text);
+    match codec::decode_reply(&bytes) {
+        Ok((Reply { result: Ok(ReplyBody::Identity(identity)) }, _)) => Ok(identity),
+        Ok((Reply { result: Err(error) }, _)) => Err(broken(error.to_string())),
+        Ok(_) => Err(broken("a reply that does not fit the question who it is".to_owned())),
+        Err(error) => Err(broken(error.to_string())),
+    }
+}
+
+/// Ends a connection, without waiting for its end.
+pub(crate) fn leave<T: Transport>(endpoint: &AsyncEndpoint<T>, peer: PeerId) {
+    endpoint.with(|endpoint| {
+        // An error means that it is gone already.
+        if let Ok(op) = endpoint.disconnect(peer, Options::default()) {
+            endpoint.abandon(op);
+        }
+    });
+}

@@ -1,0 +1,305 @@
+//! Which transport leads to a server: a client with several endpoints, servers that listen on several, in one simulated world. Simulated adapters
+//! under other addresses stand in for `shm://`, `ib://` and `tcp://`.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking, its helpers too")]
+
+#[allow(unreachable_pub, reason = "a module of its own for the sake of its length")]
+#[path = "support/alias.rs"]
+mod alias;
+#[allow(dead_code, unreachable_pub, reason = "shared by several test programs, each of which uses its part")]
+#[path = "support/bodies.rs"]
+mod bodies;
+
+use std::cell::Cell;
+use std::time::Duration;
+
+use alias::{Alias, Names};
+use bmi_core::{Addr, AsyncEndpoint, Config, Endpoint, Scheme, Transport};
+use bmi_sim::{Node, World};
+use bodies::{path, pattern, striped};
+use fs_client::{Client, ClientOptions, ErrorCode, Outlets, Over, Route};
+use fs_proto::{Identity, Role};
+use fs_server::iod::{Iod, IodSettings};
+use fs_server::manager::{Manager, ManagerSettings};
+use fs_server::service::{Handler, Limits, serve_all};
+use fs_server::store::{DataStore, MemStore, MetaStore};
+
+type Any = Box<dyn Transport>;
+
+/// What servers are known by, in this world.
+const KNOWN: Scheme = Scheme::Tcp;
+const IODS: u32 = 2;
+
+/// A server's address over a scheme.
+fn addr(server: &str, scheme: Scheme) -> Addr {
+    match scheme {
+        Scheme::Shm => Addr::shm(format!("/run/{server}")),
+        Scheme::Ib => Addr::ib(None, server, 2),
+        Scheme::Tcp => Addr::tcp(server, 1),
+        Scheme::Sim => Addr::sim(server, 9),
+    }
+}
+
+/// The port of the simulated node that stands behind an address.
+fn port(scheme: Scheme) -> u16 {
+    Scheme::ALL.iter().position(|other| *other == scheme).unwrap() as u16 + 1
+}
+
+/// A manager and two I/O servers, each on a node and a host of its own name, all but `iod1` on the client's host `here`.
+struct Setting {
+    world: World,
+    names: Names,
+    starts: Cell<u128>,
+}
+
+impl Setting {
+    fn new(seed: u64) -> Setting {
+        let setting = Setting { world: World::new(seed), names: Names::default(), starts: Cell::new(1) };
+        for server in ["manager", "iod0", "iod1"] {
+            for scheme in [Scheme::Tcp, Scheme::Ib, Scheme::Shm] {
+                let real = Addr::sim(server, port(scheme));
+                setting.names.borrow_mut().insert(addr(server, scheme), real);
+            }
+        }
+        setting
+    }
+
+    fn endpoint(&self, node: &Node) -> AsyncEndpoint<Any> {
+        let transport: Any = Box::new(Alias::new(node.transport().unwrap(), self.names.clone()));
+        let endpoint = Endpoint::new(transport, Config::named(node.name()), node.now()).unwrap();
+        let endpoint = AsyncEndpoint::new(endpoint, self.world.clock());
+        node.spawn(bmi_sim::drive(self.world.sim(), endpoint.clone()));
+        endpoint
+    }
+
+    /// Starts a server that listens over `over` and says that it is on `host`.
+    fn start<H: Handler + 'static>(
+        &self,
+        name: &str,
+        role: Role,
+        host: &str,
+        over: &[Scheme],
+        handlers: impl FnOnce(&[AsyncEndpoint<Any>]) -> Vec<H>,
+    ) {
+        let node = self.world.node(name);
+        let endpoints: Vec<_> = over.iter().map(|_| self.endpoint(&node)).collect();
+        for (endpoint, scheme) in endpoints.iter().zip(over) {
+            endpoint.listen(&addr(name, *scheme)).unwrap();
+        }
+        let addrs = over.iter().map(|scheme| addr(name, *scheme)).collect();
+        // Every start is another one.
+        let instance = self.starts.replace(self.starts.get() + 1);
+        let identity = Identity { role, host: host.to_owned(), instance, addrs };
+        let handlers = handlers(&endpoints);
+        node.spawn(async move {
+            let fronts: Vec<_> = endpoints.into_iter().zip(&handlers).collect();
+            serve_all(&fronts, &identity, Limits::default(), std::future::pending()).await;
+        });
+    }
+
+    fn start_iod(&self, number: u32, role: u32, host: &str, over: &[Scheme]) {
+        let store = MemStore::new(1 << 30);
+        let iod =
+            |endpoint: &AsyncEndpoint<Any>| Iod::new(endpoint.clone(), store.clone(), IodSettings::default()).unwrap();
+        let role = Role::Iod(role);
+        self.start(&format!("iod{number}"), role, host, over, |endpoints| endpoints.iter().map(iod).collect());
+    }
+
+    fn start_manager(&self) {
+        let iods = (0..IODS).map(|number| addr(&format!("iod{number}"), KNOWN)).collect();
+        let settings = ManagerSettings { iods, strip_size: 65536 };
+        let manager = |endpoints: &[AsyncEndpoint<Any>]| {
+            vec![Manager::new(endpoints[0].clone(), MetaStore::in_memory().unwrap(), settings, || 0).unwrap()]
+        };
+        self.start("manager", Role::Manager, "here", &[KNOWN], manager);
+    }
+
+    /// All servers: `iod0` on the client's host, `iod1` elsewhere, both over everything.
+    fn start_all(&self) {
+        let all = [KNOWN, Scheme::Ib, Scheme::Shm];
+        self.start_iod(0, 0, "here", &all);
+        self.start_iod(1, 1, "there", &all);
+        self.start_manager();
+    }
+
+    /// A client on host `here` with an endpoint for each of `schemes`.
+    async fn client(&self, schemes: &[Scheme], over: Over) -> Result<Client<Any>, fs_client::Error> {
+        let node = self.world.node("client");
+        let mut outlets = Outlets::one(schemes[0], self.endpoint(&node));
+        for scheme in &schemes[1..] {
+            outlets = outlets.and(*scheme, self.endpoint(&node));
+        }
+        if !schemes.contains(&Scheme::Ib) {
+            outlets = outlets.without(Scheme::Ib, "no adapter");
+        }
+        let host = Some("here".to_owned());
+        let options = ClientOptions { timeout: Duration::from_secs(8), over, host, ..ClientOptions::new(5) };
+        Client::connect_over(outlets, addr("manager", KNOWN), options).await
+    }
+}
+
+const ALL: [Scheme; 3] = [Scheme::Tcp, Scheme::Ib, Scheme::Shm];
+
+/// Writes and reads a file on both servers, small and large.
+async fn moves_bytes(client: &Client<Any>) {
+    let file = client.create(&path("/f"), striped(65536, IODS)).await.unwrap();
+    let bytes = pattern(1 << 20, 3);
+    file.write_at(0, bytes.clone()).await.unwrap();
+    file.write_at(100, pattern(1000, 4)).await.unwrap();
+    let found = bodies::read(&file, 0, 1 << 20).await;
+    assert!(found[..100] == bytes[..100] && found[100..1100] == pattern(1000, 4) && found[1100..] == bytes[1100..]);
+    client.remove(&path("/f"), fs_client::RemoveKind::File).await.unwrap();
+}
+
+async fn routes(client: &Client<Any>) -> Vec<Route> {
+    client.routes().await.into_iter().map(|(_, route)| route.unwrap()).collect()
+}
+
+fn taken(routes: &[Route]) -> Vec<Scheme> {
+    routes.iter().map(|route| route.addr.scheme()).collect()
+}
+
+#[test]
+fn each_server_is_reached_over_the_best_that_both_have() {
+    let setting = Setting::new(1);
+    setting.start_all();
+    setting.world.block_on(async {
+        let client = setting.client(&ALL, Over::Auto).await.unwrap();
+        let routes = routes(&client).await;
+        assert_eq!(taken(&routes), [Scheme::Tcp, Scheme::Shm, Scheme::Ib]);
+        assert_eq!(routes[0].reason, "nothing better is offered");
+        assert_eq!(routes[1].to_string(), "tcp://iod0:1 (iod 0): over shm: on this host (shm:///run/iod0)");
+        assert_eq!(routes[2].passed_over, [(addr("iod1", Scheme::Shm), "another host".to_owned())]);
+        moves_bytes(&client).await;
+        let sent: Vec<u64> = client.endpoints().map(|endpoint| endpoint.counters().unexpected).collect();
+        assert!(sent[1] > 1 && sent[2] > 1, "requests went that way: {sent:?}");
+        for endpoint in client.endpoints() {
+            let left = endpoint.holdings();
+            assert_eq!((left.operations, left.exposures, left.parked, left.peers), (0, 0, 0, 1), "{left:?}");
+        }
+    });
+}
+
+/// The path leads to another server of the same host: the one with the right name that was started for another cluster.
+#[test]
+fn a_socket_that_is_another_servers_is_not_used() {
+    let setting = Setting::new(2);
+    setting.start_all();
+    let node = setting.world.node("imp");
+    setting.names.borrow_mut().insert(addr("imp", Scheme::Shm), node.addr(1));
+    let store = MemStore::new(1 << 30);
+    let iod = |endpoints: &[AsyncEndpoint<Any>]| {
+        vec![Iod::new(endpoints[0].clone(), store.clone(), IodSettings::default()).unwrap()]
+    };
+    setting.start("imp", Role::Iod(0), "here", &[Scheme::Shm], iod);
+    setting.names.borrow_mut().insert(addr("iod0", Scheme::Shm), node.addr(1));
+    setting.world.block_on(async {
+        let client = setting.client(&[Scheme::Tcp, Scheme::Shm], Over::Auto).await.unwrap();
+        let routes = routes(&client).await;
+        assert_eq!(taken(&routes), [Scheme::Tcp; 3]);
+        let expected = [
+            (addr("iod0", Scheme::Shm), "another server is there".to_owned()),
+            (addr("iod0", Scheme::Ib), "no adapter".to_owned()),
+        ];
+        assert_eq!(routes[1].passed_over, expected);
+        moves_bytes(&client).await;
+        assert_eq!(store.stat().await.unwrap().datafiles, 0, "not a byte went to the wrong one");
+        let error = setting.client(&[Scheme::Tcp, Scheme::Shm], Over::Only(Scheme::Shm)).await.err().unwrap();
+        assert!(error.to_string().contains("the server does not offer shm://"), "the manager has none: {error}");
+    });
+}
+
+#[test]
+fn a_way_that_does_not_work_is_passed_over_and_named() {
+    let setting = Setting::new(3);
+    setting.start_all();
+    setting.names.borrow_mut().remove(&addr("iod0", Scheme::Shm));
+    setting.world.block_on(async {
+        let client = setting.client(&ALL, Over::Auto).await.unwrap();
+        let routes = routes(&client).await;
+        assert_eq!(taken(&routes)[1], Scheme::Ib);
+        let text = routes[1].to_string();
+        assert!(text.contains("not shm:///run/iod0: ") && text.contains("nobody listens there"), "{text}");
+        moves_bytes(&client).await;
+    });
+}
+
+/// A socket that is there and whose server has come to a halt: the way costs its patience, and no request.
+#[test]
+fn a_way_that_says_nothing_is_given_up_in_time() {
+    let setting = Setting::new(4);
+    setting.start_all();
+    let halted = setting.world.node("halted");
+    setting.names.borrow_mut().insert(addr("iod0", Scheme::Shm), halted.addr(1));
+    let endpoint = setting.endpoint(&halted);
+    endpoint.listen(&addr("iod0", Scheme::Shm)).unwrap();
+    setting.world.block_on(async {
+        let client = setting.client(&[Scheme::Tcp, Scheme::Shm], Over::Auto).await.unwrap();
+        assert_eq!(taken(&routes(&client).await)[1], Scheme::Tcp);
+        moves_bytes(&client).await;
+    });
+}
+
+#[test]
+fn what_was_asked_for_is_taken_or_is_an_error() {
+    let setting = Setting::new(5);
+    let all = [KNOWN, Scheme::Ib, Scheme::Shm];
+    setting.start_iod(0, 0, "here", &all);
+    setting.start_iod(1, 1, "there", &[KNOWN]);
+    setting.start_manager();
+    setting.world.block_on(async {
+        let client = setting.client(&ALL, Over::Only(Scheme::Tcp)).await.unwrap();
+        let all = routes(&client).await;
+        assert_eq!(taken(&all), [Scheme::Tcp; 3]);
+        assert!(all.iter().all(|route| route.reason == "as asked for"));
+        let error = setting.client(&ALL, Over::Only(Scheme::Shm)).await.err().unwrap();
+        assert_eq!(error.code(), ErrorCode::Unreachable);
+        assert!(error.to_string().contains("(manager)") && error.to_string().contains("does not offer shm"), "{error}");
+    });
+}
+
+#[test]
+fn a_server_that_was_started_again_is_found_over_the_same_way() {
+    let setting = Setting::new(6);
+    setting.start_all();
+    setting.world.block_on(async {
+        let client = setting.client(&ALL, Over::Auto).await.unwrap();
+        moves_bytes(&client).await;
+        let node = setting.world.node("iod0");
+        node.kill();
+        node.restart();
+        // Without shared memory this time; then with it again.
+        setting.start_iod(0, 0, "here", &[KNOWN]);
+        moves_after_loss(&client).await;
+        assert_eq!(taken(&routes(&client).await), [Scheme::Tcp, Scheme::Tcp, Scheme::Ib]);
+        node.kill();
+        node.restart();
+        setting.start_iod(0, 0, "here", &[KNOWN, Scheme::Shm]);
+        moves_after_loss(&client).await;
+        assert_eq!(taken(&routes(&client).await), [Scheme::Tcp, Scheme::Shm, Scheme::Ib]);
+    });
+}
+
+/// The first requests after a loss may be what notices it.
+async fn moves_after_loss(client: &Client<Any>) {
+    while client.ping().await.iter().any(|pong| pong.result.is_err()) {
+        client.endpoint().sleep(Duration::from_millis(10)).await;
+    }
+    moves_bytes(client).await;
+}
+
+/// An address that leads to the wrong server would give one file's bytes to another.
+#[test]
+fn a_server_that_is_another_than_it_is_known_as_is_refused() {
+    let setting = Setting::new(7);
+    setting.start_iod(0, 1, "here", &[KNOWN]);
+    setting.start_iod(1, 1, "there", &[KNOWN]);
+    setting.start_manager();
+    setting.world.block_on(async {
+        let client = setting.client(&ALL, Over::Auto).await.unwrap();
+        let results = client.routes().await;
+        let error = results[1].1.as_ref().unwrap_err();
+        assert!(error.to_string().contains("this is I/O server 1, not I/O server 0"), "{error}");
+        assert!(results[2].1.is_ok());
+    });
+}

@@ -1,0 +1,161 @@
+//! One server, whole: its store, an endpoint and a request loop for each transport that it listens on.
+//!
+//! **Why several endpoints and not one over several transports.** An endpoint's protocol is tuned to one adapter: its limits, its registrations, its
+//! event fd. Side by side they share nothing but the store, and a transport that is missing or broken takes no other with it.
+//!
+//! **Invariants**
+//! 1. Storage first: a server that cannot keep anything does not listen.
+//! 2. The address that it is known by must be there, because clients begin with it. Any other that cannot be had is named in one warning, and the
+//!    server does without.
+//! 3. All loops stop together.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use bmi::{AnyTransport, OpenOptions};
+use bmi_core::driver::{MonotonicClock, event};
+use bmi_core::{Addr, AsyncEndpoint, Scheme};
+use fs_proto::{ErrorCode, FsError, Identity};
+
+use crate::iod::{Iod, IodSettings};
+use crate::manager::{Manager, ManagerSettings};
+use crate::service::{Handler, Limits, serve_all};
+use crate::store::{FileStore, MetaStore, durable_dir};
+
+/// The system's time, in nanoseconds since 1970.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "attributes show the time of day; servers on a real machine take it from there"
+)]
+fn wall_clock() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64)
+}
+
+/// A number that no other start of a server has.
+fn random_number() -> Result<u128, FsError> {
+    let mut bytes = [0; 16];
+    File::open("/dev/urandom")
+        .and_then(|mut file| file.read_exact(&mut bytes))
+        .map_err(|error| FsError::new(ErrorCode::Io, format!("/dev/urandom: {error}")))?;
+    Ok(u128::from_le_bytes(bytes))
+}
+
+/// What a server is.
+pub(crate) enum Role {
+    Manager { dir: PathBuf, settings: ManagerSettings },
+    Iod { index: u32, dir: PathBuf, settings: IodSettings, offload: u64 },
+}
+
+/// All that a server needs to begin.
+pub(crate) struct Server {
+    pub(crate) role: Role,
+    /// Where it listens, the address that it is known by first.
+    pub(crate) listen: Vec<Addr>,
+    /// What it calls the machine that it runs on.
+    pub(crate) host: String,
+    pub(crate) transports: OpenOptions,
+    pub(crate) endpoint: bmi_core::Config,
+    pub(crate) limits: Limits,
+}
+
+/// A transport that is open.
+#[derive(Clone)]
+struct Outlet {
+    scheme: Scheme,
+    endpoint: AsyncEndpoint<AnyTransport>,
+}
+
+impl Server {
+    /// Runs on this thread until `stop` ends; calls `ready` with the addresses once it listens at all of them.
+    pub(crate) fn run(self, ready: impl FnOnce(&[Addr]), stop: impl Future<Output = ()>) -> Result<(), FsError> {
+        match &self.role {
+            Role::Manager { dir, settings } => {
+                make_dir(dir)?;
+                let store = MetaStore::open(dir.join("metadata.redb"))?;
+                let (outlets, missing) = self.open(settings.iods.iter().map(Addr::scheme))?;
+                let manager = Manager::new(outlets[0].endpoint.clone(), store, settings.clone(), wall_clock)?;
+                let with_one = |manager: Manager<_>, Outlet { scheme, endpoint }: &Outlet| {
+                    manager.with_endpoint(*scheme, endpoint.clone())
+                };
+                let manager = outlets.iter().fold(manager, with_one);
+                let handlers: Vec<_> = outlets.iter().map(|_| &manager).collect();
+                self.serve(&outlets, &handlers, missing, ready, stop)
+            }
+            Role::Iod { dir, settings, offload, .. } => {
+                let store = Rc::new(FileStore::open(dir, *offload)?);
+                let (outlets, missing) = self.open(std::iter::empty())?;
+                let iod = |outlet: &Outlet| Iod::new(outlet.endpoint.clone(), store.clone(), *settings);
+                let iods = outlets.iter().map(iod).collect::<Result<Vec<_>, _>>()?;
+                let handlers: Vec<_> = iods.iter().collect();
+                self.serve(&outlets, &handlers, missing, ready, stop)
+            }
+        }
+    }
+
+    /// Opens a transport for each scheme that it listens on, the one that it is known by first, and for those that it only connects over. Returns with
+    /// them a text for each that could not be opened.
+    fn open(&self, connects: impl Iterator<Item = Scheme>) -> Result<(Vec<Outlet>, Vec<String>), FsError> {
+        let (mut outlets, mut missing) = (Vec::<Outlet>::new(), Vec::new());
+        let clock = MonotonicClock::new();
+        let mut tried = Vec::new();
+        for scheme in self.listen.iter().map(Addr::scheme).chain(connects) {
+            if tried.contains(&scheme) {
+                continue;
+            }
+            tried.push(scheme);
+            match bmi::endpoint(scheme, &self.transports, self.endpoint.clone(), clock) {
+                Ok(endpoint) => outlets.push(Outlet { scheme, endpoint }),
+                Err(error) if outlets.is_empty() => return Err(FsError::from(error)),
+                Err(error) => missing.push(error.to_string()),
+            }
+        }
+        if outlets.is_empty() {
+            return Err(FsError::new(ErrorCode::Invalid, "a server needs an address to listen at"));
+        }
+        Ok((outlets, missing))
+    }
+
+    /// Listens at every address whose transport is open; returns where. What is missing is added to `missing`.
+    fn listen(&self, outlets: &[Outlet], missing: &mut Vec<String>) -> Result<Vec<Addr>, FsError> {
+        let mut listening = Vec::new();
+        for addr in &self.listen {
+            let Some(outlet) = outlets.iter().find(|outlet| outlet.scheme == addr.scheme()) else { continue };
+            match outlet.endpoint.listen(addr) {
+                Ok(addr) => listening.push(addr),
+                Err(error) if listening.is_empty() => return Err(FsError::from(error)),
+                Err(error) => missing.push(format!("{addr}: {error}")),
+            }
+        }
+        Ok(listening)
+    }
+
+    fn serve<H: Handler>(
+        &self,
+        outlets: &[Outlet],
+        handlers: &[&H],
+        mut missing: Vec<String>,
+        ready: impl FnOnce(&[Addr]),
+        stop: impl Future<Output = ()>,
+    ) -> Result<(), FsError> {
+        let addrs = self.listen(outlets, &mut missing)?;
+        if !missing.is_empty() {
+            tracing::warn!(missing = missing.join("; "), "serving without some of the transports");
+        }
+        let role = match &self.role {
+            Role::Manager { .. } => fs_proto::Role::Manager,
+            Role::Iod { index, .. } => fs_proto::Role::Iod(*index),
+        };
+        let identity = Identity { role, host: self.host.clone(), instance: random_number()?, addrs };
+        ready(&identity.addrs);
+        let endpoints: Vec<_> = outlets.iter().map(|outlet| outlet.endpoint.clone()).collect();
+        let fronts: Vec<_> = endpoints.iter().cloned().zip(handlers.iter().copied()).collect();
+        Ok(event::block_on_all(&endpoints, serve_all(&fronts, &identity, self.limits, stop))?)
+    }
+}
+
+fn make_dir(dir: &Path) -> Result<(), FsError> {
+    durable_dir(dir).map_err(|error| FsError::new(ErrorCode::Io, format!("data directory {}: {error}", dir.display())))
+}

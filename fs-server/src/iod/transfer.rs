@@ -1,0 +1,191 @@
+//! A bulk transfer: cut into units, several under way at a time, each in a buffer of its own.
+//!
+//! **Protocol.** See the [module above](super) for the picture. A unit takes a buffer from the zones, then a turn at the network or the disk, then one at the other, and
+//! gives the buffer back. How long the next unit is, is decided when the one before it has its buffer: from what the transfer has in all, and from what
+//! the zones have for this client at that time.
+//!
+//! **Small transfers**, those that fit the smallest buffer, are one unit. They have buffers of their own and wait for no turn, so that at the disk
+//! at most the units at work are before them. See [`Stages`] for the places.
+//!
+//! **Invariants**
+//! 1. An error names the ranges that were not written or read; all others were.
+//! 2. Once a unit has failed no further one is begun; those under way end.
+//! 3. A request holds at most [`super::IodSettings::depth`] buffers, whatever its length.
+
+use std::cell::Cell;
+use std::time::Duration;
+
+use bmi_core::mem::zone::{Lease, ZonePool};
+use bmi_core::{MemSlice, OneSided, PeerId, ServiceClass, Transport};
+use fs_proto::{FsError, Region, Regions};
+use futures_util::stream::{self, StreamExt};
+
+use super::turns::Turns;
+use super::{Client, Iod};
+use crate::service::Context;
+use crate::store::DataStore;
+
+/// How long a unit may take over the network before the next one may begin all the same. A unit of 512 KiB takes this long at some 50 MB/s; a client that
+/// is slower than that, or has come to a halt, does not fill the adapter.
+pub(super) const PATIENCE: Duration = Duration::from_millis(10);
+
+/// Units that are on the way over the network at a time, where the adapter moves the bytes: one moves while the next one's request is on its way. More would
+/// only make a longer queue, in which small messages stand as well.
+const NATIVE_PLACES: usize = 2;
+/// And where software moves them: the kernel has a queue for each connection, and processors may work at several.
+const EMULATED_PLACES: usize = 16;
+
+/// The turns at a server's two stages. A clone is another handle to the same.
+#[derive(Clone)]
+pub(super) struct Stages {
+    pub(super) network: Turns<Client>,
+    pub(super) disk: Turns<Client>,
+}
+
+impl Stages {
+    pub(super) fn new(one_sided: OneSided, disk_places: usize) -> Stages {
+        let places = if one_sided == OneSided::Native { NATIVE_PLACES } else { EMULATED_PLACES };
+        Stages { network: Turns::new(places), disk: Turns::new(disk_places) }
+    }
+}
+
+/// A part of a transfer in a buffer: the request's bytes that begin `at` bytes into it, and where in the file they belong.
+pub(super) struct Unit {
+    pub(super) lease: Lease<Client>,
+    pub(super) at: u64,
+    pub(super) ranges: Vec<Region>,
+    /// It is all of a small transfer, and waits for no turn.
+    pub(super) small: bool,
+}
+
+impl Unit {
+    /// Its bytes.
+    pub(super) fn slice(&self) -> MemSlice {
+        self.lease.slice(self.lease.len())
+    }
+
+    /// How it goes over the network.
+    pub(super) fn class(&self) -> ServiceClass {
+        if self.small { ServiceClass::Message } else { ServiceClass::Bulk }
+    }
+}
+
+impl<T: Transport + 'static, S: DataStore> Iod<T, S> {
+    pub(super) fn client(&self, peer: PeerId) -> Client {
+        (self.adapter, peer)
+    }
+
+    /// Carries out a transfer unit by unit, several at a time. What was not begun when one failed is not gone through unit by unit: a transfer can be as
+    /// long as its client says, and no client has to have the memory for it.
+    pub(super) async fn in_units(
+        &self,
+        context: &Context,
+        regions: &Regions,
+        step: impl AsyncFn(&Unit) -> Result<(), FsError>,
+    ) -> Result<(), FsError> {
+        let (total, client) = (regions.total(), self.client(context.peer));
+        let small = is_small(&self.zones, total);
+        let class = if small { ServiceClass::Message } else { ServiceClass::Bulk };
+        let (failed, begun, step) = (&Cell::new(false), &Cell::new(0), &step);
+        let one = async move |at: u64, len: u64, lease: Result<Lease<Client>, FsError>| {
+            let ranges: Vec<Region> = regions.range(at, len).collect();
+            let unit = lease.map(|lease| Unit { lease, at, ranges: ranges.clone(), small });
+            let result = match unit {
+                Ok(unit) => step(&unit).await,
+                Err(error) => Err(error),
+            };
+            failed.set(failed.get() || result.is_err());
+            result.map_err(|error| if error.ranges.is_empty() { error.with_ranges(ranges) } else { error })
+        };
+        let cut = stream::unfold(0, async |at| {
+            if at == total || failed.get() {
+                return None;
+            }
+            let len = (self.zones.unit(client, total, self.settings.unit) as u64).min(total - at);
+            let taken = self.zones.take(client, class, len as usize, self.endpoint.now()).await;
+            let lease = taken.map_err(FsError::from).and_then(|lease| {
+                context.check(self.endpoint.now())?;
+                Ok(lease)
+            });
+            // The buffer may be smaller than was asked for.
+            let len = lease.as_ref().map_or(len, |lease| lease.len() as u64);
+            begun.set(at + len);
+            failed.set(failed.get() || lease.is_err());
+            Some((one(at, len, lease), at + len))
+        });
+        let depth = self.zones.depth(client, self.zones.unit(client, total, self.settings.unit), self.settings.depth);
+        let mut units = std::pin::pin!(cut.buffer_unordered(depth));
+        let mut failures = Failures::default();
+        while let Some(result) = units.next().await {
+            if let Err(error) = result {
+                failures.note(error);
+            }
+        }
+        failures.ranges.extend(regions.range(begun.get(), total - begun.get()));
+        failures.into_result()
+    }
+
+    /// Does `work` of a unit at the network, when it is its turn.
+    pub(super) async fn at_network<F: Future>(
+        &self,
+        context: &Context,
+        unit: &Unit,
+        work: impl FnOnce() -> F,
+    ) -> F::Output {
+        if unit.small {
+            return work().await;
+        }
+        let patience = async || self.endpoint.sleep(PATIENCE).await;
+        self.stages.network.during(self.client(context.peer), work, patience).await
+    }
+
+    /// Does `work` of a unit at the disk, when it is its turn. A disk that takes long keeps everybody waiting anyway.
+    pub(super) async fn at_disk<F: Future>(
+        &self,
+        context: &Context,
+        unit: &Unit,
+        work: impl FnOnce() -> F,
+    ) -> F::Output {
+        if unit.small {
+            return work().await;
+        }
+        let _turn = self.stages.disk.take(self.client(context.peer)).await;
+        work().await
+    }
+}
+
+/// Whether a transfer of `total` bytes is a small one.
+pub(super) fn is_small(zones: &ZonePool<Client>, total: u64) -> bool {
+    total <= zones.smallest() as u64
+}
+
+/// The failures of a transfer's units, put together.
+#[derive(Default)]
+pub(super) struct Failures {
+    first: Option<FsError>,
+    ranges: Vec<Region>,
+}
+
+impl Failures {
+    pub(super) fn note(&mut self, error: FsError) {
+        self.ranges.extend_from_slice(&error.ranges);
+        self.first.get_or_insert(error);
+    }
+
+    pub(super) fn into_result(mut self) -> Result<(), FsError> {
+        match self.first {
+            None => Ok(()),
+            Some(error) => {
+                self.ranges.sort_by_key(|range| range.offset);
+                let mut joined: Vec<Region> = Vec::new();
+                for range in self.ranges {
+                    match joined.last_mut() {
+                        Some(last) if last.offset + last.len >= range.offset => *last = last.hull(range),
+                        _ => joined.push(range),
+                    }
+                }
+                Err(error.with_ranges(joined))
+            }
+        }
+    }
+}

@@ -1,0 +1,175 @@
+//! Turns at something that only a few can use at a time: clients in a row, one turn each, however many each asks for.
+//!
+//! **Why.** A disk works at requests in the order in which it gets them. Were every unit handed to it as soon as its buffer is there, then a small read would
+//! queue behind all the units of all clients; and a client with ten requests would get ten times what one with a single request gets. So units wait here, and
+//! small requests do not: before them are only those at work, whose number is the number of places.
+//!
+//! **Invariants**
+//! 1. At most `places` turns are held. A turn that is dropped, or outlives its patience, is the next one's.
+//! 2. Waiting clients get turns in a row, one each, then they go to its end; units of one client in the order in which they asked. So a unit waits
+//!    for at most one turn of each other client for each that its own client asked for before.
+//! 3. *No deadlock.* What is done during a turn waits for nothing but network or disk.
+//!
+//! **Source.** Paper 000, section 3.4: the communication manager schedules transfers, to avoid delaying other traffic.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, VecDeque};
+use std::future::Future;
+use std::pin::pin;
+use std::rc::Rc;
+
+use tokio::sync::oneshot;
+
+/// Places, and those who wait for one. A clone is another handle to the same.
+#[derive(Clone)]
+pub(super) struct Turns<C: Copy + Ord>(Rc<RefCell<Row<C>>>);
+
+struct Row<C: Copy + Ord> {
+    free: usize,
+    /// Clients that wait, the next one first.
+    clients: VecDeque<C>,
+    waiting: BTreeMap<C, VecDeque<oneshot::Sender<Turn<C>>>>,
+}
+
+/// A place, until it is dropped.
+pub(super) struct Turn<C: Copy + Ord>(Option<Turns<C>>);
+
+impl<C: Copy + Ord> Drop for Turn<C> {
+    fn drop(&mut self) {
+        if let Some(turns) = self.0.take() {
+            turns.pass_on();
+        }
+    }
+}
+
+impl<C: Copy + Ord> Turns<C> {
+    pub(super) fn new(places: usize) -> Turns<C> {
+        Turns(Rc::new(RefCell::new(Row { free: places.max(1), clients: VecDeque::new(), waiting: BTreeMap::new() })))
+    }
+
+    /// Waits for a turn of `client`.
+    pub(super) async fn take(&self, client: C) -> Turn<C> {
+        let (sender, receiver) = oneshot::channel();
+        {
+            let mut row = self.0.borrow_mut();
+            if row.free > 0 {
+                row.free -= 1;
+                return Turn(Some(self.clone()));
+            }
+            let Row { clients, waiting, .. } = &mut *row;
+            let queue = waiting.entry(client).or_insert_with(|| {
+                clients.push_back(client);
+                VecDeque::new()
+            });
+            queue.push_back(sender);
+        }
+        receiver.await.expect("turns are passed on as long as anybody has a handle to them")
+    }
+
+    /// Does `work` in a turn of `client`. After `patience` the turn is somebody else's and the work goes on without: what has come to a halt, halts nobody
+    /// else. `work` is called when the turn has come.
+    pub(super) async fn during<F: Future>(
+        &self,
+        client: C,
+        work: impl FnOnce() -> F,
+        patience: impl AsyncFnOnce(),
+    ) -> F::Output {
+        let turn = self.take(client).await;
+        let mut work = pin!(work());
+        tokio::select! {
+            biased;
+            result = &mut work => return result,
+            () = patience() => drop(turn),
+        }
+        work.await
+    }
+
+    /// Gives a place that has become free to the next in the row.
+    fn pass_on(self) {
+        let mut turn = Turn(Some(self.clone()));
+        loop {
+            let next = {
+                let mut row = self.0.borrow_mut();
+                let Row { clients, waiting, free } = &mut *row;
+                let Some(client) = clients.pop_front() else {
+                    *free += 1;
+                    turn.0 = None;
+                    return;
+                };
+                let queue = waiting.get_mut(&client).expect("those in the row wait");
+                let next = queue.pop_front();
+                if queue.is_empty() {
+                    waiting.remove(&client);
+                } else {
+                    clients.push_back(client);
+                }
+                next
+            };
+            // One whose future was dropped does not want it any more.
+            match next.map(|sender| sender.send(turn)) {
+                Some(Ok(())) => return,
+                Some(Err(returned)) => turn = returned,
+                None => unreachable!("nobody stands in the row without a reason"),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+    use std::future::pending;
+
+    use futures_util::FutureExt;
+    use futures_util::future::join_all;
+
+    use super::*;
+
+    #[test]
+    fn clients_take_turns_whatever_they_ask_for() {
+        let turns = Turns::new(1);
+        let first = turns.take(0).now_or_never().unwrap();
+        let order = RefCell::new(Vec::new());
+        let one = async |client: u8| {
+            let turn = turns.take(client).await;
+            order.borrow_mut().push(client);
+            drop(turn);
+        };
+        let mut all = pin!(join_all([1, 1, 1, 2, 3, 3].map(one)));
+        assert!(all.as_mut().now_or_never().is_none(), "one place");
+        drop(first);
+        // A poll of all goes through them once, in another order than that of the turns.
+        assert!((0..6).any(|_| all.as_mut().now_or_never().is_some()));
+        assert_eq!(*order.borrow(), [1, 2, 3, 1, 3, 1]);
+        assert!(turns.take(9).now_or_never().is_some(), "the place is free again");
+    }
+
+    #[test]
+    fn who_is_gone_is_passed_over_and_loses_no_place() {
+        let turns = Turns::new(1);
+        let held = turns.take(1).now_or_never().unwrap();
+        let (mut gone, mut stays) = (Box::pin(turns.take(2)), Box::pin(turns.take(2)));
+        assert!(gone.as_mut().now_or_never().is_none() && stays.as_mut().now_or_never().is_none());
+        drop(gone);
+        drop(held);
+        let turn = stays.now_or_never().expect("its turn has come");
+        let mut waits = Box::pin(turns.take(3));
+        assert!(waits.as_mut().now_or_never().is_none());
+        // Passed on, and not taken out by the one who waited.
+        drop(turn);
+        drop(waits);
+        assert!(turns.take(4).now_or_never().is_some());
+    }
+
+    #[test]
+    fn a_turn_ends_with_its_patience_and_the_work_goes_on() {
+        let turns = Turns::new(1);
+        let (go, gone) = oneshot::channel::<()>();
+        let mut slow = Box::pin(turns.during(1, || gone, async || {}));
+        assert!(slow.as_mut().now_or_never().is_none(), "the work has not ended");
+        let quick = turns.during(2, || async { 7 }, async || pending().await);
+        assert_eq!(quick.now_or_never(), Some(7), "the place is free");
+        go.send(()).unwrap();
+        assert_eq!(slow.now_or_never(), Some(Ok(())));
+    }
+}

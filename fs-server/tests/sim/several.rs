@@ -1,0 +1,81 @@
+//! A server on several endpoints at once, and who a server says it is.
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use fs_proto::{Identity, Role};
+use fs_server::iod::{Iod, IodSettings};
+use fs_server::service::{Limits, serve_all};
+use fs_server::store::MemStore;
+use futures_util::FutureExt;
+use tokio::sync::oneshot;
+
+use super::*;
+
+async fn identity(client: &Client, peer: PeerId) -> Identity {
+    match client.ask(peer, RequestBody::Identify).await.unwrap() {
+        ReplyBody::Identity(identity) => identity,
+        other => panic!("who are you? {other:?}"),
+    }
+}
+
+#[test]
+fn two_endpoints_serve_one_store_and_stop_together() {
+    let world = World::new(1);
+    let node = world.node("iod0");
+    let store = Rc::new(MemStore::new(1 << 30));
+    let endpoints: Vec<_> = (0..2).map(|_| node.endpoint(Config::named("iod0")).unwrap()).collect();
+    let addrs: Vec<Addr> =
+        endpoints.iter().zip(1..).map(|(endpoint, port)| endpoint.listen(&node.addr(port)).unwrap()).collect();
+    let me = Identity { role: Role::Iod(0), host: "h".to_owned(), instance: 7, addrs: addrs.clone() };
+    let (stop, stopped) = oneshot::channel();
+    let ended = Rc::new(Cell::new(false));
+    let (told, who) = (ended.clone(), me.clone());
+    node.spawn(async move {
+        let iod = |endpoint: &AsyncEndpoint<_>| Iod::new(endpoint.clone(), store.clone(), IodSettings::default());
+        let iods: Vec<_> = endpoints.iter().map(|endpoint| iod(endpoint).unwrap()).collect();
+        let fronts: Vec<_> = endpoints.into_iter().zip(&iods).collect();
+        serve_all(&fronts, &who, Limits::default(), stopped.map(|_| ())).await;
+        told.set(true);
+    });
+    let client = Client::new(&world.node("client"), 1);
+    world.block_on(async {
+        let (one, two) = (client.connect(&addrs[0]).await, client.connect(&addrs[1]).await);
+        assert_eq!((identity(&client, one).await, identity(&client, two).await), (me.clone(), me));
+        let (file, bytes) = (DatafileHandle(1), pattern(3 << 20, 5));
+        let whole = regions(&[(0, bytes.len() as u64)]);
+        // Bulk, so that each endpoint moves bytes with buffers of its own.
+        client.write(one, file, &whole, &MemList::from(bytes.clone())).await.unwrap();
+        assert!(client.read(two, file, &whole).await.unwrap() == bytes);
+        client.iod(two, IodRequest::Remove { datafile: file }).await.unwrap();
+        let late = client.write(one, file, &whole, &MemList::from(bytes)).await;
+        assert_eq!(code(late), Some(ErrorCode::Stale), "what one has removed is removed for the other");
+        assert!(!ended.get());
+        stop.send(()).unwrap();
+        while client.endpoint.limits(one).is_some() || client.endpoint.limits(two).is_some() {
+            client.endpoint.sleep(Duration::from_millis(1)).await;
+        }
+        client.endpoint.sleep(Duration::from_millis(1)).await;
+        assert!(ended.get(), "a stop ends every loop");
+    });
+}
+
+#[test]
+fn servers_say_who_they_are_and_another_start_is_another_instance() {
+    let (world, cluster) = cluster(2, ClusterOptions::with_iods(2));
+    let client = Client::new(&world.node("client"), 1);
+    world.block_on(async {
+        let manager = client.connect(&cluster.manager()).await;
+        let who = identity(&client, manager).await;
+        assert_eq!((who.role, who.host.as_str(), who.addrs), (Role::Manager, "manager", vec![cluster.manager()]));
+        let peer = client.connect(&cluster.iods()[1]).await;
+        let before = identity(&client, peer).await;
+        assert_eq!((before.role, before.addrs.as_slice()), (Role::Iod(1), &cluster.iods()[1..]));
+        client.endpoint.sleep(Duration::from_millis(1)).await;
+        cluster.restart_iod(1).unwrap();
+        let peer = client.connect(&cluster.iods()[1]).await;
+        let after = identity(&client, peer).await;
+        assert_eq!(after.role, Role::Iod(1));
+        assert!(!after.is_same(&before) && after.is_same(&after.within(0)));
+    });
+}
