@@ -136,6 +136,10 @@ macro_rules! conformance_suite {
                 many_transfers, bulk_beside_messages, exposures_are_held_and_come_back, exposures_outlive_their_peer,
                 forged_descriptors_cut_only_the_forger, descriptors_belong_to_one_peer, revoked_descriptors_are_dead,
             }
+            message::fast {
+                messages_of_middle_size_go_fast, order_across_all_paths, unexpected_messages_of_middle_size,
+                registered_memory_is_gathered, without_slots,
+            }
             message::calls {
                 every_path_both_ways, calls_with_little_of_everything, the_policy_is_followed_and_told,
                 slots_run_out_and_come_back, long_replies_and_requests, grants_end, a_dead_client_leaves_nothing,
@@ -150,7 +154,7 @@ macro_rules! conformance_suite {
             }
             message::hostile {
                 garbage_hello_is_refused, mismatch_names_what_is_missing, garbage_acceptance,
-                bad_messages_cut_their_sender, overdrawn_credits, forged_finish, forged_written, announced_but_not_exposed,
+                bad_messages_cut_their_sender, forged_slots, overdrawn_credits, forged_finish, forged_written, announced_but_not_exposed,
                 random_messages,
             }
             message::property { any_messages, any_bulk }

@@ -6,6 +6,7 @@ use futures_util::future::{join, join_all};
 use proptest::prelude::*;
 use proptest::test_runner::{Config as Cases, TestRunner};
 
+use super::fast::ready;
 use super::tight;
 use crate::backend::Backend;
 use crate::data::{Guarded, filled, memory, pattern};
@@ -45,19 +46,6 @@ async fn answer<K: Backend>(b: &End<K>, seed: u64) -> Vec<u8> {
         None => incoming.reply(&request, None, options).await.expect("reply"),
     }
     staged.to_vec()
-}
-
-/// A pair that knows each other's fast-RDMA slots, if they have any.
-async fn ready<K: Backend>(net: &Net<'_, K>, config: &Config) -> Pair<K> {
-    let pair = net.pair(config).await;
-    if config.fast_slots > 0 {
-        let known = || {
-            let fast = |end: &End<K>, peer| end.limits(peer).is_some_and(|limits| limits.fast > 0);
-            (fast(&pair.a, pair.to_b) && fast(&pair.b, pair.to_a)).then_some(())
-        };
-        net.until("both sides know the other's slots", known).await;
-    }
-    pair
 }
 
 /// One write and one read of `list`, by `forced` or by the policy; returns the paths that they took.

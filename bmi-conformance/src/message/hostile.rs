@@ -3,7 +3,7 @@
 //! The intruder is a bare adapter. Its hello is a real one, taken from an endpoint that connected to it, and then spoilt; its messages are made
 //! here from the layout in the protocol's documentation.
 
-use bmi_core::transport::{ConnId, Event, MAX_PRIVATE_DATA, Payload, PostError, WorkId, WorkOptions};
+use bmi_core::transport::{ConnId, Event, MAX_PRIVATE_DATA, Payload, PostError, WorkId, WorkOptions, WriteTarget};
 use bmi_core::{Addr, Config, ErrorKind, Options, RemoteKey, RemoteSlice, Time, Transport};
 use futures_util::future::join;
 
@@ -142,6 +142,7 @@ const READY: u8 = 7;
 const WRITTEN: u8 = 8;
 const WITHDRAW: u8 = 9;
 const WITHDRAWN: u8 = 10;
+const SLOTS: u8 = 11;
 
 impl Forged {
     fn with(self, payload: &[u8]) -> Vec<u8> {
@@ -306,6 +307,13 @@ fn bad_messages() -> Vec<(&'static str, Vec<u8>)> {
         ("written with a payload", Forged { kind: WRITTEN, len: 5, op: 3, ..zero }.with(&[0; 5])),
         ("a withdrawal with a length", Forged { kind: WITHDRAW, len: 1, ..zero }.with(&[])),
         ("a withdrawal confirmed with a tag", Forged { kind: WITHDRAWN, tag: 1, ..zero }.with(&[])),
+        ("slots without a place", Forged { kind: SLOTS, len: 4096, op: 1, ..zero }.with(&[])),
+        ("no slots", Forged { kind: SLOTS, len: 4096, ..zero }.with(&table(&[4096]))),
+        ("nine slots", Forged { kind: SLOTS, len: 4096, op: 9, ..zero }.with(&table(&[1 << 20]))),
+        ("slots beyond their memory", Forged { kind: SLOTS, len: 4096, op: 2, ..zero }.with(&table(&[8191]))),
+        ("slots that overflow", Forged { kind: SLOTS, len: u64::MAX / 2, op: 8, ..zero }.with(&table(&[u64::MAX]))),
+        ("slots shorter than a header", Forged { kind: SLOTS, len: 31, op: 1, ..zero }.with(&table(&[4096]))),
+        ("a slot that was never used", Forged { kind: CREDIT, slots: 1, ..zero }.with(&[])),
         ("message credits never spent", Forged { kind: CREDIT, messages: 1, ..zero }.with(&[])),
         ("byte credits never spent", Forged { kind: CREDIT, bytes: 1, ..zero }.with(&[])),
         ("control credits never spent", Forged { kind: CREDIT, control: 1, ..zero }.with(&[])),
@@ -330,6 +338,48 @@ pub fn bad_messages_cut_their_sender<K: Backend>(backend: &K) {
             pair.ping(&net, what).await;
         }
         unharmed(&net, &pair, "after all bad messages").await;
+    });
+}
+
+/// What stands in a fast-RDMA slot, and which slot it is, is believed no more than any other message.
+pub fn forged_slots<K: Backend>(backend: &K) {
+    let net = Net::new(backend);
+    net.run(async {
+        let pair = net.pair(&Config { fast_slots: 2, fast_slot_bytes: 4096, ..tight() }).await;
+        let mut intruder = Intruder::new(&net).await;
+        intruder.hello[8] |= 16;
+        let zero = Forged::default();
+        let message = Forged { kind: UNEXPECTED, len: 3000, ..zero }.with(&[7; 3000]);
+        let cases: [(&str, u32, Vec<u8>, u32); 7] = [
+            ("a slot that is not there", 2, message.clone(), 1),
+            ("a slot far away", u32::MAX >> 1, message.clone(), 1),
+            ("the same slot twice", 0, message.clone(), 2),
+            ("a message longer than its slot", 1, Forged { kind: UNEXPECTED, len: 8192, ..zero }.with(&[]), 1),
+            ("a length that overflows", 1, Forged { kind: EAGER, len: u64::MAX, ..zero }.with(&[]), 1),
+            ("a finish in a slot", 1, Forged { kind: FINISH, ..zero }.with(&[]), 1),
+            ("credits never spent, in a slot", 1, Forged { kind: UNEXPECTED, bytes: 1, ..zero }.with(&[]), 1),
+        ];
+        for (what, immediate, bytes, times) in cases {
+            let breach = intruder.breach(&net, &pair.addr).await;
+            let told = intruder.hear(&net, &breach).await;
+            assert_eq!(told[0] & 15, SLOTS, "{what}: slots are described first");
+            let remote = RemoteSlice::from_wire(told[32..56].try_into().expect("24 bytes"));
+            let target = WriteTarget { remote, immediate: Some(immediate) };
+            for _ in 0..times {
+                let bytes = bmi_core::Memory::from(bytes.clone());
+                let write = |t: &mut K::Transport| {
+                    let Ok(region) = t.register(&bytes) else { return Err(PostError::QueueFull) };
+                    let segments = [region.segment(0, bytes.len())];
+                    t.post_write(breach.conn, WorkId(98), &[], &segments, target, WorkOptions::UNSIGNALLED)
+                };
+                while intruder.bare.with(write) == Err(PostError::QueueFull) {
+                    net.turns(1).await;
+                }
+            }
+            intruder.is_cut(&net, &breach, what).await;
+            pair.ping(&net, what).await;
+        }
+        unharmed(&net, &pair, "after all forged slots").await;
     });
 }
 

@@ -7,6 +7,7 @@ pub mod credits;
 pub mod deadlines;
 pub mod direct;
 pub mod expected;
+pub mod fast;
 pub mod hostile;
 pub mod peers;
 pub mod polling;

@@ -1,0 +1,258 @@
+//! The four paths side by side, over real sockets: what each costs for each size, and whether the plan chose well.
+//!
+//! A client and a server, a thread each, over the loopback. A write hands the server its data, a read brings it; the server keeps nothing. For each size all paths take
+//! turns, round by round, so that what else the machine does meets all of them; a figure is the median of the rounds, and a path's ratio is to the path that the plan
+//! takes.
+
+use std::process::ExitCode;
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use benches::net::{Tcp, tcp_endpoint};
+use benches::table::Table;
+use benches::limit::Limit;
+use benches::{stats, units};
+use bmi_core::comm::{Body, Caller, Direction, Incoming, Path};
+use bmi_core::driver::{Waiting, event};
+use bmi_core::{Addr, AsyncEndpoint, Error, ErrorKind, MemList, Memory, Options, PeerId};
+use clap::{Parser, ValueEnum};
+
+/// What each of the four paths costs for each size over TCP, beside what the plan takes.
+#[derive(Parser)]
+struct Cli {
+    /// How both sides wait.
+    #[arg(long, value_enum, default_value_t = Wait::Poll)]
+    waiting: Wait,
+    /// Rounds; each makes a few calls by every path.
+    #[arg(long, default_value_t = 41, value_parser = clap::value_parser!(u32).range(3..))]
+    rounds: u32,
+    /// Exit with status 1 if another path was faster than the plan's by more than this many per cent.
+    #[arg(long, value_name = "PER CENT")]
+    check: Option<f64>,
+    /// One JSON object for each size and direction instead of the table.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Wait {
+    /// Looks again and again: two processors.
+    Poll,
+    /// Waits in the kernel.
+    Sleep,
+    /// Looks for 50 µs, then waits in the kernel.
+    Adaptive,
+}
+
+impl Wait {
+    fn mode(self) -> Waiting {
+        match self {
+            Wait::Poll => Waiting::Busy,
+            Wait::Sleep => Waiting::Event,
+            Wait::Adaptive => Waiting::ADAPTIVE,
+        }
+    }
+}
+
+/// Sizes, in bytes: both sides of each threshold.
+const SIZES: [usize; 10] =
+    [512, 2 << 10, 4 << 10, 8 << 10, 16 << 10, 32 << 10, 64 << 10, 128 << 10, 512 << 10, 2 << 20];
+/// What the server stages data in at a time.
+const UNIT: usize = 256 << 10;
+/// For one call.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// The server: takes and gives data until the client is gone.
+fn serve(ready: &mpsc::Sender<Addr>, waiting: Waiting) -> Result<(), Error> {
+    let endpoint = tcp_endpoint("server")?;
+    let addr = endpoint.listen(&Addr::tcp("127.0.0.1", 0))?;
+    // Nobody waits for the address any more if the other thread has failed.
+    let _ = ready.send(addr);
+    let staged = Memory::zeroed(*SIZES.last().expect("sizes"))?;
+    let _region = endpoint.with(|e| e.register(&staged))?;
+    event::block_on_with(endpoint.clone(), waiting, async {
+        loop {
+            let incoming = Incoming::new(&endpoint, endpoint.next_unexpected().await)?;
+            if incoming.request() == b"end" {
+                return incoming.reply(b"", None, endpoint.within(PATIENCE)).await;
+            }
+            answer(&endpoint, incoming, &staged).await?;
+        }
+    })?
+}
+
+async fn answer(endpoint: &AsyncEndpoint<Tcp>, incoming: Incoming<Tcp>, staged: &Memory) -> Result<(), Error> {
+    let options = endpoint.within(PATIENCE);
+    let len = usize::try_from(incoming.len()).map_err(|_| Error::new(ErrorKind::TooLong, "a test's length"))?;
+    let units = (0..len).step_by(UNIT).map(|at| (at as u64, staged.slice(at, UNIT.min(len - at))));
+    match incoming.direction() {
+        // A store takes the data from where it is.
+        Some(Direction::Write) if incoming.data().is_some() => {}
+        Some(Direction::Write) => {
+            for (at, unit) in units {
+                incoming.fetch(at, unit, options).await?;
+            }
+        }
+        Some(Direction::Read) if incoming.replies_with_data() => {
+            return incoming.reply(b"", Some(staged.slice(0, len).into()), options).await;
+        }
+        Some(Direction::Read) => {
+            for (at, unit) in units {
+                incoming.store(at, unit, options).await?;
+            }
+        }
+        None => {}
+    }
+    incoming.reply(b"", None, options).await
+}
+
+/// Medians of one size and direction, in seconds, by path; those that a path cannot do are missing.
+struct Row {
+    direction: Direction,
+    size: usize,
+    plan: Path,
+    seconds: Vec<(Path, f64)>,
+}
+
+impl Row {
+    fn of(&self, path: Path) -> Option<f64> {
+        self.seconds.iter().find(|(known, _)| *known == path).map(|(_, seconds)| *seconds)
+    }
+
+    /// The fastest path, and how much faster than the plan's it is, in per cent.
+    fn best(&self) -> (Path, f64) {
+        let plan = self.of(self.plan).unwrap_or(f64::NAN);
+        let best = self.seconds.iter().min_by(|a, b| a.1.total_cmp(&b.1)).expect("every row has the plan's path");
+        (best.0, (plan / best.1 - 1.0) * 100.0)
+    }
+}
+
+struct Client {
+    caller: Caller<Tcp>,
+    server: PeerId,
+    memory: Memory,
+}
+
+impl Client {
+    /// One call; the path that it took, and how long.
+    #[expect(clippy::disallowed_methods, reason = "a benchmark measures")]
+    async fn once(&self, direction: Direction, size: usize, forced: Option<Path>) -> Result<(Path, f64), Error> {
+        let data: MemList = self.memory.slice(0, size).into();
+        let body = if direction == Direction::Write { Body::Out(data) } else { Body::In(data) };
+        let options = self.caller.endpoint().within(PATIENCE);
+        let begin = Instant::now();
+        let reply = self.caller.call(self.server, 1, b"x", body, forced, options)?.reply().await?;
+        let path = reply.choice.map_or(Path::Inline, |choice| choice.path);
+        Ok((path, begin.elapsed().as_secs_f64()))
+    }
+
+    async fn measure(&self, direction: Direction, size: usize, rounds: u32) -> Result<Row, Error> {
+        let plan = self.once(direction, size, None).await?.0;
+        let mut samples: Vec<(Path, Vec<f64>)> = Vec::new();
+        for path in Path::TAKEN {
+            if self.once(direction, size, Some(path)).await?.0 == path {
+                samples.push((path, Vec::new()));
+            }
+        }
+        for _ in 0..rounds {
+            for (path, samples) in &mut samples {
+                // The first call after another path finds caches and credits as that left them.
+                self.once(direction, size, Some(*path)).await?;
+                for _ in 0..3 {
+                    samples.push(self.once(direction, size, Some(*path)).await?.1);
+                }
+            }
+        }
+        let seconds = samples.into_iter().map(|(path, mut samples)| (path, stats::median(&mut samples))).collect();
+        Ok(Row { direction, size, plan, seconds })
+    }
+}
+
+fn run(cli: &Cli) -> Result<(Vec<Row>, String), Error> {
+    let (ready, listening) = mpsc::channel();
+    let waiting = cli.waiting.mode();
+    let server = thread::Builder::new().name("server".to_owned()).spawn(move || serve(&ready, waiting))?;
+    let addr = listening.recv().map_err(|_| Error::new(ErrorKind::Io, "the server did not start"))?;
+    let endpoint = tcp_endpoint("client")?;
+    let result = event::block_on_with(endpoint.clone(), waiting, async {
+        let server = endpoint.connect(&addr, Options::default()).await?;
+        while endpoint.limits(server).is_none_or(|limits| limits.fast == 0) {
+            endpoint.sleep(Duration::from_millis(1)).await;
+        }
+        let memory = Memory::zeroed(*SIZES.last().expect("sizes"))?;
+        let _region = endpoint.with(|e| e.register(&memory))?;
+        let client = Client { caller: Caller::new(endpoint.clone()), server, memory };
+        let plan = endpoint.with(|e| e.plan(Some(server))).to_string();
+        let mut rows = Vec::new();
+        for direction in Direction::ALL {
+            for size in SIZES {
+                rows.push(client.measure(direction, size, cli.rounds).await?);
+            }
+        }
+        let options = endpoint.within(PATIENCE);
+        client.caller.call(server, 1, b"end", Body::None, None, options)?.reply().await?;
+        Ok((rows, plan))
+    })?;
+    server.join().map_err(|_| Error::new(ErrorKind::Io, "the server panicked"))??;
+    result
+}
+
+fn show(rows: &[Row], plan: &str) {
+    println!("{plan}");
+    let heading = ["direction", "plan", "size", "inline", "fast-rdma", "server-based", "client-based", "best", "faster by"];
+    let mut table = Table::new(2, heading);
+    for row in rows {
+        let cell = |path| row.of(path).map_or_else(|| "-".to_owned(), units::time);
+        let (best, gain) = row.best();
+        let [inline, fast, server, client] = Path::TAKEN.map(cell);
+        let cells = [
+            row.direction.to_string(),
+            row.plan.to_string(),
+            units::size(row.size),
+            inline,
+            fast,
+            server,
+            client,
+            best.to_string(),
+            format!("{gain:.1} %"),
+        ];
+        table.row(cells);
+    }
+    print!("{}", table.render());
+}
+
+fn show_json(rows: &[Row]) {
+    for row in rows {
+        let seconds: serde_json::Map<String, serde_json::Value> =
+            row.seconds.iter().map(|(path, seconds)| (path.to_string(), (*seconds).into())).collect();
+        let (best, gain) = row.best();
+        let line = serde_json::json!({
+            "direction": row.direction.as_str(), "bytes": row.size, "plan": row.plan.as_str(),
+            "seconds": seconds, "best": best.as_str(), "faster_by_per_cent": gain,
+        });
+        println!("{line}");
+    }
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let limit = Limit::new("paths: the whole run", Duration::from_secs(300), || {});
+    let measured = limit.map_err(Error::from).and_then(|_limit| run(&cli));
+    let (rows, plan) = match measured {
+        Ok(measured) => measured,
+        Err(error) => {
+            eprintln!("paths: {error}");
+            return ExitCode::from(2);
+        }
+    };
+    if cli.json { show_json(&rows) } else { show(&rows, &plan) }
+    let worst = rows.iter().map(|row| row.best().1).fold(0.0, f64::max);
+    match cli.check {
+        Some(allowed) if worst > allowed => {
+            eprintln!("paths: another path was faster than the plan's by {worst:.1} per cent; {allowed} are allowed");
+            ExitCode::FAILURE
+        }
+        _ => ExitCode::SUCCESS,
+    }
+}

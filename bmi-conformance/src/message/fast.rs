@@ -1,0 +1,162 @@
+//! Fast RDMA: messages of middle size in slots that the peer registered when the connection was made.
+
+use bmi_core::{Config, ErrorKind, MemList};
+
+use crate::backend::Backend;
+use crate::data::{Guarded, memory, pattern};
+use crate::net::{End, Net, Pair, soon};
+
+/// A pair whose sides know each other's slots.
+pub(super) async fn ready<K: Backend>(net: &Net<'_, K>, config: &Config) -> Pair<K> {
+    let pair = net.pair(config).await;
+    if config.fast_slots > 0 {
+        let known = || {
+            let fast = |end: &End<K>, peer| end.limits(peer).is_some_and(|limits| limits.fast > 0);
+            (fast(&pair.a, pair.to_b) && fast(&pair.b, pair.to_a)).then_some(())
+        };
+        net.until("both sides know the other's slots", known).await;
+    }
+    pair
+}
+
+/// Two pieces, so that the receive is not offered and the message does not go the direct way.
+fn halves(len: usize) -> Guarded {
+    Guarded::new(&[len / 2, len - len / 2])
+}
+
+/// Expected messages beyond the eager limit and up to the slot's length go fast, whether their receive is there before or after them.
+pub fn messages_of_middle_size_go_fast<K: Backend>(backend: &K) {
+    let net = Net::new(backend);
+    net.run(async {
+        let config = Config::default();
+        let pair = ready(&net, &config).await;
+        let (eager, fast) = (config.eager_limit, config.fast_slot_bytes);
+        for (number, len) in [eager, eager + 1, 20_000, fast - 1, fast, fast + 1].into_iter().enumerate() {
+            for early in [true, false] {
+                let what = format!("{len} bytes, receive {}", if early { "first" } else { "last" });
+                let before = pair.a.counters().fast;
+                let (source, target) = (Guarded::filled(number as u64, &[len / 3, len - len / 3]), halves(len));
+                let (receive, send);
+                if early {
+                    receive = pair.b.recv(pair.to_a, 1, target.list(), soon(&pair.b));
+                    pair.ping(&net, &what).await;
+                    send = pair.a.send(pair.to_b, 1, source.list(), soon(&pair.a));
+                } else {
+                    send = pair.a.send(pair.to_b, 1, source.list(), soon(&pair.a));
+                    pair.ping(&net, &what).await;
+                    receive = pair.b.recv(pair.to_a, 1, target.list(), soon(&pair.b));
+                }
+                assert_eq!(receive.await.unwrap_or_else(|error| panic!("{what}: {error}")).len, len as u64, "{what}");
+                send.await.unwrap_or_else(|error| panic!("{what}: {error}"));
+                target.check(&what, &pattern(number as u64, len));
+                let went_fast = len > eager && len <= fast;
+                assert_eq!(pair.a.counters().fast - before, u64::from(went_fast), "{what}");
+            }
+        }
+        pair.settled(&net, "after all sizes").await;
+    });
+}
+
+/// Messages of one tag arrive in the order in which they were posted, though they go eagerly, fast, by rendezvous and straight into offered receives.
+pub fn order_across_all_paths<K: Backend>(backend: &K) {
+    let net = Net::new(backend);
+    net.run(async {
+        let pair = ready(&net, &Config { fast_slots: 2, ..Config::default() }).await;
+        let lens = [10usize, 20_000, 200_000, 30_000, 40_000, 50_000, 100, 9000, 70_000, 8192, 60_000, 1];
+        for split in [0, 4, lens.len()] {
+            // Some of the receives are there before the messages, some come after.
+            let targets: Vec<_> = lens.iter().map(|len| memory(*len)).collect();
+            let post = |at: usize| pair.b.recv(pair.to_a, 7, &targets[at], soon(&pair.b));
+            let mut receives: Vec<_> = (0..split).map(post).collect();
+            pair.ping(&net, "early receives").await;
+            let sends: Vec<_> = lens
+                .iter()
+                .enumerate()
+                .map(|(at, len)| pair.a.send(pair.to_b, 7, pattern(at as u64, *len), soon(&pair.a)))
+                .collect();
+            pair.ping(&net, "messages").await;
+            receives.extend((split..lens.len()).map(post));
+            for (at, receive) in receives.into_iter().enumerate() {
+                assert_eq!(receive.await.expect("receive").len, lens[at] as u64, "message {at}, {split} early");
+                assert!(targets[at].to_vec() == pattern(at as u64, lens[at]), "message {at}, {split} early");
+            }
+            for send in sends {
+                send.await.expect("send");
+            }
+        }
+        pair.settled(&net, "after all orders").await;
+    });
+}
+
+/// Unexpected messages may be as long as a slot; the next one waits until the program has dropped those before it.
+pub fn unexpected_messages_of_middle_size<K: Backend>(backend: &K) {
+    let net = Net::new(backend);
+    net.run(async {
+        let config = Config { fast_slots: 2, ..Config::default() };
+        let pair = ready(&net, &config).await;
+        let len = config.fast_slot_bytes;
+        let sends: Vec<_> =
+            (0..5).map(|tag| pair.a.send_unexpected(pair.to_b, tag, pattern(tag, len), soon(&pair.a))).collect();
+        for tag in 0..5 {
+            let message = pair.b.next_unexpected().await;
+            assert_eq!((message.tag(), message.len()), (tag, len));
+            assert!(message.bytes() == pattern(tag, len), "message {tag}");
+        }
+        for send in sends {
+            send.await.expect("send");
+        }
+        let refused = pair.a.send_unexpected(pair.to_b, 9, pattern(9, len + 1), soon(&pair.a)).await;
+        assert_eq!(refused.expect_err("too long").kind(), ErrorKind::TooLong);
+        pair.settled(&net, "after all messages").await;
+    });
+}
+
+/// Memory that is registered leaves from where it is, with a small piece copied before it; the operation then ends with the adapter.
+pub fn registered_memory_is_gathered<K: Backend>(backend: &K) {
+    let net = Net::new(backend);
+    net.run(async {
+        let pair = ready(&net, &Config::default()).await;
+        let source = crate::data::filled(1, 30_000);
+        let region = net.until("a registration", || pair.a.with(|e| e.register(&source)).ok()).await;
+        let before = pair.a.counters();
+        let front = pattern(2, 50);
+        let list: MemList = [bmi_core::Memory::from(front.clone()).all(), source.all()].into_iter().collect();
+        let receive = pair.b.recv(pair.to_a, 1, halves(30_050).list(), soon(&pair.b));
+        let target = halves(30_050);
+        receive.cancel();
+        receive.await.expect_err("cancelled");
+        let receive = pair.b.recv(pair.to_a, 1, target.list(), soon(&pair.b));
+        pair.a.send(pair.to_b, 1, list, soon(&pair.a)).await.expect("send");
+        receive.await.expect("receive");
+        target.check("the message", &[front, pattern(1, 30_000)].concat());
+        let after = pair.a.counters();
+        assert_eq!((after.fast - before.fast, after.fast_gathered - before.fast_gathered), (1, 1));
+        drop(region);
+        pair.settled(&net, "after the message").await;
+    });
+}
+
+/// Where one side has no slots, everything works as without them, in both directions.
+pub fn without_slots<K: Backend>(backend: &K) {
+    let net = Net::new(backend);
+    net.run(async {
+        let (a, b) = (
+            net.endpoint("a", &Config { fast_slots: 0, ..Config::default() }),
+            net.endpoint("b", &Config::default()),
+        );
+        let addr = b.listen(&net.listen_addr("b")).expect("listen");
+        let (to_b, to_a) = net.connect(&a, &b, &addr).await;
+        net.until("a knows b's slots", || a.limits(to_b).filter(|limits| limits.fast > 0)).await;
+        assert_eq!(b.limits(to_a).map(|limits| limits.fast), Some(0));
+        for (from, to, at, by, fast) in [(&a, &b, to_b, to_a, 1), (&b, &a, to_a, to_b, 0)] {
+            let target = halves(20_000);
+            let receive = to.recv(by, 1, target.list(), soon(to));
+            from.send(at, 1, pattern(5, 20_000), soon(from)).await.expect("send");
+            receive.await.expect("receive");
+            target.check("the message", &pattern(5, 20_000));
+            assert_eq!(from.counters().fast, fast);
+        }
+        net.settled(&a, 1, "a").await;
+        net.settled(&b, 1, "b").await;
+    });
+}
