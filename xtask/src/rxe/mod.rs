@@ -253,7 +253,7 @@ fn by_hand(root: &Path, kernel: &Kernel, args: &RxeArgs, env: Vec<(String, Strin
         link: Link::Veth,
         plan: (!args.shell).then_some(&plan),
         programs: &programs,
-        cpus: 2,
+        cpus: suite::CPUS,
         memory_mib: suite::MEMORY_MIB,
         limit: if args.shell { DAY } else { BOOT + Duration::from_secs(args.limit) },
     };

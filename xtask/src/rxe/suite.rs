@@ -41,6 +41,10 @@ impl Choice {
 const TEST_LIMIT_S: u64 = 60;
 /// For all that runs in one machine. What is usual takes less than four minutes.
 const LIMIT: Duration = Duration::from_secs(900);
+/// Test programs whose tests keep to themselves, so that several run at a time: processes of their own, with their own queue pairs.
+const SIDE_BY_SIDE: &[&str] = &["bmi_ib", "conformance"];
+/// The machine's processors.
+pub(crate) const CPUS: u32 = 2;
 /// What a machine has, in MiB. The host gives what is used, no more.
 pub(crate) const MEMORY_MIB: u32 = 3072;
 
@@ -57,7 +61,7 @@ pub(crate) fn run(root: &Path, kernel: &Kernel, choice: &Choice) -> Result<Total
             link: Link::Veth,
             plan: Some(&work.plan),
             programs: &work.programs,
-            cpus: 2,
+            cpus: CPUS,
             memory_mib: MEMORY_MIB,
             limit: LIMIT,
         };
@@ -131,6 +135,7 @@ impl Work {
             program: inside,
             filter: choice.filter.clone(),
             limit_s: TEST_LIMIT_S,
+            workers: if SIDE_BY_SIDE.contains(&test.name.as_str()) { CPUS as usize } else { 1 },
         });
         Ok(())
     }
