@@ -36,7 +36,7 @@
 //!
 //! **Tests** of the parts stand in each; the group `machine` shows with programs of others that the whole works.
 
-mod build;
+pub(crate) mod build;
 mod image;
 pub(crate) mod inside;
 mod kernel;

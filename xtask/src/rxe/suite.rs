@@ -158,7 +158,7 @@ fn test_programs(root: &Path, choice: &Choice, reporter: &mut Reporter) -> Resul
     if !is_peer_only {
         tests.extend(build::tests(root)?);
     }
-    if choice.has_group(PEER, true) && root.join(build::PEER).is_dir() {
+    if choice.has_group(PEER, true) {
         match setup::set_up_peer(root) {
             Ok(()) => {
                 tests.extend(build::peer(root)?.into_iter().map(|test| build::Built { name: PEER.into(), ..test }))
@@ -182,7 +182,10 @@ const PEER: &str = "peer";
 /// The programs with these names: ours as built here, others' as installed.
 pub(crate) fn programs(root: &Path, names: &[&str]) -> Result<Vec<(String, PathBuf)>, Failure> {
     const OURS: &[&str] = &["pvfsd", "pvfs", "ab"];
-    let built = if names.iter().any(|name| OURS.contains(name)) { build::programs(root)? } else { Vec::new() };
+    let mut built = if names.iter().any(|name| OURS.contains(name)) { build::programs(root)? } else { Vec::new() };
+    if names.contains(&build::MEASURE) {
+        built.extend(build::measure(root)?);
+    }
     let mut programs: Vec<(String, PathBuf)> = Vec::new();
     for name in names {
         if programs.iter().any(|(other, _)| other == name) {
