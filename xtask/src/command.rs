@@ -27,12 +27,24 @@ pub(crate) struct Failure {
     pub(crate) reason: String,
     /// What the program had counted by then.
     pub(crate) totals: Totals,
+    /// Nothing is wrong with the project: this machine cannot do it. Said loudly, counted as skipped.
+    pub(crate) is_skip: bool,
 }
 
 impl Failure {
     /// A failure before anything was counted.
     pub(crate) fn new(reason: impl Into<String>) -> Failure {
-        Failure { reason: reason.into(), totals: Totals::default() }
+        Failure::counted(reason, Totals::NONE)
+    }
+
+    /// A failure after this was counted.
+    pub(crate) fn counted(reason: impl Into<String>, totals: Totals) -> Failure {
+        Failure { reason: reason.into(), totals, is_skip: false }
+    }
+
+    /// What this machine cannot do.
+    pub(crate) fn skip(reason: impl Into<String>) -> Failure {
+        Failure { reason: reason.into(), totals: Totals::SKIPPED, is_skip: true }
     }
 }
 
@@ -111,6 +123,21 @@ impl Invocation {
         receiver.try_iter().for_each(|more| totals += more);
         verdict(&line, status, limit, totals)?;
         Ok(totals)
+    }
+
+    /// Runs it and returns what it prints; its standard error is passed on.
+    pub(crate) fn output(self, limit: Duration) -> Result<String, Failure> {
+        let (mut from, to) = std::io::pipe().map_err(|error| Failure::new(format!("no pipe: {error}")))?;
+        let reader = Builder::new().name("kept output".into()).spawn(move || {
+            let mut output = Vec::new();
+            from.read_to_end(&mut output).map(|_| output)
+        });
+        let reader = reader.map_err(|error| Failure::new(format!("no thread: {error}")))?;
+        self.run_to(to, std::io::stderr(), limit)?;
+        let output = reader.join().unwrap_or_else(|_| Ok(Vec::new()));
+        output
+            .map(|output| String::from_utf8_lossy(&output).into_owned())
+            .map_err(|error| Failure::new(error.to_string()))
     }
 
     /// Whether it runs and says success; its output is thrown away.
@@ -210,7 +237,7 @@ fn verdict(
         Some(Err(error)) => format!("`{line}` cannot be waited for: {error}"),
         None => format!("`{line}` was killed: it took longer than {} s", limit.as_secs()),
     };
-    Err(Failure { reason, totals })
+    Err(Failure::counted(reason, totals))
 }
 
 #[cfg(test)]
@@ -229,13 +256,13 @@ mod tests {
     #[test]
     fn totals_of_both_streams_are_added_up() {
         let script = "echo 'test result: ok. 2 passed; 0 failed'; echo '  Summary [ 0.1s] 3 tests run: 3 passed' >&2";
-        assert_eq!(shell(script, LONG).unwrap(), Totals { passed: 5, failed: 0 });
+        assert_eq!(shell(script, LONG).unwrap(), Totals { passed: 5, ..Totals::NONE });
     }
 
     #[test]
     fn a_failure_names_the_command_and_keeps_the_totals() {
         let failure = shell("echo 'test result: FAILED. 2 passed; 1 failed'; exit 3", LONG).unwrap_err();
-        assert_eq!(failure.totals, Totals { passed: 2, failed: 1 });
+        assert_eq!(failure.totals, Totals { passed: 2, failed: 1, skipped: 0 });
         assert!(failure.to_string().contains("exit status: 3"), "{failure}");
     }
 

@@ -7,9 +7,11 @@
 //! | `steps` | the table of test steps, and the loop over it |
 //! | `command` | runs one program: its output is passed on, its time limited, its totals noted |
 //! | `totals` | reads "so many passed" out of the test runners' output |
+//! | `rxe` | real verbs in an emulated machine |
 //! | `setup` | installs what a bare machine lacks |
 
 mod command;
+mod rxe;
 mod setup;
 mod steps;
 mod totals;
@@ -37,7 +39,7 @@ struct Cli {
 enum Task {
     /// The test command: sets the machine up, then runs every step and stops at the first that fails.
     ///
-    /// Prints each step with how long it took, a summary, and as its last line the totals: "N passed, N failed".
+    /// Prints each step with how long it took, a summary, and as its last line the totals: "N passed, N failed, N skipped".
     /// Tests, doctests, examples and the main job count one each; a step that counts nothing (fmt, clippy, rustdoc)
     /// counts as one failure when it fails.
     Test(TestArgs),
@@ -47,6 +49,11 @@ enum Task {
         #[arg(last = true)]
         args: Vec<String>,
     },
+    /// Real verbs without an adapter: boots a small emulated machine with Soft-RoCE and runs the tests of `bmi-ib` in it.
+    Rxe(rxe::RxeArgs),
+    /// What runs inside that machine.
+    #[command(hide = true)]
+    RxeInside,
 }
 
 #[derive(Args)]
@@ -74,6 +81,8 @@ fn main() -> ExitCode {
         }
         Task::Test(args) => steps::run(&root(), &args.only),
         Task::Bench { args } => bench(&args),
+        Task::Rxe(args) => rxe::main(&root(), &args),
+        Task::RxeInside => rxe::inside::main(),
     }
 }
 

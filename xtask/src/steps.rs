@@ -1,10 +1,14 @@
 //! The table of test steps, and the loop over it.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use serde::Deserialize;
+
 use crate::command::{Failure, Invocation};
+use crate::rxe;
 use crate::setup;
 use crate::totals::Totals;
 
@@ -29,10 +33,11 @@ pub(crate) const STEPS: &[Step] = &[
     Step { name: "doctests", what: "the examples in the documentation", run: doctests },
     Step { name: "examples", what: "every program of examples/ runs to a good end", run: examples },
     Step { name: "main-job", what: "the A/B run on a small tree, over TCP and the simulator", run: main_job },
+    Step { name: "rxe", what: "real verbs, in an emulated machine with Soft-RoCE", run: rxe::step },
 ];
 
 /// What a step that counts nothing adds.
-const NOTHING: Totals = Totals { passed: 0, failed: 0 };
+const NOTHING: Totals = Totals::NONE;
 /// For one call of cargo; a cold build on two slow cores lies far below.
 const CARGO_LIMIT: Duration = Duration::from_secs(1200);
 /// For one example; each takes a second or two.
@@ -56,6 +61,7 @@ pub(crate) fn run(root: &Path, only: &[&'static Step]) -> ExitCode {
     let begin = Instant::now();
     let mut totals = Totals::default();
     let mut summary = Vec::new();
+    let mut skips = Vec::new();
     let mut failure = None;
     for (index, step) in chosen.iter().enumerate() {
         println!("==> {}/{} {}: {}", index + 1, chosen.len(), step.name, step.what);
@@ -64,6 +70,10 @@ pub(crate) fn run(root: &Path, only: &[&'static Step]) -> ExitCode {
         let took = step_begin.elapsed().as_secs_f64();
         let (more, verdict) = match &result {
             Ok(more) => (*more, "ok"),
+            Err(skipped) if skipped.is_skip => {
+                println!("SKIPPED {}: {skipped}", step.name);
+                (skipped.totals, "SKIPPED")
+            }
             // A failure that no runner counted counts as one.
             Err(failed) if failed.totals.failed == 0 => (Totals { failed: 1, ..failed.totals }, "FAILED"),
             Err(failed) => (failed.totals, "FAILED"),
@@ -71,14 +81,18 @@ pub(crate) fn run(root: &Path, only: &[&'static Step]) -> ExitCode {
         totals += more;
         println!("<== {} {verdict} in {took:.1} s", step.name);
         let counted = if more == NOTHING { String::new() } else { more.to_string() };
-        summary.push(format!("  {:<10} {verdict:<6} {took:>7.1} s  {counted}", step.name));
-        if let Err(failed) = result {
-            failure = Some((step, failed));
-            break;
+        summary.push(format!("  {:<10} {verdict:<7} {took:>7.1} s  {counted}", step.name));
+        match result {
+            Ok(_) => {}
+            Err(skipped) if skipped.is_skip => skips.push(format!("SKIPPED {}: {skipped}", step.name)),
+            Err(failed) => {
+                failure = Some((step, failed));
+                break;
+            }
         }
     }
     println!("\nSummary, {:.1} s in all:", begin.elapsed().as_secs_f64());
-    summary.iter().for_each(|line| println!("{}", line.trim_end()));
+    summary.iter().chain(&skips).for_each(|line| println!("{}", line.trim_end()));
     if let Some((step, failed)) = &failure {
         println!("\nstep {} failed: {failed}\nalone again: cargo xtask test --only {}", step.name, step.name);
     }
@@ -102,15 +116,40 @@ fn rustdoc(root: &Path) -> Result<Totals, Failure> {
 }
 
 fn tests(root: &Path) -> Result<Totals, Failure> {
+    let features = features(root)?;
     let runner = if setup::has_nextest(root) {
-        "nextest run --workspace --all-features"
+        "nextest run --workspace --features"
     } else {
         // `--all-targets` leaves the doctests to their own step.
-        "test --workspace --all-features --all-targets --no-fail-fast"
+        "test --workspace --all-targets --no-fail-fast --features"
     };
     programs(root)?;
     // The tests of the command lines start servers; they need not build them again.
-    Invocation::cargo(root, runner).env("PVFSD", built(root, "pvfsd")).run(CARGO_LIMIT)
+    Invocation::cargo(root, runner).args(&[features]).env("PVFSD", built(root, "pvfsd")).run(CARGO_LIMIT)
+}
+
+/// Tests that need an RDMA device stand behind this feature; they run in the emulated machine (`rxe`).
+const DEVICE_TESTS: &str = "device-tests";
+
+/// All features of all crates but [`DEVICE_TESTS`], as `--features` takes them.
+fn features(root: &Path) -> Result<String, Failure> {
+    #[derive(Deserialize)]
+    struct Metadata {
+        packages: Vec<Package>,
+    }
+    #[derive(Deserialize)]
+    struct Package {
+        name: String,
+        features: BTreeMap<String, Vec<String>>,
+    }
+    let output = Invocation::cargo(root, "metadata --no-deps --format-version 1").output(CARGO_LIMIT)?;
+    let metadata: Metadata =
+        serde_json::from_str(&output).map_err(|error| Failure::new(format!("cargo metadata: {error}")))?;
+    let all = metadata.packages.iter().flat_map(|package| {
+        let names = package.features.keys().filter(|name| *name != DEVICE_TESTS);
+        names.map(|name| format!("{}/{name}", package.name))
+    });
+    Ok(all.collect::<Vec<_>>().join(","))
 }
 
 /// The ring with plain memory, checked for data races and undefined behaviour. (Loom's models of it are ordinary tests.) Miri is there for
@@ -184,5 +223,11 @@ mod tests {
             assert_eq!(parse_step(step.name).map(|found| found.name), Ok(step.name));
         }
         assert!(parse_step("no-such-step").is_err_and(|why| why.contains("fmt, clippy")));
+    }
+
+    #[test]
+    fn tests_that_need_a_device_are_left_to_the_machine() {
+        let features = features(&crate::root()).unwrap();
+        assert!(features.contains("bmi-core/tokio") && !features.contains(DEVICE_TESTS), "{features}");
     }
 }

@@ -1,0 +1,91 @@
+//! What can be set, with defaults that suit a storage server.
+
+use std::time::Duration;
+
+use bmi_core::{Addr, Device};
+
+/// Settings of an [`IbTransport`](crate::IbTransport).
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct IbConfig {
+    /// The adapter and its port; without one the first device, without a port its first active one.
+    pub device: Option<Device>,
+    /// A side channel that has not sent its whole, right greeting this long after it was accepted is dropped, and so is a peer that was accepted and does
+    /// not confirm. 5 s.
+    pub handshake_timeout: Duration,
+    /// How long a queue pair that failed may take to flush, and its peer to say why, before it is destroyed. 200 ms.
+    pub drain: Duration,
+    /// How long a port may be down before its connections are ended. 1 s.
+    pub port_down_grace: Duration,
+    /// Accepted side channels without a greeting, at most. 256.
+    pub max_half_open: usize,
+    /// Connections of all kinds, at most. 4096.
+    pub max_connections: usize,
+    /// Registered regions, at most. 1 Mi.
+    pub max_regions: usize,
+    /// Exposures of one connection, at most. 64 Ki.
+    pub max_exposures: usize,
+    /// Work requests that a connection's send queue holds. 128.
+    pub send_queue_depth: usize,
+    /// Receives that a connection's receive queue holds. 256.
+    pub recv_queue_depth: usize,
+    /// Registered bytes of a connection for heads and inline payload, at least 32 KiB. 256 KiB.
+    pub staging: usize,
+    /// Bytes up to which the adapter is asked to take a request's payload with the request; it may offer fewer. 256.
+    pub adapter_inline: u32,
+    /// Reads that a connection may have outstanding, if the adapter can; more are queued here. 16.
+    pub max_outstanding_reads: u8,
+    /// Time that the peer's adapter may take to answer: 4.096 µs times two to the power of this, 67 ms. 14.
+    pub ack_timeout: u8,
+    /// How often a request is sent again, 0 to 6. 6.
+    pub retries: u8,
+    /// How often a request is sent again that found no receive, 0 to 6. 3.
+    pub not_ready_retries: u8,
+    /// Service level of the connections on InfiniBand, 0 to 15. 0.
+    pub service_level: u8,
+    /// Traffic class of the connections' packets on RoCE. 0.
+    pub traffic_class: u8,
+}
+
+impl Default for IbConfig {
+    fn default() -> IbConfig {
+        IbConfig {
+            device: None,
+            handshake_timeout: Duration::from_secs(5),
+            drain: Duration::from_millis(200),
+            port_down_grace: Duration::from_secs(1),
+            max_half_open: 256,
+            max_connections: 4096,
+            max_regions: 1 << 20,
+            max_exposures: 64 << 10,
+            send_queue_depth: 128,
+            recv_queue_depth: 256,
+            staging: 256 << 10,
+            adapter_inline: 256,
+            max_outstanding_reads: 16,
+            ack_timeout: 14,
+            retries: 6,
+            not_ready_retries: 3,
+            service_level: 0,
+            traffic_class: 0,
+        }
+    }
+}
+
+impl IbConfig {
+    /// The defaults, on the adapter that an address names.
+    pub fn for_addr(addr: &Addr) -> IbConfig {
+        IbConfig { device: addr.device().cloned(), ..IbConfig::default() }
+    }
+}
+
+/// Longest head of a work request, in bytes.
+pub(crate) const MAX_HEAD: usize = 256;
+/// Largest inline send, head included, in bytes: an eager message of the protocol's default.
+pub(crate) const MAX_INLINE: usize = (8 << 10) + MAX_HEAD;
+/// Segments of a work request; one more entry is for what is staged.
+pub(crate) const MAX_SEGMENTS: usize = 16;
+/// Longest work request, in bytes, if the port takes it.
+pub(crate) const MAX_WORK_LEN: u64 = 1 << 30;
+/// Entries that a completion queue is made with, if the adapter takes as many; when they are given away, another queue is made.
+pub(crate) const COMPLETIONS: usize = 8192;

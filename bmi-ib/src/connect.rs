@@ -1,0 +1,698 @@
+//! How connections come to be and how they end: listening, dialing, the handshake on the side channel, draining.
+//!
+//! **Protocol** of a connection's phases; `!` marks the end.
+//!
+//! ```text
+//!   connect() -> Dialing --socket connected: CONNECT--> Greeting --ACCEPT: READY--> Established
+//!                   '--refused, deadline--> !              '--REJECT, deadline--> !
+//!
+//!   listener -> HalfOpen --CONNECT--> Requested --accept(): ACCEPT--> Accepted --READY, or the first message--> Established
+//!                  '--garbage, time--> !   '--reject(), peer gone--> !   '--time--> Draining
+//!
+//!   Established --disconnect()--> Closing --all is sent--> Draining --flushed--> !
+//!        '--a failure, BYE, the peer's end, disconnect() without time-----^
+//! ```
+//!
+//! The accepting side's queue pair is ready to send before the connecting side's can receive, so it waits for READY. Draining: the queue
+//! pair is in error, and every request comes back flushed. When the adapter says that the queue pair failed and not why, draining also
+//! waits for the peer's word, which comes over the side channel.
+//!
+//! **Invariants**
+//! 1. A half-open side channel owns a buffer of one message, nothing more; there are at most `max_half_open` of them.
+//! 2. A queue pair exists from `connect` on, or from the moment when the whole right greeting is there. It is destroyed before the end is reported.
+//! 3. Every phase but Requested and Established has a deadline.
+//!
+//! **Tests** The conformance suite, `tests/faults.rs`, `tests/side_channel.rs`.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::AsFd;
+
+use bmi_core::transport::{ConnId, Event, MAX_PRIVATE_DATA};
+use bmi_core::{Addr, Error, ErrorKind, Scheme, Time};
+use mio::net::{TcpListener, TcpStream};
+use mio::{Interest, Token};
+use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
+
+use crate::IbTransport;
+use crate::error::{Fault, Violation};
+use crate::greeting::{Message, Port};
+use crate::queue_pair::QueuePair;
+use crate::resolve;
+use crate::side_channel::SideChannel;
+use crate::verbs::Path;
+
+/// Side channels that the system keeps for a listener until they are accepted.
+const BACKLOG: i32 = 1024;
+/// Side channels accepted by one poll, so that a flood of them does not stop everything else.
+const ACCEPT_BATCH: usize = 64;
+/// When the system has no descriptors left, how long until the next try.
+const ACCEPT_RETRY: std::time::Duration = std::time::Duration::from_millis(100);
+/// A peer whose machine is gone, with an idle queue pair, is noticed after about four of these.
+const KEEPALIVE: std::time::Duration = std::time::Duration::from_secs(3);
+
+/// Where a connection stands (see the module).
+pub(crate) enum Phase {
+    Dialing { candidates: Vec<SocketAddr>, private: Box<[u8]>, deadline: Time },
+    Greeting { deadline: Time },
+    HalfOpen { deadline: Time },
+    Requested { peer: Port },
+    Accepted { deadline: Time },
+    Established,
+    Closing { deadline: Time },
+    Draining { fault: Fault, deadline: Time },
+}
+
+/// A connection.
+pub(crate) struct Connection {
+    pub(crate) id: ConnId,
+    pub(crate) peer: Addr,
+    pub(crate) phase: Phase,
+    pub(crate) side: Option<Box<SideChannel>>,
+    pub(crate) queues: Option<Box<QueuePair>>,
+    first_packet: u32,
+    /// It stands in the transport's list of side channels to read.
+    pub(crate) in_ready: bool,
+    /// It stands in the transport's list of connections with something to hand over.
+    pub(crate) in_dirty: bool,
+}
+
+impl Connection {
+    /// Its time limit, if it has one.
+    pub(crate) fn deadline(&self) -> Option<Time> {
+        match &self.phase {
+            Phase::Dialing { deadline, .. }
+            | Phase::Greeting { deadline }
+            | Phase::HalfOpen { deadline }
+            | Phase::Accepted { deadline }
+            | Phase::Closing { deadline }
+            | Phase::Draining { deadline, .. } => Some(*deadline),
+            Phase::Requested { .. } | Phase::Established => None,
+        }
+    }
+
+    pub(crate) fn say(&mut self, message: Message, private: &[u8]) -> Result<(), Fault> {
+        self.side.as_mut().map_or(Ok(()), |side| side.send(message, private))
+    }
+}
+
+/// A listening socket.
+pub(crate) struct Listener {
+    socket: TcpListener,
+    pub(crate) ready: bool,
+    pub(crate) retry_at: Option<Time>,
+}
+
+fn tune(socket: &impl AsFd) -> io::Result<()> {
+    let socket = SockRef::from(socket);
+    socket.set_tcp_nodelay(true)?;
+    socket.set_tcp_keepalive(&TcpKeepalive::new().with_time(KEEPALIVE).with_interval(KEEPALIVE).with_retries(3))
+}
+
+fn dial(to: SocketAddr) -> io::Result<TcpStream> {
+    let socket = Socket::new(Domain::for_address(to), Type::STREAM.nonblocking(), Some(Protocol::TCP))?;
+    tune(&socket)?;
+    match socket.connect(&to.into()) {
+        Err(error) if error.raw_os_error() != Some(libc::EINPROGRESS) => Err(error),
+        _ => Ok(TcpStream::from_std(socket.into())),
+    }
+}
+
+fn check_private(private: &[u8]) -> Result<(), Error> {
+    if private.len() > MAX_PRIVATE_DATA {
+        let why = format!("{} bytes of private data, at most {MAX_PRIVATE_DATA} travel", private.len());
+        return Err(Error::new(ErrorKind::Invalid, why));
+    }
+    Ok(())
+}
+
+impl IbTransport {
+    fn check_addr(&self, addr: &Addr) -> Result<(), Error> {
+        if addr.scheme() != Scheme::Ib {
+            return Err(Error::new(ErrorKind::Invalid, format!("{addr} is no address of the InfiniBand backend")));
+        }
+        self.adapter.check_device(addr)
+    }
+
+    // ---- listening --------------------------------------------------------------------------------------------------------
+
+    pub(crate) fn start_listening(&mut self, addr: &Addr) -> Result<Addr, Error> {
+        self.check_addr(addr)?;
+        let candidates = resolve::literal(addr).ok_or_else(|| {
+            let why = format!("{addr}: listen at an IP address or localhost, names are not looked up");
+            Error::new(ErrorKind::Invalid, why)
+        })?;
+        let listen = |at: SocketAddr| -> io::Result<(TcpListener, u16)> {
+            let socket = Socket::new(Domain::for_address(at), Type::STREAM.nonblocking(), Some(Protocol::TCP))?;
+            socket.set_reuse_address(true)?;
+            socket.bind(&at.into())?;
+            socket.listen(BACKLOG)?;
+            let listener = TcpListener::from_std(socket.into());
+            let port = listener.local_addr()?.port();
+            Ok((listener, port))
+        };
+        let failed = |error: io::Error| {
+            let kind = match error.kind() {
+                io::ErrorKind::AddrNotAvailable | io::ErrorKind::PermissionDenied => ErrorKind::Invalid,
+                _ if matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE)) => ErrorKind::Exhausted,
+                _ => Error::from(io::Error::from(error.kind())).kind(),
+            };
+            Error::new(kind, format!("cannot listen at {addr}")).caused_by(error).during("listen")
+        };
+        let (mut socket, port) = listen(candidates[0]).map_err(failed)?;
+        let token = Token(self.listeners.len() << super::TOKEN_BITS | super::TOKEN_LISTENER);
+        self.poll.registry().register(&mut socket, token, Interest::READABLE).map_err(failed)?;
+        self.listeners.push(Listener { socket, ready: true, retry_at: None });
+        Ok(addr.with_port(port))
+    }
+
+    /// Accepts what waits at the listeners.
+    pub(crate) fn accept_sockets(&mut self) -> bool {
+        let mut any = false;
+        for index in 0..self.listeners.len() {
+            for _ in 0..ACCEPT_BATCH {
+                if !self.listeners[index].ready {
+                    break;
+                }
+                match self.listeners[index].socket.accept() {
+                    Ok((stream, from)) => {
+                        any = true;
+                        self.handle_socket(stream, from);
+                    }
+                    Err(error) => self.handle_accept_error(index, &error),
+                }
+            }
+        }
+        any
+    }
+
+    fn handle_accept_error(&mut self, index: usize, error: &io::Error) {
+        let listener = &mut self.listeners[index];
+        match error.kind() {
+            io::ErrorKind::WouldBlock => listener.ready = false,
+            io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted => {}
+            _ => {
+                tracing::warn!(%error, "cannot accept connections; trying again in {ACCEPT_RETRY:?}");
+                listener.ready = false;
+                listener.retry_at = Some(self.now + ACCEPT_RETRY);
+                self.deadlines.add(listener.retry_at);
+            }
+        }
+    }
+
+    fn handle_socket(&mut self, mut stream: TcpStream, from: SocketAddr) {
+        if self.half_open >= self.config.max_half_open {
+            tracing::warn!(%from, limit = self.config.max_half_open, "closed: too many side channels without a greeting");
+            return;
+        }
+        let peer = Addr::ib(None, from.ip().to_string(), from.port());
+        let deadline = self.now + self.config.handshake_timeout;
+        let id = match self.insert(peer, Phase::HalfOpen { deadline }) {
+            Ok(id) => id,
+            Err(error) => return tracing::warn!(%from, %error, "closed"),
+        };
+        let token = Token((id.slot as usize) << super::TOKEN_BITS | super::TOKEN_CONNECTION);
+        let interest = Interest::READABLE | Interest::WRITABLE;
+        let ready = tune(&stream).and_then(|()| self.poll.registry().register(&mut stream, token, interest));
+        if let Err(error) = ready {
+            self.slots.remove(id.slot);
+            return tracing::warn!(%from, %error, "closed: the socket cannot be used");
+        }
+        self.half_open += 1;
+        if let Some(connection) = self.slots.find_mut(id) {
+            connection.side = Some(SideChannel::new(stream));
+        }
+        self.mark_ready(id.slot);
+    }
+
+    // ---- dialing ----------------------------------------------------------------------------------------------------------
+
+    pub(crate) fn start_connecting(&mut self, addr: &Addr, private: &[u8], deadline: Time) -> Result<ConnId, Error> {
+        self.check_addr(addr)?;
+        check_private(private)?;
+        if self.gone {
+            return Err(Error::new(ErrorKind::Io, format!("the adapter {} is gone", self.adapter.context.name())));
+        }
+        let phase = Phase::Dialing { candidates: Vec::new(), private: private.into(), deadline };
+        let id = self.insert(addr.clone(), phase)?;
+        if let Err(error) = self.give_queues(id) {
+            self.slots.remove(id.slot);
+            return Err(error.during("connect").with_peer(addr));
+        }
+        match resolve::literal(addr) {
+            Some(candidates) => self.try_candidates(id, candidates, Fault::NoAddress),
+            None => {
+                if let Err(error) = self.resolver.ask(id, addr) {
+                    self.discard(id.slot);
+                    return Err(error.during("connect").with_peer(addr));
+                }
+            }
+        }
+        Ok(id)
+    }
+
+    /// Takes a slot for a new connection.
+    fn insert(&mut self, peer: Addr, phase: Phase) -> Result<ConnId, Error> {
+        if self.slots.live() >= self.config.max_connections {
+            let why = format!("{} connections, the limit of IbConfig::max_connections", self.slots.live());
+            return Err(Error::new(ErrorKind::Exhausted, why));
+        }
+        let first_packet = self.next_first_packet();
+        let id = self.slots.insert(|id| Connection {
+            id,
+            peer,
+            phase,
+            side: None,
+            queues: None,
+            first_packet,
+            in_ready: false,
+            in_dirty: false,
+        });
+        let deadline = self.slots.find_mut(id).and_then(|connection| connection.deadline());
+        self.deadlines.add(deadline);
+        Ok(id)
+    }
+
+    fn give_queues(&mut self, id: ConnId) -> Result<(), Error> {
+        let (verbs, domain) = self.adapter.make_queue_pair()?;
+        let queue = verbs.queue().clone();
+        match QueuePair::new(id, verbs, domain, &self.config) {
+            Ok(queues) => {
+                if let Some(connection) = self.slots.find_mut(id) {
+                    connection.queues = Some(Box::new(queues));
+                }
+                Ok(())
+            }
+            Err(error) => {
+                self.adapter.give_completions(&queue);
+                Err(error)
+            }
+        }
+    }
+
+    /// A look-up ended.
+    pub(crate) fn handle_answer(&mut self, answer: resolve::Answer) {
+        match answer.result {
+            Ok(candidates) => self.try_candidates(answer.conn, candidates, Fault::NoAddress),
+            Err(error) => self.end(answer.conn.slot, answer.conn, Fault::Unresolved(error)),
+        }
+    }
+
+    /// Dials the first of `candidates` that can be dialed; `fault` is the reason if there is none.
+    fn try_candidates(&mut self, id: ConnId, mut candidates: Vec<SocketAddr>, mut fault: Fault) {
+        while !candidates.is_empty() {
+            let to = candidates.remove(0);
+            let dialed = dial(to).and_then(|mut stream| {
+                let token = Token((id.slot as usize) << super::TOKEN_BITS | super::TOKEN_CONNECTION);
+                self.poll.registry().register(&mut stream, token, Interest::READABLE | Interest::WRITABLE)?;
+                Ok(stream)
+            });
+            let Some(connection) = self.slots.find_mut(id) else { return };
+            match dialed {
+                Ok(stream) => {
+                    connection.side = Some(SideChannel::new(stream));
+                    if let Phase::Dialing { candidates: rest, .. } = &mut connection.phase {
+                        *rest = candidates;
+                    }
+                    return;
+                }
+                Err(error) => fault = Fault::Unreachable(error),
+            }
+        }
+        self.end(id.slot, id, fault);
+    }
+
+    /// The socket of a dialing connection reported something: connected, or failed.
+    pub(crate) fn handle_dialed(&mut self, slot: u32) {
+        let Some(connection) = self.slots.at_mut(slot) else { return };
+        let id = connection.id;
+        let (Phase::Dialing { candidates, private, deadline }, Some(side)) = (&mut connection.phase, &connection.side)
+        else {
+            return;
+        };
+        let failed = match (side.stream.take_error(), side.stream.peer_addr()) {
+            (Ok(None), Ok(_)) => None,
+            (Ok(None), Err(error)) if error.kind() == io::ErrorKind::NotConnected => return, // not yet
+            (Ok(Some(error)), _) | (Err(error), _) | (Ok(None), Err(error)) => Some(error),
+        };
+        if let Some(error) = failed {
+            let candidates = std::mem::take(candidates);
+            connection.side = None;
+            return self.try_candidates(id, candidates, Fault::Unreachable(error));
+        }
+        let (private, deadline) = (std::mem::take(private), *deadline);
+        connection.phase = Phase::Greeting { deadline };
+        let own = self.own_port(slot);
+        let Some(connection) = self.slots.at_mut(slot) else { return };
+        if let Err(fault) = connection.say(Message::Connect(own), &private) {
+            return self.end(slot, id, fault);
+        }
+        self.mark_ready(slot);
+    }
+
+    // ---- the handshake ----------------------------------------------------------------------------------------------------
+
+    /// This side of a connection, as the peer needs it.
+    fn own_port(&mut self, slot: u32) -> Port {
+        let (state, limits) = (self.adapter.state, self.adapter.limits);
+        let Some(connection) = self.slots.at_mut(slot) else { return Port::default() };
+        let local = connection.side.as_ref().and_then(|side| side.local_ip());
+        Port {
+            queue_pair: connection.queues.as_ref().map_or(0, |queues| queues.verbs.number()),
+            first_packet: connection.first_packet,
+            lid: state.lid,
+            mtu: state.mtu,
+            ethernet: state.ethernet,
+            reads_answered: limits.reads_answered,
+            reads_begun: limits.reads_begun,
+            gid: self.adapter.gid(local).map_or([0; 16], |gid| gid.raw),
+        }
+    }
+
+    /// Connects the queue pair to the peer's.
+    fn connect_queues(&mut self, slot: u32, peer: &Port) -> Result<(), Fault> {
+        let (state, limits, port) = (self.adapter.state, self.adapter.limits, self.adapter.port);
+        let route = |text: &str| Fault::Route(io::Error::other(text.to_owned()));
+        if state.ethernet != peer.ethernet {
+            return Err(route("one is on InfiniBand, the other on Ethernet"));
+        }
+        let Some(connection) = self.slots.at_mut(slot) else { return Ok(()) };
+        let local = connection.side.as_ref().and_then(|side| side.local_ip());
+        let own = self.adapter.gid(local);
+        let global = match own {
+            Some(own) if state.ethernet || state.needs_grh => Some((peer.gid, own.index)),
+            None if state.ethernet => return Err(route("this side's port has no RoCE v2 address")),
+            _ => None,
+        };
+        let Some(queues) = &mut connection.queues else { return Ok(()) };
+        let reads_begun = limits.reads_begun.min(peer.reads_answered).min(self.config.max_outstanding_reads);
+        queues.max_reads = reads_begun.max(1).into();
+        let path = Path {
+            port,
+            mtu: state.mtu.min(peer.mtu),
+            peer: peer.queue_pair,
+            peer_psn: peer.first_packet,
+            psn: connection.first_packet,
+            lid: peer.lid,
+            global,
+            service_level: self.config.service_level,
+            traffic_class: self.config.traffic_class,
+            reads_answered: limits.reads_answered.min(peer.reads_begun).max(1),
+            reads_begun: reads_begun.max(1),
+            timeout: self.config.ack_timeout,
+            retries: self.config.retries,
+            not_ready_retries: self.config.not_ready_retries,
+        };
+        queues.verbs.connect(&path).map_err(Fault::Route)
+    }
+
+    /// A message came over the side channel.
+    pub(crate) fn handle_message(&mut self, slot: u32, message: Message, private: Box<[u8]>) -> Result<(), Fault> {
+        let Some(connection) = self.slots.at_mut(slot) else { return Ok(()) };
+        let id = connection.id;
+        match (message, &mut connection.phase) {
+            (Message::Connect(peer), Phase::HalfOpen { .. }) => {
+                connection.phase = Phase::Requested { peer };
+                let from = connection.peer.clone();
+                self.half_open -= 1;
+                self.deadlines.refresh();
+                if let Err(error) = self.give_queues(id) {
+                    tracing::warn!(%from, %error, "refused");
+                    if let Some(mut connection) = self.discard(slot) {
+                        let _ = connection.say(Message::Bye(crate::error::Bye::Exhausted, false), &[]);
+                    }
+                    return Ok(());
+                }
+                self.pending.push_back(Event::ConnectRequest { conn: id, from, private });
+            }
+            (Message::Accept(peer), Phase::Greeting { .. }) => {
+                self.connect_queues(slot, &peer)?;
+                let Some(connection) = self.slots.at_mut(slot) else { return Ok(()) };
+                connection.phase = Phase::Established;
+                connection.say(Message::Ready, &[])?;
+                self.deadlines.refresh();
+                self.pending.push_back(Event::Established { conn: id, private });
+            }
+            (Message::Reject, Phase::Greeting { .. }) => {
+                if let Some(connection) = self.discard(slot) {
+                    self.flush(connection);
+                    self.pending.push_back(Event::Rejected { conn: id, private });
+                }
+            }
+            (Message::Ready, Phase::Accepted { .. }) => self.establish(slot),
+            // The first message over the queue pair was faster.
+            (Message::Ready, Phase::Established) => {}
+            (Message::Bye(bye, _), Phase::Greeting { .. }) => {
+                let full = bye == crate::error::Bye::Exhausted;
+                return Err(if full { Fault::Full } else { Fault::Refused(bye) });
+            }
+            (Message::Bye(bye, own), Phase::Draining { fault, .. }) => {
+                if matches!(fault, Fault::QueuePair) {
+                    *fault = Fault::from_bye(bye, own);
+                }
+            }
+            (Message::Bye(bye, own), Phase::Established | Phase::Accepted { .. } | Phase::Closing { .. }) => {
+                self.end(slot, id, Fault::from_bye(bye, own));
+            }
+            (Message::Check { key, addr, write }, Phase::Established | Phase::Closing { .. }) => {
+                let may = connection.queues.as_ref().is_some_and(|q| q.exposures.allows_nothing_at(key, addr, write));
+                if !may {
+                    return Err(Violation::Access.into());
+                }
+                connection.say(Message::Checked, &[])?;
+            }
+            (Message::Checked, Phase::Established | Phase::Closing { .. }) => {
+                if !connection.queues.as_mut().is_some_and(|queues| queues.allow()) {
+                    return Err(Violation::Order.into());
+                }
+                self.mark_dirty(slot);
+            }
+            (_, Phase::Draining { .. }) => {}
+            _ => return Err(Violation::Order.into()),
+        }
+        Ok(())
+    }
+
+    /// The connecting side is ready too.
+    pub(crate) fn establish(&mut self, slot: u32) {
+        let Some(connection) = self.slots.at_mut(slot) else { return };
+        connection.phase = Phase::Established;
+        self.pending.push_back(Event::Established { conn: connection.id, private: Box::default() });
+        self.deadlines.refresh();
+    }
+
+    pub(crate) fn accept_request(&mut self, conn: ConnId, private: &[u8]) -> Result<(), Error> {
+        check_private(private)?;
+        let Some((peer, name)) = self.slots.find_mut(conn).and_then(|connection| match connection.phase {
+            Phase::Requested { peer } => Some((peer, connection.peer.clone())),
+            _ => None,
+        }) else {
+            return Err(Error::new(ErrorKind::PeerLost, "the connection request is no longer there").during("accept"));
+        };
+        if let Err(fault) = self.connect_queues(conn.slot, &peer) {
+            // The event that follows says the same.
+            let error = fault.into_error(&name);
+            self.end(conn.slot, conn, Fault::Memory(error));
+            return Ok(());
+        }
+        let own = self.own_port(conn.slot);
+        let deadline = self.now + self.config.handshake_timeout;
+        let Some(connection) = self.slots.find_mut(conn) else { return Ok(()) };
+        connection.phase = Phase::Accepted { deadline };
+        if let Err(fault) = connection.say(Message::Accept(own), private) {
+            self.end(conn.slot, conn, fault);
+        }
+        self.deadlines.add(Some(deadline));
+        self.mark_ready(conn.slot);
+        Ok(())
+    }
+
+    pub(crate) fn reject_request(&mut self, conn: ConnId, private: &[u8]) {
+        let requested = |connection: &&mut Connection| matches!(connection.phase, Phase::Requested { .. });
+        if check_private(private).is_err() || self.slots.find_mut(conn).filter(requested).is_none() {
+            return;
+        }
+        let Some(mut connection) = self.discard(conn.slot) else { return };
+        if let Err(fault) = connection.say(Message::Reject, private) {
+            tracing::debug!(%fault, "the peer could not be told that it is rejected");
+        }
+        self.flush(connection);
+    }
+
+    // ---- the end ----------------------------------------------------------------------------------------------------------
+
+    /// Takes a connection out of the tables.
+    fn discard(&mut self, slot: u32) -> Option<Connection> {
+        let connection = self.slots.remove(slot)?;
+        self.half_open -= usize::from(matches!(connection.phase, Phase::HalfOpen { .. }));
+        self.ending.retain(|ending| *ending != slot);
+        self.deadlines.refresh();
+        if let Some(queues) = &connection.queues {
+            self.adapter.give_completions(queues.verbs.queue());
+        }
+        Some(connection)
+    }
+
+    /// Destroys a connection's queue pair and reports what it had outstanding.
+    fn flush(&mut self, connection: Connection) {
+        if let Some(queues) = connection.queues {
+            let mut events = Vec::new();
+            queues.end(&mut events);
+            self.pending.extend(events);
+        }
+    }
+
+    /// Ends a connection: at once if nothing can be outstanding but receives, else by draining.
+    pub(crate) fn end(&mut self, slot: u32, id: ConnId, fault: Fault) {
+        let Some(connection) = self.slots.find_mut(id) else { return };
+        match connection.phase {
+            Phase::Established | Phase::Accepted { .. } | Phase::Closing { .. } => self.drain(slot, fault),
+            Phase::Draining { .. } => {}
+            Phase::HalfOpen { .. } => {
+                tracing::warn!(peer = %connection.peer, %fault, "closed before its greeting");
+                // Nobody above knows of it. A peer of another version shall learn ours.
+                if let Fault::Violation(Violation::Version { .. }) = fault {
+                    let _ = connection.say(Message::Reject, &[]);
+                }
+                self.discard(slot);
+            }
+            Phase::Dialing { .. } | Phase::Greeting { .. } | Phase::Requested { .. } => {
+                if let Phase::Requested { .. } = connection.phase {
+                    let (bye, own) = fault.bye();
+                    let _ = connection.say(Message::Bye(bye, own), &[]);
+                }
+                self.report_end(slot, fault);
+            }
+        }
+    }
+
+    fn report_end(&mut self, slot: u32, fault: Fault) {
+        let Some(connection) = self.discard(slot) else { return };
+        let (conn, peer) = (connection.id, connection.peer.clone());
+        tracing::debug!(%peer, %fault, "connection ended");
+        self.flush(connection);
+        self.pending.push_back(Event::Disconnected { conn, reason: fault.into_error(&peer) });
+    }
+
+    fn drain(&mut self, slot: u32, fault: Fault) {
+        let deadline = self.now + self.config.drain;
+        let Some(connection) = self.slots.at_mut(slot) else { return };
+        if let Fault::Violation(_) = fault {
+            tracing::warn!(peer = %connection.peer, %fault, "connection cut");
+        }
+        // A peer that went, or said why, knows.
+        if !matches!(fault, Fault::Eof | Fault::Closed | Fault::QueuePair) {
+            let (bye, own) = fault.bye();
+            let _ = connection.say(Message::Bye(bye, own), &[]);
+        }
+        connection.phase = Phase::Draining { fault, deadline };
+        let failed = connection.queues.as_mut().map(|queues| queues.fail(&mut self.chain));
+        if let Some(Err(error)) = failed {
+            // Destroying it at the deadline ends the same.
+            tracing::debug!(%error, "the queue pair cannot be drained");
+        }
+        self.chain.clear();
+        self.deadlines.add(Some(deadline));
+        if !self.ending.contains(&slot) {
+            self.ending.push(slot);
+        }
+    }
+
+    /// Ends an established connection in order: what was posted is sent, then the peer is told.
+    pub(crate) fn close(&mut self, conn: ConnId, deadline: Time) {
+        let now = self.now;
+        let Some(connection) = self.slots.find_mut(conn) else { return };
+        match &mut connection.phase {
+            Phase::HalfOpen { .. } | Phase::Draining { .. } => {}
+            Phase::Established if deadline > now => {
+                connection.phase = Phase::Closing { deadline };
+                self.deadlines.add(Some(deadline));
+                self.ending.push(conn.slot);
+                self.mark_dirty(conn.slot);
+            }
+            Phase::Closing { deadline: earlier } if deadline > now => {
+                *earlier = deadline.min(*earlier);
+                self.deadlines.add(Some(deadline));
+            }
+            _ => self.end(conn.slot, conn, Fault::Cancelled),
+        }
+    }
+
+    /// Goes on with connections that are ending.
+    pub(crate) fn finish_ending(&mut self) -> bool {
+        let mut any = false;
+        let mut at = 0;
+        while at < self.ending.len() {
+            let slot = self.ending[at];
+            at += 1;
+            let now = self.now;
+            let Some(connection) = self.slots.at_mut(slot) else { continue };
+            let id = connection.id;
+            let Some(queues) = &mut connection.queues else { continue };
+            match &connection.phase {
+                Phase::Closing { .. } if queues.all_sent() => {
+                    any = true;
+                    self.drain(slot, Fault::Cancelled);
+                }
+                Phase::Closing { .. } if !queues.has_waiting() => {
+                    if let Err(error) = queues.mark(&mut self.chain) {
+                        self.chain.clear();
+                        self.end(slot, id, Fault::Adapter(error.to_string()));
+                    }
+                }
+                Phase::Draining { fault, deadline } => {
+                    let known = !matches!(fault, Fault::QueuePair);
+                    if (queues.is_drained() && known) || *deadline <= now {
+                        any = true;
+                        let phase = std::mem::replace(&mut connection.phase, Phase::Established);
+                        if let Phase::Draining { fault, .. } = phase {
+                            self.report_end(slot, fault);
+                        }
+                        at -= 1; // its entry is gone from the list
+                    }
+                }
+                _ => {}
+            }
+        }
+        any
+    }
+
+    /// Ends what has reached its deadline.
+    pub(crate) fn expire(&mut self, now: Time) {
+        if !self.deadlines.due(now) {
+            return;
+        }
+        for slot in 0..self.slots.len() {
+            let Some(connection) = self.slots.at_mut(slot) else { continue };
+            if connection.deadline().is_none_or(|deadline| deadline > now) {
+                continue;
+            }
+            let id = connection.id;
+            match connection.phase {
+                Phase::Draining { .. } => {} // `finish_ending` sees to it
+                Phase::Closing { .. } => self.end(slot, id, Fault::Cancelled),
+                _ => self.end(slot, id, Fault::ConnectTimeout),
+            }
+        }
+        for listener in &mut self.listeners {
+            if listener.retry_at.is_some_and(|at| at <= now) {
+                (listener.retry_at, listener.ready) = (None, true);
+            }
+        }
+        if self.port_down_until.is_some_and(|at| at <= now) {
+            self.port_down_until = None;
+            let (device, port) = (self.adapter.context.name().to_owned(), self.adapter.port);
+            self.end_all(|| Fault::PortDown { device: device.clone(), port });
+        }
+        self.deadlines.refresh();
+    }
+
+    /// Ends every connection that has a queue pair in use.
+    pub(crate) fn end_all(&mut self, fault: impl Fn() -> Fault) {
+        for slot in 0..self.slots.len() {
+            if let Some(id) = self.slots.at_mut(slot).map(|connection| connection.id) {
+                self.end(slot, id, fault());
+            }
+        }
+    }
+}

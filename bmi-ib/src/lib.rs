@@ -1,0 +1,395 @@
+//! The InfiniBand and RoCE backend of [`bmi_core`]: real verbs, loaded when they are asked for.
+//!
+//! **Why.** This is what the contract was modelled on: the adapter moves the bytes, checks the keys and keeps the order; the processor only
+//! posts and polls. A program with this backend builds without any package and starts on a machine without libibverbs; only
+//! [`IbTransport::new`] says what is missing.
+//!
+//! | where | what |
+//! |---|---|
+//! | `config` | [`IbConfig`], limits |
+//! | `adapter` | device, port, addresses, capabilities, completion queues |
+//! | `connect` | listening, dialing, handshake, the end of a connection |
+//! | `greeting`, `side_channel` | the TCP connection beside each queue pair |
+//! | `queue_pair` | what is posted |
+//! | `staging` | the registered ring for heads and inline payload |
+//! | `progress` | the poll loop, completions, waiting |
+//! | `memory` | registrations, exposures, limits |
+//! | `resolve`, `slots` | host names; tables of connections and deadlines |
+//! | `error` | why connections end |
+//! | [`verbs`] | all FFI, behind owners of its objects |
+//!
+//! **Invariants**
+//! 1. What the contract says, C1 to C15 of [`bmi_core::transport`].
+//! 2. One owner drives a transport; only wakers and dropped regions reach it from other threads, through a mailbox each.
+//! 3. A connection has a protection domain of its own: a peer's keys are good on its own queue pair and nowhere else.
+//!
+//! **Limits** One device and port for a transport. Service level and traffic class are the connection's, from [`IbConfig`]: the class of a work
+//! request is ignored, because one queue pair has one of each, and order binds a connection to one queue pair. No shared receive queue: it
+//! belongs to a protection domain, of which every connection has its own. A region that is first used on a connection while a request is
+//! posted is registered then; if the system refuses, the connection ends and says why.
+//!
+//! **Fork** A child does not share the parent's adapter. With kernels from 5.12 on, pinned pages are copied for the child at `fork`, so that the
+//! parent's registrations stay good; with older ones `ibv_fork_init` is called before the first registration. The child must leave
+//! transports alone and may `exec`. `tests/fork.rs` tests it.
+
+mod adapter;
+mod config;
+mod connect;
+mod error;
+mod greeting;
+mod memory;
+mod progress;
+mod queue_pair;
+mod resolve;
+mod side_channel;
+mod slots;
+mod staging;
+pub mod verbs;
+
+use std::collections::VecDeque;
+use std::hash::{BuildHasher, RandomState};
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::sync::Arc;
+use std::task::{Wake, Waker};
+
+use bmi_core::transport::{Armed, ConnId, Event, Payload, PostError, Transport, WorkId, WorkOptions, WriteTarget};
+use bmi_core::{
+    Access, Addr, Capabilities, Error, ErrorKind, Memory, MemoryRegion, RemoteKey, RemoteSlice, Segment, Time,
+};
+use mio::unix::SourceFd;
+use mio::{Interest, Token};
+
+pub use config::IbConfig;
+
+use adapter::Adapter;
+use config::MAX_SEGMENTS;
+use connect::{Listener, Phase};
+use error::Fault;
+use memory::Regions;
+use queue_pair::QueuePair;
+use resolve::Resolver;
+use slots::{Deadlines, Slots};
+use verbs::{Chain, WorkEnd};
+
+/// A token is an index and, in its lowest bits, which table it is of.
+const TOKEN_BITS: u32 = 2;
+const TOKEN_MASK: usize = 3;
+const TOKEN_CONNECTION: usize = 0;
+const TOKEN_LISTENER: usize = 1;
+const TOKEN_OTHER: usize = 2;
+const OTHER_WAKER: usize = 0;
+const OTHER_CHANNEL: usize = 1;
+const OTHER_DEVICE: usize = 2;
+
+/// Readiness that one look reports.
+const EPOLL_EVENTS: usize = 256;
+/// Completions that are taken from a queue at a time.
+const ENDS: usize = 64;
+/// Requests that are handed over by one call.
+const CHAIN: usize = 32;
+
+/// An RDMA adapter, over verbs.
+pub struct IbTransport {
+    config: IbConfig,
+    capabilities: Capabilities,
+    poll: mio::Poll,
+    epoll_events: mio::Events,
+    waker: Waker,
+    slots: Slots,
+    listeners: Vec<Listener>,
+    resolver: Resolver,
+    regions: Regions,
+    deadlines: Deadlines,
+    /// Events that arose outside of `poll`, or at once in great number.
+    pending: VecDeque<Event>,
+    /// Side channels that may have something to read.
+    ready: VecDeque<u32>,
+    /// Connections with requests to hand over.
+    dirty: VecDeque<u32>,
+    /// Connections that are closing or draining.
+    ending: Vec<u32>,
+    /// Completions that were taken and not handled yet.
+    early: VecDeque<WorkEnd>,
+    ends: Vec<WorkEnd>,
+    chain: Chain,
+    half_open: usize,
+    /// Polls since epoll was asked.
+    unasked: u32,
+    /// Polls that still ask every time.
+    attentive: u32,
+    /// Somebody may have slept on the event fd since.
+    slept: bool,
+    /// The port is down; when its connections end.
+    port_down_until: Option<Time>,
+    /// The device is gone.
+    gone: bool,
+    secret: RandomState,
+    made: u64,
+    /// The time of the latest poll.
+    now: Time,
+    // Last, so that all that was made from it goes first.
+    adapter: Adapter,
+}
+
+struct WakePoll(Arc<mio::Waker>);
+
+impl Wake for WakePoll {
+    fn wake(self: Arc<WakePoll>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<WakePoll>) {
+        if let Err(error) = self.0.wake() {
+            tracing::error!(%error, "cannot wake the transport");
+        }
+    }
+}
+
+fn other(index: usize) -> Token {
+    Token(index << TOKEN_BITS | TOKEN_OTHER)
+}
+
+impl IbTransport {
+    /// An adapter with no connections.
+    ///
+    /// # Errors
+    /// `Unsupported` if there is no library, no device or no active port: the text says what is missing and what to install. `Invalid` for
+    /// settings beyond what the device can. `Io` or `Exhausted` if the system has no descriptor or object for it.
+    pub fn new(config: IbConfig) -> Result<IbTransport, Error> {
+        let failed = |error| Error::from(error).during("create an InfiniBand transport");
+        let adapter = Adapter::open(&config)?;
+        let poll = mio::Poll::new().map_err(failed)?;
+        let waker = Arc::new(mio::Waker::new(poll.registry(), other(OTHER_WAKER)).map_err(failed)?);
+        for (fd, index) in [(adapter.channel.as_raw_fd(), OTHER_CHANNEL), (adapter.context.as_raw_fd(), OTHER_DEVICE)] {
+            poll.registry().register(&mut SourceFd(&fd), other(index), Interest::READABLE).map_err(failed)?;
+        }
+        Ok(IbTransport {
+            capabilities: adapter.capabilities(&config),
+            poll,
+            epoll_events: mio::Events::with_capacity(EPOLL_EVENTS),
+            resolver: Resolver::new(waker.clone()),
+            waker: Waker::from(Arc::new(WakePoll(waker))),
+            slots: Slots::default(),
+            listeners: Vec::new(),
+            regions: Regions::new(config.max_regions),
+            deadlines: Deadlines::default(),
+            pending: VecDeque::with_capacity(64),
+            ready: VecDeque::with_capacity(64),
+            dirty: VecDeque::with_capacity(64),
+            ending: Vec::with_capacity(16),
+            early: VecDeque::with_capacity(4 * ENDS),
+            ends: vec![WorkEnd::empty(); ENDS],
+            chain: Chain::new(CHAIN, MAX_SEGMENTS + 1),
+            half_open: 0,
+            unasked: 0,
+            attentive: 0,
+            slept: true,
+            port_down_until: None,
+            gone: false,
+            secret: RandomState::new(),
+            made: 0,
+            now: Time::ZERO,
+            config,
+            adapter,
+        })
+    }
+
+    /// The device and port that it is on, as in `mlx5_0:1`.
+    pub fn device(&self) -> String {
+        format!("{}:{}", self.adapter.context.name(), self.adapter.port)
+    }
+
+    /// A first packet number that nobody can guess from others.
+    fn next_first_packet(&mut self) -> u32 {
+        self.made += 1;
+        (self.secret.hash_one(self.made) & 0xff_ffff) as u32
+    }
+
+    /// The queues of a connection on which `allowed` work may be posted, with everything in `segments` registered there.
+    fn queues(
+        &mut self,
+        conn: ConnId,
+        segments: &[Segment],
+        allowed: fn(&Phase) -> bool,
+    ) -> Result<&mut QueuePair, PostError> {
+        QueuePair::check_segments(segments)?;
+        if !self.regions.own(segments) {
+            return Err(PostError::Invalid("a segment belongs to another transport"));
+        }
+        let queues = self
+            .slots
+            .find_mut(conn)
+            .filter(|connection| allowed(&connection.phase))
+            .and_then(|connection| connection.queues.as_deref_mut())
+            .ok_or(PostError::NotConnected)?;
+        let mut failed = None;
+        while let Some(region) = queues.unregistered(segments) {
+            match queues.register(region) {
+                Ok(()) => self.regions.note_user(region, conn.slot),
+                Err(error) => {
+                    failed = Some(error);
+                    break;
+                }
+            }
+        }
+        if let Some(error) = failed {
+            self.end(conn.slot, conn, Fault::Memory(error));
+            return Err(PostError::NotConnected);
+        }
+        let connection = self.slots.find_mut(conn).ok_or(PostError::NotConnected)?;
+        connection.queues.as_deref_mut().ok_or(PostError::NotConnected)
+    }
+
+    /// Something was posted: the first since the last poll leaves at once, more wait for the next poll.
+    fn posted(&mut self, conn: ConnId) {
+        let at_once = self
+            .slots
+            .find_mut(conn)
+            .and_then(|connection| connection.queues.as_ref())
+            .is_some_and(|queues| queues.rings_at_once());
+        if at_once {
+            self.flush_posts(conn.slot);
+        }
+        self.mark_dirty(conn.slot);
+    }
+}
+
+fn check_len(limit: u64, head: &[u8], segments: &[Segment]) -> Result<(), PostError> {
+    let len = head.len() as u64 + segments.iter().map(|segment| segment.len() as u64).sum::<u64>();
+    if len > limit { Err(PostError::Invalid("longer than max_work_len")) } else { Ok(()) }
+}
+
+fn takes_work(phase: &Phase) -> bool {
+    matches!(phase, Phase::Established)
+}
+
+fn takes_receives(phase: &Phase) -> bool {
+    !matches!(phase, Phase::HalfOpen { .. } | Phase::Closing { .. } | Phase::Draining { .. })
+}
+
+impl Transport for IbTransport {
+    fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
+    }
+
+    fn listen(&mut self, addr: &Addr) -> Result<Addr, Error> {
+        self.start_listening(addr)
+    }
+
+    fn connect(&mut self, addr: &Addr, private: &[u8], deadline: Time) -> Result<ConnId, Error> {
+        self.start_connecting(addr, private, deadline)
+    }
+
+    fn accept(&mut self, conn: ConnId, private: &[u8]) -> Result<(), Error> {
+        self.accept_request(conn, private)
+    }
+
+    fn reject(&mut self, conn: ConnId, private: &[u8]) {
+        self.reject_request(conn, private);
+    }
+
+    fn disconnect(&mut self, conn: ConnId, deadline: Time) {
+        self.close(conn, deadline);
+    }
+
+    fn register(&mut self, memory: &Memory) -> Result<MemoryRegion, Error> {
+        self.forget_released();
+        self.regions.register(memory)
+    }
+
+    fn expose(&mut self, conn: ConnId, segment: &Segment, access: Access) -> Result<RemoteSlice, Error> {
+        if !self.regions.own(std::slice::from_ref(segment)) {
+            return Err(Error::new(ErrorKind::Invalid, "a segment of another transport").during("expose"));
+        }
+        let limit = self.config.max_exposures;
+        let queues = self
+            .slots
+            .find_mut(conn)
+            .filter(|connection| takes_receives(&connection.phase))
+            .and_then(|connection| connection.queues.as_deref_mut())
+            .ok_or_else(|| Error::new(ErrorKind::PeerLost, "the connection has ended").during("expose"))?;
+        let domain = queues.domain().clone();
+        queues.exposures.add(&domain, segment, access, limit)
+    }
+
+    fn revoke(&mut self, conn: ConnId, key: RemoteKey) {
+        if let Some(queues) = self.slots.find_mut(conn).and_then(|connection| connection.queues.as_deref_mut()) {
+            queues.exposures.remove(key.0);
+        }
+    }
+
+    fn post_recv(&mut self, conn: ConnId, work: WorkId, segments: &[Segment]) -> Result<(), PostError> {
+        self.queues(conn, segments, takes_receives)?.post_recv(work, segments)
+    }
+
+    fn post_send(
+        &mut self,
+        conn: ConnId,
+        work: WorkId,
+        head: &[u8],
+        payload: Payload<'_>,
+        options: WorkOptions,
+    ) -> Result<(), PostError> {
+        let segments = if let Payload::Gather(segments) = payload { segments } else { &[] };
+        check_len(self.capabilities.max_work_len, head, segments)?;
+        self.queues(conn, segments, takes_work)?.post_send(work, head, payload, options)?;
+        self.posted(conn);
+        Ok(())
+    }
+
+    fn post_write(
+        &mut self,
+        conn: ConnId,
+        work: WorkId,
+        head: &[u8],
+        segments: &[Segment],
+        target: WriteTarget,
+        options: WorkOptions,
+    ) -> Result<(), PostError> {
+        check_len(self.capabilities.max_work_len, head, segments)?;
+        self.queues(conn, segments, takes_work)?.post_write(work, head, segments, target, options)?;
+        self.posted(conn);
+        Ok(())
+    }
+
+    fn post_read(
+        &mut self,
+        conn: ConnId,
+        work: WorkId,
+        segments: &[Segment],
+        remote: RemoteSlice,
+        options: WorkOptions,
+    ) -> Result<(), PostError> {
+        check_len(self.capabilities.max_work_len, &[], segments)?;
+        self.queues(conn, segments, takes_work)?.post_read(work, segments, remote, options)?;
+        self.posted(conn);
+        Ok(())
+    }
+
+    fn poll(&mut self, now: Time, events: &mut Vec<Event>) -> bool {
+        self.make_progress(now, events)
+    }
+
+    fn next_deadline(&self) -> Option<Time> {
+        self.deadlines.earliest()
+    }
+
+    fn arm(&mut self, _waker: &Waker) -> Armed {
+        self.prepare_to_sleep()
+    }
+
+    fn event_fd(&self) -> Option<BorrowedFd<'_>> {
+        // SAFETY: the descriptor is the poll's, which lives as long as the borrow of `self`.
+        Some(unsafe { BorrowedFd::borrow_raw(self.poll.as_raw_fd()) })
+    }
+
+    fn waker(&self) -> Waker {
+        self.waker.clone()
+    }
+}
+
+// The transport may move between threads; one at a time drives it.
+const _: fn() = || {
+    fn is_send<T: Send>() {}
+    is_send::<IbTransport>();
+};

@@ -1,0 +1,280 @@
+//! Registrations, exposures, and what the system says when it may not pin more.
+//!
+//! **Why a domain per connection.** A remote key is good for every queue pair of its protection domain, and it is 32 bits that can be guessed. So
+//! that one peer never reaches what was exposed to another, each connection has a domain of its own. The price: a region that work requests of
+//! several connections name is registered once in each, when it is first used there; what is exposed is registered for exactly its range.
+//! Memory windows of type 2, bound to one queue pair, would cost less on an adapter with many connections, but Soft-RoCE checks a window's
+//! accesses against the bounds of the region beneath it, not against its own (`tests/windows.rs` shows it), so they are not used.
+//!
+//! **Invariants**
+//! 1. [`Regions::register`] pins nothing: it says what would not fit, so that the error is told early. Pinning is per connection, [`Keys`].
+//! 2. A region's registrations end when its last handle is gone, at the next poll, or with their connection.
+//! 3. A peer learns no address: what is exposed begins at its offset in a page.
+//!
+//! **Tests** The conformance suite's `transport::remote`; `tests/hostile.rs`; `tests/faults.rs` for the limit.
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::Arc;
+
+use bmi_core::mem::{LocalKey, RegionOwner, ReleaseQueue};
+use bmi_core::{Access, Error, ErrorKind, Memory, MemoryRegion, RemoteKey, RemoteSlice, Segment};
+use slab::Slab;
+
+use crate::verbs::{Domain, Region, Rights};
+
+const PAGE: u64 = 4096;
+/// Capability that lifts the limit on locked memory, `CAP_IPC_LOCK`.
+const CAP_IPC_LOCK: u32 = 14;
+
+/// A region, and which connections have registered it.
+struct Known {
+    _memory: Memory,
+    users: Vec<u32>,
+}
+
+/// The regions of a transport.
+pub(crate) struct Regions {
+    queue: Arc<ReleaseQueue>,
+    owner: Arc<dyn RegionOwner>,
+    released: Vec<LocalKey>,
+    known: Slab<Known>,
+    limit: usize,
+}
+
+impl Regions {
+    pub(crate) fn new(limit: usize) -> Regions {
+        let queue = Arc::new(ReleaseQueue::default());
+        Regions { owner: queue.clone(), queue, released: Vec::new(), known: Slab::new(), limit }
+    }
+
+    /// Whether all `segments` were registered here.
+    pub(crate) fn own(&self, segments: &[Segment]) -> bool {
+        segments.iter().all(|segment| segment.region().is_owned_by(&self.owner))
+    }
+
+    pub(crate) fn register(&mut self, memory: &Memory) -> Result<MemoryRegion, Error> {
+        if self.known.len() >= self.limit {
+            let why = format!("{} regions are registered, the limit of IbConfig::max_regions", self.known.len());
+            return Err(Error::new(ErrorKind::Exhausted, why).during("register"));
+        }
+        if let Some(locked) = Locked::now().filter(|locked| !locked.has_room(memory.len() as u64)) {
+            return Err(locked.explain(memory.len() as u64).during("register"));
+        }
+        let index = self.known.insert(Known { _memory: memory.clone(), users: Vec::new() });
+        Ok(MemoryRegion::new(memory.clone(), LocalKey(index as u64), self.owner.clone()))
+    }
+
+    /// Notes that the connection in `slot` has registered a region.
+    pub(crate) fn note_user(&mut self, region: &MemoryRegion, slot: u32) {
+        if let Some(known) = self.known.get_mut(region.local_key().0 as usize) {
+            known.users.push(slot);
+        }
+    }
+
+    /// Forgets what was released; `forget` is called with each region's number and each connection that may have registered it.
+    pub(crate) fn collect(&mut self, mut forget: impl FnMut(usize, u32)) {
+        self.queue.drain(&mut self.released);
+        for key in self.released.drain(..) {
+            let index = key.0 as usize;
+            if let Some(known) = self.known.try_remove(index) {
+                known.users.iter().for_each(|slot| forget(index, *slot));
+            }
+        }
+    }
+}
+
+/// The registrations of one connection, by the region's number.
+#[derive(Default)]
+pub(crate) struct Keys(Vec<Option<Region>>);
+
+impl Keys {
+    /// The key of a region that is registered.
+    pub(crate) fn local(&self, region: &MemoryRegion) -> Option<u32> {
+        self.0.get(region.local_key().0 as usize)?.as_ref().map(Region::local_key)
+    }
+
+    /// Registers a region in the connection's domain.
+    pub(crate) fn add(&mut self, domain: &Arc<Domain>, region: &MemoryRegion) -> Result<(), Error> {
+        let index = region.local_key().0 as usize;
+        if self.0.len() <= index {
+            self.0.resize_with(index + 1, || None);
+        }
+        let memory = region.memory();
+        let rights = Rights { local_write: true, ..Rights::default() };
+        self.0[index] = Some(pin(domain, memory.as_ptr(), memory.len(), memory.as_ptr() as u64, rights)?);
+        Ok(())
+    }
+
+    pub(crate) fn forget(&mut self, index: usize) {
+        if let Some(entry) = self.0.get_mut(index) {
+            *entry = None;
+        }
+    }
+}
+
+/// Registers memory that the caller keeps alive for longer than the registration.
+pub(crate) fn pin(domain: &Arc<Domain>, ptr: *mut u8, len: usize, begin: u64, rights: Rights) -> Result<Region, Error> {
+    // SAFETY: the memory is owned by a counted handle that the caller keeps beside the region: `Regions` until it is forgotten here, an
+    // exposure or the staging ring in the same record.
+    unsafe { Region::new(domain, ptr, len, begin, rights) }.map_err(|error| match error.raw_os_error() {
+        Some(libc::ENOMEM | libc::EAGAIN) => match Locked::now() {
+            Some(locked) => locked.explain(len as u64).caused_by(error),
+            None => Error::new(ErrorKind::Exhausted, format!("no memory to register {len} bytes")).caused_by(error),
+        },
+        _ => Error::new(ErrorKind::Io, format!("the adapter cannot register {len} bytes")).caused_by(error),
+    })
+}
+
+/// How much memory this process may lock, and has.
+#[derive(Clone, Copy, Debug)]
+struct Locked {
+    limit: u64,
+    pinned: u64,
+}
+
+impl Locked {
+    /// `None` if there is no limit.
+    fn now() -> Option<Locked> {
+        let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        // SAFETY: a plain system call that fills the structure.
+        if unsafe { libc::getrlimit(libc::RLIMIT_MEMLOCK, &mut limit) } != 0 || limit.rlim_cur == libc::RLIM_INFINITY {
+            return None;
+        }
+        let status = std::fs::read_to_string("/proc/self/status").ok()?;
+        Locked::of(&status, limit.rlim_cur)
+    }
+
+    fn of(status: &str, limit: u64) -> Option<Locked> {
+        let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
+        let capabilities = field("CapEff:").and_then(|bits| u64::from_str_radix(bits, 16).ok()).unwrap_or(0);
+        if capabilities >> CAP_IPC_LOCK & 1 == 1 {
+            return None;
+        }
+        let pinned = field("VmPin:").and_then(|text| text.split_whitespace().next()?.parse::<u64>().ok()).unwrap_or(0);
+        Some(Locked { limit, pinned: pinned << 10 })
+    }
+
+    fn has_room(&self, len: u64) -> bool {
+        // The kernel counts pages, one more if the memory does not begin at one.
+        len.div_ceil(PAGE) * PAGE <= self.limit.saturating_sub(self.pinned)
+    }
+
+    fn explain(&self, need: u64) -> Error {
+        let text = format!(
+            "registering {need} bytes pins them, and this process may lock {} bytes (RLIMIT_MEMLOCK), of which {} are taken; raise the limit with \
+             `ulimit -l`, in /etc/security/limits.conf (memlock), or with LimitMEMLOCK= of systemd",
+            self.limit, self.pinned
+        );
+        Error::new(ErrorKind::Exhausted, text)
+    }
+}
+
+struct Exposed {
+    // Declared before the segment that keeps its memory alive.
+    _region: Option<Region>,
+    segment: Segment,
+    begin: u64,
+    access: Access,
+}
+
+/// What is exposed on one connection.
+#[derive(Default)]
+pub(crate) struct Exposures {
+    by_key: HashMap<u64, Exposed>,
+    empty: u64,
+}
+
+impl Exposures {
+    pub(crate) fn add(
+        &mut self,
+        domain: &Arc<Domain>,
+        segment: &Segment,
+        access: Access,
+        limit: usize,
+    ) -> Result<RemoteSlice, Error> {
+        if self.by_key.len() >= limit {
+            let why =
+                format!("{} exposures on the connection, the limit of IbConfig::max_exposures", self.by_key.len());
+            return Err(Error::new(ErrorKind::Exhausted, why).during("expose"));
+        }
+        let begin = segment.as_ptr() as u64 % PAGE;
+        let (region, key) = if segment.is_empty() {
+            // Nothing to register. A key that no adapter has: accesses by it are checked by the peer's program.
+            self.empty += 1;
+            (None, (1 << 32) + self.empty)
+        } else {
+            let rights =
+                Rights { remote_read: access.remote_read, remote_write: access.remote_write, ..Rights::default() };
+            let region = pin(domain, segment.as_ptr(), segment.len(), begin, rights);
+            let region = region.map_err(|error| error.during("expose"))?;
+            let key = u64::from(region.remote_key());
+            (Some(region), key)
+        };
+        self.by_key.insert(key, Exposed { _region: region, segment: segment.clone(), begin, access });
+        Ok(RemoteSlice { key: RemoteKey(key), addr: begin, len: segment.len() as u64 })
+    }
+
+    pub(crate) fn remove(&mut self, key: u64) {
+        self.by_key.remove(&key);
+    }
+
+    /// Whether the peer may reach no bytes at `addr` by `key`. Adapters do not check accesses without bytes.
+    pub(crate) fn allows_nothing_at(&self, key: u64, addr: u64, write: bool) -> bool {
+        self.by_key.get(&key).is_some_and(|exposed| {
+            let granted = if write { exposed.access.remote_write } else { exposed.access.remote_read };
+            granted && (exposed.begin..=exposed.begin + exposed.segment.len() as u64).contains(&addr)
+        })
+    }
+}
+
+/// The kernel's word for a failed registration that no memory was to blame for.
+pub(crate) fn io_error(what: &str, error: io::Error) -> Error {
+    let kind = match error.raw_os_error() {
+        Some(libc::ENOMEM | libc::EMFILE | libc::ENFILE | libc::EAGAIN) => ErrorKind::Exhausted,
+        _ => ErrorKind::Io,
+    };
+    let text = match (kind, Locked::now()) {
+        (ErrorKind::Exhausted, Some(locked)) => {
+            format!("{what}; this process may lock {} bytes (RLIMIT_MEMLOCK, `ulimit -l`)", locked.limit)
+        }
+        _ => what.to_owned(),
+    };
+    Error::new(kind, text).caused_by(error)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_limit_is_explained() {
+        let status = "Name:\tx\nVmPin:\t      40 kB\nCapEff:\t0000000000000000\n";
+        let locked = Locked::of(status, 64 << 10).unwrap();
+        assert!(locked.has_room(24 << 10));
+        assert!(!locked.has_room((24 << 10) + 1));
+        let error = locked.explain(100_000);
+        assert_eq!(error.kind(), ErrorKind::Exhausted);
+        for part in ["100000 bytes", "65536", "40960", "ulimit -l", "memlock"] {
+            assert!(error.to_string().contains(part), "{error}");
+        }
+        assert!(Locked::of("CapEff:\t0000000000004000\n", 1).is_none(), "CAP_IPC_LOCK lifts the limit");
+    }
+
+    #[test]
+    fn released_regions_come_back() {
+        let mut regions = Regions::new(2);
+        let memory = Memory::zeroed(1).unwrap();
+        let region = regions.register(&memory).unwrap();
+        regions.note_user(&region, 3);
+        let _second = regions.register(&memory).unwrap();
+        assert_eq!(regions.register(&memory).unwrap_err().kind(), ErrorKind::Exhausted);
+        assert!(!Regions::new(1).own(&[region.segment(0, 1)]));
+        assert!(regions.own(&[region.segment(0, 1)]));
+        drop(region);
+        let mut forgotten = Vec::new();
+        regions.collect(|index, slot| forgotten.push((index, slot)));
+        assert_eq!(forgotten, [(0, 3)]);
+        regions.register(&memory).unwrap();
+    }
+}

@@ -1,0 +1,420 @@
+//! The poll loop: what moves when the owner polls.
+//!
+//! **Protocol** of one poll:
+//!
+//! ```text
+//!   events that wait -> deadlines -> hand over -> look (epoll, now and then) -> side channels -> completions -> hand over -> ends
+//! ```
+//!
+//! **Waiting.** The completion channel, the device's asynchronous events, the side channels and the waker stand in one epoll
+//! descriptor. [`IbTransport::prepare_to_sleep`] first asks every completion queue for an event, and only then looks into it: what came before is
+//! seen by looking, what comes after makes the event. What looking found is kept for the next poll.
+//!
+//! **Invariants**
+//! 1. An idle poll makes no system call but one in [`LOOK_EVERY`], and allocates nothing.
+//! 2. Work per poll is bounded: a batch of events, a few messages of each side channel.
+
+use std::io;
+use std::time::Duration;
+
+use bmi_core::Time;
+use bmi_core::transport::{Armed, Event, WorkKind, WorkStatus};
+
+use crate::IbTransport;
+use crate::connect::{Connection, Phase};
+use crate::error::{Bye, Fault, Violation};
+use crate::queue_pair::{Flushed, parse_name, tag};
+use crate::verbs::{AsyncEvent, Outcome, WorkEnd};
+
+/// Events that one poll reports before it returns.
+const BATCH: usize = 256;
+/// Polls between two looks at epoll, unless somebody slept on it or a handshake is under way.
+const LOOK_EVERY: u32 = 32;
+/// Messages of a side channel that one poll handles.
+const MESSAGES: usize = 16;
+/// Polls that look every time after the peer was asked something.
+const ATTENTIVE: u32 = 4096;
+
+impl IbTransport {
+    pub(crate) fn mark_dirty(&mut self, slot: u32) {
+        if let Some(connection) = self.slots.at_mut(slot)
+            && !connection.in_dirty
+        {
+            connection.in_dirty = true;
+            self.dirty.push_back(slot);
+        }
+    }
+
+    pub(crate) fn mark_ready(&mut self, slot: u32) {
+        if let Some(connection) = self.slots.at_mut(slot)
+            && !connection.in_ready
+        {
+            connection.in_ready = true;
+            self.ready.push_back(slot);
+        }
+    }
+
+    pub(crate) fn make_progress(&mut self, now: Time, events: &mut Vec<Event>) -> bool {
+        self.now = now;
+        let before = events.len();
+        let limit = before + BATCH;
+        self.forget_released();
+        if self.pending.is_empty() {
+            self.slots.recycle(); // the polls before have reported every end
+        }
+        self.expire(now);
+        self.report_pending(events, limit);
+        if !self.pending.is_empty() {
+            return true;
+        }
+        let mut moved = self.hand_over();
+        self.look();
+        moved |= self.accept_sockets();
+        moved |= self.take_answers();
+        moved |= self.read_side_channels();
+        // Establishing stands in front of the first completion.
+        self.report_pending(events, usize::MAX);
+        moved |= self.take_completions(events, limit);
+        moved |= self.hand_over();
+        moved |= self.finish_ending();
+        self.report_pending(events, limit);
+        if self.deadlines.is_stale() {
+            let connections = self.slots.iter().filter_map(Connection::deadline);
+            let listeners = self.listeners.iter().filter_map(|listener| listener.retry_at);
+            self.deadlines.set(connections.chain(listeners).chain(self.port_down_until).min());
+        }
+        moved || events.len() > before
+    }
+
+    fn report_pending(&mut self, events: &mut Vec<Event>, limit: usize) {
+        let count = self.pending.len().min(limit.saturating_sub(events.len()));
+        events.extend(self.pending.drain(..count));
+    }
+
+    /// Deregisters what was released.
+    pub(crate) fn forget_released(&mut self) {
+        let slots = &mut self.slots;
+        self.regions.collect(|region, slot| {
+            if let Some(queues) = slots.at_mut(slot).and_then(|connection| connection.queues.as_mut()) {
+                queues.forget(region);
+            }
+        });
+    }
+
+    fn take_answers(&mut self) -> bool {
+        if !self.resolver.has_answers() {
+            return false;
+        }
+        let mut answers = Vec::new();
+        self.resolver.answers(&mut answers);
+        for answer in answers {
+            self.handle_answer(answer);
+        }
+        true
+    }
+
+    // ---- waiting ----------------------------------------------------------------------------------------------------------
+
+    fn has_work(&self) -> bool {
+        !self.pending.is_empty()
+            || !self.dirty.is_empty()
+            || !self.ready.is_empty()
+            || !self.early.is_empty()
+            || self.resolver.has_answers()
+            || self.listeners.iter().any(|listener| listener.ready)
+    }
+
+    pub(crate) fn prepare_to_sleep(&mut self) -> Armed {
+        if self.has_work() {
+            return Armed::Busy;
+        }
+        for index in 0..self.adapter.queues.len() {
+            let completions = &mut self.adapter.queues[index];
+            if !completions.armed {
+                if let Err(error) = completions.queue.arm() {
+                    tracing::error!(%error, "cannot ask for a completion event");
+                    return Armed::Busy;
+                }
+                completions.armed = true;
+            }
+            self.poll_queue(index);
+        }
+        let seen = self.ask_epoll();
+        if seen > 0 || self.has_work() {
+            return Armed::Busy;
+        }
+        self.slept = true;
+        Armed::Waiting
+    }
+
+    fn look(&mut self) {
+        self.unasked += 1;
+        let unsettled = self.slots.iter().any(|connection| !matches!(connection.phase, Phase::Established));
+        self.attentive = self.attentive.saturating_sub(1);
+        if self.slept || unsettled || self.attentive > 0 || self.unasked >= LOOK_EVERY {
+            self.ask_epoll();
+        }
+    }
+
+    /// Takes what epoll has to tell; returns how much that was.
+    fn ask_epoll(&mut self) -> usize {
+        (self.slept, self.unasked) = (false, 0);
+        if let Err(error) = self.poll.poll(&mut self.epoll_events, Some(Duration::ZERO)) {
+            if error.kind() != io::ErrorKind::Interrupted {
+                tracing::error!(%error, "cannot ask for readiness");
+            }
+            return 0;
+        }
+        let epoll_events = std::mem::replace(&mut self.epoll_events, mio::Events::with_capacity(0));
+        let mut count = 0;
+        for event in &epoll_events {
+            count += 1;
+            let index = event.token().0 >> super::TOKEN_BITS;
+            match event.token().0 & super::TOKEN_MASK {
+                super::TOKEN_CONNECTION => self.handle_readiness(index as u32, event),
+                super::TOKEN_LISTENER => {
+                    if let Some(listener) = self.listeners.get_mut(index) {
+                        listener.ready = true;
+                    }
+                }
+                super::TOKEN_OTHER if index == super::OTHER_CHANNEL => {
+                    self.adapter.channel.drain();
+                    self.adapter.queues.iter_mut().for_each(|completions| completions.armed = false);
+                }
+                super::TOKEN_OTHER if index == super::OTHER_DEVICE => self.take_async_events(),
+                _ => {} // the waker: being here is all it is for
+            }
+        }
+        self.epoll_events = epoll_events;
+        count
+    }
+
+    fn handle_readiness(&mut self, slot: u32, event: &mio::event::Event) {
+        let Some(connection) = self.slots.at_mut(slot) else { return };
+        if let Phase::Dialing { .. } = connection.phase {
+            return self.handle_dialed(slot);
+        }
+        if let (true, Some(side)) = (event.is_writable(), &mut connection.side) {
+            side.push();
+        }
+        if event.is_readable() || event.is_read_closed() || event.is_error() {
+            self.mark_ready(slot);
+        }
+    }
+
+    fn take_async_events(&mut self) {
+        let context = self.adapter.context.clone();
+        while let Some(event) = context.next_async() {
+            tracing::info!(device = context.name(), ?event, "the adapter reports");
+            match event {
+                AsyncEvent::PortDown(port) if port == self.adapter.port => {
+                    let until = self.now + self.config.port_down_grace;
+                    self.port_down_until = Some(until);
+                    self.deadlines.add(Some(until));
+                }
+                AsyncEvent::PortUp(port) if port == self.adapter.port => {
+                    self.port_down_until = None;
+                    self.deadlines.refresh();
+                    self.adapter.refresh();
+                }
+                AsyncEvent::Addresses(port) if port == self.adapter.port => self.adapter.refresh(),
+                AsyncEvent::QueuePair { number, access } => self.handle_failed_queue_pair(number, access),
+                AsyncEvent::Fatal | AsyncEvent::Overrun => {
+                    self.gone = true;
+                    self.end_all(|| Fault::DeviceGone(context.name().to_owned()));
+                }
+                AsyncEvent::PortDown(_) | AsyncEvent::PortUp(_) | AsyncEvent::Addresses(_) | AsyncEvent::Other => {}
+            }
+        }
+    }
+
+    fn handle_failed_queue_pair(&mut self, number: u32, access: bool) {
+        let owner =
+            |connection: &&Connection| connection.queues.as_ref().is_some_and(|queues| queues.verbs.number() == number);
+        let Some(id) = self.slots.iter().find(owner).map(|connection| connection.id) else { return };
+        let fault = if access { Violation::Access.into() } else { Fault::QueuePair };
+        self.end(id.slot, id, fault);
+    }
+
+    // ---- side channels ----------------------------------------------------------------------------------------------------
+
+    fn read_side_channels(&mut self) -> bool {
+        let mut moved = false;
+        for _ in 0..self.ready.len() {
+            let Some(slot) = self.ready.pop_front() else { break };
+            let Some(connection) = self.slots.at_mut(slot) else { continue };
+            connection.in_ready = false;
+            moved |= self.read_side_channel(slot);
+        }
+        moved
+    }
+
+    fn read_side_channel(&mut self, slot: u32) -> bool {
+        let mut moved = false;
+        for _ in 0..MESSAGES {
+            let Some(connection) = self.slots.at_mut(slot) else { return moved };
+            let (id, Some(side)) = (connection.id, &mut connection.side) else { return moved };
+            let handled = match side.receive() {
+                Ok(None) => return moved,
+                Ok(Some((message, private))) => self.handle_message(slot, message, private),
+                Err(fault) => Err(fault),
+            };
+            moved = true;
+            if let Err(fault) = handled {
+                self.handle_side_fault(slot, id, fault);
+                return true;
+            }
+        }
+        self.mark_ready(slot);
+        true
+    }
+
+    fn handle_side_fault(&mut self, slot: u32, id: bmi_core::transport::ConnId, fault: Fault) {
+        let Some(connection) = self.slots.find_mut(id) else { return };
+        if let Phase::Draining { fault: why, .. } = &mut connection.phase {
+            // It will say no more.
+            connection.side = None;
+            if matches!(why, Fault::QueuePair) {
+                *why = fault;
+            }
+            return;
+        }
+        self.end(slot, id, fault);
+    }
+
+    // ---- handing over -----------------------------------------------------------------------------------------------------
+
+    fn hand_over(&mut self) -> bool {
+        let mut moved = false;
+        for _ in 0..self.dirty.len() {
+            let Some(slot) = self.dirty.pop_front() else { break };
+            let Some(connection) = self.slots.at_mut(slot) else { continue };
+            connection.in_dirty = false;
+            if let Some(queues) = &mut connection.queues {
+                queues.begin_poll();
+                moved |= queues.has_waiting();
+            }
+            self.flush_posts(slot);
+        }
+        moved
+    }
+
+    /// Hands over what a connection has.
+    pub(crate) fn flush_posts(&mut self, slot: u32) {
+        let Some(connection) = self.slots.at_mut(slot) else { return };
+        let id = connection.id;
+        let Some(queues) = &mut connection.queues else { return };
+        if !matches!(connection.phase, Phase::Established | Phase::Closing { .. }) {
+            return;
+        }
+        let result = match queues.flush(&mut self.chain) {
+            Ok(Flushed::Done) => Ok(()),
+            Ok(Flushed::Ask(question)) => {
+                self.attentive = ATTENTIVE;
+                connection.say(question, &[])
+            }
+            Err(error) => {
+                self.chain.clear();
+                Err(Fault::Adapter(error.to_string()))
+            }
+        };
+        if let Err(fault) = result {
+            self.end(slot, id, fault);
+        }
+    }
+
+    // ---- completions ------------------------------------------------------------------------------------------------------
+
+    /// Takes a batch from a completion queue into `early`; returns whether it may have more.
+    fn poll_queue(&mut self, index: usize) -> bool {
+        let mut ends = std::mem::take(&mut self.ends);
+        let taken = match self.adapter.queues[index].queue.poll(&mut ends) {
+            Ok(taken) => taken,
+            Err(error) => {
+                tracing::error!(%error, "the completion queue is broken");
+                0
+            }
+        };
+        self.early.extend(ends[..taken].iter().copied());
+        let full = taken == ends.len();
+        self.ends = ends;
+        full
+    }
+
+    fn take_completions(&mut self, events: &mut Vec<Event>, limit: usize) -> bool {
+        let mut moved = false;
+        for index in 0..self.adapter.queues.len() {
+            loop {
+                let more = self.poll_queue(index);
+                while events.len() < limit
+                    && let Some(end) = self.early.pop_front()
+                {
+                    moved = true;
+                    self.handle_completion(&end, events);
+                }
+                if !more || events.len() >= limit {
+                    break;
+                }
+            }
+        }
+        moved
+    }
+
+    fn handle_completion(&mut self, end: &WorkEnd, events: &mut Vec<Event>) {
+        let (slot, name, is_recv, number) = parse_name(end.id());
+        let Some(connection) = self.slots.at_mut(slot).filter(|connection| tag(connection.id) == name) else { return };
+        let id = connection.id;
+        let ok = end.outcome() == Outcome::Ok;
+        if let (true, true, Phase::Accepted { .. }) = (ok, is_recv, &connection.phase) {
+            // The peer sends, so it is ready; its word is still under way.
+            self.establish(slot);
+            events.extend(self.pending.drain(..));
+        }
+        let Some(connection) = self.slots.at_mut(slot) else { return };
+        let Some(queues) = &mut connection.queues else { return };
+        let fault = if is_recv {
+            let immediate = if ok { end.immediate() } else { None };
+            let len = if ok && immediate.is_none() { u64::from(end.len()) } else { 0 };
+            let (status, fault) = received(end.outcome());
+            queues.complete_recv(status, len, immediate, events);
+            fault
+        } else {
+            let kind = queues.complete_send(number, |kind| sent(end.outcome(), kind).0, events);
+            let more = queues.has_waiting();
+            let fault = kind.and_then(|kind| sent(end.outcome(), kind).1);
+            if more {
+                self.mark_dirty(slot);
+            }
+            fault
+        };
+        if let Some(fault) = fault {
+            self.end(slot, id, fault);
+        }
+    }
+}
+
+/// What a receive's outcome means.
+fn received(outcome: Outcome) -> (WorkStatus, Option<Fault>) {
+    match outcome {
+        Outcome::Ok => (WorkStatus::Ok, None),
+        Outcome::Flushed => (WorkStatus::Flushed, Some(Fault::QueuePair)),
+        // The memory of a receive is registered, so all that can be wrong with it is that it is short; Soft-RoCE says it in the second way.
+        Outcome::Length | Outcome::LocalOperation => (WorkStatus::TooLong, Some(Violation::TooLong.into())),
+        other => (WorkStatus::Failed, Some(Fault::Adapter(format!("{other:?}")))),
+    }
+}
+
+/// What the outcome of another request means.
+fn sent(outcome: Outcome, kind: WorkKind) -> (WorkStatus, Option<Fault>) {
+    match (outcome, kind) {
+        (Outcome::Ok, _) => (WorkStatus::Ok, None),
+        (Outcome::Flushed, _) => (WorkStatus::Flushed, Some(Fault::QueuePair)),
+        (Outcome::RemoteAccess, _) => (WorkStatus::RemoteAccess, Some(Fault::Refused(Bye::RemoteAccess))),
+        (Outcome::NotReady, _) => (WorkStatus::ReceiverNotReady, Some(Fault::Refused(Bye::NotReady))),
+        (Outcome::RemoteInvalid | Outcome::RemoteOperation, WorkKind::Send) => {
+            (WorkStatus::TooLong, Some(Fault::Refused(Bye::TooLong)))
+        }
+        (Outcome::NoAnswer, _) => (WorkStatus::Failed, Some(Fault::NoAnswer)),
+        (other, _) => (WorkStatus::Failed, Some(Fault::Adapter(format!("{other:?}")))),
+    }
+}

@@ -1,0 +1,532 @@
+//! The queues of a connection: what was posted and waits, what the adapter has, receives.
+//!
+//! **Protocol** of a request on its way out:
+//!
+//! ```text
+//!   post ──> waiting ──flush──┬─ send, write ──────────────────────> adapter's send queue ──completion──> event
+//!                             └─ read ──> reads, beyond the limit ──────^
+//! ```
+//!
+//! **Doorbells.** The first request after a poll is handed over at once, so a lone message never waits. What is posted behind it before the
+//! next poll is collected and leaves with that poll as one linked list: one doorbell, on Soft-RoCE one system call. Of unsignalled requests every
+//! fourth part of the queue is signalled by the backend, to learn that the queue has room.
+//!
+//! **Accesses without bytes.** Adapters do not check the key of an access of no bytes (InfiniBand specification, C9-88), the contract does (C7). So
+//! before such a request, and before one whose key no adapter can have, the peer's program is asked over the side channel; what was posted
+//! behind it waits for the answer. Such requests are rare, so that they are slow costs nothing.
+//!
+//! **Invariants**
+//! 1. A request's segments stand in the segment queue beside its record until it has ended; so what the adapter reaches is held (C5).
+//! 2. Requests, waiting ones and reads together are at most the depth; the adapter's queue has room for one more, the marker.
+//! 3. Completions come in the order of the adapter's queue, so one says that all before it are done.
+//!
+//! **Tests** The conformance suite.
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::Arc;
+
+use bmi_core::transport::{
+    ConnId, Event, Payload, PostError, WorkCompletion, WorkId, WorkKind, WorkOptions, WorkStatus, WriteTarget,
+};
+use bmi_core::{MemoryRegion, RemoteSlice, Segment};
+
+use crate::config::{IbConfig, MAX_HEAD, MAX_INLINE, MAX_SEGMENTS};
+use crate::greeting::Message;
+use crate::memory::{Exposures, Keys};
+use crate::staging::{Place, Staging};
+use crate::verbs::{self, Chain, Domain, Opcode, SendWork, Sge};
+
+/// Set in the name of a receive.
+const RECV: u64 = 1 << 63;
+
+/// What stands in the name of a work request besides its number: which connection.
+pub(crate) fn tag(conn: ConnId) -> u64 {
+    (u64::from(conn.slot) & 0xf_ffff) << 43 | (u64::from(conn.generation) & 0x7ff) << 32
+}
+
+/// The slot, the tag, whether it is a receive, and the number.
+pub(crate) fn parse_name(id: u64) -> (u32, u64, bool, u32) {
+    (((id >> 43) & 0xf_ffff) as u32, id & !RECV & !0xffff_ffff, id & RECV != 0, id as u32)
+}
+
+/// A request that the adapter does not have yet.
+struct Planned {
+    work: WorkId,
+    kind: WorkKind,
+    signalled: bool,
+    len: u64,
+    place: Place,
+    segments: u32,
+    /// Address and key.
+    remote: Option<(u64, u64)>,
+    immediate: Option<u32>,
+    /// It must be asked for first.
+    unchecked: bool,
+}
+
+/// A request that the adapter has.
+struct Request {
+    work: WorkId,
+    /// `None` for the marker.
+    kind: Option<WorkKind>,
+    signalled: bool,
+    len: u64,
+    taken: usize,
+    segments: u32,
+}
+
+struct Recv {
+    work: WorkId,
+    segments: u32,
+}
+
+/// Everything that is posted on a connection.
+pub(crate) struct QueuePair {
+    conn: ConnId,
+    // Torn down in this order: the queue pair first, so that nothing is reached any more; the domain last.
+    pub(crate) verbs: verbs::QueuePair,
+    keys: Keys,
+    pub(crate) exposures: Exposures,
+    staging: Staging,
+    domain: Arc<Domain>,
+    depth: usize,
+    recv_depth: usize,
+    /// Reads that may be outstanding.
+    pub(crate) max_reads: usize,
+    requests: VecDeque<Request>,
+    request_segments: VecDeque<Segment>,
+    waiting: VecDeque<Planned>,
+    waiting_segments: VecDeque<Segment>,
+    reads: VecDeque<Planned>,
+    read_segments: VecDeque<Segment>,
+    reads_out: usize,
+    recvs: VecDeque<Recv>,
+    recv_segments: VecDeque<Segment>,
+    next_send: u32,
+    next_recv: u32,
+    /// Requests, and bytes staged for them, since the last that the adapter was asked to signal.
+    silent: usize,
+    silent_bytes: usize,
+    /// Something was handed over since the last poll.
+    rang: bool,
+    /// The peer was asked about the first waiting request.
+    asked: bool,
+    marked: bool,
+}
+
+/// What a flush came to.
+pub(crate) enum Flushed {
+    /// All that may go is on its way.
+    Done,
+    /// The peer must be asked this before more may go.
+    Ask(Message),
+}
+
+fn total(segments: &[Segment]) -> u64 {
+    segments.iter().map(|segment| segment.len() as u64).sum()
+}
+
+impl QueuePair {
+    pub(crate) fn new(
+        conn: ConnId,
+        verbs: verbs::QueuePair,
+        domain: Arc<Domain>,
+        config: &IbConfig,
+    ) -> Result<QueuePair, bmi_core::Error> {
+        let staging = Staging::new(&domain, config.staging.max(32 << 10))?;
+        let depth = config.send_queue_depth;
+        Ok(QueuePair {
+            conn,
+            verbs,
+            keys: Keys::default(),
+            exposures: Exposures::default(),
+            staging,
+            domain,
+            depth,
+            recv_depth: config.recv_queue_depth,
+            max_reads: usize::from(config.max_outstanding_reads),
+            requests: VecDeque::with_capacity(depth + 2),
+            request_segments: VecDeque::with_capacity(depth),
+            waiting: VecDeque::with_capacity(depth),
+            waiting_segments: VecDeque::with_capacity(depth),
+            reads: VecDeque::with_capacity(depth),
+            read_segments: VecDeque::with_capacity(depth),
+            reads_out: 0,
+            recvs: VecDeque::with_capacity(config.recv_queue_depth),
+            recv_segments: VecDeque::with_capacity(config.recv_queue_depth),
+            next_send: 0,
+            next_recv: 0,
+            silent: 0,
+            silent_bytes: 0,
+            rang: false,
+            asked: false,
+            marked: false,
+        })
+    }
+
+    pub(crate) fn domain(&self) -> &Arc<Domain> {
+        &self.domain
+    }
+
+    // ---- registrations ----------------------------------------------------------------------------------------------------
+
+    /// The first region among those of `segments` that this connection has yet to register.
+    pub(crate) fn unregistered<'s>(&self, segments: &'s [Segment]) -> Option<&'s MemoryRegion> {
+        let missing = segments.iter().find(|s| !s.is_empty() && self.keys.local(s.region()).is_none());
+        missing.map(Segment::region)
+    }
+
+    pub(crate) fn register(&mut self, region: &MemoryRegion) -> Result<(), bmi_core::Error> {
+        self.keys.add(&self.domain, region)
+    }
+
+    pub(crate) fn forget(&mut self, region: usize) {
+        self.keys.forget(region);
+    }
+
+    fn entry(&self, segment: &Segment) -> Sge {
+        // Registered when it was posted, and held since.
+        let key = self.keys.local(segment.region()).unwrap_or(0);
+        Sge::new(segment.as_ptr() as u64, segment.len() as u32, key)
+    }
+
+    // ---- posting ----------------------------------------------------------------------------------------------------------
+
+    pub(crate) fn check_segments(segments: &[Segment]) -> Result<(), PostError> {
+        if segments.len() > MAX_SEGMENTS {
+            return Err(PostError::Invalid("more segments than max_segments"));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn post_recv(&mut self, work: WorkId, segments: &[Segment]) -> Result<(), PostError> {
+        if self.recvs.len() >= self.recv_depth {
+            return Err(PostError::QueueFull);
+        }
+        let mut entries = [Sge::new(0, 0, 0); MAX_SEGMENTS];
+        let mut count = 0;
+        for segment in segments.iter().filter(|segment| !segment.is_empty()) {
+            entries[count] = self.entry(segment);
+            count += 1;
+        }
+        let id = RECV | tag(self.conn) | u64::from(self.next_recv);
+        // SAFETY: the segments are held until the receive has ended (invariant 1), or the queue pair is gone.
+        match unsafe { self.verbs.post_receive(id, &entries[..count]) } {
+            Ok(()) => {}
+            Err(error) if error.raw_os_error() == Some(libc::ENOMEM) => return Err(PostError::QueueFull),
+            Err(_) => return Err(PostError::NotConnected),
+        }
+        self.next_recv = self.next_recv.wrapping_add(1);
+        self.recv_segments.extend(segments.iter().cloned());
+        self.recvs.push_back(Recv { work, segments: segments.len() as u32 });
+        Ok(())
+    }
+
+    pub(crate) fn post_send(
+        &mut self,
+        work: WorkId,
+        head: &[u8],
+        payload: Payload<'_>,
+        options: WorkOptions,
+    ) -> Result<(), PostError> {
+        let (slices, segments) = match payload {
+            Payload::Inline(slices) => (slices, &[][..]),
+            Payload::Gather(segments) => (&[][..], segments),
+        };
+        let staged = head.len() + slices.iter().map(|slice| slice.len()).sum::<usize>();
+        if staged > MAX_INLINE {
+            return Err(PostError::Invalid("head and payload are longer than max_inline"));
+        }
+        let planned = self.plan(WorkKind::Send, work, head, staged, segments, options, None)?;
+        self.staging.fill(planned.place, head, slices);
+        self.enqueue(planned, segments);
+        Ok(())
+    }
+
+    pub(crate) fn post_write(
+        &mut self,
+        work: WorkId,
+        head: &[u8],
+        segments: &[Segment],
+        target: WriteTarget,
+        options: WorkOptions,
+    ) -> Result<(), PostError> {
+        if head.len() as u64 + total(segments) > target.remote.len {
+            return Err(PostError::Invalid("more bytes than the target has"));
+        }
+        let remote = Some(target.remote);
+        let mut planned = self.plan(WorkKind::Write, work, head, head.len(), segments, options, remote)?;
+        planned.immediate = target.immediate;
+        self.staging.fill(planned.place, head, &[]);
+        self.enqueue(planned, segments);
+        Ok(())
+    }
+
+    pub(crate) fn post_read(
+        &mut self,
+        work: WorkId,
+        segments: &[Segment],
+        remote: RemoteSlice,
+        options: WorkOptions,
+    ) -> Result<(), PostError> {
+        if total(segments) > remote.len {
+            return Err(PostError::Invalid("the segments hold more bytes than the source has"));
+        }
+        let planned = self.plan(WorkKind::Read, work, &[], 0, segments, options, Some(remote))?;
+        self.enqueue(planned, segments);
+        Ok(())
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "the parts of a work request")]
+    fn plan(
+        &mut self,
+        kind: WorkKind,
+        work: WorkId,
+        head: &[u8],
+        staged: usize,
+        segments: &[Segment],
+        options: WorkOptions,
+        remote: Option<RemoteSlice>,
+    ) -> Result<Planned, PostError> {
+        if head.len() > MAX_HEAD {
+            return Err(PostError::Invalid("the head is longer than max_head"));
+        }
+        if self.requests.len() + self.waiting.len() + self.reads.len() >= self.depth {
+            return Err(PostError::QueueFull);
+        }
+        let place = self.staging.take(staged).ok_or(PostError::QueueFull)?;
+        let len = staged as u64 + total(segments);
+        let unchecked = remote.is_some_and(|remote| len == 0 || remote.key.0 > u64::from(u32::MAX));
+        let remote = remote.map(|remote| (remote.addr, remote.key.0));
+        let (signalled, segments) = (options.signalled, segments.len() as u32);
+        Ok(Planned { work, kind, signalled, len, place, segments, remote, immediate: None, unchecked })
+    }
+
+    fn enqueue(&mut self, planned: Planned, segments: &[Segment]) {
+        self.waiting_segments.extend(segments.iter().cloned());
+        self.waiting.push_back(planned);
+    }
+
+    /// Whether what was just posted should be handed over at once.
+    pub(crate) fn rings_at_once(&self) -> bool {
+        !self.rang && self.waiting.len() == 1
+    }
+
+    // ---- what goes out ----------------------------------------------------------------------------------------------------
+
+    /// Whether a flush would find something that may go.
+    pub(crate) fn has_waiting(&self) -> bool {
+        (!self.waiting.is_empty() && !self.asked) || self.may_read()
+    }
+
+    fn may_read(&self) -> bool {
+        !self.reads.is_empty() && self.reads_out < self.max_reads
+    }
+
+    /// A poll has begun.
+    pub(crate) fn begin_poll(&mut self) {
+        self.rang = false;
+    }
+
+    /// The peer says that the first waiting request may go; `false` if it was not asked.
+    pub(crate) fn allow(&mut self) -> bool {
+        let asked = std::mem::take(&mut self.asked);
+        if let (true, Some(first)) = (asked, self.waiting.front_mut()) {
+            first.unchecked = false;
+        }
+        asked
+    }
+
+    /// Hands over what may go.
+    pub(crate) fn flush(&mut self, chain: &mut Chain) -> io::Result<Flushed> {
+        let mut outcome = Flushed::Done;
+        while !self.asked
+            && let Some(first) = self.waiting.front()
+        {
+            if first.unchecked {
+                let (addr, key) = first.remote.unwrap_or_default();
+                self.asked = true;
+                outcome = Flushed::Ask(Message::Check { key, addr, write: first.kind == WorkKind::Write });
+                break;
+            }
+            let planned = self.waiting.pop_front().expect("looked at above");
+            let count = planned.segments as usize;
+            if planned.kind == WorkKind::Read && (!self.reads.is_empty() || self.reads_out >= self.max_reads) {
+                self.read_segments.extend(self.waiting_segments.drain(..count));
+                self.reads.push_back(planned);
+                continue;
+            }
+            self.request_segments.extend(self.waiting_segments.drain(..count));
+            self.issue(planned, chain)?;
+        }
+        while self.may_read() {
+            let planned = self.reads.pop_front().expect("there is one");
+            self.request_segments.extend(self.read_segments.drain(..planned.segments as usize));
+            self.issue(planned, chain)?;
+        }
+        self.ring(chain)?;
+        Ok(outcome)
+    }
+
+    /// Adds a request, whose segments are the last of `request_segments`, to the chain.
+    fn issue(&mut self, planned: Planned, chain: &mut Chain) -> io::Result<()> {
+        let Planned { work, kind, signalled, len, place, segments, remote, immediate, .. } = planned;
+        if kind == WorkKind::Read {
+            self.reads_out += 1;
+        }
+        (self.silent, self.silent_bytes) = (self.silent + 1, self.silent_bytes + place.taken);
+        let due = self.silent * 4 >= self.depth || self.silent_bytes * 4 >= self.staging.len();
+        let told = signalled || kind == WorkKind::Read || due;
+        if told {
+            (self.silent, self.silent_bytes) = (0, 0);
+        }
+        let mut entries = [Sge::new(0, 0, 0); MAX_SEGMENTS + 1];
+        let mut count = 0;
+        if place.len > 0 {
+            entries[0] = self.staging.entry(place);
+            count = 1;
+        }
+        let first = self.request_segments.len() - segments as usize;
+        for segment in self.request_segments.range(first..).filter(|segment| !segment.is_empty()) {
+            entries[count] = self.entry(segment);
+            count += 1;
+        }
+        // A key that no adapter has was asked for and refused, so it is never cut short here.
+        let (addr, key) = remote.map_or((0, 0), |(addr, key)| (addr, key as u32));
+        let opcode = match (kind, immediate) {
+            (WorkKind::Read, _) => Opcode::Read(addr, key),
+            (WorkKind::Write, Some(immediate)) => Opcode::WriteWithImmediate(addr, key, immediate),
+            (WorkKind::Write, None) => Opcode::Write(addr, key),
+            _ => Opcode::Send,
+        };
+        let inline = kind != WorkKind::Read && len <= u64::from(self.verbs.limits().inline);
+        let id = tag(self.conn) | u64::from(self.next_send);
+        self.next_send = self.next_send.wrapping_add(1);
+        self.requests.push_back(Request { work, kind: Some(kind), signalled, len, taken: place.taken, segments });
+        chain.push(&SendWork { id, opcode, segments: &entries[..count], signalled: told, inline });
+        if chain.is_full() { self.ring(chain) } else { Ok(()) }
+    }
+
+    fn ring(&mut self, chain: &mut Chain) -> io::Result<()> {
+        if chain.is_empty() {
+            return Ok(());
+        }
+        self.rang = true;
+        // SAFETY: segments and staged bytes are held until their request has ended (invariant 1), or the queue pair is gone.
+        unsafe { self.verbs.post_send(chain) }.map_err(|(_, error)| error)
+    }
+
+    /// Whether all that was posted to be sent has left and ended.
+    pub(crate) fn all_sent(&self) -> bool {
+        self.requests.is_empty() && self.waiting.is_empty()
+    }
+
+    /// Posts a request without effect, signalled, behind all others, unless it was already: when it has ended, they have.
+    pub(crate) fn mark(&mut self, chain: &mut Chain) -> io::Result<()> {
+        if std::mem::replace(&mut self.marked, true) || self.requests.is_empty() {
+            return Ok(());
+        }
+        let id = tag(self.conn) | u64::from(self.next_send);
+        self.next_send = self.next_send.wrapping_add(1);
+        let marker = WorkId(0);
+        self.requests.push_back(Request { work: marker, kind: None, signalled: false, len: 0, taken: 0, segments: 0 });
+        chain.push(&SendWork { id, opcode: Opcode::Write(0, 0), segments: &[], signalled: true, inline: false });
+        self.ring(chain)
+    }
+
+    /// Fails the queue pair, so that all that the adapter has is flushed.
+    pub(crate) fn fail(&mut self, chain: &mut Chain) -> io::Result<()> {
+        self.verbs.fail()?;
+        self.marked = false;
+        self.mark(chain)
+    }
+
+    /// Whether the adapter has nothing any more.
+    pub(crate) fn is_drained(&self) -> bool {
+        self.requests.is_empty() && self.recvs.is_empty()
+    }
+
+    // ---- completions ------------------------------------------------------------------------------------------------------
+
+    /// The oldest receive ended; `false` if there is none.
+    pub(crate) fn complete_recv(
+        &mut self,
+        status: WorkStatus,
+        len: u64,
+        immediate: Option<u32>,
+        events: &mut Vec<Event>,
+    ) -> bool {
+        let Some(recv) = self.recvs.pop_front() else { return false };
+        self.recv_segments.drain(..recv.segments as usize);
+        events.push(self.event(recv.work, WorkKind::Recv, status, len, immediate));
+        true
+    }
+
+    /// The request of this number ended, and so did, with success, all before it. Returns what kind it was; `None` for the marker.
+    pub(crate) fn complete_send(
+        &mut self,
+        number: u32,
+        status: impl FnOnce(WorkKind) -> WorkStatus,
+        events: &mut Vec<Event>,
+    ) -> Option<WorkKind> {
+        let oldest = self.next_send.wrapping_sub(self.requests.len() as u32);
+        let before = number.wrapping_sub(oldest) as usize;
+        if before >= self.requests.len() {
+            return None; // not of this queue's present
+        }
+        for _ in 0..before {
+            self.end_oldest(WorkStatus::Ok, events);
+        }
+        let kind = self.requests.front().and_then(|request| request.kind);
+        self.end_oldest(kind.map_or(WorkStatus::Ok, status), events);
+        kind
+    }
+
+    fn end_oldest(&mut self, status: WorkStatus, events: &mut Vec<Event>) {
+        let Some(request) = self.requests.pop_front() else { return };
+        self.request_segments.drain(..request.segments as usize);
+        self.staging.give_back(request.taken);
+        if request.kind == Some(WorkKind::Read) {
+            self.reads_out -= 1;
+        }
+        if let Some(kind) = request.kind.filter(|_| request.signalled || status != WorkStatus::Ok) {
+            events.push(self.event(request.work, kind, status, request.len, None));
+        }
+    }
+
+    /// Destroys the queue pair, then ends everything that has not ended.
+    pub(crate) fn end(self, events: &mut Vec<Event>) {
+        let QueuePair { conn, verbs, requests, waiting, reads, recvs, .. } = self;
+        // From here on the adapter reaches nothing; the segments are let go when this returns.
+        drop(verbs);
+        let asked = requests.into_iter().filter_map(|request| Some((request.work, request.kind?, request.len)));
+        let planned = waiting.into_iter().chain(reads).map(|planned| (planned.work, planned.kind, planned.len));
+        let receives = recvs.into_iter().map(|recv| (recv.work, WorkKind::Recv, 0));
+        events.extend(asked.chain(planned).chain(receives).map(|(work, kind, len)| {
+            let status = WorkStatus::Flushed;
+            Event::Work(WorkCompletion { conn, work, kind, status, len, immediate: None })
+        }));
+    }
+
+    fn event(&self, work: WorkId, kind: WorkKind, status: WorkStatus, len: u64, immediate: Option<u32>) -> Event {
+        Event::Work(WorkCompletion { conn: self.conn, work, kind, status, len, immediate })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_parsed_back() {
+        for (slot, generation) in [(0, 0), (5, 2047), (0xf_ffff, 1)] {
+            let conn = ConnId { slot, generation };
+            for number in [0, 7, u32::MAX] {
+                let id = tag(conn) | u64::from(number);
+                assert_eq!(parse_name(id), (slot, tag(conn), false, number));
+                assert_eq!(parse_name(id | RECV), (slot, tag(conn), true, number));
+            }
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! Verbs, safely enough: libibverbs loaded at run time, and an owner for each of its objects.
+//!
+//! **Why loaded.** A program that can speak verbs must build without a package and start without the library; only asking for an
+//! adapter says what is missing. So nothing is linked: [`library`] looks for `libibverbs.so.1` once, and the calls that C declares inline go
+//! through the context's own table.
+//!
+//! **Invariants**
+//! 1. Only this module calls C. `sys` is generated and private to it.
+//! 2. Objects are torn down in the order that verbs ask for, queue pair, region, completion queue, channel, domain, context, because each
+//!    holds what it was made from.
+//! 3. What a work request points to must outlive it. That is the caller's promise, and why posting is `unsafe`.
+//! 4. Legacy calls only (`ibv_post_send`, `ibv_poll_cq`): the extended ones give wrong results on Soft-RoCE of kernel 6.1.
+//!
+//! **Not a stable interface**: it is public for the tests that play a hostile peer, and to be replaced by the `ibverbs` crate once a release of that
+//! can carry one-sided work (see `ARCHITECTURE.md`).
+
+mod completion;
+mod context;
+mod queue_pair;
+mod region;
+#[allow(
+    warnings,
+    clippy::all,
+    clippy::undocumented_unsafe_blocks,
+    unsafe_op_in_unsafe_fn,
+    missing_docs,
+    unreachable_pub,
+    reason = "generated"
+)]
+#[rustfmt::skip]
+mod sys;
+
+use std::fmt;
+use std::sync::OnceLock;
+
+pub use completion::{Channel, CompletionQueue, Outcome, WorkEnd};
+pub use context::{AsyncEvent, Context, DeviceLimits, Gid, Port, devices};
+pub use queue_pair::{Chain, Opcode, Path, QueuePair, QueuePairLimits, SendWork, Sge};
+pub use region::{Domain, Region, Rights, Window};
+
+/// The library's name on every Linux.
+const LIBRARY: &str = "libibverbs.so.1";
+
+/// Why there are no verbs on this host.
+#[derive(Debug)]
+pub enum Unavailable {
+    /// The library is not there, or lacks a call.
+    Library(String),
+    /// The library is there, but no device.
+    Device(String),
+}
+
+impl fmt::Display for Unavailable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Unavailable::Library(why) => write!(
+                f,
+                "{LIBRARY} cannot be loaded ({why}); install it, on Debian with `apt-get install libibverbs1 ibverbs-providers`"
+            ),
+            Unavailable::Device(why) => write!(
+                f,
+                "no RDMA device: {why}; `ibv_devices` lists them, and `rdma link add rxe0 type rxe netdev DEV` makes one of software"
+            ),
+        }
+    }
+}
+
+impl std::error::Error for Unavailable {}
+
+/// The library, loaded with the first call.
+fn library() -> Result<&'static sys::Ibverbs, Unavailable> {
+    static LOADED: OnceLock<Result<sys::Ibverbs, String>> = OnceLock::new();
+    let loaded = LOADED.get_or_init(|| {
+        // SAFETY: the library's initialisers are those of a system library; the signatures in `sys` are those of its header.
+        let library = unsafe { sys::Ibverbs::new(LIBRARY) }.map_err(|error| error.to_string())?;
+        prepare_fork(&library);
+        Ok(library)
+    });
+    loaded.as_ref().map_err(|why| Unavailable::Library(why.clone()))
+}
+
+/// Makes `fork` safe before the first registration. Kernels from 5.12 on copy pinned pages for the child when it forks, and need nothing; for
+/// older ones the library keeps registered pages out of the child.
+fn prepare_fork(library: &sys::Ibverbs) {
+    // SAFETY: no arguments, no registration has been made yet.
+    let unneeded = unsafe { library.ibv_is_fork_initialized() } == sys::IBV_FORK_UNNEEDED;
+    // SAFETY: as above.
+    if !unneeded && unsafe { library.ibv_fork_init() } != 0 {
+        tracing::warn!("fork is not safe with RDMA on this host: ibv_fork_init failed");
+    }
+}
+
+/// The library, by somebody who has an object of it.
+fn loaded() -> &'static sys::Ibverbs {
+    library().expect("an object of the library exists, so it was loaded")
+}
+
+/// Logs what a destructor could not do.
+fn check_destroyed(what: &str, result: i32) {
+    if result != 0 {
+        tracing::warn!(what, errno = result, "cannot be destroyed");
+    }
+}

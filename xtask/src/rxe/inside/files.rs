@@ -1,0 +1,252 @@
+//! The file system over verbs: servers and clients are processes of their own, and what is read back is compared byte for byte.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::scenario::{PROGRAM_LIMIT, Running, Scene};
+use super::{DEVICE, await_some};
+
+/// The manager's port; the I/O servers have the following ones.
+const PORT: u16 = 7100;
+const IODS: usize = 2;
+
+/// A cluster of processes in a folder of its own.
+pub(crate) struct Cluster<'a> {
+    scene: &'a Scene<'a>,
+    folder: PathBuf,
+    manager: String,
+    /// The manager, then the I/O servers.
+    servers: Vec<Running>,
+}
+
+impl<'a> Cluster<'a> {
+    /// The servers that another machine has started at `host`.
+    pub(crate) fn of_another(scene: &'a Scene<'a>, host: &str) -> Cluster<'a> {
+        Cluster { scene, folder: PathBuf::new(), manager: address(host, 0), servers: Vec::new() }
+    }
+
+    /// Starts all servers; returns when they listen at `host`.
+    pub(crate) fn start(scene: &'a Scene<'a>, host: &str) -> Result<Cluster<'a>, String> {
+        let folder = PathBuf::from("/tmp/cluster");
+        let _ = fs::remove_dir_all(&folder);
+        let address = |index: usize| address(host, index);
+        let iods: Vec<String> = (1..=IODS).map(address).collect();
+        let config = format!(
+            "[cluster]\nmanager = {:?}\niods = {iods:?}\n[storage]\nmanager = {:?}\niod = {:?}\n",
+            address(0),
+            folder.join("manager"),
+            format!("{}/iod{{index}}", folder.display()),
+        );
+        fs::create_dir_all(&folder)
+            .and_then(|()| fs::write(folder.join("pvfs.toml"), config))
+            .map_err(|error| format!("{}: {error}", folder.display()))?;
+        let mut cluster = Cluster { scene, folder, manager: address(0), servers: Vec::new() };
+        for index in 0..=IODS {
+            let server = cluster.server(index)?;
+            cluster.servers.push(server);
+        }
+        Ok(cluster)
+    }
+
+    /// Starts a server; returns when it listens.
+    fn server(&self, index: usize) -> Result<Running, String> {
+        let config = self.folder.join("pvfs.toml").display().to_string();
+        let number = index.saturating_sub(1).to_string();
+        let role: &[&str] = if index == 0 { &["manager"] } else { &["iod", &number] };
+        let server = self.scene.start(&[&["pvfsd", "--config", &config], role].concat())?;
+        server.await_output("listening on")?;
+        Ok(server)
+    }
+
+    /// Runs a command that must end well.
+    pub(crate) fn ok(&self, words: &[&str]) -> Result<String, String> {
+        self.scene.ok(&[&["pvfs", "-q", "--manager", &self.manager], words].concat()).map_err(|why| self.explain(&why))
+    }
+
+    /// Starts a command.
+    fn begin(&self, words: &[&str]) -> Result<Running, String> {
+        self.scene.start(&[&["pvfs", "-q", "--manager", &self.manager], words].concat())
+    }
+
+    /// What went wrong, and what the servers said.
+    pub(crate) fn explain(&self, why: &str) -> String {
+        self.servers
+            .iter()
+            .fold(why.to_owned(), |text, server| format!("{text}\n`{}` said:\n{}", server.words, server.output()))
+    }
+
+    /// Stores a file and reads it back.
+    pub(crate) fn there_and_back(&self, name: &str, len: usize) -> Result<(), String> {
+        let (from, back) = (format!("/tmp/{name}"), format!("/tmp/{name}.back"));
+        write(Path::new(&from), len)?;
+        self.ok(&["put", &from, &format!("/{name}")])?;
+        self.ok(&["get", &format!("/{name}"), &back])?;
+        same(Path::new(&from), Path::new(&back))?;
+        for path in [from, back] {
+            fs::remove_file(&path).map_err(|error| format!("{path}: {error}"))?;
+        }
+        Ok(())
+    }
+}
+
+fn address(host: &str, index: usize) -> String {
+    format!("ib://{DEVICE}/{host}:{}", usize::from(PORT) + index)
+}
+
+/// Writes a file whose every eight bytes say where they stand and in which file.
+fn write(path: &Path, len: usize) -> Result<(), String> {
+    let seed = path.to_string_lossy().bytes().fold(0u64, |seed, byte| seed.wrapping_mul(31).wrapping_add(byte.into()));
+    let words = len.div_ceil(8) as u64;
+    let bytes: Vec<u8> =
+        (0..words).flat_map(|word| (seed ^ word.wrapping_mul(0x9e37_79b9_7f4a_7c15)).to_le_bytes()).take(len).collect();
+    fs::write(path, bytes).map_err(|error| format!("{}: {error}", path.display()))
+}
+
+fn same(a: &Path, b: &Path) -> Result<(), String> {
+    let read = |path: &Path| fs::read(path).map_err(|error| format!("{}: {error}", path.display()));
+    let (left, right) = (read(a)?, read(b)?);
+    if left == right {
+        return Ok(());
+    }
+    let first = left.iter().zip(&right).position(|(left, right)| left != right);
+    Err(format!(
+        "{} and {} differ: {} and {} bytes, first at {first:?}",
+        a.display(),
+        b.display(),
+        left.len(),
+        right.len()
+    ))
+}
+
+/// What is stored: the sizes of each path that data can take, and those beside its limits.
+const TREE: &[(&str, usize)] = &[
+    ("empty", 0),
+    ("inline", 100),
+    ("deep/strip", 65_536),
+    ("deep/strip-and-one", 65_537),
+    ("deep/er/odd", 777_777),
+    ("deep/er/large", 8 << 20),
+];
+
+pub(crate) fn tree(scene: &Scene<'_>) -> Result<(), String> {
+    let cluster = Cluster::start(scene, "127.0.0.1")?;
+    let source = Path::new("/tmp/source");
+    for (name, len) in TREE {
+        let path = source.join(name);
+        fs::create_dir_all(path.parent().unwrap_or(source)).map_err(|error| error.to_string())?;
+        write(&path, *len)?;
+    }
+    cluster.ok(&["put", "-r", "/tmp/source", "/"])?;
+    cluster.ok(&["get", "-r", "/source", "/tmp/copy"])?;
+    for (name, _) in TREE {
+        same(&source.join(name), &Path::new("/tmp/copy").join(name))?;
+    }
+    cluster.ok(&["rm", "-r", "/source"])?;
+    let left = cluster.ok(&["ls", "/"])?;
+    for folder in ["/tmp/source", "/tmp/copy"] {
+        let _ = fs::remove_dir_all(folder);
+    }
+    if left.trim().is_empty() { Ok(()) } else { Err(format!("after removing all there is: {left}")) }
+}
+
+pub(crate) fn several_clients(scene: &Scene<'_>) -> Result<(), String> {
+    const CLIENTS: usize = 4;
+    let cluster = Cluster::start(scene, "127.0.0.1")?;
+    let name = |client: usize| format!("/tmp/client-{client}");
+    for client in 0..CLIENTS {
+        write(Path::new(&name(client)), 1_000_000 + client)?;
+    }
+    for words in [["put", "", "/"], ["get", "/", ""]] {
+        let running: Result<Vec<Running>, String> = (0..CLIENTS)
+            .map(|client| match words {
+                ["put", ..] => cluster.begin(&["put", &name(client), &format!("/{client}")]),
+                _ => cluster.begin(&["get", &format!("/{client}"), &format!("{}.back", name(client))]),
+            })
+            .collect();
+        for client in running? {
+            let words = client.words.clone();
+            let finished = client.finish(PROGRAM_LIMIT);
+            if finished.status != 0 {
+                return Err(cluster.explain(&format!("{words}: status {}\n{}", finished.status, finished.output)));
+            }
+        }
+    }
+    (0..CLIENTS).try_for_each(|client| {
+        let (from, back) = (name(client), format!("{}.back", name(client)));
+        same(Path::new(&from), Path::new(&back))
+            .and_then(|()| [from, back].iter().try_for_each(fs::remove_file).map_err(|error| error.to_string()))
+    })
+}
+
+/// A put that is still under way when its server is killed: it reads from a pipe that nobody closes.
+pub(crate) fn killed_server(scene: &Scene<'_>) -> Result<(), String> {
+    let mut cluster = Cluster::start(scene, "127.0.0.1")?;
+    let pipe = "/tmp/pipe";
+    scene.ok(&["mkfifo", pipe])?;
+    // Opened for both, the pipe holds the command back neither when it begins nor when it has read all.
+    let mut feed = fs::File::options().read(true).write(true).open(pipe).map_err(|error| error.to_string())?;
+    let put = cluster.begin(&["put", pipe, "/torn", "--timeout", "5s"])?;
+    // More than one block, so that the servers have a part of it.
+    let fed = std::thread::Builder::new().name("feed".into()).spawn(move || {
+        let block = vec![7; 1 << 20];
+        for _ in 0..64 {
+            std::io::Write::write_all(&mut feed, &block)?;
+        }
+        Ok::<_, std::io::Error>(feed)
+    });
+    let fed = fed.map_err(|error| error.to_string())?;
+    let stored = cluster.folder.join("iod0");
+    await_some("data at the server", || (size(&stored) > 0).then_some(()))?;
+    cluster.servers.remove(1).kill()?;
+    let finished = put.finish(PROGRAM_LIMIT);
+    // Nobody reads any more, so the feed would wait for ever; it is let go by reading what is left.
+    let _ = scene.finish(&["timeout", "2", "cat", pipe]);
+    drop(fed);
+    if finished.status != 1 {
+        return Err(format!("the put ended with status {}, not 1\n{}", finished.status, finished.output));
+    }
+    let server = cluster.server(1)?;
+    cluster.servers.insert(1, server);
+    cluster.there_and_back("after", 1_000_000)
+}
+
+/// Bytes of all files below a folder.
+fn size(folder: &Path) -> u64 {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    entries
+        .map(|entry| match entry.metadata() {
+            Ok(metadata) if metadata.is_dir() => size(&entry.path()),
+            Ok(metadata) => metadata.len(),
+            Err(_) => 0,
+        })
+        .sum()
+}
+
+/// Clients die by SIGKILL at odd moments of large transfers both ways; the servers go on serving others.
+pub(crate) fn killed_clients(scene: &Scene<'_>) -> Result<(), String> {
+    let cluster = Cluster::start(scene, "127.0.0.1")?;
+    let (from, back) = ("/tmp/victim", "/tmp/victim.back");
+    write(Path::new(from), 16 << 20)?;
+    cluster.ok(&["put", from, "/whole"])?;
+    for round in 0..6u64 {
+        let name = format!("/part-{round}");
+        let victim = if round % 2 == 0 {
+            cluster.begin(&["put", from, &name])
+        } else {
+            cluster.begin(&["get", "/whole", back])
+        }?;
+        pause(Duration::from_millis(60 + 50 * round));
+        victim.kill()?;
+    }
+    let _ = fs::remove_file(back);
+    cluster.ok(&["get", "/whole", back])?;
+    same(Path::new(from), Path::new(back))?;
+    cluster.there_and_back("after", 1_000_000)?;
+    [from, back].iter().try_for_each(fs::remove_file).map_err(|error| error.to_string())
+}
+
+#[expect(clippy::disallowed_methods, reason = "a moment at which a process is killed; any will do")]
+pub(crate) fn pause(time: Duration) {
+    std::thread::sleep(time);
+}

@@ -1,0 +1,29 @@
+//! The main job in the machine: the same tree over verbs and over TCP, in one run.
+
+use std::fs;
+use std::path::Path;
+
+use super::scenario::Scene;
+
+/// `ab` compares every byte itself and ends with a bad status where one differs. Its table goes to the report.
+pub(crate) fn ib_against_tcp(scene: &Scene<'_>) -> Result<(), String> {
+    const TREE: &str = "/tmp/tree";
+    plant(Path::new(TREE)).map_err(|error| format!("{TREE}: {error}"))?;
+    let table = scene.ok(&["ab", TREE, "--quick", "--processes", "--over", "ib,tcp"])?;
+    table.lines().for_each(|line| scene.note(line.to_owned()));
+    fs::remove_dir_all(TREE).map_err(|error| format!("{TREE}: {error}"))
+}
+
+/// A small tree with files of all classes; larger ones are made by `ab` itself.
+fn plant(root: &Path) -> std::io::Result<()> {
+    for folder in 0..4usize {
+        let path = root.join(format!("folder-{folder}"));
+        fs::create_dir_all(&path)?;
+        for file in 0..8usize {
+            let len = [0, 100, 3000, 9000, 40_000, 70_000, 150_000, 300_000][file] + folder;
+            let bytes: Vec<u8> = (0..len).map(|at| (at * (2 * file + 3) + folder) as u8).collect();
+            fs::write(path.join(format!("file-{file}")), bytes)?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,150 @@
+//! The table of what runs in the machine beside test programs: several processes that work together. Each is reported as a test.
+//!
+//! **How to add one.** A function that takes a [`Scene`] and answers with an error in words, and its line in [`SCENARIOS`].
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Child, Stdio};
+use std::time::Duration;
+
+use super::process::{self, Finished, captured, command};
+use super::{Channel, await_some, files, main_job, measure, pair, perftest};
+use crate::rxe::build::MEASURE;
+use crate::rxe::wire::Report;
+
+/// One of them.
+pub(crate) struct Scenario {
+    /// What the report calls its kind.
+    pub(crate) group: &'static str,
+    /// What is true when it passes.
+    pub(crate) name: &'static str,
+    /// The programs that it needs, in `/bin`.
+    pub(crate) programs: &'static [&'static str],
+    /// Runs it.
+    pub(crate) run: fn(&Scene<'_>) -> Result<(), String>,
+    /// Whether it runs with all others; else only when asked for.
+    pub(crate) usual: bool,
+}
+
+/// All of them, in the order in which they run.
+#[rustfmt::skip]
+pub(crate) const SCENARIOS: &[Scenario] = &[
+    Scenario { group: "machine", name: "perftest sends to itself", programs: PERFTEST, run: perftest::once, usual: true },
+    Scenario { group: "machine", name: "ping-pong of libibverbs has the right bytes", programs: EXAMPLES, run: perftest::ping_pong, usual: true },
+    Scenario { group: "files", name: "a tree is stored and read back", programs: FILES, run: files::tree, usual: true },
+    Scenario { group: "files", name: "several clients at once", programs: FILES, run: files::several_clients, usual: true },
+    Scenario { group: "files", name: "a server killed in the middle of a put ends it, and comes back", programs: FILES, run: files::killed_server, usual: true },
+    Scenario { group: "files", name: "clients killed in the middle of transfers harm nobody", programs: FILES, run: files::killed_clients, usual: true },
+    Scenario { group: "main-job", name: "ib against tcp", programs: &["ab", "pvfsd"], run: main_job::ib_against_tcp, usual: true },
+    Scenario { group: "bench", name: "ratios to perftest", programs: MEASURED, run: measure::ratios, usual: false },
+    // The first of this group serves the others.
+    Scenario { group: PAIR, name: "serving", programs: FILES, run: pair::serve, usual: true },
+    Scenario { group: PAIR, name: "ping-pong with 0.5 % loss", programs: EXAMPLES, run: pair::ping_pong, usual: true },
+    Scenario { group: PAIR, name: "files go both ways with 0.5 % loss", programs: FILES, run: pair::transfer, usual: true },
+];
+
+/// The group of the test with two machines.
+pub(crate) const PAIR: &str = "two-machines";
+const FILES: &[&str] = &["pvfsd", "pvfs"];
+const EXAMPLES: &[&str] = &["ibv_rc_pingpong"];
+const PERFTEST: &[&str] = &["ib_send_lat"];
+const MEASURED: &[&str] =
+    &["ib_send_lat", "ib_write_lat", "ib_read_lat", "ib_send_bw", "ib_write_bw", "ib_read_bw", MEASURE];
+
+/// Finds one.
+pub(crate) fn find(group: &str, name: &str) -> Option<&'static Scenario> {
+    SCENARIOS.iter().find(|scenario| scenario.group == group && scenario.name == name)
+}
+
+/// What a scenario works with.
+pub(crate) struct Scene<'a> {
+    /// Environment of what it runs.
+    pub(crate) env: &'a [(String, String)],
+    /// For words to people.
+    pub(crate) channel: &'a Channel,
+}
+
+/// For one program that a scenario runs.
+pub(crate) const PROGRAM_LIMIT: Duration = Duration::from_secs(60);
+
+/// A process that a scenario started; it ends with it.
+pub(crate) struct Running {
+    child: Child,
+    /// What it was started as, for people.
+    pub(crate) words: String,
+    output: PathBuf,
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Scene<'_> {
+    /// Runs a program to its end.
+    pub(crate) fn finish(&self, words: &[&str]) -> Finished {
+        captured(command(words, self.env), PROGRAM_LIMIT)
+    }
+
+    /// Runs a program that must end well, and returns what it printed.
+    pub(crate) fn ok(&self, words: &[&str]) -> Result<String, String> {
+        let finished = self.finish(words);
+        match finished.status {
+            0 => Ok(finished.output),
+            status => Err(format!("{}: status {status}\n{}", words.join(" "), finished.output)),
+        }
+    }
+
+    /// Starts a program and lets it run.
+    pub(crate) fn start(&self, words: &[&str]) -> Result<Running, String> {
+        let line = words.join(" ");
+        let failed = |error: std::io::Error| format!("{line}: {error}");
+        let output = PathBuf::from(format!("/tmp/.started-{}", self.count()));
+        let file = fs::File::create(&output).map_err(failed)?;
+        let mut command = command(words, self.env);
+        command.stdout(file.try_clone().map_err(failed)?).stderr(file).stdin(Stdio::null());
+        let child = command.spawn().map_err(failed)?;
+        Ok(Running { child, words: line, output })
+    }
+
+    /// Says something to people.
+    pub(crate) fn note(&self, line: String) {
+        self.channel.report(Report::Note(line));
+    }
+
+    /// A number that was not given before.
+    fn count(&self) -> u64 {
+        use std::sync::atomic::{AtomicU64, Ordering};
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        NEXT.fetch_add(1, Ordering::Relaxed)
+    }
+}
+
+impl Running {
+    /// What it has printed so far.
+    pub(crate) fn output(&self) -> String {
+        fs::read(&self.output).map_or_else(|_| String::new(), |bytes| String::from_utf8_lossy(&bytes).into_owned())
+    }
+
+    /// Returns once it has printed `text`.
+    pub(crate) fn await_output(&self, text: &str) -> Result<(), String> {
+        await_some(&format!("{:?} of `{}`", text, self.words), || self.output().contains(text).then_some(()))
+            .map_err(|why| format!("{why}; it said:\n{}", self.output()))
+    }
+
+    /// As `kill -9` does.
+    pub(crate) fn kill(mut self) -> Result<(), String> {
+        self.child
+            .kill()
+            .and_then(|()| self.child.wait().map(|_| ()))
+            .map_err(|error| format!("{}: {error}", self.words))
+    }
+
+    /// Waits for its end, and kills it at the limit.
+    pub(crate) fn finish(mut self, limit: Duration) -> Finished {
+        let status = process::wait(&mut self.child, limit).unwrap_or(process::LIMIT_STATUS);
+        Finished { status, output: self.output() }
+    }
+}

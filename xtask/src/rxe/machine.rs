@@ -1,0 +1,279 @@
+//! Starts the emulated machine and follows it to its end.
+//!
+//! **Invariants**
+//! 1. Every machine ends: at the limit QEMU is killed; and init turns the machine off by itself a little earlier, should nobody be there to kill it.
+//! 2. Whatever ends the run, its folder goes with it.
+//! 3. A machine that stops without having said `Done` has failed.
+
+use std::fs;
+use std::io::BufReader;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
+use super::image::Image;
+use super::kernel::{self, Kernel};
+use super::wire::{Plan, Record, Report};
+use super::{Link, inside};
+use crate::command::Failure;
+use crate::setup;
+
+/// Programs that every machine has, beside busybox.
+const PROGRAMS: &[&str] = &["ip", "tc", "rdma", "ibv_devinfo"];
+/// Where libibverbs looks for the driver of Soft-RoCE, and for the word that there is one.
+const PROVIDERS: &str = "/usr/lib/x86_64-linux-gnu/libibverbs";
+const DRIVERS: &str = "/etc/libibverbs.d";
+/// The lines of the console that a failure shows.
+const CONSOLE_LINES: usize = 40;
+
+/// What a machine is made of.
+pub(crate) struct Spec<'a> {
+    /// The kernel.
+    pub(crate) kernel: &'a Kernel,
+    /// Which link its device stands on.
+    pub(crate) link: Link,
+    /// What to do; `None` for a shell on this terminal.
+    pub(crate) plan: Option<&'a Plan>,
+    /// Programs to bring along: the name inside `/bin`, or an absolute path, and the file.
+    pub(crate) programs: &'a [(String, PathBuf)],
+    /// Processors.
+    pub(crate) cpus: u32,
+    /// Memory, in MiB.
+    pub(crate) memory_mib: u32,
+    /// After which it is ended.
+    pub(crate) limit: Duration,
+}
+
+/// A folder of this run alone.
+pub(crate) struct Folder(PathBuf);
+
+impl Folder {
+    /// A new folder; `name` keeps those of one process apart. Its path is short, because a socket's path must be.
+    pub(crate) fn new(name: &str) -> Result<Folder, Failure> {
+        let path = std::env::temp_dir().join(format!("bmi-rxe-{}-{name}", std::process::id()));
+        let failed = |error| Failure::new(format!("{}: {error}", path.display()));
+        if path.exists() {
+            fs::remove_dir_all(&path).map_err(failed)?;
+        }
+        fs::create_dir(&path).map_err(failed)?;
+        Ok(Folder(path))
+    }
+
+    /// Its path.
+    pub(crate) fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A machine that runs.
+pub(crate) struct Machine {
+    qemu: Child,
+    records: Receiver<std::io::Result<Record>>,
+    limit: Duration,
+    folder: Folder,
+}
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        let _ = self.qemu.kill();
+        let _ = self.qemu.wait();
+    }
+}
+
+impl Machine {
+    /// Starts a machine that carries out its plan.
+    pub(crate) fn start(spec: &Spec<'_>, name: &str) -> Result<Machine, Failure> {
+        let folder = Folder::new(name)?;
+        let mut command = qemu(spec, folder.path())?;
+        let console = folder.path().join("console");
+        command.arg("-serial").arg(format!("file:{}", console.display()));
+        command.args(["-device", "virtio-serial-pci", "-chardev", "stdio,id=reports,signal=off"]);
+        command.arg("-device").arg(format!("virtserialport,chardev=reports,name={}", inside::PORT));
+        let messages = fs::File::create(folder.path().join("qemu"))
+            .map_err(|error| Failure::new(format!("{}: {error}", folder.path().display())))?;
+        // An input that stays open and silent: where it ends, QEMU takes the port for unplugged and the machine waits for ever.
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(messages);
+        let mut qemu = command.spawn().map_err(|error| Failure::new(format!("qemu cannot be started: {error}")))?;
+        let stdout = qemu.stdout.take().expect("it was asked for one line above");
+        let (sender, records) = channel();
+        let reader = std::thread::Builder::new().name("records".into()).spawn(move || {
+            let mut from: BufReader<ChildStdout> = BufReader::new(stdout);
+            while let Some(record) = Record::read(&mut from).transpose() {
+                let broken = record.is_err();
+                if sender.send(record).is_err() || broken {
+                    break;
+                }
+            }
+        });
+        let machine = Machine { qemu, records, limit: spec.limit, folder };
+        reader.map(|_| machine).map_err(|error| Failure::new(format!("a thread cannot be started: {error}")))
+    }
+
+    /// Hands each record to `on` until the machine is off. Fails if it was not done by then; with `stop`, it is ended when that becomes true.
+    #[expect(clippy::disallowed_methods, reason = "a time limit on a real process")]
+    pub(crate) fn follow(mut self, on: &mut dyn FnMut(Record), stop: Option<&AtomicBool>) -> Result<(), Failure> {
+        const LOOK_AGAIN: Duration = Duration::from_millis(200);
+        let end = Instant::now() + self.limit;
+        let mut done = false;
+        let why = loop {
+            match self.records.recv_timeout(LOOK_AGAIN.min(end.saturating_duration_since(Instant::now()))) {
+                Ok(Ok(Record::Report(Report::Done))) => done = true,
+                Ok(Ok(record)) => on(record),
+                Ok(Err(error)) => break format!("its channel is broken: {error}"),
+                Err(RecvTimeoutError::Disconnected) if done => {
+                    let _ = self.qemu.wait();
+                    return Ok(());
+                }
+                Err(RecvTimeoutError::Disconnected) => {
+                    let _ = self.qemu.wait();
+                    break "it stopped before it was done".to_owned();
+                }
+                Err(RecvTimeoutError::Timeout) if stop.is_some_and(|stop| stop.load(Ordering::Relaxed)) => {
+                    break "the other machine gave up".to_owned();
+                }
+                Err(RecvTimeoutError::Timeout) if Instant::now() < end => {}
+                Err(RecvTimeoutError::Timeout) => break format!("it took longer than {} s", self.limit.as_secs()),
+            }
+        };
+        let _ = self.qemu.kill();
+        let _ = self.qemu.wait();
+        Err(Failure::new(format!("the machine failed: {why}\n{}", self.last_words())))
+    }
+
+    /// The telling part of the console, and what QEMU itself had to say.
+    fn last_words(&self) -> String {
+        let read = |name: &str| fs::read(self.folder.path().join(name)).unwrap_or_default();
+        let console = String::from_utf8_lossy(&read("console")).replace('\r', "");
+        format!("  console: {}\n{}", telling(&console).join("\n  console: "), String::from_utf8_lossy(&read("qemu")))
+    }
+}
+
+/// The lines from where the kernel says that something is wrong; else the last ones.
+fn telling(console: &str) -> Vec<&str> {
+    const SIGNS: &[&str] = &["Kernel panic", "BUG:", "Oops", "general protection", "Out of memory", "unable to handle"];
+    let lines: Vec<&str> = console.lines().collect();
+    let sign = lines.iter().position(|line| SIGNS.iter().any(|sign| line.contains(sign)));
+    let from = sign.unwrap_or_else(|| lines.len().saturating_sub(CONSOLE_LINES));
+    lines.into_iter().skip(from).take(CONSOLE_LINES).collect()
+}
+
+/// Boots a machine with a shell on this terminal.
+pub(crate) fn shell(spec: &Spec<'_>) -> Result<(), Failure> {
+    let folder = Folder::new("shell")?;
+    let status = qemu(spec, folder.path())?
+        .args(["-serial", "mon:stdio"])
+        .status()
+        .map_err(|error| Failure::new(format!("qemu cannot be started: {error}")))?;
+    if status.success() { Ok(()) } else { Err(Failure::new(format!("qemu: {status}"))) }
+}
+
+/// QEMU's command line, without the ways out.
+fn qemu(spec: &Spec<'_>, folder: &Path) -> Result<Command, Failure> {
+    let image = folder.join("image");
+    image_of(spec)?.write(&image)?;
+    let mut command = Command::new(setup::program("qemu-system-x86_64").unwrap_or_else(|| "qemu-system-x86_64".into()));
+    // Plain emulation: hardware help exists on some machines and hangs there.
+    command.args(["-accel", "tcg,thread=multi", "-cpu", "max", "-display", "none", "-monitor", "none"]);
+    command.args(["-no-reboot", "-nodefaults"]);
+    command.args(["-smp", &spec.cpus.to_string(), "-m", &spec.memory_mib.to_string()]);
+    command.arg("-kernel").arg(&spec.kernel.image).arg("-initrd").arg(&image);
+    // On a busy host the timer comes too late for the kernel's check of it, and it would give up. The time stamp counter is not declared
+    // reliable, for its rate is measured wrongly then; the kernel's own watchdog notices that.
+    // A kernel that has found a bug in itself stops at once, instead of going on without one of its threads.
+    command.args([
+        "-append",
+        "console=ttyS0 quiet panic=-1 oops=panic random.trust_cpu=on mitigations=off no_timer_check",
+    ]);
+    if let Link::Pair { own, peer, index } = &spec.link {
+        let socket = |path: &Path| path.display().to_string();
+        command.arg("-netdev").arg(format!(
+            "dgram,id=link,local.type=unix,local.path={},remote.type=unix,remote.path={}",
+            socket(own),
+            socket(peer)
+        ));
+        command.arg("-device").arg(format!("virtio-net-pci,netdev=link,mac=52:54:00:00:77:{:02x}", index + 1));
+    } else {
+        command.args(["-nic", "none"]);
+    }
+    Ok(command)
+}
+
+/// The root file system of a machine.
+fn image_of(spec: &Spec<'_>) -> Result<Image, Failure> {
+    let mut image = Image::default();
+    image.console();
+    ["/dev", "/proc", "/sys", "/tmp", "/root", "/etc", "/usr/bin"].iter().for_each(|folder| image.folder(folder));
+    image.text("/init", include_str!("init.sh"), 0o755);
+    image.text("/etc/link", spec.link.line(), 0o644);
+    image.text(inside::ADDRESS_FILE, spec.link.address(), 0o644);
+    image.text("/etc/limit", format!("{}\n", spec.limit.as_secs()), 0o644);
+    image.text("/etc/passwd", "root:x:0:0:root:/root:/bin/sh\n", 0o644);
+    image.text("/etc/group", "root:x:0:\n", 0o644);
+    image.text("/etc/hosts", "127.0.0.1 localhost rxe\n", 0o644);
+    let needed = match spec.link {
+        Link::Veth => kernel::MODULES_ALONE,
+        Link::Pair { .. } => kernel::MODULES_PAIR,
+    };
+    let mut order = String::new();
+    for (index, file) in spec.kernel.modules(&[kernel::MODULES, needed].concat())?.iter().enumerate() {
+        let name = format!("{index:02}-{}", file.file_name().unwrap_or_default().to_string_lossy());
+        image.file(&format!("/modules/{name}"), file);
+        order += &format!("{name}\n");
+    }
+    image.text("/etc/modules", order, 0o644);
+    match spec.plan {
+        Some(plan) => {
+            let json = serde_json::to_vec(plan).map_err(|error| Failure::new(format!("the plan: {error}")))?;
+            image.text(inside::PLAN, json, 0o644);
+        }
+        None => image.text("/etc/shell", "", 0o644),
+    }
+    let found = |name: &str| setup::program(name).ok_or_else(|| Failure::new(format!("{name} is not installed")));
+    image.program("/bin/busybox", &found("busybox")?);
+    // Called by this name, kmod loads one file; unlike busybox it reads every compression that Debian has used.
+    image.program("/usr/sbin/insmod", &found("kmod")?);
+    for name in PROGRAMS {
+        image.program(&format!("/usr/bin/{name}"), &found(name)?);
+    }
+    let provider = provider().ok_or_else(|| Failure::new("no driver of Soft-RoCE for libibverbs"))?;
+    image.program(&provider.to_string_lossy(), &provider);
+    image.text(&format!("{DRIVERS}/rxe.driver"), "driver rxe\n", 0o644);
+    for (inside, file) in spec.programs {
+        let inside = if inside.starts_with('/') { inside.clone() } else { format!("/bin/{inside}") };
+        image.program(&inside, file);
+    }
+    Ok(image)
+}
+
+/// The driver of Soft-RoCE for libibverbs: its name ends in the version of the interface.
+pub(crate) fn provider() -> Option<PathBuf> {
+    let entries = Path::new(PROVIDERS).read_dir().ok()?;
+    entries.flatten().map(|entry| entry.path()).find(|path| {
+        path.file_name()
+            .and_then(|name| name.to_str())
+            .is_some_and(|name| name.starts_with("librxe") && name.ends_with(".so"))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_is_shown_from_its_first_line() {
+        let trace = "  frame\n".repeat(100);
+        let console = format!("booted\n[    6.8] Kernel panic - not syncing: sysrq\n{trace}");
+        let shown = telling(&console);
+        assert_eq!((shown.len(), shown[0]), (CONSOLE_LINES, "[    6.8] Kernel panic - not syncing: sysrq"));
+        assert_eq!(telling(&trace).len(), CONSOLE_LINES);
+        assert_eq!(telling("booted\nready"), ["booted", "ready"]);
+    }
+}
