@@ -1,1 +1,1 @@
-
+//! Needs an RDMA device.
