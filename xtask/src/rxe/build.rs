@@ -38,6 +38,14 @@ pub(crate) fn tests(root: &Path) -> Result<Vec<Built>, Failure> {
     cargo(root, "test --no-run --package bmi-ib --features device-tests").map(only_tests)
 }
 
+/// The program that measures our verbs, an example of `bmi-ib`; in release, because its figures are compared.
+pub(crate) fn measure(root: &Path) -> Result<Vec<Built>, Failure> {
+    cargo(root, &format!("build --release --package bmi-ib --example {MEASURE}"))
+}
+
+/// Its name.
+pub(crate) const MEASURE: &str = "ib_measure";
+
 /// The test programs of the independent peer. It stands outside the workspace, because what it needs is not needed to build the project.
 pub(crate) fn peer(root: &Path) -> Result<Vec<Built>, Failure> {
     let target = super::target(root).join("rxe-peer");

@@ -36,7 +36,7 @@
 //!
 //! **Tests** of the parts stand in each; the group `machine` shows with programs of others that the whole works.
 
-mod build;
+pub(crate) mod build;
 mod image;
 pub(crate) mod inside;
 mod kernel;
@@ -253,7 +253,7 @@ fn by_hand(root: &Path, kernel: &Kernel, args: &RxeArgs, env: Vec<(String, Strin
         link: Link::Veth,
         plan: (!args.shell).then_some(&plan),
         programs: &programs,
-        cpus: 2,
+        cpus: suite::CPUS,
         memory_mib: suite::MEMORY_MIB,
         limit: if args.shell { DAY } else { BOOT + Duration::from_secs(args.limit) },
     };

@@ -20,10 +20,14 @@ struct Line {
     output: String,
 }
 
+/// Of so many failures the output is shown; when there are more, they mostly have one cause. `--json` has all of it.
+const SHOWN: u64 = 20;
+
 /// Collects what a machine reports, and prints it as it comes.
 pub(crate) struct Reporter {
     lines: Vec<Line>,
-    begun: Option<(String, String)>,
+    /// Tests that began and have not ended.
+    begun: Vec<(String, String)>,
     /// The status of a single program.
     status: Option<i32>,
     json: bool,
@@ -33,7 +37,7 @@ pub(crate) struct Reporter {
 impl Reporter {
     /// `json`: nothing is printed until the end. `verbose`: tests that passed have a line too.
     pub(crate) fn new(json: bool, verbose: bool) -> Reporter {
-        Reporter { lines: Vec::new(), begun: None, status: None, json, verbose }
+        Reporter { lines: Vec::new(), begun: Vec::new(), status: None, json, verbose }
     }
 
     /// Takes in one record.
@@ -42,9 +46,9 @@ impl Reporter {
             // A closed terminal is no reason to lose the results.
             Record::Out(bytes) => drop(std::io::stdout().write_all(&bytes).and_then(|()| std::io::stdout().flush())),
             Record::Err(bytes) => drop(std::io::stderr().write_all(&bytes)),
-            Record::Report(Report::Begun { group, name }) => self.begun = Some((group, name)),
+            Record::Report(Report::Begun { group, name }) => self.begun.push((group, name)),
             Record::Report(Report::Ended { group, name, verdict, seconds, output }) => {
-                self.begun = None;
+                self.begun.retain(|(other, test)| (other, test) != (&group, &name));
                 self.end(Line { group, name, verdict, seconds, output });
             }
             Record::Report(Report::Note(note)) => self.say(&note),
@@ -56,8 +60,13 @@ impl Reporter {
 
     /// The machine has stopped: what it was at has failed, for this reason.
     pub(crate) fn stopped(&mut self, why: &str) {
-        let (group, name) = self.begun.take().unwrap_or_else(|| ("machine".into(), "runs to its end".into()));
-        self.end(Line { group, name, verdict: Verdict::Failed, seconds: 0.0, output: why.to_owned() });
+        let mut at = std::mem::take(&mut self.begun);
+        if at.is_empty() {
+            at.push(("machine".into(), "runs to its end".into()));
+        }
+        for (group, name) in at {
+            self.end(Line { group, name, verdict: Verdict::Failed, seconds: 0.0, output: why.to_owned() });
+        }
     }
 
     /// Something that was not run on this machine, and why.
@@ -84,7 +93,9 @@ impl Reporter {
         };
         if let Some(said) = said {
             self.say(&format!("{said} {:>6.1} s  {}: {}", line.seconds, line.group, line.name));
-            line.output.lines().for_each(|output| self.say(&format!("    {output}")));
+            if self.totals().failed < SHOWN {
+                line.output.lines().for_each(|output| self.say(&format!("    {output}")));
+            }
         }
         self.lines.push(line);
     }

@@ -41,6 +41,10 @@ impl Choice {
 const TEST_LIMIT_S: u64 = 60;
 /// For all that runs in one machine. What is usual takes less than four minutes.
 const LIMIT: Duration = Duration::from_secs(900);
+/// Test programs whose tests keep to themselves, so that several run at a time: processes of their own, with their own queue pairs.
+const SIDE_BY_SIDE: &[&str] = &["bmi_ib", "conformance"];
+/// The machine's processors.
+pub(crate) const CPUS: u32 = 2;
 /// What a machine has, in MiB. The host gives what is used, no more.
 pub(crate) const MEMORY_MIB: u32 = 3072;
 
@@ -57,7 +61,7 @@ pub(crate) fn run(root: &Path, kernel: &Kernel, choice: &Choice) -> Result<Total
             link: Link::Veth,
             plan: Some(&work.plan),
             programs: &work.programs,
-            cpus: 2,
+            cpus: CPUS,
             memory_mib: MEMORY_MIB,
             limit: LIMIT,
         };
@@ -131,6 +135,7 @@ impl Work {
             program: inside,
             filter: choice.filter.clone(),
             limit_s: TEST_LIMIT_S,
+            workers: if SIDE_BY_SIDE.contains(&test.name.as_str()) { CPUS as usize } else { 1 },
         });
         Ok(())
     }
@@ -153,7 +158,7 @@ fn test_programs(root: &Path, choice: &Choice, reporter: &mut Reporter) -> Resul
     if !is_peer_only {
         tests.extend(build::tests(root)?);
     }
-    if choice.has_group(PEER, true) && root.join(build::PEER).is_dir() {
+    if choice.has_group(PEER, true) {
         match setup::set_up_peer(root) {
             Ok(()) => {
                 tests.extend(build::peer(root)?.into_iter().map(|test| build::Built { name: PEER.into(), ..test }))
@@ -177,7 +182,10 @@ const PEER: &str = "peer";
 /// The programs with these names: ours as built here, others' as installed.
 pub(crate) fn programs(root: &Path, names: &[&str]) -> Result<Vec<(String, PathBuf)>, Failure> {
     const OURS: &[&str] = &["pvfsd", "pvfs", "ab"];
-    let built = if names.iter().any(|name| OURS.contains(name)) { build::programs(root)? } else { Vec::new() };
+    let mut built = if names.iter().any(|name| OURS.contains(name)) { build::programs(root)? } else { Vec::new() };
+    if names.contains(&build::MEASURE) {
+        built.extend(build::measure(root)?);
+    }
     let mut programs: Vec<(String, PathBuf)> = Vec::new();
     for name in names {
         if programs.iter().any(|(other, _)| other == name) {

@@ -46,6 +46,8 @@ pub(crate) enum Job {
         filter: Option<String>,
         /// Seconds after which one test is killed.
         limit_s: u64,
+        /// How many tests run at a time; 1 where they change what they share, such as the link.
+        workers: usize,
     },
     /// Run something that is written down in `inside::scenario`.
     Scenario {

@@ -5,6 +5,7 @@
 
 use super::perftest::perftest;
 use super::scenario::Scene;
+use crate::rxe::build::MEASURE;
 
 /// What is compared.
 struct Series {
@@ -31,8 +32,6 @@ const ROUNDS: usize = 5;
 /// Aims: at most this times the latency, at least this part of the bandwidth.
 const LATENCY_AIM: f64 = 1.3;
 const BANDWIDTH_AIM: f64 = 0.9;
-/// The program that measures ours: `ib_measure SERIES SIZE OPERATIONS` prints one number, in the unit of `perftest`.
-const OURS: &str = "ib_measure";
 
 pub(crate) fn ratios(scene: &Scene<'_>) -> Result<(), String> {
     scene.note("Ratios to perftest in the same emulated machine; emulated speeds say nothing of an adapter.".into());
@@ -58,9 +57,11 @@ pub(crate) fn ratios(scene: &Scene<'_>) -> Result<(), String> {
     Ok(())
 }
 
+/// `ib_measure SERIES SIZE OPERATIONS` prints one number, in the unit of `perftest`: the typical time of an operation in µs (half a
+/// round trip for send and write), or MB/s.
 fn ours(scene: &Scene<'_>, series: &Series, size: usize, operations: usize) -> Result<f64, String> {
-    let output = scene.ok(&[OURS, series.program, &size.to_string(), &operations.to_string()])?;
-    output.trim().parse().map_err(|_| format!("{OURS} printed no number:\n{output}"))
+    let output = scene.ok(&[MEASURE, series.program, &size.to_string(), &operations.to_string()])?;
+    output.trim().parse().map_err(|_| format!("{MEASURE} printed no number:\n{output}"))
 }
 
 fn theirs(scene: &Scene<'_>, series: &Series, size: usize, operations: usize) -> Result<f64, String> {

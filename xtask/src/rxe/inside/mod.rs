@@ -101,9 +101,10 @@ fn carry_out_job(job: &Job, plan: &Plan, channel: &Channel) {
             }
             channel.report(Report::Exited(status));
         }
-        Job::Tests { group, program, filter, limit_s } => {
+        Job::Tests { group, program, filter, limit_s, workers } => {
             let limit = Duration::from_secs(*limit_s);
-            tests::run(group, program, filter.as_deref(), &plan.env, limit, channel);
+            let program = tests::Program { group, path: program, env: &plan.env, limit, workers: *workers };
+            program.run(filter.as_deref(), channel);
         }
         Job::Scenario { group, name } => channel.test(group, name, || {
             let Some(scenario) = scenario::find(group, name) else {

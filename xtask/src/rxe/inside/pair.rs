@@ -5,10 +5,10 @@
 use std::fs;
 use std::time::Duration;
 
+use super::ADDRESS_FILE;
 use super::files::{Cluster, pause};
 use super::perftest::ping_pong_words;
 use super::scenario::Scene;
-use super::{ADDRESS_FILE, await_some};
 
 /// How the using side says that it is done.
 const FINISHED: &str = "/finished";
@@ -36,13 +36,26 @@ pub(crate) fn ping_pong(scene: &Scene<'_>) -> Result<(), String> {
     let (words, host) = (ping_pong_words()?, server()?);
     let words: Vec<&str> = words.iter().map(String::as_str).chain([host.as_str()]).collect();
     // Until the other machine is up, there is nobody to connect to.
-    await_some(&words.join(" "), || scene.ok(&words).ok()).map(drop)
+    await_ok(|| scene.ok(&words))
+}
+
+/// Asks until it goes well; the other machine boots in its own time. In the end, says what was wrong last.
+fn await_ok(mut ask: impl FnMut() -> Result<String, String>) -> Result<(), String> {
+    const TRIES: u32 = 120;
+    const BETWEEN: Duration = Duration::from_millis(500);
+    for _ in 1..TRIES {
+        if ask().is_ok() {
+            return Ok(());
+        }
+        pause(BETWEEN);
+    }
+    ask().map(drop)
 }
 
 /// Stores files on the other machine and reads them back.
 pub(crate) fn transfer(scene: &Scene<'_>) -> Result<(), String> {
     let cluster = Cluster::of_another(scene, &server()?);
-    await_some("the other machine's servers", || cluster.ok(&["ping"]).ok())?;
+    await_ok(|| cluster.ok(&["ping"]))?;
     for (name, len) in [("small", 1000), ("middle", 60_000), ("large", 4 << 20)] {
         cluster.there_and_back(name, len)?;
     }

@@ -6,11 +6,14 @@
 use std::collections::HashSet;
 use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom};
-use std::os::unix::process::ExitStatusExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::Builder;
 use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
 use super::Channel;
 use crate::rxe::wire::Record;
@@ -42,10 +45,16 @@ pub(crate) fn command(args: &[impl AsRef<str>], env: &[(String, String)]) -> Com
 pub(crate) fn captured(mut command: Command, limit: Duration) -> Finished {
     let mut run = || -> std::io::Result<Finished> {
         let mut file = scratch()?;
+        // A group of its own, so that what it leaves behind can be ended while others run.
+        command.process_group(0);
         command.stdout(file.try_clone()?).stderr(file.try_clone()?);
         let mut child = command.spawn()?;
         let mut waits = String::new();
         let status = wait_or(&mut child, limit, &mut || waits = waiting())?;
+        if let Some(group) = pid(child.id()) {
+            // That there is none left is the usual case.
+            let _ = kill_process_group(group, Signal::KILL);
+        }
         let mut output = tail(&mut file)?;
         if status == LIMIT_STATUS {
             output +=
@@ -131,7 +140,8 @@ fn number(status: ExitStatus) -> i32 {
 
 /// A file without a name.
 fn scratch() -> std::io::Result<File> {
-    let path = format!("/tmp/.output-{}", std::process::id());
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    let path = format!("/tmp/.output-{}", NEXT.fetch_add(1, Ordering::Relaxed));
     let file = File::options().read(true).append(true).create_new(true).open(&path)?;
     fs::remove_file(&path)?;
     Ok(file)
@@ -176,18 +186,25 @@ pub(crate) fn end_leftovers() {
     const ROUNDS: u32 = 500;
     for _ in 0..ROUNDS {
         // The kernel starts threads as it likes; those have no program, and neither have the dead that init has not yet buried.
-        let left: Vec<String> = processes()
+        let left: Vec<Pid> = processes()
             .filter(|process| !baseline().contains(process))
             .filter(|process| fs::read_link(format!("/proc/{process}/exe")).is_ok())
-            .map(|process| process.to_string())
+            .filter_map(pid)
             .collect();
         if left.is_empty() {
             return;
         }
-        let _ = Command::new("kill").arg("-KILL").args(&left).stderr(Stdio::null()).status();
+        for process in left {
+            // One that has gone in the meantime is as good.
+            let _ = kill_process(process, Signal::KILL);
+        }
         std::thread::sleep(Duration::from_millis(2));
     }
     eprintln!("inside: processes are left that cannot be killed");
+}
+
+fn pid(process: u32) -> Option<Pid> {
+    i32::try_from(process).ok().and_then(Pid::from_raw)
 }
 
 fn processes() -> impl Iterator<Item = u32> {

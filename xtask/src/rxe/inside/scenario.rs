@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use super::process::{self, Finished, captured, command};
 use super::{Channel, await_some, files, main_job, measure, pair, perftest};
+use crate::rxe::build::MEASURE;
 use crate::rxe::wire::Report;
 
 /// One of them.
@@ -35,7 +36,7 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     Scenario { group: "files", name: "a server killed in the middle of a put ends it, and comes back", programs: FILES, run: files::killed_server, usual: true },
     Scenario { group: "files", name: "clients killed in the middle of transfers harm nobody", programs: FILES, run: files::killed_clients, usual: true },
     Scenario { group: "main-job", name: "ib against tcp", programs: &["ab", "pvfsd"], run: main_job::ib_against_tcp, usual: true },
-    Scenario { group: "bench", name: "ratios to perftest", programs: PERFTEST, run: measure::ratios, usual: false },
+    Scenario { group: "bench", name: "ratios to perftest", programs: MEASURED, run: measure::ratios, usual: false },
     // The first of this group serves the others.
     Scenario { group: PAIR, name: "serving", programs: FILES, run: pair::serve, usual: true },
     Scenario { group: PAIR, name: "ping-pong with 0.5 % loss", programs: EXAMPLES, run: pair::ping_pong, usual: true },
@@ -46,7 +47,9 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
 pub(crate) const PAIR: &str = "two-machines";
 const FILES: &[&str] = &["pvfsd", "pvfs"];
 const EXAMPLES: &[&str] = &["ibv_rc_pingpong"];
-const PERFTEST: &[&str] = &["ib_send_lat", "ib_write_lat", "ib_read_lat", "ib_send_bw", "ib_write_bw", "ib_read_bw"];
+const PERFTEST: &[&str] = &["ib_send_lat"];
+const MEASURED: &[&str] =
+    &["ib_send_lat", "ib_write_lat", "ib_read_lat", "ib_send_bw", "ib_write_bw", "ib_read_bw", MEASURE];
 
 /// Finds one.
 pub(crate) fn find(group: &str, name: &str) -> Option<&'static Scenario> {

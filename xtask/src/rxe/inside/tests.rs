@@ -1,5 +1,6 @@
 //! Runs the tests of a libtest program, each in a process of its own.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use super::Channel;
@@ -8,50 +9,67 @@ use crate::rxe::wire::Verdict;
 use crate::totals::Totals;
 
 /// For listing the tests of a program.
-const LIST_LIMIT: Duration = Duration::from_secs(30);
+const LIST_LIMIT: Duration = Duration::from_secs(60);
 
-/// Runs every test of `program` whose name contains `filter`, and reports each.
-pub(crate) fn run(
-    group: &str,
-    program: &str,
-    filter: Option<&str>,
-    env: &[(String, String)],
-    limit: Duration,
-    channel: &Channel,
-) {
-    let lists = list(program, env, &[]).and_then(|all| Ok((all, list(program, env, &["--ignored"])?)));
-    let (all, ignored) = match lists {
-        Ok(lists) => lists,
-        Err(why) => return channel.test(group, "its tests are listed", || (Verdict::Failed, why)),
-    };
-    for name in all.iter().filter(|name| filter.is_none_or(|filter| name.contains(filter))) {
-        channel.test(group, name, || {
-            if ignored.contains(name) {
-                return (Verdict::Skipped, "ignored by its own attribute".into());
+/// A test program.
+pub(crate) struct Program<'a> {
+    /// What the report calls it.
+    pub(crate) group: &'a str,
+    /// Where it is.
+    pub(crate) path: &'a str,
+    /// Environment of its tests.
+    pub(crate) env: &'a [(String, String)],
+    /// For one test.
+    pub(crate) limit: Duration,
+    /// How many tests run at a time.
+    pub(crate) workers: usize,
+}
+
+impl Program<'_> {
+    /// Runs every test whose name contains `filter`, and reports each.
+    pub(crate) fn run(&self, filter: Option<&str>, channel: &Channel) {
+        let (all, ignored) = match self.list(&[]).and_then(|all| Ok((all, self.list(&["--ignored"])?))) {
+            Ok(lists) => lists,
+            Err(why) => return channel.test(self.group, "its tests are listed", || (Verdict::Failed, why)),
+        };
+        let chosen: Vec<&String> =
+            all.iter().filter(|name| filter.is_none_or(|filter| name.contains(filter))).collect();
+        let next = AtomicUsize::new(0);
+        let work = || {
+            while let Some(name) = chosen.get(next.fetch_add(1, Ordering::Relaxed)) {
+                channel.test(self.group, name, || match ignored.contains(name) {
+                    true => (Verdict::Skipped, "ignored by its own attribute".into()),
+                    false => self.one(name),
+                });
             }
-            one(program, name, env, limit)
+        };
+        std::thread::scope(|scope| {
+            for _ in 1..self.workers {
+                // One that cannot be started is not needed: the others do its share.
+                let _ = std::thread::Builder::new().name("tests".into()).spawn_scoped(scope, work);
+            }
+            work();
         });
-        super::process::end_leftovers();
     }
-}
 
-/// The names of the tests.
-fn list(program: &str, env: &[(String, String)], more: &[&str]) -> Result<Vec<String>, String> {
-    let args = [&[program, "--list", "--format", "terse"], more].concat();
-    let finished = captured(command(&args, env), LIST_LIMIT);
-    if finished.status != 0 {
-        return Err(format!("{program} --list: status {}\n{}", finished.status, finished.output));
+    /// The names of the tests.
+    fn list(&self, more: &[&str]) -> Result<Vec<String>, String> {
+        let args = [&[self.path, "--list", "--format", "terse"], more].concat();
+        let finished = captured(command(&args, self.env), LIST_LIMIT);
+        if finished.status != 0 {
+            return Err(format!("{} --list: status {}\n{}", self.path, finished.status, finished.output));
+        }
+        Ok(finished.output.lines().filter_map(|line| line.strip_suffix(": test")).map(str::to_owned).collect())
     }
-    Ok(finished.output.lines().filter_map(|line| line.strip_suffix(": test")).map(str::to_owned).collect())
-}
 
-fn one(program: &str, name: &str, env: &[(String, String)], limit: Duration) -> (Verdict, String) {
-    let finished = captured(command(&[program, "--exact", name, "--nocapture"], env), limit);
-    // A good status alone would also come from a program that found no such test.
-    let passed = finished.output.lines().rev().find_map(Totals::from_line).is_some_and(|totals| totals.passed == 1);
-    match finished.status {
-        0 if passed => (Verdict::Passed, String::new()),
-        0 => (Verdict::Failed, format!("it did not run\n{}", finished.output)),
-        status => (Verdict::Failed, format!("status {status}\n{}", finished.output)),
+    fn one(&self, name: &str) -> (Verdict, String) {
+        let finished = captured(command(&[self.path, "--exact", name, "--nocapture"], self.env), self.limit);
+        // A good status alone would also come from a program that found no such test.
+        let passed = finished.output.lines().rev().find_map(Totals::from_line).is_some_and(|totals| totals.passed == 1);
+        match finished.status {
+            0 if passed => (Verdict::Passed, String::new()),
+            0 => (Verdict::Failed, format!("it did not run\n{}", finished.output)),
+            status => (Verdict::Failed, format!("status {status}\n{}", finished.output)),
+        }
     }
 }
