@@ -157,7 +157,7 @@ impl Watch {
         Ok(())
     }
 
-    /// Waits for the next event, and notes it. For a thread of its own, which may do nothing else (see the [module](self)); only one at a time.
+    /// Waits for the next event, and notes it. For a thread of its own, which may do nothing else; only one at a time.
     ///
     /// # Errors
     /// Those of `poll(2)` and `read(2)`; then nobody is told any more, and the watch is to be dropped.
