@@ -105,7 +105,7 @@ fn messages_allocate_nothing_in_the_steady_state() {
     let (source, target) = (Memory::zeroed(1 << 20).unwrap(), Memory::zeroed(1 << 20).unwrap());
     let mut completions = Vec::new();
     let mut round = || {
-        // Eager, direct and rendezvous, the receive before the message and behind it; and messages that need none.
+        // Eager, fast, direct and rendezvous, the receive before the message and behind it; and messages that need none.
         for (tag, len) in [(1, 64), (2, 8192), (3, 64 << 10), (4, 1 << 20)] {
             for receive_first in [true, false] {
                 let mut left = 1;
@@ -147,7 +147,7 @@ fn messages_allocate_nothing_in_the_steady_state() {
     }
     let counted = COUNT.get() - before;
     let counters = a.counters();
-    assert!(counters.eager > 0 && counters.direct > 0 && counters.rendezvous > 0, "{counters:?}");
+    assert!(counters.eager > 0 && counters.fast > 0 && counters.direct > 0 && counters.rendezvous > 0, "{counters:?}");
     assert_eq!(counted, 0);
     for counters in [counters, b.counters()] {
         assert_eq!((counters.pin_misses, counters.pin_failures), (1, 0), "one memory, one registration");
