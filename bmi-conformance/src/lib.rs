@@ -132,7 +132,8 @@ macro_rules! conformance_suite {
                 one_some_and_all, completion_at_once, uncollected_completions_stay, an_idle_endpoint_is_idle,
             }
             message::bulk {
-                pull_between_any_two_lists, push_between_any_two_lists, descriptors_travel, out_of_range_is_refused_here,
+                pull_between_any_two_lists, push_between_any_two_lists, descriptors_travel, thousands_of_pieces,
+                cancelled_between_pieces, out_of_range_is_refused_here,
                 many_transfers, bulk_beside_messages, exposures_are_held_and_come_back, exposures_outlive_their_peer,
                 forged_descriptors_cut_only_the_forger, descriptors_belong_to_one_peer, revoked_descriptors_are_dead,
             }

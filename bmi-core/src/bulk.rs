@@ -29,7 +29,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::error::{Error, ErrorKind};
 use crate::extents::{self, put_varint, take_u64};
-use crate::mem::{RemoteKey, RemoteSlice};
+use crate::mem::{RemoteKey, RemoteSlice, keys_of};
 use crate::op::PeerId;
 use crate::proto::one_or_many::OneOrMany;
 use crate::returns::Returns;
@@ -215,8 +215,8 @@ impl Exposure {
 
 impl Drop for Exposure {
     fn drop(&mut self) {
-        for piece in self.descriptor.pieces() {
-            self.revoked.push((self.peer, piece.key));
+        for key in keys_of(self.descriptor.pieces()).as_slice() {
+            self.revoked.push((self.peer, *key));
         }
     }
 }

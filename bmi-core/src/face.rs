@@ -334,7 +334,7 @@ impl<T: Transport> AsyncEndpoint<T> {
         .await
     }
 
-    fn operation(&self, posted: Result<Posted, Error>) -> Operation<T> {
+    pub(crate) fn operation(&self, posted: Result<Posted, Error>) -> Operation<T> {
         let state = match posted {
             Ok(Posted::Done(completion)) => Progress::Done(completion),
             Ok(Posted::Pending(op)) => Progress::Pending(op),

@@ -53,6 +53,8 @@ pub enum OpKind {
     Disconnect,
     /// Waits for a point in time.
     Timer,
+    /// Asks the peer's endpoint for an answer, to measure the way there.
+    Probe,
 }
 
 impl OpKind {
@@ -68,6 +70,7 @@ impl OpKind {
             OpKind::Connect => "connect",
             OpKind::Disconnect => "disconnect",
             OpKind::Timer => "timer",
+            OpKind::Probe => "probe",
         }
     }
 }

@@ -27,9 +27,8 @@ const PAGE: u64 = 4096;
 /// Capability that lifts the limit on locked memory, `CAP_IPC_LOCK`.
 const CAP_IPC_LOCK: u32 = 14;
 
-/// A region, and which connections have registered it.
+/// A region: which connections have registered it. It does not hold the memory (C13): a registration of memory that is gone can be named by nobody.
 struct Known {
-    _memory: Memory,
     users: Vec<u32>,
 }
 
@@ -61,7 +60,7 @@ impl Regions {
         if let Some(locked) = Locked::now().filter(|locked| !locked.has_room(memory.len() as u64)) {
             return Err(locked.explain(memory.len() as u64).during("register"));
         }
-        let index = self.known.insert(Known { _memory: memory.clone(), users: Vec::new() });
+        let index = self.known.insert(Known { users: Vec::new() });
         Ok(MemoryRegion::new(memory.clone(), LocalKey(index as u64), self.owner.clone()))
     }
 
@@ -115,8 +114,8 @@ impl Keys {
 
 /// Registers memory that the caller keeps alive for longer than the registration.
 pub(crate) fn pin(domain: &Arc<Domain>, ptr: *mut u8, len: usize, begin: u64, rights: Rights) -> Result<Region, Error> {
-    // SAFETY: the memory is owned by a counted handle that the caller keeps beside the region: `Regions` until it is forgotten here, an
-    // exposure or the staging ring in the same record.
+    // SAFETY: what peers may reach is kept alive by the exposure beside the region. What only this side may name is kept alive by whoever names it, a
+    // work request's segment or the staging ring: a registration that outlives its memory keeps pages pinned that nobody reaches.
     unsafe { Region::new(domain, ptr, len, begin, rights) }.map_err(|error| match error.raw_os_error() {
         Some(libc::ENOMEM | libc::EAGAIN) => match Locked::now() {
             Some(locked) => locked.explain(len as u64).caused_by(error),

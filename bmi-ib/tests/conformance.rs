@@ -28,7 +28,7 @@ fn pinned() -> Capabilities {
     expected.max_segments = 16;
     expected.max_head = 256;
     expected.max_inline = (8 << 10) + 256;
-    expected.max_work_len = 1 << 30;
+    expected.max_work_len = 8 << 20;
     expected.send_queue_depth = 128;
     expected.recv_queue_depth = 256;
     expected.max_outstanding_reads = 16;

@@ -5,11 +5,13 @@
 //! 2. Requests that change the namespace are executed once, also when the connection is lost in between.
 //! 3. The manager is never in the data path; sizes of files come from the I/O servers.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Duration;
 
-use bmi_core::{Addr, AsyncEndpoint, Time, Transport};
+use bmi_core::comm::{Path, PathCounters};
+use bmi_core::mem::Foreign;
+use bmi_core::{Addr, AsyncEndpoint, Lists, Time, Transport};
 use fs_proto::limits::MAX_SERVERS;
 use fs_proto::{
     DirEntry, DirHandle, Entry, ErrorCode, Handle, IodReply, IodRequest, IodStat, Kind, ManagerReply, ManagerRequest,
@@ -21,7 +23,6 @@ use crate::connection::{Connections, Outgoing, Resend, unexpected};
 use crate::error::{Error, Failure, ServerName};
 use crate::file::{Datafile, File};
 use crate::path::FsPath;
-use crate::plan::PathCounters;
 use crate::route::{Outlets, Over, Preference, Route};
 
 /// Settings of a client.
@@ -31,8 +32,10 @@ pub struct ClientOptions {
     pub id: u128,
     /// How long a single request may take.
     pub timeout: Duration,
-    /// Most bytes of data that travel inside a request or reply; above, the server moves them itself. Paper 000, section 6.5: 4 KiB.
-    pub inline: u64,
+    /// The path that data takes, where it can; `None` leaves it to each endpoint's policy.
+    pub path: Option<Path>,
+    /// How lists of memory are moved; `Auto` leaves it to the sizes of their pieces.
+    pub lists: Lists,
     /// Most bytes in one request to one server.
     pub largest_transfer: u64,
     /// Owner of what is created.
@@ -46,12 +49,13 @@ pub struct ClientOptions {
 }
 
 impl ClientOptions {
-    /// The defaults: 30 s for each request, 4 KiB inline, 16 MiB for each request, the best transport for each server.
+    /// The defaults: 30 s and 16 MiB for each request, paths by policy, the best transport for each server.
     pub fn new(id: u128) -> ClientOptions {
         ClientOptions {
             id,
             timeout: Duration::from_secs(30),
-            inline: 4096,
+            path: None,
+            lists: Lists::Auto,
             largest_transfer: 16 << 20,
             uid: 0,
             gid: 0,
@@ -124,7 +128,7 @@ pub struct Space {
 /// What a client did so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ClientStats {
-    /// Data, by path.
+    /// Requests with data, by path: those of all its endpoints, and so of all that share them.
     pub paths: PathCounters,
     /// Requests that were sent again after a connection was lost.
     pub resent: u64,
@@ -138,7 +142,7 @@ pub(crate) struct Inner<T: Transport> {
     pub(crate) options: ClientOptions,
     manager: ServerName,
     iods: RefCell<Vec<ServerName>>,
-    pub(crate) counters: Cell<PathCounters>,
+    pub(crate) foreign: Foreign,
 }
 
 impl<T: Transport> Clone for Client<T> {
@@ -173,7 +177,7 @@ impl<T: Transport + 'static> Client<T> {
             options,
             manager: ServerName { addr: manager, iod: None },
             iods: RefCell::default(),
-            counters: Cell::default(),
+            foreign: Foreign::new(),
         }));
         client.refresh().await?;
         Ok(client)
@@ -232,9 +236,17 @@ impl<T: Transport + 'static> Client<T> {
         self.0.iods.borrow().clone()
     }
 
+    /// The memory of the program that [`File::read_extended`] and [`File::write_extended`] have met. What is to be freed or unmapped has to be
+    /// forgotten there first.
+    pub fn foreign(&self) -> &Foreign {
+        &self.0.foreign
+    }
+
     /// What it did so far.
     pub fn stats(&self) -> ClientStats {
-        ClientStats { paths: self.0.counters.get(), resent: self.0.connections.resent() }
+        let each = self.endpoints().map(|endpoint| endpoint.with(|endpoint| endpoint.path_counters()));
+        let paths = each.fold(PathCounters::default(), |sum, paths| sum.plus(&paths));
+        ClientStats { paths, resent: self.0.connections.resent() }
     }
 
     pub(crate) fn inner(&self) -> &Inner<T> {
@@ -569,9 +581,7 @@ impl<T: Transport + 'static> Inner<T> {
         resend: Resend,
         body: impl Into<RequestBody>,
     ) -> Result<ReplyBody, Failure> {
-        let body = body.into();
-        let call = self.connections.call(server, deadline, resend, |_| Ok(Outgoing::plain(body.clone())));
-        Ok(call.await?.0)
+        Ok(self.connections.call(server, deadline, resend, &Outgoing::plain(body)).await?.body)
     }
 }
 

@@ -6,27 +6,25 @@
 //! **Invariants**
 //! 1. At most one connection to a server, over the transport that [`crate::route`] chose; requests that need it while it is being made wait for the same
 //!    attempt.
-//! 2. A receive is posted before the request that provokes its message is sent.
-//! 3. A request that changes the namespace keeps its id when it is sent again, so the manager executes it once.
-//! 4. A write is never sent again: the first one might still be on its way to the disk, and overtake what is written there next.
-//! 5. Every wait has a deadline.
+//! 2. A request that changes the namespace keeps its id when it is sent again, so the manager executes it once.
+//! 3. A write is never sent again: the first one might still be on its way to the disk, and overtake what is written there next.
+//! 4. Every wait has a deadline.
 //!
-//! **Protocol.** See [`fs_proto`]; the tag is the request's sequence number.
+//! **Protocol.** See [`fs_proto`]: each request is a call of [`bmi_core::comm`], whose tag is the request's sequence number.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::time::Duration;
 
-use bmi_core::{Access, Addr, AsyncEndpoint, ErrorKind, Exposure, MemList, Memory, Options, Time, Transport};
-use fs_proto::{ErrorCode, FsError, Reply, ReplyBody, Request, RequestBody, RequestId, codec};
+use bmi_core::comm::{Body, Caller, Path, Reply};
+use bmi_core::{Addr, AsyncEndpoint, ErrorKind, Lists, Options, PeerId, Time, Transport};
+use fs_proto::{ErrorCode, FsError, ReplyBody, Request, RequestBody, RequestId, codec};
 use futures_util::future::{Either, FutureExt, LocalBoxFuture, Shared, select};
 
 use crate::error::{Failure, ServerName};
 use crate::route::{Outlets, Preference, Route, Via, leave, reach};
 
-/// Reply buffers that are kept for the next requests.
-const SPARE_BUFFERS: usize = 256;
 /// Replies that may come when nobody waits for them any more, on one connection. Each lies about until the connection ends, and keeps
 /// the credits that the server sent it with, so the connection is ended before they run out.
 const MOST_LATE: u32 = 32;
@@ -48,20 +46,30 @@ pub(crate) enum Resend {
     UntilDeadline,
 }
 
-/// A request as it goes out to one peer.
+/// What is asked, and the data that goes with it.
+#[derive(Clone, Debug)]
 pub(crate) struct Outgoing {
-    /// What is asked.
     pub(crate) body: RequestBody,
-    /// Data that travels behind it.
-    pub(crate) inline: Option<MemList>,
-    /// Memory that the server may reach until the reply.
-    pub(crate) exposure: Option<Exposure>,
+    pub(crate) data: Body,
+    /// The path that the data is to take; `None` leaves it to the endpoint's policy.
+    pub(crate) path: Option<Path>,
+    /// How its list of memory is moved.
+    pub(crate) lists: Lists,
 }
 
 impl Outgoing {
     pub(crate) fn plain(body: impl Into<RequestBody>) -> Outgoing {
-        Outgoing { body: body.into(), inline: None, exposure: None }
+        Outgoing { body: body.into(), data: Body::None, path: None, lists: Lists::Auto }
     }
+}
+
+/// A server's answer, and what became of the data.
+pub(crate) struct Answer {
+    pub(crate) body: ReplyBody,
+    /// Bytes of data that came with the reply.
+    pub(crate) carried: u64,
+    /// The path that the data took.
+    pub(crate) path: Option<Path>,
 }
 
 enum Peer {
@@ -77,20 +85,21 @@ pub(crate) struct Connections<T: Transport> {
     next_attempt: Cell<u64>,
     unanswered: RefCell<BTreeSet<u64>>,
     peers: RefCell<BTreeMap<Addr, Peer>>,
-    spare: RefCell<Vec<Memory>>,
+    /// Makes calls, through each of the endpoints.
+    callers: Vec<Caller<T>>,
     resent: Cell<u64>,
 }
 
 impl<T: Transport + 'static> Connections<T> {
     pub(crate) fn new(outlets: Outlets<T>, preference: Preference) -> Connections<T> {
         Connections {
+            callers: outlets.endpoints().map(|endpoint| Caller::new(endpoint.clone())).collect(),
             outlets: Rc::new(outlets),
             preference: Rc::new(preference),
             next_seq: Cell::new(1),
             next_attempt: Cell::new(0),
             unanswered: RefCell::default(),
             peers: RefCell::default(),
-            spare: RefCell::default(),
             resent: Cell::new(0),
         }
     }
@@ -110,11 +119,6 @@ impl<T: Transport + 'static> Connections<T> {
         self.outlets.at(via.outlet)
     }
 
-    /// Lets a server reach a list of memory; see [`AsyncEndpoint::expose`].
-    pub(crate) fn expose(&self, via: Via, list: MemList, access: Access) -> Result<Exposure, bmi_core::Error> {
-        self.through(via).expose(via.peer, list, access)
-    }
-
     /// The way to a server, while it is connected.
     pub(crate) fn route(&self, addr: &Addr) -> Option<Rc<Route>> {
         match self.peers.borrow().get(addr) {
@@ -128,10 +132,21 @@ impl<T: Transport + 'static> Connections<T> {
         self.resent.get()
     }
 
-    /// The longest eager message to a server; `None` while it is not connected.
-    pub(crate) fn eager(&self, addr: &Addr) -> Option<usize> {
+    /// The endpoint through which a server is reached, and as which peer; `None` while it is not connected.
+    pub(crate) fn connected(&self, addr: &Addr) -> Option<(&AsyncEndpoint<T>, PeerId)> {
         match self.peers.borrow().get(addr) {
-            Some(Peer::Connected { via, .. }) => self.through(*via).limits(via.peer).map(|limits| limits.eager),
+            Some(Peer::Connected { via, .. }) => {
+                let endpoint = self.through(*via);
+                endpoint.limits(via.peer).map(|_| (endpoint, via.peer))
+            }
+            _ => None,
+        }
+    }
+
+    /// Bytes that a request to a server may have, the description of its memory included; `None` while it is not connected.
+    pub(crate) fn room(&self, addr: &Addr) -> Option<usize> {
+        match self.peers.borrow().get(addr) {
+            Some(Peer::Connected { via, .. }) => Some(self.callers[via.outlet].room(via.peer)).filter(|room| *room > 0),
             _ => None,
         }
     }
@@ -179,21 +194,20 @@ impl<T: Transport + 'static> Connections<T> {
         connecting
     }
 
-    /// Sends what `make` makes for the peer and returns the reply, with the data behind it. `make` is called again for each attempt: what a
-    /// request says of the client's memory holds for one connection only.
+    /// Asks a server, and again where that does no harm.
     pub(crate) async fn call(
         &self,
         server: &ServerName,
         deadline: Time,
         resend: Resend,
-        mut make: impl FnMut(Via) -> Result<Outgoing, bmi_core::Error>,
-    ) -> Result<(ReplyBody, Vec<u8>), Failure> {
+        outgoing: &Outgoing,
+    ) -> Result<Answer, Failure> {
         let ticket = Ticket::new(self, resend == Resend::UntilDeadline);
         let mut pause = FIRST_PAUSE;
         let mut lost = false;
         loop {
             let mut sent = false;
-            let error = match self.attempt(server, deadline, ticket.seq, &mut make, &mut sent).await {
+            let error = match self.attempt(server, deadline, ticket.seq, outgoing, &mut sent).await {
                 Ok(reply) => return interpret(server, reply),
                 Err(error) => error,
             };
@@ -222,11 +236,11 @@ impl<T: Transport + 'static> Connections<T> {
         server: &ServerName,
         deadline: Time,
         seq: u64,
-        make: &mut impl FnMut(Via) -> Result<Outgoing, bmi_core::Error>,
+        outgoing: &Outgoing,
         sent: &mut bool,
-    ) -> Result<Vec<u8>, bmi_core::Error> {
+    ) -> Result<Reply, bmi_core::Error> {
         let via = self.peer(server, deadline).await?;
-        let result = self.exchange(server, via, deadline, seq, make, sent).await;
+        let result = self.exchange(server, via, deadline, seq, outgoing, sent).await;
         if matches!(&result, Err(error) if error.kind() == ErrorKind::PeerLost) {
             // The adapter may know of the loss before the endpoint does; the next attempt is to have a new connection.
             let mut peers = self.peers.borrow_mut();
@@ -243,44 +257,24 @@ impl<T: Transport + 'static> Connections<T> {
         via: Via,
         deadline: Time,
         seq: u64,
-        make: &mut impl FnMut(Via) -> Result<Outgoing, bmi_core::Error>,
+        outgoing: &Outgoing,
         sent: &mut bool,
-    ) -> Result<Vec<u8>, bmi_core::Error> {
-        let (endpoint, peer) = (self.through(via), via.peer);
-        let Outgoing { body, inline, exposure } = make(via)?;
-        let left = deadline.since(endpoint.now()).as_millis().max(1);
-        let request = Request {
+    ) -> Result<Reply, bmi_core::Error> {
+        let left = deadline.since(self.through(via).now()).as_millis().max(1);
+        let request = codec::encode_request(&Request {
             id: RequestId { client: self.preference.client, seq },
             unanswered: self.unanswered.borrow().first().copied().unwrap_or(seq),
             timeout_ms: u32::try_from(left).unwrap_or(u32::MAX),
-            body,
-        };
-        let message = message(&request, inline.as_ref());
-        let buffer = self.buffer(via)?;
-        let options = Options::by(deadline);
-        let reply = endpoint.recv(peer, seq, &buffer, options);
+            body: outgoing.body.clone(),
+        });
+        let options = Options::by(deadline).lists(outgoing.lists);
+        let caller = &self.callers[via.outlet];
+        let call = caller.call(via.peer, seq, &request, outgoing.data.clone(), outgoing.path, options)?;
         *sent = true;
         let mut awaited = Awaited { connections: self, addr: &server.addr, via, here: false };
-        endpoint.send_unexpected(peer, seq, message, options).await?;
-        let len = reply.await?.len;
+        let reply = call.reply().await?;
         awaited.here = true;
-        // The reply is here, so the server is through with the client's memory.
-        drop(exposure);
-        let mut bytes = vec![0; usize::try_from(len).unwrap_or(usize::MAX).min(buffer.len())];
-        buffer.copy_to(0, &mut bytes);
-        if self.spare.borrow().len() < SPARE_BUFFERS {
-            self.spare.borrow_mut().push(buffer);
-        }
-        Ok(bytes)
-    }
-
-    /// Memory for a reply, as long as the peer's longest eager message.
-    fn buffer(&self, via: Via) -> Result<Memory, bmi_core::Error> {
-        let eager = self.through(via).limits(via.peer).map_or(0, |limits| limits.eager);
-        match self.spare.borrow_mut().pop() {
-            Some(buffer) if buffer.len() >= eager => Ok(buffer),
-            _ => Memory::zeroed(eager),
-        }
+        Ok(reply)
     }
 }
 
@@ -310,22 +304,11 @@ impl<T: Transport> Drop for Awaited<'_, T> {
     }
 }
 
-/// The encoded request, and the data behind it where they stand.
-fn message(request: &Request, inline: Option<&MemList>) -> MemList {
-    let head = MemList::from(codec::encode_request(request));
-    match inline {
-        None => head,
-        Some(data) => head.pieces().iter().chain(data.pieces()).cloned().collect(),
-    }
-}
-
-fn interpret(server: &ServerName, bytes: Vec<u8>) -> Result<(ReplyBody, Vec<u8>), Failure> {
-    let (reply, data) = codec::decode_reply(&bytes)
+fn interpret(server: &ServerName, reply: Reply) -> Result<Answer, Failure> {
+    let decoded = codec::decode_reply(&reply.bytes)
         .map_err(|error| Failure::at(server.clone(), ErrorCode::Protocol, error.to_string()))?;
-    let data = data.to_vec();
-    let Reply { result } = reply;
-    match result {
-        Ok(body) => Ok((body, data)),
+    match decoded.result {
+        Ok(body) => Ok(Answer { body, carried: reply.carried, path: reply.choice.map(|choice| choice.path) }),
         Err(FsError { code, detail, ranges, .. }) => {
             let mut failure = Failure::at(server.clone(), code, detail);
             failure.physical = ranges;

@@ -3,29 +3,28 @@
 //! **Invariants**
 //! 1. All servers concerned work at once; a failure of one does not stop the others, and the error names each that failed with its ranges.
 //! 2. A read is short only at the end of the file; bytes that were never written are zeros.
-//! 3. Memory is exposed to a server only while a request to it is under way.
+//! 3. A server can reach memory only while a request to it is under way.
 //!
 //! **Source.** Paper 000, sections 2.1, 3.2.3 (server-based transfer), 4.1 (inline), 5 (list I/O).
 
 use std::rc::Rc;
 
-use bmi_core::{Access, MemList, Transport};
-use fs_proto::limits::{MAX_OFFSET, MAX_PIECES, MAX_REGIONS, REPLY_ROOM};
+use bmi_core::comm::{Body, Direction, Path};
+use bmi_core::{AsyncEndpoint, MemList, Transport};
+use fs_proto::limits::{MAX_OFFSET, MAX_REGIONS};
 use fs_proto::{
-    Data, DatafileHandle, Distribution, ErrorCode, FileHandle, IodReply, IodRequest, Layout, ReadData, Region, Regions,
-    ReplyBody,
+    DatafileHandle, Distribution, ErrorCode, FileHandle, IodReply, IodRequest, Layout, Region, Regions, ReplyBody,
 };
 use futures_util::future::join_all;
 use futures_util::stream::{self, StreamExt};
 
-use crate::client::{Client, Inner};
+use crate::client::Client;
 use crate::connection::{Outgoing, Resend, unexpected};
 use crate::error::{Error, Failure, ServerName};
 use crate::path::FsPath;
-use crate::plan::{DataPath, Direction, Plan, PlanLimits, Transfer, file_ranges};
-use crate::route::Via;
+use crate::plan::{Plan, PlanLimits, ServerPaths, Transfer, file_ranges};
 
-/// Bytes of a request beside its lists and data: version, ids, time limit, kind, handle, lengths, each at its longest.
+/// Bytes of a request beside its lists: version, ids, time limit, kind, handle, lengths, each at its longest.
 const REQUEST_ROOM: usize = 128;
 /// Requests of one operation under way at a time, for each server.
 const WINDOW: usize = 4;
@@ -72,6 +71,10 @@ impl<T: Transport + 'static> File<T> {
         File { client, inner: Rc::new(OpenFile { path, handle, layout, servers }) }
     }
 
+    pub(crate) fn client(&self) -> &Client<T> {
+        &self.client
+    }
+
     // ---- getters ----------------------------------------------------------------------------------------------------------
 
     /// The path that it was opened by.
@@ -94,11 +97,16 @@ impl<T: Transport + 'static> File<T> {
         &self.inner.servers
     }
 
-    /// How a read or write of `regions` would be carried out.
+    /// How a read or write of `regions` would be carried out: which requests, and which path their data takes unless slots or credits are short.
     ///
     /// # Errors
     /// `Invalid` if `memory` and `regions` are not equally long, `TooLarge` if a region ends beyond what a file can have.
     pub fn plan(&self, direction: Direction, regions: &[Region], memory: &MemList) -> Result<Plan, Error> {
+        Ok(self.cut(direction, regions, memory)?.with_paths(self.paths(memory)))
+    }
+
+    /// The requests of a read or write.
+    fn cut(&self, direction: Direction, regions: &[Region], memory: &MemList) -> Result<Plan, Error> {
         let mut total = 0u64;
         for region in regions {
             let end = region.end().and_then(|_| total.checked_add(region.len));
@@ -114,17 +122,32 @@ impl<T: Transport + 'static> File<T> {
 
     fn limits(&self) -> PlanLimits {
         let inner = self.client.inner();
-        let ours = inner.connections.endpoint().with(|endpoint| endpoint.config().eager_limit);
-        let theirs = self.inner.servers.iter().filter_map(|server| inner.connections.eager(&server.addr));
-        let eager = theirs.min().map_or(ours, |least| least.min(ours));
-        PlanLimits {
-            inline: inner.options.inline,
-            request: eager.saturating_sub(REQUEST_ROOM),
-            reply: eager.saturating_sub(REPLY_ROOM),
+        let rooms = self.inner.servers.iter().filter_map(|server| inner.connections.room(&server.addr));
+        inner.connections.endpoint().with(|endpoint| PlanLimits {
+            request: rooms.min().unwrap_or(endpoint.config().eager_limit).saturating_sub(REQUEST_ROOM),
             regions: MAX_REGIONS,
-            pieces: MAX_PIECES,
+            // One more goes with a message.
+            pieces: endpoint.config().max_pieces - 1,
             transfer: inner.options.largest_transfer.max(1),
-        }
+            lists: inner.options.lists.or(endpoint.config().lists),
+            prices: endpoint.config().list_prices,
+        })
+    }
+
+    /// Which path data of each size takes to or from each server, and whether this memory counts as registered there.
+    fn paths(&self, memory: &MemList) -> Vec<ServerPaths> {
+        let connections = &self.client.inner().connections;
+        let paths = |endpoint: &AsyncEndpoint<T>, peer| {
+            endpoint.with(|endpoint| {
+                let registered = memory.pieces().iter().all(|piece| endpoint.is_registered(piece.memory()));
+                ServerPaths { plan: endpoint.plan(peer), registered }
+            })
+        };
+        let one = |server: &ServerName| match connections.connected(&server.addr) {
+            Some((endpoint, peer)) => paths(endpoint, Some(peer)),
+            None => paths(connections.endpoint(), None),
+        };
+        self.inner.servers.iter().map(one).collect()
     }
 
     // ---- data -------------------------------------------------------------------------------------------------------------
@@ -182,11 +205,11 @@ impl<T: Transport + 'static> File<T> {
         Ok(())
     }
 
-    /// A plan, made once the servers concerned are connected: only then are their limits known. A server that cannot be reached is noticed when
+    /// The requests, made once the servers concerned are connected: only then are their limits known. A server that cannot be reached is noticed when
     /// its part is carried out, with the ranges that it costs.
     async fn ready(&self, direction: Direction, regions: &[Region], memory: MemList) -> Result<Plan, Error> {
         let connections = &self.client.inner().connections;
-        let missing = |server: &&ServerName| connections.eager(&server.addr).is_none();
+        let missing = |server: &&ServerName| connections.room(&server.addr).is_none();
         if self.inner.servers.iter().any(|server| missing(&server)) {
             let mut concerned = vec![false; self.inner.servers.len()];
             let stripe = self.distribution().strip_size() * self.inner.servers.len() as u64;
@@ -198,7 +221,7 @@ impl<T: Transport + 'static> File<T> {
             let deadline = self.client.inner().deadline();
             join_all(concerned.filter(missing).map(|server| connections.peer(server, deadline))).await;
         }
-        self.plan(direction, regions, &memory)
+        self.cut(direction, regions, &memory)
     }
 
     /// Carries out a plan; returns the sizes of the datafiles that were touched.
@@ -221,54 +244,28 @@ impl<T: Transport + 'static> File<T> {
     async fn transfer(&self, plan: &Plan, transfer: &Transfer) -> Result<u64, Failure> {
         let inner = self.client.inner();
         let server = &self.inner.servers[transfer.datafile];
-        let mut counters = inner.counters.get();
-        counters.count(transfer);
-        inner.counters.set(counters);
-        let resend = match plan.direction {
-            Direction::Read => Resend::Once,
-            Direction::Write => Resend::Never,
+        let (_, datafile) = self.inner.layout.datafiles()[transfer.datafile];
+        let regions = Regions::try_from(transfer.regions.clone())
+            .map_err(|error| Failure::at(server.clone(), error.code, error.detail))?;
+        let memory = transfer.memory.clone();
+        let (body, data, resend) = match plan.direction {
+            Direction::Read => (IodRequest::Read { datafile, regions }, Body::In(memory), Resend::Once),
+            Direction::Write => {
+                (IodRequest::Write { datafile, regions, sync: false }, Body::Out(memory), Resend::Never)
+            }
         };
-        let make = |peer| self.outgoing(inner, plan.direction, transfer, peer);
-        let result = inner.connections.call(server, inner.deadline(), resend, make).await;
-        let result = result.and_then(|(reply, data)| match (plan.direction, reply) {
+        let outgoing = Outgoing { body: body.into(), data, path: inner.options.path, lists: plan.lists };
+        let answer = inner.connections.call(server, inner.deadline(), resend, &outgoing).await;
+        let result = answer.and_then(|answer| match (plan.direction, answer.body) {
             (Direction::Write, ReplyBody::Iod(IodReply::Written { len, size })) if len == transfer.len => Ok(size),
-            (Direction::Read, ReplyBody::Iod(IodReply::Read { len, size, data: from }))
-                if len == transfer.len && (from == ReadData::Inline) == (transfer.path == DataPath::Inline) =>
+            (Direction::Read, ReplyBody::Iod(IodReply::Read { len, size }))
+                if len == transfer.len && (answer.carried == len || answer.path != Some(Path::Inline)) =>
             {
-                transfer.memory.copy_from(0, &data);
                 Ok(size)
             }
             (_, other) => Err(unexpected(server, &other)),
         });
         result.map_err(|failure| self.with_ranges(plan, transfer, failure))
-    }
-
-    fn outgoing(
-        &self,
-        inner: &Inner<T>,
-        direction: Direction,
-        transfer: &Transfer,
-        peer: Via,
-    ) -> Result<Outgoing, bmi_core::Error> {
-        let (_, datafile) = self.inner.layout.datafiles()[transfer.datafile];
-        let invalid = |error: fs_proto::FsError| bmi_core::Error::new(bmi_core::ErrorKind::Invalid, error.to_string());
-        let regions = Regions::try_from(transfer.regions.clone()).map_err(invalid)?;
-        let (data, inline, exposure) = match transfer.path {
-            DataPath::Inline => {
-                let data = (direction == Direction::Write).then(|| transfer.memory.clone());
-                (Data::Inline, data, None)
-            }
-            DataPath::Bulk => {
-                let access = if direction == Direction::Read { Access::WRITE } else { Access::READ };
-                let exposure = inner.connections.expose(peer, transfer.memory.clone(), access)?;
-                (Data::Bulk(exposure.descriptor().clone()), None, Some(exposure))
-            }
-        };
-        let body = match direction {
-            Direction::Read => IodRequest::Read { datafile, regions, data },
-            Direction::Write => IodRequest::Write { datafile, regions, data, sync: false },
-        };
-        Ok(Outgoing { body: body.into(), inline, exposure })
     }
 
     /// Translates what the server said to ranges of the file; all of the transfer's if it named none.

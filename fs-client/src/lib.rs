@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`Client`] | the namespace: directories, names, attributes; which servers there are |
 //! | [`File`] | the bytes: reads and writes, contiguous or lists on both sides |
+//! | [`Extended`], [`ExtendedRaw`] | lists with the allocations that their pieces lie in |
 //! | [`Plan`] | how a read or write is split among servers, which path the bytes take, and why |
 //! | [`Outlets`], [`Route`] | which transport leads to a server, and why |
 //! | [`copy`] | whole files and trees, to and from the local machine |
@@ -35,15 +36,18 @@ mod connection;
 pub mod copy;
 mod error;
 mod file;
+mod list;
 pub mod local;
 mod path;
 mod plan;
 mod route;
 
+pub use bmi_core::comm::{Direction, Path, PathCounters};
 pub use client::{Client, ClientOptions, ClientStats, CreateOptions, Pong, ReadDir, ServerSpace, Space, Stat};
 pub use error::{Error, Failure, ServerName};
 pub use file::{Datafile, File};
 pub use fs_proto::{Attr, DirEntry, Distribution, ErrorCode, Handle, Kind, Layout, Region, RemoveKind, SetAttr};
+pub use list::{Extended, ExtendedRaw};
 pub use path::FsPath;
-pub use plan::{DataPath, Direction, PathCounters, Plan, PlanLimits, Transfer};
+pub use plan::{Plan, PlanLimits, Transfer};
 pub use route::{Outlets, Over, Route};

@@ -1,5 +1,5 @@
 //! How one read or write is carried out: split by the file's distribution into requests to servers, each with the pieces of memory that
-//! belong to its ranges of the datafile, and the path that its bytes take.
+//! belong to its ranges of the datafile.
 //!
 //! **Why.** The memory and the file may both be lists, of shapes that have nothing to do with each other or with the strips. Working out
 //! which byte goes where, once, without any I/O, makes it possible to test it against a model, to print it, and to send everything at once.
@@ -7,8 +7,13 @@
 //! **Invariants**
 //! 1. Every byte of the memory list is in exactly one transfer, paired with the byte of the file at the same position of the file list.
 //! 2. Within a transfer, memory and datafile ranges are in the order of the lists; neighbours are joined.
-//! 3. A transfer's request fits into one unexpected message: the lists, encoded at their largest, and for an inline write the data.
+//! 3. A transfer's request fits into one message to any of the servers, whatever path its data takes: the ranges as they are encoded, and
+//!    the description of the memory at its largest.
 //! 4. Transfers stand in turns, one of each server, so that all servers have work from the first request on.
+//!
+//! Which path the data of a transfer takes is no part of the cut: the endpoint's policy decides when the request goes out ([`bmi_core::comm`]). A printed
+//! plan says what it will be unless slots or credits are short. Whether the pieces of memory are moved one by one or packed first is decided here, for the
+//! whole access, by the rule of [`bmi_core::Lists`]: the length of a piece is that of an extent below.
 //!
 //! **Layout.** Memory `m`, file ranges `f`, strips of two servers:
 //!
@@ -19,85 +24,56 @@
 //!   extents  |A  |B  |A |A|B  |  |A|B |A  |B  |A  |       each within one m, one f, one strip
 //! ```
 //!
-//! **Source.** Paper 000, sections 3.2.3 and 4.1 (inline up to 4 KiB, server-based above), section 5 (list I/O); PVFS's `io_req` by
-//! distribution. Fast RDMA slots are not there yet, so the range up to 64 KiB goes server-based.
+//! **Source.** Paper 000, section 5 (list I/O) and 6.7 (128 ranges in a request); PVFS's `io_req` by distribution.
 
 use std::fmt;
 use std::ops::Range;
 
+use bmi_core::comm::{self, Direction};
 use bmi_core::extents::{Encoder, MAX_ENCODED};
-use bmi_core::{MemList, MemSlice};
+use bmi_core::{ListPrices, Lists, MemList, MemSlice};
 use fs_proto::{Distribution, Region};
 
 use crate::error::Failure;
 
-/// Largest encoding of a piece of a bulk descriptor, in bytes: key, address and length.
-const PIECE_COST: usize = 30;
+/// Largest description of a piece of memory, in bytes: a key of its own in the table, its place there, the length of its ranges, address and length.
+const PIECE_COST: usize = 8 + 3 + 1 + MAX_ENCODED;
+/// The number of keys, before the table.
+const TABLE_COST: usize = 3;
 
-/// Which way the bytes go.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Direction {
-    /// From the servers into memory.
-    Read,
-    /// From memory to the servers.
-    Write,
-}
-
-impl Direction {
-    /// `read` or `write`.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Direction::Read => "read",
-            Direction::Write => "write",
-        }
-    }
-}
-
-/// The way that a transfer's bytes take.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum DataPath {
-    /// Behind the request (write) or the reply (read), copied once on either side.
-    Inline,
-    /// The request describes the client's memory, the server pulls or pushes.
-    Bulk,
-}
-
-impl DataPath {
-    /// `inline` or `bulk`.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            DataPath::Inline => "inline",
-            DataPath::Bulk => "bulk",
-        }
-    }
-}
-
-/// What bounds a transfer.
+/// What a plan goes by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PlanLimits {
-    /// Most bytes that travel inline.
-    pub inline: u64,
-    /// Room for lists and inline data in a request, in bytes: the longest eager message less the request's fixed part.
+    /// Room for ranges and the description of memory in a request, in bytes: the longest message less the request's fixed part.
     pub request: usize,
-    /// Room for inline data in a reply, in bytes.
-    pub reply: usize,
     /// Most ranges of the datafile in a request.
     pub regions: usize,
     /// Most pieces of memory in a request.
     pub pieces: usize,
     /// Most bytes in a request, so that one request never needs long enough to run into its deadline.
     pub transfer: u64,
+    /// How lists of memory are moved.
+    pub lists: Lists,
+    /// What [`Lists::Auto`] goes by.
+    pub prices: ListPrices,
 }
 
 impl PlanLimits {
-    /// Whether `len` bytes can go inline beside a list of ranges that takes `lists` bytes: the data must fit where it travels.
-    fn take_inline(&self, direction: Direction, lists: usize, len: u64) -> bool {
-        let room = match direction {
-            Direction::Write => self.request.saturating_sub(lists),
-            Direction::Read => self.reply,
-        };
-        len <= self.inline && lists <= self.request && len <= room as u64
+    /// How the memory of an access is moved: `total` bytes in `pieces` pieces, in strips of `strip` bytes.
+    fn lists(&self, total: u64, pieces: u64, strip: u64) -> Lists {
+        if self.lists != Lists::Auto {
+            return self.lists;
+        }
+        let extents = pieces + total / strip;
+        if self.prices.packing_pays(total, extents, extents.saturating_sub(1), 0) { Lists::Pack } else { Lists::Chain }
     }
+}
+
+/// What is known of the way to a server: which path data of each size takes, and whether the memory at hand counts as registered.
+#[derive(Clone, Debug)]
+pub(crate) struct ServerPaths {
+    pub(crate) plan: comm::Plan,
+    pub(crate) registered: bool,
 }
 
 /// One request to one server.
@@ -105,8 +81,6 @@ impl PlanLimits {
 pub struct Transfer {
     /// Which of the file's datafiles, and with it which server: an index into the layout.
     pub datafile: usize,
-    /// How the bytes go.
-    pub path: DataPath,
     /// Ranges of the datafile.
     pub regions: Vec<Region>,
     /// The memory, as long as the regions together.
@@ -124,8 +98,11 @@ pub struct Plan {
     pub transfers: Vec<Transfer>,
     /// Bytes, all together.
     pub len: u64,
+    /// How its lists of memory are moved: `Chain` or `Pack`.
+    pub lists: Lists,
     distribution: Distribution,
-    limits: PlanLimits,
+    /// By server, if it is to be printed.
+    paths: Vec<ServerPaths>,
 }
 
 impl Plan {
@@ -138,8 +115,10 @@ impl Plan {
         regions: &[Region],
         memory: &MemList,
     ) -> Plan {
+        let all = memory.pieces().len() as u64;
+        let lists = limits.lists(memory.len() as u64, all, distribution.strip_size());
         let mut builders: Vec<Builder> = Vec::new();
-        builders.resize_with(distribution.servers(), Builder::default);
+        builders.resize_with(distribution.servers(), || Builder::new(lists));
         let mut pieces = memory.pieces().iter().filter(|piece| !piece.is_empty());
         let (mut piece, mut used) = (pieces.next(), 0);
         for strip in regions.iter().flat_map(|region| distribution.strips(*region)) {
@@ -149,7 +128,7 @@ impl Plan {
             {
                 let left = usize::try_from(strip.len - done).unwrap_or(usize::MAX);
                 let len = left.min(slice.len() - used);
-                builders[strip.at.server].add(strip.at.physical + done, slice.slice(used, len), direction, &limits);
+                builders[strip.at.server].add(strip.at.physical + done, slice.slice(used, len), &limits);
                 done += len as u64;
                 used += len;
                 if used == slice.len() {
@@ -157,11 +136,8 @@ impl Plan {
                 }
             }
         }
-        let mut turns: Vec<_> = builders
-            .into_iter()
-            .enumerate()
-            .map(|(datafile, builder)| builder.finish(datafile, direction, &limits).into_iter())
-            .collect();
+        let mut turns: Vec<_> =
+            builders.into_iter().enumerate().map(|(datafile, builder)| builder.finish(datafile).into_iter()).collect();
         let mut transfers = Vec::new();
         loop {
             let before = transfers.len();
@@ -171,7 +147,12 @@ impl Plan {
             }
         }
         let len = transfers.iter().map(|transfer| transfer.len).sum();
-        Plan { direction, transfers, len, distribution, limits }
+        Plan { direction, transfers, len, lists, distribution, paths: Vec::new() }
+    }
+
+    /// The same, with what is known of the ways to the servers.
+    pub(crate) fn with_paths(self, paths: Vec<ServerPaths>) -> Plan {
+        Plan { paths, ..self }
     }
 
     /// The ranges of the file, in bytes from its beginning, that a transfer covers; the last one may reach over several.
@@ -179,12 +160,15 @@ impl Plan {
         file_ranges(&self.distribution, transfer.datafile, &transfer.regions)
     }
 
-    fn why(&self, transfer: &Transfer) -> String {
-        match transfer.path {
-            DataPath::Inline => format!("at most {} bytes", self.limits.inline),
-            DataPath::Bulk if transfer.len > self.limits.inline => format!("more than {} bytes", self.limits.inline),
-            DataPath::Bulk => "data and lists do not fit one message".to_owned(),
-        }
+    /// The path that a transfer's data takes unless slots or credits are short, and why; `None` for a plan that does not know its servers.
+    pub fn path(&self, transfer: &Transfer) -> Option<(comm::Path, &str)> {
+        let ServerPaths { plan, registered } = self.paths.get(transfer.datafile)?;
+        // Where registration costs nothing there is one table only.
+        let ours = |rule: &&comm::Rule| rule.direction == self.direction && rule.to.is_none_or(|to| transfer.len <= to);
+        let mut rules = plan.rules.iter().filter(ours);
+        let first = rules.clone().next();
+        let rule = rules.find(|rule| rule.registered == *registered).or(first)?;
+        Some((rule.path, &rule.why))
     }
 }
 
@@ -202,49 +186,21 @@ impl fmt::Display for Plan {
         let requests = self.transfers.len();
         writeln!(f, "{verb} of {} bytes, strips of {strip} bytes on {servers} servers: {requests} requests", self.len)?;
         for transfer in &self.transfers {
-            writeln!(
-                f,
-                "  datafile {:<3} {:>10} bytes  {:<6} ({}); {} ranges of the datafile, {} pieces of memory",
-                transfer.datafile,
-                transfer.len,
-                transfer.path.as_str(),
-                self.why(transfer),
-                transfer.regions.len(),
-                transfer.memory.pieces().len(),
-            )?;
+            write!(f, "  datafile {:<3} {:>10} bytes  ", transfer.datafile, transfer.len)?;
+            if let Some((path, why)) = self.path(transfer) {
+                write!(f, "{path:<12} ({why}); ")?;
+            }
+            let (regions, pieces) = (transfer.regions.len(), transfer.memory.pieces().len());
+            let packed = if self.lists == Lists::Pack && pieces > 1 { ", packed" } else { "" };
+            writeln!(f, "{regions} ranges of the datafile, {pieces} pieces of memory{packed}")?;
         }
         Ok(())
     }
 }
 
-/// What a client did so far, by path.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
-pub struct PathCounters {
-    /// Requests whose data went inline.
-    pub inline_requests: u64,
-    /// Their bytes.
-    pub inline_bytes: u64,
-    /// Requests whose data the server pulled or pushed.
-    pub bulk_requests: u64,
-    /// Their bytes.
-    pub bulk_bytes: u64,
-}
-
-impl PathCounters {
-    /// Counts a transfer.
-    pub fn count(&mut self, transfer: &Transfer) {
-        let (requests, bytes) = match transfer.path {
-            DataPath::Inline => (&mut self.inline_requests, &mut self.inline_bytes),
-            DataPath::Bulk => (&mut self.bulk_requests, &mut self.bulk_bytes),
-        };
-        *requests += 1;
-        *bytes += transfer.len;
-    }
-}
-
 /// Collects the extents of one server into transfers.
-#[derive(Default)]
 struct Builder {
+    lists: Lists,
     done: Vec<Part>,
     part: Part,
     /// The ranges before the last one, as they will travel.
@@ -257,12 +213,14 @@ struct Part {
     regions: Vec<Region>,
     pieces: Vec<MemSlice>,
     len: u64,
-    /// Bytes of its ranges in the request, at most.
-    lists: usize,
 }
 
 impl Builder {
-    fn add(&mut self, mut offset: u64, mut slice: MemSlice, direction: Direction, limits: &PlanLimits) {
+    fn new(lists: Lists) -> Builder {
+        Builder { lists, done: Vec::new(), part: Part::default(), encoded: Encoder::default() }
+    }
+
+    fn add(&mut self, mut offset: u64, mut slice: MemSlice, limits: &PlanLimits) {
         while !slice.is_empty() {
             let part = &self.part;
             let joins_region = part.regions.last().is_some_and(|last| last.offset + last.len == offset);
@@ -270,11 +228,11 @@ impl Builder {
             let regions = part.regions.len() + usize::from(!joins_region);
             let pieces = part.pieces.len() + usize::from(!joins_piece);
             // The last range may grow, and a new one come behind it.
-            let lists = self.encoded.len() + 2 * MAX_ENCODED;
-            let described = lists + pieces * PIECE_COST <= limits.request;
+            let ranges = self.encoded.len() + 2 * MAX_ENCODED;
+            let described = if self.lists == Lists::Pack { 1 } else { pieces };
             let room = regions <= limits.regions
                 && pieces <= limits.pieces
-                && (described || limits.take_inline(direction, lists, part.len + slice.len() as u64))
+                && ranges + TABLE_COST + described * PIECE_COST <= limits.request
                 && part.len < limits.transfer;
             if !room && part.len > 0 {
                 self.flush();
@@ -294,7 +252,6 @@ impl Builder {
                 _ => part.pieces.push(slice.slice(0, take)),
             }
             part.len += take as u64;
-            part.lists = self.encoded.len() + MAX_ENCODED;
             offset += take as u64;
             slice = slice.slice(take, slice.len() - take);
         }
@@ -307,16 +264,14 @@ impl Builder {
         }
     }
 
-    fn finish(mut self, datafile: usize, direction: Direction, limits: &PlanLimits) -> Vec<Transfer> {
+    fn finish(mut self, datafile: usize) -> Vec<Transfer> {
         self.flush();
-        let transfer = |Part { regions, pieces, len, lists }| {
-            let inline = limits.take_inline(direction, lists, len);
-            let path = if inline { DataPath::Inline } else { DataPath::Bulk };
+        let transfer = |Part { regions, pieces, len }| {
             let memory = match <[MemSlice; 1]>::try_from(pieces) {
                 Ok([only]) => MemList::from(only),
                 Err(pieces) => pieces.into_iter().collect(),
             };
-            Transfer { datafile, path, regions, memory, len }
+            Transfer { datafile, regions, memory, len }
         };
         self.done.into_iter().map(transfer).collect()
     }
@@ -334,8 +289,14 @@ mod tests {
 
     use super::*;
 
-    const LIMITS: PlanLimits =
-        PlanLimits { inline: 4096, request: 7900, reply: 8128, regions: 4096, pieces: 4096, transfer: 16 << 20 };
+    const LIMITS: PlanLimits = PlanLimits {
+        request: 7900,
+        regions: 4096,
+        pieces: 4096,
+        transfer: 16 << 20,
+        lists: Lists::Chain,
+        prices: ListPrices { request_ns: 300, copy_byte_ps: 100, copy_piece_ns: 20 },
+    };
 
     /// Cuts a memory of `len` bytes into pieces at `cuts`, and hands them out in an order drawn from `keys`: lists of any shape.
     fn pieces(len: usize, cuts: &[usize], keys: &[u32]) -> MemList {
@@ -365,15 +326,17 @@ mod tests {
             cuts in prop::collection::vec(0..400_000usize, 0..40),
             keys in prop::collection::vec(any::<u32>(), 1..8),
             write in any::<bool>(),
-            request in 100..8000usize,
+            request in 200..8000usize,
             transfer in 1000..200_000u64,
+            packs in any::<bool>(),
         ) {
             let distribution = Distribution::simple_stripe(strip, servers).unwrap();
             let regions: Vec<_> = raw.iter().map(|(offset, len)| Region::new(*offset, *len)).collect();
             let total: u64 = regions.iter().map(|region| region.len).sum();
             let memory = pieces(total as usize, &cuts, &keys);
             let direction = if write { Direction::Write } else { Direction::Read };
-            let limits = PlanLimits { request, transfer, ..LIMITS };
+            let lists = if packs { Lists::Pack } else { Lists::Chain };
+            let limits = PlanLimits { request, transfer, lists, ..LIMITS };
             let plan = Plan::new(direction, distribution, limits, &regions, &memory);
 
             prop_assert_eq!(plan.len, total);
@@ -396,11 +359,9 @@ mod tests {
                 prop_assert_eq!(regions, step.len);
                 prop_assert_eq!(step.memory.len() as u64, step.len);
                 prop_assert!(step.len > 0 && step.len <= transfer);
-                let lists = extents::encode(Vec::new(), step.regions.iter().map(|r| (r.offset, r.len))).len();
-                match step.path {
-                    DataPath::Inline => prop_assert!(step.len <= limits.inline && (!write || lists as u64 + step.len <= request as u64)),
-                    DataPath::Bulk => prop_assert!(lists + step.memory.pieces().len() * PIECE_COST <= request),
-                }
+                let ranges = extents::encode(Vec::new(), step.regions.iter().map(|r| (r.offset, r.len))).len();
+                let pieces = if packs { 1 } else { step.memory.pieces().len() };
+                prop_assert!(ranges + pieces * PIECE_COST <= request);
             }
         }
     }
@@ -414,7 +375,7 @@ mod tests {
         assert_eq!(plan.transfers.iter().map(|t| t.datafile).collect::<Vec<_>>(), [0, 1, 2, 3, 0, 1, 2, 3]);
         for transfer in &plan.transfers {
             assert_eq!((transfer.regions.len(), transfer.memory.pieces().len()), (1, 8));
-            assert_eq!((transfer.len, transfer.path), (512 << 10, DataPath::Bulk));
+            assert_eq!(transfer.len, 512 << 10);
         }
         let one = Distribution::simple_stripe(65536, 1).unwrap();
         let plan = Plan::new(Direction::Read, one, LIMITS, &[Region::new(0, 4 << 20)], &memory);
@@ -426,16 +387,46 @@ mod tests {
     #[test]
     fn the_plan_explains_itself() {
         let distribution = Distribution::simple_stripe(4096, 2).unwrap();
-        let memory = MemList::from(Memory::zeroed(4096 + 100).unwrap());
-        let plan = Plan::new(Direction::Read, distribution, LIMITS, &[Region::new(100, 4196)], &memory);
+        let memory = Memory::zeroed(8192).unwrap();
+        let list: MemList = (0..42).map(|row| memory.slice(row * 190, 100)).collect();
+        let limits = PlanLimits { lists: Lists::Auto, ..LIMITS };
+        let plan = Plan::new(Direction::Read, distribution, limits, &[Region::new(100, 4200)], &list);
         let text = plan.to_string();
-        assert!(text.starts_with("read of 4196 bytes, strips of 4096 bytes on 2 servers: 2 requests"), "{text}");
-        assert!(text.contains("inline (at most 4096 bytes)"), "{text}");
-        let small = PlanLimits { inline: 50, ..LIMITS };
-        let text = Plan::new(Direction::Read, distribution, small, &[Region::new(100, 4196)], &memory).to_string();
-        assert!(text.contains("bulk   (more than 50 bytes)"), "{text}");
-        let mut counters = PathCounters::default();
-        plan.transfers.iter().for_each(|transfer| counters.count(transfer));
-        assert_eq!((counters.inline_requests, counters.inline_bytes, counters.bulk_requests), (2, 4196, 0));
+        assert!(text.starts_with("read of 4200 bytes, strips of 4096 bytes on 2 servers: 2 requests"), "{text}");
+        assert!(text.contains("1 ranges of the datafile, 40 pieces of memory, packed\n"), "{text}");
+        assert!(plan.path(&plan.transfers[0]).is_none());
+        let rule = |registered, to, path| comm::Rule {
+            direction: Direction::Read,
+            registered,
+            from: 0,
+            to,
+            path,
+            why: "so".to_owned(),
+        };
+        let rules = vec![
+            rule(false, Some(1000), comm::Path::Inline),
+            rule(false, None, comm::Path::FastRdma),
+            rule(true, None, comm::Path::ServerBased),
+        ];
+        let known = |registered| ServerPaths { plan: comm::Plan { rules: rules.clone(), thresholds: "" }, registered };
+        let plan = plan.with_paths(vec![known(false), known(true)]);
+        let paths: Vec<_> = plan.transfers.iter().map(|transfer| plan.path(transfer).unwrap().0).collect();
+        assert_eq!(paths, [comm::Path::FastRdma, comm::Path::ServerBased]);
+        assert!(plan.to_string().contains("fast-rdma    (so); 1 ranges"), "{plan}");
+    }
+
+    #[test]
+    fn large_pieces_are_left_where_they_are() {
+        let distribution = Distribution::simple_stripe(65536, 4).unwrap();
+        let memory = Memory::zeroed(2 << 20).unwrap();
+        let rows = |len: usize| (0..16).map(|row| memory.slice(row * (128 << 10), len)).collect::<MemList>();
+        let lists = |len: usize| {
+            let limits = PlanLimits { lists: Lists::Auto, ..LIMITS };
+            Plan::new(Direction::Write, distribution, limits, &[Region::new(0, 16 * len as u64)], &rows(len)).lists
+        };
+        assert_eq!(
+            [lists(64), lists(1024), lists(8192), lists(65536)],
+            [Lists::Pack, Lists::Pack, Lists::Chain, Lists::Chain]
+        );
     }
 }

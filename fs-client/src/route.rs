@@ -27,7 +27,8 @@
 use std::fmt;
 use std::time::Duration;
 
-use bmi_core::{Addr, AsyncEndpoint, ErrorKind, MemList, Memory, Options, PeerId, Scheme, Time, Transport};
+use bmi_core::comm::{Body, Caller};
+use bmi_core::{Addr, AsyncEndpoint, ErrorKind, Options, PeerId, Scheme, Time, Transport};
 use fs_proto::{Identity, Reply, ReplyBody, Request, RequestBody, RequestId, Role, codec};
 
 use crate::error::ServerName;
@@ -266,22 +267,16 @@ async fn identify<T: Transport>(
     client: u128,
     deadline: Time,
 ) -> Result<Identity, bmi_core::Error> {
-    let (tag, options) = (0, Options::by(deadline));
-    let lost = || bmi_core::Error::new(ErrorKind::PeerLost, "the connection is gone");
-    let buffer = Memory::zeroed(endpoint.limits(peer).ok_or_else(lost)?.eager)?;
     let left = deadline.since(endpoint.now()).as_millis().max(1);
     let timeout_ms = u32::try_from(left).unwrap_or(u32::MAX);
-    let id = RequestId { client, seq: tag };
-    let request = Request { id, unanswered: 0, timeout_ms, body: RequestBody::Identify };
-    let reply = endpoint.recv(peer, tag, &buffer, options);
-    endpoint.send_unexpected(peer, tag, MemList::from(codec::encode_request(&request)), options).await?;
-    let len = reply.await?.len;
-    let mut bytes = vec![0; usize::try_from(len).unwrap_or(usize::MAX).min(buffer.len())];
-    buffer.copy_to(0, &mut bytes);
+    let id = RequestId { client, seq: 0 };
+    let request = codec::encode_request(&Request { id, unanswered: 0, timeout_ms, body: RequestBody::Identify });
+    let caller = Caller::new(endpoint.clone());
+    let reply = caller.call(peer, id.seq, &request, Body::None, None, Options::by(deadline))?.reply().await?;
     let broken = |text: String| bmi_core::Error::new(ErrorKind::Protocol, text);
-    match codec::decode_reply(&bytes) {
-        Ok((Reply { result: Ok(ReplyBody::Identity(identity)) }, _)) => Ok(identity),
-        Ok((Reply { result: Err(error) }, _)) => Err(broken(error.to_string())),
+    match codec::decode_reply(&reply.bytes) {
+        Ok(Reply { result: Ok(ReplyBody::Identity(identity)) }) => Ok(identity),
+        Ok(Reply { result: Err(error) }) => Err(broken(error.to_string())),
         Ok(_) => Err(broken("a reply that does not fit the question who it is".to_owned())),
         Err(error) => Err(broken(error.to_string())),
     }

@@ -11,11 +11,12 @@ mod servers;
 
 use std::time::Duration;
 
-use bmi_core::{Config, Memory};
+use bmi_core::{Config, Lists, Memory};
 use bodies::{Step, code, path, pattern, striped};
-use fs_client::{Client, ErrorCode};
+use fs_client::{Client, ClientOptions, ErrorCode, Path};
+use fs_proto::codec;
 use proptest::prelude::*;
-use servers::MockCluster;
+use servers::{Garbage, MockCluster};
 
 /// Fails rather than wait: no operation may take longer than its own time limit and the grace to let go of memory.
 const LIMIT: Duration = Duration::from_secs(5);
@@ -201,27 +202,31 @@ fn a_silent_server_costs_the_time_limit_and_no_more() {
 #[test]
 fn nonsense_from_a_server_is_an_error_and_nothing_else() {
     let cluster = MockCluster::new(9, 2);
-    let replies: Vec<Vec<u8>> = vec![
-        vec![],
-        vec![1],
-        vec![9; 40],
-        vec![1, 0xFF, 0xFF, 0xFF],
-        // A reply that a ping would get, and one with data that nobody announced.
-        fs_proto::codec::encode_reply(&Ok(fs_proto::IodReply::Done.into()).into()),
-        [fs_proto::codec::encode_reply(&Ok(fs_proto::IodReply::Done.into()).into()), vec![0; 7]].concat(),
-        // A write of fewer bytes than were sent, and a read that claims to have been pushed.
-        fs_proto::codec::encode_reply(&Ok(fs_proto::IodReply::Written { len: 3, size: 3 }.into()).into()),
-        fs_proto::codec::encode_reply(
-            &Ok(fs_proto::IodReply::Read { len: 100, size: 100, data: fs_proto::ReadData::Pushed }.into()).into(),
-        ),
-        vec![0xAB; 8000],
+    let good = |reply: fs_proto::IodReply| codec::encode_reply(&Ok(reply.into()).into());
+    let reply = |bytes| Garbage { iod: 0, bytes, raw: false };
+    let replies = vec![
+        reply(vec![]),
+        reply(vec![codec::VERSION]),
+        reply(vec![9; 40]),
+        reply(vec![codec::VERSION, 0xFF, 0xFF, 0xFF]),
+        // A reply that a ping would get, and one with bytes that nobody announced.
+        reply(good(fs_proto::IodReply::Done)),
+        reply([good(fs_proto::IodReply::Done), vec![0; 7]].concat()),
+        // A write of fewer bytes than were sent, and a read that claims to have been carried out.
+        reply(good(fs_proto::IodReply::Written { len: 3, size: 3 })),
+        reply(good(fs_proto::IodReply::Read { len: 100, size: 100 })),
+        reply(vec![0xAB; 8000]),
+        // No replies at all.
+        Garbage { raw: true, ..reply(vec![]) },
+        Garbage { raw: true, ..reply(vec![0; 100]) },
+        Garbage { raw: true, ..reply(vec![0xFF; 128]) },
     ];
     cluster.world.block_on(async {
         let client = cluster.client().await;
         let file = client.create(&path("/f"), striped(65536, 2)).await.unwrap();
         file.write_at(0, pattern(200_000, 1)).await.unwrap();
         for reply in replies {
-            *cluster.faults.garbage.borrow_mut() = Some((0, reply));
+            *cluster.faults.garbage.borrow_mut() = Some(reply);
             assert_eq!(code(file.write_at(0, pattern(100, 1))).await, ErrorCode::Protocol);
             assert_eq!(code(file.read_at(0, Memory::zeroed(100).unwrap())).await, ErrorCode::Protocol);
         }

@@ -73,7 +73,7 @@ impl Setting {
     }
 
     /// Starts a server that listens over `over` and says that it is on `host`.
-    fn start<H: Handler + 'static>(
+    fn start<H: Handler<Any> + 'static>(
         &self,
         name: &str,
         role: Role,

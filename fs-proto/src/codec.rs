@@ -3,10 +3,10 @@
 //! **Layout**
 //!
 //! ```text
-//!   ┌─────────┬──────────────────────────────┬───────────────────────────────┐
-//!   │ version │ request or reply, in postcard │ inline data, exactly as long │
-//!   │ 1 byte  │                              │ as the request or reply says  │
-//!   └─────────┴──────────────────────────────┴───────────────────────────────┘
+//!   ┌─────────┬──────────────────────────────┐
+//!   │ version │ request or reply, in postcard │
+//!   │ 1 byte  │                              │
+//!   └─────────┴──────────────────────────────┘
 //! ```
 //!
 //! **Invariants**
@@ -38,44 +38,35 @@ pub enum CodecError {
     /// Not the encoding of anything, or over a limit.
     #[error("malformed message: {0}")]
     Malformed(String),
-    /// More or less inline data than announced.
-    #[error("{found} bytes of inline data where {announced} were announced")]
-    Inline {
-        /// What the request or reply says.
-        announced: u64,
-        /// What is there.
-        found: usize,
-    },
+    /// More bytes than the encoding takes.
+    #[error("{0} bytes too many")]
+    Trailing(usize),
 }
 
-/// Encodes a request; inline data goes behind it.
+/// Encodes a request.
 pub fn encode_request(request: &Request) -> Vec<u8> {
     encode(request, 96)
 }
 
-/// Encodes a reply; inline data goes behind it.
+/// Encodes a reply.
 pub fn encode_reply(reply: &Reply) -> Vec<u8> {
     encode(reply, 48)
 }
 
-/// Decodes a request, and returns what inline data is behind it.
+/// Decodes a request.
 ///
 /// # Errors
 /// See [`CodecError`].
-pub fn decode_request(bytes: &[u8]) -> Result<(Request, &[u8]), CodecError> {
-    let (request, data) = decode::<Request>(bytes)?;
-    check_inline(request.inline_len(), data)?;
-    Ok((request, data))
+pub fn decode_request(bytes: &[u8]) -> Result<Request, CodecError> {
+    decode(bytes)
 }
 
-/// Decodes a reply, and returns what inline data is behind it.
+/// Decodes a reply.
 ///
 /// # Errors
 /// See [`CodecError`].
-pub fn decode_reply(bytes: &[u8]) -> Result<(Reply, &[u8]), CodecError> {
-    let (reply, data) = decode::<Reply>(bytes)?;
-    check_inline(reply.inline_len(), data)?;
-    Ok((reply, data))
+pub fn decode_reply(bytes: &[u8]) -> Result<Reply, CodecError> {
+    decode(bytes)
 }
 
 fn encode<T: Serialize>(value: &T, room: usize) -> Vec<u8> {
@@ -85,21 +76,16 @@ fn encode<T: Serialize>(value: &T, room: usize) -> Vec<u8> {
         .expect("a vector takes all that is written, and no type here refuses to be encoded")
 }
 
-fn decode<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<(T, &'a [u8]), CodecError> {
-    match bytes.split_first() {
-        None => Err(CodecError::Empty),
-        Some((&VERSION, body)) => {
-            postcard::take_from_bytes(body).map_err(|error| CodecError::Malformed(error.to_string()))
-        }
-        Some((version, _)) => Err(CodecError::Version(*version)),
+fn decode<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, CodecError> {
+    let (version, body) = bytes.split_first().ok_or(CodecError::Empty)?;
+    if *version != VERSION {
+        return Err(CodecError::Version(*version));
     }
-}
-
-fn check_inline(announced: u64, data: &[u8]) -> Result<(), CodecError> {
-    if announced == data.len() as u64 {
-        return Ok(());
+    match postcard::take_from_bytes(body) {
+        Ok((value, [])) => Ok(value),
+        Ok((_, rest)) => Err(CodecError::Trailing(rest.len())),
+        Err(error) => Err(CodecError::Malformed(error.to_string())),
     }
-    Err(CodecError::Inline { announced, found: data.len() })
 }
 
 #[cfg(test)]

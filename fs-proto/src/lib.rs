@@ -10,19 +10,16 @@
 //! | [`Region`], [`Regions`] | ranges of bytes, lists of them |
 //! | [`FsError`], [`ErrorCode`] | what went wrong, where |
 //!
-//! **Protocol.** Over the message interface of `bmi-core`; the tag is the client's own number for the request.
+//! **Protocol.** A request is a call of [`bmi_core::comm`], whose tag is the client's own number for the request; requests and replies are its bytes, the
+//! data of a read or write is its data. Which way that takes, with the message, by RDMA into a slot, or moved by the server or the client, is the
+//! communication manager's concern and in no request.
 //!
 //! ```text
-//!  client                                              server
-//!    recv(server, tag, reply buffer)
-//!    send_unexpected(server, tag, request [+ data])  ─▶  next_unexpected
-//!                                                       (large data: pull for a write, push for a read)
-//!    reply                                           ◀─  send(client, tag, reply [+ data])
+//!  client                                                server
+//!    call(server, tag, request, data out or in)   ────▶  incoming(message)
+//!                                                         fetch for a write, store for a read, as often as it likes
+//!    reply                                        ◀────  reply(reply [, data of a small read])
 //! ```
-//!
-//! Request and reply fit the eager limit that was agreed at connect, data included. The client chooses: data travels inline
-//! when the whole message fits (paper 000, section 4.1.1), else the request carries a [`bmi_core::BulkDescriptor`] of the client's memory and
-//! the server moves the bytes when its buffers and disk allow (server-based RDMA, section 3.2.3).
 //!
 //! **Source.** Paper 000, sections 2.1, 3.2, 4. Where we differ: every request has an id and a time limit, and requests that change the
 //! namespace are executed once, also when they are sent again after a reconnect.
@@ -44,5 +41,5 @@ pub use error::{ErrorCode, FsError};
 pub use handle::{DatafileHandle, DirHandle, FileHandle, Handle};
 pub use identity::{Identity, Role};
 pub use region::{Region, Regions};
-pub use reply::{ClusterInfo, DirEntry, IodReply, IodStat, ManagerReply, ManagerStat, ReadData, Reply, ReplyBody};
-pub use request::{Data, IodRequest, ManagerRequest, Place, RemoveKind, Request, RequestBody, RequestId};
+pub use reply::{ClusterInfo, DirEntry, IodReply, IodStat, ManagerReply, ManagerStat, Reply, ReplyBody};
+pub use request::{IodRequest, ManagerRequest, Place, RemoveKind, Request, RequestBody, RequestId};

@@ -12,8 +12,6 @@ pub const MAX_PATH: usize = 4096;
 /// Regions in one request: 128 times what the first paper had room for (paper 000, section 6.7). A request of a few bytes can name so many if they are
 /// regular, so this also bounds what a server sets aside for one: 256 KiB.
 pub const MAX_REGIONS: usize = 16_384;
-/// Pieces of client memory in one request.
-pub const MAX_PIECES: usize = bmi_core::BulkDescriptor::MAX_PIECES;
 /// Servers that a file may be striped over, and I/O servers of a cluster. A layout of this many stays below 4 KiB encoded.
 pub const MAX_SERVERS: usize = 256;
 /// Longest address as text, in bytes: that of verbs, with the longest names of adapter and host.
@@ -36,7 +34,8 @@ pub const MAX_ENTRIES: usize = 4096;
 pub const MAX_DETAIL: usize = 512;
 /// Ranges that an error names; the last one then covers the rest.
 pub const MAX_ERROR_RANGES: usize = 16;
-/// What a reply needs beside inline data, in bytes: a client may ask for at most `eager - REPLY_ROOM` bytes inline.
+
+/// What stands beside the body of a reply in its message, in bytes: a page of a directory is that much shorter.
 pub const REPLY_ROOM: usize = 64;
 
 /// Deserializes a list of at most `MAX` elements; sets memory aside for what has come, not for what is announced.

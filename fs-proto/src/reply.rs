@@ -16,16 +16,6 @@ pub struct Reply {
     pub result: Result<ReplyBody, FsError>,
 }
 
-impl Reply {
-    /// Bytes of inline data behind the encoded reply.
-    pub fn inline_len(&self) -> u64 {
-        match &self.result {
-            Ok(ReplyBody::Iod(IodReply::Read { len, data: ReadData::Inline, .. })) => *len,
-            _ => 0,
-        }
-    }
-}
-
 impl From<Result<ReplyBody, FsError>> for Reply {
     fn from(result: Result<ReplyBody, FsError>) -> Reply {
         Reply { result }
@@ -139,20 +129,9 @@ pub enum IodReply {
         len: u64,
         /// The datafile's size, in bytes; what was read beyond it is zeros.
         size: u64,
-        /// Where they are.
-        data: ReadData,
     },
     /// What the server holds.
     Stat(IodStat),
-}
-
-/// Where the bytes of a read are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub enum ReadData {
-    /// Behind the encoded reply.
-    Inline,
-    /// In the client's memory already.
-    Pushed,
 }
 
 /// What an I/O server holds.

@@ -1,6 +1,5 @@
 //! What clients ask.
 
-use bmi_core::BulkDescriptor;
 use serde::{Deserialize, Serialize};
 
 use crate::attr::SetAttr;
@@ -29,16 +28,6 @@ pub struct Request {
     pub timeout_ms: u32,
     /// What is asked.
     pub body: RequestBody,
-}
-
-impl Request {
-    /// Bytes of inline data behind the encoded request.
-    pub fn inline_len(&self) -> u64 {
-        match &self.body {
-            RequestBody::Iod(IodRequest::Write { regions, data: Data::Inline, .. }) => regions.total(),
-            _ => 0,
-        }
-    }
 }
 
 /// What is asked, of which kind of server.
@@ -213,17 +202,6 @@ impl ManagerRequest {
     }
 }
 
-/// How the data of a read or write travels.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Data {
-    /// Behind the encoded request (write) or reply (read), as many bytes as the regions have. For a read, they must leave
-    /// [`crate::limits::REPLY_ROOM`] in the eager limit.
-    Inline,
-    /// In memory that the client has exposed, for reading (write) or for writing (read), exactly as many bytes as the regions have. The
-    /// client keeps it exposed until the reply.
-    Bulk(BulkDescriptor),
-}
-
 /// Requests to an I/O server. All may be sent again: executed twice, they have the effect of once.
 ///
 /// A datafile need not be created: one that nobody wrote is an empty one. One that was removed is `Stale` for those who still write to it.
@@ -236,10 +214,8 @@ pub enum IodRequest {
     Write {
         /// To which datafile.
         datafile: DatafileHandle,
-        /// Where in it.
+        /// Where in it: as many bytes as the call has data.
         regions: Regions,
-        /// Where from.
-        data: Data,
         /// Whether the bytes are to be on the disk before the answer, as with `Sync`.
         sync: bool,
     },
@@ -248,10 +224,8 @@ pub enum IodRequest {
     Read {
         /// From which datafile.
         datafile: DatafileHandle,
-        /// Where in it.
+        /// Where in it: as many bytes as the call has room for.
         regions: Regions,
-        /// Where to.
-        data: Data,
     },
     /// Makes the datafile `size` bytes long, cut off or filled up with zeros. Answered by `Written`.
     Truncate {

@@ -12,19 +12,20 @@
 //!    at it. It ends in time because everything that it waits for has a deadline or fails when the peer is lost.
 //! 4. Nobody pays for another's mistake: a malformed request costs its sender the connection, a logged reason, and nothing else.
 //!
-//! **Protocol.** See `fs_proto`: the request is an unexpected message, the reply an expected one with the same tag.
+//! **Protocol.** See `fs_proto` for requests and replies, and [`bmi_core::comm`] for the calls that carry them and their data.
 
+use std::any::Any;
 use std::cell::Cell;
 use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
 use std::future::{Future, pending};
 use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use bmi_core::{
-    AsyncEndpoint, MemList, MemSlice, Memory, PeerEvent, PeerId, ServiceClass, Tag, Time, Transport, Unexpected,
-};
+use bmi_core::comm::{Incoming, announced};
+use bmi_core::{AsyncEndpoint, MemList, PeerEvent, PeerId, ServiceClass, Time, Transport, Unexpected};
 use fs_proto::codec::{self, CodecError};
 use fs_proto::limits::REPLY_ROOM;
 use fs_proto::{ErrorCode, FsError, Identity, Reply, ReplyBody, Request, RequestBody};
@@ -63,8 +64,8 @@ pub struct Context {
     pub peer: PeerId,
     /// When the request must have ended.
     pub deadline: Time,
-    /// Longest message that the peer takes at once, in bytes.
-    pub eager: usize,
+    /// Longest reply that the peer takes, in bytes, data aside.
+    pub room: usize,
     gone: Rc<Cell<bool>>,
 }
 
@@ -84,11 +85,20 @@ impl Context {
     }
 }
 
+/// The data that goes with a reply, and what keeps its buffer until then.
+#[derive(Debug)]
+pub struct ReadData {
+    /// The bytes.
+    pub list: MemList,
+    /// Dropped when the reply has been sent.
+    pub keep: Option<Box<dyn Any>>,
+}
+
 /// A handler's answer.
 #[derive(Debug)]
 pub enum Answer {
-    /// A reply, and the inline data behind it.
-    Reply(Reply, Option<MemList>),
+    /// A reply, and the data that goes with it.
+    Reply(Reply, Option<ReadData>),
     /// A reply that is encoded already.
     Encoded(Vec<u8>),
 }
@@ -97,19 +107,6 @@ impl Answer {
     /// An error.
     pub fn error(error: FsError) -> Answer {
         Answer::Reply(Reply { result: Err(error) }, None)
-    }
-
-    /// The message for the wire.
-    fn into_list(self) -> MemList {
-        let whole = |bytes: Vec<u8>| Memory::from(bytes).all();
-        match self {
-            Answer::Encoded(bytes) => bytes.into(),
-            Answer::Reply(reply, None) => codec::encode_reply(&reply).into(),
-            Answer::Reply(reply, Some(data)) => {
-                let head: MemSlice = whole(codec::encode_reply(&reply));
-                std::iter::once(head).chain(data.pieces().iter().cloned()).collect()
-            }
-        }
     }
 }
 
@@ -121,13 +118,13 @@ impl From<Result<ReplyBody, FsError>> for Answer {
 
 /// What makes a server of the loop.
 #[async_trait(?Send)]
-pub trait Handler {
-    /// Answers a request; `data` is its inline data. Must end soon after [`Context::deadline`] or the loss of the peer.
-    async fn handle(&self, context: &Context, request: Request, data: &[u8]) -> Answer;
+pub trait Handler<T: Transport> {
+    /// Answers a request, and moves its data by `call`. Must end soon after [`Context::deadline`] or the loss of the peer.
+    async fn handle(&self, context: &Context, request: Request, call: &Incoming<T>) -> Answer;
 
-    /// How urgent a request is: `Bulk` if it moves so much that others are not to wait for it.
-    fn class(&self, request: &Request) -> ServiceClass {
-        let _ = request;
+    /// How urgent a request with `data` bytes of data is: `Bulk` if it moves so much that others are not to wait for it.
+    fn class(&self, data: u64) -> ServiceClass {
+        let _ = data;
         ServiceClass::Message
     }
 
@@ -151,8 +148,6 @@ enum Lane {
 struct Job {
     message: Unexpected,
     lane: Lane,
-    /// What it says, unless it has to be read again.
-    request: Option<Decoded>,
     /// Says when its sender is gone.
     gone: Rc<Cell<bool>>,
 }
@@ -203,7 +198,7 @@ impl Desk {
     }
 
     /// Takes a message on, or parks it; returns it if work at it can begin.
-    fn admit(&mut self, message: Unexpected, lane: Lane, request: Option<Decoded>) -> Option<Job> {
+    fn admit(&mut self, message: Unexpected, lane: Lane) -> Option<Job> {
         let (peer, index) = (message.peer(), lane as usize);
         let state = self.peers.entry(peer).or_default();
         if self.running[index] < self.limits.requests
@@ -212,7 +207,7 @@ impl Desk {
         {
             state.running[index] += 1;
             self.running[index] += 1;
-            return Some(Job { message, lane, request, gone: state.gone.clone() });
+            return Some(Job { message, lane, gone: state.gone.clone() });
         }
         if state.parked[index].is_empty() {
             self.turns[index].push_back(peer);
@@ -241,30 +236,13 @@ impl Desk {
         }
         state.running[index] += 1;
         self.running[index] += 1;
-        Some(Job { message, lane, request: None, gone: state.gone.clone() })
+        Some(Job { message, lane, gone: state.gone.clone() })
     }
-}
-
-/// A request, and how many bytes of inline data stand at the end of its message.
-type Decoded = Result<(Request, usize), CodecError>;
-
-fn decode(message: &Unexpected) -> Decoded {
-    codec::decode_request(message.bytes()).map(|(request, data)| (request, data.len()))
-}
-
-/// Reads a message and says how urgent it is. What makes no sense is answered at once.
-fn read(handler: &impl Handler, message: &Unexpected) -> (Lane, Decoded) {
-    let decoded = decode(message);
-    let lane = match &decoded {
-        Ok((request, _)) if handler.class(request) == ServiceClass::Bulk => Lane::Bulk,
-        _ => Lane::Small,
-    };
-    (lane, decoded)
 }
 
 /// Serves until `stop` ends; then takes no more requests, ends those under way, and closes its connections. `identity` is what the server says
 /// to those who ask who it is.
-pub async fn serve<T: Transport, H: Handler>(
+pub async fn serve<T: Transport, H: Handler<T>>(
     endpoint: &AsyncEndpoint<T>,
     handler: &H,
     identity: &Identity,
@@ -276,7 +254,7 @@ pub async fn serve<T: Transport, H: Handler>(
 
 /// As [`serve`], over several endpoints at once, each with the handler that belongs to it. The handlers share one store, so the first one's work
 /// in the background is everybody's. Ends when the last loop has ended.
-pub async fn serve_all<T: Transport, H: Handler>(
+pub async fn serve_all<T: Transport, H: Handler<T>>(
     fronts: &[(AsyncEndpoint<T>, &H)],
     identity: &Identity,
     limits: Limits,
@@ -296,7 +274,7 @@ pub async fn serve_all<T: Transport, H: Handler>(
 }
 
 /// Runs `work` to its end, with the handler's background beside it.
-async fn beside<H: Handler>(handler: &H, work: impl Future<Output = ()>) {
+async fn beside<T: Transport, H: Handler<T>>(handler: &H, work: impl Future<Output = ()>) {
     let background = async {
         handler.background().await;
         pending().await
@@ -309,7 +287,7 @@ async fn beside<H: Handler>(handler: &H, work: impl Future<Output = ()>) {
 }
 
 /// The loop.
-async fn attend<T: Transport, H: Handler>(
+async fn attend<T: Transport, H: Handler<T>>(
     endpoint: &AsyncEndpoint<T>,
     handler: &H,
     identity: &Identity,
@@ -334,8 +312,9 @@ async fn attend<T: Transport, H: Handler>(
                 while let Some(message) = next.take() {
                     // Nobody waits for the reply to a peer that is lost, and no event will come any more to forget it.
                     if endpoint.limits(message.peer()).is_some() {
-                        let (lane, request) = read(handler, &message);
-                        requests.extend(desk.admit(message, lane, Some(request)).map(begin));
+                        let bulk = handler.class(announced(&message)) == ServiceClass::Bulk;
+                        let lane = if bulk { Lane::Bulk } else { Lane::Small };
+                        requests.extend(desk.admit(message, lane).map(begin));
                     }
                     next = endpoint.next_unexpected().now_or_never();
                 }
@@ -356,48 +335,53 @@ async fn attend<T: Transport, H: Handler>(
 }
 
 /// One request, from its bytes to its reply; returns whose it was.
-async fn answer<T: Transport, H: Handler>(
+async fn answer<T: Transport, H: Handler<T>>(
     endpoint: &AsyncEndpoint<T>,
     handler: &H,
     identity: &Identity,
     limits: Limits,
     job: Job,
 ) -> (PeerId, Lane) {
-    let Job { message, lane, request, gone } = job;
-    let (peer, tag) = (message.peer(), message.tag());
-    let answer = match request.unwrap_or_else(|| decode(&message)) {
-        Ok((request, inline)) => {
+    let Job { message, lane, gone } = job;
+    let peer = message.peer();
+    // Its receive slot, and with it the credit, goes back to the client at once.
+    let call = match Incoming::new(endpoint, message) {
+        Ok(call) => call,
+        Err(error) => {
+            cut(endpoint, limits, peer, &error).await;
+            return (peer, lane);
+        }
+    };
+    let answer = match codec::decode_request(call.request()) {
+        Ok(request) => {
             let timeout = Duration::from_millis(request.timeout_ms.into()).min(limits.request_timeout);
-            let eager = endpoint.limits(peer).map_or(0, |limits| limits.eager);
-            let context = Context { peer, deadline: endpoint.now() + timeout, eager, gone };
+            let context = Context { peer, deadline: endpoint.now() + timeout, room: call.room(), gone };
             if let RequestBody::Identify = request.body {
-                drop(message);
-                Answer::from(Ok(identity.within(context.eager.saturating_sub(REPLY_ROOM)).into()))
-            } else if inline == 0 {
-                // The message's place, and with it the credit, goes back to the client at once.
-                drop(message);
-                handler.handle(&context, request, &[]).await
+                Answer::from(Ok(identity.within(context.room.saturating_sub(REPLY_ROOM)).into()))
             } else {
-                let bytes = message.bytes();
-                handler.handle(&context, request, &bytes[bytes.len() - inline..]).await
+                handler.handle(&context, request, &call).await
             }
         }
         Err(error @ CodecError::Version(_)) => Answer::error(FsError::new(ErrorCode::Protocol, error.to_string())),
         Err(error) => {
-            tracing::warn!(?peer, from = ?endpoint.peer_addr(peer), %error, "malformed request; connection closed");
-            drop(message);
-            // It may be gone already, which is as good.
-            let _ = endpoint.disconnect(peer, endpoint.within(limits.reply_timeout)).await;
+            cut(endpoint, limits, peer, &error).await;
             return (peer, lane);
         }
     };
-    reply(endpoint, limits, peer, tag, answer).await;
+    let (bytes, data) = match answer {
+        Answer::Encoded(bytes) => (bytes, None),
+        Answer::Reply(reply, data) => (codec::encode_reply(&reply), data),
+    };
+    let (tag, list) = (call.tag(), data.as_ref().map(|data| data.list.clone()));
+    if let Err(error) = call.reply(&bytes, list, endpoint.within(limits.reply_timeout)).await {
+        tracing::debug!(?peer, tag, %error, "reply not delivered");
+    }
     (peer, lane)
 }
 
-async fn reply<T: Transport>(endpoint: &AsyncEndpoint<T>, limits: Limits, peer: PeerId, tag: Tag, answer: Answer) {
-    let options = endpoint.within(limits.reply_timeout);
-    if let Err(error) = endpoint.send(peer, tag, answer.into_list(), options).await {
-        tracing::debug!(?peer, tag, %error, "reply not delivered");
-    }
+/// Ends the connection to a peer that sends what makes no sense.
+async fn cut<T: Transport>(endpoint: &AsyncEndpoint<T>, limits: Limits, peer: PeerId, error: &impl fmt::Display) {
+    tracing::warn!(?peer, from = ?endpoint.peer_addr(peer), %error, "malformed request; connection closed");
+    // It may be gone already, which is as good.
+    let _ = endpoint.disconnect(peer, endpoint.within(limits.reply_timeout)).await;
 }

@@ -9,9 +9,9 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use benches::limit::Limit;
 use benches::net::{Tcp, tcp_endpoint};
 use benches::table::Table;
-use benches::limit::Limit;
 use benches::{stats, units};
 use bmi_core::comm::{Body, Caller, Direction, Incoming, Path};
 use bmi_core::driver::{Waiting, event};
@@ -200,7 +200,8 @@ fn run(cli: &Cli) -> Result<(Vec<Row>, String), Error> {
 
 fn show(rows: &[Row], plan: &str) {
     println!("{plan}");
-    let heading = ["direction", "plan", "size", "inline", "fast-rdma", "server-based", "client-based", "best", "faster by"];
+    let heading =
+        ["direction", "plan", "size", "inline", "fast-rdma", "server-based", "client-based", "best", "faster by"];
     let mut table = Table::new(2, heading);
     for row in rows {
         let cell = |path| row.of(path).map_or_else(|| "-".to_owned(), units::time);
@@ -246,7 +247,11 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    if cli.json { show_json(&rows) } else { show(&rows, &plan) }
+    if cli.json {
+        show_json(&rows)
+    } else {
+        show(&rows, &plan)
+    }
     let worst = rows.iter().map(|row| row.best().1).fold(0.0, f64::max);
     match cli.check {
         Some(allowed) if worst > allowed => {

@@ -1,6 +1,8 @@
 //! Bulk: expose, pull, push.
 
-use bmi_core::{Access, BulkDescriptor, Config, ErrorKind, OpKind, PeerEvent, RemoteKey, RemoteSlice};
+use bmi_core::{
+    Access, BulkDescriptor, Config, ErrorKind, Lists, OpKind, PeerEvent, Registration, RemoteKey, RemoteSlice,
+};
 use futures_util::future::{join, join_all};
 
 use super::tight;
@@ -92,6 +94,76 @@ pub fn descriptors_travel<K: Backend>(backend: &K) {
     });
 }
 
+/// Thousands of pieces on both sides, of shapes that have nothing to do with each other: moved piece by piece, where only the last request of a unit is
+/// signalled, and packed. The description of the exposed list takes a few bytes a piece and travels in a message.
+pub fn thousands_of_pieces<K: Backend>(backend: &K) {
+    let net = Net::new(backend);
+    net.run(async {
+        let pair = net.pair(&Config::default()).await;
+        let exposed: Vec<usize> = (0..3000).map(|n| 1 + n * 7 % 60).collect();
+        let total: usize = exposed.iter().sum();
+        let mut local: Vec<usize> = (0..2000).map(|n| n * 13 % 45).collect();
+        local.push(total - local.iter().sum::<usize>());
+        let queue = pair.a.with(|endpoint| endpoint.capabilities().send_queue_depth as u64);
+        for (seed, lists) in [Lists::Chain, Lists::Pack].into_iter().enumerate() {
+            let before = pair.a.counters();
+            let seed = seed as u64;
+            let (far, near) = (Guarded::filled(seed, &exposed), Guarded::new(&local));
+            let exposure = pair.b.expose(pair.to_a, far.list(), Access::READ_WRITE).expect("expose");
+            let described = exposure.descriptor().encode(Vec::new());
+            assert!(described.len() < exposed.len() * 20, "{} bytes", described.len());
+            let remote = BulkDescriptor::decode(&described, exposed.len()).expect("what was encoded");
+            let options = soon(&pair.a).lists(lists);
+            pair.a.pull(pair.to_b, &remote, 0, near.list(), options).await.expect("pull");
+            near.check("pulled", &pattern(seed, total));
+            near.list().copy_from(0, &pattern(seed + 10, total));
+            pair.a.push(pair.to_b, &remote, 0, near.list(), options).await.expect("push");
+            pair.ping(&net, "behind the push").await;
+            far.check("pushed", &pattern(seed + 10, total));
+            let after = pair.a.counters();
+            let (requests, units) =
+                (after.transfer_requests - before.transfer_requests, after.transfer_units - before.transfer_units);
+            assert!(requests >= 2 * 3000, "a request for each exposed piece, {requests}");
+            assert!(units <= 2 + 2 * requests / (queue / 2).max(1), "{units} completions for {requests} requests");
+            let packed = after.units_packed - before.units_packed;
+            assert_eq!(packed, if lists == Lists::Pack { units } else { 0 }, "{lists:?}");
+            drop(exposure);
+            pair.settled(&net, "after all pieces").await;
+        }
+    });
+}
+
+/// A transfer of many pieces that is cancelled in the middle of a unit ends, and everything comes back.
+pub fn cancelled_between_pieces<K: Backend>(backend: &K) {
+    let net = Net::new(backend);
+    net.run(async {
+        let pair = net.pair(&tight()).await;
+        for turns in 0..12 {
+            let lists = if turns % 2 == 0 { Lists::Chain } else { Lists::Pack };
+            let (far, near) = (Guarded::filled(1, &[11; 2000]), Guarded::new(&[7; 3000]));
+            let exposure = pair.b.expose(pair.to_a, far.list(), Access::READ_WRITE).expect("expose");
+            let options = soon(&pair.a).lists(lists);
+            let (peer, remote) = (pair.to_b, exposure.descriptor());
+            let work = match turns % 3 {
+                0 => pair.a.push(peer, remote, 0, near.list(), options),
+                _ => pair.a.pull(peer, remote, 0, near.list(), options),
+            };
+            net.turns(turns / 2).await;
+            work.cancel();
+            if let Err(error) = work.await {
+                assert_eq!(error.kind(), ErrorKind::Cancelled, "{error}");
+            }
+            pair.ping(&net, "after a cancelled transfer").await;
+            drop(exposure);
+            pair.settled(&net, "after a cancelled transfer").await;
+            for guarded in [far, near] {
+                let mut memory = guarded.into_sole();
+                net.until("all memory back", || is_sole(&mut memory).then_some(())).await;
+            }
+        }
+    });
+}
+
 /// A range outside the descriptor is refused before anything is sent; the connection stands.
 pub fn out_of_range_is_refused_here<K: Backend>(backend: &K) {
     let net = Net::new(backend);
@@ -168,7 +240,8 @@ pub fn bulk_beside_messages<K: Backend>(backend: &K) {
     });
 }
 
-/// Exposed memory is held until the exposure is dropped, and counted, one for each piece; then it is the program's again.
+/// Exposed memory is held until the exposure is dropped, and counted, one for each piece, or where registration costs one for each memory; then it is
+/// the program's again.
 pub fn exposures_are_held_and_come_back<K: Backend>(backend: &K) {
     let net = Net::new(backend);
     net.run(async {
@@ -177,7 +250,8 @@ pub fn exposures_are_held_and_come_back<K: Backend>(backend: &K) {
         let exposure = pair.b.expose(pair.to_a, exposed.list(), Access::READ).expect("expose");
         let mut memory = exposed.into_sole();
         net.turns(10).await;
-        assert_eq!(pair.b.with(|e| e.holdings()).exposures, 3);
+        let costs = pair.b.with(|e| e.capabilities().registration) != Registration::Free;
+        assert_eq!(pair.b.with(|e| e.holdings()).exposures, if costs { 1 } else { 3 });
         assert!(!is_sole(&mut memory), "exposed memory is held");
         drop(exposure);
         pair.settled(&net, "after the exposure was dropped").await;

@@ -1,7 +1,7 @@
 //! Calls: a request with its data by each of the four paths, both ways.
 
 use bmi_core::comm::{Body, Caller, Direction, Incoming, Miss, Path, Policy};
-use bmi_core::{Access, Config, ErrorKind, MemList, Memory, Options, PeerEvent};
+use bmi_core::{Access, Config, ErrorKind, Lists, MemList, Memory, Options, PeerEvent};
 use futures_util::future::{join, join_all};
 use proptest::prelude::*;
 use proptest::test_runner::{Config as Cases, TestRunner};
@@ -271,20 +271,27 @@ pub fn a_dead_client_leaves_nothing<K: Backend>(backend: &K) {
 
 /// Any two lists of any shape move exactly the right bytes by every path.
 pub fn any_lists_by_any_path<K: Backend>(backend: &K) {
-    let shape = || proptest::collection::vec(prop_oneof![0usize..20, 500usize..6000, 20_000usize..70_000], 0..6);
+    let few = || proptest::collection::vec(prop_oneof![0usize..20, 500usize..6000, 20_000usize..70_000], 0..6);
+    // More than a message describes.
+    let many = || proptest::collection::vec(0usize..100, 2000..3000);
+    let shape = || prop_oneof![9 => few(), 1 => many()];
+    let lists = || prop_oneof![Just(Lists::Auto), Just(Lists::Auto), Just(Lists::Chain), Just(Lists::Pack)];
     let path = prop_oneof![Just(None), (0usize..4).prop_map(|path| Some(Path::TAKEN[path])), Just(Some(Path::Hybrid))];
     let mut runner = TestRunner::new(Cases { cases: 12, failure_persistence: None, ..Cases::default() });
     let held = any::<bool>();
-    let result =
-        runner.run(&(proptest::collection::vec((shape(), path, held), 1..6), any::<bool>()), |(calls, small)| {
+    let result = runner.run(
+        &(proptest::collection::vec((shape(), path, held, lists()), 1..6), any::<bool>()),
+        |(calls, small)| {
             let net = Net::new(backend);
             let config =
                 if small { Config { fast_slots: 1, fast_slot_bytes: 4096, ..tight() } } else { Config::default() };
             net.run(async {
                 let pair = ready(&net, &config).await;
-                for (number, (lens, path, held)) in calls.iter().enumerate() {
+                for (number, (lens, path, held, lists)) in calls.iter().enumerate() {
                     let seed = 1 + 2 * number as u64;
-                    let what = format!("call {number}, {path:?} of {lens:?}");
+                    // What a message cannot describe is packed, unless that was ruled out.
+                    let lists = if lens.len() > 1000 && *lists == Lists::Chain { Lists::Auto } else { *lists };
+                    let what = format!("call {number}, {path:?} of {} pieces, {lists:?}: {:.40?}", lens.len(), lens);
                     // Memory that is registered already goes other ways.
                     let source: MemList = Guarded::filled(seed, lens).list();
                     let regions: Vec<_> = if *held {
@@ -298,13 +305,13 @@ pub fn any_lists_by_any_path<K: Backend>(backend: &K) {
                     };
                     let caller = Caller::new(pair.a.clone());
                     let call = caller
-                        .call(pair.to_b, seed, b"w", Body::Out(source.clone()), *path, soon(&pair.a))
+                        .call(pair.to_b, seed, b"w", Body::Out(source.clone()), *path, soon(&pair.a).lists(lists))
                         .expect(&what);
                     let (reply, written) = join(call.reply(), answer::<K>(&pair.b, 0)).await;
                     reply.unwrap_or_else(|error| panic!("{what}: {error}"));
                     assert!(written == source.to_vec(), "{what}: written");
                     let call = caller
-                        .call(pair.to_b, seed, b"r", Body::In(source.clone()), *path, soon(&pair.a))
+                        .call(pair.to_b, seed, b"r", Body::In(source.clone()), *path, soon(&pair.a).lists(lists))
                         .expect(&what);
                     let (reply, _) = join(call.reply(), answer::<K>(&pair.b, seed + 1)).await;
                     reply.unwrap_or_else(|error| panic!("{what}: {error}"));
@@ -314,7 +321,8 @@ pub fn any_lists_by_any_path<K: Backend>(backend: &K) {
                 pair.settled(&net, "after all calls").await;
             });
             Ok(())
-        });
+        },
+    );
     result.unwrap_or_else(|error| panic!("{error}"));
 }
 

@@ -140,10 +140,8 @@ pub fn registered_memory_is_gathered<K: Backend>(backend: &K) {
 pub fn without_slots<K: Backend>(backend: &K) {
     let net = Net::new(backend);
     net.run(async {
-        let (a, b) = (
-            net.endpoint("a", &Config { fast_slots: 0, ..Config::default() }),
-            net.endpoint("b", &Config::default()),
-        );
+        let (a, b) =
+            (net.endpoint("a", &Config { fast_slots: 0, ..Config::default() }), net.endpoint("b", &Config::default()));
         let addr = b.listen(&net.listen_addr("b")).expect("listen");
         let (to_b, to_a) = net.connect(&a, &b, &addr).await;
         net.until("a knows b's slots", || a.limits(to_b).filter(|limits| limits.fast > 0)).await;

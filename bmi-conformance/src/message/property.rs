@@ -4,7 +4,7 @@
 
 use std::collections::HashMap;
 
-use bmi_core::{Access, Config, ErrorKind, Exposure};
+use bmi_core::{Access, Config, ErrorKind, Exposure, Lists};
 use futures_util::future::join_all;
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -27,10 +27,11 @@ struct Message {
     cancel: Option<(bool, u32)>,
 }
 
-/// One bulk transfer: the two lists, and where in the exposed one it begins, in thousandths of what is possible.
+/// One bulk transfer: the two lists, how they are moved, and where in the exposed one it begins, in thousandths of what is possible.
 #[derive(Clone, Debug)]
 struct Bulk {
     push: bool,
+    lists: Lists,
     exposed: Vec<usize>,
     local: Vec<usize>,
     at: u64,
@@ -51,8 +52,12 @@ fn message() -> impl Strategy<Value = Message> {
 }
 
 fn bulk() -> impl Strategy<Value = Bulk> {
-    (any::<bool>(), lens(), lens(), 0..=1000u64).prop_map(|(push, exposed, local, at)| Bulk {
+    // Now and then more pieces than a request has entries, or a connection room for requests.
+    let many = |least| prop_oneof![4 => lens(), 1 => vec(0..20usize, least..400)];
+    let lists = prop_oneof![Just(Lists::Auto), Just(Lists::Chain), Just(Lists::Pack)];
+    (any::<bool>(), lists, many(100), many(10), 0..=1000u64).prop_map(|(push, lists, exposed, local, at)| Bulk {
         push,
+        lists,
         exposed,
         local,
         at,
@@ -227,10 +232,11 @@ async fn transfer<K: Backend>(pair: &Pair<K>, n: u64, bulk: &Bulk) -> (Guarded, 
     let at = room as u64 * bulk.at / 1000;
     let exposure = pair.b.expose(pair.to_a, exposed.list(), Access::READ_WRITE).expect("expose");
     let (peer, descriptor) = (pair.to_b, exposure.descriptor());
+    let options = soon(&pair.a).lists(bulk.lists);
     let work = if bulk.push {
-        pair.a.push(peer, descriptor, at, local.list(), soon(&pair.a))
+        pair.a.push(peer, descriptor, at, local.list(), options)
     } else {
-        pair.a.pull(peer, descriptor, at, local.list(), soon(&pair.a))
+        pair.a.pull(peer, descriptor, at, local.list(), options)
     };
     let done = work.await.unwrap_or_else(|error| panic!("transfer {n}: {error}"));
     assert_eq!(done.len, local.len() as u64, "transfer {n}");

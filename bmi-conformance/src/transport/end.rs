@@ -123,7 +123,8 @@ pub fn disconnect_twice<K: Backend>(backend: &K) {
 pub fn disconnect_from_a_stalled_peer<K: Backend>(backend: &K) {
     let mut rig = Rig::new(backend);
     let link = rig.link(A, B);
-    let len = 16 << 20;
+    // As much as one request may have, where that is less.
+    let len = usize::try_from(backend.expected_capabilities().max_work_len).unwrap_or(usize::MAX).min(16 << 20);
     let target = memory(len);
     let (_region, remote) = rig.expose(B, link.far, &target, Access::READ_WRITE);
     let mut source = filled(1, len);
@@ -234,7 +235,8 @@ pub fn unknown_names<K: Backend>(backend: &K) {
 pub fn a_stalled_peer_stalls_nobody_else<K: Backend>(backend: &K) {
     let mut rig = Rig::new(backend);
     let (stalled, healthy) = (rig.link(A, B), rig.link(A, C));
-    let len = 16 << 20;
+    // As much as one request may have, where that is less.
+    let len = usize::try_from(backend.expected_capabilities().max_work_len).unwrap_or(usize::MAX).min(16 << 20);
     let (_region, remote) = rig.expose(B, stalled.far, &memory(len), Access::WRITE);
     let list = [rig.register(A, &filled(1, len)).segment(0, len)];
     rig.pause(B, true);

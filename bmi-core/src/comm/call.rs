@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
+use super::packed::Packed;
 use super::path::{Direction, Path};
 use super::policy::Choice;
 use super::wire::{
@@ -36,11 +37,13 @@ pub enum Body {
 pub struct Caller<T: Transport> {
     endpoint: AsyncEndpoint<T>,
     spare: Rc<RefCell<Vec<Memory>>>,
+    /// Buffers that lists were packed in.
+    pub(super) packing: Rc<RefCell<Vec<Memory>>>,
 }
 
 impl<T: Transport> Clone for Caller<T> {
     fn clone(&self) -> Self {
-        Caller { endpoint: self.endpoint.clone(), spare: self.spare.clone() }
+        Caller { endpoint: self.endpoint.clone(), spare: self.spare.clone(), packing: self.packing.clone() }
     }
 }
 
@@ -52,6 +55,8 @@ pub struct Call<T: Transport> {
     tag: Tag,
     options: Options,
     data: Option<MemList>,
+    /// Where it is from or goes to, if it is packed.
+    packed: Option<Packed>,
     send: Operation<T>,
     recv: Operation<T>,
     buffer: Memory,
@@ -75,7 +80,7 @@ pub struct Reply {
 impl<T: Transport> Caller<T> {
     /// A caller over `endpoint`.
     pub fn new(endpoint: AsyncEndpoint<T>) -> Caller<T> {
-        Caller { endpoint, spare: Rc::default() }
+        Caller { endpoint, spare: Rc::default(), packing: Rc::default() }
     }
 
     /// The endpoint.
@@ -110,6 +115,13 @@ impl<T: Transport> Caller<T> {
         let choice =
             direction.zip(data.as_ref()).map(|(direction, data)| self.choose(peer, direction, request, data, forced));
         let way = choice.map_or(Way::None, |choice| Way::of(choice.path));
+        let packed = match (direction, &data) {
+            (Some(direction), Some(list)) if matches!(way, Way::ServerBased | Way::ClientBased) => {
+                self.pack(peer, direction, CALL_HEAD + request.len(), list, options.lists)?
+            }
+            _ => None,
+        };
+        let data = packed.as_ref().map(|packed| packed.data().into()).or(data);
         let exposure = self.expose(peer, direction, way, choice, data.as_ref())?;
         let narrow = way == Way::Message && direction == Some(Direction::Read) && exposure.is_none();
 
@@ -147,7 +159,20 @@ impl<T: Transport> Caller<T> {
         if let Some(error) = send.refusal() {
             return Err(error);
         }
-        Ok(Call { caller: self.clone(), peer, tag, options, data, send, recv, buffer, narrow, exposure, choice })
+        Ok(Call {
+            caller: self.clone(),
+            peer,
+            tag,
+            options,
+            data,
+            packed,
+            send,
+            recv,
+            buffer,
+            narrow,
+            exposure,
+            choice,
+        })
     }
 
     fn choose(
@@ -245,6 +270,9 @@ impl<T: Transport> Call<T> {
                     // The server has seen their end, so they are over or about to be.
                     for push in pushes {
                         push.await?;
+                    }
+                    if let Some(packed) = self.packed {
+                        self.caller.unpack(packed);
                     }
                     self.caller.keep(self.buffer);
                     return Ok(reply);

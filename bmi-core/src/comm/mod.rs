@@ -25,16 +25,19 @@
 //! **Source.** Paper 000, sections 3.2.3 (mechanisms), 3.4 (choice), 4.1 (inline, fast RDMA). Where we differ: the thresholds are measured
 //! ([`Thresholds`]), and a path that has no room right now is passed over rather than waited for.
 
+mod calibrate;
 mod call;
+mod packed;
 mod path;
 mod plan;
 mod policy;
 mod serve;
 mod wire;
 
+pub use calibrate::{Calibrations, Curve, MATERIAL, Measured, adapter, calibrate, measure};
 pub use call::{Body, Call, Caller, Reply};
 pub use path::{Direction, Miss, Path, PathCounters};
 pub use plan::{Plan, Rule};
 pub use policy::{Choice, Crossovers, Facts, Policy, Thresholds};
-pub use serve::Incoming;
+pub use serve::{Incoming, announced};
 pub(crate) use wire::REPLY_HEAD;

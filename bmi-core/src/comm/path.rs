@@ -154,13 +154,26 @@ impl PathCounters {
         self.missed[miss as usize]
     }
 
-    pub(crate) fn count(&mut self, direction: Direction, path: Path, bytes: u64, missed: Option<Miss>) {
+    /// Counts one request.
+    pub fn count(&mut self, direction: Direction, path: Path, bytes: u64, missed: Option<Miss>) {
         let path = path.resolve(direction) as usize;
         self.requests[direction as usize][path] += 1;
         self.bytes[direction as usize][path] += bytes;
         if let Some(miss) = missed {
             self.missed[miss as usize] += 1;
         }
+    }
+
+    /// Both together: of a program with several endpoints.
+    #[must_use]
+    pub fn plus(&self, other: &PathCounters) -> PathCounters {
+        let mut sum = *self;
+        let pairs = [(&mut sum.requests, &other.requests), (&mut sum.bytes, &other.bytes)];
+        for (all, more) in pairs {
+            all.iter_mut().flatten().zip(more.iter().flatten()).for_each(|(all, more)| *all += more);
+        }
+        sum.missed.iter_mut().zip(other.missed).for_each(|(all, more)| *all += more);
+        sum
     }
 
     /// What happened since `earlier`.
@@ -222,5 +235,6 @@ mod tests {
         let since = counters.since(&before);
         assert_eq!((since.bytes(Direction::Read, Path::Inline), since.missed(Miss::NoRdmaRead)), (5, 0));
         assert!(counters.to_string().contains("no RDMA read, 1 times"));
+        assert_eq!(before.plus(&since), counters);
     }
 }

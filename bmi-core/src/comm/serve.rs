@@ -17,6 +17,19 @@ use crate::mem::{Access, MemList, MemSlice, Memory};
 use crate::op::{Options, PeerId, Tag};
 use crate::transport::{HostWork, ServiceClass, Transport};
 
+/// Bytes of data that a message says its request has; 0 for one that is no call. For a server to decide when to take it apart.
+pub fn announced(message: &Unexpected) -> u64 {
+    let mut wire = [0; CALL_HEAD];
+    if message.len() < CALL_HEAD {
+        return 0;
+    }
+    match message.in_fast_slot() {
+        Some(slot) => slot.copy_to(&mut wire),
+        None => wire.copy_from_slice(&message.bytes()[..CALL_HEAD]),
+    }
+    CallHead::decode(&wire, message.len()).map_or(0, |head| head.data)
+}
+
 /// A request that came in, with the means to move its data and to answer it.
 pub struct Incoming<T: Transport> {
     endpoint: AsyncEndpoint<T>,
@@ -132,6 +145,11 @@ impl<T: Transport> Incoming<T> {
     /// Whether the data of a read is to be given to [`Incoming::reply`], all of it.
     pub fn replies_with_data(&self) -> bool {
         self.head.way == Way::Message && self.head.direction == Some(Direction::Read)
+    }
+
+    /// Bytes that the reply may have, data aside; 0 if the client is gone.
+    pub fn room(&self) -> usize {
+        self.endpoint.limits(self.peer).map_or(0, |limits| limits.eager.saturating_sub(REPLY_HEADER))
     }
 
     /// Moves the data of a write from `at` on into `into`, as many bytes as that holds.

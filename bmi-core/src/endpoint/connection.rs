@@ -15,7 +15,7 @@ use crate::addr::Addr;
 use crate::error::{Error, ErrorKind};
 use crate::op::{OpId, OpKind, Options, PeerId};
 use crate::proto::credit::{Credit, Grant};
-use crate::proto::hello::{FAST_SLOTS, Hello, decode_refusal, encode_refusal};
+use crate::proto::hello::{FAST_SLOTS, Hello, PROBES, decode_refusal, encode_refusal};
 use crate::proto::matching::Matching;
 use crate::proto::slots::Slots;
 use crate::time::Time;
@@ -117,6 +117,7 @@ impl<T: Transport> Endpoint<T> {
         let record = self.peers.get_mut(peer.0).expect("the caller has it");
         record.credit = Some(Credit::granted_by(hello));
         record.takes_slots = hello.has(FAST_SLOTS);
+        record.areas.understood = hello.has(PROBES);
         record.limits = PeerLimits {
             eager: self.config.eager_limit.min(hello.eager as usize),
             fast: 0,
@@ -199,7 +200,7 @@ impl<T: Transport> Endpoint<T> {
     fn make_slots(&mut self) -> Result<Slots, Error> {
         let hello = Hello::of(&self.config);
         let count = usize::from(hello.messages) + usize::from(hello.control);
-        Slots::new(&mut self.transport, count, self.config.eager_limit)
+        self.registry.register_own(|| Slots::new(&mut self.transport, count, self.config.eager_limit))
     }
 
     /// Enters a peer's record and posts its receives.
@@ -231,6 +232,7 @@ impl<T: Transport> Endpoint<T> {
             unposted,
             held: 0,
             takes_slots: false,
+            areas: Default::default(),
             fast: None,
             their_fast: None,
             notices: VecDeque::new(),

@@ -226,8 +226,12 @@ impl<T: Transport> Endpoint<T> {
                 Ok(region) => segments.push(region.segment(piece.offset(), piece.len())),
                 Err(error) => {
                     segments.clear();
+                    if let Some(copy) = self.stand_in_for(id, list) {
+                        segments.push(copy);
+                        break;
+                    }
                     self.segments = segments;
-                    return Attempt::Failed(error.kind());
+                    return self.without_spare(peer_id, list.len(), &error);
                 }
             }
         }
@@ -240,9 +244,11 @@ impl<T: Transport> Endpoint<T> {
         segments.clear();
         self.segments = segments;
         if let Err(error) = posted {
+            self.forget_stand_in(id);
             return self.refused(peer_id, error);
         }
         self.work += 1;
+        self.count_stand_in(id);
         self.counters.direct += 1;
         self.counters.bytes_sent += len;
         self.sent_expected(peer_id, tag);

@@ -126,7 +126,7 @@ impl<T: Transport> Endpoint<T> {
 
     fn make_fast_slots(&mut self, count: u8, slot_len: usize) -> Result<FastSlots, Error> {
         let memory = Memory::zeroed(usize::from(count) * slot_len)?;
-        let region = self.transport.register(&memory)?;
+        let region = self.registry.register_own(|| self.transport.register(&memory))?;
         Ok(FastSlots { memory, _region: region, slot_len })
     }
 
@@ -159,6 +159,7 @@ impl<T: Transport> Endpoint<T> {
         let payload = fast.slice(slot, HEADER_LEN, len);
         self.take_credits(peer_id, header.returned)?;
         match header.kind {
+            Kind::Probe => return self.on_fast_probe(peer_id, slot, &header),
             Kind::Unexpected => {
                 let bytes = Bytes::Fast { slice: payload, slot, copy: OnceCell::new() };
                 let released = self.released.clone();
@@ -301,7 +302,11 @@ impl<T: Transport> Endpoint<T> {
         let capabilities = self.transport.capabilities();
         let free = capabilities.registration == Registration::Free;
         let room = capabilities.max_segments;
-        let straight = may_wait && list.pieces().len() <= room;
+        let straight = list.pieces().len() <= room;
+        let stays = |piece: &MemSlice| piece.len() > SMALL && (free || self.registry.is_registered(piece.memory()));
+        if !may_wait && straight && list.pieces().iter().any(stays) {
+            return Ok(None);
+        }
         let mut staged: Option<staging::Filling> = None;
         let (mut copied, mut pieces) = (0u64, 0u64);
         for piece in list.pieces() {
@@ -315,7 +320,7 @@ impl<T: Transport> Endpoint<T> {
                 continue;
             }
             if staged.is_none() {
-                staged = self.staging.take(&mut self.transport)?;
+                staged = self.registry.register_own(|| self.staging.take(&mut self.transport))?;
             }
             let Some(filling) = &mut staged else { return Ok(None) };
             let segment = self.staging.append(filling, piece);

@@ -24,6 +24,7 @@ mod bounce;
 mod choice;
 mod connection;
 mod direct;
+mod exposing;
 mod fast;
 mod grant;
 mod moving;
@@ -31,16 +32,19 @@ mod op;
 mod pacing;
 mod packing;
 mod peer;
+mod probe;
 mod progress;
 mod receiving;
 mod report;
 mod sending;
+mod spare;
 mod staging;
 mod timing;
 mod unit;
 mod work;
 
 pub use grant::Grant;
+pub(crate) use probe::{AREA, ProbePath};
 pub use report::{Counters, Holdings, PeerEvent, PeerLimits, Pinned, Unexpected};
 
 use std::collections::VecDeque;
@@ -54,6 +58,7 @@ use op::{Op, State};
 use pacing::Turns;
 use packing::Packing;
 use peer::Peer;
+use spare::Spares;
 use staging::Staging;
 
 use crate::addr::Addr;
@@ -112,10 +117,14 @@ pub struct Endpoint<T: Transport> {
     staging: Staging,
     /// Where small pieces of transfers are packed.
     packing: Packing,
+    /// What stands in for memory that cannot be registered.
+    spares: Spares,
     revoked: Arc<Returns<(PeerId, RemoteKey)>>,
     released: Arc<Returns<report::Release>>,
     counters: Counters,
     policy: Policy,
+    /// What peers may read and write to measure their way here; made when the first one asks.
+    probe_region: Option<MemoryRegion>,
     paths: PathCounters,
     // Scratch, kept for its room.
     events: Vec<Event>,
@@ -149,8 +158,9 @@ impl<T: Transport> Endpoint<T> {
         }
         let pins = pin_limits(&config, transport.capabilities());
         let bounce = Bounce::new(&mut transport, config.eager_limit)?;
+        let spares = Spares::new(&mut transport, &config)?;
         let staging = Staging::new(config.fast_slot_bytes);
-        let packing = Packing::new(config.transfer_unit);
+        let packing = Packing::new(&mut transport, config.transfer_unit)?;
         Ok(Endpoint {
             transport,
             config,
@@ -175,10 +185,12 @@ impl<T: Transport> Endpoint<T> {
             bounce,
             staging,
             packing,
+            spares,
             revoked: Arc::default(),
             released: Arc::default(),
             counters: Counters::default(),
             policy: Policy::default(),
+            probe_region: None,
             paths: PathCounters::default(),
             events: Vec::new(),
             segments: Vec::new(),
@@ -244,6 +256,7 @@ impl<T: Transport> Endpoint<T> {
             parked: peers().map(|peer| peer.parked.len()).sum(),
             exposures: peers().map(|peer| peer.exposures).sum(),
             work: self.work + self.bounce.in_use() + self.staging.in_use() + self.packing.in_use(),
+            spares: self.spares.in_use(),
         }
     }
 
@@ -328,7 +341,9 @@ impl<T: Transport> Endpoint<T> {
         self.registry.is_registered(memory)
     }
 
-    /// Lets one peer reach a list of memory as `access` says, until the exposure is dropped or the peer is lost.
+    /// Lets one peer reach a list of memory as `access` says, until the exposure is dropped or the peer is lost. Where registration costs, pieces
+    /// of one [`Memory`] become one exposure with the gaps between them, unless [`Config::expose_hulls`] says no. Memory that cannot be registered cannot be
+    /// exposed: a copy would not show what program and peer write. The caller may expose memory of [`Memory::zeroed`] instead, and copy.
     ///
     /// # Errors
     /// `PeerLost`, `Exhausted`; `Invalid` for more than [`Config::max_pieces`] pieces.
@@ -566,6 +581,7 @@ impl<T: Transport> Endpoint<T> {
         debug_assert!(!op.is_done(), "{id:?} ended twice");
         let Op { kind, peer, tag, options, .. } = *op;
         op.list = None;
+        op.stand_in = None;
         op.remote = None;
         let offer = std::mem::replace(&mut op.offer, op::Offer::None);
         op.state = State::Done(Completion { op: id, kind, peer, tag, len, status, user: options.user });

@@ -134,9 +134,7 @@ impl<T: Transport> Endpoint<T> {
         let (kind, total) = (op.kind, op.len() as u64);
         let counter = if kind == OpKind::Pull { &mut self.counters.pulls } else { &mut self.counters.pushes };
         *counter += 1;
-        if let Err(error) = self.start_transfer(id, remote, cursor, total, None) {
-            self.finish(id, Err(error.kind()), 0);
-        }
+        self.start_transfer(id, remote, cursor, total, None);
     }
 
     /// Starts to read an announced message into its receive.
@@ -154,10 +152,7 @@ impl<T: Transport> Endpoint<T> {
         } else if len > room {
             (FinishStatus::TooLong, ErrorKind::TooLong)
         } else {
-            match self.start_transfer(id, remote, Cursor::default(), len, Some(named)) {
-                Ok(()) => return,
-                Err(error) => (FinishStatus::Exhausted, error.kind()),
-            }
+            return self.start_transfer(id, remote, Cursor::default(), len, Some(named));
         };
         self.notify(peer, Notice::Finish { op: named, status, len: 0 });
         self.finish(id, Err(kind), len);
@@ -170,16 +165,19 @@ impl<T: Transport> Endpoint<T> {
         remote_cursor: Cursor,
         total: u64,
         announced_as: Option<u64>,
-    ) -> Result<(), Error> {
+    ) {
         let op = self.ops.get(id.0).expect("the caller has it");
         let list = op.list.as_ref().expect("a transfer has its list");
         let packs = self.packs(list, total, op.options.lists);
         let level = Level::of(op.options.class, total, self.config.transfer_unit);
-        let regions = if packs {
-            OneOrMany::Many(Arc::new([]))
-        } else {
-            unit::register_list(&mut self.registry, &mut self.transport, list)?
+        let registered = match packs {
+            true => Ok(OneOrMany::Many(Arc::new([]))),
+            false => unit::register_list(&mut self.registry, &mut self.transport, list),
         };
+        // What cannot be registered is copied, a unit at a time.
+        let must_pack = registered.is_err();
+        self.counters.bounced += u64::from(must_pack);
+        let regions = registered.unwrap_or_else(|_| OneOrMany::Many(Arc::new([])));
         let peer = op.peer.expect("a transfer has its peer");
         self.ops.get_mut(id.0).expect("looked up above").state = State::Moving(Transfer {
             remote,
@@ -191,7 +189,8 @@ impl<T: Transport> Endpoint<T> {
             issued: 0,
             outstanding: 0,
             open: Unit::empty(id, level),
-            packs,
+            packs: packs || must_pack,
+            must_pack,
             level,
             broken: false,
             announced_as,
@@ -206,7 +205,6 @@ impl<T: Transport> Endpoint<T> {
             self.queue_transfer(peer, id, level);
             self.pump_transfers();
         }
-        Ok(())
     }
 
     /// Whether the pieces of a transfer's local list are packed (see [`crate::lists`]): saved are the requests that more entries than one has room for
@@ -324,19 +322,28 @@ impl<T: Transport> Endpoint<T> {
             return Err(Outcome::Over);
         }
         if transfer.packs && transfer.open.staged.is_none() {
-            transfer.open.staged = self.packing.take(&mut self.transport).map(|buffer| (buffer, transfer.local_cursor));
-            self.counters.units_packed += u64::from(transfer.open.staged.is_some());
+            let buffer = match transfer.must_pack {
+                true => self.packing.take_reserved(&mut self.transport),
+                false => self.packing.take(&mut self.transport),
+            };
+            transfer.open.staged = buffer.map(|buffer| (buffer, transfer.local_cursor));
+            self.counters.units_packed += u64::from(buffer.is_some());
         }
-        if transfer.open.staged.is_none() && transfer.regions.as_slice().is_empty() {
+        if transfer.open.staged.is_some() || !transfer.regions.as_slice().is_empty() {
+            return Ok(());
+        }
+        if !transfer.must_pack {
             let list = op.list.as_ref().expect("a transfer has its list");
-            match unit::register_list(&mut self.registry, &mut self.transport, list) {
-                Ok(regions) => transfer.regions = regions,
-                Err(error) => {
-                    self.end_early(id, error.kind());
-                    return Err(Outcome::Over);
-                }
+            if let Ok(regions) = unit::register_list(&mut self.registry, &mut self.transport, list) {
+                transfer.regions = regions;
+                return Ok(());
             }
+            // What cannot be registered is copied, from here on.
+            transfer.must_pack = true;
+            self.counters.bounced += 1;
         }
+        let buffer = self.packing.take_reserved(&mut self.transport).ok_or(Outcome::QueueFull)?;
+        transfer.open.staged = Some((buffer, transfer.local_cursor));
         Ok(())
     }
 

@@ -23,6 +23,7 @@
 
 use std::task::Waker;
 
+use super::spare::Spare;
 use super::unit::Transfer;
 use crate::error::ErrorKind;
 use crate::mem::{MemList, RemoteSlice};
@@ -85,6 +86,8 @@ pub(super) struct Op {
     pub(super) state: State,
     /// For a send: the staging buffer that part of it was copied to.
     pub(super) staged: Option<u32>,
+    /// What it has in place of memory that could not be registered (see [`super::spare`]).
+    pub(super) stand_in: Option<Spare>,
     /// For a receive: its memory, if the sender may write into it (see [`super::direct`]).
     pub(super) offer: Offer,
     /// Set once it has been asked to end early: how it will end.
@@ -113,6 +116,7 @@ impl Op {
             remote: None,
             immediate: None,
             staged: None,
+            stand_in: None,
             offer: Offer::None,
             options,
             state,

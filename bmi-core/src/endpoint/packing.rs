@@ -1,10 +1,11 @@
 //! Packing buffers: registered memory in one piece, which lists of small pieces are packed into and unpacked from.
 //!
 //! **Why.** A request has few entries, and a list may have thousands of pieces; below some size copying them costs less than further requests
-//! ([`crate::lists`]).
+//! ([`crate::lists`]). And an adapter may refuse to register the list: then its bytes go by way of a buffer too, a unit at a time.
 //!
 //! **Size.** A buffer holds one unit of a transfer. It comes back when the unit has ended, which may need the peer; a unit that finds none free goes
-//! without, as a chain. So any number is free of deadlock. 16 units are more than [`Config::in_flight_bytes`](crate::Config::in_flight_bytes) has room
+//! without, as a chain. A unit that cannot go without waits for one of the reserve, which is registered when the endpoint is made and which only such units take; it comes
+//! back at the end of the unit, by the deadline of its operation at the latest. So any number is free of deadlock. 16 units are more than [`Config::in_flight_bytes`](crate::Config::in_flight_bytes) has room
 //! for by default. Each is made when it is first needed, and kept.
 
 use crate::error::Error;
@@ -14,6 +15,8 @@ use crate::transport::Transport;
 use super::op::Cursor;
 
 const BUFFERS: usize = 16;
+/// Buffers registered ahead, for lists that cannot be registered: double buffering (paper 000, section 4.2).
+const RESERVE: usize = 2;
 /// Longest buffer, in bytes: 16 of them are to be affordable, whatever the transfer unit is.
 const LONGEST: usize = 1 << 20;
 
@@ -22,11 +25,19 @@ pub(super) struct Packing {
     len: usize,
     made: Vec<MemoryRegion>,
     free: Vec<u32>,
+    reserve: Vec<u32>,
 }
 
 impl Packing {
-    pub(super) fn new(unit: usize) -> Packing {
-        Packing { len: unit.min(LONGEST), made: Vec::new(), free: Vec::new() }
+    /// # Errors
+    /// If not even the reserve can be registered.
+    pub(super) fn new<T: Transport>(transport: &mut T, unit: usize) -> Result<Packing, Error> {
+        let mut packing = Packing { len: unit.min(LONGEST), made: Vec::new(), free: Vec::new(), reserve: Vec::new() };
+        for buffer in 0..RESERVE {
+            packing.made.push(transport.register(&Memory::zeroed(packing.len)?)?);
+            packing.reserve.push(u32::try_from(buffer).expect("few"));
+        }
+        Ok(packing)
     }
 
     /// Length of a buffer, in bytes.
@@ -39,7 +50,7 @@ impl Packing {
         if let Some(free) = self.free.pop() {
             return Some(free);
         }
-        if self.made.len() == BUFFERS {
+        if self.made.len() == RESERVE + BUFFERS {
             return None;
         }
         let made: Result<MemoryRegion, Error> = Memory::zeroed(self.len).and_then(|memory| transport.register(&memory));
@@ -55,6 +66,11 @@ impl Packing {
         }
     }
 
+    /// A free buffer for a list that cannot be registered; `None` if all are in use.
+    pub(super) fn take_reserved<T: Transport>(&mut self, transport: &mut T) -> Option<u32> {
+        self.reserve.pop().or_else(|| self.take(transport))
+    }
+
     /// `len` bytes at `at` of a buffer, as an entry of a work request.
     pub(super) fn segment(&self, buffer: u32, at: usize, len: usize) -> Segment {
         self.made[buffer as usize].segment(at, len)
@@ -66,13 +82,14 @@ impl Packing {
     }
 
     pub(super) fn free(&mut self, buffer: u32) {
-        debug_assert!(!self.free.contains(&buffer), "packing buffer {buffer} freed twice");
-        self.free.push(buffer);
+        let pool = if (buffer as usize) < RESERVE { &mut self.reserve } else { &mut self.free };
+        debug_assert!(!pool.contains(&buffer), "packing buffer {buffer} freed twice");
+        pool.push(buffer);
     }
 
     /// Buffers that units use.
     pub(super) fn in_use(&self) -> usize {
-        self.made.len() - self.free.len()
+        self.made.len() - self.free.len() - self.reserve.len()
     }
 }
 

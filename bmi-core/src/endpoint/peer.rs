@@ -91,6 +91,11 @@ pub(super) enum Notice {
     },
     /// Where our fast-RDMA slots are.
     Slots,
+    /// To a probe.
+    Answer {
+        name: u64,
+        area: Option<RemoteSlice>,
+    },
 }
 
 /// A receive of the peer that we may write into.
@@ -127,6 +132,7 @@ pub(super) struct Peer {
     pub(super) held: usize,
     /// It knows fast-RDMA slots and may be told of ours.
     pub(super) takes_slots: bool,
+    pub(super) areas: super::probe::Areas,
     /// Our fast-RDMA slots, once it was told of them.
     pub(super) fast: Option<FastSlots>,
     /// Its fast-RDMA slots.

@@ -212,7 +212,7 @@ pub struct Pinned {
     pub entries: usize,
     /// Their bytes.
     pub bytes: u64,
-    /// Those that an operation, an exposure or the program holds.
+    /// Those that an operation, an exposure or the program holds: zero when idle, unless the program holds regions of its own.
     pub in_use: usize,
 }
 
@@ -229,8 +229,10 @@ pub struct Holdings {
     pub fast_slots: usize,
     /// Messages parked because nobody has received them.
     pub parked: usize,
-    /// Exposures not yet revoked, one for each piece.
+    /// Exposures not yet revoked, one for each key: pieces may share one ([`Config::expose_hulls`](crate::Config::expose_hulls)).
     pub exposures: usize,
     /// Work requests handed to the adapter and not completed, posted receives aside.
     pub work: usize,
+    /// Spares of the endpoint that stand in for memory that cannot be registered.
+    pub spares: usize,
 }

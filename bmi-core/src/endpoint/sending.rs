@@ -11,7 +11,7 @@ use super::work::Work;
 use super::{Endpoint, pieces_in_head, timing};
 use crate::capability::Registration;
 use crate::error::{Error, ErrorKind};
-use crate::mem::{Access, MemList, Memory, RemoteSlice};
+use crate::mem::{MemList, Memory, RemoteSlice};
 use crate::op::{Completion, OpId, OpKind, Options, PeerId, Posted, Tag};
 use crate::proto::credit;
 use crate::proto::header::{FinishStatus, HEADER_LEN, Header, Kind};
@@ -180,7 +180,7 @@ impl<T: Transport> Endpoint<T> {
     }
 
     /// Sends a message with its payload. Without an operation only the ways that end at once are tried.
-    fn send_eager(
+    pub(super) fn send_eager(
         &mut self,
         peer: PeerId,
         kind: Kind,
@@ -298,7 +298,7 @@ impl<T: Transport> Endpoint<T> {
         if !record.credit.as_mut().is_some_and(|credit| credit.spend(cost)) {
             return Attempt::Blocked;
         }
-        let remote = match self.expose_list(peer_id, &list, Access::READ) {
+        let remote = match self.expose_send(peer_id, id, &list) {
             Ok(remote) => remote,
             Err(error) => {
                 self.unspend(peer_id, cost);
@@ -309,12 +309,14 @@ impl<T: Transport> Endpoint<T> {
         match self.transmit_pieces(peer_id, message, remote.as_slice()) {
             Ok(()) => {
                 self.counters.rendezvous += 1;
+                self.count_stand_in(id);
                 self.sent_expected(peer_id, tag);
                 self.counters.bytes_sent += list.len() as u64;
                 Attempt::Announced(remote)
             }
             Err(error) => {
                 self.revoke_all(peer_id, remote.as_slice());
+                self.forget_stand_in(id);
                 self.unspend(peer_id, cost);
                 self.refused(peer_id, error)
             }
@@ -366,6 +368,7 @@ impl<T: Transport> Endpoint<T> {
         let message = match notice {
             Notice::Ready { op } => return self.send_ready(peer_id, op),
             Notice::Slots => return self.send_slots(peer_id),
+            Notice::Answer { name, area } => return self.send_answer(peer_id, name, area),
             Notice::Written { op, len } => Message { kind: Kind::Written, tag: 0, len, op },
             Notice::Withdraw { op } => Message { kind: Kind::Withdraw, tag: 0, len: 0, op },
             Notice::Withdrawn { op } => Message { kind: Kind::Withdrawn, tag: 0, len: 0, op },
@@ -468,44 +471,6 @@ impl<T: Transport> Endpoint<T> {
     pub(super) fn unspend(&mut self, peer: PeerId, cost: u32) {
         if let Some(credit) = self.peers.get_mut(peer.0).and_then(|peer| peer.credit.as_mut()) {
             credit.unspend(cost);
-        }
-    }
-
-    /// Exposes the pieces of a list, all or none.
-    pub(super) fn expose_list(
-        &mut self,
-        peer: PeerId,
-        list: &MemList,
-        access: Access,
-    ) -> Result<OneOrMany<RemoteSlice>, Error> {
-        let conn = self.peers.get(peer.0).ok_or_else(|| self.lost_error(peer))?.conn;
-        let mut made: Vec<RemoteSlice> = Vec::new();
-        let transport = &mut self.transport;
-        let registry = &mut self.registry;
-        let mut expose = |piece: &crate::MemSlice| {
-            let region = registry.register(transport, piece.memory())?;
-            transport.expose(conn, &region.segment(piece.offset(), piece.len()), access)
-        };
-        let exposed = match list.pieces() {
-            [piece] => expose(piece).map(OneOrMany::One),
-            pieces => pieces
-                .iter()
-                .try_for_each(|piece| expose(piece).map(|slice| made.push(slice)))
-                .map(|()| OneOrMany::Many(std::mem::take(&mut made).into())),
-        };
-        match &exposed {
-            Ok(remote) => self.peers.get_mut(peer.0).expect("looked up above").exposures += remote.as_slice().len(),
-            Err(_) => made.iter().for_each(|slice| self.transport.revoke(conn, slice.key)),
-        }
-        exposed
-    }
-
-    /// Ends exposures that `expose_list` made.
-    pub(super) fn revoke_all(&mut self, peer: PeerId, remote: &[RemoteSlice]) {
-        let Some(peer) = self.peers.get_mut(peer.0) else { return };
-        peer.exposures -= remote.len();
-        for slice in remote {
-            self.transport.revoke(peer.conn, slice.key);
         }
     }
 

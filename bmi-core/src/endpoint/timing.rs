@@ -67,7 +67,7 @@ impl<T: Transport> Endpoint<T> {
                 peer.posted.remove(*place);
             }
             (State::Granted(_), ..) => return self.end_grant(id, Err(kind)),
-            (State::Waiting, OpKind::Timer, _) | (_, _, None) => {}
+            (State::Waiting, OpKind::Timer | OpKind::Probe, _) | (_, _, None) => {}
             _ => return self.fence(id, kind),
         }
         self.finish(id, Err(kind), 0);

@@ -38,6 +38,8 @@ pub(super) struct Transfer {
     pub(super) open: Unit,
     /// Pieces are packed, unit by unit, as far as there are buffers.
     pub(super) packs: bool,
+    /// The list cannot be registered: a unit without a buffer waits for one.
+    pub(super) must_pack: bool,
     /// With whom it takes turns.
     pub(super) level: Level,
     /// A work request failed: the connection is about to end, and the operation with it.

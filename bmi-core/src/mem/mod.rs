@@ -37,5 +37,5 @@ pub use foreign::{Extent, Foreign};
 pub use list::{MemList, MemSlice};
 pub use memory::{Memory, MemoryId};
 pub(crate) use pin_cache::{Limits, PinCache, PinCounts};
-pub(crate) use region::CachedRegion;
 pub use region::{Access, LocalKey, MemoryRegion, RegionOwner, ReleaseQueue, RemoteKey, RemoteSlice, Segment};
+pub(crate) use region::{CachedRegion, keys_of};

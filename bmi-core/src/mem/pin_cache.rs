@@ -216,10 +216,18 @@ impl PinCache {
         self.register_by(memory, |memory| transport.register(memory))
     }
 
+    /// Registers memory of the endpoint's own, which is not kept in the cache; what is idle there gives way.
+    ///
+    /// # Errors
+    /// Those of `adapter`, which is tried again after an `Exhausted`.
+    pub(crate) fn register_own<R>(&mut self, adapter: impl FnMut() -> Result<R, Error>) -> Result<R, Error> {
+        self.try_hard(adapter)
+    }
+
     fn register_by(
         &mut self,
         memory: &Memory,
-        adapter: impl FnMut(&Memory) -> Result<MemoryRegion, Error>,
+        mut adapter: impl FnMut(&Memory) -> Result<MemoryRegion, Error>,
     ) -> Result<MemoryRegion, Error> {
         if let Some(region) = self.check_if_registered(memory) {
             return Ok(region);
@@ -230,7 +238,7 @@ impl PinCache {
         if kept {
             self.make_room(len);
         }
-        let region = self.try_hard(memory, adapter)?;
+        let region = self.try_hard(|| adapter(memory))?;
         let cached = region.to_cached();
         let at = self.entries.insert(Entry { id: memory.id(), len, region: cached, kept, newer: NONE, older: NONE });
         self.index.insert(memory.id(), at);
@@ -245,12 +253,8 @@ impl PinCache {
     }
 
     /// Registers; if the adapter has no more room, makes some and tries again.
-    fn try_hard(
-        &mut self,
-        memory: &Memory,
-        mut adapter: impl FnMut(&Memory) -> Result<MemoryRegion, Error>,
-    ) -> Result<MemoryRegion, Error> {
-        let mut refused = match adapter(memory) {
+    fn try_hard<R>(&mut self, mut adapter: impl FnMut() -> Result<R, Error>) -> Result<R, Error> {
+        let mut refused = match adapter() {
             Ok(region) => return Ok(region),
             Err(error) => error,
         };
@@ -266,7 +270,7 @@ impl PinCache {
                 break;
             }
             self.let_go();
-            match adapter(memory) {
+            match adapter() {
                 Ok(region) => return Ok(region),
                 Err(error) => refused = error,
             }

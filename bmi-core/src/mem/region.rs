@@ -6,6 +6,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::{MemSlice, Memory, MemoryId};
+use crate::proto::one_or_many::OneOrMany;
 use crate::returns::Returns;
 
 /// How the adapter that registered a region names it; of no meaning to anybody else.
@@ -78,6 +79,17 @@ impl RemoteSlice {
         let word = |at: usize| u64::from_le_bytes(wire[at..at + 8].try_into().expect("eight bytes"));
         RemoteSlice { key: RemoteKey(word(0)), addr: word(8), len: word(16) }
     }
+}
+
+/// The keys of remote slices, each once.
+pub(crate) fn keys_of(slices: &[RemoteSlice]) -> OneOrMany<RemoteKey> {
+    if let [slice] = slices {
+        return OneOrMany::One(slice.key);
+    }
+    let mut keys: Vec<RemoteKey> = slices.iter().map(|slice| slice.key).collect();
+    keys.sort_unstable_by_key(|key| key.0);
+    keys.dedup();
+    OneOrMany::Many(keys.into())
 }
 
 /// Who is told when the last handle of a region is gone.

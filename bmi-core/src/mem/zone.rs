@@ -294,19 +294,32 @@ impl<C: Copy + Ord> ZonePool<C> {
 
     // ---- mutators ---------------------------------------------------------------------------------------------------------
 
-    /// A buffer for `len` bytes of `client`, when it is its turn. The lease may have room for fewer: the transfer is to be cut. Transfers of class
-    /// `Bulk` have one budget, all others another, meant for those that fit the smallest buffer. Dropping the future leaves the row.
+    /// A buffer for `len` bytes of `client`, when it is its turn: [`ZonePool::reserve`] and [`Reservation::open`] in one.
     ///
     /// # Errors
-    /// `Exhausted` or what else kept a buffer from being made, when no other is free; `PeerLost` after [`ZonePool::depart`].
+    /// Those of the two.
     pub async fn take(&self, client: C, class: ServiceClass, len: usize, now: Time) -> Result<Lease<C>, Error> {
+        self.reserve(client, class, len, now).await?.open()
+    }
+
+    /// Leave to have a buffer for `len` bytes of `client`, when it is its turn. It may have room for fewer: then the transfer is to be cut. Transfers of
+    /// class `Bulk` have one budget, all others another, meant for those that fit the smallest buffer. Dropping the future leaves the row.
+    ///
+    /// # Errors
+    /// `PeerLost` after [`ZonePool::depart`].
+    pub async fn reserve(
+        &self,
+        client: C,
+        class: ServiceClass,
+        len: usize,
+        now: Time,
+    ) -> Result<Reservation<C>, Error> {
         let asked = self.shared.with(|ledger| ledger.ask(client, class.into(), len, now));
         let grant = match asked {
             Ok(grant) => grant,
             Err(ticket) => Queued { shared: &self.shared, ticket: Some(ticket) }.await?,
         };
-        let grant = self.shared.back(grant)?;
-        Ok(Lease { len: grant.size.min(len), grant: Some(grant), shared: Rc::clone(&self.shared) })
+        Ok(Reservation { len: grant.size.min(len), grant: Some(grant), shared: Rc::clone(&self.shared) })
     }
 
     /// `client` is gone: what waits for it ends, `PeerLost`. Its leases come back when they are dropped.
@@ -359,6 +372,46 @@ impl<C: Copy + Ord> Drop for Queued<'_, C> {
     fn drop(&mut self) {
         if let Some(ticket) = self.ticket.take() {
             self.shared.with(|ledger| ledger.cancel(ticket));
+        }
+    }
+}
+
+/// Leave to have a buffer. Dropping it gives it back.
+///
+/// **Why.** Making and registering a buffer keeps the processor busy for as long as several messages take. When a hundred clients begin at once, those who wait for their turn
+/// elsewhere need not have their buffers made all at the same moment, before anybody's small request is looked at.
+pub struct Reservation<C: Copy + Ord> {
+    shared: Rc<Shared<C>>,
+    grant: Option<Grant<C, Buffer>>,
+    len: usize,
+}
+
+impl<C: Copy + Ord> Reservation<C> {
+    /// Bytes that the transfer may have: as many as were asked for, or fewer.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether no bytes were asked for.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The buffer: the one that was free, or a new one. If that cannot be made, a smaller one that is free.
+    ///
+    /// # Errors
+    /// `Exhausted`, or what else kept a buffer from being made when no other is free.
+    pub fn open(mut self) -> Result<Lease<C>, Error> {
+        let grant = self.grant.take().expect("a reservation is opened once");
+        let grant = self.shared.back(grant)?;
+        Ok(Lease { len: grant.size.min(self.len), grant: Some(grant), shared: Rc::clone(&self.shared) })
+    }
+}
+
+impl<C: Copy + Ord> Drop for Reservation<C> {
+    fn drop(&mut self) {
+        if let Some(grant) = self.grant.take() {
+            self.shared.with(|ledger| ledger.give_back(grant));
         }
     }
 }

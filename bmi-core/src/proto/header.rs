@@ -22,6 +22,7 @@
 //!  9 Withdraw    none                             0       0                  the receiver's operation
 //! 10 Withdrawn   none                             0       0                  the receiver's operation
 //! 11 Slots       24 bytes: the slots' memory      0       of a slot          how many
+//! 15 Probe       anything, or 24 bytes: memory    the asker's operation, length of the payload, what it is (see `endpoint::probe`)
 //! ```
 //!
 //! Announce, the receiver's RDMA reads, and Finish are the rendezvous; Ready, the sender's RDMA write, and Written the direct path (see
@@ -46,6 +47,7 @@ pub(crate) enum Kind {
     Withdraw = 9,
     Withdrawn = 10,
     Slots = 11,
+    Probe = 15,
 }
 
 /// How a rendezvous ended, as the receiver tells the sender.
@@ -126,6 +128,7 @@ impl Header {
             9 => Kind::Withdraw,
             10 => Kind::Withdrawn,
             11 => Kind::Slots,
+            15 => Kind::Probe,
             _ => return Err("a message of unknown kind"),
         };
         let returned = Returned {
@@ -148,6 +151,7 @@ impl Header {
         let header = Header::decode_with(wire, len)?;
         match header.kind {
             Kind::Eager | Kind::Unexpected => Ok(header),
+            Kind::Probe if header.op == 0 => Ok(header),
             _ => Err("a message in a fast-RDMA slot that does not belong there"),
         }
     }
@@ -155,6 +159,7 @@ impl Header {
     fn check(&self, payload_len: usize) -> Result<(), &'static str> {
         let right = match self.kind {
             Kind::Eager | Kind::Unexpected => self.len == payload_len as u64 && self.op == 0,
+            Kind::Probe => self.len == payload_len as u64,
             Kind::Announce => payload_len.is_multiple_of(crate::RemoteSlice::WIRE_LEN),
             Kind::Ready => payload_len == crate::RemoteSlice::WIRE_LEN,
             Kind::Slots => payload_len == crate::RemoteSlice::WIRE_LEN && self.tag == 0,

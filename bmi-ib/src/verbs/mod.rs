@@ -16,6 +16,7 @@
 
 mod completion;
 mod context;
+mod layout;
 mod queue_pair;
 mod region;
 #[allow(
@@ -35,6 +36,7 @@ use std::sync::OnceLock;
 
 pub use completion::{Channel, CompletionQueue, Outcome, WorkEnd};
 pub use context::{AsyncEvent, Context, DeviceLimits, Gid, Port, devices};
+pub use layout::layout;
 pub use queue_pair::{Chain, Opcode, Path, QueuePair, QueuePairLimits, SendWork, Sge};
 pub use region::{Domain, Region, Rights, Window};
 

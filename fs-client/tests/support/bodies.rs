@@ -1,7 +1,7 @@
 //! Test bodies that know nothing of the transport: the same over the simulator, over TCP, and against the mock servers.
 
 use bmi_core::{MemList, Memory, Transport};
-use fs_client::{Client, CreateOptions, Direction, ErrorCode, FsPath, Kind, Region, RemoveKind, SetAttr};
+use fs_client::{Client, CreateOptions, Direction, ErrorCode, FsPath, Kind, Path, Region, RemoveKind, SetAttr};
 
 pub fn path(text: &str) -> FsPath {
     text.parse().unwrap()
@@ -125,7 +125,9 @@ pub async fn striping<T: Transport + 'static>(client: &Client<T>, most_servers: 
         }
     }
     let stats = client.stats().paths;
-    assert!(stats.inline_requests > 0 && stats.bulk_requests > 0, "both paths were taken: {stats:?}");
+    for path in [Path::Inline, Path::FastRdma, Path::ServerBased] {
+        assert!(Direction::ALL.iter().all(|direction| stats.requests(*direction, path) > 0), "{path}: {stats}");
+    }
 }
 
 /// Holes, truncation both ways.
@@ -228,7 +230,13 @@ pub async fn plans<T: Transport + 'static>(client: &Client<T>) {
     let before = client.stats().paths;
     file.write_at(0, memory).await.unwrap();
     let after = client.stats().paths;
-    assert_eq!(after.bulk_requests - before.bulk_requests, plan.transfers.len() as u64);
-    assert_eq!(after.bulk_bytes - before.bulk_bytes, 1 << 20);
+    let took = after.since(&before);
+    for path in Path::TAKEN {
+        let planned = plan.transfers.iter().filter(|transfer| plan.path(transfer).unwrap().0 == path);
+        let (requests, bytes) = planned.fold((0, 0), |(requests, bytes), t| (requests + 1, bytes + t.len));
+        let found = (took.requests(Direction::Write, path), took.bytes(Direction::Write, path));
+        assert_eq!(found, (requests, bytes), "{path}: {plan}{took}");
+    }
+    assert_eq!(took.bytes(Direction::Write, Path::ServerBased), 1 << 20);
     assert_eq!(plan.to_string().lines().count(), 1 + plan.transfers.len());
 }

@@ -5,13 +5,13 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use bmi_core::{Addr, AsyncEndpoint, BulkDescriptor, Config, MemList, Memory, Options, PeerId, Unexpected};
+use bmi_core::comm::Incoming;
+use bmi_core::{Addr, AsyncEndpoint, Config, MemList, Memory, Options, PeerId, Unexpected};
 use bmi_sim::{Node, SimTransport, World};
 use fs_client::{Client, ClientOptions, Distribution, ErrorCode, Handle, Kind, Layout};
 use fs_proto::{
-    Attr, ClusterInfo, Data, DatafileHandle, DirEntry, DirHandle, Entry, FileHandle, FsError, IodReply, IodRequest,
-    IodStat, ManagerReply, ManagerRequest, ManagerStat, ReadData, Region, Reply, ReplyBody, Request, RequestBody,
-    RequestId, codec,
+    Attr, ClusterInfo, DatafileHandle, DirEntry, DirHandle, Entry, FileHandle, FsError, IodReply, IodRequest, IodStat,
+    ManagerReply, ManagerRequest, ManagerStat, Region, Reply, ReplyBody, Request, RequestBody, RequestId, codec,
 };
 
 /// How the servers misbehave.
@@ -23,8 +23,17 @@ pub struct Faults {
     pub full: Cell<Option<u32>>,
     /// This iod never answers.
     pub silent: Cell<Option<u32>>,
-    /// This iod answers with these bytes.
-    pub garbage: RefCell<Option<(u32, Vec<u8>)>>,
+    /// An iod answers with nonsense.
+    pub garbage: RefCell<Option<Garbage>>,
+}
+
+/// What an iod answers instead of a reply.
+#[derive(Clone)]
+pub struct Garbage {
+    pub iod: u32,
+    pub bytes: Vec<u8>,
+    /// As a message of its own, not as the bytes of a reply.
+    pub raw: bool,
 }
 
 #[derive(Default)]
@@ -90,8 +99,12 @@ impl MockCluster {
     }
 
     pub async fn client(&self) -> Client<SimTransport> {
+        self.client_with(self.options()).await
+    }
+
+    pub async fn client_with(&self, options: ClientOptions) -> Client<SimTransport> {
         let endpoint = self.client_node.endpoint(Config::named("client")).unwrap();
-        Client::connect(endpoint, self.manager.addr(PORT), self.options()).await.unwrap()
+        Client::connect(endpoint, self.manager.addr(PORT), options).await.unwrap()
     }
 }
 
@@ -105,32 +118,35 @@ struct Server {
 
 impl Server {
     async fn answer(&self, message: Unexpected) {
-        let (peer, tag, bytes) = (message.peer(), message.tag(), message.bytes().to_vec());
-        drop(message);
+        let (peer, tag) = (message.peer(), message.tag());
+        let incoming = Incoming::new(&self.endpoint, message).unwrap();
         self.state.borrow_mut().requests += 1;
-        let (request, data) = codec::decode_request(&bytes).unwrap();
+        let request = codec::decode_request(incoming.request()).unwrap();
         if self.iod.is_some() && self.faults.silent.get() == self.iod {
             return;
         }
-        let garbage = self.faults.garbage.borrow().clone().filter(|(iod, _)| self.iod == Some(*iod));
-        if let Some((_, bytes)) = garbage {
-            let _ = self.endpoint.send(peer, tag, bytes, Options::default()).await;
+        let garbage = self.faults.garbage.borrow().clone().filter(|garbage| self.iod == Some(garbage.iod));
+        if let Some(Garbage { bytes, raw, .. }) = garbage {
+            let options = Options::default();
+            if raw {
+                let _ = self.endpoint.send(peer, tag, bytes, options).await;
+            } else {
+                let _ = incoming.reply(&bytes, None, options).await;
+            }
             return;
         }
-        let mut inline = Vec::new();
+        let mut inline = None;
         let result = match request.body.clone() {
             RequestBody::Manager(body) => self.manager(peer, &request, body),
-            RequestBody::Iod(body) => self.iod(peer, body, data, &mut inline).await.map(Some),
-            // A client with one endpoint asks nobody.
-            RequestBody::Identify => Err(FsError::new(ErrorCode::Invalid, "who asks?")),
+            RequestBody::Iod(body) => self.iod(&incoming, body, &mut inline).await.map(Some),
+            RequestBody::Identify => panic!("nobody here has a choice"),
         };
         let result = match result {
             Ok(None) => return,
             Ok(Some(body)) => Ok(body),
             Err(error) => Err(error),
         };
-        let reply = [codec::encode_reply(&Reply { result }), inline].concat();
-        let _ = self.endpoint.send(peer, tag, reply, Options::default()).await;
+        let _ = incoming.reply(&codec::encode_reply(&Reply { result }), inline, Options::default()).await;
     }
 
     /// `None` if the connection was cut instead.
@@ -163,10 +179,9 @@ impl Server {
 
     async fn iod(
         &self,
-        peer: PeerId,
+        incoming: &Incoming<SimTransport>,
         body: IodRequest,
-        data: &[u8],
-        inline: &mut Vec<u8>,
+        inline: &mut Option<MemList>,
     ) -> Result<ReplyBody, FsError> {
         let iod = self.iod.unwrap();
         let edit = |datafile: DatafileHandle, edit: &mut dyn FnMut(&mut Vec<u8>)| {
@@ -177,11 +192,10 @@ impl Server {
         };
         Ok(match body {
             IodRequest::Ping => IodReply::Done,
-            IodRequest::Write { datafile, regions, data: from, .. } => {
-                let bytes = match from {
-                    Data::Inline => data.to_vec(),
-                    Data::Bulk(remote) => self.pull(peer, &remote).await?,
-                };
+            IodRequest::Write { datafile, regions, .. } => {
+                let memory = Memory::zeroed(regions.total() as usize)?;
+                incoming.fetch(0, &memory, Options::default()).await?;
+                let bytes = memory.to_vec();
                 if self.faults.full.get() == Some(iod) {
                     let ranges = regions.iter().copied();
                     return Err(FsError::new(ErrorCode::NoSpace, "the store is full").with_ranges(ranges));
@@ -197,7 +211,7 @@ impl Server {
                 });
                 IodReply::Written { len: regions.total(), size }
             }
-            IodRequest::Read { datafile, regions, data: to } => {
+            IodRequest::Read { datafile, regions } => {
                 let mut bytes = Vec::new();
                 let size = edit(datafile, &mut |file| {
                     for region in regions.iter() {
@@ -205,17 +219,12 @@ impl Server {
                         bytes.extend(offsets.map(|offset| file.get(offset as usize).copied().unwrap_or(0)));
                     }
                 });
-                let data = match to {
-                    Data::Inline => {
-                        *inline = bytes;
-                        ReadData::Inline
-                    }
-                    Data::Bulk(remote) => {
-                        self.endpoint.push(peer, &remote, 0, bytes, Options::default()).await?;
-                        ReadData::Pushed
-                    }
-                };
-                IodReply::Read { len: regions.total(), size, data }
+                if incoming.replies_with_data() {
+                    *inline = Some(MemList::from(bytes));
+                } else {
+                    incoming.store(0, bytes, Options::default()).await?;
+                }
+                IodReply::Read { len: regions.total(), size }
             }
             IodRequest::Truncate { datafile, size } => {
                 IodReply::Written { len: 0, size: edit(datafile, &mut |file| file.resize(size as usize, 0)) }
@@ -230,12 +239,6 @@ impl Server {
             IodRequest::Statfs => IodReply::Stat(IodStat { capacity: 100, free: 40, datafiles: 2 }),
         }
         .into())
-    }
-
-    async fn pull(&self, peer: PeerId, remote: &BulkDescriptor) -> Result<Vec<u8>, FsError> {
-        let memory = Memory::zeroed(remote.len() as usize)?;
-        self.endpoint.pull(peer, remote, 0, MemList::from(&memory), Options::default()).await?;
-        Ok(memory.to_vec())
     }
 }
 

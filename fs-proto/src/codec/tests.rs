@@ -1,6 +1,6 @@
 //! Round trips of everything, and bytes that nobody encoded.
 
-use bmi_core::{Addr, BulkDescriptor, RemoteKey, RemoteSlice, extents};
+use bmi_core::{Addr, extents};
 use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
@@ -22,18 +22,6 @@ fn regions() -> impl Strategy<Value = Regions> {
     vec((0..1u64 << 50, 0..64u64), 0..8).prop_map(|list| {
         Regions::try_from(list.into_iter().map(|(offset, len)| Region { offset, len }).collect::<Vec<_>>()).unwrap()
     })
-}
-
-fn data() -> impl Strategy<Value = Data> {
-    let slice = any::<(u64, u64, u32)>().prop_map(|(key, addr, len)| RemoteSlice {
-        key: RemoteKey(key),
-        addr,
-        len: len.into(),
-    });
-    prop_oneof![
-        Just(Data::Inline),
-        vec(slice, 0..5).prop_map(|pieces| Data::Bulk(BulkDescriptor::try_from(pieces).unwrap()))
-    ]
 }
 
 fn manager_request() -> impl Strategy<Value = ManagerRequest> {
@@ -81,17 +69,12 @@ fn iod_request() -> impl Strategy<Value = IodRequest> {
     let datafile = || any::<u64>().prop_map(DatafileHandle);
     prop_oneof![
         Just(IodRequest::Ping),
-        (datafile(), regions(), data(), any::<bool>()).prop_map(|(datafile, regions, data, sync)| IodRequest::Write {
+        (datafile(), regions(), any::<bool>()).prop_map(|(datafile, regions, sync)| IodRequest::Write {
             datafile,
             regions,
-            data,
             sync
         }),
-        (datafile(), regions(), data()).prop_map(|(datafile, regions, data)| IodRequest::Read {
-            datafile,
-            regions,
-            data
-        }),
+        (datafile(), regions()).prop_map(|(datafile, regions)| IodRequest::Read { datafile, regions }),
         (datafile(), any::<u64>()).prop_map(|(datafile, size)| IodRequest::Truncate { datafile, size }),
         datafile().prop_map(|datafile| IodRequest::Remove { datafile }),
         datafile().prop_map(|datafile| IodRequest::Sync { datafile }),
@@ -171,11 +154,7 @@ fn reply() -> impl Strategy<Value = Reply> {
     let iod = prop_oneof![
         Just(IodReply::Done),
         any::<(u64, u64)>().prop_map(|(len, size)| IodReply::Written { len, size }),
-        (0..200u64, any::<u64>(), any::<bool>()).prop_map(|(len, size, inline)| IodReply::Read {
-            len,
-            size,
-            data: if inline { ReadData::Inline } else { ReadData::Pushed }
-        }),
+        any::<(u64, u64)>().prop_map(|(len, size)| IodReply::Read { len, size }),
         any::<(u64, u64, u64)>().prop_map(|(capacity, free, datafiles)| IodReply::Stat(IodStat {
             capacity,
             free,
@@ -194,33 +173,22 @@ fn reply() -> impl Strategy<Value = Reply> {
     ]
 }
 
-/// Adds inline data, as much as announced.
-fn with_data(mut bytes: Vec<u8>, len: u64) -> Vec<u8> {
-    bytes.extend((0..len).map(|index| index as u8));
-    bytes
-}
-
 proptest! {
     #[test]
     fn requests_come_back(request in request()) {
-        let bytes = with_data(encode_request(&request), request.inline_len());
-        let (decoded, data) = decode_request(&bytes).unwrap();
-        prop_assert_eq!(&decoded, &request);
-        prop_assert_eq!(data.len() as u64, request.inline_len());
+        let bytes = encode_request(&request);
+        prop_assert_eq!(decode_request(&bytes).unwrap(), request);
         let longer = [&bytes[..], &[0]].concat();
-        prop_assert!(decode_request(&longer).is_err(), "a byte too many");
+        prop_assert_eq!(decode_request(&longer), Err(CodecError::Trailing(1)), "a byte too many");
     }
 
     #[test]
     fn replies_come_back(reply in reply()) {
-        let head = encode_reply(&reply);
+        let bytes = encode_reply(&reply);
         if let Ok(ReplyBody::Iod(_)) = reply.result {
-            prop_assert!(head.len() <= crate::limits::REPLY_ROOM);
+            prop_assert!(bytes.len() <= crate::limits::REPLY_ROOM);
         }
-        let bytes = with_data(head, reply.inline_len());
-        let (decoded, data) = decode_reply(&bytes).unwrap();
-        prop_assert_eq!(&decoded, &reply);
-        prop_assert_eq!(data.len() as u64, reply.inline_len());
+        prop_assert_eq!(decode_reply(&bytes).unwrap(), reply);
     }
 
     /// A reply that was cut to a size keeps to it, and loses no address that had room.
@@ -237,7 +205,7 @@ proptest! {
 
     #[test]
     fn truncated_messages_are_refused(request in request(), cut in any::<prop::sample::Index>()) {
-        let bytes = with_data(encode_request(&request), request.inline_len());
+        let bytes = encode_request(&request);
         prop_assert!(decode_request(&bytes[..cut.index(bytes.len())]).is_err());
     }
 
@@ -248,21 +216,18 @@ proptest! {
         reply in reply(),
         changes in vec((any::<prop::sample::Index>(), any::<u8>()), 1..4),
     ) {
-        let mut bytes = with_data(encode_request(&request), request.inline_len());
-        let mut answer = with_data(encode_reply(&reply), reply.inline_len());
+        let (mut bytes, mut answer) = (encode_request(&request), encode_reply(&reply));
         for (at, value) in &changes {
             let at_request = at.index(bytes.len());
             bytes[at_request] = *value;
             let at_reply = at.index(answer.len());
             answer[at_reply] = *value;
         }
-        if let Ok((request, _)) = decode_request(&bytes) {
-            let again = with_data(encode_request(&request), request.inline_len());
-            prop_assert_eq!(decode_request(&again).unwrap().0, request);
+        if let Ok(request) = decode_request(&bytes) {
+            prop_assert_eq!(decode_request(&encode_request(&request)).unwrap(), request);
         }
-        if let Ok((reply, _)) = decode_reply(&answer) {
-            let again = with_data(encode_reply(&reply), reply.inline_len());
-            prop_assert_eq!(decode_reply(&again).unwrap().0, reply);
+        if let Ok(reply) = decode_reply(&answer) {
+            prop_assert_eq!(decode_reply(&encode_reply(&reply)).unwrap(), reply);
         }
     }
 
@@ -299,11 +264,7 @@ fn limits_hold_on_the_wire() {
 /// Retells the attack: a few bytes that announce a list of 2^60 elements, or a region that ends beyond all offsets.
 #[test]
 fn an_announced_length_allocates_nothing() {
-    let getsize = IodRequest::Read {
-        datafile: DatafileHandle(0x55),
-        regions: Regions::default(),
-        data: Data::Bulk(BulkDescriptor::try_from(Vec::new()).unwrap()),
-    };
+    let getsize = IodRequest::Read { datafile: DatafileHandle(0x55), regions: Regions::default() };
     let honest = encode_request(&body(getsize));
     // The length of the regions stands behind the datafile's handle.
     let at = honest.iter().rposition(|byte| *byte == 0x55).unwrap() + 1;
@@ -331,7 +292,6 @@ fn a_list_of_thousands_is_a_short_request() {
         encode_request(&body(IodRequest::Write {
             datafile: DatafileHandle(1),
             regions: Regions::try_from(regions).unwrap(),
-            data: Data::Bulk(BulkDescriptor::try_from(Vec::new()).unwrap()),
             sync: false,
         }))
     };

@@ -87,9 +87,12 @@ impl Server {
             Role::Iod { dir, settings, offload, .. } => {
                 let store = Rc::new(FileStore::open(dir, *offload)?);
                 let (outlets, missing) = self.open(std::iter::empty())?;
-                let iod = |outlet: &Outlet| Iod::new(outlet.endpoint.clone(), store.clone(), *settings);
-                let iods = outlets.iter().map(iod).collect::<Result<Vec<_>, _>>()?;
-                let handlers: Vec<_> = iods.iter().collect();
+                // One set of buffers and one row of clients, whichever way they come.
+                let first = Iod::new(outlets[0].endpoint.clone(), store, *settings)?;
+                let others = outlets[1..].iter().zip(1..);
+                let others = others.map(|(outlet, index)| first.beside(outlet.endpoint.clone(), index));
+                let others: Vec<_> = others.collect();
+                let handlers: Vec<_> = std::iter::once(&first).chain(&others).collect();
                 self.serve(&outlets, &handlers, missing, ready, stop)
             }
         }
@@ -132,7 +135,7 @@ impl Server {
         Ok(listening)
     }
 
-    fn serve<H: Handler>(
+    fn serve<H: Handler<AnyTransport>>(
         &self,
         outlets: &[Outlet],
         handlers: &[&H],

@@ -132,7 +132,13 @@ impl SimCluster {
     }
 
     /// Each node is a machine of its own, and a start is told from others by its time.
-    fn run(&self, node: &Node, role: Role, endpoint: AsyncEndpoint<SimTransport>, handler: impl Handler + 'static) {
+    fn run(
+        &self,
+        node: &Node,
+        role: Role,
+        endpoint: AsyncEndpoint<SimTransport>,
+        handler: impl Handler<SimTransport> + 'static,
+    ) {
         let instance = u128::from(node.now().as_nanos());
         let identity = Identity { role, host: node.name(), instance, addrs: vec![node.addr(PORT)] };
         let limits = self.options.limits;

@@ -1,14 +1,16 @@
 //! The I/O server: datafiles, read and written by lists of regions.
 //!
-//! **Protocol.** Small data travels inline. Large transfers are server-based: the request describes the client's memory, and the server *pulls*
-//! for a write and *pushes* for a read, when its buffers and its disk allow. A transfer is cut into units; several units of a request are
-//! under way at a time, each in a buffer of its own, so that the network moves one while the disk moves another:
+//! **Protocol.** How data travels is the client's choice ([`bmi_core::comm`]); a step of the server is the same for all paths. Data that comes with the request goes to
+//! the store from where it stands, data that goes with the reply comes from the store into a registered buffer and from there to the wire. What is longer is
+//! *fetched* for a write and *stored* for a read, when buffers and disk allow: pulled and pushed by this side, or by the client as it is granted. Such a
+//! transfer is cut into units; several units of a request are under way at a time, each in a buffer of its own, so that the network moves one
+//! while the disk moves another:
 //!
 //! ```text
-//!   write   unit 1  [buffer][   pull   ][ store ]
-//!           unit 2          [buffer][   pull   ][ store ]
-//!   read    unit 1  [buffer][ store ][   push   ]
-//!           unit 2          [buffer][ store ][   push   ]
+//!   write   unit 1  [buffer][  fetch   ][ disk  ]
+//!           unit 2          [buffer][  fetch   ][ disk  ]
+//!   read    unit 1  [buffer][ disk  ][  store   ]
+//!           unit 2          [buffer][ disk  ][  store   ]
 //! ```
 //!
 //! The buffers come from zones ([`bmi_core::mem::zone`]), shared fairly by the clients. Units of concurrent requests take turns between *clients*, at the network and at
@@ -28,10 +30,11 @@ mod turns;
 mod write;
 
 use async_trait::async_trait;
+use bmi_core::comm::{Direction, Incoming};
 use bmi_core::mem::zone::{ZonePool, ZoneSettings};
-use bmi_core::{AsyncEndpoint, BulkDescriptor, PeerId, ServiceClass, Transport};
+use bmi_core::{AsyncEndpoint, PeerId, ServiceClass, Transport};
 use fs_proto::limits::MAX_OFFSET;
-use fs_proto::{Data, DatafileHandle, ErrorCode, FsError, IodReply, IodRequest, Regions, Request, RequestBody};
+use fs_proto::{DatafileHandle, ErrorCode, FsError, IodReply, IodRequest, Regions, Request, RequestBody};
 
 use crate::service::{Answer, Context, Handler};
 use crate::store::DataStore;
@@ -124,11 +127,11 @@ impl<T: Transport + 'static, S: DataStore> Iod<T, S> {
         &self.zones
     }
 
-    async fn execute(&self, context: &Context, request: IodRequest, data: &[u8]) -> Result<IodReply, FsError> {
+    async fn execute(&self, context: &Context, request: IodRequest, call: &Incoming<T>) -> Result<IodReply, FsError> {
         match request {
             IodRequest::Ping => Ok(IodReply::Done),
-            IodRequest::Write { datafile, regions, data: how, sync } => {
-                self.write(context, datafile, &regions, &how, data).await?;
+            IodRequest::Write { datafile, regions, sync } => {
+                self.write(context, call, datafile, &regions).await?;
                 if sync {
                     self.store.sync(datafile).await?;
                 }
@@ -160,25 +163,28 @@ impl<T: Transport + 'static, S: DataStore> Iod<T, S> {
     }
 }
 
-/// Checks that the client's memory has as many bytes as the regions.
-fn check_bulk(regions: &Regions, bulk: &BulkDescriptor) -> Result<(), FsError> {
-    if bulk.len() == regions.total() {
+/// Checks that a call has data for the regions, and that it goes the right way.
+fn check_data<T: Transport>(call: &Incoming<T>, direction: Direction, regions: &Regions) -> Result<(), FsError> {
+    let right = call.is_empty() || call.direction() == Some(direction);
+    if right && call.len() == regions.total() {
         return Ok(());
     }
-    let text = format!("{} bytes of memory for {} bytes of the file", bulk.len(), regions.total());
+    let text = format!("a {} of {} bytes with data of {}", direction.as_str(), regions.total(), call.len());
     Err(FsError::new(ErrorCode::Invalid, text))
 }
 
 #[async_trait(?Send)]
-impl<T: Transport + 'static, S: DataStore> Handler for Iod<T, S> {
-    async fn handle(&self, context: &Context, request: Request, data: &[u8]) -> Answer {
+impl<T: Transport + 'static, S: DataStore> Handler<T> for Iod<T, S> {
+    async fn handle(&self, context: &Context, request: Request, call: &Incoming<T>) -> Answer {
         let RequestBody::Iod(body) = request.body else {
             return Answer::error(FsError::new(ErrorCode::Invalid, "this is an I/O server, not the manager"));
         };
         let name = body.name();
         let answer = match body {
-            IodRequest::Read { datafile, regions, data } => self.read(context, datafile, &regions, &data).await,
-            other => Answer::from(self.execute(context, other, data).await.map(Into::into)),
+            IodRequest::Read { datafile, regions } => {
+                self.read(context, call, datafile, &regions).await.unwrap_or_else(Answer::error)
+            }
+            other => Answer::from(self.execute(context, other, call).await.map(Into::into)),
         };
         if let Answer::Reply(fs_proto::Reply { result: Err(error) }, _) = &answer {
             tracing::debug!(peer = ?context.peer, request = name, %error, "failed");
@@ -186,15 +192,8 @@ impl<T: Transport + 'static, S: DataStore> Handler for Iod<T, S> {
         answer
     }
 
-    fn class(&self, request: &Request) -> ServiceClass {
-        match &request.body {
-            RequestBody::Iod(IodRequest::Read { regions, data, .. } | IodRequest::Write { regions, data, .. })
-                if matches!(data, Data::Bulk(_)) && !transfer::is_small(&self.zones, regions.total()) =>
-            {
-                ServiceClass::Bulk
-            }
-            _ => ServiceClass::Message,
-        }
+    fn class(&self, data: u64) -> ServiceClass {
+        if transfer::is_small(&self.zones, data) { ServiceClass::Message } else { ServiceClass::Bulk }
     }
 
     fn departed(&self, peer: PeerId) {

@@ -1,80 +1,87 @@
-//! Reading: data from the store, behind the reply or pushed to the client.
+//! Reading: data from the store, with the reply or stored in the client's memory.
 
-use bmi_core::{BulkDescriptor, MemList, Memory, Options, Transport};
-use fs_proto::limits::REPLY_ROOM;
-use fs_proto::{Data, DatafileHandle, ErrorCode, FsError, IodReply, ReadData, Regions, Reply};
+use std::any::Any;
 
-use super::transfer::Unit;
-use super::{Iod, check_bulk};
-use crate::service::{Answer, Context};
+use bmi_core::comm::{Direction, Incoming};
+use bmi_core::{MemList, Memory, Options, ServiceClass, Transport};
+use fs_proto::{DatafileHandle, ErrorCode, FsError, IodReply, Regions, Reply};
+
+use super::transfer::{Unit, is_small};
+use super::{Iod, check_data};
+use crate::service::{Answer, Context, ReadData};
 use crate::store::DataStore;
 
 impl<T: Transport + 'static, S: DataStore> Iod<T, S> {
     pub(super) async fn read(
         &self,
         context: &Context,
+        call: &Incoming<T>,
         datafile: DatafileHandle,
         regions: &Regions,
-        how: &Data,
-    ) -> Answer {
-        let result = match how {
-            Data::Inline => self.read_inline(context, datafile, regions).await.map(Some),
-            Data::Bulk(bulk) => self.read_bulk(context, datafile, regions, bulk).await.map(|()| None),
+    ) -> Result<Answer, FsError> {
+        check_data(call, Direction::Read, regions)?;
+        let data = if call.replies_with_data() {
+            Some(self.read_whole(context, datafile, regions).await?)
+        } else {
+            let step = async |unit: &Unit<'_>| self.read_unit(context, call, datafile, unit).await;
+            self.in_units(context, regions, step).await?;
+            None
         };
-        let (list, size) = match result {
-            Ok(list) => match self.store.size(datafile).await {
-                Ok(size) => (list, size),
-                Err(error) => return Answer::error(error),
-            },
-            Err(error) => return Answer::error(error),
-        };
-        let data = if list.is_some() { ReadData::Inline } else { ReadData::Pushed };
-        let reply = IodReply::Read { len: regions.total(), size, data };
-        Answer::Reply(Reply { result: Ok(reply.into()) }, list)
+        let reply = IodReply::Read { len: regions.total(), size: self.store.size(datafile).await? };
+        Ok(Answer::Reply(Reply { result: Ok(reply.into()) }, data))
     }
 
-    async fn read_inline(
+    /// All bytes, for the reply: into a buffer that the adapter knows, so that nothing is copied on this side.
+    async fn read_whole(
         &self,
         context: &Context,
         datafile: DatafileHandle,
         regions: &Regions,
-    ) -> Result<MemList, FsError> {
-        let room = context.eager.saturating_sub(REPLY_ROOM) as u64;
-        if regions.total() > room {
-            let text = format!("{} bytes inline; a message has room for {room}", regions.total());
+    ) -> Result<ReadData, FsError> {
+        let total = regions.total();
+        let room = self.endpoint.limits(context.peer).map_or(0, |limits| limits.eager.max(limits.fast));
+        if total > room as u64 {
+            let text = format!("{total} bytes with the reply; a message has room for {room}");
             return Err(FsError::new(ErrorCode::TooLarge, text));
         }
-        let list = MemList::from(Memory::from(vec![0; regions.total() as usize]));
-        self.store.read(datafile, regions, &list).await?;
-        Ok(list)
-    }
-
-    async fn read_bulk(
-        &self,
-        context: &Context,
-        datafile: DatafileHandle,
-        regions: &Regions,
-        bulk: &BulkDescriptor,
-    ) -> Result<(), FsError> {
-        check_bulk(regions, bulk)?;
-        let step = async |unit: &Unit| self.read_unit(context, datafile, bulk, unit).await;
-        self.in_units(context, regions, step).await
+        let len = total as usize;
+        let small = is_small(&self.zones, total);
+        let (slice, keep) = if small && len > 0 {
+            let client = self.client(context.peer);
+            let lease = self.zones.take(client, ServiceClass::Message, len, self.endpoint.now()).await?;
+            (lease.slice(len), Some(Box::new(lease) as Box<dyn Any>))
+        } else {
+            // Slots that are larger than the smallest buffer; they need not fit any other either.
+            (Memory::zeroed(len)?.all(), None)
+        };
+        context.check(self.endpoint.now())?;
+        let list = MemList::from(slice);
+        self.at_disk(context, small, || self.store.read(datafile, regions, &list)).await?;
+        Ok(ReadData { list, keep })
     }
 
     /// One unit: from the store into a buffer, and from there into the client's memory.
     async fn read_unit(
         &self,
         context: &Context,
+        call: &Incoming<T>,
         datafile: DatafileHandle,
-        bulk: &BulkDescriptor,
-        unit: &Unit,
+        unit: &Unit<'_>,
     ) -> Result<(), FsError> {
-        let slice = unit.slice();
-        let list = MemList::from(&slice);
-        self.at_disk(context, unit, || self.store.read(datafile, &unit.ranges, &list)).await?;
-        context.check(self.endpoint.now())?;
-        let options = Options::by(context.deadline).class(unit.class());
-        self.at_network(context, unit, || self.endpoint.push(context.peer, bulk, unit.at, &slice, options)).await?;
+        let mut done = 0;
+        while done < unit.len {
+            let read = async || {
+                let slice = unit.memory(done)?;
+                self.store.read(datafile, &unit.ranges(done, slice.len()), &MemList::from(&slice)).await?;
+                Ok::<_, FsError>(slice)
+            };
+            let slice = self.at_disk(context, unit.small, read).await?;
+            context.check(self.endpoint.now())?;
+            let options = Options::by(context.deadline).class(unit.class());
+            let store = || call.store(unit.at + done, &slice, options);
+            self.at_network(context, unit.small, store).await?;
+            done += slice.len() as u64;
+        }
         Ok(())
     }
 }

@@ -1,8 +1,8 @@
 //! A bulk transfer: cut into units, several under way at a time, each in a buffer of its own.
 //!
-//! **Protocol.** See the [module above](super) for the picture. A unit takes a buffer from the zones, then a turn at the network or the disk, then one at the other, and
-//! gives the buffer back. How long the next unit is, is decided when the one before it has its buffer: from what the transfer has in all, and from what
-//! the zones have for this client at that time.
+//! **Protocol.** See the [module above](super) for the picture. A unit gets leave to have a buffer from the zones, then a turn at the network or the disk, in which it takes
+//! the buffer, then one at the other, and gives the buffer back. How long the next unit is, is decided when the one before it has its leave: from what the transfer has in
+//! all, and from what the zones have for this client at that time.
 //!
 //! **Small transfers**, those that fit the smallest buffer, are one unit. They have buffers of their own and wait for no turn, so that at the disk
 //! at most the units at work are before them. See [`Stages`] for the places.
@@ -12,12 +12,12 @@
 //! 2. Once a unit has failed no further one is begun; those under way end.
 //! 3. A request holds at most [`super::IodSettings::depth`] buffers, whatever its length.
 
-use std::cell::Cell;
+use std::cell::{Cell, OnceCell};
 use std::time::Duration;
 
-use bmi_core::mem::zone::{Lease, ZonePool};
+use bmi_core::mem::zone::{Lease, Reservation, ZonePool};
 use bmi_core::{MemSlice, OneSided, PeerId, ServiceClass, Transport};
-use fs_proto::{FsError, Region, Regions};
+use fs_proto::{ErrorCode, FsError, Region, Regions};
 use futures_util::stream::{self, StreamExt};
 
 use super::turns::Turns;
@@ -49,19 +49,35 @@ impl Stages {
     }
 }
 
-/// A part of a transfer in a buffer: the request's bytes that begin `at` bytes into it, and where in the file they belong.
-pub(super) struct Unit {
-    pub(super) lease: Lease<Client>,
+/// A part of a transfer, with leave to have a buffer for it: the request's bytes that begin `at` bytes into it.
+pub(super) struct Unit<'a> {
+    regions: &'a Regions,
     pub(super) at: u64,
-    pub(super) ranges: Vec<Region>,
+    pub(super) len: u64,
     /// It is all of a small transfer, and waits for no turn.
     pub(super) small: bool,
+    reserved: Cell<Option<Reservation<Client>>>,
+    lease: OnceCell<Lease<Client>>,
 }
 
-impl Unit {
-    /// Its bytes.
-    pub(super) fn slice(&self) -> MemSlice {
-        self.lease.slice(self.lease.len())
+impl Unit<'_> {
+    /// Memory for the bytes of the unit from `done` on: all of them, unless there is only a smaller buffer. To be called when it is needed, not before:
+    /// buffers are made in turn.
+    pub(super) fn memory(&self, done: u64) -> Result<MemSlice, FsError> {
+        let lease = match (self.lease.get(), self.reserved.take()) {
+            (Some(lease), _) => lease,
+            (None, Some(reserved)) => {
+                let lease = reserved.open()?;
+                self.lease.get_or_init(|| lease)
+            }
+            (None, None) => return Err(FsError::new(ErrorCode::Busy, "the buffer could not be had before")),
+        };
+        Ok(lease.slice(lease.len().min((self.len - done) as usize)))
+    }
+
+    /// Where `len` bytes of the unit from `done` on belong in the file.
+    pub(super) fn ranges(&self, done: u64, len: usize) -> Vec<Region> {
+        self.regions.range(self.at + done, len as u64).collect()
     }
 
     /// How it goes over the network.
@@ -81,37 +97,39 @@ impl<T: Transport + 'static, S: DataStore> Iod<T, S> {
         &self,
         context: &Context,
         regions: &Regions,
-        step: impl AsyncFn(&Unit) -> Result<(), FsError>,
+        step: impl AsyncFn(&Unit<'_>) -> Result<(), FsError>,
     ) -> Result<(), FsError> {
         let (total, client) = (regions.total(), self.client(context.peer));
         let small = is_small(&self.zones, total);
         let class = if small { ServiceClass::Message } else { ServiceClass::Bulk };
         let (failed, begun, step) = (&Cell::new(false), &Cell::new(0), &step);
-        let one = async move |at: u64, len: u64, lease: Result<Lease<Client>, FsError>| {
-            let ranges: Vec<Region> = regions.range(at, len).collect();
-            let unit = lease.map(|lease| Unit { lease, at, ranges: ranges.clone(), small });
-            let result = match unit {
-                Ok(unit) => step(&unit).await,
+        let one = async move |at: u64, len: u64, reserved: Result<Reservation<Client>, FsError>| {
+            let result = match reserved {
+                Ok(reserved) => {
+                    let (reserved, lease) = (Cell::new(Some(reserved)), OnceCell::new());
+                    step(&Unit { regions, at, len, small, reserved, lease }).await
+                }
                 Err(error) => Err(error),
             };
             failed.set(failed.get() || result.is_err());
-            result.map_err(|error| if error.ranges.is_empty() { error.with_ranges(ranges) } else { error })
+            let whole = || regions.range(at, len);
+            result.map_err(|error| if error.ranges.is_empty() { error.with_ranges(whole()) } else { error })
         };
         let cut = stream::unfold(0, async |at| {
             if at == total || failed.get() {
                 return None;
             }
             let len = (self.zones.unit(client, total, self.settings.unit) as u64).min(total - at);
-            let taken = self.zones.take(client, class, len as usize, self.endpoint.now()).await;
-            let lease = taken.map_err(FsError::from).and_then(|lease| {
+            let reserved = self.zones.reserve(client, class, len as usize, self.endpoint.now()).await;
+            let reserved = reserved.map_err(FsError::from).and_then(|reserved| {
                 context.check(self.endpoint.now())?;
-                Ok(lease)
+                Ok(reserved)
             });
-            // The buffer may be smaller than was asked for.
-            let len = lease.as_ref().map_or(len, |lease| lease.len() as u64);
+            // There may be room for less than was asked for.
+            let len = reserved.as_ref().map_or(len, |reserved| reserved.len() as u64);
             begun.set(at + len);
-            failed.set(failed.get() || lease.is_err());
-            Some((one(at, len, lease), at + len))
+            failed.set(failed.get() || reserved.is_err());
+            Some((one(at, len, reserved), at + len))
         });
         let depth = self.zones.depth(client, self.zones.unit(client, total, self.settings.unit), self.settings.depth);
         let mut units = std::pin::pin!(cut.buffer_unordered(depth));
@@ -125,28 +143,28 @@ impl<T: Transport + 'static, S: DataStore> Iod<T, S> {
         failures.into_result()
     }
 
-    /// Does `work` of a unit at the network, when it is its turn.
+    /// Does `work` at the network when it is this client's turn, or at once if it is small.
     pub(super) async fn at_network<F: Future>(
         &self,
         context: &Context,
-        unit: &Unit,
+        small: bool,
         work: impl FnOnce() -> F,
     ) -> F::Output {
-        if unit.small {
+        if small {
             return work().await;
         }
         let patience = async || self.endpoint.sleep(PATIENCE).await;
         self.stages.network.during(self.client(context.peer), work, patience).await
     }
 
-    /// Does `work` of a unit at the disk, when it is its turn. A disk that takes long keeps everybody waiting anyway.
+    /// Does `work` at the disk when it is this client's turn, or at once if it is small. A disk that takes long keeps everybody waiting anyway.
     pub(super) async fn at_disk<F: Future>(
         &self,
         context: &Context,
-        unit: &Unit,
+        small: bool,
         work: impl FnOnce() -> F,
     ) -> F::Output {
-        if unit.small {
+        if small {
             return work().await;
         }
         let _turn = self.stages.disk.take(self.client(context.peer)).await;

@@ -1,10 +1,11 @@
-//! Writing: data from the request or pulled from the client, into the store.
+//! Writing: data that came with the request or is fetched from the client, into the store.
 
-use bmi_core::{BulkDescriptor, MemList, Options, Transport};
-use fs_proto::{Data, DatafileHandle, FsError, Regions};
+use bmi_core::comm::{Direction, Incoming};
+use bmi_core::{MemList, Options, Transport};
+use fs_proto::{DatafileHandle, FsError, Regions};
 
-use super::transfer::Unit;
-use super::{Iod, check_bulk};
+use super::transfer::{Unit, is_small};
+use super::{Iod, check_data};
 use crate::service::Context;
 use crate::store::DataStore;
 
@@ -12,34 +13,41 @@ impl<T: Transport + 'static, S: DataStore> Iod<T, S> {
     pub(super) async fn write(
         &self,
         context: &Context,
+        call: &Incoming<T>,
         datafile: DatafileHandle,
         regions: &Regions,
-        how: &Data,
-        data: &[u8],
     ) -> Result<(), FsError> {
-        match how {
-            // At most one eager message: copying it costs less than anything else that happens to it.
-            Data::Inline => self.store.write(datafile, regions, &MemList::from(data.to_vec())).await,
-            Data::Bulk(bulk) => {
-                check_bulk(regions, bulk)?;
-                let step = async |unit: &Unit| self.write_unit(context, datafile, bulk, unit).await;
-                self.in_units(context, regions, step).await
-            }
-        }
+        check_data(call, Direction::Write, regions)?;
+        let Some(data) = call.data() else {
+            let step = async |unit: &Unit<'_>| self.write_unit(context, call, datafile, unit).await;
+            return self.in_units(context, regions, step).await;
+        };
+        // From where it stands.
+        let (list, small) = (MemList::from(data), is_small(&self.zones, call.len()));
+        self.at_disk(context, small, || self.store.write(datafile, regions, &list)).await
     }
 
     /// One unit: from the client's memory into a buffer, and from there into the store.
     async fn write_unit(
         &self,
         context: &Context,
+        call: &Incoming<T>,
         datafile: DatafileHandle,
-        bulk: &BulkDescriptor,
-        unit: &Unit,
+        unit: &Unit<'_>,
     ) -> Result<(), FsError> {
-        let slice = unit.slice();
-        let options = Options::by(context.deadline).class(unit.class());
-        self.at_network(context, unit, || self.endpoint.pull(context.peer, bulk, unit.at, &slice, options)).await?;
-        let list = MemList::from(slice);
-        self.at_disk(context, unit, || self.store.write(datafile, &unit.ranges, &list)).await
+        let mut done = 0;
+        while done < unit.len {
+            let options = Options::by(context.deadline).class(unit.class());
+            let fetch = async || {
+                let slice = unit.memory(done)?;
+                call.fetch(unit.at + done, &slice, options).await?;
+                Ok::<_, FsError>(slice)
+            };
+            let slice = self.at_network(context, unit.small, fetch).await?;
+            let (ranges, list) = (unit.ranges(done, slice.len()), MemList::from(&slice));
+            self.at_disk(context, unit.small, || self.store.write(datafile, &ranges, &list)).await?;
+            done += slice.len() as u64;
+        }
+        Ok(())
     }
 }

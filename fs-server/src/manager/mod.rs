@@ -18,6 +18,7 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 
 use async_trait::async_trait;
+use bmi_core::comm::Incoming;
 use bmi_core::{Addr, AsyncEndpoint, Scheme, Transport};
 use fs_proto::limits::{MAX_ENTRIES, REPLY_ROOM};
 use fs_proto::{
@@ -289,13 +290,13 @@ fn prepare(store: &MetaStore, now_ns: u64) -> Result<(), Fault> {
 }
 
 #[async_trait(?Send)]
-impl<T: Transport> Handler for Manager<T> {
-    async fn handle(&self, context: &Context, request: Request, _data: &[u8]) -> Answer {
+impl<T: Transport> Handler<T> for Manager<T> {
+    async fn handle(&self, context: &Context, request: Request, _call: &Incoming<T>) -> Answer {
         let RequestBody::Manager(body) = request.body else {
             return Answer::error(FsError::new(ErrorCode::Invalid, "this is the manager, not an I/O server"));
         };
         if !body.changes() {
-            let room = context.eager.saturating_sub(REPLY_ROOM);
+            let room = context.room.saturating_sub(REPLY_ROOM);
             let result = self.look(&body, room).map(ReplyBody::Manager).map_err(|fault| self.settle(fault));
             return Answer::from(result);
         }

@@ -9,7 +9,8 @@
 
 use std::time::Duration;
 
-use bmi_core::{AsyncEndpoint, MemList, Memory, Options, PeerId, Transport};
+use bmi_core::comm::{Body, Caller};
+use bmi_core::{PeerId, Transport};
 use fs_proto::{DatafileHandle, ErrorCode, FsError, IodRequest, Request, RequestBody, RequestId, codec};
 use futures_util::future::join_all;
 
@@ -24,8 +25,6 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const SHORTEST: Duration = Duration::from_millis(100);
 /// How long to wait at most.
 const LONGEST: Duration = Duration::from_secs(30);
-/// Longest reply to a removal: an error with its text.
-const REPLY: usize = 2048;
 
 impl<T: Transport> Manager<T> {
     /// Never ends.
@@ -34,7 +33,7 @@ impl<T: Transport> Manager<T> {
     }
 
     async fn tend(&self, iod: usize) {
-        let endpoint = self.towards(&self.settings.iods[iod]);
+        let caller = Caller::new(self.towards(&self.settings.iods[iod]).clone());
         let mut peer: Option<PeerId> = None;
         let mut pause = SHORTEST;
         let mut seq = 0;
@@ -43,7 +42,7 @@ impl<T: Transport> Manager<T> {
             let news = self.orphaned.notified();
             tokio::pin!(news);
             news.as_mut().enable();
-            match self.remove_page(endpoint, iod, &mut peer, &mut seq).await {
+            match self.remove_page(&caller, iod, &mut peer, &mut seq).await {
                 Ok(true) => pause = SHORTEST,
                 Ok(false) => {
                     pause = SHORTEST;
@@ -61,11 +60,12 @@ impl<T: Transport> Manager<T> {
     /// Removes some of a server's orphans; whether there were any.
     async fn remove_page(
         &self,
-        endpoint: &AsyncEndpoint<T>,
+        caller: &Caller<T>,
         iod: usize,
         peer: &mut Option<PeerId>,
         seq: &mut u64,
     ) -> Result<bool, FsError> {
+        let endpoint = caller.endpoint();
         let page = self.store.read().map_err(Fault::from).and_then(|read| namespace::orphans(&read, iod as u32, PAGE));
         let page = page.map_err(|fault| self.settle(fault))?;
         if page.is_empty() {
@@ -82,7 +82,7 @@ impl<T: Transport> Manager<T> {
         };
         let removals = page.iter().map(|datafile| {
             *seq += 1;
-            remove_one(endpoint, connected, *seq, *datafile)
+            remove_one(caller, connected, *seq, *datafile)
         });
         let results = join_all(removals).await;
         let (mut removed, mut failure) = (Vec::new(), None);
@@ -117,7 +117,7 @@ impl<T: Transport> Manager<T> {
 
 /// Tells an I/O server to remove one datafile.
 async fn remove_one<T: Transport>(
-    endpoint: &AsyncEndpoint<T>,
+    caller: &Caller<T>,
     peer: PeerId,
     seq: u64,
     datafile: DatafileHandle,
@@ -129,15 +129,10 @@ async fn remove_one<T: Transport>(
         timeout_ms: PATIENCE.as_millis() as u32,
         body: RequestBody::Iod(IodRequest::Remove { datafile }),
     };
-    let options: Options = endpoint.within(PATIENCE);
-    let buffer = Memory::from(vec![0; REPLY]);
-    let reply = endpoint.recv(peer, seq, &buffer, options);
-    endpoint.send_unexpected(peer, seq, MemList::from(codec::encode_request(&request)), options).await?;
-    let len = reply.await?.len;
-    let mut bytes = vec![0; usize::try_from(len).unwrap_or(REPLY).min(REPLY)];
-    buffer.copy_to(0, &mut bytes);
-    match codec::decode_reply(&bytes) {
-        Ok((reply, _)) => reply.result.map(|_| ()),
+    let (bytes, options) = (codec::encode_request(&request), caller.endpoint().within(PATIENCE));
+    let reply = caller.call(peer, seq, &bytes, Body::None, None, options)?.reply().await?;
+    match codec::decode_reply(&reply.bytes) {
+        Ok(reply) => reply.result.map(|_| ()),
         Err(error) => Err(FsError::new(ErrorCode::Protocol, error.to_string())),
     }
 }

@@ -135,7 +135,7 @@ fn a_store_whose_disk_was_full_goes_on_when_there_is_room_again() {
         let request = ManagerRequest::Mkdir { place, mode: 0o755, uid: 0, gid: 0 };
         let answer = oneshot::channel().0;
         let answers = manager.change(&[Waiting { id: id(1, seq), unanswered: seq, request, answer }]);
-        codec::decode_reply(&answers[0]).unwrap().0.result.map(drop).map_err(|error| error.code)
+        codec::decode_reply(&answers[0]).unwrap().result.map(drop).map_err(|error| error.code)
     };
     let files = || manager.look(&ManagerRequest::Statfs, 4096).map_err(|fault| manager.settle(fault).code);
     assert_eq!(mkdir(1, "a"), Ok(()));

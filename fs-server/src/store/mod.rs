@@ -83,6 +83,10 @@ pub trait DataStore {
 /// A store that the transports of one server share.
 #[async_trait(?Send)]
 impl<S: DataStore + ?Sized> DataStore for Rc<S> {
+    fn places(&self) -> usize {
+        (**self).places()
+    }
+
     async fn write(&self, datafile: DatafileHandle, regions: &[Region], from: &MemList) -> Result<(), FsError> {
         (**self).write(datafile, regions, from).await
     }

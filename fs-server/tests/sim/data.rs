@@ -1,6 +1,6 @@
 //! Reading and writing datafiles.
 
-use fs_proto::{Data, DatafileHandle, ErrorCode, IodReply, IodRequest, ReadData, ReplyBody};
+use fs_proto::{DatafileHandle, ErrorCode, IodReply, IodRequest};
 use fs_server::embedded::ClusterOptions;
 use fs_server::iod::IodSettings;
 
@@ -9,42 +9,46 @@ use super::*;
 const FILE: DatafileHandle = DatafileHandle(7);
 
 #[test]
-fn small_data_travels_inline() {
-    let (world, cluster) = cluster(1, ClusterOptions::with_iods(1));
-    let client = Client::new(&world.node("client"), 1);
-    world.block_on(async {
-        let iod = client.connect(&cluster.iods()[0]).await;
-        let bytes = pattern(3000, 1);
-        let regions = regions(&[(100, 1000), (5000, 2000)]);
-        let write = IodRequest::Write { datafile: FILE, regions: regions.clone(), data: Data::Inline, sync: true };
-        let request = client.request(write);
-        let (reply, _) = client.send(iod, &request, &bytes).await.unwrap();
-        assert_eq!(reply.result, Ok(ReplyBody::Iod(IodReply::Written { len: 3000, size: 7000 })));
-
-        let read = IodRequest::Read { datafile: FILE, regions, data: Data::Inline };
-        let request = client.request(read);
-        let (reply, data) = client.send(iod, &request, &[]).await.unwrap();
-        let expected = IodReply::Read { len: 3000, size: 7000, data: ReadData::Inline };
-        assert_eq!((reply.result, data), (Ok(ReplyBody::Iod(expected)), bytes));
-    });
+fn small_data_travels_by_every_path() {
+    for path in Path::TAKEN {
+        let (world, cluster) = cluster(1, ClusterOptions::with_iods(1));
+        let client = Client::new(&world.node("client"), 1).forcing(path);
+        world.block_on(async {
+            let iod = client.connect(&cluster.iods()[0]).await;
+            for len in [1, 3000, 7000, 30_000] {
+                let bytes = pattern(len, 1);
+                let regions = regions(&[(100, len as u64 / 3), (50_000, len as u64 - len as u64 / 3)]);
+                let write = IodRequest::Write { datafile: FILE, regions: regions.clone(), sync: true };
+                let reply = client.iod_with(iod, write, Body::Out(bytes.clone().into())).await;
+                let end = 50_000 + len as u64 - len as u64 / 3;
+                assert_eq!(reply, Ok(IodReply::Written { len: len as u64, size: end }), "{path}");
+                assert_eq!(client.read(iod, FILE, &regions).await.unwrap(), bytes, "{path}");
+            }
+            client.endpoint.sleep(Duration::from_millis(1)).await;
+        });
+    }
 }
 
 #[test]
-fn large_data_is_pulled_and_pushed_in_units() {
-    let iod = IodSettings { unit: 64 << 10, buffers: 3, depth: 2 };
-    let (world, cluster) = cluster(2, ClusterOptions { iod, ..ClusterOptions::with_iods(1) });
-    let client = Client::new(&world.node("client"), 1);
-    world.block_on(async {
-        let iod = client.connect(&cluster.iods()[0]).await;
-        // Lists of different shapes on both sides, not aligned to units.
-        let len = 1_000_001;
-        let memory = Memory::from(pattern(len + 100, 3));
-        let list: MemList = [memory.slice(100, 400_000), memory.slice(400_100, len - 400_000)].into_iter().collect();
-        let regions = regions(&[(10, 5), (1_000_000, 700_000), (50, 299_996)]);
-        let reply = client.write(iod, FILE, &regions, &list).await.unwrap();
-        assert_eq!(reply, IodReply::Written { len: len as u64, size: 1_700_000 });
-        assert_eq!(client.read(iod, FILE, &regions).await.unwrap(), list.to_vec());
-    });
+fn large_data_is_moved_in_units() {
+    let settings = IodSettings { unit: 64 << 10, buffers: 3, depth: 2 };
+    for path in [None, Some(Path::ServerBased), Some(Path::ClientBased), Some(Path::Hybrid)] {
+        let (world, cluster) = cluster(2, ClusterOptions { iod: settings, ..ClusterOptions::with_iods(1) });
+        let client = Client::new(&world.node("client"), 1);
+        client.forced.set(path);
+        world.block_on(async {
+            let iod = client.connect(&cluster.iods()[0]).await;
+            // Lists of different shapes on both sides, not aligned to units.
+            let len = 1_000_001;
+            let memory = Memory::from(pattern(len + 100, 3));
+            let list: MemList =
+                [memory.slice(100, 400_000), memory.slice(400_100, len - 400_000)].into_iter().collect();
+            let regions = regions(&[(10, 5), (1_000_000, 700_000), (50, 299_996)]);
+            let reply = client.write(iod, FILE, &regions, &list).await.unwrap();
+            assert_eq!(reply, IodReply::Written { len: len as u64, size: 1_700_000 });
+            assert!(client.read(iod, FILE, &regions).await.unwrap() == list.to_vec(), "{path:?}");
+        });
+    }
 }
 
 #[test]
@@ -169,15 +173,23 @@ fn requests_that_make_no_sense_are_refused() {
     world.block_on(async {
         let iod = client.connect(&cluster.iods()[0]).await;
         assert_eq!(code(client.ask(iod, mkdir("a")).await), Some(ErrorCode::Invalid), "not a manager");
-        let read = IodRequest::Read { datafile: FILE, regions: regions(&[(0, 8 << 10)]), data: Data::Inline };
-        assert_eq!(code(client.iod(iod, read).await), Some(ErrorCode::TooLarge), "no room in the reply");
         let cut = IodRequest::Truncate { datafile: FILE, size: u64::MAX };
         assert_eq!(code(client.iod(iod, cut).await), Some(ErrorCode::TooLarge));
-        let memory = Memory::zeroed(10).unwrap();
-        let exposure = client.endpoint.expose(iod, &memory, bmi_core::Access::READ).unwrap();
-        let data = Data::Bulk(exposure.descriptor().clone());
-        let write = IodRequest::Write { datafile: FILE, regions: regions(&[(0, 11)]), data, sync: false };
-        assert_eq!(code(client.iod(iod, write).await), Some(ErrorCode::Invalid), "fewer bytes than regions");
+        let ten = || MemList::from(vec![0; 10]);
+        for (len, body, why) in [
+            (11, Body::Out(ten()), "fewer bytes than regions"),
+            (9, Body::Out(ten()), "more bytes than regions"),
+            (10, Body::In(ten()), "the wrong way"),
+            (10, Body::None, "no bytes at all"),
+        ] {
+            let write = IodRequest::Write { datafile: FILE, regions: regions(&[(0, len)]), sync: false };
+            assert_eq!(code(client.iod_with(iod, write, body).await), Some(ErrorCode::Invalid), "{why}");
+        }
+        let read = IodRequest::Read { datafile: FILE, regions: regions(&[(0, 10)]) };
+        assert_eq!(code(client.iod_with(iod, read, Body::Out(ten())).await), Some(ErrorCode::Invalid), "a read");
+        let nothing = IodRequest::Read { datafile: FILE, regions: regions(&[]) };
+        let size = client.iod_with(iod, nothing, Body::In(MemList::from(Vec::new()))).await;
+        assert_eq!(size, Ok(IodReply::Read { len: 0, size: 0 }), "nothing at all makes sense");
         assert_eq!(client.iod(iod, IodRequest::Ping).await, Ok(IodReply::Done), "and the connection stands");
     });
 }

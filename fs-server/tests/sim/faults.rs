@@ -1,6 +1,6 @@
 //! Servers and clients that die, and clients that misbehave.
 
-use bmi_core::{BulkDescriptor, ErrorKind, RemoteSlice};
+use bmi_core::ErrorKind;
 use bmi_sim::DiskFault;
 use fs_proto::{DatafileHandle, ErrorCode, IodReply, IodRequest, ManagerReply, ManagerRequest, Place, RemoveKind};
 use fs_server::embedded::ClusterOptions;
@@ -100,13 +100,18 @@ fn garbage_costs_its_sender_the_connection_and_nobody_else() {
                 }
             };
             let standing = good.connect(&addr).await;
-            for garbage in [vec![1, 0xff, 0xff, 0xff, 0xff], vec![], vec![1; 4000]] {
+            for garbage in [vec![codec::VERSION, 0xff, 0xff, 0xff, 0xff], vec![], vec![codec::VERSION; 4000]] {
                 let peer = bad.connect(&addr).await;
                 let options = bad.endpoint.within(PATIENCE);
                 let buffer = Memory::zeroed(EAGER).unwrap();
                 let reply = bad.endpoint.recv(peer, 1, &buffer, options);
                 bad.endpoint.send_unexpected(peer, 1, garbage, options).await.unwrap();
-                assert_eq!(reply.await.unwrap_err().kind(), ErrorKind::PeerLost);
+                assert_eq!(reply.await.unwrap_err().kind(), ErrorKind::PeerLost, "no call");
+            }
+            for garbage in [vec![codec::VERSION, 0xff, 0xff, 0xff, 0xff], vec![], vec![codec::VERSION; 4000]] {
+                let peer = bad.connect(&addr).await;
+                let error = bad.call(peer, 1, &garbage, Body::None).await.unwrap_err();
+                assert_eq!(error.kind(), ErrorKind::PeerLost, "a call, but no request");
             }
             let body = ping(good.clone(), standing).await;
             good.ask(standing, body).await.unwrap();
@@ -122,28 +127,28 @@ async fn addr_is_manager(client: &Client, peer: PeerId) -> bool {
 /// What is not begun after a failure was once gone through unit by unit, on the server's only thread.
 #[test]
 fn a_transfer_of_absurd_length_fails_at_once() {
-    const LEN: u64 = 1 << 61;
     let (world, cluster) = cluster(8, ClusterOptions::with_iods(1));
-    let (good, bad) = (Client::new(&world.node("good"), 1), Client::new(&world.node("bad"), 2));
+    let client = Client::new(&world.node("client"), 1).forcing(Path::ServerBased);
     world.block_on(async {
-        let addr = cluster.iods()[0].clone();
-        let (standing, peer) = (good.connect(&addr).await, bad.connect(&addr).await);
-        let memory = Memory::zeroed(100).unwrap();
-        let exposure = bad.endpoint.expose(peer, &memory, Access::WRITE).unwrap();
-        let claim = RemoteSlice { len: LEN, ..exposure.descriptor().pieces()[0] };
-        let data = Data::Bulk(BulkDescriptor::try_from(vec![claim]).unwrap());
-        let regions = regions(&[(0, LEN)]);
+        let iod = client.connect(&cluster.iods()[0]).await;
+        // The same memory again and again: 32 GiB, or 65,536 units.
+        let memory = Memory::zeroed(128 << 20).unwrap();
+        let list: MemList = (0..256).map(|_| memory.all()).collect();
+        let whole = regions(&[(0, list.len() as u64)]);
         let datafile = DatafileHandle(1);
-        // The store refuses, so the client's memory is not looked at.
-        bad.iod(peer, IodRequest::Remove { datafile }).await.unwrap();
-        let read = IodRequest::Read { datafile, regions: regions.clone(), data: data.clone() };
-        let error = bad.iod(peer, read).await.unwrap_err();
-        assert_eq!((error.code, &error.ranges[..]), (ErrorCode::Stale, &regions[..]));
-        // The client's own adapter refuses.
-        let write = IodRequest::Write { datafile: DatafileHandle(2), regions, data, sync: false };
-        let error = bad.iod(peer, write).await.unwrap_err();
-        assert_ne!(error.code, ErrorCode::Timeout, "{error}");
-        assert_eq!(good.iod(standing, IodRequest::Ping).await, Ok(IodReply::Done));
+        client.iod(iod, IodRequest::Remove { datafile }).await.unwrap();
+        let before = world.events();
+        for out in [true, false] {
+            let (regions, list) = (whole.clone(), list.clone());
+            let result = if out {
+                client.iod_with(iod, IodRequest::Write { datafile, regions, sync: false }, Body::Out(list)).await
+            } else {
+                client.iod_with(iod, IodRequest::Read { datafile, regions }, Body::In(list)).await
+            };
+            let error = result.unwrap_err();
+            assert_eq!((error.code, &error.ranges[..]), (ErrorCode::Stale, &whole[..]));
+        }
+        assert!(world.events() - before < 1000, "{} events", world.events() - before);
     });
 }
 
@@ -153,15 +158,10 @@ fn another_version_is_told_so() {
     let client = Client::new(&world.node("client"), 1);
     world.block_on(async {
         let peer = client.connect(&cluster.manager()).await;
-        let options = client.endpoint.within(PATIENCE);
-        let buffer = Memory::zeroed(EAGER).unwrap();
-        let reply = client.endpoint.recv(peer, 1, &buffer, options);
-        client.endpoint.send_unexpected(peer, 1, vec![codec::VERSION + 1, 0, 0], options).await.unwrap();
-        let len = reply.await.unwrap().len as usize;
-        let (reply, _) = codec::decode_reply(&buffer.slice(0, len).to_vec()).map(|(r, d)| (r, d.len())).unwrap();
+        let reply = client.call(peer, 1, &[codec::VERSION + 1, 0, 0], Body::None).await.unwrap();
         let error = reply.result.unwrap_err();
         assert_eq!(error.code, ErrorCode::Protocol);
-        assert!(error.detail.contains("version 1 is spoken here"), "{error}");
+        assert!(error.detail.contains(&format!("version {} is spoken here", codec::VERSION)), "{error}");
     });
 }
 

@@ -1,8 +1,9 @@
-//! Manager and I/O servers over the simulator, spoken to in raw messages: what the protocol promises, whatever a client library makes of it.
+//! Manager and I/O servers over the simulator, spoken to in calls: what the protocol promises, whatever a client library makes of it.
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something unexpected happens")]
 
 mod data;
+mod fair;
 mod faults;
 mod names;
 mod several;
@@ -11,10 +12,11 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
-use bmi_core::{Access, Addr, AsyncEndpoint, Config, MemList, Memory, PeerId};
+use bmi_core::comm::{Body, Caller, Path};
+use bmi_core::{Addr, AsyncEndpoint, Config, MemList, Memory, PeerId};
 use bmi_sim::{Node, SimTransport, World};
 use fs_proto::{
-    Data, DatafileHandle, Entry, ErrorCode, FsError, IodReply, IodRequest, ManagerReply, ManagerRequest, Place, Region,
+    DatafileHandle, Entry, ErrorCode, FsError, IodReply, IodRequest, ManagerReply, ManagerRequest, Place, Region,
     Regions, Reply, ReplyBody, Request, RequestBody, RequestId, codec,
 };
 use fs_server::embedded::{ClusterOptions, SimCluster};
@@ -30,17 +32,28 @@ fn cluster(seed: u64, options: ClusterOptions) -> (World, SimCluster) {
     (world, cluster)
 }
 
-/// A client that knows nothing but messages.
+/// A client that knows nothing but calls.
 #[derive(Clone)]
 struct Client {
     endpoint: AsyncEndpoint<SimTransport>,
+    caller: Caller<SimTransport>,
     id: u128,
     seq: Rc<Cell<u64>>,
+    /// The path that its data takes, if not the one that the policy chooses.
+    forced: Rc<Cell<Option<Path>>>,
 }
 
 impl Client {
     fn new(node: &Node, id: u128) -> Client {
-        Client { endpoint: node.endpoint(Config::named("client")).unwrap(), id, seq: Rc::new(Cell::new(0)) }
+        let endpoint = node.endpoint(Config::named("client")).unwrap();
+        let caller = Caller::new(endpoint.clone());
+        Client { endpoint, caller, id, seq: Rc::default(), forced: Rc::default() }
+    }
+
+    /// Has its data take this path.
+    fn forcing(self, path: Path) -> Client {
+        self.forced.set(Some(path));
+        self
     }
 
     async fn connect(&self, addr: &Addr) -> PeerId {
@@ -54,22 +67,20 @@ impl Client {
         Request { id, unanswered: seq, timeout_ms: 10_000, body: body.into() }
     }
 
-    /// Sends a request, with inline data behind it; returns the reply and its inline data.
-    async fn send(&self, peer: PeerId, request: &Request, data: &[u8]) -> Result<(Reply, Vec<u8>), bmi_core::Error> {
-        let (tag, options) = (request.id.seq, self.endpoint.within(PATIENCE));
-        let buffer = Memory::zeroed(EAGER).unwrap();
-        let reply = self.endpoint.recv(peer, tag, &buffer, options);
-        let message = [codec::encode_request(request), data.to_vec()].concat();
-        self.endpoint.send_unexpected(peer, tag, message, options).await?;
-        let len = reply.await?.len as usize;
-        let bytes = buffer.slice(0, len).to_vec();
-        let (reply, data) = codec::decode_reply(&bytes).unwrap();
-        Ok((reply, data.to_vec()))
+    /// Makes a call of bytes that need not be a request; returns the reply, whatever it says.
+    async fn call(&self, peer: PeerId, tag: u64, bytes: &[u8], body: Body) -> Result<Reply, bmi_core::Error> {
+        let options = self.endpoint.within(PATIENCE);
+        let reply = self.caller.call(peer, tag, bytes, body, self.forced.get(), options)?.reply().await?;
+        Ok(codec::decode_reply(&reply.bytes).unwrap())
+    }
+
+    async fn send(&self, peer: PeerId, request: &Request, body: Body) -> Result<Reply, bmi_core::Error> {
+        self.call(peer, request.id.seq, &codec::encode_request(request), body).await
     }
 
     async fn ask(&self, peer: PeerId, body: impl Into<RequestBody>) -> Result<ReplyBody, FsError> {
         let request = self.request(body);
-        self.send(peer, &request, &[]).await?.0.result
+        self.send(peer, &request, Body::None).await?.result
     }
 
     async fn manager(&self, peer: PeerId, request: ManagerRequest) -> Result<ManagerReply, FsError> {
@@ -87,13 +98,17 @@ impl Client {
     }
 
     async fn iod(&self, peer: PeerId, request: IodRequest) -> Result<IodReply, FsError> {
-        match self.ask(peer, request).await? {
+        self.iod_with(peer, request, Body::None).await
+    }
+
+    async fn iod_with(&self, peer: PeerId, request: IodRequest, body: Body) -> Result<IodReply, FsError> {
+        let request = self.request(request);
+        match self.send(peer, &request, body).await?.result? {
             ReplyBody::Iod(reply) => Ok(reply),
             other => panic!("the I/O server answered {other:?}"),
         }
     }
 
-    /// Writes by bulk: the server pulls.
     async fn write(
         &self,
         peer: PeerId,
@@ -101,18 +116,17 @@ impl Client {
         regions: &Regions,
         from: &MemList,
     ) -> Result<IodReply, FsError> {
-        let exposure = self.endpoint.expose(peer, from.clone(), Access::READ)?;
-        let data = Data::Bulk(exposure.descriptor().clone());
-        self.iod(peer, IodRequest::Write { datafile: file, regions: regions.clone(), data, sync: false }).await
+        let write = IodRequest::Write { datafile: file, regions: regions.clone(), sync: false };
+        self.iod_with(peer, write, Body::Out(from.clone())).await
     }
 
-    /// Reads by bulk: the server pushes.
     async fn read(&self, peer: PeerId, file: DatafileHandle, regions: &Regions) -> Result<Vec<u8>, FsError> {
         let memory = Memory::from(vec![0xee; regions.total() as usize]);
-        let exposure = self.endpoint.expose(peer, &memory, Access::WRITE)?;
-        let data = Data::Bulk(exposure.descriptor().clone());
-        self.iod(peer, IodRequest::Read { datafile: file, regions: regions.clone(), data }).await?;
-        Ok(memory.to_vec())
+        let read = IodRequest::Read { datafile: file, regions: regions.clone() };
+        match self.iod_with(peer, read, Body::In(MemList::from(&memory))).await? {
+            IodReply::Read { len, .. } if len == regions.total() => Ok(memory.to_vec()),
+            other => panic!("{other:?} for a read"),
+        }
     }
 }
 

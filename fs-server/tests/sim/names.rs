@@ -97,19 +97,20 @@ fn a_request_sent_again_is_answered_and_not_executed_again() {
     let (request, first) = world.block_on(async {
         let manager = client.connect(&addr).await;
         let request = client.request(create("once"));
-        let first = client.send(manager, &request, &[]).await.unwrap().0;
-        assert_eq!(client.send(manager, &request, &[]).await.unwrap().0, first, "on the same connection");
+        let first = client.send(manager, &request, Body::None).await.unwrap();
+        assert_eq!(client.send(manager, &request, Body::None).await.unwrap(), first, "on the same connection");
         (request, first)
     });
     // The manager loses all that it had not synced.
     cluster.restart_manager().unwrap();
-    let client = Client { endpoint: node.endpoint(Config::named("again")).unwrap(), ..client };
+    let again = Client::new(&node, 1);
+    let client = Client { seq: client.seq, ..again };
     world.block_on(async {
         let manager = client.connect(&addr).await;
-        assert_eq!(client.send(manager, &request, &[]).await.unwrap().0, first, "after a crash");
+        assert_eq!(client.send(manager, &request, Body::None).await.unwrap(), first, "after a crash");
         // Once the client has confirmed, an old copy of the request that was under way all the time is refused.
         client.manager(manager, mkdir("later")).await.unwrap();
-        let late = client.send(manager, &request, &[]).await.unwrap().0;
+        let late = client.send(manager, &request, Body::None).await.unwrap();
         assert_eq!(code(late.result), Some(ErrorCode::Invalid));
     });
 }

@@ -32,8 +32,9 @@ fn two_endpoints_serve_one_store_and_stop_together() {
     let ended = Rc::new(Cell::new(false));
     let (told, who) = (ended.clone(), me.clone());
     node.spawn(async move {
-        let iod = |endpoint: &AsyncEndpoint<_>| Iod::new(endpoint.clone(), store.clone(), IodSettings::default());
-        let iods: Vec<_> = endpoints.iter().map(|endpoint| iod(endpoint).unwrap()).collect();
+        let first = Iod::new(endpoints[0].clone(), store, IodSettings::default()).unwrap();
+        let second = first.beside(endpoints[1].clone(), 1);
+        let iods = [first, second];
         let fronts: Vec<_> = endpoints.into_iter().zip(&iods).collect();
         serve_all(&fronts, &who, Limits::default(), stopped.map(|_| ())).await;
         told.set(true);
@@ -44,7 +45,7 @@ fn two_endpoints_serve_one_store_and_stop_together() {
         assert_eq!((identity(&client, one).await, identity(&client, two).await), (me.clone(), me));
         let (file, bytes) = (DatafileHandle(1), pattern(3 << 20, 5));
         let whole = regions(&[(0, bytes.len() as u64)]);
-        // Bulk, so that each endpoint moves bytes with buffers of its own.
+        // Bulk, so that both endpoints move bytes with the buffers that they share.
         client.write(one, file, &whole, &MemList::from(bytes.clone())).await.unwrap();
         assert!(client.read(two, file, &whole).await.unwrap() == bytes);
         client.iod(two, IodRequest::Remove { datafile: file }).await.unwrap();

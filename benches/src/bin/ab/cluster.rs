@@ -1,8 +1,8 @@
 //! What differs between the transports: how a cluster comes up, what drives a client, which clock and which processor count.
 //!
-//! | | over TCP | in the simulator |
+//! | | over TCP, verbs, shared memory | in the simulator |
 //! |---|---|---|
-//! | servers | threads of this process, on the loopback | nodes |
+//! | servers | threads of this process, or processes, on this machine | nodes |
 //! | data | files in a temporary folder, in memory (`/dev/shm`) where there is one | memory; disks take no time |
 //! | client | this thread, driven by its event fd | two nodes, one for each client |
 //! | client CPU | of this thread, the driver's work included | of the client's node: the transport's work |
@@ -12,13 +12,15 @@ use std::time::Duration;
 
 use benches::limit::Limit;
 use benches::{cpu, net};
+use bmi::AnyTransport;
 use bmi_core::driver::event;
-use bmi_core::{Addr, Config};
+use bmi_core::{Addr, Config, Scheme};
 use bmi_sim::{SimConfig, World};
 use fs_client::{Client, ClientOptions};
 use fs_server::embedded::{ClusterOptions, EmbeddedCluster, SimCluster};
 
 use crate::job::{Failed, read_back, store};
+use crate::processes::{Processes, Servers};
 use crate::progress::Progress;
 use crate::report::Measured;
 use crate::tree::Tree;
@@ -27,34 +29,71 @@ use crate::tree::Tree;
 const WRITER: u128 = 1;
 const READER: u128 = 2;
 
-/// The job over TCP on the loopback.
+/// A cluster on this machine.
+enum Cluster {
+    Threads(Box<EmbeddedCluster>),
+    Processes(Processes),
+}
+
+impl Cluster {
+    fn manager(&self) -> &Addr {
+        match self {
+            Cluster::Threads(cluster) => cluster.manager(),
+            Cluster::Processes(cluster) => cluster.manager(),
+        }
+    }
+
+    fn stop(self) -> Result<(), Failed> {
+        match self {
+            Cluster::Threads(cluster) => Ok(cluster.stop()?),
+            Cluster::Processes(cluster) => cluster.stop(),
+        }
+    }
+}
+
+/// The job over a transport of this machine, between a client and servers that know no other.
 ///
 /// # Errors
-/// If a server does not come up, or an operation fails.
-pub(crate) fn over_tcp(tree: &Tree, progress: &Progress, limit: Duration) -> Result<Measured, Failed> {
+/// If the transport cannot be opened, a server does not come up, or an operation fails.
+pub(crate) fn over(
+    scheme: Scheme,
+    processes: bool,
+    tree: &Tree,
+    progress: &Progress,
+    limit: Duration,
+) -> Result<Measured, Failed> {
+    // Before any server: what is missing is said once, in words.
+    net::endpoint(scheme, "ab")?;
     let folder = tempfile::Builder::new().prefix("ab-").tempdir_in(data_folder())?;
-    let remains = folder.path().to_owned();
-    let _limit = Limit::new("the run over TCP", limit, move || drop(std::fs::remove_dir_all(remains)))?;
-    let cluster = EmbeddedCluster::start(folder.path(), ClusterOptions::default())?;
-
-    progress.say("tcp: storing");
-    let (put, sums) = with_tcp_client(cluster.manager(), WRITER, async |client| {
-        store(&client, &cpu::of_thread, tree, progress).await
+    let (remains, servers) = (folder.path().to_owned(), Servers::default());
+    let left = servers.clone();
+    let _limit = Limit::new(format!("the run over {scheme}"), limit, move || {
+        left.kill();
+        drop(std::fs::remove_dir_all(remains));
     })?;
-    progress.say("tcp: reading back");
-    let (get, wrong) = with_tcp_client(cluster.manager(), READER, async |client| {
+    let options = ClusterOptions { over: vec![scheme], ..ClusterOptions::default() };
+    let cluster = match processes {
+        true => Cluster::Processes(Processes::start(folder.path(), scheme, options.iods, servers)?),
+        false => Cluster::Threads(Box::new(EmbeddedCluster::start(folder.path(), options)?)),
+    };
+
+    progress.say(&format!("{scheme}: storing"));
+    let (put, sums) =
+        with_client(cluster.manager(), WRITER, async |client| store(&client, &cpu::of_thread, tree, progress).await)?;
+    progress.say(&format!("{scheme}: reading back"));
+    let (get, wrong) = with_client(cluster.manager(), READER, async |client| {
         read_back(&client, &cpu::of_thread, tree, &sums, progress).await
     })?;
     cluster.stop()?;
-    Ok(Measured { transport: "tcp", put, get, wrong })
+    Ok(Measured { transport: scheme.as_str(), put, get, wrong })
 }
 
-fn with_tcp_client<R>(
+fn with_client<R>(
     manager: &Addr,
     id: u128,
-    work: impl AsyncFnOnce(Client<net::Tcp>) -> Result<R, Failed>,
+    work: impl AsyncFnOnce(Client<AnyTransport>) -> Result<R, Failed>,
 ) -> Result<R, Failed> {
-    let endpoint = net::tcp_endpoint("ab")?;
+    let endpoint = net::endpoint(manager.scheme(), "ab")?;
     event::block_on(endpoint.clone(), async {
         work(Client::connect(endpoint, manager.clone(), ClientOptions::new(id)).await?).await
     })?

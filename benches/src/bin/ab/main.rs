@@ -1,18 +1,19 @@
-//! The main job: a real directory tree, stored in a file system and read back, over TCP and in the simulator, side by side.
+//! The main job: a real directory tree, stored in a file system and read back, over every transport that this machine has, side by side.
 //!
 //! **How.** For each transport an embedded cluster comes up (one manager, four I/O servers); one client stores the tree, a second one, which
 //! has seen nothing of it, reads it back; names, lengths and checksums are compared. The same code does this over every transport; only
-//! what stands in `cluster` differs. Over TCP, time is the machine's; in the simulator it is the model's.
+//! what stands in `cluster` differs. In the simulator time is the model's, elsewhere the machine's.
 //!
 //! | module | what |
 //! |---|---|
 //! | `tree` | what is stored |
 //! | `job` | storing and reading back, and what is timed |
-//! | `cluster` | what differs between the transports |
+//! | `cluster`, `processes` | what differs between the transports; servers as processes |
 //! | `tally`, `report` | size classes, the table |
 
 mod cluster;
 mod job;
+mod processes;
 mod progress;
 mod report;
 mod tally;
@@ -23,7 +24,9 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use benches::limit::Limit;
-use clap::{Parser, ValueEnum};
+use benches::net;
+use bmi_core::Scheme;
+use clap::Parser;
 use tracing_subscriber::EnvFilter;
 
 use crate::job::Failed;
@@ -31,7 +34,7 @@ use crate::progress::Progress;
 use crate::report::Measured;
 use crate::tree::Tree;
 
-/// Stores a directory tree in a file system and reads it back, over TCP and in the simulator, and compares.
+/// Stores a directory tree in a file system and reads it back, over TCP, shared memory, verbs and in the simulator, and compares.
 ///
 /// For each transport: one manager and four I/O servers come up, a client stores the tree, a second client reads it back, and names,
 /// lengths and checksums are compared; any difference makes the exit status non-zero. The table says for each transport and class of
@@ -39,21 +42,25 @@ use crate::tree::Tree;
 /// the data took (inline: inside request or reply; server-based: the server moved it by RDMA), and the processor time of the
 /// client for each file.
 ///
-/// Over TCP everything is real and on this machine, servers included. In the simulator time and processor time are those of the model
+/// Over tcp, shm and ib everything is real and on this machine, servers included. In the simulator (sim) time and processor time are those of the model
 /// (an adapter of 100 Gb/s); its processor time counts the transport's work only.
 #[derive(Parser)]
 #[command(
     name = "ab",
     after_help = "Examples:\n  cargo run --release                           the project's own sources, and some large files\n  \
                   cargo run --release -- ~/photos --no-large    another tree, nothing else\n  \
-                  cargo run --release -- --transports sim       only one side\n  cargo run -- --quick                          a few seconds"
+                  cargo run --release -- --over tcp,sim         only these two\n  cargo run --release -- --over shm --processes servers as processes (build pvfsd first)\n  \
+                  cargo run -- --quick                          a few seconds"
 )]
 struct Cli {
     /// The tree to store [default: the project's own sources].
     path: Option<PathBuf>,
-    /// Which transports to compare.
-    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [TransportArg::Tcp, TransportArg::Sim])]
-    transports: Vec<TransportArg>,
+    /// Which transports to compare: tcp, shm, ib, sim [default: all that this machine has].
+    #[arg(long, value_delimiter = ',', value_parser = scheme)]
+    over: Vec<Scheme>,
+    /// Servers as processes of their own (pvfsd, from beside this program) and not as threads.
+    #[arg(long)]
+    processes: bool,
     /// Leave out the made files: 16 of 1 MiB, 4 of 16 MiB.
     #[arg(long)]
     no_large: bool,
@@ -71,10 +78,9 @@ struct Cli {
     limit: u64,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum TransportArg {
-    Tcp,
-    Sim,
+fn scheme(text: &str) -> Result<Scheme, String> {
+    let known = Scheme::ALL.into_iter().find(|scheme| scheme.as_str() == text);
+    known.ok_or_else(|| "there are tcp, shm, ib and sim".to_owned())
 }
 
 fn main() -> ExitCode {
@@ -100,16 +106,21 @@ fn run(cli: &Cli) -> Result<bool, Failed> {
         let (files, folders) = (tree.files.len(), tree.folders.len());
         println!("{files} files in {folders} folders, {}{left_out}", benches::units::amount(tree.bytes()));
     }
-    let progress = Progress::new(2 * tree.bytes() * cli.transports.len() as u64, cli.json);
+    let mut schemes = cli.over.clone();
+    if schemes.is_empty() {
+        schemes = net::available();
+        schemes.push(Scheme::Sim);
+    }
+    let progress = Progress::new(2 * tree.bytes() * schemes.len() as u64, cli.json);
     let mut measured = Vec::new();
-    for transport in &cli.transports {
+    for scheme in schemes {
         let limit = Duration::from_secs(cli.limit);
-        measured.push(match transport {
-            TransportArg::Tcp => cluster::over_tcp(&tree, &progress, limit)?,
-            TransportArg::Sim => {
+        measured.push(match scheme {
+            Scheme::Sim => {
                 let _limit = Limit::new("the run in the simulator", limit, || {})?;
                 cluster::in_sim(&tree, &progress, cli.seed)?
             }
+            real => cluster::over(real, cli.processes, &tree, &progress, limit)?,
         });
     }
     drop(progress);

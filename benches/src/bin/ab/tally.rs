@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use fs_client::PathCounters;
+use bmi_core::comm::{Direction, Miss, Path, PathCounters};
 use hdrhistogram::Histogram;
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 /// Upper bounds of the size classes in bytes, and their names. The bounds are those of the transfer paths: up to 4 KiB goes inline, 64 KiB is a
 /// strip, 1 MiB and more keeps all servers busy.
@@ -25,15 +25,14 @@ pub(crate) struct Tally {
     cpu: Duration,
     /// Nanoseconds.
     latency: Histogram<u64>,
-    inline_requests: u64,
-    bulk_requests: u64,
+    paths: PathCounters,
 }
 
 impl Default for Tally {
     fn default() -> Tally {
         let latency = Histogram::new(3).expect("3 is a number of digits that it takes");
         let zero = Duration::ZERO;
-        Tally { operations: 0, bytes: 0, time: zero, cpu: zero, latency, inline_requests: 0, bulk_requests: 0 }
+        Tally { operations: 0, bytes: 0, time: zero, cpu: zero, latency, paths: PathCounters::default() }
     }
 }
 
@@ -48,10 +47,9 @@ pub(crate) struct Line {
     pub(crate) bytes_per_second: f64,
     pub(crate) median_seconds: f64,
     pub(crate) p99_seconds: f64,
-    /// Requests to I/O servers whose data travelled inside.
-    pub(crate) inline_requests: u64,
-    /// Requests whose data the server pulled or pushed.
-    pub(crate) server_based_requests: u64,
+    /// Requests to I/O servers, by the path of their data, and the cheaper paths that were passed over.
+    #[serde(serialize_with = "paths")]
+    pub(crate) paths: PathCounters,
     /// Processor time of the client, an operation.
     pub(crate) cpu_seconds: f64,
 }
@@ -65,8 +63,7 @@ impl Tally {
         self.cpu += cpu;
         // It grows as needed, so only a latency beyond 64 bits could be refused.
         let _ = self.latency.record(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
-        self.inline_requests += after.inline_requests - before.inline_requests;
-        self.bulk_requests += after.bulk_requests - before.bulk_requests;
+        self.paths = self.paths.plus(&after.since(&before));
     }
 
     /// The line for it; `None` if there was no operation.
@@ -85,8 +82,7 @@ impl Tally {
             bytes_per_second: self.bytes as f64 / self.time.as_secs_f64().max(1e-9),
             median_seconds: seconds(0.5),
             p99_seconds: seconds(0.99),
-            inline_requests: self.inline_requests,
-            server_based_requests: self.bulk_requests,
+            paths: self.paths,
             cpu_seconds: self.cpu.as_secs_f64() / self.operations as f64,
         })
     }
@@ -95,13 +91,29 @@ impl Tally {
 impl Line {
     /// The path taken, in words.
     pub(crate) fn path(&self) -> String {
-        match (self.inline_requests, self.server_based_requests) {
-            (0, 0) => "no data".to_owned(),
-            (_, 0) => "inline".to_owned(),
-            (0, _) => "server-based".to_owned(),
-            (inline, bulk) => format!("{inline} inline, {bulk} server-based"),
+        let taken: Vec<(Path, u64)> = Path::TAKEN
+            .into_iter()
+            .map(|path| (path, requests(&self.paths, path)))
+            .filter(|(_, count)| *count > 0)
+            .collect();
+        match &taken[..] {
+            [] => "no data".to_owned(),
+            [(path, _)] => path.to_string(),
+            several => several.iter().map(|(path, count)| format!("{count} {path}")).collect::<Vec<_>>().join(", "),
         }
     }
+}
+
+/// Requests that took a path, both ways.
+fn requests(paths: &PathCounters, path: Path) -> u64 {
+    Direction::ALL.iter().map(|direction| paths.requests(*direction, path)).sum()
+}
+
+/// An object of what was not zero: requests by path, and the reasons why cheaper paths were passed over.
+fn paths<S: Serializer>(paths: &PathCounters, serializer: S) -> Result<S::Ok, S::Error> {
+    let taken = Path::TAKEN.into_iter().map(|path| (path.as_str(), requests(paths, path)));
+    let missed = Miss::ALL.into_iter().map(|miss| (miss.as_str(), paths.missed(miss)));
+    serializer.collect_map(taken.chain(missed).filter(|(_, count)| *count > 0))
 }
 
 #[cfg(test)]
@@ -121,7 +133,8 @@ mod tests {
         let mut tally = Tally::default();
         assert!(tally.line("c", "put", "tcp").is_none());
         let none = PathCounters::default();
-        let inline = PathCounters { inline_requests: 1, ..none };
+        let mut inline = none;
+        inline.count(Direction::Write, Path::Inline, 1000, None);
         for ms in [1, 2, 9] {
             tally.add(1000, Duration::from_millis(ms), Duration::from_millis(1), none, inline);
         }

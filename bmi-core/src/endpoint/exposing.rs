@@ -1,0 +1,127 @@
+//! What a peer may reach: exposing the pieces of a list, and taking that back.
+//!
+//! **Why hulls.** Where registration costs, an exposure costs too: a memory window or a key for each. The pieces of a list mostly lie in one
+//! allocation, so one exposure from the first to the last of them does, and each piece is a slice of it (group registration, paper 000, section 5). The price: the
+//! peer can also reach the gaps, with the same rights, until the exposure ends. Where registration is free each piece is exposed by itself, which is
+//! as narrow as can be. [`Config::expose_hulls`](crate::Config::expose_hulls) says no to hulls.
+//!
+//! **Without registration.** A send that is announced may be copied into one piece that can be registered (`spare`). What the program exposes itself may not: it
+//! can change the memory, or look at it, at any time while it is exposed, and a copy would not show that. So [`Endpoint::expose`] ends in `Exhausted`. A
+//! receive that cannot be exposed is not offered, and gets its message another way.
+//!
+//! **Invariant.** Exposures of a peer are counted by key; several slices may share one.
+
+use std::collections::BTreeMap;
+
+use super::Endpoint;
+use crate::capability::Registration;
+use crate::error::Error;
+use crate::mem::{Access, MemList, MemSlice, Memory, MemoryId, RemoteSlice, keys_of};
+use crate::op::{OpId, PeerId};
+use crate::proto::one_or_many::OneOrMany;
+use crate::transport::{ConnId, HostWork, Transport};
+
+/// The stretch of one memory that pieces of a list lie in.
+struct Hull {
+    memory: Memory,
+    start: usize,
+    end: usize,
+}
+
+impl<T: Transport> Endpoint<T> {
+    /// Exposes the pieces of a list, all or none.
+    pub(super) fn expose_list(
+        &mut self,
+        peer: PeerId,
+        list: &MemList,
+        access: Access,
+    ) -> Result<OneOrMany<RemoteSlice>, Error> {
+        let conn = self.peers.get(peer.0).ok_or_else(|| self.lost_error(peer))?.conn;
+        let free = self.transport.capabilities().registration == Registration::Free;
+        let remote = match list.pieces() {
+            [piece] => OneOrMany::One(self.expose_piece(conn, piece, access)?),
+            pieces if free || !self.config.expose_hulls => {
+                OneOrMany::Many(self.expose_each(conn, pieces, access)?.into())
+            }
+            pieces => OneOrMany::Many(self.expose_hulls(conn, pieces, access)?.into()),
+        };
+        self.peers.get_mut(peer.0).expect("looked up above").exposures += keys_of(remote.as_slice()).as_slice().len();
+        Ok(remote)
+    }
+
+    fn expose_piece(&mut self, conn: ConnId, piece: &MemSlice, access: Access) -> Result<RemoteSlice, Error> {
+        let region = self.registry.register(&mut self.transport, piece.memory())?;
+        self.transport.expose(conn, &region.segment(piece.offset(), piece.len()), access)
+    }
+
+    fn expose_each(&mut self, conn: ConnId, pieces: &[MemSlice], access: Access) -> Result<Vec<RemoteSlice>, Error> {
+        let mut made = Vec::with_capacity(pieces.len());
+        for piece in pieces {
+            match self.expose_piece(conn, piece, access) {
+                Ok(slice) => made.push(slice),
+                Err(error) => {
+                    made.iter().for_each(|slice| self.transport.revoke(conn, slice.key));
+                    return Err(error);
+                }
+            }
+        }
+        Ok(made)
+    }
+
+    fn expose_hulls(&mut self, conn: ConnId, pieces: &[MemSlice], access: Access) -> Result<Vec<RemoteSlice>, Error> {
+        let mut hulls: BTreeMap<MemoryId, Hull> = BTreeMap::new();
+        for piece in pieces {
+            let (start, end) = (piece.offset(), piece.offset() + piece.len());
+            let hull = hulls.entry(piece.memory().id());
+            let hull = hull.or_insert_with(|| Hull { memory: piece.memory().clone(), start, end });
+            (hull.start, hull.end) = (hull.start.min(start), hull.end.max(end));
+        }
+        let stretches: Vec<MemSlice> =
+            hulls.values().map(|hull| hull.memory.slice(hull.start, hull.end - hull.start)).collect();
+        let remote = self.expose_each(conn, &stretches, access)?;
+        let exposed: BTreeMap<MemoryId, (usize, RemoteSlice)> =
+            hulls.into_iter().zip(remote).map(|((id, hull), remote)| (id, (hull.start, remote))).collect();
+        let slice = |piece: &MemSlice| {
+            let (start, remote) = &exposed[&piece.memory().id()];
+            let at = (piece.offset() - start) as u64;
+            remote.slice(at, piece.len() as u64).expect("a piece lies within its hull")
+        };
+        Ok(pieces.iter().map(slice).collect())
+    }
+
+    /// Exposes the list of a send to its reader; if its memory cannot be registered, a copy in one piece, which the operation keeps.
+    pub(super) fn expose_send(
+        &mut self,
+        peer: PeerId,
+        id: OpId,
+        list: &MemList,
+    ) -> Result<OneOrMany<RemoteSlice>, Error> {
+        let refused = match self.expose_list(peer, list, Access::READ) {
+            Ok(remote) => return Ok(remote),
+            Err(error) => error,
+        };
+        let conn = self.peers.get(peer.0).ok_or_else(|| self.lost_error(peer))?.conn;
+        // The peer may take its time, so the last spare is not for this.
+        let Some(spare) = self.spares.take(&mut self.transport, &mut self.registry, list.len(), 1) else {
+            return Err(refused);
+        };
+        spare.fill(list);
+        self.transport.charge(HostWork::copy(list.len(), list));
+        let remote = self.transport.expose(conn, &spare.segment(list.len()), Access::READ)?;
+        self.peers.get_mut(peer.0).expect("looked up above").exposures += 1;
+        if let Some(op) = self.ops.get_mut(id.0) {
+            op.stand_in = Some(spare);
+        }
+        Ok(OneOrMany::One(remote))
+    }
+
+    /// Ends exposures that `expose_list` or `expose_send` made.
+    pub(super) fn revoke_all(&mut self, peer: PeerId, remote: &[RemoteSlice]) {
+        let Some(peer) = self.peers.get_mut(peer.0) else { return };
+        let keys = keys_of(remote);
+        peer.exposures -= keys.as_slice().len();
+        for key in keys.as_slice() {
+            self.transport.revoke(peer.conn, *key);
+        }
+    }
+}

@@ -1,0 +1,151 @@
+//! Spares: registered memory of the endpoint's own that stands in for memory that cannot be registered.
+//!
+//! **Why.** An adapter may refuse a registration: its table is full, the system allows no more pinned pages, or the memory is of a kind that it cannot
+//! pin. The pin-down cache has made room then and tried again. What is left is to copy, which works for everything but what the program exposes
+//! itself (see `exposing`).
+//!
+//! **Protocol**
+//!
+//! ```text
+//!   direct write               list ──copy──> spare ══════> the offered receive
+//!   announced send             list ──copy──> spare of the whole length, which the peer reads
+//!   pull, push, receive        have packing buffers (`packing`), a unit at a time
+//!   eager, fast                have slots of their own (`bounce`, `staging`)
+//! ```
+//!
+//! **Where they come from.** First a fresh piece is registered, as long as the unit: one short registration may pass where a list of long ones did not. If
+//! that is refused too, one of the [`RESERVE`] that were registered when the endpoint was made.
+//!
+//! **No deadlock.** A direct write gives its spare back when the adapter is done with it, or with its connection; so those that wait get one. An announced send is given back
+//! by the peer's program, perhaps never, so it may not take the last.
+//!
+//! **Source.** Paper 000, section 3.3.3, leaves failure open; unit-wise copying is its section 4.2. **Tests** `bmi-sim/tests/pin_cache.rs`.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::{Endpoint, sending};
+use crate::config::Config;
+use crate::error::Error;
+use crate::mem::{MemList, Memory, MemoryRegion, PinCache, Segment};
+use crate::op::{OpId, PeerId};
+use crate::transport::{HostWork, Transport};
+
+/// Spares that are registered ahead: one that an announced send may take, and one that always comes back.
+const RESERVE: usize = 2;
+/// Longest unit of a spare, in bytes; shorter if transfers are cut shorter.
+const LONGEST: usize = 256 << 10;
+
+/// Numbers of the reserve's pieces that are free.
+type Free = Arc<Mutex<Vec<usize>>>;
+
+/// The spares of an endpoint.
+pub(super) struct Spares {
+    unit: usize,
+    reserve: MemoryRegion,
+    free: Free,
+}
+
+/// A stretch of registered memory; it goes back when it is dropped.
+#[derive(Debug)]
+pub(super) struct Spare {
+    region: MemoryRegion,
+    offset: usize,
+    len: usize,
+    /// For a piece of the reserve: its number, and where it goes back to.
+    back: Option<(usize, Free)>,
+}
+
+impl Spares {
+    pub(super) fn new<T: Transport>(transport: &mut T, config: &Config) -> Result<Spares, Error> {
+        let unit = config.transfer_unit.min(LONGEST);
+        let reserve = transport.register(&Memory::zeroed(RESERVE * unit)?)?;
+        Ok(Spares { unit, reserve, free: Arc::new(Mutex::new((0..RESERVE).collect())) })
+    }
+
+    /// A spare of `len` bytes, fresh or from the reserve, of which it leaves `leave`. `None` if there is none of that length.
+    pub(super) fn take<T: Transport>(
+        &self,
+        transport: &mut T,
+        registry: &mut PinCache,
+        len: usize,
+        leave: usize,
+    ) -> Option<Spare> {
+        let fresh = Memory::zeroed(len).and_then(|memory| registry.register_own(|| transport.register(&memory)));
+        match fresh {
+            Ok(region) => Some(Spare { region, offset: 0, len, back: None }),
+            Err(_) => self.take_reserved(len, leave),
+        }
+    }
+
+    fn take_reserved(&self, len: usize, leave: usize) -> Option<Spare> {
+        let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
+        if len > self.unit || free.len() <= leave {
+            return None;
+        }
+        let number = free.pop()?;
+        let back = Some((number, Arc::clone(&self.free)));
+        Some(Spare { region: self.reserve.clone(), offset: number * self.unit, len, back })
+    }
+
+    /// Pieces of the reserve that stand in for something.
+    pub(super) fn in_use(&self) -> usize {
+        RESERVE - self.free.lock().unwrap_or_else(PoisonError::into_inner).len()
+    }
+}
+
+impl Drop for Spare {
+    fn drop(&mut self) {
+        if let Some((number, free)) = self.back.take() {
+            free.lock().unwrap_or_else(PoisonError::into_inner).push(number);
+        }
+    }
+}
+
+impl Spare {
+    /// Its first `len` bytes.
+    pub(super) fn segment(&self, len: usize) -> Segment {
+        self.region.segment(self.offset, len.min(self.len))
+    }
+
+    /// Copies a list that fits.
+    pub(super) fn fill(&self, list: &MemList) {
+        let mut done = 0;
+        for piece in list.pieces() {
+            done += self.region.memory().slice(self.offset + done, piece.len()).copy_from_slice_of(piece);
+        }
+    }
+}
+
+impl<T: Transport> Endpoint<T> {
+    /// Copies the list of a direct write to a spare; says what to write then.
+    pub(super) fn stand_in_for(&mut self, id: OpId, list: &MemList) -> Option<Segment> {
+        let spare = self.spares.take(&mut self.transport, &mut self.registry, list.len(), 0)?;
+        spare.fill(list);
+        self.transport.charge(HostWork::copy(list.len(), list));
+        let segment = spare.segment(list.len());
+        self.ops.get_mut(id.0)?.stand_in = Some(spare);
+        Some(segment)
+    }
+
+    /// Counts a message that went by way of a copy, if it did.
+    pub(super) fn count_stand_in(&mut self, id: OpId) {
+        self.counters.bounced += u64::from(self.ops.get(id.0).is_some_and(|op| op.stand_in.is_some()));
+    }
+
+    /// A message could not leave after all: it is copied again when it can.
+    pub(super) fn forget_stand_in(&mut self, id: OpId) {
+        if let Some(op) = self.ops.get_mut(id.0) {
+            op.stand_in = None;
+        }
+    }
+
+    /// What a direct write does that has neither registration nor spare.
+    pub(super) fn without_spare(&mut self, peer: PeerId, len: usize, error: &Error) -> sending::Attempt {
+        if len > self.spares.unit {
+            return sending::Attempt::Failed(error.kind());
+        }
+        // Spares come back by way of the adapter.
+        self.block(peer);
+        sending::Attempt::Blocked
+    }
+}

@@ -1,0 +1,295 @@
+//! What the backend costs above the verbs, for comparison with `perftest` on the same machine:
+//!
+//! ```text
+//! ib_measure SERIES SIZE OPERATIONS     one number, in perftest's unit and under its name, as in `ib_measure ib_send_lat 64 5000`
+//! ib_measure all                        all series and sizes, a JSON line each
+//! ib_measure registration               what registering costs: one buffer of 400 kB, 100 of 4 kB (paper 000, section 5)
+//! ```
+//!
+//! Latency is half a round trip for sends and writes and a whole read, the median, in µs; bandwidth is in MiB/s. Two adapters, a thread
+//! each, on the first device. Speeds on Soft-RoCE say nothing of an adapter; ratios do.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use bmi_core::driver::MonotonicClock;
+use bmi_core::transport::{ConnId, Event, Payload, PostError, WorkId, WorkKind, WorkOptions, WorkStatus};
+use bmi_core::{Access, Addr, Clock, Memory, RemoteSlice, Segment, Transport};
+use bmi_ib::{IbConfig, IbTransport};
+
+type Result<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
+
+const SERIES: [&str; 6] = ["ib_send_lat", "ib_write_lat", "ib_read_lat", "ib_send_bw", "ib_write_bw", "ib_read_bw"];
+const SIZES: [(usize, usize); 4] = [(64, 5000), (4 << 10, 3000), (64 << 10, 500), (1 << 20, 40)];
+/// Requests that a bandwidth series keeps outstanding.
+const WINDOW: u64 = 64;
+/// Messages between two words of the receiver about how far it is.
+const CREDIT: u64 = 32;
+const WARM_UP: usize = 20;
+
+/// One adapter, its connection, its buffer, and the peer's. What is sent stands in the first half of the buffer, what comes goes to the second.
+struct End {
+    transport: IbTransport,
+    clock: MonotonicClock,
+    events: Vec<Event>,
+    conn: ConnId,
+    memory: Memory,
+    list: [Segment; 1],
+    landing: [Segment; 1],
+    remote: RemoteSlice,
+    received: u64,
+    ended: u64,
+}
+
+impl End {
+    fn new(mut transport: IbTransport, conn: ConnId, size: usize, clock: MonotonicClock) -> Result<End> {
+        let memory = Memory::zeroed(2 * size)?;
+        let region = transport.register(&memory)?;
+        let (list, landing) = ([region.segment(0, size)], [region.segment(size, size)]);
+        let remote = transport.expose(conn, &landing[0], Access::READ_WRITE)?;
+        let mut end =
+            End { transport, clock, events: Vec::new(), conn, memory, list, landing, remote, received: 0, ended: 0 };
+        for _ in 0..2 * WINDOW {
+            end.receive()?;
+        }
+        Ok(end)
+    }
+
+    fn receive(&mut self) -> Result<()> {
+        self.transport.post_recv(self.conn, WorkId(0), &self.landing).map_err(refused)
+    }
+
+    fn poll(&mut self) -> Result<()> {
+        self.transport.poll(self.clock.now(), &mut self.events);
+        for event in std::mem::take(&mut self.events) {
+            match event {
+                Event::Work(done) if done.status != WorkStatus::Ok => return Err(format!("{done:?}").into()),
+                Event::Work(done) if done.kind == WorkKind::Recv => {
+                    self.received += 1;
+                    self.receive()?;
+                }
+                Event::Work(_) => self.ended += 1,
+                other => return Err(format!("{other:?}").into()),
+            }
+        }
+        Ok(())
+    }
+
+    fn post(&mut self, series: &str, options: WorkOptions) -> Result<bool> {
+        let (conn, work) = (self.conn, WorkId(0));
+        let posted = if series.contains("send") {
+            self.transport.post_send(conn, work, &[], Payload::Gather(&self.list), options)
+        } else if series.contains("write") {
+            self.transport.post_write(conn, work, &[], &self.list, self.remote.into(), options)
+        } else {
+            self.transport.post_read(conn, work, &self.list, self.remote, options)
+        };
+        match posted {
+            Ok(()) => Ok(true),
+            Err(PostError::QueueFull) => Ok(false),
+            Err(error) => Err(refused(error)),
+        }
+    }
+
+    fn last_byte(&self) -> u8 {
+        let mut byte = [0];
+        self.memory.copy_to(self.memory.len() - 1, &mut byte);
+        byte[0]
+    }
+}
+
+fn refused(error: PostError) -> Box<dyn std::error::Error + Send + Sync> {
+    format!("{error:?}").into()
+}
+
+/// Two ends that know each other's buffer.
+fn pair(size: usize) -> Result<(End, End)> {
+    let clock = MonotonicClock::new();
+    let (mut a, mut b) = (IbTransport::new(IbConfig::default())?, IbTransport::new(IbConfig::default())?);
+    let addr = b.listen(&Addr::ib(None, "127.0.0.1", 0))?;
+    let near = a.connect(&addr, b"", clock.now() + std::time::Duration::from_secs(5))?;
+    let (mut far, mut established, mut events) = (None, 0, Vec::new());
+    while established < 2 {
+        a.poll(clock.now(), &mut events);
+        b.poll(clock.now(), &mut events);
+        for event in events.drain(..) {
+            match event {
+                Event::ConnectRequest { conn, .. } => {
+                    b.accept(conn, b"")?;
+                    far = Some(conn);
+                }
+                Event::Established { .. } => established += 1,
+                other => return Err(format!("{other:?}").into()),
+            }
+        }
+    }
+    let far = far.ok_or("no request")?;
+    let (mut a, mut b) = (End::new(a, near, size, clock)?, End::new(b, far, size, clock)?);
+    std::mem::swap(&mut a.remote, &mut b.remote);
+    Ok((a, b))
+}
+
+/// Runs `other` in a thread of its own until `measure` is done.
+fn beside<R>(
+    mut b: End,
+    mut other: impl FnMut(&mut End) -> Result<()> + Send + 'static,
+    measure: impl FnOnce() -> Result<R>,
+) -> Result<R> {
+    let stop = Arc::new(AtomicBool::new(false));
+    let stopped = Arc::clone(&stop);
+    let thread = std::thread::Builder::new().name("peer".to_owned()).spawn(move || -> Result<End> {
+        while !stopped.load(Ordering::Relaxed) {
+            other(&mut b)?;
+        }
+        Ok(b)
+    })?;
+    let result = measure();
+    stop.store(true, Ordering::Relaxed);
+    // The peer's adapter lives until here, and goes after the measured one.
+    let peer = thread.join().map_err(|_| "the peer's thread panicked")?;
+    let result = result?;
+    drop(peer?);
+    Ok(result)
+}
+
+fn median(mut times: Vec<u64>) -> f64 {
+    times.sort_unstable();
+    times.get(times.len() / 2).map_or(0.0, |ns| *ns as f64 / 1000.0)
+}
+
+fn latency(series: &'static str, size: usize, operations: usize) -> Result<f64> {
+    let (mut a, b) = pair(size)?;
+    let clock = a.clock;
+    if series == "ib_read_lat" {
+        let mut times = Vec::with_capacity(operations);
+        for turn in 0..operations + WARM_UP {
+            let begin = clock.now();
+            a.post(series, WorkOptions::SIGNALLED)?;
+            while a.ended <= turn as u64 {
+                a.poll()?;
+            }
+            times.push(clock.now().since(begin).as_nanos() as u64);
+        }
+        drop(b);
+        return Ok(median(times.split_off(WARM_UP)));
+    }
+    // The last byte of a write says which turn it is, as in perftest.
+    let writes = series == "ib_write_lat";
+    let mut turn = 0u64;
+    let answer = move |b: &mut End| -> Result<()> {
+        let there = |b: &End| if writes { b.last_byte() == (turn + 1) as u8 } else { b.received > turn };
+        if there(b) {
+            turn += 1;
+            if writes {
+                b.memory.copy_from(size - 1, &[turn as u8]);
+            }
+            while !b.post(series, WorkOptions::UNSIGNALLED)? {
+                b.poll()?;
+            }
+        }
+        b.poll()
+    };
+    beside(b, answer, move || {
+        let mut times = Vec::with_capacity(operations);
+        for turn in 0..(operations + WARM_UP) as u64 {
+            let begin = clock.now();
+            if writes {
+                a.memory.copy_from(size - 1, &[(turn + 1) as u8]);
+            }
+            while !a.post(series, WorkOptions::UNSIGNALLED)? {
+                a.poll()?;
+            }
+            while if writes { a.last_byte() != (turn + 1) as u8 } else { a.received <= turn } {
+                a.poll()?;
+            }
+            times.push(clock.now().since(begin).as_nanos() as u64 / 2);
+        }
+        Ok(median(times.split_off(WARM_UP)))
+    })
+}
+
+fn bandwidth(series: &'static str, size: usize, operations: usize) -> Result<f64> {
+    let (mut a, b) = pair(size)?;
+    let clock = a.clock;
+    let mut told = 0;
+    let answer = move |b: &mut End| -> Result<()> {
+        b.poll()?;
+        while b.received >= told + CREDIT {
+            let posted = b.transport.post_send(b.conn, WorkId(1), &[], Payload::EMPTY, WorkOptions::UNSIGNALLED);
+            if posted == Err(PostError::QueueFull) {
+                break;
+            }
+            posted.map_err(refused)?;
+            told += CREDIT;
+        }
+        Ok(())
+    };
+    let sends = series == "ib_send_bw";
+    beside(b, answer, move || {
+        let (mut posted, total) = (0u64, operations as u64);
+        let begin = clock.now();
+        while a.ended < total {
+            while posted < total
+                && posted < a.ended + WINDOW
+                && (!sends || posted < a.received * CREDIT + 2 * WINDOW)
+                && a.post(series, WorkOptions::SIGNALLED)?
+            {
+                posted += 1;
+            }
+            a.poll()?;
+        }
+        let seconds = clock.now().since(begin).as_secs_f64();
+        Ok((size as f64 * total as f64) / f64::from(1 << 20) / seconds)
+    })
+}
+
+fn measure(series: &str, size: usize, operations: usize) -> Result<f64> {
+    let series = SERIES.into_iter().find(|known| *known == series).ok_or_else(|| format!("series are {SERIES:?}"))?;
+    if size == 0 || operations == 0 {
+        return Err("size and operations are more than 0".into());
+    }
+    if series.ends_with("lat") { latency(series, size, operations) } else { bandwidth(series, size, operations) }
+}
+
+/// Registers and deregisters, by exposing on a connection; the mean in µs for the whole set of buffers.
+fn registration() -> Result<()> {
+    const ROUNDS: u32 = 50;
+    let (mut a, _b) = pair(64)?;
+    for (count, size) in [(1, 400_000), (100, 4_000)] {
+        let regions = (0..count)
+            .map(|_| Ok(a.transport.register(&Memory::zeroed(size)?)?.segment(0, size)))
+            .collect::<Result<Vec<_>>>()?;
+        let begin = a.clock.now();
+        for _ in 0..ROUNDS {
+            let mut keys = Vec::with_capacity(count);
+            for segment in &regions {
+                keys.push(a.transport.expose(a.conn, segment, Access::READ)?.key);
+            }
+            keys.into_iter().for_each(|key| a.transport.revoke(a.conn, key));
+        }
+        let us = a.clock.now().since(begin).as_secs_f64() * 1e6 / f64::from(ROUNDS);
+        println!("{{\"registration\":{{\"buffers\":{count},\"bytes\":{size},\"us\":{us:.1}}}}}");
+    }
+    Ok(())
+}
+
+fn main() -> Result<()> {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    match args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        ["registration"] => registration(),
+        ["all"] => {
+            for series in SERIES {
+                for (size, operations) in SIZES {
+                    let value = measure(series, size, operations)?;
+                    println!("{{\"series\":\"{series}\",\"bytes\":{size},\"value\":{value:.2}}}");
+                }
+            }
+            Ok(())
+        }
+        [series, size, operations] => {
+            println!("{:.3}", measure(series, size.parse()?, operations.parse()?)?);
+            Ok(())
+        }
+        _ => Err("usage: ib_measure SERIES SIZE OPERATIONS | all | registration".into()),
+    }
+}

@@ -1,0 +1,119 @@
+//! Two adapters of this process, driven by the test.
+
+#![allow(dead_code, unreachable_pub, reason = "shared by several test programs, each of which uses its part")]
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use bmi_core::driver::MonotonicClock;
+use bmi_core::transport::{ConnId, Event, WorkCompletion};
+use bmi_core::{Addr, Clock, Error, Time, Transport};
+use bmi_ib::{IbConfig, IbTransport};
+
+/// What a failing test waits.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+
+/// An adapter and what it reported.
+pub struct Side {
+    pub transport: IbTransport,
+    pub events: VecDeque<Event>,
+    scratch: Vec<Event>,
+    clock: MonotonicClock,
+}
+
+impl Side {
+    pub fn new(clock: MonotonicClock, config: IbConfig) -> Side {
+        let transport = IbTransport::new(config).expect("this machine has an RDMA device");
+        Side { transport, events: VecDeque::new(), scratch: Vec::new(), clock }
+    }
+
+    pub fn now(&self) -> Time {
+        self.clock.now()
+    }
+
+    pub fn poll(&mut self) -> bool {
+        let busy = self.transport.poll(self.clock.now(), &mut self.scratch);
+        self.events.extend(self.scratch.drain(..));
+        busy
+    }
+
+    /// Polls until there is an event.
+    pub fn next(&mut self, what: &str) -> Event {
+        self.next_beside(&mut [], what)
+    }
+
+    /// Polls this side and others until this one has an event.
+    pub fn next_beside(&mut self, others: &mut [&mut Side], what: &str) -> Event {
+        let give_up = self.now() + PATIENCE;
+        loop {
+            if let Some(event) = self.events.pop_front() {
+                return event;
+            }
+            assert!(self.now() < give_up, "waited in vain for: {what}");
+            self.poll();
+            others.iter_mut().for_each(|other| {
+                other.poll();
+            });
+            std::thread::yield_now();
+        }
+    }
+
+    /// What a connection still completes, and why it ended.
+    pub fn end_of(&mut self, conn: ConnId, others: &mut [&mut Side], what: &str) -> (Vec<WorkCompletion>, Error) {
+        let mut completions = Vec::new();
+        loop {
+            match self.next_beside(others, what) {
+                Event::Work(completion) => completions.push(completion),
+                Event::Disconnected { conn: ended, reason } if ended == conn => return (completions, reason),
+                Event::Established { .. } => {}
+                other => panic!("{what}: {other:?}"),
+            }
+        }
+    }
+
+    pub fn listen(&mut self) -> Addr {
+        self.transport.listen(&Addr::ib(None, "127.0.0.1", 0)).expect("listen")
+    }
+
+    pub fn dial(&mut self, addr: &Addr) -> ConnId {
+        let deadline = self.now() + PATIENCE;
+        self.transport.connect(addr, b"", deadline).expect("connect")
+    }
+}
+
+/// Two adapters and a connection between them.
+pub struct Pair {
+    pub a: Side,
+    pub b: Side,
+    pub addr: Addr,
+    pub near: ConnId,
+    pub far: ConnId,
+}
+
+impl Pair {
+    pub fn new() -> Pair {
+        Pair::with(IbConfig::default())
+    }
+
+    pub fn with(config: IbConfig) -> Pair {
+        let clock = MonotonicClock::new();
+        let (mut a, mut b) = (Side::new(clock, config.clone()), Side::new(clock, config));
+        let addr = b.listen();
+        let (near, far) = link(&mut a, &mut b, &addr);
+        Pair { a, b, addr, near, far }
+    }
+
+    pub fn again(&mut self) -> (ConnId, ConnId) {
+        link(&mut self.a, &mut self.b, &self.addr)
+    }
+}
+
+/// Connects `a` to `b`, which listens at `addr`.
+pub fn link(a: &mut Side, b: &mut Side, addr: &Addr) -> (ConnId, ConnId) {
+    let near = a.dial(addr);
+    let Event::ConnectRequest { conn: far, .. } = b.next_beside(&mut [a], "a request") else { panic!("no request") };
+    b.transport.accept(far, b"").expect("accept");
+    assert!(matches!(a.next_beside(&mut [b], "established"), Event::Established { .. }));
+    assert!(matches!(b.next_beside(&mut [a], "established"), Event::Established { .. }));
+    (near, far)
+}

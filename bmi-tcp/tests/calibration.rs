@@ -1,0 +1,46 @@
+//! Calibration over loopback: it ends by itself, with numbers that make a policy. What they are is the machine's business; `--nocapture` shows them.
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
+
+use std::time::Duration;
+
+use bmi_core::comm::{self, Calibrations, Direction, Path};
+use bmi_core::driver::{MonotonicClock, busy};
+use bmi_core::{AsyncEndpoint, Clock, Config, Endpoint, Options, PeerEvent};
+use bmi_tcp::{TcpConfig, TcpTransport};
+
+fn endpoint() -> AsyncEndpoint<TcpTransport> {
+    let clock = MonotonicClock::new();
+    let transport = TcpTransport::new(TcpConfig::default()).unwrap();
+    AsyncEndpoint::new(Endpoint::new(transport, Config::default(), clock.now()).unwrap(), clock)
+}
+
+#[test]
+fn loopback_is_measured_and_used() {
+    let (client, server) = (endpoint(), endpoint());
+    let addr = server.listen(&"tcp://127.0.0.1:0".parse().unwrap()).unwrap();
+    let both = [client.clone(), server.clone()];
+    busy::block_on(&both, async {
+        let peer = client.connect(&addr, Options::default()).await.unwrap();
+        let PeerEvent::Connected { .. } = server.next_event().await else { panic!("no peer") };
+        while client.limits(peer).unwrap().fast == 0 {
+            client.sleep(Duration::from_millis(1)).await;
+        }
+        let before = (client.holdings(), server.holdings());
+        let (options, mut known) = (client.within(Duration::from_secs(60)), Calibrations::default());
+        let start = client.now();
+        let measured = comm::calibrate(&client, peer, &mut known, options).await.unwrap();
+        println!("{measured}in {:?}", client.now() - start);
+        assert!(measured.empty_ns > 0 && measured.register_region_ns == 0);
+        for direction in Direction::ALL {
+            // Registering costs nothing, so it makes no difference to what is moved one-sided.
+            let cost = |registered| measured.cost(direction, registered, Path::ServerBased, 1 << 20);
+            assert_eq!(cost(false), cost(true));
+        }
+        let policy = client.with(|endpoint| *endpoint.policy());
+        assert!(policy.measured && policy.thresholds == measured.thresholds());
+        // Known by now: nothing is measured again.
+        let again = comm::calibrate(&client, peer, &mut known, options).await.unwrap();
+        assert_eq!(again, measured);
+        assert_eq!((client.holdings(), server.holdings()), before);
+    });
+}

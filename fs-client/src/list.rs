@@ -1,0 +1,167 @@
+//! The extended list interface: noncontiguous in memory and in the file at once, with the allocations that the pieces of memory lie in.
+//!
+//! **Why.** A program's buffers are often parts of one allocation: the rows of a tile in an array. Registered one by one they cost a registration each. Only the
+//! program knows that they belong together, so it says so, and the allocation is registered as one (group registration):
+//!
+//! ```text
+//!   allocation   |---------------------- array ----------------------|     allocation_offsets, allocation_lengths (one for each piece)
+//!   pieces           [ row 0 ]      [ row 1 ]      [ row 2 ]               mem_offsets, mem_lengths
+//!   file         [ region 0 ][ region 1 ]  …                               file_offsets, file_lengths
+//! ```
+//!
+//! Bytes are paired in order: the first of the pieces with the first of the regions, whatever their shapes.
+//!
+//! **Source.** Paper 000, section 5, `pvfs_read_list` with `allocation_offsets` and `allocation_lengths`; section 6.8 (768 registrations without,
+//! one with). Theirs trusts the hint; ours checks that a piece lies within it.
+//!
+//! **Tests.** `tests/sim.rs`: the tile of section 6.8, its registrations counted and its bytes compared.
+
+use std::ptr::NonNull;
+
+use bmi_core::mem::Extent;
+use bmi_core::{MemList, Memory, Transport};
+use fs_proto::{ErrorCode, Region};
+
+use crate::error::Error;
+use crate::file::File;
+
+/// A noncontiguous access to memory that this library owns. The arrays of one group are equally long.
+#[derive(Clone, Copy, Debug)]
+pub struct Extended<'a> {
+    /// The allocation that each piece lies in.
+    pub allocations: &'a [Memory],
+    /// Where in its allocation each piece begins, in bytes.
+    pub mem_offsets: &'a [usize],
+    /// Length of each piece, in bytes.
+    pub mem_lengths: &'a [usize],
+    /// Where in the file each region begins, in bytes.
+    pub file_offsets: &'a [u64],
+    /// Length of each region, in bytes.
+    pub file_lengths: &'a [u64],
+}
+
+/// A noncontiguous access to the program's own memory. The arrays of one group are equally long; those of the allocations may be empty,
+/// and then each piece is registered by itself.
+#[derive(Clone, Copy, Debug)]
+pub struct ExtendedRaw<'a> {
+    /// First byte of each piece of memory.
+    pub mem_offsets: &'a [*mut u8],
+    /// Length of each piece, in bytes.
+    pub mem_lengths: &'a [usize],
+    /// First byte of the allocation that each piece lies in, or of the part of it that is worth a registration.
+    pub allocation_offsets: &'a [*mut u8],
+    /// Length of that, in bytes.
+    pub allocation_lengths: &'a [usize],
+    /// Where in the file each region begins, in bytes.
+    pub file_offsets: &'a [u64],
+    /// Length of each region, in bytes.
+    pub file_lengths: &'a [u64],
+}
+
+fn same(what: &str, one: usize, other: usize) -> Result<(), Error> {
+    if one == other {
+        return Ok(());
+    }
+    Err(Error::new(ErrorCode::Invalid, format!("{one} offsets and {other} lengths of {what}")))
+}
+
+fn regions(offsets: &[u64], lengths: &[u64]) -> Result<Vec<Region>, Error> {
+    same("regions of the file", offsets.len(), lengths.len())?;
+    Ok(offsets.iter().zip(lengths).map(|(offset, len)| Region::new(*offset, *len)).collect())
+}
+
+impl Extended<'_> {
+    fn lists(&self) -> Result<(Vec<Region>, MemList), Error> {
+        same("pieces of memory", self.mem_offsets.len(), self.mem_lengths.len())?;
+        same("pieces of memory, by their allocations,", self.allocations.len(), self.mem_lengths.len())?;
+        let pieces = self.allocations.iter().zip(self.mem_offsets).zip(self.mem_lengths);
+        let slices = pieces.map(|((memory, offset), len)| {
+            let within = offset.checked_add(*len).is_some_and(|end| end <= memory.len());
+            let text = || format!("{len} bytes at {offset} of an allocation of {}", memory.len());
+            if within { Ok(memory.slice(*offset, *len)) } else { Err(Error::new(ErrorCode::Invalid, text())) }
+        });
+        Ok((regions(self.file_offsets, self.file_lengths)?, slices.collect::<Result<MemList, Error>>()?))
+    }
+}
+
+impl ExtendedRaw<'_> {
+    /// The pieces, each with its parent.
+    fn pieces(&self) -> Result<Vec<(Extent, Option<Extent>)>, Error> {
+        same("pieces of memory", self.mem_offsets.len(), self.mem_lengths.len())?;
+        same("allocations", self.allocation_offsets.len(), self.allocation_lengths.len())?;
+        if !self.allocation_offsets.is_empty() {
+            same("pieces of memory, by their allocations,", self.allocation_offsets.len(), self.mem_lengths.len())?;
+        }
+        let extent = |ptr: *mut u8, len: usize| {
+            let null = || Error::new(ErrorCode::Invalid, format!("{len} bytes at a null pointer"));
+            NonNull::new(ptr).map(|ptr| Extent::new(ptr, len)).ok_or_else(null)
+        };
+        let mut parents = self.allocation_offsets.iter().zip(self.allocation_lengths);
+        let pieces = self.mem_offsets.iter().zip(self.mem_lengths).map(|(ptr, len)| {
+            let parent = parents.next().map(|(ptr, len)| extent(*ptr, *len)).transpose()?;
+            Ok((extent(*ptr, *len)?, parent))
+        });
+        pieces.collect()
+    }
+}
+
+impl<T: Transport + 'static> File<T> {
+    /// Reads the regions into the pieces of memory; otherwise as [`File::read_list`].
+    ///
+    /// # Errors
+    /// As there; `Invalid` for arrays of different lengths, or a piece outside its allocation.
+    pub async fn read_extended(&self, access: Extended<'_>) -> Result<u64, Error> {
+        let (regions, memory) = access.lists()?;
+        self.read_list(&regions, memory).await
+    }
+
+    /// Writes the pieces of memory to the regions; otherwise as [`File::write_list`].
+    ///
+    /// # Errors
+    /// As [`File::read_extended`].
+    pub async fn write_extended(&self, access: Extended<'_>) -> Result<(), Error> {
+        let (regions, memory) = access.lists()?;
+        self.write_list(&regions, memory).await
+    }
+
+    /// Reads the regions into the program's own memory; otherwise as [`File::read_list`].
+    ///
+    /// # Errors
+    /// As [`File::read_extended`].
+    ///
+    /// # Safety
+    /// The promise of [`Foreign::slice`](bmi_core::mem::Foreign::slice), for [`Client::foreign`](crate::Client::foreign): the bytes of all pieces and allocations
+    /// stay mapped, readable and writable until they are [forgotten](bmi_core::mem::Foreign::forget) there, and until the future has ended, nobody else touches
+    /// those of the pieces. A future that was *dropped* has not ended: an adapter may be at the memory until the client's endpoints hold no operation and
+    /// no exposure any more ([`AsyncEndpoint::holdings`](bmi_core::AsyncEndpoint::holdings)).
+    pub async unsafe fn read_extended_raw(&self, access: ExtendedRaw<'_>) -> Result<u64, Error> {
+        let regions = regions(access.file_offsets, access.file_lengths)?;
+        // SAFETY: the caller's promise, word by word.
+        let memory = unsafe { self.foreign_list(&access) }?;
+        self.read_list(&regions, memory).await
+    }
+
+    /// Writes the program's own memory to the regions; otherwise as [`File::write_list`].
+    ///
+    /// # Errors
+    /// As [`File::read_extended`].
+    ///
+    /// # Safety
+    /// As [`File::read_extended_raw`].
+    pub async unsafe fn write_extended_raw(&self, access: ExtendedRaw<'_>) -> Result<(), Error> {
+        let regions = regions(access.file_offsets, access.file_lengths)?;
+        // SAFETY: as in `read_extended_raw`.
+        let memory = unsafe { self.foreign_list(&access) }?;
+        self.write_list(&regions, memory).await
+    }
+
+    /// The pieces as a list.
+    ///
+    /// # Safety
+    /// As [`File::read_extended_raw`].
+    unsafe fn foreign_list(&self, access: &ExtendedRaw<'_>) -> Result<MemList, Error> {
+        let invalid = |error: bmi_core::Error| Error::new(ErrorCode::Invalid, error.detail().to_owned());
+        // SAFETY: the caller's promise.
+        unsafe { self.client().foreign().list(access.pieces()?) }.map_err(invalid)
+    }
+}
