@@ -15,7 +15,10 @@ const IDLE: Duration = Duration::from_millis(300);
 const LONG: Duration = Duration::from_secs(60);
 
 /// Every way to run a future beside an endpoint.
-const RUNNERS: [(&str, fn(Endpoint, Waiting, Work) -> Result<Duration, Error>); 2] = [
+/// A driver that does the work under one way of waiting, and says what processor time it took.
+type Runner = fn(Endpoint, Waiting, Work) -> Result<Duration, Error>;
+
+const RUNNERS: [(&str, Runner); 2] = [
     ("tokio", |endpoint, waiting, work| {
         let future = work(endpoint.clone());
         event::block_on_with(endpoint, waiting, future)

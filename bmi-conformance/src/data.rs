@@ -21,14 +21,17 @@ pub fn pattern(seed: u64, len: usize) -> Vec<u8> {
     bytes
 }
 
-/// `len` bytes of memory, all zero.
+/// `len` bytes of memory, all zero, in pages that can be shared: a backend to which that means nothing takes it as any memory, and
+/// one to which it means much is tested on it.
 pub fn memory(len: usize) -> Memory {
-    Memory::zeroed(len).expect("the machine that runs the suite has memory for it")
+    Memory::shareable(len).expect("the machine that runs the suite has memory for it")
 }
 
 /// Memory that holds [`pattern`].
 pub fn filled(seed: u64, len: usize) -> Memory {
-    Memory::from(pattern(seed, len))
+    let memory = memory(len);
+    memory.copy_from(0, &pattern(seed, len));
+    memory
 }
 
 /// A list of pieces inside one memory, surrounded by guard bytes.
@@ -42,7 +45,8 @@ impl Guarded {
     /// Pieces of these lengths. Every second pair stands in the memory in reverse, so that list order is not address order.
     pub fn new(lens: &[usize]) -> Guarded {
         let total: usize = lens.iter().sum::<usize>() + GAP * (lens.len() + 1);
-        let memory = Memory::from(vec![GUARD; total]);
+        let memory = memory(total);
+        memory.copy_from(0, &vec![GUARD; total]);
         let mut order: Vec<usize> = (0..lens.len()).collect();
         for pair in order.chunks_exact_mut(2).step_by(2) {
             pair.swap(0, 1);

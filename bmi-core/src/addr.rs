@@ -124,6 +124,13 @@ impl Addr {
         Addr { scheme: Scheme::Shm, device: None, host: path.into(), port: 0 }
     }
 
+    /// The address as another host uses it: without the adapter, which is the one of the host that listens. A client's own is the one that its transport
+    /// was opened on.
+    #[must_use]
+    pub fn without_device(&self) -> Addr {
+        Addr { device: None, ..self.clone() }
+    }
+
     /// `sim://node:port`; `node` is the name of a node of the simulated world.
     pub fn sim(node: impl Into<String>, port: u16) -> Addr {
         Addr { scheme: Scheme::Sim, device: None, host: node.into(), port }
@@ -263,6 +270,13 @@ mod tests {
         ] {
             assert_eq!(text.parse::<Addr>().unwrap().to_string(), text);
         }
+    }
+
+    #[test]
+    fn an_adapter_is_left_out_for_others() {
+        let addr: Addr = "ib://rxe0:1/10.0.0.1:7".parse().unwrap();
+        assert_eq!(addr.without_device().to_string(), "ib:///10.0.0.1:7");
+        assert_eq!(Addr::tcp("h", 1).without_device(), Addr::tcp("h", 1));
     }
 
     #[test]

@@ -248,7 +248,7 @@ mod tests {
     #[test]
     fn a_tile_is_one_run_and_neighbours_cost_few_bytes() {
         // Paper 000, Figure 6: 768 rows of 1024 elements in lines of 2048.
-        let rows = (0..768u64).map(|row| (1 << 40 | row * 2048, 1024));
+        let rows = (0..768u64).map(|row| ((1 << 40) | (row * 2048), 1024));
         assert!(encode(Vec::new(), rows).len() <= 16);
         let ragged: Vec<Extent> = (0..1000u64).map(|n| (n * 5000 + n * n % 977, 3000 + n * 7 % 501)).collect();
         assert!(encode(Vec::new(), ragged).len() <= 5 * 1000);

@@ -20,7 +20,7 @@
 /// How lists of memory are moved.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Lists {
-    /// As the [rule](self) says.
+    /// What the prices make cheaper.
     #[default]
     Auto,
     /// Never copied: a chain of requests, of which only the last of a unit is signalled.
@@ -37,7 +37,7 @@ impl Lists {
     }
 }
 
-/// What the [rule](self) goes by.
+/// What `Lists::Auto` goes by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ListPrices {
     /// A work request more, at the processor that posts it and at both adapters, in ns.

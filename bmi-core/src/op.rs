@@ -87,6 +87,8 @@ pub struct Options {
     pub lists: Lists,
     /// Handed back in the completion: BMI's user pointer.
     pub user: u64,
+    /// Of a send: goes into a fast-RDMA slot of the peer, if one is free, though an eager message has room for it.
+    pub slot: bool,
 }
 
 impl Options {

@@ -61,7 +61,7 @@ use std::task::Waker;
 use crate::addr::Addr;
 use crate::capability::Capabilities;
 use crate::error::Error;
-use crate::mem::{Access, MemList, MemSlice, Memory, MemoryRegion, RemoteKey, RemoteSlice, Segment};
+use crate::mem::{Access, MemList, MemSlice, Memory, MemoryRegion, RemoteKey, RemotePages, RemoteSlice, Segment};
 use crate::time::Time;
 
 /// Longest private data that travels with a connection request, an acceptance or a rejection, in bytes.
@@ -388,6 +388,15 @@ pub trait Transport {
         options: WorkOptions,
     ) -> Result<(), PostError>;
 
+    /// The peer's memory itself, where it stands in this process too, for the kernel to read from (`access.remote_read`) or write to
+    /// (`access.remote_write`) without a copy: page sharing. `None` where the transport cannot, where the memory is not of that kind, or
+    /// where key, bounds or rights do not allow it; then read or write it as ever, which says what is wrong. While the answer lives the
+    /// peer cannot end the exposure in peace: a `revoke` there ends the connection, as it does in the middle of any access.
+    fn map_remote(&mut self, conn: ConnId, remote: RemoteSlice, access: Access) -> Option<RemotePages> {
+        let _ = (conn, remote, access);
+        None
+    }
+
     /// Makes progress and appends what happened to `events`. Bounded: with many events pending it returns after a batch of
     /// a few hundred, for the caller to call again. Returns whether there was anything to do: bytes moved or events reported.
     fn poll(&mut self, now: Time, events: &mut Vec<Event>) -> bool;
@@ -415,7 +424,7 @@ pub trait Transport {
 }
 
 /// A transport that was chosen at run time. Every method is forwarded, those with a default too: a wrapper that leaves one out would quietly take
-/// a capability away. The conformance suite over `Box<dyn Transport>` guards it (`bmi-sim/tests/conformance.rs`).
+/// a capability away. A test below compares the lists; the conformance suite runs over `Box<dyn Transport>` (`bmi-sim/tests/conformance.rs`).
 impl<T: Transport + ?Sized> Transport for Box<T> {
     fn capabilities(&self) -> &Capabilities {
         (**self).capabilities()
@@ -491,6 +500,10 @@ impl<T: Transport + ?Sized> Transport for Box<T> {
         (**self).post_read(conn, work, segments, remote, options)
     }
 
+    fn map_remote(&mut self, conn: ConnId, remote: RemoteSlice, access: Access) -> Option<RemotePages> {
+        (**self).map_remote(conn, remote, access)
+    }
+
     fn poll(&mut self, now: Time, events: &mut Vec<Event>) -> bool {
         (**self).poll(now, events)
     }
@@ -513,5 +526,26 @@ impl<T: Transport + ?Sized> Transport for Box<T> {
 
     fn waker(&self) -> Waker {
         (**self).waker()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    /// The names of the methods between `begin` and the next brace that stands alone in its line.
+    fn methods(begin: &str) -> Vec<&'static str> {
+        let source = include_str!("transport.rs");
+        let body = source.split_once(begin).and_then(|(_, rest)| rest.split_once("\n}\n")).map(|(body, _)| body);
+        let lines = body.unwrap().lines().filter_map(|line| line.strip_prefix("    fn "));
+        let mut names: Vec<_> = lines.map(|line| line.split('(').next().unwrap()).collect();
+        names.sort_unstable();
+        names
+    }
+
+    /// One with a default that is not forwarded compiles, and takes a capability away where nobody looks for it.
+    #[test]
+    fn a_box_forwards_every_method_of_the_contract() {
+        let contract = methods("\npub trait Transport {\n");
+        assert!(contract.len() > 15 && contract.contains(&"charge"), "{contract:?}");
+        assert_eq!(methods("\nimpl<T: Transport + ?Sized> Transport for Box<T> {\n"), contract);
     }
 }

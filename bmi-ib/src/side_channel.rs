@@ -12,6 +12,9 @@ use crate::greeting::{MESSAGE, Message};
 /// Bytes that may wait for the peer to read them: answers to a peer that asks and does not listen must not pile up.
 const MAX_UNSENT: usize = 16 << 10;
 
+/// A message, and the bytes behind it.
+pub(crate) type Received = (Message, Box<[u8]>);
+
 pub(crate) struct SideChannel {
     pub(crate) stream: TcpStream,
     buffer: [u8; MESSAGE + MAX_PRIVATE_DATA],
@@ -56,7 +59,7 @@ impl SideChannel {
     }
 
     /// The next message with its private data; `None` when there is none for now.
-    pub(crate) fn receive(&mut self) -> Result<Option<(Message, Box<[u8]>)>, Fault> {
+    pub(crate) fn receive(&mut self) -> Result<Option<Received>, Fault> {
         loop {
             if let Some((message, private)) = Message::decode(&self.buffer[..self.filled])? {
                 let len = MESSAGE + private;

@@ -1,7 +1,5 @@
 //! Forking with registered memory. Needs an RDMA device; `cargo xtask rxe` has one.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking, its helpers too")]
-
 mod support;
 
 use bmi_core::transport::{WorkId, WorkOptions};

@@ -1,7 +1,5 @@
 //! A peer that reaches for what was not given to it. Needs an RDMA device; `cargo xtask rxe` has one.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking, its helpers too")]
-
 mod support;
 
 use bmi_conformance::Rng;

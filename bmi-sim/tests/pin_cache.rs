@@ -276,7 +276,7 @@ fn an_adapter_that_registers_nothing_any_more_still_moves_everything_but_long_an
 }
 
 #[test]
-fn more_transfers_than_buffers_take_turns_and_may_be_cancelled_or_cut() {
+fn transfers_without_registration_take_turns_and_may_be_cancelled_or_cut() {
     for end in ["wait", "cancel", "cut"] {
         let pair = pair(SimConfig::seeded(9), &Config::default());
         const LEN: usize = 900_000;

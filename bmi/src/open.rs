@@ -3,7 +3,7 @@
 //! **Adding a backend** takes a feature of this crate, a field of [`OpenOptions`], and the two arms of its scheme below, one for the build with it and
 //! one for the build without.
 
-use bmi_core::{AsyncEndpoint, Clock, Config, Endpoint, Error, ErrorKind, Scheme, Transport};
+use bmi_core::{Addr, AsyncEndpoint, Clock, Config, Endpoint, Error, ErrorKind, Scheme, Transport};
 
 /// A transport of any backend.
 pub type AnyTransport = Box<dyn Transport>;
@@ -15,13 +15,27 @@ pub struct OpenOptions {
     /// Of `tcp://`.
     #[cfg(feature = "tcp")]
     pub tcp: bmi_tcp::TcpConfig,
+    /// Of `shm://`.
+    #[cfg(feature = "shm")]
+    pub shm: bmi_shm::ShmConfig,
+}
+
+impl OpenOptions {
+    /// With the adapter that `addr` names, if it names one: an address that is listened at names the adapter of its own host.
+    #[must_use]
+    pub fn at(self, addr: &Addr) -> OpenOptions {
+        // Only verbs have a choice of adapters.
+        let _ = addr;
+        self
+    }
 }
 
 /// Whether this build has the backend of a scheme. That it is there says nothing of the machine: see [`open`].
 pub fn is_built_in(scheme: Scheme) -> bool {
     match scheme {
         Scheme::Tcp => cfg!(feature = "tcp"),
-        Scheme::Ib | Scheme::Shm | Scheme::Sim => false,
+        Scheme::Shm => cfg!(feature = "shm"),
+        Scheme::Ib | Scheme::Sim => false,
     }
 }
 
@@ -36,7 +50,10 @@ pub fn open(scheme: Scheme, options: &OpenOptions) -> Result<AnyTransport, Error
         #[cfg(not(feature = "tcp"))]
         Scheme::Tcp => Err(left_out("tcp", options)),
         Scheme::Ib => Err(not_yet("ib", "the backend over verbs")),
-        Scheme::Shm => Err(not_yet("shm", "the backend over shared memory")),
+        #[cfg(feature = "shm")]
+        Scheme::Shm => Ok(Box::new(bmi_shm::ShmTransport::new(options.shm.clone())?)),
+        #[cfg(not(feature = "shm"))]
+        Scheme::Shm => Err(left_out("shm", options)),
         Scheme::Sim => {
             let text =
                 "a transport of sim:// belongs to a simulated world: ask a node of it (bmi_sim::Node::transport)";

@@ -9,9 +9,9 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Duration;
 
-use bmi_core::comm::{Path, PathCounters};
+use bmi_core::comm::{self, Calibrations, Path, PathCounters, Plan};
 use bmi_core::mem::Foreign;
-use bmi_core::{Addr, AsyncEndpoint, Lists, Time, Transport};
+use bmi_core::{Addr, AsyncEndpoint, Lists, Memory, Options, Time, Transport};
 use fs_proto::limits::MAX_SERVERS;
 use fs_proto::{
     DirEntry, DirHandle, Entry, ErrorCode, Handle, IodReply, IodRequest, IodStat, Kind, ManagerReply, ManagerRequest,
@@ -219,6 +219,15 @@ impl<T: Transport + 'static> Client<T> {
     /// All endpoints that it speaks through.
     pub fn endpoints(&self) -> impl Iterator<Item = &AsyncEndpoint<T>> {
         self.0.connections.endpoints()
+    }
+
+    /// `len` zero bytes for data that is read or written often: of the kind that its transports move best. Any other memory serves as well; only
+    /// between processes of one host does it take a copy more.
+    ///
+    /// # Errors
+    /// `Exhausted` without memory.
+    pub fn memory(&self, len: usize) -> Result<Memory, bmi_core::Error> {
+        if self.0.connections.shares_memory() { Memory::shareable(len) } else { Memory::zeroed(len) }
     }
 
     /// Its settings.
@@ -496,6 +505,35 @@ impl<T: Transport + 'static> Client<T> {
             (server, route)
         };
         join_all(manager.chain(self.iods()).map(ask)).await
+    }
+
+    /// Which path data of each size takes to and from each I/O server, and why. With `calibrate` the thresholds are measured first, in some
+    /// milliseconds for each adapter and host that it leads to, and used from then on; else they are what the endpoint has.
+    pub async fn plans(&self, calibrate: bool) -> Vec<(ServerName, Result<Plan, Error>)> {
+        let mut known = Calibrations::default();
+        let mut plans = Vec::new();
+        for server in self.iods() {
+            let plan = self.plan_of(&server, calibrate.then_some(&mut known)).await;
+            plans.push((server, plan));
+        }
+        plans
+    }
+
+    async fn plan_of(&self, server: &ServerName, known: Option<&mut Calibrations>) -> Result<Plan, Error> {
+        let deadline = self.0.deadline();
+        let failed = |error| Error::from(Failure::transport(server.clone(), error)).during("plan");
+        // With the answer is here what the server says of itself when a connection is made: its slots.
+        let ping = RequestBody::Iod(IodRequest::Ping);
+        self.0
+            .ask(server, deadline, Resend::Once, ping)
+            .await
+            .map_err(|failure| Error::from(failure).during("plan"))?;
+        let lost = || bmi_core::Error::new(bmi_core::ErrorKind::PeerLost, "the connection was lost at once");
+        let (endpoint, peer) = self.0.connections.connected(&server.addr).ok_or_else(|| failed(lost()))?;
+        if let Some(known) = known {
+            comm::calibrate(endpoint, peer, known, Options::by(deadline)).await.map_err(failed)?;
+        }
+        Ok(endpoint.with(|endpoint| endpoint.plan(Some(peer))))
     }
 
     /// Space in use and left, everywhere.

@@ -114,6 +114,11 @@ impl<T: Transport + 'static> Connections<T> {
         self.outlets.endpoints()
     }
 
+    /// Whether memory is best taken from pages that another process can be given.
+    pub(crate) fn shares_memory(&self) -> bool {
+        self.outlets.shares_memory()
+    }
+
     /// The endpoint through which a server was reached.
     fn through(&self, via: Via) -> &AsyncEndpoint<T> {
         self.outlets.at(via.outlet)

@@ -38,16 +38,16 @@ use crate::path::FsPath;
 
 /// Blocks of memory for copies, registered once and used again and again.
 pub struct Blocks<T: Transport> {
-    endpoints: Vec<AsyncEndpoint<T>>,
+    client: Client<T>,
     block_size: usize,
     free: Semaphore,
     spare: RefCell<Vec<(Memory, Vec<MemoryRegion>)>>,
 }
 
-impl<T: Transport> Blocks<T> {
-    /// At most `count` blocks of `block_size` bytes, registered with each of the endpoints; memory is set aside when a block is first needed.
-    pub fn new(endpoints: Vec<AsyncEndpoint<T>>, block_size: usize, count: usize) -> Blocks<T> {
-        Blocks { endpoints, block_size, free: Semaphore::new(count.max(1)), spare: RefCell::default() }
+impl<T: Transport + 'static> Blocks<T> {
+    /// At most `count` blocks of `block_size` bytes, registered with each endpoint of the client; memory is set aside when a block is first needed.
+    pub fn new(client: Client<T>, block_size: usize, count: usize) -> Blocks<T> {
+        Blocks { client, block_size, free: Semaphore::new(count.max(1)), spare: RefCell::default() }
     }
 
     /// Waits for a free block.
@@ -59,10 +59,10 @@ impl<T: Transport> Blocks<T> {
             Some(block) => block,
             None => {
                 let exhausted = |error: bmi_core::Error| Error::new(ErrorCode::Busy, error.to_string());
-                let memory = Memory::zeroed(self.block_size).map_err(exhausted)?;
+                let memory = self.client.memory(self.block_size).map_err(exhausted)?;
                 // An adapter that can register no more may still manage piece by piece, so a refusal is not an error yet.
                 let register = |endpoint: &AsyncEndpoint<T>| endpoint.with(|endpoint| endpoint.register(&memory)).ok();
-                let regions = self.endpoints.iter().filter_map(register).collect();
+                let regions = self.client.endpoints().filter_map(register).collect();
                 (memory, regions)
             }
         };
@@ -158,7 +158,7 @@ impl<T: Transport + 'static> Copier<T> {
     ) -> Result<Copier<T>, Error> {
         let io = LocalIo::start().map_err(|error| Error::local("thread for local files", &error))?;
         let lanes = lanes.max(1);
-        let blocks = Blocks::new(client.endpoints().cloned().collect(), block_size.max(4096), lanes * 2);
+        let blocks = Blocks::new(client.clone(), block_size.max(4096), lanes * 2);
         let create = CreateOptions::default();
         Ok(Copier { client, blocks, io, lanes, files: lanes * 2, create, sync: false, progress: Box::new(progress) })
     }

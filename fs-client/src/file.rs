@@ -123,8 +123,9 @@ impl<T: Transport + 'static> File<T> {
     fn limits(&self) -> PlanLimits {
         let inner = self.client.inner();
         let rooms = self.inner.servers.iter().filter_map(|server| inner.connections.room(&server.addr));
+        let room = rooms.min();
         inner.connections.endpoint().with(|endpoint| PlanLimits {
-            request: rooms.min().unwrap_or(endpoint.config().eager_limit).saturating_sub(REQUEST_ROOM),
+            request: room.unwrap_or(endpoint.config().eager_limit).saturating_sub(REQUEST_ROOM),
             regions: MAX_REGIONS,
             // One more goes with a message.
             pieces: endpoint.config().max_pieces - 1,

@@ -77,6 +77,11 @@ impl<T: Transport> Outlets<T> {
         self.open.iter().map(|(_, endpoint)| endpoint)
     }
 
+    /// Whether one of them moves memory best that another process can be given.
+    pub(crate) fn shares_memory(&self) -> bool {
+        self.open.iter().any(|(scheme, _)| *scheme == Scheme::Shm)
+    }
+
     /// The endpoint that stands at `index`.
     pub(crate) fn at(&self, index: usize) -> &AsyncEndpoint<T> {
         &self.open[index].1
@@ -176,7 +181,7 @@ pub(crate) async fn reach<T: Transport>(
     let refused = |kind, why: String| bmi_core::Error::new(kind, why).during("connect").with_peer(known);
     let outlet = outlets.find(known.scheme()).map_err(|why| refused(ErrorKind::Unsupported, why))?;
     let endpoint = outlets.at(outlet);
-    let via = Via { outlet, peer: endpoint.connect(known, Options::default()).await? };
+    let via = Via { outlet, peer: endpoint.connect(&known.without_device(), Options::default()).await? };
     let mut route =
         Route { server: server.clone(), addr: known.clone(), reason: String::new(), passed_over: Vec::new() };
     if !preference.has_choice(outlets, known.scheme()) {
@@ -235,7 +240,8 @@ async fn try_way<T: Transport>(
     }
     let endpoint = outlets.at(outlet);
     let deadline = endpoint.now() + PATIENCE;
-    let peer = endpoint.connect(addr, Options::by(deadline)).await.map_err(|error| error.to_string())?;
+    let peer =
+        endpoint.connect(&addr.without_device(), Options::by(deadline)).await.map_err(|error| error.to_string())?;
     let found = identify(endpoint, peer, preference.client, deadline).await;
     let wrong = match found {
         Ok(found) if found.is_same(identity) => return Ok(Via { outlet, peer }),

@@ -255,6 +255,58 @@ fn a_server_does_without_a_transport_that_cannot_be_opened_and_says_so_once() {
     assert!(error.lines().last().unwrap().starts_with("pvfsd: "), "{error}");
 }
 
+/// Every server listens over TCP, and at a socket of its own.
+fn over_shm(tcp: &str, number: usize, dir: &Path) -> String {
+    format!("[{tcp:?}, \"shm://{}/sockets/{number}\"]", dir.display())
+}
+
+/// The transport that each server is reached over, the manager first.
+fn taken(cluster: &Cluster, args: &[&str]) -> Vec<String> {
+    let shown = cluster.json(&[&["servers"], args].concat());
+    shown["servers"].as_array().unwrap().iter().map(|server| server["over"].as_str().unwrap().to_owned()).collect()
+}
+
+#[test]
+fn servers_of_this_host_are_reached_over_shared_memory() {
+    let mut cluster = Cluster::start_with(2, over_shm);
+    assert_eq!(taken(&cluster, &[]), ["shm"; 3]);
+    assert_eq!(taken(&cluster, &["--over", "tcp"]), ["tcp"; 3]);
+    assert!(cluster.ok(&["servers"]).contains("over shm: on this host"));
+    let bytes = pattern(9_000_000, 1);
+    fs::write(cluster.path("f"), &bytes).unwrap();
+    cluster.ok(&["put", "f", "/f"]);
+    cluster.ok(&["--over", "tcp", "get", "/f", "one"]);
+    cluster.ok(&["--over", "shm", "--busy", "get", "/f", "two"]);
+    assert!(fs::read(cluster.path("one")).unwrap() == bytes && fs::read(cluster.path("two")).unwrap() == bytes);
+    // A name that is left behind is no way; a server that comes back has it again.
+    cluster.ok(&["put", "--sync", "f", "/g"]);
+    cluster.kill_server(1);
+    let line = complaint(&cluster.run(&["get", "/g", "three"]), 1);
+    assert!(line.contains("(iod 0)"), "{line}");
+    cluster.start_server(1);
+    assert_eq!(taken(&cluster, &[]), ["shm"; 3]);
+    cluster.ok(&["get", "/g", "three"]);
+    assert!(fs::read(cluster.path("three")).unwrap() == bytes);
+}
+
+/// As on a machine where another cluster's server has a socket of that name: it must not be given this one's data.
+#[test]
+fn a_socket_of_another_server_is_passed_over() {
+    let cluster = Cluster::start_with(2, over_shm);
+    let socket = |name: &str| cluster.path("sockets").join(name);
+    fs::rename(socket("1"), socket("aside")).unwrap();
+    fs::rename(socket("2"), socket("1")).unwrap();
+    assert_eq!(taken(&cluster, &[]), ["shm", "tcp", "tcp"]);
+    let text = cluster.ok(&["servers"]);
+    assert!(text.contains("/sockets/1: another server is there"), "{text}");
+    fs::write(cluster.path("f"), pattern(500_000, 1)).unwrap();
+    cluster.ok(&["put", "f", "/f"]);
+    cluster.ok(&["get", "/f", "back"]);
+    assert!(fs::read(cluster.path("back")).unwrap() == pattern(500_000, 1));
+    let line = complaint(&cluster.run(&["--over", "shm", "get", "/f", "forced"]), 1);
+    assert!(line.contains("another server is there"), "{line}");
+}
+
 #[test]
 fn a_configuration_is_made_for_several_transports() {
     let dir = tempfile::tempdir().unwrap();

@@ -64,9 +64,9 @@ pub struct LimitSection {
     pub requests_per_client: usize,
     /// Longest time for one request, in seconds.
     pub request_timeout_s: u64,
-    /// Size of a transfer unit and of the buffers.
+    /// Size of the longest transfer unit.
     pub transfer_unit: Size,
-    /// Memory of an I/O server's buffers, together, for each of its transports.
+    /// Memory of an I/O server's buffers, together, whatever transports it has.
     pub buffers: Size,
     /// Transfers of this size or more go to the storage threads.
     pub offload: Size,
@@ -237,8 +237,8 @@ requests = {requests}
 requests_per_client = {per_client}
 # Longest time for one request, in seconds.
 request_timeout_s = {timeout}
-# Large transfers are cut into units of this size; buffers is the memory for all units under way in an I/O server, over each
-# transport that is used.
+# Large transfers are cut into units of this size at most; buffers is the memory for all units under way in an I/O server, whatever
+# transports they come over.
 transfer_unit = "{unit}"
 buffers = "{buffers}"
 # Transfers of this size or more are handed to the storage threads.

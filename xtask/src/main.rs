@@ -75,7 +75,8 @@ fn main() -> ExitCode {
     match Cli::parse().task {
         Task::Test(args) if args.list => {
             for step in steps::STEPS {
-                println!("{:<10} {}", step.name, step.what);
+                let when = if step.always { "" } else { " (on request)" };
+                println!("{:<10} {}{when}", step.name, step.what);
             }
             ExitCode::SUCCESS
         }

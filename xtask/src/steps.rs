@@ -18,21 +18,39 @@ pub(crate) struct Step {
     pub(crate) name: &'static str,
     /// What it does, in one line.
     pub(crate) what: &'static str,
+    /// Part of every run; the others run when `--only` names them.
+    pub(crate) always: bool,
     run: fn(&Path) -> Result<Totals, Failure>,
 }
 
-/// All steps, in order: what fails fastest comes first.
+/// All steps, in order: what fails fastest comes first. Those that need more than this machine may have, or more than some minutes, run on request.
 pub(crate) const STEPS: &[Step] = &[
-    Step { name: "setup", what: "installs what the machine lacks", run: |root| setup::set_up(root).map(|()| NOTHING) },
-    Step { name: "fmt", what: "the code is formatted as rustfmt.toml says", run: fmt },
-    Step { name: "clippy", what: "no warnings, over all targets and features", run: clippy },
-    Step { name: "rustdoc", what: "the documentation builds without warnings", run: rustdoc },
-    Step { name: "programs", what: "all programs build, once, for the steps below", run: programs },
-    Step { name: "tests", what: "unit, property, conformance and file system tests", run: tests },
-    Step { name: "doctests", what: "the examples in the documentation", run: doctests },
-    Step { name: "examples", what: "every program of examples/ runs to a good end", run: examples },
-    Step { name: "main-job", what: "the A/B run on a small tree, over TCP and the simulator", run: main_job },
-    Step { name: "rxe", what: "real verbs, in an emulated machine with Soft-RoCE", run: rxe::step },
+    Step {
+        name: "setup",
+        what: "installs what the machine lacks",
+        always: true,
+        run: |root| setup::set_up(root).map(|()| NOTHING),
+    },
+    Step { name: "fmt", what: "the code is formatted as rustfmt.toml says", always: true, run: fmt },
+    Step { name: "clippy", what: "no warnings, over all targets and features", always: true, run: clippy },
+    Step { name: "rustdoc", what: "the documentation builds without warnings", always: true, run: rustdoc },
+    Step { name: "programs", what: "all programs build, once, for the steps below", always: true, run: programs },
+    Step { name: "tests", what: "unit, property, conformance and file system tests", always: true, run: tests },
+    Step {
+        name: "miri",
+        what: "the ring of bmi-shm under Miri, where a nightly toolchain has it",
+        always: false,
+        run: miri,
+    },
+    Step { name: "doctests", what: "the examples in the documentation", always: true, run: doctests },
+    Step { name: "examples", what: "every program of examples/ runs to a good end", always: true, run: examples },
+    Step {
+        name: "main-job",
+        what: "the A/B run on a small tree, over TCP and the simulator",
+        always: true,
+        run: main_job,
+    },
+    Step { name: "rxe", what: "real verbs, in an emulated machine with Soft-RoCE", always: false, run: rxe::step },
 ];
 
 /// What a step that counts nothing adds.
@@ -55,8 +73,10 @@ pub(crate) fn parse_step(name: &str) -> Result<&'static Step, String> {
 /// Runs the steps named in `only`, or all, up to the first that fails, and prints summary and totals.
 #[expect(clippy::disallowed_methods, reason = "tells a person how long each step took")]
 pub(crate) fn run(root: &Path, only: &[&'static Step]) -> ExitCode {
-    let chosen: Vec<&Step> =
-        STEPS.iter().filter(|step| only.is_empty() || only.iter().any(|one| one.name == step.name)).collect();
+    let chosen: Vec<&Step> = STEPS
+        .iter()
+        .filter(|step| if only.is_empty() { step.always } else { only.iter().any(|one| one.name == step.name) })
+        .collect();
     let begin = Instant::now();
     let mut totals = Totals::default();
     let mut summary = Vec::new();
@@ -149,6 +169,16 @@ fn features(root: &Path) -> Result<String, Failure> {
         names.map(|name| format!("{}/{name}", package.name))
     });
     Ok(all.collect::<Vec<_>>().join(","))
+}
+
+/// The ring with plain memory, checked for data races and undefined behaviour. (Loom's models of it are ordinary tests.) Miri is there for
+/// nightly toolchains only; where none is installed this is said, and the step counts nothing.
+fn miri(root: &Path) -> Result<Totals, Failure> {
+    if !Invocation::new(root, "cargo", "+nightly miri --version").succeeds() {
+        println!("no Miri here: rustup toolchain install nightly --component miri,rust-src");
+        return Ok(NOTHING);
+    }
+    Invocation::new(root, "cargo", "+nightly miri test -p bmi-shm --lib ring::").run(CARGO_LIMIT)
 }
 
 fn doctests(root: &Path) -> Result<Totals, Failure> {

@@ -75,7 +75,11 @@ fn serve(ready: &mpsc::Sender<Addr>, waiting: Waiting) -> Result<(), Error> {
         loop {
             let incoming = Incoming::new(&endpoint, endpoint.next_unexpected().await)?;
             if incoming.request() == b"end" {
-                return incoming.reply(b"", None, endpoint.within(PATIENCE)).await;
+                let client = incoming.peer();
+                incoming.reply(b"", None, endpoint.within(PATIENCE)).await?;
+                // Hands over what was sent; the client may be faster in going.
+                let _ = endpoint.disconnect(client, endpoint.within(PATIENCE)).await;
+                return Ok(());
             }
             answer(&endpoint, incoming, &staged).await?;
         }

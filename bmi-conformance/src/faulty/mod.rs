@@ -23,6 +23,7 @@ use std::os::fd::BorrowedFd;
 use std::task::Waker;
 use std::time::Duration;
 
+use bmi_core::mem::RemotePages;
 use bmi_core::transport::{Armed, ConnId, Event, HostWork, Payload, PostError, WorkId, WorkOptions, WriteTarget};
 use bmi_core::{
     Access, Addr, Capabilities, Error, ErrorKind, Memory, MemoryRegion, RemoteKey, RemoteSlice, Segment, Time,
@@ -201,6 +202,10 @@ impl<T: Transport> Transport for Faulty<T> {
     ) -> Result<(), PostError> {
         self.is_full()?;
         self.inner.post_read(self.names.inward(conn), work, segments, remote, options)
+    }
+
+    fn map_remote(&mut self, conn: ConnId, remote: RemoteSlice, access: Access) -> Option<RemotePages> {
+        self.inner.map_remote(self.names.inward(conn), remote, access)
     }
 
     fn poll(&mut self, now: Time, events: &mut Vec<Event>) -> bool {

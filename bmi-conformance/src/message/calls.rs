@@ -336,7 +336,7 @@ pub fn nonsense_is_no_call<K: Backend>(backend: &K) {
             pair.a.send_unexpected(pair.to_b, 1, bytes, soon(&pair.a)).await.expect("send");
             let message = pair.b.next_unexpected().await;
             assert_eq!(message.len(), len);
-            let error = Incoming::new(&pair.b, message).err().expect("no call");
+            let error = Incoming::new(&pair.b, message).expect_err("no call");
             assert_eq!(error.kind(), ErrorKind::Protocol, "{error}");
         }
         pair.settled(&net, "after nonsense").await;

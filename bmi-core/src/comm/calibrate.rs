@@ -118,7 +118,7 @@ impl Measured {
         self.register_region_ns + bytes.div_ceil(PAGE) as u64 * self.register_page_ns
     }
 
-    /// Time of a request with `bytes` bytes of data by a path, in ns (see the [module](self) for the model); `None` if it cannot be taken. Client-based
+    /// Time of a request with `bytes` bytes of data by a path, in ns; `None` if it cannot be taken. Client-based
     /// transfers are not modelled: they are never the cheapest where the others can be taken.
     pub fn cost(&self, direction: Direction, registered: bool, path: Path, bytes: usize) -> Option<u64> {
         let empty = self.empty_ns;

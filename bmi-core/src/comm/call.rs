@@ -123,6 +123,7 @@ impl<T: Transport> Caller<T> {
         };
         let data = packed.as_ref().map(|packed| packed.data().into()).or(data);
         let exposure = self.expose(peer, direction, way, choice, data.as_ref())?;
+        let slot = choice.is_some_and(|choice| choice.path == Path::FastRdma);
         let narrow = way == Way::Message && direction == Some(Direction::Read) && exposure.is_none();
 
         let mut front = Vec::with_capacity(CALL_HEAD + request.len() + 64);
@@ -135,6 +136,7 @@ impl<T: Transport> Caller<T> {
             way,
             direction,
             narrow,
+            slot,
             request: wire_len(request.len())?,
             descriptor: wire_len(front.len() - CALL_HEAD - request.len())?,
             data: data.as_ref().map_or(0, |data| data.len() as u64),
@@ -155,7 +157,8 @@ impl<T: Transport> Caller<T> {
             _ => MemList::from(&buffer),
         };
         let recv = self.endpoint.recv(peer, tag, into, options);
-        let send = self.endpoint.send_unexpected(peer, tag, message, options);
+        let send =
+            self.endpoint.send_unexpected(peer, tag, message, Options { slot: slot && head.carries_data(), ..options });
         if let Some(error) = send.refusal() {
             return Err(error);
         }

@@ -262,7 +262,8 @@ impl<T: Transport> Incoming<T> {
             }
             _ => front.into(),
         };
-        let reply = self.endpoint.send(self.peer, self.tag, message, options);
+        let slot = self.head.slot && carried > 0;
+        let reply = self.endpoint.send(self.peer, self.tag, message, Options { slot, ..options });
         if let Some(ahead) = ahead {
             ahead.await?;
         }

@@ -9,7 +9,7 @@
 //!             | u8    | u8   | u8        | u8   | u32     | u32        | u32 | u64       |         |            |      |
 //!             +-------+------+-----------+------+---------+------------+-----+-----------+---------+------------+------+
 //!             path: 0 none, 1 with the message, 2 server-based, 3 client-based; direction: 0 none, 1 write, 2 read;
-//!             form 1: the reply has room for a head of 128 bytes, and behind that for the data
+//!             form: bit 1: what carries the data, request or reply, goes into a slot if one is free; bit 0: the reply has room for a head of 128 bytes, and behind that for the data
 //!
 //!  reply      0       1      4         8           16
 //!             +-------+------+---------+-----------+-------+------+
@@ -61,6 +61,8 @@ pub(super) struct CallHead {
     pub(super) direction: Option<Direction>,
     /// The reply's receive has a head of [`REPLY_HEAD`] bytes and the user's memory behind it.
     pub(super) narrow: bool,
+    /// The data goes by fast RDMA, though an eager message may have room for it.
+    pub(super) slot: bool,
     pub(super) request: u32,
     pub(super) descriptor: u32,
     pub(super) data: u64,
@@ -74,7 +76,12 @@ impl CallHead {
             Some(Direction::Write) => 1,
             Some(Direction::Read) => 2,
         };
-        wire[..4].copy_from_slice(&[MAGIC, self.way as u8, direction, u8::from(self.narrow)]);
+        wire[..4].copy_from_slice(&[
+            MAGIC,
+            self.way as u8,
+            direction,
+            u8::from(self.narrow) | u8::from(self.slot) << 1,
+        ]);
         wire[4..8].copy_from_slice(&self.request.to_le_bytes());
         wire[8..12].copy_from_slice(&self.descriptor.to_le_bytes());
         wire[16..24].copy_from_slice(&self.data.to_le_bytes());
@@ -87,7 +94,7 @@ impl CallHead {
     /// What is wrong, in words.
     pub(super) fn decode(wire: &[u8; CALL_HEAD], len: usize) -> Result<CallHead, &'static str> {
         let word = |at: usize| u32::from_le_bytes(wire[at..at + 4].try_into().expect("four bytes"));
-        if wire[0] != MAGIC || wire[3] > 1 || word(12) != 0 {
+        if wire[0] != MAGIC || wire[3] > 3 || word(12) != 0 {
             return Err("is no call");
         }
         let way = [Way::None, Way::Message, Way::ServerBased, Way::ClientBased];
@@ -99,7 +106,15 @@ impl CallHead {
             _ => return Err("has an unknown direction"),
         };
         let data = u64::from_le_bytes(wire[16..24].try_into().expect("eight bytes"));
-        let head = CallHead { way, direction, narrow: wire[3] == 1, request: word(4), descriptor: word(8), data };
+        let head = CallHead {
+            way,
+            direction,
+            narrow: wire[3] & 1 == 1,
+            slot: wire[3] & 2 == 2,
+            request: word(4),
+            descriptor: word(8),
+            data,
+        };
         if head.adds_up(len) { Ok(head) } else { Err("contradicts itself") }
     }
 
@@ -117,7 +132,7 @@ impl CallHead {
             _ => false,
         };
         let narrow = !self.narrow || (self.way == Way::Message && self.direction == Some(Direction::Read));
-        whole && fits && narrow
+        whole && fits && narrow && (!self.slot || self.way == Way::Message)
     }
 
     /// Whether the data stands behind the request.
@@ -189,6 +204,7 @@ mod tests {
             way: Way::ServerBased,
             direction: Some(Direction::Read),
             narrow: false,
+            slot: false,
             request: 30,
             descriptor: 48,
             data: 1 << 40,
@@ -204,7 +220,7 @@ mod tests {
         fn any_bytes_are_survived(wire in proptest::array::uniform24(any::<u8>()), call in any::<bool>(), len in 0usize..1000) {
             let mut wire = wire;
             if call {
-                (wire[0], wire[3]) = (MAGIC, wire[3] % 2);
+                (wire[0], wire[3]) = (MAGIC, wire[3] % 4);
                 wire[12..16].fill(0);
             }
             if let Ok(head) = CallHead::decode(&wire, len) {

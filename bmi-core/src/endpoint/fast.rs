@@ -247,8 +247,8 @@ impl<T: Transport> Endpoint<T> {
             .is_some_and(|peer| peer.credit.as_ref().is_some_and(|credit| credit.has_slot() && credit.has_message()))
     }
 
-    /// Writes a message into a slot of the peer; `Blocked` if there is none, no credit, or nothing to stage it in. Without an operation only
-    /// messages that end at once are sent.
+    /// Writes a message into a slot of the peer; `Blocked` if there is none, no credit, or nothing to stage it in yet, `Failed` if nothing can be had.
+    /// Without an operation only messages that end at once are sent.
     pub(super) fn send_fast(
         &mut self,
         peer_id: PeerId,
@@ -259,6 +259,11 @@ impl<T: Transport> Endpoint<T> {
         id: Option<OpId>,
     ) -> Attempt {
         if !self.has_fast_slot(peer_id, list.len()) {
+            return Attempt::Blocked;
+        }
+        // What is registered already leaves from where it is, which takes an operation; it is not copied only to end at once.
+        let stays = |piece: &crate::MemSlice| piece.len() > SMALL && self.registry.is_registered(piece.memory());
+        if id.is_none() && list.pieces().iter().any(stays) {
             return Attempt::Blocked;
         }
         let mut segments = std::mem::take(&mut self.segments);
@@ -281,10 +286,14 @@ impl<T: Transport> Endpoint<T> {
                 );
                 self.sent_fast(peer_id, kind, tag, list.len(), posted, work, staged)
             }
-            Ok(None) => Attempt::Blocked,
+            // A staging buffer comes back when the adapter has moved.
+            Ok(None) => {
+                self.block(peer_id);
+                Attempt::Blocked
+            }
             Err(error) => {
                 tracing::debug!(%error, "no staging buffer");
-                Attempt::Blocked
+                Attempt::Failed(error.kind())
             }
         };
         segments.clear();
@@ -303,8 +312,9 @@ impl<T: Transport> Endpoint<T> {
         let free = capabilities.registration == Registration::Free;
         let room = capabilities.max_segments;
         let straight = list.pieces().len() <= room;
-        let stays = |piece: &MemSlice| piece.len() > SMALL && (free || self.registry.is_registered(piece.memory()));
-        if !may_wait && straight && list.pieces().iter().any(stays) {
+        let known = |piece: &MemSlice| free || self.registry.is_registered(piece.memory());
+        if !may_wait && straight && list.pieces().iter().any(|piece| piece.len() > SMALL && known(piece)) {
+            // Not all of it needs the copy that would end the operation at once.
             return Ok(None);
         }
         let mut staged: Option<staging::Filling> = None;
@@ -421,7 +431,7 @@ fn scatter(list: &MemList, payload: &MemSlice) {
     let mut at = 0;
     for piece in list.pieces() {
         let len = piece.len().min(payload.len() - at);
-        if len == 0 {
+        if at == payload.len() {
             break;
         }
         piece.slice(0, len).copy_from_slice_of(&payload.slice(at, len));

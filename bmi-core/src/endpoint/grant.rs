@@ -43,8 +43,8 @@ pub struct Grant {
 
 /// The immediate data that names an operation.
 fn token_of(id: OpId) -> Option<u32> {
-    (id.0.slot < 1 << SLOT_BITS)
-        .then(|| GRANTED | id.0.slot << GENERATION_BITS | id.0.generation & ((1 << GENERATION_BITS) - 1))
+    let generation = id.0.generation & ((1 << GENERATION_BITS) - 1);
+    (id.0.slot < 1 << SLOT_BITS).then_some(GRANTED | (id.0.slot << GENERATION_BITS) | generation)
 }
 
 /// Whether immediate data announces a granted push.

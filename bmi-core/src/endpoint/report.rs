@@ -154,7 +154,7 @@ pub struct Counters {
     pub fast: u64,
     /// Of those, the ones of which all but small pieces went straight from the program's memory.
     pub fast_gathered: u64,
-    /// Messages that were short enough for a fast-RDMA slot but found none free.
+    /// Messages that were short enough for a fast-RDMA slot but found none free, and were announced.
     pub slot_misses: u64,
     /// Expected messages written straight into a receive that the peer had offered.
     pub direct: u64,

@@ -57,7 +57,7 @@ impl<T: Transport> Endpoint<T> {
         // A small message to an idle connection needs no record.
         let idle = record.queue.is_empty() && record.notices.is_empty() && record.is_up();
         if idle
-            && let Attempt::Sent = match list.len() <= self.eager_limit(record) {
+            && let Attempt::Sent = match self.goes_eagerly(peer, record, &list, options) {
                 true => self.send_eager(peer, kind, tag, &list, options.class, None),
                 false if self.goes_fast(peer, kind, tag, &list) => {
                     self.send_fast(peer, kind, tag, &list, options.class, None)
@@ -146,7 +146,7 @@ impl<T: Transport> Endpoint<T> {
         let (Some(op), Some(peer)) = (self.ops.get(id.0), self.peers.get(peer_id.0)) else { return Attempt::Sent };
         let list = op.list.clone().expect("a queued send has its list");
         let (kind, tag, class) = (op.kind, op.tag, op.options.class);
-        let eager = list.len() <= self.eager_limit(peer);
+        let eager = self.goes_eagerly(peer_id, peer, &list, op.options);
         match kind {
             OpKind::SendUnexpected if !eager && list.len() > peer.limits.fast => Attempt::Failed(ErrorKind::TooLong),
             OpKind::SendUnexpected if !eager => self.send_fast(peer_id, Kind::Unexpected, tag, &list, class, Some(id)),
@@ -156,8 +156,8 @@ impl<T: Transport> Endpoint<T> {
             _ if self.may_write(peer_id, tag, &list) => self.send_direct(peer_id, id, tag, &list, class),
             _ if self.goes_fast(peer_id, Kind::Eager, tag, &list) => {
                 match self.send_fast(peer_id, Kind::Eager, tag, &list, class, Some(id)) {
-                    // The slot is there, so it is the adapter or a staging buffer that is short: the announcement may still go.
-                    Attempt::Blocked => self.announce(peer_id, id, tag, &list),
+                    // Nothing to stage it in can be had.
+                    Attempt::Failed(_) => self.announce(peer_id, id, tag, &list),
                     attempt => attempt,
                 }
             }
@@ -165,18 +165,21 @@ impl<T: Transport> Endpoint<T> {
         }
     }
 
+    /// Whether a message is sent eagerly: it is short enough, and nobody wants it in a slot that is free.
+    fn goes_eagerly(&self, id: PeerId, peer: &Peer, list: &MemList, options: Options) -> bool {
+        list.len() <= self.eager_limit(peer) && !(options.slot && self.has_fast_slot(id, list.len()))
+    }
+
     /// Whether a message beyond the eager limit is to be written into a slot of the peer. Expected messages of middle size whose receive was offered go
     /// straight there instead.
-    fn goes_fast(&mut self, peer: PeerId, kind: Kind, tag: Tag, list: &MemList) -> bool {
+    fn goes_fast(&self, peer: PeerId, kind: Kind, tag: Tag, list: &MemList) -> bool {
         let Some(record) = self.peers.get(peer.0).filter(|record| list.len() <= record.limits.fast) else {
             return false;
         };
         if kind == Kind::Eager && record.ready.first(tag).is_some() && self.may_write(peer, tag, list) {
             return false;
         }
-        let free = self.has_fast_slot(peer, list.len());
-        self.counters.slot_misses += u64::from(!free);
-        free
+        self.has_fast_slot(peer, list.len())
     }
 
     /// Sends a message with its payload. Without an operation only the ways that end at once are tried.

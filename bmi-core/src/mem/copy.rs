@@ -7,7 +7,9 @@
 //! never anything worse.
 //!
 //! **Layout.** Short copies walk the shared side in aligned words of eight bytes, its ragged ends in single bytes; the private side is
-//! read and written unaligned. Copies of [`STRING_MOVE`] bytes and more go by `rep movsb` where the processor has it.
+//! read and written unaligned. Copies of `STRING_MOVE` bytes and more go by `rep movsb` where the processor has it.
+//!
+//! Public for backends that move bytes by themselves.
 //!
 //! **Tests.** Every alignment and the lengths around the limits, below; both ways are compared with a plain copy.
 
@@ -51,7 +53,7 @@ fn ragged_head(ptr: *const u8, len: usize) -> usize {
 /// # Safety
 /// `dst` must be valid for writes of `src.len()` bytes for the whole call, and all concurrent accesses to them made by this module or by the
 /// kernel.
-pub(crate) unsafe fn copy_in(dst: *mut u8, src: &[u8]) {
+pub unsafe fn copy_in(dst: *mut u8, src: &[u8]) {
     if HAS_STRING_MOVE && src.len() >= STRING_MOVE {
         // SAFETY: the caller vouches for `dst`; a reference to private memory does not overlap it.
         return unsafe { string_move(dst, src.as_ptr(), src.len()) };
@@ -79,7 +81,7 @@ pub(crate) unsafe fn copy_in(dst: *mut u8, src: &[u8]) {
 /// # Safety
 /// `src` must be valid for reads and writes of `dst.len()` bytes for the whole call, and all concurrent accesses to them made by this
 /// module or by the kernel.
-pub(crate) unsafe fn copy_out(dst: &mut [u8], src: *mut u8) {
+pub unsafe fn copy_out(dst: &mut [u8], src: *mut u8) {
     if HAS_STRING_MOVE && dst.len() >= STRING_MOVE {
         // SAFETY: as in `copy_in`.
         return unsafe { string_move(dst.as_mut_ptr(), src, dst.len()) };
@@ -107,7 +109,7 @@ pub(crate) unsafe fn copy_out(dst: &mut [u8], src: *mut u8) {
 /// # Safety
 /// Both ranges must be valid for reads and writes for the whole call, and all concurrent accesses to them made by this module or by the
 /// kernel.
-pub(crate) unsafe fn copy_between(dst: *mut u8, src: *mut u8, len: usize) {
+pub unsafe fn copy_between(dst: *mut u8, src: *mut u8, len: usize) {
     if HAS_STRING_MOVE && len >= STRING_MOVE {
         // SAFETY: the caller vouches for both ranges. Where they overlap, the instruction moves bytes in ascending order, which is defined for
         // the processor, and no reference to either exists.

@@ -17,7 +17,8 @@
 //!
 //! **Never stale.** Nobody tells this library that foreign memory is freed or unmapped, so the program has to: [`Foreign::forget`]. After that call no new
 //! piece finds the old memory, and the registration goes with the last operation that uses it. What is mapped at the address later has another
-//! [`super::MemoryId`], so it never meets the old registration. With the feature `userfaultfd` the kernel can tell instead.
+//! [`super::MemoryId`], so it never meets the old registration. With the feature `userfaultfd` the kernel can tell instead
+//! (`Watch`).
 //!
 //! **Invariants**
 //! 1. Known ranges do not overlap; each has one memory, which covers it exactly.
@@ -56,7 +57,7 @@ impl Extent {
     }
 
     /// First address and the one behind the last.
-    fn bounds(self) -> Result<(usize, usize), Error> {
+    pub(super) fn bounds(self) -> Result<(usize, usize), Error> {
         // Exposed, because a range that is known through one pointer serves pieces that came as others.
         let start = self.ptr.as_ptr().expose_provenance();
         let end = start.checked_add(self.len).filter(|_| isize::try_from(self.len).is_ok());
@@ -66,7 +67,7 @@ impl Extent {
     }
 }
 
-/// The table of foreign memory (see the [module](self) for why and how). A handle; clones share the table. Any thread may use it.
+/// The table of foreign memory. A handle; clones share the table. Any thread may use it.
 ///
 /// ```
 /// use std::ptr::NonNull;
@@ -92,7 +93,14 @@ impl Extent {
 /// # Ok::<(), bmi_core::Error>(())
 /// ```
 #[derive(Clone)]
-pub struct Foreign(Arc<Mutex<Table>>);
+pub struct Foreign(Arc<Shared>);
+
+struct Shared {
+    table: Mutex<Table>,
+    /// What the kernel says was unmapped.
+    #[cfg(all(feature = "userfaultfd", target_os = "linux"))]
+    unmapped: std::sync::OnceLock<Arc<super::watch::Ring>>,
+}
 
 struct Table {
     limit: usize,
@@ -100,6 +108,8 @@ struct Table {
     known: BTreeMap<usize, Known>,
     /// Counts look-ups: the age of a range.
     clock: u64,
+    /// Known no longer, to be dropped outside the lock: that wakes endpoints.
+    stale: Vec<Memory>,
 }
 
 struct Known {
@@ -127,7 +137,12 @@ impl Foreign {
 
     /// An empty table for up to `limit` ranges, at least one.
     pub fn with_limit(limit: usize) -> Foreign {
-        Foreign(Arc::new(Mutex::new(Table { limit: limit.max(1), known: BTreeMap::new(), clock: 0 })))
+        let table = Table { limit: limit.max(1), known: BTreeMap::new(), clock: 0, stale: Vec::new() };
+        Foreign(Arc::new(Shared {
+            table: Mutex::new(table),
+            #[cfg(all(feature = "userfaultfd", target_os = "linux"))]
+            unmapped: std::sync::OnceLock::new(),
+        }))
     }
 
     /// Ranges that it knows.
@@ -164,12 +179,13 @@ impl Foreign {
         if piece.len == 0 {
             return Ok(Memory::from(Vec::new()).all());
         }
-        // Memories that are known no longer are dropped outside the lock: that wakes endpoints.
-        let mut dropped = Vec::new();
+        let mut table = self.lock();
         // SAFETY: the caller vouches for the bytes of the piece and its parent; those of ranges that are known were vouched for when they became so,
         // and the promise lasts until they are forgotten.
-        let (memory, at) = unsafe { self.lock().find(low, high, &mut dropped) };
-        drop(dropped);
+        let (memory, at) = unsafe { table.find(low, high) };
+        let stale = std::mem::take(&mut table.stale);
+        drop(table);
+        drop(stale);
         Ok(memory.slice(start - at, piece.len))
     }
 
@@ -204,7 +220,24 @@ impl Foreign {
     }
 
     fn lock(&self) -> MutexGuard<'_, Table> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        #[cfg_attr(not(feature = "userfaultfd"), expect(unused_mut, reason = "only a watch changes it here"))]
+        let mut table = self.0.table.lock().unwrap_or_else(PoisonError::into_inner);
+        #[cfg(all(feature = "userfaultfd", target_os = "linux"))]
+        if let Some(unmapped) = self.0.unmapped.get() {
+            unmapped.drain(|range| {
+                let (start, end) = range.unwrap_or((0, usize::MAX));
+                let stale = table.take_overlapping(start, end);
+                table.stale.extend(stale.into_iter().map(|(_, memory)| memory));
+            });
+        }
+        table
+    }
+
+    /// From now on look-ups read what `ring` says first.
+    #[cfg(all(feature = "userfaultfd", target_os = "linux"))]
+    pub(super) fn watched_by(&self, ring: &Arc<super::watch::Ring>) -> Result<(), Error> {
+        let set = self.0.unmapped.set(Arc::clone(ring));
+        set.map_err(|_| Error::new(ErrorKind::Unsupported, "this table is watched already"))
     }
 }
 
@@ -213,7 +246,7 @@ impl Table {
     ///
     /// # Safety
     /// The bytes `low..high` must be as [`Foreign::slice`] says.
-    unsafe fn find(&mut self, low: usize, high: usize, dropped: &mut Vec<Memory>) -> (Memory, usize) {
+    unsafe fn find(&mut self, low: usize, high: usize) -> (Memory, usize) {
         self.clock += 1;
         if let Some((start, known)) = self.known.range_mut(..=low).next_back()
             && known.end(*start) >= high
@@ -224,9 +257,9 @@ impl Table {
         let (mut start, mut end) = (low, high);
         for (at, memory) in self.take_overlapping(low, high) {
             (start, end) = (start.min(at), end.max(at + memory.len()));
-            dropped.push(memory);
+            self.stale.push(memory);
         }
-        self.drop_oldest(dropped);
+        self.drop_oldest();
         let ptr = NonNull::new(std::ptr::with_exposed_provenance_mut(start)).expect("an extent's pointer is not null");
         // SAFETY: every byte belongs to a range that somebody vouched for, and overlapping ranges leave no gap.
         let memory = unsafe { Memory::shared(ptr, end - start) };
@@ -247,17 +280,18 @@ impl Table {
     }
 
     /// Makes room for one more range: a quarter goes at a time, so looking for the oldest is paid by many.
-    fn drop_oldest(&mut self, dropped: &mut Vec<Memory>) {
+    fn drop_oldest(&mut self) {
         if self.known.len() < self.limit {
             return;
         }
         let mut ages: Vec<u64> = self.known.values().map(|known| known.used).collect();
         let (_, youngest, _) = ages.select_nth_unstable(self.limit / 4);
         let youngest = *youngest;
+        let stale = &mut self.stale;
         self.known.retain(|_, known| {
             let old = known.used <= youngest;
             if old {
-                dropped.push(known.memory.clone());
+                stale.push(known.memory.clone());
             }
             !old
         });

@@ -7,7 +7,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use super::{MemSlice, copy};
+use super::{MemSlice, SharedPages, copy};
 use crate::error::{Error, ErrorKind};
 use crate::returns::Returns;
 
@@ -36,6 +36,8 @@ enum Backing {
     Pages(Layout),
     /// The parts of a `Vec<u8>`: `ptr` and `len` are the vector's, this is its capacity.
     Vec { capacity: usize },
+    /// Pages that another process can be given.
+    Passable(Arc<SharedPages>),
     /// Somebody else's bytes, kept alive by this value.
     Foreign { _keep: Box<dyn Any + Send + Sync> },
     /// Bytes that other memories may name too (see [`super::Foreign`]).
@@ -86,6 +88,30 @@ impl Memory {
         // SAFETY: the layout is not empty.
         let ptr = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or_else(exhausted)?;
         Ok(Memory::new(ptr, len, Backing::Pages(layout)))
+    }
+
+    /// `len` zero bytes in pages that another process of this host can be given ([`Memory::shared_pages`]), so that a transport between
+    /// processes moves them without help of the kernel, or not at all. Every other transport takes them as it takes any memory. Costs
+    /// three system calls and a descriptor for as long as the memory lives; where the system has no more of those, it is plain memory.
+    ///
+    /// A peer that such memory was exposed to can reach **all of it**, for as long as it keeps the pages mapped: put nothing secret beside
+    /// what is exposed.
+    ///
+    /// # Errors
+    /// As [`Memory::zeroed`].
+    pub fn shareable(len: usize) -> Result<Memory, Error> {
+        match SharedPages::new(len) {
+            Ok(pages) => Ok(Memory::new(pages.as_ptr(), len, Backing::Passable(Arc::new(pages)))),
+            Err(_) => Memory::zeroed(len),
+        }
+    }
+
+    /// The pages that it stands in, if another process can be given them.
+    pub fn shared_pages(&self) -> Option<&Arc<SharedPages>> {
+        match &self.0.backing {
+            Backing::Passable(pages) => Some(pages),
+            _ => None,
+        }
     }
 
     /// Takes over bytes that somebody else allocated, a shared mapping for instance; `keep` is dropped with the last handle.
@@ -207,7 +233,8 @@ impl Drop for Inner {
             Backing::Pages(layout) => unsafe { dealloc(self.ptr.as_ptr(), layout) },
             // SAFETY: the parts of the vector taken apart in `from`.
             Backing::Vec { capacity } => drop(unsafe { Vec::from_raw_parts(self.ptr.as_ptr(), self.len, capacity) }),
-            Backing::Foreign { .. } | Backing::Shared => {}
+            // Pages are unmapped with the last handle of them, which only this memory gives out.
+            Backing::Passable(_) | Backing::Foreign { .. } | Backing::Shared => {}
         }
         for watcher in self.watchers.get_mut().unwrap_or_else(PoisonError::into_inner) {
             if let Some(watcher) = watcher.upgrade() {

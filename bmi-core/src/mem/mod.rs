@@ -25,12 +25,16 @@
 //!
 //! With a clone it compiles, and `get_mut` says `None` until the operation has ended.
 
-pub(crate) mod copy;
+pub mod copy;
 mod foreign;
 mod list;
 mod memory;
 mod pin_cache;
 mod region;
+mod remote;
+mod shared;
+#[cfg(all(feature = "userfaultfd", target_os = "linux"))]
+mod watch;
 pub mod zone;
 
 pub use foreign::{Extent, Foreign};
@@ -39,3 +43,7 @@ pub use memory::{Memory, MemoryId};
 pub(crate) use pin_cache::{Limits, PinCache, PinCounts};
 pub use region::{Access, LocalKey, MemoryRegion, RegionOwner, ReleaseQueue, RemoteKey, RemoteSlice, Segment};
 pub(crate) use region::{CachedRegion, keys_of};
+pub use remote::RemotePages;
+pub use shared::SharedPages;
+#[cfg(all(feature = "userfaultfd", target_os = "linux"))]
+pub use watch::Watch;

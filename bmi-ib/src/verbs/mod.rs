@@ -1,7 +1,7 @@
 //! Verbs, safely enough: libibverbs loaded at run time, and an owner for each of its objects.
 //!
 //! **Why loaded.** A program that can speak verbs must build without a package and start without the library; only asking for an
-//! adapter says what is missing. So nothing is linked: [`library`] looks for `libibverbs.so.1` once, and the calls that C declares inline go
+//! adapter says what is missing. So nothing is linked: `library` looks for `libibverbs.so.1` once, and the calls that C declares inline go
 //! through the context's own table.
 //!
 //! **Invariants**

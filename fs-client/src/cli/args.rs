@@ -76,6 +76,14 @@ pub(crate) enum Command {
     #[command(after_help = "Examples:\n  pvfs servers\n  pvfs servers --over tcp\n  pvfs servers --json")]
     Servers,
 
+    /// Show which path data of each size takes to and from each I/O server, and why
+    #[command(after_help = "Examples:\n  pvfs plan\n  pvfs plan --calibrate\n  pvfs plan --json")]
+    Plan {
+        /// Measure the thresholds first, in some milliseconds for each adapter, and use them
+        #[arg(long)]
+        calibrate: bool,
+    },
+
     /// List a directory
     #[command(after_help = "Examples:\n  pvfs ls\n  pvfs ls -l /data\n  pvfs ls -R /data")]
     Ls {

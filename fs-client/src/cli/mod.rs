@@ -8,6 +8,7 @@
 mod args;
 mod namespace;
 mod output;
+mod plan;
 mod servers;
 mod size;
 mod transfer;
@@ -131,7 +132,9 @@ fn manager(global: &Global) -> Result<Addr, Stop> {
 /// known by TCP addresses wherever they have one, so that is always among them.
 fn open(manager: &Addr, over: Over) -> Result<Outlets<AnyTransport>, Stop> {
     let clock = driver::MonotonicClock::new();
-    let endpoint = |scheme| bmi::endpoint(scheme, &OpenOptions::default(), Config::named("pvfs"), clock);
+    // What the caller says of the manager's address is his own: the adapter in it is this machine's.
+    let options = OpenOptions::default().at(manager);
+    let endpoint = |scheme| bmi::endpoint(scheme, &options, Config::named("pvfs"), clock);
     let first: AsyncEndpoint<AnyTransport> = endpoint(manager.scheme()).map_err(Stop::failed)?;
     let mut outlets = Outlets::one(manager.scheme(), first);
     for scheme in [Scheme::Tcp, Scheme::Shm, Scheme::Ib].into_iter().filter(|scheme| *scheme != manager.scheme()) {
@@ -166,6 +169,7 @@ async fn command(
     let client = Client::connect_over(outlets, manager, options).await?;
     match cli.command {
         Command::Ping { count } => namespace::ping(&client, count, output).await,
+        Command::Plan { calibrate } => plan::plan(&client, calibrate, output).await,
         Command::Servers => servers::servers(&client, output).await,
         Command::Ls { path, long, recursive } => namespace::ls(&client, &path, long, recursive, output).await,
         Command::Mkdir { paths, parents } => namespace::mkdir(&client, &paths, parents, output).await,

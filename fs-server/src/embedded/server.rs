@@ -104,12 +104,14 @@ impl Server {
         let (mut outlets, mut missing) = (Vec::<Outlet>::new(), Vec::new());
         let clock = MonotonicClock::new();
         let mut tried = Vec::new();
-        for scheme in self.listen.iter().map(Addr::scheme).chain(connects) {
+        let listens = self.listen.iter().map(|addr| (addr.scheme(), Some(addr)));
+        for (scheme, addr) in listens.chain(connects.map(|scheme| (scheme, None))) {
             if tried.contains(&scheme) {
                 continue;
             }
             tried.push(scheme);
-            match bmi::endpoint(scheme, &self.transports, self.endpoint.clone(), clock) {
+            let transports = addr.map_or(self.transports.clone(), |addr| self.transports.clone().at(addr));
+            match bmi::endpoint(scheme, &transports, self.endpoint.clone(), clock) {
                 Ok(endpoint) => outlets.push(Outlet { scheme, endpoint }),
                 Err(error) if outlets.is_empty() => return Err(FsError::from(error)),
                 Err(error) => missing.push(error.to_string()),

@@ -14,7 +14,7 @@
 //! ```
 //!
 //! The buffers come from zones ([`bmi_core::mem::zone`]), shared fairly by the clients. Units of concurrent requests take turns between *clients*, at the network and at
-//! the disk ([`turns`]). What is small waits for neither: before a small request are at most the units at work.
+//! the disk (`iod/turns.rs`). What is small waits for neither: before a small request are at most the units at work.
 //!
 //! **Invariants**
 //! 1. An error names the ranges that were not written or read; all others were.

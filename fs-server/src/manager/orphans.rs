@@ -74,7 +74,7 @@ impl<T: Transport> Manager<T> {
         let connected = match *peer {
             Some(connected) if endpoint.limits(connected).is_some() => connected,
             _ => {
-                let addr = &self.settings.iods[iod];
+                let addr = &self.settings.iods[iod].without_device();
                 let connected = endpoint.connect(addr, endpoint.within(PATIENCE)).await?;
                 *peer = Some(connected);
                 connected

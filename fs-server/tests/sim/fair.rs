@@ -4,8 +4,8 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 
 use async_trait::async_trait;
-use bmi_core::Time;
 use bmi_core::mem::zone::ZonePool;
+use bmi_core::{Holdings, Time};
 use bmi_sim::{Profile, SimConfig, SimDisk};
 use fs_proto::{DatafileHandle, Identity, IodRequest, IodStat, Role};
 use fs_server::iod::{Iod, IodSettings};
@@ -72,6 +72,9 @@ struct Server {
     addr: Addr,
     store: Counting,
     zones: ZonePool<(u32, PeerId)>,
+    endpoint: AsyncEndpoint<SimTransport>,
+    /// What the endpoint holds when it has no clients.
+    idle: Holdings,
 }
 
 impl Server {
@@ -82,10 +85,10 @@ impl Server {
         let addr = endpoint.listen(&node.addr(1)).unwrap();
         let store = Counting { store: MemStore::on(Disk(node.disk()), 1 << 40), moved: Rc::default() };
         let iod = Iod::new(endpoint.clone(), store.clone(), settings).unwrap();
-        let zones = iod.zones().clone();
+        let (zones, server, idle) = (iod.zones().clone(), endpoint.clone(), endpoint.holdings());
         let identity = Identity { role: Role::Iod(0), host: node.name(), instance: 1, addrs: vec![addr.clone()] };
         node.spawn(async move { serve(&endpoint, &iod, &identity, Limits::default(), std::future::pending()).await });
-        Server { world, addr, store, zones }
+        Server { world, addr, store, zones, endpoint: server, idle }
     }
 }
 
@@ -331,4 +334,47 @@ fn clients_that_come_to_a_halt_do_not_halt_the_others() {
         let took = client.endpoint.now().since(started);
         assert!(took < Duration::from_millis(500), "{took:?}, and the dead ones are given up after 5 s");
     });
+}
+
+/// Clients that die in the middle of their calls, by every path, while registrations fail: at the end every buffer is back and nothing is held.
+#[test]
+fn random_deaths_and_failed_registrations_leak_nothing() {
+    for seed in 0..6 {
+        let server = Server::start(SimConfig::seeded(seed), IodSettings { unit: 256 << 10, buffers: 16, depth: 3 });
+        // Whatever has no structure in common with the run.
+        let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(1);
+        let mut random = |below: u64| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) % below
+        };
+        let clients: Vec<_> = (0..12u64).map(|index| server.world.node(&format!("doomed{index}"))).collect();
+        for (node, index) in clients.iter().zip(0..) {
+            let client = Client::new(node, u128::from(index)).forcing(Path::TAKEN[random(4) as usize]);
+            let (addr, len) = (server.addr.clone(), 1 + random(3 << 20));
+            node.spawn(async move {
+                let iod = client.connect(&addr).await;
+                let (whole, memory) = (regions(&[(0, len)]), MemList::from(vec![1; len as usize]));
+                // Some fail, by what the server lacks; some never end.
+                let one = async || loop {
+                    let written = client.write(iod, file(index), &whole, &memory).await;
+                    let read = client.read(iod, file(index), &whole).await;
+                    if written.is_err() && read.is_err() {
+                        client.endpoint.sleep(Duration::from_micros(50)).await;
+                    }
+                };
+                futures_util::future::join_all((0..3).map(|_| one())).await;
+            });
+        }
+        for node in &clients {
+            server.world.run_for(Duration::from_micros(200 + random(2000)));
+            let failing = random(6) as usize;
+            server.endpoint.with(|endpoint| endpoint.transport_mut().fail_registrations(failing));
+            node.kill();
+        }
+        server.endpoint.with(|endpoint| endpoint.transport_mut().fail_registrations(0));
+        assert!(server.zones.counters().takes > 50, "{:?}", server.zones.counters());
+        server.world.run_for(Duration::from_secs(70));
+        assert_eq!(server.zones.counters().leased, 0, "seed {seed}");
+        assert_eq!(server.endpoint.holdings(), server.idle, "seed {seed}");
+    }
 }

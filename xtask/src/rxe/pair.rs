@@ -7,13 +7,13 @@ use std::time::Duration;
 use super::inside::scenario::{self, SCENARIOS, Scenario};
 use super::machine::{Folder, Machine, Spec};
 use super::report::Reporter;
-use super::suite::{own_program, programs};
+use super::suite::{CPUS, own_program, programs};
 use super::wire::{Job, Plan, Record, Report, Verdict};
 use super::{Kernel, Link};
 use crate::command::Failure;
 
 /// For all of it.
-const LIMIT: Duration = Duration::from_secs(180);
+const LIMIT: Duration = Duration::from_secs(300);
 /// What each machine has, in MiB.
 const MEMORY_MIB: u32 = 1024;
 
@@ -38,8 +38,8 @@ pub(crate) fn run(
             link: Link::Pair { own: socket(index), peer: socket(1 - index), index },
             plan: Some(&plan),
             programs: &programs,
-            // Four emulated processors on two real ones would wait for each other's locks.
-            cpus: 1,
+            // With a single one, Soft-RoCE starves the kernel's own threads while it sends again what was lost.
+            cpus: CPUS,
             memory_mib: MEMORY_MIB,
             limit: LIMIT,
         };

@@ -14,7 +14,7 @@ use benches::limit::Limit;
 use benches::{cpu, net};
 use bmi::AnyTransport;
 use bmi_core::driver::event;
-use bmi_core::{Addr, Config, Scheme};
+use bmi_core::{Addr, Config, Scheme, Transport};
 use bmi_sim::{SimConfig, World};
 use fs_client::{Client, ClientOptions};
 use fs_server::embedded::{ClusterOptions, EmbeddedCluster, SimCluster};
@@ -78,14 +78,23 @@ pub(crate) fn over(
     };
 
     progress.say(&format!("{scheme}: storing"));
-    let (put, sums) =
-        with_client(cluster.manager(), WRITER, async |client| store(&client, &cpu::of_thread, tree, progress).await)?;
+    let (plan, (put, sums)) = with_client(cluster.manager(), WRITER, async |client| {
+        let plan = calibrated(&client).await?;
+        Ok((plan, store(&client, &cpu::of_thread, tree, progress).await?))
+    })?;
     progress.say(&format!("{scheme}: reading back"));
     let (get, wrong) = with_client(cluster.manager(), READER, async |client| {
+        calibrated(&client).await?;
         read_back(&client, &cpu::of_thread, tree, &sums, progress).await
     })?;
     cluster.stop()?;
-    Ok(Measured { transport: scheme.as_str(), put, get, wrong })
+    Ok(Measured { transport: scheme.as_str(), plan, put, get, wrong })
+}
+
+/// Measures where the paths cross, and returns the plan that follows; all I/O servers are on this host.
+async fn calibrated<T: Transport + 'static>(client: &Client<T>) -> Result<String, Failed> {
+    let (_, plan) = client.plans(true).await.swap_remove(0);
+    Ok(plan?.to_string())
 }
 
 fn with_client<R>(
@@ -120,9 +129,10 @@ pub(crate) fn in_sim(tree: &Tree, progress: &Progress, seed: u64) -> Result<Meas
     progress.say("sim: storing");
     let node = world.node("writer");
     let endpoint = node.endpoint(Config::named("writer"))?;
-    let (put, sums) = world.try_block_on(async {
+    let (plan, (put, sums)) = world.try_block_on(async {
         let client = Client::connect(endpoint, manager.clone(), ClientOptions::new(WRITER)).await?;
-        store(&client, &|| node.cpu_busy(), tree, progress).await
+        let plan = calibrated(&client).await?;
+        Ok::<_, Failed>((plan, store(&client, &|| node.cpu_busy(), tree, progress).await?))
     })??;
 
     progress.say("sim: reading back");
@@ -130,7 +140,8 @@ pub(crate) fn in_sim(tree: &Tree, progress: &Progress, seed: u64) -> Result<Meas
     let endpoint = node.endpoint(Config::named("reader"))?;
     let (get, wrong) = world.try_block_on(async {
         let client = Client::connect(endpoint, manager, ClientOptions::new(READER)).await?;
+        calibrated(&client).await?;
         read_back(&client, &|| node.cpu_busy(), tree, &sums, progress).await
     })??;
-    Ok(Measured { transport: "sim", put, get, wrong })
+    Ok(Measured { transport: "sim", plan, put, get, wrong })
 }

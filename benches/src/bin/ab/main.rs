@@ -134,6 +134,9 @@ fn print(cli: &Cli, measured: &[Measured]) -> Result<(), Failed> {
         println!("{}", serde_json::to_string_pretty(&lines)?);
     } else {
         print!("{}", report::render(&lines));
+        for one in measured {
+            println!("\n{}: the plan\n{}", one.transport, one.plan);
+        }
     }
     for one in measured {
         if one.wrong.is_empty() {

@@ -9,6 +9,8 @@ use crate::tally::{CLASSES, Line};
 /// What was measured over one transport.
 pub(crate) struct Measured {
     pub(crate) transport: &'static str,
+    /// Which path data of each size takes, and why.
+    pub(crate) plan: String,
     pub(crate) put: Tallies,
     pub(crate) get: Tallies,
     /// What was not read back as it was stored.

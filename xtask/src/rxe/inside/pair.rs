@@ -5,10 +5,10 @@
 use std::fs;
 use std::time::Duration;
 
-use super::ADDRESS_FILE;
 use super::files::{Cluster, pause};
 use super::perftest::ping_pong_words;
 use super::scenario::Scene;
+use super::{ADDRESS_FILE, DEVICE};
 
 /// How the using side says that it is done.
 const FINISHED: &str = "/finished";
@@ -36,7 +36,19 @@ pub(crate) fn ping_pong(scene: &Scene<'_>) -> Result<(), String> {
     let (words, host) = (ping_pong_words()?, server()?);
     let words: Vec<&str> = words.iter().map(String::as_str).chain([host.as_str()]).collect();
     // Until the other machine is up, there is nobody to connect to.
-    await_ok(|| scene.ok(&words))
+    await_ok(|| scene.ok(&words)).map_err(|why| format!("{why}\n{}", counters()))
+}
+
+/// What the device has counted, where it is not zero: retries, sequence errors, duplicates.
+fn counters() -> String {
+    let folder = format!("/sys/class/infiniband/{DEVICE}/ports/1/hw_counters");
+    let files = fs::read_dir(folder).into_iter().flatten().flatten();
+    let counts = files.filter_map(|file| {
+        let count = fs::read_to_string(file.path()).ok()?;
+        let name = file.file_name().to_string_lossy().into_owned();
+        (count.trim() != "0" && name != "lifespan").then(|| format!("{name} {}", count.trim()))
+    });
+    counts.collect::<Vec<_>>().join(", ")
 }
 
 /// Asks until it goes well; the other machine boots in its own time. In the end, says what was wrong last.

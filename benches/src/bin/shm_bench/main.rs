@@ -1,0 +1,278 @@
+//! Shared memory between two processes against the limits of the machine, and against UCX and libfabric where they are installed.
+//!
+//! **How.** This program starts itself again as its peer; each process keeps to a processor of its own. Both walk the same list of rows.
+//! A row has many short rounds; its figure is the one that only a tenth of them beat, so that what else the machine does falls
+//! out: a process that loses its processor for a moment loses a round, not the row. The limits are measured in the same run: a cache line handed
+//! between the two processors, and `memcpy` of the same sizes, with the buffers in the cache and out of it.
+//!
+//! **Levels.** *raw* is the transport itself: posted receives, no matching, no credits. *message* is `bmi_core::Endpoint` over it: tags, credits,
+//! paths. The clock is read every 64th poll at both.
+
+mod limits;
+mod message;
+mod peers;
+mod raw;
+
+use std::io::{BufRead, BufReader, Error, Result, Write};
+use std::process::{Child, Command, ExitCode, Stdio};
+
+use benches::stats::quantile;
+use benches::table::Table;
+use benches::units;
+use clap::Parser;
+use serde::Serialize;
+
+/// Shared memory between two processes: latency, bandwidth, message rate, beside the limits and two other libraries.
+#[derive(Parser)]
+struct Cli {
+    /// Fewer and shorter rounds.
+    #[arg(long)]
+    quick: bool,
+    /// Only rows whose name has this in it.
+    #[arg(long, value_name = "TEXT")]
+    only: Option<String>,
+    /// Leave out `ucx_perftest` and `fi_pingpong`.
+    #[arg(long)]
+    no_peers: bool,
+    /// Print JSON instead of a table.
+    #[arg(long)]
+    json: bool,
+    /// Internal: be the other process, which meets the first one here.
+    #[arg(long = "serve-as-peer", hide = true)]
+    peer: Option<String>,
+}
+
+/// What is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Test {
+    /// One way, half of a ping-pong, in seconds.
+    Latency,
+    /// The same with one-sided writes that carry immediate data.
+    WriteLatency,
+    /// A stream of messages, bytes a second.
+    Send,
+    /// One-sided writes, bytes a second.
+    Write,
+    /// One-sided reads, bytes a second.
+    Read,
+    /// Messages a second.
+    Rate,
+}
+
+impl Test {
+    fn is_time(self) -> bool {
+        matches!(self, Test::Latency | Test::WriteLatency)
+    }
+}
+
+/// One thing to measure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct Row {
+    pub(crate) level: &'static str,
+    pub(crate) test: Test,
+    pub(crate) size: usize,
+}
+
+const KIB: usize = 1 << 10;
+const MIB: usize = 1 << 20;
+
+fn rows() -> Vec<Row> {
+    let mut rows = Vec::new();
+    for level in ["raw", "message"] {
+        let mut add = |test, sizes: &[usize]| rows.extend(sizes.iter().map(|&size| Row { level, test, size }));
+        add(Test::Latency, &[8, 4 * KIB, 64 * KIB]);
+        if level == "raw" {
+            add(Test::WriteLatency, &[8, 4 * KIB, 64 * KIB]);
+        }
+        for test in [Test::Send, Test::Write, Test::Read] {
+            add(test, &[64 * KIB, MIB, 32 * MIB]);
+        }
+        add(Test::Rate, &[64]);
+    }
+    rows
+}
+
+/// A measured row.
+#[derive(Debug, Serialize)]
+struct Line {
+    #[serde(flatten)]
+    row: Row,
+    ours: f64,
+    limit: Option<f64>,
+    ucx: Option<f64>,
+    libfabric: Option<f64>,
+}
+
+/// How much one round of a row is: some milliseconds.
+pub(crate) fn count_for(row: &Row) -> usize {
+    match row.test {
+        Test::Latency | Test::WriteLatency => (20_000_000 / (row.size + 2000)).max(50),
+        Test::Rate => 20_000,
+        _ => ((32 << 20) / row.size).max(4),
+    }
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let result = match &cli.peer {
+        Some(folder) => serve(folder, &cli),
+        None => measure(&cli),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Keeps this thread, and all that it starts, to one processor.
+fn pin(processor: usize) {
+    let mut set = rustix::thread::CpuSet::new();
+    set.set(processor);
+    if let Err(error) = rustix::thread::sched_setaffinity(None, &set) {
+        eprintln!("cannot keep to processor {processor}: {error}");
+    }
+}
+
+fn chosen(cli: &Cli) -> Vec<Row> {
+    let name = |row: &Row| format!("{} {:?} {}", row.level, row.test, units::size(row.size)).to_lowercase();
+    let wanted = |row: &Row| cli.only.as_ref().is_none_or(|only| name(row).contains(&only.to_lowercase()));
+    rows().into_iter().filter(wanted).collect()
+}
+
+/// The two processes' meeting places.
+struct Ends {
+    raw: raw::Raw,
+    message: message::Messages,
+}
+
+impl Ends {
+    fn run(&mut self, row: &Row, near: bool) -> std::result::Result<f64, bmi_core::Error> {
+        let count = count_for(row);
+        if row.level == "raw" { self.raw.run(row, near, count) } else { self.message.run(row, near, count) }
+    }
+}
+
+fn rounds(cli: &Cli) -> usize {
+    if cli.quick { 20 } else { 60 }
+}
+
+/// The sample that a tenth of them beat.
+fn best(test: Test, samples: &mut [f64]) -> f64 {
+    quantile(samples, if test.is_time() { 0.1 } else { 0.9 })
+}
+
+fn serve(folder: &str, cli: &Cli) -> Result<()> {
+    pin(1);
+    println!("listening");
+    let mut line = limits::Line::open(folder)?;
+    limits::hand_over(&mut line, false);
+    let mut ends = Ends {
+        raw: raw::Raw::listen(folder).map_err(Error::other)?,
+        message: message::Messages::listen(folder).map_err(Error::other)?,
+    };
+    for row in chosen(cli) {
+        for _ in 0..rounds(cli) {
+            ends.run(&row, false).map_err(Error::other)?;
+        }
+    }
+    Ok(())
+}
+
+/// The other process; ended when this one lets go of it.
+struct Peer(Child);
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        // It has ended by itself, or something went wrong here.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn measure(cli: &Cli) -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let place = folder.path().to_str().ok_or_else(|| Error::other("the temporary folder's name is no text"))?;
+    let mut line = limits::Line::create(place)?;
+    let mut command = Command::new(std::env::current_exe()?);
+    command.args(["--serve-as-peer", place]).stdout(Stdio::piped());
+    if cli.quick {
+        command.arg("--quick");
+    }
+    if let Some(only) = &cli.only {
+        command.args(["--only", only]);
+    }
+    let mut peer = Peer(command.spawn()?);
+    let output = peer.0.stdout.take().ok_or_else(|| Error::other("the peer has no output"))?;
+    BufReader::new(output).read_line(&mut String::new())?;
+    pin(0);
+    let limits = limits::Limits { line: limits::hand_over(&mut line, true) };
+    let mut ends = Ends {
+        raw: raw::Raw::connect(place).map_err(Error::other)?,
+        message: message::Messages::connect(place).map_err(Error::other)?,
+    };
+    let mut lines = Vec::new();
+    for row in chosen(cli) {
+        let mut samples = Vec::new();
+        for _ in 0..rounds(cli) {
+            samples.push(ends.run(&row, true).map_err(Error::other)?);
+        }
+        let limit = limits.of(&row);
+        lines.push(Line { row, ours: best(row.test, &mut samples), limit, ucx: None, libfabric: None });
+    }
+    drop((ends, peer));
+    if !cli.no_peers {
+        for line in &mut lines {
+            // As for our own: the best of a few runs.
+            let runs = if cli.quick { 1 } else { 5 };
+            let best_of = |run: fn(&Row, bool) -> Option<f64>| {
+                let mut samples: Vec<f64> = (0..runs).map_while(|_| run(&line.row, cli.quick)).collect();
+                (!samples.is_empty()).then(|| quantile(&mut samples, if line.row.test.is_time() { 0.0 } else { 1.0 }))
+            };
+            (line.ucx, line.libfabric) = (best_of(peers::ucx), best_of(peers::libfabric));
+        }
+    }
+    let mut out = std::io::stdout().lock();
+    if cli.json {
+        writeln!(out, "{}", serde_json::to_string_pretty(&lines)?)
+    } else {
+        write!(out, "{}", render(&lines))
+    }
+}
+
+fn figure(test: Test, value: f64) -> String {
+    match test {
+        _ if test.is_time() => format!("{:.3} us", value * 1e6),
+        Test::Rate => units::rate(value),
+        _ => units::bandwidth(value),
+    }
+}
+
+/// How many times better `ours` is.
+fn ratio(line: &Line, other: Option<f64>) -> String {
+    let Some(other) = other.filter(|other| *other > 0.0) else { return "-".into() };
+    format!("{:.2}", if line.row.test.is_time() { other / line.ours } else { line.ours / other })
+}
+
+fn render(lines: &[Line]) -> String {
+    let mut table = Table::new(2, ["level", "test", "size", "bmi", "limit", "of it", "ucx", "x", "libfabric", "x"]);
+    for line in lines {
+        let other = |value: Option<f64>| value.map_or("-".into(), |value| figure(line.row.test, value));
+        table.row([
+            line.row.level.into(),
+            format!("{:?}", line.row.test).to_lowercase(),
+            units::size(line.row.size),
+            figure(line.row.test, line.ours),
+            other(line.limit),
+            ratio(line, line.limit),
+            other(line.ucx),
+            ratio(line, line.ucx),
+            other(line.libfabric),
+            ratio(line, line.libfabric),
+        ]);
+    }
+    table.render()
+}

@@ -1,0 +1,329 @@
+//! The transport itself.
+
+use std::time::Instant;
+
+use bmi_core::driver::MonotonicClock;
+use bmi_core::transport::{ConnId, Event, Payload, PostError, WorkId, WorkKind, WorkOptions, WorkStatus, WriteTarget};
+use bmi_core::{Access, Addr, Clock, Error, ErrorKind, Memory, MemoryRegion, RemoteSlice, Time, Transport};
+use bmi_shm::{ShmConfig, ShmTransport};
+
+use crate::{Row, Test};
+
+/// Bytes of each side's buffer for what goes out, and of that for what comes in.
+const ROOM: usize = 64 << 20;
+const UNSIGNALLED: WorkOptions = WorkOptions::UNSIGNALLED;
+
+/// A connected transport.
+pub(crate) struct Raw {
+    transport: ShmTransport,
+    conn: ConnId,
+    clock: MonotonicClock,
+    now: Time,
+    polls: u32,
+    events: Vec<Event>,
+    received: usize,
+    ended: usize,
+    out: MemoryRegion,
+    into: MemoryRegion,
+    remote: RemoteSlice,
+}
+
+fn failed(what: &str) -> Error {
+    Error::new(ErrorKind::Io, what)
+}
+
+impl Raw {
+    pub(crate) fn listen(folder: &str) -> Result<Raw, Error> {
+        let mut transport = ShmTransport::new(ShmConfig::default())?;
+        transport.listen(&Addr::shm(format!("{folder}/names/raw")))?;
+        Raw::start(transport, None)
+    }
+
+    pub(crate) fn connect(folder: &str) -> Result<Raw, Error> {
+        let transport = ShmTransport::new(ShmConfig::default())?;
+        Raw::start(transport, Some(Addr::shm(format!("{folder}/names/raw"))))
+    }
+
+    fn start(mut transport: ShmTransport, to: Option<Addr>) -> Result<Raw, Error> {
+        let clock = MonotonicClock::new();
+        let deadline = clock.now() + std::time::Duration::from_secs(10);
+        let mut events = Vec::new();
+        let out = transport.register(&Memory::shareable(ROOM)?)?;
+        let into = transport.register(&Memory::shareable(ROOM)?)?;
+        // All pages are there before anything is measured.
+        for region in [&out, &into] {
+            region.memory().copy_from(0, &vec![1; ROOM]);
+        }
+        let mut conn = None;
+        let (mut established, mut received) = (false, 0);
+        // Receives are posted before the peer can send: one for what it tells first, one to meet.
+        let receives = |transport: &mut ShmTransport, conn| {
+            let segments = [into.segment(0, 64)];
+            (0..2).try_for_each(|_| transport.post_recv(conn, WorkId(0), &segments))
+        };
+        while !established {
+            if let (Some(addr), None) = (&to, conn) {
+                let dialed = transport.connect(addr, &[], deadline)?;
+                receives(&mut transport, dialed).map_err(|error| failed(&format!("{error:?}")))?;
+                conn = Some(dialed);
+            }
+            transport.poll(clock.now(), &mut events);
+            for event in events.drain(..) {
+                match event {
+                    Event::ConnectRequest { conn: request, .. } => {
+                        receives(&mut transport, request).map_err(|error| failed(&format!("{error:?}")))?;
+                        transport.accept(request, &[])?;
+                        conn = Some(request);
+                    }
+                    Event::Established { .. } => established = true,
+                    // The peer does not listen yet.
+                    Event::Disconnected { .. } if clock.now() < deadline => conn = None,
+                    Event::Work(work) if work.status == WorkStatus::Flushed => {}
+                    // What the peer tells first may come with its acceptance.
+                    Event::Work(work) if work.status == WorkStatus::Ok => received += 1,
+                    other => return Err(failed(&format!("while connecting: {other:?}"))),
+                }
+            }
+        }
+        let conn = conn.ok_or_else(|| failed("no connection"))?;
+        let own = transport.expose(conn, &into.segment(0, ROOM), Access::READ_WRITE)?;
+        let now = clock.now();
+        let mut raw = Raw { transport, conn, clock, now, polls: 0, events, received, ended: 0, out, into, remote: own };
+        raw.send_head(&own.to_wire())?;
+        raw.wait_received(1)?;
+        let mut wire = [0; RemoteSlice::WIRE_LEN];
+        raw.into.memory().copy_to(0, &mut wire);
+        raw.remote = RemoteSlice::from_wire(&wire);
+        Ok(raw)
+    }
+
+    #[inline]
+    fn poll(&mut self) -> Result<(), Error> {
+        self.polls = self.polls.wrapping_add(1);
+        if self.polls.is_multiple_of(64) {
+            self.now = self.clock.now();
+        }
+        self.transport.poll(self.now, &mut self.events);
+        for event in self.events.drain(..) {
+            match event {
+                Event::Work(work) if work.status == WorkStatus::Ok => match work.kind {
+                    WorkKind::Recv => self.received += 1,
+                    _ => self.ended += 1,
+                },
+                other => return Err(failed(&format!("{other:?}"))),
+            }
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn wait_received(&mut self, count: usize) -> Result<(), Error> {
+        while self.received < count {
+            self.poll()?;
+        }
+        self.received -= count;
+        Ok(())
+    }
+
+    fn wait_ended(&mut self, count: usize) -> Result<(), Error> {
+        while self.ended < count {
+            self.poll()?;
+        }
+        self.ended -= count;
+        Ok(())
+    }
+
+    fn posted(&mut self, result: Result<(), PostError>) -> Result<bool, Error> {
+        match result {
+            Ok(()) => Ok(true),
+            Err(PostError::QueueFull) => self.poll().map(|()| false),
+            Err(other) => Err(failed(&format!("{other:?}"))),
+        }
+    }
+
+    #[inline]
+    fn recv(&mut self, at: usize, len: usize) -> Result<(), Error> {
+        let segments = [self.into.segment(at, len)];
+        let segments = if len == 0 { &[][..] } else { &segments[..] };
+        let posted = self.transport.post_recv(self.conn, WorkId(0), segments);
+        self.posted(posted).map(|_| ())
+    }
+
+    #[inline]
+    fn send_head(&mut self, head: &[u8]) -> Result<(), Error> {
+        loop {
+            let posted = self.transport.post_send(self.conn, WorkId(1), head, Payload::EMPTY, UNSIGNALLED);
+            if self.posted(posted)? {
+                return Ok(());
+            }
+        }
+    }
+
+    #[inline]
+    fn send(&mut self, at: usize, len: usize) -> Result<(), Error> {
+        if len <= 64 {
+            return self.send_head(&[7; 64][..len]);
+        }
+        let segments = [self.out.segment(at, len)];
+        loop {
+            let payload = Payload::Gather(&segments);
+            let posted = self.transport.post_send(self.conn, WorkId(1), &[], payload, UNSIGNALLED);
+            if self.posted(posted)? {
+                return Ok(());
+            }
+        }
+    }
+
+    fn write(&mut self, at: usize, len: usize, immediate: Option<u32>, options: WorkOptions) -> Result<(), Error> {
+        let segments = [self.out.segment(at, len)];
+        let remote = self.remote.slice(at as u64, len as u64).ok_or_else(|| failed("no such target"))?;
+        loop {
+            let target = WriteTarget { remote, immediate };
+            let posted = self.transport.post_write(self.conn, WorkId(2), &[], &segments, target, options);
+            if self.posted(posted)? {
+                return Ok(());
+            }
+        }
+    }
+
+    fn read(&mut self, at: usize, len: usize) -> Result<(), Error> {
+        let segments = [self.out.segment(at, len)];
+        let remote = self.remote.slice(at as u64, len as u64).ok_or_else(|| failed("no such source"))?;
+        loop {
+            let posted = self.transport.post_read(self.conn, WorkId(3), &segments, remote, WorkOptions::SIGNALLED);
+            if self.posted(posted)? {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Both sides begin a row. Each has one receive more than the row needs, from before; empty messages take these.
+    fn meet(&mut self, near: bool) -> Result<(), Error> {
+        if near {
+            self.send_head(&[])?;
+            self.wait_received(1)
+        } else {
+            self.wait_received(1)?;
+            self.send_head(&[])
+        }
+    }
+
+    /// Runs one round; the figure is the near side's.
+    #[expect(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
+    pub(crate) fn run(&mut self, row: &Row, near: bool, count: usize) -> Result<f64, Error> {
+        self.prepare(row, near, count)?;
+        self.meet(near)?;
+        let begin = Instant::now();
+        match row.test {
+            Test::Latency | Test::WriteLatency => self.ping_pong(row, near, count)?,
+            Test::Send | Test::Rate => self.stream(row, near, count)?,
+            Test::Write | Test::Read => self.one_sided(row, near, count)?,
+        }
+        let seconds = begin.elapsed().as_secs_f64();
+        Ok(match row.test {
+            Test::Latency | Test::WriteLatency => seconds / count as f64 / 2.0,
+            Test::Rate => count as f64 / seconds,
+            _ => (count * row.size) as f64 / seconds,
+        })
+    }
+
+    /// Posts the receives that the row begins with.
+    fn prepare(&mut self, row: &Row, near: bool, count: usize) -> Result<(), Error> {
+        let (window, half) = window(row);
+        match row.test {
+            // One more than is needed, so that a receive is posted again behind the answer and not before it.
+            Test::Latency => (0..2).try_for_each(|_| self.recv(0, row.size)),
+            Test::WriteLatency => (0..2).try_for_each(|_| self.recv(0, 0)),
+            Test::Send | Test::Rate if near => (0..=count.div_ceil(half)).try_for_each(|_| self.recv(0, 0)),
+            Test::Send | Test::Rate => {
+                (0..window.min(count)).try_for_each(|number| self.recv(number * row.size, row.size))
+            }
+            Test::Write | Test::Read => (0..2).try_for_each(|_| self.recv(0, 0)),
+        }
+    }
+
+    fn ping_pong(&mut self, row: &Row, near: bool, count: usize) -> Result<(), Error> {
+        let one_sided = row.test == Test::WriteLatency;
+        let room = if one_sided { 0 } else { row.size };
+        let go = |raw: &mut Raw| {
+            if one_sided { raw.write(0, row.size, Some(1), UNSIGNALLED) } else { raw.send(0, row.size) }
+        };
+        for number in 0..count {
+            if near {
+                go(self)?;
+            }
+            self.wait_received(1)?;
+            if !near {
+                go(self)?;
+            }
+            // The last two are those that were posted ahead; one of them is for the next row.
+            if number + 1 < count {
+                self.recv(0, room)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Messages one way, as many as there are receives; the receiver says when there are more.
+    fn stream(&mut self, row: &Row, near: bool, count: usize) -> Result<(), Error> {
+        let (window, half) = window(row);
+        let place = |number: usize| number % window * row.size;
+        if near {
+            let (mut credit, mut grants) = (window, count.div_ceil(half));
+            for number in 0..count {
+                while credit == 0 {
+                    self.wait_received(1)?;
+                    (credit, grants) = (credit + half, grants - 1);
+                }
+                credit -= 1;
+                self.send(place(number), row.size)?;
+            }
+            return self.wait_received(grants);
+        }
+        let (mut posted, mut done) = (window.min(count), 0);
+        while done < count {
+            let here = half.min(count - done);
+            self.wait_received(here)?;
+            done += here;
+            for _ in 0..here {
+                if posted < count {
+                    self.recv(place(posted), row.size)?;
+                    posted += 1;
+                }
+            }
+            if done == count {
+                self.recv(0, 0)?;
+            }
+            self.send_head(&[])?;
+        }
+        Ok(())
+    }
+
+    fn one_sided(&mut self, row: &Row, near: bool, count: usize) -> Result<(), Error> {
+        if !near {
+            self.wait_received(1)?;
+            return self.send_head(&[]);
+        }
+        let places = if row.size >= 8 << 20 { 2 } else { 1 };
+        for number in 0..count {
+            let at = number % places * row.size;
+            if row.test == Test::Write {
+                self.write(at, row.size, None, WorkOptions::SIGNALLED)?;
+            } else {
+                self.read(at, row.size)?;
+            }
+            if number >= 4 {
+                self.wait_ended(1)?;
+            }
+        }
+        self.wait_ended(count.min(4))?;
+        self.send_head(&[])?;
+        self.wait_received(1)
+    }
+}
+
+/// Receives of a stream, and after how many the receiver says that there are more.
+fn window(row: &Row) -> (usize, usize) {
+    let window = if row.test == Test::Rate { 512 } else { (ROOM / row.size).min(16) };
+    (window, (window / 2).max(1))
+}

@@ -1,0 +1,109 @@
+//! Pages that another process can be given: a sealed `memfd` and its mapping.
+//!
+//! **Why.** Between two processes of one host, memory that both have mapped needs no transfer at all, or one copy without the kernel. The
+//! descriptor is all that a backend needs for it; how it reaches the other process is the backend's business.
+//!
+//! **Invariants**
+//! 1. The file is as long as the mapping for its whole life: it is sealed against shrinking and growing before anybody else can have it. So
+//!    no access to the mapping, in any process, ends in `SIGBUS`.
+//! 2. The mapping lives as long as this value. Backends keep a [`std::sync::Weak`] if they only want to know whether it still does.
+
+use std::ffi::c_void;
+use std::fmt;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::ptr::NonNull;
+
+use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::mm::{MapFlags, ProtFlags};
+
+/// A sealed `memfd`, mapped readable and writable from its first byte on.
+pub struct SharedPages {
+    ptr: NonNull<u8>,
+    len: usize,
+    fd: OwnedFd,
+}
+
+// SAFETY: an address range and a descriptor, valid on every thread; the bytes are reached by the rules of `Memory`.
+unsafe impl Send for SharedPages {}
+// SAFETY: as above.
+unsafe impl Sync for SharedPages {}
+
+impl SharedPages {
+    /// `len` zero bytes.
+    pub(super) fn new(len: usize) -> io::Result<SharedPages> {
+        if len == 0 {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        let fd = rustix::fs::memfd_create("bmi-memory", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+        rustix::fs::ftruncate(&fd, len as u64)?;
+        rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+        // SAFETY: a new mapping at an address of the kernel's choice touches no memory that exists.
+        let ptr = unsafe {
+            rustix::mm::mmap(std::ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, &fd, 0)?
+        };
+        let ptr = NonNull::new(ptr.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
+        Ok(SharedPages { ptr, len, fd })
+    }
+
+    pub(super) fn as_ptr(&self) -> NonNull<u8> {
+        self.ptr
+    }
+
+    /// Length of file and mapping in bytes.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Never: nothing cannot be shared.
+    pub fn is_empty(&self) -> bool {
+        false
+    }
+}
+
+impl AsFd for SharedPages {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+impl Drop for SharedPages {
+    fn drop(&mut self) {
+        // SAFETY: mapped in `new` with this length; the last handle is gone (invariant 2).
+        if let Err(error) = unsafe { rustix::mm::munmap(self.ptr.as_ptr().cast::<c_void>(), self.len) } {
+            tracing::error!(%error, "cannot unmap shared memory");
+        }
+    }
+}
+
+impl fmt::Debug for SharedPages {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SharedPages[{}]", self.len)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::mem::Memory;
+
+    #[test]
+    fn shared_pages_cannot_be_cut_and_hold_what_the_memory_holds() {
+        let mut memory = Memory::shareable(5000).unwrap();
+        memory.get_mut().unwrap()[4999] = 7;
+        let pages = memory.shared_pages().unwrap();
+        assert_eq!(pages.len(), 5000);
+        assert!(rustix::fs::ftruncate(pages, 0).is_err(), "sealed");
+        assert!(rustix::fs::ftruncate(pages, 9000).is_err(), "sealed");
+        let mut byte = [0];
+        assert_eq!(rustix::io::pread(pages, &mut byte, 4999).unwrap(), 1);
+        assert_eq!(byte, [7]);
+        let weak = std::sync::Arc::downgrade(pages);
+        drop(memory);
+        assert_eq!(weak.strong_count(), 0);
+    }
+
+    #[test]
+    fn nothing_is_plain_memory() {
+        assert!(Memory::shareable(0).unwrap().shared_pages().is_none());
+    }
+}

@@ -1,0 +1,114 @@
+//! What can be set, with defaults that suit a storage server and its clients on one host.
+
+use std::time::Duration;
+
+use bmi_core::{Capabilities, Error, ErrorKind, OneSided, Registration};
+
+use crate::area::Geometry;
+
+/// Settings of a [`ShmTransport`](crate::ShmTransport).
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ShmConfig {
+    /// A socket that has not sent its whole, right hello this long after it was accepted is dropped. 5 s.
+    pub handshake_timeout: Duration,
+    /// Accepted sockets without a hello, at most; above, new ones are closed at once. 256.
+    pub max_half_open: usize,
+    /// Connections of all kinds, at most. 4096.
+    pub max_connections: usize,
+    /// Registered regions, at most. 1 Mi.
+    pub max_regions: usize,
+    /// Exposures of one connection, at most; never more than 1 Mi. 1 Mi.
+    pub max_exposures: usize,
+    /// Exposures of one connection of which the peer can find the place by itself, at most; it asks for the others. 4096: as many as the pieces of the longest list.
+    /// Each takes 64 bytes of shared memory once it was used.
+    pub advertised_exposures: usize,
+    /// Bytes of the ring from this side to the peer, a power of two from 64 KiB to 64 MiB. 256 KiB: it stays in the cache.
+    pub ring_len: usize,
+    /// Memory that peers passed and that is kept mapped for each connection: pieces, and bytes together. The least recently used is
+    /// unmapped first. 1024 pieces, 64 GiB.
+    pub max_mapped: (usize, u64),
+    /// Pass memory that lives in shareable pages to peers that it is exposed to. Without it they go by the next two ways. `true`.
+    pub share_pages: bool,
+    /// Reach memory of the peer through the kernel (`process_vm_readv`, `process_vm_writev`) if it allows that. Without it bytes go through the
+    /// ring, in pieces, and the peer moves them while it polls. `true`.
+    pub cross_memory: bool,
+    /// Users beside this process's own, and root, whose processes may connect. None.
+    pub allowed_users: Vec<u32>,
+    /// Work requests that a connection's send queue holds. 1024.
+    pub send_queue_depth: usize,
+    /// Receives that a connection's receive queue holds. 4096.
+    pub recv_queue_depth: usize,
+}
+
+impl Default for ShmConfig {
+    fn default() -> ShmConfig {
+        ShmConfig {
+            handshake_timeout: Duration::from_secs(5),
+            max_half_open: 256,
+            max_connections: 4096,
+            max_regions: 1 << 20,
+            max_exposures: 1 << 20,
+            advertised_exposures: 4096,
+            ring_len: 256 << 10,
+            max_mapped: (1024, 64 << 30),
+            share_pages: true,
+            cross_memory: true,
+            allowed_users: Vec::new(),
+            send_queue_depth: 1024,
+            recv_queue_depth: 4096,
+        }
+    }
+}
+
+/// Longest head of a work request, in bytes.
+pub(crate) const MAX_HEAD: usize = 256;
+/// Largest inline send, head included, in bytes.
+pub(crate) const MAX_INLINE: usize = (8 << 10) + MAX_HEAD;
+/// Segments of a work request: as many as one system call takes.
+pub(crate) const MAX_SEGMENTS: usize = 1024;
+/// Reads that a peer may have outstanding in the ring. Part of the protocol: both sides count.
+pub(crate) const MAX_READS: usize = 64;
+/// Longest work request, in bytes. Any: nothing is allocated by it.
+pub(crate) const MAX_WORK_LEN: u64 = 1 << 40;
+
+impl ShmConfig {
+    pub(crate) fn geometry(&self) -> Geometry {
+        Geometry { ring_len: self.ring_len, exposures: self.advertised_exposures }
+    }
+
+    pub(crate) fn validate(&self) -> Result<(), Error> {
+        if self.geometry().is_sane() {
+            return Ok(());
+        }
+        let why = format!(
+            "ring_len is {}, advertised_exposures {}; a power of two from {} to {} bytes and at most {} are possible",
+            self.ring_len,
+            self.advertised_exposures,
+            Geometry::RING.start(),
+            Geometry::RING.end(),
+            Geometry::MAX_EXPOSURES
+        );
+        Err(Error::new(ErrorKind::Invalid, why))
+    }
+
+    /// What a transport with this configuration can do.
+    pub(crate) fn capabilities(&self) -> Capabilities {
+        let mut capabilities = Capabilities::minimal();
+        // By the initiator's processor where memory can be reached; where it cannot, the peer must poll.
+        capabilities.one_sided = OneSided::Emulated;
+        capabilities.rdma_read = true;
+        capabilities.write_with_immediate = true;
+        capabilities.registration = Registration::Free;
+        capabilities.max_segments = MAX_SEGMENTS;
+        capabilities.max_head = MAX_HEAD;
+        capabilities.max_inline = MAX_INLINE;
+        capabilities.max_work_len = MAX_WORK_LEN;
+        capabilities.send_queue_depth = self.send_queue_depth;
+        capabilities.recv_queue_depth = self.recv_queue_depth;
+        capabilities.max_outstanding_reads = MAX_READS;
+        capabilities.service_levels = 1;
+        capabilities.event_fd = true;
+        capabilities
+    }
+}

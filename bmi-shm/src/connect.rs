@@ -1,0 +1,762 @@
+//! How connections come to be and how they end.
+//!
+//! **Protocol** of a connection's phases; `!` marks the end.
+//!
+//! ```text
+//!   connect() -> Dialing --connected--> Greeting --ACCEPT--> Established --disconnect()--> Closing --> !
+//!                   |                      '--REJECT--> !        |  '--violation: REFUSAL, !
+//!                   '--nobody listens, deadline--> !             '--peer's end: its ring is read to the end, then !
+//!
+//!   listener  -> HalfOpen --CONNECT--> Requested --accept()--> Established
+//!                   |                      '--reject(), peer gone--> !
+//!                   '--another user, garbage, other version, handshake_timeout--> !   (nobody above ever hears of it)
+//! ```
+//!
+//! A peer's end is the end of its socket, which the kernel reports however the peer died. What it had put into its ring before stands there still:
+//! the mapping outlives the process.
+//!
+//! **Memory at the end.** An exposure that the peer has claimed at that moment keeps its region in *limbo* until the claim is given up, or for
+//! [`LIMBO`]: a copy that has begun cannot be stopped from here, and must not land in memory that serves something else meanwhile.
+//!
+//! **Invariants**
+//! 1. A half-open socket owns no memory; there are at most `max_half_open` of them.
+//! 2. Queues exist from `connect` on, or from the moment when the whole right hello is there; the link from the moment on when both areas are.
+//!
+//! **Tests** `tests/connection.rs`, `hostile_tests`, `tests/killed.rs`.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+use std::time::Duration;
+
+use bmi_core::transport::{ConnId, Event, MAX_PRIVATE_DATA};
+use bmi_core::{Access, Addr, Error, ErrorKind, RemoteKey, RemoteSlice, Scheme, Segment, Time};
+
+use crate::ShmTransport;
+use crate::area::{Advice, Area, Place};
+use crate::error::{Fault, Refusal, Violation};
+use crate::inbound::Inbound;
+use crate::link::Link;
+use crate::memory::{Exposures, slot_of};
+use crate::packet::{Greeting, Hello, MAX_PACKET, Packet, encode_hello};
+use crate::queue_pair::QueuePair;
+use crate::socket::{self, ListenError, Listening, Passed};
+use crate::sys::{self, Process};
+
+/// Sockets accepted by one poll, so that a flood of them does not stop everything else.
+const ACCEPT_BATCH: usize = 64;
+/// Packets taken from one socket in one poll.
+const PACKETS: usize = 64;
+/// When the system has no descriptors left, how long until the next try.
+const ACCEPT_RETRY: Duration = Duration::from_millis(100);
+/// When a listener's queue is full, how long until the next try.
+const DIAL_RETRY: Duration = Duration::from_millis(1);
+/// How long memory stays that a peer was reaching when its exposure ended.
+const LIMBO: Duration = Duration::from_secs(1);
+/// How often it is looked whether it can go.
+const LIMBO_LOOK: Duration = Duration::from_millis(5);
+/// Looks at the peer's claims before a revocation ends the connection: longer than a unit takes to copy.
+const CLAIM_LOOKS: usize = 2_000;
+
+/// Where a connection stands (see the module).
+pub(crate) enum Phase {
+    Dialing { private: Box<[u8]>, deadline: Time, retry_at: Time },
+    Greeting { deadline: Time },
+    HalfOpen { deadline: Time },
+    Requested,
+    Established,
+    Closing { reason: Error, deadline: Time },
+}
+
+/// The peer's end was seen; what its ring holds is still read.
+pub(crate) struct Draining {
+    pub(crate) fault: Fault,
+    /// Polls left: a peer may write on after its end.
+    pub(crate) polls: u32,
+}
+
+/// A connection.
+pub(crate) struct Connection {
+    pub(crate) id: ConnId,
+    pub(crate) peer: Addr,
+    pub(crate) phase: Phase,
+    pub(crate) socket: Option<OwnedFd>,
+    /// This side's area, and its descriptor until the peer has it.
+    own: Option<Area>,
+    own_fd: Option<OwnedFd>,
+    /// The peer's area and hello, until the link is made.
+    theirs: Option<(Area, Hello)>,
+    pub(crate) link: Option<Box<Link>>,
+    pub(crate) queues: Option<Box<QueuePair>>,
+    pub(crate) inbound: Inbound,
+    pub(crate) exposures: Exposures,
+    pub(crate) draining: Option<Draining>,
+    /// It stands in the transport's list of sockets to read.
+    pub(crate) in_ready: bool,
+    /// There is work that only waits for its turn.
+    pub(crate) more: bool,
+}
+
+impl Connection {
+    fn new(id: ConnId, peer: Addr, phase: Phase) -> Connection {
+        Connection {
+            id,
+            peer,
+            phase,
+            socket: None,
+            own: None,
+            own_fd: None,
+            theirs: None,
+            link: None,
+            queues: None,
+            inbound: Inbound::default(),
+            exposures: Exposures::default(),
+            draining: None,
+            in_ready: false,
+            more: false,
+        }
+    }
+
+    /// Its time limit, if it has one.
+    pub(crate) fn deadline(&self) -> Option<Time> {
+        match &self.phase {
+            Phase::Dialing { deadline, retry_at, .. } => Some(*deadline.min(retry_at)),
+            Phase::Greeting { deadline } | Phase::HalfOpen { deadline } | Phase::Closing { deadline, .. } => {
+                Some(*deadline)
+            }
+            Phase::Requested | Phase::Established => None,
+        }
+    }
+
+    pub(crate) fn say(&self, packet: &Packet) -> bool {
+        self.socket.as_ref().is_some_and(|socket| socket::send(socket, packet.encode().bytes(), None).is_ok())
+    }
+
+    /// Where a segment is advertised to stand, if anywhere: its pages are passed if they can be and were not.
+    fn place(&mut self, segment: &Segment, share_pages: bool, cross_memory: bool) -> Option<Place> {
+        let memory = segment.region().memory();
+        let offset = segment.offset() as u64;
+        if share_pages
+            && let (Some(pages), Some(link), Some(socket)) = (memory.shared_pages(), &mut self.link, &self.socket)
+        {
+            let number = link.passed.number(memory).or_else(|| {
+                link.passed.pass(memory, pages, |id| {
+                    let packet = Packet::Pages { id, len: pages.len() as u64 }.encode();
+                    socket::send(socket, packet.bytes(), Some(pages.as_fd())).is_ok()
+                })
+            });
+            if let Some(id) = number {
+                return Some(Place::Pages { id, offset });
+            }
+        }
+        cross_memory.then(|| Place::Address(segment.as_ptr() as u64))
+    }
+}
+
+/// A listening socket.
+pub(crate) struct Listener {
+    pub(crate) socket: Listening,
+    pub(crate) ready: bool,
+    pub(crate) retry_at: Option<Time>,
+}
+
+/// Memory that a peer was reaching when its exposure ended.
+pub(crate) struct Limbo {
+    peer: Area,
+    /// The claimed key, 0 for any.
+    key: u64,
+    _segments: Vec<Segment>,
+    until: Time,
+}
+
+fn check_scheme(addr: &Addr) -> Result<&Path, Error> {
+    if addr.scheme() != Scheme::Shm {
+        return Err(Error::new(ErrorKind::Invalid, format!("{addr} is no address of the shared-memory backend")));
+    }
+    Ok(Path::new(addr.host()))
+}
+
+fn check_private(private: &[u8]) -> Result<(), Error> {
+    if private.len() > MAX_PRIVATE_DATA {
+        let why = format!("{} bytes of private data, at most {MAX_PRIVATE_DATA} travel", private.len());
+        return Err(Error::new(ErrorKind::Invalid, why));
+    }
+    Ok(())
+}
+
+impl ShmTransport {
+    pub(crate) fn start_listening(&mut self, addr: &Addr) -> Result<Addr, Error> {
+        let path = check_scheme(addr)?;
+        let socket = socket::listen(path).map_err(|error| {
+            let what = format!("cannot listen at {addr}");
+            match error {
+                ListenError::Invalid(why) => Error::new(ErrorKind::Invalid, format!("{what}: {why}")),
+                ListenError::Io(error) => {
+                    let kind = match error.kind() {
+                        io::ErrorKind::PermissionDenied | io::ErrorKind::NotFound => ErrorKind::Invalid,
+                        _ if matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE)) => ErrorKind::Exhausted,
+                        _ => Error::from(io::Error::from(error.kind())).kind(),
+                    };
+                    Error::new(kind, what).caused_by(error)
+                }
+            }
+            .during("listen")
+        })?;
+        let token = self.listeners.len() << crate::TOKEN_BITS | crate::TOKEN_LISTENER;
+        self.watch(socket.socket.as_fd(), token).map_err(|error| Error::from(error).during("listen"))?;
+        self.listeners.push(Listener { socket, ready: true, retry_at: None });
+        Ok(addr.clone())
+    }
+
+    pub(crate) fn start_connecting(&mut self, addr: &Addr, private: &[u8], deadline: Time) -> Result<ConnId, Error> {
+        check_scheme(addr)?;
+        check_private(private)?;
+        let exhausted = |error: io::Error| {
+            Error::new(ErrorKind::Exhausted, "no memory for the connection's ring").caused_by(error).during("connect")
+        };
+        let (fd, mapping) = sys::new_area(self.config.geometry().len()).map_err(exhausted)?;
+        let area = Area::new(mapping, self.config.geometry());
+        let id = self.insert(addr.clone(), Phase::Dialing { private: private.into(), deadline, retry_at: self.now })?;
+        if let Some(connection) = self.slots.find_mut(id) {
+            connection.queues = Some(Box::new(QueuePair::new(id, &self.config)));
+            (connection.own, connection.own_fd) = (Some(area), Some(fd));
+        }
+        self.dial(id.slot);
+        Ok(id)
+    }
+
+    /// Takes a slot for a new connection.
+    fn insert(&mut self, peer: Addr, phase: Phase) -> Result<ConnId, Error> {
+        if self.slots.live() >= self.config.max_connections {
+            let why = format!("{} connections, the limit of ShmConfig::max_connections", self.slots.live());
+            return Err(Error::new(ErrorKind::Exhausted, why));
+        }
+        let id = self.slots.insert(|id| Connection::new(id, peer, phase));
+        let deadline = self.slots.find_mut(id).and_then(|connection| connection.deadline());
+        self.deadlines.add(deadline);
+        Ok(id)
+    }
+
+    fn dial(&mut self, slot: u32) {
+        let (now, hello) = (self.now, self.hello(Greeting::Connect));
+        let Some(connection) = self.slots.at_mut(slot) else { return };
+        let id = connection.id;
+        let Phase::Dialing { private, deadline, .. } = &mut connection.phase else { return };
+        let deadline = *deadline;
+        let connected = socket::connect(Path::new(connection.peer.host())).and_then(|socket| {
+            let fd = connection.own_fd.as_ref().map(AsFd::as_fd);
+            socket::send(&socket, encode_hello(&hello, private).bytes(), fd)?;
+            Ok(socket)
+        });
+        match connected {
+            Ok(socket) => {
+                let watched = self.watch(socket.as_fd(), token_of(slot));
+                let user = self.check_user(&socket);
+                let Some(connection) = self.slots.at_mut(slot) else { return };
+                connection.socket = Some(socket);
+                connection.own_fd = None;
+                connection.phase = Phase::Greeting { deadline };
+                match (watched, user) {
+                    (Ok(()), Ok(())) => self.mark_ready(slot),
+                    (Err(error), _) => self.end(slot, id, Fault::Socket(error)),
+                    (_, Err(fault)) => self.end(slot, id, fault),
+                }
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                if let Phase::Dialing { retry_at, .. } = &mut connection.phase {
+                    *retry_at = now + DIAL_RETRY;
+                }
+            }
+            Err(error) => self.end(slot, id, Fault::Unreachable(error)),
+        }
+        self.deadlines.refresh();
+    }
+
+    fn hello(&self, greeting: Greeting) -> Hello {
+        let address = std::ptr::from_ref(&*self.cookie) as u64;
+        Hello { greeting, geometry: self.config.geometry(), cookie: *self.cookie, address }
+    }
+
+    /// Whether a peer's user may talk to this process.
+    fn check_user(&self, socket: &OwnedFd) -> Result<(), Fault> {
+        let user = sys::credentials(socket).map_err(Fault::Socket)?.user;
+        let own = rustix::process::geteuid().as_raw();
+        let known = user == own || user == 0 || self.config.allowed_users.contains(&user);
+        if known { Ok(()) } else { Err(Fault::User(user)) }
+    }
+
+    // ---- accepting --------------------------------------------------------------------------------------------------------
+
+    /// Accepts what waits at the listeners.
+    pub(crate) fn accept_sockets(&mut self) -> bool {
+        let mut any = false;
+        for index in 0..self.listeners.len() {
+            for _ in 0..ACCEPT_BATCH {
+                if !self.listeners[index].ready {
+                    break;
+                }
+                match socket::accept(self.listeners[index].socket.socket.as_fd()) {
+                    Ok(socket) => {
+                        any = true;
+                        self.handle_socket(socket);
+                    }
+                    Err(error) => self.handle_accept_error(index, &error),
+                }
+            }
+        }
+        any
+    }
+
+    fn handle_accept_error(&mut self, index: usize, error: &io::Error) {
+        let listener = &mut self.listeners[index];
+        match error.kind() {
+            io::ErrorKind::WouldBlock => listener.ready = false,
+            io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted => {}
+            _ => {
+                tracing::warn!(%error, "cannot accept connections; trying again in {ACCEPT_RETRY:?}");
+                listener.ready = false;
+                listener.retry_at = Some(self.now + ACCEPT_RETRY);
+                self.deadlines.add(listener.retry_at);
+            }
+        }
+    }
+
+    fn handle_socket(&mut self, socket: OwnedFd) {
+        let pid = sys::credentials(&socket).map_or(0, |peer| peer.pid);
+        let peer = Addr::shm(format!("/proc/{pid}"));
+        if let Err(fault) = self.check_user(&socket) {
+            return tracing::warn!(%peer, %fault, "closed");
+        }
+        if self.half_open >= self.config.max_half_open {
+            return tracing::warn!(%peer, limit = self.config.max_half_open, "closed: too many without a hello");
+        }
+        let deadline = self.now + self.config.handshake_timeout;
+        let id = match self.insert(peer, Phase::HalfOpen { deadline }) {
+            Ok(id) => id,
+            Err(error) => return tracing::warn!(pid, %error, "closed"),
+        };
+        if let Err(error) = self.watch(socket.as_fd(), token_of(id.slot)) {
+            self.slots.remove(id.slot);
+            return tracing::warn!(pid, %error, "closed: the socket cannot be watched");
+        }
+        self.half_open += 1;
+        if let Some(connection) = self.slots.find_mut(id) {
+            connection.socket = Some(socket);
+        }
+        self.mark_ready(id.slot);
+    }
+
+    // ---- packets ----------------------------------------------------------------------------------------------------------
+
+    /// Takes what the sockets have that reported something.
+    pub(crate) fn read_sockets(&mut self, events: &mut Vec<Event>) -> bool {
+        let mut any = false;
+        for _ in 0..self.ready.len() {
+            let Some(slot) = self.ready.pop_front() else { break };
+            let Some(connection) = self.slots.at_mut(slot) else { continue };
+            connection.in_ready = false;
+            any |= self.read_packets(slot, events);
+        }
+        any
+    }
+
+    fn read_packets(&mut self, slot: u32, events: &mut Vec<Event>) -> bool {
+        let mut bytes = [0; MAX_PACKET];
+        for taken in 0..PACKETS {
+            let Some(connection) = self.slots.at_mut(slot) else { return true };
+            let id = connection.id;
+            let Some(socket) = connection.socket.as_ref().filter(|_| connection.draining.is_none()) else {
+                return taken > 0;
+            };
+            let result = match socket::receive(socket, &mut bytes) {
+                Ok((0, _)) => Err(Fault::Eof),
+                Ok((len, passed)) => bytes
+                    .get(..len)
+                    .ok_or(Violation::Packet)
+                    .and_then(Packet::decode)
+                    .map_err(Fault::from)
+                    .and_then(|packet| self.handle_packet(slot, packet, passed, events)),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return taken > 0,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(()),
+                Err(error) if error.kind() == io::ErrorKind::ConnectionReset => Err(Fault::Eof),
+                Err(error) => Err(Fault::Socket(error)),
+            };
+            match result {
+                Ok(()) => {}
+                Err(Fault::Violation(violation)) => self.cut(slot, violation),
+                Err(fault) => self.peer_ended(slot, id, fault),
+            }
+        }
+        self.mark_ready(slot);
+        true
+    }
+
+    fn handle_packet(
+        &mut self,
+        slot: u32,
+        packet: Packet,
+        passed: Passed,
+        events: &mut Vec<Event>,
+    ) -> Result<(), Fault> {
+        let Some(connection) = self.slots.at_mut(slot) else { return Ok(()) };
+        if !passed.is_empty() && !matches!(packet, Packet::Hello(..) | Packet::Pages { .. }) {
+            return Err(Violation::Order.into());
+        }
+        match (&connection.phase, packet) {
+            (Phase::HalfOpen { .. }, Packet::Hello(hello, private)) if hello.greeting == Greeting::Connect => {
+                self.handle_connect(slot, hello, private, passed, events)
+            }
+            (Phase::Greeting { .. }, Packet::Hello(hello, private)) if hello.greeting == Greeting::Accept => {
+                connection.theirs = Some((map_area(&hello, passed)?, hello));
+                self.establish(slot);
+                if let Some(connection) = self.slots.at_mut(slot) {
+                    events.push(Event::Established { conn: connection.id, private });
+                }
+                Ok(())
+            }
+            (Phase::Greeting { .. }, Packet::Hello(hello, private)) if hello.greeting == Greeting::Reject => {
+                if let Some(mut connection) = self.remove(slot) {
+                    if let Some(queues) = &mut connection.queues {
+                        queues.flush_all(None, |event| events.push(event));
+                    }
+                    events.push(Event::Rejected { conn: connection.id, private });
+                }
+                Ok(())
+            }
+            (Phase::Established | Phase::Closing { .. }, packet) => self.handle_late_packet(slot, packet, passed),
+            _ => Err(Violation::Order.into()),
+        }
+    }
+
+    fn handle_connect(
+        &mut self,
+        slot: u32,
+        hello: Hello,
+        private: Box<[u8]>,
+        passed: Passed,
+        events: &mut Vec<Event>,
+    ) -> Result<(), Fault> {
+        let area = map_area(&hello, passed)?;
+        let (fd, mapping) = sys::new_area(self.config.geometry().len()).map_err(Fault::Memory)?;
+        let Some(connection) = self.slots.at_mut(slot) else { return Ok(()) };
+        let id = connection.id;
+        connection.theirs = Some((area, hello));
+        (connection.own, connection.own_fd) = (Some(Area::new(mapping, self.config.geometry())), Some(fd));
+        connection.phase = Phase::Requested;
+        connection.queues = Some(Box::new(QueuePair::new(id, &self.config)));
+        self.half_open -= 1;
+        self.deadlines.refresh();
+        events.push(Event::ConnectRequest { conn: id, from: connection.peer.clone(), private });
+        Ok(())
+    }
+
+    fn handle_late_packet(&mut self, slot: u32, packet: Packet, passed: Passed) -> Result<(), Fault> {
+        let Some(connection) = self.slots.at_mut(slot) else { return Ok(()) };
+        let (id, Some(link)) = (connection.id, &mut connection.link) else { return Ok(()) };
+        match packet {
+            Packet::Wake => Ok(()),
+            Packet::Pages { id, len } => {
+                let fd = passed.only().ok_or(Violation::Memory("it passed no descriptor, or several"))?;
+                match sys::map_peer(&fd, len, true).map_err(Violation::Memory)? {
+                    Ok(mapping) => link.mapped.insert(id, mapping),
+                    Err(error) => tracing::warn!(%error, len, "a peer's memory cannot be mapped; going another way"),
+                }
+                Ok(())
+            }
+            Packet::Drop { id } => {
+                link.mapped.remove(id);
+                Ok(())
+            }
+            Packet::Ask { id } => {
+                if let Some(pages) = link.passed.pages(id) {
+                    let packet = Packet::Pages { id, len: pages.len() as u64 }.encode();
+                    if let Some(socket) = &connection.socket {
+                        // If the socket is full the peer goes another way.
+                        let _ = socket::send(socket, packet.bytes(), Some(pages.as_fd()));
+                    }
+                }
+                Ok(())
+            }
+            Packet::Refusal(refusal) => {
+                self.peer_ended(slot, id, Fault::Refused(refusal));
+                Ok(())
+            }
+            Packet::Hello(..) => Err(Violation::Order.into()),
+        }
+    }
+
+    pub(crate) fn accept_request(&mut self, conn: ConnId, private: &[u8]) -> Result<(), Error> {
+        check_private(private)?;
+        let hello = self.hello(Greeting::Accept);
+        let requested = |connection: &&mut Connection| matches!(connection.phase, Phase::Requested);
+        let Some(connection) = self.slots.find_mut(conn).filter(requested) else {
+            return Err(Error::new(ErrorKind::PeerLost, "the connection request is no longer there").during("accept"));
+        };
+        let fd = connection.own_fd.take();
+        if let Some(socket) = &connection.socket
+            && let Err(error) =
+                socket::send(socket, encode_hello(&hello, private).bytes(), fd.as_ref().map(AsFd::as_fd))
+        {
+            // The peer is gone; its end is about to be read.
+            tracing::debug!(%error, "cannot tell the peer that it was accepted");
+        }
+        self.establish(conn.slot);
+        self.pending.push_back(Event::Established { conn, private: Box::default() });
+        Ok(())
+    }
+
+    /// Both areas are there.
+    fn establish(&mut self, slot: u32) {
+        let Some(connection) = self.slots.at_mut(slot) else { return };
+        let (Some(own), Some((peer, hello)), Some(socket)) =
+            (&connection.own, connection.theirs.take(), &connection.socket)
+        else {
+            return;
+        };
+        let process = self.config.cross_memory.then(|| {
+            let pid = sys::credentials(socket).map_or(0, |credentials| credentials.pid);
+            Process::probe(pid, hello.address, hello.cookie)
+        });
+        let link = Link::new(own.clone(), peer, process.flatten(), self.config.max_mapped);
+        connection.link = Some(Box::new(link));
+        connection.phase = Phase::Established;
+        // What was exposed before can be passed now.
+        let early: Vec<_> =
+            connection.exposures.iter().map(|(key, segment, access)| (key, segment.clone(), access)).collect();
+        for (key, segment, access) in early {
+            let place = connection.place(&segment, self.config.share_pages, self.config.cross_memory);
+            if let (Some(place), Some(own)) = (place, &connection.own) {
+                own.advertise(slot_of(key), key, Advice { place, access, len: segment.len() as u64 });
+            }
+        }
+        self.active.push(slot);
+        self.deadlines.refresh();
+        self.mark_ready(slot);
+    }
+
+    pub(crate) fn reject_request(&mut self, conn: ConnId, private: &[u8]) {
+        let requested = |connection: &&mut Connection| matches!(connection.phase, Phase::Requested);
+        if check_private(private).is_err() || self.slots.find_mut(conn).filter(requested).is_none() {
+            return;
+        }
+        let hello = self.hello(Greeting::Reject);
+        let Some(mut connection) = self.remove(conn.slot) else { return };
+        if let Some(queues) = &mut connection.queues {
+            queues.flush_all(None, |event| self.pending.push_back(event));
+        }
+        if let Some(socket) = connection.socket.take()
+            && let Err(error) = socket::send(&socket, encode_hello(&hello, private).bytes(), None)
+        {
+            tracing::debug!(%error, "the peer could not be told that it was rejected");
+        }
+    }
+
+    // ---- exposures --------------------------------------------------------------------------------------------------------
+
+    pub(crate) fn expose_segment(
+        &mut self,
+        conn: ConnId,
+        segment: &Segment,
+        access: Access,
+    ) -> Result<RemoteSlice, Error> {
+        let takes = |connection: &&mut Connection| crate::takes_receives(&connection.phase);
+        let Some(connection) = self.slots.find_mut(conn).filter(takes) else {
+            return Err(Error::new(ErrorKind::PeerLost, "the connection has ended").during("expose"));
+        };
+        let key = connection.exposures.add(&mut self.keys, self.config.max_exposures, segment, access)?;
+        let place = connection.place(segment, self.config.share_pages, self.config.cross_memory);
+        if let (Some(place), Some(own)) = (place, &connection.own) {
+            own.advertise(slot_of(key), key, Advice { place, access, len: segment.len() as u64 });
+        }
+        Ok(RemoteSlice { key: RemoteKey(key), addr: 0, len: segment.len() as u64 })
+    }
+
+    pub(crate) fn revoke_key(&mut self, conn: ConnId, key: u64) {
+        let Some(connection) = self.slots.find_mut(conn) else { return };
+        let Some(segment) = connection.exposures.remove(key) else { return };
+        let mut under_way = connection.inbound.writes_with(key)
+            || connection.queues.as_ref().is_some_and(|queues| queues.replies_with(key));
+        if let Some(own) = &connection.own {
+            own.withdraw(slot_of(key));
+        }
+        if let Some(link) = &connection.link {
+            let mut looks = CLAIM_LOOKS;
+            while link.peer.claims(key) {
+                looks -= 1;
+                if looks == 0 {
+                    let limbo =
+                        Limbo { peer: link.peer.clone(), key, _segments: vec![segment], until: self.now + LIMBO };
+                    self.limbo.push(limbo);
+                    under_way = true;
+                    break;
+                }
+                std::hint::spin_loop();
+            }
+        }
+        if under_way {
+            self.end(conn.slot, conn, Fault::Revoked);
+        }
+    }
+
+    // ---- the end ----------------------------------------------------------------------------------------------------------
+
+    /// Takes a connection out of the tables.
+    fn remove(&mut self, slot: u32) -> Option<Connection> {
+        let connection = self.slots.remove(slot)?;
+        self.active.retain(|active| *active != slot);
+        if let Phase::HalfOpen { .. } = connection.phase {
+            self.half_open -= 1;
+        }
+        self.deadlines.refresh();
+        Some(connection)
+    }
+
+    /// The peer has ended the connection, or itself: what it has sent before is still taken.
+    fn peer_ended(&mut self, slot: u32, id: ConnId, fault: Fault) {
+        let Some(connection) = self.slots.find_mut(id) else { return };
+        if !matches!(connection.phase, Phase::Established) {
+            return self.end(slot, id, fault);
+        }
+        let ring = self.config.ring_len.max(1 << 20);
+        // A record is a line at least; a poll takes hundreds.
+        connection.draining.get_or_insert(Draining { fault, polls: (ring / 64) as u32 });
+        connection.more = true;
+    }
+
+    /// Ends a connection at once: what is outstanding is flushed, then the end is reported.
+    pub(crate) fn end(&mut self, slot: u32, id: ConnId, fault: Fault) {
+        if self.slots.find_mut(id).is_none() {
+            return;
+        }
+        let Some(mut connection) = self.remove(slot) else { return };
+        let peer = connection.peer.clone();
+        if let Fault::Violation(_) = fault {
+            tracing::warn!(%peer, %fault, "connection closed");
+        } else {
+            tracing::debug!(%peer, %fault, "connection ended");
+        }
+        if let Phase::HalfOpen { .. } = connection.phase {
+            // Nobody above knows of it. A peer of another version shall learn ours.
+            if let (Fault::Violation(Violation::Version { .. }), Some(socket)) = (&fault, &connection.socket) {
+                let _ = socket::send(socket, encode_hello(&self.hello(Greeting::Reject), &[]).bytes(), None);
+            }
+            return;
+        }
+        self.keep_claimed(&mut connection);
+        let culprit = if let Fault::Refused(refusal) = fault { Some(refusal) } else { None };
+        let reason = match std::mem::replace(&mut connection.phase, Phase::Requested) {
+            Phase::Closing { reason, .. } => reason,
+            _ => fault.into_error(&peer),
+        };
+        self.report_end(&mut connection, culprit, reason);
+    }
+
+    /// Withdraws all exposures; what the peer is reaching right now stays for a while.
+    fn keep_claimed(&mut self, connection: &mut Connection) {
+        let (Some(own), keys) = (&connection.own, connection.exposures.iter().map(|(key, ..)| key)) else { return };
+        keys.for_each(|key| own.withdraw(slot_of(key)));
+        if let Some(link) = &connection.link
+            && link.peer.claims(0)
+        {
+            let segments = connection.exposures.drain();
+            self.limbo.push(Limbo { peer: link.peer.clone(), key: 0, _segments: segments, until: self.now + LIMBO });
+        }
+    }
+
+    /// Lets go of memory that nobody reaches any more; when to look again.
+    pub(crate) fn leave_limbo(&mut self, now: Time) {
+        if !self.limbo.is_empty() {
+            self.limbo.retain(|limbo| limbo.until > now && limbo.peer.claims(limbo.key));
+            self.deadlines.refresh();
+        }
+    }
+
+    /// When to look into limbo next.
+    pub(crate) fn limbo_deadline(&self) -> Option<Time> {
+        (!self.limbo.is_empty()).then(|| self.now + LIMBO_LOOK)
+    }
+
+    fn report_end(&mut self, connection: &mut Connection, culprit: Option<Refusal>, reason: Error) {
+        let pending = &mut self.pending;
+        if let Some(queues) = &mut connection.queues {
+            queues.flush_all(culprit, |event| pending.push_back(event));
+        }
+        pending.push_back(Event::Disconnected { conn: connection.id, reason });
+    }
+
+    /// Ends an established connection in order: what was posted goes into the ring, as far as that goes by the deadline.
+    pub(crate) fn close(&mut self, conn: ConnId, deadline: Time) {
+        let now = self.now;
+        let Some(connection) = self.slots.find_mut(conn) else { return };
+        match &mut connection.phase {
+            Phase::HalfOpen { .. } => return,
+            Phase::Established if deadline > now && connection.draining.is_none() => {
+                let reason = Fault::Cancelled.into_error(&connection.peer);
+                connection.phase = Phase::Closing { reason, deadline };
+                connection.more = true;
+                connection.inbound = Inbound::default();
+                if let Some(queues) = &mut connection.queues {
+                    queues.flush_waiting(None, |event| self.pending.push_back(event));
+                    queues.replies.clear();
+                }
+            }
+            Phase::Closing { deadline: known, .. } if deadline > now => *known = deadline.min(*known),
+            Phase::Closing { .. } => return self.end(conn.slot, conn, Fault::Cancelled),
+            _ => {
+                connection.phase = Phase::Closing { reason: Fault::Cancelled.into_error(&connection.peer), deadline };
+                return self.end(conn.slot, conn, Fault::Cancelled);
+            }
+        }
+        self.deadlines.add(Some(deadline));
+    }
+
+    /// Cuts a peer off that broke the rules, and tells it why.
+    pub(crate) fn cut(&mut self, slot: u32, violation: Violation) {
+        let Some(connection) = self.slots.at_mut(slot) else { return };
+        let id = connection.id;
+        if connection.link.is_some() {
+            connection.say(&Packet::Refusal(violation.refusal()));
+        }
+        self.end(slot, id, violation.into());
+    }
+
+    /// Ends, or tries again, what has reached its time.
+    pub(crate) fn expire(&mut self, now: Time) {
+        if !self.deadlines.due(now) {
+            return;
+        }
+        for slot in 0..self.slots.len() {
+            let Some(connection) = self.slots.at_mut(slot) else { continue };
+            if connection.deadline().is_none_or(|deadline| deadline > now) {
+                continue;
+            }
+            let id = connection.id;
+            match connection.phase {
+                Phase::Dialing { deadline, .. } if deadline > now => self.dial(slot),
+                Phase::HalfOpen { .. } => {
+                    tracing::warn!(peer = %connection.peer, "closed: no whole hello within the handshake timeout");
+                    self.end(slot, id, Fault::ConnectTimeout);
+                }
+                _ => self.end(slot, id, Fault::ConnectTimeout),
+            }
+        }
+        for listener in &mut self.listeners {
+            if listener.retry_at.is_some_and(|at| at <= now) {
+                (listener.retry_at, listener.ready) = (None, true);
+            }
+        }
+        self.deadlines.refresh();
+    }
+}
+
+/// The epoll token of a connection.
+fn token_of(slot: u32) -> usize {
+    (slot as usize) << crate::TOKEN_BITS | crate::TOKEN_CONNECTION
+}
+
+/// Maps the area that came with a hello.
+fn map_area(hello: &Hello, passed: Passed) -> Result<Area, Fault> {
+    let fd = passed.only().ok_or(Violation::Memory("it passed no descriptor, or several"))?;
+    let mapping = sys::map_peer(&fd, hello.geometry.len() as u64, false).map_err(Violation::Memory)?;
+    Ok(Area::new(mapping.map_err(Fault::Memory)?, hello.geometry))
+}

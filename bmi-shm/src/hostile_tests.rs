@@ -1,0 +1,452 @@
+//! A peer that speaks the protocol up to some point and then does what it likes: wrong descriptors, random packets, random words all over
+//! its area, no reading. Nothing of that may panic, hang, or touch another connection.
+
+use std::fs::File;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
+
+use bmi_conformance::Rng;
+use bmi_core::transport::{ConnId, Event, Payload, PostError, WorkId, WorkOptions, WorkStatus};
+use bmi_core::{Access, Addr, ErrorKind, Memory, MemoryRegion, RemoteKey, RemoteSlice, Time, Transport};
+use rustix::fs::{MemfdFlags, SealFlags};
+
+use crate::area::{Area, Geometry};
+use crate::packet::{Greeting, Hello, MAX_PACKET, Packet, encode_hello};
+use crate::{ShmConfig, ShmTransport, socket, sys};
+
+const GEOMETRY: Geometry = Geometry { ring_len: 64 << 10, exposures: 16 };
+const HELLO: Hello = Hello { greeting: Greeting::Connect, geometry: GEOMETRY, cookie: 1, address: 0x1000 };
+
+/// The side under test, with one honest peer beside the hostile one.
+struct Victim {
+    transport: ShmTransport,
+    honest: ShmTransport,
+    /// The honest connection, as the victim and as its peer call it.
+    link: (ConnId, ConnId),
+    path: PathBuf,
+    _folder: tempfile::TempDir,
+    region: MemoryRegion,
+    events: Vec<Event>,
+    now: Time,
+}
+
+impl Victim {
+    fn new() -> Victim {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("names/victim");
+        let config = ShmConfig { ring_len: 64 << 10, ..ShmConfig::default() };
+        let mut transport = ShmTransport::new(config.clone()).unwrap();
+        let mut honest = ShmTransport::new(config).unwrap();
+        let addr = Addr::shm(path.to_str().unwrap());
+        transport.listen(&addr).unwrap();
+        let now = Time::from_nanos(1 << 40);
+        let near = honest.connect(&addr, b"", Time::from_nanos(1 << 50)).unwrap();
+        let region = transport.register(&Memory::shareable(64 << 10).unwrap()).unwrap();
+        let link = (near, near);
+        let mut victim = Victim { transport, honest, link, path, _folder: folder, region, events: Vec::new(), now };
+        let far = victim.request();
+        victim.transport.accept(far, b"").unwrap();
+        victim.link = (far, near);
+        victim.take("establishment", |event| matches!(event, Event::Established { .. }).then_some(()));
+        victim.prove_honest();
+        victim
+    }
+
+    fn poll(&mut self) {
+        self.transport.poll(self.now, &mut self.events);
+        self.honest.poll(self.now, &mut Vec::new());
+    }
+
+    fn take<R>(&mut self, what: &str, mut wanted: impl FnMut(&Event) -> Option<R>) -> R {
+        for _ in 0..200_000 {
+            if let Some((at, found)) = self.events.iter().enumerate().find_map(|(at, event)| Some((at, wanted(event)?)))
+            {
+                self.events.remove(at);
+                return found;
+            }
+            self.poll();
+        }
+        panic!("no {what}: {:?}", self.events);
+    }
+
+    fn request(&mut self) -> ConnId {
+        self.take("request", |event| match event {
+            Event::ConnectRequest { conn, .. } => Some(*conn),
+            _ => None,
+        })
+    }
+
+    fn end_of(&mut self, wanted: ConnId) -> bmi_core::Error {
+        self.take("end", |event| match event {
+            Event::Disconnected { conn, reason } if *conn == wanted => Some(reason.clone()),
+            _ => None,
+        })
+    }
+
+    /// The honest connection works.
+    fn prove_honest(&mut self) {
+        let (far, near) = self.link;
+        self.transport.post_recv(far, WorkId(77), &[self.region.segment(0, 8)]).unwrap();
+        for _ in 0..1000 {
+            self.poll();
+        }
+        self.honest.post_send(near, WorkId(1), b"honest", Payload::EMPTY, WorkOptions::UNSIGNALLED).unwrap();
+        self.take("honest message", |event| match event {
+            Event::Work(work) if work.conn == far && work.work == WorkId(77) => {
+                assert_eq!(work.status, WorkStatus::Ok);
+                Some(())
+            }
+            _ => None,
+        });
+    }
+
+    /// A hostile peer whose connection stands.
+    fn hostile(&mut self) -> (Hostile, ConnId) {
+        let mut hostile = Hostile::dial(&self.path);
+        hostile.say(encode_hello(&HELLO, b"").bytes(), &[hostile.area_fd.as_fd()]);
+        let conn = self.request();
+        self.transport.accept(conn, b"").unwrap();
+        hostile.read_acceptance();
+        self.take("establishment", |event| matches!(event, Event::Established { .. }).then_some(()));
+        (hostile, conn)
+    }
+}
+
+/// The other side, in pieces.
+struct Hostile {
+    socket: OwnedFd,
+    area_fd: OwnedFd,
+    area: Area,
+    victims_fd: Option<OwnedFd>,
+}
+
+impl Hostile {
+    fn dial(path: &Path) -> Hostile {
+        let (area_fd, mapping) = sys::new_area(GEOMETRY.len()).unwrap();
+        Hostile {
+            socket: socket::connect(path).unwrap(),
+            area_fd,
+            area: Area::new(mapping, GEOMETRY),
+            victims_fd: None,
+        }
+    }
+
+    fn say(&self, bytes: &[u8], fds: &[std::os::fd::BorrowedFd<'_>]) {
+        use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
+        let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(8))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        if !fds.is_empty() {
+            assert!(control.push(SendAncillaryMessage::ScmRights(fds)));
+        }
+        // The victim may have cut the connection already.
+        let _ = rustix::net::sendmsg(&self.socket, &[std::io::IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL);
+    }
+
+    fn read_acceptance(&mut self) {
+        let mut bytes = [0; MAX_PACKET];
+        let (len, passed) = socket::receive(&self.socket, &mut bytes).unwrap();
+        assert!(
+            matches!(Packet::decode(&bytes[..len]), Ok(Packet::Hello(hello, _)) if hello.greeting == Greeting::Accept)
+        );
+        self.victims_fd = passed.only();
+    }
+}
+
+fn memfd(len: u64, seals: SealFlags) -> OwnedFd {
+    let fd = rustix::fs::memfd_create("hostile", MemfdFlags::ALLOW_SEALING | MemfdFlags::CLOEXEC).unwrap();
+    rustix::fs::ftruncate(&fd, len).unwrap();
+    rustix::fs::fcntl_add_seals(&fd, seals).unwrap();
+    fd
+}
+
+/// Descriptors that cannot be what they should be, each with the length that is claimed for it.
+fn wrong_descriptors(len: u64) -> Vec<(&'static str, Vec<OwnedFd>)> {
+    let good = SealFlags::SHRINK | SealFlags::GROW;
+    let file = tempfile::tempfile().unwrap();
+    file.set_len(len).unwrap();
+    vec![
+        ("none", vec![]),
+        ("a file", vec![file.into()]),
+        ("a device", vec![File::open("/dev/zero").unwrap().into()]),
+        ("a directory", vec![File::open("/").unwrap().into()]),
+        ("a socket", vec![std::os::unix::net::UnixDatagram::unbound().unwrap().into()]),
+        ("an unsealed memfd", vec![memfd(len, SealFlags::empty())]),
+        ("a memfd that may shrink", vec![memfd(len, SealFlags::GROW)]),
+        ("a shorter memfd", vec![memfd(len - 1, good)]),
+        ("a longer memfd", vec![memfd(len + 4096, good)]),
+        ("two memfds", vec![memfd(len, good), memfd(len, good)]),
+        ("too many memfds", (0..8).map(|_| memfd(len, good)).collect()),
+    ]
+}
+
+#[test]
+fn wrong_descriptors_in_the_handshake_are_refused() {
+    let mut victim = Victim::new();
+    for (what, fds) in wrong_descriptors(GEOMETRY.len() as u64) {
+        let hostile = Hostile::dial(&victim.path);
+        let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
+        hostile.say(encode_hello(&HELLO, b"").bytes(), &fds);
+        for _ in 0..2000 {
+            victim.poll();
+        }
+        assert!(victim.events.is_empty(), "{what}: {:?}", victim.events);
+        let mut byte = [0; MAX_PACKET];
+        assert!(matches!(socket::receive(&hostile.socket, &mut byte), Ok((0, _)) | Err(_)), "{what}: closed");
+    }
+    victim.prove_honest();
+}
+
+/// Descriptors that come with a packet that is refused are closed: the reading end of a pipe sees the end once nobody has the other.
+#[test]
+fn descriptors_of_refused_packets_are_closed() {
+    let mut victim = Victim::new();
+    let hello = encode_hello(&HELLO, b"");
+    let pages = Packet::Pages { id: 0, len: 4096 }.encode();
+    for (established, packet) in [(false, &hello), (true, &pages), (true, &Packet::Wake.encode())] {
+        for count in [1, 2, 8] {
+            let hostile = if established { victim.hostile().0 } else { Hostile::dial(&victim.path) };
+            let pipes: Vec<_> = (0..count).map(|_| std::io::pipe().unwrap()).collect();
+            let fds: Vec<_> = pipes.iter().map(|(_, write)| write.as_fd()).collect();
+            hostile.say(packet.bytes(), &fds);
+            drop(fds);
+            for _ in 0..2000 {
+                victim.poll();
+            }
+            for (mut read, write) in pipes {
+                drop(write);
+                rustix::io::ioctl_fionbio(&read, true).unwrap();
+                assert_eq!(std::io::Read::read(&mut read, &mut [0]).unwrap(), 0, "somebody has the other end");
+            }
+        }
+    }
+    victim.events.clear();
+    victim.prove_honest();
+}
+
+#[test]
+fn wrong_descriptors_for_memory_cost_the_connection() {
+    let mut victim = Victim::new();
+    for (what, fds) in wrong_descriptors(8192) {
+        let (hostile, conn) = victim.hostile();
+        let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
+        hostile.say(Packet::Pages { id: 0, len: 8192 }.encode().bytes(), &fds);
+        let end = victim.end_of(conn);
+        assert_eq!(end.kind(), ErrorKind::Protocol, "{what}: {end}");
+    }
+    victim.prove_honest();
+}
+
+#[test]
+fn lengths_that_cannot_be_mapped_cost_nothing_but_the_connection() {
+    let mut victim = Victim::new();
+    for len in [0, 1 << 46, u64::MAX] {
+        let (hostile, conn) = victim.hostile();
+        let fd = memfd(4096, SealFlags::SHRINK | SealFlags::GROW);
+        hostile.say(Packet::Pages { id: 0, len }.encode().bytes(), &[fd.as_fd()]);
+        assert_eq!(victim.end_of(conn).kind(), ErrorKind::Protocol, "{len}");
+    }
+    victim.prove_honest();
+}
+
+/// What the victim wrote cannot be changed: its area can neither be written, nor mapped writable, nor cut.
+#[test]
+fn a_victims_area_is_out_of_reach() {
+    let mut victim = Victim::new();
+    let (hostile, _) = victim.hostile();
+    let fd = hostile.victims_fd.as_ref().unwrap();
+    let len = victim.transport.config.geometry().len();
+    assert!(sys::map_peer(fd, len as u64, true).unwrap().is_err(), "mapped writable");
+    assert!(rustix::io::pwrite(fd, b"x", 0).is_err(), "written");
+    assert!(rustix::fs::ftruncate(fd, 0).is_err(), "cut");
+    assert!(
+        rustix::fs::fallocate(
+            fd,
+            rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE,
+            0,
+            4096
+        )
+        .is_err(),
+        "punched"
+    );
+    victim.prove_honest();
+}
+
+#[test]
+fn random_packets_cost_at_most_the_connection() {
+    let mut victim = Victim::new();
+    let mut rng = Rng::new(5);
+    for round in 0..300 {
+        let hostile = if round % 2 == 0 { Hostile::dial(&victim.path) } else { victim.hostile().0 };
+        for _ in 0..rng.index(4) {
+            let mut bytes: Vec<u8> = (0..rng.index(80)).map(|_| rng.below(256) as u8).collect();
+            if let Some(first) = bytes.first_mut() {
+                *first = rng.below(8) as u8;
+            }
+            let fd = memfd(4096, SealFlags::SHRINK | SealFlags::GROW);
+            let fds = [fd.as_fd()];
+            hostile.say(&bytes, if rng.below(3) == 0 { &fds } else { &[] });
+            victim.poll();
+        }
+        drop(hostile);
+        for _ in 0..300 {
+            victim.poll();
+        }
+        victim.events.clear();
+    }
+    victim.prove_honest();
+}
+
+/// Words that are nearly right more often than not.
+fn word(rng: &mut Rng, keys: &[u64]) -> u64 {
+    match rng.below(6) {
+        0 => 0,
+        1 => rng.below(9) << 32 | rng.below(200),
+        2 => 0xff << 32,
+        3 => keys[rng.index(keys.len())],
+        4 => rng.below(1 << 18),
+        _ => rng.next_u64(),
+    }
+}
+
+/// A hostile peer writes random words to its ring, its positions, its table and its claims, while the victim sends, receives, reads and writes.
+/// The victim neither panics nor hangs; every request of it ends once; the honest connection goes on.
+#[test]
+fn scribbling_over_shared_memory_costs_at_most_the_connection() {
+    let mut victim = Victim::new();
+    let mut rng = Rng::new(1);
+    let (mut cut, mut left) = (0, 0);
+    for _ in 0..400 {
+        let (hostile, conn) = victim.hostile();
+        let exposed = [Access::READ, Access::WRITE, Access::READ_WRITE].map(|access| {
+            let segment = victim.region.segment(rng.index(1000), 2000);
+            victim.transport.expose(conn, &segment, access).unwrap()
+        });
+        let keys: Vec<u64> = exposed.iter().map(|slice| slice.key.0).collect();
+        let fd = memfd(8192, SealFlags::SHRINK | SealFlags::GROW);
+        hostile.say(Packet::Pages { id: 0, len: 8192 }.encode().bytes(), &[fd.as_fd()]);
+        let mut posted = 0u64;
+        for _ in 0..rng.index(60) {
+            match rng.below(10) {
+                0..=3 => {
+                    // A record at one of the first lines, its word last.
+                    let at = hostile.area.ring_at() + rng.index(8) * 64;
+                    for offset in 1..6 {
+                        hostile.area.raw(at + offset * 8).store(word(&mut rng, &keys), Ordering::Relaxed);
+                    }
+                    hostile.area.raw(at).store(word(&mut rng, &keys), Ordering::Release);
+                }
+                4 => {
+                    // Anywhere before the ring: positions, announcements, claims, the table.
+                    let at = rng.index(hostile.area.ring_at() / 8) * 8;
+                    hostile.area.raw(at).store(word(&mut rng, &keys), Ordering::Relaxed);
+                }
+                5 => {
+                    let segments = [victim.region.segment(rng.index(1000), rng.index(3000))];
+                    let accepted = match rng.below(4) {
+                        0 => victim.transport.post_recv(conn, WorkId(posted), &segments),
+                        1 => victim.transport.post_send(
+                            conn,
+                            WorkId(posted),
+                            b"head",
+                            Payload::Gather(&segments),
+                            WorkOptions::SIGNALLED,
+                        ),
+                        kind => {
+                            // By a key of the hostile table, whose entry may say anything.
+                            let slot = rng.index(GEOMETRY.exposures);
+                            let key = 1 << 20 | slot as u64;
+                            let place =
+                                [key, rng.below(8), word(&mut rng, &keys), rng.below(10_000), rng.below(10_000)];
+                            for (field, value) in place.into_iter().enumerate() {
+                                hostile.area.raw(512 + slot * 64 + field * 8).store(value, Ordering::Relaxed);
+                            }
+                            let remote = RemoteSlice { key: RemoteKey(key), addr: rng.below(9000), len: 3000 };
+                            if kind == 2 {
+                                let options = WorkOptions::SIGNALLED;
+                                victim.transport.post_write(
+                                    conn,
+                                    WorkId(posted),
+                                    &[],
+                                    &segments,
+                                    remote.into(),
+                                    options,
+                                )
+                            } else {
+                                victim.transport.post_read(
+                                    conn,
+                                    WorkId(posted),
+                                    &segments,
+                                    remote,
+                                    WorkOptions::SIGNALLED,
+                                )
+                            }
+                        }
+                    };
+                    match accepted {
+                        Ok(()) => posted += 1,
+                        Err(PostError::NotConnected | PostError::QueueFull) => {}
+                        Err(other) => panic!("{other:?}"),
+                    }
+                }
+                6 => victim.transport.revoke(conn, exposed[rng.index(3)].key),
+                _ => victim.poll(),
+            }
+        }
+        for _ in 0..20 {
+            victim.poll();
+        }
+        cut += usize::from(victim.events.iter().any(|event| matches!(event, Event::Disconnected { .. })));
+        drop(hostile);
+        let mut completed = Vec::new();
+        loop {
+            let over = victim.take("the end", |event| match event {
+                Event::Work(work) if work.conn == conn => {
+                    completed.push(work.work.0);
+                    Some(false)
+                }
+                Event::Disconnected { conn: ended, .. } if *ended == conn => Some(true),
+                _ => None,
+            });
+            if over {
+                break;
+            }
+        }
+        left += 1;
+        completed.sort_unstable();
+        assert_eq!(completed, (0..posted).collect::<Vec<_>>(), "every request ends once");
+        assert!(victim.events.is_empty(), "{:?}", victim.events);
+    }
+    assert!(cut > 50 && cut < left, "both kinds of ends were seen: {cut} of {left} cut");
+    victim.prove_honest();
+}
+
+/// A peer that never reads fills its queue, not this process; it is left behind at the deadline.
+#[test]
+fn a_peer_that_never_reads_holds_up_nobody() {
+    let mut victim = Victim::new();
+    let (_hostile, conn) = victim.hostile();
+    let segments = [victim.region.segment(0, 30_000)];
+    let mut posted = 0;
+    let refusal = loop {
+        let payload = Payload::Gather(&segments);
+        match victim.transport.post_send(conn, WorkId(posted), b"", payload, WorkOptions::SIGNALLED) {
+            Ok(()) => posted += 1,
+            Err(refusal) => break refusal,
+        }
+        assert!(posted < 10_000, "a queue without an end");
+        victim.poll();
+    };
+    assert_eq!(refusal, PostError::QueueFull);
+    victim.prove_honest();
+    victim.events.clear();
+    let deadline = victim.now + std::time::Duration::from_secs(1);
+    victim.transport.disconnect(conn, deadline);
+    for _ in 0..1000 {
+        victim.poll();
+    }
+    assert!(victim.events.is_empty(), "not before the deadline");
+    victim.now = deadline;
+    assert_eq!(victim.end_of(conn).kind(), ErrorKind::Cancelled);
+    victim.prove_honest();
+}

@@ -1,0 +1,363 @@
+//! The shared-memory backend of [`bmi_core`]: an RDMA adapter between processes of one host.
+//!
+//! **Why.** When client and server share a host, a small message deserves one fast copy each way and bulk deserves one, or none (paper 003, section 4.3). A
+//! small message goes through a ring in shared memory without a system call. Bulk is copied by the side that asks for it, straight from or to the
+//! memory of the other; or it is not copied at all, when the kernel is handed the other's pages ([`bmi_core::Transport::map_remote`]).
+//!
+//! | where | what |
+//! |---|---|
+//! | `config` | [`ShmConfig`], limits, capabilities |
+//! | `connect` | listening, dialing, handshake, exposures, the end of a connection |
+//! | `ring` | the lock-free ring and the rule of waking, checked by loom |
+//! | `area` | what one side writes and the other reads, drawn |
+//! | `link` | the shared half of a connection: rings, ways to the peer's memory |
+//! | `queue_pair` | what is posted: requests, reads, answers, receives |
+//! | `outbound`, `inbound` | from the queues to the ring, from the ring to the receives; the records |
+//! | `packet`, `socket` | the Unix socket: names, handshake, descriptors, wake-ups |
+//! | `pages` | memory that was passed, both ways |
+//! | `memory` | registrations, exposures, keys |
+//! | `progress` | the poll loop, sleeping and waking |
+//! | `sys` | memfds, mappings, the memory of another process |
+//! | `slots` | tables of connections and deadlines |
+//! | `error` | why connections end |
+//!
+//! **Invariants**
+//! 1. What the contract says, C1 to C15 of [`bmi_core::transport`].
+//! 2. One owner drives a transport; only wakers, dropped regions and dropped [`bmi_core::mem::RemotePages`] reach it from other threads.
+//! 3. Nothing in shared memory is trusted: words are copied, then checked. This side's area cannot be written by the peer at all.
+//!
+//! **What a peer can do.** A peer runs under this user, or one that [`ShmConfig::allowed_users`] names. It reaches memory that was passed to it, all of
+//! it, for as long as it likes; its library keeps to keys, bounds and rights, and a hostile one does not. It reaches nothing else through this
+//! library. Where the kernel lets one process reach the other's memory, it does so with or without this library. Nothing that a peer writes, or does to
+//! shared memory, ends this process or stops it.
+//!
+//! **Limits** The class of a work request is ignored: one ring is one ordered stream, and bulk does not go through it. Every connection's ring is looked at in every poll,
+//! so a poll costs some nanoseconds for each.
+
+mod area;
+mod config;
+mod connect;
+mod error;
+#[cfg(test)]
+mod hostile_tests;
+mod inbound;
+mod link;
+mod memory;
+mod outbound;
+mod packet;
+mod pages;
+mod progress;
+mod queue_pair;
+mod ring;
+mod slots;
+mod socket;
+mod sys;
+
+use std::collections::VecDeque;
+use std::hash::{BuildHasher, RandomState};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::task::{Wake, Waker};
+
+use bmi_core::mem::RemotePages;
+use bmi_core::transport::{Armed, ConnId, Event, Payload, PostError, Transport, WorkId, WorkOptions, WriteTarget};
+use bmi_core::{
+    Access, Addr, Capabilities, Error, ErrorKind, Memory, MemoryRegion, RemoteKey, RemoteSlice, Segment, Time,
+};
+use rustix::event::{EventfdFlags, epoll};
+
+pub use config::ShmConfig;
+
+use connect::{Connection, Limbo, Listener, Phase};
+use link::Link;
+use memory::{Keys, Regions};
+use outbound::{Outbound, POST_BUDGET, Ring};
+use queue_pair::QueuePair;
+use slots::{Deadlines, Slots};
+
+/// A token is an index and, in its lowest bits, which table it is of.
+const TOKEN_BITS: u32 = 2;
+const TOKEN_MASK: usize = 3;
+const TOKEN_CONNECTION: usize = 0;
+const TOKEN_LISTENER: usize = 1;
+const TOKEN_WAKER: usize = 2;
+
+/// Readiness that one look reports.
+const EPOLL_EVENTS: usize = 256;
+
+/// An RDMA adapter between processes of one host.
+///
+/// ```
+/// use bmi_core::{Addr, Transport};
+/// use bmi_shm::{ShmConfig, ShmTransport};
+///
+/// # let folder = tempfile::tempdir()?;
+/// # let path = folder.path().join("bmi/iod-0");
+/// # let path = path.to_str().expect("text");
+/// let mut transport = ShmTransport::new(ShmConfig::default())?;
+/// let addr = transport.listen(&Addr::shm(path))?; // as in shm:///run/user/1000/bmi/iod-0
+/// assert_eq!(addr.to_string(), format!("shm://{path}"));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct ShmTransport {
+    config: ShmConfig,
+    capabilities: Capabilities,
+    epoll: OwnedFd,
+    epoll_events: Vec<epoll::Event>,
+    waker: Waker,
+    /// A secret, and where it stands: who can read it there can reach this process's memory by the kernel.
+    cookie: Box<u64>,
+    slots: Slots,
+    /// Slots of connections with a link.
+    active: Vec<u32>,
+    /// Whose turn is first.
+    first: usize,
+    listeners: Vec<Listener>,
+    /// A listener may have sockets.
+    accept_ready: bool,
+    regions: Regions,
+    keys: Keys,
+    limbo: Vec<Limbo>,
+    deadlines: Deadlines,
+    /// Events that arose outside of `poll`, or at once in great number.
+    pending: VecDeque<Event>,
+    ready: VecDeque<u32>,
+    pieces: Vec<libc::iovec>,
+    /// Half-open sockets.
+    half_open: usize,
+    /// Polls since the descriptors were asked, and when to ask them at the latest.
+    unasked: u32,
+    look_at: Time,
+    /// When to look for memory that is gone.
+    sweep_at: Time,
+    /// Naps so far, and whether one is announced.
+    nap: u64,
+    asleep: bool,
+    /// The time of the latest poll.
+    now: Time,
+}
+
+// SAFETY: `pieces` is scratch for one call and left empty; everything else may move between threads by itself.
+unsafe impl Send for ShmTransport {}
+
+struct WakeFd(OwnedFd);
+
+impl Wake for WakeFd {
+    fn wake(self: Arc<WakeFd>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<WakeFd>) {
+        // Watched by edges, each of which is a write; never read. It is non-blocking and this process's alone.
+        if let Err(error) = rustix::io::write(&self.0, &1u64.to_ne_bytes()) {
+            tracing::error!(%error, "cannot wake the transport");
+        }
+    }
+}
+
+impl ShmTransport {
+    /// An adapter with no connections.
+    ///
+    /// # Errors
+    /// `Invalid` for a configuration out of its bounds; `Io` or `Exhausted` if the system has no descriptor for it.
+    pub fn new(config: ShmConfig) -> Result<ShmTransport, Error> {
+        const WHAT: &str = "create a shared-memory transport";
+        config.validate().map_err(|error| error.during(WHAT))?;
+        let failed = |error: rustix::io::Errno| Error::from(std::io::Error::from(error)).during(WHAT);
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(failed)?;
+        let event = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(failed)?;
+        let edges = epoll::EventFlags::IN | epoll::EventFlags::ET;
+        epoll::add(&epoll, &event, epoll::EventData::new_u64(TOKEN_WAKER as u64), edges).map_err(failed)?;
+        Ok(ShmTransport {
+            capabilities: config.capabilities(),
+            epoll,
+            epoll_events: Vec::with_capacity(EPOLL_EVENTS),
+            waker: Waker::from(Arc::new(WakeFd(event))),
+            cookie: Box::new(RandomState::new().hash_one(std::process::id())),
+            slots: Slots::default(),
+            active: Vec::new(),
+            first: 0,
+            listeners: Vec::new(),
+            accept_ready: false,
+            regions: Regions::new(config.max_regions),
+            keys: Keys::default(),
+            limbo: Vec::new(),
+            deadlines: Deadlines::default(),
+            pending: VecDeque::with_capacity(64),
+            ready: VecDeque::with_capacity(64),
+            pieces: Vec::with_capacity(config::MAX_SEGMENTS + 2),
+            half_open: 0,
+            unasked: 0,
+            look_at: Time::ZERO,
+            sweep_at: Time::ZERO,
+            nap: 0,
+            asleep: false,
+            now: Time::ZERO,
+            config,
+        })
+    }
+
+    #[inline]
+    fn check_owner(&self, segments: &[Segment]) -> Result<(), PostError> {
+        let own = self.regions.own(segments);
+        if own { Ok(()) } else { Err(PostError::Invalid("a segment belongs to another transport")) }
+    }
+
+    /// Queues and link of a connection on which work may be posted, and where completions go.
+    #[inline]
+    fn working(&mut self, conn: ConnId) -> Result<Working<'_>, PostError> {
+        let connection = self.slots.find_mut(conn).ok_or(PostError::NotConnected)?;
+        if !matches!(connection.phase, Phase::Established) {
+            return Err(PostError::NotConnected);
+        }
+        let Connection { link: Some(link), queues: Some(queues), more, .. } = connection else {
+            return Err(PostError::NotConnected);
+        };
+        Ok(Working { link, queues, more, pending: &mut self.pending, pieces: &mut self.pieces })
+    }
+}
+
+struct Working<'a> {
+    link: &'a mut Link,
+    queues: &'a mut QueuePair,
+    more: &'a mut bool,
+    pending: &'a mut VecDeque<Event>,
+    pieces: &'a mut Vec<libc::iovec>,
+}
+
+impl Working<'_> {
+    /// Does what can be done at once; a violation shows again in the next poll.
+    fn start(self) {
+        let mut outbound = Outbound { link: self.link, queues: self.queues, pieces: self.pieces, budget: POST_BUDGET };
+        let turn = outbound.turn(false, |event| self.pending.push_back(event));
+        *self.more |= !turn.is_ok_and(|turn| !turn.more);
+    }
+}
+
+fn takes_receives(phase: &Phase) -> bool {
+    !matches!(phase, Phase::HalfOpen { .. } | Phase::Closing { .. })
+}
+
+impl Transport for ShmTransport {
+    fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
+    }
+
+    fn listen(&mut self, addr: &Addr) -> Result<Addr, Error> {
+        self.start_listening(addr)
+    }
+
+    fn connect(&mut self, addr: &Addr, private: &[u8], deadline: Time) -> Result<ConnId, Error> {
+        self.start_connecting(addr, private, deadline)
+    }
+
+    fn accept(&mut self, conn: ConnId, private: &[u8]) -> Result<(), Error> {
+        self.accept_request(conn, private)
+    }
+
+    fn reject(&mut self, conn: ConnId, private: &[u8]) {
+        self.reject_request(conn, private);
+    }
+
+    fn disconnect(&mut self, conn: ConnId, deadline: Time) {
+        self.close(conn, deadline);
+    }
+
+    fn register(&mut self, memory: &Memory) -> Result<MemoryRegion, Error> {
+        self.regions.register(memory)
+    }
+
+    fn expose(&mut self, conn: ConnId, segment: &Segment, access: Access) -> Result<RemoteSlice, Error> {
+        if self.check_owner(std::slice::from_ref(segment)).is_err() {
+            return Err(Error::new(ErrorKind::Invalid, "a segment of another transport").during("expose"));
+        }
+        self.expose_segment(conn, segment, access)
+    }
+
+    fn revoke(&mut self, conn: ConnId, key: RemoteKey) {
+        self.revoke_key(conn, key.0);
+    }
+
+    fn post_recv(&mut self, conn: ConnId, work: WorkId, segments: &[Segment]) -> Result<(), PostError> {
+        self.check_owner(segments)?;
+        let connection = self.slots.find_mut(conn).filter(|connection| takes_receives(&connection.phase));
+        let queues = connection.and_then(|connection| connection.queues.as_deref_mut());
+        queues.ok_or(PostError::NotConnected)?.post_recv(work, segments)
+    }
+
+    fn post_send(
+        &mut self,
+        conn: ConnId,
+        work: WorkId,
+        head: &[u8],
+        payload: Payload<'_>,
+        options: WorkOptions,
+    ) -> Result<(), PostError> {
+        if let Payload::Gather(segments) = payload {
+            self.check_owner(segments)?;
+        }
+        let working = self.working(conn)?;
+        let pending = working.pending;
+        let ring = Ring(working.link);
+        working.queues.post_send(work, head, payload, options, ring, |event| pending.push_back(event))?;
+        if working.queues.has_requests() {
+            *working.more = true;
+        }
+        Ok(())
+    }
+
+    fn post_write(
+        &mut self,
+        conn: ConnId,
+        work: WorkId,
+        head: &[u8],
+        segments: &[Segment],
+        target: WriteTarget,
+        options: WorkOptions,
+    ) -> Result<(), PostError> {
+        self.check_owner(segments)?;
+        let working = self.working(conn)?;
+        working.queues.post_write(work, head, segments, target, options)?;
+        working.start();
+        Ok(())
+    }
+
+    fn post_read(
+        &mut self,
+        conn: ConnId,
+        work: WorkId,
+        segments: &[Segment],
+        remote: RemoteSlice,
+        options: WorkOptions,
+    ) -> Result<(), PostError> {
+        self.check_owner(segments)?;
+        let working = self.working(conn)?;
+        working.queues.post_read(work, segments, remote, options)?;
+        working.start();
+        Ok(())
+    }
+
+    fn map_remote(&mut self, conn: ConnId, remote: RemoteSlice, access: Access) -> Option<RemotePages> {
+        self.working(conn).ok()?.link.map_remote(&remote, access)
+    }
+
+    fn poll(&mut self, now: Time, events: &mut Vec<Event>) -> bool {
+        self.make_progress(now, events)
+    }
+
+    fn next_deadline(&self) -> Option<Time> {
+        self.deadlines.earliest()
+    }
+
+    fn arm(&mut self, _waker: &Waker) -> Armed {
+        self.prepare_to_sleep()
+    }
+
+    fn event_fd(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.epoll.as_fd())
+    }
+
+    fn waker(&self) -> Waker {
+        self.waker.clone()
+    }
+}

@@ -1,0 +1,229 @@
+//! The shared half of a connection: both areas, the ends of both rings, and the ways to the peer's memory.
+//!
+//! **Ways to the peer's memory**, the first that is open is taken; `direct` says which.
+//!
+//! | way | when | what a transfer costs |
+//! |---|---|---|
+//! | mapped | it lives in pages that the peer has passed | one copy by this processor, no system call |
+//! | the kernel | it does not, and the kernel lets this process reach the other's memory | one copy and a system call for each unit |
+//! | the ring | neither, or key, bounds or rights are not those advertised | two copies, the peer's processor, and its check |
+//!
+//! So nothing is ever refused by advice alone: what the advice does not allow is asked of the owner, whose answer counts.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use bmi_core::mem::{RemotePages, copy};
+use bmi_core::{Access, RemoteSlice};
+
+use crate::area::{Area, MAX_CLAIMS, Place, RingSpace};
+use crate::error::Violation;
+use crate::memory::slot_of;
+use crate::pages::{Mapped, Passed};
+use crate::ring::{Reader, Space, Writer};
+use crate::sys::Process;
+
+/// Most bytes of a record's body: an eighth of a smaller ring, so that sender and receiver work at the same time.
+pub(crate) const CHUNK: usize = 32 << 10;
+
+/// The shared half of a connection.
+pub(crate) struct Link {
+    pub(crate) own: Area,
+    pub(crate) peer: Area,
+    pub(crate) writer: Writer<RingSpace>,
+    pub(crate) reader: Reader<RingSpace>,
+    pub(crate) process: Option<Process>,
+    pub(crate) mapped: Mapped,
+    pub(crate) passed: Passed,
+    /// Most bytes of a body that this side writes.
+    pub(crate) chunk: usize,
+    /// A quarter of the peer's ring in bytes: what is read before the writer is told, while things go on.
+    quarter: u64,
+    /// Where the last record stands by which the peer must write to its own memory: until it has passed that, writes that do not go
+    /// through the ring would overtake.
+    pub(crate) ring_writes_until: u64,
+    /// The writer's position when it was last looked whether the peer sleeps.
+    pub(crate) rung: u64,
+    /// The peer was told of consumed records since.
+    pub(crate) told: bool,
+    /// The nap of the peer that was ended last.
+    pub(crate) woken: u64,
+    /// A number asked for, to be said over the socket.
+    pub(crate) ask: Option<u32>,
+    lent: Arc<AtomicU64>,
+}
+
+/// A way to a piece of the peer's memory. The claim on it stands until [`Link::done`].
+pub(crate) enum Way {
+    Mapped(*mut u8),
+    Kernel(u64),
+}
+
+impl Link {
+    pub(crate) fn new(own: Area, peer: Area, process: Option<Process>, most_mapped: (usize, u64)) -> Link {
+        let (writer, reader) = (Writer::new(own.ring()), Reader::new(peer.ring()));
+        let chunk = CHUNK.min(writer.space().len() / 8);
+        let quarter = reader.space().len() as u64 / 4;
+        Link {
+            own,
+            peer,
+            writer,
+            reader,
+            process,
+            mapped: Mapped::new(most_mapped),
+            passed: Passed::default(),
+            chunk,
+            quarter,
+            ring_writes_until: 0,
+            rung: 0,
+            told: false,
+            woken: 0,
+            ask: None,
+            lent: Arc::new(AtomicU64::new(1)),
+        }
+    }
+
+    /// Takes note of how far the peer has read.
+    pub(crate) fn refresh(&mut self) -> Result<(), Violation> {
+        self.writer.refresh(self.peer.consumed()).map_err(|_| Violation::Ring)
+    }
+
+    /// Room for a record's body, after looking how far the peer has read if there seems to be none.
+    pub(crate) fn reserve(&mut self, len: usize) -> Result<Option<crate::ring::Reservation>, Violation> {
+        if let Some(reservation) = self.writer.reserve(len) {
+            return Ok(Some(reservation));
+        }
+        self.refresh()?;
+        Ok(self.writer.reserve(len))
+    }
+
+    /// The way to the `len` bytes at `remote.addr + at`, if there is one beside the ring.
+    pub(crate) fn direct(&mut self, remote: &RemoteSlice, at: u64, len: u64, rights: Access) -> Option<Way> {
+        self.own.claim(0, remote.key.0);
+        let way = self.find_way(remote, at, len, rights);
+        if way.is_none() {
+            self.own.unclaim(0);
+        }
+        way
+    }
+
+    /// The transfer that [`Link::direct`] opened the way for is over.
+    pub(crate) fn done(&self) {
+        self.own.unclaim(0);
+    }
+
+    /// The entry must be claimed.
+    fn find_way(&mut self, remote: &RemoteSlice, at: u64, len: u64, rights: Access) -> Option<Way> {
+        let advice = self.peer.advice(slot_of(remote.key.0), remote.key.0)?;
+        let begin = remote.addr.checked_add(at)?;
+        let inside = begin.checked_add(len)? <= advice.len;
+        let granted =
+            (advice.access.remote_read || !rights.remote_read) && (advice.access.remote_write || !rights.remote_write);
+        if !inside || !granted {
+            return None;
+        }
+        match advice.place {
+            Place::Pages { id, offset } => {
+                let Some(memory) = self.mapped.find(id) else {
+                    if self.mapped.ask(id) {
+                        self.ask = Some(id);
+                    }
+                    return None;
+                };
+                let offset = usize::try_from(offset.checked_add(begin)?).ok()?;
+                let end = offset.checked_add(usize::try_from(len).ok()?)?;
+                (end <= memory.len()).then(|| Way::Mapped(memory.as_ptr().wrapping_add(offset)))
+            }
+            Place::Address(address) => {
+                self.process.as_ref()?;
+                Some(Way::Kernel(address.checked_add(begin)?))
+            }
+        }
+    }
+
+    /// The peer's pages themselves, with a claim of their own.
+    pub(crate) fn map_remote(&mut self, remote: &RemoteSlice, access: Access) -> Option<RemotePages> {
+        let number = self.take_claim()?;
+        let claim = Claim { area: self.own.clone(), lent: self.lent.clone(), number };
+        self.own.claim(number, remote.key.0);
+        let Some(Way::Mapped(ptr)) = self.find_way(remote, 0, remote.len, access) else { return None };
+        let Place::Pages { id, .. } = self.peer.advice(slot_of(remote.key.0), remote.key.0)?.place else { return None };
+        let memory = self.mapped.find(id)?;
+        let offset = (ptr as usize).checked_sub(memory.as_ptr() as usize)?;
+        let len = usize::try_from(remote.len).ok()?;
+        if offset.checked_add(len)? > memory.len() {
+            return None; // the peer has changed the entry meanwhile
+        }
+        Some(RemotePages::new(memory.slice(offset, len), Arc::new(claim)))
+    }
+
+    fn take_claim(&self) -> Option<usize> {
+        let mut taken = self.lent.load(Ordering::Relaxed);
+        loop {
+            let number = (!taken).trailing_zeros() as usize;
+            if number >= MAX_CLAIMS {
+                return None;
+            }
+            let with = taken | 1 << number;
+            match self.lent.compare_exchange_weak(taken, with, Ordering::Acquire, Ordering::Relaxed) {
+                Ok(_) => return Some(number),
+                Err(now) => taken = now,
+            }
+        }
+    }
+}
+
+/// A claim on pages that were handed out; given up when it is dropped, on whatever thread.
+struct Claim {
+    area: Area,
+    lent: Arc<AtomicU64>,
+    number: usize,
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        self.area.unclaim(self.number);
+        self.lent.fetch_and(!(1 << self.number), Ordering::Release);
+    }
+}
+
+/// Copies to or from the peer's memory.
+///
+/// # Safety
+/// `len` bytes at both must be valid, and accessed by others only through `mem::copy`, by the kernel, or by another process.
+pub(crate) unsafe fn copy(to: *mut u8, from: *mut u8, len: usize) {
+    // SAFETY: the caller vouches for it.
+    unsafe { copy::copy_between(to, from, len) };
+}
+
+impl Link {
+    /// Whether the peer must be looked at, because it may sleep and there is something for it.
+    #[inline]
+    pub(crate) fn must_ring(&self) -> bool {
+        self.told || self.writer.position() != self.rung
+    }
+
+    /// Tells the peer how far its ring was read, if it is time, and says whether it must be woken.
+    #[inline]
+    pub(crate) fn ring_bell(&mut self, moved: bool) -> bool {
+        let untold = self.reader.untold();
+        let published = self.writer.position() != self.rung;
+        if untold > 0 && (!moved || published || untold >= self.quarter) {
+            self.reader.tell(self.own.consumed());
+            self.told = true;
+        }
+        if !self.told && !published {
+            return false;
+        }
+        self.told = false;
+        self.rung = self.writer.position();
+        let announced = crate::ring::announced::<RingSpace>(self.peer.sleep());
+        let (nap, starved) = (announced >> 1, announced & 1 != 0);
+        // `told` is not asked for: room concerns a peer that waits for it, and none other is woken for nothing.
+        if announced == 0 || nap == self.woken || !(published || starved) {
+            return false;
+        }
+        self.woken = nap;
+        true
+    }
+}

@@ -1,0 +1,387 @@
+//! From the queues to the ring, and to and from the peer's memory.
+//!
+//! **Protocol** of the records; a body is what stands behind a record's word.
+//!
+//! ```text
+//!   SEND    message                                 a message that fits one record
+//!   FIRST   length (8), its first bytes             a longer one; MORE records follow until it is whole
+//!   WRITE   key, address, length, immediate (8 each), bytes        a write that the owner carries out; MORE follow
+//!   MORE    bytes                                   of the message or write under way
+//!   WRITTEN immediate (8)                           a write with immediate data has been carried out by its sender
+//!   READ    key, address, length, id (8 each)       a read that the owner answers
+//!   REPLY   id (8), bytes                           a piece of the answer; answers come in the order of the reads
+//!   CLOSE   nothing                                 nothing follows
+//! ```
+//!
+//! `immediate` is 2^32 plus the 32 bits, or 0 for none. Records of replies stand between those of a message in parts.
+//!
+//! **Turns.** Requests, reads and answers take turns record by record, so none holds up another. What goes to the peer's memory directly is
+//! copied in units of [`UNIT`], at most [`BUDGET`] in one turn, so that one connection does not hold up the others, nor a poll its caller.
+
+use bmi_core::Access;
+use bmi_core::transport::{Event, WorkKind};
+
+use crate::config::MAX_READS;
+use crate::error::{Fault, Violation};
+use crate::link::{Link, Way, copy};
+use crate::queue_pair::{Pen, QueuePair, Shortcut};
+use crate::sys;
+
+pub(crate) const SEND: u8 = 1;
+pub(crate) const FIRST: u8 = 2;
+pub(crate) const WRITE: u8 = 3;
+pub(crate) const MORE: u8 = 4;
+pub(crate) const WRITTEN: u8 = 5;
+pub(crate) const READ: u8 = 6;
+pub(crate) const REPLY: u8 = 7;
+pub(crate) const CLOSE: u8 = 8;
+
+/// Bytes copied under one claim: what a revocation waits for at most, some 20 µs.
+pub(crate) const UNIT: u64 = 256 << 10;
+/// Bytes copied directly in one turn of a connection.
+pub(crate) const BUDGET: u64 = 1 << 20;
+/// Bytes copied directly while posting.
+pub(crate) const POST_BUDGET: u64 = 64 << 10;
+/// Pieces that one system call takes (`IOV_MAX` of Linux).
+const MAX_PIECES: usize = 1024;
+
+/// Encodes immediate data.
+fn encode_immediate(immediate: Option<u32>) -> u64 {
+    immediate.map_or(0, |bits| 1 << 32 | u64::from(bits))
+}
+
+/// A pen over a new record's body; `None` if there is no room.
+fn begin(link: &mut Link, len: usize) -> Result<Option<(crate::ring::Reservation, Pen)>, Violation> {
+    let Some(reservation) = link.reserve(len)? else { return Ok(None) };
+    // SAFETY: the body of a reserved record lies in this side's ring, which the link keeps mapped, and nobody reads it before it
+    // is published; the peer cannot write it.
+    let pen = unsafe { Pen::new(link.writer.space().ptr(reservation.at), len) };
+    Ok(Some((reservation, pen)))
+}
+
+/// Sends what fits one record and the ring at once.
+pub(crate) struct Ring<'a>(pub(crate) &'a mut Link);
+
+impl Shortcut for Ring<'_> {
+    #[inline]
+    fn send(&mut self, len: usize, fill: impl FnOnce(&mut Pen)) -> bool {
+        if len > self.0.chunk {
+            return false;
+        }
+        // A violation shows again when the queue is served, and ends the connection there.
+        let Ok(Some((reservation, mut pen))) = begin(self.0, len) else { return false };
+        fill(&mut pen);
+        self.0.writer.publish(reservation, SEND);
+        true
+    }
+}
+
+/// What a turn came to.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Turn {
+    /// Bytes moved, or requests ended.
+    pub(crate) moved: bool,
+    /// There is more to do at once, and only the budget is spent.
+    pub(crate) more: bool,
+}
+
+/// Serves the queues of one connection.
+pub(crate) struct Outbound<'a> {
+    pub(crate) link: &'a mut Link,
+    pub(crate) queues: &'a mut QueuePair,
+    pub(crate) pieces: &'a mut Vec<libc::iovec>,
+    pub(crate) budget: u64,
+}
+
+/// How one step went.
+enum Step {
+    /// Something moved.
+    Moved,
+    /// Nothing to do, or no room.
+    Stuck,
+    /// The budget is spent.
+    Spent,
+}
+
+impl Outbound<'_> {
+    /// Puts as much work on its way as goes. With `requests_only` reads and answers stay: the connection is being closed.
+    pub(crate) fn turn(&mut self, requests_only: bool, mut report: impl FnMut(Event)) -> Result<Turn, Fault> {
+        let mut turn = Turn::default();
+        loop {
+            let mut moved = false;
+            let steps = [
+                self.request_step(&mut report)?,
+                if requests_only { Step::Stuck } else { self.read_step(&mut report)? },
+                if requests_only { Step::Stuck } else { self.reply_step()? },
+            ];
+            for step in steps {
+                match step {
+                    Step::Moved => moved = true,
+                    Step::Stuck => {}
+                    Step::Spent => turn.more = true,
+                }
+            }
+            turn.moved |= moved;
+            if !moved {
+                return Ok(turn);
+            }
+        }
+    }
+
+    // ---- requests ---------------------------------------------------------------------------------------------------------
+
+    fn request_step(&mut self, report: &mut impl FnMut(Event)) -> Result<Step, Fault> {
+        let Some(request) = self.queues.request() else { return Ok(Step::Stuck) };
+        let step = match request.kind {
+            WorkKind::Write if !request.in_ring => return self.write_step(report),
+            _ if request.in_ring => self.more_step()?,
+            _ => self.send_step()?,
+        };
+        // A message of no bytes has nothing left before it has gone, too.
+        if let Step::Moved = step {
+            self.end_request(report);
+        }
+        Ok(step)
+    }
+
+    /// Ends the oldest request if all of it has gone.
+    fn end_request(&mut self, report: &mut impl FnMut(Event)) {
+        if self.queues.request().is_some_and(|request| request.left == 0) {
+            self.queues.complete_request().map(report);
+        }
+    }
+
+    /// Puts a record with `prefix` and the next bytes of the oldest request, as many as fit, into the ring.
+    fn record(&mut self, kind: u8, prefix: &[u8]) -> Result<Step, Fault> {
+        let Some(request) = self.queues.request() else { return Ok(Step::Stuck) };
+        let here = request.left.min((self.link.chunk - prefix.len()) as u64) as usize;
+        let Some((reservation, mut pen)) = begin(self.link, prefix.len() + here)? else { return Ok(Step::Stuck) };
+        pen.write(prefix);
+        // SAFETY: the pieces are of the staging buffer and of segments that the queue holds.
+        self.queues.gather(here, |from, len| unsafe { pen.write_shared(from, len) });
+        self.link.writer.publish(reservation, kind);
+        self.queues.advance(here);
+        Ok(Step::Moved)
+    }
+
+    fn send_step(&mut self) -> Result<Step, Fault> {
+        let Some(request) = self.queues.request() else { return Ok(Step::Stuck) };
+        if request.len <= self.link.chunk as u64 {
+            return self.record(SEND, &[]);
+        }
+        let len = request.len.to_le_bytes();
+        let step = self.record(FIRST, &len)?;
+        if let (Step::Moved, Some(request)) = (&step, self.queues.request()) {
+            request.in_ring = true;
+        }
+        Ok(step)
+    }
+
+    fn more_step(&mut self) -> Result<Step, Fault> {
+        let step = self.record(MORE, &[])?;
+        if self.queues.request().is_some_and(|request| request.kind == WorkKind::Write) {
+            self.link.ring_writes_until = self.link.writer.position();
+        }
+        Ok(step)
+    }
+
+    fn write_step(&mut self, report: &mut impl FnMut(Event)) -> Result<Step, Fault> {
+        let mut moved = false;
+        // Behind a write that the peer has yet to carry out there is no overtaking.
+        if self.link.ring_writes_until > self.link.writer.consumed() {
+            self.link.refresh()?;
+        }
+        while self.link.ring_writes_until <= self.link.writer.consumed() {
+            let Some(request) = self.queues.request() else { return Ok(Step::Stuck) };
+            let Some(target) = request.target else { return Ok(Step::Stuck) };
+            let (done, unit) = (request.len - request.left, request.left.min(UNIT));
+            if unit > self.budget {
+                return Ok(if moved { Step::Moved } else { Step::Spent });
+            }
+            if unit == 0 && request.len > 0 {
+                return self.written_step(target.immediate, report); // the bytes are there already
+            }
+            let Some(way) = self.link.direct(&target.remote, done, unit, Access::WRITE) else { break };
+            let copied = self.write_by(&way, unit as usize);
+            self.link.done();
+            self.budget -= unit;
+            self.queues.advance(copied);
+            moved |= copied > 0;
+            if self.queues.request().is_some_and(|request| request.left == 0) {
+                return self.written_step(target.immediate, report);
+            }
+        }
+        let step = self.ring_write_step(report)?;
+        Ok(if moved { Step::Moved } else { step })
+    }
+
+    /// All bytes of the oldest write are in place; tells the peer if it is to know.
+    fn written_step(&mut self, immediate: Option<u32>, report: &mut impl FnMut(Event)) -> Result<Step, Fault> {
+        if immediate.is_some() {
+            let Some((reservation, mut pen)) = begin(self.link, 8)? else { return Ok(Step::Stuck) };
+            pen.write(&encode_immediate(immediate).to_le_bytes());
+            self.link.writer.publish(reservation, WRITTEN);
+        }
+        self.queues.complete_request().map(report);
+        Ok(Step::Moved)
+    }
+
+    /// Lets the peer write what is left.
+    fn ring_write_step(&mut self, report: &mut impl FnMut(Event)) -> Result<Step, Fault> {
+        let Some(request) = self.queues.request() else { return Ok(Step::Stuck) };
+        let Some(target) = request.target else { return Ok(Step::Stuck) };
+        let done = request.len - request.left;
+        let words = [
+            target.remote.key.0,
+            target.remote.addr.wrapping_add(done),
+            request.left,
+            encode_immediate(target.immediate),
+        ];
+        let step = self.record(WRITE, &encode_words(words))?;
+        if let Step::Moved = step {
+            self.link.ring_writes_until = self.link.writer.position();
+            if let Some(request) = self.queues.request() {
+                request.in_ring = true;
+            }
+            self.end_request(report);
+        }
+        Ok(step)
+    }
+
+    /// Copies the next `len` bytes of the oldest request; how many it was.
+    fn write_by(&mut self, way: &Way, len: usize) -> usize {
+        match way {
+            Way::Mapped(to) => {
+                let mut to = *to;
+                self.queues.gather(len, |from, len| {
+                    // SAFETY: `direct` has checked the target's bounds within a mapping that the link keeps; the source is of the
+                    // staging buffer or of segments that the queue holds.
+                    unsafe { copy(to, from, len) };
+                    to = to.wrapping_add(len);
+                });
+                len
+            }
+            Way::Kernel(address) => {
+                self.pieces.clear();
+                let pieces = &mut *self.pieces;
+                self.queues.gather(len, |from, len| pieces.push(libc::iovec { iov_base: from.cast(), iov_len: len }));
+                self.kernel(true, *address, len)
+            }
+        }
+    }
+
+    /// Has the kernel copy between `pieces` and the peer. If it does not, it is not asked again.
+    fn kernel(&mut self, write: bool, address: u64, len: usize) -> usize {
+        if len == 0 {
+            return 0;
+        }
+        let Some(process) = &self.link.process else { return 0 };
+        let some = &self.pieces[..self.pieces.len().min(MAX_PIECES)];
+        let len = some.iter().map(|piece| piece.iov_len).sum::<usize>().min(len);
+        // SAFETY: the pieces are of the staging buffer and of segments that the queues hold, and nobody has references to them.
+        let copied = unsafe { process.copy(write, some, address, len) };
+        self.pieces.clear();
+        match copied {
+            Ok(copied) if copied > 0 => copied,
+            _ => {
+                self.link.process = None;
+                0
+            }
+        }
+    }
+
+    // ---- reads ------------------------------------------------------------------------------------------------------------
+
+    fn read_step(&mut self, report: &mut impl FnMut(Event)) -> Result<Step, Fault> {
+        let mut moved = false;
+        while self.queues.issued == 0 {
+            let Some(read) = self.queues.reads.front() else {
+                return Ok(if moved { Step::Moved } else { Step::Stuck });
+            };
+            let (remote, done, unit) = (read.remote, read.len - read.left, read.left.min(UNIT));
+            if unit > self.budget {
+                return Ok(if moved { Step::Moved } else { Step::Spent });
+            }
+            let Some(way) = self.link.direct(&remote, done, unit, Access::READ) else { break };
+            let copied = self.read_by(&way, unit as usize);
+            self.link.done();
+            self.budget -= unit;
+            self.queues.advance_read(copied);
+            if copied == 0 && unit > 0 {
+                continue; // the kernel has refused, and will not be asked again
+            }
+            moved = true;
+            if self.queues.reads.front().is_some_and(|read| read.left == 0) {
+                self.queues.complete_read().map(&mut *report);
+            }
+        }
+        let step = self.ask_step()?;
+        Ok(if moved { Step::Moved } else { step })
+    }
+
+    fn read_by(&mut self, way: &Way, len: usize) -> usize {
+        match way {
+            Way::Mapped(from) => {
+                let mut from = *from;
+                self.queues.scatter(len, |segment, offset, len| {
+                    // SAFETY: `direct` has checked the source's bounds within a mapping that the link keeps; the queue holds the segments.
+                    unsafe { copy(segment.as_ptr().wrapping_add(offset), from, len) };
+                    from = from.wrapping_add(len);
+                });
+                len
+            }
+            Way::Kernel(address) => {
+                self.pieces.clear();
+                let pieces = &mut *self.pieces;
+                self.queues.scatter(len, |segment, offset, len| pieces.push(sys::piece(segment, offset, len)));
+                self.kernel(false, *address, len)
+            }
+        }
+    }
+
+    /// Asks the peer for the next read that was not asked for.
+    fn ask_step(&mut self) -> Result<Step, Fault> {
+        if self.queues.issued >= MAX_READS {
+            return Ok(Step::Stuck);
+        }
+        let Some(read) = self.queues.reads.get(self.queues.issued) else { return Ok(Step::Stuck) };
+        let addr = read.remote.addr.wrapping_add(read.len - read.left);
+        let words = [read.remote.key.0, addr, read.left, u64::from(read.id)];
+        let Some((reservation, mut pen)) = begin(self.link, 32)? else { return Ok(Step::Stuck) };
+        pen.write(&encode_words(words));
+        self.link.writer.publish(reservation, READ);
+        self.queues.issued += 1;
+        Ok(Step::Moved)
+    }
+
+    // ---- answers ----------------------------------------------------------------------------------------------------------
+
+    fn reply_step(&mut self) -> Result<Step, Fault> {
+        let Some(reply) = self.queues.replies.front_mut() else { return Ok(Step::Stuck) };
+        let here = (reply.segment.len() - reply.sent).min(self.link.chunk - 8);
+        let Some((reservation, mut pen)) = begin(self.link, 8 + here)? else { return Ok(Step::Stuck) };
+        pen.write(&u64::from(reply.id).to_le_bytes());
+        pen.write_segment(&reply.segment, reply.sent, here);
+        self.link.writer.publish(reservation, REPLY);
+        reply.sent += here;
+        if reply.sent == reply.segment.len() {
+            self.queues.replies.pop_front();
+        }
+        Ok(Step::Moved)
+    }
+
+    /// Says that nothing follows; `false` if there is no room yet.
+    pub(crate) fn close(&mut self) -> Result<bool, Fault> {
+        let Some((reservation, _)) = begin(self.link, 0)? else { return Ok(false) };
+        self.link.writer.publish(reservation, CLOSE);
+        Ok(true)
+    }
+}
+
+fn encode_words(words: [u64; 4]) -> [u8; 32] {
+    let mut bytes = [0; 32];
+    for (to, word) in bytes.chunks_exact_mut(8).zip(words) {
+        to.copy_from_slice(&word.to_le_bytes());
+    }
+    bytes
+}

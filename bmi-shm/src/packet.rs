@@ -1,0 +1,256 @@
+//! What the two sides say to each other over the Unix socket: the handshake, descriptors, wake-ups, and why a connection is cut.
+//!
+//! **Protocol.** Packets keep their bounds (`SOCK_SEQPACKET`). Little-endian, fixed width.
+//!
+//! ```text
+//!   connect ──HELLO + area──>  listener            HELLO    magic, version, greeting, private's length, ring, exposures,
+//!           <─ACCEPT + area──   or  REJECT                  cookie and where it stands, private data
+//!           ──PAGES + memfd──> <──PAGES──          PAGES    number, length: memory that exposures refer to
+//!           ──DROP──>          <──DROP──           DROP     number: that memory is gone, unmap it
+//!           ──ASK──>           <──ASK──            ASK      number: pass it again, it was unmapped to make room
+//!           ──WAKE──>          <──WAKE──           WAKE     look at the ring
+//!           ──REFUSAL──>       <──REFUSAL──        REFUSAL  status, kind of work, its number: the last packet
+//! ```
+//!
+//! **Why wake over the socket** and not by an event fd that both sides hold: that would be one open file, whose flags and counter belong to both. A hostile
+//! peer could fill it and make it blocking, and the next wake-up would never return. A send on one's own end of a socket cannot be made to block.
+//!
+//! **Invariants** Decoding allocates private data only, at most [`MAX_PRIVATE_DATA`] bytes.
+//!
+//! **Tests** here, and random packets in `hostile_tests`.
+
+use bmi_core::transport::{MAX_PRIVATE_DATA, WorkKind, WorkStatus};
+
+use crate::area::Geometry;
+use crate::error::{Refusal, Violation};
+
+const MAGIC: u32 = 0x424d_4953;
+/// The version of rings, areas and packets together.
+pub(crate) const VERSION: u16 = 1;
+const HELLO_LEN: usize = 48;
+/// Longest packet in bytes.
+pub(crate) const MAX_PACKET: usize = HELLO_LEN + MAX_PRIVATE_DATA;
+
+/// What a handshake packet says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Greeting {
+    Connect = 1,
+    Accept = 2,
+    Reject = 3,
+}
+
+/// A handshake packet without its private data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Hello {
+    pub(crate) greeting: Greeting,
+    pub(crate) geometry: Geometry,
+    /// A secret word of the sender, and its address there: whoever can read it can reach the sender's memory by the kernel.
+    pub(crate) cookie: u64,
+    pub(crate) address: u64,
+}
+
+/// A packet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Packet {
+    Hello(Hello, Box<[u8]>),
+    Pages { id: u32, len: u64 },
+    Drop { id: u32 },
+    Ask { id: u32 },
+    Wake,
+    Refusal(Refusal),
+}
+
+const HELLO: u8 = 1;
+const PAGES: u8 = 2;
+const DROP: u8 = 3;
+const ASK: u8 = 4;
+const WAKE: u8 = 5;
+const REFUSAL: u8 = 6;
+
+/// An encoded packet.
+pub(crate) struct Encoded {
+    bytes: [u8; MAX_PACKET],
+    len: usize,
+}
+
+impl Encoded {
+    fn push(&mut self, bytes: &[u8]) {
+        self.bytes[self.len..self.len + bytes.len()].copy_from_slice(bytes);
+        self.len += bytes.len();
+    }
+
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
+}
+
+/// A handshake packet. `private` was checked to be short enough.
+pub(crate) fn encode_hello(hello: &Hello, private: &[u8]) -> Encoded {
+    let mut packet = Encoded { bytes: [0; MAX_PACKET], len: 0 };
+    packet.push(&[HELLO, hello.greeting as u8]);
+    packet.push(&VERSION.to_le_bytes());
+    packet.push(&MAGIC.to_le_bytes());
+    packet.push(&(private.len() as u64).to_le_bytes());
+    packet.push(&(hello.geometry.ring_len as u64).to_le_bytes());
+    packet.push(&(hello.geometry.exposures as u64).to_le_bytes());
+    packet.push(&hello.cookie.to_le_bytes());
+    packet.push(&hello.address.to_le_bytes());
+    packet.push(private);
+    packet
+}
+
+impl Packet {
+    pub(crate) fn encode(&self) -> Encoded {
+        let mut packet = Encoded { bytes: [0; MAX_PACKET], len: 0 };
+        match self {
+            Packet::Hello(hello, private) => return encode_hello(hello, private),
+            Packet::Pages { id, len } => {
+                packet.push(&[PAGES]);
+                packet.push(&id.to_le_bytes());
+                packet.push(&len.to_le_bytes());
+            }
+            Packet::Drop { id } => {
+                packet.push(&[DROP]);
+                packet.push(&id.to_le_bytes());
+            }
+            Packet::Ask { id } => {
+                packet.push(&[ASK]);
+                packet.push(&id.to_le_bytes());
+            }
+            Packet::Wake => packet.push(&[WAKE]),
+            Packet::Refusal(refusal) => {
+                packet.push(&[REFUSAL, encode_status(refusal.status), encode_work(refusal.work)]);
+                packet.push(&refusal.id.to_le_bytes());
+            }
+        }
+        packet
+    }
+
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Packet, Violation> {
+        let (kind, body) = bytes.split_first().ok_or(Violation::Packet)?;
+        let word32 = |at: usize| body.get(at..at + 4).map(|b| u32::from_le_bytes(b.try_into().expect("four bytes")));
+        let word64 = |at: usize| body.get(at..at + 8).map(|b| u64::from_le_bytes(b.try_into().expect("eight bytes")));
+        let exactly = |len: usize| if body.len() == len { Ok(()) } else { Err(Violation::Packet) };
+        let id = || word32(0).ok_or(Violation::Packet);
+        match *kind {
+            HELLO => decode_hello(bytes),
+            PAGES => {
+                exactly(12)?;
+                Ok(Packet::Pages { id: id()?, len: word64(4).ok_or(Violation::Packet)? })
+            }
+            DROP => exactly(4).and_then(|()| Ok(Packet::Drop { id: id()? })),
+            ASK => exactly(4).and_then(|()| Ok(Packet::Ask { id: id()? })),
+            WAKE => exactly(0).map(|()| Packet::Wake),
+            REFUSAL => {
+                exactly(6)?;
+                let status = decode_status(body[0]).ok_or(Violation::Packet)?;
+                let work = decode_work(body[1]).ok_or(Violation::Packet)?;
+                Ok(Packet::Refusal(Refusal { status, work, id: word32(2).ok_or(Violation::Packet)? }))
+            }
+            _ => Err(Violation::Packet),
+        }
+    }
+}
+
+fn decode_hello(bytes: &[u8]) -> Result<Packet, Violation> {
+    let word = |at: usize| {
+        bytes.get(at..at + 8).map(|b| u64::from_le_bytes(b.try_into().expect("eight bytes"))).ok_or(Violation::Packet)
+    };
+    let first = word(0)?.to_le_bytes();
+    if first[4..] != MAGIC.to_le_bytes() {
+        return Err(Violation::Magic);
+    }
+    let theirs = u16::from_le_bytes([first[2], first[3]]);
+    if theirs != VERSION {
+        return Err(Violation::Version { theirs });
+    }
+    let greeting = match first[1] {
+        1 => Greeting::Connect,
+        2 => Greeting::Accept,
+        3 => Greeting::Reject,
+        _ => return Err(Violation::Packet),
+    };
+    let private = bytes.get(HELLO_LEN..).ok_or(Violation::Packet)?;
+    if private.len() > MAX_PRIVATE_DATA || word(8)? != private.len() as u64 {
+        return Err(Violation::Packet);
+    }
+    let small = |word: u64| usize::try_from(word).map_err(|_| Violation::Packet);
+    let geometry = Geometry { ring_len: small(word(16)?)?, exposures: small(word(24)?)? };
+    if greeting != Greeting::Reject && !geometry.is_sane() {
+        return Err(Violation::Packet);
+    }
+    Ok(Packet::Hello(Hello { greeting, geometry, cookie: word(32)?, address: word(40)? }, private.into()))
+}
+
+const STATUSES: [WorkStatus; 5] = [
+    WorkStatus::Failed,
+    WorkStatus::RemoteAccess,
+    WorkStatus::ReceiverNotReady,
+    WorkStatus::TooLong,
+    WorkStatus::Flushed,
+];
+const WORKS: [Option<WorkKind>; 5] =
+    [None, Some(WorkKind::Send), Some(WorkKind::Recv), Some(WorkKind::Write), Some(WorkKind::Read)];
+
+fn encode_status(status: WorkStatus) -> u8 {
+    STATUSES.iter().position(|known| *known == status).unwrap_or(0) as u8
+}
+
+fn decode_status(byte: u8) -> Option<WorkStatus> {
+    STATUSES.get(usize::from(byte)).copied()
+}
+
+fn encode_work(work: Option<WorkKind>) -> u8 {
+    WORKS.iter().position(|known| *known == work).unwrap_or(0) as u8
+}
+
+fn decode_work(byte: u8) -> Option<Option<WorkKind>> {
+    WORKS.get(usize::from(byte)).copied()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn packets_round_trip() {
+        let geometry = Geometry { ring_len: 64 << 10, exposures: 100 };
+        let hello = Hello { greeting: Greeting::Accept, geometry, cookie: 7, address: u64::MAX };
+        let refusal = Refusal { status: WorkStatus::TooLong, work: Some(WorkKind::Send), id: 9 };
+        for packet in [
+            Packet::Hello(hello, vec![3; MAX_PRIVATE_DATA].into()),
+            Packet::Hello(hello, Box::default()),
+            Packet::Pages { id: 1, len: 1 << 40 },
+            Packet::Drop { id: 2 },
+            Packet::Ask { id: 3 },
+            Packet::Wake,
+            Packet::Refusal(refusal),
+        ] {
+            assert_eq!(Packet::decode(packet.encode().bytes()), Ok(packet));
+        }
+    }
+
+    #[test]
+    fn another_version_is_named() {
+        let geometry = Geometry { ring_len: 64 << 10, exposures: 100 };
+        let hello = Hello { greeting: Greeting::Connect, geometry, cookie: 0, address: 0 };
+        let mut bytes = encode_hello(&hello, b"x").bytes().to_vec();
+        bytes[2] = 9;
+        assert_eq!(Packet::decode(&bytes), Err(Violation::Version { theirs: 9 }));
+        bytes[4] ^= 1;
+        assert_eq!(Packet::decode(&bytes), Err(Violation::Magic));
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_decode_or_not(bytes in proptest::collection::vec(any::<u8>(), 0..400), kind in 0u8..8) {
+            let _ = Packet::decode(&bytes);
+            let mut bytes = bytes;
+            if let Some(first) = bytes.first_mut() {
+                *first = kind;
+            }
+            let _ = Packet::decode(&bytes);
+        }
+    }
+}

@@ -1,0 +1,175 @@
+//! Memory that both sides have mapped: what this side has passed, and what the peer has.
+//!
+//! **Why.** Passing and mapping memory costs a few system calls and, the first time, a fault for each page; so it is done once for each
+//! memory and connection, and kept for as long as the memory lives at its owner.
+//!
+//! **What a peer can reach.** The whole memory that was passed, as long as it keeps it mapped, not only the range that was exposed: the kernel shares
+//! files, not ranges. An honest peer keeps to keys, bounds and revocations; a hostile one can corrupt what was shared with it, and nothing
+//! else. Memory is passed when a piece of it is exposed for the first time, never before.
+//!
+//! **Invariants**
+//! 1. [`Passed`] holds no memory: only a note by which it learns that it is gone; then the peer is told to unmap it.
+//! 2. [`Mapped`] is bounded in pieces and bytes; the least recently used goes first, and can be asked for again.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Weak};
+
+use bmi_core::Memory;
+use bmi_core::mem::{MemoryId, SharedPages};
+
+use crate::sys::Mapping;
+
+/// What this side has passed on a connection.
+#[derive(Default)]
+pub(crate) struct Passed {
+    by_memory: HashMap<MemoryId, (u32, Weak<SharedPages>)>,
+    next: u32,
+}
+
+impl Passed {
+    /// The number under which the peer knows this memory.
+    pub(crate) fn number(&self, memory: &Memory) -> Option<u32> {
+        self.by_memory.get(&memory.id()).map(|(number, _)| *number)
+    }
+
+    /// Passes a memory by `send`; `None` if that fails.
+    pub(crate) fn pass(
+        &mut self,
+        memory: &Memory,
+        pages: &Arc<SharedPages>,
+        send: impl FnOnce(u32) -> bool,
+    ) -> Option<u32> {
+        let number = self.next;
+        if !send(number) {
+            return None;
+        }
+        self.next = self.next.wrapping_add(1);
+        self.by_memory.insert(memory.id(), (number, Arc::downgrade(pages)));
+        Some(number)
+    }
+
+    /// The pages of this number, if they still live.
+    pub(crate) fn pages(&self, number: u32) -> Option<Arc<SharedPages>> {
+        self.by_memory.values().find(|(known, _)| *known == number)?.1.upgrade()
+    }
+
+    /// Calls `tell` with the number of each memory that is gone; it is forgotten if that says yes.
+    pub(crate) fn sweep(&mut self, mut tell: impl FnMut(u32) -> bool) {
+        self.by_memory.retain(|_, (number, pages)| pages.strong_count() > 0 || !tell(*number));
+    }
+}
+
+struct Piece {
+    memory: Memory,
+    used: u64,
+}
+
+/// What the peer has passed on a connection and is mapped here.
+pub(crate) struct Mapped {
+    pieces: HashMap<u32, Piece>,
+    bytes: u64,
+    clock: u64,
+    most: (usize, u64),
+    /// Asked for, not here yet.
+    asked: Option<u32>,
+}
+
+impl Mapped {
+    pub(crate) fn new(most: (usize, u64)) -> Mapped {
+        Mapped { pieces: HashMap::new(), bytes: 0, clock: 0, most, asked: None }
+    }
+
+    /// Keeps a mapping under the number that the peer gave it.
+    pub(crate) fn insert(&mut self, number: u32, mapping: Mapping) {
+        self.remove(number);
+        let (ptr, len) = (mapping.ptr(), mapping.len());
+        if len as u64 > self.most.1 || self.most.0 == 0 {
+            return;
+        }
+        while self.pieces.len() >= self.most.0 || self.bytes + len as u64 > self.most.1 {
+            let oldest = self.pieces.iter().min_by_key(|(_, piece)| piece.used).map(|(number, _)| *number);
+            let Some(oldest) = oldest else { break };
+            self.remove(oldest);
+        }
+        // SAFETY: the mapping is kept by the memory; nobody in this process makes references to its bytes: this handle never leaves but in
+        // `RemotePages`, and `get_mut` is never called on it. What the peer does is as if the kernel did it: it is reached only by
+        // `mem::copy` and by system calls.
+        let memory = unsafe { Memory::from_raw_parts(ptr, len, Box::new(mapping)) };
+        self.clock += 1;
+        self.bytes += len as u64;
+        self.pieces.insert(number, Piece { memory, used: self.clock });
+        self.asked = self.asked.filter(|asked| *asked != number);
+    }
+
+    pub(crate) fn remove(&mut self, number: u32) {
+        if let Some(piece) = self.pieces.remove(&number) {
+            self.bytes -= piece.memory.len() as u64;
+        }
+    }
+
+    /// The memory of this number.
+    pub(crate) fn find(&mut self, number: u32) -> Option<&Memory> {
+        self.clock += 1;
+        let piece = self.pieces.get_mut(&number)?;
+        piece.used = self.clock;
+        Some(&piece.memory)
+    }
+
+    /// Whether to ask for this number now: one is asked for at a time.
+    pub(crate) fn ask(&mut self, number: u32) -> bool {
+        self.asked.replace(number) != Some(number)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mapping(len: usize) -> Mapping {
+        crate::sys::new_area(len).unwrap().1
+    }
+
+    #[test]
+    fn the_least_recently_used_goes_first() {
+        let mut mapped = Mapped::new((2, 1 << 20));
+        mapped.insert(1, mapping(4096));
+        mapped.insert(2, mapping(4096));
+        assert!(mapped.find(1).is_some());
+        mapped.insert(3, mapping(4096));
+        assert!(mapped.find(1).is_some() && mapped.find(2).is_none() && mapped.find(3).is_some());
+        assert!(mapped.ask(2) && !mapped.ask(2));
+        let mut small = Mapped::new((10, 8192));
+        small.insert(1, mapping(8192));
+        small.insert(2, mapping(4096));
+        assert!(small.find(1).is_none() && small.find(2).is_some());
+        small.insert(3, mapping(16384));
+        assert!(small.find(3).is_none() && small.find(2).is_some(), "what is too large drives nothing out");
+        small.remove(2);
+        assert_eq!(small.bytes, 0);
+    }
+
+    #[test]
+    fn memory_that_is_gone_is_told_of_once() {
+        let (mut passed, memory) = (Passed::default(), Memory::shareable(4096).unwrap());
+        let pages = memory.shared_pages().unwrap().clone();
+        assert_eq!(passed.pass(&memory, &pages, |_| false), None);
+        assert_eq!(passed.pass(&memory, &pages, |_| true), Some(0));
+        assert_eq!(passed.number(&memory), Some(0));
+        assert!(passed.pages(0).is_some());
+        drop(pages);
+        passed.sweep(|_| panic!("it lives"));
+        drop(memory);
+        assert!(passed.pages(0).is_none());
+        let mut told = Vec::new();
+        passed.sweep(|number| {
+            told.push(number);
+            told.len() > 1
+        });
+        passed.sweep(|number| {
+            told.push(number);
+            true
+        });
+        passed.sweep(|_| panic!("told already"));
+        assert_eq!(told, [0, 0]);
+    }
+}

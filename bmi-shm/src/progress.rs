@@ -1,0 +1,309 @@
+//! The poll loop: what rings and sockets have, what waits to go out, whom to wake, and when it is safe to sleep.
+//!
+//! **Why.** While messages come and go no system call is made: each poll looks at one line of each ring. The descriptors are asked now and then,
+//! for new connections and dead peers, and before sleeping.
+//!
+//! **Protocol** of waking. `arm` announces a nap in the own area of every connection, passes a full fence, and looks at every ring once more.
+//! A peer that publishes, or makes room for one that waits for room, passes a full fence and looks for a nap that it has not ended yet; if there is
+//! one it sends a WAKE packet, and the sleeper's epoll descriptor becomes readable. One nap is ended once. See `ring` for the proof.
+//!
+//! **Invariants** What was published or consumed in a poll, or between two, is rung for at the end of the (second) poll at the latest.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use bmi_core::Time;
+use bmi_core::transport::{Armed, Event};
+use rustix::event::epoll::{self, EventData, EventFlags};
+
+use crate::area::RingSpace;
+use crate::connect::{Connection, Phase};
+use crate::error::Fault;
+use crate::inbound::Context;
+use crate::outbound::{BUDGET, Outbound};
+use crate::packet::Packet;
+use crate::ring;
+use crate::{EPOLL_EVENTS, ShmTransport};
+
+/// Events that one poll reports before it returns.
+const BATCH: usize = 256;
+/// Polls between two looks at the descriptors, at most.
+const LOOK_EVERY: u32 = 256;
+/// Time between two looks, at most.
+const LOOK_INTERVAL: Duration = Duration::from_micros(50);
+/// How often it is looked whether memory that was passed is gone.
+const SWEEP_INTERVAL: Duration = Duration::from_millis(100);
+
+impl ShmTransport {
+    pub(crate) fn mark_ready(&mut self, slot: u32) {
+        if let Some(connection) = self.slots.at_mut(slot)
+            && !connection.in_ready
+        {
+            connection.in_ready = true;
+            self.ready.push_back(slot);
+        }
+    }
+
+    /// Lets epoll watch a descriptor, by edges.
+    pub(crate) fn watch(&self, fd: BorrowedFd<'_>, token: usize) -> io::Result<()> {
+        let flags = EventFlags::IN | EventFlags::RDHUP | EventFlags::ET;
+        Ok(epoll::add(&self.epoll, fd, EventData::new_u64(token as u64), flags)?)
+    }
+
+    pub(crate) fn make_progress(&mut self, now: Time, events: &mut Vec<Event>) -> bool {
+        self.now = now;
+        let before = events.len();
+        let limit = before + BATCH;
+        self.regions.collect();
+        self.rouse();
+        if self.pending.is_empty() {
+            self.slots.recycle(); // the polls before have reported every end
+        } else {
+            self.report_pending(events, limit);
+            if !self.pending.is_empty() {
+                return true;
+            }
+        }
+        self.expire(now);
+        self.leave_limbo(now);
+        let mut moved = self.look(events);
+        moved |= self.serve_all(events, limit);
+        self.report_pending(events, limit);
+        if self.deadlines.is_stale() {
+            let connections = self.slots.iter().filter_map(Connection::deadline);
+            let listeners = self.listeners.iter().filter_map(|listener| listener.retry_at);
+            self.deadlines.set(connections.chain(listeners).chain(self.limbo_deadline()).min());
+        }
+        moved || events.len() > before
+    }
+
+    fn report_pending(&mut self, events: &mut Vec<Event>, limit: usize) {
+        let count = self.pending.len().min(limit.saturating_sub(events.len()));
+        events.extend(self.pending.drain(..count));
+    }
+
+    // ---- descriptors ------------------------------------------------------------------------------------------------------
+
+    /// Asks the descriptors, if it is time, and takes what they have.
+    #[inline]
+    fn look(&mut self, events: &mut Vec<Event>) -> bool {
+        self.unasked += 1;
+        if self.unasked >= LOOK_EVERY || self.now >= self.look_at {
+            self.ask_epoll();
+        }
+        if self.ready.is_empty() && !self.accept_ready {
+            return false;
+        }
+        self.accept_ready = false;
+        let accepted = self.accept_sockets();
+        self.accept_ready |= self.listeners.iter().any(|listener| listener.ready);
+        self.read_sockets(events) | accepted
+    }
+
+    /// Takes what epoll has to tell; returns how much that was.
+    fn ask_epoll(&mut self) -> usize {
+        (self.unasked, self.look_at) = (0, self.now + LOOK_INTERVAL);
+        self.epoll_events.clear();
+        let none = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
+        let spare = rustix::buffer::spare_capacity(&mut self.epoll_events);
+        if let Err(error) = epoll::wait(&self.epoll, spare, Some(&none)) {
+            if error != rustix::io::Errno::INTR {
+                tracing::error!(%error, "cannot ask for readiness");
+            }
+            return 0;
+        }
+        for at in 0..self.epoll_events.len() {
+            let token = self.epoll_events[at].data.u64() as usize;
+            let index = token >> crate::TOKEN_BITS;
+            match token & crate::TOKEN_MASK {
+                crate::TOKEN_CONNECTION => self.mark_ready(index as u32),
+                crate::TOKEN_LISTENER => {
+                    if let Some(listener) = self.listeners.get_mut(index) {
+                        (listener.ready, self.accept_ready) = (true, true);
+                    }
+                }
+                _ => {} // the waker: being here is all it is for
+            }
+        }
+        if self.now >= self.sweep_at {
+            self.sweep();
+        }
+        self.epoll_events.len()
+    }
+
+    /// Tells peers of memory that is gone.
+    fn sweep(&mut self) {
+        self.sweep_at = self.now + SWEEP_INTERVAL;
+        for &slot in &self.active {
+            let Some(Connection { link: Some(link), socket: Some(socket), .. }) = self.slots.at_mut(slot) else {
+                continue;
+            };
+            link.passed
+                .sweep(|id| crate::socket::send(socket.as_fd(), Packet::Drop { id }.encode().bytes(), None).is_ok());
+        }
+    }
+
+    // ---- rings ------------------------------------------------------------------------------------------------------------
+
+    fn serve_all(&mut self, events: &mut Vec<Event>, limit: usize) -> bool {
+        let mut moved = false;
+        let count = self.active.len();
+        for step in 0..count {
+            if events.len() >= limit {
+                // The rest have their turn first next time.
+                self.first = self.first.wrapping_add(step);
+                return true;
+            }
+            // An end on the way takes a connection out of the list.
+            let Some(&slot) = self.active.get(self.first.wrapping_add(step) % count) else { continue };
+            moved |= self.serve(slot, events, limit);
+        }
+        moved
+    }
+
+    /// One connection's turn.
+    #[inline]
+    fn serve(&mut self, slot: u32, events: &mut Vec<Event>, limit: usize) -> bool {
+        let Some(connection) = self.slots.at_mut(slot) else { return false };
+        let id = connection.id;
+        let before = events.len();
+        let served = serve(connection, events, limit, &mut self.pieces);
+        match served {
+            Ok(Served { moved, over: None }) => moved || events.len() > before,
+            Ok(Served { over: Some(fault), .. }) => {
+                self.end(slot, id, fault);
+                true
+            }
+            Err(Fault::Violation(violation)) => {
+                self.cut(slot, violation);
+                true
+            }
+            Err(fault) => {
+                self.end(slot, id, fault);
+                true
+            }
+        }
+    }
+
+    // ---- sleeping ---------------------------------------------------------------------------------------------------------
+
+    fn has_work(&mut self) -> bool {
+        if !self.pending.is_empty() || !self.ready.is_empty() || self.accept_ready {
+            return true;
+        }
+        let Self { active, slots, .. } = self;
+        active.iter().any(|slot| {
+            slots.at_mut(*slot).is_some_and(|connection| {
+                let rings = |link: &crate::link::Link| link.must_ring() || link.reader.untold() > 0;
+                connection.more || connection.draining.is_some() || connection.link.as_deref().is_some_and(rings)
+            })
+        })
+    }
+
+    pub(crate) fn prepare_to_sleep(&mut self) -> Armed {
+        if self.has_work() {
+            return Armed::Busy;
+        }
+        self.nap += 1;
+        self.asleep = true;
+        for &slot in &self.active {
+            let Some(Connection { link: Some(link), queues: Some(queues), .. }) = self.slots.at_mut(slot) else {
+                continue;
+            };
+            let starved = u64::from(queues.has_outgoing());
+            ring::announce_sleep::<RingSpace>(link.own.sleep(), self.nap << 1 | starved);
+        }
+        let Self { active, slots, .. } = self;
+        let arrived = active.iter().any(|slot| {
+            let Some(Connection { link: Some(link), queues: Some(queues), .. }) = slots.at_mut(*slot) else {
+                return false;
+            };
+            let room = || link.peer.consumed().load(Ordering::Relaxed) != link.writer.consumed();
+            link.reader.has_next() || queues.has_outgoing() && room()
+        });
+        // A full answer may not be all. What is left in epoll is no new edge for whoever sleeps on it.
+        let all_seen = self.ask_epoll() < EPOLL_EVENTS;
+        if arrived || !all_seen || self.has_work() {
+            self.rouse();
+            return Armed::Busy;
+        }
+        self.look_at = Time::ZERO; // whoever wakes looks at once
+        Armed::Waiting
+    }
+
+    /// Takes the announcements back.
+    #[inline]
+    fn rouse(&mut self) {
+        if !self.asleep {
+            return;
+        }
+        self.asleep = false;
+        for &slot in &self.active {
+            if let Some(Connection { link: Some(link), .. }) = self.slots.at_mut(slot) {
+                link.own.sleep().store(0, Ordering::Relaxed);
+            }
+        }
+    }
+}
+
+struct Served {
+    moved: bool,
+    over: Option<Fault>,
+}
+
+fn serve(
+    connection: &mut Connection,
+    events: &mut Vec<Event>,
+    limit: usize,
+    pieces: &mut Vec<libc::iovec>,
+) -> Result<Served, Fault> {
+    let mut served = Served { moved: false, over: None };
+    let (Some(link), Some(queues)) = (connection.link.as_deref_mut(), connection.queues.as_deref_mut()) else {
+        return Ok(served);
+    };
+    let closing = matches!(connection.phase, Phase::Closing { .. });
+    queues.begin_poll();
+    connection.more = false;
+    if !closing {
+        let exposures = &connection.exposures;
+        let mut context = Context { link: &mut *link, queues: &mut *queues, exposures, events, limit };
+        let received = connection.inbound.receive(&mut context)?;
+        served.moved = received.moved;
+        connection.more = received.more;
+        if let Some(draining) = &mut connection.draining {
+            draining.polls -= 1;
+            if !received.more || draining.polls == 0 {
+                served.over = connection.draining.take().map(|draining| draining.fault);
+                return Ok(served);
+            }
+        }
+    }
+    if queues.has_outgoing() {
+        let mut outbound = Outbound { link: &mut *link, queues: &mut *queues, pieces, budget: BUDGET };
+        let turn = outbound.turn(closing, |event| events.push(event))?;
+        served.moved |= turn.moved;
+        connection.more |= turn.more;
+    }
+    served.moved |= queues.has_made_room();
+    if closing && !queues.has_requests() {
+        let mut outbound = Outbound { link: &mut *link, queues: &mut *queues, pieces, budget: 0 };
+        if outbound.close()? {
+            served.over = Some(Fault::Cancelled);
+        }
+    }
+    if let Some(id) = link.ask.take()
+        && let Some(socket) = &connection.socket
+    {
+        // If the socket is full it is asked for when it is missed next.
+        let _ = crate::socket::send(socket, Packet::Ask { id }.encode().bytes(), None);
+    }
+    if link.ring_bell(served.moved) {
+        // A socket too full for a wake-up holds something that wakes.
+        if let Some(socket) = &connection.socket {
+            let _ = crate::socket::send(socket, Packet::Wake.encode().bytes(), None);
+        }
+    }
+    Ok(served)
+}

@@ -1,0 +1,567 @@
+//! The queues of a connection: requests to send, reads, answers to the peer's reads, receives.
+//!
+//! **Why.** What fits the ring at once never sees a queue ([`QueuePair::post_send`] with `Ring`): it is copied while it is posted. What does not fit
+//! waits here, its small parts copied to a staging buffer, its segments held.
+//!
+//! **Invariants**
+//! 1. A request is in its queue, and its segments in the segment queue beside it, until its last byte was copied; then its segments are held until
+//!    the next poll, which reports it. Nothing refers to them later: this backend copies, it lends nothing.
+//! 2. Queues are as long as the capabilities say, allocated once; segment queues grow to the most that was ever posted and keep that.
+//! 3. The bytes at the front of the staging buffer belong to the request at the front of the queue.
+
+use std::collections::VecDeque;
+
+use bmi_core::transport::{
+    ConnId, Event, Payload, PostError, WorkCompletion, WorkId, WorkKind, WorkOptions, WorkStatus, WriteTarget,
+};
+use bmi_core::{RemoteSlice, Segment};
+
+use crate::config::{MAX_HEAD, MAX_INLINE, MAX_READS, MAX_SEGMENTS, MAX_WORK_LEN, ShmConfig};
+use crate::error::Refusal;
+
+/// Segments of consecutive requests.
+#[derive(Default)]
+pub(crate) struct SegmentQueue {
+    segments: VecDeque<Segment>,
+    popped: u64,
+}
+
+/// A place in a [`SegmentQueue`]: which segment since the beginning of time, and a byte in it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Cursor {
+    segment: u64,
+    offset: usize,
+}
+
+impl SegmentQueue {
+    /// Where the segments that are pushed next will stand.
+    fn end(&self) -> Cursor {
+        Cursor { segment: self.popped + self.segments.len() as u64, offset: 0 }
+    }
+
+    /// Where the oldest segments stand.
+    pub(crate) fn front(&self) -> Cursor {
+        Cursor { segment: self.popped, offset: 0 }
+    }
+
+    fn push(&mut self, segments: &[Segment]) {
+        segments.iter().for_each(|segment| self.segments.push_back(segment.clone()));
+    }
+
+    /// Hands the oldest `count` segments over. One at a time: most requests have one.
+    #[inline]
+    fn pop(&mut self, count: u32, mut to: impl FnMut(Segment)) {
+        self.popped += u64::from(count);
+        for _ in 0..count {
+            self.segments.pop_front().map(&mut to);
+        }
+    }
+
+    /// Calls `each` with the pieces (segment, offset in it, length) of the next `len` bytes from `cursor` on, and moves it behind them.
+    pub(crate) fn walk(&self, cursor: &mut Cursor, mut len: usize, mut each: impl FnMut(&Segment, usize, usize)) {
+        while len > 0 {
+            let segment = &self.segments[(cursor.segment - self.popped) as usize];
+            let step = len.min(segment.len() - cursor.offset);
+            if step > 0 {
+                each(segment, cursor.offset, step);
+            }
+            len -= step;
+            cursor.offset += step;
+            if cursor.offset == segment.len() {
+                *cursor = Cursor { segment: cursor.segment + 1, offset: 0 };
+            }
+        }
+    }
+}
+
+fn total(segments: &[Segment]) -> u64 {
+    segments.iter().map(|segment| segment.len() as u64).sum()
+}
+
+/// A send or a write that waits, or of which a part has gone.
+pub(crate) struct Request {
+    work: WorkId,
+    pub(crate) kind: WorkKind,
+    signalled: bool,
+    /// Its length in bytes, head included.
+    pub(crate) len: u64,
+    /// Bytes of it at the front of the staging buffer.
+    staged: usize,
+    /// Its entries in the segment queue.
+    segments: u32,
+    cursor: Cursor,
+    /// Bytes that have not gone.
+    pub(crate) left: u64,
+    /// Of a write: where it goes.
+    pub(crate) target: Option<WriteTarget>,
+    /// What is left goes through the ring, and the record that says so has gone.
+    pub(crate) in_ring: bool,
+}
+
+/// A read of the peer's memory.
+pub(crate) struct Read {
+    work: WorkId,
+    signalled: bool,
+    pub(crate) remote: RemoteSlice,
+    pub(crate) id: u32,
+    segments: u32,
+    pub(crate) cursor: Cursor,
+    pub(crate) len: u64,
+    /// Bytes that have not come.
+    pub(crate) left: u64,
+}
+
+/// An answer to a read of the peer.
+pub(crate) struct Reply {
+    pub(crate) id: u32,
+    key: u64,
+    pub(crate) segment: Segment,
+    pub(crate) sent: usize,
+}
+
+/// A posted receive.
+pub(crate) struct Recv {
+    work: WorkId,
+    segments: u32,
+    /// Bytes that it has room for.
+    pub(crate) room: u64,
+}
+
+/// Takes what can be copied while it is posted.
+pub(crate) trait Shortcut {
+    /// Sends a message of `len` bytes, which `fill` writes, if there is room now.
+    fn send(&mut self, len: usize, fill: impl FnOnce(&mut Pen)) -> bool;
+}
+
+/// Writes bytes one behind the other to memory that the peer may read.
+pub(crate) struct Pen {
+    at: *mut u8,
+    left: usize,
+}
+
+impl Pen {
+    /// # Safety
+    /// `len` bytes at `at` must be writable while the pen is used, and accessed by others only through `mem::copy` or the kernel.
+    pub(crate) unsafe fn new(at: *mut u8, len: usize) -> Pen {
+        Pen { at, left: len }
+    }
+
+    fn advance(&mut self, len: usize) -> *mut u8 {
+        assert!(len <= self.left, "more is written than was reserved");
+        let here = self.at;
+        (self.at, self.left) = (here.wrapping_add(len), self.left - len);
+        here
+    }
+
+    pub(crate) fn write(&mut self, bytes: &[u8]) {
+        let to = self.advance(bytes.len());
+        // SAFETY: within what the pen's maker vouched for.
+        unsafe { bmi_core::mem::copy::copy_in(to, bytes) };
+    }
+
+    /// # Safety
+    /// `len` bytes at `from` must be readable, and written by others only through `mem::copy` or the kernel.
+    pub(crate) unsafe fn write_shared(&mut self, from: *mut u8, len: usize) {
+        let to = self.advance(len);
+        // SAFETY: the caller vouches for the source, the pen's maker for the target.
+        unsafe { bmi_core::mem::copy::copy_between(to, from, len) };
+    }
+
+    pub(crate) fn write_segment(&mut self, segment: &Segment, offset: usize, len: usize) {
+        // SAFETY: a segment lies in its memory, which its region holds.
+        unsafe { self.write_shared(segment.as_ptr().wrapping_add(offset), len) };
+    }
+}
+
+/// Everything that is posted on a connection.
+pub(crate) struct QueuePair {
+    conn: ConnId,
+    send_depth: usize,
+    recv_depth: usize,
+    staging: VecDeque<u8>,
+    staging_limit: usize,
+    requests: VecDeque<Request>,
+    request_segments: SegmentQueue,
+    pub(crate) reads: VecDeque<Read>,
+    /// Reads at the front that were asked for through the ring.
+    pub(crate) issued: usize,
+    next_read_id: u32,
+    pub(crate) read_segments: SegmentQueue,
+    pub(crate) replies: VecDeque<Reply>,
+    recvs: VecDeque<Recv>,
+    pub(crate) recv_segments: SegmentQueue,
+    /// Segments of requests that are done and will be reported by the next poll.
+    held: Vec<Segment>,
+    /// Requests that ended since the last poll.
+    fresh: usize,
+    /// A post was refused for lack of room.
+    refused: bool,
+}
+
+impl QueuePair {
+    pub(crate) fn new(conn: ConnId, config: &ShmConfig) -> QueuePair {
+        // Room for a full queue of requests, each with the largest head.
+        let staging_limit = (config.send_queue_depth * MAX_HEAD).max(4 * MAX_INLINE);
+        QueuePair {
+            conn,
+            send_depth: config.send_queue_depth,
+            recv_depth: config.recv_queue_depth,
+            staging: VecDeque::new(),
+            staging_limit,
+            requests: VecDeque::new(),
+            request_segments: SegmentQueue::default(),
+            reads: VecDeque::new(),
+            issued: 0,
+            next_read_id: 0,
+            read_segments: SegmentQueue::default(),
+            replies: VecDeque::new(),
+            recvs: VecDeque::new(),
+            recv_segments: SegmentQueue::default(),
+            held: Vec::new(),
+            fresh: 0,
+            refused: false,
+        }
+    }
+
+    // ---- posting ----------------------------------------------------------------------------------------------------------
+
+    pub(crate) fn post_recv(&mut self, work: WorkId, segments: &[Segment]) -> Result<(), PostError> {
+        check_segments(segments)?;
+        if self.recvs.len() >= self.recv_depth {
+            return Err(PostError::QueueFull);
+        }
+        self.recv_segments.push(segments);
+        self.recvs.push_back(Recv { work, segments: segments.len() as u32, room: total(segments) });
+        Ok(())
+    }
+
+    /// Sends at once if nothing waits and `shortcut` takes it; then the completion is handed to `report`. Else the message waits.
+    pub(crate) fn post_send(
+        &mut self,
+        work: WorkId,
+        head: &[u8],
+        payload: Payload<'_>,
+        options: WorkOptions,
+        mut shortcut: impl Shortcut,
+        report: impl FnOnce(Event),
+    ) -> Result<(), PostError> {
+        let len = head.len() as u64 + payload_len(&payload);
+        match payload {
+            Payload::Inline(_) if len > MAX_INLINE as u64 => {
+                return Err(PostError::Invalid("head and payload are longer than max_inline"));
+            }
+            Payload::Gather(segments) => check_segments(segments)?,
+            Payload::Inline(_) => {}
+        }
+        check_lengths(head, len)?;
+        self.check_depth()?;
+        if self.requests.is_empty()
+            && shortcut.send(len as usize, |pen| {
+                pen.write(head);
+                match payload {
+                    Payload::Inline(slices) => slices.iter().for_each(|slice| {
+                        // SAFETY: a slice lies in its memory, which it holds.
+                        unsafe { pen.write_shared(slice.as_ptr(), slice.len()) }
+                    }),
+                    Payload::Gather(segments) => {
+                        segments.iter().for_each(|segment| pen.write_segment(segment, 0, segment.len()))
+                    }
+                }
+            })
+        {
+            if let Payload::Gather(segments) = payload {
+                self.held.extend_from_slice(segments);
+            }
+            self.fresh += 1;
+            if options.signalled {
+                report(self.event(work, WorkKind::Send, WorkStatus::Ok, len, None));
+            }
+            return Ok(());
+        }
+        let segments = if let Payload::Gather(segments) = payload { segments } else { &[] };
+        self.enqueue(WorkKind::Send, work, len, head, segments, None, options)?;
+        if let Payload::Inline(slices) = payload {
+            let mut staged = 0;
+            for slice in slices {
+                let old = self.staging.len();
+                self.staging.resize(old + slice.len(), 0);
+                let (front, back) = self.staging.as_mut_slices();
+                let (mut done, mut at) = (0, old);
+                while done < slice.len() {
+                    let room = if at < front.len() { &mut front[at..] } else { &mut back[at - front.len()..] };
+                    let step = room.len().min(slice.len() - done);
+                    slice.slice(done, step).copy_to(&mut room[..step]);
+                    (done, at) = (done + step, at + step);
+                }
+                staged += slice.len();
+            }
+            if let Some(request) = self.requests.back_mut() {
+                request.staged += staged;
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn post_write(
+        &mut self,
+        work: WorkId,
+        head: &[u8],
+        segments: &[Segment],
+        target: WriteTarget,
+        options: WorkOptions,
+    ) -> Result<(), PostError> {
+        check_segments(segments)?;
+        let len = head.len() as u64 + total(segments);
+        if len > target.remote.len {
+            return Err(PostError::Invalid("more bytes than the target has"));
+        }
+        check_lengths(head, len)?;
+        self.check_depth()?;
+        self.enqueue(WorkKind::Write, work, len, head, segments, Some(target), options)
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "the parts of a work request")]
+    fn enqueue(
+        &mut self,
+        kind: WorkKind,
+        work: WorkId,
+        len: u64,
+        head: &[u8],
+        segments: &[Segment],
+        target: Option<WriteTarget>,
+        options: WorkOptions,
+    ) -> Result<(), PostError> {
+        let inline = len - total(segments);
+        if self.staging.len() as u64 + inline > self.staging_limit as u64 {
+            self.refused = true;
+            return Err(PostError::QueueFull);
+        }
+        let cursor = self.request_segments.end();
+        self.staging.extend(head);
+        self.request_segments.push(segments);
+        self.requests.push_back(Request {
+            work,
+            kind,
+            signalled: options.signalled,
+            len,
+            staged: head.len(),
+            segments: segments.len() as u32,
+            cursor,
+            left: len,
+            target,
+            in_ring: false,
+        });
+        Ok(())
+    }
+
+    pub(crate) fn post_read(
+        &mut self,
+        work: WorkId,
+        segments: &[Segment],
+        remote: RemoteSlice,
+        options: WorkOptions,
+    ) -> Result<(), PostError> {
+        check_segments(segments)?;
+        let len = total(segments);
+        if len > remote.len {
+            return Err(PostError::Invalid("the segments hold more bytes than the source has"));
+        }
+        check_lengths(&[], len)?;
+        self.check_depth()?;
+        let cursor = self.read_segments.end();
+        self.read_segments.push(segments);
+        let id = self.next_read_id;
+        self.next_read_id = id.wrapping_add(1);
+        let segments = segments.len() as u32;
+        self.reads.push_back(Read { work, signalled: options.signalled, remote, id, segments, cursor, len, left: len });
+        Ok(())
+    }
+
+    #[inline]
+    fn check_depth(&mut self) -> Result<(), PostError> {
+        if self.requests.len() + self.reads.len() + self.fresh >= self.send_depth {
+            self.refused = true;
+            return Err(PostError::QueueFull);
+        }
+        Ok(())
+    }
+
+    /// A poll begins: what was done before it is about to be reported. Whether a post that was refused would be taken now.
+    pub(crate) fn begin_poll(&mut self) {
+        self.held.clear();
+        self.fresh = 0;
+    }
+
+    /// Whether there is room again for a post that was refused.
+    pub(crate) fn has_made_room(&mut self) -> bool {
+        let room = self.refused
+            && self.requests.len() + self.reads.len() < self.send_depth
+            && self.staging.len() + MAX_INLINE <= self.staging_limit;
+        self.refused &= !room;
+        room
+    }
+
+    /// Whether anything waits to go out.
+    pub(crate) fn has_outgoing(&self) -> bool {
+        self.has_requests() || !self.replies.is_empty() || self.issued < self.reads.len().min(MAX_READS)
+    }
+
+    /// Whether requests wait.
+    pub(crate) fn has_requests(&self) -> bool {
+        !self.requests.is_empty()
+    }
+
+    // ---- requests ---------------------------------------------------------------------------------------------------------
+
+    pub(crate) fn request(&mut self) -> Option<&mut Request> {
+        self.requests.front_mut()
+    }
+
+    /// Calls `each` with the pieces of the next `len` bytes of the oldest request.
+    pub(crate) fn gather(&self, len: usize, mut each: impl FnMut(*mut u8, usize)) {
+        let Some(request) = self.requests.front() else { return };
+        let (front, back) = self.staging.as_slices();
+        let staged = len.min(request.staged);
+        let here = staged.min(front.len());
+        for bytes in [&front[..here], &back[..staged - here]] {
+            if !bytes.is_empty() {
+                each(bytes.as_ptr().cast_mut(), bytes.len());
+            }
+        }
+        let mut cursor = request.cursor;
+        self.request_segments.walk(&mut cursor, len - staged, |segment, offset, len| {
+            each(segment.as_ptr().wrapping_add(offset), len);
+        });
+    }
+
+    /// The next `len` bytes of the oldest request have gone.
+    pub(crate) fn advance(&mut self, len: usize) {
+        let Some(request) = self.requests.front_mut() else { return };
+        let staged = len.min(request.staged);
+        self.staging.drain(..staged);
+        request.staged -= staged;
+        request.left -= len as u64;
+        self.request_segments.walk(&mut request.cursor, len - staged, |_, _, _| {});
+    }
+
+    /// The oldest request is done.
+    pub(crate) fn complete_request(&mut self) -> Option<Event> {
+        let request = self.requests.pop_front()?;
+        self.request_segments.pop(request.segments, |segment| self.held.push(segment));
+        self.fresh += 1;
+        request.signalled.then(|| self.event(request.work, request.kind, WorkStatus::Ok, request.len, None))
+    }
+
+    // ---- reads and answers ------------------------------------------------------------------------------------------------
+
+    /// Calls `each` with the places of the next `len` bytes of the oldest read.
+    pub(crate) fn scatter(&self, len: usize, mut each: impl FnMut(&Segment, usize, usize)) {
+        let Some(read) = self.reads.front() else { return };
+        let mut cursor = read.cursor;
+        self.read_segments.walk(&mut cursor, len, &mut each);
+    }
+
+    /// The next `len` bytes of the oldest read have come.
+    pub(crate) fn advance_read(&mut self, len: usize) {
+        let Some(read) = self.reads.front_mut() else { return };
+        read.left -= len as u64;
+        self.read_segments.walk(&mut read.cursor, len, |_, _, _| {});
+    }
+
+    /// The oldest read is done.
+    pub(crate) fn complete_read(&mut self) -> Option<Event> {
+        let read = self.reads.pop_front()?;
+        self.read_segments.pop(read.segments, |segment| self.held.push(segment));
+        self.issued = self.issued.saturating_sub(1);
+        self.fresh += 1;
+        read.signalled.then(|| self.event(read.work, WorkKind::Read, WorkStatus::Ok, read.len, None))
+    }
+
+    /// Queues the answer to a read of the peer; `false` if it has too many outstanding.
+    pub(crate) fn add_reply(&mut self, id: u32, key: u64, segment: Segment) -> bool {
+        if self.replies.len() >= MAX_READS {
+            return false;
+        }
+        self.replies.push_back(Reply { id, key, segment, sent: 0 });
+        true
+    }
+
+    /// Whether an answer to the peer draws on this exposure.
+    pub(crate) fn replies_with(&self, key: u64) -> bool {
+        self.replies.iter().any(|reply| reply.key == key)
+    }
+
+    // ---- receives ---------------------------------------------------------------------------------------------------------
+
+    /// The receive that the next message takes.
+    #[inline]
+    pub(crate) fn next_recv(&self) -> Option<&Recv> {
+        self.recvs.front()
+    }
+
+    /// The oldest receive ends.
+    #[inline]
+    pub(crate) fn complete_recv(&mut self, status: WorkStatus, len: u64, immediate: Option<u32>) -> Option<Event> {
+        let recv = self.recvs.pop_front()?;
+        self.recv_segments.pop(recv.segments, drop);
+        Some(self.event(recv.work, WorkKind::Recv, status, len, immediate))
+    }
+
+    // ---- the end ----------------------------------------------------------------------------------------------------------
+
+    /// Ends what waits for the peer: reads and receives. The request that the peer refused is told so.
+    pub(crate) fn flush_waiting(&mut self, culprit: Option<Refusal>, mut report: impl FnMut(Event)) {
+        self.issued = 0;
+        while let Some(read) = self.reads.pop_front() {
+            self.read_segments.pop(read.segments, drop);
+            let guilty = culprit.filter(|refusal| refusal.work == Some(WorkKind::Read) && refusal.id == read.id);
+            let status = guilty.map_or(WorkStatus::Flushed, |refusal| refusal.status);
+            report(self.event(read.work, WorkKind::Read, status, read.len, None));
+        }
+        while let Some(event) = self.complete_recv(WorkStatus::Flushed, 0, None) {
+            report(event);
+        }
+    }
+
+    /// Ends everything. The request that the peer refused, as far as this side can know it, is told so.
+    pub(crate) fn flush_all(&mut self, culprit: Option<Refusal>, mut report: impl FnMut(Event)) {
+        let mut guilty = culprit;
+        while let Some(request) = self.requests.pop_front() {
+            let status = match guilty.take_if(|refusal| refusal.work == Some(request.kind)) {
+                Some(refusal) => refusal.status,
+                None => WorkStatus::Flushed,
+            };
+            report(self.event(request.work, request.kind, status, request.len, None));
+        }
+        self.flush_waiting(culprit, report);
+    }
+
+    #[inline]
+    fn event(&self, work: WorkId, kind: WorkKind, status: WorkStatus, len: u64, immediate: Option<u32>) -> Event {
+        Event::Work(WorkCompletion { conn: self.conn, work, kind, status, len, immediate })
+    }
+}
+
+fn payload_len(payload: &Payload<'_>) -> u64 {
+    match payload {
+        Payload::Inline(slices) => slices.iter().map(|slice| slice.len() as u64).sum(),
+        Payload::Gather(segments) => total(segments),
+    }
+}
+
+fn check_lengths(head: &[u8], len: u64) -> Result<(), PostError> {
+    if head.len() > MAX_HEAD {
+        return Err(PostError::Invalid("the head is longer than max_head"));
+    }
+    if len > MAX_WORK_LEN {
+        return Err(PostError::Invalid("longer than max_work_len"));
+    }
+    Ok(())
+}
+
+fn check_segments(segments: &[Segment]) -> Result<(), PostError> {
+    if segments.len() > MAX_SEGMENTS {
+        return Err(PostError::Invalid("more segments than max_segments"));
+    }
+    Ok(())
+}

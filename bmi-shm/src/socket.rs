@@ -1,0 +1,177 @@
+//! Unix sockets: names in a directory of one's own, packets, descriptors.
+//!
+//! **Names.** A socket's directory must belong to this user and be closed to everybody else (mode 0700; it is made so if it is not there). A name
+//! left behind by a process that was killed is known by nobody answering at it, and removed. Two processes that want one name at the same moment
+//! take turns by a lock on the directory, held during these few calls only, so nothing is left of it either.
+//!
+//! **Tests** `tests/connection.rs`.
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FileType, FlockOperation, Mode, OFlags};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
+};
+
+/// Connections that the system keeps for a listener until they are accepted.
+const BACKLOG: i32 = 1024;
+/// Tries to get the lock of a directory. Each holder needs it for some microseconds.
+const LOCK_TRIES: usize = 1000;
+/// Descriptors of one packet that are taken over, to be closed if there are too many; what is above the kernel drops.
+const MAX_DESCRIPTORS: usize = 4;
+
+fn new_socket() -> io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    Ok(rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?)
+}
+
+/// A listening socket and its name, which goes when it is dropped.
+#[derive(Debug)]
+pub(crate) struct Listening {
+    pub(crate) socket: OwnedFd,
+    path: PathBuf,
+    /// Which file the name stood for when it was made.
+    inode: (u64, u64),
+}
+
+impl Drop for Listening {
+    fn drop(&mut self) {
+        // Somebody may have removed the name and listen at it anew.
+        let ours = |stat: &rustix::fs::Stat| (stat.st_dev, stat.st_ino) == self.inode;
+        if rustix::fs::stat(&self.path).is_ok_and(|stat| ours(&stat))
+            && let Err(error) = rustix::fs::unlink(&self.path)
+        {
+            tracing::debug!(path = %self.path.display(), %error, "cannot remove a socket's name");
+        }
+    }
+}
+
+/// Why listening failed.
+#[derive(Debug)]
+pub(crate) enum ListenError {
+    /// In words: the directory is not one's own, or the name is in use.
+    Invalid(&'static str),
+    Io(io::Error),
+}
+
+impl<E: Into<io::Error>> From<E> for ListenError {
+    fn from(error: E) -> ListenError {
+        ListenError::Io(error.into())
+    }
+}
+
+/// Opens the directory, made with mode 0700 if it is not there, and checks whose it is.
+fn own_directory(path: &Path) -> Result<OwnedFd, ListenError> {
+    match rustix::fs::mkdir(path, Mode::RWXU) {
+        Ok(()) | Err(rustix::io::Errno::EXIST) => {}
+        Err(error) => return Err(error.into()),
+    }
+    let flags = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC;
+    let directory = rustix::fs::open(path, flags, Mode::empty())?;
+    let stat = rustix::fs::fstat(&directory)?;
+    if stat.st_uid != rustix::process::geteuid().as_raw() {
+        return Err(ListenError::Invalid("its directory belongs to another user"));
+    }
+    if stat.st_mode & 0o077 != 0 {
+        return Err(ListenError::Invalid("its directory is open to other users; chmod 0700 it"));
+    }
+    Ok(directory)
+}
+
+/// Listens under a name that nobody uses.
+pub(crate) fn listen(path: &Path) -> Result<Listening, ListenError> {
+    let parent = path.parent().ok_or(ListenError::Invalid("it has no directory"))?;
+    let directory = own_directory(parent)?;
+    let mut tries = 0;
+    while let Err(error) = rustix::fs::flock(&directory, FlockOperation::NonBlockingLockExclusive) {
+        tries += 1;
+        if tries == LOCK_TRIES {
+            return Err(error.into());
+        }
+        std::thread::yield_now();
+    }
+    match rustix::fs::lstat(path) {
+        Err(rustix::io::Errno::NOENT) => {}
+        Err(error) => return Err(error.into()),
+        Ok(stat) if FileType::from_raw_mode(stat.st_mode) != FileType::Socket => {
+            return Err(ListenError::Invalid("its name is taken by something that is no socket"));
+        }
+        Ok(_) => match connect(path) {
+            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+                tracing::info!(path = %path.display(), "removed the name of a listener that is dead");
+                rustix::fs::unlink(path)?;
+            }
+            _ => return Err(ListenError::Invalid("somebody listens there")),
+        },
+    }
+    let socket = new_socket()?;
+    rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
+    let stat = rustix::fs::stat(path)?;
+    let listening = Listening { socket, path: path.to_owned(), inode: (stat.st_dev, stat.st_ino) };
+    rustix::net::listen(&listening.socket, BACKLOG)?;
+    Ok(listening)
+    // The lock goes with the directory's descriptor.
+}
+
+/// Connects, without waiting: `WouldBlock` if the listener's queue is full.
+pub(crate) fn connect(path: &Path) -> io::Result<OwnedFd> {
+    let socket = new_socket()?;
+    rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
+    Ok(socket)
+}
+
+pub(crate) fn accept(listener: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    Ok(rustix::net::accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?)
+}
+
+/// Sends a packet, with a descriptor if there is one. Never blocks.
+pub(crate) fn send(socket: impl AsFd, bytes: &[u8], fd: Option<BorrowedFd<'_>>) -> io::Result<()> {
+    let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if let Some(fd) = &fd {
+        control.push(SendAncillaryMessage::ScmRights(std::slice::from_ref(fd)));
+    }
+    rustix::net::sendmsg(socket, &[IoSlice::new(bytes)], &mut control, flags)?;
+    Ok(())
+}
+
+/// What came with a packet.
+#[derive(Debug, Default)]
+pub(crate) struct Passed {
+    fds: Vec<OwnedFd>,
+    cut: bool,
+}
+
+impl Passed {
+    /// The only descriptor; `None` if there was none, or more.
+    pub(crate) fn only(mut self) -> Option<OwnedFd> {
+        let fd = self.fds.pop();
+        fd.filter(|_| self.fds.is_empty() && !self.cut)
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.fds.is_empty() && !self.cut
+    }
+}
+
+/// Receives a packet into `bytes`: its length, 0 at the peer's end, and more than `bytes` has if it is too long. Never blocks.
+pub(crate) fn receive(socket: impl AsFd, bytes: &mut [u8]) -> io::Result<(usize, Passed)> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let room = bytes.len();
+    let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+    let received = rustix::net::recvmsg(socket, &mut [IoSliceMut::new(bytes)], &mut control, flags)?;
+    let mut passed = Passed { fds: Vec::new(), cut: received.flags.contains(ReturnFlags::CTRUNC) };
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(fds) = message {
+            passed.fds.extend(fds);
+        }
+    }
+    let len = if received.flags.contains(ReturnFlags::TRUNC) { room + 1 } else { received.bytes };
+    Ok((len, passed))
+}

@@ -1,0 +1,185 @@
+//! Memory and processes, as the kernel gives them: memfds, mappings, and the memory of another process.
+//!
+//! **Why.** Everything that must hold before bytes of another process may be reached stands in one small place.
+//!
+//! **Invariants**
+//! 1. A descriptor that a peer passed is mapped only by [`map_peer`]: it is a memfd on ordinary pages, sealed against shrinking, and at least as
+//!    long as the mapping. So no access ends in `SIGBUS`, whatever the peer does.
+//! 2. An area of this side is sealed so that nobody else can ever map it writable ([`new_area`]).
+//!
+//! **Tests** `hostile_tests` passes descriptors of every wrong kind.
+
+use std::ffi::c_void;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::ptr::NonNull;
+
+use bmi_core::Segment;
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::mm::{MapFlags, ProtFlags};
+use rustix::process::{Pid, PidfdFlags};
+
+/// File system of a memfd on ordinary pages. One on huge pages has another, and can fail at any access when these run out.
+const TMPFS_MAGIC: i64 = 0x0102_1994;
+
+/// A mapping, unmapped when it is dropped.
+#[derive(Debug)]
+pub(crate) struct Mapping {
+    ptr: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: an address range, valid on every thread; the bytes are reached atomically or by the kernel.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    fn new(fd: impl AsFd, len: usize, access: ProtFlags) -> io::Result<Mapping> {
+        // SAFETY: a new mapping at an address of the kernel's choice touches no memory that exists.
+        let ptr = unsafe { rustix::mm::mmap(std::ptr::null_mut(), len, access, MapFlags::SHARED, fd, 0)? };
+        let ptr = NonNull::new(ptr.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
+        Ok(Mapping { ptr, len })
+    }
+
+    pub(crate) fn ptr(&self) -> NonNull<u8> {
+        self.ptr
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: mapped in `new` with this length; everything that points into it holds it.
+        if let Err(error) = unsafe { rustix::mm::munmap(self.ptr.as_ptr().cast::<c_void>(), self.len) } {
+            tracing::error!(%error, "cannot unmap shared memory");
+        }
+    }
+}
+
+/// `len` zero bytes that this process writes and whoever gets the descriptor can only read.
+pub(crate) fn new_area(len: usize) -> io::Result<(OwnedFd, Mapping)> {
+    let fd = rustix::fs::memfd_create("bmi-area", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+    rustix::fs::ftruncate(&fd, len as u64)?;
+    let mapping = Mapping::new(&fd, len, ProtFlags::READ | ProtFlags::WRITE)?;
+    let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::FUTURE_WRITE | SealFlags::SEAL;
+    rustix::fs::fcntl_add_seals(&fd, seals)?;
+    Ok((fd, mapping))
+}
+
+/// Maps what a peer passed, all `len` bytes of it. The outer error is the peer's fault, the inner one this system's.
+pub(crate) fn map_peer(fd: &OwnedFd, len: u64, writable: bool) -> Result<io::Result<Mapping>, &'static str> {
+    // Only a memfd has seals at all.
+    let seals = rustix::fs::fcntl_get_seals(fd).map_err(|_| "it passed a descriptor that is no memfd")?;
+    if !seals.contains(SealFlags::SHRINK | SealFlags::GROW) {
+        return Err("it passed memory that is not sealed against a change of length");
+    }
+    let kind = rustix::fs::fstatfs(fd).map_err(|_| "it passed a descriptor of no file system")?.f_type;
+    if kind != TMPFS_MAGIC {
+        return Err("it passed memory that is not in ordinary pages");
+    }
+    let size = rustix::fs::fstat(fd).map_err(|_| "it passed a descriptor without a length")?.st_size;
+    if u64::try_from(size) != Ok(len) || len == 0 {
+        return Err("it passed memory of another length than it says");
+    }
+    let len = usize::try_from(len).map_err(|_| "it passed more memory than can be mapped")?;
+    let access = if writable { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
+    Ok(Mapping::new(fd, len, access))
+}
+
+/// Who is at the other end of a socket.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Credentials {
+    /// 0 if this process cannot see it: it lives in another namespace.
+    pub(crate) pid: i32,
+    pub(crate) user: u32,
+}
+
+/// Who is at the other end. By hand, because a process number may be 0 here, which the safe wrapper does not allow for.
+pub(crate) fn credentials(socket: &OwnedFd) -> io::Result<Credentials> {
+    let mut peer = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
+    let mut len = size_of::<libc::ucred>() as libc::socklen_t;
+    // SAFETY: the option writes at most `len` bytes to the structure that it is for.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERCRED,
+            std::ptr::from_mut(&mut peer).cast(),
+            &mut len,
+        )
+    };
+    if result != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(Credentials { pid: peer.pid, user: peer.uid })
+}
+
+/// Another process whose memory the kernel copies from and to for this one.
+///
+/// The kernel allows it to a process that may trace the other: the same user, as a rule. It is no help to security and no harm: such a
+/// process can reach all of the other's memory without this library too.
+#[derive(Debug)]
+pub(crate) struct Process {
+    pid: i32,
+    alive: OwnedFd,
+}
+
+impl Process {
+    /// The process behind `pid`, if its memory can be read: `cookie` must stand at `address`.
+    pub(crate) fn probe(pid: i32, address: u64, cookie: u64) -> Option<Process> {
+        let pid = Pid::from_raw(pid)?;
+        // From here on the number names this process or, as the descriptor will tell, a dead one.
+        let alive = rustix::process::pidfd_open(pid, PidfdFlags::empty()).ok()?;
+        let process = Process { pid: pid.as_raw_nonzero().get(), alive };
+        let mut word = [0u8; 8];
+        let local = libc::iovec { iov_base: word.as_mut_ptr().cast(), iov_len: 8 };
+        // SAFETY: the local entry is the array above.
+        let read = unsafe { process.copy(false, &[local], address, 8) };
+        (read == Ok(8) && u64::from_ne_bytes(word) == cookie).then_some(process)
+    }
+
+    fn is_alive(&self) -> bool {
+        let mut fds = [PollFd::new(&self.alive, PollFlags::IN)];
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        matches!(rustix::event::poll(&mut fds, Some(&now)), Ok(0))
+    }
+
+    /// Copies `len` bytes between the local pieces and `address` there; how many it was.
+    ///
+    /// A number that was given to another process meanwhile would reach a stranger: so it is asked each time whether the process lives.
+    ///
+    /// # Safety
+    /// The pieces must be valid for reads (`write`) or writes, with no reference to them, during the call.
+    pub(crate) unsafe fn copy(
+        &self,
+        write: bool,
+        local: &[libc::iovec],
+        address: u64,
+        len: usize,
+    ) -> Result<usize, io::ErrorKind> {
+        if !self.is_alive() {
+            return Err(io::ErrorKind::NotFound);
+        }
+        let remote = libc::iovec { iov_base: address as *mut c_void, iov_len: len };
+        let count = local.len() as libc::c_ulong;
+        // SAFETY: the caller vouches for the local pieces; the remote one is of no meaning in this process.
+        let copied = unsafe {
+            if write {
+                libc::process_vm_writev(self.pid, local.as_ptr(), count, &remote, 1, 0)
+            } else {
+                libc::process_vm_readv(self.pid, local.as_ptr(), count, &remote, 1, 0)
+            }
+        };
+        usize::try_from(copied).map_err(|_| io::Error::last_os_error().kind())
+    }
+}
+
+/// A piece of a segment as the kernel takes it.
+pub(crate) fn piece(segment: &Segment, offset: usize, len: usize) -> libc::iovec {
+    libc::iovec { iov_base: segment.as_ptr().wrapping_add(offset).cast(), iov_len: len }
+}

@@ -1,0 +1,112 @@
+//! What is particular about connections over a Unix socket: names, directories, users, ends.
+
+#![allow(clippy::unwrap_used, reason = "test code")]
+
+mod common;
+
+use std::os::unix::fs::PermissionsExt;
+
+use bmi_core::transport::{Event, Payload, WorkId, WorkKind, WorkOptions, WorkStatus};
+use bmi_core::{Addr, ErrorKind, Transport};
+use bmi_shm::{ShmConfig, ShmTransport};
+use common::{World, completion};
+
+fn transport() -> ShmTransport {
+    ShmTransport::new(ShmConfig::default()).unwrap()
+}
+
+fn addr(folder: &std::path::Path, name: &str) -> Addr {
+    Addr::shm(folder.join(name).to_str().unwrap())
+}
+
+#[test]
+fn a_directory_is_made_closed_and_one_that_is_open_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    transport().listen(&addr(folder.path(), "made/a")).unwrap();
+    let mode = std::fs::metadata(folder.path().join("made")).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o700);
+    std::fs::set_permissions(folder.path().join("made"), std::fs::Permissions::from_mode(0o750)).unwrap();
+    let error = transport().listen(&addr(folder.path(), "made/a")).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Invalid);
+    assert!(error.to_string().contains("open to other users"), "{error}");
+}
+
+#[test]
+fn names_go_with_their_listener_and_other_files_are_left_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let names = folder.path().join("names");
+    let mut first = transport();
+    first.listen(&addr(&names, "a")).unwrap();
+    let error = transport().listen(&addr(&names, "a")).unwrap_err();
+    assert!(error.to_string().contains("somebody listens there"), "{error}");
+    std::fs::write(names.join("file"), "precious").unwrap();
+    let error = transport().listen(&addr(&names, "file")).unwrap_err();
+    assert!(error.to_string().contains("no socket"), "{error}");
+    assert_eq!(std::fs::read_to_string(names.join("file")).unwrap(), "precious");
+    drop(first);
+    assert!(!names.join("a").exists());
+    transport().listen(&addr(&names, "a")).unwrap();
+}
+
+/// A name that somebody else has taken meanwhile is not removed by the one that had it before.
+#[test]
+fn a_name_that_changed_hands_is_left_to_its_new_owner() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = addr(&folder.path().join("names"), "a");
+    let (mut old, mut new) = (transport(), transport());
+    old.listen(&at).unwrap();
+    std::fs::remove_file(at.host()).unwrap();
+    new.listen(&at).unwrap();
+    drop(old);
+    assert!(std::path::Path::new(at.host()).exists());
+}
+
+#[test]
+fn configurations_out_of_bounds_are_refused() {
+    for ring_len in [0, 1000, 32 << 10, 96 << 10, 128 << 20] {
+        let mut config = ShmConfig::default();
+        config.ring_len = ring_len;
+        let error = ShmTransport::new(config).map(|_| ()).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Invalid, "{ring_len}: {error}");
+    }
+}
+
+/// The two sides may have rings and tables of different sizes.
+#[test]
+fn sides_with_different_rings_understand_each_other() {
+    let mut world = World::new();
+    let mut config = ShmConfig::default();
+    config.ring_len = 64 << 10;
+    config.advertised_exposures = 0;
+    world.a = common::Side::new(config);
+    let (ca, cb) = world.connect();
+    for len in [10, 5000, 300_000] {
+        let (_, from) = world.a.pattern(len);
+        let (memory, to) = world.b.memory(len);
+        world.b.transport.post_recv(cb, WorkId(1), std::slice::from_ref(&to)).unwrap();
+        let payload = Payload::Gather(std::slice::from_ref(&from));
+        world.a.transport.post_send(ca, WorkId(2), &[], payload, WorkOptions::UNSIGNALLED).unwrap();
+        assert_eq!(world.work_b(), completion(cb, 1, WorkKind::Recv, WorkStatus::Ok, len as u64));
+        assert_eq!(memory.to_vec(), common::pattern(len));
+    }
+}
+
+/// What was sent before a side went away still arrives, as much as stood in the ring, and then the end.
+#[test]
+fn what_was_sent_before_a_sudden_end_still_arrives() {
+    let mut world = World::new();
+    let (ca, cb) = world.connect();
+    let (_, to) = world.b.memory(8);
+    for work in 0..100 {
+        world.b.transport.post_recv(cb, WorkId(work), std::slice::from_ref(&to)).unwrap();
+        world.a.transport.post_send(ca, WorkId(0), b"last", Payload::EMPTY, WorkOptions::UNSIGNALLED).unwrap();
+    }
+    let World { a, b, now, .. } = &mut world;
+    std::mem::replace(&mut a.transport, transport()).disconnect(ca, bmi_core::Time::ZERO);
+    for _ in 0..1000 {
+        b.transport.poll(*now, &mut b.events);
+    }
+    let arrived = b.events.iter().filter(|event| matches!(event, Event::Work(w) if w.status == WorkStatus::Ok));
+    assert_eq!(arrived.count(), 100);
+    assert_eq!(b.take_end(cb).map(|reason| reason.kind()), Some(ErrorKind::PeerLost));
+}

@@ -1,0 +1,271 @@
+//! Processes that are killed at any moment: their peers notice at once, and nothing stays behind.
+//!
+//! The victim is this test program again, told by its environment.
+#![allow(clippy::unwrap_used, reason = "test code")]
+
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, PoisonError};
+
+use bmi_conformance::Rng;
+use bmi_core::driver::MonotonicClock;
+use bmi_core::transport::{ConnId, Event, Payload, PostError, WorkId, WorkOptions, WorkStatus};
+use bmi_core::{Access, Addr, Clock, ErrorKind, Memory, RemoteSlice, Segment, Transport};
+use bmi_shm::{ShmConfig, ShmTransport};
+
+/// Tells the victim where to go; what it does there follows from the test.
+const VICTIM: &str = "BMI_SHM_VICTIM";
+const ROOM: usize = 1 << 20;
+
+fn spawn(test: &str, addr: &Addr) -> Child {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", test, "--nocapture", "--test-threads", "1"]).env(VICTIM, addr.to_string());
+    command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
+}
+
+/// Kills a victim, which was alive until then.
+fn kill(mut child: Child) {
+    child.kill().unwrap();
+    assert_eq!(child.wait().unwrap().signal(), Some(9), "the victim had ended by itself");
+}
+
+/// Held by each test that runs here: what a process holds is counted, and tests may share one.
+static ALONE: Mutex<()> = Mutex::new(());
+
+/// What one process has open and mapped.
+#[derive(Debug, PartialEq, Eq)]
+struct Holdings {
+    descriptors: usize,
+    mappings: usize,
+    names: usize,
+}
+
+fn holdings(folder: &std::path::Path) -> Holdings {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    Holdings {
+        descriptors: std::fs::read_dir("/proc/self/fd").unwrap().count(),
+        mappings: maps.lines().filter(|line| line.contains("memfd:")).count(),
+        names: std::fs::read_dir(folder.join("names")).map_or(0, Iterator::count),
+    }
+}
+
+/// Connects and then keeps everything busy that there is, until it is killed.
+fn work_until_killed(addr: &Addr) -> ! {
+    let clock = MonotonicClock::new();
+    let mut transport = ShmTransport::new(ShmConfig::default()).unwrap();
+    let region = transport.register(&Memory::shareable(ROOM).unwrap()).unwrap();
+    let far_off = clock.now() + std::time::Duration::from_secs(60);
+    let conn = transport.connect(addr, b"", far_off).unwrap();
+    let whole = [region.segment(0, ROOM)];
+    for _ in 0..8 {
+        transport.post_recv(conn, WorkId(0), &whole).unwrap();
+    }
+    let own = transport.expose(conn, &whole[0], Access::READ_WRITE).unwrap();
+    let mut events = Vec::new();
+    let mut remote = None;
+    loop {
+        transport.poll(clock.now(), &mut events);
+        for event in events.drain(..) {
+            match event {
+                Event::Established { private, .. } => {
+                    remote = Some(RemoteSlice::from_wire(private[..].try_into().unwrap()));
+                    transport
+                        .post_send(conn, WorkId(1), &own.to_wire(), Payload::EMPTY, WorkOptions::UNSIGNALLED)
+                        .unwrap();
+                }
+                Event::Work(work) if work.status == WorkStatus::Ok => {
+                    if work.work == WorkId(0) {
+                        transport.post_recv(conn, WorkId(0), &whole).unwrap();
+                    }
+                }
+                // The parent is gone: nobody will kill this process.
+                _ => std::process::exit(1),
+            }
+        }
+        if let Some(remote) = remote {
+            let options = WorkOptions::SIGNALLED;
+            // A full queue is as good as any other moment.
+            let _ = transport.post_write(conn, WorkId(2), &[], &whole, remote.into(), options);
+            let _ = transport.post_read(conn, WorkId(3), &whole, remote, options);
+        }
+    }
+}
+
+/// A server and what it knows of the victims' connections.
+struct Server {
+    transport: ShmTransport,
+    clock: MonotonicClock,
+    whole: [Segment; 1],
+    /// Where messages arrive; the victims write all over the rest.
+    inbox: [Segment; 1],
+    events: Vec<Event>,
+    /// Connections, and where each victim's memory is. A victim that was killed early may be heard of beside the next.
+    live: Vec<(ConnId, Option<RemoteSlice>)>,
+    seen: u64,
+    /// Requests posted, requests ended.
+    posted: u64,
+    ended: u64,
+    worked: u64,
+    late: std::time::Duration,
+}
+
+impl Server {
+    /// Polls once and keeps a live connection busy; whether a connection ended.
+    fn turn(&mut self) -> bool {
+        let mut over = false;
+        if !self.transport.poll(self.clock.now() + self.late, &mut self.events) {
+            std::thread::yield_now();
+        }
+        for event in std::mem::take(&mut self.events) {
+            match event {
+                Event::ConnectRequest { conn, .. } => {
+                    self.live.push((conn, None));
+                    self.seen += 1;
+                    let inbox = self.inbox.clone();
+                    self.post(|transport, _| transport.post_recv(conn, WorkId(0), &inbox));
+                    // It may be dead already; then its end follows.
+                    if let Ok(slice) = self.transport.expose(conn, &self.whole[0], Access::READ_WRITE) {
+                        self.transport.accept(conn, &slice.to_wire()).unwrap();
+                    }
+                }
+                Event::Work(work) => {
+                    self.ended += 1;
+                    self.worked += u64::from(work.status == WorkStatus::Ok);
+                    let record = self.live.iter_mut().find(|(conn, _)| *conn == work.conn);
+                    if let (WorkStatus::Ok, WorkId(0), Some((_, remote))) = (work.status, work.work, record) {
+                        let mut wire = [0; RemoteSlice::WIRE_LEN];
+                        self.inbox[0].to_slice().copy_to(&mut wire);
+                        *remote = Some(RemoteSlice::from_wire(&wire));
+                    }
+                }
+                Event::Established { .. } => {}
+                Event::Disconnected { conn, reason } => {
+                    let at = self.live.iter().position(|(live, _)| *live == conn).expect("it was heard of");
+                    self.live.remove(at);
+                    assert_eq!(reason.kind(), ErrorKind::PeerLost, "{reason}");
+                    over = true;
+                }
+                Event::Rejected { .. } => panic!("nobody rejects"),
+            }
+        }
+        if let Some((conn, Some(remote))) = self.live.last().copied() {
+            let options = WorkOptions::SIGNALLED;
+            self.post(|transport, whole| transport.post_write(conn, WorkId(2), &[], whole, remote.into(), options));
+            self.post(|transport, whole| transport.post_read(conn, WorkId(3), whole, remote, options));
+        }
+        over
+    }
+
+    fn post(&mut self, post: impl FnOnce(&mut ShmTransport, &[Segment]) -> Result<(), PostError>) {
+        match post(&mut self.transport, &self.whole) {
+            Ok(()) => self.posted += 1,
+            Err(PostError::QueueFull | PostError::NotConnected) => {}
+            Err(error) => panic!("{error:?}"),
+        }
+    }
+}
+
+/// A thousand clients, each killed after a random amount of work of its server: before it connected, in the handshake, in the middle of copies.
+#[test]
+fn clients_are_killed_a_thousand_times() {
+    if let Ok(addr) = std::env::var(VICTIM) {
+        work_until_killed(&addr.parse().unwrap());
+    }
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let folder = tempfile::tempdir().unwrap();
+    let addr = Addr::shm(folder.path().join("names/server").to_str().unwrap());
+    let mut transport = ShmTransport::new(ShmConfig::default()).unwrap();
+    transport.listen(&addr).unwrap();
+    let mut memory = Memory::shareable(ROOM).unwrap();
+    let whole = [transport.register(&memory).unwrap().segment(0, ROOM)];
+    let inbox = [transport.register(&Memory::shareable(64).unwrap()).unwrap().segment(0, 64)];
+    let clock = MonotonicClock::new();
+    let late = std::time::Duration::ZERO;
+    let mut server = Server {
+        transport,
+        clock,
+        whole,
+        inbox,
+        events: Vec::new(),
+        live: Vec::new(),
+        seen: 0,
+        posted: 0,
+        ended: 0,
+        worked: 0,
+        late,
+    };
+    let before = holdings(folder.path());
+    let mut rng = Rng::new(3);
+    let mut established = 0;
+    for _ in 0..1000 {
+        let child = spawn("clients_are_killed_a_thousand_times", &addr);
+        // Mostly until it has connected and for some polls more; sometimes not as long.
+        let wait = rng.below(8) != 0;
+        let seen = server.seen;
+        while wait && server.seen == seen {
+            server.turn();
+        }
+        let enough = server.worked + if wait { rng.below(20) } else { 0 };
+        while server.worked < enough {
+            server.turn();
+        }
+        kill(child);
+        established += u64::from(!server.live.is_empty());
+        let mut turns = 0u64;
+        while !server.live.is_empty() {
+            server.turn();
+            turns += 1;
+            assert!(turns < 1_000_000, "the death was not noticed");
+        }
+    }
+    // Handshakes that were never finished, and memory that a victim was copying from or to when it died.
+    server.late = std::time::Duration::from_secs(60);
+    for _ in 0..1000 {
+        server.turn();
+    }
+    assert!(established > 500 && server.worked > 5_000, "{established} connections, {} requests", server.worked);
+    assert_eq!(server.posted, server.ended, "every request ends once");
+    assert_eq!(holdings(folder.path()), before);
+    let Server { transport, whole, .. } = server;
+    drop(whole);
+    assert!(memory.get_mut().is_some(), "nobody holds the memory that was exposed a thousand times");
+    drop(transport);
+    assert_eq!(holdings(folder.path()).names, 0);
+}
+
+/// A listener that is killed leaves its name behind; the next one takes it over. While it lives nobody does.
+#[test]
+fn names_of_killed_listeners_are_taken_over() {
+    if let Ok(addr) = std::env::var(VICTIM) {
+        let clock = MonotonicClock::new();
+        let mut transport = ShmTransport::new(ShmConfig::default()).unwrap();
+        transport.listen(&addr.parse().unwrap()).unwrap();
+        loop {
+            transport.poll(clock.now(), &mut Vec::new());
+        }
+    }
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("names/listener");
+    let addr = Addr::shm(path.to_str().unwrap());
+    for _ in 0..20 {
+        let child = spawn("names_of_killed_listeners_are_taken_over", &addr);
+        // Made with its socket, listened at a moment later: then it can be connected to.
+        while bind_probe(&path).is_err() {
+            std::thread::yield_now();
+        }
+        let mut transport = ShmTransport::new(ShmConfig::default()).unwrap();
+        assert_eq!(transport.listen(&addr).unwrap_err().kind(), ErrorKind::Invalid, "it lives");
+        kill(child);
+        assert!(path.exists(), "the name was left behind");
+        transport.listen(&addr).expect("the name is taken over");
+        drop(transport);
+        assert_eq!(std::fs::read_dir(path.parent().unwrap()).unwrap().count(), 0);
+    }
+}
+
+/// Whether somebody listens there.
+fn bind_probe(path: &std::path::Path) -> std::io::Result<()> {
+    let socket = rustix::net::socket(rustix::net::AddressFamily::UNIX, rustix::net::SocketType::SEQPACKET, None)?;
+    Ok(rustix::net::connect(&socket, &rustix::net::SocketAddrUnix::new(path)?)?)
+}

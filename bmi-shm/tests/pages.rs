@@ -1,0 +1,189 @@
+//! Memory that both sides have mapped: that it is, that it goes, and that the kernel can be handed the peer's pages.
+
+#![allow(clippy::unwrap_used, reason = "test code")]
+
+mod common;
+
+use std::io::{Read, Seek, SeekFrom, Write};
+
+use bmi_core::mem::RemotePages;
+use bmi_core::transport::{Event, Payload, WorkId, WorkKind, WorkOptions, WorkStatus};
+use bmi_core::{Access, ErrorKind, Memory, RemoteKey, Transport};
+use bmi_shm::ShmConfig;
+use common::{World, completion, pattern};
+
+/// Mappings of memory of this library in this process.
+fn mappings() -> usize {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    maps.lines().filter(|line| line.contains("memfd:bmi-memory")).count()
+}
+
+#[test]
+fn memory_is_mapped_once_and_unmapped_when_its_owner_drops_it() {
+    let mut world = World::new();
+    let (ca, cb) = world.connect();
+    let before = mappings();
+    let (memory, segment) = world.b.pattern(100_000);
+    let (_, source) = world.a.pattern(1000);
+    assert_eq!(mappings(), before + 2, "mapped by its owners alone");
+    for round in 0..3 {
+        let remote = world.b.transport.expose(cb, &segment.slice(100 * round, 5000), Access::READ_WRITE).unwrap();
+        let target = remote.slice(0, 1000).unwrap().into();
+        // What was passed has to be taken from the socket, which a poll does.
+        world.settle();
+        world
+            .a
+            .transport
+            .post_write(ca, WorkId(1), &[], std::slice::from_ref(&source), target, WorkOptions::SIGNALLED)
+            .unwrap();
+        // The peer does not poll: this side has done it alone.
+        let now = world.now;
+        world.a.transport.poll(now, &mut world.a.events);
+        assert_eq!(world.a.take_work(), Some(completion(ca, 1, WorkKind::Write, WorkStatus::Ok, 1000)));
+        assert_eq!(memory.to_vec()[100 * round..][..1000], pattern(1000));
+        assert_eq!(mappings(), before + 3, "mapped once, whatever is exposed of it");
+        world.b.transport.revoke(cb, remote.key);
+    }
+    drop((segment, memory));
+    world.now = world.later(1);
+    world.settle();
+    assert_eq!(mappings(), before + 1, "only the source is left");
+}
+
+/// Many memories on a connection that keeps two mapped: those that were unmapped are asked for and come back, and no byte goes astray.
+#[test]
+fn mappings_are_bounded_and_come_back() {
+    let mut config = ShmConfig::default();
+    config.max_mapped = (2, 1 << 30);
+    config.cross_memory = false;
+    let mut world = World::with(config);
+    let (ca, cb) = world.connect();
+    let before = mappings();
+    let targets: Vec<_> = (0..5).map(|_| world.b.memory(5000)).collect();
+    let (_, source) = world.a.pattern(5000);
+    let remotes: Vec<_> =
+        targets.iter().map(|(_, s)| world.b.transport.expose(cb, s, Access::READ_WRITE).unwrap()).collect();
+    for round in 0..4 {
+        for ((memory, _), remote) in targets.iter().zip(&remotes) {
+            memory.copy_from(0, &[0; 5000]);
+            for _ in 0..2 {
+                let list = std::slice::from_ref(&source);
+                world
+                    .a
+                    .transport
+                    .post_write(ca, WorkId(1), &[], list, (*remote).into(), WorkOptions::SIGNALLED)
+                    .unwrap();
+                assert_eq!(world.work_a().status, WorkStatus::Ok);
+                world.settle();
+                assert_eq!(memory.to_vec(), pattern(5000), "round {round}");
+            }
+            assert!(mappings() <= before + 6 + 2, "five targets, one source, two mapped by the peer");
+        }
+    }
+}
+
+fn lent(world: &mut World, len: usize) -> (Memory, RemotePages, RemoteKey) {
+    let (ca, cb) = world.connect();
+    let (memory, segment) = world.b.pattern(len + 300);
+    let remote = world.b.transport.expose(cb, &segment.slice(100, len), Access::READ_WRITE).unwrap();
+    world.settle();
+    let pages = world.a.transport.map_remote(ca, remote, Access::READ_WRITE).expect("mapped here");
+    assert_eq!(pages.len(), len);
+    (memory, pages, remote.key)
+}
+
+/// `pwrite` from the peer's pages and `pread` into them, through files in memory and on disk, without a byte passing through this side's memory.
+#[test]
+fn the_kernel_moves_between_a_peers_pages_and_a_file() {
+    let mut world = World::new();
+    const LEN: usize = 3 << 20;
+    let (memory, pages, _) = lent(&mut world, LEN);
+    let folder = if std::path::Path::new("/dev/shm").is_dir() { "/dev/shm" } else { "/tmp" };
+    let mut file = tempfile::tempfile_in(folder).unwrap();
+    // SAFETY: the pages are mapped while `pages` lives; the kernel does the reading.
+    let written = unsafe { libc::pwrite(std::os::fd::AsRawFd::as_raw_fd(&file), pages.as_ptr().cast(), LEN, 0) };
+    assert_eq!(written, LEN as isize);
+    let mut stored = Vec::new();
+    file.read_to_end(&mut stored).unwrap();
+    assert!(stored == memory.to_vec()[100..][..LEN], "the file has what the client's pages had");
+
+    file.seek(SeekFrom::Start(0)).unwrap();
+    file.write_all(&vec![9; LEN]).unwrap();
+    // SAFETY: as above; the kernel does the writing, and nobody has a reference to the bytes.
+    let read = unsafe { libc::pread(std::os::fd::AsRawFd::as_raw_fd(&file), pages.as_ptr().cast(), LEN, 0) };
+    assert_eq!(read, LEN as isize);
+    let image = memory.to_vec();
+    assert!(image[100..][..LEN].iter().all(|byte| *byte == 9), "the client's pages have what the file had");
+    assert_eq!((image[99], image[LEN + 100]), (pattern(LEN + 300)[99], pattern(LEN + 300)[LEN + 100]));
+}
+
+/// Pages are lent only with the right key, within bounds, and with the rights that were given; otherwise nothing happens.
+#[test]
+fn pages_are_lent_by_key_bounds_and_rights() {
+    let mut world = World::new();
+    let (ca, cb) = world.connect();
+    let (_, segment) = world.b.memory(5000);
+    let plain = world.b.transport.register(&Memory::zeroed(5000).unwrap()).unwrap().segment(0, 5000);
+    let remote = world.b.transport.expose(cb, &segment, Access::READ).unwrap();
+    let not_shared = world.b.transport.expose(cb, &plain, Access::READ).unwrap();
+    world.settle();
+    let mut map = |remote, access| world.a.transport.map_remote(ca, remote, access).is_some();
+    assert!(map(remote, Access::READ) && map(remote.slice(1, 4999).unwrap(), Access::READ));
+    assert!(!map(remote, Access::WRITE), "it may only be read");
+    let mut beyond = remote;
+    beyond.addr = 1;
+    assert!(!map(beyond, Access::READ), "one byte behind the end");
+    beyond.addr = u64::MAX;
+    assert!(!map(beyond, Access::READ), "an address that overflows");
+    let mut forged = remote;
+    forged.key = RemoteKey(remote.key.0 ^ 1 << 40);
+    assert!(!map(forged, Access::READ), "another key");
+    assert!(!map(not_shared, Access::READ), "it lives in no shareable pages");
+    world.b.transport.revoke(cb, remote.key);
+    assert!(world.a.transport.map_remote(ca, remote, Access::READ).is_none(), "revoked");
+    // Nothing of that has cost the connection.
+    let room = [segment.slice(0, 10)];
+    world.b.transport.post_recv(cb, WorkId(1), &room).unwrap();
+    world.a.transport.post_send(ca, WorkId(2), b"hello", Payload::EMPTY, WorkOptions::SIGNALLED).unwrap();
+    assert_eq!(world.work_b().status, WorkStatus::Ok);
+}
+
+/// Revoking what the peer has lent to its kernel ends the connection, and the memory is held until the peer gives it back; the pages stay
+/// mapped until then, although the connection is gone.
+#[test]
+fn revoking_lent_pages_ends_the_connection_and_holds_the_memory() {
+    let mut world = World::new();
+    let (mut memory, pages, key) = lent(&mut world, 5000);
+    let cb = bmi_core::transport::ConnId { slot: 0, generation: 0 };
+    world.b.transport.revoke(cb, key);
+    let end = world.until(|world| world.b.take_end(cb));
+    assert_eq!(end.kind(), ErrorKind::Cancelled, "{end}");
+    world.until(|world| world.a.take(|event| matches!(event, Event::Disconnected { .. }).then_some(())));
+    for _ in 0..100 {
+        world.poll();
+    }
+    assert!(memory.get_mut().is_none(), "the peer may still be at it");
+    let file = tempfile::tempfile().unwrap();
+    // SAFETY: as above: mapped for as long as `pages` lives.
+    let written = unsafe { libc::pwrite(std::os::fd::AsRawFd::as_raw_fd(&file), pages.as_ptr().cast(), 5000, 0) };
+    assert_eq!(written, 5000);
+    drop(pages);
+    world.until(|_| memory.get_mut().is_some().then_some(()));
+}
+
+/// A peer that never gives it back holds memory for a while, not for ever.
+#[test]
+fn memory_that_a_peer_never_gives_back_comes_back_in_time() {
+    let mut world = World::new();
+    let (mut memory, pages, key) = lent(&mut world, 5000);
+    let cb = bmi_core::transport::ConnId { slot: 0, generation: 0 };
+    world.b.transport.revoke(cb, key);
+    world.until(|world| world.b.take_end(cb));
+    assert!(memory.get_mut().is_none());
+    world.poll();
+    let due = world.b.transport.next_deadline().expect("somebody must look again");
+    assert!(due > world.now);
+    world.now = world.later(2);
+    world.until(|_| memory.get_mut().is_some().then_some(()));
+    drop(pages);
+}

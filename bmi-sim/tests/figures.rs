@@ -1,0 +1,232 @@
+//! One test for each figure of paper 000 about the mechanism: the real calls of the communication manager on the paper's machines, in virtual time. Nothing
+//! of the model was fitted to these figures; what is asserted is their shape. `--nocapture` shows the numbers.
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use bmi_core::comm::{Body, Caller, Direction, Incoming, Path};
+use bmi_core::{AsyncEndpoint, Config, Memory, Options};
+use bmi_sim::{Node, Profile, SimConfig, SimTransport, World};
+
+type Endpoint = AsyncEndpoint<SimTransport>;
+
+const LONG: Duration = Duration::from_secs(60);
+
+fn testbed() -> SimConfig {
+    SimConfig { profile: Profile::vapi_2003().on_ramfs(), ..SimConfig::default() }
+}
+
+/// Answers calls as an I/O server with its files in memory: what came with a request goes to the file from where it is, else it is moved in units between
+/// the client and registered buffers of the server, two of them, while the file takes or gives the other.
+async fn serve(node: Node, endpoint: Endpoint, unit: usize) {
+    let buffers = [0, 1].map(|_| Memory::zeroed(unit).unwrap());
+    let _regions = buffers.each_ref().map(|memory| endpoint.with(|endpoint| endpoint.register(memory)).unwrap());
+    loop {
+        let message = endpoint.next_unexpected().await;
+        let incoming = Incoming::new(&endpoint, message).unwrap();
+        let options = endpoint.within(LONG);
+        match incoming.direction() {
+            Some(Direction::Write) => {
+                let incoming = Rc::new(incoming);
+                take(&node, &incoming, &buffers, options).await;
+                Rc::into_inner(incoming).unwrap().reply(b"ok", None, options).await.unwrap();
+            }
+            Some(Direction::Read) if incoming.replies_with_data() => {
+                let len = incoming.len() as usize;
+                node.disk().read(incoming.len()).await.unwrap();
+                incoming.reply(b"ok", Some(buffers[0].slice(0, len).into()), options).await.unwrap();
+            }
+            Some(Direction::Read) => {
+                let incoming = Rc::new(incoming);
+                give(&node, &incoming, &buffers, options).await;
+                Rc::into_inner(incoming).unwrap().reply(b"ok", None, options).await.unwrap();
+            }
+            None => incoming.reply(b"", None, options).await.unwrap(),
+        }
+    }
+}
+
+async fn take(node: &Node, incoming: &Rc<Incoming<SimTransport>>, buffers: &[Memory; 2], options: Options) {
+    let len = incoming.len() as usize;
+    if incoming.data().is_some() {
+        return node.disk().write(len as u64).await.unwrap();
+    }
+    let unit = buffers[0].len();
+    let fetch = |at: usize| {
+        let (incoming, into) = (incoming.clone(), buffers[at / unit % 2].slice(0, unit.min(len - at)));
+        node.spawn(async move { incoming.fetch(at as u64, into, options).await.unwrap() })
+    };
+    // Two under way from the start; a buffer is fetched into again when the file has taken what was in it.
+    let mut fetches: std::collections::VecDeque<_> = (0..len).step_by(unit).take(2).map(fetch).collect();
+    let mut next = 2 * unit;
+    for at in (0..len).step_by(unit) {
+        fetches.pop_front().unwrap().await.unwrap();
+        node.disk().write(unit.min(len - at) as u64).await.unwrap();
+        if next < len {
+            fetches.push_back(fetch(next));
+            next += unit;
+        }
+    }
+}
+
+async fn give(node: &Node, incoming: &Rc<Incoming<SimTransport>>, buffers: &[Memory; 2], options: Options) {
+    let len = incoming.len() as usize;
+    let unit = buffers[0].len();
+    let mut stores = std::collections::VecDeque::new();
+    for at in (0..len).step_by(unit) {
+        if stores.len() == 2 {
+            let store: bmi_sim::JoinHandle<()> = stores.pop_front().unwrap();
+            store.await.unwrap();
+        }
+        node.disk().read(unit.min(len - at) as u64).await.unwrap();
+        let (incoming, from) = (incoming.clone(), buffers[at / unit % 2].slice(0, unit.min(len - at)));
+        stores.push_back(node.spawn(async move { incoming.store(at as u64, from, options).await.unwrap() }));
+    }
+    for store in stores {
+        store.await.unwrap();
+    }
+}
+
+/// A client and a server; what the client does comes out.
+fn run<R: 'static, F: Future<Output = R> + 'static>(
+    config: Config,
+    unit: usize,
+    client: impl FnOnce(Node, Caller<SimTransport>, bmi_core::PeerId) -> F + 'static,
+) -> R {
+    let world = World::with(testbed());
+    let (server, here) = (world.node("server"), world.node("client"));
+    let s = server.endpoint(config.clone()).unwrap();
+    let c = here.endpoint(config).unwrap();
+    let addr = s.listen(&server.addr(0)).unwrap();
+    server.spawn(serve(server.clone(), s, unit));
+    let node = here.clone();
+    let task = here.spawn(async move {
+        let peer = c.connect(&addr, Options::default()).await.unwrap();
+        // Buffers are registered and slots described.
+        node.sleep(Duration::from_millis(100)).await;
+        client(node, Caller::new(c), peer).await
+    });
+    world.block_on(task).unwrap()
+}
+
+/// Access times of one scheme, in µs, for all sizes of Figure 11.
+fn scheme(direction: Direction, path: Path, hit: bool) -> Vec<f64> {
+    // Messages that are long enough for all of the figure, so that inline is what it says at every size.
+    let config = Config { eager_limit: 72 << 10, fast_slot_bytes: 72 << 10, credit_messages: 12, ..Config::default() };
+    run(config, 64 << 10, move |node, caller, peer| async move {
+        let endpoint = caller.endpoint().clone();
+        let mut times = Vec::new();
+        for size in sizes() {
+            let mut took = Duration::ZERO;
+            // The first call makes what is made once.
+            for round in 0..2 {
+                let memory = Memory::zeroed(size).unwrap();
+                let region = hit.then(|| endpoint.with(|endpoint| endpoint.register(&memory)).unwrap());
+                node.sleep(Duration::from_millis(10)).await;
+                let body = match direction {
+                    Direction::Write => Body::Out(memory.all().into()),
+                    Direction::Read => Body::In(memory.all().into()),
+                };
+                let start = node.now();
+                let call = caller.call(peer, round, b"request", body, Some(path), endpoint.within(LONG)).unwrap();
+                let choice = call.choice().unwrap();
+                assert_eq!((choice.path, choice.missed), (path, None), "{size} bytes");
+                call.reply().await.unwrap();
+                took = node.now() - start;
+                drop(region);
+            }
+            times.push(took.as_secs_f64() * 1e6);
+        }
+        times
+    })
+}
+
+/// Figure 11 goes from 128 B to 64 KiB.
+fn sizes() -> impl Iterator<Item = usize> {
+    (7..=16).map(|power| 1 << power)
+}
+
+/// Paper 000, Figure 11 and section 6.5: "In both cases, the Fast RDMA scheme offers the best performance"; inline and fast RDMA are ahead of server-based
+/// for small transfers; server-based without a hit is the worst by far, "due to the prohibitively costly memory registration".
+#[test]
+fn figure_11_small_transfers() {
+    for direction in Direction::ALL {
+        let [inline, fast, server] = [Path::Inline, Path::FastRdma, Path::ServerBased]
+            .map(|path| [false, true].map(|hit| scheme(direction, path, hit)));
+        println!("{direction}, µs  inline 0 %  100 %   fast 0 %  100 %   server-based 0 %  100 %");
+        for (at, size) in sizes().enumerate() {
+            let row = |scheme: &[Vec<f64>; 2]| format!("{:8.1} {:8.1}", scheme[0][at], scheme[1][at]);
+            println!("{size:>8}  {}  {}  {}", row(&inline), row(&fast), row(&server));
+            for hit in 0..2 {
+                assert!(fast[hit][at] < inline[hit][at], "{direction} of {size}: fast RDMA is the best, hit {hit}");
+                assert!(fast[hit][at] < server[hit][at], "{direction} of {size}: fast RDMA is the best, hit {hit}");
+            }
+            // Short pieces are copied all the same.
+            assert!(size <= 1 << 10 || fast[1][at] < fast[0][at], "{direction} of {size}: a hit saves the copy");
+            if size <= 4 << 10 {
+                assert!(inline[1][at] < server[1][at], "{direction} of {size}: inline is ahead of server-based");
+                assert!(inline[0][at] < 1.25 * fast[0][at], "{direction} of {size}: no material difference");
+                assert!(server[0][at] > 3.0 * server[1][at], "{direction} of {size}: the worst by far");
+            }
+            let others = [&fast[0], &fast[1], &server[1]];
+            assert!(others.iter().all(|other| other[at] < server[0][at]), "{direction} of {size}: the worst");
+            // With 64 KiB the two copies of inline cost as much as registering.
+            assert!(size > 32 << 10 || inline[0][at] < server[0][at], "{direction} of {size}: the worst");
+        }
+    }
+}
+
+/// Times of 32 MiB with each transfer unit of Figure 12, in ms.
+fn pipelined(direction: Direction) -> Vec<f64> {
+    const LEN: usize = 32 << 20;
+    units()
+        .map(|unit| {
+            run(Config::default(), unit, move |node, caller, peer| async move {
+                let endpoint = caller.endpoint().clone();
+                let memory = Memory::zeroed(LEN).unwrap();
+                let _region = endpoint.with(|endpoint| endpoint.register(&memory)).unwrap();
+                node.sleep(Duration::from_millis(100)).await;
+                let body = match direction {
+                    Direction::Write => Body::Out(memory.all().into()),
+                    Direction::Read => Body::In(memory.all().into()),
+                };
+                let start = node.now();
+                let call = caller.call(peer, 1, b"request", body, None, endpoint.within(LONG)).unwrap();
+                assert_eq!(call.choice().unwrap().path, Path::ServerBased);
+                call.reply().await.unwrap();
+                (node.now() - start).as_secs_f64() * 1e3
+            })
+        })
+        .collect()
+}
+
+fn units() -> impl Iterator<Item = usize> {
+    (16..=25).map(|power| 1 << power)
+}
+
+/// Paper 000, Figure 12 and section 6.6: "a transfer size smaller than about 2 MB is sufficient to allow complete overlap between I/O access and
+/// communication. There is a slight degradation when the transfer size is very small".
+#[test]
+fn figure_12_transfer_units() {
+    for direction in Direction::ALL {
+        let times = pipelined(direction);
+        for (unit, time) in units().zip(&times) {
+            println!("{direction}, units of {:>5} KiB: {time:6.2} ms, {:5.0} MB/s", unit >> 10, 32e3 / time);
+        }
+        let best = times.iter().copied().fold(f64::INFINITY, f64::min);
+        let of = |unit: usize| times[units().position(|known| known == unit).unwrap()];
+        // All that is left is the first unit, which nothing overlaps.
+        for unit in [128 << 10, 256 << 10, 512 << 10, 1 << 20] {
+            assert!(of(unit) < 1.05 * best, "{direction}: overlap is complete with units of {unit}");
+        }
+        assert!(of(2 << 20) < 1.1 * best, "{direction}: and about so with 2 MiB");
+        assert!(of(8 << 20) > 1.3 * best && of(32 << 20) > 1.5 * best, "{direction}: long units do not overlap");
+        let tiny = of(64 << 10);
+        assert!(tiny > best && tiny < 1.1 * best, "{direction}: a slight loss when very small");
+        assert!(
+            times[4..].windows(2).all(|pair| pair[0] <= pair[1]),
+            "{direction}: the longer the slower, beyond 1 MiB"
+        );
+    }
+}
