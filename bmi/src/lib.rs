@@ -24,6 +24,8 @@ mod host;
 mod open;
 
 pub use bmi_core::*;
+#[cfg(feature = "ib")]
+pub use bmi_ib;
 #[cfg(feature = "shm")]
 pub use bmi_shm;
 #[cfg(feature = "tcp")]

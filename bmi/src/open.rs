@@ -15,6 +15,9 @@ pub struct OpenOptions {
     /// Of `tcp://`.
     #[cfg(feature = "tcp")]
     pub tcp: bmi_tcp::TcpConfig,
+    /// Of `ib://`.
+    #[cfg(feature = "ib")]
+    pub ib: bmi_ib::IbConfig,
     /// Of `shm://`.
     #[cfg(feature = "shm")]
     pub shm: bmi_shm::ShmConfig,
@@ -24,9 +27,15 @@ impl OpenOptions {
     /// With the adapter that `addr` names, if it names one: an address that is listened at names the adapter of its own host.
     #[must_use]
     pub fn at(self, addr: &Addr) -> OpenOptions {
-        // Only verbs have a choice of adapters.
-        let _ = addr;
-        self
+        match addr.device() {
+            #[cfg(feature = "ib")]
+            Some(device) => {
+                let mut options = self;
+                options.ib.device = Some(device.clone());
+                options
+            }
+            _ => self,
+        }
     }
 }
 
@@ -34,8 +43,9 @@ impl OpenOptions {
 pub fn is_built_in(scheme: Scheme) -> bool {
     match scheme {
         Scheme::Tcp => cfg!(feature = "tcp"),
+        Scheme::Ib => cfg!(feature = "ib"),
         Scheme::Shm => cfg!(feature = "shm"),
-        Scheme::Ib | Scheme::Sim => false,
+        Scheme::Sim => false,
     }
 }
 
@@ -49,7 +59,10 @@ pub fn open(scheme: Scheme, options: &OpenOptions) -> Result<AnyTransport, Error
         Scheme::Tcp => Ok(Box::new(bmi_tcp::TcpTransport::new(options.tcp.clone())?)),
         #[cfg(not(feature = "tcp"))]
         Scheme::Tcp => Err(left_out("tcp", options)),
-        Scheme::Ib => Err(not_yet("ib", "the backend over verbs")),
+        #[cfg(feature = "ib")]
+        Scheme::Ib => Ok(Box::new(bmi_ib::IbTransport::new(options.ib.clone())?)),
+        #[cfg(not(feature = "ib"))]
+        Scheme::Ib => Err(left_out("ib", options)),
         #[cfg(feature = "shm")]
         Scheme::Shm => Ok(Box::new(bmi_shm::ShmTransport::new(options.shm.clone())?)),
         #[cfg(not(feature = "shm"))]
@@ -67,11 +80,6 @@ pub fn open(scheme: Scheme, options: &OpenOptions) -> Result<AnyTransport, Error
 fn left_out(scheme: &str, _: &OpenOptions) -> Error {
     let text = format!("{scheme}:// was left out of this build: it needs the feature `{scheme}` of the crate bmi");
     Error::new(ErrorKind::Unsupported, text)
-}
-
-/// The error for a backend that is not there.
-fn not_yet(scheme: &str, what: &str) -> Error {
-    Error::new(ErrorKind::Unsupported, format!("{scheme}:// is not there yet: {what} has its addresses and no code"))
 }
 
 /// An endpoint for addresses of `scheme`. Endpoints of one program that are used together go by copies of one clock.
@@ -100,6 +108,16 @@ mod tests {
         let addr = transport.listen(&bmi_core::Addr::tcp("127.0.0.1", 0)).unwrap();
         assert_eq!(addr.scheme(), Scheme::Tcp);
         assert_ne!(addr.port(), 0);
+    }
+
+    #[cfg(feature = "ib")]
+    #[test]
+    fn a_machine_without_the_adapter_says_so() {
+        let addr: Addr = "ib://no_such_adapter/127.0.0.1:0".parse().unwrap();
+        let options = OpenOptions::default().at(&addr);
+        assert_eq!(options.ib.device.as_ref(), addr.device());
+        let error = open(Scheme::Ib, &options).err().unwrap();
+        assert!(!error.detail().is_empty(), "{error}");
     }
 
     #[test]
