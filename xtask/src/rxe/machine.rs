@@ -52,8 +52,7 @@ pub(crate) struct Folder(PathBuf);
 impl Folder {
     /// A new folder; `name` keeps those of one process apart. Its path is short, because a socket's path must be.
     pub(crate) fn new(name: &str) -> Result<Folder, Failure> {
-        remove_orphans();
-        let path = std::env::temp_dir().join(format!("{FOLDER}{}-{name}", std::process::id()));
+        let path = std::env::temp_dir().join(format!("bmi-rxe-{}-{name}", std::process::id()));
         let failed = |error| Failure::new(format!("{}: {error}", path.display()));
         if path.exists() {
             fs::remove_dir_all(&path).map_err(failed)?;
@@ -65,20 +64,6 @@ impl Folder {
     /// Its path.
     pub(crate) fn path(&self) -> &Path {
         &self.0
-    }
-}
-
-/// A folder's name begins so, then comes the process.
-const FOLDER: &str = "bmi-rxe-";
-
-/// Removes the folders of runs that were killed: of processes that are no more.
-fn remove_orphans() {
-    for entry in std::env::temp_dir().read_dir().into_iter().flatten().flatten() {
-        let name = entry.file_name().to_string_lossy().into_owned();
-        let process = name.strip_prefix(FOLDER).and_then(|rest| rest.split('-').next()?.parse::<u32>().ok());
-        if process.is_some_and(|process| !Path::new(&format!("/proc/{process}")).exists()) {
-            let _ = fs::remove_dir_all(entry.path());
-        }
     }
 }
 
@@ -281,18 +266,6 @@ pub(crate) fn provider() -> Option<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn what_a_killed_run_left_is_removed_by_the_next() {
-        // No process has this number: it is above the kernel's largest.
-        let orphan = std::env::temp_dir().join(format!("{FOLDER}{}-test", u32::MAX));
-        fs::create_dir_all(orphan.join("inner")).unwrap();
-        let own = Folder::new("orphans").unwrap();
-        assert!(!orphan.exists() && own.path().exists());
-        let path = own.path().to_owned();
-        drop(own);
-        assert!(!path.exists());
-    }
 
     #[test]
     fn a_panic_is_shown_from_its_first_line() {
