@@ -68,6 +68,7 @@ use crate::comm::{PathCounters, Policy};
 use crate::config::Config;
 use crate::error::{Error, ErrorKind};
 use crate::mem::{Access, Limits, MemList, Memory, MemoryRegion, PinCache, PinCounts, RemoteKey, RemoteSlice, Segment};
+use crate::mutated;
 use crate::op::{Completion, OpId, OpKind, Options, PeerId, Posted, Tag};
 use crate::proto::header::{HEADER_LEN, Kind};
 use crate::proto::table::Table;
@@ -504,10 +505,16 @@ impl<T: Transport> Endpoint<T> {
     /// The time at which to poll though nothing arrives.
     pub fn next_deadline(&self) -> Option<Time> {
         let fences = (!self.fences.is_empty()).then_some(self.now);
-        [fences, self.timers.next(), self.next_turn(), self.registry.next_deadline(), self.transport.next_deadline()]
-            .into_iter()
-            .flatten()
-            .min()
+        [
+            fences,
+            self.timers.next().filter(|_| !mutated("wait/forgets-deadlines")),
+            self.next_turn(),
+            self.registry.next_deadline(),
+            self.transport.next_deadline(),
+        ]
+        .into_iter()
+        .flatten()
+        .min()
     }
 
     /// Gets ready to sleep (see [`Transport::arm`]). `waker` is woken too when a message or an exposure is dropped, whether or not there is an event fd.
@@ -515,7 +522,7 @@ impl<T: Transport> Endpoint<T> {
         // Transfers and peers that wait for the adapter to take more are moved on by its progress, which wakes.
         let idle =
             self.dirty.is_empty() && self.fences.is_empty() && self.released.is_empty() && self.revoked.is_empty();
-        if !idle {
+        if !idle && !mutated("wait/sleeps-with-work-to-do") {
             return Armed::Busy;
         }
         let armed = self.transport.arm(waker);
