@@ -522,12 +522,12 @@ impl<T: Transport> Endpoint<T> {
         // Transfers and peers that wait for the adapter to take more are moved on by its progress, which wakes.
         let idle =
             self.dirty.is_empty() && self.fences.is_empty() && self.released.is_empty() && self.revoked.is_empty();
-        if !idle && !mutated("wait/sleeps-with-work-to-do") {
+        if !idle {
             return Armed::Busy;
         }
         let armed = self.transport.arm(waker);
         let quiet = armed == Armed::Waiting
-            && self.released.wake_at_next(waker)
+            && (mutated("wait/dropped-messages-wake-nobody") || self.released.wake_at_next(waker))
             && self.revoked.wake_at_next(waker)
             && self.registry.arm(waker);
         if quiet { Armed::Waiting } else { Armed::Busy }
