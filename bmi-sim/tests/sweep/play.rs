@@ -331,7 +331,7 @@ async fn answer(side: &Side, plot: &Plot, number: usize, incoming: Call) {
         Script::CancelledPull { len, .. } => {
             let source = Memory::from(plot.bytes(number, *len));
             let exposure = endpoint.expose(peer, &source, Access::READ).expect(&what);
-            let over = endpoint.recv(peer, tag(number, 2), &memory(0), soon);
+            let over = endpoint.recv(peer, tag(number, 2), memory(0), soon);
             incoming.reply(&exposure.descriptor().encode(Vec::new()), None, soon).await.expect(&what);
             over.await.expect(&what);
             return;
