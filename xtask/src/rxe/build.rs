@@ -38,9 +38,9 @@ pub(crate) fn tests(root: &Path) -> Result<Vec<Built>, Failure> {
     cargo(root, "test --no-run --package bmi-ib --features device-tests").map(only_tests)
 }
 
-/// The program that measures our verbs, an example of `bmi-ib`; in release, because its figures are compared.
+/// The program that measures our verbs, a program of `bmi-ib`; in release, because its figures are compared.
 pub(crate) fn measure(root: &Path) -> Result<Vec<Built>, Failure> {
-    cargo(root, &format!("build --release --package bmi-ib --example {MEASURE}"))
+    cargo(root, &format!("build --release --package bmi-ib --bin {MEASURE}"))
 }
 
 /// Its name.
@@ -50,7 +50,8 @@ pub(crate) const MEASURE: &str = "ib_measure";
 pub(crate) fn peer(root: &Path) -> Result<Vec<Built>, Failure> {
     let target = super::target(root).join("rxe-peer");
     let args = format!("test --no-run --manifest-path {PEER}/Cargo.toml --target-dir {}", target.display());
-    cargo(root, &args).map(only_tests)
+    // Its library is empty, and so is the library's test program.
+    cargo(root, &args).map(|built| built.into_iter().filter(|one| one.is_test && one.name == "peer").collect())
 }
 
 /// Where the independent peer stands.
