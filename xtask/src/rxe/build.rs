@@ -6,6 +6,7 @@ use std::time::Duration;
 use serde::Deserialize;
 
 use crate::command::{Failure, Invocation};
+use crate::steps;
 
 /// A program that cargo has built.
 #[derive(Clone, Debug)]
@@ -27,15 +28,20 @@ pub(crate) fn cargo(root: &Path, args: &str) -> Result<Vec<Built>, Failure> {
     Ok(Invocation::cargo(root, &args).output(LIMIT)?.lines().filter_map(built).collect())
 }
 
-/// The programs of the tests: the servers, the command, the A/B run. With the features of the test command's own steps, so that
-/// nothing is built twice.
+/// The programs of the tests: the servers, the command, the A/B run, as the test command's own steps build them.
 pub(crate) fn programs(root: &Path) -> Result<Vec<Built>, Failure> {
-    cargo(root, "build --workspace --all-features --bins")
+    let features = steps::features(root)?.join(",");
+    cargo(root, &format!("build --workspace --bins --features {features}"))
 }
 
-/// The test programs of `bmi-ib` that need a device.
+/// The test programs of `bmi-ib` that need a device. What they are made of has the features that it has in the other tests.
 pub(crate) fn tests(root: &Path) -> Result<Vec<Built>, Failure> {
-    cargo(root, "test --no-run --package bmi-ib --features device-tests").map(only_tests)
+    const MADE_OF: &[&str] = &["bmi-core/", "bmi-conformance/"];
+    let features = steps::features(root)?;
+    let shared = features.iter().filter(|feature| MADE_OF.iter().any(|of| feature.starts_with(of)));
+    let features = shared.map(|feature| format!(",{feature}")).collect::<String>();
+    let device_tests = steps::DEVICE_TESTS;
+    cargo(root, &format!("test --no-run --package bmi-ib --features bmi-ib/{device_tests}{features}")).map(only_tests)
 }
 
 /// The program that measures our verbs, a program of `bmi-ib`; in release, because its figures are compared.
