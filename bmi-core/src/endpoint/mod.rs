@@ -594,7 +594,7 @@ impl<T: Transport> Endpoint<T> {
         op.state = State::Done(Completion { op: id, kind, peer, tag, len, status, user: options.user });
         self.wakes.extend(op.waker.take());
         if op.abandoned {
-            self.ops.remove(id.0);
+            self.ops.discard(id.0);
         } else {
             self.done.push_back(id);
             self.uncollected += 1;
@@ -609,9 +609,10 @@ impl<T: Transport> Endpoint<T> {
 
     /// Takes out the record of an operation that has ended.
     fn collect(&mut self, id: OpId) -> Option<Completion> {
-        let State::Done(completion) = self.ops.remove(id.0)?.state else {
+        let State::Done(completion) = self.ops.get(id.0)?.state else {
             unreachable!("only ended operations are collected")
         };
+        self.ops.discard(id.0);
         self.uncollected -= 1;
         Some(completion)
     }
