@@ -183,12 +183,11 @@ impl<T: Transport> AsyncEndpoint<T> {
         self.shared.endpoint.borrow().holdings()
     }
 
-    /// Says what the endpoint holds, whenever it is asked, and does not keep it alive: `None` once it is gone. For those who watch for leaks.
+    /// Says what is unfinished ([`Endpoint::unfinished`]) whenever it is asked, and does not keep the endpoint alive: `None` once it is gone. For those who
+    /// watch for leaks.
     pub fn observer(&self) -> impl Fn() -> Option<Holdings> + use<T> {
         let shared = Rc::downgrade(&self.shared);
-        move || {
-            shared.upgrade().and_then(|shared| shared.endpoint.try_borrow().ok().map(|endpoint| endpoint.holdings()))
-        }
+        move || shared.upgrade().map(|shared| shared.endpoint.borrow().unfinished())
     }
 
     /// See [`Endpoint::is_sending`].

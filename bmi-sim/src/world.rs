@@ -560,7 +560,7 @@ impl Sim {
     pub fn leaks(&self) -> Vec<String> {
         let core = self.0.core.borrow();
         let held = core.observers.iter().filter_map(|(node, observer)| {
-            let held = Holdings { peers: 0, ..observer()? };
+            let held = observer()?;
             (held != Holdings::default()).then(|| format!("  {}: {held:?}", core.nodes[*node as usize].name))
         });
         held.collect()

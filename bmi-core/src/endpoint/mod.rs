@@ -261,6 +261,13 @@ impl<T: Transport> Endpoint<T> {
         }
     }
 
+    /// What it holds for work that has to end some time: [`Endpoint::holdings`] without connections and without those who only wait for a point in time.
+    pub fn unfinished(&self) -> Holdings {
+        let timers = self.ops.iter().filter(|(_, op)| op.kind == OpKind::Timer).count();
+        let held = self.holdings();
+        Holdings { peers: 0, operations: held.operations - timers, ..held }
+    }
+
     /// Whether requests of this side are with the adapter: sends, reads and writes whose completion is awaited.
     pub fn is_sending(&self) -> bool {
         self.work > 0 || self.bounce.in_use() > 0

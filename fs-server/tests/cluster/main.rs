@@ -182,6 +182,8 @@ async fn scenario(world: Case) -> Result<(), String> {
     if space.manager.orphans > 0 || left != [0; 3] {
         return Err(format!("{} orphans, and datafiles {left:?} are left", space.manager.orphans));
     }
+    // The last acknowledgements.
+    world.sleep(Duration::from_millis(100)).await;
     for who in 0..CLIENTS {
         let held = players[who].client.endpoint().holdings();
         if (held.operations, held.exposures, held.work) != (0, 0, 0) {

@@ -51,6 +51,28 @@ fn large_data_is_moved_in_units() {
     }
 }
 
+/// The client's policy let a read into registered memory go ahead of its reply without a slot, and the server measured it by the slots that there were not: reads
+/// of 8 to 64 KiB failed, too large, wherever slots were switched off.
+#[test]
+fn a_read_ahead_of_its_reply_needs_no_slot() {
+    let endpoint = Config { fast_slots: 0, ..Config::default() };
+    let (world, cluster) = cluster(11, ClusterOptions { endpoint: endpoint.clone(), ..ClusterOptions::with_iods(1) });
+    for forced in [None, Some(Path::FastRdma)] {
+        let mut client = Client::new(&world.node("client"), 1);
+        client.endpoint = world.node("client").endpoint(endpoint.clone()).unwrap();
+        client.caller = bmi_core::comm::Caller::new(client.endpoint.clone());
+        client.forced.set(forced);
+        world.block_on(async {
+            let iod = client.connect(&cluster.iods()[0]).await;
+            for len in [20_000, 60_000, 400_000] {
+                let (all, bytes) = (regions(&[(0, len as u64)]), pattern(len, 5));
+                client.write(iod, FILE, &all, &bytes.clone().into()).await.unwrap();
+                assert!(client.read(iod, FILE, &all).await.unwrap() == bytes, "{len} bytes, {forced:?}");
+            }
+        });
+    }
+}
+
 #[test]
 fn holes_and_the_bytes_beyond_the_end_are_zero() {
     let (world, cluster) = cluster(3, ClusterOptions::with_iods(1));
