@@ -115,6 +115,10 @@ impl Transport for Alias {
         self.inner.poll(now, events)
     }
 
+    fn map_remote(&mut self, conn: ConnId, remote: RemoteSlice, access: Access) -> Option<RemotePages> {
+        self.inner.map_remote(conn, remote, access)
+    }
+
     fn charge(&mut self, work: HostWork) {
         self.inner.charge(work);
     }
