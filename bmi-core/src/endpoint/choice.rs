@@ -1,9 +1,9 @@
 //! What the endpoint knows that a choice of path depends on (see [`crate::comm`]).
 
 use super::Endpoint;
+use crate::bulk::BulkDescriptor;
 use crate::capability::Registration;
 use crate::comm::{Choice, Direction, Facts, PathCounters, Plan, Policy};
-use crate::bulk::BulkDescriptor;
 use crate::mem::{Access, MemList, MemSlice, RemoteSlice};
 use crate::op::PeerId;
 use crate::transport::Transport;

@@ -154,7 +154,8 @@ impl Memory {
     /// The bytes, if this is the only handle: no operation under way, no exposure, no [`super::MemoryRegion`], no clone. A registration that the pin-down
     /// cache keeps after use is no handle. `None` for memory of [`super::Foreign`] and for a peer's.
     pub fn get_mut(&mut self) -> Option<&mut [u8]> {
-        let inner = Arc::get_mut(&mut self.0).filter(|inner| !matches!(inner.backing, Backing::Shared | Backing::Lent { .. }))?;
+        let inner = Arc::get_mut(&mut self.0)
+            .filter(|inner| !matches!(inner.backing, Backing::Shared | Backing::Lent { .. }))?;
         // SAFETY: the only handle is borrowed exclusively, so nobody else can reach the bytes while the reference lives: work requests and
         // exposures hold handles, and who would post new ones has to show one. Shared bytes, which other memories may name, and a peer's were ruled out.
         Some(unsafe { std::slice::from_raw_parts_mut(inner.ptr.as_ptr(), inner.len) })

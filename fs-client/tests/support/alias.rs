@@ -7,6 +7,7 @@ use std::os::fd::BorrowedFd;
 use std::rc::Rc;
 use std::task::Waker;
 
+use bmi_core::mem::RemotePages;
 use bmi_core::transport::{Armed, ConnId, Event, HostWork, Payload, PostError, WorkId, WorkOptions, WriteTarget};
 use bmi_core::{
     Access, Addr, Capabilities, Error, ErrorKind, Memory, MemoryRegion, RemoteKey, RemoteSlice, Segment, Time,
