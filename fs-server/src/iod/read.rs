@@ -63,7 +63,7 @@ impl<T: Transport + 'static, S: DataStore> Iod<T, S> {
         Ok(ReadData { list, keep })
     }
 
-    /// One unit: from the store into a buffer, and from there into the client's memory.
+    /// One unit: from the store into the client's pages, where they are mapped here; else into a buffer, and from there into the client's memory.
     async fn read_unit(
         &self,
         context: &Context,
@@ -73,6 +73,10 @@ impl<T: Transport + 'static, S: DataStore> Iod<T, S> {
     ) -> Result<(), FsError> {
         let mut done = 0;
         while done < unit.len {
+            if let Some(pages) = call.pages(unit.at + done, unit.len - done) {
+                let ranges = unit.ranges(done, pages.len());
+                return self.at_disk(context, unit.small, || self.store.read(datafile, &ranges, &pages)).await;
+            }
             let read = async || {
                 let slice = unit.memory(done)?;
                 self.store.read(datafile, &unit.ranges(done, slice.len()), &MemList::from(&slice)).await?;

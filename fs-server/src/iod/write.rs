@@ -28,7 +28,7 @@ impl<T: Transport + 'static, S: DataStore> Iod<T, S> {
         self.at_disk(context, small, || self.store.write(datafile, regions, &list)).await
     }
 
-    /// One unit: from the client's memory into a buffer, and from there into the store.
+    /// One unit: from the client's pages into the store, where they are mapped here; else into a buffer, and from there into the store.
     async fn write_unit(
         &self,
         context: &Context,
@@ -38,6 +38,11 @@ impl<T: Transport + 'static, S: DataStore> Iod<T, S> {
     ) -> Result<(), FsError> {
         let mut done = 0;
         while done < unit.len {
+            context.check(self.endpoint.now())?;
+            if let Some(pages) = call.pages(unit.at + done, unit.len - done) {
+                let ranges = unit.ranges(done, pages.len());
+                return self.at_disk(context, unit.small, || self.store.write(datafile, &ranges, &pages)).await;
+            }
             let options = Options::by(context.deadline).class(unit.class());
             let fetch = async || {
                 let slice = unit.memory(done)?;
