@@ -38,9 +38,10 @@
 //! | [`SimTransport`], [`drive`], [`drive_with`] | the backend, and what drives an endpoint over it |
 //! | [`SimConfig`], [`Profile`] | seed and limits; what things cost, each price with its source |
 //! | [`SimDisk`] | a disk's time and failures |
+//! | [`Usage`], [`Trace`] | where processor time went; what everything did, for a browser |
 //!
 //! Inside: `events` (queue and digest), `executor`, `network` (adapters, links, order), `connect` and `queue_pair` (the contract's connections), `memory`
-//! (exposures, copies), `cpu`, `fault`.
+//! (exposures, copies), `cpu` (cores and who runs on them), `profile_file`, `timeline`, `fault`.
 
 mod adapter;
 mod clock;
@@ -57,8 +58,11 @@ mod memory;
 mod network;
 mod node;
 mod profile;
+mod profile_file;
 mod queue_pair;
 mod rng;
+mod timeline;
+mod usage;
 mod world;
 
 pub use adapter::SimTransport;
@@ -69,6 +73,9 @@ pub use driver::{drive, drive_with};
 pub use error::{StallKind, Stalled};
 pub use executor::{JoinHandle, Killed};
 pub use node::Node;
-pub use profile::Profile;
+pub use profile::{DiskProfile, Profile};
+pub use profile_file::ProfileError;
 pub use rng::Rng;
+pub use timeline::{Trace, TraceOptions};
+pub use usage::Usage;
 pub use world::{Sim, Sleep, World};
