@@ -93,14 +93,13 @@ impl Wake for TaskWaker {
 type LocalFuture = Pin<Box<dyn Future<Output = ()>>>;
 
 struct Task {
-    /// Absent while it is being polled.
-    future: Option<LocalFuture>,
+    /// With what wakes it. Absent while it is being polled.
+    future: Option<(LocalFuture, Waker)>,
     node: Option<usize>,
     /// Does not run before this time: its own work is not done.
     not_before: u64,
     generation: u64,
     notify: Arc<TaskWaker>,
-    waker: Waker,
 }
 
 /// All tasks of a world.
@@ -125,7 +124,7 @@ impl Executor {
         let notify = TaskWaker::new(key, self.ready.clone());
         let waker = Waker::from(notify.clone());
         waker.wake_by_ref();
-        entry.insert(Task { future: Some(future), node, not_before: 0, generation: key.generation, notify, waker });
+        entry.insert(Task { future: Some((future, waker)), node, not_before: 0, generation: key.generation, notify });
         key
     }
 
@@ -152,8 +151,8 @@ impl Executor {
                 return;
             };
             task.notify.taken();
-            let Some(future) = task.future.take() else { return };
-            (future, task.waker.clone())
+            let Some(taken) = task.future.take() else { return };
+            taken
         };
         let done = future.as_mut().poll(&mut Context::from_waker(&waker)).is_ready();
         let mut tasks = self.tasks.borrow_mut();
@@ -162,7 +161,7 @@ impl Executor {
             if done {
                 tasks.remove(key.index);
             } else {
-                task.future = Some(future);
+                task.future = Some((future, waker));
                 return;
             }
         }

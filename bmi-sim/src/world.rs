@@ -370,9 +370,7 @@ impl Core {
                 Admission::Now
             }
             Err(release_at) => {
-                if let Some(at) = release_at {
-                    self.queue.schedule(at, Event::CpuFree { node });
-                }
+                self.release_later(node, release_at);
                 Admission::Later
             }
         }
@@ -411,8 +409,16 @@ impl Core {
     }
 
     fn schedule_release(&mut self, node: u32) {
-        if let Some(at) = self.nodes[node as usize].cpu.next_release() {
-            self.queue.schedule(at, Event::CpuFree { node });
+        let at = self.nodes[node as usize].cpu.next_release();
+        self.release_later(node, at);
+    }
+
+    /// A held task of `node` may run at `at`, if nothing lets it already. Who has not to wait for time to pass needs no event.
+    fn release_later(&mut self, node: u32, at: Option<u64>) {
+        match at {
+            Some(at) if at > self.queue.now => self.queue.schedule(at, Event::CpuFree { node }),
+            Some(_) => self.released.push_back(node),
+            None => {}
         }
     }
 
