@@ -38,6 +38,7 @@
 //! | [`SimTransport`], [`drive`], [`drive_with`] | the backend, and what drives an endpoint over it |
 //! | [`SimConfig`], [`Profile`] | seed and limits; what things cost, each price with its source |
 //! | [`SimDisk`] | a disk's time and failures |
+//! | [`fit()`], [`Measurements`] | a profile from a few measurements |
 //! | [`Usage`], [`Trace`] | where processor time went; what everything did, for a browser |
 //!
 //! Inside: `events` (queue and digest), `executor`, `network` (adapters, links, order), `connect` and `queue_pair` (the contract's connections), `memory`
@@ -54,7 +55,9 @@ mod error;
 mod events;
 mod executor;
 mod fault;
+mod fit;
 mod memory;
+mod micro;
 mod network;
 mod node;
 mod profile;
@@ -72,6 +75,7 @@ pub use disk::{DiskFault, SimDisk};
 pub use driver::{drive, drive_with};
 pub use error::{StallKind, Stalled};
 pub use executor::{JoinHandle, Killed};
+pub use fit::{CopyRate, Fit, Measurements, RegisterTime, Residual, fit};
 pub use node::Node;
 pub use profile::{DiskProfile, Profile};
 pub use profile_file::ProfileError;
