@@ -183,6 +183,14 @@ impl<T: Transport> AsyncEndpoint<T> {
         self.shared.endpoint.borrow().holdings()
     }
 
+    /// Says what the endpoint holds, whenever it is asked, and does not keep it alive: `None` once it is gone. For those who watch for leaks.
+    pub fn observer(&self) -> impl Fn() -> Option<Holdings> + use<T> {
+        let shared = Rc::downgrade(&self.shared);
+        move || {
+            shared.upgrade().and_then(|shared| shared.endpoint.try_borrow().ok().map(|endpoint| endpoint.holdings()))
+        }
+    }
+
     /// See [`Endpoint::is_sending`].
     pub fn is_sending(&self) -> bool {
         self.shared.endpoint.borrow().is_sending()

@@ -21,6 +21,8 @@ pub struct SimConfig {
     pub max_registrations: usize,
     /// Virtual time after which a run is given up as endless.
     pub time_limit: Duration,
+    /// Events after which a run is given up as endless.
+    pub event_limit: u64,
 }
 
 impl Default for SimConfig {
@@ -32,6 +34,7 @@ impl Default for SimConfig {
             jitter_ns: 0,
             max_registrations: 1 << 20,
             time_limit: Duration::from_secs(24 * 3600),
+            event_limit: u64::MAX,
         }
     }
 }

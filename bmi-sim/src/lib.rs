@@ -38,11 +38,14 @@
 //! | [`SimTransport`], [`drive`], [`drive_with`] | the backend, and what drives an endpoint over it |
 //! | [`SimConfig`], [`Profile`] | seed and limits; what things cost, each price with its source |
 //! | [`SimDisk`] | a disk's time and failures |
+//! | [`faults`] | what can go wrong, as data: plans, and how they are drawn |
+//! | [`check`] | a test of a protocol under faults: a sweep over seeds, replayed and shrunk |
 //!
 //! Inside: `events` (queue and digest), `executor`, `network` (adapters, links, order), `connect` and `queue_pair` (the contract's connections), `memory`
-//! (exposures, copies), `cpu`, `fault`.
+//! (exposures, copies), `cpu`.
 
 mod adapter;
+pub mod check;
 mod clock;
 mod config;
 mod connect;
@@ -52,7 +55,7 @@ mod driver;
 mod error;
 mod events;
 mod executor;
-mod fault;
+pub mod faults;
 mod memory;
 mod network;
 mod node;

@@ -58,13 +58,11 @@ impl Registrations {
         Registrations { owner: Arc::new(ReleaseQueue::default()), live: 0, next_key: 1, failing: 0 }
     }
 
-    /// Deregisters what was released; says whether anything was. `scratch` is left empty.
-    pub(crate) fn collect(&mut self, scratch: &mut Vec<LocalKey>) -> bool {
+    /// Deregisters what was released. `scratch` is left empty.
+    pub(crate) fn collect(&mut self, scratch: &mut Vec<LocalKey>) {
         self.owner.drain(scratch);
-        let any = !scratch.is_empty();
         self.live -= scratch.len();
         scratch.clear();
-        any
     }
 }
 

@@ -89,6 +89,7 @@ pub struct Iod<T: Transport, S> {
     zones: ZonePool<Client>,
     stages: Stages,
     settings: IodSettings,
+    start: u64,
 }
 
 impl<T: Transport + 'static, S: DataStore> Iod<T, S> {
@@ -100,9 +101,16 @@ impl<T: Transport + 'static, S: DataStore> Iod<T, S> {
         let zones = ZonePool::new(&settings.zones()?)?;
         let one_sided = endpoint.with(|endpoint| endpoint.transport().capabilities().one_sided);
         let stages = Stages::new(one_sided, store.places());
-        let iod = Iod { endpoint, adapter: 0, store, zones, stages, settings };
+        let iod = Iod { endpoint, adapter: 0, store, zones, stages, settings, start: 0 };
         iod.join_zones();
         Ok(iod)
+    }
+
+    /// A number that no other start of this server has: clients that see another one know that what they had not synced may be lost.
+    #[must_use]
+    pub fn started_as(mut self, start: u64) -> Iod<T, S> {
+        self.start = start;
+        self
     }
 
     /// The same server on one more endpoint: one store, one set of buffers, one row of clients. `index` tells its endpoints apart; the first one's is 0.
@@ -112,7 +120,7 @@ impl<T: Transport + 'static, S: DataStore> Iod<T, S> {
     {
         let Iod { store, zones, stages, settings, .. } = self;
         let (store, zones, stages) = (store.clone(), zones.clone(), stages.clone());
-        let iod = Iod { endpoint, adapter: index, store, zones, stages, settings: *settings };
+        let iod = Iod { endpoint, adapter: index, store, zones, stages, settings: *settings, start: self.start };
         iod.join_zones();
         iod
     }
@@ -159,7 +167,7 @@ impl<T: Transport + 'static, S: DataStore> Iod<T, S> {
     }
 
     async fn written(&self, datafile: DatafileHandle, len: u64) -> Result<IodReply, FsError> {
-        Ok(IodReply::Written { len, size: self.store.size(datafile).await? })
+        Ok(IodReply::Written { len, size: self.store.size(datafile).await?, start: self.start })
     }
 }
 
