@@ -18,9 +18,14 @@
 //! **Tests.** `tests/paper.rs` runs a reduced version of each.
 
 mod bandwidth;
+mod ecio;
 mod machines;
 pub mod published;
+mod quadrics;
 pub mod report;
+mod small;
+pub mod svg;
+mod tile;
 
 use crate::workload::Failed;
 use report::Report;
@@ -90,5 +95,53 @@ pub const ALL: &[Reproduction] = &[
         source: "000, 6.4, Figure 10",
         what: "processor utilisation of the compute nodes meanwhile",
         run: bandwidth::cpu,
+    },
+    Reproduction {
+        name: "small",
+        source: "000, 6.5, Figure 11",
+        what: "access time of small writes by scheme",
+        run: small::figure_11,
+    },
+    Reproduction {
+        name: "units",
+        source: "000, 6.6, Figure 12",
+        what: "32 MB by transfer unit",
+        run: small::figure_12,
+    },
+    Reproduction {
+        name: "tile",
+        source: "000, 6.7, Figure 13",
+        what: "mpi-tile-io with and without list I/O",
+        run: tile::figure_13,
+    },
+    Reproduction {
+        name: "hints",
+        source: "000, 6.8, Figure 14",
+        what: "mpi-tile-io with noncontiguous memory, allocations named or not",
+        run: tile::figure_14,
+    },
+    Reproduction {
+        name: "normal",
+        source: "001, 6.2, Figure 4",
+        what: "cached read, Normal service",
+        run: small::normal,
+    },
+    Reproduction {
+        name: "quadrics",
+        source: "002, 4.1, Figures 4 and 5",
+        what: "list I/O over Quadrics, zero copy against packing",
+        run: quadrics::concurrent,
+    },
+    Reproduction {
+        name: "quadrics-tile",
+        source: "002, 4.2, Figure 6",
+        what: "MPI-Tile-IO over Quadrics, zero copy against packing",
+        run: quadrics::tiles,
+    },
+    Reproduction {
+        name: "ecio",
+        source: "004, 5, Tables 1 to 4",
+        what: "interleaved elements of several clients, two-phase against extended collective I/O",
+        run: ecio::tables,
     },
 ];

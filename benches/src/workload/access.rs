@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use bmi_core::comm::Direction;
+use bmi_core::comm::{Direction, Thresholds};
 use bmi_core::{MemoryRegion, Transport};
 use fs_client::CreateOptions;
 
@@ -71,5 +71,21 @@ impl Workload for Access {
         }
         rank.barrier().await?;
         Ok(times)
+    }
+}
+
+/// Has each rank's client measure where the paths cross.
+#[derive(Clone, Copy, Debug)]
+pub struct Crossings;
+
+impl Workload for Crossings {
+    type Out = Thresholds;
+
+    async fn run<T: Transport + 'static>(&self, rank: Rank<T>) -> Result<Thresholds, Failed> {
+        for (_, plan) in rank.client().plans(true).await {
+            plan?;
+        }
+        rank.barrier().await?;
+        Ok(rank.client().endpoint().with(|endpoint| endpoint.policy().thresholds))
     }
 }

@@ -50,8 +50,8 @@ impl Workload for PvfsTest {
         let at = |index: usize| ((index * rank.count() + rank.number()) * block) as u64;
         let regions: Vec<Region> = (0..blocks).map(|index| Region::new(at(index), block as u64)).collect();
         // A page lies between two pieces, so that they are not one.
-        let (piece, gap) = (block / pieces, if pieces == 1 { 0 } else { 4096 });
         let total = blocks * pieces;
+        let (piece, gap) = (block / pieces, if total == 1 { 0 } else { 4096 });
         let buffer = rank.client().memory(total * (piece + gap))?;
         let list: MemList = (0..total).map(|index| buffer.slice(index * (piece + gap), piece)).collect();
         let expected: Vec<u8> = (0..len).map(|byte| pattern(at(byte / block) + (byte % block) as u64)).collect();

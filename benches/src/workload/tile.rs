@@ -47,10 +47,10 @@ pub struct Tile {
     pub rows_a_call: usize,
     /// What the tile is held in.
     pub memory: TileMemory,
-    /// Rounds that are measured, after `warm` that are not.
+    /// Rounds that are measured, after one that is not.
     pub rounds: usize,
-    /// Rounds before.
-    pub warm: usize,
+    /// Whether each access has memory that no adapter has seen; else all rounds use the same.
+    pub fresh: bool,
 }
 
 impl Tile {
@@ -58,7 +58,7 @@ impl Tile {
     pub fn paper(element: usize) -> Tile {
         let memory = TileMemory::Contiguous;
         let (size_x, size_y) = (1024, 768);
-        Tile { tiles_x: 2, tiles_y: 2, size_x, size_y, element, rows_a_call: 128, memory, rounds: 2, warm: 1 }
+        Tile { tiles_x: 2, tiles_y: 2, size_x, size_y, element, rows_a_call: 128, memory, rounds: 2, fresh: false }
     }
 
     /// How many processes it takes.
@@ -100,15 +100,15 @@ impl Tile {
     }
 }
 
-/// What it took, all measured rounds together, and the first round of all by itself.
+/// What it took, all measured rounds together.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Took {
     /// Writing.
     pub write: Span,
     /// Reading.
     pub read: Span,
-    /// Calls of the library in a round, one way.
-    pub calls: usize,
+    /// Registrations of its memory.
+    pub registrations: u64,
 }
 
 impl Workload for Tile {
@@ -124,14 +124,15 @@ impl Workload for Tile {
         let offsets = regions.iter().flat_map(|region| region.offset..region.offset + region.len);
         let expected: Vec<u8> = offsets.map(pattern).collect();
         let nothing = vec![0; expected.len()];
-        let mut took = Took { calls: self.size_y.div_ceil(self.rows_a_call), ..Took::default() };
-        let (mut rows, warm) = (self.rows(&rank)?, self.warm);
-        for round in 0..warm + self.rounds {
-            // Without a round before, the memory that is read into has not been registered for the write either.
+        let misses = || rank.client().endpoint().counters().pin_misses;
+        let mut took = Took::default();
+        let mut rows = self.rows(&rank)?;
+        for round in 0..=self.rounds {
             for reading in [false, true] {
-                if warm == 0 {
+                if self.fresh {
                     rows = self.rows(&rank)?;
                 }
+                let before = misses();
                 let list = rows.iter().cloned().collect::<MemList>();
                 fill(&list, if reading { &nothing } else { &expected });
                 let calls = || regions.chunks(self.rows_a_call).zip(rows.chunks(self.rows_a_call));
@@ -150,7 +151,9 @@ impl Workload for Tile {
                 if reading && list.to_vec() != expected {
                     return Err(format!("tile {}: what was read is not what was written", rank.number()).into());
                 }
-                if round >= warm {
+                // The first makes connections and buffers.
+                if round > 0 {
+                    took.registrations += misses() - before;
                     *(if reading { &mut took.read } else { &mut took.write }) += span;
                 }
             }

@@ -1,9 +1,9 @@
 //! `paper`: the experiments of the papers, in the simulator.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use benches::paper::report::{Comparison, Report, summary};
-use benches::paper::{ALL, Reproduction, Scale};
+use benches::paper::{ALL, Reproduction, Scale, svg};
 use serde::Serialize;
 
 use crate::job::Failed;
@@ -61,10 +61,26 @@ impl Paper {
             if !self.json {
                 println!("== {} ({}): {}\n\n{}", one.name, one.source, one.what, report.render());
             }
+            if let Some(folder) = &self.svg {
+                self.draw(folder, &report)?;
+            }
             reports.push(Named { name: one.name, source: one.source, report });
         }
         self.conclude(&reports)?;
         Ok(true)
+    }
+
+    fn draw(&self, folder: &Path, report: &Report) -> Result<(), Failed> {
+        std::fs::create_dir_all(folder)?;
+        for figure in &report.figures {
+            let path = folder.join(format!("{}.svg", figure.name));
+            let picture = svg::draw(figure).map_err(|error| -> Failed { error })?;
+            std::fs::write(&path, picture).map_err(|error| format!("{}: {error}", path.display()))?;
+            if !self.json {
+                println!("drawn: {}", path.display());
+            }
+        }
+        Ok(())
     }
 
     fn chosen(&self) -> Result<Vec<&'static Reproduction>, Failed> {
