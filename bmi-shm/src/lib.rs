@@ -61,7 +61,9 @@ use std::sync::Arc;
 use std::task::{Wake, Waker};
 
 use bmi_core::mem::RemotePages;
-use bmi_core::transport::{Armed, ConnId, Event, Payload, PostError, Transport, WorkId, WorkOptions, WriteTarget};
+use bmi_core::transport::{
+    Armed, BulkWay, ConnId, Event, Payload, PostError, Transport, WorkId, WorkOptions, WriteTarget,
+};
 use bmi_core::{
     Access, Addr, Capabilities, Error, ErrorKind, Memory, MemoryRegion, RemoteKey, RemoteSlice, Segment, Time,
 };
@@ -340,6 +342,11 @@ impl Transport for ShmTransport {
 
     fn map_remote(&mut self, conn: ConnId, remote: RemoteSlice, access: Access) -> Option<RemotePages> {
         self.working(conn).ok()?.link.map_remote(&remote, access)
+    }
+
+    fn bulk_ways(&mut self, conn: ConnId) -> Vec<BulkWay> {
+        let shared = self.config.share_pages;
+        self.working(conn).map(|working| working.link.ways(shared)).unwrap_or_default()
     }
 
     fn poll(&mut self, now: Time, events: &mut Vec<Event>) -> bool {
