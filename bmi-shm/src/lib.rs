@@ -131,6 +131,10 @@ pub struct ShmTransport {
     /// Polls since the descriptors were asked, and when to ask them at the latest.
     unasked: u32,
     look_at: Time,
+    look_at_latest: Time,
+    /// System calls of the data path: looks at the descriptors, and wake-ups sent.
+    calls: u64,
+    wakes: u64,
     /// When to look for memory that is gone.
     sweep_at: Time,
     /// Naps so far, and whether one is announced.
@@ -142,6 +146,15 @@ pub struct ShmTransport {
 
 // SAFETY: `pieces` is scratch for one call and left empty; everything else may move between threads by itself.
 unsafe impl Send for ShmTransport {}
+
+/// What [`ShmTransport::calls`] counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ShmCalls {
+    /// Looks at the descriptors.
+    pub looks: u64,
+    /// Wake-ups sent to peers that slept.
+    pub wakes: u64,
+}
 
 struct WakeFd(OwnedFd);
 
@@ -192,12 +205,21 @@ impl ShmTransport {
             half_open: 0,
             unasked: 0,
             look_at: Time::ZERO,
+            look_at_latest: Time::ZERO,
+            calls: 0,
+            wakes: 0,
             sweep_at: Time::ZERO,
             nap: 0,
             asleep: false,
             now: Time::ZERO,
             config,
         })
+    }
+
+    /// System calls that moving messages has cost so far: looks at the descriptors, and wake-ups of peers that slept. None while both sides are busy, but
+    /// one look in a millisecond.
+    pub fn calls(&self) -> ShmCalls {
+        ShmCalls { looks: self.calls, wakes: self.wakes }
     }
 
     #[inline]
@@ -306,6 +328,7 @@ impl Transport for ShmTransport {
         if working.queues.has_requests() {
             *working.more = true;
         }
+        self.has_moved();
         Ok(())
     }
 
