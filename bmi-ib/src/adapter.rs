@@ -10,7 +10,7 @@ use crate::config::{COMPLETIONS, IbConfig, MAX_HEAD, MAX_INLINE, MAX_SEGMENTS, M
 use crate::memory::io_error;
 use crate::verbs::{self, Channel, CompletionQueue, Context, DeviceLimits, Domain, Gid, QueuePairLimits, Unavailable};
 
-/// What registering costs, measured on Soft-RoCE (`ib_bench --registration`): most of it is the system call. Adapters differ, so this
+/// What registering costs, measured on Soft-RoCE (`ib_measure registration`): most of it is the system call. Adapters differ, so this
 /// is an order of magnitude.
 const PER_REGION: Duration = Duration::from_micros(20);
 const PER_PAGE: Duration = Duration::from_nanos(300);

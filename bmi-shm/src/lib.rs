@@ -11,7 +11,7 @@
 //! | `ring` | the lock-free ring and the rule of waking, checked by loom |
 //! | `area` | what one side writes and the other reads, drawn |
 //! | `link` | the shared half of a connection: rings, ways to the peer's memory |
-//! | `queue_pair` | what is posted: requests, reads, answers, receives |
+//! | `queue_pair`, `segments` | what is posted: requests, reads, answers, receives; and the memory that it holds |
 //! | `outbound`, `inbound` | from the queues to the ring, from the ring to the receives; the records |
 //! | `packet`, `socket` | the Unix socket: names, handshake, descriptors, wake-ups |
 //! | `pages` | memory that was passed, both ways |
@@ -49,6 +49,7 @@ mod pages;
 mod progress;
 mod queue_pair;
 mod ring;
+mod segments;
 mod slots;
 mod socket;
 mod sys;

@@ -79,7 +79,11 @@ impl ShmTransport {
         moved || events.len() > before
     }
 
+    #[inline]
     fn report_pending(&mut self, events: &mut Vec<Event>, limit: usize) {
+        if self.pending.is_empty() {
+            return;
+        }
         let count = self.pending.len().min(limit.saturating_sub(events.len()));
         events.extend(self.pending.drain(..count));
     }

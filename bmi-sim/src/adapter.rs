@@ -408,12 +408,13 @@ impl Transport for SimTransport {
         let mut core = self.sim.0.core.borrow_mut();
         let core = &mut *core;
         let state = &mut core.adapters[self.id as usize];
-        let mut busy = state.registrations.collect(&mut self.released) || std::mem::take(&mut state.nudged);
+        // Nothing that anybody waits for: a caller that was refused by a full queue would try again, register again, and so on for ever.
+        state.registrations.collect(&mut self.released);
+        let nudged = std::mem::take(&mut state.nudged);
         state.starved = false;
         charge_released(core, self.node, &mut self.released);
         self.waiter.poked.store(false, Ordering::Relaxed);
-        busy |= core.drain_reports(self.id, BATCH, events);
-        busy
+        core.drain_reports(self.id, BATCH, events) || nudged
     }
 
     fn charge(&mut self, work: HostWork) {

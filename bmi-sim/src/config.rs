@@ -22,6 +22,8 @@ pub struct SimConfig {
     pub max_registrations: usize,
     /// Virtual time after which a run is given up as endless.
     pub time_limit: Duration,
+    /// Events after which a run is given up as endless.
+    pub event_limit: u64,
     /// Record a timeline from the start; see [`crate::Sim::trace`].
     pub trace: Option<TraceOptions>,
 }
@@ -35,6 +37,7 @@ impl Default for SimConfig {
             jitter_ns: 0,
             max_registrations: 1 << 20,
             time_limit: Duration::from_secs(24 * 3600),
+            event_limit: u64::MAX,
             trace: None,
         }
     }

@@ -6,11 +6,13 @@
 //! ([`DiskProfile::memory`](crate::DiskProfile::memory)) the node's processor does the work, besides everything else it has to do.
 
 use std::future::Future;
+use std::rc::Rc;
 
 use bmi_core::{Error, Time};
 
 use crate::cpu::Work;
 use crate::error::SimError;
+use crate::faults::DiskUser;
 use crate::node::Node;
 use crate::profile::per_bytes;
 use crate::world::Core;
@@ -126,6 +128,13 @@ impl SimDisk {
     /// How it behaves from now on, for requests that are made later.
     pub fn set_fault(&self, fault: DiskFault) {
         self.node.sim.0.with(|core| core.nodes[self.node.id as usize].disk.fault = fault);
+        self.node.disk_users().iter().for_each(|user| user.behaves(fault));
+    }
+
+    /// A store on this disk that wants to know when the power fails ([`Node::crash`]) and when the disk refuses. It outlives the node's programs, as
+    /// a disk does.
+    pub fn attach(&self, user: Rc<dyn DiskUser>) {
+        self.node.sim.0.with(|core| core.nodes[self.node.id as usize].disk_users.push(user));
     }
 
     /// How long it has worked, in ns.

@@ -42,6 +42,8 @@ pub(crate) enum Event {
     PeerGone { conn: ConnRef },
     /// The link between two nodes has been down for the detection time, unless it came up in between.
     LinkDead { a: u32, b: u32, epoch: u64 },
+    /// A packet between two nodes was lost too often: their adapters give their connections up.
+    GivenUp { a: u32, b: u32 },
     /// A fault that was scheduled.
     Fault { index: u32 },
 }
@@ -74,6 +76,7 @@ impl Event {
             Event::Port { node, side } => [11, u64::from(*node), *side as u64, 0],
             Event::Take { node, packet } => [12, u64::from(*node), 0, packet.word()],
             Event::CpuFree { node } => [13, u64::from(*node), 0, 0],
+            Event::GivenUp { a, b } => [14, u64::from(*a), u64::from(*b), 0],
         }
     }
 }

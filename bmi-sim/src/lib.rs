@@ -38,13 +38,16 @@
 //! | [`SimTransport`], [`drive`], [`drive_with`] | the backend, and what drives an endpoint over it |
 //! | [`SimConfig`], [`Profile`] | seed and limits; what things cost, each price with its source |
 //! | [`SimDisk`] | a disk's time and failures |
+//! | [`faults`] | what can go wrong, as data: plans, and how they are drawn |
+//! | [`check`] | a test of a protocol under faults: a sweep over seeds, replayed and shrunk |
 //! | [`fit()`], [`Measurements`] | a profile from a few measurements |
 //! | [`Usage`], [`Trace`] | where processor time went; what everything did, for a browser |
 //!
 //! Inside: `events` (queue and digest), `executor`, `network` (adapters, links, order), `connect` and `queue_pair` (the contract's connections), `memory`
-//! (exposures, copies), `cpu` (cores and who runs on them), `profile_file`, `timeline`, `fault`.
+//! (exposures, copies), `cpu` (cores and who runs on them), `profile_file`, `timeline`.
 
 mod adapter;
+pub mod check;
 mod clock;
 mod config;
 mod connect;
@@ -54,7 +57,7 @@ mod driver;
 mod error;
 mod events;
 mod executor;
-mod fault;
+pub mod faults;
 mod fit;
 mod memory;
 mod micro;

@@ -72,11 +72,10 @@ impl Registrations {
     /// Enough for regions of 4 TiB, and 2^34 registrations.
     const PAGE_BITS: u32 = 30;
 
-    /// Takes in what was released; says whether anything was. The caller empties `released`.
-    pub(crate) fn collect(&mut self, released: &mut Vec<LocalKey>) -> bool {
+    /// Takes in what was released; The caller empties `released`.
+    pub(crate) fn collect(&mut self, released: &mut Vec<LocalKey>) {
         self.owner.drain(released);
         self.live -= released.len();
-        !released.is_empty()
     }
 }
 

@@ -27,6 +27,7 @@ use bmi_core::ServiceClass;
 
 use crate::cpu::Work;
 use crate::events::{ConnRef, Event};
+use crate::faults::link::Trouble;
 use crate::profile::per_bytes;
 use crate::world::Core;
 
@@ -68,6 +69,8 @@ pub(crate) enum Nak {
     NotReady,
     /// The receive was too short.
     TooLong,
+    /// The message was damaged on the way.
+    Damaged,
 }
 
 impl Packet {
@@ -98,7 +101,7 @@ impl Packet {
             Packet::ReadRequest { to, number } => (7, to, *number),
             Packet::ReadReply { to, number } => (8, to, *number),
             Packet::Ack { to, number } => (9, to, *number),
-            Packet::Nak { to, number, why } => (10, to, *number << 2 | *why as u64),
+            Packet::Nak { to, number, why } => (10, to, *number << 3 | *why as u64),
             Packet::Close { to } => (11, to, 0),
         };
         let conn = u64::from(conn.adapter) << 40 | u64::from(conn.slot) << 16 | u64::from(conn.generation);
@@ -337,6 +340,8 @@ pub(crate) struct LinkState {
     pub(crate) epoch: u64,
     pub(crate) down: bool,
     pub(crate) held: Vec<Event>,
+    /// What a plan of faults does to its packets.
+    pub(crate) trouble: Trouble,
 }
 
 /// The key of a link: its nodes in order.
@@ -348,9 +353,10 @@ impl Core {
     fn latency(&mut self, from: u32, to: u32) -> u64 {
         let profile = &self.config.profile;
         let base = if from == to { profile.loopback_latency_ns } else { profile.link_latency_ns };
+        let late = if self.links.is_empty() { 0 } else { self.lateness(from, to) };
         match self.config.jitter_ns {
-            0 => base,
-            jitter => base + self.jitter.below(jitter + 1),
+            0 => base + late,
+            jitter => base + late + self.jitter.below(jitter + 1),
         }
     }
 

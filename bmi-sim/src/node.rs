@@ -1,6 +1,7 @@
 //! A node of the world: where tasks, transports and a disk stand.
 
 use std::future::Future;
+use std::rc::Rc;
 use std::time::Duration;
 
 use bmi_core::driver::Waiting;
@@ -13,9 +14,10 @@ use crate::disk::SimDisk;
 use crate::driver::drive_with;
 use crate::error::SimError;
 use crate::executor::JoinHandle;
+use crate::faults::{DiskUser, Loss};
 use crate::network::Port;
 use crate::usage::Usage;
-use crate::world::{NodeState, Sim, Sleep};
+use crate::world::{NodeState, Program, Sim, Sleep};
 
 /// A handle to a node.
 #[derive(Clone)]
@@ -107,6 +109,8 @@ impl Node {
     pub fn endpoint_waiting(&self, config: Config, waiting: Waiting) -> Result<AsyncEndpoint<SimTransport>, Error> {
         let endpoint = Endpoint::new(self.transport()?, config, self.now())?;
         let endpoint = AsyncEndpoint::new(endpoint, self.clock());
+        let observer = endpoint.observer();
+        self.sim.0.with(|core| core.observers.push((self.id, Box::new(observer))));
         self.spawn(drive_with(self.clone(), endpoint.clone(), waiting));
         Ok(endpoint)
     }
@@ -170,23 +174,74 @@ impl Node {
 
     // ---- faults -----------------------------------------------------------------------------------------------------------
 
-    /// Kills it: its tasks are dropped, its connections end, its ports are free. Its peers notice after the detection time.
+    /// Runs `program` on it now, and anew whenever it comes up again after it was killed: what an init script is for. Called again, that runs too.
+    pub fn boot<F: Future<Output = ()> + 'static>(&self, program: impl Fn(Node) -> F + 'static) {
+        let program: Program = Rc::new(move |node: Node| {
+            let running = program(node.clone());
+            node.spawn(running);
+        });
+        self.state(|node, _| node.programs.push(program.clone()));
+        if self.is_alive() {
+            program(self.clone());
+        }
+    }
+
+    /// Its clock on the wall, in ns since 1970: virtual time and a day in 2023, unless a plan of faults has stepped it.
+    pub fn wall_ns(&self) -> u64 {
+        self.state(|node, now| u64::try_from(i128::from(node.wall_ns) + i128::from(now)).unwrap_or(0))
+    }
+
+    /// Sets the clock on its wall, forwards or back.
+    pub fn step_wall(&self, by_ns: i64) {
+        self.state(|node, _| node.wall_ns = node.wall_ns.saturating_add(by_ns));
+    }
+
+    /// When its power failed so far ([`Node::crash`]).
+    pub fn crashes(&self) -> Vec<Time> {
+        self.state(|node, _| node.crashes.iter().map(|at| Time::from_nanos(*at)).collect())
+    }
+
+    pub(crate) fn disk_users(&self) -> Vec<Rc<dyn DiskUser>> {
+        self.state(|node, _| node.disk_users.clone())
+    }
+
+    /// Its power fails: it is killed, and its disk loses what was not synced, as `loss` says.
+    pub fn crash(&self, loss: &mut Loss) {
+        if !self.is_alive() {
+            return;
+        }
+        self.state(|node, now| node.crashes.push(now));
+        // Before the tasks: what they do while they are dropped must not reach the disk.
+        self.disk_users().iter().for_each(|user| user.power_fails(loss));
+        self.kill();
+    }
+
+    /// Kills it, as `kill -9` ends a program: its tasks are dropped, its connections end, its ports are free. Its peers notice after the detection time.
+    /// What it wrote to its disk is there, synced or not.
     pub fn kill(&self) {
-        self.sim.0.with(|core| core.kill_node(self.id));
+        let observers = self.sim.0.with(|core| {
+            core.kill_node(self.id);
+            core.observers.extract_if(.., |(node, _)| *node == self.id).collect::<Vec<_>>()
+        });
+        drop(observers);
         let id = self.id as usize;
         self.sim.0.executor.drop_tasks(|node| node == Some(id));
     }
 
-    /// Lets a killed node run again, with no tasks, no transports, and an idle processor. No effect on one that is alive.
+    /// Lets a killed node run again, with no transports, an idle processor, and no tasks but its programs ([`Node::boot`]). No effect on one that
+    /// is alive.
     pub fn restart(&self) {
-        self.state(|node, _| {
-            if !node.alive {
-                node.alive = true;
-                node.asleep.clear();
-                node.cpu.reset();
-                node.port = Port::default();
+        let programs = self.state(|node, _| {
+            if node.alive {
+                return Vec::new();
             }
+            node.alive = true;
+            node.asleep.clear();
+            node.cpu.reset();
+            node.port = Port::default();
+            node.programs.clone()
         });
+        programs.iter().for_each(|program| program(self.clone()));
     }
 
     /// Its tasks stand still until [`Node::resume`]; its adapter works on.

@@ -22,8 +22,9 @@ use bmi_core::{Error, RemoteSlice, Segment, ServiceClass};
 
 use crate::error::SimError;
 use crate::events::ConnRef;
+use crate::faults::link::Strike;
 use crate::memory::{self, Exposures};
-use crate::network::{Flow, InOrder, Nak, Packet, Sending};
+use crate::network::{Flow, InOrder, Nak, Packet, Sending, link_key};
 use crate::world::Core;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -233,19 +234,33 @@ impl Core {
         }
     }
 
+    /// What a plan of faults has in store for a message that is at its target: why it is refused, and what that means there.
+    fn struck(&mut self, from: ConnRef, to: ConnRef) -> Option<(Nak, SimError)> {
+        if self.links.is_empty() {
+            return None;
+        }
+        let (a, b) = self.route(from, to);
+        match self.links.get_mut(&link_key(a, b))?.trouble.strike()? {
+            Strike::Corrupt => Some((Nak::Damaged, SimError::Damaged)),
+            Strike::NotReady => Some((Nak::NotReady, SimError::Struck)),
+        }
+    }
+
     /// A send or write is at the target's adapter, `to`.
     pub(crate) fn handle_message(&mut self, to: ConnRef, number: u64) {
         let Some(conn) = self.conn(to) else { return };
         let closing = conn.state == State::Closing;
         let Some(from) = conn.peer else { return };
+        let struck = if closing { None } else { self.struck(from, to) };
         let Some(work) = self.conn_mut(from).and_then(|conn| conn.send_mut(number)) else { return };
         let (target, len) = (work.target, work.len);
         let bytes = std::mem::take(&mut work.bytes);
-        let outcome = match target {
+        let outcome = match (struck, target) {
+            (Some(refusal), _) => Err(refusal),
             // The receives of a closing connection have been flushed; its program no longer cares what comes.
-            None if closing => Ok(()),
-            None => self.receive(to, &bytes, len),
-            Some(target) => self.accept_write(to, &bytes, len, target, closing),
+            (None, None) if closing => Ok(()),
+            (None, None) => self.receive(to, &bytes, len),
+            (None, Some(target)) => self.accept_write(to, &bytes, len, target, closing),
         };
         if let Some(work) = self.conn_mut(from).and_then(|conn| conn.send_mut(number)) {
             work.bytes = bytes;
@@ -387,6 +402,7 @@ impl Core {
             Nak::WriteAccess | Nak::ReadAccess => (WorkStatus::RemoteAccess, SimError::AccessRefused),
             Nak::NotReady => (WorkStatus::ReceiverNotReady, SimError::PeerNotReady),
             Nak::TooLong => (WorkStatus::TooLong, SimError::PeerReceiveShort),
+            Nak::Damaged => (WorkStatus::Failed, SimError::PeerFoundDamage),
         };
         let Some(conn) = self.conn(to) else { return };
         // What was asked for here ends as asked.

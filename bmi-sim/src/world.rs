@@ -20,7 +20,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use bmi_core::transport::Event as Report;
-use bmi_core::{Capabilities, Time};
+use bmi_core::{Capabilities, Holdings, Time};
 
 use crate::adapter::Waiter;
 use crate::clock::SimClock;
@@ -30,6 +30,7 @@ use crate::disk::DiskState;
 use crate::error::{StallKind, Stalled};
 use crate::events::{ConnRef, Event, EventQueue};
 use crate::executor::{Executor, JoinHandle, ROOT, ReadyQueue, TaskKey, TaskWaker};
+use crate::faults::DiskUser;
 use crate::memory::Registrations;
 use crate::network::{LinkState, Port, Side};
 use crate::node::Node;
@@ -39,6 +40,15 @@ use crate::timeline::{Timeline, Trace, TraceOptions};
 
 /// Task polls at one point in time after which the world counts as spinning.
 const LIVELOCK_POLLS: u64 = 20_000_000;
+
+/// What the clocks on the walls show when a world begins, in ns since 1970: some day in 2023.
+const EPOCH_NS: i64 = 1_700_000_000_000_000_000;
+
+/// What a node runs whenever it is up.
+pub(crate) type Program = Rc<dyn Fn(Node)>;
+
+/// What an endpoint holds; `None` once it is gone.
+pub(crate) type Observer = Box<dyn Fn() -> Option<Holdings>>;
 
 /// A node.
 pub(crate) struct NodeState {
@@ -52,6 +62,13 @@ pub(crate) struct NodeState {
     pub(crate) port: Port,
     pub(crate) cpu: Cpu,
     pub(crate) disk: DiskState,
+    pub(crate) disk_users: Vec<Rc<dyn DiskUser>>,
+    /// What its clock on the wall is ahead of virtual time, in ns.
+    pub(crate) wall_ns: i64,
+    /// What runs on it whenever it is up.
+    pub(crate) programs: Vec<Program>,
+    /// When its power failed.
+    pub(crate) crashes: Vec<u64>,
 }
 
 /// A transport.
@@ -112,6 +129,8 @@ pub(crate) struct Core {
     /// Events of dropped timers that are still in the queue, at most.
     cancelled_timers: usize,
     actions: Vec<Option<Action>>,
+    /// The endpoints of nodes that are up, each with its node.
+    pub(crate) observers: Vec<(u32, Observer)>,
     wakes: Vec<Waker>,
     /// Nodes of which a task may be released now.
     released: VecDeque<u32>,
@@ -138,6 +157,7 @@ impl Core {
             free_timers: Vec::new(),
             cancelled_timers: 0,
             actions: Vec::new(),
+            observers: Vec::new(),
             wakes: Vec::new(),
             released: VecDeque::new(),
             timeline: config.trace.map(|options| Box::new(Timeline::new(options))),
@@ -349,6 +369,7 @@ impl Core {
             Event::CloseDeadline { conn } => self.handle_close_deadline(conn),
             Event::PeerGone { conn } => self.peer_gone(conn),
             Event::LinkDead { a, b, epoch } => self.link_dead(a, b, epoch),
+            Event::GivenUp { a, b } => self.give_up(a, b),
             Event::Fault { index } => return self.actions[index as usize].take(),
         }
         None
@@ -550,6 +571,10 @@ impl Sim {
                 port: Port::default(),
                 cpu: Cpu::new(cores),
                 disk: DiskState::default(),
+                disk_users: Vec::new(),
+                wall_ns: EPOCH_NS,
+                programs: Vec::new(),
+                crashes: Vec::new(),
             });
             id
         });
@@ -571,6 +596,17 @@ impl Sim {
     /// Events executed so far.
     pub fn events(&self) -> u64 {
         self.0.core.borrow().queue.count()
+    }
+
+    /// What endpoints of nodes that are up hold though they should not, if nothing is under way any more: one line for each. Connections, and what waits on
+    /// them, are no leak.
+    pub fn leaks(&self) -> Vec<String> {
+        let core = self.0.core.borrow();
+        let held = core.observers.iter().filter_map(|(node, observer)| {
+            let held = observer()?;
+            (held != Holdings::default()).then(|| format!("  {}: {held:?}", core.nodes[*node as usize].name))
+        });
+        held.collect()
     }
 
     /// What transports of this world can do.
@@ -721,6 +757,7 @@ impl World {
         let waker = Waker::from(notify.clone());
         waker.wake_by_ref();
         let limit = (Time::ZERO + self.0.core.borrow().config.time_limit).as_nanos();
+        let event_limit = self.0.core.borrow().config.event_limit;
         let mut output = None;
         loop {
             let mut root = || {
@@ -736,6 +773,9 @@ impl World {
             let done = self.run_ready(key, &mut root).map_err(|kind| self.stalled(kind))?;
             if done && let Some(output) = output.take() {
                 return Ok(output);
+            }
+            if self.events() >= event_limit {
+                return Err(self.stalled(StallKind::EventLimit));
             }
             if !self.execute(limit) {
                 let waiting = self.0.with(|core| core.next_time().is_some());
@@ -795,11 +835,16 @@ impl Drop for World {
         while !self.0.executor.is_empty() {
             self.0.executor.drop_tasks(|_| true);
         }
-        let actions = self.0.with(|core| {
+        let (actions, kept) = self.0.with(|core| {
             core.queue.clear();
-            std::mem::take(&mut core.actions)
+            core.observers.clear();
+            let kept = core
+                .nodes
+                .iter_mut()
+                .map(|node| (std::mem::take(&mut node.programs), std::mem::take(&mut node.disk_users)));
+            (std::mem::take(&mut core.actions), kept.collect::<Vec<_>>())
         });
-        drop(actions);
+        drop((actions, kept));
     }
 }
 

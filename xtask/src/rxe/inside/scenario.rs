@@ -39,7 +39,6 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     Scenario { group: "bench", name: "ratios to perftest", programs: MEASURED, run: measure::ratios, usual: false },
     // The first of this group serves the others.
     Scenario { group: PAIR, name: "serving", programs: FILES, run: pair::serve, usual: true },
-    Scenario { group: PAIR, name: "ping-pong with 0.5 % loss", programs: EXAMPLES, run: pair::ping_pong, usual: true },
     Scenario { group: PAIR, name: "files go both ways with 0.5 % loss", programs: FILES, run: pair::transfer, usual: true },
 ];
 
