@@ -9,12 +9,14 @@ use bmi_core::{Addr, AsyncEndpoint, Config, Endpoint, Error, Time};
 
 use crate::adapter::SimTransport;
 use crate::clock::SimClock;
+use crate::cpu::Work;
 use crate::disk::SimDisk;
 use crate::driver::drive_with;
 use crate::error::SimError;
 use crate::executor::JoinHandle;
 use crate::faults::{DiskUser, Loss};
 use crate::network::Port;
+use crate::usage::Usage;
 use crate::world::{NodeState, Program, Sim, Sleep};
 
 /// A handle to a node.
@@ -53,12 +55,22 @@ impl Node {
 
     /// Time that its processor has spent on the transport's work, on the protocol's copies and on [`Node::compute`].
     pub fn cpu_busy(&self) -> Duration {
-        self.state(|node, _| Duration::from_nanos(node.cpu.busy()))
+        self.usage().busy()
+    }
+
+    /// What its processor has spent its time on since the start.
+    pub fn usage(&self) -> Usage {
+        self.state(|node, _| node.cpu.usage())
+    }
+
+    /// Units that the switch lost on the way to it: its port was full ([`crate::Profile::switch_port_drops`]).
+    pub fn lost_units(&self) -> u64 {
+        self.state(|node, _| node.port.lost())
     }
 
     /// Time that its endpoints have spent polling for nothing, until they last found something; work goes on meanwhile. See [`crate::drive_with`].
     pub fn cpu_spinning(&self) -> Duration {
-        self.state(|node, _| Duration::from_nanos(node.cpu.spinning()))
+        self.usage().spinning
     }
 
     // ---- what runs on it --------------------------------------------------------------------------------------------------
@@ -103,6 +115,12 @@ impl Node {
         Ok(endpoint)
     }
 
+    /// Its tasks run on the first `cores` cores of its processor only, at least one: with 1 they are a program of one thread, as the servers and clients of
+    /// the papers are. The kernel's work for an adapter in software still takes any core.
+    pub fn limit_cores(&self, cores: usize) {
+        self.state(|node, _| node.cpu.limit_tasks(cores));
+    }
+
     /// Its disk.
     pub fn disk(&self) -> SimDisk {
         SimDisk { node: self.clone() }
@@ -126,7 +144,7 @@ impl Node {
     /// Keeps the processor busy for `work`, once it is free; ends when that is done.
     pub fn compute(&self, work: Duration) -> Sleep {
         let cost = u64::try_from(work.as_nanos()).unwrap_or(u64::MAX);
-        let done = self.state(|node, now| node.cpu.charge(now, cost));
+        let done = self.sim.0.with(|core| core.charge(self.id, Work::Application, cost));
         self.sim.sleep_until(Time::from_nanos(done))
     }
 
@@ -142,11 +160,15 @@ impl Node {
         self.state(|node, _| node.cpu.spin(ns));
     }
 
-    /// A driver that slept is woken by its adapter.
-    pub(crate) fn wake_up(&self) {
+    /// Charges what a program pays that slept until its adapter had something: interrupt, switch, and the call that it slept in. Where the adapter is in
+    /// software only the switch, because the interrupt is the kernel's and charged anyway. Drivers of this crate do it by themselves ([`crate::drive_with`]).
+    pub fn wake_up(&self) {
         self.sim.0.with(|core| {
-            let cost = core.config.profile.cpu_wake_ns;
-            core.nodes[self.id as usize].cpu.charge(core.queue.now, cost);
+            let profile = &core.config.profile;
+            let (interrupt, call) =
+                if profile.software { (0, 0) } else { (profile.interrupt_ns, profile.system_call_ns) };
+            core.charge(self.id, Work::Interrupt, interrupt + core.config.profile.context_switch_ns);
+            core.charge(self.id, Work::SystemCall, call);
         });
     }
 

@@ -212,7 +212,8 @@ impl Core {
             Some(_) => 0,
         };
         let packet = Packet::Message { to: peer, number };
-        let sending = Sending { packet, class: last.class, len: last.len, ready, extra: 0, tail };
+        let segments = last.bytes.segments.len() as u64;
+        let sending = Sending { packet, class: last.class, len: last.len, segments, ready, extra: 0, tail };
         self.send_packet(at, peer, sending);
     }
 
@@ -229,7 +230,7 @@ impl Core {
             let class = conn.reads[conn.reads_issued].class;
             conn.reads_issued += 1;
             let packet = Packet::ReadRequest { to: peer, number };
-            self.send_packet(at, peer, Sending { packet, class, len: 0, ready, extra: 0, tail: 0 });
+            self.send_packet(at, peer, Sending { packet, class, len: 0, segments: 0, ready, extra: 0, tail: 0 });
         }
     }
 
@@ -342,7 +343,7 @@ impl Core {
                 let (len, class) = (work.len, work.class);
                 let ready = self.queue.now + self.config.profile.read_response_ns;
                 let packet = Packet::ReadReply { to: from, number };
-                self.send_packet(to, from, Sending { packet, class, len, ready, extra: 0, tail: 0 });
+                self.send_packet(to, from, Sending { packet, class, len, segments: 1, ready, extra: 0, tail: 0 });
             }
             Err(why) => {
                 self.send_answer(to, from, Packet::Nak { to: from, number, why: Nak::ReadAccess });

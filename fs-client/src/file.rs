@@ -11,6 +11,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use bmi_core::comm::{Body, Direction, Path};
+use bmi_core::mutated;
 use bmi_core::{AsyncEndpoint, MemList, Transport};
 use fs_proto::limits::{MAX_OFFSET, MAX_REGIONS};
 use fs_proto::{
@@ -212,10 +213,11 @@ impl<T: Transport + 'static> File<T> {
         let last = regions.iter().filter(|region| !region.is_empty()).map(end).max().unwrap_or(0);
         let known: Vec<u64> = sizes.iter().map(|size| size.unwrap_or(0)).collect();
         let mut size = self.distribution().file_size(&known);
-        if size < last && sizes.contains(&None) {
+        if size < last && sizes.contains(&None) && !mutated("client/size-of-those-that-were-read") {
             // The servers that were read end before what was asked for; the others may hold later bytes.
             size = self.size_with(&sizes).await.map_err(during)?;
         }
+        let size = if mutated("client/short-read-reported-as-full") { last } else { size };
         Ok(regions.iter().map(|region| size.saturating_sub(region.offset).min(region.len)).sum())
     }
 
@@ -385,6 +387,9 @@ impl<T: Transport + 'static> File<T> {
         // What is written from now on is not covered.
         let none = vec![Unsynced::Nothing; self.inner.servers.len()];
         let before = self.inner.unsynced.replace(none);
+        let sync = |index, datafile| {
+            sync(index, datafile).filter(|_| index == 0 || !mutated("client/syncs-the-first-server-only"))
+        };
         let mut answers = self.ask_all(Resend::Once, sync).await;
         let mut unsynced = self.inner.unsynced.borrow_mut();
         for (datafile, (answer, before)) in answers.iter_mut().zip(before).enumerate() {

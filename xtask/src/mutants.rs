@@ -59,6 +59,7 @@ struct Sweep {
 const SWEEPS: &[Sweep] = &[
     Sweep { package: "bmi-sim", test: "sweep", of: &["bmi-"] },
     Sweep { package: "bmi-sim", test: "chaos", of: &["bmi-"] },
+    Sweep { package: "fs-server", test: "cluster", of: &["bmi-", "fs-"] },
 ];
 
 /// A bug, and where it stands.
@@ -184,12 +185,14 @@ fn try_one(root: &Path, seeds: u32, bug: &Bug, programs: &[PathBuf]) -> Outcome 
 fn words(output: &str) -> Option<String> {
     let mut lines = output.lines().skip_while(|line| !line.contains("panicked at"));
     lines.next()?;
-    lines.next().map(|line| line.trim().to_owned())
+    let (first, second) = (lines.next()?.trim(), lines.next().unwrap_or_default().trim());
+    // The harness says first which seed it was.
+    Some(if first.starts_with("check ") { second } else { first }.to_owned())
 }
 
 /// Runs a sweep, with a bug or without.
 fn run(root: &Path, program: &Path, seeds: u32, bug: Option<&str>) -> (Result<(), Failure>, String) {
-    let mut invocation = Invocation::new(root, program, "--nocapture").env("BMI_SEEDS", seeds.to_string());
+    let mut invocation = Invocation::new(root, program, "--nocapture").env("BMI_SEEDS", format!("0..{seeds}"));
     invocation = invocation.env("RUST_BACKTRACE", "0").env("BMI_MUTANT", bug.unwrap_or_default());
     invocation.captured(SWEEP_LIMIT)
 }

@@ -21,9 +21,8 @@ fn point(bed: &Bed, clients: usize, servers: usize, scale: Scale) -> Result<Poin
     let ranks = bed::run(bed, &machines::setup(clients, servers), &program)?;
     let bytes = (program.len * clients * program.rounds) as u64;
     let slowest = |of: fn(&Took) -> Span| ranks.iter().map(|took| of(took).time).max().unwrap_or(Duration::ZERO);
-    let mean = |of: fn(&Took) -> Span| {
-        ranks.iter().map(|took| of(took).utilisation()).sum::<f64>() / ranks.len() as f64
-    };
+    let mean =
+        |of: fn(&Took) -> Span| ranks.iter().map(|took| of(took).utilisation()).sum::<f64>() / ranks.len() as f64;
     Ok(Point {
         write: mb_per_s(bytes, slowest(|took| took.write)),
         read: mb_per_s(bytes, slowest(|took| took.read)),

@@ -51,13 +51,7 @@ pub enum Unit {
     Ms,
 }
 
-const fn of(
-    id: &'static str,
-    what: &'static str,
-    value: Value,
-    unit: Unit,
-    source: &'static str,
-) -> Published {
+const fn of(id: &'static str, what: &'static str, value: Value, unit: Unit, source: &'static str) -> Published {
     Published { id, what, value, unit, source }
 }
 
@@ -70,7 +64,13 @@ pub const ALL: &[Published] = &[
     of("000.fig7.read", "IBNice read, each further compute node", About(120.0), MbPerS, "000, 6.3, Figure 7"),
     of("000.fig7.write", "IBNice write, each further compute node", About(160.0), MbPerS, "000, 6.3, Figure 7"),
     of("000.fig8.read", "VAPI read, each further I/O node", About(400.0), MbPerS, "000, 6.3, Figure 8"),
-    of("000.fig8.write", "VAPI write, each further I/O node (\"slightly less\")", About(400.0), MbPerS, "000, 6.3, Figure 8"),
+    of(
+        "000.fig8.write",
+        "VAPI write, each further I/O node (\"slightly less\")",
+        About(400.0),
+        MbPerS,
+        "000, 6.3, Figure 8",
+    ),
     of("000.fig9.ramfs.read", "ramfs read, VAPI over IBNice", About(3.0), Times, "000, 6.4, Figure 9"),
     of("000.fig9.ramfs.write", "ramfs write, VAPI over IBNice", About(3.0), Times, "000, 6.4, Figure 9"),
     of("000.fig9.disk.read", "ext3 read, VAPI over IBNice", Range(15.0, 42.0), GainPercent, "000, 6.4, Figure 9"),
@@ -80,7 +80,13 @@ pub const ALL: &[Published] = &[
     of("000.fig10.vapi", "client CPU over VAPI", Exact(1.5), CpuPercent, "000, 6.4, Figure 10"),
     of("000.fig11.inline", "inline gives way to fast RDMA", About(4096.0), Bytes, "000, 6.5, Figure 11"),
     of("000.fig11.fast", "fast RDMA gives way to server-based", About(65536.0), Bytes, "000, 6.5, Figure 11"),
-    of("000.fig12.overlap", "longest transfer unit with complete overlap", About(2097152.0), Bytes, "000, 6.6, Figure 12"),
+    of(
+        "000.fig12.overlap",
+        "longest transfer unit with complete overlap",
+        About(2097152.0),
+        Bytes,
+        "000, 6.6, Figure 12",
+    ),
     of("000.fig13.vapi.write", "tile write over VAPI, list I/O over none", HeldBack, Times, "000, 6.7, Figure 13"),
     of("000.fig13.vapi.read", "tile read over VAPI, list I/O over none", HeldBack, Times, "000, 6.7, Figure 13"),
     of("000.fig13.ibnice.write", "tile write over IBNice, list I/O over none", HeldBack, Times, "000, 6.7, Figure 13"),
@@ -91,8 +97,20 @@ pub const ALL: &[Published] = &[
     of("001.fig4.normal", "Normal service, cached read, peak", Exact(324.0), MbPerS, "001, 6.2, Figure 4"),
     // ---- paper 002: Quadrics ----------------------------------------------------------------------------------------------
     of("002.fig4.read", "list I/O read, zero copy over packing, most", Exact(89.0), GainPercent, "002, 4.1, Figure 4"),
-    of("002.fig5.write", "list I/O write, zero copy over packing, most", Exact(52.0), GainPercent, "002, 4.1, Figure 5"),
-    of("002.fig6.read", "MPI-Tile-IO read, zero copy over packing, most", Exact(113.0), GainPercent, "002, 4.2, Figure 6"),
+    of(
+        "002.fig5.write",
+        "list I/O write, zero copy over packing, most",
+        Exact(52.0),
+        GainPercent,
+        "002, 4.1, Figure 5",
+    ),
+    of(
+        "002.fig6.read",
+        "MPI-Tile-IO read, zero copy over packing, most",
+        Exact(113.0),
+        GainPercent,
+        "002, 4.2, Figure 6",
+    ),
     of("002.fig6.write", "MPI-Tile-IO write, zero copy over packing", Exact(66.0), GainPercent, "002, 4.2, Figure 6"),
 ];
 

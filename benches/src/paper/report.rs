@@ -197,7 +197,8 @@ impl Report {
 impl Figure {
     /// Its numbers: a row for each x, a column for each curve.
     fn table(&self) -> String {
-        let mut xs: Vec<f64> = self.series.iter().flat_map(|series| series.points.iter().map(|point| point.0)).collect();
+        let mut xs: Vec<f64> =
+            self.series.iter().flat_map(|series| series.points.iter().map(|point| point.0)).collect();
         xs.sort_by(f64::total_cmp);
         xs.dedup();
         let head = std::iter::once(self.x.clone()).chain(self.series.iter().map(|series| series.name.clone()));

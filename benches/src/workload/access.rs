@@ -57,9 +57,7 @@ impl Workload for Access {
                 }
                 let span = match self.direction {
                     Direction::Write => rank.timed(file.write_at(offset, &memory)).await?,
-                    Direction::Read => {
-                        rank.timed(async { file.read_at(offset, &memory).await.map(drop) }).await?
-                    }
+                    Direction::Read => rank.timed(async { file.read_at(offset, &memory).await.map(drop) }).await?,
                 };
                 if self.direction == Direction::Read && memory.to_vec() != expected {
                     return Err(format!("{size} bytes: what was read is not what was written").into());

@@ -199,8 +199,7 @@ fn real_rank<W: Workload>(
     let config = setup.endpoint(number);
     let endpoint = bmi::endpoint(scheme, &OpenOptions::default(), config, MonotonicClock::new())?;
     event::block_on(endpoint.clone(), async {
-        let client: Client<AnyTransport> =
-            connected(Client::connect(endpoint, manager, setup.client(number))).await?;
+        let client: Client<AnyTransport> = connected(Client::connect(endpoint, manager, setup.client(number))).await?;
         let cpu: Cpu = Rc::new(|| (cpu::of_thread(), Duration::ZERO));
         workload.run(Rank { number, count: setup.clients, client, shared: shared.clone(), cpu, listen }).await
     })?

@@ -39,8 +39,7 @@ pub enum Strategy {
 
 impl Strategy {
     /// All of them, the simplest first.
-    pub const ALL: [Strategy; 4] =
-        [Strategy::Independent, Strategy::ListIo, Strategy::TwoPhase, Strategy::Extended];
+    pub const ALL: [Strategy; 4] = [Strategy::Independent, Strategy::ListIo, Strategy::TwoPhase, Strategy::Extended];
 
     /// Its name in options and tables.
     pub fn as_str(self) -> &'static str {
@@ -110,8 +109,15 @@ impl Workload for Interleaved {
         let peers = if two_phase { mesh(&rank).await? } else { Vec::new() };
         let room = |len: usize| rank.client().memory(if two_phase { len } else { 0 });
         let parcels = (0..clients).map(|_| room(share / clients)).collect::<Result<_, _>>()?;
-        let process =
-            Process { program: *self, rank: &rank, file, peers, own: rank.client().memory(share)?, part: room(share)?, parcels };
+        let process = Process {
+            program: *self,
+            rank: &rank,
+            file,
+            peers,
+            own: rank.client().memory(share)?,
+            part: room(share)?,
+            parcels,
+        };
         let expected = process.expected();
         let mut took = Took::default();
         for round in 0..=rounds {

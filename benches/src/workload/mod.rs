@@ -21,8 +21,8 @@
 pub mod access;
 pub mod bed;
 pub mod interleaved;
-mod rank;
 pub mod pvfs_test;
+mod rank;
 pub mod tile;
 
 use std::time::Duration;

@@ -208,6 +208,19 @@ impl<T: Transport> Incoming<T> {
         taken.await.map(|_| ())
     }
 
+    /// The client's memory itself, `len` bytes of the data from `at` on, where it stands in this process too: a store reads it (for a write) or fills
+    /// it (for a read), and nothing is copied on the way. `None` where that cannot be; then [`Incoming::fetch`] or [`Incoming::store`] moves the bytes, and says
+    /// what is wrong if anything is. The client may change the bytes while they are read; then it is its own data that is spoilt. The pages
+    /// are given back when the list is dropped, and every part of it.
+    pub fn pages(&self, at: u64, len: u64) -> Option<MemList> {
+        let remote = self.remote.as_ref()?;
+        let access = match self.head.direction? {
+            Direction::Write => Access::READ,
+            Direction::Read => Access::WRITE,
+        };
+        self.endpoint.with(|endpoint| endpoint.map_remote(self.peer, remote, at, len, access))
+    }
+
     fn check(&self, direction: Direction, at: u64, len: u64) -> Result<(), Error> {
         if self.head.direction == Some(direction) && at.checked_add(len).is_some_and(|end| end <= self.head.data) {
             return Ok(());

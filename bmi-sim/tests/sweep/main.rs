@@ -7,7 +7,7 @@
 //!
 //! **Layout.** A seed draws the world ([`settings`]), some forty exchanges ([`script::Script`]), each with its own tags, that both nodes begin at random
 //! times, and two streams of messages each way. `ends.rs` has what ends a connection. One seed again: `BMI_SEED=17 cargo test -p bmi-sim --test sweep`; more
-//! of them: `BMI_SEEDS=5000`.
+//! of them: `BMI_SEEDS=0..5000`.
 //!
 //! The sweeps are also what `cargo xtask mutants` measures: they must find the bugs that are seeded in the code.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
@@ -38,14 +38,16 @@ struct Side {
     peer: PeerId,
 }
 
-/// The seeds of this run: the one that `BMI_SEED` names, or as many as `BMI_SEEDS` says.
-fn seeds(usual: u64) -> Range<u64> {
-    let number =
-        |name| std::env::var(name).ok().map(|text| text.parse::<u64>().unwrap_or_else(|_| panic!("{name}={text}")));
-    match number("BMI_SEED") {
-        Some(seed) => seed..seed + 1,
-        None => 0..number("BMI_SEEDS").unwrap_or(usual),
+/// The seeds of this run: the one that `BMI_SEED` names, or the range in `BMI_SEEDS`.
+fn seeds(usual: Range<u64>) -> Range<u64> {
+    let number = |text: &str| text.parse::<u64>().unwrap_or_else(|_| panic!("{text} is no number"));
+    if let Ok(seed) = std::env::var("BMI_SEED") {
+        return number(&seed)..number(&seed) + 1;
     }
+    std::env::var("BMI_SEEDS").map_or(usual, |range| {
+        let (from, to) = range.split_once("..").unwrap_or_else(|| panic!("BMI_SEEDS={range}: give a range, 0..1000"));
+        number(from)..number(to)
+    })
 }
 
 /// Says which seed it is that fails.
@@ -131,7 +133,7 @@ fn check_idle(side: &Side, peers: usize, what: &str) {
 #[test]
 fn what_was_asked_for_happens() {
     let mut paths = PathCounters::default();
-    let range = seeds(150);
+    let range = seeds(0..150);
     for seed in range.clone() {
         let _named = Named(seed);
         let mut rng = Rng::new(seed);
@@ -152,7 +154,7 @@ fn what_was_asked_for_happens() {
 
 #[test]
 fn what_is_over_stays_over() {
-    for seed in seeds(150) {
+    for seed in seeds(0..150) {
         let _named = Named(seed);
         let mut rng = Rng::new(seed);
         let world = world(&mut rng, seed);

@@ -7,6 +7,7 @@ use std::os::fd::BorrowedFd;
 use std::rc::Rc;
 use std::task::Waker;
 
+use bmi_core::mem::RemotePages;
 use bmi_core::transport::{Armed, ConnId, Event, HostWork, Payload, PostError, WorkId, WorkOptions, WriteTarget};
 use bmi_core::{
     Access, Addr, Capabilities, Error, ErrorKind, Memory, MemoryRegion, RemoteKey, RemoteSlice, Segment, Time,
@@ -113,6 +114,10 @@ impl Transport for Alias {
 
     fn poll(&mut self, now: Time, events: &mut Vec<Event>) -> bool {
         self.inner.poll(now, events)
+    }
+
+    fn map_remote(&mut self, conn: ConnId, remote: RemoteSlice, access: Access) -> Option<RemotePages> {
+        self.inner.map_remote(conn, remote, access)
     }
 
     fn charge(&mut self, work: HostWork) {

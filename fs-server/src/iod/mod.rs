@@ -33,6 +33,7 @@ use async_trait::async_trait;
 use bmi_core::comm::{Direction, Incoming};
 use bmi_core::mem::zone::{ZonePool, ZoneSettings};
 use bmi_core::{AsyncEndpoint, PeerId, ServiceClass, Transport};
+use bmi_core::{mutated, mutated_each};
 use fs_proto::limits::MAX_OFFSET;
 use fs_proto::{DatafileHandle, ErrorCode, FsError, IodReply, IodRequest, Regions, Request, RequestBody};
 
@@ -149,15 +150,21 @@ impl<T: Transport + 'static, S: DataStore> Iod<T, S> {
                 if size > MAX_OFFSET {
                     return Err(FsError::new(ErrorCode::TooLarge, format!("a datafile of {size} bytes")));
                 }
-                self.store.truncate(datafile, size).await?;
+                if !mutated_each(3, "iod/truncate-forgotten") {
+                    self.store.truncate(datafile, size).await?;
+                }
                 self.written(datafile, 0).await
             }
             IodRequest::Remove { datafile } => {
-                self.store.remove(datafile).await?;
+                if !mutated("iod/removed-datafile-kept") {
+                    self.store.remove(datafile).await?;
+                }
                 Ok(IodReply::Done)
             }
             IodRequest::Sync { datafile } => {
-                self.store.sync(datafile).await?;
+                if !mutated("iod/answers-before-it-is-synced") {
+                    self.store.sync(datafile).await?;
+                }
                 self.written(datafile, 0).await
             }
             IodRequest::Getsize { datafile } => self.written(datafile, 0).await,
@@ -167,7 +174,11 @@ impl<T: Transport + 'static, S: DataStore> Iod<T, S> {
     }
 
     async fn written(&self, datafile: DatafileHandle, len: u64) -> Result<IodReply, FsError> {
-        Ok(IodReply::Written { len, size: self.store.size(datafile).await?, start: self.start })
+        Ok(IodReply::Written {
+            len,
+            size: self.store.size(datafile).await?,
+            start: if mutated("iod/restart-not-told") { 0 } else { self.start },
+        })
     }
 }
 

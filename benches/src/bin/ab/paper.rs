@@ -73,7 +73,9 @@ impl Paper {
         }
         let find = |name: &String| {
             let known = || ALL.iter().map(|one| one.name).collect::<Vec<_>>().join(", ");
-            ALL.iter().find(|one| one.name == name).ok_or_else(|| format!("no {name}; there are all, {}", known()).into())
+            ALL.iter()
+                .find(|one| one.name == name)
+                .ok_or_else(|| format!("no {name}; there are all, {}", known()).into())
         };
         self.names.iter().map(find).collect()
     }
@@ -82,11 +84,17 @@ impl Paper {
         let comparisons = || reports.iter().flat_map(|one| &one.report.comparisons);
         let summary = summary(comparisons());
         if self.json {
-            println!("{}", serde_json::to_string_pretty(&serde_json::json!({ "reports": reports, "summary": summary }))?);
+            println!(
+                "{}",
+                serde_json::to_string_pretty(&serde_json::json!({ "reports": reports, "summary": summary }))?
+            );
             return Ok(());
         }
         if let (Some(median), Some(largest)) = (summary.median_percent, summary.largest_percent) {
-            println!("{} results with a published number: median error {median:.1} %, largest {largest:.1} %", summary.results);
+            println!(
+                "{} results with a published number: median error {median:.1} %, largest {largest:.1} %",
+                summary.results
+            );
         }
         if let Some(points) = summary.largest_cpu_points {
             println!("processor utilisation: largest error {points:.1} points");
