@@ -42,7 +42,7 @@ struct Place {
     /// Over what: tcp, shm, ib, sim (a present-day machine), or a profile of the simulator, with or without a disk: vapi-2003, ibnice-2003+ramfs-2003,
     /// elan4-2005, gige-2008, cx7-400+nvme …
     // An identity of its own: the main job has an option of this name too.
-    #[arg(id = "workload-over", long = "over", value_delimiter = ',', default_value = "tcp", value_parser = over, global = true)]
+    #[arg(id = "workload-over", long = "over", value_name = "PLACE", value_delimiter = ',', default_value = "tcp", value_parser = over, global = true)]
     over: Vec<Over>,
     /// Processes of the program; mpi-tile-io has one for each tile.
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=64), global = true)]
@@ -60,7 +60,7 @@ struct Place {
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..), global = true)]
     rounds: u16,
     /// After this many seconds a run has failed.
-    #[arg(id = "workload-limit", long = "limit", default_value_t = 300, value_parser = clap::value_parser!(u64).range(1..), global = true)]
+    #[arg(id = "workload-limit", long = "limit", value_name = "SECONDS", default_value_t = 300, value_parser = clap::value_parser!(u64).range(1..), global = true)]
     limit: u64,
 }
 
