@@ -24,6 +24,9 @@
 //! **Source.** The form follows opendal (`core/tests/behavior`), rustls (`rustls-test/tests/api.rs`) and object_store
 //! (`src/integration.rs`).
 
+// Runs inside the simulator: see clippy.toml.
+#![warn(clippy::disallowed_types)]
+
 mod backend;
 pub mod data;
 pub mod faulty;
@@ -142,7 +145,7 @@ macro_rules! conformance_suite {
                 registered_memory_is_gathered, without_slots,
             }
             message::calls {
-                every_path_both_ways, calls_with_little_of_everything, the_policy_is_followed_and_told,
+                every_path_both_ways, pages_are_lent_as_announced, calls_with_little_of_everything, the_policy_is_followed_and_told,
                 slots_run_out_and_come_back, long_replies_and_requests, grants_end, a_dead_client_leaves_nothing,
                 any_lists_by_any_path, nonsense_is_no_call, replies_that_cannot_be_right,
             }

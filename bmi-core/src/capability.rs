@@ -54,6 +54,9 @@ pub struct Capabilities {
     pub max_outstanding_reads: usize,
     /// Distinct service classes that reach the wire; 1 if the class of a work request is ignored.
     pub service_levels: u8,
+    /// Memory in shareable pages ([`crate::Memory::shareable`]) is handed to a peer as a whole when a part of it is exposed, and a peer's may stand in
+    /// this process too ([`crate::Transport::map_remote`]).
+    pub shares_pages: bool,
     /// The transport has a file descriptor to wait on; without, it wakes the waker that `arm` was given.
     pub event_fd: bool,
 }
@@ -74,6 +77,7 @@ impl Capabilities {
             recv_queue_depth: 128,
             max_outstanding_reads: 16,
             service_levels: 1,
+            shares_pages: false,
             event_fd: false,
         }
     }

@@ -13,6 +13,9 @@
 //!
 //! The protocol does no I/O, reads no clock, draws no random number and starts no thread.
 
+// Runs inside the simulator: see clippy.toml.
+#![warn(clippy::disallowed_types)]
+
 mod addr;
 mod bulk;
 mod capability;
@@ -25,6 +28,7 @@ pub mod extents;
 mod face;
 mod lists;
 pub mod mem;
+mod mutated;
 mod op;
 mod proto;
 mod returns;
@@ -40,6 +44,7 @@ pub use error::{Error, ErrorKind};
 pub use face::{AsyncEndpoint, Operation};
 pub use lists::{ListPrices, Lists};
 pub use mem::{Access, MemList, MemSlice, Memory, MemoryRegion, RemoteKey, RemoteSlice, Segment};
+pub use mutated::{mutated, mutated_each};
 pub use op::{Completion, OpId, OpKind, Options, PeerId, Posted, Tag};
 pub use returns::Returns;
 pub use time::{Clock, Time};

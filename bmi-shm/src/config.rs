@@ -108,6 +108,7 @@ impl ShmConfig {
         capabilities.recv_queue_depth = self.recv_queue_depth;
         capabilities.max_outstanding_reads = MAX_READS;
         capabilities.service_levels = 1;
+        capabilities.shares_pages = self.share_pages;
         capabilities.event_fd = true;
         capabilities
     }

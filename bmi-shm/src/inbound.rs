@@ -14,8 +14,9 @@ use crate::error::{Fault, Violation};
 use crate::link::Link;
 use crate::memory::Exposures;
 use crate::outbound::{CLOSE, FIRST, MORE, READ, REPLY, SEND, WRITE, WRITTEN};
-use crate::queue_pair::{Cursor, QueuePair};
+use crate::queue_pair::QueuePair;
 use crate::ring::Record;
+use crate::segments::Cursor;
 
 /// Records handled in one call: a batch of events, and what needs no event.
 const RECORDS: usize = 512;
@@ -72,10 +73,10 @@ impl Context<'_> {
     /// Copies `len` bytes of the body, from `offset` on, to the receive at the front, and moves `cursor` behind them.
     #[inline]
     fn deliver(&self, record: Record, mut offset: usize, len: usize, cursor: &mut Cursor) {
-        self.queues.recv_segments.walk(cursor, len, |segment, at, len| {
+        self.queues.recv_segments.walk(cursor, len, |to, len| {
             // SAFETY: the ring's part was checked, the receive holds its segments, both are written by others only through
             // `mem::copy`, by the kernel or by another process.
-            unsafe { copy::copy_between(segment.as_ptr().wrapping_add(at), self.at(record, offset), len) };
+            unsafe { copy::copy_between(to, self.at(record, offset), len) };
             offset += len;
         });
     }
@@ -231,9 +232,9 @@ impl Inbound {
         }
         let mut offset = 8;
         let queues = &*context.queues;
-        queues.scatter(here, |segment, at, len| {
+        queues.scatter(here, |to, len| {
             // SAFETY: the ring's part was checked; the queue holds the segments.
-            unsafe { copy::copy_between(segment.as_ptr().wrapping_add(at), context.at(record, offset), len) };
+            unsafe { copy::copy_between(to, context.at(record, offset), len) };
             offset += len;
         });
         context.queues.advance_read(here);

@@ -25,7 +25,6 @@ use crate::config::MAX_READS;
 use crate::error::{Fault, Violation};
 use crate::link::{Link, Way, copy};
 use crate::queue_pair::{Pen, QueuePair, Shortcut};
-use crate::sys;
 
 pub(crate) const SEND: u8 = 1;
 pub(crate) const FIRST: u8 = 2;
@@ -323,9 +322,9 @@ impl Outbound<'_> {
         match way {
             Way::Mapped(from) => {
                 let mut from = *from;
-                self.queues.scatter(len, |segment, offset, len| {
+                self.queues.scatter(len, |to, len| {
                     // SAFETY: `direct` has checked the source's bounds within a mapping that the link keeps; the queue holds the segments.
-                    unsafe { copy(segment.as_ptr().wrapping_add(offset), from, len) };
+                    unsafe { copy(to, from, len) };
                     from = from.wrapping_add(len);
                 });
                 len
@@ -333,7 +332,7 @@ impl Outbound<'_> {
             Way::Kernel(address) => {
                 self.pieces.clear();
                 let pieces = &mut *self.pieces;
-                self.queues.scatter(len, |segment, offset, len| pieces.push(sys::piece(segment, offset, len)));
+                self.queues.scatter(len, |to, len| pieces.push(libc::iovec { iov_base: to.cast(), iov_len: len }));
                 self.kernel(false, *address, len)
             }
         }

@@ -4,7 +4,7 @@
 //! waits here, its small parts copied to a staging buffer, its segments held.
 //!
 //! **Invariants**
-//! 1. A request is in its queue, and its segments in the segment queue beside it, until its last byte was copied; then its segments are held until
+//! 1. A request is in its queue, and its segments in the segment queue beside it, until its last byte was copied; then their regions are held until
 //!    the next poll, which reports it. Nothing refers to them later: this backend copies, it lends nothing.
 //! 2. Queues are as long as the capabilities say, allocated once; segment queues grow to the most that was ever posted and keep that.
 //! 3. The bytes at the front of the staging buffer belong to the request at the front of the queue.
@@ -14,65 +14,11 @@ use std::collections::VecDeque;
 use bmi_core::transport::{
     ConnId, Event, Payload, PostError, WorkCompletion, WorkId, WorkKind, WorkOptions, WorkStatus, WriteTarget,
 };
-use bmi_core::{RemoteSlice, Segment};
+use bmi_core::{MemoryRegion, RemoteSlice, Segment};
 
 use crate::config::{MAX_HEAD, MAX_INLINE, MAX_READS, MAX_SEGMENTS, MAX_WORK_LEN, ShmConfig};
 use crate::error::Refusal;
-
-/// Segments of consecutive requests.
-#[derive(Default)]
-pub(crate) struct SegmentQueue {
-    segments: VecDeque<Segment>,
-    popped: u64,
-}
-
-/// A place in a [`SegmentQueue`]: which segment since the beginning of time, and a byte in it.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Cursor {
-    segment: u64,
-    offset: usize,
-}
-
-impl SegmentQueue {
-    /// Where the segments that are pushed next will stand.
-    fn end(&self) -> Cursor {
-        Cursor { segment: self.popped + self.segments.len() as u64, offset: 0 }
-    }
-
-    /// Where the oldest segments stand.
-    pub(crate) fn front(&self) -> Cursor {
-        Cursor { segment: self.popped, offset: 0 }
-    }
-
-    fn push(&mut self, segments: &[Segment]) {
-        segments.iter().for_each(|segment| self.segments.push_back(segment.clone()));
-    }
-
-    /// Hands the oldest `count` segments over. One at a time: most requests have one.
-    #[inline]
-    fn pop(&mut self, count: u32, mut to: impl FnMut(Segment)) {
-        self.popped += u64::from(count);
-        for _ in 0..count {
-            self.segments.pop_front().map(&mut to);
-        }
-    }
-
-    /// Calls `each` with the pieces (segment, offset in it, length) of the next `len` bytes from `cursor` on, and moves it behind them.
-    pub(crate) fn walk(&self, cursor: &mut Cursor, mut len: usize, mut each: impl FnMut(&Segment, usize, usize)) {
-        while len > 0 {
-            let segment = &self.segments[(cursor.segment - self.popped) as usize];
-            let step = len.min(segment.len() - cursor.offset);
-            if step > 0 {
-                each(segment, cursor.offset, step);
-            }
-            len -= step;
-            cursor.offset += step;
-            if cursor.offset == segment.len() {
-                *cursor = Cursor { segment: cursor.segment + 1, offset: 0 };
-            }
-        }
-    }
-}
+use crate::segments::{Cursor, SegmentQueue};
 
 fn total(segments: &[Segment]) -> u64 {
     segments.iter().map(|segment| segment.len() as u64).sum()
@@ -190,8 +136,8 @@ pub(crate) struct QueuePair {
     pub(crate) replies: VecDeque<Reply>,
     recvs: VecDeque<Recv>,
     pub(crate) recv_segments: SegmentQueue,
-    /// Segments of requests that are done and will be reported by the next poll.
-    held: Vec<Segment>,
+    /// Regions of requests that are done and will be reported by the next poll.
+    held: Vec<MemoryRegion>,
     /// Requests that ended since the last poll.
     fresh: usize,
     /// A post was refused for lack of room.
@@ -270,7 +216,11 @@ impl QueuePair {
             })
         {
             if let Payload::Gather(segments) = payload {
-                self.held.extend_from_slice(segments);
+                for segment in segments {
+                    if !self.held.last().is_some_and(|held| held.is_same(segment.region())) {
+                        self.held.push(segment.region().clone());
+                    }
+                }
             }
             self.fresh += 1;
             if options.signalled {
@@ -429,9 +379,7 @@ impl QueuePair {
             }
         }
         let mut cursor = request.cursor;
-        self.request_segments.walk(&mut cursor, len - staged, |segment, offset, len| {
-            each(segment.as_ptr().wrapping_add(offset), len);
-        });
+        self.request_segments.walk(&mut cursor, len - staged, each);
     }
 
     /// The next `len` bytes of the oldest request have gone.
@@ -441,13 +389,13 @@ impl QueuePair {
         self.staging.drain(..staged);
         request.staged -= staged;
         request.left -= len as u64;
-        self.request_segments.walk(&mut request.cursor, len - staged, |_, _, _| {});
+        self.request_segments.walk(&mut request.cursor, len - staged, |_, _| {});
     }
 
     /// The oldest request is done.
     pub(crate) fn complete_request(&mut self) -> Option<Event> {
         let request = self.requests.pop_front()?;
-        self.request_segments.pop(request.segments, |segment| self.held.push(segment));
+        self.request_segments.pop(request.segments, |region| self.held.push(region));
         self.fresh += 1;
         request.signalled.then(|| self.event(request.work, request.kind, WorkStatus::Ok, request.len, None))
     }
@@ -455,23 +403,23 @@ impl QueuePair {
     // ---- reads and answers ------------------------------------------------------------------------------------------------
 
     /// Calls `each` with the places of the next `len` bytes of the oldest read.
-    pub(crate) fn scatter(&self, len: usize, mut each: impl FnMut(&Segment, usize, usize)) {
+    pub(crate) fn scatter(&self, len: usize, each: impl FnMut(*mut u8, usize)) {
         let Some(read) = self.reads.front() else { return };
         let mut cursor = read.cursor;
-        self.read_segments.walk(&mut cursor, len, &mut each);
+        self.read_segments.walk(&mut cursor, len, each);
     }
 
     /// The next `len` bytes of the oldest read have come.
     pub(crate) fn advance_read(&mut self, len: usize) {
         let Some(read) = self.reads.front_mut() else { return };
         read.left -= len as u64;
-        self.read_segments.walk(&mut read.cursor, len, |_, _, _| {});
+        self.read_segments.walk(&mut read.cursor, len, |_, _| {});
     }
 
     /// The oldest read is done.
     pub(crate) fn complete_read(&mut self) -> Option<Event> {
         let read = self.reads.pop_front()?;
-        self.read_segments.pop(read.segments, |segment| self.held.push(segment));
+        self.read_segments.pop(read.segments, |region| self.held.push(region));
         self.issued = self.issued.saturating_sub(1);
         self.fresh += 1;
         read.signalled.then(|| self.event(read.work, WorkKind::Read, WorkStatus::Ok, read.len, None))

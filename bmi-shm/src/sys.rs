@@ -14,7 +14,6 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::ptr::NonNull;
 
-use bmi_core::Segment;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::mm::{MapFlags, ProtFlags};
@@ -177,9 +176,4 @@ impl Process {
         };
         usize::try_from(copied).map_err(|_| io::Error::last_os_error().kind())
     }
-}
-
-/// A piece of a segment as the kernel takes it.
-pub(crate) fn piece(segment: &Segment, offset: usize, len: usize) -> libc::iovec {
-    libc::iovec { iov_base: segment.as_ptr().wrapping_add(offset).cast(), iov_len: len }
 }

@@ -36,7 +36,15 @@ fn pinned() -> Capabilities {
     expected.recv_queue_depth = 4096;
     expected.max_outstanding_reads = 64;
     expected.service_levels = 1;
+    expected.shares_pages = true;
     expected.event_fd = true;
+    expected
+}
+
+/// Without page sharing.
+fn pinned_without_pages() -> Capabilities {
+    let mut expected = pinned();
+    expected.shares_pages = false;
     expected
 }
 
@@ -55,7 +63,7 @@ impl Shm {
     fn by_kernel() -> Shm {
         let mut config = ShmConfig::default();
         config.share_pages = false;
-        Shm::new("shm, by the kernel", config, pinned())
+        Shm::new("shm, by the kernel", config, pinned_without_pages())
     }
 
     /// Everything goes through the smallest ring, and the queues are short.
@@ -66,7 +74,7 @@ impl Shm {
         config.ring_len = 64 << 10;
         config.send_queue_depth = 32;
         config.recv_queue_depth = 128;
-        let mut expected = pinned();
+        let mut expected = pinned_without_pages();
         (expected.send_queue_depth, expected.recv_queue_depth) = (32, 128);
         Shm::new("shm, scarce", config, expected)
     }

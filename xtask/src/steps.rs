@@ -8,6 +8,8 @@ use std::time::{Duration, Instant};
 use serde::Deserialize;
 
 use crate::command::{Failure, Invocation};
+use crate::digests;
+use crate::mutants;
 use crate::rxe;
 use crate::setup;
 use crate::totals::Totals;
@@ -41,6 +43,18 @@ pub(crate) const STEPS: &[Step] = &[
         what: "the ring of bmi-shm under Miri, where a nightly toolchain has it",
         always: false,
         run: miri,
+    },
+    Step {
+        name: "mutants",
+        what: "the sweeps find the bugs that are seeded in the code",
+        always: true,
+        run: mutants::step,
+    },
+    Step {
+        name: "digests",
+        what: "the sweeps' digests are the same in debug and in release",
+        always: true,
+        run: digests::step,
     },
     Step { name: "doctests", what: "the examples in the documentation", always: true, run: doctests },
     Step { name: "examples", what: "every program of examples/ runs to a good end", always: true, run: examples },
@@ -150,7 +164,10 @@ fn tests(root: &Path) -> Result<Totals, Failure> {
 /// Tests that need an RDMA device stand behind this feature; they run in the emulated machine (`rxe`).
 pub(crate) const DEVICE_TESTS: &str = "device-tests";
 
-/// All features of all crates but [`DEVICE_TESTS`], as `--features` takes them. Whatever is built for a step is built with these, so that
+/// The seeded bugs stand behind this one; only `mutants` builds them.
+const MUTANTS: &str = "mutants";
+
+/// All features of all crates but those two, as `--features` takes them. Whatever is built for a step is built with these, so that
 /// nothing is built twice.
 pub(crate) fn features(root: &Path) -> Result<Vec<String>, Failure> {
     #[derive(Deserialize)]
@@ -166,7 +183,7 @@ pub(crate) fn features(root: &Path) -> Result<Vec<String>, Failure> {
     let metadata: Metadata =
         serde_json::from_str(&output).map_err(|error| Failure::new(format!("cargo metadata: {error}")))?;
     let all = metadata.packages.iter().flat_map(|package| {
-        let names = package.features.keys().filter(|name| *name != DEVICE_TESTS);
+        let names = package.features.keys().filter(|name| *name != DEVICE_TESTS && *name != MUTANTS);
         names.map(|name| format!("{}/{name}", package.name))
     });
     Ok(all.collect())
@@ -183,7 +200,7 @@ fn miri(root: &Path) -> Result<Totals, Failure> {
 }
 
 fn doctests(root: &Path) -> Result<Totals, Failure> {
-    Invocation::cargo(root, "test --doc --workspace --all-features").run(CARGO_LIMIT)
+    Invocation::cargo(root, "test --doc --workspace --features").args(&[features(root)?.join(",")]).run(CARGO_LIMIT)
 }
 
 /// Builds every program of the workspace with the features of the tests. The steps that run one run it from there: asking cargo to run
@@ -250,5 +267,6 @@ mod tests {
     fn tests_that_need_a_device_are_left_to_the_machine() {
         let features = features(&crate::root()).unwrap().join(",");
         assert!(features.contains("bmi-core/tokio") && !features.contains(DEVICE_TESTS), "{features}");
+        assert!(!features.contains(MUTANTS), "{features}");
     }
 }

@@ -1,7 +1,7 @@
 //! Calls: a request with its data by each of the four paths, both ways.
 
 use bmi_core::comm::{Body, Caller, Direction, Incoming, Miss, Path, Policy};
-use bmi_core::{Access, Config, ErrorKind, Lists, MemList, Memory, Options, PeerEvent};
+use bmi_core::{Access, Config, ErrorKind, Lists, MemList, MemSlice, Memory, Options, PeerEvent};
 use futures_util::future::{join, join_all};
 use proptest::prelude::*;
 use proptest::test_runner::{Config as Cases, TestRunner};
@@ -116,6 +116,72 @@ pub fn calls_with_little_of_everything<K: Backend>(backend: &K) {
         }
         pair.settled(&net, "after all calls").await;
     });
+}
+
+/// A server gets the client's pages themselves where the backend announces it, and nowhere else: what it reads in them is the data of a write, and what it
+/// leaves in them is that of a read, in one piece or in many. They are given back with the list.
+pub fn pages_are_lent_as_announced<K: Backend>(backend: &K) {
+    let net = Net::new(backend);
+    let capabilities = backend.expected_capabilities();
+    const ROUNDS: u64 = 20;
+    net.run(async {
+        let pair = ready(&net, &Config::default()).await;
+        let caller = Caller::new(pair.a.clone());
+        let (a, b) = (&pair.a, &pair.b);
+        let mut lent = 0;
+        for round in 0..ROUNDS {
+            let shared = Memory::shareable(400_000).expect("memory");
+            let list: MemList =
+                if round % 2 == 0 { shared.slice(77, 300_000).into() } else { striped(&shared, 50_000, 4).collect() };
+            list.copy_from(0, &pattern(round, list.len()));
+            let (forced, at) = (Some(Path::ServerBased), 1000);
+            let call = caller.call(pair.to_b, round, b"w", Body::Out(list.clone()), forced, soon(a)).expect("call");
+            let serve = async {
+                let incoming = Incoming::new(b, b.next_unexpected().await).expect("a call");
+                assert!(incoming.pages(1, incoming.len()).is_none(), "beyond the data");
+                let pages = incoming.pages(at, incoming.len() - at);
+                if let Some(pages) = &pages {
+                    assert!(
+                        pages.to_vec() == pattern(round, list.len())[at as usize..],
+                        "round {round}: the data of a write"
+                    );
+                }
+                let some = pages.is_some();
+                drop(pages);
+                incoming.reply(b"", None, soon(b)).await.expect("reply");
+                some
+            };
+            let (reply, some) = join(call.reply(), serve).await;
+            reply.expect("write");
+            lent += u64::from(some);
+
+            let call = caller.call(pair.to_b, round, b"r", Body::In(list.clone()), forced, soon(a)).expect("call");
+            let serve = async {
+                let incoming = Incoming::new(b, b.next_unexpected().await).expect("a call");
+                let pages = incoming.pages(0, incoming.len());
+                let some = pages.is_some();
+                if let Some(pages) = pages {
+                    pages.copy_from(0, &pattern(round + 1, list.len()));
+                }
+                incoming.reply(b"", None, soon(b)).await.expect("reply");
+                some
+            };
+            let (reply, some) = join(call.reply(), serve).await;
+            reply.expect("read");
+            if some {
+                assert!(list.to_vec() == pattern(round + 1, list.len()), "round {round}: the data of a read");
+            }
+        }
+        // What was passed with a call may still be on its way to be mapped when the call is there.
+        let announced = capabilities.shares_pages && capabilities.rdma_read;
+        assert!(if announced { lent > 0 } else { lent == 0 }, "{lent} of {ROUNDS} had their pages lent");
+        pair.settled(&net, "after all pages were given back").await;
+    });
+}
+
+/// Pieces of `len` bytes of `memory`, each with a gap of as many behind it.
+fn striped(memory: &Memory, len: usize, count: usize) -> impl Iterator<Item = MemSlice> {
+    (0..count).map(move |piece| memory.slice(2 * len * piece, len))
 }
 
 /// The policy chooses by size; its counters and the plan say so.

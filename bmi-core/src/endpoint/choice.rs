@@ -1,9 +1,10 @@
 //! What the endpoint knows that a choice of path depends on (see [`crate::comm`]).
 
 use super::Endpoint;
+use crate::bulk::BulkDescriptor;
 use crate::capability::Registration;
 use crate::comm::{Choice, Direction, Facts, PathCounters, Plan, Policy};
-use crate::mem::MemList;
+use crate::mem::{Access, MemList, MemSlice, RemoteSlice};
 use crate::op::PeerId;
 use crate::transport::Transport;
 
@@ -24,7 +25,7 @@ impl<T: Transport> Endpoint<T> {
     }
 
     /// Which path data of each size takes, and why: with `peer`, as far as its limits allow; without, between two endpoints with these settings.
-    pub fn plan(&self, peer: Option<PeerId>) -> Plan {
+    pub fn plan(&mut self, peer: Option<PeerId>) -> Plan {
         let limits = peer.and_then(|peer| self.limits(peer));
         let eager = limits.map_or(self.config.eager_limit, |limits| limits.eager);
         let slots = self.config.fast_slots > 0 && self.transport.capabilities().write_with_immediate;
@@ -41,7 +42,10 @@ impl<T: Transport> Endpoint<T> {
             rdma_read: self.transport.capabilities().rdma_read,
             immediate: self.transport.capabilities().write_with_immediate,
         };
-        Plan::new(&self.policy, &best, self.registration_is_free())
+        let mut plan = Plan::new(&self.policy, &best, self.registration_is_free());
+        let conn = peer.and_then(|peer| self.peers.get(peer.0)).filter(|peer| peer.is_up()).map(|peer| peer.conn);
+        plan.ways = conn.map_or_else(Vec::new, |conn| self.transport.bulk_ways(conn));
+        plan
     }
 
     fn registration_is_free(&self) -> bool {
@@ -97,6 +101,56 @@ impl<T: Transport> Endpoint<T> {
         self.registration_is_free() || list.pieces().iter().all(|piece| self.is_registered(piece.memory()))
     }
 }
+
+impl<T: Transport> Endpoint<T> {
+    /// The `len` bytes from `at` on of what `peer` exposed, as memory of this process, where its transport and the memory allow it
+    /// ([`Transport::map_remote`]): page sharing. `None` also for what lies in more than [`MOST_LENT`] exposures, each of which takes a claim.
+    pub(crate) fn map_remote(
+        &mut self,
+        peer: PeerId,
+        remote: &BulkDescriptor,
+        at: u64,
+        len: u64,
+        access: Access,
+    ) -> Option<MemList> {
+        let conn = self.peers.get(peer.0).filter(|peer| peer.is_up())?.conn;
+        let (mut skip, mut left) = (at, len);
+        let mut cut: Vec<RemoteSlice> = Vec::new();
+        for piece in remote.pieces() {
+            let start = skip.min(piece.len);
+            let take = left.min(piece.len - start);
+            (skip, left) = (skip - start, left - take);
+            if take > 0 {
+                cut.push(piece.slice(start, take)?);
+            }
+        }
+        if left > 0 || len == 0 {
+            return None;
+        }
+        // Pieces of one exposure are lent together, from the first of them to the last.
+        let (mut lent, mut exposures) = (Vec::with_capacity(cut.len()), 0);
+        for group in cut.chunk_by(|a, b| a.key == b.key) {
+            exposures += 1;
+            if exposures > MOST_LENT {
+                return None;
+            }
+            let begin = group.iter().map(|piece| piece.addr).min()?;
+            let end = group.iter().map(|piece| piece.addr.checked_add(piece.len)).max()??;
+            let hull = RemoteSlice { key: group[0].key, addr: begin, len: end - begin };
+            let memory = self.transport.map_remote(conn, hull, access)?.into_memory();
+            for piece in group {
+                lent.push(memory.slice(usize::try_from(piece.addr - begin).ok()?, usize::try_from(piece.len).ok()?));
+            }
+        }
+        Some(match <[MemSlice; 1]>::try_from(lent) {
+            Ok([piece]) => MemList::from(piece),
+            Err(lent) => lent.into_iter().collect(),
+        })
+    }
+}
+
+/// Exposures of a peer that one unit of a transfer takes pages of; a transport has only so many claims for a connection.
+const MOST_LENT: usize = 4;
 
 /// What a plan sets aside for the request, in bytes: a request with a few ranges.
 const TYPICAL_REQUEST: usize = 256;

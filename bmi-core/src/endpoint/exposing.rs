@@ -3,7 +3,8 @@
 //! **Why hulls.** Where registration costs, an exposure costs too: a memory window or a key for each. The pieces of a list mostly lie in one
 //! allocation, so one exposure from the first to the last of them does, and each piece is a slice of it (group registration, paper 000, section 5). The price: the
 //! peer can also reach the gaps, with the same rights, until the exposure ends. Where registration is free each piece is exposed by itself, which is
-//! as narrow as can be. [`Config::expose_hulls`](crate::Config::expose_hulls) says no to hulls.
+//! as narrow as can be; but for memory whose pages the peer gets as a whole ([`Capabilities::shares_pages`](crate::Capabilities)): there one key says nothing less, and
+//! is all that the peer needs to have any number of pieces mapped. [`Config::expose_hulls`](crate::Config::expose_hulls) says no to hulls.
 //!
 //! **Without registration.** A send that is announced may be copied into one piece that can be registered (`spare`). What the program exposes itself may not: it
 //! can change the memory, or look at it, at any time while it is exposed, and a copy would not show that. So [`Endpoint::expose`] ends in `Exhausted`. A
@@ -17,6 +18,7 @@ use super::Endpoint;
 use crate::capability::Registration;
 use crate::error::Error;
 use crate::mem::{Access, MemList, MemSlice, Memory, MemoryId, RemoteSlice, keys_of};
+use crate::mutated;
 use crate::op::{OpId, PeerId};
 use crate::proto::one_or_many::OneOrMany;
 use crate::transport::{ConnId, HostWork, Transport};
@@ -37,10 +39,12 @@ impl<T: Transport> Endpoint<T> {
         access: Access,
     ) -> Result<OneOrMany<RemoteSlice>, Error> {
         let conn = self.peers.get(peer.0).ok_or_else(|| self.lost_error(peer))?.conn;
-        let free = self.transport.capabilities().registration == Registration::Free;
+        let capabilities = self.transport.capabilities();
+        let shared = |piece: &MemSlice| capabilities.shares_pages && piece.memory().shared_pages().is_some();
+        let narrow = capabilities.registration == Registration::Free && !list.pieces().iter().all(shared);
         let remote = match list.pieces() {
             [piece] => OneOrMany::One(self.expose_piece(conn, piece, access)?),
-            pieces if free || !self.config.expose_hulls => {
+            pieces if narrow || !self.config.expose_hulls => {
                 OneOrMany::Many(self.expose_each(conn, pieces, access)?.into())
             }
             pieces => OneOrMany::Many(self.expose_hulls(conn, pieces, access)?.into()),
@@ -121,7 +125,9 @@ impl<T: Transport> Endpoint<T> {
         let keys = keys_of(remote);
         peer.exposures -= keys.as_slice().len();
         for key in keys.as_slice() {
-            self.transport.revoke(peer.conn, *key);
+            if !mutated("exposure/key-of-an-ended-operation-stays-good") {
+                self.transport.revoke(peer.conn, *key);
+            }
         }
     }
 }

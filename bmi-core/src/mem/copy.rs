@@ -2,45 +2,100 @@
 //!
 //! **Why.** The other side of a shared byte may be written at any moment: by a peer through an emulated adapter, by another
 //! thread with a handle to the same [`super::Memory`]. A plain `memcpy` would then be undefined behaviour. Two ways are not: relaxed atomics of a machine
-//! word, a plain load or store each; and the processor's string move in an assembler block, which the compiler sees as it sees a system
+//! word, a plain load or store each; and moves in an assembler block, which the compiler sees as it sees a system
 //! call: bytes that change by other means than the program's. What is read under a race is some mixture of old and new bytes,
 //! never anything worse.
 //!
-//! **Layout.** Short copies walk the shared side in aligned words of eight bytes, its ragged ends in single bytes; the private side is
-//! read and written unaligned. Copies of `STRING_MOVE` bytes and more go by `rep movsb` where the processor has it.
+//! **Layout.** On x86-64 short copies go through registers, 16 bytes at a time; the last 16 may overlap those before, so that a ragged end needs no case of its
+//! own. Copies of `STRING_MOVE` bytes and more go by `rep movsb`. Elsewhere, and under Miri, copies walk the shared side in aligned words of eight bytes, its
+//! ragged ends in single bytes; the private side is read and written unaligned.
 //!
 //! Public for backends that move bytes by themselves.
 //!
-//! **Tests.** Every alignment and the lengths around the limits, below; both ways are compared with a plain copy.
+//! **Tests.** Every alignment and the lengths around the limits, in `memory`; all ways are compared with a plain copy.
 
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
 
 const WORD: usize = size_of::<u64>();
 
-/// From this length on the string move wins over words: it costs some 30 cycles to begin, and then moves 32 bytes or more a cycle.
+/// From this length on the string move wins over registers: it costs some 30 cycles to begin, and then moves 32 bytes or more a cycle.
 const STRING_MOVE: usize = 256;
 
-/// Whether [`string_move`] is there. Miri runs no assembler, and checks the words.
-const HAS_STRING_MOVE: bool = cfg!(all(target_arch = "x86_64", not(miri)));
+/// Whether [`moves::copy`] is there. Miri runs no assembler, and checks the words.
+const BY_PROCESSOR: bool = cfg!(all(target_arch = "x86_64", not(miri)));
 
-/// Moves `len` bytes by the processor's string instruction.
-///
-/// # Safety
-/// `dst` must be valid for writes and `src` for reads of `len` bytes. Where they overlap, bytes are moved in ascending order.
-unsafe fn string_move(dst: *mut u8, src: *const u8, len: usize) {
-    #[cfg(all(target_arch = "x86_64", not(miri)))]
-    // SAFETY: the caller vouches for the ranges. The direction flag is clear, as the calling convention demands; no flags and no stack are touched.
-    unsafe {
-        std::arch::asm!(
-            "rep movsb",
-            inout("rcx") len => _,
-            inout("rdi") dst => _,
-            inout("rsi") src => _,
-            options(nostack, preserves_flags)
-        );
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+mod moves {
+    use std::arch::asm;
+
+    /// Defines a move of a fixed number of bytes through a register.
+    macro_rules! register_move {
+        ($name:ident, $class:ident, $load:literal, $store:literal) => {
+            /// # Safety
+            /// `dst` must be valid for writes and `src` for reads of as many bytes as the register has.
+            #[inline(always)]
+            unsafe fn $name(dst: *mut u8, src: *const u8) {
+                // SAFETY: the caller vouches for the bytes. No flags and no stack are touched.
+                unsafe {
+                    asm!($load, $store, value = out($class) _, dst = in(reg) dst, src = in(reg) src,
+                        options(nostack, preserves_flags));
+                }
+            }
+        };
     }
-    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
-    unreachable!("asked for {len} bytes from {src:p} to {dst:p} without a string move");
+
+    register_move!(move_16, xmm_reg, "movups {value}, [{src}]", "movups [{dst}], {value}");
+    register_move!(move_8, reg, "mov {value}, [{src}]", "mov [{dst}], {value}");
+    register_move!(move_4, reg, "mov {value:e}, [{src}]", "mov [{dst}], {value:e}");
+    register_move!(move_1, reg_byte, "mov {value}, [{src}]", "mov [{dst}], {value}");
+
+    /// Moves `len` bytes. Where the ranges overlap, which bytes end where is not defined.
+    ///
+    /// # Safety
+    /// `dst` must be valid for writes and `src` for reads of `len` bytes.
+    #[inline]
+    pub(super) unsafe fn copy(dst: *mut u8, src: *const u8, len: usize) {
+        // SAFETY: every move lies within `len` bytes: from `at` on where that many are left, or the last ones of all.
+        unsafe {
+            if len >= super::STRING_MOVE {
+                string(dst, src, len);
+            } else if len >= 16 {
+                let mut at = 0;
+                while at + 16 < len {
+                    move_16(dst.add(at), src.add(at));
+                    at += 16;
+                }
+                move_16(dst.add(len - 16), src.add(len - 16));
+            } else if len >= 8 {
+                move_8(dst, src);
+                move_8(dst.add(len - 8), src.add(len - 8));
+            } else if len >= 4 {
+                move_4(dst, src);
+                move_4(dst.add(len - 4), src.add(len - 4));
+            } else {
+                (0..len).for_each(|at| move_1(dst.add(at), src.add(at)));
+            }
+        }
+    }
+
+    /// # Safety
+    /// As [`copy`].
+    unsafe fn string(dst: *mut u8, src: *const u8, len: usize) {
+        // SAFETY: the caller vouches for the ranges. The direction flag is clear, as the calling convention demands; no flags and no stack are touched.
+        unsafe {
+            asm!("rep movsb", inout("rcx") len => _, inout("rdi") dst => _, inout("rsi") src => _,
+                options(nostack, preserves_flags));
+        }
+    }
+}
+
+#[cfg(not(all(target_arch = "x86_64", not(miri))))]
+mod moves {
+    /// # Safety
+    /// None: it is not called where there is no such copy.
+    pub(super) unsafe fn copy(dst: *mut u8, src: *const u8, len: usize) {
+        unreachable!("asked for {len} bytes from {src:p} to {dst:p} by the processor's own moves");
+    }
 }
 
 /// Bytes before `ptr` reaches a word boundary, at most `len`.
@@ -53,11 +108,64 @@ fn ragged_head(ptr: *const u8, len: usize) -> usize {
 /// # Safety
 /// `dst` must be valid for writes of `src.len()` bytes for the whole call, and all concurrent accesses to them made by this module or by the
 /// kernel.
+#[inline]
 pub unsafe fn copy_in(dst: *mut u8, src: &[u8]) {
-    if HAS_STRING_MOVE && src.len() >= STRING_MOVE {
+    if BY_PROCESSOR {
         // SAFETY: the caller vouches for `dst`; a reference to private memory does not overlap it.
-        return unsafe { string_move(dst, src.as_ptr(), src.len()) };
+        unsafe { moves::copy(dst, src.as_ptr(), src.len()) }
+    } else {
+        // SAFETY: the caller's promise is handed on.
+        unsafe { words_in(dst, src) }
     }
+}
+
+/// Copies shared memory at `src` to `dst`.
+///
+/// # Safety
+/// `src` must be valid for reads and writes of `dst.len()` bytes for the whole call, and all concurrent accesses to them made by this
+/// module or by the kernel.
+#[inline]
+pub unsafe fn copy_out(dst: &mut [u8], src: *mut u8) {
+    if BY_PROCESSOR {
+        // SAFETY: as in `copy_in`.
+        unsafe { moves::copy(dst.as_mut_ptr(), src, dst.len()) }
+    } else {
+        // SAFETY: the caller's promise is handed on.
+        unsafe { words_out(dst, src) }
+    }
+}
+
+/// Copies `len` bytes between two pieces of shared memory. If they overlap, which bytes of the overlap end where is not defined.
+///
+/// # Safety
+/// Both ranges must be valid for reads and writes for the whole call, and all concurrent accesses to them made by this module or by the
+/// kernel.
+#[inline]
+pub unsafe fn copy_between(dst: *mut u8, src: *mut u8, len: usize) {
+    if BY_PROCESSOR {
+        // SAFETY: the caller vouches for both ranges. Where they overlap, the bytes that come out are some that were there, and no reference to
+        // either exists.
+        return unsafe { moves::copy(dst, src, len) };
+    }
+    // Through a small private buffer, so that relative misalignment needs no case of its own.
+    let mut private = [0u8; STRING_MOVE];
+    let mut done = 0;
+    while done < len {
+        let piece = private.len().min(len - done);
+        // SAFETY: `done + piece <= len`; the caller vouches for both ranges.
+        unsafe {
+            words_out(&mut private[..piece], src.add(done));
+            words_in(dst.add(done), &private[..piece]);
+        }
+        done += piece;
+    }
+}
+
+/// [`copy_in`] by atomic words.
+///
+/// # Safety
+/// As there.
+unsafe fn words_in(dst: *mut u8, src: &[u8]) {
     let head = ragged_head(dst, src.len());
     let words = (src.len() - head) / WORD;
     let body_end = head + words * WORD;
@@ -76,16 +184,11 @@ pub unsafe fn copy_in(dst: *mut u8, src: &[u8]) {
     }
 }
 
-/// Copies shared memory at `src` to `dst`.
+/// [`copy_out`] by atomic words.
 ///
 /// # Safety
-/// `src` must be valid for reads and writes of `dst.len()` bytes for the whole call, and all concurrent accesses to them made by this
-/// module or by the kernel.
-pub unsafe fn copy_out(dst: &mut [u8], src: *mut u8) {
-    if HAS_STRING_MOVE && dst.len() >= STRING_MOVE {
-        // SAFETY: as in `copy_in`.
-        return unsafe { string_move(dst.as_mut_ptr(), src, dst.len()) };
-    }
+/// As there.
+unsafe fn words_out(dst: &mut [u8], src: *mut u8) {
     let head = ragged_head(src, dst.len());
     let words = (dst.len() - head) / WORD;
     let body_end = head + words * WORD;
@@ -104,27 +207,29 @@ pub unsafe fn copy_out(dst: &mut [u8], src: *mut u8) {
     }
 }
 
-/// Copies `len` bytes between two pieces of shared memory. If they overlap, which bytes of the overlap end where is not defined.
-///
-/// # Safety
-/// Both ranges must be valid for reads and writes for the whole call, and all concurrent accesses to them made by this module or by the
-/// kernel.
-pub unsafe fn copy_between(dst: *mut u8, src: *mut u8, len: usize) {
-    if HAS_STRING_MOVE && len >= STRING_MOVE {
-        // SAFETY: the caller vouches for both ranges. Where they overlap, the instruction moves bytes in ascending order, which is defined for
-        // the processor, and no reference to either exists.
-        return unsafe { string_move(dst, src, len) };
-    }
-    // Through a small private buffer, so that relative misalignment needs no case of its own.
-    let mut private = [0u8; STRING_MOVE];
-    let mut done = 0;
-    while done < len {
-        let piece = private.len().min(len - done);
-        // SAFETY: `done + piece <= len`; the caller vouches for both ranges.
-        unsafe {
-            copy_out(&mut private[..piece], src.add(done));
-            copy_in(dst.add(done), &private[..piece]);
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The words are what other processors and Miri use; here nothing else would try them.
+    #[test]
+    fn words_and_moves_copy_the_same() {
+        let pattern: Vec<u8> = (0..600u32).map(|at| (at * 7) as u8).collect();
+        for offset in 0..9 {
+            for len in (0..40).chain(250..260) {
+                let mut shared = [[0u8; 300]; 2];
+                let mut private = [[0u8; 300]; 2];
+                // SAFETY: the arrays are this test's alone and long enough.
+                unsafe {
+                    words_in(shared[0].as_mut_ptr().add(offset), &pattern[..len]);
+                    copy_in(shared[1].as_mut_ptr().add(offset), &pattern[..len]);
+                    words_out(&mut private[0][..len], shared[1].as_mut_ptr().add(offset));
+                    copy_out(&mut private[1][..len], shared[0].as_mut_ptr().add(offset));
+                }
+                assert_eq!(shared[0], shared[1], "in, {len} bytes at {offset}");
+                assert_eq!(shared[0][offset..offset + len], pattern[..len]);
+                assert_eq!((&private[0][..len], &private[1][..len]), (&pattern[..len], &pattern[..len]));
+            }
         }
-        done += piece;
     }
 }

@@ -131,9 +131,9 @@ impl MemList {
     /// Scatters `from` over the pieces, beginning `at` bytes into the list; returns how many bytes found room.
     pub fn copy_from(&self, at: usize, from: &[u8]) -> usize {
         let mut done = 0;
-        for piece in self.range(at, from.len()) {
-            piece.copy_from(&from[done..done + piece.len()]);
-            done += piece.len();
+        for (piece, start, len) in self.cuts(at, from.len()) {
+            piece.memory.copy_from(piece.offset + start, &from[done..done + len]);
+            done += len;
         }
         done
     }
@@ -141,22 +141,28 @@ impl MemList {
     /// Gathers the bytes from `at` on into `to`; returns how many there were.
     pub fn copy_to(&self, at: usize, to: &mut [u8]) -> usize {
         let mut done = 0;
-        for piece in self.range(at, to.len()) {
-            piece.copy_to(&mut to[done..done + piece.len()]);
-            done += piece.len();
+        for (piece, start, len) in self.cuts(at, to.len()) {
+            piece.memory.copy_to(piece.offset + start, &mut to[done..done + len]);
+            done += len;
         }
         done
     }
 
     /// The pieces, cut, that hold the `len` bytes from `at` on, as far as the list reaches.
     pub fn range(&self, at: usize, len: usize) -> impl Iterator<Item = MemSlice> {
+        self.cuts(at, len).map(|(piece, start, len)| piece.slice(start, len))
+    }
+
+    /// The same as pieces, where in each of them, and how many bytes: without a handle for each.
+    #[inline]
+    fn cuts(&self, at: usize, len: usize) -> impl Iterator<Item = (&MemSlice, usize, usize)> {
         let (mut skip, mut left) = (at, len);
         self.pieces().iter().filter_map(move |piece| {
             let start = skip.min(piece.len());
             skip -= start;
             let take = left.min(piece.len() - start);
             left -= take;
-            (take > 0).then(|| piece.slice(start, take))
+            (take > 0).then_some((piece, start, take))
         })
     }
 

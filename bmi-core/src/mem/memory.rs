@@ -7,7 +7,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use super::{MemSlice, SharedPages, copy};
+use super::{MemSlice, RemotePages, SharedPages, copy};
 use crate::error::{Error, ErrorKind};
 use crate::returns::Returns;
 
@@ -42,6 +42,8 @@ enum Backing {
     Foreign { _keep: Box<dyn Any + Send + Sync> },
     /// Bytes that other memories may name too (see [`super::Foreign`]).
     Shared,
+    /// Bytes of a peer, lent for as long as this lives.
+    Lent { _pages: RemotePages },
 }
 
 // SAFETY: the bytes are reached only through `copy` (atomic accesses), through the kernel, or through `get_mut`, which needs the only
@@ -63,6 +65,12 @@ impl Memory {
     /// As [`Memory::from_raw_parts`], until the last handle is gone.
     pub(super) unsafe fn shared(ptr: NonNull<u8>, len: usize) -> Memory {
         Memory::new(ptr, len, Backing::Shared)
+    }
+
+    /// A peer's bytes, which it may change at any moment; the pages are given back with the last handle. Never given out as `&mut`.
+    pub(super) fn lent(pages: RemotePages) -> Memory {
+        let ptr = NonNull::new(pages.as_ptr()).expect("pages are mapped somewhere");
+        Memory::new(ptr, pages.len(), Backing::Lent { _pages: pages })
     }
 
     /// Leaves a note with `watcher` when the last handle is gone.
@@ -144,11 +152,12 @@ impl Memory {
     }
 
     /// The bytes, if this is the only handle: no operation under way, no exposure, no [`super::MemoryRegion`], no clone. A registration that the pin-down
-    /// cache keeps after use is no handle. `None` for memory of [`super::Foreign`].
+    /// cache keeps after use is no handle. `None` for memory of [`super::Foreign`] and for a peer's.
     pub fn get_mut(&mut self) -> Option<&mut [u8]> {
-        let inner = Arc::get_mut(&mut self.0).filter(|inner| !matches!(inner.backing, Backing::Shared))?;
+        let inner = Arc::get_mut(&mut self.0)
+            .filter(|inner| !matches!(inner.backing, Backing::Shared | Backing::Lent { .. }))?;
         // SAFETY: the only handle is borrowed exclusively, so nobody else can reach the bytes while the reference lives: work requests and
-        // exposures hold handles, and who would post new ones has to show one. Shared bytes, which other memories may name, were ruled out.
+        // exposures hold handles, and who would post new ones has to show one. Shared bytes, which other memories may name, and a peer's were ruled out.
         Some(unsafe { std::slice::from_raw_parts_mut(inner.ptr.as_ptr(), inner.len) })
     }
 
@@ -234,7 +243,7 @@ impl Drop for Inner {
             // SAFETY: the parts of the vector taken apart in `from`.
             Backing::Vec { capacity } => drop(unsafe { Vec::from_raw_parts(self.ptr.as_ptr(), self.len, capacity) }),
             // Pages are unmapped with the last handle of them, which only this memory gives out.
-            Backing::Passable(_) | Backing::Foreign { .. } | Backing::Shared => {}
+            Backing::Passable(_) | Backing::Foreign { .. } | Backing::Shared | Backing::Lent { .. } => {}
         }
         for watcher in self.watchers.get_mut().unwrap_or_else(PoisonError::into_inner) {
             if let Some(watcher) = watcher.upgrade() {

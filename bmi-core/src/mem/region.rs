@@ -139,6 +139,12 @@ impl MemoryRegion {
         std::ptr::addr_eq(Arc::as_ptr(&self.registration.owner), Arc::as_ptr(owner))
     }
 
+    /// Whether `other` is a handle of the same registration.
+    #[inline]
+    pub fn is_same(&self, other: &MemoryRegion) -> bool {
+        Arc::ptr_eq(&self.registration, &other.registration)
+    }
+
     /// The `len` bytes at `offset` as an entry of a work request.
     ///
     /// # Panics
@@ -221,8 +227,7 @@ impl Segment {
 
     /// This segment and `next` as one, if that begins where this ends.
     pub(crate) fn joined(&self, next: &Segment) -> Option<Segment> {
-        let same = Arc::ptr_eq(&self.region.registration, &next.region.registration);
-        let adjacent = same && self.offset + self.len == next.offset;
+        let adjacent = self.region.is_same(&next.region) && self.offset + self.len == next.offset;
         adjacent.then(|| Segment { region: self.region.clone(), offset: self.offset, len: self.len + next.len })
     }
 

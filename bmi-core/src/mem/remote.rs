@@ -13,7 +13,7 @@ use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
 
-use super::MemSlice;
+use super::{MemSlice, Memory};
 
 /// A piece of a peer's memory, mapped here. For the kernel only. Cheap to clone; may go to another thread.
 #[derive(Clone)]
@@ -31,6 +31,12 @@ impl RemotePages {
     /// Where the bytes stand. For system calls; making a reference of it breaks invariant 1.
     pub fn as_ptr(&self) -> *mut u8 {
         self.slice.as_ptr()
+    }
+
+    /// The bytes as a memory, for a store that takes one. The peer has its pages back when the last handle is dropped. Nothing ever gets a
+    /// reference to them: [`Memory::get_mut`] says `None`.
+    pub fn into_memory(self) -> Memory {
+        Memory::lent(self)
     }
 
     /// Length in bytes.

@@ -1,7 +1,5 @@
 //! A slab whose keys are checked: a slot, and a generation that tells a reused slot from the one that the caller means.
 
-use slab::Slab;
-
 /// Generations are kept below this, so that slot, generation and a two-bit kind share a 64-bit word (see `endpoint::work`).
 pub(crate) const GENERATIONS: u32 = 1 << 30;
 
@@ -12,58 +10,78 @@ pub(crate) struct Key {
     pub(crate) generation: u32,
 }
 
-/// A table of `V` with checked keys.
+/// A table of `V` with checked keys. Written here and not taken from a library so that an entry, which may be large, is dropped where it stands
+/// ([`Table::discard`]): there is one for each message.
 #[derive(Debug)]
 pub(crate) struct Table<V> {
-    slab: Slab<(u32, V)>,
+    slots: Vec<(u32, Option<V>)>,
+    /// Slots without an entry; the last one freed is used first.
+    free: Vec<u32>,
     generation: u32,
 }
 
 impl<V> Table<V> {
     pub(crate) fn new() -> Table<V> {
-        Table { slab: Slab::new(), generation: 0 }
+        Table { slots: Vec::new(), free: Vec::new(), generation: 0 }
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.slab.len()
+        self.slots.len() - self.free.len()
     }
 
+    #[inline]
     pub(crate) fn insert(&mut self, value: V) -> Key {
         self.generation = (self.generation + 1) % GENERATIONS;
-        let slot = self.slab.insert((self.generation, value));
-        Key { slot: u32::try_from(slot).expect("fewer than 2^32 entries"), generation: self.generation }
+        let slot = self.free.pop().unwrap_or_else(|| {
+            self.slots.push((0, None));
+            u32::try_from(self.slots.len() - 1).expect("fewer than 2^32 entries")
+        });
+        self.slots[slot as usize] = (self.generation, Some(value));
+        Key { slot, generation: self.generation }
     }
 
+    #[inline]
     pub(crate) fn get(&self, key: Key) -> Option<&V> {
-        let (generation, value) = self.slab.get(key.slot as usize)?;
-        (*generation == key.generation).then_some(value)
+        let (generation, value) = self.slots.get(key.slot as usize)?;
+        value.as_ref().filter(|_| *generation == key.generation)
     }
 
+    #[inline]
     pub(crate) fn get_mut(&mut self, key: Key) -> Option<&mut V> {
-        let (generation, value) = self.slab.get_mut(key.slot as usize)?;
-        (*generation == key.generation).then_some(value)
+        let (generation, value) = self.slots.get_mut(key.slot as usize)?;
+        value.as_mut().filter(|_| *generation == key.generation)
     }
 
     /// The entry that is in a slot now.
     pub(crate) fn at(&self, slot: u32) -> Option<(Key, &V)> {
-        let (generation, value) = self.slab.get(slot as usize)?;
-        Some((Key { slot, generation: *generation }, value))
+        let (generation, value) = self.slots.get(slot as usize)?;
+        Some((Key { slot, generation: *generation }, value.as_ref()?))
     }
 
     pub(crate) fn remove(&mut self, key: Key) -> Option<V> {
         self.get(key)?;
-        Some(self.slab.remove(key.slot as usize).1)
+        self.free.push(key.slot);
+        self.slots[key.slot as usize].1.take()
+    }
+
+    /// Drops an entry where it stands.
+    #[inline]
+    pub(crate) fn discard(&mut self, key: Key) {
+        if self.get(key).is_some() {
+            self.free.push(key.slot);
+            self.slots[key.slot as usize].1 = None;
+        }
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (Key, &V)> {
-        self.slab.iter().map(|(slot, (generation, value))| {
+        self.slots.iter().enumerate().filter_map(|(slot, (generation, value))| {
             let slot = u32::try_from(slot).expect("fewer than 2^32 entries");
-            (Key { slot, generation: *generation }, value)
+            Some((Key { slot, generation: *generation }, value.as_ref()?))
         })
     }
 
     pub(crate) fn values_mut(&mut self) -> impl Iterator<Item = &mut V> {
-        self.slab.iter_mut().map(|(_, (_, value))| value)
+        self.slots.iter_mut().filter_map(|(_, value)| value.as_mut())
     }
 }
 
@@ -80,6 +98,9 @@ mod tests {
         assert_eq!(first.slot, second.slot);
         assert_eq!((table.get(first), table.get(second)), (None, Some(&'b')));
         assert_eq!(table.remove(first), None);
+        table.discard(first);
         assert_eq!(table.len(), 1);
+        table.discard(second);
+        assert_eq!((table.len(), table.get(second), table.iter().count()), (0, None, 0));
     }
 }

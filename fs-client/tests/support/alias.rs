@@ -7,7 +7,10 @@ use std::os::fd::BorrowedFd;
 use std::rc::Rc;
 use std::task::Waker;
 
-use bmi_core::transport::{Armed, ConnId, Event, HostWork, Payload, PostError, WorkId, WorkOptions, WriteTarget};
+use bmi_core::mem::RemotePages;
+use bmi_core::transport::{
+    Armed, BulkWay, ConnId, Event, HostWork, Payload, PostError, WorkId, WorkOptions, WriteTarget,
+};
 use bmi_core::{
     Access, Addr, Capabilities, Error, ErrorKind, Memory, MemoryRegion, RemoteKey, RemoteSlice, Segment, Time,
     Transport,
@@ -113,6 +116,14 @@ impl Transport for Alias {
 
     fn poll(&mut self, now: Time, events: &mut Vec<Event>) -> bool {
         self.inner.poll(now, events)
+    }
+
+    fn bulk_ways(&mut self, conn: ConnId) -> Vec<BulkWay> {
+        self.inner.bulk_ways(conn)
+    }
+
+    fn map_remote(&mut self, conn: ConnId, remote: RemoteSlice, access: Access) -> Option<RemotePages> {
+        self.inner.map_remote(conn, remote, access)
     }
 
     fn charge(&mut self, work: HostWork) {

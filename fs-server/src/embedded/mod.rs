@@ -37,6 +37,8 @@ pub struct ClusterOptions {
     pub endpoint: bmi_core::Config,
     /// What each server takes on.
     pub limits: Limits,
+    /// How each server waits for requests. Not in the simulator.
+    pub waiting: Waiting,
     /// How the I/O servers use their memory.
     pub iod: IodSettings,
     /// Not in the simulator: transfers of this many bytes or more go to storage threads.
@@ -45,6 +47,8 @@ pub struct ClusterOptions {
     pub disk_capacity: u64,
     /// In the simulator: whether disks take time (the node's disk profile) or not.
     pub disk_costs: bool,
+    /// In the simulator: whether the I/O servers' disks have a cache that a power failure empties. What the manager did not sync is always lost.
+    pub disk_cache: bool,
 }
 
 impl Default for ClusterOptions {
@@ -55,10 +59,12 @@ impl Default for ClusterOptions {
             strip_size: DEFAULT_STRIP,
             endpoint: bmi_core::Config::default(),
             limits: Limits::default(),
+            waiting: Waiting::default(),
             iod: IodSettings::default(),
             offload: DEFAULT_OFFLOAD,
             disk_capacity: 16 << 30,
             disk_costs: false,
+            disk_cache: false,
         }
     }
 }

@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use bmi_core::{Memory, Transport};
+use bmi_core::Transport;
 use fs_client::{Client, CreateOptions, ErrorCode, FsPath, Handle};
 
 use crate::progress::Progress;
@@ -53,7 +53,9 @@ pub(crate) async fn store<T: Transport + 'static>(
                 .map_err(|error| format!("{}: {error}", file.path))?;
             sum.update(&bytes);
             let len = bytes.len() as u64;
-            meter.time(stored.write_at(offset, Memory::from(bytes))).await?;
+            let buffer = client.memory(bytes.len())?;
+            buffer.copy_from(0, &bytes);
+            meter.time(stored.write_at(offset, buffer)).await?;
             offset += len;
             progress.advance(len);
         }
@@ -91,7 +93,7 @@ pub(crate) async fn read_back<T: Transport + 'static>(
         let stored = meter.time(client.open(&path)).await?;
         let mut offset = 0;
         while offset < file.len {
-            let buffer = Memory::zeroed(PIECE.min(file.len - offset) as usize)?;
+            let buffer = client.memory(PIECE.min(file.len - offset) as usize)?;
             let len = meter.time(stored.read_at(offset, &buffer)).await?;
             if len != buffer.len() as u64 {
                 wrong.push(format!("{path}: {len} bytes at {offset} instead of {}", buffer.len()));

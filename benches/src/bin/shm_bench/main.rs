@@ -6,8 +6,9 @@
 //! between the two processors, and `memcpy` of the same sizes, with the buffers in the cache and out of it.
 //!
 //! **Levels.** *raw* is the transport itself: posted receives, no matching, no credits. *message* is `bmi_core::Endpoint` over it: tags, credits,
-//! paths. The clock is read every 64th poll at both.
+//! paths. The clock is read every 64th poll at both. *file* is the file system over that, beside a plain system call (see [`file`]).
 
+mod file;
 mod limits;
 mod message;
 mod peers;
@@ -90,8 +91,12 @@ fn rows() -> Vec<Row> {
         }
         add(Test::Rate, &[64]);
     }
+    rows.extend([Test::Write, Test::Read].map(|test| Row { level: FILE, test, size: 32 * MIB }));
     rows
 }
+
+/// The level whose rows need no peer process.
+const FILE: &str = "file";
 
 /// A measured row.
 #[derive(Debug, Serialize)]
@@ -130,10 +135,14 @@ fn main() -> ExitCode {
 
 /// Keeps this thread, and all that it starts, to one processor.
 fn pin(processor: usize) {
+    keep_to(&[processor]);
+}
+
+fn keep_to(processors: &[usize]) {
     let mut set = rustix::thread::CpuSet::new();
-    set.set(processor);
+    processors.iter().for_each(|processor| set.set(*processor));
     if let Err(error) = rustix::thread::sched_setaffinity(None, &set) {
-        eprintln!("cannot keep to processor {processor}: {error}");
+        eprintln!("cannot keep to processors {processors:?}: {error}");
     }
 }
 
@@ -174,7 +183,7 @@ fn serve(folder: &str, cli: &Cli) -> Result<()> {
         raw: raw::Raw::listen(folder).map_err(Error::other)?,
         message: message::Messages::listen(folder).map_err(Error::other)?,
     };
-    for row in chosen(cli) {
+    for row in chosen(cli).into_iter().filter(|row| row.level != FILE) {
         for _ in 0..rounds(cli) {
             ends.run(&row, false).map_err(Error::other)?;
         }
@@ -215,7 +224,8 @@ fn measure(cli: &Cli) -> Result<()> {
         message: message::Messages::connect(place).map_err(Error::other)?,
     };
     let mut lines = Vec::new();
-    for row in chosen(cli) {
+    let (alone, paired): (Vec<Row>, Vec<Row>) = chosen(cli).into_iter().partition(|row| row.level == FILE);
+    for row in paired {
         let mut samples = Vec::new();
         for _ in 0..rounds(cli) {
             samples.push(ends.run(&row, true).map_err(Error::other)?);
@@ -224,8 +234,18 @@ fn measure(cli: &Cli) -> Result<()> {
         lines.push(Line { row, ours: best(row.test, &mut samples), limit, ucx: None, libfabric: None });
     }
     drop((ends, peer));
+    if !alone.is_empty() {
+        keep_to(&[0, 1]);
+        let figures = file::run(alone[0].size, rounds(cli)).map_err(|error| Error::other(error.to_string()))?;
+        for (test, mut figure) in [Test::Write, Test::Read].into_iter().zip(figures) {
+            let rows = alone.iter().filter(|row| row.test == test);
+            let (ours, limit) = (best(test, &mut figure.ours), Some(best(test, &mut figure.plain)));
+            lines.extend(rows.map(|row| Line { row: *row, ours, limit, ucx: None, libfabric: None }));
+        }
+        pin(0);
+    }
     if !cli.no_peers {
-        for line in &mut lines {
+        for line in lines.iter_mut().filter(|line| line.row.level != FILE) {
             // As for our own: the best of a few runs.
             let runs = if cli.quick { 1 } else { 5 };
             let best_of = |run: fn(&Row, bool) -> Option<f64>| {
