@@ -243,6 +243,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(ProptestConfig { cases: if cfg!(miri) { 8 } else { 256 }, failure_persistence: None, ..ProptestConfig::default() })]
+
         #[test]
         fn any_bytes_decode_or_not(bytes in proptest::collection::vec(any::<u8>(), 0..400), kind in 0u8..8) {
             let _ = Packet::decode(&bytes);
