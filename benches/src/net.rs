@@ -1,4 +1,6 @@
-//! Endpoints as the benchmarks make them.
+//! Endpoints as the benchmarks make them, and where their servers keep data.
+
+use std::path::{Path, PathBuf};
 
 use bmi::driver::MonotonicClock;
 use bmi::{AnyTransport, AsyncEndpoint, Clock, Config, Endpoint, Error, OpenOptions, Scheme};
@@ -29,4 +31,13 @@ pub fn endpoint(scheme: Scheme, name: &str) -> Result<AsyncEndpoint<AnyTransport
 pub fn available() -> Vec<Scheme> {
     let opens = |scheme: &Scheme| bmi::open(*scheme, &OpenOptions::default()).is_ok();
     [Scheme::Tcp, Scheme::Shm, Scheme::Ib].into_iter().filter(opens).collect()
+}
+
+/// Memory if there is a file system in it, so that what is measured is the network and not a disk.
+pub fn data_folder() -> PathBuf {
+    let memory = Path::new("/dev/shm");
+    match tempfile::tempfile_in(memory) {
+        Ok(_) => memory.to_owned(),
+        Err(_) => std::env::temp_dir(),
+    }
 }

@@ -144,7 +144,7 @@ macro_rules! conformance_suite {
             message::calls {
                 every_path_both_ways, pages_are_lent_as_announced, calls_with_little_of_everything, the_policy_is_followed_and_told,
                 slots_run_out_and_come_back, long_replies_and_requests, grants_end, a_dead_client_leaves_nothing,
-                any_lists_by_any_path, nonsense_is_no_call,
+                any_lists_by_any_path, nonsense_is_no_call, replies_that_cannot_be_right,
             }
             message::peers {
                 limits_are_agreed, refused_connect_names_the_address, work_waits_for_the_connection,

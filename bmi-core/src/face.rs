@@ -183,6 +183,13 @@ impl<T: Transport> AsyncEndpoint<T> {
         self.shared.endpoint.borrow().holdings()
     }
 
+    /// Says what is unfinished ([`Endpoint::unfinished`]) whenever it is asked, and does not keep the endpoint alive: `None` once it is gone. For those who
+    /// watch for leaks.
+    pub fn observer(&self) -> impl Fn() -> Option<Holdings> + use<T> {
+        let shared = Rc::downgrade(&self.shared);
+        move || shared.upgrade().map(|shared| shared.endpoint.borrow().unfinished())
+    }
+
     /// See [`Endpoint::is_sending`].
     pub fn is_sending(&self) -> bool {
         self.shared.endpoint.borrow().is_sending()

@@ -5,13 +5,14 @@
 
 mod support;
 
+use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bmi_core::driver::MonotonicClock;
 use bmi_core::transport::{ConnId, Event, Payload, WorkId, WorkKind, WorkOptions, WorkStatus};
-use bmi_core::{Access, Addr, ErrorKind, Memory, RemoteSlice, Transport};
+use bmi_core::{Access, Addr, Clock, ErrorKind, Memory, RemoteSlice, Transport};
 use bmi_ib::IbConfig;
 use support::{Pair, Side};
 
@@ -19,7 +20,9 @@ use support::{Pair, Side};
 const PARENT: &str = "BMI_IB_TEST_PARENT";
 const LEN: usize = 4 << 20;
 /// Transfers that are outstanding when the peer is killed: seconds of work for Soft-RoCE.
-const OUTSTANDING: usize = 64;
+const OUTSTANDING: u64 = 64;
+/// The byte by which a transfer is seen to be half done.
+const MIDDLE: usize = LEN / 2;
 
 /// The link is everybody's: one test at a time.
 fn alone() -> MutexGuard<'static, ()> {
@@ -33,7 +36,8 @@ fn spawn(name: &str, parent: &str) -> Child {
     Command::new(own).args(["--exact", name, "--ignored", "--nocapture"]).env(PARENT, parent).spawn().unwrap()
 }
 
-/// The other process of the SIGKILL tests: connects to its parent, exposes memory, says where, and goes on for as long as it lives.
+/// The other process of the SIGKILL tests: connects to its parent, exposes memory, says where, and goes on until a write reaches [`MIDDLE`] of
+/// it; then it kills itself.
 #[test]
 #[ignore = "a part of another test, in a process of its own"]
 fn child_that_exposes_memory() {
@@ -46,10 +50,20 @@ fn child_that_exposes_memory() {
     let slice = side.transport.expose(conn, &region.segment(0, LEN), Access::READ_WRITE).unwrap();
     side.transport.post_send(conn, WorkId(0), &slice.to_wire(), Payload::EMPTY, WorkOptions::SIGNALLED).unwrap();
     loop {
-        if let Event::Disconnected { .. } = side.next("the end of the parent") {
+        side.poll();
+        if byte(&memory, MIDDLE) != 7 {
+            rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL).unwrap();
+        }
+        if side.events.drain(..).any(|event| matches!(event, Event::Disconnected { .. })) {
             return;
         }
     }
+}
+
+fn byte(memory: &Memory, at: usize) -> u8 {
+    let mut byte = [0];
+    memory.copy_to(at, &mut byte);
+    byte[0]
 }
 
 /// A connection from a child, and the memory that it exposes.
@@ -66,48 +80,47 @@ fn meet_child(side: &mut Side, addr: &Addr) -> (Child, ConnId, RemoteSlice) {
     (child, conn, RemoteSlice::from_wire(&note.to_vec().try_into().unwrap()))
 }
 
-/// Keeps reads, or writes, of megabytes outstanding; when some have completed the peer is killed in the middle of others.
+/// Kills `child` when a read has brought the byte at [`MIDDLE`] of `landing`; without that, waits for it to kill itself. A thread of its own: on
+/// Soft-RoCE a transfer happens inside the calls that post and poll.
+fn kill_in_the_middle(mut child: Child, landing: Option<Memory>) -> std::thread::JoinHandle<()> {
+    let watch = move || {
+        let clock = MonotonicClock::new();
+        let give_up = clock.now() + support::PATIENCE;
+        if let Some(landing) = landing {
+            while byte(&landing, MIDDLE) != 7 && clock.now() < give_up {
+                std::thread::yield_now();
+            }
+            child.kill().unwrap();
+        }
+        let status = child.wait().unwrap();
+        assert_eq!(status.signal(), Some(libc::SIGKILL), "{status}");
+    };
+    std::thread::Builder::new().name("killer".to_owned()).spawn(watch).unwrap()
+}
+
+/// Has reads, or writes, of megabytes outstanding, and the peer dies when the first of them is half done.
 fn killed_in_the_middle_of(write: bool) {
     let _alone = alone();
     let mut side = Side::new(MonotonicClock::new(), IbConfig::default());
     let addr = side.listen();
-    let (mut child, conn, slice) = meet_child(&mut side, &addr);
+    let (child, conn, slice) = meet_child(&mut side, &addr);
     let mut memory = Memory::zeroed(LEN).unwrap();
-    let (mut posted, mut done) = (0u64, Vec::new());
-    {
-        let list = [side.transport.register(&memory).unwrap().segment(0, LEN)];
-        let mut post = |side: &mut Side| {
-            let options = WorkOptions::SIGNALLED;
-            let work = WorkId(posted);
-            if write {
-                side.transport.post_write(conn, work, &[], &list, slice.into(), options).unwrap();
-            } else {
-                side.transport.post_read(conn, work, &list, slice, options).unwrap();
-            }
-            posted += 1;
-        };
-        for _ in 0..OUTSTANDING {
-            post(&mut side);
-        }
-        while done.len() < 2 {
-            let Event::Work(completion) = side.next("a transfer from the living") else { panic!("an end") };
-            assert_eq!(completion.status, WorkStatus::Ok);
-            done.push(completion.work);
-        }
-        // The next ones are under way.
-        for _ in 0..3 {
-            side.poll();
+    let killer = kill_in_the_middle(child, (!write).then(|| memory.clone()));
+    let list = [side.transport.register(&memory).unwrap().segment(0, LEN)];
+    for work in 0..OUTSTANDING {
+        if write {
+            side.transport.post_write(conn, WorkId(work), &[], &list, slice.into(), WorkOptions::SIGNALLED).unwrap();
+        } else {
+            side.transport.post_read(conn, WorkId(work), &list, slice, WorkOptions::SIGNALLED).unwrap();
         }
     }
-    child.kill().unwrap();
-    child.wait().unwrap();
+    drop(list);
     let (completions, reason) = side.end_of(conn, &mut [], "the end of the dead");
-    done.extend(completions.iter().map(|completion| completion.work));
-    assert_eq!(done, (0..posted).map(WorkId).collect::<Vec<_>>(), "each request completes once, in order");
-    assert!(
-        completions.iter().any(|completion| completion.status != WorkStatus::Ok),
-        "killed too late to be in the middle"
-    );
+    killer.join().unwrap();
+    let works: Vec<_> = completions.iter().map(|completion| completion.work).collect();
+    assert_eq!(works, (0..OUTSTANDING).map(WorkId).collect::<Vec<_>>(), "each request completes once, in order");
+    let failed = completions.iter().filter(|completion| completion.status != WorkStatus::Ok).count();
+    assert!(failed > 0, "killed too late to be in the middle");
     assert_eq!(reason.kind(), ErrorKind::PeerLost, "{reason}");
     let give_up = side.now() + support::PATIENCE;
     while memory.get_mut().is_none() {

@@ -16,14 +16,18 @@ use bmi_core::{
     Access, Addr, Capabilities, Error, MemSlice, Memory, MemoryRegion, RemoteKey, RemoteSlice, Scheme, Segment, Time,
 };
 
+use crate::cpu::Work;
 use crate::error::SimError;
 use crate::events::ConnRef;
+use crate::memory::Registrations;
 use crate::node::Node;
 use crate::queue_pair::{Bytes, Conn, ReadWork, RecvWork, SendWork, State};
 use crate::world::{Core, Sim};
 
 /// Events that one poll reports at most.
 const BATCH: usize = 256;
+/// Bytes of a page, as registration counts them.
+const PAGE: usize = 4096;
 
 /// Who waits on a transport.
 #[derive(Debug, Default)]
@@ -149,8 +153,12 @@ impl SimTransport {
     /// Charges the processor for posting, and for copying `captured` bytes of `pieces` pieces; returns when the adapter has the request.
     fn charge_post(&self, core: &mut Core, captured: usize, pieces: usize) -> u64 {
         let profile = &core.config.profile;
-        let cost = profile.cpu_post_ns + profile.copy_ns(captured as u64, pieces as u64);
-        core.nodes[self.node as usize].cpu.charge(core.queue.now, cost)
+        let (post, copy) = (profile.cpu_post_ns, profile.copy_ns(captured as u64, pieces as u64));
+        if profile.software {
+            core.charge(self.node, Work::SystemCall, core.config.profile.system_call_ns);
+        }
+        core.charge(self.node, Work::Copying, copy);
+        core.charge(self.node, Work::Protocol, post)
     }
 
     /// Queues a send or write and sends it off.
@@ -184,6 +192,19 @@ impl SimTransport {
             Ok(())
         })
     }
+}
+
+/// Makes the processor deregister what was released, in one batch.
+fn charge_released(core: &mut Core, node: u32, released: &mut Vec<LocalKey>) {
+    if released.is_empty() {
+        return;
+    }
+    let profile = &core.config.profile;
+    let pages: u64 = released.iter().map(|key| Registrations::pages(*key)).sum();
+    let regions = (released.len() as u64).saturating_mul(profile.deregister_region_ns);
+    let cost = profile.deregister_batch_ns + regions + pages.saturating_mul(profile.deregister_page_ns);
+    released.clear();
+    core.charge(node, Work::Registration, cost);
 }
 
 fn check_private(private: &[u8]) -> Result<(), SimError> {
@@ -247,17 +268,19 @@ impl Transport for SimTransport {
             // C13: what was released makes room before anything is refused.
             if state.live >= limit {
                 state.collect(&mut self.released);
+                charge_released(core, self.node, &mut self.released);
             }
+            let state = &mut core.adapters[self.id as usize].registrations;
             if state.failing > 0 || state.live >= limit {
                 state.failing = state.failing.saturating_sub(1);
                 return Err(SimError::TooManyRegistrations(limit));
             }
             state.live += 1;
-            state.next_key += 1;
-            let key = LocalKey(state.next_key);
+            let pages = memory.len().div_ceil(PAGE) as u64;
+            let key = state.fresh_key(pages);
             let profile = &core.config.profile;
-            let cost = profile.register_region_ns + memory.len().div_ceil(4096) as u64 * profile.register_page_ns;
-            core.nodes[self.node as usize].cpu.charge(core.queue.now, cost);
+            let cost = profile.register_region_ns.saturating_add(pages.saturating_mul(profile.register_page_ns));
+            core.charge(self.node, Work::Registration, cost);
             Ok(key)
         })?;
         Ok(MemoryRegion::new(memory.clone(), key, self.owner.clone()))
@@ -301,7 +324,7 @@ impl Transport for SimTransport {
             conn.recv_places += 1;
             conn.receives.push_back(RecvWork { work, len, segments });
             let cost = core.config.profile.cpu_post_receive_ns;
-            core.nodes[self.node as usize].cpu.charge(core.queue.now, cost);
+            core.charge(self.node, Work::Protocol, cost);
             Ok(())
         })
     }
@@ -383,12 +406,15 @@ impl Transport for SimTransport {
 
     fn poll(&mut self, _now: Time, events: &mut Vec<Event>) -> bool {
         let mut core = self.sim.0.core.borrow_mut();
+        let core = &mut *core;
         let state = &mut core.adapters[self.id as usize];
-        let mut busy = state.registrations.collect(&mut self.released) || std::mem::take(&mut state.nudged);
+        // Nothing that anybody waits for: a caller that was refused by a full queue would try again, register again, and so on for ever.
+        state.registrations.collect(&mut self.released);
+        let nudged = std::mem::take(&mut state.nudged);
         state.starved = false;
+        charge_released(core, self.node, &mut self.released);
         self.waiter.poked.store(false, Ordering::Relaxed);
-        busy |= core.drain_reports(self.id, BATCH, events);
-        busy
+        core.drain_reports(self.id, BATCH, events) || nudged
     }
 
     fn charge(&mut self, work: HostWork) {
@@ -396,7 +422,7 @@ impl Transport for SimTransport {
             let cost = match work {
                 HostWork::Copy { bytes, pieces } => core.config.profile.copy_ns(bytes, pieces),
             };
-            core.nodes[self.node as usize].cpu.charge(core.queue.now, cost);
+            core.charge(self.node, Work::Copying, cost);
         });
     }
 

@@ -5,6 +5,7 @@ use std::time::Duration;
 use bmi_core::{Capabilities, OneSided, Registration};
 
 use crate::profile::Profile;
+use crate::timeline::TraceOptions;
 
 /// Settings of a world. Two worlds with equal settings that run the same program do exactly the same.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,6 +22,10 @@ pub struct SimConfig {
     pub max_registrations: usize,
     /// Virtual time after which a run is given up as endless.
     pub time_limit: Duration,
+    /// Events after which a run is given up as endless.
+    pub event_limit: u64,
+    /// Record a timeline from the start; see [`crate::Sim::trace`].
+    pub trace: Option<TraceOptions>,
 }
 
 impl Default for SimConfig {
@@ -32,6 +37,8 @@ impl Default for SimConfig {
             jitter_ns: 0,
             max_registrations: 1 << 20,
             time_limit: Duration::from_secs(24 * 3600),
+            event_limit: u64::MAX,
+            trace: None,
         }
     }
 }
@@ -52,6 +59,11 @@ impl SimConfig {
         SimConfig { profile: Profile::ibnice_2003(), ..SimConfig::default() }
     }
 
+    /// The default settings with what things cost.
+    pub fn with_profile(profile: Profile) -> SimConfig {
+        SimConfig { profile, ..SimConfig::default() }
+    }
+
     /// What the adapters of this world can do. Largest inline send 256 bytes, so that longer messages go by gather.
     pub fn capabilities(&self) -> Capabilities {
         if let Some(capabilities) = &self.capabilities_override {
@@ -60,12 +72,17 @@ impl SimConfig {
         let mut capabilities = Capabilities::minimal();
         let profile = &self.profile;
         capabilities.one_sided = if profile.software { OneSided::Emulated } else { OneSided::Native };
-        capabilities.registration = match (profile.register_region_ns, profile.register_page_ns) {
+        let per_region = profile.register_region_ns + profile.deregister_batch_ns + profile.deregister_region_ns;
+        let per_page = profile.register_page_ns + profile.deregister_page_ns;
+        capabilities.registration = match (per_region, per_page) {
             (0, 0) => Registration::Free,
             (region, page) => {
                 Registration::Pins { per_region: Duration::from_nanos(region), per_page: Duration::from_nanos(page) }
             }
         };
+        if profile.outstanding_reads > 0 {
+            capabilities.max_outstanding_reads = profile.outstanding_reads as usize;
+        }
         capabilities.service_levels = 3;
         capabilities.max_segments = 32;
         capabilities.max_inline = 256;

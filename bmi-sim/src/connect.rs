@@ -13,6 +13,7 @@
 use bmi_core::Addr;
 use bmi_core::transport::Event as Report;
 
+use crate::cpu::Work;
 use crate::error::SimError;
 use crate::events::{ConnRef, Event, Refusal};
 use crate::network::{Flow, InOrder, Packet, Sending};
@@ -41,8 +42,7 @@ impl Core {
         let node = self.adapters[adapter as usize].node;
         let target = self.names.get(addr.host()).copied();
         let at = self.insert_conn(adapter, Conn::new(State::Connecting, None, target, addr.to_string()));
-        let now = self.queue.now;
-        let ready = self.nodes[node as usize].cpu.charge(now, self.config.profile.cpu_post_ns);
+        let ready = self.charge(node, Work::Protocol, self.config.profile.cpu_post_ns);
         self.set_deadline(at, deadline);
         self.queue.schedule(deadline, Event::ConnectDeadline { conn: at });
         let setup = self.config.profile.connection_setup_ns;

@@ -1,39 +1,118 @@
-//! The processor of a node: what the transport makes it do, and when it is free again.
+//! The processor of a node: what the transport makes it do, on which core, and when that is free again.
 //!
-//! **Model.** One core for each node. Posting, taking completions, copying, registering and [`crate::Node::compute`] occupy it. While it is occupied none of the
-//! node's tasks runs: they are held, in the order in which they were woken, and each runs when what the one before it caused is done. So what a task
-//! sees, polls and posts comes after the work that it waited for. A task that makes the processor work goes on at once; the time at its node's clock has
-//! passed ([`crate::Node::now`]), that of the world follows. Tasks themselves cost nothing unless they say so.
+//! **Model.** [`Profile::cpu_cores`](crate::Profile::cpu_cores) cores for each node. Posting, taking completions, copying, registering and
+//! [`crate::Node::compute`] occupy the core that the task runs on. A task that is woken runs on the first core that is idle; if none is, it is held, and
+//! held tasks run in the order in which they were woken, each when a core is free. So with one core what a task sees, polls and posts comes after the
+//! work that it waited for; with several, a task that another one of its node wakes does not begin before the work that the other had caused by then, and
+//! never before its own. [`crate::Node::limit_cores`] keeps tasks to some cores: a program that is one thread. A task that makes the processor work goes on at once; the time at its node's clock has passed ([`crate::Node::now`]), that of
+//! the world follows. Tasks themselves cost nothing unless they say so. Calls from outside the node's tasks are charged to its first core.
+//!
+//! The kernel's work for an adapter in software is done by two threads of it, one for each direction, each on the core that is idle first.
 //!
 //! Waiting for the adapter is counted apart: time spent polling for nothing ([`crate::Node::cpu_spinning`]) keeps nobody from working.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use crate::executor::TaskKey;
+use crate::network::Side;
+use crate::usage::Usage;
+use crate::world::Core;
+
+/// What a processor works at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Work {
+    Application,
+    Copying,
+    Protocol,
+    SystemCall,
+    Interrupt,
+    Registration,
+    Polling,
+}
+
+impl Work {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Work::Application => "application",
+            Work::Copying => "copying",
+            Work::Protocol => "protocol",
+            Work::SystemCall => "system call",
+            Work::Interrupt => "interrupt",
+            Work::Registration => "registration",
+            Work::Polling => "polling",
+        }
+    }
+}
+
+/// A task that waits for a core.
+#[derive(Clone, Copy, Debug)]
+struct Held {
+    task: TaskKey,
+    not_before: u64,
+}
+
+/// When a core works, and which.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Slice {
+    pub(crate) core: usize,
+    pub(crate) start: u64,
+    pub(crate) end: u64,
+}
 
 /// A node's processor.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Cpu {
-    free: u64,
-    busy: u64,
+    /// When each core is free, in ns.
+    cores: Box<[u64]>,
+    /// Tasks run on this many of them, from the front.
+    task_cores: usize,
+    /// The core of the task that runs; the first one if none does.
+    current: usize,
+    /// Time spent, by `Work`.
+    spent: [u64; 7],
     spinning: u64,
-    /// Tasks that were woken while it worked.
-    held: VecDeque<TaskKey>,
-    /// An event will release the first of them.
-    releasing: bool,
+    /// When the kernel's thread for each direction is free.
+    kernel: [u64; 2],
+    held: VecDeque<Held>,
+    /// An event at this time will release one of them; `u64::MAX` for none.
+    release_at: u64,
 }
 
 impl Cpu {
-    /// Works for `cost` ns from `now` on, or from when it is free; returns when it has done.
-    pub(crate) fn charge(&mut self, now: u64, cost: u64) -> u64 {
-        self.free = self.free.max(now).saturating_add(cost);
-        self.busy = self.busy.saturating_add(cost);
-        self.free
+    pub(crate) fn new(cores: u64) -> Cpu {
+        let task_cores = cores.max(1) as usize;
+        Cpu {
+            cores: vec![0; task_cores].into(),
+            task_cores,
+            current: 0,
+            spent: [0; 7],
+            spinning: 0,
+            kernel: [0; 2],
+            held: VecDeque::new(),
+            release_at: u64::MAX,
+        }
     }
 
-    /// When it is free.
+    /// Works for `cost` ns from `now` on, or from when the current core is free.
+    fn charge(&mut self, now: u64, work: Work, cost: u64) -> Slice {
+        let core = self.current;
+        let start = self.cores[core].max(now);
+        let end = start.saturating_add(cost);
+        self.cores[core] = end;
+        self.spent[work as usize] = self.spent[work as usize].saturating_add(cost);
+        Slice { core, start, end }
+    }
+
+    /// Which core a thread of the kernel works on from `now` on: the one that is idle first, of these the last, which tasks take last.
+    fn kernel_core(&self) -> usize {
+        let at = self.cores.iter().rev().enumerate().min_by_key(|(_, free)| **free).map_or(0, |(at, _)| at);
+        self.cores.len() - 1 - at
+    }
+
+    /// When the current core is free.
     pub(crate) fn free_at(&self, now: u64) -> u64 {
-        self.free.max(now)
+        self.cores[self.current].max(now)
     }
 
     /// Polls for nothing, for `ns`.
@@ -41,44 +120,163 @@ impl Cpu {
         self.spinning = self.spinning.saturating_add(ns);
     }
 
-    /// Whether a task has to wait at `now`; then it is held. Also when to release it, if nothing will yet.
-    pub(crate) fn hold(&mut self, now: u64, task: TaskKey) -> (bool, Option<u64>) {
-        if self.free <= now && self.held.is_empty() {
-            return (false, None);
-        }
-        self.held.push_back(task);
-        (true, self.next_release())
+    /// Tasks run on the first `cores` cores from now on.
+    pub(crate) fn limit_tasks(&mut self, cores: usize) {
+        self.task_cores = cores.clamp(1, self.cores.len());
     }
 
-    /// When to release the next held task, if nothing will yet.
+    // ---- tasks ------------------------------------------------------------------------------------------------------------
+
+    /// A task that may run from `not_before` on wants to. If it can run now, a core is its own until [`Cpu::left`]; else it is held, and an event is due at the
+    /// time that is returned, if none is yet.
+    pub(crate) fn enter(&mut self, now: u64, task: TaskKey, not_before: u64) -> Result<(), Option<u64>> {
+        let waits = |held: &Held| held.not_before <= now;
+        let queue = not_before > now || (!self.held.is_empty() && self.held.iter().any(waits));
+        match self.cores[..self.task_cores].iter().position(|free| *free <= now) {
+            Some(core) if !queue => {
+                self.current = core;
+                Ok(())
+            }
+            _ => {
+                self.held.push_back(Held { task, not_before });
+                Err(self.next_release())
+            }
+        }
+    }
+
+    /// The task that ran does so no more. Returns when what it caused is done.
+    pub(crate) fn left(&mut self) -> u64 {
+        self.cores[std::mem::take(&mut self.current)]
+    }
+
+    /// When to release a held task, if nothing will by then.
     pub(crate) fn next_release(&mut self) -> Option<u64> {
-        if self.held.is_empty() || self.releasing {
+        let first = self.held.iter().map(|held| held.not_before).min()?;
+        let idle = self.cores[..self.task_cores].iter().copied().min().unwrap_or(0);
+        let at = first.max(idle);
+        if at >= self.release_at {
             return None;
         }
-        self.releasing = true;
-        Some(self.free)
+        self.release_at = at;
+        Some(at)
     }
 
-    /// The first held task, if it may run now.
+    /// The first held task that may run now; a core is its own until [`Cpu::left`].
     pub(crate) fn release(&mut self, now: u64) -> Option<TaskKey> {
-        self.releasing = false;
-        if self.free > now { None } else { self.held.pop_front() }
+        if self.release_at <= now {
+            self.release_at = u64::MAX;
+        }
+        let core = self.cores[..self.task_cores].iter().position(|free| *free <= now)?;
+        let at = self.held.iter().position(|held| held.not_before <= now)?;
+        self.current = core;
+        self.held.remove(at).map(|held| held.task)
+    }
+
+    /// Whether a task has to be kept from running before its own work is done: with one core it is anyway.
+    pub(crate) fn is_parallel(&self) -> bool {
+        self.task_cores > 1
     }
 
     /// Forgets the work that is still to be done, and who waits.
     pub(crate) fn reset(&mut self) {
-        self.free = 0;
+        self.cores.fill(0);
+        self.kernel = [0; 2];
         self.held.clear();
-        self.releasing = false;
+        self.release_at = u64::MAX;
     }
 
-    /// How long it has worked, in ns.
-    pub(crate) fn busy(&self) -> u64 {
-        self.busy
+    pub(crate) fn usage(&self) -> Usage {
+        let of = |work: Work| Duration::from_nanos(self.spent[work as usize]);
+        Usage {
+            application: of(Work::Application),
+            copying: of(Work::Copying),
+            protocol: of(Work::Protocol),
+            system_calls: of(Work::SystemCall),
+            interrupts: of(Work::Interrupt),
+            registration: of(Work::Registration),
+            polling: of(Work::Polling),
+            spinning: Duration::from_nanos(self.spinning),
+        }
+    }
+}
+
+impl Core {
+    /// Makes the current core of a node work; returns when it has done.
+    pub(crate) fn charge(&mut self, node: u32, work: Work, cost: u64) -> u64 {
+        let now = self.queue.now;
+        let cpu = &mut self.nodes[node as usize].cpu;
+        if cost == 0 {
+            return cpu.free_at(now);
+        }
+        let slice = cpu.charge(now, work, cost);
+        if self.running == Some(node) {
+            self.ready.stamp(slice.end);
+        }
+        if let Some(timeline) = &mut self.timeline {
+            timeline.core(node, work, slice);
+        }
+        slice.end
     }
 
-    /// How long it has polled for nothing, in ns.
-    pub(crate) fn spinning(&self) -> u64 {
-        self.spinning
+    /// Makes the kernel's thread for one direction work at these in turn, from `from` on at the earliest; returns when it has done.
+    pub(crate) fn charge_kernel(&mut self, node: u32, side: Side, from: u64, works: &[(Work, u64)]) -> u64 {
+        let cpu = &mut self.nodes[node as usize].cpu;
+        let core = cpu.kernel_core();
+        let current = std::mem::replace(&mut cpu.current, core);
+        let mut done = from.max(cpu.kernel[side as usize]);
+        for (work, cost) in works.iter().copied().filter(|(_, cost)| *cost > 0) {
+            let cpu = &mut self.nodes[node as usize].cpu;
+            let slice = cpu.charge(done, work, cost);
+            done = slice.end;
+            if let Some(timeline) = &mut self.timeline {
+                timeline.core(node, work, slice);
+            }
+        }
+        let cpu = &mut self.nodes[node as usize].cpu;
+        cpu.kernel[side as usize] = done;
+        cpu.current = current;
+        done
+    }
+
+    /// Whether the kernel's thread for a direction has nothing to do.
+    pub(crate) fn kernel_idle(&self, node: u32, side: Side) -> bool {
+        self.nodes[node as usize].cpu.kernel[side as usize] < self.queue.now
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn task(index: usize) -> TaskKey {
+        TaskKey { index, generation: 0 }
+    }
+
+    #[test]
+    fn tasks_take_idle_cores_and_then_wait_in_order() {
+        let mut cpu = Cpu::new(2);
+        for at in 0..2 {
+            assert_eq!(cpu.enter(0, task(at), 0), Ok(()));
+            let slice = cpu.charge(0, Work::Application, 10 + at as u64);
+            assert_eq!((slice.core, slice.start, cpu.left()), (at, 0, 10 + at as u64));
+        }
+        assert_eq!(cpu.enter(5, task(2), 0), Err(Some(10)));
+        assert_eq!(cpu.enter(5, task(3), 0), Err(None), "one event is enough");
+        assert_eq!(cpu.release(10), Some(task(2)));
+        cpu.charge(10, Work::Copying, 100);
+        assert_eq!((cpu.left(), cpu.next_release()), (110, Some(11)));
+        assert_eq!(cpu.release(11), Some(task(3)));
+        assert_eq!(cpu.usage().busy(), Duration::from_nanos(121));
+    }
+
+    #[test]
+    fn a_task_that_may_not_run_yet_lets_others_pass() {
+        let mut cpu = Cpu::new(2);
+        assert_eq!(cpu.enter(0, task(0), 50), Err(Some(50)));
+        assert_eq!(cpu.enter(0, task(1), 0), Ok(()));
+        cpu.charge(0, Work::Application, 70);
+        cpu.left();
+        assert_eq!(cpu.release(50), Some(task(0)), "on the other core");
+        assert_eq!(cpu.left(), 0);
     }
 }

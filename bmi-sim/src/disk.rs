@@ -1,15 +1,21 @@
 //! A node's disk: how long it takes, and when it fails. What is stored is kept by whoever uses it.
 //!
-//! **Model.** One request at a time, in order: a latency, then a price for each byte. Where the disk is memory
-//! ([`Profile::disk_is_memory`](crate::Profile::disk_is_memory)) the node's processor does the work, besides everything else it has to do.
+//! **Model.** A latency, then a price for each byte. The latencies of up to [`DiskProfile::queue_depth`](crate::DiskProfile::queue_depth) requests
+//! overlap, their bytes pass one after the other. With a cache ([`DiskProfile::cache_bytes`](crate::DiskProfile::cache_bytes)) a write is done when the
+//! processor has copied it, as long as there is room; the disk catches up meanwhile, and a sync waits for it. Where the disk is memory
+//! ([`DiskProfile::memory`](crate::DiskProfile::memory)) the node's processor does the work, besides everything else it has to do.
 
 use std::future::Future;
+use std::rc::Rc;
 
 use bmi_core::{Error, Time};
 
+use crate::cpu::Work;
 use crate::error::SimError;
+use crate::faults::DiskUser;
 use crate::node::Node;
 use crate::profile::per_bytes;
+use crate::world::Core;
 
 /// What the disk answers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -25,9 +31,60 @@ pub enum DiskFault {
 
 #[derive(Debug, Default)]
 pub(crate) struct DiskState {
+    /// When all bytes have passed.
     free: u64,
+    /// When each place of its queue is free, as far as they were used.
+    places: Vec<u64>,
     busy: u64,
     fault: DiskFault,
+}
+
+impl DiskState {
+    /// A request that takes a place from `begin` on, for `latency`, and then the disk for `bytes`. Returns when its bytes begin and end to pass.
+    fn request(&mut self, depth: usize, begin: u64, latency: u64, bytes: u64) -> (u64, u64) {
+        if self.places.len() < depth.max(1) && self.places.iter().all(|free| *free > begin) {
+            self.places.push(0);
+        }
+        let Some(place) = self.places.iter_mut().min() else { return (begin, begin) };
+        let start = begin.max(*place).saturating_add(latency).max(self.free);
+        self.free = start.saturating_add(bytes);
+        *place = self.free;
+        (start, self.free)
+    }
+}
+
+impl Core {
+    /// Starts a request on a node's disk; returns when it is done.
+    fn disk_request(&mut self, node: u32, request: Request) -> u64 {
+        let disk = &self.config.profile.disk;
+        let (latency, len, ps, name) = match request {
+            Request::Read(len) => (disk.read_latency_ns, len, disk.read_ps_per_byte, "read"),
+            Request::Write(len) => (disk.write_latency_ns, len, disk.write_ps_per_byte, "write"),
+            Request::Sync => (disk.sync_ns, 0, 0, "sync"),
+        };
+        let (bytes, depth) = (per_bytes(len, ps), disk.queue_depth as usize);
+        let (cached, cache_ps, room) = (disk.cache_bytes > 0, disk.cache_ps_per_byte, per_bytes(disk.cache_bytes, ps));
+        let state = &mut self.nodes[node as usize].disk;
+        state.busy = state.busy.saturating_add(latency + bytes);
+        if disk.memory {
+            return self.charge(node, Work::Copying, latency + bytes);
+        }
+        let is_write = matches!(request, Request::Write(_));
+        // The request is made when the processor comes to it.
+        let begin = match cached && is_write {
+            true => self.charge(node, Work::Copying, per_bytes(len, cache_ps)),
+            false => self.nodes[node as usize].cpu.free_at(self.queue.now),
+        };
+        let state = &mut self.nodes[node as usize].disk;
+        // What was written before has to be there.
+        let from = if matches!(request, Request::Sync) { begin.max(state.free) } else { begin };
+        let (start, end) = state.request(depth, from, latency, bytes);
+        if let Some(timeline) = &mut self.timeline {
+            timeline.disk(node, name, (start, end), len);
+        }
+        // A cache takes what is written while there is room for it.
+        if cached && is_write { begin.max(end.saturating_sub(room)) } else { end }
+    }
 }
 
 /// A handle to a node's disk.
@@ -71,6 +128,13 @@ impl SimDisk {
     /// How it behaves from now on, for requests that are made later.
     pub fn set_fault(&self, fault: DiskFault) {
         self.node.sim.0.with(|core| core.nodes[self.node.id as usize].disk.fault = fault);
+        self.node.disk_users().iter().for_each(|user| user.behaves(fault));
+    }
+
+    /// A store on this disk that wants to know when the power fails ([`Node::crash`]) and when the disk refuses. It outlives the node's programs, as
+    /// a disk does.
+    pub fn attach(&self, user: Rc<dyn DiskUser>) {
+        self.node.sim.0.with(|core| core.nodes[self.node.id as usize].disk_users.push(user));
     }
 
     /// How long it has worked, in ns.
@@ -80,26 +144,14 @@ impl SimDisk {
 
     fn request(&self, request: Request) -> impl Future<Output = Result<(), Error>> + use<> {
         let (done, outcome) = self.node.sim.0.with(|core| {
-            let profile = &core.config.profile;
-            let cost = match request {
-                Request::Read(len) => profile.disk_read_latency_ns + per_bytes(len, profile.disk_read_byte_ps),
-                Request::Write(len) => profile.disk_write_latency_ns + per_bytes(len, profile.disk_write_byte_ps),
-                Request::Sync => profile.disk_sync_ns,
-            };
-            let (now, in_memory) = (core.queue.now, profile.disk_is_memory);
-            let state = &mut core.nodes[self.node.id as usize];
-            // The request is made when the processor comes to it.
-            let begin = state.cpu.free_at(now);
-            let worked = if in_memory { state.cpu.charge(now, cost) } else { 0 };
-            let disk = &mut state.disk;
-            disk.free = if in_memory { worked } else { disk.free.max(begin).saturating_add(cost) };
-            disk.busy = disk.busy.saturating_add(cost);
+            let done = core.disk_request(self.node.id, request);
+            let disk = &core.nodes[self.node.id as usize].disk;
             let outcome = match (disk.fault, request) {
                 (DiskFault::Broken, _) => Err(SimError::DiskFailed),
                 (DiskFault::Full, Request::Write(_)) => Err(SimError::DiskFull),
                 _ => Ok(()),
             };
-            (disk.free, outcome)
+            (done, outcome)
         });
         let wait = self.node.sim.sleep_until(Time::from_nanos(done));
         async move {

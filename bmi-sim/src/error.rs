@@ -31,6 +31,14 @@ pub(crate) enum SimError {
     PeerSilent,
     #[error("the connection was cut")]
     Cut,
+    #[error("a packet was sent again and again and never acknowledged")]
+    RetriesExceeded,
+    #[error("a message from the peer failed its check")]
+    Damaged,
+    #[error("the peer found a message damaged and ended the connection")]
+    PeerFoundDamage,
+    #[error("the completion queue overran")]
+    Overrun,
     #[error("the connection request is no longer there")]
     RequestGone,
     #[error("no such connection")]
@@ -41,6 +49,8 @@ pub(crate) enum SimError {
     AccessRefused,
     #[error("the peer sent a message for which no receive was posted")]
     NoReceive,
+    #[error("no receive was ready in time for a message from the peer")]
+    Struck,
     #[error("the peer had no receive posted")]
     PeerNotReady,
     #[error("the peer sent {0} bytes into a receive of {1}")]
@@ -73,6 +83,11 @@ impl SimError {
             SimError::ClosedByPeer
             | SimError::PeerSilent
             | SimError::Cut
+            | SimError::RetriesExceeded
+            | SimError::Damaged
+            | SimError::PeerFoundDamage
+            | SimError::Overrun
+            | SimError::Struck
             | SimError::RequestGone
             | SimError::NoConnection
             | SimError::AccessRefused
@@ -100,6 +115,9 @@ pub enum StallKind {
     /// [`SimConfig::time_limit`](crate::SimConfig::time_limit) is over.
     #[error("the time limit of the world is over")]
     TimeLimit,
+    /// More than [`SimConfig::event_limit`](crate::SimConfig::event_limit) events have happened.
+    #[error("more events than the world may have")]
+    EventLimit,
 }
 
 /// A world that cannot go on, and what stood waiting in it.

@@ -1,7 +1,9 @@
 //! The event queue: what will happen, in order of time and, at the same time, in order of scheduling; and the digest over what did.
 
-use std::cmp::Ordering;
+use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+
+use slab::Slab;
 
 use crate::network::{Packet, Side, Unit};
 
@@ -40,6 +42,8 @@ pub(crate) enum Event {
     PeerGone { conn: ConnRef },
     /// The link between two nodes has been down for the detection time, unless it came up in between.
     LinkDead { a: u32, b: u32, epoch: u64 },
+    /// A packet between two nodes was lost too often: their adapters give their connections up.
+    GivenUp { a: u32, b: u32 },
     /// A fault that was scheduled.
     Fault { index: u32 },
 }
@@ -72,67 +76,59 @@ impl Event {
             Event::Port { node, side } => [11, u64::from(*node), *side as u64, 0],
             Event::Take { node, packet } => [12, u64::from(*node), 0, packet.word()],
             Event::CpuFree { node } => [13, u64::from(*node), 0, 0],
+            Event::GivenUp { a, b } => [14, u64::from(*a), u64::from(*b), 0],
         }
     }
 }
 
-struct Scheduled {
-    time: u64,
-    sequence: u64,
-    event: Event,
-}
-
-impl PartialEq for Scheduled {
-    fn eq(&self, other: &Scheduled) -> bool {
-        self.sequence == other.sequence
-    }
-}
-
-impl Eq for Scheduled {}
-
-impl PartialOrd for Scheduled {
-    fn partial_cmp(&self, other: &Scheduled) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for Scheduled {
-    /// Reversed: the heap gives out its greatest.
-    fn cmp(&self, other: &Scheduled) -> Ordering {
-        (other.time, other.sequence).cmp(&(self.time, self.sequence))
-    }
-}
-
 /// The queue, the clock that it moves, and the digest.
+///
+/// Events stand in a table; the heap has only their order: time, then a number that counts up, then the place in the table, in one integer. So what
+/// the heap moves is small, and two events are compared at once.
 #[derive(Default)]
 pub(crate) struct EventQueue {
     pub(crate) now: u64,
-    heap: BinaryHeap<Scheduled>,
+    heap: BinaryHeap<Reverse<u128>>,
+    events: Slab<Event>,
     sequence: u64,
     executed: u64,
     digest: u64,
+}
+
+/// Bits of an order that are the place in the table: 16 million events at a time, 2^40 in a run.
+const PLACE_BITS: u32 = 24;
+
+fn time_of(order: u128) -> u64 {
+    (order >> 64) as u64
+}
+
+fn place_of(order: u128) -> usize {
+    (order as usize) & ((1 << PLACE_BITS) - 1)
 }
 
 impl EventQueue {
     /// Schedules `event` for `time`, or for now if that has passed.
     pub(crate) fn schedule(&mut self, time: u64, event: Event) {
         self.sequence += 1;
-        self.heap.push(Scheduled { time: time.max(self.now), sequence: self.sequence, event });
+        let place = self.events.insert(event);
+        assert!(place < 1 << PLACE_BITS, "more than {} events are to come", 1 << PLACE_BITS);
+        let order = u128::from(self.sequence << PLACE_BITS | place as u64);
+        self.heap.push(Reverse(u128::from(time.max(self.now)) << 64 | order));
     }
 
     /// When the next event happens.
     pub(crate) fn next_time(&self) -> Option<u64> {
-        self.heap.peek().map(|next| next.time)
+        self.heap.peek().map(|next| time_of(next.0))
     }
 
     /// The next event and when it happens.
     pub(crate) fn peek(&self) -> Option<(&Event, u64)> {
-        self.heap.peek().map(|next| (&next.event, next.time))
+        self.heap.peek().map(|next| (&self.events[place_of(next.0)], time_of(next.0)))
     }
 
     /// Takes the next event out; time stands still until `executed`.
     pub(crate) fn pop(&mut self) -> Option<(u64, Event)> {
-        self.heap.pop().map(|next| (next.time, next.event))
+        self.heap.pop().map(|next| (time_of(next.0), self.events.remove(place_of(next.0))))
     }
 
     /// The event happens: time moves to it, the digest takes it in.
@@ -158,7 +154,14 @@ impl EventQueue {
 
     /// Keeps the events for which `keep` says so.
     pub(crate) fn retain(&mut self, keep: impl Fn(&Event) -> bool) {
-        self.heap.retain(|next| keep(&next.event));
+        let events = &mut self.events;
+        self.heap.retain(|next| {
+            let kept = keep(&events[place_of(next.0)]);
+            if !kept {
+                events.remove(place_of(next.0));
+            }
+            kept
+        });
     }
 
     pub(crate) fn count(&self) -> u64 {
@@ -171,6 +174,7 @@ impl EventQueue {
 
     pub(crate) fn clear(&mut self) {
         self.heap.clear();
+        self.events.clear();
     }
 }
 

@@ -15,8 +15,8 @@ use std::collections::VecDeque;
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 
 use slab::Slab;
@@ -33,17 +33,31 @@ pub(crate) struct TaskKey {
 /// The index of the future that `block_on` itself polls.
 pub(crate) const ROOT: usize = usize::MAX;
 
-/// Tasks to poll, in order.
+/// Tasks to poll, in order, each with the time before which it may not run.
 #[derive(Default)]
-pub(crate) struct ReadyQueue(Mutex<VecDeque<TaskKey>>);
+pub(crate) struct ReadyQueue {
+    tasks: Mutex<VecDeque<(TaskKey, u64)>>,
+    /// What a task that runs has made its processor do ends then; 0 if others of its node may run meanwhile without being ahead of it.
+    stamp: AtomicU64,
+}
 
 impl ReadyQueue {
-    pub(crate) fn push(&self, key: TaskKey) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).push_back(key);
+    fn tasks(&self) -> MutexGuard<'_, VecDeque<(TaskKey, u64)>> {
+        self.tasks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn pop(&self) -> Option<TaskKey> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).pop_front()
+    pub(crate) fn push(&self, key: TaskKey) {
+        let stamp = self.stamp.load(Ordering::Relaxed);
+        self.tasks().push_back((key, stamp));
+    }
+
+    pub(crate) fn pop(&self) -> Option<(TaskKey, u64)> {
+        self.tasks().pop_front()
+    }
+
+    /// Whoever is woken from now on does not run before `time`.
+    pub(crate) fn stamp(&self, time: u64) {
+        self.stamp.store(time, Ordering::Relaxed);
     }
 }
 
@@ -79,12 +93,13 @@ impl Wake for TaskWaker {
 type LocalFuture = Pin<Box<dyn Future<Output = ()>>>;
 
 struct Task {
-    /// Absent while it is being polled.
-    future: Option<LocalFuture>,
+    /// With what wakes it. Absent while it is being polled.
+    future: Option<(LocalFuture, Waker)>,
     node: Option<usize>,
+    /// Does not run before this time: its own work is not done.
+    not_before: u64,
     generation: u64,
     notify: Arc<TaskWaker>,
-    waker: Waker,
 }
 
 /// All tasks of a world.
@@ -109,13 +124,23 @@ impl Executor {
         let notify = TaskWaker::new(key, self.ready.clone());
         let waker = Waker::from(notify.clone());
         waker.wake_by_ref();
-        entry.insert(Task { future: Some(future), node, generation: key.generation, notify, waker });
+        entry.insert(Task { future: Some((future, waker)), node, not_before: 0, generation: key.generation, notify });
         key
     }
 
-    /// The node that a task runs on: `None` if the task is gone.
-    pub(crate) fn node_of(&self, key: TaskKey) -> Option<Option<usize>> {
-        self.tasks.borrow().get(key.index).filter(|task| task.generation == key.generation).map(|task| task.node)
+    /// The node that a task runs on, and when it may: `None` if the task is gone.
+    pub(crate) fn node_of(&self, key: TaskKey) -> Option<(Option<usize>, u64)> {
+        let tasks = self.tasks.borrow();
+        let task = tasks.get(key.index).filter(|task| task.generation == key.generation)?;
+        Some((task.node, task.not_before))
+    }
+
+    /// A task does not run before `time`.
+    pub(crate) fn not_before(&self, key: TaskKey, time: u64) {
+        let mut tasks = self.tasks.borrow_mut();
+        if let Some(task) = tasks.get_mut(key.index).filter(|task| task.generation == key.generation) {
+            task.not_before = task.not_before.max(time);
+        }
     }
 
     /// Polls a task once, if it is still there.
@@ -126,8 +151,8 @@ impl Executor {
                 return;
             };
             task.notify.taken();
-            let Some(future) = task.future.take() else { return };
-            (future, task.waker.clone())
+            let Some(taken) = task.future.take() else { return };
+            taken
         };
         let done = future.as_mut().poll(&mut Context::from_waker(&waker)).is_ready();
         let mut tasks = self.tasks.borrow_mut();
@@ -136,7 +161,7 @@ impl Executor {
             if done {
                 tasks.remove(key.index);
             } else {
-                task.future = Some(future);
+                task.future = Some((future, waker));
                 return;
             }
         }

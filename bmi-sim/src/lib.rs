@@ -38,11 +38,16 @@
 //! | [`SimTransport`], [`drive`], [`drive_with`] | the backend, and what drives an endpoint over it |
 //! | [`SimConfig`], [`Profile`] | seed and limits; what things cost, each price with its source |
 //! | [`SimDisk`] | a disk's time and failures |
+//! | [`faults`] | what can go wrong, as data: plans, and how they are drawn |
+//! | [`check`] | a test of a protocol under faults: a sweep over seeds, replayed and shrunk |
+//! | [`fit()`], [`Measurements`] | a profile from a few measurements |
+//! | [`Usage`], [`Trace`] | where processor time went; what everything did, for a browser |
 //!
 //! Inside: `events` (queue and digest), `executor`, `network` (adapters, links, order), `connect` and `queue_pair` (the contract's connections), `memory`
-//! (exposures, copies), `cpu`, `fault`.
+//! (exposures, copies), `cpu` (cores and who runs on them), `profile_file`, `timeline`.
 
 mod adapter;
+pub mod check;
 mod clock;
 mod config;
 mod connect;
@@ -52,13 +57,18 @@ mod driver;
 mod error;
 mod events;
 mod executor;
-mod fault;
+pub mod faults;
+mod fit;
 mod memory;
+mod micro;
 mod network;
 mod node;
 mod profile;
+mod profile_file;
 mod queue_pair;
 mod rng;
+mod timeline;
+mod usage;
 mod world;
 
 pub use adapter::SimTransport;
@@ -68,7 +78,11 @@ pub use disk::{DiskFault, SimDisk};
 pub use driver::{drive, drive_with};
 pub use error::{StallKind, Stalled};
 pub use executor::{JoinHandle, Killed};
+pub use fit::{CopyRate, Fit, Measurements, RegisterTime, Residual, fit};
 pub use node::Node;
-pub use profile::Profile;
+pub use profile::{DiskProfile, Profile};
+pub use profile_file::ProfileError;
 pub use rng::Rng;
+pub use timeline::{Trace, TraceOptions};
+pub use usage::Usage;
 pub use world::{Sim, Sleep, World};

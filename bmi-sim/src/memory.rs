@@ -58,13 +58,24 @@ impl Registrations {
         Registrations { owner: Arc::new(ReleaseQueue::default()), live: 0, next_key: 1, failing: 0 }
     }
 
-    /// Deregisters what was released; says whether anything was. `scratch` is left empty.
-    pub(crate) fn collect(&mut self, scratch: &mut Vec<LocalKey>) -> bool {
-        self.owner.drain(scratch);
-        let any = !scratch.is_empty();
-        self.live -= scratch.len();
-        scratch.clear();
-        any
+    /// A key that no region has, which says how many pages its region has: so releasing needs no table.
+    pub(crate) fn fresh_key(&mut self, pages: u64) -> LocalKey {
+        self.next_key += 1;
+        LocalKey(self.next_key << Self::PAGE_BITS | pages.min((1 << Self::PAGE_BITS) - 1))
+    }
+
+    /// Pages of the region with that key.
+    pub(crate) fn pages(key: LocalKey) -> u64 {
+        key.0 & ((1 << Self::PAGE_BITS) - 1)
+    }
+
+    /// Enough for regions of 4 TiB, and 2^34 registrations.
+    const PAGE_BITS: u32 = 30;
+
+    /// Takes in what was released; The caller empties `released`.
+    pub(crate) fn collect(&mut self, released: &mut Vec<LocalKey>) {
+        self.owner.drain(released);
+        self.live -= released.len();
     }
 }
 

@@ -25,7 +25,9 @@ use std::collections::VecDeque;
 
 use bmi_core::ServiceClass;
 
+use crate::cpu::Work;
 use crate::events::{ConnRef, Event};
+use crate::faults::link::Trouble;
 use crate::profile::per_bytes;
 use crate::world::Core;
 
@@ -67,12 +69,24 @@ pub(crate) enum Nak {
     NotReady,
     /// The receive was too short.
     TooLong,
+    /// The message was damaged on the way.
+    Damaged,
 }
 
 impl Packet {
     /// Whether it is a request or a reply to one, which nobody waits for once its connection is gone.
     fn is_work(&self) -> bool {
         matches!(self, Packet::Message { .. } | Packet::ReadRequest { .. } | Packet::ReadReply { .. })
+    }
+
+    /// What a timeline calls it.
+    fn name(&self) -> &'static str {
+        match self {
+            Packet::Message { .. } => "message",
+            Packet::ReadRequest { .. } => "read request",
+            Packet::ReadReply { .. } => "read reply",
+            _ => "connection",
+        }
     }
 
     /// Tells this packet from others in the digest.
@@ -87,7 +101,7 @@ impl Packet {
             Packet::ReadRequest { to, number } => (7, to, *number),
             Packet::ReadReply { to, number } => (8, to, *number),
             Packet::Ack { to, number } => (9, to, *number),
-            Packet::Nak { to, number, why } => (10, to, *number << 2 | *why as u64),
+            Packet::Nak { to, number, why } => (10, to, *number << 3 | *why as u64),
             Packet::Close { to } => (11, to, 0),
         };
         let conn = u64::from(conn.adapter) << 40 | u64::from(conn.slot) << 16 | u64::from(conn.generation);
@@ -116,6 +130,8 @@ pub(crate) struct Sending {
     pub(crate) class: ServiceClass,
     /// Bytes behind the packet's header.
     pub(crate) len: u64,
+    /// Pieces that the bytes are gathered from.
+    pub(crate) segments: u64,
     /// Not before this time.
     pub(crate) ready: u64,
     /// Arrives at least this much later than it would.
@@ -127,7 +143,7 @@ pub(crate) struct Sending {
 impl Sending {
     /// A packet that manages connections, to be sent at once.
     pub(crate) fn control(packet: Packet, len: u64) -> Sending {
-        Sending { packet, class: ServiceClass::Control, len, ready: 0, extra: 0, tail: 0 }
+        Sending { packet, class: ServiceClass::Control, len, segments: 1, ready: 0, extra: 0, tail: 0 }
     }
 }
 
@@ -141,6 +157,8 @@ pub(crate) struct Unit {
     busy: u64,
     /// Of the last unit.
     packet: Option<Packet>,
+    /// Pairs the two ends of a message in the timeline; 0 for none.
+    trace: u64,
 }
 
 impl Unit {
@@ -156,10 +174,18 @@ impl Unit {
 #[derive(Debug)]
 struct Outgoing {
     to: u32,
-    sending: Sending,
-    /// Bytes of it that have left.
+    /// Until its last unit has left.
+    packet: Option<Packet>,
+    class: ServiceClass,
+    ready: u64,
+    extra: u64,
+    tail: u64,
+    segments: u64,
+    /// Bytes of it that have not left.
     left: u64,
     begun: bool,
+    /// Its next unit has its place at the port of the switch.
+    admitted: bool,
     /// Arrives after this, if its connection is gone and cannot say.
     floor: u64,
 }
@@ -171,11 +197,11 @@ trait Waiting {
 
 impl Waiting for Outgoing {
     fn class(&self) -> ServiceClass {
-        self.sending.class
+        self.class
     }
 
     fn ready(&self) -> u64 {
-        self.sending.ready
+        self.ready
     }
 }
 
@@ -255,20 +281,56 @@ impl<W> Default for Half<W> {
     }
 }
 
-/// The adapter of a node.
+/// The adapter of a node, its bus, and the port of the switch that leads to it.
 #[derive(Debug, Default)]
 pub(crate) struct Port {
     /// When everything that was given to the line has left.
     line_free: u64,
     transmit: Half<Outgoing>,
     receive: Half<Unit>,
+    /// When the bus is free, for each direction; a shared one is the first.
+    bus: [u64; 2],
+    /// When everything that was sent to this port of the switch will have left it.
+    drained: u64,
+    /// Units that found it full and were lost.
+    lost: u64,
 }
 
-/// Of one direction of a connection: no packet may arrive before these.
+impl Port {
+    /// Units that were lost in the switch on the way to this adapter.
+    pub(crate) fn lost(&self) -> u64 {
+        self.lost
+    }
+}
+
+/// Of one direction of a connection: no packet may be there, or answered, before these.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct InOrder {
     arrival: u64,
     answer: u64,
+}
+
+/// What a unit keeps busy, and for how long.
+struct Cost {
+    len: u64,
+    last: bool,
+    /// Of an adapter, before the bytes.
+    gap: u64,
+    bytes: u64,
+    bus: u64,
+    /// Gathering.
+    pieces: u64,
+}
+
+/// What became of the attempt to send a unit.
+#[derive(PartialEq, Eq)]
+enum Sent {
+    /// It was the message's last, or there is no use in sending any.
+    Last,
+    /// There are more.
+    More,
+    /// It has to wait until its message is ready again.
+    Later,
 }
 
 /// A link between two nodes that is not simply up.
@@ -278,6 +340,8 @@ pub(crate) struct LinkState {
     pub(crate) epoch: u64,
     pub(crate) down: bool,
     pub(crate) held: Vec<Event>,
+    /// What a plan of faults does to its packets.
+    pub(crate) trouble: Trouble,
 }
 
 /// The key of a link: its nodes in order.
@@ -289,21 +353,43 @@ impl Core {
     fn latency(&mut self, from: u32, to: u32) -> u64 {
         let profile = &self.config.profile;
         let base = if from == to { profile.loopback_latency_ns } else { profile.link_latency_ns };
+        let late = if self.links.is_empty() { 0 } else { self.lateness(from, to) };
         match self.config.jitter_ns {
-            0 => base,
-            jitter => base + self.jitter.below(jitter + 1),
+            0 => base + late,
+            jitter => base + late + self.jitter.below(jitter + 1),
         }
     }
 
-    /// Queues a packet of `flow` at one node's adapter for another's.
+    /// Sends a packet of `flow` from one node's adapter to another's: at once if nothing is in its way, else it is queued.
     pub(crate) fn transmit(&mut self, route: (u32, u32), flow: Flow, sending: Sending) {
         let (from, to) = route;
+        let Sending { packet, class, len, segments, ready, extra, tail } = sending;
         let order = self.conn(flow.from).map(|conn| conn.order).unwrap_or_default();
-        let floor = match sending.packet {
+        let floor = match packet {
             Packet::Close { .. } => order.arrival.max(order.answer),
             _ => order.arrival,
         };
-        let outgoing = Outgoing { to, left: sending.len, sending, begun: false, floor };
+        let packet = Some(packet);
+        let mut outgoing = Outgoing {
+            to,
+            packet,
+            class,
+            ready,
+            extra,
+            tail,
+            segments,
+            left: len,
+            begun: false,
+            admitted: false,
+            floor,
+        };
+        let half = &self.nodes[from as usize].port.transmit;
+        let at = ready.max(self.queue.now);
+        // Nobody can come before it: the line is idle by then, and whoever posts later is ready later.
+        if half.turns.flows.is_empty() && half.free <= at && self.send_unit(from, flow, &mut outgoing, at) == Sent::Last
+        {
+            return;
+        }
         self.nodes[from as usize].port.transmit.turns.push(flow, outgoing);
         self.go_on(from, Side::Transmit);
     }
@@ -337,7 +423,11 @@ impl Core {
             }
             match half.turns.next(now) {
                 Ok((flow, mut queue)) => {
-                    self.send_unit(node, flow, &mut queue);
+                    if let Some(front) = queue.front_mut()
+                        && self.send_unit(node, flow, front, now) == Sent::Last
+                    {
+                        queue.pop_front();
+                    }
                     self.nodes[node as usize].port.transmit.turns.put_back(flow, queue);
                 }
                 Err(Some(ready)) => break ready,
@@ -351,64 +441,179 @@ impl Core {
         }
     }
 
-    /// Sends the next unit of the message at the front of a flow's queue.
-    fn send_unit(&mut self, node: u32, flow: Flow, queue: &mut VecDeque<Outgoing>) {
+    /// What the next unit of a message costs.
+    fn unit_cost(&self, flow: Flow, out: &Outgoing) -> Cost {
         let profile = &self.config.profile;
-        let (message_ns, header, limit) =
-            (profile.adapter_message_ns, profile.wire_header_bytes, profile.wire_unit_bytes);
-        let byte_ps = if flow.replies { profile.read_byte_ps } else { profile.adapter_byte_ps };
-        let (software, host_ps) = (profile.software, profile.cpu_send_byte_ps);
-        let Some(front) = queue.front_mut() else { return };
-        let gone = self.conn(flow.from).is_none() && front.sending.packet.is_work();
-        if gone || !self.nodes[node as usize].alive {
-            queue.pop_front();
-            return;
+        let ps = if flow.replies { profile.read_ps_per_byte } else { profile.adapter_ps_per_byte };
+        let len = out.left.min(profile.wire_unit_bytes.max(1));
+        let (gap, header) = if out.begun { (0, 0) } else { (profile.adapter_message_ns, profile.wire_header_bytes) };
+        let bus = per_bytes(len, profile.bus_ps_per_byte);
+        let bytes = per_bytes(len + header, ps).max(bus);
+        let pieces = if out.begun { 0 } else { out.segments.saturating_sub(1) * profile.adapter_segment_ns };
+        Cost { len, last: len == out.left, gap, bytes, bus, pieces }
+    }
+
+    /// Which of the two times of `Port::bus` counts for a side.
+    fn bus_of(&self, side: Side) -> usize {
+        if self.config.profile.bus_half_duplex { 0 } else { side as usize }
+    }
+
+    /// Sends the next unit of a message at `at`, which is now or, if nothing else waits, later.
+    fn send_unit(&mut self, node: u32, flow: Flow, out: &mut Outgoing, at: u64) -> Sent {
+        let is_work = out.packet.as_ref().is_some_and(Packet::is_work);
+        if (is_work && self.conn(flow.from).is_none()) || !self.nodes[node as usize].alive {
+            return Sent::Last;
         }
-        let now = self.queue.now;
-        let begins = !std::mem::replace(&mut front.begun, true);
-        let len = front.left.min(limit.max(1));
-        front.left -= len;
-        let last = front.left == 0;
-        let per_message = if begins { message_ns } else { 0 };
-        let bytes = per_bytes(len.saturating_add(if begins { header } else { 0 }), byte_ps);
-        let tail = if last { front.sending.tail } else { 0 };
-        let (to, class, extra, floor) = (front.to, front.sending.class, front.sending.extra, front.floor);
-        let packet = if last { queue.pop_front().map(|outgoing| outgoing.sending.packet) } else { None };
-        let state = &mut self.nodes[node as usize];
-        let given = if software { state.cpu.charge(now, per_bytes(len, host_ps)) } else { now };
-        let start = given.max(state.port.line_free);
-        state.port.line_free = start.saturating_add(per_message + bytes);
+        let cost = self.unit_cost(flow, out);
+        let latency = self.latency(node, out.to);
+        if let Some(later) = self.full_port(out, at, latency, cost.len) {
+            out.ready = later;
+            out.admitted = true;
+            return Sent::Later;
+        }
+        let given = if self.config.profile.software { self.host_sends(node, at, cost.len) } else { at };
+        let bus = self.bus_of(Side::Transmit);
+        let port = &mut self.nodes[node as usize].port;
+        let mut start = given.max(port.line_free);
+        if cost.bus > 0 {
+            start = start.max(port.bus[bus]);
+            port.bus[bus] = start + cost.bus;
+        }
+        port.line_free = start.saturating_add(cost.gap + cost.pieces + cost.bytes);
+        let (line_free, software) = (port.line_free, self.config.profile.software);
         // The processor gives the next unit while this one is on the line.
-        state.port.transmit.free = if software { start } else { state.port.line_free };
-        let first_byte = start.saturating_add(per_message + self.latency(node, to) + extra);
-        let arrival = match self.conn_mut(flow.from) {
+        port.transmit.free = if software { start } else { line_free };
+        let tail = if cost.last { out.tail } else { 0 };
+        let busy = cost.gap + cost.bytes + tail;
+        let arrival = start.saturating_add(cost.gap + cost.pieces + latency + out.extra);
+        let trace = self.trace_sent(node, out, &cost, start, arrival);
+        if self.port_loses(out, arrival, busy) {
+            out.ready = line_free.saturating_add(self.config.profile.retransmit_ns);
+            return Sent::Later;
+        }
+        out.begun = true;
+        out.admitted = false;
+        out.left -= cost.len;
+        let there = match self.conn_mut(flow.from) {
             Some(conn) => {
-                conn.order.arrival = conn.order.arrival.max(first_byte);
+                conn.order.arrival = conn.order.arrival.max(arrival.saturating_add(busy));
                 conn.order.arrival
             }
-            None => floor.max(first_byte),
+            None => out.floor.max(arrival.saturating_add(busy)),
         };
-        let unit = Unit { flow, class, len, busy: per_message + bytes + tail, packet };
-        self.queue.schedule(arrival, Event::Arrive { from: node, to, unit });
+        let packet = if cost.last { out.packet.take() } else { None };
+        let unit = Unit { flow, class: out.class, len: cost.len, busy, packet, trace };
+        self.queue.schedule(there, Event::Arrive { from: node, to: out.to, unit });
+        if cost.last { Sent::Last } else { Sent::More }
+    }
+
+    /// The kernel gives a unit to an adapter in software; returns when it has.
+    fn host_sends(&mut self, node: u32, at: u64, len: u64) -> u64 {
+        let profile = &self.config.profile;
+        let packets = len.div_ceil(profile.packet_bytes.max(1)).max(1);
+        let copy = (Work::Copying, per_bytes(len, profile.cpu_send_ps_per_byte));
+        let packets = (Work::Protocol, packets.saturating_mul(profile.cpu_send_packet_ns));
+        self.charge_kernel(node, Side::Transmit, at, &[copy, packets])
+    }
+
+    fn trace_sent(&mut self, node: u32, out: &Outgoing, cost: &Cost, start: u64, arrival: u64) -> u64 {
+        let Some(timeline) = &mut self.timeline else { return 0 };
+        let name = out.packet.as_ref().map_or("unit", Packet::name);
+        let flow = if cost.last { timeline.flow() } else { 0 };
+        timeline.unit(node, Side::Transmit, name, (start, start + cost.gap + cost.pieces + cost.bytes), cost.len, flow);
+        timeline.link(node, name, (start, arrival), cost.len);
+        flow
+    }
+
+    // ---- the switch -------------------------------------------------------------------------------------------------------
+
+    /// When a unit may leave that would find the port of the switch full, where such a one has to wait. Its place is taken then.
+    fn full_port(&self, out: &Outgoing, at: u64, latency: u64, len: u64) -> Option<u64> {
+        let profile = &self.config.profile;
+        if profile.switch_port_bytes == 0 || profile.switch_port_drops || out.admitted || len == 0 {
+            return None;
+        }
+        let room = per_bytes(profile.switch_port_bytes, profile.adapter_ps_per_byte);
+        let later = self.nodes[out.to as usize].port.drained.saturating_sub(room + latency);
+        (later > at).then_some(later)
+    }
+
+    /// A unit comes to the port of the switch that leads to its target. Returns whether it is lost there.
+    fn port_loses(&mut self, out: &Outgoing, arrival: u64, busy: u64) -> bool {
+        let profile = &self.config.profile;
+        if profile.switch_port_bytes == 0 {
+            return false;
+        }
+        let room = per_bytes(profile.switch_port_bytes, profile.adapter_ps_per_byte);
+        let port = &mut self.nodes[out.to as usize].port;
+        let waits = port.drained.saturating_sub(arrival);
+        if profile.switch_port_drops && waits > room {
+            port.lost += 1;
+            return true;
+        }
+        port.drained = port.drained.max(arrival).saturating_add(busy);
+        if let Some(timeline) = &mut self.timeline {
+            let bytes = waits.saturating_mul(1_000) / profile.adapter_ps_per_byte.max(1);
+            timeline.waiting(out.to, arrival, bytes);
+        }
+        false
+    }
+
+    // ---- the receiving side -----------------------------------------------------------------------------------------------
+
+    /// The last byte of a unit would be there now, if the adapter had been idle since its first.
+    fn take_unit(&mut self, node: u32, unit: Unit) {
+        let now = self.queue.now;
+        let half = &mut self.nodes[node as usize].port.receive;
+        let idle = half.free <= now && half.wake == u64::MAX && half.turns.flows.is_empty();
+        if !idle {
+            half.turns.push(unit.flow, unit);
+            return self.go_on(node, Side::Receive);
+        }
+        let begin = half.free.max(now.saturating_sub(unit.busy));
+        self.begin_unit(node, unit, begin);
+    }
+
+    /// The receiving adapter is busy with a unit from `begin` on.
+    fn begin_unit(&mut self, node: u32, unit: Unit, mut begin: u64) {
+        let now = self.queue.now;
+        let bus_time = per_bytes(unit.len, self.config.profile.bus_ps_per_byte);
+        let bus = self.bus_of(Side::Receive);
+        let port = &mut self.nodes[node as usize].port;
+        if bus_time > 0 {
+            begin = begin.max(port.bus[bus]);
+            port.bus[bus] = begin + bus_time;
+        }
+        let done = begin.saturating_add(unit.busy);
+        port.receive.free = done;
+        port.drained = port.drained.max(done);
+        if let Some(timeline) = &mut self.timeline {
+            let name = unit.packet.as_ref().map_or("unit", Packet::name);
+            timeline.unit(node, Side::Receive, name, (begin, done), unit.len, unit.trace);
+        }
+        if done <= now {
+            self.take_in(node, unit.len, unit.packet);
+        } else if unit.packet.is_some() || self.config.profile.software {
+            // Which lets it go on, too.
+            self.nodes[node as usize].port.receive.wake = done;
+            self.queue.schedule(done, Event::Deliver { node, len: unit.len, packet: unit.packet });
+        }
     }
 
     fn go_on_receiving(&mut self, node: u32) {
         let now = self.queue.now;
-        let software = self.config.profile.software;
-        let half = &mut self.nodes[node as usize].port.receive;
-        while half.free <= now {
-            let Ok((flow, mut queue)) = half.turns.next(now) else { return };
-            let Some(unit) = queue.pop_front() else { return };
-            half.turns.put_back(flow, queue);
-            half.free = now.saturating_add(unit.busy);
-            if unit.packet.is_some() || software {
-                // Which lets it go on, too.
-                let (at, len) = (half.free, unit.len);
-                half.wake = at;
-                self.queue.schedule(at, Event::Deliver { node, len, packet: unit.packet });
-                return;
+        loop {
+            let half = &mut self.nodes[node as usize].port.receive;
+            if half.free > now || half.wake <= now {
+                break;
             }
+            let Ok((flow, mut queue)) = half.turns.next(now) else { return };
+            let unit = queue.pop_front();
+            half.turns.put_back(flow, queue);
+            let Some(unit) = unit else { return };
+            self.begin_unit(node, unit, now);
         }
+        let half = &mut self.nodes[node as usize].port.receive;
         if half.free < half.wake && !half.turns.flows.is_empty() {
             half.wake = half.free;
             let at = half.free;
@@ -435,16 +640,13 @@ impl Core {
         }
     }
 
-    /// The first byte of a unit, or an answer, is at the receiving adapter.
+    /// A unit, or an answer, is at the receiving adapter.
     pub(crate) fn arrive(&mut self, event: Event) {
         let (Event::Arrive { from, to, .. } | Event::Answer { from, to, .. }) = event else {
             unreachable!("only units and answers arrive");
         };
         match if self.links.is_empty() { Some(event) } else { self.hold(from, to, event) } {
-            Some(Event::Arrive { to, unit, .. }) => {
-                self.nodes[to as usize].port.receive.turns.push(unit.flow, unit);
-                self.go_on(to, Side::Receive);
-            }
+            Some(Event::Arrive { to, unit, .. }) => self.take_unit(to, unit),
             Some(Event::Answer { packet, .. }) => self.deliver_answer(packet),
             _ => {}
         }
@@ -456,9 +658,16 @@ impl Core {
         if !profile.software {
             return packet.into_iter().for_each(|packet| self.deliver(node, packet));
         }
-        let per_message = if packet.is_some() { profile.cpu_receive_ns } else { 0 };
-        let cost = per_message + per_bytes(len, profile.cpu_receive_byte_ps);
-        let done = self.nodes[node as usize].cpu.charge(self.queue.now, cost);
+        let packets = len.div_ceil(profile.packet_bytes.max(1)).max(1);
+        // What comes while the kernel is at it is found without another interrupt.
+        let interrupt = if self.kernel_idle(node, Side::Receive) { profile.interrupt_ns } else { 0 };
+        let message = if packet.is_some() { profile.cpu_receive_ns } else { 0 };
+        let works = [
+            (Work::Interrupt, interrupt),
+            (Work::Protocol, message + packets.saturating_mul(profile.cpu_receive_packet_ns)),
+            (Work::Copying, per_bytes(len, profile.cpu_receive_ps_per_byte)),
+        ];
+        let done = self.charge_kernel(node, Side::Receive, self.queue.now, &works);
         if let Some(packet) = packet {
             self.queue.schedule(done, Event::Take { node, packet });
         }

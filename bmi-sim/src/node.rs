@@ -1,6 +1,7 @@
 //! A node of the world: where tasks, transports and a disk stand.
 
 use std::future::Future;
+use std::rc::Rc;
 use std::time::Duration;
 
 use bmi_core::driver::Waiting;
@@ -8,12 +9,15 @@ use bmi_core::{Addr, AsyncEndpoint, Config, Endpoint, Error, Time};
 
 use crate::adapter::SimTransport;
 use crate::clock::SimClock;
+use crate::cpu::Work;
 use crate::disk::SimDisk;
 use crate::driver::drive_with;
 use crate::error::SimError;
 use crate::executor::JoinHandle;
+use crate::faults::{DiskUser, Loss};
 use crate::network::Port;
-use crate::world::{NodeState, Sim, Sleep};
+use crate::usage::Usage;
+use crate::world::{NodeState, Program, Sim, Sleep};
 
 /// A handle to a node.
 #[derive(Clone)]
@@ -51,12 +55,22 @@ impl Node {
 
     /// Time that its processor has spent on the transport's work, on the protocol's copies and on [`Node::compute`].
     pub fn cpu_busy(&self) -> Duration {
-        self.state(|node, _| Duration::from_nanos(node.cpu.busy()))
+        self.usage().busy()
+    }
+
+    /// What its processor has spent its time on since the start.
+    pub fn usage(&self) -> Usage {
+        self.state(|node, _| node.cpu.usage())
+    }
+
+    /// Units that the switch lost on the way to it: its port was full ([`crate::Profile::switch_port_drops`]).
+    pub fn lost_units(&self) -> u64 {
+        self.state(|node, _| node.port.lost())
     }
 
     /// Time that its endpoints have spent polling for nothing, until they last found something; work goes on meanwhile. See [`crate::drive_with`].
     pub fn cpu_spinning(&self) -> Duration {
-        self.state(|node, _| Duration::from_nanos(node.cpu.spinning()))
+        self.usage().spinning
     }
 
     // ---- what runs on it --------------------------------------------------------------------------------------------------
@@ -95,8 +109,16 @@ impl Node {
     pub fn endpoint_waiting(&self, config: Config, waiting: Waiting) -> Result<AsyncEndpoint<SimTransport>, Error> {
         let endpoint = Endpoint::new(self.transport()?, config, self.now())?;
         let endpoint = AsyncEndpoint::new(endpoint, self.clock());
+        let observer = endpoint.observer();
+        self.sim.0.with(|core| core.observers.push((self.id, Box::new(observer))));
         self.spawn(drive_with(self.clone(), endpoint.clone(), waiting));
         Ok(endpoint)
+    }
+
+    /// Its tasks run on the first `cores` cores of its processor only, at least one: with 1 they are a program of one thread, as the servers and clients of
+    /// the papers are. The kernel's work for an adapter in software still takes any core.
+    pub fn limit_cores(&self, cores: usize) {
+        self.state(|node, _| node.cpu.limit_tasks(cores));
     }
 
     /// Its disk.
@@ -122,7 +144,7 @@ impl Node {
     /// Keeps the processor busy for `work`, once it is free; ends when that is done.
     pub fn compute(&self, work: Duration) -> Sleep {
         let cost = u64::try_from(work.as_nanos()).unwrap_or(u64::MAX);
-        let done = self.state(|node, now| node.cpu.charge(now, cost));
+        let done = self.sim.0.with(|core| core.charge(self.id, Work::Application, cost));
         self.sim.sleep_until(Time::from_nanos(done))
     }
 
@@ -138,33 +160,88 @@ impl Node {
         self.state(|node, _| node.cpu.spin(ns));
     }
 
-    /// A driver that slept is woken by its adapter.
-    pub(crate) fn wake_up(&self) {
+    /// Charges what a program pays that slept until its adapter had something: interrupt, switch, and the call that it slept in. Where the adapter is in
+    /// software only the switch, because the interrupt is the kernel's and charged anyway. Drivers of this crate do it by themselves ([`crate::drive_with`]).
+    pub fn wake_up(&self) {
         self.sim.0.with(|core| {
-            let cost = core.config.profile.cpu_wake_ns;
-            core.nodes[self.id as usize].cpu.charge(core.queue.now, cost);
+            let profile = &core.config.profile;
+            let (interrupt, call) =
+                if profile.software { (0, 0) } else { (profile.interrupt_ns, profile.system_call_ns) };
+            core.charge(self.id, Work::Interrupt, interrupt + core.config.profile.context_switch_ns);
+            core.charge(self.id, Work::SystemCall, call);
         });
     }
 
     // ---- faults -----------------------------------------------------------------------------------------------------------
 
-    /// Kills it: its tasks are dropped, its connections end, its ports are free. Its peers notice after the detection time.
+    /// Runs `program` on it now, and anew whenever it comes up again after it was killed: what an init script is for. Called again, that runs too.
+    pub fn boot<F: Future<Output = ()> + 'static>(&self, program: impl Fn(Node) -> F + 'static) {
+        let program: Program = Rc::new(move |node: Node| {
+            let running = program(node.clone());
+            node.spawn(running);
+        });
+        self.state(|node, _| node.programs.push(program.clone()));
+        if self.is_alive() {
+            program(self.clone());
+        }
+    }
+
+    /// Its clock on the wall, in ns since 1970: virtual time and a day in 2023, unless a plan of faults has stepped it.
+    pub fn wall_ns(&self) -> u64 {
+        self.state(|node, now| u64::try_from(i128::from(node.wall_ns) + i128::from(now)).unwrap_or(0))
+    }
+
+    /// Sets the clock on its wall, forwards or back.
+    pub fn step_wall(&self, by_ns: i64) {
+        self.state(|node, _| node.wall_ns = node.wall_ns.saturating_add(by_ns));
+    }
+
+    /// When its power failed so far ([`Node::crash`]).
+    pub fn crashes(&self) -> Vec<Time> {
+        self.state(|node, _| node.crashes.iter().map(|at| Time::from_nanos(*at)).collect())
+    }
+
+    pub(crate) fn disk_users(&self) -> Vec<Rc<dyn DiskUser>> {
+        self.state(|node, _| node.disk_users.clone())
+    }
+
+    /// Its power fails: it is killed, and its disk loses what was not synced, as `loss` says.
+    pub fn crash(&self, loss: &mut Loss) {
+        if !self.is_alive() {
+            return;
+        }
+        self.state(|node, now| node.crashes.push(now));
+        // Before the tasks: what they do while they are dropped must not reach the disk.
+        self.disk_users().iter().for_each(|user| user.power_fails(loss));
+        self.kill();
+    }
+
+    /// Kills it, as `kill -9` ends a program: its tasks are dropped, its connections end, its ports are free. Its peers notice after the detection time.
+    /// What it wrote to its disk is there, synced or not.
     pub fn kill(&self) {
-        self.sim.0.with(|core| core.kill_node(self.id));
+        let observers = self.sim.0.with(|core| {
+            core.kill_node(self.id);
+            core.observers.extract_if(.., |(node, _)| *node == self.id).collect::<Vec<_>>()
+        });
+        drop(observers);
         let id = self.id as usize;
         self.sim.0.executor.drop_tasks(|node| node == Some(id));
     }
 
-    /// Lets a killed node run again, with no tasks, no transports, and an idle processor. No effect on one that is alive.
+    /// Lets a killed node run again, with no transports, an idle processor, and no tasks but its programs ([`Node::boot`]). No effect on one that
+    /// is alive.
     pub fn restart(&self) {
-        self.state(|node, _| {
-            if !node.alive {
-                node.alive = true;
-                node.asleep.clear();
-                node.cpu.reset();
-                node.port = Port::default();
+        let programs = self.state(|node, _| {
+            if node.alive {
+                return Vec::new();
             }
+            node.alive = true;
+            node.asleep.clear();
+            node.cpu.reset();
+            node.port = Port::default();
+            node.programs.clone()
         });
+        programs.iter().for_each(|program| program(self.clone()));
     }
 
     /// Its tasks stand still until [`Node::resume`]; its adapter works on.

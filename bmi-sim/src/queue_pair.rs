@@ -22,8 +22,9 @@ use bmi_core::{Error, RemoteSlice, Segment, ServiceClass};
 
 use crate::error::SimError;
 use crate::events::ConnRef;
+use crate::faults::link::Strike;
 use crate::memory::{self, Exposures};
-use crate::network::{Flow, InOrder, Nak, Packet, Sending};
+use crate::network::{Flow, InOrder, Nak, Packet, Sending, link_key};
 use crate::world::Core;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -211,7 +212,8 @@ impl Core {
             Some(_) => 0,
         };
         let packet = Packet::Message { to: peer, number };
-        let sending = Sending { packet, class: last.class, len: last.len, ready, extra: 0, tail };
+        let segments = last.bytes.segments.len() as u64;
+        let sending = Sending { packet, class: last.class, len: last.len, segments, ready, extra: 0, tail };
         self.send_packet(at, peer, sending);
     }
 
@@ -228,7 +230,19 @@ impl Core {
             let class = conn.reads[conn.reads_issued].class;
             conn.reads_issued += 1;
             let packet = Packet::ReadRequest { to: peer, number };
-            self.send_packet(at, peer, Sending { packet, class, len: 0, ready, extra: 0, tail: 0 });
+            self.send_packet(at, peer, Sending { packet, class, len: 0, segments: 0, ready, extra: 0, tail: 0 });
+        }
+    }
+
+    /// What a plan of faults has in store for a message that is at its target: why it is refused, and what that means there.
+    fn struck(&mut self, from: ConnRef, to: ConnRef) -> Option<(Nak, SimError)> {
+        if self.links.is_empty() {
+            return None;
+        }
+        let (a, b) = self.route(from, to);
+        match self.links.get_mut(&link_key(a, b))?.trouble.strike()? {
+            Strike::Corrupt => Some((Nak::Damaged, SimError::Damaged)),
+            Strike::NotReady => Some((Nak::NotReady, SimError::Struck)),
         }
     }
 
@@ -237,14 +251,16 @@ impl Core {
         let Some(conn) = self.conn(to) else { return };
         let closing = conn.state == State::Closing;
         let Some(from) = conn.peer else { return };
+        let struck = if closing { None } else { self.struck(from, to) };
         let Some(work) = self.conn_mut(from).and_then(|conn| conn.send_mut(number)) else { return };
         let (target, len) = (work.target, work.len);
         let bytes = std::mem::take(&mut work.bytes);
-        let outcome = match target {
+        let outcome = match (struck, target) {
+            (Some(refusal), _) => Err(refusal),
             // The receives of a closing connection have been flushed; its program no longer cares what comes.
-            None if closing => Ok(()),
-            None => self.receive(to, &bytes, len),
-            Some(target) => self.accept_write(to, &bytes, len, target, closing),
+            (None, None) if closing => Ok(()),
+            (None, None) => self.receive(to, &bytes, len),
+            (None, Some(target)) => self.accept_write(to, &bytes, len, target, closing),
         };
         if let Some(work) = self.conn_mut(from).and_then(|conn| conn.send_mut(number)) {
             work.bytes = bytes;
@@ -327,7 +343,7 @@ impl Core {
                 let (len, class) = (work.len, work.class);
                 let ready = self.queue.now + self.config.profile.read_response_ns;
                 let packet = Packet::ReadReply { to: from, number };
-                self.send_packet(to, from, Sending { packet, class, len, ready, extra: 0, tail: 0 });
+                self.send_packet(to, from, Sending { packet, class, len, segments: 1, ready, extra: 0, tail: 0 });
             }
             Err(why) => {
                 self.send_answer(to, from, Packet::Nak { to: from, number, why: Nak::ReadAccess });
@@ -386,6 +402,7 @@ impl Core {
             Nak::WriteAccess | Nak::ReadAccess => (WorkStatus::RemoteAccess, SimError::AccessRefused),
             Nak::NotReady => (WorkStatus::ReceiverNotReady, SimError::PeerNotReady),
             Nak::TooLong => (WorkStatus::TooLong, SimError::PeerReceiveShort),
+            Nak::Damaged => (WorkStatus::Failed, SimError::PeerFoundDamage),
         };
         let Some(conn) = self.conn(to) else { return };
         // What was asked for here ends as asked.

@@ -20,24 +20,35 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use bmi_core::transport::Event as Report;
-use bmi_core::{Capabilities, Time};
+use bmi_core::{Capabilities, Holdings, Time};
 
 use crate::adapter::Waiter;
 use crate::clock::SimClock;
 use crate::config::SimConfig;
-use crate::cpu::Cpu;
+use crate::cpu::{Cpu, Work};
 use crate::disk::DiskState;
 use crate::error::{StallKind, Stalled};
 use crate::events::{ConnRef, Event, EventQueue};
-use crate::executor::{Executor, JoinHandle, ROOT, TaskKey, TaskWaker};
+use crate::executor::{Executor, JoinHandle, ROOT, ReadyQueue, TaskKey, TaskWaker};
+use crate::faults::DiskUser;
 use crate::memory::Registrations;
 use crate::network::{LinkState, Port, Side};
 use crate::node::Node;
 use crate::queue_pair::{Conn, Pool, State};
 use crate::rng::Rng;
+use crate::timeline::{Timeline, Trace, TraceOptions};
 
 /// Task polls at one point in time after which the world counts as spinning.
 const LIVELOCK_POLLS: u64 = 20_000_000;
+
+/// What the clocks on the walls show when a world begins, in ns since 1970: some day in 2023.
+const EPOCH_NS: i64 = 1_700_000_000_000_000_000;
+
+/// What a node runs whenever it is up.
+pub(crate) type Program = Rc<dyn Fn(Node)>;
+
+/// What an endpoint holds; `None` once it is gone.
+pub(crate) type Observer = Box<dyn Fn() -> Option<Holdings>>;
 
 /// A node.
 pub(crate) struct NodeState {
@@ -51,6 +62,13 @@ pub(crate) struct NodeState {
     pub(crate) port: Port,
     pub(crate) cpu: Cpu,
     pub(crate) disk: DiskState,
+    pub(crate) disk_users: Vec<Rc<dyn DiskUser>>,
+    /// What its clock on the wall is ahead of virtual time, in ns.
+    pub(crate) wall_ns: i64,
+    /// What runs on it whenever it is up.
+    pub(crate) programs: Vec<Program>,
+    /// When its power failed.
+    pub(crate) crashes: Vec<u64>,
 }
 
 /// A transport.
@@ -111,13 +129,19 @@ pub(crate) struct Core {
     /// Events of dropped timers that are still in the queue, at most.
     cancelled_timers: usize,
     actions: Vec<Option<Action>>,
+    /// The endpoints of nodes that are up, each with its node.
+    pub(crate) observers: Vec<(u32, Observer)>,
     wakes: Vec<Waker>,
-    /// Tasks that their node's processor was too busy for, and now is not; each with its node.
-    released: VecDeque<(u32, TaskKey)>,
+    /// Nodes of which a task may be released now.
+    released: VecDeque<u32>,
+    pub(crate) timeline: Option<Box<Timeline>>,
+    /// The node of the task that runs, if its processor has several cores.
+    pub(crate) running: Option<u32>,
+    pub(crate) ready: Arc<ReadyQueue>,
 }
 
 impl Core {
-    fn new(config: SimConfig) -> Core {
+    fn new(config: SimConfig, ready: Arc<ReadyQueue>) -> Core {
         Core {
             capabilities: config.capabilities(),
             queue: EventQueue::default(),
@@ -133,8 +157,12 @@ impl Core {
             free_timers: Vec::new(),
             cancelled_timers: 0,
             actions: Vec::new(),
+            observers: Vec::new(),
             wakes: Vec::new(),
             released: VecDeque::new(),
+            timeline: config.trace.map(|options| Box::new(Timeline::new(options))),
+            running: None,
+            ready,
             config,
         }
     }
@@ -252,8 +280,8 @@ impl Core {
             }
             into.push(report);
         }
-        let cost = completions * self.config.profile.cpu_completion_ns;
-        self.nodes[state.node as usize].cpu.charge(self.queue.now, cost);
+        let node = state.node;
+        self.charge(node, Work::Polling, completions * self.config.profile.cpu_completion_ns);
         into.len() > before
     }
 
@@ -335,12 +363,13 @@ impl Core {
                 self.go_on(node, Side::Receive);
             }
             Event::Take { node, packet } => self.deliver(node, packet),
-            Event::CpuFree { node } => self.release_task(node),
+            Event::CpuFree { node } => self.released.push_back(node),
             Event::Refuse { conn, why } => self.handle_refusal(conn, why),
             Event::ConnectDeadline { conn } => self.handle_connect_deadline(conn),
             Event::CloseDeadline { conn } => self.handle_close_deadline(conn),
             Event::PeerGone { conn } => self.peer_gone(conn),
             Event::LinkDead { a, b, epoch } => self.link_dead(a, b, epoch),
+            Event::GivenUp { a, b } => self.give_up(a, b),
             Event::Fault { index } => return self.actions[index as usize].take(),
         }
         None
@@ -348,35 +377,69 @@ impl Core {
 
     // ---- the processors and the tasks -------------------------------------------------------------------------------------
 
-    /// What becomes of a task of `node` that is ready.
-    fn admit(&mut self, node: u32, key: TaskKey) -> Admission {
+    /// What becomes of a task of `node` that is ready and may run from `not_before` on.
+    fn admit(&mut self, node: u32, key: TaskKey, not_before: u64) -> Admission {
         let now = self.queue.now;
         let state = &mut self.nodes[node as usize];
         if state.paused {
             state.asleep.push(key);
             return Admission::Later;
         }
-        let (held, release_at) = state.cpu.hold(now, key);
-        if let Some(at) = release_at {
-            self.queue.schedule(at, Event::CpuFree { node });
+        match state.cpu.enter(now, key, not_before) {
+            Ok(()) => {
+                self.running = state.cpu.is_parallel().then_some(node);
+                Admission::Now
+            }
+            Err(release_at) => {
+                self.release_later(node, release_at);
+                Admission::Later
+            }
         }
-        if held { Admission::Later } else { Admission::Now }
     }
 
-    /// The first of the tasks that a node's processor was too busy for may run, if it is free.
-    fn release_task(&mut self, node: u32) {
+    /// The first of the tasks that a node's processor was too busy for, if it may run now.
+    fn release_task(&mut self, node: u32) -> Option<TaskKey> {
         let now = self.queue.now;
-        let cpu = &mut self.nodes[node as usize].cpu;
-        match cpu.release(now) {
-            Some(key) => self.released.push_back((node, key)),
-            None => self.schedule_release(node),
+        let state = &mut self.nodes[node as usize];
+        let key = state.cpu.release(now);
+        match key {
+            Some(key) if state.paused => {
+                state.asleep.push(key);
+                self.left(node);
+                None
+            }
+            Some(key) => {
+                self.running = state.cpu.is_parallel().then_some(node);
+                Some(key)
+            }
+            None => {
+                self.schedule_release(node);
+                None
+            }
         }
     }
 
-    /// A task of `node` has run: the next one may, when what it caused is done.
+    /// A task of `node` has run: the next one may, when what it caused is done. Returns when that is, where it keeps others from running.
+    fn left(&mut self, node: u32) -> Option<u64> {
+        let cpu = &mut self.nodes[node as usize].cpu;
+        self.running = None;
+        let end = cpu.left();
+        let end = cpu.is_parallel().then_some(end);
+        self.schedule_release(node);
+        end
+    }
+
     fn schedule_release(&mut self, node: u32) {
-        if let Some(at) = self.nodes[node as usize].cpu.next_release() {
-            self.queue.schedule(at, Event::CpuFree { node });
+        let at = self.nodes[node as usize].cpu.next_release();
+        self.release_later(node, at);
+    }
+
+    /// A held task of `node` may run at `at`, if nothing lets it already. Who has not to wait for time to pass needs no event.
+    fn release_later(&mut self, node: u32, at: Option<u64>) {
+        match at {
+            Some(at) if at > self.queue.now => self.queue.schedule(at, Event::CpuFree { node }),
+            Some(_) => self.released.push_back(node),
+            None => {}
         }
     }
 
@@ -497,6 +560,7 @@ impl Sim {
                 return *id;
             }
             let id = core.nodes.len() as u32;
+            let cores = core.config.profile.cpu_cores;
             core.names.insert(name.to_owned(), id);
             core.nodes.push(NodeState {
                 name: name.to_owned(),
@@ -505,8 +569,12 @@ impl Sim {
                 asleep: Vec::new(),
                 ports: BTreeMap::new(),
                 port: Port::default(),
-                cpu: Cpu::default(),
+                cpu: Cpu::new(cores),
                 disk: DiskState::default(),
+                disk_users: Vec::new(),
+                wall_ns: EPOCH_NS,
+                programs: Vec::new(),
+                crashes: Vec::new(),
             });
             id
         });
@@ -530,9 +598,28 @@ impl Sim {
         self.0.core.borrow().queue.count()
     }
 
+    /// What endpoints of nodes that are up hold though they should not, if nothing is under way any more: one line for each. Connections, and what waits on
+    /// them, are no leak.
+    pub fn leaks(&self) -> Vec<String> {
+        let core = self.0.core.borrow();
+        let held = core.observers.iter().filter_map(|(node, observer)| {
+            let held = observer()?;
+            (held != Holdings::default()).then(|| format!("  {}: {held:?}", core.nodes[*node as usize].name))
+        });
+        held.collect()
+    }
+
     /// What transports of this world can do.
     pub fn capabilities(&self) -> Capabilities {
         self.0.core.borrow().capabilities.clone()
+    }
+
+    /// Records a timeline from now on, if none is recorded yet, and gives a handle to it.
+    pub fn trace(&self, options: TraceOptions) -> Trace {
+        self.0.with(|core| {
+            core.timeline.get_or_insert_with(|| Box::new(Timeline::new(options)));
+        });
+        Trace { sim: self.clone() }
     }
 
     // ---- faults -----------------------------------------------------------------------------------------------------------
@@ -557,41 +644,44 @@ impl Sim {
         let executor = &self.0.executor;
         for _ in 0..LIVELOCK_POLLS {
             let released = self.0.core.borrow_mut().released.pop_front();
-            if let Some((node, key)) = released {
-                self.run_released(node, key);
+            if let Some(node) = released {
+                let key = self.0.core.borrow_mut().release_task(node);
+                key.into_iter().for_each(|key| self.run_on(node, key));
                 continue;
             }
-            let Some(key) = executor.ready.pop() else { return Ok(false) };
+            let Some((key, stamp)) = executor.ready.pop() else { return Ok(false) };
             if key == root_key {
                 if root() {
                     return Ok(true);
                 }
             } else if key.index != ROOT
-                && let Some(node) = executor.node_of(key)
+                && let Some((node, not_before)) = executor.node_of(key)
             {
-                // The world's own tasks have a processor each.
-                let now = node.is_none_or(|node| self.0.core.borrow_mut().admit(node as u32, key) == Admission::Now);
-                if now {
-                    executor.run(key);
+                match node {
+                    // The world's own tasks have a processor each.
+                    None => executor.run(key),
+                    Some(node) => {
+                        let (node, not_before) = (node as u32, not_before.max(stamp));
+                        let admission = self.0.core.borrow_mut().admit(node, key, not_before);
+                        if admission == Admission::Now {
+                            self.run_on(node, key);
+                        }
+                    }
                 }
             }
         }
         Err(StallKind::Livelock)
     }
 
-    /// Runs a task for which its node's processor is free again.
-    fn run_released(&self, node: u32, key: TaskKey) {
-        let paused = {
-            let state = &mut self.0.core.borrow_mut().nodes[node as usize];
-            if state.paused {
-                state.asleep.push(key);
-            }
-            state.paused
-        };
-        if !paused {
-            self.0.executor.run(key);
+    /// Runs a task that has a core of its node's processor.
+    fn run_on(&self, node: u32, key: TaskKey) {
+        self.0.executor.run(key);
+        let end = self.0.core.borrow_mut().left(node);
+        if let Some(end) = end {
+            // Its own next turn comes after what it did.
+            self.0.executor.not_before(key, end);
+            self.0.executor.ready.stamp(0);
         }
-        self.0.core.borrow_mut().schedule_release(node);
     }
 
     /// Executes the next event if it happens by `limit`.
@@ -635,7 +725,8 @@ impl World {
 
     /// A world.
     pub fn with(config: SimConfig) -> World {
-        let shared = Shared { core: RefCell::new(Core::new(config)), executor: Executor::default() };
+        let executor = Executor::default();
+        let shared = Shared { core: RefCell::new(Core::new(config, executor.ready.clone())), executor };
         World { sim: Sim(Rc::new(shared)) }
     }
 
@@ -666,6 +757,7 @@ impl World {
         let waker = Waker::from(notify.clone());
         waker.wake_by_ref();
         let limit = (Time::ZERO + self.0.core.borrow().config.time_limit).as_nanos();
+        let event_limit = self.0.core.borrow().config.event_limit;
         let mut output = None;
         loop {
             let mut root = || {
@@ -681,6 +773,9 @@ impl World {
             let done = self.run_ready(key, &mut root).map_err(|kind| self.stalled(kind))?;
             if done && let Some(output) = output.take() {
                 return Ok(output);
+            }
+            if self.events() >= event_limit {
+                return Err(self.stalled(StallKind::EventLimit));
             }
             if !self.execute(limit) {
                 let waiting = self.0.with(|core| core.next_time().is_some());
@@ -740,11 +835,16 @@ impl Drop for World {
         while !self.0.executor.is_empty() {
             self.0.executor.drop_tasks(|_| true);
         }
-        let actions = self.0.with(|core| {
+        let (actions, kept) = self.0.with(|core| {
             core.queue.clear();
-            std::mem::take(&mut core.actions)
+            core.observers.clear();
+            let kept = core
+                .nodes
+                .iter_mut()
+                .map(|node| (std::mem::take(&mut node.programs), std::mem::take(&mut node.disk_users)));
+            (std::mem::take(&mut core.actions), kept.collect::<Vec<_>>())
         });
-        drop(actions);
+        drop((actions, kept));
     }
 }
 

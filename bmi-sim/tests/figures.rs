@@ -96,6 +96,9 @@ fn run<R: 'static, F: Future<Output = R> + 'static>(
 ) -> R {
     let world = World::with(testbed());
     let (server, here) = (world.node("server"), world.node("client"));
+    // The paper's server and its clients are programs of one thread.
+    server.limit_cores(1);
+    here.limit_cores(1);
     let s = server.endpoint(config.clone()).unwrap();
     let c = here.endpoint(config).unwrap();
     let addr = s.listen(&server.addr(0)).unwrap();

@@ -3,8 +3,9 @@
 
 use std::time::Duration;
 
-use bmi_core::{AsyncEndpoint, Config, ErrorKind, Memory, Options, PeerEvent, PeerId};
-use bmi_sim::{Node, SimTransport, World};
+use bmi_core::{Access, AsyncEndpoint, Config, ErrorKind, MemList, Memory, Options, PeerEvent, PeerId};
+use bmi_sim::{Node, SimConfig, SimTransport, World};
+use futures_util::future::join;
 
 type Endpoint = AsyncEndpoint<SimTransport>;
 
@@ -183,5 +184,33 @@ fn a_peer_beyond_the_limit_is_refused() {
         let ping = b.recv(*to_a, 1, Memory::zeroed(10).unwrap(), b.within(SECOND));
         a.send(*to_b, 1, vec![1; 10], a.within(SECOND)).await.unwrap();
         assert_eq!(ping.await.unwrap().len, 10, "who was there before does not notice");
+    });
+}
+
+/// The second piece of an eager message could not be registered; the first piece's entry stayed in the scratch list, and stood before the next message.
+#[test]
+fn a_message_that_could_not_be_gathered_leaves_no_entries_behind() {
+    let mut config = SimConfig { max_registrations: 64, ..SimConfig::seeded(1) };
+    (config.profile.register_region_ns, config.profile.register_page_ns) = (0, 0);
+    let world = World::with(config);
+    let Pair { a, b, to_b, to_a, .. } = &pair(&world, &Config::default());
+    world.block_on(async {
+        let (one, other) = (Memory::from(vec![1; 1500]), Memory::from(vec![2; 1500]));
+        let mut held = Vec::new();
+        while let Ok(region) = a.with(|e| e.register(&Memory::zeroed(10).unwrap())) {
+            held.push(region);
+        }
+        held.pop();
+        let target = Memory::zeroed(3000).unwrap();
+        let list: MemList = [one.all(), other.all()].into_iter().collect();
+        let (sent, received) =
+            join(a.send(*to_b, 1, list, a.within(SECOND)), b.recv(*to_a, 1, target.clone(), b.within(SECOND))).await;
+        sent.and(received).unwrap();
+        assert!(target.to_vec() == [vec![1; 1500], vec![2; 1500]].concat());
+        drop(held);
+        let shown = b.expose(*to_a, Memory::from(vec![3; 9000]), Access::READ).unwrap();
+        let into = Memory::zeroed(9000).unwrap();
+        a.pull(*to_b, shown.descriptor(), 0, into.clone(), a.within(SECOND)).await.unwrap();
+        assert!(into.to_vec() == vec![3; 9000]);
     });
 }

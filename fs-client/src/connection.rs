@@ -18,6 +18,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use bmi_core::comm::{Body, Caller, Path, Reply};
+use bmi_core::mutated;
 use bmi_core::{Addr, AsyncEndpoint, ErrorKind, Lists, Options, PeerId, Time, Transport};
 use fs_proto::{ErrorCode, FsError, ReplyBody, Request, RequestBody, RequestId, codec};
 use futures_util::future::{Either, FutureExt, LocalBoxFuture, Shared, select};
@@ -212,7 +213,9 @@ impl<T: Transport + 'static> Connections<T> {
         let mut lost = false;
         loop {
             let mut sent = false;
-            let error = match self.attempt(server, deadline, ticket.seq, outgoing, &mut sent).await {
+            let seq =
+                if lost && mutated("client/sent-again-under-a-new-number") { self.next_number() } else { ticket.seq };
+            let error = match self.attempt(server, deadline, seq, outgoing, &mut sent).await {
                 Ok(reply) => return interpret(server, reply),
                 Err(error) => error,
             };
@@ -329,10 +332,16 @@ struct Ticket<'a, T: Transport> {
     seq: u64,
 }
 
+impl<T: Transport> Connections<T> {
+    /// A number that no request had.
+    fn next_number(&self) -> u64 {
+        self.next_seq.replace(self.next_seq.get() + 1)
+    }
+}
+
 impl<'a, T: Transport> Ticket<'a, T> {
     fn new(connections: &'a Connections<T>, change: bool) -> Ticket<'a, T> {
-        let seq = connections.next_seq.get();
-        connections.next_seq.set(seq + 1);
+        let seq = connections.next_number();
         if change {
             connections.unanswered.borrow_mut().insert(seq);
         }

@@ -7,9 +7,11 @@
 //!
 //! **Source.** Paper 000, sections 2.1, 3.2.3 (server-based transfer), 4.1 (inline), 5 (list I/O).
 
+use std::cell::RefCell;
 use std::rc::Rc;
 
 use bmi_core::comm::{Body, Direction, Path};
+use bmi_core::mutated;
 use bmi_core::{AsyncEndpoint, MemList, Transport};
 use fs_proto::limits::{MAX_OFFSET, MAX_REGIONS};
 use fs_proto::{
@@ -51,6 +53,39 @@ struct OpenFile {
     handle: FileHandle,
     layout: Layout,
     servers: Vec<ServerName>,
+    /// By datafile: what was written and not synced since.
+    unsynced: RefCell<Vec<Unsynced>>,
+}
+
+/// What a server has that may not be on its disk yet.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Unsynced {
+    #[default]
+    Nothing,
+    /// Written to this start of the server, and to no other.
+    At(u64),
+    /// Written to a server that has been started anew since.
+    Doubtful,
+}
+
+impl Unsynced {
+    /// Together with what was written to `start`.
+    fn and(self, start: u64) -> Unsynced {
+        match self {
+            Unsynced::Nothing => Unsynced::At(start),
+            Unsynced::At(before) if before == start => self,
+            Unsynced::At(_) | Unsynced::Doubtful => Unsynced::Doubtful,
+        }
+    }
+
+    /// Together with what was written meanwhile.
+    fn merge(self, other: Unsynced) -> Unsynced {
+        match other {
+            Unsynced::Nothing => self,
+            Unsynced::At(start) => self.and(start),
+            Unsynced::Doubtful => other,
+        }
+    }
 }
 
 impl<T: Transport> Clone for File<T> {
@@ -68,7 +103,8 @@ impl<T: Transport + 'static> File<T> {
         layout: Layout,
         servers: Vec<ServerName>,
     ) -> File<T> {
-        File { client, inner: Rc::new(OpenFile { path, handle, layout, servers }) }
+        let unsynced = RefCell::new(vec![Unsynced::Nothing; servers.len()]);
+        File { client, inner: Rc::new(OpenFile { path, handle, layout, servers, unsynced }) }
     }
 
     pub(crate) fn client(&self) -> &Client<T> {
@@ -177,10 +213,11 @@ impl<T: Transport + 'static> File<T> {
         let last = regions.iter().filter(|region| !region.is_empty()).map(end).max().unwrap_or(0);
         let known: Vec<u64> = sizes.iter().map(|size| size.unwrap_or(0)).collect();
         let mut size = self.distribution().file_size(&known);
-        if size < last && sizes.contains(&None) {
+        if size < last && sizes.contains(&None) && !mutated("client/size-of-those-that-were-read") {
             // The servers that were read end before what was asked for; the others may hold later bytes.
             size = self.size_with(&sizes).await.map_err(during)?;
         }
+        let size = if mutated("client/short-read-reported-as-full") { last } else { size };
         Ok(regions.iter().map(|region| size.saturating_sub(region.offset).min(region.len)).sum())
     }
 
@@ -258,7 +295,10 @@ impl<T: Transport + 'static> File<T> {
         let outgoing = Outgoing { body: body.into(), data, path: inner.options.path, lists: plan.lists };
         let answer = inner.connections.call(server, inner.deadline(), resend, &outgoing).await;
         let result = answer.and_then(|answer| match (plan.direction, answer.body) {
-            (Direction::Write, ReplyBody::Iod(IodReply::Written { len, size })) if len == transfer.len => Ok(size),
+            (Direction::Write, ReplyBody::Iod(IodReply::Written { len, size, start })) if len == transfer.len => {
+                self.note_written(transfer.datafile, start);
+                Ok(size)
+            }
             (Direction::Read, ReplyBody::Iod(IodReply::Read { len, size }))
                 if len == transfer.len && (answer.carried == len || answer.path != Some(Path::Inline)) =>
             {
@@ -267,6 +307,12 @@ impl<T: Transport + 'static> File<T> {
             (_, other) => Err(unexpected(server, &other)),
         });
         result.map_err(|failure| self.with_ranges(plan, transfer, failure))
+    }
+
+    /// Something was written to a datafile, and not synced.
+    fn note_written(&self, datafile: usize, start: u64) {
+        let unsynced = &mut self.inner.unsynced.borrow_mut()[datafile];
+        *unsynced = unsynced.and(start);
     }
 
     /// Translates what the server said to ranges of the file; all of the transfer's if it named none.
@@ -294,7 +340,7 @@ impl<T: Transport + 'static> File<T> {
     /// # Errors
     /// Those of every request.
     pub async fn datafiles(&self) -> Result<Vec<Datafile>, Error> {
-        let sizes = self.ask_all(Resend::Once, |_, datafile| Some(IodRequest::Getsize { datafile })).await?;
+        let sizes = sizes(self.ask_all(Resend::Once, |_, datafile| Some(IodRequest::Getsize { datafile })).await)?;
         let handles = self.inner.layout.datafiles().iter().map(|(_, handle)| *handle);
         let servers = self.inner.servers.iter().cloned();
         let all = servers.zip(handles).zip(sizes);
@@ -304,7 +350,7 @@ impl<T: Transport + 'static> File<T> {
     /// Its size, asking only those servers whose datafile's size is not in `known`.
     async fn size_with(&self, known: &[Option<u64>]) -> Result<u64, Error> {
         let ask = |index: usize, datafile| known[index].is_none().then_some(IodRequest::Getsize { datafile });
-        let asked = self.ask_all(Resend::Once, ask).await?;
+        let asked = sizes(self.ask_all(Resend::Once, ask).await)?;
         let sizes: Vec<u64> = known.iter().zip(asked).map(|(known, asked)| known.or(asked).unwrap_or(0)).collect();
         Ok(self.distribution().file_size(&sizes))
     }
@@ -321,26 +367,53 @@ impl<T: Transport + 'static> File<T> {
         let truncate = |index: usize, datafile| {
             Some(IodRequest::Truncate { datafile, size: self.distribution().datafile_size(index, size) })
         };
-        self.ask_all(Resend::Never, truncate).await.map_err(during)?;
+        let answers = self.ask_all(Resend::Never, truncate).await;
+        for (datafile, answer) in answers.iter().enumerate() {
+            if let Ok(Some((_, start))) = answer {
+                self.note_written(datafile, *start);
+            }
+        }
+        sizes(answers).map_err(during)?;
         Ok(())
     }
 
     /// Has all servers put what was written on their disks; from then on it survives a crash.
     ///
     /// # Errors
-    /// Those of every request; a server that failed is named.
+    /// Those of every request; a server that failed is named. `Io` if a server was started anew after it took bytes through this handle and before
+    /// they were synced: they may be lost, and have to be written again. It is said once.
     pub async fn sync(&self) -> Result<(), Error> {
         let sync = |_, datafile| Some(IodRequest::Sync { datafile });
-        self.ask_all(Resend::Once, sync).await.map_err(|error| error.during(format!("sync {}", self.path())))?;
+        // What is written from now on is not covered.
+        let none = vec![Unsynced::Nothing; self.inner.servers.len()];
+        let before = self.inner.unsynced.replace(none);
+        let sync = |index, datafile| {
+            sync(index, datafile).filter(|_| index == 0 || !mutated("client/syncs-the-first-server-only"))
+        };
+        let mut answers = self.ask_all(Resend::Once, sync).await;
+        let mut unsynced = self.inner.unsynced.borrow_mut();
+        for (datafile, (answer, before)) in answers.iter_mut().zip(before).enumerate() {
+            match answer {
+                Ok(Some((_, start))) if before.and(*start) != Unsynced::At(*start) => {
+                    let text =
+                        "the server was started anew after it took bytes and before they were synced: they may be lost";
+                    *answer = Err(Failure::at(self.inner.servers[datafile].clone(), ErrorCode::Io, text));
+                }
+                Ok(_) => {}
+                Err(_) => unsynced[datafile] = before.merge(unsynced[datafile]),
+            }
+        }
+        drop(unsynced);
+        sizes(answers).map_err(|error| error.during(format!("sync {}", self.path())))?;
         Ok(())
     }
 
-    /// Asks each server what `request` says for it; returns the sizes of the datafiles of those that were asked.
+    /// Asks each server what `request` says for it; returns for each that was asked the size of its datafile, and which start of it answered.
     async fn ask_all(
         &self,
         resend: Resend,
         request: impl Fn(usize, DatafileHandle) -> Option<IodRequest>,
-    ) -> Result<Vec<Option<u64>>, Error> {
+    ) -> Vec<Result<Option<(u64, u64)>, Failure>> {
         let inner = self.client.inner();
         let deadline = inner.deadline();
         let asked = self.inner.layout.datafiles().iter().enumerate().map(|(index, (_, datafile))| {
@@ -348,21 +421,26 @@ impl<T: Transport + 'static> File<T> {
             async move {
                 let Some(request) = request else { return Ok(None) };
                 match inner.ask(server, deadline, resend, request).await? {
-                    ReplyBody::Iod(IodReply::Written { size, .. }) => Ok(Some(size)),
+                    ReplyBody::Iod(IodReply::Written { size, start, .. }) => Ok(Some((size, start))),
                     other => Err(unexpected(server, &other)),
                 }
             }
         });
-        let mut failures = Vec::new();
-        let mut sizes = Vec::new();
-        for result in join_all(asked).await {
-            match result {
-                Ok(size) => sizes.push(size),
-                Err(failure) => failures.push(failure),
-            }
-        }
-        if failures.is_empty() { Ok(sizes) } else { Err(Error::combined(failures)) }
+        join_all(asked).await
     }
+}
+
+/// The sizes, or all failures together.
+fn sizes(answers: Vec<Result<Option<(u64, u64)>, Failure>>) -> Result<Vec<Option<u64>>, Error> {
+    let mut failures = Vec::new();
+    let mut sizes = Vec::new();
+    for answer in answers {
+        match answer {
+            Ok(answer) => sizes.push(answer.map(|(size, _)| size)),
+            Err(failure) => failures.push(failure),
+        }
+    }
+    if failures.is_empty() { Ok(sizes) } else { Err(Error::combined(failures)) }
 }
 
 /// Adds a failure; one of the same server for the same reason is joined.

@@ -327,7 +327,7 @@ fn nonsense_from_a_server_is_an_error_and_nothing_else() {
         reply(good(fs_proto::IodReply::Done)),
         reply([good(fs_proto::IodReply::Done), vec![0; 7]].concat()),
         // A write of fewer bytes than were sent, and a read that claims to have been carried out.
-        reply(good(fs_proto::IodReply::Written { len: 3, size: 3 })),
+        reply(good(fs_proto::IodReply::Written { len: 3, size: 3, start: 1 })),
         reply(good(fs_proto::IodReply::Read { len: 100, size: 100 })),
         reply(vec![0xAB; 8000]),
         // No replies at all.

@@ -23,7 +23,7 @@ use crate::reply::Reply;
 use crate::request::Request;
 
 /// Version of requests and replies. One that differs is refused.
-pub const VERSION: u8 = 2;
+pub const VERSION: u8 = 3;
 
 /// Why bytes are no request or reply.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

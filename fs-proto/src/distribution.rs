@@ -18,6 +18,8 @@
 //!
 //! **Source.** DESIGN section 3; PVFS's `simple_stripe`. Guarded by the property tests below.
 
+use bmi_core::mutated;
+
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
 
@@ -139,7 +141,8 @@ impl Distribution {
                 return None;
             }
             let len = (this.strip_size() - logical % this.strip_size()).min(end - logical);
-            let strip = Strip { at: this.locate(logical), logical, len };
+            let shift = if mutated("stripe/long-regions-shifted") && len < end - logical { 1 } else { 0 };
+            let strip = Strip { at: this.locate(logical + shift), logical, len };
             logical += len;
             Some(strip)
         })

@@ -122,6 +122,8 @@ pub enum IodReply {
         len: u64,
         /// The datafile's size now, in bytes.
         size: u64,
+        /// Which start of the server this is: what was written before another one, and not synced then, may be lost.
+        start: u64,
     },
     /// Bytes were read.
     Read {

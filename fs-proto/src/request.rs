@@ -239,7 +239,7 @@ pub enum IodRequest {
         /// Which.
         datafile: DatafileHandle,
     },
-    /// Puts what was written on the disk. Answered by `Written`; from then on it survives a crash.
+    /// Puts what was written on the disk. Answered by `Written`; from then on what was written since the start that it names survives a crash.
     Sync {
         /// Which.
         datafile: DatafileHandle,

@@ -10,6 +10,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -140,6 +141,14 @@ impl Invocation {
             .map_err(|error| Failure::new(error.to_string()))
     }
 
+    /// Runs it and returns how it ended and what it printed on both streams.
+    pub(crate) fn captured(self, limit: Duration) -> (Result<(), Failure>, String) {
+        let kept = Kept::default();
+        let result = self.run_to(kept.clone(), kept.clone(), limit).map(|_| ());
+        let output = kept.0.lock().unwrap_or_else(PoisonError::into_inner);
+        (result, String::from_utf8_lossy(&output).into_owned())
+    }
+
     /// Whether it runs and says success; its output is thrown away.
     pub(crate) fn succeeds(mut self) -> bool {
         self.command.stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok_and(|status| status.success())
@@ -148,6 +157,20 @@ impl Invocation {
     fn spawn(&mut self) -> Result<Child, Failure> {
         let line = self.line();
         self.command.spawn().map_err(|error| Failure::new(format!("`{line}` cannot be started: {error}")))
+    }
+}
+
+/// Output that is kept.
+#[derive(Clone, Default)]
+struct Kept(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Kept {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).write(bytes)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
     }
 }
 

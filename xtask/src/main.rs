@@ -7,10 +7,12 @@
 //! | `steps` | the table of test steps, and the loop over it |
 //! | `command` | runs one program: its output is passed on, its time limited, its totals noted |
 //! | `totals` | reads "so many passed" out of the test runners' output |
+//! | `mutants` | seeded bugs, and whether the sweeps find them |
 //! | `rxe` | real verbs in an emulated machine |
 //! | `setup` | installs what a bare machine lacks |
 
 mod command;
+mod mutants;
 mod rxe;
 mod setup;
 mod steps;
@@ -49,6 +51,8 @@ enum Task {
         #[arg(last = true)]
         args: Vec<String>,
     },
+    /// Switches on the bugs that are seeded in the code, one after the other, and says which of them the sweeps in the simulator find.
+    Mutants(mutants::MutantsArgs),
     /// Real verbs without an adapter: boots a small emulated machine with Soft-RoCE and runs the tests of `bmi-ib` in it.
     Rxe(rxe::RxeArgs),
     /// What runs inside that machine.
@@ -82,6 +86,7 @@ fn main() -> ExitCode {
         }
         Task::Test(args) => steps::run(&root(), &args.only),
         Task::Bench { args } => bench(&args),
+        Task::Mutants(args) => mutants::main(&root(), &args),
         Task::Rxe(args) => rxe::main(&root(), &args),
         Task::RxeInside => rxe::inside::main(),
     }

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use serde::Deserialize;
 
 use crate::command::{Failure, Invocation};
+use crate::mutants;
 use crate::rxe;
 use crate::setup;
 use crate::totals::Totals;
@@ -23,7 +24,7 @@ pub(crate) struct Step {
     run: fn(&Path) -> Result<Totals, Failure>,
 }
 
-/// All steps, in order: what fails fastest comes first. Those that need more than this machine may have, or more than some minutes, run on request.
+/// All steps, in order: what fails fastest comes first. Those that need more than this machine may have run on request.
 pub(crate) const STEPS: &[Step] = &[
     Step {
         name: "setup",
@@ -42,6 +43,12 @@ pub(crate) const STEPS: &[Step] = &[
         always: false,
         run: miri,
     },
+    Step {
+        name: "mutants",
+        what: "the sweeps find the bugs that are seeded in the code",
+        always: true,
+        run: mutants::step,
+    },
     Step { name: "doctests", what: "the examples in the documentation", always: true, run: doctests },
     Step { name: "examples", what: "every program of examples/ runs to a good end", always: true, run: examples },
     Step {
@@ -50,7 +57,7 @@ pub(crate) const STEPS: &[Step] = &[
         always: true,
         run: main_job,
     },
-    Step { name: "rxe", what: "real verbs, in an emulated machine with Soft-RoCE", always: false, run: rxe::step },
+    Step { name: "rxe", what: "real verbs, in an emulated machine with Soft-RoCE", always: true, run: rxe::step },
 ];
 
 /// What a step that counts nothing adds.
@@ -135,7 +142,7 @@ fn rustdoc(root: &Path) -> Result<Totals, Failure> {
 }
 
 fn tests(root: &Path) -> Result<Totals, Failure> {
-    let features = features(root)?;
+    let features = features(root)?.join(",");
     let runner = if setup::has_nextest(root) {
         "nextest run --workspace --features"
     } else {
@@ -148,10 +155,14 @@ fn tests(root: &Path) -> Result<Totals, Failure> {
 }
 
 /// Tests that need an RDMA device stand behind this feature; they run in the emulated machine (`rxe`).
-const DEVICE_TESTS: &str = "device-tests";
+pub(crate) const DEVICE_TESTS: &str = "device-tests";
 
-/// All features of all crates but [`DEVICE_TESTS`], as `--features` takes them.
-fn features(root: &Path) -> Result<String, Failure> {
+/// The seeded bugs stand behind this one; only `mutants` builds them.
+const MUTANTS: &str = "mutants";
+
+/// All features of all crates but those two, as `--features` takes them. Whatever is built for a step is built with these, so that
+/// nothing is built twice.
+pub(crate) fn features(root: &Path) -> Result<Vec<String>, Failure> {
     #[derive(Deserialize)]
     struct Metadata {
         packages: Vec<Package>,
@@ -165,10 +176,10 @@ fn features(root: &Path) -> Result<String, Failure> {
     let metadata: Metadata =
         serde_json::from_str(&output).map_err(|error| Failure::new(format!("cargo metadata: {error}")))?;
     let all = metadata.packages.iter().flat_map(|package| {
-        let names = package.features.keys().filter(|name| *name != DEVICE_TESTS);
+        let names = package.features.keys().filter(|name| *name != DEVICE_TESTS && *name != MUTANTS);
         names.map(|name| format!("{}/{name}", package.name))
     });
-    Ok(all.collect::<Vec<_>>().join(","))
+    Ok(all.collect())
 }
 
 /// What of bmi-shm makes no system call: the ring with plain memory and the codec of its packets, checked for data races and undefined behaviour. (Loom's models
@@ -182,13 +193,14 @@ fn miri(root: &Path) -> Result<Totals, Failure> {
 }
 
 fn doctests(root: &Path) -> Result<Totals, Failure> {
-    Invocation::cargo(root, "test --doc --workspace --all-features").run(CARGO_LIMIT)
+    Invocation::cargo(root, "test --doc --workspace --features").args(&[features(root)?.join(",")]).run(CARGO_LIMIT)
 }
 
 /// Builds every program of the workspace with the features of the tests. The steps that run one run it from there: asking cargo to run
 /// a single package would build its dependencies again, with fewer features.
 fn programs(root: &Path) -> Result<Totals, Failure> {
-    Invocation::cargo(root, "build --workspace --all-features --bins").run(CARGO_LIMIT)
+    let features = features(root)?.join(",");
+    Invocation::cargo(root, "build --workspace --bins --features").args(&[features]).run(CARGO_LIMIT)
 }
 
 /// Where `programs` puts a program.
@@ -246,7 +258,8 @@ mod tests {
 
     #[test]
     fn tests_that_need_a_device_are_left_to_the_machine() {
-        let features = features(&crate::root()).unwrap();
+        let features = features(&crate::root()).unwrap().join(",");
         assert!(features.contains("bmi-core/tokio") && !features.contains(DEVICE_TESTS), "{features}");
+        assert!(!features.contains(MUTANTS), "{features}");
     }
 }

@@ -408,3 +408,55 @@ pub fn nonsense_is_no_call<K: Backend>(backend: &K) {
         pair.settled(&net, "after nonsense").await;
     });
 }
+
+/// What a server answers that cannot be right ends the call in `Protocol`: lengths that wrap, grants for more than the data, kinds that there are not.
+pub fn replies_that_cannot_be_right<K: Backend>(backend: &K) {
+    /// The header of a reply: kind, bytes, place.
+    fn header(kind: u8, bytes: usize, at: u64) -> Vec<u8> {
+        let bytes = u32::try_from(bytes).expect("a test's length").to_le_bytes();
+        [&[kind, 0, 0, 0][..], &bytes[..], &at.to_le_bytes()].concat()
+    }
+    let net = Net::new(backend);
+    net.run(async {
+        let pair = ready(&net, &Config::default()).await;
+        let caller = Caller::new(pair.a.clone());
+        let forged = [
+            header(0, 0, u64::MAX),
+            header(0, 0, u64::MAX - 111),
+            header(0, u32::MAX as usize, 0),
+            header(1, 0, 0),
+            header(2, 0, u64::MAX),
+            header(3, u32::MAX as usize, 0),
+            header(4, 0, 0),
+            Vec::new(),
+        ];
+        for (number, forged) in forged.into_iter().enumerate() {
+            let body = Body::In(memory(100).into());
+            let call = caller.call(pair.to_b, 1, b"r", body, Some(Path::Inline), soon(&pair.a)).expect("a call");
+            let serve = async {
+                let asked = pair.b.next_unexpected().await;
+                pair.b.send(pair.to_a, asked.tag(), forged, soon(&pair.b)).await.expect("send");
+            };
+            let (reply, ()) = join(call.reply(), serve).await;
+            assert_eq!(reply.expect_err("a lie").kind(), ErrorKind::Protocol, "lie {number}");
+        }
+        // The same bytes are granted memory for without end.
+        let body = Body::Out(filled(1, 5000).into());
+        let call = caller.call(pair.to_b, 1, b"w", body, Some(Path::ClientBased), soon(&pair.a)).expect("a call");
+        let serve = async {
+            let asked = pair.b.next_unexpected().await;
+            let (target, mut grants) = (memory(5000), Vec::new());
+            for _ in 0..2 {
+                let (grant, written) = pair.b.grant(pair.to_a, &target, soon(&pair.b)).expect("grant");
+                let wire = grant.descriptor.encode(grant.token.to_le_bytes().to_vec());
+                let message = [header(1, wire.len(), 0), wire].concat();
+                pair.b.send(pair.to_a, asked.tag(), message, soon(&pair.b)).await.expect("send");
+                grants.push(written);
+            }
+            grants.remove(0).await.expect("the first one is used");
+        };
+        let (reply, ()) = join(call.reply(), serve).await;
+        assert_eq!(reply.expect_err("a lie").kind(), ErrorKind::Protocol, "grants without end");
+        pair.settled(&net, "after all lies").await;
+    });
+}

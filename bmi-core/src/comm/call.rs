@@ -14,6 +14,7 @@ use crate::endpoint::Grant;
 use crate::error::{Error, ErrorKind};
 use crate::face::{AsyncEndpoint, Operation};
 use crate::mem::{Access, MemList, Memory};
+use crate::mutated;
 use crate::op::{Options, PeerId, Tag};
 use crate::transport::{ServiceClass, Transport};
 
@@ -63,6 +64,8 @@ pub struct Call<T: Transport> {
     narrow: bool,
     /// The server may reach the data as long as this lives.
     exposure: Option<Exposure>,
+    /// Bytes of data that the server has granted memory for, or offered.
+    moved: u64,
     choice: Option<Choice>,
 }
 
@@ -174,6 +177,7 @@ impl<T: Transport> Caller<T> {
             buffer,
             narrow,
             exposure,
+            moved: 0,
             choice,
         })
     }
@@ -242,6 +246,14 @@ impl<T: Transport> Caller<T> {
     }
 }
 
+/// Length of a reply's message with these bytes behind its header, and data behind the head.
+fn whole(carried: u64, bytes: usize) -> Option<u64> {
+    match carried {
+        0 => Some((REPLY_HEADER + bytes) as u64),
+        _ => carried.checked_add(REPLY_HEAD as u64),
+    }
+}
+
 fn wire_len(len: usize) -> Result<u32, Error> {
     u32::try_from(len).map_err(|_| Error::new(ErrorKind::TooLong, format!("a request of {len} bytes")))
 }
@@ -280,7 +292,7 @@ impl<T: Transport> Call<T> {
                     self.caller.keep(self.buffer);
                     return Ok(reply);
                 }
-                ReplyKind::Continued => return self.continued(header).await,
+                ReplyKind::Continued => return self.continued(header, len).await,
                 ReplyKind::Grant => pushes.push(self.granted(header, len)?),
                 ReplyKind::Offer => self.offered(header, len).await?,
             }
@@ -294,8 +306,7 @@ impl<T: Transport> Call<T> {
             true => (REPLY_HEAD - REPLY_HEADER, header.at),
             false => (self.buffer.len() - REPLY_HEADER, 0),
         };
-        let whole = if carried > 0 { REPLY_HEAD as u64 + carried } else { (REPLY_HEADER + bytes) as u64 };
-        if bytes > room || whole != len {
+        if bytes > room || whole(carried, bytes) != Some(len) {
             return Err(bad_reply("that contradicts its length"));
         }
         let mut reply = vec![0; bytes];
@@ -304,7 +315,11 @@ impl<T: Transport> Call<T> {
     }
 
     /// The reply's bytes did not fit the head: they come by themselves.
-    async fn continued(self, header: ReplyHeader) -> Result<Reply, Error> {
+    async fn continued(self, header: ReplyHeader, len: u64) -> Result<Reply, Error> {
+        let carried = header.at;
+        if !self.narrow || whole(carried, 0) != Some(len) {
+            return Err(bad_reply("that contradicts its length"));
+        }
         let endpoint = self.caller.endpoint();
         let limit = endpoint.limits(self.peer).map_or(0, |limits| limits.eager);
         if header.bytes as usize > limit {
@@ -315,7 +330,7 @@ impl<T: Transport> Call<T> {
         if done.len != u64::from(header.bytes) {
             return Err(bad_reply("that contradicts its length"));
         }
-        Ok(Reply { bytes: buffer.to_vec(), carried: 0, choice: self.choice })
+        Ok(Reply { bytes: buffer.to_vec(), carried, choice: self.choice })
     }
 
     /// The part of the data that a grant or an offer is about, its body, and the receive for what comes next.
@@ -336,7 +351,8 @@ impl<T: Transport> Call<T> {
         let (data, body) = self.part(header, len)?;
         let (token, wire) = body.split_first_chunk::<4>().ok_or_else(|| bad_reply("with a grant cut off"))?;
         let grant = Grant { descriptor: descriptor(wire, self.max_pieces())?, token: u32::from_le_bytes(*token) };
-        let part = cut(&data, header.at, grant.descriptor.len())?;
+        let at = if mutated("call/grant-for-the-beginning") { 0 } else { header.at };
+        let part = self.cut(&data, at, grant.descriptor.len())?;
         let options = self.options.class(ServiceClass::Bulk);
         Ok(self.caller.endpoint.push_granted(self.peer, &grant, part, options))
     }
@@ -345,22 +361,27 @@ impl<T: Transport> Call<T> {
     async fn offered(&mut self, header: ReplyHeader, len: u64) -> Result<(), Error> {
         let (data, body) = self.part(header, len)?;
         let offer = descriptor(&body, self.max_pieces())?;
-        let part = cut(&data, header.at, offer.len())?;
+        let part = self.cut(&data, header.at, offer.len())?;
         let endpoint = self.caller.endpoint.clone();
         endpoint.pull(self.peer, &offer, 0, part, self.options.class(ServiceClass::Bulk)).await?;
         endpoint.send(self.peer, self.tag, Memory::from(Vec::new()), self.options).await?;
         Ok(())
     }
 
+    /// The `len` bytes of the data from `at` on, if it has them. A server that moves more in all than there is would never come to an end.
+    fn cut(&mut self, data: &MemList, at: u64, len: u64) -> Result<MemList, Error> {
+        let whole = data.len() as u64;
+        let end = at.checked_add(len).filter(|end| len > 0 && *end <= whole);
+        end.ok_or_else(|| bad_reply("with a grant beyond the data"))?;
+        self.moved += len;
+        if self.moved > whole {
+            return Err(bad_reply("with grants for more than the data"));
+        }
+        let (at, len) = (usize::try_from(at).expect("within memory"), usize::try_from(len).expect("within memory"));
+        Ok(data.range(at, len).collect())
+    }
+
     fn max_pieces(&self) -> usize {
         self.caller.endpoint.with(|endpoint| endpoint.config().max_pieces)
     }
-}
-
-/// The `len` bytes of the data from `at` on, if it has them.
-fn cut(data: &MemList, at: u64, len: u64) -> Result<MemList, Error> {
-    let end = at.checked_add(len).filter(|end| len > 0 && *end <= data.len() as u64);
-    end.ok_or_else(|| bad_reply("with a grant beyond the data"))?;
-    let (at, len) = (usize::try_from(at).expect("within memory"), usize::try_from(len).expect("within memory"));
-    Ok(data.range(at, len).collect())
 }

@@ -38,6 +38,6 @@ pub use calibrate::{Calibrations, Curve, MATERIAL, Measured, adapter, calibrate,
 pub use call::{Body, Call, Caller, Reply};
 pub use path::{Direction, Miss, Path, PathCounters};
 pub use plan::{Plan, Rule};
-pub use policy::{Choice, Crossovers, Facts, Policy, Thresholds};
+pub use policy::{Choice, Crossovers, Facts, LONGEST_AHEAD, Policy, Thresholds};
 pub use serve::{Incoming, announced};
 pub(crate) use wire::REPLY_HEAD;

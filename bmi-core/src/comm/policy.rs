@@ -106,6 +106,10 @@ pub struct Choice {
     pub missed: Option<Miss>,
 }
 
+/// Longest data of a read that may go ahead of its reply into the client's memory, in bytes. The server has it whole in its memory for that long, so there is a
+/// limit, and both sides know it: four times the largest slot by default.
+pub const LONGEST_AHEAD: u64 = 256 << 10;
+
 impl Policy {
     /// Chooses.
     pub fn choose(&self, facts: &Facts) -> Choice {
@@ -161,7 +165,9 @@ impl Facts {
         match path {
             Path::Inline if self.len > self.inline_room as u64 => Some(Miss::NoRoom),
             // Into registered memory the data goes ahead of the reply, and no slot is needed.
-            Path::FastRdma if self.direction == Direction::Read && self.registered => None,
+            Path::FastRdma if self.direction == Direction::Read && self.registered => {
+                (self.len > LONGEST_AHEAD).then_some(Miss::NoRoom)
+            }
             Path::FastRdma => match self.fast_room {
                 None => Some(Miss::NoSlots),
                 Some(room) if self.len > room as u64 => Some(Miss::NoRoom),

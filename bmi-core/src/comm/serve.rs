@@ -14,6 +14,7 @@ use crate::endpoint::Unexpected;
 use crate::error::{Error, ErrorKind};
 use crate::face::AsyncEndpoint;
 use crate::mem::{Access, MemList, MemSlice, Memory};
+use crate::mutated;
 use crate::op::{Options, PeerId, Tag};
 use crate::transport::{HostWork, ServiceClass, Transport};
 
@@ -163,6 +164,7 @@ impl<T: Transport> Incoming<T> {
             return Ok(());
         }
         if let Some(data) = &self.data {
+            let at = if mutated("call/unit-from-the-beginning") { 0 } else { at };
             let mut from = data.slice(usize::try_from(at).expect("within the data"), into.len());
             for piece in into.pieces() {
                 piece.copy_from_slice_of(&from);
@@ -241,20 +243,13 @@ impl<T: Transport> Incoming<T> {
         if data.as_ref().is_some_and(|data| !self.replies_with_data() || data.len() as u64 != self.head.data) {
             return Err(Error::new(ErrorKind::Invalid, "data that was not asked for").during("reply"));
         }
-        let room = REPLY_HEAD - REPLY_HEADER;
         let len = u32::try_from(bytes.len()).map_err(|_| Error::new(ErrorKind::TooLong, "a reply without end"))?;
-        let header = |kind, at| ReplyHeader { kind, bytes: len, at }.encode();
-        if self.head.narrow && bytes.len() > room {
-            let (peer, tag) = (self.peer, self.tag);
-            let first = self.endpoint.send(peer, tag, header(ReplyKind::Continued, 0).to_vec(), options);
-            let rest = self.endpoint.send(peer, tag, bytes.to_vec(), options);
-            first.await?;
-            return rest.await.map(|_| ());
-        }
-        let mut front = Vec::with_capacity(REPLY_HEAD.max(REPLY_HEADER + bytes.len()));
+        let continued = self.head.narrow && bytes.len() > REPLY_HEAD - REPLY_HEADER;
+        let (kind, here) = if continued { (ReplyKind::Continued, &[][..]) } else { (ReplyKind::Reply, bytes) };
         let carried = data.as_ref().filter(|_| self.head.narrow).map_or(0, |data| data.len() as u64);
-        front.extend_from_slice(&header(ReplyKind::Reply, carried));
-        front.extend_from_slice(bytes);
+        let mut front = Vec::with_capacity(REPLY_HEAD.max(REPLY_HEADER + here.len()));
+        front.extend_from_slice(&ReplyHeader { kind, bytes: len, at: carried }.encode());
+        front.extend_from_slice(here);
         let mut ahead = None;
         let message: MemList = match (data, &self.remote) {
             (Some(data), None) if carried > 0 => {
@@ -277,10 +272,15 @@ impl<T: Transport> Incoming<T> {
         };
         let slot = self.head.slot && carried > 0;
         let reply = self.endpoint.send(self.peer, self.tag, message, Options { slot, ..options });
+        let rest = continued.then(|| self.endpoint.send(self.peer, self.tag, bytes.to_vec(), options));
         if let Some(ahead) = ahead {
             ahead.await?;
         }
-        reply.await.map(|_| ())
+        reply.await?;
+        match rest {
+            Some(rest) => rest.await.map(|_| ()),
+            None => Ok(()),
+        }
     }
 }
 

@@ -17,7 +17,7 @@
 //!             | u8    | u24  | u32     | u64       |       |      |
 //!             +-------+------+---------+-----------+-------+------+
 //!             kind 0: the reply; 1: a grant, 2: an offer, of the memory described in the bytes, for the data from `at` on;
-//!             3: the reply's bytes are the next message, because they do not fit a head
+//!             3: as 0, but the reply's bytes are the next message, because they do not fit a head
 //! ```
 
 use super::path::{Direction, Path};

@@ -13,6 +13,7 @@ use super::work::Work;
 use super::{Endpoint, KEPT_EVENTS, PeerEvent, PeerLimits};
 use crate::addr::Addr;
 use crate::error::{Error, ErrorKind};
+use crate::mutated;
 use crate::op::{OpId, OpKind, Options, PeerId};
 use crate::proto::credit::{Credit, Grant};
 use crate::proto::hello::{FAST_SLOTS, Hello, PROBES, decode_refusal, encode_refusal};
@@ -61,7 +62,7 @@ impl<T: Transport> Endpoint<T> {
     pub(super) fn close_if_drained(&mut self, peer: PeerId) {
         let Some(record) = self.peers.get(peer.0) else { return };
         if let Link::Closing(op) = record.link
-            && is_drained(record)
+            && (is_drained(record) || mutated("disconnect/before-all-is-sent"))
         {
             let deadline = self.ops.get(op.0).and_then(|op| op.options.deadline).unwrap_or(self.now);
             self.transport.disconnect(record.conn, deadline);
@@ -119,7 +120,10 @@ impl<T: Transport> Endpoint<T> {
         record.takes_slots = hello.has(FAST_SLOTS);
         record.areas.understood = hello.has(PROBES);
         record.limits = PeerLimits {
-            eager: self.config.eager_limit.min(hello.eager as usize),
+            eager: match mutated("hello/own-limit-only") {
+                true => self.config.eager_limit,
+                false => self.config.eager_limit.min(hello.eager as usize),
+            },
             fast: 0,
             message: self.config.max_message.min(hello.message),
             pieces: self.config.max_pieces.min(hello.pieces as usize),

@@ -37,6 +37,7 @@ use super::sending::{Attempt, Message};
 use super::work::Work;
 use super::{Endpoint, timing};
 use crate::mem::{Access, MemList, RemoteSlice};
+use crate::mutated;
 use crate::op::{OpId, OpKind, PeerId, Tag};
 use crate::proto::credit;
 use crate::proto::header::{HEADER_LEN, Header, Kind};
@@ -54,7 +55,7 @@ impl<T: Transport> Endpoint<T> {
         let op = self.ops.get_mut(id.0).expect("the caller has it");
         let fits =
             op.list.as_ref().is_some_and(|list| list.pieces().len() == 1 && (eager + 1..=unit).contains(&list.len()));
-        if fits && behind_offer {
+        if fits && (behind_offer || mutated("direct/offered-out-of-order")) {
             op.offer = Offer::Intended;
             self.notify(peer_id, Notice::Ready { op: id });
         }
@@ -177,7 +178,8 @@ impl<T: Transport> Endpoint<T> {
         while peer.unseen.front().is_some_and(|message| message.number < header.len) {
             peer.unseen.pop_front();
         }
-        match peer.unseen.iter_mut().find(|message| message.tag == header.tag && !message.matched) {
+        let crossed = |message: &&mut Unseen| message.tag == header.tag && !message.matched;
+        match peer.unseen.iter_mut().find(crossed).filter(|_| !mutated("direct/crossing-message-overlooked")) {
             Some(message) => {
                 message.matched = true;
                 peer.grant.unparked(cost);
@@ -195,7 +197,9 @@ impl<T: Transport> Endpoint<T> {
         self.spent_message(peer_id)?;
         self.repost(peer_id, slot, Repost::Message);
         let peer = self.peers.get_mut(peer_id.0).expect("the caller has it");
-        if let Some(place) = peer.ready.find(|ready| ready.op == name) {
+        if let Some(place) = peer.ready.find(|ready| ready.op == name)
+            && !mutated("direct/withdrawn-offer-kept")
+        {
             peer.ready.remove(place);
             peer.grant.unparked(credit::cost(RemoteSlice::WIRE_LEN));
         }

@@ -18,6 +18,7 @@ use super::Endpoint;
 use crate::capability::Registration;
 use crate::error::Error;
 use crate::mem::{Access, MemList, MemSlice, Memory, MemoryId, RemoteSlice, keys_of};
+use crate::mutated;
 use crate::op::{OpId, PeerId};
 use crate::proto::one_or_many::OneOrMany;
 use crate::transport::{ConnId, HostWork, Transport};
@@ -124,7 +125,9 @@ impl<T: Transport> Endpoint<T> {
         let keys = keys_of(remote);
         peer.exposures -= keys.as_slice().len();
         for key in keys.as_slice() {
-            self.transport.revoke(peer.conn, *key);
+            if !mutated("exposure/key-of-an-ended-operation-stays-good") {
+                self.transport.revoke(peer.conn, *key);
+            }
         }
     }
 }

@@ -45,6 +45,7 @@ use crate::mem::{Access, MemList, MemSlice, Memory, MemoryRegion, RemoteSlice, S
 use crate::op::{OpId, PeerId, Tag};
 use crate::proto::header::{HEADER_LEN, Header, Kind};
 use crate::transport::{HostWork, Payload, PostError, ServiceClass, Transport, WorkOptions, WriteTarget};
+use crate::{mutated, mutated_each};
 
 /// A slot begins on a page.
 const PAGE: usize = 4096;
@@ -138,6 +139,9 @@ impl<T: Transport> Endpoint<T> {
         }
         // The receive held nothing.
         self.repost(peer_id, slot, Repost::Message);
+        if mutated_each(10, "fast/immediate-data-lost") {
+            return;
+        }
         let handled = match grant::is_granted(immediate) {
             true => self.on_granted(peer_id, immediate),
             false => self.on_fast(peer_id, immediate),
@@ -189,7 +193,9 @@ impl<T: Transport> Endpoint<T> {
             scatter(list, payload);
             self.transport.charge(HostWork::copy(payload.len(), list));
         }
-        self.free_fast(peer_id, slot);
+        if !mutated_each(5, "fast/slot-not-freed") {
+            self.free_fast(peer_id, slot);
+        }
         self.received(id, status, payload.len() as u64);
     }
 
@@ -431,7 +437,7 @@ fn scatter(list: &MemList, payload: &MemSlice) {
     let mut at = 0;
     for piece in list.pieces() {
         let len = piece.len().min(payload.len() - at);
-        if at == payload.len() {
+        if at == payload.len() || (at > 0 && mutated("fast/only-the-first-piece")) {
             break;
         }
         piece.slice(0, len).copy_from_slice_of(&payload.slice(at, len));

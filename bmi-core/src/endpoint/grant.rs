@@ -24,6 +24,7 @@ use super::receiving::Violation;
 use crate::bulk::BulkDescriptor;
 use crate::error::{Error, ErrorKind};
 use crate::mem::{Access, MemList};
+use crate::mutated;
 use crate::op::{OpId, OpKind, Options, PeerId, Posted};
 use crate::transport::Transport;
 
@@ -123,7 +124,9 @@ impl<T: Transport> Endpoint<T> {
         let Some(op) = self.ops.get(id.0) else { return };
         let (State::Granted(remote), Some(peer), len) = (&op.state, op.peer, op.len()) else { return };
         let remote = remote.clone();
-        self.revoke_all(peer, remote.as_slice());
+        if !mutated("grant/good-for-ever") {
+            self.revoke_all(peer, remote.as_slice());
+        }
         if status.is_ok() {
             self.counters.bytes_received += len as u64;
         }

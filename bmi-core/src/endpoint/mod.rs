@@ -68,6 +68,7 @@ use crate::comm::{PathCounters, Policy};
 use crate::config::Config;
 use crate::error::{Error, ErrorKind};
 use crate::mem::{Access, Limits, MemList, Memory, MemoryRegion, PinCache, PinCounts, RemoteKey, RemoteSlice, Segment};
+use crate::mutated;
 use crate::op::{Completion, OpId, OpKind, Options, PeerId, Posted, Tag};
 use crate::proto::header::{HEADER_LEN, Kind};
 use crate::proto::table::Table;
@@ -258,6 +259,13 @@ impl<T: Transport> Endpoint<T> {
             work: self.work + self.bounce.in_use() + self.staging.in_use() + self.packing.in_use(),
             spares: self.spares.in_use(),
         }
+    }
+
+    /// What it holds for work that has to end some time: [`Endpoint::holdings`] without connections and without those who only wait for a point in time.
+    pub fn unfinished(&self) -> Holdings {
+        let timers = self.ops.iter().filter(|(_, op)| op.kind == OpKind::Timer).count();
+        let held = self.holdings();
+        Holdings { peers: 0, operations: held.operations - timers, ..held }
     }
 
     /// Whether requests of this side are with the adapter: sends, reads and writes whose completion is awaited.
@@ -504,10 +512,16 @@ impl<T: Transport> Endpoint<T> {
     /// The time at which to poll though nothing arrives.
     pub fn next_deadline(&self) -> Option<Time> {
         let fences = (!self.fences.is_empty()).then_some(self.now);
-        [fences, self.timers.next(), self.next_turn(), self.registry.next_deadline(), self.transport.next_deadline()]
-            .into_iter()
-            .flatten()
-            .min()
+        [
+            fences,
+            self.timers.next().filter(|_| !mutated("wait/forgets-deadlines")),
+            self.next_turn(),
+            self.registry.next_deadline(),
+            self.transport.next_deadline(),
+        ]
+        .into_iter()
+        .flatten()
+        .min()
     }
 
     /// Gets ready to sleep (see [`Transport::arm`]). `waker` is woken too when a message or an exposure is dropped, whether or not there is an event fd.
@@ -520,7 +534,7 @@ impl<T: Transport> Endpoint<T> {
         }
         let armed = self.transport.arm(waker);
         let quiet = armed == Armed::Waiting
-            && self.released.wake_at_next(waker)
+            && (mutated("wait/dropped-messages-wake-nobody") || self.released.wake_at_next(waker))
             && self.revoked.wake_at_next(waker)
             && self.registry.arm(waker);
         if quiet { Armed::Waiting } else { Armed::Busy }

@@ -33,6 +33,7 @@ use crate::op::{OpId, OpKind, Options, PeerId, Posted};
 use crate::proto::header::FinishStatus;
 use crate::proto::one_or_many::OneOrMany;
 use crate::transport::{HostWork, PostError, ServiceClass, Transport, WorkOptions, WorkStatus, WriteTarget};
+use crate::{mutated, mutated_each};
 
 /// Bytes of a page, as registration counts them (paper 000, section 5).
 const PAGE: usize = 4096;
@@ -149,7 +150,7 @@ impl<T: Transport> Endpoint<T> {
         let room = self.ops.get(id.0).map_or(0, Op::len) as u64;
         let (status, kind) = if let Some(ending) = self.ops.get(id.0).and_then(|op| op.ending) {
             (FinishStatus::Cancelled, ending)
-        } else if len > room {
+        } else if len > room && !mutated("rendezvous/longer-than-the-receive") {
             (FinishStatus::TooLong, ErrorKind::TooLong)
         } else {
             return self.start_transfer(id, remote, Cursor::default(), len, Some(named));
@@ -266,7 +267,7 @@ impl<T: Transport> Endpoint<T> {
             let last = transfer.issued + len == transfer.total;
             let full = transfer.open.bytes + len >= unit || transfer.open.requests + 1 >= most_requests;
             let (work, ends) = (Work::Op(id).to_id(), last || closing || full);
-            let options = WorkOptions { signalled: ends, class };
+            let options = WorkOptions { signalled: ends && !mutated_each(20, "bulk/unit-not-signalled"), class };
             // Immediate data consumes a receive of the peer.
             let immediate = transfer.immediate.filter(|_| last);
             if immediate.is_some() && !peer.credit.as_mut().is_some_and(|credit| credit.spend_message()) {
@@ -377,7 +378,7 @@ impl<T: Transport> Endpoint<T> {
         self.work -= unit.requests as usize;
         transfer.outstanding -= unit.requests;
         if let Some((buffer, at)) = unit.staged {
-            if !writes {
+            if !writes && !mutated("bulk/not-unpacked") {
                 let list = op.list.as_ref().expect("a transfer has its list");
                 let here = self.packing.slice(buffer, 0, usize::try_from(unit.bytes).expect("within a buffer"));
                 let (_, pieces) = packing::copy(list, at, &here, Copying::Unpack);
@@ -386,7 +387,7 @@ impl<T: Transport> Endpoint<T> {
             self.packing.free(buffer);
         }
         let over = transfer.issued == transfer.total || op.ending.is_some();
-        if over && transfer.outstanding == 0 && !transfer.broken {
+        if over && (transfer.outstanding == 0 || mutated("bulk/ended-before-the-last-unit")) && !transfer.broken {
             self.finish_transfer(id);
         }
     }

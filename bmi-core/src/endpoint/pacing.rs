@@ -38,6 +38,7 @@ use crate::config::Config;
 use crate::op::{OpId, PeerId};
 use crate::time::Time;
 use crate::transport::{ServiceClass, Transport};
+use crate::{mutated, mutated_each};
 
 /// Urgent units in a row while bulk waits.
 const URGENT_IN_A_ROW: u32 = 8;
@@ -156,7 +157,7 @@ impl Turns {
         moving.moved_at = now;
         moving.requests -= unit.requests as usize;
         moving.in_flight[unit.level as usize] -= unit.bytes;
-        self.in_flight -= unit.bytes;
+        self.in_flight -= if mutated("pacing/bytes-stay-in-flight") { 0 } else { unit.bytes };
         self.quiet_until = None;
         Some(unit)
     }
@@ -254,6 +255,7 @@ impl<T: Transport> Endpoint<T> {
             match outcome {
                 Outcome::Posted => record.moving.queues[level as usize].push_back(id),
                 Outcome::Last => {}
+                Outcome::QueueFull if mutated_each(10, "pacing/transfer-forgotten") => {}
                 Outcome::QueueFull => record.moving.queues[level as usize].push_front(id),
                 Outcome::Over => continue,
             }

@@ -6,6 +6,7 @@ use super::work::Work;
 use crate::op::PeerId;
 use crate::time::Time;
 use crate::transport::{Event, Transport, WorkCompletion, WorkStatus};
+use crate::{mutated, mutated_each};
 
 impl<T: Transport> Endpoint<T> {
     pub(super) fn progress(&mut self, now: Time) -> bool {
@@ -46,7 +47,9 @@ impl<T: Transport> Endpoint<T> {
         for (peer, key) in notes.drain(..) {
             if let Some(record) = self.peers.get_mut(peer.0) {
                 record.exposures -= 1;
-                self.transport.revoke(record.conn, key);
+                if !mutated("exposure/dropped-and-still-good") {
+                    self.transport.revoke(record.conn, key);
+                }
             }
         }
         self.revoke_notes = notes;
@@ -56,7 +59,9 @@ impl<T: Transport> Endpoint<T> {
     /// The adapter has moved: its queues may have room again.
     fn retry_blocked(&mut self) {
         while let Some(peer) = self.blocked.pop() {
-            self.mark_dirty(peer);
+            if !mutated_each(20, "queue/blocked-peer-forgotten") {
+                self.mark_dirty(peer);
+            }
         }
     }
 

@@ -17,6 +17,7 @@ use crate::proto::hello::CONTROL_CREDITS;
 use crate::proto::one_or_many::OneOrMany;
 
 use crate::transport::{HostWork, PostError, Transport};
+use crate::{mutated, mutated_each};
 
 /// Why a peer is cut off.
 pub(super) type Violation = &'static str;
@@ -75,6 +76,8 @@ impl<T: Transport> Endpoint<T> {
         if status.is_ok() {
             self.counters.bytes_received += len;
         }
+        let room = self.ops.get(id.0).map_or(len, |op| op.len() as u64);
+        let len = if mutated("receive/short-message-reported-as-full") { room } else { len };
         self.finish(id, status, len);
     }
 
@@ -237,7 +240,9 @@ impl<T: Transport> Endpoint<T> {
             (FinishStatus::Exhausted, _) => Err(ErrorKind::Exhausted),
             (FinishStatus::Cancelled, ending) => Err(ending.unwrap_or(ErrorKind::Cancelled)),
         };
-        self.revoke_all(peer_id, remote.as_slice());
+        if !mutated("rendezvous/exposure-kept") {
+            self.revoke_all(peer_id, remote.as_slice());
+        }
         self.finish(id, status, len);
         self.no_longer_busy(peer_id);
         self.repost(peer_id, slot, Repost::Message);
@@ -253,6 +258,9 @@ impl<T: Transport> Endpoint<T> {
         if let Some(place) = peer.parked.find(waiting) {
             let parked = peer.parked.remove(place);
             peer.grant.unparked(parked.cost);
+            if mutated("rendezvous/cancel-not-answered") {
+                return Ok(());
+            }
             return self.answer(peer_id, Notice::Cancelled { op: named });
         }
         let moving = |op: &Op| {
@@ -325,6 +333,9 @@ impl<T: Transport> Endpoint<T> {
     pub(super) fn on_release(&mut self, release: Release) {
         let Some(peer) = self.peers.get_mut(release.peer.0) else { return };
         peer.grant.unparked(release.cost);
+        if mutated_each(10, "unexpected/credit-returned-twice") {
+            peer.grant.unparked(release.cost);
+        }
         match release.slot {
             Some(ReleasedSlot::Receive(slot)) => {
                 peer.held -= 1;
@@ -338,7 +349,7 @@ impl<T: Transport> Endpoint<T> {
 
     /// Forgets the messages of a lost peer that the program has not taken.
     pub(super) fn drop_unexpected_of(&mut self, peer: PeerId) {
-        self.unexpected.retain(|message| message.peer != peer);
+        self.unexpected.retain(|message| message.peer != peer || mutated("lost/messages-kept"));
     }
 }
 
@@ -351,7 +362,7 @@ impl super::peer::Peer {
 
 /// Scatters a payload over a receive's list.
 fn deliver(list: &MemList, payload: &[u8]) -> Result<(), ErrorKind> {
-    if payload.len() > list.len() {
+    if payload.len() > list.len() + usize::from(mutated("receive/bound-off-by-one")) {
         return Err(ErrorKind::TooLong);
     }
     list.copy_from(0, payload);

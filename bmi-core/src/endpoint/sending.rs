@@ -262,7 +262,10 @@ impl<T: Transport> Endpoint<T> {
         for piece in list.pieces() {
             match self.registry.register(&mut self.transport, piece.memory()) {
                 Ok(region) => self.segments.push(region.segment(piece.offset(), piece.len())),
-                Err(_) => return self.send_bounced(peer, message, list, class),
+                Err(_) => {
+                    self.segments.clear();
+                    return self.send_bounced(peer, message, list, class);
+                }
             }
         }
         let segments = std::mem::take(&mut self.segments);

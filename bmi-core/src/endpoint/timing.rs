@@ -7,6 +7,7 @@ use super::op::{Offer, Op, State};
 use super::peer::Notice;
 use super::{Endpoint, Peer};
 use crate::error::{Error, ErrorKind};
+use crate::mutated;
 use crate::op::{OpId, OpKind};
 use crate::proto::table::Key;
 use crate::time::Time;
@@ -38,6 +39,7 @@ impl<T: Transport> Endpoint<T> {
             let op = &self.ops.get(id.0).expect("looked up above");
             match (op.kind, op.ending, op.peer) {
                 (OpKind::Timer, ..) => self.finish(id, Ok(()), 0),
+                (_, None, _) if mutated("deadline/ignored") => {}
                 (_, None, _) => self.end_early(id, ErrorKind::TimedOut),
                 (kind, Some(_), Some(peer)) => {
                     let text = format!("it did not let go of the memory of a {} that was ended", kind.as_str());
@@ -86,7 +88,7 @@ impl<T: Transport> Endpoint<T> {
             }
             (State::Announced(_) | State::Matching(_), _) => false,
             (State::Moving(transfer), _) => {
-                if transfer.outstanding == 0 && !transfer.broken {
+                if (transfer.outstanding == 0 || mutated("cancel/does-not-wait-for-the-adapter")) && !transfer.broken {
                     return self.finish_transfer(id);
                 }
                 true
@@ -96,7 +98,7 @@ impl<T: Transport> Endpoint<T> {
         // The time of the last poll may be long ago, and the grace begins now.
         self.clear_timer(id);
         self.fences.push(id);
-        if !waits_for_adapter {
+        if !waits_for_adapter && !mutated("cancel/peer-not-told") {
             let op = name_of(id);
             let receive = self.ops.get(id.0).is_some_and(|op| op.kind == OpKind::Recv);
             self.notify(peer_id, if receive { Notice::Withdraw { op } } else { Notice::Cancel { op } });
@@ -129,7 +131,7 @@ impl<T: Transport> Endpoint<T> {
             .map(|(key, _)| OpId(key))
             .collect();
         self.settle_transfers(record);
-        for id in ids {
+        for id in ids.into_iter().skip(usize::from(mutated("lost/operation-left"))) {
             let op = self.ops.get_mut(id.0).expect("listed above");
             if let State::Moving(transfer) = &mut op.state
                 && let Some((buffer, _)) = transfer.open.staged.take()

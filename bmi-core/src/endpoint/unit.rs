@@ -16,6 +16,7 @@ use crate::transport::Transport;
 use super::op::Cursor;
 use super::pacing::Level;
 use super::packing::{self, Copying, Packing};
+use crate::{mutated, mutated_each};
 
 /// Bytes between a local and a remote list, in units.
 #[derive(Debug)]
@@ -171,7 +172,9 @@ impl Transfer {
     /// The request is with the adapter.
     pub(super) fn posted(&mut self, request: &Request) {
         let len = request.remote.len;
-        (self.local_cursor, self.region) = (request.local, request.region);
+        if !mutated_each(20, "bulk/local-cursor-stays") {
+            (self.local_cursor, self.region) = (request.local, request.region);
+        }
         self.remote_cursor.offset += len;
         self.issued += len;
         self.outstanding += 1;
@@ -193,7 +196,7 @@ pub(super) fn seek(pieces: &[RemoteSlice], at: u64) -> Cursor {
         if offset < slice.len {
             return Cursor { piece, offset };
         }
-        offset -= slice.len;
+        offset -= if mutated("bulk/begins-at-the-wrong-piece") { offset } else { slice.len };
     }
     Cursor { piece: pieces.len(), offset: 0 }
 }

@@ -30,6 +30,7 @@
 
 use super::header::Returned;
 use super::hello::{CONTROL_CREDITS, Hello};
+use crate::{mutated, mutated_each};
 
 /// What a message costs in bytes beside its payload: its record while parked. Empty messages are not free.
 pub(crate) const OVERHEAD: u32 = 64;
@@ -79,7 +80,9 @@ impl Credit {
             return None;
         }
         let slot = u8::try_from(self.slots.trailing_zeros()).expect("at most 8");
-        self.slots &= !(1 << slot);
+        if !mutated_each(5, "credit/slot-used-twice") {
+            self.slots &= !(1 << slot);
+        }
         Some(slot)
     }
 
@@ -98,6 +101,7 @@ impl Credit {
 
     /// Spends a message credit and `bytes`, or nothing.
     pub(crate) fn spend(&mut self, bytes: u32) -> bool {
+        let bytes = if mutated_each(10, "credit/message-without-bytes") { 0 } else { bytes };
         if self.bytes < bytes || !self.spend_message() {
             return false;
         }
@@ -124,7 +128,8 @@ impl Credit {
 
     /// Spends a control credit; the last only for a message that `returns_control`.
     pub(crate) fn spend_control(&mut self, returns_control: bool) -> bool {
-        let enough = self.control > u8::from(!returns_control);
+        let reserve = u8::from(!returns_control && !mutated("credit/reserve-spent"));
+        let enough = self.control > reserve;
         self.control -= u8::from(enough);
         enough
     }
@@ -202,7 +207,9 @@ impl Grant {
     /// A fast-RDMA slot holds no message any more.
     pub(crate) fn slot_freed(&mut self, slot: u8) {
         debug_assert!(self.window.slots & !self.theirs.slots & (1 << slot) != 0, "slot {slot} was not in use");
-        self.waiting.slots |= 1 << slot;
+        if !mutated_each(5, "credit/slot-not-returned") {
+            self.waiting.slots |= 1 << slot;
+        }
     }
 
     /// Fast-RDMA slots that hold a message.
@@ -221,7 +228,7 @@ impl Grant {
 
     /// The receive of a message was posted again.
     pub(crate) fn reposted(&mut self) {
-        self.waiting.messages += 1;
+        self.waiting.messages += u16::from(!mutated_each(20, "credit/message-not-returned"));
     }
 
     /// The receive of a Credit message was posted again.
@@ -231,7 +238,7 @@ impl Grant {
 
     /// Bytes are no longer parked.
     pub(crate) fn unparked(&mut self, bytes: u32) {
-        self.waiting.bytes += bytes;
+        self.waiting.bytes += if mutated_each(20, "credit/bytes-not-returned") { 0 } else { bytes };
     }
 
     /// Whether what waits must go back in a message of its own.

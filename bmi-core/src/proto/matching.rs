@@ -9,6 +9,7 @@ use std::hash::{BuildHasherDefault, Hasher};
 
 use slab::Slab;
 
+use crate::mutated_each;
 use crate::op::Tag;
 
 /// Names an entry of a [`Matching`] until it is taken out.
@@ -80,8 +81,9 @@ impl<V> Matching<V> {
 
     /// Takes the oldest of `tag`.
     pub(crate) fn pop(&mut self, tag: Tag) -> Option<V> {
-        let (first, _) = *self.ends.get(&tag)?;
-        Some(self.remove(Place(first)))
+        let (first, last) = *self.ends.get(&tag)?;
+        let place = if mutated_each(10, "match/newest-first") { last } else { first };
+        Some(self.remove(Place(place)))
     }
 
     /// The oldest of `tag`.

@@ -65,7 +65,12 @@ pub fn one_event(t: &mut SimTransport) -> Event {
 
 /// A connection between a transport on node `client` and one on node `server`.
 pub fn pair(world: &World) -> (Side, Side) {
-    let (client, server) = (world.node("client"), world.node("server"));
+    pair_between(world, "client", "server")
+}
+
+/// A connection between transports on two nodes, made by the first.
+pub fn pair_between(world: &World, client: &str, server: &str) -> (Side, Side) {
+    let (client, server) = (world.node(client), world.node(server));
     let (mut a, mut b) = (client.transport().unwrap(), server.transport().unwrap());
     let addr = b.listen(&server.addr(0)).unwrap();
     let conn_a = a.connect(&addr, b"hello", Time::from_nanos(u64::MAX)).unwrap();

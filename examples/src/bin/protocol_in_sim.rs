@@ -3,16 +3,19 @@
 //!
 //! ```text
 //! cargo run -p examples --bin protocol_in_sim
+//! cargo run -p examples --bin protocol_in_sim -- --trace ticket.json     and open it in chrome://tracing or ui.perfetto.dev
 //! cargo test -p examples
 //! ```
 
-use bmi_core::{Config, Error, Options};
-use bmi_sim::World;
+use bmi_core::{Config, Error, ErrorKind, Options};
+use bmi_sim::{TraceOptions, World};
 use examples::tickets::{dispense, take};
 
 /// A taker and a dispenser on two nodes; the last ticket, and the run's digest.
-fn run(seed: u64) -> Result<(u64, u64), Error> {
+fn run(seed: u64, trace: Option<&str>) -> Result<(u64, u64), Error> {
     let world = World::new(seed);
+    // Recording changes nothing of the run.
+    let timeline = trace.map(|path| (path, world.trace(TraceOptions::default())));
     let (office, home) = (world.node("office"), world.node("home"));
 
     // `Node::endpoint` makes an endpoint over the simulated adapter and a task that drives it.
@@ -30,13 +33,25 @@ fn run(seed: u64) -> Result<(u64, u64), Error> {
         Ok::<u64, Error>(last)
     })?;
     println!("seed {seed}: last ticket {last}, virtual time {}, {} events", world.now(), world.events());
-    println!("  processor time: dispenser {:?}, taker {:?}", office.cpu_busy(), home.cpu_busy());
+    println!("  dispenser: {}", office.usage());
+    println!("  taker: {}", home.usage());
     println!("  digest {:016x}", world.digest());
+    if let Some((path, timeline)) = timeline {
+        let file =
+            std::fs::File::create(path).map_err(|error| Error::new(ErrorKind::Io, format!("{path}: {error}")))?;
+        timeline.write_chrome(file).map_err(|error| Error::new(ErrorKind::Io, format!("{path}: {error}")))?;
+    }
     Ok((last, world.digest()))
 }
 
 fn main() -> Result<(), Error> {
-    let (first, again) = (run(1)?, run(1)?);
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let trace = match &arguments[..] {
+        [] => None,
+        [option, path] if option == "--trace" => Some(path.as_str()),
+        _ => return Err(Error::new(ErrorKind::Invalid, "usage: protocol_in_sim [--trace FILE]")),
+    };
+    let (first, again) = (run(1, trace)?, run(1, None)?);
     assert_eq!(first, again, "the same seed must give the same run");
     assert_eq!(first.0, 1000, "nothing was disturbed, so no ticket was lost");
     Ok(())

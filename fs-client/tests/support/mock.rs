@@ -209,7 +209,7 @@ impl Server {
                         at += len;
                     }
                 });
-                IodReply::Written { len: regions.total(), size }
+                IodReply::Written { len: regions.total(), size, start: 1 }
             }
             IodRequest::Read { datafile, regions } => {
                 let mut bytes = Vec::new();
@@ -227,10 +227,11 @@ impl Server {
                 IodReply::Read { len: regions.total(), size }
             }
             IodRequest::Truncate { datafile, size } => {
-                IodReply::Written { len: 0, size: edit(datafile, &mut |file| file.resize(size as usize, 0)) }
+                let size = edit(datafile, &mut |file| file.resize(size as usize, 0));
+                IodReply::Written { len: 0, size, start: 1 }
             }
             IodRequest::Sync { datafile } | IodRequest::Getsize { datafile } => {
-                IodReply::Written { len: 0, size: edit(datafile, &mut |_| ()) }
+                IodReply::Written { len: 0, size: edit(datafile, &mut |_| ()), start: 1 }
             }
             IodRequest::Remove { datafile } => {
                 self.state.borrow_mut().datafiles.remove(&(iod, datafile));

@@ -153,7 +153,7 @@ fn reply() -> impl Strategy<Value = Reply> {
     ];
     let iod = prop_oneof![
         Just(IodReply::Done),
-        any::<(u64, u64)>().prop_map(|(len, size)| IodReply::Written { len, size }),
+        any::<(u64, u64, u64)>().prop_map(|(len, size, start)| IodReply::Written { len, size, start }),
         any::<(u64, u64)>().prop_map(|(len, size)| IodReply::Read { len, size }),
         any::<(u64, u64, u64)>().prop_map(|(capacity, free, datafiles)| IodReply::Stat(IodStat {
             capacity,

@@ -47,6 +47,8 @@ pub struct ClusterOptions {
     pub disk_capacity: u64,
     /// In the simulator: whether disks take time (the node's disk profile) or not.
     pub disk_costs: bool,
+    /// In the simulator: whether the I/O servers' disks have a cache that a power failure empties. What the manager did not sync is always lost.
+    pub disk_cache: bool,
 }
 
 impl Default for ClusterOptions {
@@ -62,6 +64,7 @@ impl Default for ClusterOptions {
             offload: DEFAULT_OFFLOAD,
             disk_capacity: 16 << 30,
             disk_costs: false,
+            disk_cache: false,
         }
     }
 }

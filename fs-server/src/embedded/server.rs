@@ -90,7 +90,8 @@ impl Server {
                 let store = Rc::new(FileStore::open(dir, *offload)?);
                 let (outlets, missing) = self.open(std::iter::empty())?;
                 // One set of buffers and one row of clients, whichever way they come.
-                let first = Iod::new(outlets[0].endpoint.clone(), store, *settings)?;
+                let first =
+                    Iod::new(outlets[0].endpoint.clone(), store, *settings)?.started_as(random_number()? as u64);
                 let others = outlets[1..].iter().zip(1..);
                 let others = others.map(|(outlet, index)| first.beside(outlet.endpoint.clone(), index));
                 let others: Vec<_> = others.collect();

@@ -1,15 +1,19 @@
 //! The cluster in the simulator: nodes `manager`, `iod0`, `iod1` …, each listening at port 7000.
 
+use std::rc::Rc;
+use std::time::Duration;
+
 use async_trait::async_trait;
 use bmi_core::{Addr, AsyncEndpoint, ErrorKind};
-use bmi_sim::{Node, Sim, SimDisk, SimTransport};
+use bmi_sim::faults::{DiskUser, Loss};
+use bmi_sim::{DiskFault, Node, Sim, SimDisk, SimTransport};
 use fs_proto::{ErrorCode, FsError, Identity, Role};
 
 use super::ClusterOptions;
 use crate::iod::Iod;
 use crate::manager::{Manager, ManagerSettings};
 use crate::service::{Handler, serve};
-use crate::store::{Medium, MemStore, MetaStore, SharedBackend};
+use crate::store::{Fates, Free, Medium, MemStore, MetaStore, SharedBackend};
 
 /// The port that every server listens at.
 const PORT: u16 = 7000;
@@ -35,12 +39,47 @@ impl Medium for SimDisk {
     }
 }
 
-/// A cluster of simulated nodes. Dropping the handle changes nothing: the servers belong to their nodes.
+/// A node's power failure, for the stores on its disk.
+struct Drawn<'a>(&'a mut Loss);
+
+impl Fates for Drawn<'_> {
+    fn keeps(&mut self) -> bool {
+        self.0.keeps()
+    }
+
+    fn sector(&mut self, old: &[u8], now: &mut [u8]) {
+        self.0.apply(old, now);
+    }
+}
+
+impl DiskUser for MemStore {
+    fn power_fails(&self, loss: &mut Loss) {
+        MemStore::power_fails(self, &mut Drawn(loss));
+    }
+}
+
+impl DiskUser for SharedBackend {
+    fn power_fails(&self, loss: &mut Loss) {
+        SharedBackend::power_fails(self, &mut Drawn(loss));
+    }
+
+    fn behaves(&self, fault: DiskFault) {
+        self.refuse(match fault {
+            DiskFault::None => None,
+            DiskFault::Full => Some((std::io::ErrorKind::StorageFull, false)),
+            DiskFault::Broken => Some((std::io::ErrorKind::Other, true)),
+        });
+    }
+}
+
+/// How long a server that could not be started waits until it is tried again.
+const START_AGAIN: Duration = Duration::from_millis(10);
+
+/// A cluster of simulated nodes. Dropping the handle changes nothing: the servers belong to their nodes, which start them whenever they come up
+/// ([`Node::boot`]), also after a crash that a plan of faults asks for.
 pub struct SimCluster {
     sim: Sim,
-    options: ClusterOptions,
     stores: Vec<MemStore>,
-    metadata: SharedBackend,
 }
 
 impl SimCluster {
@@ -49,18 +88,32 @@ impl SimCluster {
     /// # Errors
     /// `Invalid` for options that make no sense; what an endpoint refuses.
     pub fn start(sim: &Sim, options: ClusterOptions) -> Result<SimCluster, FsError> {
+        options.endpoint("server").validate()?;
+        options.iod.zones()?;
+        fs_proto::Distribution::simple_stripe(options.strip_size, options.iods as u32)?;
+        let options = Rc::new(options);
         let store = |index: usize| {
-            if options.disk_costs {
-                return MemStore::on(sim.node(&format!("iod{index}")).disk(), options.disk_capacity);
+            let disk = sim.node(&format!("iod{index}")).disk();
+            let capacity = options.disk_capacity;
+            match (options.disk_costs, options.disk_cache) {
+                (true, true) => MemStore::cached(disk, capacity),
+                (true, false) => MemStore::on(disk, capacity),
+                (false, true) => MemStore::cached(Free, capacity),
+                (false, false) => MemStore::new(capacity),
             }
-            MemStore::new(options.disk_capacity)
         };
         let stores = (0..options.iods).map(store).collect();
-        let cluster = SimCluster { sim: sim.clone(), options, stores, metadata: SharedBackend::default() };
-        for index in 0..cluster.stores.len() {
-            cluster.start_iod(index)?;
+        let cluster = SimCluster { sim: sim.clone(), stores };
+        for (index, store) in cluster.stores.iter().enumerate() {
+            let node = cluster.iod_node(index);
+            node.disk().attach(Rc::new(store.clone()));
+            let (options, store) = (options.clone(), store.clone());
+            node.boot(move |node| run_iod(node, index as u32, options.clone(), store.clone()));
         }
-        cluster.start_manager(cluster.metadata.clone())?;
+        let (metadata, iods) = (SharedBackend::default(), cluster.iods());
+        let node = cluster.manager_node();
+        node.disk().attach(Rc::new(metadata.clone()));
+        node.boot(move |node| run_manager(node, iods.clone(), options.clone(), metadata.reopen()));
         Ok(cluster)
     }
 
@@ -89,59 +142,64 @@ impl SimCluster {
         &self.stores[index]
     }
 
-    /// Kills the manager and starts it again, with what it had synced and nothing else.
-    ///
-    /// # Errors
-    /// If the metadata cannot be opened again.
-    pub fn restart_manager(&mut self) -> Result<(), FsError> {
-        self.manager_node().kill();
-        self.metadata = self.metadata.crash();
-        self.manager_node().restart();
-        self.start_manager(self.metadata.clone())
-    }
-
-    /// Starts an I/O server on its node again, after the node was killed. Its disk is as it was.
-    ///
-    /// # Errors
-    /// What an endpoint refuses.
-    pub fn restart_iod(&self, index: usize) -> Result<(), FsError> {
-        self.iod_node(index).kill();
-        self.iod_node(index).restart();
-        self.start_iod(index)
-    }
-
-    fn start_manager(&self, metadata: SharedBackend) -> Result<(), FsError> {
+    /// The power of the manager's node fails, and comes back: the manager has what it had synced and nothing else.
+    pub fn restart_manager(&self) {
         let node = self.manager_node();
-        let endpoint = node.endpoint(self.options.endpoint("manager"))?;
-        endpoint.listen(&node.addr(PORT))?;
-        let settings = ManagerSettings { iods: self.iods(), strip_size: self.options.strip_size };
-        let sim = self.sim.clone();
-        let wall = move || sim.now().as_nanos();
-        let manager = Manager::new(endpoint.clone(), MetaStore::on(metadata)?, settings, wall)?;
-        self.run(&node, Role::Manager, endpoint, manager);
-        Ok(())
+        node.crash(&mut Loss::everything());
+        node.restart();
     }
 
-    fn start_iod(&self, index: usize) -> Result<(), FsError> {
+    /// Kills an I/O server and starts it again. Its disk is as it was.
+    pub fn restart_iod(&self, index: usize) {
         let node = self.iod_node(index);
-        let endpoint = node.endpoint(self.options.endpoint(&node.name()))?;
-        endpoint.listen(&node.addr(PORT))?;
-        let iod = Iod::new(endpoint.clone(), self.stores[index].clone(), self.options.iod)?;
-        self.run(&node, Role::Iod(index as u32), endpoint, iod);
-        Ok(())
+        node.kill();
+        node.restart();
     }
+}
 
-    /// Each node is a machine of its own, and a start is told from others by its time.
-    fn run(
-        &self,
-        node: &Node,
-        role: Role,
-        endpoint: AsyncEndpoint<SimTransport>,
-        handler: impl Handler<SimTransport> + 'static,
-    ) {
-        let instance = u128::from(node.now().as_nanos());
-        let identity = Identity { role, host: node.name(), instance, addrs: vec![node.addr(PORT)] };
-        let limits = self.options.limits;
-        node.spawn(async move { serve(&endpoint, &handler, &identity, limits, std::future::pending()).await });
+/// Starts a server, again and again until it comes up, as a system's init does: its disk may refuse. Then serves.
+async fn keep_up<H: Handler<SimTransport>>(
+    node: Node,
+    role: Role,
+    options: Rc<ClusterOptions>,
+    start: impl Fn(AsyncEndpoint<SimTransport>) -> Result<H, FsError>,
+) {
+    let mut made = None;
+    loop {
+        // The endpoint is driven by a task of its own, so it is made once.
+        let mut begin = || {
+            let endpoint = match &made {
+                Some(endpoint) => AsyncEndpoint::clone(endpoint),
+                None => made.insert(node.endpoint(options.endpoint(&node.name()))?).clone(),
+            };
+            let handler = start(endpoint.clone())?;
+            endpoint.listen(&node.addr(PORT))?;
+            Ok::<_, FsError>((endpoint, handler))
+        };
+        match begin() {
+            Ok((endpoint, handler)) => {
+                // Each node is a machine of its own, and a start is told from others by its time.
+                let instance = u128::from(node.now().as_nanos());
+                let identity = Identity { role, host: node.name(), instance, addrs: vec![node.addr(PORT)] };
+                return serve(&endpoint, &handler, &identity, options.limits, std::future::pending()).await;
+            }
+            Err(error) => tracing::warn!(node = node.name(), %error, "not started; tried again"),
+        }
+        node.sleep(START_AGAIN).await;
     }
+}
+
+async fn run_manager(node: Node, iods: Vec<Addr>, options: Rc<ClusterOptions>, metadata: SharedBackend) {
+    let (clock, strip_size) = (node.clone(), options.strip_size);
+    let start = move |endpoint| {
+        let (settings, clock) = (ManagerSettings { iods: iods.clone(), strip_size }, clock.clone());
+        Manager::new(endpoint, MetaStore::on(metadata.clone())?, settings, move || clock.wall_ns())
+    };
+    keep_up(node, Role::Manager, options, start).await;
+}
+
+async fn run_iod(node: Node, index: u32, options: Rc<ClusterOptions>, store: MemStore) {
+    let (begun, settings) = (node.now().as_nanos(), options.iod);
+    let start = move |endpoint| Ok(Iod::new(endpoint, store.clone(), settings)?.started_as(begun));
+    keep_up(node, Role::Iod(index), options, start).await;
 }

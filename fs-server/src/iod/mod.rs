@@ -33,6 +33,7 @@ use async_trait::async_trait;
 use bmi_core::comm::{Direction, Incoming};
 use bmi_core::mem::zone::{ZonePool, ZoneSettings};
 use bmi_core::{AsyncEndpoint, PeerId, ServiceClass, Transport};
+use bmi_core::{mutated, mutated_each};
 use fs_proto::limits::MAX_OFFSET;
 use fs_proto::{DatafileHandle, ErrorCode, FsError, IodReply, IodRequest, Regions, Request, RequestBody};
 
@@ -89,6 +90,7 @@ pub struct Iod<T: Transport, S> {
     zones: ZonePool<Client>,
     stages: Stages,
     settings: IodSettings,
+    start: u64,
 }
 
 impl<T: Transport + 'static, S: DataStore> Iod<T, S> {
@@ -100,9 +102,16 @@ impl<T: Transport + 'static, S: DataStore> Iod<T, S> {
         let zones = ZonePool::new(&settings.zones()?)?;
         let one_sided = endpoint.with(|endpoint| endpoint.transport().capabilities().one_sided);
         let stages = Stages::new(one_sided, store.places());
-        let iod = Iod { endpoint, adapter: 0, store, zones, stages, settings };
+        let iod = Iod { endpoint, adapter: 0, store, zones, stages, settings, start: 0 };
         iod.join_zones();
         Ok(iod)
+    }
+
+    /// A number that no other start of this server has: clients that see another one know that what they had not synced may be lost.
+    #[must_use]
+    pub fn started_as(mut self, start: u64) -> Iod<T, S> {
+        self.start = start;
+        self
     }
 
     /// The same server on one more endpoint: one store, one set of buffers, one row of clients. `index` tells its endpoints apart; the first one's is 0.
@@ -112,7 +121,7 @@ impl<T: Transport + 'static, S: DataStore> Iod<T, S> {
     {
         let Iod { store, zones, stages, settings, .. } = self;
         let (store, zones, stages) = (store.clone(), zones.clone(), stages.clone());
-        let iod = Iod { endpoint, adapter: index, store, zones, stages, settings: *settings };
+        let iod = Iod { endpoint, adapter: index, store, zones, stages, settings: *settings, start: self.start };
         iod.join_zones();
         iod
     }
@@ -141,15 +150,21 @@ impl<T: Transport + 'static, S: DataStore> Iod<T, S> {
                 if size > MAX_OFFSET {
                     return Err(FsError::new(ErrorCode::TooLarge, format!("a datafile of {size} bytes")));
                 }
-                self.store.truncate(datafile, size).await?;
+                if !mutated_each(3, "iod/truncate-forgotten") {
+                    self.store.truncate(datafile, size).await?;
+                }
                 self.written(datafile, 0).await
             }
             IodRequest::Remove { datafile } => {
-                self.store.remove(datafile).await?;
+                if !mutated("iod/removed-datafile-kept") {
+                    self.store.remove(datafile).await?;
+                }
                 Ok(IodReply::Done)
             }
             IodRequest::Sync { datafile } => {
-                self.store.sync(datafile).await?;
+                if !mutated("iod/answers-before-it-is-synced") {
+                    self.store.sync(datafile).await?;
+                }
                 self.written(datafile, 0).await
             }
             IodRequest::Getsize { datafile } => self.written(datafile, 0).await,
@@ -159,7 +174,11 @@ impl<T: Transport + 'static, S: DataStore> Iod<T, S> {
     }
 
     async fn written(&self, datafile: DatafileHandle, len: u64) -> Result<IodReply, FsError> {
-        Ok(IodReply::Written { len, size: self.store.size(datafile).await? })
+        Ok(IodReply::Written {
+            len,
+            size: self.store.size(datafile).await?,
+            start: if mutated("iod/restart-not-told") { 0 } else { self.start },
+        })
     }
 }
 

@@ -29,9 +29,11 @@ use crate::store::DataStore;
 /// is slower than that, or has come to a halt, does not fill the adapter.
 pub(super) const PATIENCE: Duration = Duration::from_millis(10);
 
-/// Units that are on the way over the network at a time, where the adapter moves the bytes: one moves while the next one's request is on its way. More would
-/// only make a longer queue, in which small messages stand as well.
-const NATIVE_PLACES: usize = 2;
+/// Units that are on the way over the network at a time, where the adapter moves the bytes: as many as an endpoint hands to its adapter
+/// ([`bmi_core::Config::in_flight_bytes`]). With two, servers whose requests come at the same time served the same two clients at the same time, one
+/// pair after the other, and the other clients' links lay idle: four servers moved 1.5 GB/s to four clients instead of 2.6 in the simulator
+/// (`cargo run --release -p benches -- paper vapi`). Small messages do not wait for them: they pass by their service level.
+const NATIVE_PLACES: usize = 8;
 /// And where software moves them: the kernel has a queue for each connection, and processors may work at several.
 const EMULATED_PLACES: usize = 16;
 

@@ -1,6 +1,7 @@
 //! Writing: data that came with the request or is fetched from the client, into the store.
 
 use bmi_core::comm::{Direction, Incoming};
+use bmi_core::mutated;
 use bmi_core::{MemList, Options, Transport};
 use fs_proto::{DatafileHandle, FsError, Regions};
 
@@ -45,7 +46,8 @@ impl<T: Transport + 'static, S: DataStore> Iod<T, S> {
             let options = Options::by(context.deadline).class(unit.class());
             let fetch = async || {
                 let slice = unit.memory(done)?;
-                call.fetch(unit.at + done, &slice, options).await?;
+                let at = if mutated("iod/every-unit-the-first") { done } else { unit.at + done };
+                call.fetch(at, &slice, options).await?;
                 Ok::<_, FsError>(slice)
             };
             let slice = self.at_network(context, unit.small, fetch).await?;

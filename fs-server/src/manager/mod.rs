@@ -19,6 +19,7 @@ use std::collections::VecDeque;
 
 use async_trait::async_trait;
 use bmi_core::comm::Incoming;
+use bmi_core::mutated;
 use bmi_core::{Addr, AsyncEndpoint, Scheme, Transport};
 use fs_proto::limits::{MAX_ENTRIES, REPLY_ROOM};
 use fs_proto::{
@@ -203,7 +204,8 @@ impl<T: Transport> Manager<T> {
             codec::encode_reply(&Reply { result: result.map(ReplyBody::Manager) })
         };
         match dedup.recall(waiting.id, waiting.unanswered) {
-            Ok(Some(answer)) => return Ok(answer),
+            Ok(Some(answer)) if !mutated("manager/change-made-twice") => return Ok(answer),
+            Ok(Some(_)) => {}
             Ok(None) => {}
             Err(Fault::Refused(error)) => return Ok(encode(Err(error))),
             Err(fault) => return Err(fault),

@@ -18,6 +18,8 @@
 //!
 //! **Source.** Paper 000, section 2.1. Guarded by the tests in `tests.rs`, which check 2 to 4 after every change of a random sequence.
 
+use bmi_core::mutated;
+
 use fs_proto::limits::{MAX_NAME, MAX_PATH, MAX_SERVERS};
 use fs_proto::{
     Attr, DatafileHandle, DirEntry, DirHandle, Distribution, Entry, ErrorCode, FileHandle, FsError, Handle, Kind,
@@ -319,7 +321,9 @@ impl<'t> Change<'t> {
     fn bury(&mut self, raw: u64, object: &Object) -> Result<(), Fault> {
         self.view.objects.remove(raw)?;
         for (iod, datafile) in object.layout.iter().flat_map(Layout::datafiles) {
-            self.orphans.insert((*iod, datafile.0), ())?;
+            if !mutated("manager/datafiles-of-a-removed-file-forgotten") {
+                self.orphans.insert((*iod, datafile.0), ())?;
+            }
         }
         self.count(if object.attr.kind == Kind::Dir { "dirs" } else { "files" }, -1)
     }
@@ -439,7 +443,9 @@ impl<'t> Change<'t> {
             self.bury(*there, old)?;
             self.link(to_dir, to_name, None, -subdirs)?;
         }
-        self.link(from_dir, from_name, None, -subdirs)?;
+        if !mutated("manager/rename-keeps-the-old-name") {
+            self.link(from_dir, from_name, None, -subdirs)?;
+        }
         self.link(to_dir, to_name, Some((raw, is_dir)), subdirs)?;
         (object.parent, object.attr.ctime_ns) = (to_dir, self.now_ns);
         self.store(raw, &object)

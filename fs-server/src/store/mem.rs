@@ -9,7 +9,7 @@ use bmi_core::MemList;
 use fs_proto::{DatafileHandle, ErrorCode, FsError, IodStat, Region};
 
 use super::file::zero;
-use super::{DataStore, Tombstones, remainder};
+use super::{DataStore, Fates, SECTOR, Tombstones, remainder};
 
 /// What a store's disk does besides keeping bytes: take time, and fail.
 #[async_trait(?Send)]
@@ -59,6 +59,71 @@ const CHUNK: u64 = 64 << 10;
 struct Datafile {
     size: u64,
     chunks: BTreeMap<u64, Box<[u8]>>,
+    /// What the disk had before the changes since each sync began, by the syncs' numbers; empty if all is durable.
+    before: BTreeMap<u64, Before>,
+}
+
+/// What a disk holds of a datafile where it differs from what the datafile shows.
+struct Before {
+    exists: bool,
+    size: u64,
+    sectors: BTreeMap<u64, Box<[u8]>>,
+}
+
+/// Bytes of a sector.
+const SECTOR64: u64 = SECTOR as u64;
+
+impl Datafile {
+    fn sector(&self, sector: u64) -> Box<[u8]> {
+        let at = sector * SECTOR64;
+        let (chunk, within) = (at / CHUNK, (at % CHUNK) as usize);
+        let bytes = self.chunks.get(&chunk).map_or(&[0; SECTOR][..], |bytes| &bytes[within..within + SECTOR]);
+        bytes.into()
+    }
+
+    /// Keeps what is about to be changed: the length, and these bytes.
+    fn keep(&mut self, sync: u64, exists: bool, bytes: std::ops::Range<u64>) {
+        let (size, sectors) = (self.size, bytes.start / SECTOR64..bytes.end.div_ceil(SECTOR64));
+        let known = self.before.entry(sync).or_insert_with(|| Before { exists, size, sectors: BTreeMap::new() });
+        let fresh: Vec<u64> = sectors.filter(|sector| !known.sectors.contains_key(sector)).collect();
+        for sector in fresh {
+            let old = self.sector(sector);
+            self.before.entry(sync).and_modify(|before| {
+                before.sectors.insert(sector, old);
+            });
+        }
+    }
+
+    /// What is left after the power failed; `None` if nothing is.
+    fn after(mut self, fates: &mut dyn Fates) -> Option<Datafile> {
+        let mut layers = std::mem::take(&mut self.before).into_values();
+        let Some(mut disk) = layers.next() else { return Some(self) };
+        for layer in layers {
+            // The oldest is what the disk has.
+            layer.sectors.into_iter().for_each(|(sector, old)| {
+                disk.sectors.entry(sector).or_insert(old);
+            });
+        }
+        if !disk.exists && !fates.keeps() {
+            return None;
+        }
+        if self.size != disk.size && !fates.keeps() {
+            self.size = disk.size;
+        }
+        for (sector, old) in disk.sectors {
+            let mut now = self.sector(sector);
+            fates.sector(&old, &mut now);
+            let at = sector * SECTOR64;
+            let chunk = self.chunks.entry(at / CHUNK).or_insert_with(|| vec![0; CHUNK as usize].into());
+            chunk[(at % CHUNK) as usize..][..SECTOR].copy_from_slice(&now);
+        }
+        // Bytes beyond the end are zeros, whatever the sectors say.
+        self.chunks.split_off(&self.size.div_ceil(CHUNK));
+        if let Some(last) = self.chunks.get_mut(&(self.size / CHUNK)) {
+            last[(self.size % CHUNK) as usize..].fill(0);
+        }
+        Some(self)
+    }
 }
 
 /// Datafiles in memory. A clone is the same store: it outlives the server that uses it, as a disk does.
@@ -71,6 +136,10 @@ struct Inner {
     used: Cell<u64>,
     datafiles: RefCell<BTreeMap<DatafileHandle, Datafile>>,
     removed: RefCell<Tombstones>,
+    /// Whether what was not synced can be lost.
+    volatile: bool,
+    /// Counts the syncs that began.
+    syncs: Cell<u64>,
 }
 
 impl MemStore {
@@ -81,13 +150,35 @@ impl MemStore {
 
     /// A store of `capacity` bytes on `medium`.
     pub fn on(medium: impl Medium + 'static, capacity: u64) -> MemStore {
+        MemStore::made(Box::new(medium), capacity, false)
+    }
+
+    /// A store whose disk has a cache: what was not synced is lost when the power fails ([`MemStore::power_fails`]). It keeps the old bytes of all that
+    /// was not synced.
+    pub fn cached(medium: impl Medium + 'static, capacity: u64) -> MemStore {
+        MemStore::made(Box::new(medium), capacity, true)
+    }
+
+    fn made(medium: Box<dyn Medium>, capacity: u64, volatile: bool) -> MemStore {
         MemStore(Rc::new(Inner {
-            medium: Box::new(medium),
+            medium,
             capacity,
             used: Cell::new(0),
             datafiles: RefCell::default(),
             removed: RefCell::default(),
+            volatile,
+            syncs: Cell::new(0),
         }))
+    }
+
+    /// The power fails: `fates` says what is left of what was not synced. What the server knew besides is gone too.
+    pub fn power_fails(&self, fates: &mut dyn Fates) {
+        *self.0.removed.borrow_mut() = Tombstones::default();
+        let mut datafiles = self.0.datafiles.borrow_mut();
+        let before = std::mem::take(&mut *datafiles);
+        *datafiles = before.into_iter().filter_map(|(name, file)| Some((name, file.after(fates)?))).collect();
+        let chunks: usize = datafiles.values().map(|file| file.chunks.len()).sum();
+        self.0.used.set(chunks as u64 * CHUNK);
     }
 
     /// Cuts a region into parts of chunks: chunk, offset in it, length.
@@ -104,10 +195,15 @@ impl MemStore {
     /// Writes as much as fits; returns how many bytes that was.
     fn put(&self, datafile: DatafileHandle, regions: &[Region], from: &MemList) -> u64 {
         let mut datafiles = self.0.datafiles.borrow_mut();
+        let exists = datafiles.contains_key(&datafile);
         let file = datafiles.entry(datafile).or_default();
         let mut done = 0;
         for region in regions {
             for (chunk, within, len) in Self::parts(*region) {
+                if self.0.volatile {
+                    let at = chunk * CHUNK + within as u64;
+                    file.keep(self.0.syncs.get(), exists, at..at + len as u64);
+                }
                 if !file.chunks.contains_key(&chunk) {
                     if self.0.used.get() + CHUNK > self.0.capacity {
                         return done;
@@ -170,7 +266,11 @@ impl DataStore for MemStore {
     async fn truncate(&self, datafile: DatafileHandle, size: u64) -> Result<(), FsError> {
         self.check(datafile)?;
         let mut datafiles = self.0.datafiles.borrow_mut();
+        let exists = datafiles.contains_key(&datafile);
         let file = datafiles.entry(datafile).or_default();
+        if self.0.volatile {
+            file.keep(self.0.syncs.get(), exists, size..file.size.max(size));
+        }
         let kept = size.div_ceil(CHUNK);
         let cut = file.chunks.split_off(&kept);
         self.0.used.set(self.0.used.get() - cut.len() as u64 * CHUNK);
@@ -193,7 +293,14 @@ impl DataStore for MemStore {
 
     async fn sync(&self, datafile: DatafileHandle) -> Result<(), FsError> {
         self.check(datafile)?;
-        self.0.medium.sync().await
+        // What is written while the disk is at it is not covered.
+        let sync = self.0.syncs.get();
+        self.0.syncs.set(sync + 1);
+        self.0.medium.sync().await?;
+        if let Some(file) = self.0.datafiles.borrow_mut().get_mut(&datafile) {
+            file.before = file.before.split_off(&(sync + 1));
+        }
+        Ok(())
     }
 
     async fn size(&self, datafile: DatafileHandle) -> Result<u64, FsError> {

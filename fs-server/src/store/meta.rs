@@ -1,5 +1,6 @@
 //! The manager's store: an embedded transactional database, in a file or in memory.
 
+use super::{AllLost, Fates, SECTOR};
 use std::cell::RefCell;
 use std::fs::File;
 use std::io;
@@ -96,10 +97,16 @@ impl MetaStore {
     }
 }
 
-/// A database's bytes in memory. A clone is the same bytes, which so outlive a server that is stopped, as a disk does;
-/// [`SharedBackend::crash`] keeps only what was synced.
+/// A database's bytes in memory. A clone is the same bytes, which so outlive a server that is stopped, as a disk does.
+///
+/// A power failure ([`SharedBackend::power_fails`]) leaves what was synced, and of what was not as much as it likes. Handles from before are
+/// dead: what a database writes while it is dropped does not reach the disk any more. [`SharedBackend::reopen`] gives one that lives.
 #[derive(Clone, Debug, Default)]
-pub struct SharedBackend(Arc<Mutex<Bytes>>);
+pub struct SharedBackend {
+    bytes: Arc<Mutex<Bytes>>,
+    /// How often the power had failed when this handle was made.
+    power: u64,
+}
 
 #[derive(Debug, Default)]
 struct Bytes {
@@ -107,6 +114,9 @@ struct Bytes {
     synced: Vec<u8>,
     /// The range of `now` that differs from `synced`.
     dirty: Option<(usize, usize)>,
+    power: u64,
+    /// What the disk answers to writes, and whether to everything else too.
+    fault: Option<(io::ErrorKind, bool)>,
 }
 
 impl Bytes {
@@ -117,25 +127,67 @@ impl Bytes {
 }
 
 impl SharedBackend {
-    fn with<R>(&self, f: impl FnOnce(&mut Bytes) -> R) -> R {
-        f(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    /// Works at the bytes, unless the power has failed or the disk refuses.
+    fn with<R>(&self, writes: bool, f: impl FnOnce(&mut Bytes) -> io::Result<R>) -> io::Result<R> {
+        let bytes = &mut self.bytes.lock().unwrap_or_else(PoisonError::into_inner);
+        if bytes.power != self.power {
+            return Err(io::Error::other("the power has failed"));
+        }
+        match bytes.fault {
+            Some((kind, all)) if all || writes => Err(kind.into()),
+            _ => f(bytes),
+        }
     }
 
-    /// A store with the bytes that were synced so far, and nothing else: what a disk has after the power failed.
+    /// The power fails: of each sector that was not synced `fates` says what is left.
+    pub fn power_fails(&self, fates: &mut dyn Fates) {
+        let mut guard = self.bytes.lock().unwrap_or_else(PoisonError::into_inner);
+        let bytes = &mut *guard;
+        bytes.power += 1;
+        if bytes.now.len() != bytes.synced.len() && !fates.keeps() {
+            bytes.now.resize(bytes.synced.len(), 0);
+        }
+        if let Some((low, high)) = bytes.dirty.take() {
+            let end = high.min(bytes.now.len());
+            for from in (low / SECTOR * SECTOR..end).step_by(SECTOR) {
+                let to = (from + SECTOR).min(bytes.now.len());
+                let old = bytes.synced.get(from..to.min(bytes.synced.len())).unwrap_or(&[]);
+                let now = &mut bytes.now[from..to];
+                if now != old {
+                    fates.sector(old, now);
+                }
+            }
+        }
+        bytes.synced.clone_from(&bytes.now);
+    }
+
+    /// A handle to the bytes as they are now.
+    #[must_use]
+    pub fn reopen(&self) -> SharedBackend {
+        let power = self.bytes.lock().unwrap_or_else(PoisonError::into_inner).power;
+        SharedBackend { bytes: self.bytes.clone(), power }
+    }
+
+    /// From now on the disk answers writes with this error, and with `all` everything; `None`: it works.
+    pub fn refuse(&self, fault: Option<(io::ErrorKind, bool)>) {
+        self.bytes.lock().unwrap_or_else(PoisonError::into_inner).fault = fault;
+    }
+
+    /// The power fails, and everything that was not synced is lost; a handle to what is left.
     #[must_use]
     pub fn crash(&self) -> SharedBackend {
-        let synced = self.with(|bytes| bytes.synced.clone());
-        SharedBackend(Arc::new(Mutex::new(Bytes { now: synced.clone(), synced, dirty: None })))
+        self.power_fails(&mut AllLost);
+        self.reopen()
     }
 }
 
 impl StorageBackend for SharedBackend {
     fn len(&self) -> io::Result<u64> {
-        Ok(self.with(|bytes| bytes.now.len() as u64))
+        self.with(false, |bytes| Ok(bytes.now.len() as u64))
     }
 
     fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
-        self.with(|bytes| {
+        self.with(false, |bytes| {
             let start = usize::try_from(offset).map_err(|_| io::ErrorKind::UnexpectedEof)?;
             let end = start.checked_add(out.len()).filter(|end| *end <= bytes.now.len());
             out.copy_from_slice(&bytes.now[start..end.ok_or(io::ErrorKind::UnexpectedEof)?]);
@@ -144,7 +196,7 @@ impl StorageBackend for SharedBackend {
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {
-        self.with(|bytes| {
+        self.with(true, |bytes| {
             let len = usize::try_from(len).map_err(|_| io::ErrorKind::FileTooLarge)?;
             let old = bytes.now.len();
             bytes.now.resize(len, 0);
@@ -154,7 +206,7 @@ impl StorageBackend for SharedBackend {
     }
 
     fn sync_data(&self) -> io::Result<()> {
-        self.with(|bytes| {
+        self.with(true, |bytes| {
             if let Some((low, high)) = bytes.dirty.take() {
                 bytes.synced.resize(bytes.now.len(), 0);
                 let high = high.min(bytes.now.len());
@@ -166,7 +218,7 @@ impl StorageBackend for SharedBackend {
     }
 
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
-        self.with(|bytes| {
+        self.with(true, |bytes| {
             let start = usize::try_from(offset).map_err(|_| io::ErrorKind::UnexpectedEof)?;
             let end = start.checked_add(data.len()).filter(|end| *end <= bytes.now.len());
             let end = end.ok_or(io::ErrorKind::UnexpectedEof)?;

@@ -164,6 +164,34 @@ pub(crate) fn durable_dir(dir: &Path) -> io::Result<()> {
     missing.iter().filter_map(|made| made.parent()).try_for_each(|above| File::open(above)?.sync_all())
 }
 
+/// Bytes of a sector: what a disk writes at once.
+pub const SECTOR: usize = 512;
+
+/// What becomes, when the power fails, of what was not synced. The simulator draws it.
+pub trait Fates {
+    /// Whether something that cannot be torn, a name or a length, is there as it was changed last.
+    fn keeps(&mut self) -> bool;
+
+    /// Makes of the bytes of a sector, `now`, what is left of them; `old` is what the disk had, and zeros behind that.
+    fn sector(&mut self, old: &[u8], now: &mut [u8]);
+}
+
+/// Everything that was not synced is lost.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct AllLost;
+
+impl Fates for AllLost {
+    fn keeps(&mut self) -> bool {
+        false
+    }
+
+    fn sector(&mut self, old: &[u8], now: &mut [u8]) {
+        for (at, byte) in now.iter_mut().enumerate() {
+            *byte = old.get(at).copied().unwrap_or(0);
+        }
+    }
+}
+
 /// What is left of `regions` behind their first `done` bytes.
 fn remainder(regions: &[Region], done: u64) -> Vec<Region> {
     let mut skip = done;

@@ -111,14 +111,14 @@ impl Medium for Disk {
 
 /// Time that a unit of `len` bytes takes at the disk, at least as long for a write as for a read.
 fn at_disk(profile: &Profile, len: u64) -> Duration {
-    let read = profile.disk_read_latency_ns + len * profile.disk_read_byte_ps / 1000;
-    let write = profile.disk_write_latency_ns + len * profile.disk_write_byte_ps / 1000;
+    let read = profile.disk.read_latency_ns + len * profile.disk.read_ps_per_byte / 1000;
+    let write = profile.disk.write_latency_ns + len * profile.disk.write_ps_per_byte / 1000;
     Duration::from_nanos(read.max(write))
 }
 
 /// Time that a unit of `len` bytes keeps an adapter busy.
 fn at_adapter(profile: &Profile, len: u64) -> Duration {
-    let ps = (len + profile.wire_header_bytes) * profile.adapter_byte_ps;
+    let ps = (len + profile.wire_header_bytes) * profile.adapter_ps_per_byte;
     Duration::from_nanos(profile.adapter_message_ns + ps / 1000)
 }
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 use serde::Deserialize;
 
 use crate::command::{Failure, Invocation};
+use crate::steps;
 
 /// A program that cargo has built.
 #[derive(Clone, Debug)]
@@ -27,20 +28,25 @@ pub(crate) fn cargo(root: &Path, args: &str) -> Result<Vec<Built>, Failure> {
     Ok(Invocation::cargo(root, &args).output(LIMIT)?.lines().filter_map(built).collect())
 }
 
-/// The programs of the tests: the servers, the command, the A/B run. With the features of the test command's own steps, so that
-/// nothing is built twice.
+/// The programs of the tests: the servers, the command, the A/B run, as the test command's own steps build them.
 pub(crate) fn programs(root: &Path) -> Result<Vec<Built>, Failure> {
-    cargo(root, "build --workspace --all-features --bins")
+    let features = steps::features(root)?.join(",");
+    cargo(root, &format!("build --workspace --bins --features {features}"))
 }
 
-/// The test programs of `bmi-ib` that need a device.
+/// The test programs of `bmi-ib` that need a device. What they are made of has the features that it has in the other tests.
 pub(crate) fn tests(root: &Path) -> Result<Vec<Built>, Failure> {
-    cargo(root, "test --no-run --package bmi-ib --features device-tests").map(only_tests)
+    const MADE_OF: &[&str] = &["bmi-core/", "bmi-conformance/"];
+    let features = steps::features(root)?;
+    let shared = features.iter().filter(|feature| MADE_OF.iter().any(|of| feature.starts_with(of)));
+    let features = shared.map(|feature| format!(",{feature}")).collect::<String>();
+    let device_tests = steps::DEVICE_TESTS;
+    cargo(root, &format!("test --no-run --package bmi-ib --features bmi-ib/{device_tests}{features}")).map(only_tests)
 }
 
-/// The program that measures our verbs, an example of `bmi-ib`; in release, because its figures are compared.
+/// The program that measures our verbs, a program of `bmi-ib`; in release, because its figures are compared.
 pub(crate) fn measure(root: &Path) -> Result<Vec<Built>, Failure> {
-    cargo(root, &format!("build --release --package bmi-ib --example {MEASURE}"))
+    cargo(root, &format!("build --release --package bmi-ib --bin {MEASURE}"))
 }
 
 /// Its name.
@@ -50,7 +56,8 @@ pub(crate) const MEASURE: &str = "ib_measure";
 pub(crate) fn peer(root: &Path) -> Result<Vec<Built>, Failure> {
     let target = super::target(root).join("rxe-peer");
     let args = format!("test --no-run --manifest-path {PEER}/Cargo.toml --target-dir {}", target.display());
-    cargo(root, &args).map(only_tests)
+    // Its library is empty, and so is the library's test program.
+    cargo(root, &args).map(|built| built.into_iter().filter(|one| one.is_test && one.name == "peer").collect())
 }
 
 /// Where the independent peer stands.

@@ -2,11 +2,12 @@
 //!
 //! **Invariants**
 //! 1. Every machine ends: at the limit QEMU is killed; and init turns the machine off by itself a little earlier, should nobody be there to kill it.
-//! 2. Whatever ends the run, its folder goes with it.
+//! 2. Its folder goes with the run; that of a run that was killed goes with the next.
 //! 3. A machine that stops without having said `Done` has failed.
 
-use std::fs;
-use std::io::BufReader;
+use std::fs::{self, File};
+use std::io::{self, BufReader};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -46,30 +47,62 @@ pub(crate) struct Spec<'a> {
     pub(crate) limit: Duration,
 }
 
-/// A folder of this run alone.
-pub(crate) struct Folder(PathBuf);
+/// A folder of this run alone. Its owner holds a lock on a file in it for as long as it lives, so that the folder of a run that was killed is known by
+/// its free lock, and goes with the next run.
+pub(crate) struct Folder {
+    path: PathBuf,
+    _lock: File,
+}
+
+/// How folders begin, and the file whose lock says that there is an owner.
+const FOLDER: &str = "bmi-rxe-";
+const LOCK: &str = "lock";
 
 impl Folder {
     /// A new folder; `name` keeps those of one process apart. Its path is short, because a socket's path must be.
     pub(crate) fn new(name: &str) -> Result<Folder, Failure> {
-        let path = std::env::temp_dir().join(format!("bmi-rxe-{}-{name}", std::process::id()));
-        let failed = |error| Failure::new(format!("{}: {error}", path.display()));
-        if path.exists() {
-            fs::remove_dir_all(&path).map_err(failed)?;
-        }
-        fs::create_dir(&path).map_err(failed)?;
-        Ok(Folder(path))
+        let all = std::env::temp_dir();
+        remove_orphans(&all);
+        Folder::within(&all, name).map_err(|error| Failure::new(format!("a folder in {}: {error}", all.display())))
+    }
+
+    fn within(all: &Path, name: &str) -> io::Result<Folder> {
+        let name = format!("{FOLDER}{}-{name}", std::process::id());
+        // Under another name until it is locked: else another run could take it for an orphan meanwhile.
+        let (hidden, path) = (all.join(format!(".{name}")), all.join(name));
+        fs::create_dir(&hidden)?;
+        let lock = File::create_new(hidden.join(LOCK))?;
+        lock.lock()?;
+        fs::rename(&hidden, &path)?;
+        Ok(Folder { path, _lock: lock })
     }
 
     /// Its path.
     pub(crate) fn path(&self) -> &Path {
-        &self.0
+        &self.path
     }
 }
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
+        let _ = fs::remove_dir_all(&self.path);
+    }
+}
+
+/// Removes folders of this user whose owner is gone. One without a lock file, or with a lock that somebody holds, in whatever process or container, stays.
+fn remove_orphans(all: &Path) {
+    let Ok(own) = fs::metadata("/proc/self").map(|metadata| metadata.uid()) else { return };
+    for entry in fs::read_dir(all).into_iter().flatten().flatten() {
+        let is_ours = entry.file_name().to_string_lossy().starts_with(FOLDER)
+            && entry.metadata().is_ok_and(|metadata| metadata.is_dir() && metadata.uid() == own);
+        if !is_ours {
+            continue;
+        }
+        let Ok(lock) = File::options().write(true).open(entry.path().join(LOCK)) else { continue };
+        if lock.try_lock().is_ok() {
+            // One that goes only in part is tried again by the next run.
+            let _ = fs::remove_dir_all(entry.path());
+        }
     }
 }
 
@@ -97,7 +130,7 @@ impl Machine {
         command.arg("-serial").arg(format!("file:{}", console.display()));
         command.args(["-device", "virtio-serial-pci", "-chardev", "stdio,id=reports,signal=off"]);
         command.arg("-device").arg(format!("virtserialport,chardev=reports,name={}", inside::PORT));
-        let messages = fs::File::create(folder.path().join("qemu"))
+        let messages = File::create(folder.path().join("qemu"))
             .map_err(|error| Failure::new(format!("{}: {error}", folder.path().display())))?;
         // An input that stays open and silent: where it ends, QEMU takes the port for unplugged and the machine waits for ever.
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(messages);
@@ -266,6 +299,29 @@ pub(crate) fn provider() -> Option<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_folders_without_an_owner_are_orphans() {
+        let all = std::env::temp_dir().join(format!("rxe-folders-{}", std::process::id()));
+        fs::create_dir(&all).unwrap();
+        let kept = Folder::within(&all, "kept").unwrap();
+        // As a run that was killed leaves it: the lock went with its process.
+        let orphan = all.join(format!("{FOLDER}1-orphan"));
+        for folder in [&orphan, &all.join(format!("{FOLDER}2-of-somebody-else")), &all.join("other")] {
+            fs::create_dir(folder).unwrap();
+            fs::write(folder.join("image"), "").unwrap();
+        }
+        fs::write(orphan.join(LOCK), "").unwrap();
+        remove_orphans(&all);
+        let left = |name: &str| all.join(name).exists();
+        assert!(kept.path().exists(), "its owner lives");
+        assert!(!orphan.exists(), "its owner is gone");
+        assert!(left("other") && left(&format!("{FOLDER}2-of-somebody-else")), "without a lock nobody knows");
+        let path = kept.path().to_owned();
+        drop(kept);
+        assert!(!path.exists());
+        fs::remove_dir_all(&all).unwrap();
+    }
 
     #[test]
     fn a_panic_is_shown_from_its_first_line() {

@@ -7,7 +7,6 @@
 //! | client | this thread, driven by its event fd | two nodes, one for each client |
 //! | client CPU | of this thread, the driver's work included | of the client's node: the transport's work |
 
-use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use benches::limit::Limit;
@@ -64,7 +63,7 @@ pub(crate) fn over(
 ) -> Result<Measured, Failed> {
     // Before any server: what is missing is said once, in words.
     net::endpoint(scheme, "ab")?;
-    let folder = tempfile::Builder::new().prefix("ab-").tempdir_in(data_folder())?;
+    let folder = tempfile::Builder::new().prefix("ab-").tempdir_in(net::data_folder())?;
     let (remains, servers) = (folder.path().to_owned(), Servers::default());
     let left = servers.clone();
     let _limit = Limit::new(format!("the run over {scheme}"), limit, move || {
@@ -106,15 +105,6 @@ fn with_client<R>(
     event::block_on(endpoint.clone(), async {
         work(Client::connect(endpoint, manager.clone(), ClientOptions::new(id)).await?).await
     })?
-}
-
-/// Memory if there is a file system in it, so that what is measured is the network and not a disk.
-fn data_folder() -> PathBuf {
-    let memory = Path::new("/dev/shm");
-    match tempfile::tempfile_in(memory) {
-        Ok(_) => memory.to_owned(),
-        Err(_) => std::env::temp_dir(),
-    }
 }
 
 /// The job in a simulated world.

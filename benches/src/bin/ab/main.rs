@@ -10,14 +10,17 @@
 //! | `job` | storing and reading back, and what is timed |
 //! | `cluster`, `processes` | what differs between the transports; servers as processes |
 //! | `tally`, `report` | size classes, the table |
+//! | `paper`, `workload` | two commands beside it: the papers' experiments, and their programs over any transport |
 
 mod cluster;
 mod job;
+mod paper;
 mod processes;
 mod progress;
 mod report;
 mod tally;
 mod tree;
+mod workload;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -47,12 +50,19 @@ use crate::tree::Tree;
 #[derive(Parser)]
 #[command(
     name = "ab",
+    args_conflicts_with_subcommands = true,
+    subcommand_negates_reqs = true,
     after_help = "Examples:\n  cargo run --release                           the project's own sources, and some large files\n  \
                   cargo run --release -- ~/photos --no-large    another tree, nothing else\n  \
                   cargo run --release -- --over tcp,sim         only these two\n  cargo run --release -- --over shm --processes servers as processes (build pvfsd first)\n  \
-                  cargo run -- --quick                          a few seconds"
+                  cargo run -- --quick                          a few seconds\n  \
+                  cargo run --release -- paper --list           the papers' experiments, in the simulator\n  \
+                  cargo run --release -- workload --help        their programs, over any transport\n\n\
+                  A tree called paper or workload is ./paper or ./workload."
 )]
 struct Cli {
+    #[command(subcommand)]
+    command: Option<Command>,
     /// The tree to store [default: the project's own sources].
     path: Option<PathBuf>,
     /// Which transports to compare: tcp, shm, ib, sim [default: all that this machine has].
@@ -78,6 +88,12 @@ struct Cli {
     limit: u64,
 }
 
+#[derive(clap::Subcommand)]
+enum Command {
+    Paper(paper::Paper),
+    Workload(workload::Run),
+}
+
 fn scheme(text: &str) -> Result<Scheme, String> {
     let known = Scheme::ALL.into_iter().find(|scheme| scheme.as_str() == text);
     known.ok_or_else(|| "there are tcp, shm, ib and sim".to_owned())
@@ -87,7 +103,13 @@ fn main() -> ExitCode {
     // What servers and clients have to say; RUST_LOG=debug says more.
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("warn"));
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
-    match run(&Cli::parse()) {
+    let cli = Cli::parse();
+    let done = match &cli.command {
+        Some(Command::Paper(paper)) => paper.run(),
+        Some(Command::Workload(workload)) => workload.run(),
+        None => run(&cli),
+    };
+    match done {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {

@@ -1,12 +1,11 @@
 //! The test with two machines: one serves, the other one stores there and reads back, over a link that loses packets.
 //!
-//! **Protocol** The serving side has a server of `ibv_rc_pingpong` and a cluster; it is done when it finds the directory `/finished`.
+//! **Protocol** The serving side has a cluster; it is done when it finds the directory `/finished`.
 
 use std::fs;
 use std::time::Duration;
 
 use super::files::{Cluster, pause};
-use super::perftest::ping_pong_words;
 use super::scenario::Scene;
 use super::{ADDRESS_FILE, DEVICE};
 
@@ -17,8 +16,6 @@ const FINISHED: &str = "/finished";
 pub(crate) fn serve(scene: &Scene<'_>) -> Result<(), String> {
     const LOOKS: u32 = 240;
     const BETWEEN: Duration = Duration::from_millis(500);
-    let words = ping_pong_words()?;
-    let _ping_pong = scene.start(&words.each_ref().map(String::as_str))?;
     let cluster = Cluster::start(scene, &own_address()?)?;
     for _ in 0..LOOKS {
         if cluster.ok(&["ls", FINISHED]).is_ok() {
@@ -29,14 +26,6 @@ pub(crate) fn serve(scene: &Scene<'_>) -> Result<(), String> {
         pause(BETWEEN);
     }
     Err(cluster.explain("the other machine was not done in time"))
-}
-
-/// The example of libibverbs, which compares what it receives: shows that the device itself gets over the loss.
-pub(crate) fn ping_pong(scene: &Scene<'_>) -> Result<(), String> {
-    let (words, host) = (ping_pong_words()?, server()?);
-    let words: Vec<&str> = words.iter().map(String::as_str).chain([host.as_str()]).collect();
-    // Until the other machine is up, there is nobody to connect to.
-    await_ok(|| scene.ok(&words)).map_err(|why| format!("{why}\n{}", counters()))
 }
 
 /// What the device has counted, where it is not zero: retries, sequence errors, duplicates.
@@ -67,9 +56,10 @@ fn await_ok(mut ask: impl FnMut() -> Result<String, String>) -> Result<(), Strin
 /// Stores files on the other machine and reads them back.
 pub(crate) fn transfer(scene: &Scene<'_>) -> Result<(), String> {
     let cluster = Cluster::of_another(scene, &server()?);
+    // Until the other machine is up, there is nobody to connect to.
     await_ok(|| cluster.ok(&["ping"]))?;
     for (name, len) in [("small", 1000), ("middle", 60_000), ("large", 4 << 20)] {
-        cluster.there_and_back(name, len)?;
+        cluster.there_and_back(name, len).map_err(|why| format!("{why}\n{}", counters()))?;
     }
     let statistics = scene.ok(&["/usr/bin/tc", "-s", "qdisc", "show", "dev", "eth0"])?;
     let dropped = dropped(&statistics).ok_or(statistics)?;

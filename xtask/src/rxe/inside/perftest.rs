@@ -20,10 +20,8 @@ pub(crate) fn ping_pong(scene: &Scene<'_>) -> Result<(), String> {
 const PING_PONG_PORT: u16 = 18_516;
 
 /// Its server's command line; the client's has the host in addition. `-c` compares.
-pub(crate) fn ping_pong_words() -> Result<[String; 12], String> {
+fn ping_pong_words() -> Result<[String; 12], String> {
     let (gid, port) = (gid()?, PING_PONG_PORT.to_string());
-    // A few packets a message: its time-out of 67 ms is fixed, and where a busy host takes longer for the packets of one message, Soft-RoCE
-    // sends them again and again after the first loss. A thousand packets in all, of which a few are lost.
     let words = ["ibv_rc_pingpong", "-d", DEVICE, "-g", &gid, "-p", &port, "-s", "4096", "-n", "100", "-c"];
     Ok(words.map(str::to_owned))
 }

@@ -25,6 +25,13 @@ pub(crate) struct Program<'a> {
     pub(crate) workers: usize,
 }
 
+/// What begins so is no test but the other process of one, which starts it; it is ignored so that nothing else does.
+const PART: &str = "child_";
+
+fn is_part(name: &str) -> bool {
+    name.rsplit("::").next().is_some_and(|last| last.starts_with(PART))
+}
+
 impl Program<'_> {
     /// Runs every test whose name contains `filter`, and reports each.
     pub(crate) fn run(&self, filter: Option<&str>, channel: &Channel) {
@@ -32,8 +39,11 @@ impl Program<'_> {
             Ok(lists) => lists,
             Err(why) => return channel.test(self.group, "its tests are listed", || (Verdict::Failed, why)),
         };
-        let chosen: Vec<&String> =
-            all.iter().filter(|name| filter.is_none_or(|filter| name.contains(filter))).collect();
+        let chosen: Vec<&String> = all
+            .iter()
+            .filter(|name| filter.is_none_or(|filter| name.contains(filter)))
+            .filter(|name| !is_part(name))
+            .collect();
         let next = AtomicUsize::new(0);
         let work = || {
             while let Some(name) = chosen.get(next.fetch_add(1, Ordering::Relaxed)) {

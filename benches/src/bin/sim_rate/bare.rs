@@ -1,18 +1,15 @@
-//! How many events a second the simulator executes: 64 nodes, 32 pairs, ping-pong between raw transports, twice with one seed.
-//!
-//! ```text
-//! cargo run --release -p bmi-sim --example pingpong_rate [rounds]
-//! ```
+//! The bare model: raw transports that play ping-pong, without the protocol above them.
 
 use std::future::poll_fn;
 use std::task::Poll;
+use std::time::Instant;
 
-use bmi_core::driver::MonotonicClock;
 use bmi_core::transport::{Armed, ConnId, Event, Payload, Transport, WorkId, WorkKind, WorkOptions};
-use bmi_core::{Clock, Error, Memory, MemoryRegion, Time};
-use bmi_sim::{Node, SimTransport, World};
+use bmi_core::{Error, Memory, MemoryRegion, Time};
+use bmi_sim::{Node, SimConfig, SimTransport, World};
 
-const PAIRS: usize = 32;
+use crate::Run;
+
 const LEN: usize = 64;
 
 /// One player: a transport, its connection, and a receive buffer.
@@ -103,34 +100,27 @@ async fn connect(node: Node, server: Node, rounds: u64) -> Result<Player, Error>
     Ok(player)
 }
 
-/// Runs the world; returns events, digest and seconds of real time.
-fn run(seed: u64, rounds: u64) -> Result<(u64, u64, f64), Error> {
-    let world = World::new(seed);
+/// `nodes` nodes in pairs, each of which sends `rounds` messages there and back.
+#[expect(clippy::disallowed_methods, reason = "measures how long the simulation takes in real time")]
+pub(crate) fn run(config: SimConfig, nodes: u32, rounds: u64) -> Result<Run, Error> {
+    let world = World::with(config);
     let mut players = Vec::new();
-    for pair in 0..PAIRS {
+    for pair in 0..nodes / 2 {
         let (server, client) = (world.node(&format!("server{pair}")), world.node(&format!("client{pair}")));
         players.push(server.spawn(serve(server.clone(), rounds)));
         players.push(client.spawn(connect(client.clone(), server, rounds)));
     }
-    let clock = MonotonicClock::new();
-    let start = clock.now();
+    let begin = Instant::now();
     // Nobody leaves before all have played.
     let mut held = Vec::new();
     for player in players {
         held.push(world.block_on(player).expect("nobody is killed")?);
     }
-    let seconds = (clock.now() - start).as_secs_f64();
-    Ok((world.events(), world.digest(), seconds))
-}
-
-fn main() -> Result<(), Error> {
-    let rounds = std::env::args().nth(1).map_or(10_000, |text| text.parse().expect("rounds: a number"));
-    let first = run(1, rounds)?;
-    let second = run(1, rounds)?;
-    for (events, digest, seconds) in [first, second] {
-        let rate = events as f64 / seconds / 1e6;
-        println!("{events} events in {seconds:.3} s: {rate:.2} million a second, digest {digest:016x}");
-    }
-    assert_eq!((first.0, first.1), (second.0, second.1), "one seed, one run");
-    Ok(())
+    Ok(Run {
+        digest: world.digest(),
+        events: world.events(),
+        messages: u64::from(nodes) * rounds,
+        virtual_seconds: world.now().as_nanos() as f64 / 1e9,
+        real_seconds: begin.elapsed().as_secs_f64(),
+    })
 }

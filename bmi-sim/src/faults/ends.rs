@@ -1,4 +1,4 @@
-//! Faults: connections cut, nodes killed or held still, links taken down. At once, or at a point in virtual time ([`crate::Sim::at`]).
+//! How connections end: cut, their node killed, their link down for too long, a packet lost too often.
 //!
 //! **Model.** A killed node falls silent: its tasks are dropped, its connections end, its peers notice after the profile's detection time. A paused
 //! node's *program* stands still while its adapter works on, as with a stopped process. On a link that is down packets wait at the far end; if it comes up
@@ -38,6 +38,13 @@ impl Core {
     pub(crate) fn cut(&mut self, a: u32, b: u32) {
         for at in self.conns_between(a, b) {
             self.end(at, SimError::Cut);
+        }
+    }
+
+    /// A packet was lost too often.
+    pub(crate) fn give_up(&mut self, a: u32, b: u32) {
+        for at in self.conns_between(a, b) {
+            self.end(at, SimError::RetriesExceeded);
         }
     }
 

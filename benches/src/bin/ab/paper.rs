@@ -1,0 +1,125 @@
+//! `paper`: the experiments of the papers, in the simulator.
+
+use std::path::{Path, PathBuf};
+
+use benches::paper::report::{Comparison, Report, summary};
+use benches::paper::{ALL, Reproduction, Scale, svg};
+use serde::Serialize;
+
+use crate::job::Failed;
+
+/// Reproduces experiments of the papers in the simulator: the real client and server, on the papers' machines.
+///
+/// Prints for each result that was published what the model predicts, and the error. The machines are profiles of the simulator that were calibrated on
+/// micro-benchmarks (latency, bandwidth, registration, copies, disk) and on nothing else; so what is off is the model's, or ours. benches/PAPERS.md says
+/// where and why. MB are 2^20 bytes, as in the papers. The same command prints the same digits.
+#[derive(clap::Args)]
+#[command(after_help = "Examples:\n  cargo run --release -p benches -- paper --list\n  \
+                        cargo run --release -p benches -- paper vapi cpu\n  \
+                        cargo run --release -p benches -- paper all --svg pictures\n  \
+                        cargo run --release -p benches -- paper small --json")]
+pub(crate) struct Paper {
+    /// Which; `all` for all of them.
+    #[arg(required_unless_present = "list")]
+    names: Vec<String>,
+    /// Say what there is.
+    #[arg(long)]
+    list: bool,
+    /// Print JSON instead of tables.
+    #[arg(long)]
+    json: bool,
+    /// Draw the figures into this folder.
+    #[arg(long, value_name = "DIR")]
+    svg: Option<PathBuf>,
+    /// Fewer points and less data: a look in a second or so.
+    #[arg(long)]
+    quick: bool,
+}
+
+/// A report under its name, as JSON has it.
+#[derive(Serialize)]
+struct Named {
+    name: &'static str,
+    source: &'static str,
+    #[serde(flatten)]
+    report: Report,
+}
+
+impl Paper {
+    /// Runs what was asked for; whether everything that the papers say in words holds is told, and is no failure.
+    pub(crate) fn run(&self) -> Result<bool, Failed> {
+        if self.list {
+            let mut table = benches::table::Table::new(3, ["name", "source", "what"]);
+            ALL.iter().for_each(|one| table.row([one.name, one.source, one.what].map(str::to_owned)));
+            print!("{}", table.render());
+            return Ok(true);
+        }
+        let scale = if self.quick { Scale::Reduced } else { Scale::Full };
+        let mut reports = Vec::new();
+        for one in self.chosen()? {
+            let report = one.run(scale).map_err(|error| -> Failed { error })?;
+            if !self.json {
+                println!("== {} ({}): {}\n\n{}", one.name, one.source, one.what, report.render());
+            }
+            if let Some(folder) = &self.svg {
+                self.draw(folder, &report)?;
+            }
+            reports.push(Named { name: one.name, source: one.source, report });
+        }
+        self.conclude(&reports)?;
+        Ok(true)
+    }
+
+    fn draw(&self, folder: &Path, report: &Report) -> Result<(), Failed> {
+        std::fs::create_dir_all(folder)?;
+        for figure in &report.figures {
+            let path = folder.join(format!("{}.svg", figure.name));
+            let picture = svg::draw(figure).map_err(|error| -> Failed { error })?;
+            std::fs::write(&path, picture).map_err(|error| format!("{}: {error}", path.display()))?;
+            if !self.json {
+                println!("drawn: {}", path.display());
+            }
+        }
+        Ok(())
+    }
+
+    fn chosen(&self) -> Result<Vec<&'static Reproduction>, Failed> {
+        if self.names.iter().any(|name| name == "all") {
+            return Ok(ALL.iter().collect());
+        }
+        let find = |name: &String| {
+            let known = || ALL.iter().map(|one| one.name).collect::<Vec<_>>().join(", ");
+            ALL.iter()
+                .find(|one| one.name == name)
+                .ok_or_else(|| format!("no {name}; there are all, {}", known()).into())
+        };
+        self.names.iter().map(find).collect()
+    }
+
+    fn conclude(&self, reports: &[Named]) -> Result<(), Failed> {
+        let comparisons = || reports.iter().flat_map(|one| &one.report.comparisons);
+        let summary = summary(comparisons());
+        if self.json {
+            println!(
+                "{}",
+                serde_json::to_string_pretty(&serde_json::json!({ "reports": reports, "summary": summary }))?
+            );
+            return Ok(());
+        }
+        if let (Some(median), Some(largest)) = (summary.median_percent, summary.largest_percent) {
+            println!(
+                "{} results with a published number: median error {median:.1} %, largest {largest:.1} %",
+                summary.results
+            );
+        }
+        if let Some(points) = summary.largest_cpu_points {
+            println!("processor utilisation: largest error {points:.1} points");
+        }
+        let off = comparisons().filter(|one: &&Comparison| one.error.is_some_and(|error| error.abs() > 25.0));
+        let off: Vec<&str> = off.map(|one| one.id.as_str()).collect();
+        if !off.is_empty() {
+            println!("off by more than 25: {} (benches/PAPERS.md says why)", off.join(", "));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,259 @@
+//! `workload`: the programs of the papers over any transport, simulated or real.
+
+use std::str::FromStr;
+use std::time::Duration;
+
+use benches::limit::Limit;
+use benches::table::Table;
+use benches::units;
+use benches::workload::access::Access;
+use benches::workload::interleaved::{Interleaved, Strategy};
+use benches::workload::pvfs_test::PvfsTest;
+use benches::workload::tile::{Tile, TileMemory};
+use benches::workload::{Bed, Setup, Span, bed, mb_per_s};
+use bmi_core::comm::{Direction, Path};
+use bmi_core::{Lists, Scheme};
+use bmi_sim::Profile;
+use clap::{Args, Subcommand};
+
+use crate::job::Failed;
+
+/// Runs a program of the papers over transports of this machine, or in the simulator on machines that are not here.
+///
+/// It is the same program: over tcp, shm and ib servers and processes are threads of this machine and time is the clock's; in the simulator they are nodes, and
+/// time and processor time are the model's. What is read is compared with what was written; a difference makes the exit status non-zero. MB are
+/// 2^20 bytes.
+#[derive(Args)]
+#[command(
+    after_help = "Examples:\n  cargo run --release -p benches -- workload pvfs-test --over tcp,shm,vapi-2003\n  \
+                        cargo run --release -p benches -- workload tile --over tcp --rows-a-call 1\n  \
+                        cargo run --release -p benches -- workload access --sizes 1024,65536 --path inline --over vapi-2003\n  \
+                        cargo run --release -p benches -- workload interleaved --strategy two-phase --over shm"
+)]
+pub(crate) struct Run {
+    #[command(subcommand)]
+    program: Program,
+    #[command(flatten)]
+    place: Place,
+}
+
+#[derive(Args)]
+struct Place {
+    /// Over what: tcp, shm, ib, sim (a present-day machine), vapi-2003, ibnice-2003, each also with -ramfs.
+    #[arg(long, value_delimiter = ',', default_value = "tcp", value_parser = over, global = true)]
+    over: Vec<Over>,
+    /// Processes of the program; mpi-tile-io has one for each tile.
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=64), global = true)]
+    clients: u16,
+    /// I/O servers.
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=64), global = true)]
+    servers: u16,
+    /// The path that data has to take: inline, fast-rdma, server-based, client-based, hybrid [default: as the library chooses].
+    #[arg(long, value_parser = path, global = true)]
+    path: Option<Path>,
+    /// How lists of memory are moved: auto, chain, pack.
+    #[arg(long, default_value = "auto", value_parser = lists, global = true)]
+    lists: Lists,
+    /// Rounds that are measured.
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..), global = true)]
+    rounds: u16,
+    /// After this many seconds a run has failed.
+    #[arg(long, default_value_t = 300, value_parser = clap::value_parser!(u64).range(1..), global = true)]
+    limit: u64,
+}
+
+#[derive(Subcommand)]
+enum Program {
+    /// All processes write one region each, at once, and read it back.
+    PvfsTest {
+        /// MB of each region [default: twice the servers].
+        #[arg(long)]
+        mb: Option<u16>,
+        /// Blocks of each region; those of all processes alternate in the file.
+        #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
+        blocks: u16,
+    },
+    /// Single accesses of some sizes, one after the other.
+    Access {
+        /// Bytes of an access.
+        #[arg(long, value_delimiter = ',', default_value = "1024,4096,16384,65536,1048576")]
+        sizes: Vec<usize>,
+        /// Read instead of write.
+        #[arg(long)]
+        read: bool,
+        /// With memory that is registered before, instead of new memory for each access.
+        #[arg(long)]
+        registered: bool,
+    },
+    /// mpi-tile-io: each process writes and reads one tile of an array.
+    Tile {
+        /// Tiles across and down.
+        #[arg(long, default_value = "2x2", value_parser = pair)]
+        tiles: (usize, usize),
+        /// Elements of a tile across and down.
+        #[arg(long, default_value = "1024x768", value_parser = pair)]
+        size: (usize, usize),
+        /// Bytes of an element.
+        #[arg(long, default_value_t = 24, value_parser = clap::value_parser!(u16).range(1..))]
+        element: u16,
+        /// Rows in a call; 1 is without list I/O.
+        #[arg(long, default_value_t = 128, value_parser = clap::value_parser!(u16).range(1..))]
+        rows_a_call: u16,
+        /// What a tile is held in: contiguous; array (rows of a larger array, said to be one allocation); rows (the same, not said).
+        #[arg(long, default_value = "contiguous", value_parser = memory)]
+        memory: TileMemory,
+        /// New memory for each access.
+        #[arg(long)]
+        fresh: bool,
+    },
+    /// Elements of all processes, interleaved in one file.
+    Interleaved {
+        /// Elements in the file.
+        #[arg(long, default_value_t = 16_384, value_parser = clap::value_parser!(u32).range(1..))]
+        elements: u32,
+        /// Bytes of an element.
+        #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..))]
+        element: u16,
+        /// independent, list-io, two-phase, extended.
+        #[arg(long, default_value = "extended", value_parser = strategy)]
+        strategy: Strategy,
+    },
+}
+
+/// A place to run, under its name.
+#[derive(Clone)]
+struct Over {
+    name: String,
+    bed: Bed,
+}
+
+fn over(text: &str) -> Result<Over, String> {
+    let real = [Scheme::Tcp, Scheme::Shm, Scheme::Ib].into_iter().find(|scheme| scheme.as_str() == text);
+    let bed = match (real, text) {
+        (Some(scheme), _) => Bed::Real(scheme),
+        (None, "sim") => Bed::sim(Profile::default()),
+        (None, "vapi-2003") => Bed::sim(Profile::vapi_2003()),
+        (None, "vapi-2003-ramfs") => Bed::sim(Profile::vapi_2003().on_ramfs()),
+        (None, "ibnice-2003") => Bed::sim(Profile::ibnice_2003()),
+        (None, "ibnice-2003-ramfs") => Bed::sim(Profile::ibnice_2003().on_ramfs()),
+        _ => return Err("there are tcp, shm, ib, sim, vapi-2003, ibnice-2003, and the last two with -ramfs".into()),
+    };
+    Ok(Over { name: text.to_owned(), bed })
+}
+
+/// One of the values that have names.
+fn one_of<T: Copy, const N: usize>(text: &str, known: [(&str, T); N]) -> Result<T, String> {
+    let found = known.iter().find(|(name, _)| *name == text).map(|(_, value)| *value);
+    found.ok_or_else(|| format!("there are {}", known.map(|(name, _)| name).join(", ")))
+}
+
+fn path(text: &str) -> Result<Path, String> {
+    let known = Path::TAKEN.into_iter().chain([Path::Hybrid]).find(|path| path.as_str() == text);
+    known.ok_or_else(|| format!("there are {} and {}", Path::TAKEN.map(Path::as_str).join(", "), Path::Hybrid))
+}
+
+fn lists(text: &str) -> Result<Lists, String> {
+    one_of(text, [("auto", Lists::Auto), ("chain", Lists::Chain), ("pack", Lists::Pack)])
+}
+
+fn memory(text: &str) -> Result<TileMemory, String> {
+    one_of(text, [("contiguous", TileMemory::Contiguous), ("array", TileMemory::Array), ("rows", TileMemory::Rows)])
+}
+
+fn strategy(text: &str) -> Result<Strategy, String> {
+    one_of(text, Strategy::ALL.map(|strategy| (strategy.as_str(), strategy)))
+}
+
+fn pair(text: &str) -> Result<(usize, usize), String> {
+    let number = |text: &str| usize::from_str(text).ok().filter(|number| (1..=1 << 16).contains(number));
+    let both = text.split_once('x').and_then(|(x, y)| Some((number(x)?, number(y)?)));
+    both.ok_or_else(|| "two numbers as in 2x2".into())
+}
+
+impl Run {
+    /// Runs the program over each transport, and prints a line for each.
+    pub(crate) fn run(&self) -> Result<bool, Failed> {
+        let Place { clients, servers, path, lists, limit, .. } = self.place;
+        let clients = match self.program {
+            Program::Tile { tiles: (x, y), .. } => x * y,
+            _ => clients.into(),
+        };
+        let setup = Setup { path, lists, ..Setup::new(clients, servers.into()) };
+        let mut table = Table::new(2, ["over", "what", "time", "bandwidth, MB/s", "CPU of a process"]);
+        for over in &self.place.over {
+            let _limit = Limit::new(format!("the run over {}", over.name), Duration::from_secs(limit), || {})?;
+            for (what, bytes, span) in self.measure(&over.bed, &setup).map_err(|error| -> Failed { error })? {
+                let cpu = span.map_or("-".into(), |span| format!("{:.1} %", span.utilisation()));
+                let time = bytes.1;
+                table.row([
+                    over.name.clone(),
+                    what,
+                    units::duration(time),
+                    format!("{:.1}", mb_per_s(bytes.0, time)),
+                    cpu,
+                ]);
+            }
+        }
+        print!("{}", table.render());
+        Ok(true)
+    }
+
+    /// What was done, bytes and time of all processes, and processor time of the first.
+    #[expect(clippy::type_complexity, reason = "the cells of a table")]
+    fn measure(
+        &self,
+        bed: &Bed,
+        setup: &Setup,
+    ) -> Result<Vec<(String, (u64, Duration), Option<Span>)>, benches::workload::Failed> {
+        let rounds = usize::from(self.place.rounds);
+        let total = |len: u64| len * (setup.clients * rounds) as u64;
+        let both = |len: u64, ranks: Vec<(Span, Span)>| {
+            let row = |what: &str, of: &dyn Fn(&(Span, Span)) -> Span| {
+                let slowest = ranks.iter().map(|rank| of(rank).time).max().unwrap_or_default();
+                (what.to_owned(), (total(len), slowest), ranks.first().map(of))
+            };
+            vec![row("write", &|rank| rank.0), row("read", &|rank| rank.1)]
+        };
+        Ok(match &self.program {
+            Program::PvfsTest { mb, blocks } => {
+                let len = mb.map_or(2 * setup.servers, usize::from) << 20;
+                let program = PvfsTest { len, blocks: usize::from(*blocks), pieces: 1, rounds };
+                let ranks = bed::run(bed, setup, &program)?;
+                both(len as u64, ranks.iter().map(|took| (took.write, took.read)).collect())
+            }
+            Program::Access { sizes, read, registered } => {
+                let direction = if *read { Direction::Read } else { Direction::Write };
+                let program = Access { direction, sizes: sizes.clone(), registered: *registered, rounds };
+                let ranks = bed::run(bed, setup, &program)?;
+                let slowest = |at: usize| ranks.iter().map(|times| times[at]).max().unwrap_or_default();
+                let row = |(at, size): (usize, &usize)| {
+                    let bytes = (size * setup.clients) as u64;
+                    (format!("{direction} of {}", units::size(*size)), (bytes, slowest(at)), None)
+                };
+                sizes.iter().enumerate().map(row).collect()
+            }
+            Program::Tile { tiles, size, element, rows_a_call, memory, fresh } => {
+                let program = Tile {
+                    tiles_x: tiles.0,
+                    tiles_y: tiles.1,
+                    size_x: size.0,
+                    size_y: size.1,
+                    element: usize::from(*element),
+                    rows_a_call: usize::from(*rows_a_call),
+                    memory: *memory,
+                    rounds,
+                    fresh: *fresh,
+                };
+                let ranks = bed::run(bed, setup, &program)?;
+                both(program.tile_bytes(), ranks.iter().map(|took| (took.write, took.read)).collect())
+            }
+            Program::Interleaved { elements, element, strategy } => {
+                let (elements, element) = (*elements as usize, usize::from(*element));
+                let program = Interleaved { elements, element, strategy: *strategy, rounds };
+                let ranks = bed::run(bed, setup, &program)?;
+                let share = (elements * element / setup.clients) as u64;
+                both(share, ranks.iter().map(|took| (took.write, took.read)).collect())
+            }
+        })
+    }
+}

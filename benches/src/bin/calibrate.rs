@@ -1,0 +1,150 @@
+//! Fits a profile of the simulator to a few measurements of a machine, and says how well it fits. See `bmi_sim::fit`.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use benches::table::Table;
+use bmi_sim::{CopyRate, Measurements, Profile, RegisterTime, fit};
+use clap::Parser;
+use serde::Deserialize;
+
+const EXAMPLE: &str = "\
+# Measurements of a machine, as many as there are. Times in us, rates in MB/s of 2^20 bytes.
+send_one_way_us = 9.2        # 4 bytes; half of a round trip (ib_send_lat; over TCP a blocking ping-pong)
+write_one_way_us = 6.0       # ib_write_lat
+read_round_trip_us = 12.4    # ib_read_lat
+send_mb_per_s = 825.0        # a stream of long messages (ib_send_bw, ttcp)
+write_mb_per_s = 827.0       # ib_write_bw
+read_mb_per_s = 816.0        # ib_read_bw
+register = [                 # registering and deregistering
+  { regions = 1, bytes = 409600, us = 530.0 },
+  { regions = 100, bytes = 4096, us = 12400.0 },
+]
+copy = [                     # memcpy, short and long
+  { bytes = 4096, mb_per_s = 1057.0 },
+  { bytes = 20971520, mb_per_s = 596.0 },
+]
+disk_read_mb_per_s = 20.0
+disk_write_mb_per_s = 25.0
+";
+
+/// Fits a profile of the simulator to a few measurements of a machine.
+///
+/// The prices of a base profile are turned until the simulator measures what the machine did. What was not measured stays as in the base,
+/// so take one that is like the machine: `vapi-2003` or `cx7-400` for an adapter that moves bytes itself, `ibnice-2003` or `gige-2008` for TCP.
+/// The profile goes to standard output as TOML, for `Profile::load`; a table of what was measured and what the fitted profile gives goes to
+/// standard error. An error of more than a few percent says that the measurements contradict each other, or that the base is of the wrong kind.
+#[derive(Parser)]
+#[command(after_help = "Examples:\n  \
+                        calibrate --example > mine.toml          what can be measured, with the first paper's figures\n  \
+                        calibrate mine.toml > profile.toml       fit it\n  \
+                        calibrate --base gige-2008 tcp.toml      from another base: a name, or a file\n  \
+                        cargo xtask bench -- --json > micro.json; calibrate --base gige-2008 --micro micro.json\n  \
+                        calibrate --show cx7-400                 what the simulator measures of a profile")]
+struct Cli {
+    /// The measurements; `--example` shows one.
+    #[arg(value_name = "FILE", required_unless_present_any = ["example", "show", "micro"])]
+    measurements: Option<PathBuf>,
+    /// The profile to begin with: a name, or a file.
+    #[arg(long, value_name = "NAME|FILE", default_value = "vapi-2003")]
+    base: String,
+    /// Take latency and bandwidth of plain sockets from what `micro --json` printed.
+    #[arg(long, value_name = "FILE")]
+    micro: Option<PathBuf>,
+    /// Print a file of measurements to fill in.
+    #[arg(long)]
+    example: bool,
+    /// Print what the simulator measures of this profile.
+    #[arg(long, value_name = "NAME|FILE", conflicts_with = "measurements")]
+    show: Option<String>,
+}
+
+type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
+
+/// A line of `micro --json`, as far as it matters here.
+#[derive(Deserialize)]
+struct Line {
+    what: String,
+    size: usize,
+    /// Seconds, or bytes a second.
+    plain: f64,
+}
+
+fn profile(name: &str) -> Outcome<Profile> {
+    let named = Profile::names().any(|known| known == name);
+    Ok(if named { Profile::named(name)? } else { Profile::load(name)? })
+}
+
+/// The shortest message's latency and the longest one's bandwidth.
+fn of_micro(text: &str) -> Outcome<Measurements> {
+    let lines: Vec<Line> = serde_json::from_str(text)?;
+    let of = |what: &'static str| lines.iter().filter(move |line| line.what.eq_ignore_ascii_case(what));
+    let latency = of("latency").min_by_key(|line| line.size).map(|line| line.plain * 1e6);
+    let bandwidth = of("send").max_by_key(|line| line.size).map(|line| line.plain / 1_048_576.0);
+    Ok(Measurements { send_one_way_us: latency, send_mb_per_s: bandwidth, ..Measurements::default() })
+}
+
+fn run(cli: &Cli) -> Outcome<()> {
+    if cli.example {
+        print!("{EXAMPLE}");
+        return Ok(());
+    }
+    if let Some(name) = &cli.show {
+        let register =
+            [(1, 400 << 10), (100, 4 << 10)].map(|(regions, bytes)| RegisterTime { regions, bytes, us: 1.0 });
+        let copy = [4 << 10, 20 << 20].map(|bytes| CopyRate { bytes, mb_per_s: 1.0 });
+        let like = Measurements { register: register.to_vec(), copy: copy.to_vec(), ..Measurements::default() };
+        print!("{}", Measurements::of(&profile(name)?, &like)?.to_toml());
+        return Ok(());
+    }
+    let mut measured = match &cli.measurements {
+        Some(path) => Measurements::parse(
+            &std::fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?,
+        )?,
+        None => Measurements::default(),
+    };
+    if let Some(path) = &cli.micro {
+        let micro = of_micro(&std::fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?)?;
+        measured.send_one_way_us = measured.send_one_way_us.or(micro.send_one_way_us);
+        measured.send_mb_per_s = measured.send_mb_per_s.or(micro.send_mb_per_s);
+    }
+    let fitted = fit(&profile(&cli.base)?, &measured)?;
+    let mut table = Table::new(1, ["measurement", "measured", "fitted", "error"]);
+    for residual in &fitted.residuals {
+        let figure = |value: f64| format!("{value:.2}");
+        let error = format!("{:+.1} %", 100.0 * residual.error());
+        table.row([residual.what.clone(), figure(residual.measured), figure(residual.fitted), error]);
+    }
+    eprint!("{}", table.render());
+    print!("{}", fitted.profile.to_toml());
+    Ok(())
+}
+
+fn main() -> ExitCode {
+    match run(&Cli::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_example_and_the_micro_benchmark_are_understood() {
+        let example = Measurements::parse(EXAMPLE).expect("the example");
+        assert_eq!((example.register.len(), example.copy.len(), example.read_mb_per_s), (2, 2, Some(816.0)));
+        let line = |what: &str, size: u32, plain: f64| {
+            format!("{{\"mode\":\"Polling\",\"what\":\"{what}\",\"size\":{size},\"plain\":{plain},\"ours\":1.0}}")
+        };
+        let text =
+            format!("[{},{},{}]", line("Latency", 4096, 2e-5), line("Latency", 4, 1e-5), line("Send", 1 << 20, 1e9));
+        let measured = of_micro(&text).expect("as micro prints it");
+        assert_eq!(measured.send_one_way_us.map(f64::round), Some(10.0));
+        assert_eq!(measured.send_mb_per_s.map(f64::round), Some(954.0));
+    }
+}

@@ -1,0 +1,66 @@
+//! Messages through the whole stack: matching, credits, the simulated adapters, the network.
+
+use std::time::Instant;
+
+use bmi_core::{Addr, AsyncEndpoint, Config, Error, Memory, Options, PeerEvent, Tag};
+use bmi_sim::{SimConfig, SimTransport, World};
+
+use crate::Run;
+
+const PING: Tag = 1;
+const PONG: Tag = 2;
+
+/// `nodes` nodes in pairs, each of which sends `rounds` messages of `size` bytes there and back.
+#[expect(clippy::disallowed_methods, reason = "measures how long the simulation takes in real time")]
+pub(crate) fn run(config: SimConfig, nodes: u32, rounds: u32, size: u32) -> Result<(Run, World), Error> {
+    let world = World::with(config);
+    let mut pairs = Vec::new();
+    for pair in 0..nodes / 2 {
+        let (left, right) = (world.node(&format!("left{pair}")), world.node(&format!("right{pair}")));
+        let server = right.endpoint(Config::named("right"))?;
+        let addr = server.listen(&right.addr(1))?;
+        let client = left.endpoint(Config::named("left"))?;
+        let size = size as usize;
+        pairs.push(right.spawn(async move { pong(&server, size, rounds).await }));
+        pairs.push(left.spawn(async move { ping(&client, &addr, size, rounds).await }));
+    }
+    let begin = Instant::now();
+    world.block_on(async {
+        for task in pairs {
+            task.await.map_err(|killed| Error::new(bmi_core::ErrorKind::Io, killed.to_string()))??;
+        }
+        Ok::<(), Error>(())
+    })?;
+    let run = Run {
+        digest: world.digest(),
+        events: world.events(),
+        messages: u64::from(nodes) * u64::from(rounds),
+        virtual_seconds: world.now().as_nanos() as f64 / 1e9,
+        real_seconds: begin.elapsed().as_secs_f64(),
+    };
+    Ok((run, world))
+}
+
+async fn ping(endpoint: &AsyncEndpoint<SimTransport>, addr: &Addr, size: usize, rounds: u32) -> Result<(), Error> {
+    let peer = endpoint.connect(addr, Options::default()).await?;
+    let (out, back) = (Memory::zeroed(size)?, Memory::zeroed(size)?);
+    for _ in 0..rounds {
+        let answer = endpoint.recv(peer, PONG, &back, Options::default());
+        endpoint.send(peer, PING, &out, Options::default()).await?;
+        answer.await?;
+    }
+    Ok(())
+}
+
+async fn pong(endpoint: &AsyncEndpoint<SimTransport>, size: usize, rounds: u32) -> Result<(), Error> {
+    let peer = match endpoint.next_event().await {
+        PeerEvent::Connected { peer, .. } => peer,
+        PeerEvent::Lost { reason, .. } => return Err(reason),
+    };
+    let (out, back) = (Memory::zeroed(size)?, Memory::zeroed(size)?);
+    for _ in 0..rounds {
+        endpoint.recv(peer, PING, &back, Options::default()).await?;
+        endpoint.send(peer, PONG, &out, Options::default()).await?;
+    }
+    Ok(())
+}

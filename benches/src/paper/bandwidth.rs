@@ -1,0 +1,203 @@
+//! Paper 000, Figures 7 to 10: `pvfs-test` by the number of nodes.
+
+use std::time::Duration;
+
+use super::report::{Figure, Report, Series, Style};
+use super::{Scale, machines};
+use crate::workload::pvfs_test::{PvfsTest, Took};
+use crate::workload::{Bed, Failed, Span, bed, mb_per_s};
+
+/// Aggregate bandwidth in MB/s, and the clients' mean utilisation, of both directions.
+#[derive(Clone, Copy, Debug, Default)]
+struct Point {
+    write: f64,
+    read: f64,
+    cpu_write: f64,
+    cpu_read: f64,
+}
+
+fn point(bed: &Bed, clients: usize, servers: usize, scale: Scale) -> Result<Point, Failed> {
+    let program = PvfsTest { rounds: scale.pick(3, 1), ..PvfsTest::paper(servers) };
+    let ranks = bed::run(bed, &machines::setup(clients, servers), &program)?;
+    let bytes = (program.len * clients * program.rounds) as u64;
+    let slowest = |of: fn(&Took) -> Span| ranks.iter().map(|took| of(took).time).max().unwrap_or(Duration::ZERO);
+    let mean =
+        |of: fn(&Took) -> Span| ranks.iter().map(|took| of(took).utilisation()).sum::<f64>() / ranks.len() as f64;
+    Ok(Point {
+        write: mb_per_s(bytes, slowest(|took| took.write)),
+        read: mb_per_s(bytes, slowest(|took| took.read)),
+        cpu_write: mean(|took| took.write),
+        cpu_read: mean(|took| took.read),
+    })
+}
+
+/// Bandwidth for each number of compute nodes, by the number of I/O nodes, which are the keys.
+type Grid = Vec<(usize, Vec<(usize, Point)>)>;
+
+fn grid(bed: &Bed, scale: Scale) -> Result<Grid, Failed> {
+    // Eight nodes, so four of each at most.
+    let counts: &[usize] = scale.pick(&[1, 2, 3, 4], &[1, 4]);
+    let row = |servers: usize| {
+        let points = counts.iter().map(|clients| Ok((*clients, point(bed, *clients, servers, scale)?)));
+        Ok((servers, points.collect::<Result<_, Failed>>()?))
+    };
+    counts.iter().map(|servers| row(*servers)).collect()
+}
+
+fn figures(name: &str, title: &str, grid: &Grid) -> Vec<Figure> {
+    let one = |direction: &str, of: fn(&Point) -> f64| Figure {
+        name: format!("{name}-{direction}"),
+        title: format!("{title}: {direction}"),
+        x: "compute nodes".into(),
+        y: "aggregate bandwidth, MB/s".into(),
+        style: Style::Lines,
+        series: grid
+            .iter()
+            .map(|(servers, points)| {
+                let points = points.iter().map(|(clients, point)| (*clients as f64, of(point)));
+                Series::predicted(format!("{servers} I/O nodes"), points)
+            })
+            .collect(),
+    };
+    vec![one("read", |point| point.read), one("write", |point| point.write)]
+}
+
+/// The value with so many I/O and compute nodes.
+fn at(grid: &Grid, servers: usize, clients: usize) -> Point {
+    let row = grid.iter().find(|(count, _)| *count == servers);
+    let point = row.and_then(|(_, points)| points.iter().find(|(count, _)| *count == clients));
+    point.map(|(_, point)| *point).unwrap_or_default()
+}
+
+/// What three more nodes have brought, each.
+fn slopes(report: &mut Report, figure: &str, one: Point, four: Point) {
+    report.compare(&format!("000.{figure}.read"), (four.read - one.read) / 3.0);
+    report.compare(&format!("000.{figure}.write"), (four.write - one.write) / 3.0);
+}
+
+/// Figure 7.
+pub(super) fn ibnice(scale: Scale) -> Result<Report, Failed> {
+    let grid = grid(&machines::ibnice(), scale)?;
+    let mut report = Report { figures: figures("ibnice", "Figure 7, PVFS over IBNice", &grid), ..Report::default() };
+    // "Each additional compute node … when there are sufficient I/O nodes to carry the load."
+    slopes(&mut report, "fig7", at(&grid, 4, 1), at(&grid, 4, 4));
+    for (figure, slope) in report.figures.iter_mut().zip([120.0, 160.0]) {
+        let line = (1..=4).map(|nodes| (f64::from(nodes), slope * f64::from(nodes)));
+        figure.series.push(Series::published(format!("{slope} MB/s each"), line));
+    }
+    Ok(report)
+}
+
+/// Figure 8.
+pub(super) fn vapi(scale: Scale) -> Result<Report, Failed> {
+    let grid = grid(&machines::vapi(), scale)?;
+    let mut report = Report { figures: figures("vapi", "Figure 8, PVFS over VAPI", &grid), ..Report::default() };
+    // "The bandwidth increase from adding another I/O node … for simultaneous reads from many compute nodes."
+    let (one, four) = (at(&grid, 1, 4), at(&grid, 4, 4));
+    slopes(&mut report, "fig8", one, four);
+    for figure in &mut report.figures {
+        let points = (1..=4).map(|nodes| (4.0, 400.0 * f64::from(nodes)));
+        figure.series.push(Series::published("400 MB/s for each I/O node", points));
+    }
+    report.check(
+        "writes grow at about the same rate as reads, slightly less",
+        four.write <= four.read && four.write >= 0.8 * four.read,
+        format!("{:.0} and {:.0} MB/s with four of each", four.write, four.read),
+    );
+    Ok(report)
+}
+
+/// The four ways of Figure 9, with one to four compute nodes and four I/O nodes.
+fn four_ways(scale: Scale) -> Result<Vec<(&'static str, Vec<(usize, Point)>)>, Failed> {
+    let ways = [
+        ("VAPI, ramfs", machines::vapi()),
+        ("IBNice, ramfs", machines::ibnice()),
+        ("VAPI, ext3", machines::vapi_disk()),
+        ("IBNice, ext3", machines::ibnice_disk()),
+    ];
+    let counts: &[usize] = scale.pick(&[1, 2, 3, 4], &[1, 4]);
+    let one = |(name, bed)| {
+        let points = counts.iter().map(|clients| Ok((*clients, point(&bed, *clients, 4, scale)?)));
+        Ok((name, points.collect::<Result<_, Failed>>()?))
+    };
+    ways.into_iter().map(one).collect()
+}
+
+/// Figure 9. MPI-IO itself, a thin layer over the same calls, costs nothing here.
+pub(super) fn mpi_io(scale: Scale) -> Result<Report, Failed> {
+    let ways = four_ways(scale)?;
+    let mut report = Report::default();
+    for (direction, of) in [("read", read as fn(&Point) -> f64), ("write", write)] {
+        let series = ways.iter().map(|(name, points)| {
+            Series::predicted(*name, points.iter().map(|(clients, point)| (*clients as f64, of(point))))
+        });
+        let mut figure = Figure {
+            name: format!("mpi-io-{direction}"),
+            title: format!("Figure 9, MPI-IO over PVFS, four I/O nodes: {direction}"),
+            x: "compute nodes".into(),
+            y: "aggregate bandwidth, MB/s".into(),
+            style: Style::Lines,
+            series: series.collect(),
+        };
+        if direction == "write" {
+            figure.series.push(Series::published("95 MB/s on four disks", [(4.0, 95.0)]));
+        }
+        report.figures.push(figure);
+        let last = |way: usize| ways[way].1.last().map_or(f64::NAN, |(_, point)| of(point));
+        report.compare(&format!("000.fig9.ramfs.{direction}"), last(0) / last(1));
+        report.compare(&format!("000.fig9.disk.{direction}"), 100.0 * (last(2) / last(3) - 1.0));
+        if direction == "write" {
+            report.compare("000.fig9.disk.peak", last(2));
+        }
+    }
+    Ok(report)
+}
+
+fn read(point: &Point) -> f64 {
+    point.read
+}
+
+fn write(point: &Point) -> f64 {
+    point.write
+}
+
+/// Figure 10.
+pub(super) fn cpu(scale: Scale) -> Result<Report, Failed> {
+    let counts: &[usize] = scale.pick(&[1, 2, 3, 4], &[1, 4]);
+    let mut report = Report::default();
+    let mut figure = Figure {
+        name: "cpu".into(),
+        title: "Figure 10, CPU utilisation of the compute nodes, four I/O nodes, ramfs".into(),
+        x: "compute nodes".into(),
+        y: "one core, %".into(),
+        style: Style::Lines,
+        series: Vec::new(),
+    };
+    let mut most = Vec::new();
+    for (name, id, bed) in
+        [("IBNice", "000.fig10.ibnice", machines::ibnice()), ("VAPI", "000.fig10.vapi", machines::vapi())]
+    {
+        let points = counts.iter().map(|clients| Ok((*clients as f64, point(&bed, *clients, 4, scale)?)));
+        let points = points.collect::<Result<Vec<_>, Failed>>()?;
+        let series = |of: fn(&Point) -> f64| points.iter().map(|(x, point)| (*x, of(point))).collect::<Vec<_>>();
+        let (reads, writes) = (series(|point| point.cpu_read), series(|point| point.cpu_write));
+        // The figure's peak: one number is given for each transport.
+        let peak = reads.iter().chain(&writes).map(|point| point.1).fold(0.0, f64::max);
+        report.compare(id, peak);
+        most.push((reads.clone(), peak));
+        let published = super::published::find(id).value;
+        figure.series.push(Series::predicted(format!("{name}, read"), reads));
+        figure.series.push(Series::predicted(format!("{name}, write"), writes));
+        if let super::published::Value::Exact(percent) = published {
+            figure.series.push(Series::published(format!("{name}, published"), [(1.0, percent)]));
+        }
+    }
+    let falls = |points: &[(f64, f64)]| points.first().zip(points.last()).is_some_and(|(a, b)| b.1 <= a.1);
+    report.check(
+        "utilisation over IBNice does not grow with compute nodes",
+        falls(&most[0].0),
+        most[0].0.iter().map(|(x, y)| format!("{x}: {y:.1} %")).collect::<Vec<_>>().join(", "),
+    );
+    report.figures.push(figure);
+    Ok(report)
+}

@@ -1,0 +1,107 @@
+//! Paper 004: noncontiguous access of several clients to one server, collective I/O against its extension.
+
+use std::time::Duration;
+
+use super::published::{ECIO_TABLE_1, EcioRow, Published, Unit, Value};
+use super::report::{Comparison, Figure, Report, Series, Style};
+use super::{Scale, machines};
+use crate::workload::interleaved::{Interleaved, Strategy};
+use crate::workload::{Failed, Span, bed};
+
+/// How often the paper repeats each.
+const TIMES: f64 = 100.0;
+const SOURCE: &str = "004, 5.1, Table 1";
+
+/// Seconds of a hundred accesses, write and read.
+fn seconds(clients: usize, elements: usize, strategy: Strategy) -> Result<(f64, f64), Failed> {
+    let program = Interleaved { elements, element: 4, strategy, rounds: 1 };
+    let ranks = bed::run(&machines::vapi_disk(), &machines::setup(clients, 1), &program)?;
+    let slowest = |of: fn(&crate::workload::interleaved::Took) -> Span| {
+        ranks.iter().map(|took| of(took).time).max().unwrap_or(Duration::ZERO).as_secs_f64() * TIMES
+    };
+    Ok((slowest(|took| took.write), slowest(|took| took.read)))
+}
+
+/// Tables 1 to 4.
+pub(super) fn tables(scale: Scale) -> Result<Report, Failed> {
+    let rows: Vec<&EcioRow> = ECIO_TABLE_1.iter().filter(|row| row.count <= scale.pick(1024, 16)).collect();
+    let mut report = Report::default();
+    for clients in [2, 4] {
+        let [mut two_phase, mut extended] = [[Vec::new(), Vec::new()], [Vec::new(), Vec::new()]];
+        for row in &rows {
+            // Dealt out evenly.
+            let elements = row.count * 1000 / (clients * clients) * (clients * clients);
+            let collective = seconds(clients, elements, Strategy::TwoPhase)?;
+            let ours = seconds(clients, elements, Strategy::Extended)?;
+            let x = row.count as f64 * 1000.0;
+            two_phase[0].push((x, collective.0));
+            two_phase[1].push((x, collective.1));
+            extended[0].push((x, ours.0));
+            extended[1].push((x, ours.1));
+            if clients == 2 {
+                compare(&mut report, row, collective.0, ours.0);
+            }
+        }
+        for (at, direction) in ["write", "read"].into_iter().enumerate() {
+            let faster = two_phase[at].iter().zip(&extended[at]).all(|(two, one)| one.1 < two.1);
+            report.check(
+                &format!("{clients} clients, {direction}: the extension is faster for every count"),
+                faster,
+                gains(&two_phase[at], &extended[at]),
+            );
+            let mut series = vec![
+                Series::predicted("two-phase", two_phase[at].clone()),
+                Series::predicted("extended", extended[at].clone()),
+            ];
+            if clients == 2 && direction == "write" {
+                let published = |of: fn(&EcioRow) -> f64| rows.iter().map(move |row| (row.count as f64 * 1e3, of(row)));
+                series.push(Series::published("two-phase, published", published(|row| row.collective)));
+                series.push(Series::published("extended, published", published(|row| row.extended)));
+            }
+            let table = 1 + 2 * at + usize::from(clients == 4);
+            report.figures.push(Figure {
+                name: format!("ecio-{direction}-{clients}"),
+                title: format!("Paper 004, Table {table}, noncontiguous {direction}, {clients} clients, one server"),
+                x: "elements".into(),
+                y: "seconds for 100 accesses".into(),
+                style: Style::Lines,
+                series,
+            });
+        }
+    }
+    report.notes.push(
+        "the paper's disk (a 36 GB SCSI disk under PVFS2) has no micro-benchmark; here it is the disk of paper 000, 25 MB/s. So seconds cannot be compared, and \
+         gains are larger here than they would be on the slower disk"
+            .into(),
+    );
+    Ok(report)
+}
+
+fn gains(two_phase: &[(f64, f64)], extended: &[(f64, f64)]) -> String {
+    let gain = |(two, one): (&(f64, f64), &(f64, f64))| format!("{:.0} %", 100.0 * (two.1 / one.1 - 1.0));
+    two_phase.iter().zip(extended).map(gain).collect::<Vec<_>>().join(", ")
+}
+
+fn compare(report: &mut Report, row: &EcioRow, collective: f64, extended: f64) {
+    let of = |what: &'static str, value: f64, unit: Unit| Published {
+        id: "004.table1",
+        what,
+        value: Value::Exact(value),
+        unit,
+        source: SOURCE,
+    };
+    let gain = |two_phase: f64, extended: f64| 100.0 * (two_phase / extended - 1.0);
+    let mut add = |published: Published, predicted: f64| {
+        let mut one = Comparison::with(&format!("004.table1.{}k", row.count), published, predicted);
+        one.what = format!("{}, {} thousand elements", one.what, row.count);
+        report.comparisons.push(one);
+    };
+    add(
+        of("extended over two-phase", gain(row.collective, row.extended), Unit::GainPercent),
+        gain(collective, extended),
+    );
+    if row.count == 1024 {
+        add(of("two-phase, 100 times", row.collective, Unit::Seconds), collective);
+        add(of("extended, 100 times", row.extended, Unit::Seconds), extended);
+    }
+}

@@ -1,0 +1,196 @@
+//! What the papers publish of their systems, each figure with its place: the results that the simulator has to predict.
+//!
+//! **Invariant.** Nothing here is an input of the model. Its inputs are the micro-benchmarks that `bmi-sim`'s profiles name, and those alone.
+//!
+//! Curves are not here: the text of the papers gives slopes, peaks, ratios and orders, and its pictures are not at hand.
+
+/// A published result.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Published {
+    /// Its name here: paper, figure or table, what.
+    pub id: &'static str,
+    /// In words.
+    pub what: &'static str,
+    /// How much.
+    pub value: Value,
+    /// Of what.
+    pub unit: Unit,
+    /// Paper, section, figure or table.
+    pub source: &'static str,
+}
+
+/// A published value.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Value {
+    /// So much.
+    Exact(f64),
+    /// "Roughly", "about".
+    About(f64),
+    /// From, to.
+    Range(f64, f64),
+    /// The text at hand does not say: the model says it alone.
+    HeldBack,
+}
+
+/// In which unit, and how an error is counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unit {
+    /// MB/s, MB of 2^20 bytes.
+    MbPerS,
+    /// A factor.
+    Times,
+    /// A gain in percent; its error is that of the factor (89 % are 1.89 times).
+    GainPercent,
+    /// Processor utilisation in percent; its error is in points.
+    CpuPercent,
+    /// Bytes.
+    Bytes,
+    /// Seconds.
+    Seconds,
+}
+
+const fn of(id: &'static str, what: &'static str, value: Value, unit: Unit, source: &'static str) -> Published {
+    Published { id, what, value, unit, source }
+}
+
+use Unit::{Bytes, CpuPercent, GainPercent, MbPerS, Times};
+use Value::{About, Exact, HeldBack, Range};
+
+/// All of them.
+pub const ALL: &[Published] = &[
+    // ---- paper 000: PVFS over InfiniBand ----------------------------------------------------------------------------------
+    of("000.fig7.read", "IBNice read, each further compute node", About(120.0), MbPerS, "000, 6.3, Figure 7"),
+    of("000.fig7.write", "IBNice write, each further compute node", About(160.0), MbPerS, "000, 6.3, Figure 7"),
+    of("000.fig8.read", "VAPI read, each further I/O node", About(400.0), MbPerS, "000, 6.3, Figure 8"),
+    of(
+        "000.fig8.write",
+        "VAPI write, each further I/O node (\"slightly less\")",
+        About(400.0),
+        MbPerS,
+        "000, 6.3, Figure 8",
+    ),
+    of("000.fig9.ramfs.read", "ramfs read, VAPI over IBNice", About(3.0), Times, "000, 6.4, Figure 9"),
+    of("000.fig9.ramfs.write", "ramfs write, VAPI over IBNice", About(3.0), Times, "000, 6.4, Figure 9"),
+    of("000.fig9.disk.read", "ext3 read, VAPI over IBNice", Range(15.0, 42.0), GainPercent, "000, 6.4, Figure 9"),
+    of("000.fig9.disk.write", "ext3 write, VAPI over IBNice", Range(15.0, 42.0), GainPercent, "000, 6.4, Figure 9"),
+    of("000.fig9.disk.peak", "ext3 write over VAPI, four compute nodes", Exact(95.0), MbPerS, "000, 6.4, Figure 9"),
+    of("000.fig10.ibnice", "client CPU over IBNice, one compute node", Exact(91.0), CpuPercent, "000, 6.4, Figure 10"),
+    of("000.fig10.vapi", "client CPU over VAPI", Exact(1.5), CpuPercent, "000, 6.4, Figure 10"),
+    of(
+        "000.fig11.inline.miss",
+        "inline gives way to fast RDMA, memory not registered",
+        About(4096.0),
+        Bytes,
+        "000, 6.5, Figure 11",
+    ),
+    of(
+        "000.fig11.inline.hit",
+        "inline gives way to fast RDMA, memory registered",
+        About(4096.0),
+        Bytes,
+        "000, 6.5, Figure 11",
+    ),
+    of(
+        "000.fig11.fast.miss",
+        "fast RDMA gives way to server-based, not registered",
+        About(65536.0),
+        Bytes,
+        "000, 6.5, Figure 11",
+    ),
+    of(
+        "000.fig11.fast.hit",
+        "fast RDMA gives way to server-based, registered",
+        About(65536.0),
+        Bytes,
+        "000, 6.5, Figure 11",
+    ),
+    of("000.fig13.vapi.write", "tile write over VAPI, list I/O over none", HeldBack, Times, "000, 6.7, Figure 13"),
+    of("000.fig13.vapi.read", "tile read over VAPI, list I/O over none", HeldBack, Times, "000, 6.7, Figure 13"),
+    of("000.fig13.ibnice.write", "tile write over IBNice, list I/O over none", HeldBack, Times, "000, 6.7, Figure 13"),
+    of("000.fig13.ibnice.read", "tile read over IBNice, list I/O over none", HeldBack, Times, "000, 6.7, Figure 13"),
+    of("000.fig14.write", "tile write, allocations named over not", HeldBack, Times, "000, 6.8, Figure 14"),
+    of("000.fig14.read", "tile read, allocations named over not", HeldBack, Times, "000, 6.8, Figure 14"),
+    // ---- paper 001: Unifier -----------------------------------------------------------------------------------------------
+    of("001.fig4.normal", "Normal service, cached read, peak", Exact(324.0), MbPerS, "001, 6.2, Figure 4"),
+    // ---- paper 002: Quadrics ----------------------------------------------------------------------------------------------
+    of("002.fig4.read", "list I/O read, zero copy over packing, most", Exact(89.0), GainPercent, "002, 4.1, Figure 4"),
+    of(
+        "002.fig5.write",
+        "list I/O write, zero copy over packing, most",
+        Exact(52.0),
+        GainPercent,
+        "002, 4.1, Figure 5",
+    ),
+    of(
+        "002.fig6.read",
+        "MPI-Tile-IO read, zero copy over packing, most",
+        Exact(113.0),
+        GainPercent,
+        "002, 4.2, Figure 6",
+    ),
+    of("002.fig6.write", "MPI-Tile-IO write, zero copy over packing", Exact(66.0), GainPercent, "002, 4.2, Figure 6"),
+];
+
+/// A row of paper 004, Table 1: noncontiguous write, two clients and one server, all of it executed 100 times.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct EcioRow {
+    /// Elements of 4 bytes, in thousands.
+    pub count: usize,
+    /// Seconds of collective I/O.
+    pub collective: f64,
+    /// Seconds of extended collective I/O.
+    pub extended: f64,
+}
+
+const fn row(count: usize, collective: f64, extended: f64) -> EcioRow {
+    EcioRow { count, collective, extended }
+}
+
+/// Paper 004, section 5.1, Table 1. Tables 2 to 4 are held back.
+pub const ECIO_TABLE_1: &[EcioRow] = &[
+    row(4, 1.65, 1.48),
+    row(8, 1.94, 1.77),
+    row(16, 2.48, 2.20),
+    row(32, 3.62, 3.22),
+    row(64, 6.03, 5.12),
+    row(128, 10.72, 9.29),
+    row(256, 20.20, 17.26),
+    row(512, 39.62, 33.37),
+    row(1024, 77.92, 65.66),
+];
+
+/// The result of that name.
+///
+/// # Panics
+/// If there is none: the names are this crate's own.
+pub fn find(id: &str) -> Published {
+    *ALL.iter().find(|one| one.id == id).expect("a published result that is in the table")
+}
+
+impl Unit {
+    /// As it stands behind a number.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Unit::MbPerS => "MB/s",
+            Unit::Times => "times",
+            Unit::GainPercent => "% more",
+            Unit::CpuPercent => "% CPU",
+            Unit::Bytes => "B",
+            Unit::Seconds => "s",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_told_apart_and_every_result_has_its_source() {
+        for (at, one) in ALL.iter().enumerate() {
+            assert!(ALL[..at].iter().all(|other| other.id != one.id), "{}", one.id);
+            assert!(one.source.starts_with(&one.id[..3]), "{}", one.id);
+        }
+        assert!(ECIO_TABLE_1.iter().all(|row| row.extended < row.collective));
+    }
+}

@@ -1,0 +1,176 @@
+//! Single accesses: paper 000, Figures 11 and 12; paper 001, Figure 4.
+
+use bmi_core::Config;
+use bmi_core::comm::{Direction, Path};
+use fs_server::iod::IodSettings;
+
+use super::report::{Figure, Report, Series, Style};
+use super::{Scale, machines};
+use crate::workload::access::{Access, Crossings};
+use crate::workload::{Failed, Setup, bed, mb_per_s};
+
+const KIB: usize = 1 << 10;
+const MIB: usize = 1 << 20;
+
+/// Messages and slots that are long enough for all of Figure 11, so that a scheme is what it says at every size.
+fn long_messages() -> Config {
+    Config {
+        eager_limit: 136 * KIB,
+        fast_slot_bytes: 264 * KIB,
+        credit_messages: 12,
+        credit_bytes: 1 << 20,
+        ..Config::default()
+    }
+}
+
+/// Microseconds of a write of each size, by scheme and whether the memory is registered.
+struct Schemes {
+    sizes: Vec<usize>,
+    inline: [Vec<f64>; 2],
+    fast: [Vec<f64>; 2],
+    server: [Vec<f64>; 2],
+}
+
+fn schemes(scale: Scale) -> Result<Schemes, Failed> {
+    let sizes: Vec<usize> =
+        scale.pick((7..=17).map(|power| 1 << power).collect(), vec![KIB, 4 * KIB, 16 * KIB, 64 * KIB]);
+    let one = |path: Path, registered: bool| {
+        let program =
+            Access { direction: Direction::Write, sizes: sizes.clone(), registered, rounds: scale.pick(4, 2) };
+        let setup = Setup { endpoint: long_messages(), path: Some(path), ..machines::setup(1, 1) };
+        let times = bed::run(&machines::vapi(), &setup, &program)?.swap_remove(0);
+        Ok::<_, Failed>(times.iter().map(|time| time.as_secs_f64() * 1e6).collect::<Vec<f64>>())
+    };
+    let both = |path| Ok::<_, Failed>([one(path, false)?, one(path, true)?]);
+    let (inline, fast, server) = (both(Path::Inline)?, both(Path::FastRdma)?, both(Path::ServerBased)?);
+    Ok(Schemes { sizes, inline, fast, server })
+}
+
+/// Figure 11.
+pub(super) fn figure_11(scale: Scale) -> Result<Report, Failed> {
+    let all = schemes(scale)?;
+    let mut report = Report::default();
+    for (hit, percent) in [(0, 0), (1, 100)] {
+        let curve = |name: &str, times: &[Vec<f64>; 2]| {
+            let sizes = all.sizes.iter().map(|size| *size as f64);
+            Series::predicted(name, sizes.zip(times[hit].iter().copied()))
+        };
+        let series = [("inline", &all.inline), ("fast RDMA", &all.fast), ("server-based", &all.server)];
+        report.figures.push(Figure {
+            name: format!("small-hit{percent}"),
+            title: format!("Figure 11, access time of small writes, {percent} % in the pin-down cache"),
+            x: "bytes".into(),
+            y: "access time, µs".into(),
+            style: Style::Sizes,
+            series: series.iter().map(|(name, times)| curve(name, times)).collect(),
+        });
+    }
+    // The figure goes to 64 KiB.
+    let shown = || all.sizes.iter().enumerate().filter(|(_, size)| **size <= 64 * KIB);
+    let mut order = |what: &str, holds: &dyn Fn(usize) -> bool| {
+        let wrong: Vec<String> = shown().filter(|(at, _)| !holds(*at)).map(|(_, size)| size.to_string()).collect();
+        let detail = if wrong.is_empty() { "at every size".into() } else { format!("not at {}", wrong.join(", ")) };
+        report.check(what, wrong.is_empty(), detail);
+    };
+    let Schemes { inline, fast, server, sizes } = &all;
+    order("all cached: fast RDMA beats inline", &|at| fast[1][at] < inline[1][at]);
+    order("all cached: fast RDMA beats server-based", &|at| fast[1][at] < server[1][at]);
+    order("all cached: inline beats server-based up to 4 KiB", &|at| {
+        sizes[at] > 4 * KIB || inline[1][at] < server[1][at]
+    });
+    order("none cached: fast RDMA beats inline", &|at| fast[0][at] < inline[0][at]);
+    order("none cached: server-based is the worst of all", &|at| {
+        server[0][at] > inline[0][at] && server[0][at] > fast[0][at] && server[0][at] > server[1][at]
+    });
+    let setup = Setup { endpoint: Config { fast_slot_bytes: MIB, ..Config::default() }, ..machines::setup(1, 1) };
+    let crossings = bed::run(&machines::vapi(), &setup, &Crossings)?.swap_remove(0);
+    for (name, crossing) in [("miss", crossings.write), ("hit", crossings.write_registered)] {
+        report.compare(&format!("000.fig11.inline.{name}"), crossing.inline as f64);
+        report.compare(&format!("000.fig11.fast.{name}"), crossing.fast as f64);
+    }
+    report.notes.push(
+        "crossovers are where the library's own measurement puts them; the paper has one pair for both cases, the size of a page and that of its slots".into(),
+    );
+    Ok(report)
+}
+
+/// Figure 12.
+pub(super) fn figure_12(scale: Scale) -> Result<Report, Failed> {
+    let len = 32 * MIB;
+    let units: Vec<usize> =
+        scale.pick((16..=25).map(|power| 1 << power).collect(), vec![64 * KIB, MIB, 2 * MIB, 32 * MIB]);
+    let mut report = Report::default();
+    let mut series = Vec::new();
+    for direction in [Direction::Read, Direction::Write] {
+        let mut points = Vec::new();
+        for unit in &units {
+            let iod = IodSettings { unit: *unit, buffers: (64 * MIB / unit).max(8), ..IodSettings::default() };
+            let setup =
+                Setup { iod, largest_transfer: len as u64, path: Some(Path::ServerBased), ..machines::setup(1, 1) };
+            let program = Access { direction, sizes: vec![len], registered: true, rounds: 1 };
+            let times = bed::run(&machines::vapi(), &setup, &program)?.swap_remove(0);
+            points.push((*unit as f64, mb_per_s(len as u64, times[0])));
+        }
+        let best = points.iter().map(|point| point.1).fold(0.0, f64::max);
+        let of = |unit: usize| points.iter().find(|point| point.0 == unit as f64).map_or(f64::NAN, |point| point.1);
+        let percent = |unit| 100.0 * of(unit) / best;
+        report.check(
+            &format!("{direction}: units below about 2 MB overlap completely"),
+            percent(MIB) > 95.0 && percent(2 * MIB) > 90.0,
+            format!("{:.1} % of the best with 1 MiB, {:.1} % with 2 MiB", percent(MIB), percent(2 * MIB)),
+        );
+        report.check(
+            &format!("{direction}: a slight loss when the unit is very small"),
+            (85.0..100.0).contains(&percent(64 * KIB)),
+            format!("{:.1} % with 64 KiB", percent(64 * KIB)),
+        );
+        report.check(
+            &format!("{direction}: no overlap with a single unit"),
+            percent(32 * MIB) < 75.0,
+            format!("{:.1} % with 32 MiB", percent(32 * MIB)),
+        );
+        series.push(Series::predicted(direction.to_string(), points));
+    }
+    report.figures.push(Figure {
+        name: "units".into(),
+        title: "Figure 12, 32 MB by transfer unit, ramfs".into(),
+        x: "transfer unit".into(),
+        y: "bandwidth, MB/s".into(),
+        style: Style::Sizes,
+        series,
+    });
+    Ok(report)
+}
+
+/// Paper 001, Figure 4: only its *Normal* service, a file read and a network write one after the other.
+pub(super) fn normal(scale: Scale) -> Result<Report, Failed> {
+    let sizes: Vec<usize> = scale.pick((12..=19).map(|power| 1 << power).collect(), vec![16 * KIB, 128 * KIB]);
+    // A request is one unit, so nothing overlaps.
+    let iod = IodSettings { unit: 2 * MIB, ..IodSettings::default() };
+    let setup = Setup { iod, strip: 2 * MIB as u64, ..machines::setup(1, 1) };
+    let program =
+        Access { direction: Direction::Read, sizes: sizes.clone(), registered: true, rounds: scale.pick(4, 2) };
+    let times = bed::run(&machines::vapi_cached(), &setup, &program)?.swap_remove(0);
+    let points: Vec<(f64, f64)> =
+        sizes.iter().zip(&times).map(|(size, time)| (*size as f64, mb_per_s(*size as u64, *time))).collect();
+    let peak = points.iter().map(|point| point.1).fold(0.0, f64::max);
+    let mut report = Report::default();
+    report.compare("001.fig4.normal", peak);
+    report.figures.push(Figure {
+        name: "normal".into(),
+        title: "Paper 001, Figure 4, cached read, Normal service".into(),
+        x: "access size".into(),
+        y: "bandwidth, MB/s".into(),
+        style: Style::Sizes,
+        series: vec![
+            Series::predicted("Normal", points),
+            Series::published("Normal, peak", sizes.iter().map(|size| (*size as f64, 324.0))),
+        ],
+    });
+    report.notes.push(
+        "the other curves of this figure (Mmap, Unifier) and Figures 5 and 6 are of services that this file system does not have yet: a cache that is \
+         registered memory"
+            .into(),
+    );
+    Ok(report)
+}

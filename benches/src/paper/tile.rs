@@ -1,0 +1,102 @@
+//! Tiles: paper 000, Figures 13 and 14. Their figures are held back, so the model speaks alone.
+
+use std::time::Duration;
+
+use super::report::{Figure, Report, Series, Style};
+use super::{Scale, machines};
+use crate::workload::tile::{Tile, TileMemory, Took};
+use crate::workload::{Bed, Failed, Setup, Span, bed, mb_per_s};
+
+/// The paper's tiles, or small ones.
+pub(super) fn tile(element: usize, scale: Scale) -> Tile {
+    let (size_x, size_y) = scale.pick((1024, 768), (256, 96));
+    Tile { size_x, size_y, ..Tile::paper(element) }
+}
+
+/// Aggregate bandwidth of read and write in MB/s, and the registrations of a client in a round, both ways.
+pub(super) struct Tiles {
+    pub(super) read: f64,
+    pub(super) write: f64,
+    registrations: u64,
+}
+
+pub(super) fn run(bed: &Bed, setup: &Setup, program: &Tile) -> Result<Tiles, Failed> {
+    let ranks = bed::run(bed, setup, program)?;
+    let bytes = program.tile_bytes() * (program.processes() * program.rounds) as u64;
+    let slowest = |of: fn(&Took) -> Span| ranks.iter().map(|took| of(took).time).max().unwrap_or(Duration::ZERO);
+    let (read, write) = (slowest(|took| took.read), slowest(|took| took.write));
+    let registrations = ranks[0].registrations / (2 * program.rounds as u64);
+    Ok(Tiles { read: mb_per_s(bytes, read), write: mb_per_s(bytes, write), registrations })
+}
+
+fn bars(name: &str, title: &str, groups: &[&str], series: Vec<Series>) -> Figure {
+    Figure {
+        name: name.into(),
+        title: title.into(),
+        x: String::new(),
+        y: "aggregate bandwidth, MB/s".into(),
+        style: Style::Bars(groups.iter().map(|group| (*group).to_owned()).collect()),
+        series,
+    }
+}
+
+fn counted(values: &[f64]) -> Vec<(f64, f64)> {
+    values.iter().enumerate().map(|(at, value)| (at as f64, *value)).collect()
+}
+
+/// Figure 13: one request for each row, or lists of 128.
+pub(super) fn figure_13(scale: Scale) -> Result<Report, Failed> {
+    let mut report = Report::default();
+    let (mut without, mut with) = (Vec::new(), Vec::new());
+    for (name, bed) in [("vapi", machines::vapi()), ("ibnice", machines::ibnice())] {
+        let program = tile(24, scale);
+        let one = run(&bed, &machines::setup(4, 4), &Tile { rows_a_call: 1, ..program })?;
+        let list = run(&bed, &machines::setup(4, 4), &program)?;
+        without.extend([one.read, one.write]);
+        with.extend([list.read, list.write]);
+        report.compare(&format!("000.fig13.{name}.read"), list.read / one.read);
+        report.compare(&format!("000.fig13.{name}.write"), list.write / one.write);
+    }
+    let gains = with.iter().zip(&without).map(|(with, without)| with / without);
+    report.check(
+        "list I/O improves performance significantly",
+        gains.clone().all(|gain| gain > 1.2),
+        gains.map(|gain| format!("{gain:.2} times")).collect::<Vec<_>>().join(", "),
+    );
+    report.figures.push(bars(
+        "tile",
+        "Figure 13, mpi-tile-io, 2 x 2 tiles of 1024 x 768 elements of 24 bytes",
+        &["VAPI read", "VAPI write", "IBNice read", "IBNice write"],
+        vec![
+            Series::predicted("without list I/O", counted(&without)),
+            Series::predicted("with list I/O", counted(&with)),
+        ],
+    ));
+    Ok(report)
+}
+
+/// Figure 14: the memory noncontiguous as well, and new in each round; the library told that the rows are one allocation, or not.
+pub(super) fn figure_14(scale: Scale) -> Result<Report, Failed> {
+    let program = Tile { fresh: true, ..tile(64, scale) };
+    let setup = machines::setup(4, 4);
+    let rows = run(&machines::vapi(), &setup, &Tile { memory: TileMemory::Rows, ..program })?;
+    let hints = run(&machines::vapi(), &setup, &Tile { memory: TileMemory::Array, ..program })?;
+    let mut report = Report::default();
+    report.compare("000.fig14.read", hints.read / rows.read);
+    report.compare("000.fig14.write", hints.write / rows.write);
+    report.check(
+        "a registration for each row without the hint, one with it",
+        rows.registrations == program.size_y as u64 && hints.registrations == 1,
+        format!("{} and {}", rows.registrations, hints.registrations),
+    );
+    report.figures.push(bars(
+        "hints",
+        "Figure 14, mpi-tile-io with elements of 64 bytes, noncontiguous memory, over VAPI",
+        &["read", "write"],
+        vec![
+            Series::predicted("PVFS's interface", counted(&[rows.read, rows.write])),
+            Series::predicted("with allocations named", counted(&[hints.read, hints.write])),
+        ],
+    ));
+    Ok(report)
+}

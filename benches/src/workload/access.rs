@@ -1,0 +1,91 @@
+//! Single accesses, one after the other: what one of a size takes, with memory that is registered or not.
+//!
+//! **Source.** Paper 000, section 6.5 (Figure 11: access times of 128 B to 64 KiB by scheme, all or none of the buffers in the pin-down cache) and section
+//! 6.6 (Figure 12: one access of 32 MB); paper 001, section 6.2 (reads of one size after the other, data in memory).
+
+use std::time::Duration;
+
+use bmi_core::comm::{Direction, Thresholds};
+use bmi_core::{MemoryRegion, Transport};
+use fs_client::CreateOptions;
+
+use super::{Failed, Rank, Workload, pattern};
+
+/// The program.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Access {
+    /// Which way.
+    pub direction: Direction,
+    /// Bytes of an access.
+    pub sizes: Vec<usize>,
+    /// Whether the memory is registered before; if not, each access has memory that the adapter has never seen.
+    pub registered: bool,
+    /// Accesses of each size that are measured, after one that is not, at consecutive offsets.
+    pub rounds: usize,
+}
+
+impl Workload for Access {
+    /// For each size the time of an access.
+    type Out = Vec<Duration>;
+
+    async fn run<T: Transport + 'static>(&self, rank: Rank<T>) -> Result<Vec<Duration>, Failed> {
+        let path = format!("/access{}", rank.number()).parse()?;
+        let file = rank.client().create(&path, CreateOptions { exclusive: false, ..CreateOptions::default() }).await?;
+        let mut times = Vec::new();
+        for &size in &self.sizes {
+            let rounds = self.rounds + 1;
+            let bytes = |round: usize| (0..size).map(|at| pattern((round * size + at) as u64)).collect::<Vec<u8>>();
+            if self.direction == Direction::Read {
+                let memory = rank.client().memory(size)?;
+                for round in 0..rounds {
+                    memory.copy_from(0, &bytes(round));
+                    file.write_at((round * size) as u64, &memory).await?;
+                }
+            }
+            let mut took = Duration::ZERO;
+            let mut kept = None;
+            for round in 0..rounds {
+                let memory = match kept.take() {
+                    Some((memory, _)) if self.registered => memory,
+                    _ => rank.client().memory(size)?,
+                };
+                let register = || rank.client().endpoint().with(|endpoint| endpoint.register(&memory));
+                let region: Option<MemoryRegion> = self.registered.then(register).transpose()?;
+                let (offset, expected) = ((round * size) as u64, bytes(round));
+                if self.direction == Direction::Write {
+                    memory.copy_from(0, &expected);
+                }
+                let span = match self.direction {
+                    Direction::Write => rank.timed(file.write_at(offset, &memory)).await?,
+                    Direction::Read => rank.timed(async { file.read_at(offset, &memory).await.map(drop) }).await?,
+                };
+                if self.direction == Direction::Read && memory.to_vec() != expected {
+                    return Err(format!("{size} bytes: what was read is not what was written").into());
+                }
+                if round > 0 {
+                    took += span.time;
+                }
+                kept = Some((memory, region));
+            }
+            times.push(took / self.rounds.max(1) as u32);
+        }
+        rank.barrier().await?;
+        Ok(times)
+    }
+}
+
+/// Has each rank's client measure where the paths cross.
+#[derive(Clone, Copy, Debug)]
+pub struct Crossings;
+
+impl Workload for Crossings {
+    type Out = Thresholds;
+
+    async fn run<T: Transport + 'static>(&self, rank: Rank<T>) -> Result<Thresholds, Failed> {
+        for (_, plan) in rank.client().plans(true).await {
+            plan?;
+        }
+        rank.barrier().await?;
+        Ok(rank.client().endpoint().with(|endpoint| endpoint.policy().thresholds))
+    }
+}

@@ -1,0 +1,230 @@
+//! Where a workload runs: a cluster and clients, simulated or real.
+//!
+//! | | simulated | real |
+//! |---|---|---|
+//! | servers | nodes, polling; data in memory, at the price of the profile's disk | threads, over a transport of this machine; files in a temporary folder |
+//! | ranks | a node each; wait as the paper's clients do ([`Waiting::PAPER_CLIENT`]) | a thread each; sleep while they wait |
+//! | time | virtual | the machine's |
+//! | processor time | the node's | the thread's |
+
+use std::path::Path;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::thread::Builder;
+use std::time::Duration;
+
+use bmi::{AnyTransport, OpenOptions};
+use bmi_core::comm;
+use bmi_core::driver::{MonotonicClock, Waiting, event};
+use bmi_core::{Addr, Config, Lists, Scheme, Transport};
+use bmi_sim::{Profile, SimConfig, World};
+use fs_client::{Client, ClientOptions};
+use fs_server::embedded::{ClusterOptions, EmbeddedCluster, SimCluster};
+use fs_server::iod::IodSettings;
+
+use super::rank::{Cpu, Shared};
+use super::{Failed, Rank, Workload};
+use crate::{cpu, net};
+
+/// Over what a workload runs.
+#[derive(Clone, Debug)]
+pub enum Bed {
+    /// The simulator, at these prices.
+    Sim(Box<Profile>),
+    /// A transport of this machine.
+    Real(Scheme),
+}
+
+impl Bed {
+    /// The simulator with the prices of `profile`.
+    pub fn sim(profile: Profile) -> Bed {
+        Bed::Sim(Box::new(profile))
+    }
+}
+
+/// What stands there: how many of which, and how they are set.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    /// Processes of the workload, each on a node of its own.
+    pub clients: usize,
+    /// I/O servers, each on a node of its own.
+    pub servers: usize,
+    /// Strip size, in bytes.
+    pub strip: u64,
+    /// Settings of all endpoints.
+    pub endpoint: Config,
+    /// How the I/O servers use their memory.
+    pub iod: IodSettings,
+    /// The path that data has to take.
+    pub path: Option<comm::Path>,
+    /// How lists of memory are moved.
+    pub lists: Lists,
+    /// Most bytes in one request to one server.
+    pub largest_transfer: u64,
+    /// How the clients wait, in the simulator.
+    pub waiting: Waiting,
+}
+
+impl Setup {
+    /// `clients` and `servers` with everything else as it is by default.
+    pub fn new(clients: usize, servers: usize) -> Setup {
+        let options = ClientOptions::new(0);
+        Setup {
+            clients,
+            servers,
+            strip: ClusterOptions::default().strip_size,
+            endpoint: Config::default(),
+            iod: IodSettings::default(),
+            path: None,
+            lists: Lists::Auto,
+            largest_transfer: options.largest_transfer,
+            waiting: Waiting::PAPER_CLIENT,
+        }
+    }
+
+    fn cluster(&self, over: &[Scheme]) -> ClusterOptions {
+        ClusterOptions {
+            over: over.to_vec(),
+            strip_size: self.strip,
+            endpoint: self.endpoint.clone(),
+            iod: self.iod,
+            disk_costs: true,
+            ..ClusterOptions::with_iods(self.servers)
+        }
+    }
+
+    fn client(&self, number: usize) -> ClientOptions {
+        let (path, lists, largest_transfer) = (self.path, self.lists, self.largest_transfer);
+        // A slow disk under a long request is no failure.
+        let timeout = Duration::from_secs(600);
+        ClientOptions { path, lists, largest_transfer, timeout, ..ClientOptions::new(number as u128 + 1) }
+    }
+
+    fn endpoint(&self, number: usize) -> Config {
+        Config { name: format!("client{number}"), ..self.endpoint.clone() }
+    }
+}
+
+/// Runs a workload; returns what each rank found out, in order.
+///
+/// # Errors
+/// The first error of a rank; what keeps a server from coming up.
+pub fn run<W: Workload>(bed: &Bed, setup: &Setup, workload: &W) -> Result<Vec<W::Out>, Failed> {
+    match bed {
+        Bed::Sim(profile) => in_sim(profile, setup, workload),
+        Bed::Real(scheme) => over(*scheme, setup, workload),
+    }
+}
+
+fn in_sim<W: Workload>(profile: &Profile, setup: &Setup, workload: &W) -> Result<Vec<W::Out>, Failed> {
+    let world = World::with(SimConfig { profile: profile.clone(), ..SimConfig::default() });
+    let cluster = SimCluster::start(&world, setup.cluster(&[]))?;
+    let shared = Shared::new(setup.clients);
+    let mut tasks = Vec::new();
+    for number in 0..setup.clients {
+        let node = world.node(&format!("client{number}"));
+        let endpoint = node.endpoint_waiting(setup.endpoint(number), setup.waiting)?;
+        let (manager, options) = (cluster.manager(), setup.client(number));
+        let (workload, count, shared) = (workload.clone(), setup.clients, shared.clone());
+        let (meter, listen) = (node.clone(), node.addr(0));
+        let cpu: Cpu = Rc::new(move || (meter.cpu_busy(), meter.cpu_spinning()));
+        tasks.push(node.spawn(async move {
+            let client = connected(Client::connect(endpoint, manager, options)).await;
+            let Ok(client) = client.inspect_err(|_| shared.give_up()) else {
+                return Err("a client could not connect".into());
+            };
+            workload.run(Rank { number, count, client, shared, cpu, listen }).await
+        }));
+    }
+    world.try_block_on(async {
+        let mut outs = Vec::new();
+        for task in tasks {
+            outs.push(task.await.map_err(Failed::from).and_then(|out| out));
+        }
+        first_cause(outs)
+    })?
+}
+
+/// Connects, and asks every server something, so that no connection is made while time is taken.
+async fn connected<T: Transport + 'static>(
+    connect: impl Future<Output = Result<Client<T>, fs_client::Error>>,
+) -> Result<Client<T>, Failed> {
+    let client = connect.await?;
+    for (_, plan) in client.plans(false).await {
+        plan?;
+    }
+    Ok(client)
+}
+
+fn over<W: Workload>(scheme: Scheme, setup: &Setup, workload: &W) -> Result<Vec<W::Out>, Failed> {
+    if scheme == Scheme::Sim {
+        return in_sim(&Profile::default(), setup, workload);
+    }
+    // Before any server: what is missing is said once, in words.
+    net::endpoint(scheme, "workload")?;
+    let folder = tempfile::Builder::new().prefix("workload-").tempdir_in(net::data_folder())?;
+    let cluster = EmbeddedCluster::start(folder.path(), setup.cluster(&[scheme]))?;
+    let shared = Shared::new(setup.clients);
+    let mut threads = Vec::new();
+    for number in 0..setup.clients {
+        let listen = anywhere(scheme, folder.path(), number)?;
+        let (manager, setup, workload, shared) =
+            (cluster.manager().clone(), setup.clone(), workload.clone(), shared.clone());
+        let rank = move || {
+            let out = real_rank(scheme, number, &setup, manager, &workload, listen, &shared);
+            if out.is_err() {
+                shared.give_up();
+            }
+            out
+        };
+        threads.push(Builder::new().name(format!("rank{number}")).spawn(rank)?);
+    }
+    let join = |thread: std::thread::JoinHandle<Result<W::Out, Failed>>| {
+        thread.join().unwrap_or_else(|_| Err("a process of the workload panicked".into()))
+    };
+    let outs = first_cause(threads.into_iter().map(join).collect());
+    cluster.stop()?;
+    outs
+}
+
+fn real_rank<W: Workload>(
+    scheme: Scheme,
+    number: usize,
+    setup: &Setup,
+    manager: Addr,
+    workload: &W,
+    listen: Addr,
+    shared: &Arc<Shared>,
+) -> Result<W::Out, Failed> {
+    let config = setup.endpoint(number);
+    let endpoint = bmi::endpoint(scheme, &OpenOptions::default(), config, MonotonicClock::new())?;
+    event::block_on(endpoint.clone(), async {
+        let client: Client<AnyTransport> = connected(Client::connect(endpoint, manager, setup.client(number))).await?;
+        let cpu: Cpu = Rc::new(|| (cpu::of_thread(), Duration::ZERO));
+        workload.run(Rank { number, count: setup.clients, client, shared: shared.clone(), cpu, listen }).await
+    })?
+}
+
+/// Where a rank may listen for the others.
+fn anywhere(scheme: Scheme, folder: &Path, number: usize) -> Result<Addr, Failed> {
+    let here = "127.0.0.1";
+    Ok(match scheme {
+        Scheme::Shm => format!("shm://{}", folder.join("sockets").join(format!("rank{number}")).display()).parse()?,
+        Scheme::Ib => Addr::ib(None, here, 0),
+        _ => Addr::tcp(here, 0),
+    })
+}
+
+/// All results, or the error that was there first: a rank whose neighbour has failed fails too, and says less.
+fn first_cause<R>(outs: Vec<Result<R, Failed>>) -> Result<Vec<R>, Failed> {
+    let mut errors = Vec::new();
+    let mut all = Vec::new();
+    for out in outs {
+        match out {
+            Ok(out) => all.push(out),
+            Err(error) => errors.push(error),
+        }
+    }
+    let cause = errors.iter().position(|error| !error.to_string().starts_with("another process")).unwrap_or(0);
+    if errors.is_empty() { Ok(all) } else { Err(errors.swap_remove(cause)) }
+}

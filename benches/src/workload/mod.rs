@@ -1,0 +1,64 @@
+//! The workloads of the papers, each written once, as a parallel program over the file system's client, and run over the simulator or a real transport.
+//!
+//! **Why once.** What the simulator predicts for the machines of 2003 is worth something only if the same program moves the same bytes on a machine that
+//! is here. So a workload knows nothing of where it runs: it is a [`Workload`], its processes are [`Rank`]s with a client, a barrier and a meter.
+//!
+//! **Invariants**
+//! 1. A workload checks what it reads, where it reads what it has written: a wrong byte is an error, not a fast run.
+//! 2. Only what stands between the barriers of [`Rank::timed`] is measured; files, memory and connections are made before.
+//! 3. In the simulator the same setup gives the same figures.
+//!
+//! | module | what | source |
+//! |---|---|---|
+//! | [`pvfs_test`] | concurrent write and read of one region each | paper 000, sections 6.3, 6.4; paper 002, 4.1 |
+//! | [`access`] | time of single small accesses | paper 000, section 6.5; paper 001, 6.2 |
+//! | [`tile`] | tiles of a two-dimensional array | paper 000, sections 6.7, 6.8; paper 002, 4.2 |
+//! | [`interleaved`] | elements of all clients interleaved in one file, by four strategies | paper 004, section 5 |
+//! | [`bed`] | where they run | |
+//!
+//! **Tests.** `tests/paper.rs` runs each in the simulator and over TCP.
+
+pub mod access;
+pub mod bed;
+pub mod interleaved;
+pub mod pvfs_test;
+mod rank;
+pub mod tile;
+
+use std::time::Duration;
+
+use bmi_core::{MemList, Transport};
+
+pub use bed::{Bed, Setup};
+pub use rank::{Rank, Span};
+
+/// Anything that ends a run.
+pub type Failed = Box<dyn std::error::Error + Send + Sync>;
+
+/// A parallel program. Each of its processes runs `run` once, with a rank of its own.
+pub trait Workload: Clone + Send + Sync + 'static {
+    /// What a process has found out.
+    type Out: Send + 'static;
+
+    /// The program.
+    fn run<T: Transport + 'static>(&self, rank: Rank<T>) -> impl Future<Output = Result<Self::Out, Failed>>;
+}
+
+/// Bytes per second, in MB of 2^20 bytes as the papers count.
+pub fn mb_per_s(bytes: u64, time: Duration) -> f64 {
+    bytes as f64 / f64::from(1 << 20) / time.as_secs_f64().max(1e-12)
+}
+
+/// Bytes that tell where in the file they belong.
+pub(crate) fn pattern(offset: u64) -> u8 {
+    ((offset.wrapping_mul(0x9e37_79b9) >> 11) ^ offset) as u8
+}
+
+/// Fills a list with as many bytes.
+pub(crate) fn fill(list: &MemList, bytes: &[u8]) {
+    let mut done = 0;
+    for piece in list.pieces() {
+        piece.copy_from(&bytes[done..done + piece.len()]);
+        done += piece.len();
+    }
+}

@@ -1,0 +1,53 @@
+//! What a test is handed: its world.
+
+use std::ops::Deref;
+use std::time::Duration;
+
+use bmi_core::Time;
+
+use crate::faults::Plan;
+use crate::node::Node;
+use crate::rng::Rng;
+use crate::world::{Sim, Sleep};
+
+/// One run's world, with its nodes. Everything of [`Sim`] is there too.
+#[derive(Clone)]
+pub struct Case {
+    sim: Sim,
+    /// The run's seed.
+    pub seed: u64,
+    /// The nodes, in the order in which the sweep names them.
+    pub nodes: Vec<Node>,
+    calm_at: Time,
+}
+
+impl Deref for Case {
+    type Target = Sim;
+
+    fn deref(&self) -> &Sim {
+        &self.sim
+    }
+}
+
+impl Case {
+    pub(super) fn new(sim: &Sim, seed: u64, names: &[String], plan: &Plan) -> Case {
+        let nodes = names.iter().map(|name| sim.node(name)).collect();
+        let calm_at = Time::ZERO + Duration::from_micros(plan.end_us() + 2);
+        Case { sim: sim.clone(), seed, nodes, calm_at }
+    }
+
+    /// Random numbers for the test itself; `stream` tells its parts from each other.
+    pub fn rng(&self, stream: u64) -> Rng {
+        Rng::new(self.seed.rotate_left(32) ^ stream)
+    }
+
+    /// When all faults are over.
+    pub fn calm_at(&self) -> Time {
+        self.calm_at
+    }
+
+    /// Waits until all faults are over: from then on everything must go well.
+    pub fn calm(&self) -> Sleep {
+        self.sim.sleep_until(self.calm_at)
+    }
+}

@@ -1,0 +1,324 @@
+//! Checking a protocol: a test of it in a world of some nodes, over many seeds, each with faults of its own.
+//!
+//! **Why.** A protocol fails in the rare case: a loss between two messages, a restart in the middle, both at once. A test names the nodes, the faults and
+//! the seeds, and says what must hold; the rest is done here.
+//!
+//! ```
+//! use bmi_core::{Config, Memory};
+//! use bmi_sim::check;
+//! use bmi_sim::faults::{Kind, Swarm};
+//! use std::time::Duration;
+//!
+//! let report = check::sweep("echo").nodes(2).seeds(0..20).faults(Swarm::of(&[Kind::Cut, Kind::Delay])).run(|world| async move {
+//!     // A program that runs whenever its node is up, also after a crash.
+//!     world.nodes[0].boot(|node| async move {
+//!         let server = node.endpoint(Config::default()).expect("a node that is up");
+//!         server.listen(&node.addr(1)).expect("the port is free");
+//!         loop {
+//!             let request = server.next_unexpected().await;
+//!             let _ = server.send(request.peer(), request.tag(), request.bytes().to_vec(), server.within(Duration::from_millis(10))).await;
+//!         }
+//!     });
+//!     // Liveness: once the faults are over, an echo must come.
+//!     world.calm().await;
+//!     let client = world.nodes[1].endpoint(Config::default())?;
+//!     let peer = client.connect(&world.nodes[0].addr(1), client.within(Duration::from_secs(1))).await?;
+//!     let echo = Memory::zeroed(5)?;
+//!     let reply = client.recv(peer, 7, &echo, client.within(Duration::from_secs(1)));
+//!     client.send_unexpected(peer, 7, b"hello".to_vec(), client.within(Duration::from_secs(1))).await?;
+//!     reply.await?;
+//!     assert_eq!(echo.to_vec(), b"hello");
+//!     Ok::<(), bmi_core::Error>(())
+//! });
+//! assert_eq!(report.seeds, 20);
+//! ```
+//!
+//! **What counts as a failure.** An error that the test returns; a panic, in the test or in any task of the world; a stall (nobody can go on, tasks spin, or
+//! virtual time or events run out); a leak (an endpoint that is still there holds operations, slots, parked messages, exposures or work some time
+//! after the test's end); and a run that differs from its repetition (every so many seeds are run twice).
+//!
+//! **What a failure says.** The seed, what happened, the plan of faults shrunk to the few events that it takes, and one command that runs just
+//! that. The command sets variables that every sweep listens to:
+//!
+//! | variable | meaning |
+//! |---|---|
+//! | `BMI_SEED=17` | only this seed |
+//! | `BMI_PLAN='{"events":[…]}'` | these faults, whatever the seed says ([`Plan`]); with `BMI_SEED` |
+//! | `BMI_SEEDS=1000..5000` | these seeds instead of the test's own: a longer sweep |
+//! | `BMI_SHRINK=0` | a failure is not shrunk |
+//!
+//! **Invariants**
+//! 1. A run depends on the test, the seed and the plan, and on nothing else.
+//! 2. Shrinking ends: it is bounded in runs.
+//!
+//! **Source.** Delta debugging: Zeller, Hildebrandt, Simplifying and Isolating Failure-Inducing Input (2002).
+//!
+//! Tested by `tests/check.rs`; `examples/src/lock.rs` finds a planted bug.
+
+mod case;
+mod failure;
+mod quiet;
+mod shrink;
+
+use std::fmt::Display;
+use std::future::Future;
+use std::ops::Range;
+use std::time::Duration;
+
+pub use case::Case;
+pub use failure::{Failure, Report, Why};
+
+use crate::config::SimConfig;
+use crate::faults::{Plan, Swarm};
+use crate::world::World;
+
+/// What a test may answer: nothing, or a result.
+pub trait Verdict {
+    /// Why the test failed, if it did.
+    ///
+    /// # Errors
+    /// The test's own error, as a text.
+    fn verdict(self) -> Result<(), String>;
+}
+
+impl Verdict for () {
+    fn verdict(self) -> Result<(), String> {
+        Ok(())
+    }
+}
+
+impl<E: Display> Verdict for Result<(), E> {
+    fn verdict(self) -> Result<(), String> {
+        self.map_err(|error| error.to_string())
+    }
+}
+
+/// Begins a sweep called `name`: two nodes, a hundred seeds, no faults.
+pub fn sweep(name: &str) -> Sweep {
+    Sweep {
+        name: name.to_owned(),
+        nodes: node_names(2),
+        seeds: 0..100,
+        swarm: Swarm::none(),
+        settings: Box::new(SimConfig::seeded),
+        limit: Duration::from_secs(600),
+        settle: Duration::from_secs(3),
+        events: 20_000_000,
+        shrink: 200,
+        twice_every: 16,
+        leaks: true,
+    }
+}
+
+fn node_names(count: usize) -> Vec<String> {
+    (0..count).map(|index| format!("n{index}")).collect()
+}
+
+/// A sweep over seeds. Made by [`sweep`]; ends in [`Sweep::run`].
+pub struct Sweep {
+    name: String,
+    nodes: Vec<String>,
+    seeds: Range<u64>,
+    swarm: Swarm,
+    settings: Box<dyn Fn(u64) -> SimConfig>,
+    limit: Duration,
+    settle: Duration,
+    events: u64,
+    shrink: u64,
+    twice_every: u64,
+    leaks: bool,
+}
+
+impl Sweep {
+    /// A world of `count` nodes, `n0`, `n1` and so on.
+    #[must_use]
+    pub fn nodes(mut self, count: usize) -> Sweep {
+        self.nodes = node_names(count);
+        self
+    }
+
+    /// A world of nodes with these names.
+    #[must_use]
+    pub fn named(mut self, names: &[&str]) -> Sweep {
+        self.nodes = names.iter().map(|name| (*name).to_owned()).collect();
+        self
+    }
+
+    /// The seeds; the variable `BMI_SEEDS` overrides them.
+    #[must_use]
+    pub fn seeds(mut self, seeds: Range<u64>) -> Sweep {
+        self.seeds = seeds;
+        self
+    }
+
+    /// The faults that each seed draws from.
+    #[must_use]
+    pub fn faults(mut self, swarm: Swarm) -> Sweep {
+        self.swarm = swarm;
+        self
+    }
+
+    /// The world's settings for a seed; [`SimConfig::seeded`] without.
+    #[must_use]
+    pub fn settings(mut self, settings: impl Fn(u64) -> SimConfig + 'static) -> Sweep {
+        self.settings = Box::new(settings);
+        self
+    }
+
+    /// Virtual time after which a test has stalled; ten minutes without.
+    #[must_use]
+    pub fn limit(mut self, limit: Duration) -> Sweep {
+        self.limit = limit;
+        self
+    }
+
+    /// Virtual time between the end of a test, or of the faults, and the look for leaks; three seconds without: longer than
+    /// [`Config::fence_grace`](bmi_core::Config::fence_grace).
+    #[must_use]
+    pub fn settle(mut self, settle: Duration) -> Sweep {
+        self.settle = settle;
+        self
+    }
+
+    /// Events after which a test has stalled; twenty million without.
+    #[must_use]
+    pub fn events(mut self, most: u64) -> Sweep {
+        self.events = most;
+        self
+    }
+
+    /// Runs that shrinking may take; 200 without.
+    #[must_use]
+    pub fn shrink(mut self, runs: u64) -> Sweep {
+        self.shrink = runs;
+        self
+    }
+
+    /// How many seeds stand between two that are run twice; 16 without.
+    #[must_use]
+    pub fn twice_every(mut self, seeds: u64) -> Sweep {
+        self.twice_every = seeds.max(1);
+        self
+    }
+
+    /// What endpoints hold at the end is the test's own business: for programs that leave receives posted.
+    #[must_use]
+    pub fn ignoring_leaks(mut self) -> Sweep {
+        self.leaks = false;
+        self
+    }
+
+    /// Runs the test for every seed.
+    ///
+    /// # Panics
+    /// At the first seed that fails, with the [`Failure`] as its text; for a variable of the environment that makes no sense.
+    pub fn run<V: Verdict, F: Future<Output = V>>(&self, test: impl Fn(Case) -> F) -> Report {
+        match self.try_run(test) {
+            Ok(report) => report,
+            Err(failure) => panic!("{failure}"),
+        }
+    }
+
+    /// Runs the test for every seed.
+    ///
+    /// # Errors
+    /// The first failure, shrunk.
+    ///
+    /// # Panics
+    /// For a variable of the environment that makes no sense.
+    pub fn try_run<V: Verdict, F: Future<Output = V>>(&self, test: impl Fn(Case) -> F) -> Result<Report, Box<Failure>> {
+        let wishes = Wishes::from_env();
+        let seeds = wishes.seeds.clone().unwrap_or(self.seeds.clone());
+        let mut report = Report { name: self.name.clone(), seeds: 0, faults: 0, events: 0, digest: 0 };
+        for seed in seeds {
+            let plan = wishes.plan.clone().unwrap_or_else(|| Plan::draw(seed, &self.swarm, &self.nodes));
+            let mut end = self.once(seed, &plan, &test);
+            if end.result.is_ok() && (seed % self.twice_every == 0 || wishes.plan.is_some()) {
+                let again = self.once(seed, &plan, &test);
+                if (again.digest, again.events) != (end.digest, end.events) || again.result.is_err() {
+                    end.result = Err(Why::Differs(end.digest, again.digest));
+                }
+            }
+            match end.result {
+                Ok(()) => report.add(&plan, end.events, end.digest),
+                Err(why) => return Err(Box::new(self.failure(seed, plan, why, wishes.shrink, &test))),
+            }
+        }
+        Ok(report)
+    }
+
+    fn failure<V: Verdict, F: Future<Output = V>>(
+        &self,
+        seed: u64,
+        plan: Plan,
+        why: Why,
+        shrinks: bool,
+        test: &impl Fn(Case) -> F,
+    ) -> Failure {
+        let budget = if shrinks && !matches!(why, Why::Differs(..)) { self.shrink } else { 0 };
+        let mut last = why.clone();
+        let (shrunk, runs) = shrink::shrink(&plan, budget, |plan| match self.once(seed, plan, test).result {
+            Ok(()) => false,
+            Err(why) => {
+                last = why;
+                true
+            }
+        });
+        Failure { name: self.name.clone(), seed, why, drawn: plan, shrunk, shrunk_why: last, runs }
+    }
+
+    /// One run.
+    fn once<V: Verdict, F: Future<Output = V>>(&self, seed: u64, plan: &Plan, test: &impl Fn(Case) -> F) -> End {
+        let config = SimConfig { time_limit: self.limit, event_limit: self.events, ..(self.settings)(seed) };
+        let world = World::with(config);
+        let case = Case::new(&world, seed, &self.nodes, plan);
+        plan.apply(&world);
+        let result = quiet::catch(|| {
+            let ended = world.try_block_on(test(case)).map_err(|stalled| Why::Stalled(stalled.to_string()))?;
+            ended.verdict().map_err(Why::Error)?;
+            let calm = bmi_core::Time::ZERO + Duration::from_micros(plan.end_us());
+            world.run_until(world.now().max(calm) + self.settle);
+            if !self.leaks {
+                return Ok(());
+            }
+            let leaks = world.leaks();
+            if leaks.is_empty() { Ok(()) } else { Err(Why::Leaked(leaks.join("\n"))) }
+        });
+        let (digest, events) = (world.digest(), world.events());
+        // Tasks are dropped here, and may panic as well.
+        let dropped = quiet::catch(|| drop(world));
+        let result = result.unwrap_or_else(|text| Err(Why::Panicked(text)));
+        End { result: result.and(dropped.map_err(Why::Panicked)), digest, events }
+    }
+}
+
+/// How one run ended.
+struct End {
+    result: Result<(), Why>,
+    digest: u64,
+    events: u64,
+}
+
+/// What the environment asks for.
+struct Wishes {
+    seeds: Option<Range<u64>>,
+    plan: Option<Plan>,
+    shrink: bool,
+}
+
+impl Wishes {
+    fn from_env() -> Wishes {
+        let text = |name: &str| std::env::var(name).ok().filter(|text| !text.is_empty());
+        let number = |name: &str, text: &str| {
+            text.trim().parse::<u64>().unwrap_or_else(|error| panic!("{name}={text}: {error}"))
+        };
+        let one = text("BMI_SEED").map(|text| number("BMI_SEED", &text)).map(|seed| seed..seed + 1);
+        let many = text("BMI_SEEDS").map(|text| {
+            let (from, to) = text.split_once("..").unwrap_or_else(|| panic!("BMI_SEEDS={text}: give a range, 0..1000"));
+            number("BMI_SEEDS", from)..number("BMI_SEEDS", to)
+        });
+        let plan = text("BMI_PLAN").map(|text| text.parse().unwrap_or_else(|error| panic!("BMI_PLAN: {error}")));
+        assert!(plan.is_none() || one.is_some(), "BMI_PLAN needs BMI_SEED beside it");
+        Wishes { seeds: one.or(many), plan, shrink: text("BMI_SHRINK").is_none_or(|text| text != "0") }
+    }
+}

@@ -1,0 +1,104 @@
+//! What a link between two nodes does to packets while a plan says so.
+//!
+//! **Model of a lossy wire.** A packet is lost, or arrives damaged and is dropped, with a probability. Its sender hears nothing and sends it again after
+//! [`RETRY_US`], doubled each time; after [`RETRIES`] the adapter gives the connection up. As a connection keeps its order, what is behind the
+//! packet waits for it (go back n).
+//!
+//! **Source.** Timeout and retry count of an InfiniBand queue pair (IBTA volume 1, 9.7.6.1): local ACK timeout doubling is the practice of current
+//! adapters; seven retries is the largest count.
+
+use crate::rng::Rng;
+
+/// First time-out for a packet that was lost, in µs.
+pub(crate) const RETRY_US: u64 = 65;
+/// How often a packet is sent again.
+pub(crate) const RETRIES: u32 = 7;
+
+/// Trouble on a link.
+#[derive(Debug, Default)]
+pub(crate) struct Trouble {
+    late: Option<Late>,
+    lossy: Option<Lossy>,
+    /// Messages that are going to be hit.
+    corrupt: u32,
+    not_ready: u32,
+}
+
+#[derive(Debug)]
+struct Late {
+    until: u64,
+    by_ns: u64,
+    rng: Rng,
+}
+
+#[derive(Debug)]
+struct Lossy {
+    until: u64,
+    percent: u64,
+    rng: Rng,
+}
+
+/// What hits a message that has arrived.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Strike {
+    Corrupt,
+    NotReady,
+}
+
+impl Trouble {
+    pub(crate) fn delay(&mut self, until: u64, by_ns: u64, salt: u32) {
+        self.late = Some(Late { until, by_ns, rng: Rng::new(salt.into()) });
+    }
+
+    pub(crate) fn lose(&mut self, until: u64, percent: u8, salt: u32) {
+        self.lossy = Some(Lossy { until, percent: percent.min(100).into(), rng: Rng::new(salt.into()) });
+    }
+
+    pub(crate) fn corrupt_next(&mut self) {
+        self.corrupt += 1;
+    }
+
+    pub(crate) fn miss_next(&mut self) {
+        self.not_ready += 1;
+    }
+
+    /// How much later than it would a packet arrives; and whether it never does.
+    pub(crate) fn lateness(&mut self, now: u64) -> (u64, bool) {
+        let late = match &mut self.late {
+            Some(late) if now < late.until => late.rng.below(late.by_ns + 1),
+            _ => 0,
+        };
+        let mut again = 0;
+        if let Some(lossy) = self.lossy.as_mut().filter(|lossy| now < lossy.until) {
+            let mut timeout = RETRY_US * 1000;
+            for _ in 0..RETRIES {
+                if lossy.rng.below(100) >= lossy.percent {
+                    return (late + again, false);
+                }
+                again += timeout;
+                timeout *= 2;
+            }
+            // The last one may still arrive.
+            return (late + again, lossy.rng.below(100) < lossy.percent);
+        }
+        (late, false)
+    }
+
+    /// What hits the message that has just arrived.
+    pub(crate) fn strike(&mut self) -> Option<Strike> {
+        if self.corrupt > 0 {
+            self.corrupt -= 1;
+            return Some(Strike::Corrupt);
+        }
+        if self.not_ready > 0 {
+            self.not_ready -= 1;
+            return Some(Strike::NotReady);
+        }
+        None
+    }
+
+    /// Nothing hits anything any more.
+    pub(crate) fn end(&mut self) {
+        *self = Trouble::default();
+    }
+}

@@ -1,0 +1,239 @@
+//! Profiles in files: TOML, one key for each parameter, checked as a whole before anything runs with it.
+//!
+//! **Layout.** A file has every key of [`Profile`], or says `base = "vapi-2003"` and has those that differ. `disk` is the name of a disk, or a table
+//! with every key of [`DiskProfile`]; without it the base's. What a key does not name, no run can depend on: unknown keys are errors.
+//!
+//! ```
+//! use bmi_sim::Profile;
+//!
+//! let slow = Profile::parse("base = \"vapi-2003\"\nlink_latency_ns = 20_000\ndisk = \"nvme\"\n")?;
+//! assert_eq!(slow.cpu_post_ns, Profile::vapi_2003().cpu_post_ns);
+//! let wrong = Profile::parse("base = \"vapi-2003\"\nlink_latency = 20\n").unwrap_err();
+//! assert!(wrong.to_string().contains("link_latency"), "{wrong}");
+//! # Ok::<(), bmi_sim::ProfileError>(())
+//! ```
+
+use std::path::{Path, PathBuf};
+
+use serde::de::DeserializeOwned;
+use toml::{Table, Value};
+
+use crate::profile::{DiskProfile, Profile};
+
+/// Why a profile cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ProfileError {
+    /// The file cannot be read.
+    #[error("cannot read {0}: {1}")]
+    Unreadable(PathBuf, std::io::Error),
+    /// Not TOML, a key that there is not, one that is missing, or a value of the wrong type; the text names it.
+    #[error("{0}")]
+    Malformed(String),
+    /// A value that makes no sense.
+    #[error("`{key}` {why}")]
+    Nonsense {
+        /// The parameter.
+        key: String,
+        /// What is wrong with it, to follow its name.
+        why: String,
+    },
+    /// No profile or disk of that name comes with the crate.
+    #[error("no {what} is called {name:?}; there are {}", known.join(", "))]
+    Unknown {
+        /// `profile` or `disk`.
+        what: &'static str,
+        /// What was asked for.
+        name: String,
+        /// What there is.
+        known: Vec<&'static str>,
+    },
+}
+
+macro_rules! files {
+    ($($name:literal),*) => { &[$(($name, include_str!(concat!("../profiles/", $name, ".toml")))),*] };
+}
+
+const PROFILES: &[(&str, &str)] = files!("vapi-2003", "ibnice-2003", "elan4-2005", "gige-2008", "cx7-400");
+const DISKS: &[(&str, &str)] = files!("ramfs-2003", "ext3-ide-2003", "nvme");
+
+/// Bases that stand on each other.
+const DEPTH: usize = 8;
+
+fn find(what: &'static str, files: &[(&'static str, &'static str)], name: &str) -> Result<&'static str, ProfileError> {
+    let known = || files.iter().map(|(name, _)| *name).collect();
+    let found = files.iter().find(|(known, _)| *known == name);
+    found.map(|(_, text)| *text).ok_or_else(|| ProfileError::Unknown { what, name: name.to_owned(), known: known() })
+}
+
+fn table(text: &str) -> Result<Table, ProfileError> {
+    text.parse().map_err(|error: toml::de::Error| ProfileError::Malformed(error.to_string()))
+}
+
+fn filled<T: DeserializeOwned>(table: Table) -> Result<T, ProfileError> {
+    Value::Table(table).try_into().map_err(|error: toml::de::Error| ProfileError::Malformed(error.to_string()))
+}
+
+/// The keys of a file and of its bases.
+fn resolve(text: &str, depth: usize) -> Result<Table, ProfileError> {
+    let mut own = table(text)?;
+    let mut merged = match own.remove("base") {
+        None => Table::new(),
+        Some(Value::String(name)) if depth > 0 => resolve(find("profile", PROFILES, &name)?, depth - 1)?,
+        Some(other) => return Err(nonsense("base", format!("has to be the name of a profile, not {other}"))),
+    };
+    if let Some(Value::String(name)) = own.get("disk") {
+        let disk = table(find("disk", DISKS, name)?)?;
+        own.insert("disk".to_owned(), Value::Table(disk));
+    }
+    merged.extend(own);
+    Ok(merged)
+}
+
+fn nonsense(key: impl Into<String>, why: impl Into<String>) -> ProfileError {
+    ProfileError::Nonsense { key: key.into(), why: why.into() }
+}
+
+/// The greatest value of a parameter, from its unit, so that no sum of a run overflows: an hour, a millisecond a byte, a terabyte.
+fn greatest(key: &str) -> i64 {
+    match key {
+        key if key.ends_with("_ns") => 3_600_000_000_000,
+        key if key.ends_with("_ps_per_byte") => 1_000_000_000,
+        "cpu_cores" => 64,
+        "outstanding_reads" | "queue_depth" => 1 << 16,
+        _ => 1 << 40,
+    }
+}
+
+fn check(table: &Table, prefix: &str) -> Result<(), ProfileError> {
+    for (key, value) in table {
+        match value {
+            Value::Table(inner) => check(inner, &format!("{prefix}{key}."))?,
+            Value::Integer(number) if *number < 0 => {
+                return Err(nonsense(format!("{prefix}{key}"), format!("cannot be negative ({number})")));
+            }
+            Value::Integer(number) if *number > greatest(key) => {
+                return Err(nonsense(format!("{prefix}{key}"), format!("is beyond {} ({number})", greatest(key))));
+            }
+            Value::Integer(0)
+                if ["wire_unit_bytes", "packet_bytes", "cpu_cores", "queue_depth"].contains(&key.as_str()) =>
+            {
+                return Err(nonsense(format!("{prefix}{key}"), "cannot be zero"));
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+impl Profile {
+    /// One that comes with the crate: `vapi-2003`, `ibnice-2003`, `elan4-2005`, `gige-2008`, `cx7-400`.
+    ///
+    /// # Errors
+    /// [`ProfileError::Unknown`], which lists them.
+    pub fn named(name: &str) -> Result<Profile, ProfileError> {
+        Profile::parse(find("profile", PROFILES, name)?)
+    }
+
+    /// The names that [`Profile::named`] knows.
+    pub fn names() -> impl Iterator<Item = &'static str> {
+        PROFILES.iter().map(|(name, _)| *name)
+    }
+
+    /// Reads one from a file; see the text that [`Profile::to_toml`] writes.
+    ///
+    /// # Errors
+    /// [`ProfileError`], naming the key at fault.
+    pub fn load(path: impl AsRef<Path>) -> Result<Profile, ProfileError> {
+        let path = path.as_ref();
+        let text = std::fs::read_to_string(path).map_err(|error| ProfileError::Unreadable(path.to_owned(), error))?;
+        Profile::parse(&text)
+    }
+
+    /// Reads one from TOML text: every parameter, or `base = "NAME"` and those that differ; `disk` may be a disk's name.
+    ///
+    /// # Errors
+    /// [`ProfileError`], naming the key at fault.
+    pub fn parse(text: &str) -> Result<Profile, ProfileError> {
+        let table = resolve(text, DEPTH)?;
+        check(&table, "")?;
+        let profile: Profile = filled(table)?;
+        if profile.switch_port_drops && profile.retransmit_ns == 0 {
+            return Err(nonsense("retransmit_ns", "cannot be zero where a full port loses what comes"));
+        }
+        Ok(profile)
+    }
+
+    /// Every parameter as TOML, which [`Profile::parse`] reads back.
+    pub fn to_toml(&self) -> String {
+        toml::to_string(self).expect("numbers, truth values and one table")
+    }
+}
+
+impl DiskProfile {
+    /// One that comes with the crate: `ramfs-2003`, `ext3-ide-2003`, `nvme`.
+    ///
+    /// # Errors
+    /// [`ProfileError::Unknown`], which lists them.
+    pub fn named(name: &str) -> Result<DiskProfile, ProfileError> {
+        DiskProfile::parse(find("disk", DISKS, name)?)
+    }
+
+    /// Reads one from TOML text that has every parameter.
+    ///
+    /// # Errors
+    /// [`ProfileError`], naming the key at fault.
+    pub fn parse(text: &str) -> Result<DiskProfile, ProfileError> {
+        let table = table(text)?;
+        check(&table, "disk.")?;
+        filled(table)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(text: &str) -> String {
+        Profile::parse(text).expect_err(text).to_string()
+    }
+
+    #[test]
+    fn every_file_of_the_crate_is_whole() {
+        for (name, text) in PROFILES {
+            let profile = Profile::named(name).unwrap_or_else(|error| panic!("{name}: {error}"));
+            assert_eq!(Profile::parse(&profile.to_toml()).expect(name), profile, "{name}");
+            let bare = text.lines().filter(|line| line.contains(" = ") && !line.contains('#'));
+            assert_eq!(bare.count(), 0, "{name}: every parameter names its source");
+        }
+        for (name, text) in DISKS {
+            DiskProfile::named(name).unwrap_or_else(|error| panic!("{name}: {error}"));
+            assert!(text.lines().all(|line| !line.contains(" = ") || line.contains('#')), "{name}");
+        }
+        let default = Profile::default();
+        assert_eq!(Profile::parse(&default.to_toml()).expect("default"), default);
+    }
+
+    #[test]
+    fn errors_name_the_key() {
+        for (line, says) in [
+            ("link_latency = 20", "link_latency"),
+            ("cpu_post_ns = \"fast\"", "cpu_post_ns"),
+            ("cpu_post_ns = -1", "`cpu_post_ns` cannot be negative"),
+            ("wire_unit_bytes = 0", "`wire_unit_bytes` cannot be zero"),
+            ("cpu_cores = 1000", "`cpu_cores` is beyond 64"),
+            ("link_latency_ns = 9_000_000_000_000_000_000", "`link_latency_ns` is beyond"),
+            ("adapter_ps_per_byte = 99_999_999_999", "`adapter_ps_per_byte` is beyond"),
+            ("switch_port_drops = true", "`retransmit_ns` cannot be zero"),
+            ("disk = \"floppy\"", "ramfs-2003, ext3-ide-2003, nvme"),
+            ("cpu_post_ns = ", "line 2"),
+        ] {
+            let error = refused(&format!("base = \"vapi-2003\"\n{line}\n"));
+            assert!(error.contains(says), "{line}: {error}");
+        }
+        assert!(refused("base = \"abacus\"").contains("vapi-2003"));
+        assert!(refused("base = 7").contains("`base`"));
+        assert!(refused("link_latency_ns = 20").contains("missing field"));
+        assert!(refused("base = \"vapi-2003\"\n[disk]\nsync_ns = -4").contains("`disk.sync_ns`"));
+        assert!(Profile::load("/nonexistent").expect_err("not there").to_string().contains("/nonexistent"));
+    }
+}

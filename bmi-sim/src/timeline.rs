@@ -1,0 +1,238 @@
+//! Timelines: what every core, adapter, link, switch port and disk did, in the format that browsers show.
+//!
+//! **Why.** A number says that a run was slow; a timeline says where the time went. Recording costs nothing while it is off (one branch for each span), and
+//! changes nothing of the run while it is on: the digest stays the same.
+//!
+//! **Layout.** Chrome's trace event format (JSON, times in µs with three decimals), which `chrome://tracing` and Perfetto open as it is. A process is a node; its
+//! rows are
+//!
+//! | row | what a span is |
+//! |---|---|
+//! | `core N` | work of one kind |
+//! | `adapter transmit`, `adapter receive` | a unit that occupies that side |
+//! | `link` | a unit under way, from its first byte's start to its arrival (these overlap) |
+//! | `switch port` | bytes that wait for this node's adapter (a counter) |
+//! | `disk` | bytes of a request |
+//!
+//! An arrow goes from the last unit of each message at the sending adapter to the same at the receiving one.
+//!
+//! **Source.** "Trace Event Format", Google: complete events (`X`), async events (`b`, `e`), counters (`C`), flows (`s`, `f`), metadata (`M`).
+//!
+//! Tested by `tests/timeline.rs`.
+
+use std::io::{self, Write};
+
+use crate::cpu::{Slice, Work};
+use crate::network::Side;
+use crate::world::Sim;
+
+/// What is recorded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TraceOptions {
+    /// Spans that are kept; later ones are counted and left out.
+    pub max_spans: usize,
+}
+
+impl Default for TraceOptions {
+    fn default() -> TraceOptions {
+        TraceOptions { max_spans: 1_000_000 }
+    }
+}
+
+const TRANSMIT: u16 = 100;
+const RECEIVE: u16 = 101;
+const LINK: u16 = 102;
+const SWITCH: u16 = 103;
+const DISK: u16 = 104;
+
+/// Something on a row. What `value` says depends on the row: bytes, or a number for a pair.
+#[derive(Clone, Copy, Debug)]
+struct Mark {
+    node: u32,
+    row: u16,
+    name: &'static str,
+    start: u64,
+    end: u64,
+    value: u64,
+    /// Of a message's last unit: what pairs its two ends; 0 for none.
+    flow: u64,
+}
+
+/// What was recorded so far.
+#[derive(Debug, Default)]
+pub(crate) struct Timeline {
+    marks: Vec<Mark>,
+    max: usize,
+    lost: u64,
+    flows: u64,
+}
+
+impl Timeline {
+    pub(crate) fn new(options: TraceOptions) -> Timeline {
+        Timeline { max: options.max_spans, ..Timeline::default() }
+    }
+
+    fn push(&mut self, mark: Mark) {
+        if self.marks.len() < self.max {
+            self.marks.push(mark);
+        } else {
+            self.lost += 1;
+        }
+    }
+
+    pub(crate) fn core(&mut self, node: u32, work: Work, slice: Slice) {
+        let Slice { core, start, end } = slice;
+        self.push(Mark { node, row: core as u16, name: work.name(), start, end, value: 0, flow: 0 });
+    }
+
+    /// A unit occupies a side of an adapter; `flow` pairs the two ends of a message.
+    pub(crate) fn unit(&mut self, node: u32, side: Side, name: &'static str, span: (u64, u64), bytes: u64, flow: u64) {
+        let row = if side == Side::Transmit { TRANSMIT } else { RECEIVE };
+        self.push(Mark { node, row, name, start: span.0, end: span.1, value: bytes, flow });
+    }
+
+    /// Names a message whose two ends are to be paired.
+    pub(crate) fn flow(&mut self) -> u64 {
+        self.flows += 1;
+        self.flows
+    }
+
+    pub(crate) fn link(&mut self, node: u32, name: &'static str, span: (u64, u64), bytes: u64) {
+        self.push(Mark { node, row: LINK, name, start: span.0, end: span.1, value: bytes, flow: 0 });
+    }
+
+    pub(crate) fn waiting(&mut self, node: u32, at: u64, bytes: u64) {
+        self.push(Mark { node, row: SWITCH, name: "switch port", start: at, end: at, value: bytes, flow: 0 });
+    }
+
+    pub(crate) fn disk(&mut self, node: u32, name: &'static str, span: (u64, u64), bytes: u64) {
+        self.push(Mark { node, row: DISK, name, start: span.0, end: span.1, value: bytes, flow: 0 });
+    }
+}
+
+/// A handle to the timeline of a world.
+#[derive(Clone)]
+pub struct Trace {
+    pub(crate) sim: Sim,
+}
+
+/// Nanoseconds as the format's microseconds.
+struct Micros(u64);
+
+impl std::fmt::Display for Micros {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}.{:03}", self.0 / 1_000, self.0 % 1_000)
+    }
+}
+
+/// A name as it stands between quotes.
+fn escaped(name: &str) -> String {
+    let mut out = String::new();
+    for c in name.chars() {
+        match c {
+            '"' | '\\' => out.extend(['\\', c]),
+            c if c.is_control() => out.push(' '),
+            c => out.push(c),
+        }
+    }
+    out
+}
+
+impl Trace {
+    /// Spans recorded so far, and how many were left out because there was no room.
+    pub fn spans(&self) -> (usize, u64) {
+        let core = self.sim.0.core.borrow();
+        core.timeline.as_ref().map_or((0, 0), |timeline| (timeline.marks.len(), timeline.lost))
+    }
+
+    /// Writes everything recorded so far as one JSON document; see the module's layout.
+    ///
+    /// # Errors
+    /// Those of `out`.
+    pub fn write_chrome(&self, out: impl Write) -> io::Result<()> {
+        let mut out = io::BufWriter::new(out);
+        let (names, mut marks, lost) = {
+            let core = self.sim.0.core.borrow();
+            let Some(timeline) = &core.timeline else { return Ok(()) };
+            let names: Vec<String> = core.nodes.iter().map(|node| escaped(&node.name)).collect();
+            (names, timeline.marks.clone(), timeline.lost)
+        };
+        marks.sort_by_key(|mark| (mark.node, mark.row, mark.start, mark.end));
+        // A flow with one end in what was left out is no flow.
+        let ends = |row| marks.iter().filter(move |mark| mark.row == row && mark.flow > 0).map(|mark| mark.flow);
+        let sent: std::collections::BTreeSet<u64> = ends(TRANSMIT).collect();
+        let paired: std::collections::BTreeSet<u64> = ends(RECEIVE).filter(|flow| sent.contains(flow)).collect();
+        write!(out, "{{\"displayTimeUnit\":\"ns\",\"otherData\":{{\"spans left out\":{lost}}},\"traceEvents\":[")?;
+        let mut rows = None;
+        let mut separator = "";
+        for (number, mark) in marks.iter().enumerate() {
+            let pid = mark.node + 1;
+            if rows != Some((mark.node, mark.row)) {
+                if rows.is_none_or(|(node, _)| node != mark.node) {
+                    let name = &names[mark.node as usize];
+                    write!(
+                        out,
+                        "{separator}\n{{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":{pid},\"args\":{{\"name\":\"{name}\"}}}}"
+                    )?;
+                    separator = ",";
+                }
+                row(&mut out, pid, mark.row)?;
+                rows = Some((mark.node, mark.row));
+            }
+            write_mark(&mut out, mark, number, paired.contains(&mark.flow))?;
+        }
+        writeln!(out, "\n]}}")?;
+        out.flush()
+    }
+}
+
+/// Names a row and says where it stands.
+fn row(out: &mut impl Write, pid: u32, row: u16) -> io::Result<()> {
+    let name = match row {
+        TRANSMIT => "adapter transmit".to_owned(),
+        RECEIVE => "adapter receive".to_owned(),
+        LINK => "link".to_owned(),
+        SWITCH => "switch port".to_owned(),
+        DISK => "disk".to_owned(),
+        core => format!("core {core}"),
+    };
+    let tid = row + 1;
+    write!(
+        out,
+        ",\n{{\"ph\":\"M\",\"name\":\"thread_name\",\"pid\":{pid},\"tid\":{tid},\"args\":{{\"name\":\"{name}\"}}}}"
+    )?;
+    write!(
+        out,
+        ",\n{{\"ph\":\"M\",\"name\":\"thread_sort_index\",\"pid\":{pid},\"tid\":{tid},\"args\":{{\"sort_index\":{tid}}}}}"
+    )
+}
+
+fn write_mark(out: &mut impl Write, mark: &Mark, number: usize, paired: bool) -> io::Result<()> {
+    let Mark { node, row, name, start, end, value, flow } = *mark;
+    let (pid, tid, ts, te) = (node + 1, row + 1, Micros(start), Micros(end));
+    let at = format!("\"name\":\"{name}\",\"pid\":{pid},\"tid\":{tid}");
+    match row {
+        SWITCH => write!(out, ",\n{{\"ph\":\"C\",{at},\"ts\":{ts},\"args\":{{\"bytes\":{value}}}}}"),
+        LINK => {
+            write!(
+                out,
+                ",\n{{\"ph\":\"b\",\"cat\":\"link\",\"id\":{number},{at},\"ts\":{ts},\"args\":{{\"bytes\":{value}}}}}"
+            )?;
+            write!(out, ",\n{{\"ph\":\"e\",\"cat\":\"link\",\"id\":{number},{at},\"ts\":{te}}}")
+        }
+        _ => {
+            let long = Micros(end - start);
+            write!(
+                out,
+                ",\n{{\"ph\":\"X\",\"cat\":\"work\",{at},\"ts\":{ts},\"dur\":{long},\"args\":{{\"bytes\":{value}}}}}"
+            )?;
+            let at =
+                format!("\"cat\":\"flow\",\"name\":\"message\",\"id\":{flow},\"pid\":{pid},\"tid\":{tid},\"ts\":{ts}");
+            match row {
+                TRANSMIT if paired => write!(out, ",\n{{\"ph\":\"s\",{at}}}"),
+                RECEIVE if paired => write!(out, ",\n{{\"ph\":\"f\",\"bp\":\"e\",{at}}}"),
+                _ => Ok(()),
+            }
+        }
+    }
+}

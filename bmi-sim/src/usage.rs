@@ -1,0 +1,97 @@
+//! Where a node's processor time went.
+
+use std::fmt;
+use std::ops::{Add, Sub};
+use std::time::Duration;
+
+/// Processor time of a node by what it was spent on, since the start. Subtract an earlier one from a later one to get what lies between.
+///
+/// Everything but [`Usage::spinning`] occupied a core of [`crate::Profile::cpu_cores`]. Spinning is what drivers that poll spent finding nothing: it
+/// keeps nobody from working, because whoever has work takes the core.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// [`crate::Node::compute`]: what the program says that it computes.
+    pub application: Duration,
+    /// Copies: of the protocol, between program and kernel (TCP), and from and to files in memory.
+    pub copying: Duration,
+    /// Posting, and TCP's work for messages and packets.
+    pub protocol: Duration,
+    /// Entering the kernel and coming back.
+    pub system_calls: Duration,
+    /// Interrupts, and switching to the programs that they wake.
+    pub interrupts: Duration,
+    /// Registering and deregistering memory.
+    pub registration: Duration,
+    /// Taking completions: polls that found something.
+    pub polling: Duration,
+    /// Polls that found nothing.
+    pub spinning: Duration,
+}
+
+impl Usage {
+    /// Everything but spinning.
+    pub fn busy(&self) -> Duration {
+        self.parts()[..7].iter().map(|(_, time)| *time).sum()
+    }
+
+    /// The part of `window` that `cores` cores were busy, from 0 to 1. More than 1 if work was charged ahead: the last request of a window ends behind it.
+    pub fn utilisation(&self, window: Duration, cores: u32) -> f64 {
+        let available = window.as_secs_f64() * f64::from(cores);
+        if available > 0.0 { self.busy().as_secs_f64() / available } else { 0.0 }
+    }
+
+    /// Each part with its name, spinning last.
+    pub fn parts(&self) -> [(&'static str, Duration); 8] {
+        [
+            ("application", self.application),
+            ("copying", self.copying),
+            ("protocol", self.protocol),
+            ("system calls", self.system_calls),
+            ("interrupts", self.interrupts),
+            ("registration", self.registration),
+            ("polling", self.polling),
+            ("spinning", self.spinning),
+        ]
+    }
+
+    fn with(self, other: Usage, f: impl Fn(Duration, Duration) -> Duration) -> Usage {
+        Usage {
+            application: f(self.application, other.application),
+            copying: f(self.copying, other.copying),
+            protocol: f(self.protocol, other.protocol),
+            system_calls: f(self.system_calls, other.system_calls),
+            interrupts: f(self.interrupts, other.interrupts),
+            registration: f(self.registration, other.registration),
+            polling: f(self.polling, other.polling),
+            spinning: f(self.spinning, other.spinning),
+        }
+    }
+}
+
+impl Add for Usage {
+    type Output = Usage;
+
+    fn add(self, other: Usage) -> Usage {
+        self.with(other, Duration::saturating_add)
+    }
+}
+
+impl Sub for Usage {
+    type Output = Usage;
+
+    /// What was spent after `earlier`; nothing where `earlier` has more.
+    fn sub(self, earlier: Usage) -> Usage {
+        self.with(earlier, Duration::saturating_sub)
+    }
+}
+
+impl fmt::Display for Usage {
+    /// One line; parts that took no time are left out.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "busy {:?}", self.busy())?;
+        for (name, time) in self.parts().into_iter().filter(|(_, time)| !time.is_zero()) {
+            write!(f, ", {name} {time:?}")?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,144 @@
+//! The harness finds what it is made for: wrong answers, panics, stalls, leaks, runs that differ; and says how to see them again.
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::time::Duration;
+
+use bmi_core::{Config, Error, Memory, Options};
+use bmi_sim::Node;
+use bmi_sim::check::{self, Case, Why};
+use bmi_sim::faults::{Fault, Kind, Plan, Swarm};
+
+const PATIENCE: Duration = Duration::from_millis(20);
+
+/// Counts what it is asked to count; forgets everything in a crash, which is its planted bug.
+async fn counter(node: Node) {
+    let endpoint = node.endpoint(Config::default()).unwrap();
+    endpoint.listen(&node.addr(1)).unwrap();
+    let mut count = 0u64;
+    loop {
+        let request = endpoint.next_unexpected().await;
+        count += 1;
+        let reply = count.to_le_bytes().to_vec();
+        let _ = endpoint.send(request.peer(), request.tag(), reply, endpoint.within(PATIENCE)).await;
+    }
+}
+
+/// Asks ten times; each answer must be larger than the one before.
+async fn count(world: Case) -> Result<(), Error> {
+    world.nodes[0].boot(counter);
+    let node = world.nodes[1].clone();
+    let endpoint = node.endpoint(Config::default())?;
+    let (mut peer, mut last, mut tag) = (None, 0, 0);
+    while tag < 10 || node.now() < world.calm_at() {
+        let Some(server) = peer else {
+            peer = endpoint.connect(&world.nodes[0].addr(1), endpoint.within(PATIENCE)).await.ok();
+            continue;
+        };
+        tag += 1;
+        let buffer = Memory::zeroed(8)?;
+        let reply = endpoint.recv(server, tag, &buffer, endpoint.within(PATIENCE));
+        let sent = endpoint.send_unexpected(server, tag, vec![1], endpoint.within(PATIENCE)).await;
+        match reply.await {
+            Ok(_) => {
+                let answer = u64::from_le_bytes(buffer.to_vec().try_into().unwrap());
+                assert!(answer > last, "{answer} after {last}");
+                last = answer;
+            }
+            Err(_) => {
+                let _ = endpoint.disconnect(server, endpoint.within(PATIENCE)).await;
+                peer = None;
+            }
+        }
+        drop(sent);
+        node.sleep(Duration::from_micros(500)).await;
+    }
+    Ok(())
+}
+
+#[test]
+fn a_bug_that_needs_a_crash_shrinks_to_a_crash() {
+    // The client is the test itself; its node keeps its power.
+    let swarm = Swarm::all().sparing(Kind::Crash, "n1");
+    let failure = check::sweep("counter").seeds(0..200).faults(swarm).try_run(count).unwrap_err();
+    assert!(matches!(&failure.shrunk_why, Why::Panicked(text) if text.contains(" after ")), "{failure}");
+    let [event] = &failure.shrunk.events[..] else { panic!("{failure}") };
+    assert!(matches!(&event.fault, Fault::Crash { node, .. } if node == "n0"), "{failure}");
+    let text = failure.to_string();
+    let replay = text.lines().last().unwrap();
+    assert!(replay.starts_with(&format!("replay: BMI_SEED={} BMI_PLAN='", failure.seed)), "{text}");
+    assert!(replay.contains("cargo test -p bmi-sim a_bug_that_needs_a_crash_shrinks_to_a_crash"), "{text}");
+    // The text in the command is the plan.
+    let plan: Plan = replay.split('\'').nth(1).unwrap().parse().unwrap();
+    assert_eq!(plan, failure.shrunk);
+}
+
+#[test]
+fn without_crashes_the_same_protocol_passes_and_repeats() {
+    let swarm = Swarm::all().without(Kind::Crash);
+    let sweep = || check::sweep("counter").seeds(0..40).faults(swarm.clone()).run(count);
+    let report = sweep();
+    assert_eq!(report, sweep());
+    assert!(report.faults > 100 && report.seeds == 40, "{report}");
+}
+
+#[test]
+fn a_stall_an_error_and_a_panic_of_a_task_are_failures() {
+    let sweep = || check::sweep("all kinds of ends").seeds(3..5);
+    let stalled = sweep().try_run(|_| std::future::pending::<()>()).unwrap_err();
+    assert!(matches!(&stalled.why, Why::Stalled(text) if text.contains("deadlock")), "{stalled}");
+    let error = sweep().try_run(|_| async { Err::<(), _>("no luck") }).unwrap_err();
+    assert_eq!((error.seed, error.why), (3, Why::Error("no luck".to_owned())));
+    let panicked = sweep().try_run(|world| async move {
+        world.nodes[1].spawn(async { panic!("in a task") });
+        world.sleep(Duration::from_secs(1)).await;
+    });
+    assert!(matches!(panicked.unwrap_err().why, Why::Panicked(text) if text.starts_with("in a task (")));
+    let endless = sweep().events(1000).try_run(|world| async move {
+        loop {
+            world.sleep(Duration::from_nanos(1)).await;
+        }
+        #[expect(unreachable_code, reason = "says what the future would give")]
+        ()
+    });
+    assert!(matches!(endless.unwrap_err().why, Why::Stalled(text) if text.contains("more events")));
+}
+
+#[test]
+fn a_leak_is_a_failure() {
+    let leaky = |world: Case| async move {
+        let (a, b) = (world.nodes[0].endpoint(Config::default())?, world.nodes[1].endpoint(Config::default())?);
+        let addr = a.listen(&world.nodes[0].addr(1))?;
+        let peer = b.connect(&addr, Options::default()).await?;
+        // Nobody will ever receive it.
+        let _ = b.send(peer, 1, vec![1], Options::default()).await;
+        Ok::<_, Error>(())
+    };
+    let failure = check::sweep("leak").seeds(0..1).try_run(leaky).unwrap_err();
+    assert!(
+        matches!(&failure.why, Why::Leaked(text) if text.contains("n0") && text.contains("parked: 1")),
+        "{failure}"
+    );
+    check::sweep("leak").seeds(0..1).ignoring_leaks().run(leaky);
+}
+
+#[test]
+fn a_run_that_depends_on_the_run_before_is_found() {
+    let runs = Rc::new(Cell::new(0));
+    let test = move |world: Case| {
+        runs.set(runs.get() + 1);
+        let pause = Duration::from_micros(runs.get());
+        async move { world.sleep(pause).await }
+    };
+    let failure = check::sweep("impure").seeds(0..1).try_run(test).unwrap_err();
+    assert!(matches!(failure.why, Why::Differs(..)), "{failure}");
+}
+
+/// In debug and in release alike, on every machine: `cargo xtask digests` compares the two.
+#[test]
+fn digests_to_compare() {
+    let report = check::sweep("counter").seeds(0..60).faults(Swarm::all().without(Kind::Crash)).run(count);
+    println!("{report}");
+    assert!(report.events > 10_000, "{report}");
+}

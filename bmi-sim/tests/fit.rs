@@ -1,0 +1,95 @@
+//! Measurements of a known profile are fitted back, from a base that is another machine; what cannot be fitted is said.
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
+
+use bmi_sim::{CopyRate, Fit, Measurements, Profile, RegisterTime, fit};
+
+/// Sizes at which registration and copies are measured.
+fn sizes() -> Measurements {
+    let register = [(1, 400 << 10), (100, 4 << 10)].map(|(regions, bytes)| RegisterTime { regions, bytes, us: 1.0 });
+    let copy = [4 << 10, 20 << 20].map(|bytes| CopyRate { bytes, mb_per_s: 1.0 });
+    Measurements { register: register.to_vec(), copy: copy.to_vec(), ..Measurements::default() }
+}
+
+fn round_trip(known: &str, base: &str) -> (Profile, Fit) {
+    let known = Profile::named(known).unwrap();
+    let mut measured = Measurements::of(&known, &sizes()).unwrap();
+    if known.register_region_ns == 0 {
+        measured.register.clear();
+    }
+    // As a user gives them: in a file.
+    let measured = Measurements::parse(&measured.to_toml()).unwrap();
+    let fitted = fit(&Profile::named(base).unwrap(), &measured).unwrap();
+    let (one_sided, registered) = (if known.software { 0 } else { 4 }, measured.register.len());
+    assert_eq!(fitted.residuals.len(), 4 + one_sided + registered + 2, "nothing is left out");
+    for residual in &fitted.residuals {
+        println!("{:28} {:10.2} {:10.2}", residual.what, residual.measured, residual.fitted);
+        assert!(residual.error().abs() < 0.03, "{residual:?}");
+    }
+    (known, fitted)
+}
+
+fn near(what: &str, fitted: u64, known: u64) {
+    assert!(fitted.abs_diff(known) * 100 <= known * 3, "{what}: {fitted}, it was {known}");
+}
+
+#[test]
+fn vapi_is_fitted_back_from_another_adapter() {
+    let (known, Fit { profile, .. }) = round_trip("vapi-2003", "elan4-2005");
+    near("adapter_ps_per_byte", profile.adapter_ps_per_byte, known.adapter_ps_per_byte);
+    near("read_ps_per_byte", profile.read_ps_per_byte, known.read_ps_per_byte);
+    near("register_region_ns", profile.register_region_ns, known.register_region_ns);
+    near("register_page_ns", profile.register_page_ns, known.register_page_ns);
+    near("copy_ps_per_byte", profile.copy_ps_per_byte, known.copy_ps_per_byte);
+    near("disk", profile.disk.read_ps_per_byte, known.disk.read_ps_per_byte);
+    // The profile is whole: it can be written and read.
+    assert_eq!(Profile::parse(&profile.to_toml()).unwrap(), profile);
+}
+
+#[test]
+fn a_fast_adapter_is_fitted_back_from_a_slow_one() {
+    let (known, Fit { profile, .. }) = round_trip("cx7-400", "vapi-2003");
+    near("read_ps_per_byte", profile.read_ps_per_byte, known.read_ps_per_byte);
+}
+
+#[test]
+fn tcp_is_fitted_back_where_the_processor_and_where_the_wire_is_the_limit() {
+    round_trip("ibnice-2003", "gige-2008");
+    round_trip("gige-2008", "ibnice-2003");
+}
+
+/// A latency alone turns the latency alone.
+#[test]
+fn what_was_not_measured_stays() {
+    let base = Profile::vapi_2003();
+    let measured = Measurements { write_one_way_us: Some(3.0), ..Measurements::default() };
+    let Fit { profile, residuals } = fit(&base, &measured).unwrap();
+    assert_eq!(residuals.len(), 1);
+    assert!(residuals[0].error().abs() < 0.01, "{residuals:?}");
+    let (link, gap, post) = (profile.link_latency_ns, profile.adapter_message_ns, profile.cpu_post_ns);
+    assert!(link < base.link_latency_ns && gap < base.adapter_message_ns && post < base.cpu_post_ns);
+    let rest = Profile { link_latency_ns: 4_000, adapter_message_ns: 700, cpu_post_ns: 600, ..profile };
+    assert_eq!(rest, base);
+}
+
+/// A read cannot be faster than there and back.
+#[test]
+fn what_cannot_be_is_a_residual() {
+    let measured =
+        Measurements { write_one_way_us: Some(6.0), read_round_trip_us: Some(7.0), ..Measurements::default() };
+    let Fit { residuals, .. } = fit(&Profile::vapi_2003(), &measured).unwrap();
+    assert!(residuals[0].error().abs() < 0.02 && residuals[1].error() > 0.5, "{residuals:?}");
+}
+
+#[test]
+fn measurements_that_make_no_sense_are_named() {
+    for (text, says) in [
+        ("send_one_way = 3", "send_one_way"),
+        ("send_one_way_us = -3.0", "`send_one_way_us` has to be above zero"),
+        ("send_mb_per_s = \"fast\"", "send_mb_per_s"),
+        ("register = [{ regions = 0, bytes = 1, us = 1.0 }]", "`register` needs sizes"),
+        ("copy = [{ bytes = 0, mb_per_s = 1.0 }]", "`copy` needs sizes"),
+    ] {
+        let error = Measurements::parse(text).unwrap_err().to_string();
+        assert!(error.contains(says), "{text}: {error}");
+    }
+}

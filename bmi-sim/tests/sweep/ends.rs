@@ -1,0 +1,136 @@
+//! Ends: of connections, of exposures, of operations whose time is over.
+
+use std::time::Duration;
+
+use bmi_conformance::data::{filled, memory, pattern};
+use bmi_core::{Access, ErrorKind, Holdings, Memory, PeerEvent};
+use bmi_sim::{Rng, World};
+
+use crate::{GRACE, SOON, Side, check_idle, pair};
+
+/// What was sent before a disconnect arrives.
+pub(crate) fn an_orderly_end(world: &World, sides: &[Side; 2], rng: &mut Rng) {
+    let [a, b] = sides;
+    let lens: Vec<usize> = (0..6).map(|_| [10, 200, 5000, 120_000][rng.below(4) as usize]).collect();
+    world.block_on(async {
+        let soon = b.endpoint.within(SOON);
+        let receives: Vec<_> = lens.iter().map(|len| (memory(*len), *len)).collect();
+        let receives: Vec<_> = receives
+            .into_iter()
+            .map(|(target, len)| (b.endpoint.recv(b.peer, 3, &target, soon), target, len))
+            .collect();
+        let sends: Vec<_> = lens
+            .iter()
+            .map(|len| a.endpoint.send(a.peer, 3, Memory::from(pattern(*len as u64, *len)), a.endpoint.within(SOON)))
+            .collect();
+        a.endpoint.disconnect(a.peer, a.endpoint.within(SOON)).await.expect("disconnect");
+        for send in sends {
+            send.await.expect("sent before the disconnect");
+        }
+        for (receive, target, len) in receives {
+            assert_eq!(receive.await.expect("sent before the disconnect").len as usize, len);
+            assert!(target.to_vec() == pattern(len as u64, len));
+        }
+    });
+    world.run_for(SOON);
+    sides.iter().for_each(|side| check_idle(side, 0, "after an orderly end"));
+}
+
+/// What a peer was once shown is good for nothing when it is over: the attempt costs the connection, and no byte.
+pub(crate) fn stale_keys(world: &World, rng: &mut Rng) {
+    for (round, granted) in [(0, false), (1, true)] {
+        let [c, d] = &pair(world, rng, [["c0", "d0"], ["c1", "d1"]][round]);
+        let target = filled(1, 2000);
+        world.block_on(async {
+            let soon = c.endpoint.within(SOON);
+            let descriptor = if granted {
+                let (grant, written) = d.endpoint.grant(d.peer, &target, d.endpoint.within(SOON)).expect("grant");
+                c.endpoint.push_granted(c.peer, &grant, filled(2, 2000).all(), soon).await.expect("push");
+                written.await.expect("written");
+                grant.descriptor
+            } else {
+                let exposure = d.endpoint.expose(d.peer, &target, Access::READ_WRITE).expect("expose");
+                c.endpoint.push(c.peer, exposure.descriptor(), 0, filled(2, 2000).all(), soon).await.expect("push");
+                exposure.descriptor().clone()
+            };
+            d.node.sleep(Duration::from_millis(1)).await;
+            let again = c.endpoint.push(c.peer, &descriptor, 0, filled(3, 2000).all(), soon).await;
+            assert!(again.is_err(), "a key of {} is still good", if granted { "a grant" } else { "an exposure" });
+        });
+        assert!(target.to_vec() == pattern(2, 2000), "bytes were changed with a key that was over");
+        world.run_for(SOON);
+        for side in [c, d] {
+            assert_eq!(side.endpoint.holdings(), Holdings::default(), "after a stale key");
+        }
+    }
+}
+
+/// When a peer dies, everything with it ends, and what it said and nobody heard is gone.
+pub(crate) fn a_lost_peer(world: &World, rng: &mut Rng) {
+    let [d, e] = &pair(world, rng, ["doomed", "e"]);
+    world.block_on(async {
+        for _ in 0..3 {
+            d.endpoint.send_unexpected(d.peer, 9, vec![9; 100], d.endpoint.within(SOON)).await.expect("send");
+        }
+        let shown = d.endpoint.expose(d.peer, memory(400_000), Access::READ).expect("expose");
+        let remote = shown.descriptor().clone();
+        e.node.sleep(Duration::from_millis(1)).await;
+        let never = bmi_core::Options::default();
+        let operations = [
+            e.endpoint.recv(e.peer, 1, memory(100), never),
+            e.endpoint.recv(e.peer, 2, memory(20_000), never),
+            e.endpoint.send(e.peer, 3, memory(300_000), never),
+            e.endpoint.pull(e.peer, &remote, 0, memory(400_000), never),
+        ];
+        e.node.sleep(Duration::from_nanos(rng.below(60_000))).await;
+        d.node.kill();
+        for operation in operations {
+            if let Err(error) = operation.await {
+                assert_eq!(error.kind(), ErrorKind::PeerLost, "{error}");
+            }
+        }
+        loop {
+            if let PeerEvent::Lost { peer, .. } = e.endpoint.next_event().await {
+                assert_eq!(peer, e.peer);
+                break;
+            }
+        }
+    });
+    assert!(e.endpoint.with(|endpoint| endpoint.poll_unexpected()).is_none(), "a message of a peer that is gone");
+    check_idle(e, 0, "after its peer was killed");
+}
+
+/// Operations that nobody answers end by their deadline, at the latest a grace later, and the connection stands.
+pub(crate) fn deadlines(world: &World, rng: &mut Rng) {
+    let sides = pair(world, rng, ["f", "g"]);
+    let [f, g] = &sides;
+    world.block_on(async {
+        let patience = Duration::from_millis(1 + rng.below(3));
+        let options = f.endpoint.within(patience);
+        let begin = f.endpoint.now();
+        let operations = [
+            f.endpoint.recv(f.peer, 1, memory(100), options),
+            f.endpoint.recv(f.peer, 2, memory(20_000), options),
+            f.endpoint.recv(f.peer, 2, memory(20_000), options),
+            f.endpoint.send(f.peer, 3, memory(300_000), options),
+        ];
+        for operation in operations {
+            assert_eq!(operation.await.expect_err("nobody answers").kind(), ErrorKind::TimedOut);
+            let took = f.endpoint.now() - begin;
+            assert!(took >= patience && took < patience + GRACE, "{took:?} instead of {patience:?}");
+        }
+        // The tags are free for what comes now.
+        for tag in 1..4 {
+            let target = memory(30_000);
+            let receive = f.endpoint.recv(f.peer, tag, &target, f.endpoint.within(SOON));
+            g.endpoint
+                .send(g.peer, tag, Memory::from(pattern(tag, 30_000)), g.endpoint.within(SOON))
+                .await
+                .expect("send");
+            receive.await.expect("receive");
+            assert!(target.to_vec() == pattern(tag, 30_000));
+        }
+    });
+    world.run_for(SOON);
+    sides.iter().for_each(|side| check_idle(side, 1, "after deadlines"));
+}

@@ -1,0 +1,179 @@
+//! Random programs of two nodes over the real protocol: everything that the message interface can do, at the same time, over adapters and with
+//! settings drawn from the seed.
+//!
+//! **Why.** The conformance suite shows each behaviour by itself; bugs of a protocol live where they meet. Nothing fails in these worlds, so whatever a
+//! program asks for must happen: the right bytes in the right place and nowhere else, each operation ended as it had to, nothing held afterwards, and
+//! the connection still standing. Worlds in which things fail are in `chaos.rs`.
+//!
+//! **Layout.** A seed draws the world ([`settings`]), some forty exchanges ([`script::Script`]), each with its own tags, that both nodes begin at random
+//! times, and two streams of messages each way. `ends.rs` has what ends a connection. One seed again: `BMI_SEED=17 cargo test -p bmi-sim --test sweep`; more
+//! of them: `BMI_SEEDS=0..5000`.
+//!
+//! The sweeps are also what `cargo xtask mutants` measures: they must find the bugs that are seeded in the code.
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
+
+mod ends;
+mod play;
+mod script;
+
+use std::ops::Range;
+use std::time::Duration;
+
+use bmi_core::comm::{Direction, Path, PathCounters};
+use bmi_core::{AsyncEndpoint, Capabilities, Config, Holdings, PeerEvent, PeerId};
+use bmi_sim::{Node, Rng, SimConfig, SimTransport, World};
+
+type Endpoint = AsyncEndpoint<SimTransport>;
+
+/// Longer than anything takes that is not asked to wait.
+const SOON: Duration = Duration::from_secs(1);
+/// How long an operation that was asked to end may wait for the peer.
+const GRACE: Duration = Duration::from_millis(300);
+
+/// One side of a connection.
+#[derive(Clone)]
+struct Side {
+    node: Node,
+    endpoint: Endpoint,
+    peer: PeerId,
+}
+
+/// The seeds of this run: the one that `BMI_SEED` names, or the range in `BMI_SEEDS`.
+fn seeds(usual: Range<u64>) -> Range<u64> {
+    let number = |text: &str| text.parse::<u64>().unwrap_or_else(|_| panic!("{text} is no number"));
+    if let Ok(seed) = std::env::var("BMI_SEED") {
+        return number(&seed)..number(&seed) + 1;
+    }
+    std::env::var("BMI_SEEDS").map_or(usual, |range| {
+        let (from, to) = range.split_once("..").unwrap_or_else(|| panic!("BMI_SEEDS={range}: give a range, 0..1000"));
+        number(from)..number(to)
+    })
+}
+
+/// Says which seed it is that fails.
+struct Named(u64);
+
+impl Drop for Named {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("again: BMI_SEED={} cargo test -p bmi-sim --test sweep", self.0);
+        }
+    }
+}
+
+/// The world of a seed: adapters with much or little room, registration free or dear, times that vary.
+fn world(rng: &mut Rng, seed: u64) -> World {
+    let mut config = SimConfig::seeded(seed);
+    config.jitter_ns = [0, 2_000, 30_000][rng.below(3) as usize];
+    config.time_limit = Duration::from_secs(60);
+    if rng.below(2) == 0 {
+        (config.profile.register_region_ns, config.profile.register_page_ns) = (0, 0);
+    }
+    let mut capabilities = config.capabilities();
+    if rng.below(2) == 0 {
+        let least = Capabilities::minimal();
+        capabilities.max_segments = [2, 16][rng.below(2) as usize];
+        capabilities.max_inline = least.max_inline;
+        capabilities.send_queue_depth = [8, 128][rng.below(2) as usize];
+        capabilities.recv_queue_depth = least.recv_queue_depth;
+        capabilities.max_outstanding_reads = 1 + rng.below(2) as usize;
+    }
+    config.capabilities_override = Some(capabilities);
+    World::with(config)
+}
+
+/// The settings of an endpoint.
+fn settings(rng: &mut Rng) -> Config {
+    let mut one_of = |values: &[usize]| values[rng.below(values.len() as u64) as usize];
+    let eager_limit = one_of(&[256, 1024, 8192]);
+    let transfer_unit = one_of(&[4096, 16 << 10, 256 << 10]);
+    Config {
+        eager_limit,
+        credit_messages: one_of(&[8, 16, 124]) as u16,
+        credit_bytes: (one_of(&[4, 10, 100]) * (eager_limit + 64)) as u32,
+        fast_slots: one_of(&[0, 1, 4]) as u8,
+        fast_slot_bytes: one_of(&[8192, 68 << 10]),
+        transfer_unit,
+        in_flight_bytes: (one_of(&[1, 4]) * transfer_unit) as u64,
+        peer_in_flight_bytes: (one_of(&[1, 2]) * transfer_unit) as u64,
+        expose_hulls: one_of(&[0, 1]) == 0,
+        pin_cache_entries: one_of(&[0, 2, 4096]),
+        fence_grace: GRACE,
+        ..Config::default()
+    }
+}
+
+fn endpoint(world: &World, name: &str, config: Config) -> (Node, Endpoint) {
+    let node = world.node(name);
+    let endpoint = node.endpoint(config).unwrap();
+    (node, endpoint)
+}
+
+/// Two connected nodes.
+fn pair(world: &World, rng: &mut Rng, names: [&str; 2]) -> [Side; 2] {
+    let (near, a) = endpoint(world, names[0], settings(rng));
+    let (far, b) = endpoint(world, names[1], settings(rng));
+    let addr = b.listen(&far.addr(1)).unwrap();
+    let (to_b, to_a) = world.block_on(async {
+        let to_b = a.connect(&addr, a.within(SOON)).await.unwrap();
+        let PeerEvent::Connected { peer, .. } = b.next_event().await else { panic!("no peer") };
+        (to_b, peer)
+    });
+    [Side { node: near, endpoint: a, peer: to_b }, Side { node: far, endpoint: b, peer: to_a }]
+}
+
+/// Checks that an endpoint holds nothing but `peers` connections.
+fn check_idle(side: &Side, peers: usize, what: &str) {
+    let held = side.endpoint.holdings();
+    assert_eq!(held, Holdings { peers, ..Holdings::default() }, "{what}, {}", side.node.name());
+    assert_eq!(side.endpoint.counters().violations, 0, "{what}, {}", side.node.name());
+    assert_eq!(side.endpoint.with(|endpoint| endpoint.pinned().in_use), 0, "{what}, {}", side.node.name());
+}
+
+#[test]
+fn what_was_asked_for_happens() {
+    let mut paths = PathCounters::default();
+    let range = seeds(0..150);
+    for seed in range.clone() {
+        let _named = Named(seed);
+        let mut rng = Rng::new(seed);
+        let world = world(&mut rng, seed);
+        let sides = pair(&world, &mut rng, ["a", "b"]);
+        paths = paths.plus(&play::play(&world, &sides, &mut rng));
+        for side in &sides {
+            assert!(side.endpoint.limits(side.peer).is_some(), "the connection was lost");
+            check_idle(side, 1, "after all exchanges");
+        }
+        ends::an_orderly_end(&world, &sides, &mut rng);
+    }
+    for (direction, path) in Direction::ALL.into_iter().flat_map(|way| Path::TAKEN.map(|path| (way, path))) {
+        let (taken, runs) = (paths.requests(direction, path), range.end - range.start);
+        assert!(runs < 20 || taken > runs / 4, "{direction} by {path}: {taken} times in {runs} worlds");
+    }
+}
+
+#[test]
+fn what_is_over_stays_over() {
+    for seed in seeds(0..150) {
+        let _named = Named(seed);
+        let mut rng = Rng::new(seed);
+        let world = world(&mut rng, seed);
+        ends::stale_keys(&world, &mut rng);
+        ends::a_lost_peer(&world, &mut rng);
+        ends::deadlines(&world, &mut rng);
+    }
+}
+
+#[test]
+fn the_same_seed_is_the_same_run() {
+    let run = |seed| {
+        let mut rng = Rng::new(seed);
+        let world = world(&mut rng, seed);
+        let sides = pair(&world, &mut rng, ["a", "b"]);
+        play::play(&world, &sides, &mut rng);
+        (world.digest(), world.events())
+    };
+    for seed in 0..5 {
+        assert_eq!(run(seed), run(seed), "seed {seed}");
+    }
+}

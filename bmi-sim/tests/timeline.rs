@@ -1,0 +1,121 @@
+//! What a timeline says is true, and a browser can read it: rows in order, arrows with both ends.
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use bmi_core::{Config, Memory, Options};
+use bmi_sim::{Profile, SimConfig, Trace, TraceOptions, World};
+use serde_json::Value;
+
+/// A client that sends small and large messages to a server, which computes and writes to its disk. Returns the digest and the timeline.
+fn run(trace: Option<TraceOptions>) -> (u64, Option<Trace>, Duration) {
+    let profile = Profile::named("vapi-2003").unwrap();
+    let world = World::with(SimConfig { trace, ..SimConfig::with_profile(profile) });
+    let trace = trace.map(|options| world.trace(options));
+    let (server, client) = (world.node("server \"one\""), world.node("client"));
+    let (s, c) = (server.endpoint(Config::default()).unwrap(), client.endpoint(Config::default()).unwrap());
+    let addr = s.listen(&server.addr(1)).unwrap();
+    let node = server.clone();
+    let serve = server.spawn(async move {
+        for _ in 0..4 {
+            let message = s.next_unexpected().await;
+            let memory = Memory::zeroed(300_000).unwrap();
+            s.recv(message.peer(), 7, memory, Options::default()).await.unwrap();
+            node.compute(Duration::from_micros(50)).await;
+            node.disk().write(300_000).await.unwrap();
+        }
+    });
+    let send = client.spawn(async move {
+        let peer = c.connect(&addr, Options::default()).await.unwrap();
+        for _ in 0..4 {
+            c.send_unexpected(peer, 7, Memory::from(b"next".to_vec()), Options::default()).await.unwrap();
+            c.send(peer, 7, Memory::zeroed(300_000).unwrap(), Options::default()).await.unwrap();
+        }
+    });
+    world.block_on(async {
+        serve.await.unwrap();
+        send.await.unwrap();
+    });
+    (world.digest(), trace, server.usage().busy())
+}
+
+fn parsed(trace: &Trace) -> Vec<Value> {
+    let mut text = Vec::new();
+    trace.write_chrome(&mut text).unwrap();
+    let document: Value = serde_json::from_slice(&text).unwrap();
+    document["traceEvents"].as_array().unwrap().clone()
+}
+
+/// Nanoseconds of a time in µs.
+fn ns(value: &Value) -> u64 {
+    (value.as_f64().unwrap() * 1e3).round() as u64
+}
+
+type Row = (u64, u64);
+
+fn row(event: &Value) -> Row {
+    (event["pid"].as_u64().unwrap(), event["tid"].as_u64().unwrap())
+}
+
+#[test]
+fn rows_are_in_order_and_arrows_have_two_ends() {
+    let (_, trace, busy) = run(Some(TraceOptions::default()));
+    let events = parsed(&trace.unwrap());
+    let of = |phase: &'static str| events.iter().filter(move |event| event["ph"] == phase);
+    let mut names: BTreeMap<Row, String> = BTreeMap::new();
+    for event in of("M").filter(|event| event["name"] == "thread_name") {
+        names.insert(row(event), event["args"]["name"].as_str().unwrap().to_owned());
+    }
+    for name in ["core 0", "core 1", "adapter transmit", "adapter receive", "link", "switch port", "disk"] {
+        assert!(names.values().any(|known| known == name), "{name} is in {names:?}");
+    }
+    let processes: Vec<_> =
+        of("M").filter(|event| event["name"] == "process_name").map(|event| &event["args"]["name"]).collect();
+    assert_eq!(processes, ["server \"one\"", "client"]);
+
+    let mut spans: BTreeMap<Row, Vec<(u64, u64)>> = BTreeMap::new();
+    for event in of("X") {
+        assert!(names.contains_key(&row(event)));
+        let start = ns(&event["ts"]);
+        spans.entry(row(event)).or_default().push((start, start + ns(&event["dur"])));
+    }
+    for (row, spans) in &spans {
+        for pair in spans.windows(2) {
+            assert!(pair[0].1 <= pair[1].0, "{}: {pair:?}: one after the other", names[row]);
+        }
+    }
+    let cores = spans.iter().filter(|((pid, _), _)| *pid == 1).filter(|(row, _)| names[row].starts_with("core"));
+    let shown: u64 = cores.flat_map(|(_, spans)| spans).map(|(start, end)| end - start).sum();
+    assert_eq!(Duration::from_nanos(shown), busy, "the cores' rows are the processor's time");
+
+    let ends = |phase| -> BTreeMap<u64, (Row, u64)> {
+        of(phase).map(|event| (event["id"].as_u64().unwrap(), (row(event), ns(&event["ts"])))).collect()
+    };
+    let (from, to) = (ends("s"), ends("f"));
+    assert!(from.len() > 8 && from.len() == of("s").count() && to.len() == of("f").count());
+    assert_eq!(from.keys().collect::<Vec<_>>(), to.keys().collect::<Vec<_>>());
+    for (id, (row, at)) in &from {
+        assert!(spans[row].iter().any(|(start, end)| start <= at && at <= end), "an arrow leaves a span");
+        assert!(to[id].1 > *at && to[id].0 != *row, "and comes later elsewhere");
+    }
+    let (begun, ended) = (ends("b"), ends("e"));
+    assert!(begun.len() > 8 && begun.keys().eq(ended.keys()));
+    assert!(begun.iter().all(|(id, (_, at))| ended[id].1 > *at));
+}
+
+#[test]
+fn recording_changes_nothing_and_stays_within_its_room() {
+    let (digest, none, _) = run(None);
+    assert!(none.is_none());
+    let few = TraceOptions { max_spans: 20 };
+    for options in [TraceOptions::default(), few] {
+        assert_eq!(run(Some(options)).0, digest);
+    }
+    let trace = run(Some(few)).1.unwrap();
+    let (kept, lost) = trace.spans();
+    assert!(kept == 20 && lost > 100);
+    let events = parsed(&trace);
+    let count = |phase: &str| events.iter().filter(|event| event["ph"] == phase).count();
+    assert_eq!(count("s"), count("f"), "no arrow without its other end");
+}

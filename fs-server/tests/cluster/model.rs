@@ -1,0 +1,217 @@
+//! What a file may hold, given what was done to it, what was answered, and when the power failed.
+//!
+//! **Rules.** For each byte, what a read between two points in time may find:
+//! 1. what any write (or cutting off, which writes zeros) put there that had begun by the end of the read, and zero, where nothing ever was,
+//! 2. unless it was overwritten: by a write that was acknowledged before the read began, began after the other one had ended, and is *settled*.
+//! 3. A write is settled if it was acknowledged and cannot be lost: it was synced, or no power failed since it began.
+//! 4. A sync covers what its own client had had acknowledged before, whatever failed in between, or the sync would have said so; what others wrote it
+//!    covers if no power failed in between.
+//! 5. A write that failed may still take effect for [`ZOMBIE`] after it was given up, and is overwritten by no write that began before.
+
+use std::collections::BTreeSet;
+use std::ops::Range;
+use std::time::Duration;
+
+use bmi_core::Time;
+
+/// How long a request that its client has given up may still take effect: its time limit, a pause, a disk's queue.
+pub const ZOMBIE: Duration = Duration::from_secs(2);
+
+/// A change of a file's bytes.
+#[derive(Clone, Debug)]
+pub enum What {
+    /// Bytes as [`byte`] says.
+    Write { ranges: Vec<Range<u64>>, salt: u64 },
+    /// All bytes from here on become zeros.
+    Cut { size: u64 },
+}
+
+impl What {
+    fn covers(&self, at: u64) -> bool {
+        match self {
+            What::Write { ranges, .. } => ranges.iter().any(|range| range.contains(&at)),
+            What::Cut { size } => at >= *size,
+        }
+    }
+
+    fn value(&self, at: u64) -> u8 {
+        match self {
+            What::Write { salt, .. } => byte(*salt, at),
+            What::Cut { .. } => 0,
+        }
+    }
+}
+
+/// The byte that the write called `salt` puts at an offset; never zero.
+pub fn byte(salt: u64, at: u64) -> u8 {
+    let mixed = (salt.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ at).wrapping_mul(0xd6e8_feb8_6659_fd93);
+    1 + ((mixed >> 40) % 255) as u8
+}
+
+#[derive(Clone, Debug)]
+struct Op {
+    who: usize,
+    what: What,
+    start: Time,
+    end: Time,
+    done: Option<bool>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Sync {
+    who: usize,
+    start: Time,
+    end: Time,
+    good: bool,
+}
+
+/// A file's history.
+#[derive(Clone, Debug, Default)]
+pub struct Model {
+    ops: Vec<Op>,
+    syncs: Vec<Sync>,
+}
+
+impl Model {
+    /// A change begins; returns its number.
+    pub fn begin(&mut self, who: usize, what: What, now: Time) -> usize {
+        self.ops.push(Op { who, what, start: now, end: now, done: None });
+        self.ops.len() - 1
+    }
+
+    /// A change ended.
+    pub fn end(&mut self, op: usize, now: Time, good: bool) {
+        let op = &mut self.ops[op];
+        (op.end, op.done) = (now, Some(good));
+    }
+
+    /// A sync ended.
+    pub fn synced(&mut self, who: usize, start: Time, end: Time, good: bool) {
+        self.syncs.push(Sync { who, start, end, good });
+    }
+
+    /// The length that the file must have, if nothing ever went wrong with it.
+    pub fn size(&self, now: Time, crashes: &[Time]) -> Option<u64> {
+        let sure = self.ops.iter().all(|op| op.done == Some(true) && self.settled(op, now, crashes));
+        // One after the other, or else the order is not known.
+        let ordered = self.ops.windows(2).all(|pair| pair[0].end <= pair[1].start);
+        (sure && ordered).then(|| {
+            self.ops.iter().fold(0, |size, op| match &op.what {
+                What::Write { ranges, .. } => ranges.iter().map(|range| range.end).fold(size, u64::max),
+                What::Cut { size } => *size,
+            })
+        })
+    }
+
+    fn settled(&self, op: &Op, now: Time, crashes: &[Time]) -> bool {
+        let failed = |from: Time, to: Time| crashes.iter().any(|at| (from..=to).contains(at));
+        if op.done != Some(true) {
+            return false;
+        }
+        let covers = |sync: &Sync| {
+            let told =
+                |other: &Sync| !other.good && other.who == op.who && other.start >= op.end && other.start < sync.start;
+            let own = sync.who == op.who && !self.syncs.iter().any(told);
+            sync.good && sync.start >= op.end && sync.end <= now && (own || !failed(op.start, sync.end))
+        };
+        !failed(op.start, now) || self.syncs.iter().any(covers)
+    }
+
+    /// Compares bytes that were read, between two points in time, from `offset` on.
+    pub fn check(&self, from: Time, to: Time, offset: u64, bytes: &[u8], crashes: &[Time]) -> Result<(), String> {
+        let end = offset + bytes.len() as u64;
+        let mut bounds = BTreeSet::from([offset, end]);
+        for op in &self.ops {
+            match &op.what {
+                What::Write { ranges, .. } => bounds.extend(ranges.iter().flat_map(|range| [range.start, range.end])),
+                What::Cut { size } => bounds.extend([*size]),
+            }
+        }
+        let settled: Vec<bool> = self.ops.iter().map(|op| op.end <= from && self.settled(op, to, crashes)).collect();
+        let bounds: Vec<u64> = bounds.into_iter().filter(|at| (offset..=end).contains(at)).collect();
+        for pair in bounds.windows(2) {
+            let (low, high) = (pair[0], pair[1]);
+            let here: Vec<(usize, &Op)> = self.ops.iter().enumerate().filter(|(_, op)| op.what.covers(low)).collect();
+            let overwriters: Vec<&Op> = here.iter().filter(|(index, _)| settled[*index]).map(|(_, op)| *op).collect();
+            let possible = |op: &Op| {
+                let over = match op.done {
+                    None => Time::from_nanos(u64::MAX),
+                    Some(true) => op.end,
+                    Some(false) => op.end + ZOMBIE,
+                };
+                op.start < to && !overwriters.iter().any(|later| later.start >= over)
+            };
+            let candidates: Vec<&Op> = here.iter().map(|(_, op)| *op).filter(|op| possible(op)).collect();
+            let zero = overwriters.is_empty();
+            for at in low..high {
+                let found = bytes[(at - offset) as usize];
+                if (found == 0 && zero) || candidates.iter().any(|op| op.what.value(at) == found) {
+                    continue;
+                }
+                let wrong = (at..high).take_while(|at| {
+                    let found = bytes[(at - offset) as usize];
+                    !candidates.iter().any(|op| op.what.value(*at) == found)
+                });
+                let source = self.ops.iter().position(|op| op.what.covers(at) && op.what.value(at) == found);
+                return Err(format!(
+                    "byte {at} is {found} (zero: {zero}; it could be of change {source:?}), and so are some of {} after it; what could be there: {candidates:?}",
+                    wrong.count()
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(ms: u64) -> Time {
+        Time::from_nanos(ms * 1_000_000)
+    }
+
+    fn write(model: &mut Model, salt: u64, from: u64, to: u64, good: bool) {
+        let op = model.begin(0, What::Write { ranges: std::iter::once(0..10).collect(), salt }, at(from));
+        model.end(op, at(to), good);
+    }
+
+    fn bytes(salt: u64) -> Vec<u8> {
+        (0..10).map(|at| byte(salt, at)).collect()
+    }
+
+    #[test]
+    fn an_acknowledged_write_is_there_and_an_older_one_is_not() {
+        let mut model = Model::default();
+        write(&mut model, 1, 1, 2, true);
+        write(&mut model, 2, 3, 4, true);
+        let check = |salt| model.check(at(5), at(6), 0, &bytes(salt), &[]);
+        assert!(check(2).is_ok() && check(1).is_err());
+        assert!(model.check(at(5), at(6), 0, &[0; 10], &[]).is_err());
+        assert!(model.check(at(3), at(6), 0, &bytes(1), &[]).is_ok(), "the read began before the write ended");
+    }
+
+    #[test]
+    fn a_crash_may_lose_what_was_not_synced_and_nothing_else() {
+        let mut model = Model::default();
+        write(&mut model, 1, 1, 2, true);
+        model.synced(0, at(3), at(4), true);
+        write(&mut model, 2, 5, 6, true);
+        let crash = [at(7)];
+        assert!(model.check(at(8), at(9), 0, &bytes(1), &crash).is_ok());
+        assert!(model.check(at(8), at(9), 0, &bytes(2), &crash).is_ok());
+        assert!(model.check(at(8), at(9), 0, &[0; 10], &crash).is_err(), "that was synced over");
+        model.synced(0, at(10), at(11), true);
+        assert!(model.check(at(12), at(13), 0, &bytes(1), &crash).is_err(), "the sync said that all is well");
+    }
+
+    #[test]
+    fn a_failed_write_may_come_late_but_not_for_ever() {
+        let mut model = Model::default();
+        write(&mut model, 1, 1, 2, false);
+        write(&mut model, 2, 3, 4, true);
+        assert!(model.check(at(5), at(6), 0, &bytes(1), &[]).is_ok());
+        write(&mut model, 3, 2100, 2101, true);
+        assert!(model.check(at(2200), at(2201), 0, &bytes(1), &[]).is_err());
+    }
+}

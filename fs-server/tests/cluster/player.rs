@@ -1,0 +1,384 @@
+//! A client that does whatever comes to its mind, and knows what must come of it.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+use std::rc::Rc;
+use std::time::Duration;
+
+use bmi_core::{MemList, Memory, Time};
+use bmi_sim::check::Case;
+use bmi_sim::{Rng, SimTransport};
+use fs_client::{Client, CreateOptions, Error, ErrorCode, File, FsPath};
+use fs_proto::{Handle, Region, RemoveKind};
+
+use super::model::{Model, What, ZOMBIE, byte};
+
+/// Longest file, in bytes.
+const LONGEST: u64 = 96 << 10;
+/// Bytes of the shared file that belong to one client, in turn.
+const CELL: u64 = 1500;
+/// Cells of the shared file.
+const CELLS: u64 = 24;
+
+/// A file and its history.
+#[derive(Clone)]
+pub struct Known {
+    pub file: File<SimTransport>,
+    pub model: Rc<RefCell<Model>>,
+}
+
+/// A client, with all that it knows.
+pub struct Player {
+    pub who: usize,
+    pub players: usize,
+    pub client: Client<SimTransport>,
+    pub world: Case,
+    pub rng: Rng,
+    pub dir: FsPath,
+    pub files: BTreeMap<String, Known>,
+    pub dirs: BTreeSet<String>,
+    /// Names of which it does not know whether they are there: a change of theirs failed.
+    pub unsure: BTreeSet<String>,
+    pub shared: Option<Known>,
+    pub names: u64,
+    pub salts: u64,
+    /// What went wrong, and may.
+    pub errors: u64,
+}
+
+type Outcome<T = ()> = Result<T, String>;
+
+/// Whether an error is one that faults explain.
+fn excused(error: &Error) -> bool {
+    let codes = [ErrorCode::Timeout, ErrorCode::Unreachable, ErrorCode::Io, ErrorCode::NoSpace, ErrorCode::Busy];
+    error.failures().iter().all(|failure| codes.contains(&failure.code))
+}
+
+impl Player {
+    fn now(&self) -> Time {
+        self.world.now()
+    }
+
+    /// When the power of a server failed so far.
+    fn crashes(&self) -> Vec<Time> {
+        self.world.nodes.iter().flat_map(bmi_sim::Node::crashes).collect()
+    }
+
+    fn calm(&self) -> bool {
+        // What began before may fail a while later.
+        self.now() > self.world.calm_at() + ZOMBIE
+    }
+
+    /// Passes a result on; `None` for an error that faults explain, while there are faults.
+    fn settle<T>(&mut self, what: &str, result: Result<T, Error>) -> Outcome<Option<T>> {
+        match result {
+            Ok(value) => Ok(Some(value)),
+            Err(error) if excused(&error) && !self.calm() => {
+                self.errors += 1;
+                Ok(None)
+            }
+            Err(error) => Err(format!("client {} at {}: {what}: {error}", self.who, self.now())),
+        }
+    }
+
+    fn fresh_name(&mut self) -> String {
+        self.names += 1;
+        format!("n{}", self.names)
+    }
+
+    fn path(&self, name: &str) -> FsPath {
+        self.dir.join(name).expect("a short name")
+    }
+
+    fn some<T: Clone>(&mut self, of: impl ExactSizeIterator<Item = T>) -> Option<T> {
+        let mut of = of;
+        let at = self.rng.below(of.len() as u64) as usize;
+        of.nth(at)
+    }
+
+    /// Does one thing.
+    pub async fn act(&mut self) -> Outcome {
+        let name = self.some(self.files.keys().cloned().collect::<Vec<_>>().into_iter());
+        let Some(name) = name else { return self.create().await };
+        let known = self.files[&name].clone();
+        match self.rng.below(100) {
+            0..8 => self.create().await,
+            8..30 => self.write(&known).await,
+            30..42 => self.write_strided(&known).await,
+            42..58 => self.read(&known).await,
+            58..68 => self.sync(&known).await,
+            68..72 => self.cut(&known).await,
+            72..84 => self.share().await,
+            84..88 => self.rename(&name).await,
+            88..91 => self.remove(&name).await,
+            91..95 => self.directories().await,
+            _ => self.list().await,
+        }
+    }
+
+    // ---- names ------------------------------------------------------------------------------------------------------------
+
+    async fn create(&mut self) -> Outcome {
+        let name = self.fresh_name();
+        let options = CreateOptions { servers: 1 + self.rng.below(3) as u32, ..CreateOptions::default() };
+        let result = self.client.create(&self.path(&name), options).await;
+        match self.settle("create", result)? {
+            Some(file) => {
+                self.files.insert(name, Known { file, model: Rc::default() });
+            }
+            None => {
+                self.unsure.insert(name);
+            }
+        }
+        Ok(())
+    }
+
+    async fn rename(&mut self, from: &str) -> Outcome {
+        // Sometimes over another file.
+        let other = self.some(self.files.keys().cloned().collect::<Vec<_>>().into_iter());
+        let fresh = self.fresh_name();
+        let to = other.filter(|other| other != from && self.rng.below(3) == 0).unwrap_or(fresh);
+        let result = self.client.rename(&self.path(from), &self.path(&to)).await;
+        let known = self.files.remove(from);
+        self.files.remove(&to);
+        match self.settle("rename", result)? {
+            Some(()) => self.files.extend(known.map(|known| (to, known))),
+            None => self.unsure.extend([from.to_owned(), to]),
+        }
+        Ok(())
+    }
+
+    async fn remove(&mut self, name: &str) -> Outcome {
+        let result = self.client.remove(&self.path(name), RemoveKind::File).await;
+        self.files.remove(name);
+        if self.settle("remove", result)?.is_none() {
+            self.unsure.insert(name.to_owned());
+        }
+        Ok(())
+    }
+
+    async fn directories(&mut self) -> Outcome {
+        let old = self.some(self.dirs.iter().cloned().collect::<Vec<_>>().into_iter());
+        if let Some(old) = old.filter(|_| self.rng.below(2) == 0) {
+            let result = self.client.remove(&self.path(&old), RemoveKind::Dir).await;
+            self.dirs.remove(&old);
+            if self.settle("rmdir", result)?.is_none() {
+                self.unsure.insert(old);
+            }
+            return Ok(());
+        }
+        let name = self.fresh_name();
+        let result = self.client.mkdir(&self.path(&name)).await;
+        if self.settle("mkdir", result)?.is_some() {
+            self.dirs.insert(name);
+        } else {
+            self.unsure.insert(name);
+        }
+        Ok(())
+    }
+
+    /// Reads its directory, looks a name up that is there and one that is not.
+    async fn list(&mut self) -> Outcome {
+        let result = self.client.readdir(&self.dir).await;
+        if let Some(entries) = self.settle("readdir", result)? {
+            let found: BTreeSet<String> = entries.into_iter().map(|entry| entry.name).collect();
+            let known: BTreeSet<String> = self.files.keys().chain(&self.dirs).cloned().collect();
+            let missing: Vec<_> = known.difference(&found).collect();
+            let strange: Vec<_> = found.difference(&known).filter(|name| !self.unsure.contains(*name)).collect();
+            if !missing.is_empty() || !strange.is_empty() {
+                return Err(format!(
+                    "client {}: missing names {missing:?}, names that should not be {strange:?}",
+                    self.who
+                ));
+            }
+        }
+        let name = self.some(self.files.keys().cloned().collect::<Vec<_>>().into_iter());
+        if let Some(name) = name {
+            let result = self.client.lookup(&self.path(&name)).await;
+            let handle = Handle::File(self.files[&name].file.handle());
+            match self.settle("lookup", result)? {
+                Some(entry) if entry.handle != handle => return Err(format!("{name} is another file now")),
+                _ => {}
+            }
+            let options = CreateOptions::default();
+            match self.client.create(&self.path(&name), options).await {
+                Err(error) if error.code() == ErrorCode::Exists => {}
+                other => {
+                    if self.settle("create again", other)?.is_some() {
+                        return Err(format!("{name} was made twice"));
+                    }
+                }
+            }
+        }
+        match self.client.lookup(&self.path("never")).await {
+            Err(error) if error.code() == ErrorCode::NotFound => Ok(()),
+            other => match self.settle("lookup of nothing", other)? {
+                Some(entry) => Err(format!("a file that nobody made: {entry:?}")),
+                None => Ok(()),
+            },
+        }
+    }
+
+    // ---- bytes ------------------------------------------------------------------------------------------------------------
+
+    /// A range: small, middle or large.
+    fn range(&mut self) -> Range<u64> {
+        let most = [200, 3_000, 20_000, LONGEST][self.rng.below(4) as usize];
+        let len = 1 + self.rng.below(most);
+        let start = self.rng.below(LONGEST - len + 1);
+        start..start + len
+    }
+
+    /// Some ranges that do not touch, in order.
+    fn strides(&mut self) -> Vec<Range<u64>> {
+        let (count, len) = (2 + self.rng.below(12), 1 + self.rng.below(2_000));
+        let step = len + 1 + self.rng.below(3_000);
+        let first = self.rng.below(2_000);
+        (0..count).map(|index| first + index * step).map(|start| start..start + len).collect()
+    }
+
+    async fn put(&mut self, known: &Known, ranges: Vec<Range<u64>>) -> Outcome {
+        self.salts += 1;
+        let salt = self.salts << 8 | self.who as u64;
+        let bytes: Vec<u8> = ranges.iter().cloned().flatten().map(|at| byte(salt, at)).collect();
+        let regions: Vec<Region> =
+            ranges.iter().map(|range| Region::new(range.start, range.end - range.start)).collect();
+        let memory = self.scattered(bytes);
+        let op = known.model.borrow_mut().begin(self.who, What::Write { ranges, salt }, self.now());
+        let result = known.file.write_list(&regions, memory).await;
+        known.model.borrow_mut().end(op, self.now(), result.is_ok());
+        self.settle("write", result).map(|_| ())
+    }
+
+    /// The bytes, in one piece of memory or in several.
+    fn scattered(&mut self, bytes: Vec<u8>) -> MemList {
+        let (len, memory) = (bytes.len(), Memory::from(bytes));
+        if self.rng.below(3) > 0 || len < 8 {
+            return MemList::from(&memory);
+        }
+        let cut = 1 + self.rng.below(len as u64 - 1) as usize;
+        [memory.slice(0, cut), memory.slice(cut, len - cut)].into_iter().collect()
+    }
+
+    async fn write(&mut self, known: &Known) -> Outcome {
+        let range = self.range();
+        self.put(known, vec![range]).await
+    }
+
+    async fn write_strided(&mut self, known: &Known) -> Outcome {
+        let ranges = self.strides();
+        self.put(known, ranges).await
+    }
+
+    /// Writes its own cells of the file that all share, and reads anybody's.
+    async fn share(&mut self) -> Outcome {
+        let Some(known) = self.shared.clone() else { return Ok(()) };
+        if self.rng.below(2) == 0 {
+            return self.read(&known).await;
+        }
+        let own = (0..CELLS).filter(|cell| cell % self.players as u64 == self.who as u64);
+        let own: Vec<u64> = own.filter(|_| self.rng.below(3) == 0).collect();
+        if own.is_empty() {
+            return self.sync(&known).await;
+        }
+        self.put(&known, own.into_iter().map(|cell| cell * CELL..(cell + 1) * CELL).collect()).await
+    }
+
+    async fn read(&mut self, known: &Known) -> Outcome {
+        let ranges = if self.rng.below(3) == 0 { self.strides() } else { vec![self.range()] };
+        self.read_ranges(known, &ranges).await
+    }
+
+    async fn read_ranges(&mut self, known: &Known, ranges: &[Range<u64>]) -> Outcome {
+        let regions: Vec<Region> =
+            ranges.iter().map(|range| Region::new(range.start, range.end - range.start)).collect();
+        let len: u64 = regions.iter().map(|region| region.len).sum();
+        let memory = Memory::from(vec![0xee; len as usize]);
+        let start = self.now();
+        let result = known.file.read_list(&regions, &memory).await;
+        let Some(read) = self.settle("read", result)? else { return Ok(()) };
+        let (bytes, crashes) = (memory.to_vec(), self.crashes());
+        let mut done = 0;
+        for region in regions.iter() {
+            let part = &bytes[done..done + region.len as usize];
+            known.model.borrow().check(start, self.now(), region.offset, part, &crashes).map_err(|wrong| {
+                format!("client {} read {} at {}: {wrong}", self.who, known.file.path(), self.now())
+            })?;
+            done += part.len();
+        }
+        if let Some(size) = known.model.borrow().size(start, &crashes) {
+            let there: u64 = regions.iter().map(|region| size.saturating_sub(region.offset).min(region.len)).sum();
+            if read != there {
+                return Err(format!("a read of {len} bytes says {read}; a file of {size} bytes has {there} of them"));
+            }
+        }
+        Ok(())
+    }
+
+    async fn sync(&mut self, known: &Known) -> Outcome {
+        let start = self.now();
+        let result = known.file.sync().await;
+        known.model.borrow_mut().synced(self.who, start, self.now(), result.is_ok());
+        self.settle("sync", result).map(|_| ())
+    }
+
+    async fn cut(&mut self, known: &Known) -> Outcome {
+        let size = self.rng.below(LONGEST);
+        let op = known.model.borrow_mut().begin(self.who, What::Cut { size }, self.now());
+        let result = known.file.set_len(size).await;
+        known.model.borrow_mut().end(op, self.now(), result.is_ok());
+        self.settle("truncate", result).map(|_| ())
+    }
+
+    // ---- the end ----------------------------------------------------------------------------------------------------------
+
+    fn everything(&self) -> Vec<Known> {
+        self.files.values().chain(&self.shared).cloned().collect()
+    }
+
+    /// Now nothing may fail: everything is compared, and written anew so that nothing of it is in doubt.
+    pub async fn finish(&mut self) -> Outcome {
+        self.list().await?;
+        for known in self.everything() {
+            self.read_ranges(&known, &[0..LONGEST]).await?;
+            // What a server lost is said once, here at the latest.
+            let start = self.now();
+            let good = known.file.sync().await.is_ok();
+            known.model.borrow_mut().synced(self.who, start, self.now(), good);
+        }
+        for (name, known) in self.files.clone() {
+            self.put(&known, std::iter::once(0..LONGEST).collect()).await?;
+            self.sync(&known).await?;
+            // Found by its name, not by the handle that was kept.
+            let stat = self.client.stat(&self.path(&name)).await;
+            let stat = self.settle("stat", stat)?.expect("nothing fails any more");
+            if stat.attr.size != LONGEST {
+                return Err(format!("{name} has {} bytes and not {LONGEST}", stat.attr.size));
+            }
+        }
+        Ok(())
+    }
+
+    /// Compares everything once more.
+    pub async fn compare(&mut self) -> Outcome {
+        self.list().await?;
+        for known in self.everything() {
+            self.read_ranges(&known, &[0..LONGEST]).await?;
+        }
+        Ok(())
+    }
+
+    /// Removes everything.
+    pub async fn clear(&mut self) -> Outcome {
+        let result = self.client.remove_all(&self.dir.clone()).await;
+        self.settle("remove all", result)?;
+        Ok(())
+    }
+
+    /// Waits between two actions.
+    pub async fn think(&mut self) {
+        let pause = Duration::from_micros(self.rng.below(4_000));
+        self.world.sleep(pause).await;
+    }
+}

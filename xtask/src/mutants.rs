@@ -1,0 +1,286 @@
+//! `cargo xtask mutants`: switches on the bugs that are seeded in the code, one after the other, and says which of them the sweeps find.
+//!
+//! **Why.** Sweeps that pass show little unless they are known to fail when they should. See `bmi_core::mutated`.
+//!
+//! **How.** The names stand in the sources and are read from there. The sweeps are built once, with the feature `mutants`; each run of one is a process with
+//! at most one bug, named by `BMI_MUTANT`. A bug is found if a sweep that passes without it fails, or does not end in time.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use serde::{Deserialize, Serialize};
+
+use crate::command::{Failure, Invocation};
+use crate::totals::Totals;
+
+/// Switches on the seeded bugs one after the other and says which ones the sweeps find.
+#[derive(Args)]
+pub(crate) struct MutantsArgs {
+    /// Only bugs whose name contains this (may be given several times).
+    #[arg(long, value_name = "TEXT")]
+    only: Vec<String>,
+    /// Seeds that each sweep tries.
+    #[arg(long, default_value_t = SEEDS)]
+    seeds: u32,
+    /// Sweeps that run at a time; as many as there are processors if not given.
+    #[arg(long)]
+    jobs: Option<usize>,
+    /// List the bugs and stop.
+    #[arg(long)]
+    list: bool,
+    /// The result as JSON, on standard output.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Seeds of a sweep, so that all bugs together take about a minute.
+const SEEDS: u32 = 60;
+/// Of a hundred bugs, so many must be found.
+const LEAST_PERCENT: usize = 95;
+/// For building the sweeps.
+const BUILD_LIMIT: Duration = Duration::from_secs(1200);
+/// For one sweep; without a bug each takes some seconds.
+const SWEEP_LIMIT: Duration = Duration::from_secs(60);
+
+/// A test binary that tries seeds.
+struct Sweep {
+    package: &'static str,
+    test: &'static str,
+    /// Bugs in crates whose name begins with one of these are what it looks for.
+    of: &'static [&'static str],
+}
+
+/// In the order in which they are tried: the quickest first.
+const SWEEPS: &[Sweep] = &[
+    Sweep { package: "bmi-sim", test: "sweep", of: &["bmi-"] },
+    Sweep { package: "bmi-sim", test: "chaos", of: &["bmi-"] },
+    Sweep { package: "fs-server", test: "cluster", of: &["bmi-", "fs-"] },
+];
+
+/// A bug, and where it stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Bug {
+    name: String,
+    /// The crate.
+    package: String,
+}
+
+/// What became of it.
+#[derive(Clone, Debug, Serialize)]
+struct Outcome {
+    name: String,
+    /// The sweep that failed.
+    found_by: Option<String>,
+    /// Its words.
+    how: String,
+    /// Whether any sweep came by its place.
+    reached: bool,
+    seconds: f64,
+}
+
+/// The command.
+pub(crate) fn main(root: &Path, args: &MutantsArgs) -> ExitCode {
+    match check(root, args) {
+        Ok(_) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("{failure}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// The step of the test command.
+pub(crate) fn step(root: &Path) -> Result<Totals, Failure> {
+    check(root, &MutantsArgs { only: Vec::new(), seeds: SEEDS, jobs: None, list: false, json: false })
+}
+
+fn check(root: &Path, args: &MutantsArgs) -> Result<Totals, Failure> {
+    let mut bugs = bugs(root)?;
+    bugs.retain(|bug| args.only.is_empty() || args.only.iter().any(|text| bug.name.contains(text)));
+    if args.list {
+        bugs.iter().for_each(|bug| println!("{:<52} {}", bug.name, bug.package));
+        return Ok(Totals::NONE);
+    }
+    let programs = build(root)?;
+    for (sweep, program) in SWEEPS.iter().zip(&programs) {
+        let (result, output) = run(root, program, args.seeds, None);
+        result.map_err(|failure| Failure::new(format!("{} fails without any bug: {failure}\n{output}", sweep.test)))?;
+    }
+    let outcomes = try_all(root, args, &bugs, &programs);
+    if args.json {
+        let json = serde_json::to_string_pretty(&outcomes).map_err(|error| Failure::new(error.to_string()))?;
+        println!("{json}");
+    }
+    report(&outcomes, args.json)
+}
+
+/// Prints the sum and says whether it is enough.
+fn report(outcomes: &[Outcome], quiet: bool) -> Result<Totals, Failure> {
+    let missed: Vec<&Outcome> = outcomes.iter().filter(|outcome| outcome.found_by.is_none()).collect();
+    let found = outcomes.len() - missed.len();
+    let totals = Totals { passed: found as u64, ..Totals::NONE };
+    let sum = format!("{found} of {} seeded bugs were found", outcomes.len());
+    if !quiet {
+        println!("{sum}");
+        for outcome in &missed {
+            println!("missed: {}{}", outcome.name, if outcome.reached { "" } else { " (no sweep came by its place)" });
+        }
+    }
+    if found * 100 < outcomes.len() * LEAST_PERCENT {
+        let failed = Totals { failed: missed.len() as u64, ..totals };
+        return Err(Failure::counted(format!("{sum}; at least {LEAST_PERCENT} % are asked for"), failed));
+    }
+    Ok(totals)
+}
+
+/// Tries all bugs, several at a time; prints each as it is done.
+#[expect(clippy::disallowed_methods, reason = "tells a person how long it took")]
+fn try_all(root: &Path, args: &MutantsArgs, bugs: &[Bug], programs: &[PathBuf]) -> Vec<Outcome> {
+    let (next, done) = (AtomicUsize::new(0), Mutex::new(BTreeMap::new()));
+    let jobs = args.jobs.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from)).max(1);
+    std::thread::scope(|scope| {
+        for _ in 0..jobs {
+            scope.spawn(|| {
+                while let Some(bug) = bugs.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let begin = Instant::now();
+                    let mut outcome = try_one(root, args.seeds, bug, programs);
+                    outcome.seconds = begin.elapsed().as_secs_f64();
+                    let mut done = done.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+                    if !args.json {
+                        let by = outcome.found_by.as_deref().map_or("MISSED".to_owned(), |by| format!("found by {by}"));
+                        println!("{by:<18} {:>5.1} s  {:<48} {:.80}", outcome.seconds, outcome.name, outcome.how);
+                    }
+                    done.insert(outcome.name.clone(), outcome);
+                }
+            });
+        }
+    });
+    done.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner).into_values().collect()
+}
+
+fn try_one(root: &Path, seeds: u32, bug: &Bug, programs: &[PathBuf]) -> Outcome {
+    let mut outcome =
+        Outcome { name: bug.name.clone(), found_by: None, how: String::new(), reached: false, seconds: 0.0 };
+    for (sweep, program) in SWEEPS.iter().zip(programs) {
+        if !sweep.of.iter().any(|prefix| bug.package.starts_with(prefix)) {
+            continue;
+        }
+        let (result, output) = run(root, program, seeds, Some(&bug.name));
+        outcome.reached |= output.contains("is reached");
+        if let Err(failure) = result {
+            outcome.found_by = Some(sweep.test.to_owned());
+            outcome.how = words(&output).unwrap_or_else(|| failure.to_string());
+            break;
+        }
+    }
+    outcome
+}
+
+/// What the first panic of a test said.
+fn words(output: &str) -> Option<String> {
+    let mut lines = output.lines().skip_while(|line| !line.contains("panicked at"));
+    lines.next()?;
+    let (first, second) = (lines.next()?.trim(), lines.next().unwrap_or_default().trim());
+    // The harness says first which seed it was.
+    Some(if first.starts_with("check ") { second } else { first }.to_owned())
+}
+
+/// Runs a sweep, with a bug or without.
+fn run(root: &Path, program: &Path, seeds: u32, bug: Option<&str>) -> (Result<(), Failure>, String) {
+    let mut invocation = Invocation::new(root, program, "--nocapture").env("BMI_SEEDS", format!("0..{seeds}"));
+    invocation = invocation.env("RUST_BACKTRACE", "0").env("BMI_MUTANT", bug.unwrap_or_default());
+    invocation.captured(SWEEP_LIMIT)
+}
+
+/// Builds the sweeps; where each one is.
+fn build(root: &Path) -> Result<Vec<PathBuf>, Failure> {
+    #[derive(Deserialize)]
+    struct Message {
+        executable: Option<PathBuf>,
+        target: Option<Target>,
+    }
+    #[derive(Deserialize)]
+    struct Target {
+        name: String,
+    }
+    let mut args = vec!["--features".to_owned(), "bmi-core/mutants".to_owned()];
+    for sweep in SWEEPS {
+        args.extend(["--package", sweep.package, "--test", sweep.test].map(str::to_owned));
+    }
+    let build = Invocation::cargo(root, "test --no-run --message-format json").args(&args);
+    let output = build.output(BUILD_LIMIT)?;
+    let messages: Vec<Message> = output.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+    let program = |sweep: &Sweep| {
+        let of = |message: &&Message| message.target.as_ref().is_some_and(|target| target.name == sweep.test);
+        let found = messages.iter().filter(of).find_map(|message| message.executable.clone());
+        found.ok_or_else(|| Failure::new(format!("cargo built no test {} of {}", sweep.test, sweep.package)))
+    };
+    SWEEPS.iter().map(program).collect()
+}
+
+/// The bugs that stand in the sources, by name.
+fn bugs(root: &Path) -> Result<Vec<Bug>, Failure> {
+    let unreadable = |path: &Path, error: std::io::Error| Failure::new(format!("{}: {error}", path.display()));
+    let mut bugs = Vec::new();
+    let mut folders = vec![root.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in folder.read_dir().map_err(|error| unreadable(&folder, error))? {
+            let path = entry.map_err(|error| unreadable(&folder, error))?.path();
+            let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            if path.is_dir() && name != "target" && !name.starts_with('.') && name != "xtask" {
+                folders.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "rs") && name != "mutated.rs" {
+                let text = std::fs::read_to_string(&path).map_err(|error| unreadable(&path, error))?;
+                let inside = path.strip_prefix(root).unwrap_or(&path);
+                let package = inside.iter().next().unwrap_or_default().to_string_lossy().into_owned();
+                bugs.extend(names(&text).into_iter().map(|name| Bug { name, package: package.clone() }));
+            }
+        }
+    }
+    bugs.sort_by(|a, b| a.name.cmp(&b.name));
+    match bugs.windows(2).find(|two| two[0].name == two[1].name) {
+        Some(two) => Err(Failure::new(format!("two places have a bug named {}", two[0].name))),
+        None => Ok(bugs),
+    }
+}
+
+/// The names of the bugs in a source file.
+fn names(text: &str) -> Vec<String> {
+    let calls = text.split("mutated").skip(1).filter_map(|rest| {
+        let call = rest.strip_prefix("_each").unwrap_or(rest).strip_prefix('(')?;
+        // For a bug whose turn comes now and then, the number before.
+        let name = call.trim_start_matches(|c: char| c.is_ascii_digit() || c == ',' || c.is_whitespace());
+        Some(name.strip_prefix('"')?.split_once('"')?.0.to_owned())
+    });
+    calls.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_read_from_the_sources() {
+        let text = "use crate::{mutated, mutated_each};\nif mutated(\"a/one\") {}\nmutated_each(\n  20,\n \"b/two\")\nmutated(name)";
+        assert_eq!(names(text), ["a/one", "b/two"]);
+    }
+
+    #[test]
+    fn there_are_at_least_thirty_bugs_of_as_many_names() {
+        let bugs = bugs(&crate::root()).unwrap();
+        assert!(bugs.len() >= 30, "{bugs:?}");
+        assert!(bugs.iter().all(|bug| bug.name.split('/').count() == 2), "{bugs:?}");
+    }
+
+    #[test]
+    fn the_words_of_a_failure_are_its_panic() {
+        let output = "test a ... \nthread 'a' panicked at x.rs:1:2:\nit went wrong\nnote: run with";
+        assert_eq!(words(output).as_deref(), Some("it went wrong"));
+        assert_eq!(words("killed"), None);
+    }
+}
