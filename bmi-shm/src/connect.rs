@@ -314,8 +314,7 @@ impl ShmTransport {
     fn check_user(&self, socket: &OwnedFd) -> Result<(), Fault> {
         let user = sys::credentials(socket).map_err(Fault::Socket)?.user;
         let own = rustix::process::geteuid().as_raw();
-        let known = user == own || user == 0 || self.config.allowed_users.contains(&user);
-        if known { Ok(()) } else { Err(Fault::User(user)) }
+        if self.config.admits(user, own) { Ok(()) } else { Err(Fault::User(user)) }
     }
 
     // ---- accepting --------------------------------------------------------------------------------------------------------
