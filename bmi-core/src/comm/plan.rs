@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::path::{Direction, Miss, Path};
-use super::policy::{Crossovers, Facts, Policy};
+use super::policy::{Crossovers, Facts, LONGEST_AHEAD, Policy};
 use crate::transport::BulkWay;
 
 /// One line of a plan.
@@ -71,6 +71,7 @@ fn edges(policy: &Policy, facts: &Facts) -> Vec<Option<u64>> {
     let Crossovers { inline, fast } = policy.thresholds.of(facts.direction, facts.registered);
     let mut edges: Vec<u64> =
         [inline, fast, facts.inline_room, facts.fast_room.unwrap_or(0)].iter().map(|edge| *edge as u64).collect();
+    edges.extend((facts.direction == Direction::Read && facts.registered).then_some(LONGEST_AHEAD));
     edges.retain(|edge| *edge > 0);
     edges.sort_unstable();
     edges.dedup();

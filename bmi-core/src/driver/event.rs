@@ -66,6 +66,7 @@ pub async fn drive_with<T: Transport>(endpoint: AsyncEndpoint<T>, waiting: Waiti
 }
 
 /// Sleeps until there may be something to do.
+#[expect(clippy::disallowed_methods, reason = "the driver of a real machine: real time is what it waits for")]
 async fn wait<T: Transport>(endpoint: &AsyncEndpoint<T>, fd: &AsyncFd<OwnedFd>) -> Result<(), Error> {
     let sleep = endpoint.next_deadline().map(|at| tokio::time::sleep(at.since(endpoint.now())));
     let mut sleep = pin!(sleep);
