@@ -24,6 +24,9 @@
 //! **Source.** The form follows opendal (`core/tests/behavior`), rustls (`rustls-test/tests/api.rs`) and object_store
 //! (`src/integration.rs`).
 
+// Runs inside the simulator: see clippy.toml.
+#![warn(clippy::disallowed_types)]
+
 mod backend;
 pub mod data;
 pub mod faulty;

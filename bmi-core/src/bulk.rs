@@ -71,9 +71,9 @@ impl BulkDescriptor {
     /// Writes it behind `bytes`, as the layout above says.
     pub fn encode(&self, mut bytes: Vec<u8>) -> Vec<u8> {
         let mut keys: Vec<RemoteKey> = Vec::new();
-        let mut places = std::collections::HashMap::new();
+        let mut places = std::collections::BTreeMap::new();
         for piece in self.pieces() {
-            places.entry(piece.key).or_insert_with(|| {
+            places.entry(piece.key.0).or_insert_with(|| {
                 keys.push(piece.key);
                 keys.len() - 1
             });
@@ -82,7 +82,7 @@ impl BulkDescriptor {
         keys.iter().for_each(|key| bytes.extend_from_slice(&key.0.to_le_bytes()));
         for group in self.pieces().chunk_by(|a, b| a.key == b.key) {
             let ranges = extents::encode(Vec::new(), group.iter().map(|piece| (piece.addr, piece.len)));
-            put_varint(&mut bytes, places[&group[0].key] as u128);
+            put_varint(&mut bytes, places[&group[0].key.0] as u128);
             put_varint(&mut bytes, ranges.len() as u128);
             bytes.extend_from_slice(&ranges);
         }

@@ -13,6 +13,9 @@
 //!
 //! The protocol does no I/O, reads no clock, draws no random number and starts no thread.
 
+// Runs inside the simulator: see clippy.toml.
+#![warn(clippy::disallowed_types)]
+
 mod addr;
 mod bulk;
 mod capability;

@@ -283,6 +283,17 @@ pub enum Armed {
     Busy,
 }
 
+/// How the bytes of one-sided work travel for one kind of memory (see [`Transport::bulk_ways`]).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BulkWay {
+    /// Which memory.
+    pub memory: &'static str,
+    /// The way.
+    pub way: &'static str,
+    /// Why this one.
+    pub why: &'static str,
+}
+
 /// An adapter (see the [module](self) for the contract). Object-safe, single-threaded: one owner drives it.
 pub trait Transport {
     // ---- what it is -------------------------------------------------------------------------------------------------------
@@ -397,6 +408,13 @@ pub trait Transport {
         None
     }
 
+    /// For people, in the plan: how bytes get to and from the peer's memory on this connection, by the kind of memory, and why so. Empty where there is
+    /// one way for all.
+    fn bulk_ways(&mut self, conn: ConnId) -> Vec<BulkWay> {
+        let _ = conn;
+        Vec::new()
+    }
+
     /// Makes progress and appends what happened to `events`. Bounded: with many events pending it returns after a batch of
     /// a few hundred, for the caller to call again. Returns whether there was anything to do: bytes moved or events reported.
     fn poll(&mut self, now: Time, events: &mut Vec<Event>) -> bool;
@@ -502,6 +520,10 @@ impl<T: Transport + ?Sized> Transport for Box<T> {
 
     fn map_remote(&mut self, conn: ConnId, remote: RemoteSlice, access: Access) -> Option<RemotePages> {
         (**self).map_remote(conn, remote, access)
+    }
+
+    fn bulk_ways(&mut self, conn: ConnId) -> Vec<BulkWay> {
+        (**self).bulk_ways(conn)
     }
 
     fn poll(&mut self, now: Time, events: &mut Vec<Event>) -> bool {

@@ -586,6 +586,8 @@ impl IbTransport {
             let _ = connection.say(Message::Bye(bye, own), &[]);
         }
         connection.phase = Phase::Draining { fault, deadline };
+        self.slots.unsettle();
+        let Some(connection) = self.slots.at_mut(slot) else { return };
         let failed = connection.queues.as_mut().map(|queues| queues.fail(&mut self.chain));
         if let Some(Err(error)) = failed {
             // Destroying it at the deadline ends the same.
@@ -606,6 +608,7 @@ impl IbTransport {
             Phase::HalfOpen { .. } | Phase::Draining { .. } => {}
             Phase::Established if deadline > now => {
                 connection.phase = Phase::Closing { deadline };
+                self.slots.unsettle();
                 self.deadlines.add(Some(deadline));
                 self.ending.push(conn.slot);
                 self.mark_dirty(conn.slot);

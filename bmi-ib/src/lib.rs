@@ -26,7 +26,8 @@
 //! **Limits** One device and port for a transport. Service level and traffic class are the connection's, from [`IbConfig`]: the class of a work
 //! request is ignored, because one queue pair has one of each, and order binds a connection to one queue pair. No shared receive queue: it
 //! belongs to a protection domain, of which every connection has its own. A region that is first used on a connection while a request is
-//! posted is registered then; if the system refuses, the connection ends and says why.
+//! posted is registered then; if the system refuses, the connection ends and says why. On RoCE the kernel looks for the peer's hardware address while a
+//! queue pair is connected, which blocks one poll, for a second at most if nobody has the address that the peer named.
 //!
 //! **Fork** A child does not share the parent's adapter. With kernels from 5.12 on, pinned pages are copied for the child at `fork`, so that the
 //! parent's registrations stay good; with older ones `ibv_fork_init` is called before the first registration. The child must leave

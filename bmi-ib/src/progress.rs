@@ -149,10 +149,10 @@ impl IbTransport {
 
     fn look(&mut self) {
         self.unasked += 1;
-        let unsettled = self.slots.iter().any(|connection| !matches!(connection.phase, Phase::Established));
         self.attentive = self.attentive.saturating_sub(1);
-        if self.slept || unsettled || self.attentive > 0 || self.unasked >= LOOK_EVERY {
+        if self.slept || self.slots.may_be_unsettled() || self.attentive > 0 || self.unasked >= LOOK_EVERY {
             self.ask_epoll();
+            self.slots.settle();
         }
     }
 

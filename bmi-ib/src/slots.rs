@@ -3,7 +3,7 @@
 use bmi_core::Time;
 use bmi_core::transport::ConnId;
 
-use crate::connect::Connection;
+use crate::connect::{Connection, Phase};
 
 #[derive(Default)]
 struct Slot {
@@ -20,6 +20,8 @@ pub(crate) struct Slots {
     /// Empty, but the end of their connection may not have been reported yet.
     retired: Vec<u32>,
     live: usize,
+    /// A connection may be on its way to being established, or to its end.
+    unsettled: bool,
 }
 
 impl Slots {
@@ -41,6 +43,22 @@ impl Slots {
         self.at_mut(id.slot).filter(|connection| connection.id == id)
     }
 
+    /// Whether a handshake may be under way. Asked at each poll, so it is not counted anew each time.
+    pub(crate) fn may_be_unsettled(&self) -> bool {
+        self.unsettled
+    }
+
+    /// A connection leaves the settled state.
+    pub(crate) fn unsettle(&mut self) {
+        self.unsettled = true;
+    }
+
+    /// Counts anew, if there may be any.
+    pub(crate) fn settle(&mut self) {
+        self.unsettled =
+            self.unsettled && self.iter().any(|connection| !matches!(connection.phase, Phase::Established));
+    }
+
     pub(crate) fn insert(&mut self, make: impl FnOnce(ConnId) -> Connection) -> ConnId {
         let slot = self.free.pop().unwrap_or_else(|| {
             self.slots.push(Slot::default());
@@ -49,6 +67,7 @@ impl Slots {
         let entry = &mut self.slots[slot as usize];
         let id = ConnId { slot, generation: entry.generation };
         entry.connection = Some(Box::new(make(id)));
+        self.unsettled = true;
         self.live += 1;
         id
     }

@@ -24,7 +24,7 @@ fn pinned() -> Capabilities {
     expected.rdma_read = true;
     expected.write_with_immediate = true;
     expected.registration =
-        Registration::Pins { per_region: Duration::from_micros(20), per_page: Duration::from_nanos(300) };
+        Registration::Pins { per_region: Duration::from_micros(28), per_page: Duration::from_nanos(300) };
     expected.max_segments = 16;
     expected.max_head = 256;
     expected.max_inline = (8 << 10) + 256;

@@ -61,7 +61,9 @@ use std::sync::Arc;
 use std::task::{Wake, Waker};
 
 use bmi_core::mem::RemotePages;
-use bmi_core::transport::{Armed, ConnId, Event, Payload, PostError, Transport, WorkId, WorkOptions, WriteTarget};
+use bmi_core::transport::{
+    Armed, BulkWay, ConnId, Event, Payload, PostError, Transport, WorkId, WorkOptions, WriteTarget,
+};
 use bmi_core::{
     Access, Addr, Capabilities, Error, ErrorKind, Memory, MemoryRegion, RemoteKey, RemoteSlice, Segment, Time,
 };
@@ -129,6 +131,10 @@ pub struct ShmTransport {
     /// Polls since the descriptors were asked, and when to ask them at the latest.
     unasked: u32,
     look_at: Time,
+    look_at_latest: Time,
+    /// System calls of the data path: looks at the descriptors, and wake-ups sent.
+    calls: u64,
+    wakes: u64,
     /// When to look for memory that is gone.
     sweep_at: Time,
     /// Naps so far, and whether one is announced.
@@ -140,6 +146,15 @@ pub struct ShmTransport {
 
 // SAFETY: `pieces` is scratch for one call and left empty; everything else may move between threads by itself.
 unsafe impl Send for ShmTransport {}
+
+/// What [`ShmTransport::calls`] counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ShmCalls {
+    /// Looks at the descriptors.
+    pub looks: u64,
+    /// Wake-ups sent to peers that slept.
+    pub wakes: u64,
+}
 
 struct WakeFd(OwnedFd);
 
@@ -190,12 +205,21 @@ impl ShmTransport {
             half_open: 0,
             unasked: 0,
             look_at: Time::ZERO,
+            look_at_latest: Time::ZERO,
+            calls: 0,
+            wakes: 0,
             sweep_at: Time::ZERO,
             nap: 0,
             asleep: false,
             now: Time::ZERO,
             config,
         })
+    }
+
+    /// System calls that moving messages has cost so far: looks at the descriptors, and wake-ups of peers that slept. None while both sides are busy, but
+    /// one look in a millisecond.
+    pub fn calls(&self) -> ShmCalls {
+        ShmCalls { looks: self.calls, wakes: self.wakes }
     }
 
     #[inline]
@@ -304,6 +328,7 @@ impl Transport for ShmTransport {
         if working.queues.has_requests() {
             *working.more = true;
         }
+        self.has_moved();
         Ok(())
     }
 
@@ -340,6 +365,11 @@ impl Transport for ShmTransport {
 
     fn map_remote(&mut self, conn: ConnId, remote: RemoteSlice, access: Access) -> Option<RemotePages> {
         self.working(conn).ok()?.link.map_remote(&remote, access)
+    }
+
+    fn bulk_ways(&mut self, conn: ConnId) -> Vec<BulkWay> {
+        let shared = self.config.share_pages;
+        self.working(conn).map(|working| working.link.ways(shared)).unwrap_or_default()
     }
 
     fn poll(&mut self, now: Time, events: &mut Vec<Event>) -> bool {

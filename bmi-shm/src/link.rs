@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bmi_core::mem::{RemotePages, copy};
+use bmi_core::transport::BulkWay;
 use bmi_core::{Access, RemoteSlice};
 
 use crate::area::{Area, MAX_CLAIMS, Place, RingSpace};
@@ -155,6 +156,23 @@ impl Link {
             return None; // the peer has changed the entry meanwhile
         }
         Some(RemotePages::new(memory.slice(offset, len), Arc::new(claim)))
+    }
+
+    /// The ways that are open, for the plan: for memory in shareable pages, which this side passes if `shared`, and for any other.
+    pub(crate) fn ways(&self, shared: bool) -> Vec<BulkWay> {
+        let other = match self.process {
+            Some(_) => (
+                "kernel copy (process_vm_readv, process_vm_writev)",
+                "the kernel lets one process reach the other's memory: one copy",
+            ),
+            None => ("ring", "the kernel, or a setting, does not let one process reach the other's memory: two copies"),
+        };
+        let mapped = (
+            "mapped pages",
+            "both processes have them mapped: one copy, or none where a server's kernel moves between them and a file",
+        );
+        let way = |memory, (way, why)| BulkWay { memory, way, why };
+        vec![way("shareable pages", if shared { mapped } else { other }), way("other memory", other)]
     }
 
     fn take_claim(&self) -> Option<usize> {

@@ -1,7 +1,7 @@
 //! The poll loop: what rings and sockets have, what waits to go out, whom to wake, and when it is safe to sleep.
 //!
-//! **Why.** While messages come and go no system call is made: each poll looks at one line of each ring. The descriptors are asked now and then,
-//! for new connections and dead peers, and before sleeping.
+//! **Why.** While messages come and go no system call is made: each poll looks at one line of each ring. The descriptors are asked when nothing has
+//! come for a while, for new connections and dead peers, once a millisecond whatever comes, and before sleeping.
 //!
 //! **Protocol** of waking. `arm` announces a nap in the own area of every connection, passes a full fence, and looks at every ring once more.
 //! A peer that publishes, or makes room for one that waits for room, passes a full fence and looks for a nap that it has not ended yet; if there is
@@ -29,10 +29,12 @@ use crate::{EPOLL_EVENTS, ShmTransport};
 
 /// Events that one poll reports before it returns.
 const BATCH: usize = 256;
-/// Polls between two looks at the descriptors, at most.
+/// Polls for nothing between two looks at the descriptors, at most.
 const LOOK_EVERY: u32 = 256;
-/// Time between two looks, at most.
+/// Time between two looks, at most, while nothing comes.
 const LOOK_INTERVAL: Duration = Duration::from_micros(50);
+/// And while messages come: new connections wait that long. A peer that has died sends none.
+const BUSY_LOOK_INTERVAL: Duration = Duration::from_millis(1);
 /// How often it is looked whether memory that was passed is gone.
 const SWEEP_INTERVAL: Duration = Duration::from_millis(100);
 
@@ -69,7 +71,13 @@ impl ShmTransport {
         self.expire(now);
         self.leave_limbo(now);
         let mut moved = self.look(events);
-        moved |= self.serve_all(events, limit);
+        let served = self.serve_all(events, limit);
+        if served {
+            self.has_moved();
+        } else {
+            self.unasked += 1;
+        }
+        moved |= served;
         self.report_pending(events, limit);
         if self.deadlines.is_stale() {
             let connections = self.slots.iter().filter_map(Connection::deadline);
@@ -77,6 +85,12 @@ impl ShmTransport {
             self.deadlines.set(connections.chain(listeners).chain(self.limbo_deadline()).min());
         }
         moved || events.len() > before
+    }
+
+    /// Messages come or go: no look at the descriptors for a while. A sender whose peer has died is soon without room.
+    #[inline]
+    pub(crate) fn has_moved(&mut self) {
+        (self.unasked, self.look_at) = (0, self.now + LOOK_INTERVAL);
     }
 
     #[inline]
@@ -93,8 +107,8 @@ impl ShmTransport {
     /// Asks the descriptors, if it is time, and takes what they have.
     #[inline]
     fn look(&mut self, events: &mut Vec<Event>) -> bool {
-        self.unasked += 1;
-        if self.unasked >= LOOK_EVERY || self.now >= self.look_at {
+        // Whoever polls may read the clock rarely, so polls for nothing count as well.
+        if self.unasked >= LOOK_EVERY || self.now >= self.look_at.min(self.look_at_latest) {
             self.ask_epoll();
         }
         if self.ready.is_empty() && !self.accept_ready {
@@ -109,6 +123,8 @@ impl ShmTransport {
     /// Takes what epoll has to tell; returns how much that was.
     fn ask_epoll(&mut self) -> usize {
         (self.unasked, self.look_at) = (0, self.now + LOOK_INTERVAL);
+        self.look_at_latest = self.now + BUSY_LOOK_INTERVAL;
+        self.calls += 1;
         self.epoll_events.clear();
         let none = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
         let spare = rustix::buffer::spare_capacity(&mut self.epoll_events);
@@ -175,7 +191,10 @@ impl ShmTransport {
         let before = events.len();
         let served = serve(connection, events, limit, &mut self.pieces);
         match served {
-            Ok(Served { moved, over: None }) => moved || events.len() > before,
+            Ok(Served { moved, woke, over: None }) => {
+                self.wakes += u64::from(woke);
+                moved || events.len() > before
+            }
             Ok(Served { over: Some(fault), .. }) => {
                 self.end(slot, id, fault);
                 true
@@ -233,7 +252,7 @@ impl ShmTransport {
             self.rouse();
             return Armed::Busy;
         }
-        self.look_at = Time::ZERO; // whoever wakes looks at once
+        self.look_at_latest = Time::ZERO; // whoever wakes looks at once
         Armed::Waiting
     }
 
@@ -254,6 +273,8 @@ impl ShmTransport {
 
 struct Served {
     moved: bool,
+    /// The peer slept and was sent a wake-up.
+    woke: bool,
     over: Option<Fault>,
 }
 
@@ -263,7 +284,7 @@ fn serve(
     limit: usize,
     pieces: &mut Vec<libc::iovec>,
 ) -> Result<Served, Fault> {
-    let mut served = Served { moved: false, over: None };
+    let mut served = Served { moved: false, woke: false, over: None };
     let (Some(link), Some(queues)) = (connection.link.as_deref_mut(), connection.queues.as_deref_mut()) else {
         return Ok(served);
     };
@@ -304,6 +325,7 @@ fn serve(
         let _ = crate::socket::send(socket, Packet::Ask { id }.encode().bytes(), None);
     }
     if link.ring_bell(served.moved) {
+        served.woke = true;
         // A socket too full for a wake-up holds something that wakes.
         if let Some(socket) = &connection.socket {
             let _ = crate::socket::send(socket, Packet::Wake.encode().bytes(), None);

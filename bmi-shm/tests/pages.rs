@@ -187,3 +187,21 @@ fn memory_that_a_peer_never_gives_back_comes_back_in_time() {
     world.until(|_| memory.get_mut().is_some().then_some(()));
     drop(pages);
 }
+
+/// The plan says how bulk goes, by what this side and the kernel allow.
+#[test]
+fn the_ways_of_bulk_are_told() {
+    let told = |share_pages, cross_memory| {
+        let mut config = ShmConfig::default();
+        (config.share_pages, config.cross_memory) = (share_pages, cross_memory);
+        let mut world = World::with(config);
+        let (ca, _) = world.connect();
+        let ways = world.a.transport.bulk_ways(ca);
+        ways.iter().map(|way| (way.memory, way.way)).collect::<Vec<_>>()
+    };
+    let (mapped, kernel, ring) = ("mapped pages", "kernel copy (process_vm_readv, process_vm_writev)", "ring");
+    assert_eq!(told(true, true), [("shareable pages", mapped), ("other memory", kernel)]);
+    assert_eq!(told(true, false), [("shareable pages", mapped), ("other memory", ring)]);
+    assert_eq!(told(false, true), [("shareable pages", kernel), ("other memory", kernel)]);
+    assert_eq!(told(false, false), [("shareable pages", ring), ("other memory", ring)]);
+}

@@ -46,6 +46,9 @@
 //! Inside: `events` (queue and digest), `executor`, `network` (adapters, links, order), `connect` and `queue_pair` (the contract's connections), `memory`
 //! (exposures, copies), `cpu` (cores and who runs on them), `profile_file`, `timeline`.
 
+// Runs inside the simulator: see clippy.toml.
+#![warn(clippy::disallowed_types)]
+
 mod adapter;
 pub mod check;
 mod clock;

@@ -135,7 +135,7 @@ fn a_run_that_depends_on_the_run_before_is_found() {
     assert!(matches!(failure.why, Why::Differs(..)), "{failure}");
 }
 
-/// In debug and in release alike, on every machine: `cargo xtask digests` compares the two.
+/// `cargo xtask test --only digests` compares what this says in debug and in release.
 #[test]
 fn digests_to_compare() {
     let report = check::sweep("counter").seeds(0..60).faults(Swarm::all().without(Kind::Crash)).run(count);

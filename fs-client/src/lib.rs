@@ -31,6 +31,9 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+// Runs inside the simulator: see clippy.toml.
+#![warn(clippy::disallowed_types)]
+
 mod client;
 mod connection;
 pub mod copy;

@@ -8,7 +8,8 @@ mod bodies;
 
 use std::time::Duration;
 
-use bmi_core::Config;
+use bmi_core::{Config, Memory};
+use bmi_sim::faults::Loss;
 use bmi_sim::{Node, SimTransport, World};
 use bodies::{Step, path, pattern, striped};
 use fs_client::{Client, ClientOptions, ErrorCode};
@@ -192,5 +193,36 @@ fn the_namespace_survives_its_manager() {
         let file = client.open(&path("/a/b/f")).await.unwrap();
         assert_eq!(bodies::read(&file, 0, 20_000).await, pattern(20_000, 1));
         client.mkdir(&path("/a/c")).await.unwrap();
+    });
+}
+
+/// A server took bytes, was started anew before they were on its disk, and then answered a sync of nothing with yes: the program was told that its bytes
+/// were durable, and they were gone.
+#[test]
+fn a_sync_does_not_vouch_for_what_a_restarted_server_has_lost() {
+    let setting = setting(12, ClusterOptions { disk_cache: true, ..ClusterOptions::with_iods(2) });
+    let crash = || {
+        let node = setting.cluster.iod_node(1);
+        node.crash(&mut Loss::everything());
+        node.restart();
+    };
+    setting.world.block_on(async {
+        let client = setting.client(1).await;
+        let file = client.create(&path("/file"), striped(4096, 2)).await.unwrap();
+        let bytes = pattern(20_000, 3);
+        file.write_at(0, bytes.clone()).await.unwrap();
+        crash();
+        let error = file.sync().await.unwrap_err();
+        assert_eq!(error.code(), ErrorCode::Io, "{error}");
+        assert!(
+            error.failures().len() == 1 && error.to_string().contains("iod 1"),
+            "the other server has it all: {error}"
+        );
+        file.write_at(0, bytes.clone()).await.unwrap();
+        file.sync().await.unwrap();
+        crash();
+        let read = Memory::zeroed(bytes.len()).unwrap();
+        assert_eq!(file.read_at(0, &read).await.unwrap(), bytes.len() as u64);
+        assert!(read.to_vec() == bytes, "what was synced is there");
     });
 }

@@ -24,6 +24,9 @@
 //! **Source.** Paper 000, sections 2.1, 3.2, 4. Where we differ: every request has an id and a time limit, and requests that change the
 //! namespace are executed once, also when they are sent again after a reconnect.
 
+// Runs inside the simulator: see clippy.toml.
+#![warn(clippy::disallowed_types)]
+
 mod attr;
 pub mod codec;
 mod distribution;

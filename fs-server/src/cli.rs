@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use bmi::{Addr, OpenOptions, Scheme};
+use bmi_core::driver::Waiting;
 use clap::error::ErrorKind;
 use clap::{Parser, Subcommand};
 use fs_proto::FsError;
@@ -39,6 +40,9 @@ struct Arguments {
     /// The configuration file.
     #[arg(long, short, global = true, default_value = "pvfs.toml")]
     config: PathBuf,
+    /// Wait for requests by polling without pause: the lowest latency, at the price of a whole core for each server.
+    #[arg(long, global = true)]
+    busy: bool,
     #[command(subcommand)]
     command: Command,
 }
@@ -126,13 +130,14 @@ fn one_line(text: &str) -> String {
 }
 
 fn execute(arguments: Arguments) -> Result<(), Failure> {
-    let Arguments { config: path, command } = arguments;
+    let Arguments { config: path, busy, command } = arguments;
+    let waiting = if busy { Waiting::PAPER_SERVER } else { Waiting::default() };
     let load = || Config::load(&path).map_err(|error| Failure::Usage(error.to_string()));
     match command {
         Command::Init { dir, iods, port, over, force } => init(&path, &dir, iods.into(), port, &over, force),
         Command::Check => print(&describe(&load()?)),
-        Command::Manager => start(manager(&load()?)),
-        Command::Iod { index } => start(iod(&load()?, index)?),
+        Command::Manager => start(Server { waiting, ..manager(&load()?) }),
+        Command::Iod { index } => start(Server { waiting, ..iod(&load()?, index)? }),
     }
 }
 
@@ -195,6 +200,7 @@ fn server(config: &Config, role: Role, name: String, listen: &ServerAddrs) -> Se
         transports: OpenOptions::default(),
         endpoint: bmi_core::Config::named(name),
         limits: config.limits.service(),
+        waiting: Waiting::default(),
     }
 }
 

@@ -11,6 +11,9 @@
 //!
 //! Generic over the transport; nothing here knows which backend it runs over but [`cli`] and [`embedded`].
 
+// Runs inside the simulator: see clippy.toml.
+#![warn(clippy::disallowed_types)]
+
 pub mod cli;
 pub mod config;
 pub mod embedded;

@@ -8,10 +8,12 @@
 //! | `command` | runs one program: its output is passed on, its time limited, its totals noted |
 //! | `totals` | reads "so many passed" out of the test runners' output |
 //! | `mutants` | seeded bugs, and whether the sweeps find them |
+//! | `digests` | the same digests in debug and in release |
 //! | `rxe` | real verbs in an emulated machine |
 //! | `setup` | installs what a bare machine lacks |
 
 mod command;
+mod digests;
 mod mutants;
 mod rxe;
 mod setup;

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use serde::Deserialize;
 
 use crate::command::{Failure, Invocation};
+use crate::digests;
 use crate::mutants;
 use crate::rxe;
 use crate::setup;
@@ -48,6 +49,12 @@ pub(crate) const STEPS: &[Step] = &[
         what: "the sweeps find the bugs that are seeded in the code",
         always: true,
         run: mutants::step,
+    },
+    Step {
+        name: "digests",
+        what: "the sweeps' digests are the same in debug and in release",
+        always: true,
+        run: digests::step,
     },
     Step { name: "doctests", what: "the examples in the documentation", always: true, run: doctests },
     Step { name: "examples", what: "every program of examples/ runs to a good end", always: true, run: examples },

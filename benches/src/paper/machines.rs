@@ -1,44 +1,71 @@
 //! The machines of the papers: profiles of the simulator, and settings of the file system as the papers describe theirs.
 
 use bmi_core::Config;
+use bmi_core::driver::Waiting;
 use bmi_sim::{DiskProfile, Profile};
 
 use crate::workload::{Bed, Setup};
 
+/// A testbed, and how its clients wait.
+pub(super) struct Machine {
+    pub(super) bed: Bed,
+    pub(super) waiting: Waiting,
+}
+
+impl Machine {
+    /// Clients poll for what they send and sleep until the reply (paper 000, section 3.2.4).
+    pub(super) fn verbs(bed: Bed) -> Machine {
+        Machine { bed, waiting: Waiting::PAPER_CLIENT }
+    }
+
+    /// Clients sleep in the kernel: sockets have nothing to poll.
+    pub(super) fn tcp(bed: Bed) -> Machine {
+        Machine { bed, waiting: Waiting::Event }
+    }
+}
+
+/// A profile and a disk that the simulator has under these names.
+fn machine(profile: &str, disk: &str) -> Bed {
+    let known = "a profile that the simulator comes with";
+    Bed::sim(Profile::named(profile).expect(known).with_disk(DiskProfile::named(disk).expect(known)))
+}
+
 /// Paper 000 over verbs, files in memory.
 pub(super) fn vapi() -> Bed {
-    Bed::sim(Profile::vapi_2003().on_ramfs())
+    machine("vapi-2003", "ramfs-2003")
 }
 
 /// Paper 000 over verbs, files on disk.
 pub(super) fn vapi_disk() -> Bed {
-    Bed::sim(Profile::vapi_2003())
+    machine("vapi-2003", "ext3-ide-2003")
 }
 
 /// Paper 000 over TCP, files in memory.
 pub(super) fn ibnice() -> Bed {
-    Bed::sim(Profile::ibnice_2003().on_ramfs())
+    machine("ibnice-2003", "ramfs-2003")
 }
 
 /// Paper 000 over TCP, files on disk.
 pub(super) fn ibnice_disk() -> Bed {
-    Bed::sim(Profile::ibnice_2003())
+    machine("ibnice-2003", "ext3-ide-2003")
 }
 
-/// Paper 001 over verbs, *Normal* service of files that the system has in its cache: 590 MB/s read, 476 MB/s written (Table 1), by the processor.
+/// Files that the system has in its cache: 590 MB/s read, 476 MB/s written, by the processor (paper 001, Table 1).
+fn cached(profile: &str) -> Bed {
+    let known = "a profile that the simulator comes with";
+    let ramfs = DiskProfile::named("ramfs-2003").expect(known);
+    let disk = DiskProfile { read_ps_per_byte: 1_616, write_ps_per_byte: 2_003, ..ramfs };
+    Bed::sim(Profile::named(profile).expect(known).with_disk(disk))
+}
+
+/// Paper 001 over verbs, *Normal* service of cached files.
 pub(super) fn vapi_cached() -> Bed {
-    Bed::sim(Profile::vapi_2003().with_disk(cache()))
+    cached("vapi-2003")
 }
 
-/// Paper 002: Quadrics Elan4, no registration; files in the system's cache.
+/// Paper 002: Quadrics Elan4, which needs no registration; PVFS2's files in the system's cache (taken from paper 001: this machine's is not published).
 pub(super) fn elan4() -> Bed {
-    Bed::sim(Profile::named("elan4-2005").expect("a profile of the simulator's own").with_disk(cache()))
-}
-
-/// Files that the system has in its cache (001, Table 1).
-fn cache() -> DiskProfile {
-    let ramfs = DiskProfile::named("ramfs-2003").expect("a profile of the simulator's own");
-    DiskProfile { read_ps_per_byte: 1_616, write_ps_per_byte: 2_003, ..ramfs }
+    cached("elan4-2005")
 }
 
 /// The file system as it is by default: strips of 64 KiB, inline to 4 KiB, fast RDMA to 64 KiB, as paper 000 has it.

@@ -1,14 +1,12 @@
 //! Paper 002: zero-copy list I/O over Quadrics, against packing.
 
-use std::time::Duration;
-
 use bmi_core::Lists;
 
 use super::report::{Figure, Report, Series, Style};
 use super::{Scale, machines, tile};
 use crate::workload::pvfs_test::{PvfsTest, Took};
 use crate::workload::tile::Tile;
-use crate::workload::{Failed, Setup, Span, bed, mb_per_s};
+use crate::workload::{Failed, Setup, Span, bed, elapsed, mb_per_s};
 
 fn setup(clients: usize, servers: usize, lists: Lists) -> Setup {
     Setup { lists, ..machines::setup(clients, servers) }
@@ -19,8 +17,8 @@ fn blocks(clients: usize, servers: usize, lists: Lists, scale: Scale) -> Result<
     let program = PvfsTest { len: 4 << 20, blocks: 4, pieces: 1, rounds: scale.pick(3, 1) };
     let ranks = bed::run(&machines::elan4(), &setup(clients, servers, lists), &program)?;
     let bytes = (program.len * clients * program.rounds) as u64;
-    let slowest = |of: fn(&Took) -> Span| ranks.iter().map(|took| of(took).time).max().unwrap_or(Duration::ZERO);
-    Ok((mb_per_s(bytes, slowest(|took| took.read)), mb_per_s(bytes, slowest(|took| took.write))))
+    let bandwidth = |of: fn(&Took) -> &[Span]| mb_per_s(bytes, elapsed(ranks.iter().map(of)));
+    Ok((bandwidth(|took| &took.read), bandwidth(|took| &took.write)))
 }
 
 /// Figures 4 and 5.

@@ -14,7 +14,7 @@ pub struct Comparison {
     pub what: String,
     /// Unit of both.
     pub unit: &'static str,
-    /// The published value; a range as its two ends; none if it is held back.
+    /// The published value; a range as its two ends, without upper end the largest number that there is; none if it is held back.
     pub published: Vec<f64>,
     /// What the model says.
     pub predicted: f64,
@@ -36,6 +36,8 @@ impl Comparison {
         let published = match one.value {
             Value::Exact(value) | Value::About(value) => vec![value],
             Value::Range(low, high) => vec![low, high],
+            // JSON has no infinity.
+            Value::AtLeast(value) => vec![value, f64::MAX],
             Value::HeldBack => Vec::new(),
         };
         Comparison {
@@ -53,6 +55,7 @@ impl Comparison {
         let published = match self.published[..] {
             [] => "held back".to_owned(),
             [one] => number(one),
+            [low, f64::MAX] => format!("at least {}", number(low)),
             _ => format!("{} to {}", number(self.published[0]), number(self.published[1])),
         };
         let sign = if self.unit == Unit::CpuPercent.as_str() { " points" } else { " %" };

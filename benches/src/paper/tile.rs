@@ -1,11 +1,10 @@
 //! Tiles: paper 000, Figures 13 and 14. Their figures are held back, so the model speaks alone.
 
-use std::time::Duration;
-
+use super::machines::Machine;
 use super::report::{Figure, Report, Series, Style};
 use super::{Scale, machines};
 use crate::workload::tile::{Tile, TileMemory, Took};
-use crate::workload::{Bed, Failed, Setup, Span, bed, mb_per_s};
+use crate::workload::{Bed, Failed, Setup, Span, bed, elapsed, mb_per_s};
 
 /// The paper's tiles, or small ones.
 pub(super) fn tile(element: usize, scale: Scale) -> Tile {
@@ -23,10 +22,9 @@ pub(super) struct Tiles {
 pub(super) fn run(bed: &Bed, setup: &Setup, program: &Tile) -> Result<Tiles, Failed> {
     let ranks = bed::run(bed, setup, program)?;
     let bytes = program.tile_bytes() * (program.processes() * program.rounds) as u64;
-    let slowest = |of: fn(&Took) -> Span| ranks.iter().map(|took| of(took).time).max().unwrap_or(Duration::ZERO);
-    let (read, write) = (slowest(|took| took.read), slowest(|took| took.write));
+    let bandwidth = |of: fn(&Took) -> &[Span]| mb_per_s(bytes, elapsed(ranks.iter().map(of)));
     let registrations = ranks[0].registrations / (2 * program.rounds as u64);
-    Ok(Tiles { read: mb_per_s(bytes, read), write: mb_per_s(bytes, write), registrations })
+    Ok(Tiles { read: bandwidth(|took| &took.read), write: bandwidth(|took| &took.write), registrations })
 }
 
 fn bars(name: &str, title: &str, groups: &[&str], series: Vec<Series>) -> Figure {
@@ -48,10 +46,11 @@ fn counted(values: &[f64]) -> Vec<(f64, f64)> {
 pub(super) fn figure_13(scale: Scale) -> Result<Report, Failed> {
     let mut report = Report::default();
     let (mut without, mut with) = (Vec::new(), Vec::new());
-    for (name, bed) in [("vapi", machines::vapi()), ("ibnice", machines::ibnice())] {
-        let program = tile(24, scale);
-        let one = run(&bed, &machines::setup(4, 4), &Tile { rows_a_call: 1, ..program })?;
-        let list = run(&bed, &machines::setup(4, 4), &program)?;
+    let both = [("vapi", Machine::verbs(machines::vapi())), ("ibnice", Machine::tcp(machines::ibnice()))];
+    for (name, Machine { bed, waiting }) in both {
+        let (program, setup) = (tile(24, scale), Setup { waiting, ..machines::setup(4, 4) });
+        let one = run(&bed, &setup, &Tile { rows_a_call: 1, ..program })?;
+        let list = run(&bed, &setup, &program)?;
         without.extend([one.read, one.write]);
         with.extend([list.read, list.write]);
         report.compare(&format!("000.fig13.{name}.read"), list.read / one.read);

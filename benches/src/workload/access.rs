@@ -34,7 +34,7 @@ impl Workload for Access {
         let mut times = Vec::new();
         for &size in &self.sizes {
             let rounds = self.rounds + 1;
-            let bytes = |round: usize| (0..size).map(|at| pattern((round * size + at) as u64)).collect::<Vec<u8>>();
+            let bytes = |round: usize| pattern((round * size) as u64, size);
             if self.direction == Direction::Read {
                 let memory = rank.client().memory(size)?;
                 for round in 0..rounds {

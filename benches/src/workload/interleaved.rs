@@ -71,13 +71,13 @@ pub struct Interleaved {
     pub rounds: usize,
 }
 
-/// What it took, all measured rounds together.
-#[derive(Clone, Copy, Debug, Default)]
+/// What each measured round took.
+#[derive(Clone, Debug, Default)]
 pub struct Took {
     /// Writing.
-    pub write: Span,
+    pub write: Vec<Span>,
     /// Reading.
-    pub read: Span,
+    pub read: Vec<Span>,
 }
 
 /// A rank of a run.
@@ -130,8 +130,8 @@ impl Workload for Interleaved {
             }
             // The first makes connections, registrations and buffers.
             if round > 0 {
-                took.write += write;
-                took.read += read;
+                took.write.push(write);
+                took.read.push(read);
             }
         }
         rank.barrier().await?;
@@ -167,7 +167,7 @@ impl<T: Transport + 'static> Process<'_, T> {
     /// What its elements contain.
     fn expected(&self) -> Vec<u8> {
         let element = self.program.element;
-        (0..self.own.len()).map(|at| pattern(self.offset(at / element) + (at % element) as u64)).collect()
+        (0..self.own.len() / element).flat_map(|index| pattern(self.offset(index), element)).collect()
     }
 
     /// Its elements in groups, each group's ranges of the file and where its memory begins.

@@ -49,9 +49,25 @@ pub fn mb_per_s(bytes: u64, time: Duration) -> f64 {
     bytes as f64 / f64::from(1 << 20) / time.as_secs_f64().max(1e-12)
 }
 
-/// Bytes that tell where in the file they belong.
-pub(crate) fn pattern(offset: u64) -> u8 {
-    ((offset.wrapping_mul(0x9e37_79b9) >> 11) ^ offset) as u8
+/// How long a phase has taken that all ranks have gone through in several rounds: in each round the slowest rank counts, since the others wait for it.
+pub fn elapsed<'a>(ranks: impl IntoIterator<Item = &'a [Span]>) -> Duration {
+    let mut slowest: Vec<Duration> = Vec::new();
+    for rank in ranks {
+        slowest.resize(slowest.len().max(rank.len()), Duration::ZERO);
+        slowest.iter_mut().zip(rank).for_each(|(slowest, span)| *slowest = span.time.max(*slowest));
+    }
+    slowest.into_iter().sum()
+}
+
+/// The `len` bytes at `offset` of every file that a workload writes: they tell where they belong.
+pub(crate) fn pattern(offset: u64, len: usize) -> Vec<u8> {
+    let within = (offset % 8) as usize;
+    let words = (offset / 8..).take((within + len).div_ceil(8));
+    let mut bytes = Vec::with_capacity(len + 16);
+    words.for_each(|word| bytes.extend((word ^ word.wrapping_mul(0x9e37_79b9_7f4a_7c15)).to_le_bytes()));
+    bytes.drain(..within);
+    bytes.truncate(len);
+    bytes
 }
 
 /// Fills a list with as many bytes.
@@ -60,5 +76,26 @@ pub(crate) fn fill(list: &MemList, bytes: &[u8]) {
     for piece in list.pieces() {
         piece.copy_from(&bytes[done..done + piece.len()]);
         done += piece.len();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_slowest_of_each_round_counts() {
+        let span = |ms| Span { time: Duration::from_millis(ms), ..Span::default() };
+        let ranks = [vec![span(1), span(5)], vec![span(3), span(2)]];
+        assert_eq!(elapsed(ranks.iter().map(Vec::as_slice)), Duration::from_millis(8));
+    }
+
+    #[test]
+    fn bytes_are_those_of_their_place_wherever_one_begins() {
+        let all = pattern(0, 100);
+        for (offset, len) in [(0, 0), (0, 100), (3, 4), (8, 8), (13, 40), (99, 1)] {
+            assert_eq!(pattern(offset, len), all[offset as usize..offset as usize + len], "{len} at {offset}");
+        }
+        assert_ne!(pattern(4096, 64), pattern(0, 64));
     }
 }

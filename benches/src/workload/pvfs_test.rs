@@ -29,13 +29,13 @@ impl PvfsTest {
     }
 }
 
-/// What it took, all rounds together.
-#[derive(Clone, Copy, Debug, Default)]
+/// What each round took.
+#[derive(Clone, Debug, Default)]
 pub struct Took {
     /// Writing.
-    pub write: Span,
+    pub write: Vec<Span>,
     /// Reading.
-    pub read: Span,
+    pub read: Vec<Span>,
 }
 
 impl Workload for PvfsTest {
@@ -54,7 +54,7 @@ impl Workload for PvfsTest {
         let (piece, gap) = (block / pieces, if total == 1 { 0 } else { 4096 });
         let buffer = rank.client().memory(total * (piece + gap))?;
         let list: MemList = (0..total).map(|index| buffer.slice(index * (piece + gap), piece)).collect();
-        let expected: Vec<u8> = (0..len).map(|byte| pattern(at(byte / block) + (byte % block) as u64)).collect();
+        let expected: Vec<u8> = (0..blocks).flat_map(|index| pattern(at(index), block)).collect();
         let nothing = vec![0; len];
         let mut took = Took::default();
         for round in 0..=rounds {
@@ -67,8 +67,8 @@ impl Workload for PvfsTest {
             }
             // The first makes connections, registrations and buffers.
             if round > 0 {
-                took.write += write;
-                took.read += read;
+                took.write.push(write);
+                took.read.push(read);
             }
         }
         rank.barrier().await?;

@@ -81,11 +81,13 @@ impl Span {
     }
 }
 
-impl std::ops::AddAssign for Span {
-    fn add_assign(&mut self, other: Span) {
-        self.time += other.time;
-        self.busy += other.busy;
-        self.spinning += other.spinning;
+impl<'a> std::iter::Sum<&'a Span> for Span {
+    fn sum<I: Iterator<Item = &'a Span>>(spans: I) -> Span {
+        spans.fold(Span::default(), |sum, span| Span {
+            time: sum.time + span.time,
+            busy: sum.busy + span.busy,
+            spinning: sum.spinning + span.spinning,
+        })
     }
 }
 

@@ -100,13 +100,13 @@ impl Tile {
     }
 }
 
-/// What it took, all measured rounds together.
-#[derive(Clone, Copy, Debug, Default)]
+/// What each measured round took.
+#[derive(Clone, Debug, Default)]
 pub struct Took {
     /// Writing.
-    pub write: Span,
+    pub write: Vec<Span>,
     /// Reading.
-    pub read: Span,
+    pub read: Vec<Span>,
     /// Registrations of its memory.
     pub registrations: u64,
 }
@@ -121,8 +121,7 @@ impl Workload for Tile {
         let path = "/tiles".parse()?;
         let file = rank.client().create(&path, CreateOptions { exclusive: false, ..CreateOptions::default() }).await?;
         let regions = self.regions(rank.number());
-        let offsets = regions.iter().flat_map(|region| region.offset..region.offset + region.len);
-        let expected: Vec<u8> = offsets.map(pattern).collect();
+        let expected: Vec<u8> = regions.iter().flat_map(|region| pattern(region.offset, region.len as usize)).collect();
         let nothing = vec![0; expected.len()];
         let misses = || rank.client().endpoint().counters().pin_misses;
         let mut took = Took::default();
@@ -154,7 +153,7 @@ impl Workload for Tile {
                 // The first makes connections and buffers.
                 if round > 0 {
                     took.registrations += misses() - before;
-                    *(if reading { &mut took.read } else { &mut took.write }) += span;
+                    (if reading { &mut took.read } else { &mut took.write }).push(span);
                 }
             }
         }

@@ -24,7 +24,9 @@ use std::task::Waker;
 use std::time::Duration;
 
 use bmi_core::mem::RemotePages;
-use bmi_core::transport::{Armed, ConnId, Event, HostWork, Payload, PostError, WorkId, WorkOptions, WriteTarget};
+use bmi_core::transport::{
+    Armed, BulkWay, ConnId, Event, HostWork, Payload, PostError, WorkId, WorkOptions, WriteTarget,
+};
 use bmi_core::{
     Access, Addr, Capabilities, Error, ErrorKind, Memory, MemoryRegion, RemoteKey, RemoteSlice, Segment, Time,
     Transport,
@@ -202,6 +204,10 @@ impl<T: Transport> Transport for Faulty<T> {
     ) -> Result<(), PostError> {
         self.is_full()?;
         self.inner.post_read(self.names.inward(conn), work, segments, remote, options)
+    }
+
+    fn bulk_ways(&mut self, conn: ConnId) -> Vec<BulkWay> {
+        self.inner.bulk_ways(self.names.inward(conn))
     }
 
     fn map_remote(&mut self, conn: ConnId, remote: RemoteSlice, access: Access) -> Option<RemotePages> {

@@ -6,7 +6,7 @@
 //! **Invariant.** A slot is free again when the end of its connection has been let through, and never because of `reject`, after
 //! which completions still come.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 use bmi_core::transport::ConnId;
 
@@ -16,7 +16,7 @@ const NOBODY: ConnId = ConnId { slot: u32::MAX, generation: u32::MAX };
 /// Both directions of the translation.
 #[derive(Debug, Default)]
 pub(super) struct Names {
-    outward: HashMap<ConnId, ConnId>,
+    outward: BTreeMap<ConnId, ConnId>,
     /// By slot: how often it was used before, and what the transport inside calls its connection.
     slots: Vec<(u32, Option<ConnId>)>,
 }

@@ -160,7 +160,9 @@ pub fn pages_are_lent_as_announced<K: Backend>(backend: &K) {
                 let incoming = Incoming::new(b, b.next_unexpected().await).expect("a call");
                 let pages = incoming.pages(0, incoming.len());
                 let some = pages.is_some();
-                pages.map(|pages| pages.copy_from(0, &pattern(round + 1, list.len())));
+                if let Some(pages) = pages {
+                    pages.copy_from(0, &pattern(round + 1, list.len()));
+                }
                 incoming.reply(b"", None, soon(b)).await.expect("reply");
                 some
             };

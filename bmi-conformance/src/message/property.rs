@@ -2,7 +2,7 @@
 //!
 //! Cases come from a fixed seed, so a failure comes back.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 use bmi_core::{Access, Config, ErrorKind, Exposure, Lists};
 use futures_util::future::join_all;
@@ -107,9 +107,9 @@ async fn exchange<K: Backend>(net: &Net<'_, K>, pair: &Pair<K>, messages: &[Mess
     let mut posts: Vec<(u16, bool, usize)> =
         messages.iter().enumerate().flat_map(|(n, m)| [(m.send_at, true, n), (m.recv_at, false, n)]).collect();
     posts.sort_unstable();
-    let (mut sends, mut receives) = (HashMap::new(), HashMap::new());
+    let (mut sends, mut receives) = (BTreeMap::new(), BTreeMap::new());
     // By direction and tag, in posting order: who is to match whom.
-    let mut queues: HashMap<(bool, u64), (Vec<usize>, Vec<usize>)> = HashMap::new();
+    let mut queues: BTreeMap<(bool, u64), (Vec<usize>, Vec<usize>)> = BTreeMap::new();
     for (at, is_send, n) in posts {
         let message = &messages[n];
         let (from, to_peer, to, from_peer) = ends(pair, message);
@@ -137,7 +137,7 @@ async fn exchange<K: Backend>(net: &Net<'_, K>, pair: &Pair<K>, messages: &[Mess
         sends[&n].cancel();
         receives[&n].cancel();
     }
-    let (mut sent, mut received) = (HashMap::new(), HashMap::new());
+    let (mut sent, mut received) = (BTreeMap::new(), BTreeMap::new());
     for n in 0..messages.len() {
         sent.insert(n, sends.remove(&n).expect("posted").await);
         received.insert(n, receives.remove(&n).expect("posted").await);

@@ -3,7 +3,8 @@
 use std::fmt;
 
 use super::path::{Direction, Miss, Path};
-use super::policy::{Crossovers, Facts, Policy};
+use super::policy::{Crossovers, Facts, LONGEST_AHEAD, Policy};
+use crate::transport::BulkWay;
 
 /// One line of a plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,6 +30,8 @@ pub struct Plan {
     pub rules: Vec<Rule>,
     /// Where the thresholds come from.
     pub thresholds: &'static str,
+    /// How bytes get to and from the peer's memory, by the kind of memory; empty where there is one way for all.
+    pub ways: Vec<BulkWay>,
 }
 
 impl Plan {
@@ -59,7 +62,7 @@ impl Plan {
             (None, true) => "measured on this adapter",
             (None, false) => "of the paper, not measured here",
         };
-        Plan { rules, thresholds }
+        Plan { rules, thresholds, ways: Vec::new() }
     }
 }
 
@@ -68,6 +71,7 @@ fn edges(policy: &Policy, facts: &Facts) -> Vec<Option<u64>> {
     let Crossovers { inline, fast } = policy.thresholds.of(facts.direction, facts.registered);
     let mut edges: Vec<u64> =
         [inline, fast, facts.inline_room, facts.fast_room.unwrap_or(0)].iter().map(|edge| *edge as u64).collect();
+    edges.extend((facts.direction == Direction::Read && facts.registered).then_some(LONGEST_AHEAD));
     edges.retain(|edge| *edge > 0);
     edges.sort_unstable();
     edges.dedup();
@@ -120,6 +124,9 @@ impl fmt::Display for Plan {
             let registered = if rule.registered { "yes" } else { "no" };
             let to = rule.to.map_or_else(|| "any".to_owned(), |to| Bytes(to).to_string());
             writeln!(f, "{:<9}  {registered:<10}  {to:>10}  {:<12}  {}", rule.direction, rule.path, rule.why)?;
+        }
+        for BulkWay { memory, way, why } in &self.ways {
+            writeln!(f, "bulk of {memory:<16}  {way}: {why}")?;
         }
         writeln!(f, "thresholds: {}", self.thresholds)
     }

@@ -24,6 +24,9 @@ use crate::error::{Error, ErrorKind};
 use crate::face::AsyncEndpoint;
 use crate::transport::{Armed, Transport};
 
+/// Polls for nothing before the runtime has its turn, which costs a system call.
+const POLLS: usize = 8;
+
 /// Drives `endpoint` for as long as the future is polled: spawn it with `tokio::task::spawn_local`, or `select!` it against the work.
 /// Sleeps whenever there is nothing to do ([`Waiting::Event`]). Needs a tokio runtime with I/O and time enabled.
 ///
@@ -53,7 +56,7 @@ pub async fn drive_with<T: Transport>(endpoint: AsyncEndpoint<T>, waiting: Waiti
         let since = endpoint.now();
         while !worked && patience.is_none_or(|patience| endpoint.now() - since < patience) {
             tokio::task::yield_now().await;
-            worked = endpoint.progress();
+            worked = (0..POLLS).any(|_| endpoint.progress());
         }
         if !worked {
             wait(&endpoint, &fd).await?;
@@ -63,6 +66,7 @@ pub async fn drive_with<T: Transport>(endpoint: AsyncEndpoint<T>, waiting: Waiti
 }
 
 /// Sleeps until there may be something to do.
+#[expect(clippy::disallowed_methods, reason = "the driver of a real machine: real time is what it waits for")]
 async fn wait<T: Transport>(endpoint: &AsyncEndpoint<T>, fd: &AsyncFd<OwnedFd>) -> Result<(), Error> {
     let sleep = endpoint.next_deadline().map(|at| tokio::time::sleep(at.since(endpoint.now())));
     let mut sleep = pin!(sleep);
@@ -129,15 +133,27 @@ pub fn block_on_all<T: Transport + 'static, F: Future>(
     endpoints: &[AsyncEndpoint<T>],
     future: F,
 ) -> Result<F::Output, Error> {
+    block_on_all_with(endpoints, Waiting::Event, future)
+}
+
+/// As [`block_on_all`], each endpoint waiting as `waiting` says.
+///
+/// # Errors
+/// As [`block_on_all`].
+pub fn block_on_all_with<T: Transport + 'static, F: Future>(
+    endpoints: &[AsyncEndpoint<T>],
+    waiting: Waiting,
+    future: F,
+) -> Result<F::Output, Error> {
     if let [endpoint] = endpoints {
-        return block_on(endpoint.clone(), future);
+        return block_on_with(endpoint.clone(), waiting, future);
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let tasks = LocalSet::new();
     tasks.block_on(&runtime, async {
         let mut drivers = JoinSet::new();
         for endpoint in endpoints {
-            drivers.spawn_local(drive(endpoint.clone()));
+            drivers.spawn_local(drive_with(endpoint.clone(), waiting));
         }
         tokio::select! {
             Some(ended) = drivers.join_next() => match ended {

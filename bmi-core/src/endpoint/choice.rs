@@ -25,7 +25,7 @@ impl<T: Transport> Endpoint<T> {
     }
 
     /// Which path data of each size takes, and why: with `peer`, as far as its limits allow; without, between two endpoints with these settings.
-    pub fn plan(&self, peer: Option<PeerId>) -> Plan {
+    pub fn plan(&mut self, peer: Option<PeerId>) -> Plan {
         let limits = peer.and_then(|peer| self.limits(peer));
         let eager = limits.map_or(self.config.eager_limit, |limits| limits.eager);
         let slots = self.config.fast_slots > 0 && self.transport.capabilities().write_with_immediate;
@@ -42,7 +42,10 @@ impl<T: Transport> Endpoint<T> {
             rdma_read: self.transport.capabilities().rdma_read,
             immediate: self.transport.capabilities().write_with_immediate,
         };
-        Plan::new(&self.policy, &best, self.registration_is_free())
+        let mut plan = Plan::new(&self.policy, &best, self.registration_is_free());
+        let conn = peer.and_then(|peer| self.peers.get(peer.0)).filter(|peer| peer.is_up()).map(|peer| peer.conn);
+        plan.ways = conn.map_or_else(Vec::new, |conn| self.transport.bulk_ways(conn));
+        plan
     }
 
     fn registration_is_free(&self) -> bool {

@@ -31,6 +31,7 @@
 //! `munmap`; ours is keyed by the identity of owned memory. For addresses of others see [`super::Foreign`].
 //!
 //! **Tests.** A model below, with any sequence of uses, drops and failures; through real transfers `bmi-sim/tests/pin_cache.rs`.
+#![expect(clippy::disallowed_types, reason = "a map whose hasher is the same in every run")]
 
 use std::collections::HashMap;
 use std::collections::hash_map::DefaultHasher;
@@ -408,6 +409,8 @@ impl PinCache {
 mod tests {
     use proptest::prelude::*;
 
+    use std::collections::BTreeMap;
+
     use super::*;
     use crate::mem::{LocalKey, ReleaseQueue};
 
@@ -417,7 +420,7 @@ mod tests {
     #[derive(Default)]
     struct Adapter {
         owner: Arc<ReleaseQueue>,
-        live: HashMap<LocalKey, MemoryId>,
+        live: BTreeMap<u64, MemoryId>,
         room: usize,
         failing: usize,
         made: u64,
@@ -433,7 +436,7 @@ mod tests {
             let mut released = Vec::new();
             self.owner.drain(&mut released);
             for key in released {
-                assert!(self.live.remove(&key).is_some(), "deregistered twice");
+                assert!(self.live.remove(&key.0).is_some(), "deregistered twice");
             }
         }
 
@@ -446,7 +449,7 @@ mod tests {
             }
             self.made += 1;
             let key = LocalKey(self.made);
-            self.live.insert(key, memory.id());
+            self.live.insert(key.0, memory.id());
             Ok(MemoryRegion::new(memory.clone(), key, self.owner.clone()))
         }
     }
@@ -563,7 +566,7 @@ mod tests {
                         match cache.register_by(memory, |m| adapter.register(m)) {
                             Ok(region) => {
                                 prop_assert_eq!(region.memory().id(), memory.id());
-                                prop_assert_eq!(adapter.live.get(&region.local_key()), Some(&memory.id()), "stale");
+                                prop_assert_eq!(adapter.live.get(&region.local_key().0), Some(&memory.id()), "stale");
                                 regions.push(region);
                             }
                             Err(_) => {
@@ -579,7 +582,7 @@ mod tests {
                         let made = adapter.made;
                         if let Some(region) = cache.check_if_registered(memory) {
                             checks += 1;
-                            prop_assert_eq!(adapter.live.get(&region.local_key()), Some(&memory.id()), "stale");
+                            prop_assert_eq!(adapter.live.get(&region.local_key().0), Some(&memory.id()), "stale");
                         }
                         prop_assert_eq!(adapter.made, made, "a check registers nothing");
                     }
@@ -593,7 +596,7 @@ mod tests {
                         now += ns;
                         cache.poll(Time::from_nanos(now));
                         let (held, held_bytes) = cache.held();
-                        let used: std::collections::HashMap<MemoryId, u64> =
+                        let used: BTreeMap<MemoryId, u64> =
                             regions.iter().map(|region| (region.memory().id(), region.memory().len() as u64)).collect();
                         prop_assert_eq!(cache.in_use(), used.len());
                         prop_assert!(held - used.len() <= entries, "{held} held, {} in use", used.len());

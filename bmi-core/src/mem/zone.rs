@@ -286,10 +286,11 @@ impl<C: Copy + Ord> ZonePool<C> {
         best.or(ledger.sizes().next()).unwrap_or(room).min(total).min(longest.max(1))
     }
 
-    /// How many units of this size a transfer of `client` should have under way: two overlap, up to `most` if its share has room for them.
+    /// How many units of this size a transfer of `client` should have under way: two overlap, up to `most` if its share has room for them; one, and no overlap,
+    /// if `most` says so.
     pub fn depth(&self, client: C, unit: usize, most: usize) -> usize {
         let share = self.shared.ledger.borrow().share(client, Lane::Bulk);
-        (share / unit.max(1)).clamp(2, most.max(2))
+        (share / unit.max(1)).clamp(most.clamp(1, 2), most.max(1))
     }
 
     // ---- mutators ---------------------------------------------------------------------------------------------------------

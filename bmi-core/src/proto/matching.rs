@@ -2,6 +2,7 @@
 //!
 //! **Invariant.** A tag is in the map if and only if it has an entry; so the map does not grow with the tags that were ever used. In
 //! the steady state nothing is allocated: slab and map keep their room.
+#![expect(clippy::disallowed_types, reason = "a map whose hasher is the same in every run")]
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;

@@ -139,7 +139,7 @@ impl Plan {
     /// The plan of `seed` for a world of these nodes: the same for the same arguments.
     pub fn draw(seed: u64, swarm: &Swarm, nodes: &[String]) -> Plan {
         // Not the world's own stream: a plan says nothing about keys and jitter.
-        let mut rng = Rng::new(seed ^ 0x66_61_75_6c_74_73);
+        let mut rng = Rng::new(seed ^ 0x6661_756c_7473);
         let mut plan = Plan::NONE;
         if rng.below(16) == 0 {
             return plan;
@@ -223,9 +223,13 @@ mod tests {
         let counts: BTreeSet<usize> = (0..200).map(kinds).collect();
         assert!(counts.contains(&0) && counts.len() > 6, "{counts:?}");
         assert_eq!(Plan::draw(5, &swarm, &nodes(3)), Plan::draw(5, &swarm, &nodes(3)));
-        let all = (0..200).flat_map(|seed| Plan::draw(seed, &swarm, &nodes(3)).events);
-        let all: Vec<_> = all.map(|event| discriminant(&event.fault)).collect();
-        assert_eq!(Kind::ALL.len(), all.iter().collect::<std::collections::HashSet<_>>().len());
+        let mut all = Vec::new();
+        for event in (0..200).flat_map(|seed| Plan::draw(seed, &swarm, &nodes(3)).events) {
+            if !all.contains(&discriminant(&event.fault)) {
+                all.push(discriminant(&event.fault));
+            }
+        }
+        assert_eq!(Kind::ALL.len(), all.len());
     }
 
     #[test]

@@ -50,7 +50,7 @@ impl Loss {
 
     /// A failure of the temper that the salt says.
     pub fn drawn(salt: u64) -> Loss {
-        let mut rng = Rng::new(salt ^ 0x70_6f_77_65_72);
+        let mut rng = Rng::new(salt ^ 0x70_6f77_6572);
         let (old, torn) = match rng.below(4) {
             0 => (100, 0),
             1 => (0, 0),

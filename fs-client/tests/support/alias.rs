@@ -8,7 +8,9 @@ use std::rc::Rc;
 use std::task::Waker;
 
 use bmi_core::mem::RemotePages;
-use bmi_core::transport::{Armed, ConnId, Event, HostWork, Payload, PostError, WorkId, WorkOptions, WriteTarget};
+use bmi_core::transport::{
+    Armed, BulkWay, ConnId, Event, HostWork, Payload, PostError, WorkId, WorkOptions, WriteTarget,
+};
 use bmi_core::{
     Access, Addr, Capabilities, Error, ErrorKind, Memory, MemoryRegion, RemoteKey, RemoteSlice, Segment, Time,
     Transport,
@@ -114,6 +116,10 @@ impl Transport for Alias {
 
     fn poll(&mut self, now: Time, events: &mut Vec<Event>) -> bool {
         self.inner.poll(now, events)
+    }
+
+    fn bulk_ways(&mut self, conn: ConnId) -> Vec<BulkWay> {
+        self.inner.bulk_ways(conn)
     }
 
     fn map_remote(&mut self, conn: ConnId, remote: RemoteSlice, access: Access) -> Option<RemotePages> {

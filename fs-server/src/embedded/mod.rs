@@ -37,6 +37,8 @@ pub struct ClusterOptions {
     pub endpoint: bmi_core::Config,
     /// What each server takes on.
     pub limits: Limits,
+    /// How each server waits for requests. Not in the simulator.
+    pub waiting: Waiting,
     /// How the I/O servers use their memory.
     pub iod: IodSettings,
     /// Not in the simulator: transfers of this many bytes or more go to storage threads.
@@ -57,6 +59,7 @@ impl Default for ClusterOptions {
             strip_size: DEFAULT_STRIP,
             endpoint: bmi_core::Config::default(),
             limits: Limits::default(),
+            waiting: Waiting::default(),
             iod: IodSettings::default(),
             offload: DEFAULT_OFFLOAD,
             disk_capacity: 16 << 30,

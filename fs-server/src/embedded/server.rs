@@ -16,7 +16,7 @@ use std::rc::Rc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use bmi::{AnyTransport, OpenOptions};
-use bmi_core::driver::{MonotonicClock, event};
+use bmi_core::driver::{MonotonicClock, Waiting, event};
 use bmi_core::{Addr, AsyncEndpoint, Scheme};
 use fs_proto::{ErrorCode, FsError, Identity};
 
@@ -59,6 +59,8 @@ pub(crate) struct Server {
     pub(crate) transports: OpenOptions,
     pub(crate) endpoint: bmi_core::Config,
     pub(crate) limits: Limits,
+    /// How it waits for requests.
+    pub(crate) waiting: Waiting,
 }
 
 /// A transport that is open.
@@ -158,7 +160,8 @@ impl Server {
         ready(&identity.addrs);
         let endpoints: Vec<_> = outlets.iter().map(|outlet| outlet.endpoint.clone()).collect();
         let fronts: Vec<_> = endpoints.iter().cloned().zip(handlers.iter().copied()).collect();
-        Ok(event::block_on_all(&endpoints, serve_all(&fronts, &identity, self.limits, stop))?)
+        let serve = serve_all(&fronts, &identity, self.limits, stop);
+        Ok(event::block_on_all_with(&endpoints, self.waiting, serve)?)
     }
 }
 

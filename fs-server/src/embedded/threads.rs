@@ -224,6 +224,7 @@ fn launch(name: &str, role: Role, options: &ClusterOptions, listen: Vec<Addr>) -
         transports: OpenOptions::default(),
         endpoint: options.endpoint(name),
         limits: options.limits,
+        waiting: options.waiting,
     };
     ServerThread::start(name, server)
 }

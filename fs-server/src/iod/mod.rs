@@ -48,7 +48,7 @@ pub struct IodSettings {
     pub unit: usize,
     /// Buffers of this size that there is memory for.
     pub buffers: usize,
-    /// Units of one request that are under way at a time, at most; two overlap network and disk.
+    /// Units of one request that are under way at a time, at most; two overlap network and disk, one does not.
     pub depth: usize,
 }
 

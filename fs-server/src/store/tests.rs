@@ -202,3 +202,68 @@ proptest! {
         })?;
     }
 }
+
+/// A power failure that tears: names and lengths as they were changed last, of every sector the first hundred bytes.
+struct Tears;
+
+impl Fates for Tears {
+    fn keeps(&mut self) -> bool {
+        true
+    }
+
+    fn sector(&mut self, old: &[u8], now: &mut [u8]) {
+        now[100..].copy_from_slice(&old[100..]);
+    }
+}
+
+#[test]
+fn a_power_failure_takes_what_was_not_synced_and_nothing_else() {
+    let write = async |store: &MemStore, at: u64, value: u8| {
+        store.write(FILE, &[region(at, 1000)], &vec![value; 1000].into()).await.unwrap();
+    };
+    run(async {
+        let store = MemStore::cached(Free, 1 << 20);
+        write(&store, 0, 1).await;
+        store.sync(FILE).await.unwrap();
+        write(&store, 0, 2).await;
+        write(&store, 3000, 3).await;
+        store.power_fails(&mut AllLost);
+        assert_eq!(store.size(FILE).await.unwrap(), 1000);
+        let left = read(&store, &[region(0, 4000)]).await.unwrap();
+        assert_eq!((&left[..1000], &left[1000..]), (&[1; 1000][..], &[0; 3000][..]));
+
+        write(&store, 0, 4).await;
+        store.power_fails(&mut Tears);
+        let left = read(&store, &[region(0, 1000)]).await.unwrap();
+        assert_eq!((&left[..100], &left[100..512]), (&[4; 100][..], &[1; 412][..]), "the first sector");
+        assert_eq!((&left[512..612], &left[612..]), (&[4; 100][..], &[1; 388][..]), "the second");
+
+        store.truncate(FILE, 10).await.unwrap();
+        store.sync(FILE).await.unwrap();
+        store.power_fails(&mut AllLost);
+        assert_eq!(store.size(FILE).await.unwrap(), 10);
+        let new = DatafileHandle(7);
+        store.write(new, &[region(0, 5)], &vec![1; 5].into()).await.unwrap();
+        store.power_fails(&mut AllLost);
+        assert_eq!(store.stat().await.unwrap().datafiles, 1, "a datafile that was never synced is not there");
+    });
+}
+
+#[test]
+fn what_a_database_writes_after_the_power_failed_does_not_reach_the_disk() {
+    let disk = SharedBackend::default();
+    let store = MetaStore::on(disk.clone()).unwrap();
+    let before = redb::StorageBackend::len(&disk).unwrap();
+    disk.power_fails(&mut AllLost);
+    // Closing a database writes to it.
+    drop(store);
+    assert!(redb::StorageBackend::len(&disk).is_err(), "the old handle is dead");
+    let after = disk.reopen();
+    assert_eq!(redb::StorageBackend::len(&after).unwrap(), before);
+    drop(MetaStore::on(after.clone()).unwrap());
+    after.refuse(Some((std::io::ErrorKind::StorageFull, false)));
+    assert!(
+        MetaStore::on(after.reopen()).is_ok_and(|store| store.write().is_err())
+            || MetaStore::on(after.reopen()).is_err()
+    );
+}

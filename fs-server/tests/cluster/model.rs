@@ -90,9 +90,9 @@ impl Model {
         self.syncs.push(Sync { who, start, end, good });
     }
 
-    /// The length that the file must have, if nothing ever went wrong with it.
-    pub fn size(&self, now: Time, crashes: &[Time]) -> Option<u64> {
-        let sure = self.ops.iter().all(|op| op.done == Some(true) && self.settled(op, now, crashes));
+    /// The length that the file must have had between two points in time, if nothing ever went wrong with it and nobody changed it then.
+    pub fn size(&self, from: Time, to: Time, crashes: &[Time]) -> Option<u64> {
+        let sure = self.ops.iter().all(|op| op.end <= from && self.settled(op, to, crashes));
         // One after the other, or else the order is not known.
         let ordered = self.ops.windows(2).all(|pair| pair[0].end <= pair[1].start);
         (sure && ordered).then(|| {

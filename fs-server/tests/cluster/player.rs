@@ -47,6 +47,11 @@ pub struct Player {
     pub errors: u64,
 }
 
+/// The whole of a file.
+fn all() -> Vec<Range<u64>> {
+    std::iter::once(0..LONGEST).collect()
+}
+
 type Outcome<T = ()> = Result<T, String>;
 
 /// Whether an error is one that faults explain.
@@ -307,7 +312,7 @@ impl Player {
             })?;
             done += part.len();
         }
-        if let Some(size) = known.model.borrow().size(start, &crashes) {
+        if let Some(size) = known.model.borrow().size(start, self.now(), &crashes) {
             let there: u64 = regions.iter().map(|region| size.saturating_sub(region.offset).min(region.len)).sum();
             if read != there {
                 return Err(format!("a read of {len} bytes says {read}; a file of {size} bytes has {there} of them"));
@@ -341,14 +346,14 @@ impl Player {
     pub async fn finish(&mut self) -> Outcome {
         self.list().await?;
         for known in self.everything() {
-            self.read_ranges(&known, &[0..LONGEST]).await?;
+            self.read_ranges(&known, &all()).await?;
             // What a server lost is said once, here at the latest.
             let start = self.now();
             let good = known.file.sync().await.is_ok();
             known.model.borrow_mut().synced(self.who, start, self.now(), good);
         }
         for (name, known) in self.files.clone() {
-            self.put(&known, std::iter::once(0..LONGEST).collect()).await?;
+            self.put(&known, all()).await?;
             self.sync(&known).await?;
             // Found by its name, not by the handle that was kept.
             let stat = self.client.stat(&self.path(&name)).await;
@@ -364,7 +369,7 @@ impl Player {
     pub async fn compare(&mut self) -> Outcome {
         self.list().await?;
         for known in self.everything() {
-            self.read_ranges(&known, &[0..LONGEST]).await?;
+            self.read_ranges(&known, &all()).await?;
         }
         Ok(())
     }

@@ -14,6 +14,24 @@ pub(crate) fn ib_against_tcp(scene: &Scene<'_>) -> Result<(), String> {
     fs::remove_dir_all(TREE).map_err(|error| format!("{TREE}: {error}"))
 }
 
+/// Files of 1 MiB, one after another: the rows say how much processor time the client spends on one, over verbs and over TCP.
+pub(crate) fn stream(scene: &Scene<'_>) -> Result<(), String> {
+    const STREAM: &str = "/tmp/stream";
+    const FILES: usize = 48;
+    let failed = |error: std::io::Error| format!("{STREAM}: {error}");
+    fs::create_dir_all(STREAM).map_err(failed)?;
+    for file in 0..FILES {
+        fs::write(Path::new(STREAM).join(file.to_string()), vec![file as u8; 1 << 20]).map_err(failed)?;
+    }
+    let table = scene.ok(&["ab", STREAM, "--no-large", "--processes", "--over", "ib,tcp"])?;
+    scene.note("Processor time of the client for a file of 1 MiB; the work that Soft-RoCE and TCP leave to the kernel's own threads is not in it.".into());
+    table
+        .lines()
+        .filter(|line| line.starts_with("file size") || line.starts_with("<= 1 MiB"))
+        .for_each(|line| scene.note(line.to_owned()));
+    fs::remove_dir_all(STREAM).map_err(failed)
+}
+
 /// A small tree with files of all classes; larger ones are made by `ab` itself.
 fn plant(root: &Path) -> std::io::Result<()> {
     for folder in 0..4usize {

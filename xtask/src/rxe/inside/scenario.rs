@@ -37,6 +37,7 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     Scenario { group: "files", name: "clients killed in the middle of transfers harm nobody", programs: FILES, run: files::killed_clients, usual: true },
     Scenario { group: "main-job", name: "ib against tcp", programs: &["ab", "pvfsd"], run: main_job::ib_against_tcp, usual: true },
     Scenario { group: "bench", name: "ratios to perftest", programs: MEASURED, run: measure::ratios, usual: false },
+    Scenario { group: "bench", name: "the client's processor time in a stream", programs: &["ab", "pvfsd"], run: main_job::stream, usual: false },
     // The first of this group serves the others.
     Scenario { group: PAIR, name: "serving", programs: FILES, run: pair::serve, usual: true },
     Scenario { group: PAIR, name: "files go both ways with 0.5 % loss", programs: FILES, run: pair::transfer, usual: true },

@@ -1,0 +1,166 @@
+//! The papers' experiments, reduced: each runs, gives the same digits twice, and keeps the orders that the papers state. Their programs over real transports:
+//! the same bytes come back. How long anything takes is not asserted.
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
+
+use benches::paper::report::Report;
+use benches::paper::{ALL, Scale, svg};
+use benches::workload::access::Access;
+use benches::workload::interleaved::{Interleaved, Strategy};
+use benches::workload::pvfs_test::PvfsTest;
+use benches::workload::tile::{Tile, TileMemory};
+use benches::workload::{Bed, Setup, Workload, bed};
+use bmi_core::comm::{Direction, Path};
+use bmi_core::{Lists, Scheme};
+use bmi_sim::Profile;
+
+fn reduced(name: &str) -> Report {
+    let one = ALL.iter().find(|one| one.name == name).unwrap();
+    let report = one.run(Scale::Reduced).unwrap();
+    println!("{name}\n{}", report.render());
+    report
+}
+
+/// The report, after the whole of it was made a second time and came out the same, pictures too; and all of its comparisons are numbers.
+fn twice(name: &str) -> Report {
+    let report = reduced(name);
+    let json = |report: &Report| serde_json::to_string(report).unwrap();
+    assert_eq!(json(&report), json(&reduced(name)), "{name} gives the same digits");
+    for one in &report.comparisons {
+        assert!(one.predicted.is_finite() && one.predicted >= 0.0, "{name}: {one:?}");
+    }
+    for figure in &report.figures {
+        assert!(svg::draw(figure).unwrap().contains("</svg>"), "{name}");
+    }
+    assert!(!report.figures.is_empty(), "{name}");
+    report
+}
+
+fn predicted(report: &Report, id: &str) -> f64 {
+    report.comparisons.iter().find(|one| one.id == id).unwrap_or_else(|| panic!("{id}")).predicted
+}
+
+/// Everything that the paper says in words holds here too.
+fn as_published(report: &Report) {
+    assert!(!report.checks.is_empty());
+    for check in &report.checks {
+        assert!(check.holds, "{}: {}", check.what, check.detail);
+    }
+}
+
+#[test]
+fn figures_7_and_8_grow_with_nodes() {
+    for (name, figure) in [("ibnice", "fig7"), ("vapi", "fig8")] {
+        let report = twice(name);
+        for direction in ["read", "write"] {
+            assert!(predicted(&report, &format!("000.{figure}.{direction}")) > 50.0, "{name}, {direction}");
+        }
+    }
+}
+
+#[test]
+fn figure_9_verbs_are_ahead_of_tcp_in_memory_and_not_behind_on_disk() {
+    let report = twice("mpi-io");
+    for direction in ["read", "write"] {
+        assert!(predicted(&report, &format!("000.fig9.ramfs.{direction}")) > 2.0);
+        assert!(predicted(&report, &format!("000.fig9.disk.{direction}")) > 0.0);
+    }
+    // Four disks of 25 MB/s.
+    assert!((80.0..=100.0).contains(&predicted(&report, "000.fig9.disk.peak")));
+}
+
+#[test]
+fn figure_10_tcp_needs_a_processor_and_verbs_do_not() {
+    let report = twice("cpu");
+    assert!(predicted(&report, "000.fig10.ibnice") > 60.0 && predicted(&report, "000.fig10.vapi") < 6.5);
+}
+
+#[test]
+fn figure_11_has_the_order_of_the_schemes() {
+    as_published(&twice("small"));
+}
+
+#[test]
+fn figure_12_overlap_is_complete_below_two_megabytes() {
+    as_published(&twice("units"));
+}
+
+#[test]
+fn figures_13_and_14_lists_and_hints_pay() {
+    as_published(&twice("tile"));
+    let hints = twice("hints");
+    as_published(&hints);
+    assert!(predicted(&hints, "000.fig14.read") > 1.0 && predicted(&hints, "000.fig14.write") > 1.0);
+}
+
+#[test]
+fn normal_service_is_a_copy_and_a_transfer_in_a_row() {
+    // Less than either by itself: 590 and 827 MB/s.
+    assert!((200.0..345.0).contains(&predicted(&twice("normal"), "001.fig4.normal")));
+}
+
+#[test]
+fn zero_copy_lists_are_ahead_of_packing_over_quadrics() {
+    for (name, ids) in
+        [("quadrics", ["002.fig4.read", "002.fig5.write"]), ("quadrics-tile", ["002.fig6.read", "002.fig6.write"])]
+    {
+        let report = twice(name);
+        assert!(ids.iter().all(|id| predicted(&report, id) > 10.0), "{name}");
+    }
+}
+
+#[test]
+fn extended_collective_is_ahead_of_two_phase() {
+    as_published(&twice("ecio"));
+}
+
+/// The program over the simulator, TCP and shared memory: it compares what it reads with what it wrote.
+fn everywhere<W: Workload>(setup: &Setup, workload: &W) {
+    for place in [Bed::sim(Profile::default()), Bed::Real(Scheme::Tcp), Bed::Real(Scheme::Shm)] {
+        let outs = bed::run(&place, setup, workload).unwrap_or_else(|error| panic!("{place:?}: {error}"));
+        assert_eq!(outs.len(), setup.clients);
+    }
+}
+
+#[test]
+fn pvfs_test_runs_everywhere() {
+    let program = PvfsTest { len: 512 << 10, blocks: 2, pieces: 4, rounds: 1 };
+    everywhere(&Setup::new(3, 2), &program);
+    everywhere(&Setup { lists: Lists::Pack, ..Setup::new(2, 2) }, &program);
+}
+
+#[test]
+fn accesses_run_everywhere_by_every_path() {
+    for direction in Direction::ALL {
+        for path in [Path::Inline, Path::FastRdma, Path::ServerBased] {
+            let program = Access { direction, sizes: vec![128, 4096], registered: path == Path::FastRdma, rounds: 1 };
+            everywhere(&Setup { path: Some(path), ..Setup::new(1, 1) }, &program);
+        }
+    }
+}
+
+#[test]
+fn tiles_run_everywhere() {
+    let tile = Tile { tiles_x: 2, tiles_y: 1, size_x: 64, size_y: 24, rounds: 1, ..Tile::paper(24) };
+    everywhere(&Setup::new(2, 2), &Tile { rows_a_call: 1, ..tile });
+    everywhere(&Setup::new(2, 2), &Tile { memory: TileMemory::Array, ..tile });
+    everywhere(&Setup::new(2, 2), &Tile { memory: TileMemory::Rows, fresh: true, ..tile });
+}
+
+#[test]
+fn interleaved_elements_get_where_they_belong_by_every_strategy() {
+    for strategy in Strategy::ALL {
+        everywhere(&Setup::new(2, 1), &Interleaved { elements: 512, element: 4, strategy, rounds: 1 });
+    }
+    let program = Interleaved { elements: 4096, element: 8, strategy: Strategy::TwoPhase, rounds: 1 };
+    everywhere(&Setup::new(4, 2), &program);
+}
+
+/// A process that cannot go on ends the run; the others do not wait for it for ever.
+#[test]
+fn one_failure_ends_the_run_with_its_cause() {
+    for place in [Bed::sim(Profile::default()), Bed::Real(Scheme::Tcp)] {
+        let program = Interleaved { elements: 10, element: 4, strategy: Strategy::Extended, rounds: 1 };
+        let error = bed::run(&place, &Setup::new(4, 1), &program).unwrap_err().to_string();
+        assert!(error.contains("dealt out evenly"), "{error}");
+    }
+}

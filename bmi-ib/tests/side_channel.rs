@@ -1,0 +1,224 @@
+//! The side channel: peers that say nothing, too little, too much or nonsense, and two that dial each other at once. Needs an RDMA device;
+//! `cargo xtask rxe` has one.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking, its helpers too")]
+
+mod support;
+
+use std::io::{ErrorKind as IoKind, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::time::Duration;
+
+use bmi_conformance::Rng;
+use bmi_core::driver::MonotonicClock;
+use bmi_core::transport::{ConnId, Event, Payload, WorkId, WorkOptions, WorkStatus};
+use bmi_core::{Addr, ErrorKind, Memory, Transport};
+use bmi_ib::IbConfig;
+use support::{Pair, Side};
+
+const CONNECT: u8 = 1;
+const READY: u8 = 4;
+const CHECKED: u8 = 7;
+
+/// A message of the side channel, as the module `greeting` draws it: a queue pair that nobody has, at this machine's own address (the kernel would look
+/// for one that nobody has, and block for a second).
+fn message(kind: u8) -> [u8; 64] {
+    let mut bytes = [0; 64];
+    bytes[..8].copy_from_slice(b"bmi-ib\r\n");
+    (bytes[8], bytes[10]) = (1, kind);
+    bytes[16..20].copy_from_slice(&0xabcdu32.to_le_bytes());
+    (bytes[26], bytes[27], bytes[28], bytes[29]) = (3, 1, 1, 1);
+    bytes[42..48].copy_from_slice(&[0xff, 0xff, 192, 168, 77, 1]);
+    bytes
+}
+
+fn impatient() -> IbConfig {
+    let mut config = IbConfig::default();
+    config.handshake_timeout = Duration::from_millis(300);
+    config
+}
+
+fn raw(side: &mut Side) -> TcpStream {
+    let addr = side.listen();
+    raw_to(&addr)
+}
+
+fn raw_to(addr: &Addr) -> TcpStream {
+    let socket = TcpStream::connect(("127.0.0.1", addr.port())).unwrap();
+    socket.set_nonblocking(true).unwrap();
+    socket
+}
+
+/// Polls until the other end of `socket` is closed; returns what it said before.
+fn until_closed(side: &mut Side, socket: &mut TcpStream, what: &str) -> Vec<u8> {
+    let give_up = side.now() + support::PATIENCE;
+    let mut said = Vec::new();
+    let mut piece = [0; 512];
+    loop {
+        side.poll();
+        match socket.read(&mut piece) {
+            Ok(0) => return said,
+            Ok(len) => said.extend(&piece[..len]),
+            Err(error) if error.kind() == IoKind::WouldBlock => {}
+            // Closed with bytes of ours unread.
+            Err(error) if error.kind() == IoKind::ConnectionReset => return said,
+            Err(error) => panic!("{what}: {error}"),
+        }
+        assert!(side.now() < give_up, "{what}: it stays open");
+        std::thread::yield_now();
+    }
+}
+
+/// A message from `a` to `b` on a connection that was asked for by either.
+fn works(a: &mut Side, near: ConnId, b: &mut Side, far: ConnId, what: &str) {
+    let memory = Memory::zeroed(8).unwrap();
+    let region = b.transport.register(&memory).unwrap();
+    b.transport.post_recv(far, WorkId(5), &[region.segment(0, 8)]).unwrap();
+    a.transport.post_send(near, WorkId(6), b"hello", Payload::EMPTY, WorkOptions::UNSIGNALLED).unwrap();
+    let Event::Work(done) = b.next_beside(&mut [a], what) else { panic!("{what}: an end") };
+    assert_eq!((done.work, done.status, done.len), (WorkId(5), WorkStatus::Ok, 5), "{what}");
+    assert_eq!(&memory.to_vec()[..5], b"hello", "{what}");
+}
+
+/// Silent side channels are bounded in number and in time, and a peer that speaks is served when they are gone.
+#[test]
+fn silent_side_channels_are_bounded_and_dropped_in_time() {
+    let clock = MonotonicClock::new();
+    let mut config = impatient();
+    config.max_half_open = 4;
+    let mut b = Side::new(clock, config);
+    let addr = b.listen();
+    let mut sockets: Vec<TcpStream> = (0..10).map(|_| raw_to(&addr)).collect();
+    // One says half of its greeting and then no more: it has no more time than the others.
+    sockets[0].write_all(&message(CONNECT)[..40]).unwrap();
+    for socket in &mut sockets {
+        let said = until_closed(&mut b, socket, "a silent side channel");
+        assert!(said.is_empty(), "{said:?}");
+    }
+    assert!(b.events.is_empty(), "nobody above hears of them: {:?}", b.events);
+    assert_eq!(b.transport.next_deadline(), None);
+    let mut a = Side::new(clock, IbConfig::default());
+    let (near, far) = support::link(&mut a, &mut b, &addr);
+    works(&mut a, near, &mut b, far, "after them");
+}
+
+/// What is no greeting closes its side channel and nothing else; a peer of another version is told ours.
+#[test]
+fn nonsense_costs_its_sender_the_side_channel() {
+    const TRIES: usize = 200;
+    let mut pair = Pair::new();
+    let mut rng = Rng::new(5);
+    for round in 0..TRIES {
+        let mut bytes = message(CONNECT).to_vec();
+        match round % 5 {
+            // Another version.
+            0 => bytes[8] = 2 + rng.below(200) as u8,
+            // Another protocol.
+            1 => bytes[rng.below(8) as usize] ^= 1 + rng.below(255) as u8,
+            // A message that is not the first.
+            2 => bytes[10] = 2 + rng.below(250) as u8,
+            // More private data than may be.
+            3 => bytes[12..14].copy_from_slice(&(257 + rng.below(60_000) as u16).to_le_bytes()),
+            // No queue pair has such a number, no port such an MTU.
+            _ if rng.chance(500) => bytes[19] = 1 + rng.below(255) as u8,
+            _ => bytes[26] = 6 + rng.below(250) as u8,
+        }
+        let mut socket = raw_to(&pair.addr);
+        socket.write_all(&bytes).unwrap();
+        let said = until_closed(&mut pair.b, &mut socket, "nonsense");
+        if round % 5 == 0 {
+            assert_eq!((&said[..8], said[8]), (&b"bmi-ib\r\n"[..], 1), "it is told our version");
+        }
+    }
+    assert!(pair.b.events.is_empty(), "nobody above hears of it: {:?}", pair.b.events);
+    let (near, far) = (pair.near, pair.far);
+    works(&mut pair.a, near, &mut pair.b, far, "the connection beside is as it was");
+}
+
+/// A peer that was accepted and never confirms has no longer than the handshake may take; so has one that only dials.
+#[test]
+fn a_handshake_that_is_never_finished_ends() {
+    let clock = MonotonicClock::new();
+    let mut b = Side::new(clock, impatient());
+    let mut socket = raw(&mut b);
+    socket.write_all(&message(CONNECT)).unwrap();
+    let Event::ConnectRequest { conn, .. } = b.next("a request") else { panic!("no request") };
+    b.transport.accept(conn, b"").unwrap();
+    let (_, reason) = b.end_of(conn, &mut [], "the end of one who does not confirm");
+    assert_eq!(reason.kind(), ErrorKind::TimedOut, "{reason}");
+    until_closed(&mut b, &mut socket, "the side channel of one who does not confirm");
+
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let addr = Addr::ib(None, "127.0.0.1", silent.local_addr().unwrap().port());
+    let deadline = b.now() + Duration::from_millis(200);
+    let conn = b.transport.connect(&addr, b"", deadline).unwrap();
+    let (_, reason) = b.end_of(conn, &mut [], "the end of dialing one who is silent");
+    assert_eq!(reason.kind(), ErrorKind::TimedOut, "{reason}");
+    assert!(b.now() >= deadline, "not before its deadline");
+}
+
+/// A message at a point where it is not allowed ends the connection, with everything that was posted.
+#[test]
+fn a_message_out_of_order_ends_the_connection() {
+    for second in [CONNECT, READY, CHECKED, 99] {
+        let mut b = Side::new(MonotonicClock::new(), impatient());
+        let mut socket = raw(&mut b);
+        socket.write_all(&message(CONNECT)).unwrap();
+        let Event::ConnectRequest { conn, .. } = b.next("a request") else { panic!("no request") };
+        let landing = Memory::zeroed(8).unwrap();
+        let region = b.transport.register(&landing).unwrap();
+        b.transport.post_recv(conn, WorkId(1), &[region.segment(0, 8)]).unwrap();
+        socket.write_all(&message(second)).unwrap();
+        let (completions, reason) = b.end_of(conn, &mut [], "the end of one who speaks out of order");
+        assert_eq!(reason.kind(), ErrorKind::Protocol, "{second}: {reason}");
+        let ends: Vec<_> = completions.iter().map(|completion| (completion.work, completion.status)).collect();
+        assert_eq!(ends, [(WorkId(1), WorkStatus::Flushed)], "{second}");
+        until_closed(&mut b, &mut socket, "the side channel");
+    }
+}
+
+/// Two that dial each other at once have two connections, and both carry messages.
+#[test]
+fn two_that_dial_each_other_at_once() {
+    let clock = MonotonicClock::new();
+    let (mut a, mut b) = (Side::new(clock, IbConfig::default()), Side::new(clock, IbConfig::default()));
+    let (at_a, at_b) = (a.listen(), b.listen());
+    for round in 0..20 {
+        let (from_a, from_b) = (a.dial(&at_b), b.dial(&at_a));
+        let (mut to_a, mut to_b) = (None, None);
+        let mut established = 0;
+        let give_up = a.now() + support::PATIENCE;
+        while established < 4 {
+            assert!(a.now() < give_up, "round {round}: {established} of 4 sides are established");
+            for (side, asked) in [(&mut a, &mut to_a), (&mut b, &mut to_b)] {
+                side.poll();
+                while let Some(event) = side.events.pop_front() {
+                    match event {
+                        Event::ConnectRequest { conn, .. } => {
+                            side.transport.accept(conn, b"").unwrap();
+                            *asked = Some(conn);
+                        }
+                        Event::Established { .. } => established += 1,
+                        other => panic!("round {round}: {other:?}"),
+                    }
+                }
+            }
+        }
+        let (to_a, to_b) = (to_a.unwrap(), to_b.unwrap());
+        works(&mut a, from_a, &mut b, to_b, "the one that a dialed");
+        works(&mut b, from_b, &mut a, to_a, "the one that b dialed");
+        for (side, conns) in [(&mut a, [from_a, to_a]), (&mut b, [from_b, to_b])] {
+            conns.into_iter().for_each(|conn| side.transport.disconnect(conn, bmi_core::Time::ZERO));
+        }
+        ends(&mut a, &mut b);
+        ends(&mut b, &mut a);
+    }
+}
+
+/// Both connections of `side` end.
+fn ends(side: &mut Side, other: &mut Side) {
+    let mut ended = 0;
+    while ended < 2 {
+        ended += u32::from(matches!(side.next_beside(&mut [other], "the ends"), Event::Disconnected { .. }));
+    }
+}
