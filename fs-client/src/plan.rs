@@ -408,7 +408,10 @@ mod tests {
             rule(false, None, comm::Path::FastRdma),
             rule(true, None, comm::Path::ServerBased),
         ];
-        let known = |registered| ServerPaths { plan: comm::Plan { rules: rules.clone(), thresholds: "", ways: Vec::new() }, registered };
+        let known = |registered| ServerPaths {
+            plan: comm::Plan { rules: rules.clone(), thresholds: "", ways: Vec::new() },
+            registered,
+        };
         let plan = plan.with_paths(vec![known(false), known(true)]);
         let paths: Vec<_> = plan.transfers.iter().map(|transfer| plan.path(transfer).unwrap().0).collect();
         assert_eq!(paths, [comm::Path::FastRdma, comm::Path::ServerBased]);

@@ -13,6 +13,7 @@ mod sim;
 mod threads;
 
 use bmi_core::Scheme;
+use bmi_core::driver::Waiting;
 use fs_proto::limits::DEFAULT_STRIP;
 
 use crate::config::DEFAULT_OFFLOAD;
