@@ -22,7 +22,7 @@ use fs_client::{Client, ClientOptions};
 use fs_server::embedded::{ClusterOptions, EmbeddedCluster, SimCluster};
 use fs_server::iod::IodSettings;
 
-use super::rank::{Cpu, Shared};
+use super::rank::{Cpu, ENDED, Shared};
 use super::{Failed, Rank, Workload};
 use crate::{cpu, net};
 
@@ -129,10 +129,8 @@ fn in_sim<W: Workload>(profile: &Profile, setup: &Setup, workload: &W) -> Result
         let (meter, listen) = (node.clone(), node.addr(0));
         let cpu: Cpu = Rc::new(move || (meter.cpu_busy(), meter.cpu_spinning()));
         tasks.push(node.spawn(async move {
-            let client = connected(Client::connect(endpoint, manager, options)).await;
-            let Ok(client) = client.inspect_err(|_| shared.give_up()) else {
-                return Err("a client could not connect".into());
-            };
+            let client =
+                connected(Client::connect(endpoint, manager, options)).await.inspect_err(|_| shared.give_up())?;
             workload.run(Rank { number, count, client, shared, cpu, listen }).await
         }));
     }
@@ -225,6 +223,6 @@ fn first_cause<R>(outs: Vec<Result<R, Failed>>) -> Result<Vec<R>, Failed> {
             Err(error) => errors.push(error),
         }
     }
-    let cause = errors.iter().position(|error| !error.to_string().starts_with("another process")).unwrap_or(0);
+    let cause = errors.iter().position(|error| error.to_string() != ENDED).unwrap_or(0);
     if errors.is_empty() { Ok(all) } else { Err(errors.swap_remove(cause)) }
 }

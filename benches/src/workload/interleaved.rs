@@ -150,7 +150,7 @@ async fn mesh<T: Transport + 'static>(rank: &Rank<T>) -> Result<Vec<Option<PeerI
         peers[number] = Some(peer);
     }
     for _ in 0..rank.number() {
-        let hello = endpoint.next_unexpected().await;
+        let hello = rank.await_others(endpoint.next_unexpected()).await?;
         let number = usize::try_from(hello.tag())?;
         *peers.get_mut(number).ok_or("a process that there is not")? = Some(hello.peer());
     }

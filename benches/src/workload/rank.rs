@@ -1,5 +1,6 @@
 //! One process of a workload: its client, its place among the others, and what measures it.
 
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Poll, Waker};
@@ -48,6 +49,9 @@ impl Shared {
         waiting.into_iter().for_each(Waker::wake);
     }
 }
+
+/// What those say that waited for a rank that has ended.
+pub(super) const ENDED: &str = "another process of the workload has ended";
 
 /// How much processor time a process has used so far: at work, and polling for nothing.
 pub(super) type Cpu = Rc<dyn Fn() -> (Duration, Duration)>;
@@ -145,9 +149,28 @@ impl<T: Transport + 'static> Rank<T> {
                     waiting.into_iter().for_each(Waker::wake);
                     Poll::Ready(Ok(()))
                 }
-                Err(true) => Poll::Ready(Err("another process of the workload has ended".into())),
+                Err(true) => Poll::Ready(Err(ENDED.into())),
                 Err(false) => Poll::Pending,
             }
+        })
+        .await
+    }
+
+    /// Waits for what another rank will do, or for its end.
+    ///
+    /// # Errors
+    /// If a rank has ended.
+    pub(super) async fn await_others<R>(&self, what: impl Future<Output = R>) -> Result<R, Failed> {
+        let mut what = pin!(what);
+        std::future::poll_fn(|cx| {
+            if let Poll::Ready(result) = what.as_mut().poll(cx) {
+                return Poll::Ready(Ok(result));
+            }
+            let broken = self.shared.with(|state| {
+                state.waiting.push(cx.waker().clone());
+                state.broken
+            });
+            if broken { Poll::Ready(Err(ENDED.into())) } else { Poll::Pending }
         })
         .await
     }
