@@ -260,18 +260,6 @@ impl ring::Space for RingSpace {
     }
 
     #[inline]
-    fn will_write(&self, at: usize) {
-        #[cfg(all(target_arch = "x86_64", not(miri)))]
-        // SAFETY: a hint; no bytes are read or written.
-        unsafe {
-            use std::arch::x86_64::{_MM_HINT_ET0, _mm_prefetch};
-            _mm_prefetch::<_MM_HINT_ET0>(self.ptr(at).cast());
-        }
-        #[cfg(not(all(target_arch = "x86_64", not(miri))))]
-        let _ = at;
-    }
-
-    #[inline]
     fn fence(order: Ordering) {
         fence(order);
     }

@@ -25,7 +25,7 @@ use crate::ring::{Reader, Space, Writer};
 use crate::sys::Process;
 
 /// Most bytes of a record's body: an eighth of a smaller ring, so that sender and receiver work at the same time.
-pub(crate) const CHUNK: usize = 8 << 10;
+pub(crate) const CHUNK: usize = 32 << 10;
 
 /// The shared half of a connection.
 pub(crate) struct Link {

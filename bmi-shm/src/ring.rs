@@ -63,10 +63,6 @@ pub(crate) trait Space {
     fn len(&self) -> usize;
     /// The word at `at`, a multiple of [`LINE`] below `len`.
     fn word(&self, at: usize) -> &Self::Word;
-    /// Says that the line at `at` is about to be written; changes nothing.
-    fn will_write(&self, at: usize) {
-        let _ = at;
-    }
     fn fence(order: Ordering);
 }
 
@@ -176,10 +172,6 @@ impl<S: Space> Writer<S> {
         self.position += size as u64;
         self.space.word(self.offset(self.position)).store_relaxed(0);
         self.space.word(here).store_release(u64::from(kind) << 32 | len as u64);
-        // The reader still has the lines behind, from a round ago, and waits on none of them: fetched now, they are here when the next record is written.
-        for ahead in [LINE, 2 * LINE] {
-            self.space.will_write(self.offset(self.position + ahead as u64));
-        }
     }
 }
 
