@@ -77,6 +77,12 @@ impl ShmConfig {
         Geometry { ring_len: self.ring_len, exposures: self.advertised_exposures }
     }
 
+    /// Whether processes of `user` may talk to this one, which runs as `own`. (The socket's directory is closed to others than `own` and root too; this holds
+    /// also where somebody has opened it, and for the listener that this side dials.)
+    pub(crate) fn admits(&self, user: u32, own: u32) -> bool {
+        user == own || user == 0 || self.allowed_users.contains(&user)
+    }
+
     pub(crate) fn validate(&self) -> Result<(), Error> {
         if self.geometry().is_sane() {
             return Ok(());
@@ -111,5 +117,19 @@ impl ShmConfig {
         capabilities.shares_pages = self.share_pages;
         capabilities.event_fd = true;
         capabilities
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_this_user_root_and_those_named_are_admitted() {
+        let mut config = ShmConfig::default();
+        assert!(config.admits(1000, 1000) && config.admits(0, 1000));
+        assert!(!config.admits(1001, 1000) && !config.admits(1000, 0));
+        config.allowed_users = vec![1001];
+        assert!(config.admits(1001, 1000) && !config.admits(1002, 1000));
     }
 }

@@ -95,7 +95,12 @@ pub(crate) struct Connection {
     pub(crate) in_ready: bool,
     /// There is work that only waits for its turn.
     pub(crate) more: bool,
+    /// Polls since something moved; `RESTS` for one that rests (see `rota`).
+    idle: u32,
 }
+
+/// Polls in which nothing moved, after which a connection rests: some 20 µs.
+const RESTS: u32 = 1024;
 
 impl Connection {
     fn new(id: ConnId, peer: Addr, phase: Phase) -> Connection {
@@ -114,7 +119,35 @@ impl Connection {
             draining: None,
             in_ready: false,
             more: false,
+            idle: 0,
         }
+    }
+
+    /// There is something for it to do; whether it has been at rest.
+    #[inline]
+    pub(crate) fn wake(&mut self) -> bool {
+        std::mem::take(&mut self.idle) == RESTS
+    }
+
+    /// Nothing has moved in a poll; whether it is time to rest, nothing being left to do.
+    #[inline]
+    pub(crate) fn tires(&mut self) -> bool {
+        if self.idle >= RESTS - 1 {
+            return self.rests();
+        }
+        self.idle += 1;
+        false
+    }
+
+    #[cold]
+    fn rests(&mut self) -> bool {
+        let (Some(link), Some(queues)) = (&self.link, &self.queues) else { return false };
+        let busy = self.more || self.draining.is_some() || queues.has_outgoing() || link.must_ring();
+        if busy || self.idle == RESTS || link.reader.untold() > 0 || !matches!(self.phase, Phase::Established) {
+            return false;
+        }
+        self.idle = RESTS;
+        true
     }
 
     /// Its time limit, if it has one.
@@ -281,8 +314,7 @@ impl ShmTransport {
     fn check_user(&self, socket: &OwnedFd) -> Result<(), Fault> {
         let user = sys::credentials(socket).map_err(Fault::Socket)?.user;
         let own = rustix::process::geteuid().as_raw();
-        let known = user == own || user == 0 || self.config.allowed_users.contains(&user);
-        if known { Ok(()) } else { Err(Fault::User(user)) }
+        if self.config.admits(user, own) { Ok(()) } else { Err(Fault::User(user)) }
     }
 
     // ---- accepting --------------------------------------------------------------------------------------------------------
@@ -529,7 +561,7 @@ impl ShmTransport {
                 own.advertise(slot_of(key), key, Advice { place, access, len: segment.len() as u64 });
             }
         }
-        self.active.push(slot);
+        self.rota.add(slot);
         self.deadlines.refresh();
         self.mark_ready(slot);
     }
@@ -603,7 +635,7 @@ impl ShmTransport {
     /// Takes a connection out of the tables.
     fn remove(&mut self, slot: u32) -> Option<Connection> {
         let connection = self.slots.remove(slot)?;
-        self.active.retain(|active| *active != slot);
+        self.rota.remove(slot);
         if let Phase::HalfOpen { .. } = connection.phase {
             self.half_open -= 1;
         }
@@ -621,6 +653,9 @@ impl ShmTransport {
         // A record is a line at least; a poll takes hundreds.
         connection.draining.get_or_insert(Draining { fault, polls: (ring / 64) as u32 });
         connection.more = true;
+        if connection.wake() {
+            self.rota.wake(slot);
+        }
     }
 
     /// Ends a connection at once: what is outstanding is flushed, then the end is reported.
@@ -694,6 +729,9 @@ impl ShmTransport {
                 let reason = Fault::Cancelled.into_error(&connection.peer);
                 connection.phase = Phase::Closing { reason, deadline };
                 connection.more = true;
+                if connection.wake() {
+                    self.rota.wake(conn.slot);
+                }
                 connection.inbound = Inbound::default();
                 if let Some(queues) = &mut connection.queues {
                     queues.flush_waiting(None, |event| self.pending.push_back(event));

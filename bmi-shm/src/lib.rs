@@ -16,7 +16,7 @@
 //! | `packet`, `socket` | the Unix socket: names, handshake, descriptors, wake-ups |
 //! | `pages` | memory that was passed, both ways |
 //! | `memory` | registrations, exposures, keys |
-//! | `progress` | the poll loop, sleeping and waking |
+//! | `progress`, `rota` | the poll loop, sleeping and waking; whose ring is looked at when |
 //! | `sys` | memfds, mappings, the memory of another process |
 //! | `slots` | tables of connections and deadlines |
 //! | `error` | why connections end |
@@ -31,8 +31,7 @@
 //! library. Where the kernel lets one process reach the other's memory, it does so with or without this library. Nothing that a peer writes, or does to
 //! shared memory, ends this process or stops it.
 //!
-//! **Limits** The class of a work request is ignored: one ring is one ordered stream, and bulk does not go through it. Every connection's ring is looked at in every poll,
-//! so a poll costs some nanoseconds for each.
+//! **Limits** The class of a work request is ignored: one ring is one ordered stream, and bulk does not go through it.
 
 mod area;
 mod config;
@@ -49,6 +48,7 @@ mod pages;
 mod progress;
 mod queue_pair;
 mod ring;
+mod rota;
 mod segments;
 mod slots;
 mod socket;
@@ -76,6 +76,7 @@ use link::Link;
 use memory::{Keys, Regions};
 use outbound::{Outbound, POST_BUDGET, Ring};
 use queue_pair::QueuePair;
+use rota::Rota;
 use slots::{Deadlines, Slots};
 
 /// A token is an index and, in its lowest bits, which table it is of.
@@ -111,8 +112,7 @@ pub struct ShmTransport {
     /// A secret, and where it stands: who can read it there can reach this process's memory by the kernel.
     cookie: Box<u64>,
     slots: Slots,
-    /// Slots of connections with a link.
-    active: Vec<u32>,
+    rota: Rota,
     /// Whose turn is first.
     first: usize,
     listeners: Vec<Listener>,
@@ -176,6 +176,7 @@ impl ShmTransport {
     ///
     /// # Errors
     /// `Invalid` for a configuration out of its bounds; `Io` or `Exhausted` if the system has no descriptor for it.
+    #[expect(clippy::disallowed_methods, reason = "names are not to be guessed")]
     pub fn new(config: ShmConfig) -> Result<ShmTransport, Error> {
         const WHAT: &str = "create a shared-memory transport";
         config.validate().map_err(|error| error.during(WHAT))?;
@@ -191,7 +192,7 @@ impl ShmTransport {
             waker: Waker::from(Arc::new(WakeFd(event))),
             cookie: Box::new(RandomState::new().hash_one(std::process::id())),
             slots: Slots::default(),
-            active: Vec::new(),
+            rota: Rota::default(),
             first: 0,
             listeners: Vec::new(),
             accept_ready: false,
@@ -234,6 +235,9 @@ impl ShmTransport {
         let connection = self.slots.find_mut(conn).ok_or(PostError::NotConnected)?;
         if !matches!(connection.phase, Phase::Established) {
             return Err(PostError::NotConnected);
+        }
+        if connection.wake() {
+            self.rota.wake(conn.slot);
         }
         let Connection { link: Some(link), queues: Some(queues), more, .. } = connection else {
             return Err(PostError::NotConnected);

@@ -12,8 +12,9 @@
 //!           ──REFUSAL──>       <──REFUSAL──        REFUSAL  status, kind of work, its number: the last packet
 //! ```
 //!
-//! **Why wake over the socket** and not by an event fd that both sides hold: that would be one open file, whose flags and counter belong to both. A hostile
-//! peer could fill it and make it blocking, and the next wake-up would never return. A send on one's own end of a socket cannot be made to block.
+//! **Why wake over the socket** and not by an event fd that both sides hold: that would be one open file, whose flags and counter belong to both, whoever
+//! made it. A hostile sleeper could fill the counter and take `O_NONBLOCK` away, and the next write to it, the wake-up, would never return; an event fd knows no
+//! `RWF_NOWAIT` and cannot be opened a second time. A send on one's own end of a socket cannot be made to block.
 //!
 //! **Invariants** Decoding allocates private data only, at most [`MAX_PRIVATE_DATA`] bytes.
 //!
@@ -243,6 +244,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(ProptestConfig { cases: if cfg!(miri) { 8 } else { 256 }, failure_persistence: None, ..ProptestConfig::default() })]
+
         #[test]
         fn any_bytes_decode_or_not(bytes in proptest::collection::vec(any::<u8>(), 0..400), kind in 0u8..8) {
             let _ = Packet::decode(&bytes);

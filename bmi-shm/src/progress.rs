@@ -31,6 +31,8 @@ use crate::{EPOLL_EVENTS, ShmTransport};
 const BATCH: usize = 256;
 /// Polls for nothing between two looks at the descriptors, at most.
 const LOOK_EVERY: u32 = 256;
+/// Connections at rest that a poll looks at.
+const LOOKS_AT_REST: usize = 4;
 /// Time between two looks, at most, while nothing comes.
 const LOOK_INTERVAL: Duration = Duration::from_micros(50);
 /// And while messages come: new connections wait that long. A peer that has died sends none.
@@ -45,6 +47,9 @@ impl ShmTransport {
         {
             connection.in_ready = true;
             self.ready.push_back(slot);
+            if connection.wake() {
+                self.rota.wake(slot);
+            }
         }
     }
 
@@ -156,7 +161,7 @@ impl ShmTransport {
     /// Tells peers of memory that is gone.
     fn sweep(&mut self) {
         self.sweep_at = self.now + SWEEP_INTERVAL;
-        for &slot in &self.active {
+        for slot in self.rota.all() {
             let Some(Connection { link: Some(link), socket: Some(socket), .. }) = self.slots.at_mut(slot) else {
                 continue;
             };
@@ -169,7 +174,16 @@ impl ShmTransport {
 
     fn serve_all(&mut self, events: &mut Vec<Event>, limit: usize) -> bool {
         let mut moved = false;
-        let count = self.active.len();
+        // First, so that those who are busy cannot keep them from being found.
+        for _ in 0..self.rota.resting().min(LOOKS_AT_REST) {
+            let Some(slot) = self.rota.take_turn() else { break };
+            if self.serve(slot, events, limit) {
+                moved = true;
+                self.rota.wake(slot);
+            }
+        }
+        let count = self.rota.awake().len();
+        let mut tired = None;
         for step in 0..count {
             if events.len() >= limit {
                 // The rest have their turn first next time.
@@ -177,8 +191,15 @@ impl ShmTransport {
                 return true;
             }
             // An end on the way takes a connection out of the list.
-            let Some(&slot) = self.active.get(self.first.wrapping_add(step) % count) else { continue };
-            moved |= self.serve(slot, events, limit);
+            let Some(&slot) = self.rota.awake().get(self.first.wrapping_add(step) % count) else { continue };
+            if self.serve(slot, events, limit) {
+                moved = true;
+            } else if tired.is_none() && self.slots.at_mut(slot).is_some_and(Connection::tires) {
+                tired = Some(slot);
+            }
+        }
+        if let Some(slot) = tired {
+            self.rota.rest(slot);
         }
         moved
     }
@@ -193,7 +214,11 @@ impl ShmTransport {
         match served {
             Ok(Served { moved, woke, over: None }) => {
                 self.wakes += u64::from(woke);
-                moved || events.len() > before
+                let moved = moved || events.len() > before;
+                if moved {
+                    connection.wake();
+                }
+                moved
             }
             Ok(Served { over: Some(fault), .. }) => {
                 self.end(slot, id, fault);
@@ -216,9 +241,9 @@ impl ShmTransport {
         if !self.pending.is_empty() || !self.ready.is_empty() || self.accept_ready {
             return true;
         }
-        let Self { active, slots, .. } = self;
-        active.iter().any(|slot| {
-            slots.at_mut(*slot).is_some_and(|connection| {
+        let Self { rota, slots, .. } = self;
+        rota.all().any(|slot| {
+            slots.at_mut(slot).is_some_and(|connection| {
                 let rings = |link: &crate::link::Link| link.must_ring() || link.reader.untold() > 0;
                 connection.more || connection.draining.is_some() || connection.link.as_deref().is_some_and(rings)
             })
@@ -231,16 +256,16 @@ impl ShmTransport {
         }
         self.nap += 1;
         self.asleep = true;
-        for &slot in &self.active {
+        for slot in self.rota.all() {
             let Some(Connection { link: Some(link), queues: Some(queues), .. }) = self.slots.at_mut(slot) else {
                 continue;
             };
             let starved = u64::from(queues.has_outgoing());
             ring::announce_sleep::<RingSpace>(link.own.sleep(), self.nap << 1 | starved);
         }
-        let Self { active, slots, .. } = self;
-        let arrived = active.iter().any(|slot| {
-            let Some(Connection { link: Some(link), queues: Some(queues), .. }) = slots.at_mut(*slot) else {
+        let Self { rota, slots, .. } = self;
+        let arrived = rota.all().any(|slot| {
+            let Some(Connection { link: Some(link), queues: Some(queues), .. }) = slots.at_mut(slot) else {
                 return false;
             };
             let room = || link.peer.consumed().load(Ordering::Relaxed) != link.writer.consumed();
@@ -263,7 +288,7 @@ impl ShmTransport {
             return;
         }
         self.asleep = false;
-        for &slot in &self.active {
+        for slot in self.rota.all() {
             if let Some(Connection { link: Some(link), .. }) = self.slots.at_mut(slot) {
                 link.own.sleep().store(0, Ordering::Relaxed);
             }

@@ -110,3 +110,34 @@ fn what_was_sent_before_a_sudden_end_still_arrives() {
     assert_eq!(arrived.count(), 100);
     assert_eq!(b.take_end(cb).map(|reason| reason.kind()), Some(ErrorKind::PeerLost));
 }
+
+/// Connections on which nothing moves are looked at in turn only; what comes on them, or is posted on them, or their end, is found all the same.
+#[test]
+fn connections_at_rest_are_found_again() {
+    let mut world = World::new();
+    let pairs: Vec<_> = (0..30).map(|_| world.connect()).collect();
+    let (_, room_a) = world.a.memory(64);
+    let (_, room_b) = world.b.memory(64);
+    for round in 0..2 {
+        for &(ca, cb) in &pairs {
+            world.a.transport.post_recv(ca, WorkId(1), std::slice::from_ref(&room_a)).unwrap();
+            world.b.transport.post_recv(cb, WorkId(1), std::slice::from_ref(&room_b)).unwrap();
+        }
+        world.settle();
+        for &(ca, cb) in &pairs {
+            world.a.transport.post_send(ca, WorkId(2), b"there", Payload::EMPTY, WorkOptions::UNSIGNALLED).unwrap();
+            let got = world.until(|world| world.b.take_work());
+            assert_eq!((got.conn, got.len, got.status), (cb, 5, WorkStatus::Ok), "round {round}");
+            world.b.transport.post_send(cb, WorkId(2), b"back", Payload::EMPTY, WorkOptions::UNSIGNALLED).unwrap();
+            let got = world.until(|world| world.a.take_work());
+            assert_eq!((got.conn, got.len, got.status), (ca, 4, WorkStatus::Ok), "round {round}");
+        }
+    }
+    world.settle();
+    for (ca, cb) in pairs {
+        let deadline = world.later(1);
+        world.a.transport.disconnect(ca, deadline);
+        world.until(|world| world.b.take_end(cb));
+        world.until(|world| world.a.take_end(ca));
+    }
+}

@@ -161,6 +161,7 @@ impl Core {
     pub(crate) fn drop_adapter(&mut self, adapter: u32) {
         let node = self.adapters[adapter as usize].node;
         self.nodes[node as usize].ports.retain(|_, owner| *owner != adapter);
+        self.nodes[node as usize].adapters.retain(|known| *known != adapter);
         for at in self.conns_of(adapter) {
             self.close(at, SimError::ClosedHere);
         }

@@ -151,10 +151,15 @@ impl Cpu {
 
     /// When to release a held task, if nothing will by then.
     pub(crate) fn next_release(&mut self) -> Option<u64> {
-        let first = self.held.iter().map(|held| held.not_before).min()?;
         let idle = self.cores[..self.task_cores].iter().copied().min().unwrap_or(0);
-        let at = first.max(idle);
-        if at >= self.release_at {
+        let mut at = u64::MAX;
+        for held in &self.held {
+            at = at.min(held.not_before.max(idle));
+            if at == idle {
+                break; // nobody can be sooner
+            }
+        }
+        if at >= self.release_at || self.held.is_empty() {
             return None;
         }
         self.release_at = at;

@@ -10,7 +10,15 @@
 //! all of them, so an idle path costs the bytes once (cut-through), and two senders to one receiver share its bandwidth. Acknowledgements take
 //! the link's latency and nobody's time.
 //!
-//! An adapter in software ([`Profile::software`](crate::Profile::software)) has the node's processor send each unit before it leaves and take it in
+//! **Events.** A unit that finds its sending side idle books it and is under way at once; it arrives in one event, at the time at which its last byte would be
+//! there if the receiving side had been idle since its first. If it was not, the unit waits for its turn. So a short message between idle adapters is one
+//! event, and its acknowledgement another.
+//!
+//! The host's bus is booked together with the adapter: one for both directions ([`Profile::bus_half_duplex`](crate::Profile::bus_half_duplex)) or one for
+//! each. The switch has a port for each adapter; bytes that wait there are known from what was sent to it. A unit that would find it full waits at its
+//! sender, where others of other connections pass it, or is lost and sent again later ([`Profile::switch_port_drops`](crate::Profile::switch_port_drops)).
+//!
+//! An adapter in software ([`Profile::software`](crate::Profile::software)) has threads of the node's kernel send each unit before it leaves and take it in
 //! when it has come.
 //!
 //! **Invariants**
@@ -19,7 +27,7 @@
 //!    had still to send, but for its good-bye.
 //! 3. While a link is down packets wait at its far end, in order. After the detection time its connections end.
 //!
-//! Tested by `tests/classes.rs`, `tests/table2.rs`.
+//! Tested by `tests/classes.rs`, `tests/model.rs`, `tests/table2.rs`.
 
 use std::collections::VecDeque;
 
@@ -466,7 +474,7 @@ impl Core {
         }
         let cost = self.unit_cost(flow, out);
         let latency = self.latency(node, out.to);
-        if let Some(later) = self.full_port(out, at, latency, cost.len) {
+        if let Some(later) = self.full_port(node, out, at, latency, cost.len) {
             out.ready = later;
             out.admitted = true;
             return Sent::Later;
@@ -487,7 +495,7 @@ impl Core {
         let busy = cost.gap + cost.bytes + tail;
         let arrival = start.saturating_add(cost.gap + cost.pieces + latency + out.extra);
         let trace = self.trace_sent(node, out, &cost, start, arrival);
-        if self.port_loses(out, arrival, busy) {
+        if self.port_loses(node, out, arrival, busy) {
             out.ready = line_free.saturating_add(self.config.profile.retransmit_ns);
             return Sent::Later;
         }
@@ -528,9 +536,10 @@ impl Core {
     // ---- the switch -------------------------------------------------------------------------------------------------------
 
     /// When a unit may leave that would find the port of the switch full, where such a one has to wait. Its place is taken then.
-    fn full_port(&self, out: &Outgoing, at: u64, latency: u64, len: u64) -> Option<u64> {
+    fn full_port(&self, node: u32, out: &Outgoing, at: u64, latency: u64, len: u64) -> Option<u64> {
         let profile = &self.config.profile;
-        if profile.switch_port_bytes == 0 || profile.switch_port_drops || out.admitted || len == 0 {
+        let free = profile.switch_port_bytes == 0 || profile.switch_port_drops || out.admitted;
+        if free || len == 0 || node == out.to {
             return None;
         }
         let room = per_bytes(profile.switch_port_bytes, profile.adapter_ps_per_byte);
@@ -539,9 +548,9 @@ impl Core {
     }
 
     /// A unit comes to the port of the switch that leads to its target. Returns whether it is lost there.
-    fn port_loses(&mut self, out: &Outgoing, arrival: u64, busy: u64) -> bool {
+    fn port_loses(&mut self, node: u32, out: &Outgoing, arrival: u64, busy: u64) -> bool {
         let profile = &self.config.profile;
-        if profile.switch_port_bytes == 0 {
+        if profile.switch_port_bytes == 0 || node == out.to {
             return false;
         }
         let room = per_bytes(profile.switch_port_bytes, profile.adapter_ps_per_byte);

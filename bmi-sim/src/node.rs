@@ -151,7 +151,8 @@ impl Node {
     /// Whether an adapter of it has reported what no driver has taken yet.
     pub(crate) fn has_reports(&self) -> bool {
         let core = self.sim.0.core.borrow();
-        core.adapters.iter().any(|adapter| adapter.node == self.id && !adapter.reports.is_empty())
+        let mut adapters = core.nodes[self.id as usize].adapters.iter();
+        adapters.any(|adapter| !core.adapters[*adapter as usize].reports.is_empty())
     }
 
     /// A driver has polled for nothing.

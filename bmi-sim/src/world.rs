@@ -60,6 +60,8 @@ pub(crate) struct NodeState {
     /// Who listens where.
     pub(crate) ports: BTreeMap<u16, u32>,
     pub(crate) port: Port,
+    /// Its transports, those that there are.
+    pub(crate) adapters: Vec<u32>,
     pub(crate) cpu: Cpu,
     pub(crate) disk: DiskState,
     pub(crate) disk_users: Vec<Rc<dyn DiskUser>>,
@@ -183,7 +185,9 @@ impl Core {
             nudged: false,
             registrations: Registrations::new(),
         });
-        self.adapters.len() as u32 - 1
+        let id = self.adapters.len() as u32 - 1;
+        self.nodes[node as usize].adapters.push(id);
+        id
     }
 
     pub(crate) fn conn(&self, at: ConnRef) -> Option<&Conn> {
@@ -569,6 +573,7 @@ impl Sim {
                 asleep: Vec::new(),
                 ports: BTreeMap::new(),
                 port: Port::default(),
+                adapters: Vec::new(),
                 cpu: Cpu::new(cores),
                 disk: DiskState::default(),
                 disk_users: Vec::new(),

@@ -10,7 +10,7 @@ fn sizes() -> Measurements {
     Measurements { register: register.to_vec(), copy: copy.to_vec(), ..Measurements::default() }
 }
 
-fn round_trip(known: &str, base: &str) -> (Profile, Fit) {
+fn round_trip(known: &str, base: &str, tolerance: f64) -> (Profile, Fit) {
     let known = Profile::named(known).unwrap();
     let mut measured = Measurements::of(&known, &sizes()).unwrap();
     if known.register_region_ns == 0 {
@@ -23,7 +23,7 @@ fn round_trip(known: &str, base: &str) -> (Profile, Fit) {
     assert_eq!(fitted.residuals.len(), 4 + one_sided + registered + 2, "nothing is left out");
     for residual in &fitted.residuals {
         println!("{:28} {:10.2} {:10.2}", residual.what, residual.measured, residual.fitted);
-        assert!(residual.error().abs() < 0.03, "{residual:?}");
+        assert!(residual.error().abs() < tolerance, "{residual:?}");
     }
     (known, fitted)
 }
@@ -34,7 +34,7 @@ fn near(what: &str, fitted: u64, known: u64) {
 
 #[test]
 fn vapi_is_fitted_back_from_another_adapter() {
-    let (known, Fit { profile, .. }) = round_trip("vapi-2003", "elan4-2005");
+    let (known, Fit { profile, .. }) = round_trip("vapi-2003", "elan4-2005", 0.02);
     near("adapter_ps_per_byte", profile.adapter_ps_per_byte, known.adapter_ps_per_byte);
     near("read_ps_per_byte", profile.read_ps_per_byte, known.read_ps_per_byte);
     near("register_region_ns", profile.register_region_ns, known.register_region_ns);
@@ -47,14 +47,19 @@ fn vapi_is_fitted_back_from_another_adapter() {
 
 #[test]
 fn a_fast_adapter_is_fitted_back_from_a_slow_one() {
-    let (known, Fit { profile, .. }) = round_trip("cx7-400", "vapi-2003");
-    near("read_ps_per_byte", profile.read_ps_per_byte, known.read_ps_per_byte);
+    // A price of 20 ps a byte is known to within 5 %.
+    let (known, Fit { profile, .. }) = round_trip("cx7-400", "vapi-2003", 0.05);
+    for (fitted, known) in
+        [(profile.adapter_ps_per_byte, known.adapter_ps_per_byte), (profile.read_ps_per_byte, known.read_ps_per_byte)]
+    {
+        assert!(fitted.abs_diff(known) <= 1, "{fitted}, it was {known}");
+    }
 }
 
 #[test]
 fn tcp_is_fitted_back_where_the_processor_and_where_the_wire_is_the_limit() {
-    round_trip("ibnice-2003", "gige-2008");
-    round_trip("gige-2008", "ibnice-2003");
+    round_trip("ibnice-2003", "gige-2008", 0.02);
+    round_trip("gige-2008", "ibnice-2003", 0.02);
 }
 
 /// A latency alone turns the latency alone.

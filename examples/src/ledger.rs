@@ -5,11 +5,11 @@
 //! ordinary test shows that. The test below, a sweep over seeds and faults, shows it within some seeds, and prints what it takes:
 //!
 //! ```text
-//! check "ledger" fails at seed 1
-//! panic: 41 deposits booked, 40 made (examples/src/ledger.rs:…)
-//! its 26 faults shrink to 1, in 64 runs:
-//!        1100 µs  the connections between n1 and n0 are cut
-//! replay: BMI_SEED=1 BMI_PLAN='{"events":[{"at_us":1100,"cut":{"a":"n1","b":"n0"}}]}' cargo test -p examples …
+//! check "ledger" fails at seed 11
+//! panic: assertion `left == right` failed: 42 deposits booked, 40 made
+//! its 59 faults shrink to 1, in 22 runs:
+//!         119 µs  the completion queue of n0 overruns
+//! replay: BMI_SEED=11 BMI_PLAN='{"events":[{"at_us":119,"overrun":{"node":"n0"}}]}' cargo test -p examples ledger::tests::… -- --nocapture
 //! ```
 
 use std::cell::RefCell;

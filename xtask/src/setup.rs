@@ -90,10 +90,12 @@ fn install(root: &Path, packages: &[Package]) -> Result<(), Failure> {
     if !is_root() {
         return Err(Failure::new(format!("as root: apt-get install {names}")));
     }
-    Invocation::new(root, "apt-get", "update -q").run(LIMIT)?;
+    let failed = |why: Failure| Failure::new(format!("the Debian packages {names} cannot be installed: {why}"));
+    Invocation::new(root, "apt-get", "update -q").run(LIMIT).map_err(failed)?;
     Invocation::new(root, "apt-get", &format!("install -y -q --no-install-recommends {names}"))
         .env("DEBIAN_FRONTEND", "noninteractive")
-        .run(LIMIT)?;
+        .run(LIMIT)
+        .map_err(failed)?;
     match packages.iter().find(|package| !(package.is_there)()) {
         Some(package) => {
             Err(Failure::new(format!("package {} was installed, but {} is not there", package.name, package.why)))

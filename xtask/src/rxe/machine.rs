@@ -208,11 +208,32 @@ pub(crate) fn shell(spec: &Spec<'_>) -> Result<(), Failure> {
     if status.success() { Ok(()) } else { Err(Failure::new(format!("qemu: {status}"))) }
 }
 
+/// Why QEMU, which is installed, cannot emulate here; `None` if it can.
+pub(crate) fn obstacle() -> Option<String> {
+    let output = Command::new(emulator()).args(["-accel", "help"]).stdin(Stdio::null()).output();
+    let said = match output {
+        Ok(output) => [output.stdout, output.stderr].concat(),
+        Err(error) => return Some(format!("qemu cannot be started: {error}")),
+    };
+    lacks(&String::from_utf8_lossy(&said))
+}
+
+/// What QEMU's list of accelerators lacks.
+fn lacks(accelerators: &str) -> Option<String> {
+    let has_tcg = accelerators.lines().any(|line| line.trim() == "tcg");
+    (!has_tcg).then(|| format!("this QEMU does not emulate (tcg): {}", accelerators.trim()))
+}
+
+fn emulator() -> PathBuf {
+    const EMULATOR: &str = "qemu-system-x86_64";
+    setup::program(EMULATOR).unwrap_or_else(|| EMULATOR.into())
+}
+
 /// QEMU's command line, without the ways out.
 fn qemu(spec: &Spec<'_>, folder: &Path) -> Result<Command, Failure> {
     let image = folder.join("image");
     image_of(spec)?.write(&image)?;
-    let mut command = Command::new(setup::program("qemu-system-x86_64").unwrap_or_else(|| "qemu-system-x86_64".into()));
+    let mut command = Command::new(emulator());
     // Plain emulation: hardware help exists on some machines and hangs there.
     command.args(["-accel", "tcg,thread=multi", "-cpu", "max", "-display", "none", "-monitor", "none"]);
     command.args(["-no-reboot", "-nodefaults"]);
@@ -321,6 +342,14 @@ mod tests {
         drop(kept);
         assert!(!path.exists());
         fs::remove_dir_all(&all).unwrap();
+    }
+
+    #[test]
+    fn a_qemu_that_cannot_emulate_says_why() {
+        assert_eq!(lacks("Accelerators supported in QEMU binary:\ntcg\nxen\nkvm\n"), None);
+        let why = lacks("Accelerators supported in QEMU binary:\nkvm\n").unwrap();
+        assert!(why.contains("kvm"), "{why}");
+        assert!(lacks("error while loading shared libraries: libfdt.so.1").unwrap().contains("libfdt"));
     }
 
     #[test]

@@ -192,7 +192,13 @@ fn set_up(root: &Path) -> Result<Kernel, Failure> {
         )));
     }
     setup::set_up_machine(root).map_err(|why| Failure::skip(why.reason))?;
-    Kernel::installed().ok_or_else(|| Failure::skip("there is no kernel in /boot that has its modules in /lib/modules"))
+    let kernel = Kernel::installed();
+    let kernel =
+        kernel.ok_or_else(|| Failure::skip("there is no kernel in /boot that has its modules in /lib/modules"))?;
+    match machine::obstacle() {
+        Some(why) => Err(Failure::skip(why)),
+        None => Ok(kernel),
+    }
 }
 
 fn run(root: &Path, args: &RxeArgs) -> Result<ExitCode, Failure> {

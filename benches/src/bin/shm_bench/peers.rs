@@ -17,11 +17,11 @@ impl Drop for Server {
 
 /// Runs `program` twice, as server and as client, and hands over what the client printed.
 #[expect(clippy::disallowed_methods, reason = "a benchmark waits for another program to listen")]
-fn run(program: &str, server: &[String], client: &[String]) -> Option<String> {
+fn run(program: &str, settings: &[(&str, &str)], server: &[String], client: &[String]) -> Option<String> {
     let start = |processor: &str, args: &[String]| {
         let mut command = Command::new("taskset");
         command.args(["-c", processor, program]).args(args);
-        command.env("UCX_TLS", "posix,cma,self").env("UCX_WARN_UNUSED_ENV_VARS", "n");
+        command.env("UCX_WARN_UNUSED_ENV_VARS", "n").envs(settings.iter().copied());
         command.stdin(Stdio::null()).stderr(Stdio::null());
         command
     };
@@ -45,8 +45,18 @@ fn count(row: &Row, quick: bool) -> usize {
     (if quick { full / 10 } else { full }).max(16)
 }
 
-/// By `ucx_perftest`, with its shared-memory transports only.
-pub(crate) fn ucx(row: &Row, quick: bool) -> Option<f64> {
+/// Ways to set UCX up between two processes of a host: as it chooses itself; without the kernel; everything eager. Each is the best for some sizes.
+pub(crate) const UCX: [&[(&str, &str)]; 3] = [
+    &[("UCX_TLS", "shm,self")],
+    &[("UCX_TLS", "posix,self")],
+    &[("UCX_TLS", "posix,cma,self"), ("UCX_RNDV_THRESH", "inf")],
+];
+
+/// And libfabric: as it is; and without the kernel.
+pub(crate) const LIBFABRIC: [&[(&str, &str)]; 2] = [&[], &[("FI_SHM_DISABLE_CMA", "1")]];
+
+/// By `ucx_perftest`, with these settings.
+pub(crate) fn ucx(row: &Row, settings: &[(&str, &str)], quick: bool) -> Option<f64> {
     if !installed("ucx_perftest") {
         return None;
     }
@@ -64,7 +74,7 @@ pub(crate) fn ucx(row: &Row, quick: bool) -> Option<f64> {
         args.extend([numbers[0].clone(), "-n".to_owned(), numbers[1].clone(), "-w".to_owned(), "100".to_owned()]);
         args
     };
-    let printed = run("ucx_perftest", &args(None), &args(Some("127.0.0.1")))?;
+    let printed = run("ucx_perftest", settings, &args(None), &args(Some("127.0.0.1")))?;
     // iterations, latency at the percentile, of now, overall (us), bandwidth now, overall (MB/s of 2^20), rate now, overall
     let numbers = |line: &str| line.split(',').filter_map(|cell| cell.trim().parse().ok()).collect::<Vec<f64>>();
     let figures = printed.lines().map(numbers).rfind(|cells| cells.len() >= 8)?;
@@ -76,7 +86,7 @@ pub(crate) fn ucx(row: &Row, quick: bool) -> Option<f64> {
 }
 
 /// By `fi_pingpong` over the provider `shm`; it knows messages only.
-pub(crate) fn libfabric(row: &Row, quick: bool) -> Option<f64> {
+pub(crate) fn libfabric(row: &Row, settings: &[(&str, &str)], quick: bool) -> Option<f64> {
     if !installed("fi_pingpong") || !matches!(row.test, Test::Latency | Test::Send) {
         return None;
     }
@@ -87,7 +97,7 @@ pub(crate) fn libfabric(row: &Row, quick: bool) -> Option<f64> {
         args.extend(host.into_iter().map(str::to_owned));
         args
     };
-    let printed = run("fi_pingpong", &args(None), &args(Some("127.0.0.1")))?;
+    let printed = run("fi_pingpong", settings, &args(None), &args(Some("127.0.0.1")))?;
     // bytes, sent, acknowledged, total, time, MB/s, microseconds a transfer, transfers a second
     let line = printed.lines().next_back()?;
     let cells: Vec<&str> = line.split_whitespace().collect();
