@@ -70,8 +70,10 @@ impl SegmentQueue {
             let (Some(_), Some(run)) = (self.pieces.pop_front(), self.runs.front_mut()) else { return };
             self.popped += 1;
             run.pieces -= 1;
-            if run.pieces == 0 {
-                self.runs.pop_front().map(|run| to(run.region));
+            if run.pieces == 0
+                && let Some(run) = self.runs.pop_front()
+            {
+                to(run.region);
             }
         }
     }
