@@ -156,6 +156,7 @@ impl IbTransport {
     /// # Errors
     /// `Unsupported` if there is no library, no device or no active port: the text says what is missing and what to install. `Invalid` for
     /// settings beyond what the device can. `Io` or `Exhausted` if the system has no descriptor or object for it.
+    #[expect(clippy::disallowed_methods, reason = "cookies are not to be guessed")]
     pub fn new(config: IbConfig) -> Result<IbTransport, Error> {
         let failed = |error| Error::from(error).during("create an InfiniBand transport");
         let adapter = Adapter::open(&config)?;

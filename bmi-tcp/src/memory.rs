@@ -77,6 +77,7 @@ pub(crate) struct Exposures {
 }
 
 impl Exposures {
+    #[expect(clippy::disallowed_methods, reason = "keys are not to be guessed")]
     pub(crate) fn new(limit: usize) -> Exposures {
         Exposures { slots: Slab::new(), secret: RandomState::new(), made: 0, limit: limit.min(1 << SLOT_BITS) }
     }

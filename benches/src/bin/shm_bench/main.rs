@@ -6,7 +6,7 @@
 //! between the two processors, and `memcpy` of the same sizes, with the buffers in the cache and out of it.
 //!
 //! **Levels.** *raw* is the transport itself: posted receives, no matching, no credits. *message* is `bmi_core::Endpoint` over it: tags, credits,
-//! paths. The clock is read every 64th poll at both. *file* is the file system over that, beside a plain system call (see [`file`]).
+//! paths. The clock is read every 64th poll at both. *file* is the file system over that, beside a plain system call (see [`mod@file`]).
 
 mod file;
 mod limits;
