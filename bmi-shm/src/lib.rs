@@ -176,7 +176,7 @@ impl ShmTransport {
     ///
     /// # Errors
     /// `Invalid` for a configuration out of its bounds; `Io` or `Exhausted` if the system has no descriptor for it.
-    #[expect(clippy::disallowed_methods, reason = "names are not to be guessed")]
+    #[expect(clippy::disallowed_methods, reason = "the cookie is a secret between two processes of one host")]
     pub fn new(config: ShmConfig) -> Result<ShmTransport, Error> {
         const WHAT: &str = "create a shared-memory transport";
         config.validate().map_err(|error| error.during(WHAT))?;
