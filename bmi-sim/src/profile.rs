@@ -8,10 +8,10 @@
 //! | [`Profile::default`] | a 100 Gb/s adapter and a flash disk, round numbers | none |
 //! | `vapi-2003` | InfiniHost on PCI-X, the first paper's machines | paper 000, Table 2 and section 5 |
 //! | `ibnice-2003` | the same with TCP | paper 000, Table 2 |
-//! | `elan4-2005` | QsNet II, no registration | paper 002, published figures |
-//! | `gige-2008` | TCP over gigabit Ethernet | paper 003, published figures |
-//! | `cx7-400` | a 400 Gb/s adapter on PCIe 5.0 | data sheet |
-//! | disks: `ramfs-2003`, `ext3-ide-2003`, `nvme` | | paper 000, Table 3; data sheet |
+//! | `elan4-2005` | QsNet II, no registration | paper 002, figures at second hand |
+//! | `gige-2008` | TCP over gigabit Ethernet | paper 003; mostly assumed |
+//! | `cx7-400` | a 400 Gb/s adapter on PCIe 5.0 | the rates of port and bus are the vendor's, the rest assumed |
+//! | disks: `ramfs-2003`, `ext3-ide-2003`, `nvme` | | paper 000, Table 3; press reports |
 //!
 //! The files stand in `bmi-sim/profiles/`; each parameter's source is in the comment beside it.
 //!
