@@ -4,7 +4,7 @@
 //! says is tested here, once, so that a new backend is as good as it is complete: it implements [`Backend`], pins its capability
 //! set, and gets one `#[test]` for each behaviour:
 //!
-//! ```ignore
+//! ```text
 //! bmi_conformance::conformance_suite!(MyBackend::new());
 //! ```
 //!
