@@ -9,6 +9,10 @@
 //!
 //! The kernel's work for an adapter in software is done by two threads of it, one for each direction, each on the core that is idle first.
 //!
+//! A copy shares the memory bus with the adapter, which has the right of way: what the adapter moves while a core copies makes the copy take longer, by
+//! [`Profile::memory_ps_per_byte`](crate::Profile::memory_ps_per_byte). The core is free later, and who waits for a disk in memory waits until then; what a
+//! program posted behind the copy leaves as booked.
+//!
 //! Waiting for the adapter is counted apart: time spent polling for nothing ([`crate::Node::cpu_spinning`]) keeps nobody from working.
 
 use std::collections::VecDeque;
@@ -16,6 +20,7 @@ use std::time::Duration;
 
 use crate::executor::TaskKey;
 use crate::network::Side;
+use crate::profile::per_bytes;
 use crate::usage::Usage;
 use crate::world::Core;
 
@@ -60,6 +65,16 @@ pub(crate) struct Slice {
     pub(crate) end: u64,
 }
 
+/// A copy that somebody waits for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Awaited {
+    core: usize,
+    /// When it ends, if nothing slows it any more.
+    end: u64,
+    /// `Cpu::slowed` of its core then.
+    slowed: u64,
+}
+
 /// A node's processor.
 #[derive(Debug)]
 pub(crate) struct Cpu {
@@ -72,6 +87,10 @@ pub(crate) struct Cpu {
     /// Time spent, by `Work`.
     spent: [u64; 7],
     spinning: u64,
+    /// The time in which each core copies, or will: from and until. Other work between two copies is in it.
+    copying: Box<[(u64, u64)]>,
+    /// How much longer each core's copies have taken, all together, in ns.
+    slowed: Box<[u64]>,
     /// When the kernel's thread for each direction is free.
     kernel: [u64; 2],
     held: VecDeque<Held>,
@@ -88,6 +107,8 @@ impl Cpu {
             current: 0,
             spent: [0; 7],
             spinning: 0,
+            copying: vec![(0, 0); task_cores].into(),
+            slowed: vec![0; task_cores].into(),
             kernel: [0; 2],
             held: VecDeque::new(),
             release_at: u64::MAX,
@@ -101,7 +122,39 @@ impl Cpu {
         let end = start.saturating_add(cost);
         self.cores[core] = end;
         self.spent[work as usize] = self.spent[work as usize].saturating_add(cost);
+        if work == Work::Copying {
+            let (from, until) = &mut self.copying[core];
+            if *until <= now {
+                *from = start;
+            }
+            *until = end;
+        }
         Slice { core, start, end }
+    }
+
+    /// What `core` copies at `at` takes `cost` ns longer; nothing if it does not copy then.
+    fn slow_copy(&mut self, core: usize, at: u64, cost: u64) -> Option<Slice> {
+        let (from, until) = &mut self.copying[core];
+        if !(*from..*until).contains(&at) {
+            return None;
+        }
+        *until = until.saturating_add(cost);
+        self.slowed[core] = self.slowed[core].saturating_add(cost);
+        let start = self.cores[core];
+        let end = start.saturating_add(cost);
+        self.cores[core] = end;
+        self.spent[Work::Copying as usize] = self.spent[Work::Copying as usize].saturating_add(cost);
+        Some(Slice { core, start, end })
+    }
+
+    /// A copy that the current core was just charged with, and that ends at `end`.
+    pub(crate) fn copy_to(&self, end: u64) -> Awaited {
+        Awaited { core: self.current, end, slowed: self.slowed[self.current] }
+    }
+
+    /// When a copy ends, as far as is known.
+    pub(crate) fn end_of(&self, copy: Awaited) -> u64 {
+        copy.end.saturating_add(self.slowed[copy.core] - copy.slowed)
     }
 
     /// Which core a thread of the kernel works on from `now` on: the one that is idle first, of these the last, which tasks take last.
@@ -185,6 +238,7 @@ impl Cpu {
     /// Forgets the work that is still to be done, and who waits.
     pub(crate) fn reset(&mut self) {
         self.cores.fill(0);
+        self.copying.fill((0, 0));
         self.kernel = [0; 2];
         self.held.clear();
         self.release_at = u64::MAX;
@@ -221,6 +275,22 @@ impl Core {
             timeline.core(node, work, slice);
         }
         slice.end
+    }
+
+    /// The adapter moves `bytes` bytes from or to memory from `at` on: the copies that the node's cores make then take longer.
+    pub(crate) fn dma(&mut self, node: u32, at: u64, bytes: u64) {
+        let profile = &self.config.profile;
+        let cost = per_bytes(bytes, profile.memory_ps_per_byte);
+        // What the kernel's copies cost was measured with an adapter beside them.
+        if cost == 0 || profile.software {
+            return;
+        }
+        for core in 0..self.nodes[node as usize].cpu.cores.len() {
+            let slice = self.nodes[node as usize].cpu.slow_copy(core, at, cost);
+            if let (Some(slice), Some(timeline)) = (slice, &mut self.timeline) {
+                timeline.core(node, Work::Copying, slice);
+            }
+        }
     }
 
     /// Makes the kernel's thread for one direction work at these in turn, from `from` on at the earliest; returns when it has done.
@@ -272,6 +342,21 @@ mod tests {
         assert_eq!((cpu.left(), cpu.next_release()), (110, Some(11)));
         assert_eq!(cpu.release(11), Some(task(3)));
         assert_eq!(cpu.usage().busy(), Duration::from_nanos(121));
+    }
+
+    #[test]
+    fn only_a_copy_is_slowed_and_only_while_it_lasts() {
+        let mut cpu = Cpu::new(1);
+        cpu.charge(0, Work::Protocol, 10);
+        cpu.charge(0, Work::Copying, 100);
+        cpu.charge(0, Work::Protocol, 5);
+        assert!(cpu.slow_copy(0, 9, 7).is_none() && cpu.slow_copy(0, 110, 7).is_none());
+        assert_eq!(cpu.slow_copy(0, 10, 7).map(|slice| (slice.start, slice.end)), Some((115, 122)));
+        assert!(cpu.slow_copy(0, 116, 3).is_some(), "it lasts longer now");
+        assert!(cpu.slow_copy(0, 120, 3).is_none());
+        assert_eq!(cpu.usage().copying, Duration::from_nanos(110));
+        cpu.charge(200, Work::Application, 50);
+        assert!(cpu.slow_copy(0, 220, 7).is_none(), "no copy");
     }
 
     #[test]

@@ -143,19 +143,30 @@ impl SimDisk {
     }
 
     fn request(&self, request: Request) -> impl Future<Output = Result<(), Error>> + use<> {
-        let (done, outcome) = self.node.sim.0.with(|core| {
+        let (id, sim) = (self.node.id as usize, self.node.sim.clone());
+        let (done, copy, outcome) = sim.0.with(|core| {
             let done = core.disk_request(self.node.id, request);
-            let disk = &core.nodes[self.node.id as usize].disk;
+            let copy = core.config.profile.disk.memory.then(|| core.nodes[id].cpu.copy_to(done));
+            let disk = &core.nodes[id].disk;
             let outcome = match (disk.fault, request) {
                 (DiskFault::Broken, _) => Err(SimError::DiskFailed),
                 (DiskFault::Full, Request::Write(_)) => Err(SimError::DiskFull),
                 _ => Ok(()),
             };
-            (done, outcome)
+            (done, copy, outcome)
         });
-        let wait = self.node.sim.sleep_until(Time::from_nanos(done));
+        let wait = sim.sleep_until(Time::from_nanos(done));
         async move {
             wait.await;
+            let mut slept = done;
+            while let Some(copy) = copy {
+                let end = sim.0.core.borrow().nodes[id].cpu.end_of(copy);
+                if end <= slept {
+                    break;
+                }
+                slept = end;
+                sim.sleep_until(Time::from_nanos(end)).await;
+            }
             outcome.map_err(Error::from)
         }
     }

@@ -15,7 +15,8 @@
 //! event, and its acknowledgement another.
 //!
 //! The host's bus is booked together with the adapter: one for both directions ([`Profile::bus_half_duplex`](crate::Profile::bus_half_duplex)) or one for
-//! each. The switch has a port for each adapter; bytes that wait there are known from what was sent to it. A unit that would find it full waits at its
+//! each. A copy that a processor makes meanwhile takes longer, since both need the host's memory
+//! ([`Profile::memory_ps_per_byte`](crate::Profile::memory_ps_per_byte)). The switch has a port for each adapter; bytes that wait there are known from what was sent to it. A unit that would find it full waits at its
 //! sender, where others of other connections pass it, or is lost and sent again later ([`Profile::switch_port_drops`](crate::Profile::switch_port_drops)).
 //!
 //! An adapter in software ([`Profile::software`](crate::Profile::software)) has threads of the node's kernel send each unit before it leaves and take it in
@@ -491,6 +492,7 @@ impl Core {
         let (line_free, software) = (port.line_free, self.config.profile.software);
         // The processor gives the next unit while this one is on the line.
         port.transmit.free = if software { start } else { line_free };
+        self.dma(node, start, cost.len);
         let tail = if cost.last { out.tail } else { 0 };
         let busy = cost.gap + cost.bytes + tail;
         let arrival = start.saturating_add(cost.gap + cost.pieces + latency + out.extra);
@@ -596,6 +598,7 @@ impl Core {
         let done = begin.saturating_add(unit.busy);
         port.receive.free = done;
         port.drained = port.drained.max(done);
+        self.dma(node, begin, unit.len);
         if let Some(timeline) = &mut self.timeline {
             let name = unit.packet.as_ref().map_or("unit", Packet::name);
             timeline.unit(node, Side::Receive, name, (begin, done), unit.len, unit.trace);

@@ -91,6 +91,9 @@ pub struct Profile {
     pub copy_ps_per_byte: u64,
     /// Host CPU for each piece that a copy is made of.
     pub copy_piece_ns: u64,
+    /// Each byte that the adapter moves from or to memory while a core copies makes that copy take this much longer: the adapter has the right of way on the
+    /// memory bus. 0 for a bus that is never in the way. Not for an adapter in software, whose prices contain it.
+    pub memory_ps_per_byte: u64,
     // ---- registration -----------------------------------------------------------------------------------------------------
     /// Host CPU to register a region. With [`Profile::register_page_ns`] 0: no registration.
     pub register_region_ns: u64,
@@ -198,6 +201,7 @@ impl Default for Profile {
             copy_cached_bytes: 256 << 10,
             copy_ps_per_byte: 100,
             copy_piece_ns: 5,
+            memory_ps_per_byte: 0,
             register_region_ns: 1_000,
             register_page_ns: 50,
             deregister_batch_ns: 0,

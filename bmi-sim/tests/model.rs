@@ -170,7 +170,11 @@ impl Writers {
 
     /// Every side in `from` writes `count` times to its peer; how long until all have been told that it is there.
     fn write(&mut self, world: &World, from: &[usize], count: usize) -> Duration {
-        let start = world.now();
+        self.post(from, count);
+        self.wait(world, from, count)
+    }
+
+    fn post(&mut self, from: &[usize], count: usize) {
         for _ in 0..count {
             for at in from {
                 let (segments, target) =
@@ -179,6 +183,10 @@ impl Writers {
                 side.t.post_write(side.conn, WorkId(1), &[], &segments, target.into(), WorkOptions::SIGNALLED).unwrap();
             }
         }
+    }
+
+    fn wait(&mut self, world: &World, from: &[usize], count: usize) -> Duration {
+        let start = world.now();
         let done = |side: &mut Side| {
             side.poll();
             side.done.iter().filter(|done| done.kind == WorkKind::Write).count() >= count
@@ -203,6 +211,66 @@ fn a_shared_bus_carries_both_directions_in_turn() {
     assert!((1.8..2.1).contains(&(both / one)), "PCI-X: {one} s in one direction, {both} s in both");
     let (one, both) = (took(false, &[0]), took(false, &[0, 1]));
     assert!((0.95..1.1).contains(&(both / one)), "PCIe: {one} s in one direction, {both} s in both");
+}
+
+/// What a copy of 64 MiB that side `copies` makes costs more while side 0 writes `count` times 1 MiB to side 1.
+fn slowed(profile: &Profile, copies: usize, count: usize) -> Duration {
+    let world = world(profile.clone());
+    let mut writers = Writers::new(&world, vec![pair(&world)], 1 << 20);
+    let node = world.node(["client", "server"][copies]);
+    let before = node.usage().copying;
+    writers.post(&[0], count);
+    let (bytes, pieces) = (64 << 20, 1);
+    writers.sides[copies].t.charge(HostWork::Copy { bytes, pieces });
+    let took = writers.wait(&world, &[0], count);
+    assert!(took < profile.copy(bytes, pieces), "the stream is over before the copy");
+    node.usage().copying - before - profile.copy(bytes, pieces)
+}
+
+#[test]
+fn a_copy_beside_a_stream_takes_longer_by_the_bytes_that_pass() {
+    // A copied byte, 1,600 ps, crosses the memory bus three times.
+    let vapi = Profile { memory_ps_per_byte: 533, ..Profile::vapi_2003() };
+    let unit = Duration::from_nanos(vapi.wire_unit_bytes * vapi.memory_ps_per_byte).div_f64(1e3);
+    let all = |count: usize| unit * (count as u32 * (1 << 20) / vapi.wire_unit_bytes as u32);
+    for count in [1, 16] {
+        let (to, from) = (slowed(&vapi, 1, count), slowed(&vapi, 0, count));
+        let rounding = Duration::from_nanos(count as u64 * 128);
+        assert!(to >= all(count) && to <= all(count) + rounding, "received: {to:?}, not {:?}", all(count));
+        // It began when all was posted, and the first units had left.
+        assert!(from + 4 * unit >= all(count) && from <= all(count) + rounding, "sent: {from:?}, not {:?}", all(count));
+    }
+    assert_eq!(slowed(&vapi, 1, 0), Duration::ZERO, "alone");
+    assert_eq!(slowed(&Profile { memory_ps_per_byte: 0, ..vapi.clone() }, 1, 16), Duration::ZERO, "never in the way");
+    // Who has other work than a copy is not slowed, and no copy is charged.
+    let world = world(vapi.clone());
+    let mut writers = Writers::new(&world, vec![pair(&world)], 1 << 20);
+    let node = world.node("server");
+    drop(node.compute(100 * MS));
+    writers.write(&world, &[0], 16);
+    assert_eq!((node.usage().application, node.usage().copying), (100 * MS, Duration::ZERO));
+}
+
+/// A disk in memory is a copy, and who waits for it notices.
+#[test]
+fn a_disk_in_memory_is_slowed_by_a_stream() {
+    let took = |count: usize| {
+        let profile = Profile { memory_ps_per_byte: 533, ..Profile::vapi_2003().on_ramfs() };
+        let world = world(profile);
+        let mut writers = Writers::new(&world, vec![pair(&world)], 1 << 20);
+        let (node, start) = (world.node("server"), world.now());
+        let write = node.spawn({
+            let disk = node.disk();
+            async move { disk.write(64 << 20).await }
+        });
+        writers.post(&[0], count);
+        world.block_on(write).unwrap().unwrap();
+        world.now() - start
+    };
+    let (alone, beside) = (took(0), took(16));
+    let least = Duration::from_nanos((16 << 20) * 533 / 1_000);
+    let more = beside - alone;
+    assert!(more >= least.mul_f64(0.99) && more <= least.mul_f64(1.01), "{more:?}, not {least:?}");
 }
 
 /// `clients` clients write to one server, and one more to another server meanwhile. Returns both times.
