@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use bmi_core::Transport;
+use bmi_core::{Memory, Transport};
 use fs_client::{Client, CreateOptions, ErrorCode, FsPath, Handle};
 
 use crate::progress::Progress;
@@ -27,6 +27,12 @@ fn place(name: &str) -> Result<FsPath, fs_client::Error> {
     format!("/{name}").parse()
 }
 
+/// The memory that all pieces are stored from, or read into, one after the other, as a program does that cares: it is registered and shared once.
+fn buffer<T: Transport + 'static>(client: &Client<T>, tree: &Tree) -> Result<Memory, bmi_core::Error> {
+    let longest = tree.files.iter().map(|file| file.len).max().unwrap_or(0);
+    client.memory(longest.clamp(1, PIECE) as usize)
+}
+
 /// Makes the folders and stores the files. Returns what it took, and the checksum of each file as it was read from the tree.
 ///
 /// # Errors
@@ -41,6 +47,7 @@ pub(crate) async fn store<T: Transport + 'static>(
         client.mkdir_all(&place(folder)?).await?;
     }
     let (mut tallies, mut sums) = (Tallies::default(), Vec::new());
+    let buffer = buffer(client, tree)?;
     for file in &tree.files {
         let (path, source) = (place(&file.path)?, file.open()?);
         let mut sum = crc32fast::Hasher::new();
@@ -53,9 +60,9 @@ pub(crate) async fn store<T: Transport + 'static>(
                 .map_err(|error| format!("{}: {error}", file.path))?;
             sum.update(&bytes);
             let len = bytes.len() as u64;
-            let buffer = client.memory(bytes.len())?;
-            buffer.copy_from(0, &bytes);
-            meter.time(stored.write_at(offset, buffer)).await?;
+            let piece = buffer.slice(0, bytes.len());
+            piece.copy_from(&bytes);
+            meter.time(stored.write_at(offset, piece)).await?;
             offset += len;
             progress.advance(len);
         }
@@ -78,6 +85,7 @@ pub(crate) async fn read_back<T: Transport + 'static>(
 ) -> Result<(Tallies, Vec<String>), Failed> {
     let mut tallies = Tallies::default();
     let mut wrong = compare_names(client, tree).await?;
+    let buffer = buffer(client, tree)?;
     for (file, expected) in tree.files.iter().zip(sums) {
         let path = place(&file.path)?;
         let size = match client.stat(&path).await {
@@ -93,14 +101,14 @@ pub(crate) async fn read_back<T: Transport + 'static>(
         let stored = meter.time(client.open(&path)).await?;
         let mut offset = 0;
         while offset < file.len {
-            let buffer = client.memory(PIECE.min(file.len - offset) as usize)?;
-            let len = meter.time(stored.read_at(offset, &buffer)).await?;
-            if len != buffer.len() as u64 {
-                wrong.push(format!("{path}: {len} bytes at {offset} instead of {}", buffer.len()));
+            let piece = buffer.slice(0, PIECE.min(file.len - offset) as usize);
+            let len = meter.time(stored.read_at(offset, &piece)).await?;
+            if len != piece.len() as u64 {
+                wrong.push(format!("{path}: {len} bytes at {offset} instead of {}", piece.len()));
             }
-            offset += buffer.len() as u64;
-            progress.advance(buffer.len() as u64);
-            sum.update(&buffer.into_vec());
+            offset += piece.len() as u64;
+            progress.advance(piece.len() as u64);
+            sum.update(&piece.to_vec());
         }
         meter.add_to(&mut tallies[class_of(file.len)], file.len);
         let sum = sum.finalize();
