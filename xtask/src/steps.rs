@@ -60,7 +60,7 @@ pub(crate) const STEPS: &[Step] = &[
     Step { name: "examples", what: "every program of examples/ runs to a good end", always: true, run: examples },
     Step {
         name: "main-job",
-        what: "the A/B run on a small tree, over TCP and the simulator",
+        what: "the A/B run on a small tree, over every transport here and in the simulator",
         always: true,
         run: main_job,
     },

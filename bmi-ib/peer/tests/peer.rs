@@ -132,6 +132,7 @@ fn messages_go_both_ways() {
     let own = prepared.endpoint();
     let mut queue_pair = prepared.handshake(remote).unwrap();
     let mut buffer = domain.allocate::<u8>(2 * LEN).unwrap();
+    // SAFETY: nobody touches the buffer before the receive's completion has been polled below.
     unsafe { queue_pair.post_receive(&mut buffer, LEN.., 7) }.unwrap();
 
     // ACCEPT: their queue pair, packets from 0, and their address.
@@ -177,6 +178,7 @@ fn messages_go_both_ways() {
     // Theirs to ours.
     let (out, back) = buffer.split_at_mut(LEN);
     out.copy_from_slice(back);
+    // SAFETY: nobody touches the buffer before its bytes have arrived at our side, which is waited for below.
     unsafe { queue_pair.post_send(&mut buffer, ..LEN, 8) }.unwrap();
     let Event::Work(got) = next(&mut ours, "their send") else { panic!("an end") };
     assert_eq!((got.work, got.kind, got.status, got.len), (WorkId(1), WorkKind::Recv, WorkStatus::Ok, LEN as u64));
