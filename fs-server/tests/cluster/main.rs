@@ -69,6 +69,7 @@ fn settings(seed: u64) -> SimConfig {
     if rng.below(3) == 0 {
         (capabilities.max_segments, capabilities.max_inline) = (2, 0);
     }
+    capabilities.rdma_read = rng.below(4) > 0;
     config.capabilities_override = Some(capabilities);
     config
 }
