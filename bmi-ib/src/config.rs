@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use bmi_backend::Limit;
 use bmi_core::{Addr, Device};
 
 /// Settings of an [`IbTransport`](crate::IbTransport).
@@ -76,6 +77,18 @@ impl IbConfig {
     /// The defaults, on the adapter that an address names.
     pub fn for_addr(addr: &Addr) -> IbConfig {
         IbConfig { device: addr.device().cloned(), ..IbConfig::default() }
+    }
+
+    pub(crate) fn connections(&self) -> Limit {
+        Limit { max: self.max_connections, what: "connections", setting: "IbConfig::max_connections" }
+    }
+
+    pub(crate) fn regions(&self) -> Limit {
+        Limit { max: self.max_regions, what: "regions", setting: "IbConfig::max_regions" }
+    }
+
+    pub(crate) fn exposures(&self) -> Limit {
+        Limit { max: self.max_exposures, what: "exposures on the connection", setting: "IbConfig::max_exposures" }
     }
 }
 

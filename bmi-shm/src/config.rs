@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use bmi_core::{Capabilities, Error, ErrorKind, OneSided, Registration};
+use bmi_backend::{Limit, software};
+use bmi_core::{Capabilities, Error, ErrorKind};
+
+pub(crate) use bmi_backend::software::{MAX_HEAD, MAX_INLINE, MAX_READS, MAX_SEGMENTS, MAX_WORK_LEN};
 
 use crate::area::Geometry;
 
@@ -61,17 +64,6 @@ impl Default for ShmConfig {
     }
 }
 
-/// Longest head of a work request, in bytes.
-pub(crate) const MAX_HEAD: usize = 256;
-/// Largest inline send, head included, in bytes.
-pub(crate) const MAX_INLINE: usize = (8 << 10) + MAX_HEAD;
-/// Segments of a work request: as many as one system call takes.
-pub(crate) const MAX_SEGMENTS: usize = 1024;
-/// Reads that a peer may have outstanding in the ring. Part of the protocol: both sides count.
-pub(crate) const MAX_READS: usize = 64;
-/// Longest work request, in bytes. Any: nothing is allocated by it.
-pub(crate) const MAX_WORK_LEN: u64 = 1 << 40;
-
 impl ShmConfig {
     pub(crate) fn geometry(&self) -> Geometry {
         Geometry { ring_len: self.ring_len, exposures: self.advertised_exposures }
@@ -98,25 +90,23 @@ impl ShmConfig {
         Err(Error::new(ErrorKind::Invalid, why))
     }
 
-    /// What a transport with this configuration can do.
+    /// What a transport with this configuration can do: by the initiator's processor where memory can be reached; where it cannot, the peer must poll.
     pub(crate) fn capabilities(&self) -> Capabilities {
-        let mut capabilities = Capabilities::minimal();
-        // By the initiator's processor where memory can be reached; where it cannot, the peer must poll.
-        capabilities.one_sided = OneSided::Emulated;
-        capabilities.rdma_read = true;
-        capabilities.write_with_immediate = true;
-        capabilities.registration = Registration::Free;
-        capabilities.max_segments = MAX_SEGMENTS;
-        capabilities.max_head = MAX_HEAD;
-        capabilities.max_inline = MAX_INLINE;
-        capabilities.max_work_len = MAX_WORK_LEN;
-        capabilities.send_queue_depth = self.send_queue_depth;
-        capabilities.recv_queue_depth = self.recv_queue_depth;
-        capabilities.max_outstanding_reads = MAX_READS;
-        capabilities.service_levels = 1;
+        let mut capabilities = software::capabilities(self.send_queue_depth, self.recv_queue_depth);
         capabilities.shares_pages = self.share_pages;
-        capabilities.event_fd = true;
         capabilities
+    }
+
+    pub(crate) fn connections(&self) -> Limit {
+        Limit { max: self.max_connections, what: "connections", setting: "ShmConfig::max_connections" }
+    }
+
+    pub(crate) fn regions(&self) -> Limit {
+        Limit { max: self.max_regions, what: "regions", setting: "ShmConfig::max_regions" }
+    }
+
+    pub(crate) fn exposures(&self) -> Limit {
+        Limit { max: self.max_exposures, what: "exposures on the connection", setting: "ShmConfig::max_exposures" }
     }
 }
 

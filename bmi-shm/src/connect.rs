@@ -29,26 +29,23 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::time::Duration;
 
-use bmi_core::transport::{ConnId, Event, MAX_PRIVATE_DATA};
-use bmi_core::{Access, Addr, Error, ErrorKind, RemoteKey, RemoteSlice, Scheme, Segment, Time};
+use bmi_backend::software::{Exposures, slot_of};
+use bmi_backend::{Round, check_private, check_scheme, listen_failed};
+use bmi_core::transport::{ConnId, Event};
+use bmi_core::{Access, Addr, Error, ErrorKind, RemoteSlice, Scheme, Segment, Time};
 
 use crate::ShmTransport;
 use crate::area::{Advice, Area, Place};
 use crate::error::{Fault, Refusal, Violation};
 use crate::inbound::Inbound;
 use crate::link::Link;
-use crate::memory::{Exposures, slot_of};
 use crate::packet::{Greeting, Hello, MAX_PACKET, Packet, encode_hello};
 use crate::queue_pair::QueuePair;
 use crate::socket::{self, ListenError, Listening, Passed};
 use crate::sys::{self, Process};
 
-/// Sockets accepted by one poll, so that a flood of them does not stop everything else.
-const ACCEPT_BATCH: usize = 64;
 /// Packets taken from one socket in one poll.
 const PACKETS: usize = 64;
-/// When the system has no descriptors left, how long until the next try.
-const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 /// When a listener's queue is full, how long until the next try.
 const DIAL_RETRY: Duration = Duration::from_millis(1);
 /// How long memory stays that a peer was reaching when its exposure ended.
@@ -197,13 +194,6 @@ impl Connection {
     }
 }
 
-/// A listening socket.
-pub(crate) struct Listener {
-    pub(crate) socket: Listening,
-    pub(crate) ready: bool,
-    pub(crate) retry_at: Option<Time>,
-}
-
 /// Memory that a peer was reaching when its exposure ended.
 pub(crate) struct Limbo {
     peer: Area,
@@ -213,47 +203,23 @@ pub(crate) struct Limbo {
     until: Time,
 }
 
-fn check_scheme(addr: &Addr) -> Result<&Path, Error> {
-    if addr.scheme() != Scheme::Shm {
-        return Err(Error::new(ErrorKind::Invalid, format!("{addr} is no address of the shared-memory backend")));
-    }
-    Ok(Path::new(addr.host()))
-}
-
-fn check_private(private: &[u8]) -> Result<(), Error> {
-    if private.len() > MAX_PRIVATE_DATA {
-        let why = format!("{} bytes of private data, at most {MAX_PRIVATE_DATA} travel", private.len());
-        return Err(Error::new(ErrorKind::Invalid, why));
-    }
-    Ok(())
-}
-
 impl ShmTransport {
     pub(crate) fn start_listening(&mut self, addr: &Addr) -> Result<Addr, Error> {
-        let path = check_scheme(addr)?;
-        let socket = socket::listen(path).map_err(|error| {
-            let what = format!("cannot listen at {addr}");
-            match error {
-                ListenError::Invalid(why) => Error::new(ErrorKind::Invalid, format!("{what}: {why}")),
-                ListenError::Io(error) => {
-                    let kind = match error.kind() {
-                        io::ErrorKind::PermissionDenied | io::ErrorKind::NotFound => ErrorKind::Invalid,
-                        _ if matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE)) => ErrorKind::Exhausted,
-                        _ => Error::from(io::Error::from(error.kind())).kind(),
-                    };
-                    Error::new(kind, what).caused_by(error)
-                }
+        check_scheme(addr, Scheme::Shm, "shared-memory")?;
+        let socket = socket::listen(Path::new(addr.host())).map_err(|error| match error {
+            ListenError::Invalid(why) => {
+                Error::new(ErrorKind::Invalid, format!("cannot listen at {addr}: {why}")).during("listen")
             }
-            .during("listen")
+            ListenError::Io(error) => listen_failed(addr, error),
         })?;
-        let token = self.listeners.len() << crate::TOKEN_BITS | crate::TOKEN_LISTENER;
+        let token = self.listeners.next_index() << crate::TOKEN_BITS | crate::TOKEN_LISTENER;
         self.watch(socket.socket.as_fd(), token).map_err(|error| Error::from(error).during("listen"))?;
-        self.listeners.push(Listener { socket, ready: true, retry_at: None });
+        self.listeners.add(socket);
         Ok(addr.clone())
     }
 
     pub(crate) fn start_connecting(&mut self, addr: &Addr, private: &[u8], deadline: Time) -> Result<ConnId, Error> {
-        check_scheme(addr)?;
+        check_scheme(addr, Scheme::Shm, "shared-memory")?;
         check_private(private)?;
         let exhausted = |error: io::Error| {
             Error::new(ErrorKind::Exhausted, "no memory for the connection's ring").caused_by(error).during("connect")
@@ -271,11 +237,7 @@ impl ShmTransport {
 
     /// Takes a slot for a new connection.
     fn insert(&mut self, peer: Addr, phase: Phase) -> Result<ConnId, Error> {
-        if self.slots.live() >= self.config.max_connections {
-            let why = format!("{} connections, the limit of ShmConfig::max_connections", self.slots.live());
-            return Err(Error::new(ErrorKind::Exhausted, why));
-        }
-        let id = self.slots.insert(|id| Connection::new(id, peer, phase));
+        let id = self.slots.insert(|id| Connection::new(id, peer, phase))?;
         let deadline = self.slots.find_mut(id).and_then(|connection| connection.deadline());
         self.deadlines.add(deadline);
         Ok(id)
@@ -332,36 +294,14 @@ impl ShmTransport {
 
     /// Accepts what waits at the listeners.
     pub(crate) fn accept_sockets(&mut self) -> bool {
-        let mut any = false;
-        for index in 0..self.listeners.len() {
-            for _ in 0..ACCEPT_BATCH {
-                if !self.listeners[index].ready {
-                    break;
-                }
-                match socket::accept(self.listeners[index].socket.socket.as_fd()) {
-                    Ok(socket) => {
-                        any = true;
-                        self.handle_socket(socket);
-                    }
-                    Err(error) => self.handle_accept_error(index, &error),
-                }
-            }
+        let (mut round, mut any) = (Round::default(), false);
+        let accept = |listening: &Listening| socket::accept(listening.socket.as_fd());
+        while let Some(socket) = self.listeners.accept(&mut round, self.now, accept) {
+            any = true;
+            self.handle_socket(socket);
         }
+        self.deadlines.add(self.listeners.deadline());
         any
-    }
-
-    fn handle_accept_error(&mut self, index: usize, error: &io::Error) {
-        let listener = &mut self.listeners[index];
-        match error.kind() {
-            io::ErrorKind::WouldBlock => listener.ready = false,
-            io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted => {}
-            _ => {
-                tracing::warn!(%error, "cannot accept connections; trying again in {ACCEPT_RETRY:?}");
-                listener.ready = false;
-                listener.retry_at = Some(self.now + ACCEPT_RETRY);
-                self.deadlines.add(listener.retry_at);
-            }
-        }
     }
 
     fn handle_socket(&mut self, socket: OwnedFd) {
@@ -606,12 +546,13 @@ impl ShmTransport {
         let Some(connection) = self.slots.find_mut(conn).filter(takes) else {
             return Err(Error::new(ErrorKind::PeerLost, "the connection has ended").during("expose"));
         };
-        let key = connection.exposures.add(&mut self.keys, self.config.max_exposures, segment, access)?;
+        let slice = connection.exposures.add(&mut self.keys, segment, access)?;
+        let key = slice.key.0;
         let place = connection.place(segment, self.config.share_pages, self.config.cross_memory);
         if let (Some(place), Some(own)) = (place, &connection.own) {
             own.advertise(slot_of(key), key, Advice { place, access, len: segment.len() as u64 });
         }
-        Ok(RemoteSlice { key: RemoteKey(key), addr: 0, len: segment.len() as u64 })
+        Ok(slice)
     }
 
     pub(crate) fn revoke_key(&mut self, conn: ConnId, key: u64) {
@@ -790,11 +731,7 @@ impl ShmTransport {
                 _ => self.end(slot, id, Fault::ConnectTimeout),
             }
         }
-        for listener in &mut self.listeners {
-            if listener.retry_at.is_some_and(|at| at <= now) {
-                (listener.retry_at, listener.ready) = (None, true);
-            }
-        }
+        self.listeners.expire(now);
         self.deadlines.refresh();
     }
 }

@@ -15,11 +15,11 @@
 //! | `outbound`, `inbound` | from the queues to the ring, from the ring to the receives; the records |
 //! | `packet`, `socket` | the Unix socket: names, handshake, descriptors, wake-ups |
 //! | `pages` | memory that was passed, both ways |
-//! | `memory` | registrations, exposures, keys |
 //! | `progress`, `rota` | the poll loop, sleeping and waking; whose ring is looked at when |
 //! | `sys` | memfds, mappings, the memory of another process |
-//! | `slots` | tables of connections and deadlines |
 //! | `error` | why connections end |
+//!
+//! Tables, listeners, registrations and keys are those of [`bmi_backend`].
 //!
 //! **Invariants**
 //! 1. What the contract says, C1 to C15 of [`bmi_core::transport`].
@@ -41,7 +41,6 @@ mod error;
 mod hostile_tests;
 mod inbound;
 mod link;
-mod memory;
 mod outbound;
 mod packet;
 mod pages;
@@ -50,7 +49,6 @@ mod queue_pair;
 mod ring;
 mod rota;
 mod segments;
-mod slots;
 mod socket;
 mod sys;
 
@@ -60,6 +58,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::task::{Wake, Waker};
 
+use bmi_backend::software::{Keys, Regions};
+use bmi_backend::{Deadlines, Listeners, Slots};
 use bmi_core::mem::RemotePages;
 use bmi_core::transport::{
     Armed, BulkWay, ConnId, Event, Payload, PostError, Transport, WorkId, WorkKind, WorkOptions, WriteTarget,
@@ -71,13 +71,12 @@ use rustix::event::{EventfdFlags, epoll};
 
 pub use config::ShmConfig;
 
-use connect::{Connection, Limbo, Listener, Phase};
+use connect::{Connection, Limbo, Phase};
 use link::Link;
-use memory::{Keys, Regions};
 use outbound::{Outbound, POST_BUDGET, Ring};
 use queue_pair::QueuePair;
 use rota::Rota;
-use slots::{Deadlines, Slots};
+use socket::Listening;
 
 /// A token is an index and, in its lowest bits, which table it is of.
 const TOKEN_BITS: u32 = 2;
@@ -111,11 +110,11 @@ pub struct ShmTransport {
     waker: Waker,
     /// A secret, and where it stands: who can read it there can reach this process's memory by the kernel.
     cookie: Box<u64>,
-    slots: Slots,
+    slots: Slots<Connection>,
     rota: Rota,
     /// Whose turn is first.
     first: usize,
-    listeners: Vec<Listener>,
+    listeners: Listeners<Listening>,
     /// A listener may have sockets.
     accept_ready: bool,
     regions: Regions,
@@ -193,13 +192,13 @@ impl ShmTransport {
             epoll_events: Vec::with_capacity(EPOLL_EVENTS),
             waker: Waker::from(Arc::new(WakeFd(event))),
             cookie: Box::new(RandomState::new().hash_one(std::process::id())),
-            slots: Slots::default(),
+            slots: Slots::new(config.connections()),
             rota: Rota::default(),
             first: 0,
-            listeners: Vec::new(),
+            listeners: Listeners::default(),
             accept_ready: false,
-            regions: Regions::new(config.max_regions),
-            keys: Keys::default(),
+            regions: Regions::new(config.regions()),
+            keys: Keys::new(config.exposures()),
             limbo: Vec::new(),
             retired: false,
             deadlines: Deadlines::default(),

@@ -13,13 +13,13 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use bmi_backend::software::slot_of;
 use bmi_core::mem::{RemotePages, copy};
 use bmi_core::transport::BulkWay;
 use bmi_core::{Access, RemoteSlice};
 
 use crate::area::{Area, MAX_CLAIMS, Place, RingSpace};
 use crate::error::Violation;
-use crate::memory::slot_of;
 use crate::pages::{Mapped, Passed};
 use crate::ring::{Reader, Space, Writer};
 use crate::sys::Process;

@@ -93,11 +93,11 @@ impl ShmTransport {
         }
         moved |= served;
         self.report_pending(events, limit);
-        if self.deadlines.is_stale() {
+        let limbo = self.limbo_deadline();
+        self.deadlines.renew(|| {
             let connections = self.slots.iter().filter_map(Connection::deadline);
-            let listeners = self.listeners.iter().filter_map(|listener| listener.retry_at);
-            self.deadlines.set(connections.chain(listeners).chain(self.limbo_deadline()).min());
-        }
+            connections.chain(self.listeners.deadline()).chain(limbo)
+        });
         moved || events.len() > before
     }
 
@@ -130,7 +130,7 @@ impl ShmTransport {
         }
         self.accept_ready = false;
         let accepted = self.accept_sockets();
-        self.accept_ready |= self.listeners.iter().any(|listener| listener.ready);
+        self.accept_ready |= self.listeners.any_ready();
         self.read_sockets(events) | accepted
     }
 
@@ -154,9 +154,8 @@ impl ShmTransport {
             match token & crate::TOKEN_MASK {
                 crate::TOKEN_CONNECTION => self.mark_ready(index as u32),
                 crate::TOKEN_LISTENER => {
-                    if let Some(listener) = self.listeners.get_mut(index) {
-                        (listener.ready, self.accept_ready) = (true, true);
-                    }
+                    self.listeners.set_ready(index);
+                    self.accept_ready = true;
                 }
                 _ => {} // the waker: being here is all it is for
             }

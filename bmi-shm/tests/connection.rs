@@ -6,10 +6,11 @@ mod common;
 
 use std::os::unix::fs::PermissionsExt;
 
+use bmi_conformance::world::{Side, completion, pattern};
 use bmi_core::transport::{Event, Payload, WorkId, WorkKind, WorkOptions, WorkStatus};
 use bmi_core::{Addr, ErrorKind, Transport};
 use bmi_shm::{ShmConfig, ShmTransport};
-use common::{World, completion};
+use common::{World, world};
 
 fn transport() -> ShmTransport {
     ShmTransport::new(ShmConfig::default()).unwrap()
@@ -74,11 +75,11 @@ fn configurations_out_of_bounds_are_refused() {
 /// The two sides may have rings and tables of different sizes.
 #[test]
 fn sides_with_different_rings_understand_each_other() {
-    let mut world = World::new();
+    let mut world = world();
     let mut config = ShmConfig::default();
     config.ring_len = 64 << 10;
     config.advertised_exposures = 0;
-    world.a = common::Side::new(config);
+    world.a = Side::new(ShmTransport::new(config).unwrap());
     let (ca, cb) = world.connect();
     for len in [10, 5000, 300_000] {
         let (_, from) = world.a.pattern(len);
@@ -87,14 +88,14 @@ fn sides_with_different_rings_understand_each_other() {
         let payload = Payload::Gather(std::slice::from_ref(&from));
         world.a.transport.post_send(ca, WorkId(2), &[], payload, WorkOptions::UNSIGNALLED).unwrap();
         assert_eq!(world.work_b(), completion(cb, 1, WorkKind::Recv, WorkStatus::Ok, len as u64));
-        assert_eq!(memory.to_vec(), common::pattern(len));
+        assert_eq!(memory.to_vec(), pattern(len));
     }
 }
 
 /// What was sent before a side went away still arrives, as much as stood in the ring, and then the end.
 #[test]
 fn what_was_sent_before_a_sudden_end_still_arrives() {
-    let mut world = World::new();
+    let mut world = world();
     let (ca, cb) = world.connect();
     let (_, to) = world.b.memory(8);
     for work in 0..100 {
@@ -114,7 +115,7 @@ fn what_was_sent_before_a_sudden_end_still_arrives() {
 /// Connections on which nothing moves are looked at in turn only; what comes on them, or is posted on them, or their end, is found all the same.
 #[test]
 fn connections_at_rest_are_found_again() {
-    let mut world = World::new();
+    let mut world = world();
     let pairs: Vec<_> = (0..30).map(|_| world.connect()).collect();
     let (_, room_a) = world.a.memory(64);
     let (_, room_b) = world.b.memory(64);
