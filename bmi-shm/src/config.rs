@@ -75,6 +75,14 @@ impl ShmConfig {
         user == own || user == 0 || self.allowed_users.contains(&user)
     }
 
+    /// Whether the kernel may copy between this process, which runs as `own`, and one of `user`: between processes of one user only. A peer of another
+    /// user that this process may do more than (root may do more than anybody) could otherwise have it write where the peer itself may not: it
+    /// becomes, or gives its number to, a program of somebody else's, while a child keeps the socket. And whoever reaches a peer's memory by the kernel can
+    /// be made to wait there for ever (memory behind FUSE, `userfaultfd`), which a process of the same user can do to it anyway, by a signal.
+    pub(crate) fn crosses(&self, user: u32, own: u32) -> bool {
+        self.cross_memory && user == own
+    }
+
     pub(crate) fn validate(&self) -> Result<(), Error> {
         if self.geometry().is_sane() {
             return Ok(());
@@ -121,5 +129,18 @@ mod tests {
         assert!(!config.admits(1001, 1000) && !config.admits(1000, 0));
         config.allowed_users = vec![1001];
         assert!(config.admits(1001, 1000) && !config.admits(1002, 1000));
+    }
+
+    /// A server that ran as root reached the memory of whatever process had the number that an admitted user's client had once had, on that client's word.
+    #[test]
+    fn the_memory_of_another_users_process_is_not_reached_by_the_kernel() {
+        let mut config = ShmConfig::default();
+        config.allowed_users = vec![1001];
+        for (user, own) in [(1001, 0), (1001, 1000), (0, 1000)] {
+            assert!(config.admits(user, own) && !config.crosses(user, own), "{user} and {own}");
+        }
+        assert!(config.crosses(1000, 1000) && config.crosses(0, 0));
+        config.cross_memory = false;
+        assert!(!config.crosses(1000, 1000));
     }
 }

@@ -165,7 +165,9 @@ impl Link {
                 "kernel copy (process_vm_readv, process_vm_writev)",
                 "the kernel lets one process reach the other's memory: one copy",
             ),
-            None => ("ring", "the kernel, or a setting, does not let one process reach the other's memory: two copies"),
+            None => {
+                ("ring", "one process may not reach the other's memory (the kernel, a setting, two users): two copies")
+            }
         };
         let mapped = (
             "mapped pages",
