@@ -40,7 +40,7 @@ use crate::inbound::Inbound;
 use crate::link::Link;
 use crate::packet::{Greeting, Hello, MAX_PACKET, Packet, encode_hello};
 use crate::queue_pair::QueuePair;
-use crate::socket::{self, ListenError, Listening, Passed};
+use crate::socket::{self, ListenError, Listening, NotOne, Passed};
 use crate::sys::{self, Process};
 use crate::{ShmConfig, ShmTransport};
 
@@ -421,7 +421,13 @@ impl ShmTransport {
         match packet {
             Packet::Wake => Ok(()),
             Packet::Pages { id, len } => {
-                let fd = passed.only().ok_or(Violation::Memory("it passed no descriptor, or several"))?;
+                let fd = match passed.only() {
+                    Err(NotOne::Ours) => {
+                        tracing::warn!(len, "no descriptor is left to take a peer's memory by; going another way");
+                        return Ok(());
+                    }
+                    only => only?,
+                };
                 match sys::map_peer(&fd, len, true).map_err(Violation::Memory)? {
                     Ok(mapping) => link.mapped.insert(id, mapping),
                     Err(error) => tracing::warn!(%error, len, "a peer's memory cannot be mapped; going another way"),
@@ -738,7 +744,7 @@ fn check_user(config: &ShmConfig, socket: &OwnedFd) -> Result<bool, Fault> {
 
 /// Maps the area that came with a hello.
 fn map_area(hello: &Hello, passed: Passed) -> Result<Area, Fault> {
-    let fd = passed.only().ok_or(Violation::Memory("it passed no descriptor, or several"))?;
+    let fd = passed.only()?;
     let mapping = sys::map_peer(&fd, hello.geometry.len() as u64, false).map_err(Violation::Memory)?;
     Ok(Area::new(mapping.map_err(Fault::Memory)?, hello.geometry))
 }
