@@ -213,6 +213,11 @@ impl ShmTransport {
     pub(crate) fn start_connecting(&mut self, addr: &Addr, private: &[u8], deadline: Time) -> Result<ConnId, Error> {
         check_scheme(addr, Scheme::Shm, "shared-memory")?;
         check_private(private)?;
+        socket::check_name(Path::new(addr.host())).map_err(|error| {
+            Error::new(ErrorKind::Invalid, format!("{addr} cannot be a socket's name"))
+                .caused_by(error)
+                .during("connect")
+        })?;
         let exhausted = |error: io::Error| {
             Error::new(ErrorKind::Exhausted, "no memory for the connection's ring").caused_by(error).during("connect")
         };

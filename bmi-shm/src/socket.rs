@@ -117,6 +117,11 @@ pub(crate) fn listen(path: &Path) -> Result<Listening, ListenError> {
     // The lock goes with the directory's descriptor.
 }
 
+/// That a path can be a socket's name: at most 107 bytes.
+pub(crate) fn check_name(path: &Path) -> io::Result<()> {
+    Ok(SocketAddrUnix::new(path).map(|_| ())?)
+}
+
 /// Connects, without waiting: `WouldBlock` if the listener's queue is full.
 pub(crate) fn connect(path: &Path) -> io::Result<OwnedFd> {
     let socket = new_socket()?;

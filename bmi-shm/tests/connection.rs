@@ -49,6 +49,17 @@ fn names_go_with_their_listener_and_other_files_are_left_alone() {
     transport().listen(&addr(&names, "a")).unwrap();
 }
 
+/// A path that is too long for a socket was told as a failure of the system when listening, and as nobody listening, worth a retry, when connecting.
+#[test]
+fn a_name_that_is_too_long_is_invalid() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = addr(folder.path(), &format!("names/{}", "x".repeat(108)));
+    let mut transport = transport();
+    assert_eq!(transport.listen(&at).unwrap_err().kind(), ErrorKind::Invalid);
+    let error = transport.connect(&at, b"", bmi_core::Time::from_nanos(u64::MAX)).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
+}
+
 /// A name that somebody else has taken meanwhile is not removed by the one that had it before.
 #[test]
 fn a_name_that_changed_hands_is_left_to_its_new_owner() {
