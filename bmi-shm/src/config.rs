@@ -31,6 +31,9 @@ pub struct ShmConfig {
     /// Memory that peers passed and that is kept mapped for each connection: pieces, and bytes together. The least recently used is
     /// unmapped first. 1024 pieces, 64 GiB.
     pub max_mapped: (usize, u64),
+    /// The same for all connections together; what finds no room goes another way. A process may have some 65,000 mappings, and addresses for 128 TiB.
+    /// 16,384 pieces, 16 TiB.
+    pub max_mapped_in_all: (usize, u64),
     /// Pass memory that lives in shareable pages to peers that it is exposed to. Without it they go by the next two ways. `true`.
     pub share_pages: bool,
     /// Reach memory of the peer through the kernel (`process_vm_readv`, `process_vm_writev`) if it allows that. Without it bytes go through the
@@ -55,6 +58,7 @@ impl Default for ShmConfig {
             advertised_exposures: 4096,
             ring_len: 256 << 10,
             max_mapped: (1024, 64 << 30),
+            max_mapped_in_all: (16 << 10, 16 << 40),
             share_pages: true,
             cross_memory: true,
             allowed_users: Vec::new(),

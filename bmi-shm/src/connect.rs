@@ -39,6 +39,7 @@ use crate::error::{Fault, Refusal, Violation};
 use crate::inbound::Inbound;
 use crate::link::Link;
 use crate::packet::{Greeting, Hello, MAX_PACKET, Packet, encode_hello};
+use crate::pages::Mapped;
 use crate::queue_pair::QueuePair;
 use crate::socket::{self, ListenError, Listening, NotOne, Passed};
 use crate::sys::{self, Process};
@@ -493,7 +494,8 @@ impl ShmTransport {
             let pid = sys::credentials(socket).map_or(0, |credentials| credentials.pid);
             Process::probe(pid, hello.address, hello.cookie)
         });
-        let link = Link::new(own.clone(), peer, process.flatten(), self.config.max_mapped);
+        let mapped = Mapped::new(self.config.max_mapped, self.room.clone());
+        let link = Link::new(own.clone(), peer, process.flatten(), mapped);
         connection.link = Some(Box::new(link));
         connection.phase = Phase::Established;
         // What was exposed before can be passed now.

@@ -74,6 +74,7 @@ pub use config::ShmConfig;
 use connect::{Connection, Limbo, Phase};
 use link::Link;
 use outbound::{Outbound, POST_BUDGET, Ring};
+use pages::Room;
 use queue_pair::QueuePair;
 use rota::Rota;
 use socket::Listening;
@@ -119,6 +120,7 @@ pub struct ShmTransport {
     accept_ready: bool,
     regions: Regions,
     keys: Keys,
+    room: Arc<Room>,
     limbo: Vec<Limbo>,
     deadlines: Deadlines,
     /// Events that arose outside of `poll`, or at once in great number.
@@ -197,6 +199,7 @@ impl ShmTransport {
             accept_ready: false,
             regions: Regions::new(config.regions()),
             keys: Keys::new(config.exposures()),
+            room: Room::new(config.max_mapped_in_all),
             limbo: Vec::new(),
             deadlines: Deadlines::default(),
             pending: VecDeque::with_capacity(64),

@@ -61,7 +61,7 @@ pub(crate) enum Way {
 }
 
 impl Link {
-    pub(crate) fn new(own: Area, peer: Area, process: Option<Process>, most_mapped: (usize, u64)) -> Link {
+    pub(crate) fn new(own: Area, peer: Area, process: Option<Process>, mapped: Mapped) -> Link {
         let (writer, reader) = (Writer::new(own.ring()), Reader::new(peer.ring()));
         let chunk = CHUNK.min(writer.space().len() / 8);
         let quarter = reader.space().len() as u64 / 4;
@@ -71,7 +71,7 @@ impl Link {
             writer,
             reader,
             process,
-            mapped: Mapped::new(most_mapped),
+            mapped,
             passed: Passed::default(),
             chunk,
             quarter,
