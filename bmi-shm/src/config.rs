@@ -138,8 +138,7 @@ mod tests {
     /// A server that ran as root reached the memory of whatever process had the number that an admitted user's client had once had, on that client's word.
     #[test]
     fn the_memory_of_another_users_process_is_not_reached_by_the_kernel() {
-        let mut config = ShmConfig::default();
-        config.allowed_users = vec![1001];
+        let mut config = ShmConfig { allowed_users: vec![1001], ..ShmConfig::default() };
         for (user, own) in [(1001, 0), (1001, 1000), (0, 1000)] {
             assert!(config.admits(user, own) && !config.crosses(user, own), "{user} and {own}");
         }
