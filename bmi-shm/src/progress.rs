@@ -291,11 +291,13 @@ impl ShmTransport {
         }
         let Self { rota, slots, .. } = self;
         let arrived = rota.all().any(|slot| {
-            let Some(Connection { link: Some(link), queues: Some(queues), .. }) = slots.at_mut(slot) else {
+            let Some(Connection { link: Some(link), queues: Some(queues), phase, .. }) = slots.at_mut(slot) else {
                 return false;
             };
+            // One that is closing reads no more.
+            let reads = !matches!(phase, Phase::Closing { .. });
             let room = || link.peer.consumed().load(Ordering::Relaxed) != link.writer.consumed();
-            link.reader.has_next() || queues.has_outgoing() && room()
+            reads && link.reader.has_next() || queues.has_outgoing() && room()
         });
         // A full answer may not be all. What is left in epoll is no new edge for whoever sleeps on it.
         let all_seen = self.ask_epoll() < EPOLL_EVENTS;
