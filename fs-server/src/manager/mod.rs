@@ -7,12 +7,14 @@
 //! 1. A change is durable before it is answered.
 //! 2. A change is made once, however often its request arrives (`dedup`).
 //! 3. No datafile is lost: it belongs to a file, or it is an orphan and will be removed from its I/O server (`orphans`).
+//! 4. An I/O server's store is the one that it had before (`stores`).
 //!
 //! **Source.** Paper 000, section 2.1; DESIGN section 3.
 
 mod dedup;
 mod namespace;
 mod orphans;
+mod stores;
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
@@ -254,6 +256,10 @@ impl<T: Transport> Manager<T> {
             }
             ManagerRequest::Remove { place, kind } => {
                 change.remove(place, *kind)?;
+                ManagerReply::Done
+            }
+            ManagerRequest::Register { iod, store, used, adopt } => {
+                stores::register(change.transaction(), *iod, iods, *store, *used, *adopt)?;
                 ManagerReply::Done
             }
             other => return Err(FsError::new(ErrorCode::Invalid, format!("{} changes nothing", other.name())).into()),
