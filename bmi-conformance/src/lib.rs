@@ -165,7 +165,8 @@ macro_rules! conformance_suite {
             }
             message::hostile {
                 garbage_hello_is_refused, mismatch_names_what_is_missing, garbage_acceptance,
-                bad_messages_cut_their_sender, forged_slots, overdrawn_credits, forged_finish, forged_written, announced_but_not_exposed,
+                bad_messages_cut_their_sender, forged_slots, overdrawn_credits, forged_finish, forged_written, wants,
+                announced_but_not_exposed,
                 random_messages,
             }
             message::property { any_messages, any_bulk }

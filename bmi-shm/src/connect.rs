@@ -95,6 +95,8 @@ pub(crate) struct Connection {
     pub(crate) in_ready: bool,
     /// There is work that only waits for its turn.
     pub(crate) more: bool,
+    /// Nothing was left to do by the last poll, and nothing came up since (see `progress`).
+    pub(crate) calm: bool,
     /// Polls since something moved; `RESTS` for one that rests (see `rota`).
     idle: u32,
 }
@@ -120,6 +122,7 @@ impl Connection {
             draining: None,
             in_ready: false,
             more: false,
+            calm: false,
             idle: 0,
         }
     }
@@ -127,7 +130,15 @@ impl Connection {
     /// There is something for it to do; whether it has been at rest.
     #[inline]
     pub(crate) fn wake(&mut self) -> bool {
+        self.calm = false;
         std::mem::take(&mut self.idle) == RESTS
+    }
+
+    /// Whether a poll has nothing to do here but to pass by.
+    #[inline]
+    pub(crate) fn is_quiet(&mut self) -> bool {
+        let Some(link) = self.link.as_deref_mut().filter(|_| self.calm) else { return false };
+        !link.reader.has_next() && !link.is_bell_due()
     }
 
     /// Nothing has moved in a poll; whether it is time to rest, nothing being left to do.
@@ -582,6 +593,7 @@ impl ShmTransport {
     /// Takes a connection out of the tables.
     fn remove(&mut self, slot: u32) -> Option<Connection> {
         let connection = self.slots.remove(slot)?;
+        self.retired = true;
         self.rota.remove(slot);
         if let Phase::HalfOpen { .. } = connection.phase {
             self.half_open -= 1;

@@ -62,7 +62,7 @@ use bmi_backend::software::{Keys, Regions};
 use bmi_backend::{Deadlines, Listeners, Slots};
 use bmi_core::mem::RemotePages;
 use bmi_core::transport::{
-    Armed, BulkWay, ConnId, Event, Payload, PostError, Transport, WorkId, WorkOptions, WriteTarget,
+    Armed, BulkWay, ConnId, Event, Payload, PostError, Transport, WorkId, WorkKind, WorkOptions, WriteTarget,
 };
 use bmi_core::{
     Access, Addr, Capabilities, Error, ErrorKind, Memory, MemoryRegion, RemoteKey, RemoteSlice, Segment, Time,
@@ -122,6 +122,8 @@ pub struct ShmTransport {
     keys: Keys,
     room: Arc<Room>,
     limbo: Vec<Limbo>,
+    /// A slot was given up since the last poll.
+    retired: bool,
     deadlines: Deadlines,
     /// Events that arose outside of `poll`, or at once in great number.
     pending: VecDeque<Event>,
@@ -201,6 +203,7 @@ impl ShmTransport {
             keys: Keys::new(config.exposures()),
             room: Room::new(config.max_mapped_in_all),
             limbo: Vec::new(),
+            retired: false,
             deadlines: Deadlines::default(),
             pending: VecDeque::with_capacity(64),
             ready: VecDeque::with_capacity(64),
@@ -257,6 +260,45 @@ struct Working<'a> {
 }
 
 impl Working<'_> {
+    /// Does a write at once if nothing waits before it and the way is open; else it waits its turn.
+    fn write(
+        self,
+        work: WorkId,
+        head: &[u8],
+        segments: &[Segment],
+        target: WriteTarget,
+        options: WorkOptions,
+    ) -> Result<(), PostError> {
+        let len = self.queues.check_write(head, segments, &target)?;
+        if outbound::write_now(self.link, self.queues, head, segments, &target, len) {
+            self.queues.hold(segments);
+            self.pending.extend(self.queues.complete_at_once(work, WorkKind::Write, len, options));
+            return Ok(());
+        }
+        self.queues.add_write(work, head, segments, target, options)?;
+        self.start();
+        Ok(())
+    }
+
+    /// And a read.
+    fn read(
+        self,
+        work: WorkId,
+        segments: &[Segment],
+        remote: RemoteSlice,
+        options: WorkOptions,
+    ) -> Result<(), PostError> {
+        let len = self.queues.check_read(segments, &remote)?;
+        if outbound::read_now(self.link, self.queues, segments, &remote, len) {
+            self.queues.hold(segments);
+            self.pending.extend(self.queues.complete_at_once(work, WorkKind::Read, len, options));
+            return Ok(());
+        }
+        self.queues.add_read(work, segments, remote, options);
+        self.start();
+        Ok(())
+    }
+
     /// Does what can be done at once; a violation shows again in the next poll.
     fn start(self) {
         let mut outbound = Outbound { link: self.link, queues: self.queues, pieces: self.pieces, budget: POST_BUDGET };
@@ -348,10 +390,7 @@ impl Transport for ShmTransport {
         options: WorkOptions,
     ) -> Result<(), PostError> {
         self.check_owner(segments)?;
-        let working = self.working(conn)?;
-        working.queues.post_write(work, head, segments, target, options)?;
-        working.start();
-        Ok(())
+        self.working(conn)?.write(work, head, segments, target, options)
     }
 
     fn post_read(
@@ -363,10 +402,7 @@ impl Transport for ShmTransport {
         options: WorkOptions,
     ) -> Result<(), PostError> {
         self.check_owner(segments)?;
-        let working = self.working(conn)?;
-        working.queues.post_read(work, segments, remote, options)?;
-        working.start();
-        Ok(())
+        self.working(conn)?.read(work, segments, remote, options)
     }
 
     fn map_remote(&mut self, conn: ConnId, remote: RemoteSlice, access: Access) -> Option<RemotePages> {

@@ -27,6 +27,9 @@ use crate::sys::Process;
 /// Most bytes of a record's body: an eighth of a smaller ring, so that sender and receiver work at the same time.
 pub(crate) const CHUNK: usize = 32 << 10;
 
+/// Polls with something to ring for before the bell is rung.
+pub(crate) const BELL_POLLS: u32 = 8;
+
 /// The shared half of a connection.
 pub(crate) struct Link {
     pub(crate) own: Area,
@@ -47,6 +50,8 @@ pub(crate) struct Link {
     pub(crate) rung: u64,
     /// The peer was told of consumed records since.
     pub(crate) told: bool,
+    /// Polls since there was something to ring for.
+    due: u32,
     /// The nap of the peer that was ended last.
     pub(crate) woken: u64,
     /// A number asked for, to be said over the socket.
@@ -78,6 +83,7 @@ impl Link {
             ring_writes_until: 0,
             rung: 0,
             told: false,
+            due: 0,
             woken: 0,
             ask: None,
             lent: Arc::new(AtomicU64::new(1)),
@@ -223,19 +229,32 @@ impl Link {
         self.told || self.writer.position() != self.rung
     }
 
+    /// A poll has passed; whether the bell, if it must be rung, is due.
+    #[inline]
+    pub(crate) fn is_bell_due(&mut self) -> bool {
+        self.due += u32::from(self.must_ring());
+        self.due >= BELL_POLLS
+    }
+
+    /// If the bell must be rung, the next poll does.
+    pub(crate) fn hurry(&mut self) {
+        self.due = BELL_POLLS;
+    }
+
     /// Tells the peer how far its ring was read, if it is time, and says whether it must be woken.
     #[inline]
     pub(crate) fn ring_bell(&mut self, moved: bool) -> bool {
         let untold = self.reader.untold();
-        let published = self.writer.position() != self.rung;
-        if untold > 0 && (!moved || published || untold >= self.quarter) {
+        if untold > 0 && (!moved || untold >= self.quarter) {
             self.reader.tell(self.own.consumed());
             self.told = true;
         }
-        if !self.told && !published {
-            return false;
-        }
-        self.told = false;
+        self.is_bell_due() && self.must_wake()
+    }
+
+    fn must_wake(&mut self) -> bool {
+        let published = self.writer.position() != self.rung;
+        (self.told, self.due) = (false, 0);
         self.rung = self.writer.position();
         let announced = crate::ring::announced::<RingSpace>(self.peer.sleep());
         let (nap, starved) = (announced >> 1, announced & 1 != 0);

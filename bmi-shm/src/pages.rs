@@ -111,11 +111,13 @@ pub(crate) struct Mapped {
     room: Arc<Room>,
     /// Asked for, not here yet.
     asked: Option<u32>,
+    /// The one that was found last, which is mostly the next one too. It is looked up in no table.
+    latest: Option<(u32, Memory)>,
 }
 
 impl Mapped {
     pub(crate) fn new(most: (usize, u64), room: Arc<Room>) -> Mapped {
-        Mapped { pieces: HashMap::new(), bytes: 0, clock: 0, most, room, asked: None }
+        Mapped { pieces: HashMap::new(), bytes: 0, clock: 0, most, room, asked: None, latest: None }
     }
 
     /// Keeps a mapping under the number that the peer gave it, if there is room: then bytes go another way.
@@ -131,7 +133,7 @@ impl Mapped {
             self.remove(oldest);
         }
         let Some(taken) = self.room.take(len as u64) else {
-            tracing::warn!(len, "no room for a peer's memory (ShmConfig::max_mapped_in_all); going another way");
+            tracing::debug!(len, "no room for a peer's memory (ShmConfig::max_mapped_in_all); going another way");
             return;
         };
         // SAFETY: the mapping is kept by the memory; nobody in this process makes references to its bytes: this handle never leaves but in
@@ -145,17 +147,36 @@ impl Mapped {
     }
 
     pub(crate) fn remove(&mut self, number: u32) {
+        self.leave_latest();
         if let Some(piece) = self.pieces.remove(&number) {
             self.bytes -= piece.memory.len() as u64;
         }
     }
 
     /// The memory of this number.
+    #[inline]
     pub(crate) fn find(&mut self, number: u32) -> Option<&Memory> {
+        if self.latest.as_ref().is_none_or(|(latest, _)| *latest != number) {
+            self.look_up(number)?;
+        }
+        self.latest.as_ref().map(|(_, memory)| memory)
+    }
+
+    fn look_up(&mut self, number: u32) -> Option<()> {
+        self.leave_latest();
         self.clock += 1;
         let piece = self.pieces.get_mut(&number)?;
         piece.used = self.clock;
-        Some(&piece.memory)
+        self.latest = Some((number, piece.memory.clone()));
+        Some(())
+    }
+
+    /// The latest was used up to now.
+    fn leave_latest(&mut self) {
+        if let Some(piece) = self.latest.take().and_then(|(latest, _)| self.pieces.get_mut(&latest)) {
+            self.clock += 1;
+            piece.used = self.clock;
+        }
     }
 
     /// Whether to ask for this number now: one is asked for at a time.

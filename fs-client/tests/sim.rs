@@ -182,6 +182,28 @@ fn the_namespace_survives_its_manager() {
     });
 }
 
+/// A sync that was dropped before its end had taken the note of what was to be synced with it, and the next one vouched for bytes that were lost.
+#[test]
+fn a_sync_that_is_given_up_forgets_nothing() {
+    let setting = setting(13, ClusterOptions { disk_cache: true, ..ClusterOptions::with_iods(2) });
+    setting.world.block_on(async {
+        let client = setting.client(1).await;
+        let file = client.create(&path("/file"), striped(4096, 2)).await.unwrap();
+        file.write_at(0, pattern(20_000, 3)).await.unwrap();
+        let node = setting.cluster.iod_node(1);
+        node.pause();
+        let patience = client.endpoint().sleep(Duration::from_millis(10));
+        let given_up = futures_util::future::select(Box::pin(file.sync()), Box::pin(patience)).await;
+        assert!(matches!(&given_up, futures_util::future::Either::Right(_)), "the server stands still");
+        drop(given_up);
+        node.crash(&mut Loss::everything());
+        node.restart();
+        let error = file.sync().await.unwrap_err();
+        assert_eq!(error.code(), ErrorCode::Io, "{error}");
+        file.sync().await.unwrap();
+    });
+}
+
 /// A server took bytes, was started anew before they were on its disk, and then answered a sync of nothing with yes: the program was told that its bytes
 /// were durable, and they were gone.
 #[test]
