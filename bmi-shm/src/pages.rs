@@ -133,7 +133,7 @@ impl Mapped {
             self.remove(oldest);
         }
         let Some(taken) = self.room.take(len as u64) else {
-            tracing::warn!(len, "no room for a peer's memory (ShmConfig::max_mapped_in_all); going another way");
+            tracing::debug!(len, "no room for a peer's memory (ShmConfig::max_mapped_in_all); going another way");
             return;
         };
         // SAFETY: the mapping is kept by the memory; nobody in this process makes references to its bytes: this handle never leaves but in
