@@ -168,7 +168,9 @@ impl<T: Transport> Manager<T> {
 
     /// What a fault means for a request, and for the store. The transaction is over.
     fn settle(&self, fault: Fault) -> FsError {
-        if let Fault::Store(_) = fault {
+        if let Fault::Store(_) = fault
+            && !mutated("manager/failed-store-kept")
+        {
             self.store.close_failed();
         }
         fault.into_error()
@@ -185,7 +187,11 @@ impl<T: Transport> Manager<T> {
     }
 
     fn try_change(&self, group: &[Waiting]) -> Result<Vec<Vec<u8>>, Fault> {
-        let transaction = self.store.write()?;
+        let mut transaction = self.store.write()?;
+        if mutated("manager/answers-before-it-is-synced") {
+            // Refused only for a transaction with savepoints.
+            let _ = transaction.set_durability(redb::Durability::None);
+        }
         let mut answers = Vec::with_capacity(group.len());
         {
             let mut change = Change::open(&transaction, (self.wall)())?;
@@ -215,7 +221,9 @@ impl<T: Transport> Manager<T> {
             Err(Fault::Refused(error)) => encode(Err(error)),
             Err(fault) => return Err(fault),
         };
-        dedup.remember(waiting.id, waiting.unanswered, &answer)?;
+        if !mutated("manager/reply-not-remembered") {
+            dedup.remember(waiting.id, waiting.unanswered, &answer)?;
+        }
         Ok(answer)
     }
 
