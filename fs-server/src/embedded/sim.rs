@@ -107,6 +107,14 @@ impl DiskUser for SharedBackend {
         SharedBackend::power_fails(self, &mut Drawn(loss));
     }
 
+    fn cuts_off(&self, writes: Option<u32>) {
+        self.cut_off(writes);
+    }
+
+    fn is_cut_off(&self) -> bool {
+        SharedBackend::is_cut_off(self)
+    }
+
     fn behaves(&self, fault: DiskFault) {
         self.refuse(match fault {
             DiskFault::None => None,

@@ -174,7 +174,9 @@ impl<T: Transport> Manager<T> {
 
     /// What a fault means for a request, and for the store. The transaction is over.
     fn settle(&self, fault: Fault) -> FsError {
-        if let Fault::Store(_) = fault {
+        if let Fault::Store(_) = fault
+            && !mutated("manager/failed-store-kept")
+        {
             self.store.close_failed();
         }
         fault.into_error()
@@ -191,7 +193,11 @@ impl<T: Transport> Manager<T> {
     }
 
     fn try_change(&self, group: &[Waiting]) -> Result<Vec<Vec<u8>>, Fault> {
-        let transaction = self.store.write()?;
+        let mut transaction = self.store.write()?;
+        if mutated("manager/answers-before-it-is-synced") {
+            // Refused only for a transaction with savepoints.
+            let _ = transaction.set_durability(redb::Durability::None);
+        }
         let mut answers = Vec::with_capacity(group.len());
         {
             let mut change = Change::open(&transaction, (self.wall)())?;
@@ -221,9 +227,11 @@ impl<T: Transport> Manager<T> {
             Err(Fault::Refused(error)) => encode(Err(error)),
             Err(fault) => return Err(fault),
         };
-        let connected = self.connected.borrow();
-        let is_connected = |client: u128| connected.get(&client).is_some_and(is_open);
-        dedup.remember(waiting.id, waiting.unanswered, &answer, is_connected)?;
+        if !mutated("manager/reply-not-remembered") {
+            let connected = self.connected.borrow();
+            let is_connected = |client: u128| connected.get(&client).is_some_and(is_open);
+            dedup.remember(waiting.id, waiting.unanswered, &answer, is_connected)?;
+        }
         Ok(answer)
     }
 

@@ -141,6 +141,8 @@ struct Inner {
     capacity: u64,
     used: Cell<u64>,
     datafiles: RefCell<BTreeMap<DatafileHandle, Datafile>>,
+    /// Removed, and not yet from the disk.
+    buried: RefCell<BTreeMap<DatafileHandle, Datafile>>,
     removed: RefCell<Tombstones>,
     /// Whether what was not synced can be lost.
     volatile: bool,
@@ -171,6 +173,7 @@ impl MemStore {
             capacity,
             used: Cell::new(0),
             datafiles: RefCell::default(),
+            buried: RefCell::default(),
             removed: RefCell::default(),
             volatile,
             syncs: Cell::new(0),
@@ -183,6 +186,11 @@ impl MemStore {
         let mut datafiles = self.0.datafiles.borrow_mut();
         let before = std::mem::take(&mut *datafiles);
         *datafiles = before.into_iter().filter_map(|(name, file)| Some((name, file.after(fates)?))).collect();
+        for (name, file) in std::mem::take(&mut *self.0.buried.borrow_mut()) {
+            if !fates.keeps() {
+                datafiles.extend(file.after(fates).map(|file| (name, file)));
+            }
+        }
         let chunks: usize = datafiles.values().map(|file| file.chunks.len()).sum();
         self.0.used.set(chunks as u64 * CHUNK);
     }
@@ -294,8 +302,13 @@ impl DataStore for MemStore {
         self.0.removed.borrow_mut().bury(datafile);
         if let Some(file) = self.0.datafiles.borrow_mut().remove(&datafile) {
             self.0.used.set(self.0.used.get() - file.chunks.len() as u64 * CHUNK);
+            if self.0.volatile {
+                self.0.buried.borrow_mut().insert(datafile, file);
+            }
         }
-        self.0.medium.sync().await
+        self.0.medium.sync().await?;
+        self.0.buried.borrow_mut().remove(&datafile);
+        Ok(())
     }
 
     async fn sync(&self, datafile: DatafileHandle) -> Result<(), FsError> {
