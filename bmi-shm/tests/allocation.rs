@@ -105,11 +105,20 @@ fn messages_allocate_nothing_in_the_steady_state() {
         a.poll(clock.now());
     }
     let (source, target) = (Memory::shareable(1 << 20).unwrap(), Memory::shareable(1 << 20).unwrap());
-    let _registered = (a.register(&source).unwrap(), b.register(&target).unwrap());
+    let plain = Memory::zeroed(1 << 20).unwrap();
+    let _registered = (a.register(&source).unwrap(), b.register(&target).unwrap(), a.register(&plain).unwrap());
     let mut completions = Vec::new();
     let mut round = || {
-        // Eager, direct and rendezvous, the receive before the message and behind it; and messages that need none.
-        for (tag, len) in [(1, 64), (2, 8192), (3, 64 << 10), (4, 1 << 20)] {
+        // Every path, the receive before the message and behind it; and messages that need none. Without an offer, plain memory goes to a slot,
+        // and memory that the peer can have is announced.
+        let lens = [
+            (1, 64, &source),
+            (2, 8192, &source),
+            (3, 64 << 10, &plain),
+            (4, 64 << 10, &source),
+            (6, 1 << 20, &source),
+        ];
+        for (tag, len, source) in lens {
             for receive_first in [true, false] {
                 let mut left = 1;
                 if receive_first {
@@ -150,6 +159,7 @@ fn messages_allocate_nothing_in_the_steady_state() {
     }
     let counted = COUNT.get() - before;
     let counters = a.counters();
-    assert!(counters.eager > 0 && counters.direct > 0 && counters.rendezvous > 0, "{counters:?}");
+    assert!(counters.eager > 0 && counters.direct > 0 && counters.fast > 0, "{counters:?}");
+    assert_eq!(counters.rendezvous, 3 * 150, "{counters:?}");
     assert_eq!(counted, 0);
 }
