@@ -73,7 +73,7 @@ impl<T: Transport> Endpoint<T> {
         let remote = self.transport.expose(conn, &spare.segment(len), Access::WRITE).ok()?;
         self.peers.get_mut(peer_id.0)?.exposures += 1;
         self.counters.bounced += 1;
-        self.ops.get_mut(id.0)?.stand_in = Some(spare);
+        self.ops.get_mut(id.0)?.stand_in = Some(Box::new(spare));
         Some(OneOrMany::One(remote))
     }
 
