@@ -556,7 +556,8 @@ impl<T: Transport + 'static> Client<T> {
 
     // ---- plumbing ---------------------------------------------------------------------------------------------------------
 
-    async fn file(&self, path: &FsPath, entry: Entry) -> Result<File<T>, Error> {
+    /// What the manager knows of a file, opened.
+    pub(crate) async fn file(&self, path: &FsPath, entry: Entry) -> Result<File<T>, Error> {
         let (Handle::File(handle), Some(layout)) = (entry.handle, entry.layout) else {
             return Err(Error::new(ErrorCode::IsDirectory, format!("{path} is a directory")));
         };

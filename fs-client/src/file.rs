@@ -88,6 +88,27 @@ impl Unsynced {
     }
 }
 
+/// What a sync that is under way is about. What is not taken out of it goes back, also if the sync is dropped before its end.
+struct Taken<'a> {
+    unsynced: &'a RefCell<Vec<Unsynced>>,
+    before: Vec<Unsynced>,
+}
+
+impl<'a> Taken<'a> {
+    fn new(unsynced: &'a RefCell<Vec<Unsynced>>) -> Taken<'a> {
+        let none = vec![Unsynced::Nothing; unsynced.borrow().len()];
+        Taken { unsynced, before: unsynced.replace(none) }
+    }
+}
+
+impl Drop for Taken<'_> {
+    fn drop(&mut self) {
+        for (now, before) in self.unsynced.borrow_mut().iter_mut().zip(&self.before) {
+            *now = before.merge(*now);
+        }
+    }
+}
+
 impl<T: Transport> Clone for File<T> {
     fn clone(&self) -> File<T> {
         File { client: self.client.clone(), inner: self.inner.clone() }
@@ -385,25 +406,22 @@ impl<T: Transport + 'static> File<T> {
     pub async fn sync(&self) -> Result<(), Error> {
         let sync = |_, datafile| Some(IodRequest::Sync { datafile });
         // What is written from now on is not covered.
-        let none = vec![Unsynced::Nothing; self.inner.servers.len()];
-        let before = self.inner.unsynced.replace(none);
+        let mut taken = Taken::new(&self.inner.unsynced);
         let sync = |index, datafile| {
             sync(index, datafile).filter(|_| index == 0 || !mutated("client/syncs-the-first-server-only"))
         };
         let mut answers = self.ask_all(Resend::Once, sync).await;
-        let mut unsynced = self.inner.unsynced.borrow_mut();
-        for (datafile, (answer, before)) in answers.iter_mut().zip(before).enumerate() {
-            match answer {
-                Ok(Some((_, start))) if before.and(*start) != Unsynced::At(*start) => {
-                    let text =
-                        "the server was started anew after it took bytes and before they were synced: they may be lost";
-                    *answer = Err(Failure::at(self.inner.servers[datafile].clone(), ErrorCode::Io, text));
-                }
-                Ok(_) => {}
-                Err(_) => unsynced[datafile] = before.merge(unsynced[datafile]),
+        for (datafile, answer) in answers.iter_mut().enumerate() {
+            // What a server did not answer for goes back.
+            let Ok(Some((_, start))) = answer else { continue };
+            let before = std::mem::take(&mut taken.before[datafile]);
+            if before.and(*start) != Unsynced::At(*start) {
+                let text =
+                    "the server was started anew after it took bytes and before they were synced: they may be lost";
+                *answer = Err(Failure::at(self.inner.servers[datafile].clone(), ErrorCode::Io, text));
             }
         }
-        drop(unsynced);
+        drop(taken);
         sizes(answers).map_err(|error| error.during(format!("sync {}", self.path())))?;
         Ok(())
     }

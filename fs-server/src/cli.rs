@@ -151,7 +151,13 @@ fn init(path: &Path, dir: &Path, iods: usize, port: u16, over: &[Scheme], force:
     }
     // Absolute, so that the servers may be started anywhere.
     let dir = std::path::absolute(dir).map_err(|error| Failure::Usage(format!("{}: {error}", dir.display())))?;
-    let text = Config::template(&dir, iods, port, over).map_err(|error| Failure::Usage(error.to_string()))?;
+    let mut once: Vec<Scheme> = Vec::new();
+    over.iter().for_each(|scheme| {
+        if !once.contains(scheme) {
+            once.push(*scheme)
+        }
+    });
+    let text = Config::template(&dir, iods, port, &once).map_err(|error| Failure::Usage(error.to_string()))?;
     fs::write(path, text).map_err(|error| Failure::Runtime(format!("{}: {error}", path.display())))?;
     print(&format!("wrote {}: a manager and {iods} I/O servers, data under {}\n", path.display(), dir.display()))
 }
