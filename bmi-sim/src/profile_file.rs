@@ -53,8 +53,10 @@ macro_rules! files {
     ($($name:literal),*) => { &[$(($name, include_str!(concat!("../profiles/", $name, ".toml")))),*] };
 }
 
-const PROFILES: &[(&str, &str)] = files!("vapi-2003", "ibnice-2003", "ibnice-uncached-2003", "elan4-2005", "gige-2008", "cx7-400");
-const DISKS: &[(&str, &str)] = files!("ramfs-2003", "ramfs-uncached-2003", "ramfs-uncached-2005", "ext3-ide-2003", "nvme");
+const PROFILES: &[(&str, &str)] =
+    files!("vapi-2003", "ibnice-2003", "ibnice-uncached-2003", "elan4-2005", "gige-2008", "cx7-400");
+const DISKS: &[(&str, &str)] =
+    files!("ramfs-2003", "ramfs-uncached-2003", "ramfs-uncached-2005", "ext3-ide-2003", "nvme");
 
 /// Bases that stand on each other.
 const DEPTH: usize = 8;

@@ -80,8 +80,13 @@ fn gains(two_phase: &[(f64, f64)], extended: &[(f64, f64)]) -> String {
 }
 
 fn compare(report: &mut Report, row: &EcioRow, collective: f64, extended: f64) {
-    let of =
-        |what: &'static str, value: Value, unit: Unit| Published { id: "004.table1", what, value, unit, source: SOURCE };
+    let of = |what: &'static str, value: Value, unit: Unit| Published {
+        id: "004.table1",
+        what,
+        value,
+        unit,
+        source: SOURCE,
+    };
     let gain = |two_phase: f64, extended: f64| 100.0 * (two_phase / extended - 1.0);
     let mut add = |name: &str, published: Published, predicted: f64| {
         let mut one = Comparison::with(&format!("004.table1.{}k.{name}", row.count), published, predicted);
