@@ -2,7 +2,7 @@
 //! the same bytes come back. How long anything takes is not asserted.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
-use benches::paper::report::Report;
+use benches::paper::report::{Report, summary};
 use benches::paper::{ALL, Scale, svg};
 use benches::workload::access::Access;
 use benches::workload::interleaved::{Interleaved, Strategy};
@@ -81,8 +81,11 @@ fn figure_11_has_the_order_of_the_schemes() {
 
 #[test]
 fn figure_12_overlap_is_complete_below_two_megabytes() {
-    // Once: it moves 640 MB.
-    as_published(&reduced("units"));
+    // Once: it moves 640 MB. What does not hold, and why, says PAPERS.md, 9; nothing else may join it.
+    let known = ["read: a slight loss when the unit is very small", "write: units below about 2 MB overlap completely"];
+    let report = reduced("units");
+    let wrong = report.checks.iter().filter(|check| !check.holds).map(|check| check.what.as_str());
+    assert_eq!(wrong.collect::<Vec<_>>(), known);
 }
 
 #[test]
@@ -91,6 +94,16 @@ fn figures_13_and_14_lists_and_hints_pay() {
     let hints = twice("hints");
     as_published(&hints);
     assert!(predicted(&hints, "000.fig14.read") > 1.0 && predicted(&hints, "000.fig14.write") > 1.0);
+}
+
+/// What nobody can predict is printed with its error and not counted; everything else counts.
+#[test]
+fn results_apart_do_not_count() {
+    let (small, vapi) = (reduced("small"), reduced("vapi"));
+    let apart = |report: &Report| report.comparisons.iter().filter(|one| !one.counted && one.error.is_some()).count();
+    assert_eq!((apart(&small), apart(&vapi)), (2, 0));
+    assert_eq!(summary(small.comparisons.iter().chain(&vapi.comparisons)).results, 2 + 2);
+    assert!(small.render().contains("(-"), "in brackets");
 }
 
 #[test]

@@ -153,11 +153,12 @@ impl SimTransport {
     /// Charges the processor for posting, and for copying `captured` bytes of `pieces` pieces; returns when the adapter has the request.
     fn charge_post(&self, core: &mut Core, captured: usize, pieces: usize) -> u64 {
         let profile = &core.config.profile;
-        let (post, copy) = (profile.cpu_post_ns, profile.copy_ns(captured as u64, pieces as u64));
+        let post = profile.cpu_post_ns;
+        let (copy, bus) = (profile.copy_ns(captured as u64, pieces as u64), profile.copy_bus_ns(captured as u64));
         if profile.software {
             core.charge(self.node, Work::SystemCall, core.config.profile.system_call_ns);
         }
-        core.charge(self.node, Work::Copying, copy);
+        core.charge_copy(self.node, copy, bus);
         core.charge(self.node, Work::Protocol, post)
     }
 
@@ -419,10 +420,10 @@ impl Transport for SimTransport {
 
     fn charge(&mut self, work: HostWork) {
         self.sim.0.with(|core| {
-            let cost = match work {
-                HostWork::Copy { bytes, pieces } => core.config.profile.copy_ns(bytes, pieces),
-            };
-            core.charge(self.node, Work::Copying, cost);
+            let HostWork::Copy { bytes, pieces } = work;
+            let profile = &core.config.profile;
+            let (cost, bus) = (profile.copy_ns(bytes, pieces), profile.copy_bus_ns(bytes));
+            core.charge_copy(self.node, cost, bus);
         });
     }
 

@@ -7,11 +7,12 @@
 //! never before its own. [`crate::Node::limit_cores`] keeps tasks to some cores: a program that is one thread. A task that makes the processor work goes on at once; the time at its node's clock has passed ([`crate::Node::now`]), that of
 //! the world follows. Tasks themselves cost nothing unless they say so. Calls from outside the node's tasks are charged to its first core.
 //!
-//! The kernel's work for an adapter in software is done by two threads of it, one for each direction, each on the core that is idle first.
+//! The kernel's work for an adapter in software is done by two threads of it, one for each direction. Sending is done where the program runs that sends,
+//! since its call does the work: on one of the cores for tasks. Receiving is an interrupt's: on any core, the one that is idle first.
 //!
-//! A copy shares the memory bus with the adapter, which has the right of way: what the adapter moves while a core copies makes the copy take longer, by
-//! [`Profile::memory_ps_per_byte`](crate::Profile::memory_ps_per_byte). The core is free later, and who waits for a disk in memory waits until then; what a
-//! program posted behind the copy leaves as booked.
+//! A copy shares the memory bus with the adapter, which has the right of way: what the adapter moves while a core copies, at
+//! [`Profile::memory_ps_per_byte`](crate::Profile::memory_ps_per_byte), first takes the time in which the copy leaves the bus idle, and then makes the copy
+//! take longer. The core is free later, and who waits for a disk in memory waits until then; what a program posted behind the copy leaves as booked.
 //!
 //! Waiting for the adapter is counted apart: time spent polling for nothing ([`crate::Node::cpu_spinning`]) keeps nobody from working.
 
@@ -91,6 +92,8 @@ pub(crate) struct Cpu {
     copying: Box<[(u64, u64)]>,
     /// How much longer each core's copies have taken, all together, in ns.
     slowed: Box<[u64]>,
+    /// For how long of the time in `copying` the memory bus is idle, at most.
+    spare: Box<[u64]>,
     /// When the kernel's thread for each direction is free.
     kernel: [u64; 2],
     held: VecDeque<Held>,
@@ -109,6 +112,7 @@ impl Cpu {
             spinning: 0,
             copying: vec![(0, 0); task_cores].into(),
             slowed: vec![0; task_cores].into(),
+            spare: vec![0; task_cores].into(),
             kernel: [0; 2],
             held: VecDeque::new(),
             release_at: u64::MAX,
@@ -126,16 +130,29 @@ impl Cpu {
             let (from, until) = &mut self.copying[core];
             if *until <= now {
                 *from = start;
+                self.spare[core] = 0;
             }
             *until = end;
         }
         Slice { core, start, end }
     }
 
-    /// What `core` copies at `at` takes `cost` ns longer; nothing if it does not copy then.
+    /// A copy that the core is busy with leaves the memory bus idle for `ns`.
+    fn leave_bus(&mut self, core: usize, ns: u64) {
+        self.spare[core] = self.spare[core].saturating_add(ns);
+    }
+
+    /// Somebody else needs the memory bus for `cost` ns at `at`. What `core` copies then takes longer by as much of it as its copies do not leave; nothing if
+    /// it does not copy then.
     fn slow_copy(&mut self, core: usize, at: u64, cost: u64) -> Option<Slice> {
         let (from, until) = &mut self.copying[core];
         if !(*from..*until).contains(&at) {
+            return None;
+        }
+        let spare = self.spare[core].min(*until - at);
+        self.spare[core] = spare.saturating_sub(cost);
+        let cost = cost.saturating_sub(spare);
+        if cost == 0 {
             return None;
         }
         *until = until.saturating_add(cost);
@@ -157,10 +174,15 @@ impl Cpu {
         copy.end.saturating_add(self.slowed[copy.core] - copy.slowed)
     }
 
-    /// Which core a thread of the kernel works on from `now` on: the one that is idle first, of these the last, which tasks take last.
-    fn kernel_core(&self) -> usize {
-        let at = self.cores.iter().rev().enumerate().min_by_key(|(_, free)| **free).map_or(0, |(at, _)| at);
-        self.cores.len() - 1 - at
+    /// Which core a thread of the kernel works on from `from` on: of those that it may have the one that is idle first, of these the last, which tasks take
+    /// last.
+    fn kernel_core(&self, side: Side, from: u64) -> usize {
+        let may = match side {
+            Side::Transmit => &self.cores[..self.task_cores],
+            Side::Receive => &self.cores[..],
+        };
+        let at = may.iter().rev().enumerate().min_by_key(|(_, free)| from.max(**free)).map_or(0, |(at, _)| at);
+        may.len() - 1 - at
     }
 
     /// When the current core is free.
@@ -239,6 +261,7 @@ impl Cpu {
     pub(crate) fn reset(&mut self) {
         self.cores.fill(0);
         self.copying.fill((0, 0));
+        self.spare.fill(0);
         self.kernel = [0; 2];
         self.held.clear();
         self.release_at = u64::MAX;
@@ -277,6 +300,16 @@ impl Core {
         slice.end
     }
 
+    /// Makes the current core of a node copy for `cost` ns, of which it needs the memory bus for `bus`; returns when it has done.
+    pub(crate) fn charge_copy(&mut self, node: u32, cost: u64, bus: u64) -> u64 {
+        let end = self.charge(node, Work::Copying, cost);
+        if cost > 0 {
+            let cpu = &mut self.nodes[node as usize].cpu;
+            cpu.leave_bus(cpu.current, cost.saturating_sub(bus));
+        }
+        end
+    }
+
     /// The adapter moves `bytes` bytes from or to memory from `at` on: the copies that the node's cores make then take longer.
     pub(crate) fn dma(&mut self, node: u32, at: u64, bytes: u64) {
         let profile = &self.config.profile;
@@ -296,9 +329,9 @@ impl Core {
     /// Makes the kernel's thread for one direction work at these in turn, from `from` on at the earliest; returns when it has done.
     pub(crate) fn charge_kernel(&mut self, node: u32, side: Side, from: u64, works: &[(Work, u64)]) -> u64 {
         let cpu = &mut self.nodes[node as usize].cpu;
-        let core = cpu.kernel_core();
-        let current = std::mem::replace(&mut cpu.current, core);
         let mut done = from.max(cpu.kernel[side as usize]);
+        let core = cpu.kernel_core(side, done);
+        let current = std::mem::replace(&mut cpu.current, core);
         for (work, cost) in works.iter().copied().filter(|(_, cost)| *cost > 0) {
             let cpu = &mut self.nodes[node as usize].cpu;
             let slice = cpu.charge(done, work, cost);
@@ -357,6 +390,19 @@ mod tests {
         assert_eq!(cpu.usage().copying, Duration::from_nanos(110));
         cpu.charge(200, Work::Application, 50);
         assert!(cpu.slow_copy(0, 220, 7).is_none(), "no copy");
+    }
+
+    #[test]
+    fn a_copy_is_slowed_by_what_it_does_not_leave_of_the_bus() {
+        let mut cpu = Cpu::new(1);
+        cpu.charge(0, Work::Copying, 100);
+        cpu.leave_bus(0, 30);
+        assert!(cpu.slow_copy(0, 10, 20).is_none(), "there is room");
+        assert_eq!(cpu.slow_copy(0, 50, 25).map(|slice| (slice.start, slice.end)), Some((100, 115)), "for 10 of them");
+        cpu.charge(200, Work::Copying, 100);
+        assert!(cpu.slow_copy(0, 250, 1).is_some(), "what is left of one copy is not the next one's");
+        cpu.leave_bus(0, 90);
+        assert_eq!(cpu.slow_copy(0, 300, 10).map(|slice| slice.end), Some(310), "1 ns of the copy is left");
     }
 
     #[test]

@@ -63,17 +63,18 @@ impl Core {
     /// Starts a request on a node's disk; returns when it is done.
     fn disk_request(&mut self, node: u32, request: Request) -> u64 {
         let disk = &self.config.profile.disk;
-        let (latency, len, ps, name) = match request {
-            Request::Read(len) => (disk.read_latency_ns, len, disk.read_ps_per_byte, "read"),
-            Request::Write(len) => (disk.write_latency_ns, len, disk.write_ps_per_byte, "write"),
-            Request::Sync => (disk.sync_ns, 0, 0, "sync"),
+        let (latency, len, ps, crossings, name) = match request {
+            Request::Read(len) => (disk.read_latency_ns, len, disk.read_ps_per_byte, disk.read_crossings, "read"),
+            Request::Write(len) => (disk.write_latency_ns, len, disk.write_ps_per_byte, disk.write_crossings, "write"),
+            Request::Sync => (disk.sync_ns, 0, 0, 0, "sync"),
         };
+        let bus = per_bytes(crossings.saturating_mul(len), self.config.profile.memory_ps_per_byte);
         let (bytes, depth) = (per_bytes(len, ps), disk.queue_depth as usize);
         let (cached, cache_ps, room) = (disk.cache_bytes > 0, disk.cache_ps_per_byte, per_bytes(disk.cache_bytes, ps));
         let state = &mut self.nodes[node as usize].disk;
         state.busy = state.busy.saturating_add(latency + bytes);
         if disk.memory {
-            return self.charge(node, Work::Copying, latency + bytes);
+            return self.charge_copy(node, latency + bytes, bus);
         }
         let is_write = matches!(request, Request::Write(_));
         // The request is made when the processor comes to it.

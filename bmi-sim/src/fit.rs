@@ -12,7 +12,7 @@
 //! | RDMA read, round trip | `read_response_ns` |
 //! | bandwidths | `adapter_ps_per_byte`, `read_ps_per_byte`, `bus_ps_per_byte` where it is in the way; over TCP, below the wire's, the processor's prices |
 //! | registration | `register_region_ns`, `register_page_ns`, by least squares |
-//! | copies | `copy_cached_ps_per_byte`, `copy_ps_per_byte` |
+//! | copies | `copy_cached_ps_per_byte`, `copy_ps_per_byte`, and with it `memory_ps_per_byte` |
 //! | disk | `disk.read_ps_per_byte`, `disk.write_ps_per_byte` |
 //!
 //! Measurements that no prices can give (a read that is faster than two writes) stay as a residual, which is for whoever reads it to judge.
@@ -314,7 +314,11 @@ fn fit_directly(profile: &mut Profile, measured: &Measurements) {
         let ns = long.bytes as f64 / MB / long.mb_per_s * 1e9 - profile.copy_piece_ns as f64;
         let cached = profile.copy_cached_bytes as f64;
         let rest = ns * 1e3 - cached * profile.copy_cached_ps_per_byte as f64;
+        let before = profile.copy_ps_per_byte.max(1) as f64;
         profile.copy_ps_per_byte = (rest / (long.bytes as f64 - cached)).round().max(0.0) as u64;
+        // A long copy is what says how fast the memory bus is.
+        let bus = profile.memory_ps_per_byte as f64 * profile.copy_ps_per_byte as f64 / before;
+        profile.memory_ps_per_byte = bus.round() as u64;
     }
     fit_registration(profile, &measured.register);
 }

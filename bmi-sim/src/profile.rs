@@ -11,7 +11,8 @@
 //! | `elan4-2005` | QsNet II, no registration | paper 002, figures at second hand |
 //! | `gige-2008` | TCP over gigabit Ethernet | paper 003; mostly assumed |
 //! | `cx7-400` | a 400 Gb/s adapter on PCIe 5.0 | the rates of port and bus are the vendor's, the rest assumed |
-//! | disks: `ramfs-2003`, `ext3-ide-2003`, `nvme` | | paper 000, Table 3; press reports |
+//! | `ibnice-uncached-2003` | as `ibnice-2003`, the program's buffers in no cache | paper 001, Table 1 |
+//! | disks: `ramfs-2003`, `ramfs-uncached-2003`, `ramfs-uncached-2005`, `ext3-ide-2003`, `nvme` | | paper 000, Table 3; paper 001, Table 1; press reports |
 //!
 //! The files stand in `bmi-sim/profiles/`; each parameter's source is in the comment beside it.
 //!
@@ -91,8 +92,9 @@ pub struct Profile {
     pub copy_ps_per_byte: u64,
     /// Host CPU for each piece that a copy is made of.
     pub copy_piece_ns: u64,
-    /// Each byte that the adapter moves from or to memory while a core copies makes that copy take this much longer: the adapter has the right of way on the
-    /// memory bus. 0 for a bus that is never in the way. Not for an adapter in software, whose prices contain it.
+    /// Each byte that crosses the memory bus occupies it this long: what the adapter moves once, what a core copies once while the copy is short (its source
+    /// is out of the cache, its target in it), beyond that three times (the source is read, the target's line is read and written back). The adapter has the
+    /// right of way. 0 for a bus that is never in the way. Not for an adapter in software, whose prices contain it.
     pub memory_ps_per_byte: u64,
     // ---- registration -----------------------------------------------------------------------------------------------------
     /// Host CPU to register a region. With [`Profile::register_page_ns`] 0: no registration.
@@ -147,6 +149,10 @@ pub struct DiskProfile {
     pub cache_bytes: u64,
     /// Host CPU for each byte that is copied to the cache.
     pub cache_ps_per_byte: u64,
+    /// Where the disk is memory: how often each byte that is read crosses the memory bus ([`Profile::memory_ps_per_byte`]).
+    pub read_crossings: u64,
+    /// The same for each byte that is written.
+    pub write_crossings: u64,
 }
 
 impl Default for DiskProfile {
@@ -162,6 +168,8 @@ impl Default for DiskProfile {
             write_ps_per_byte: 500,
             cache_bytes: 0,
             cache_ps_per_byte: 0,
+            read_crossings: 0,
+            write_crossings: 0,
         }
     }
 }
@@ -256,6 +264,12 @@ impl Profile {
         let (cached, rest) =
             (per_bytes(short, self.copy_cached_ps_per_byte), per_bytes(bytes - short, self.copy_ps_per_byte));
         cached + rest + pieces.saturating_mul(self.copy_piece_ns)
+    }
+
+    /// How long a copy of `bytes` bytes needs the memory bus.
+    pub(crate) fn copy_bus_ns(&self, bytes: u64) -> u64 {
+        let short = bytes.min(self.copy_cached_bytes);
+        per_bytes(short + 3 * (bytes - short), self.memory_ps_per_byte)
     }
 }
 

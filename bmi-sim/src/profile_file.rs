@@ -53,8 +53,10 @@ macro_rules! files {
     ($($name:literal),*) => { &[$(($name, include_str!(concat!("../profiles/", $name, ".toml")))),*] };
 }
 
-const PROFILES: &[(&str, &str)] = files!("vapi-2003", "ibnice-2003", "elan4-2005", "gige-2008", "cx7-400");
-const DISKS: &[(&str, &str)] = files!("ramfs-2003", "ext3-ide-2003", "nvme");
+const PROFILES: &[(&str, &str)] =
+    files!("vapi-2003", "ibnice-2003", "ibnice-uncached-2003", "elan4-2005", "gige-2008", "cx7-400");
+const DISKS: &[(&str, &str)] =
+    files!("ramfs-2003", "ramfs-uncached-2003", "ramfs-uncached-2005", "ext3-ide-2003", "nvme");
 
 /// Bases that stand on each other.
 const DEPTH: usize = 8;
@@ -100,6 +102,7 @@ fn greatest(key: &str) -> i64 {
         key if key.ends_with("_ps_per_byte") => 1_000_000_000,
         "cpu_cores" => 64,
         "outstanding_reads" | "queue_depth" => 1 << 16,
+        "read_crossings" | "write_crossings" => 8,
         _ => 1 << 40,
     }
 }
@@ -126,7 +129,7 @@ fn check(table: &Table, prefix: &str) -> Result<(), ProfileError> {
 }
 
 impl Profile {
-    /// One that comes with the crate: `vapi-2003`, `ibnice-2003`, `elan4-2005`, `gige-2008`, `cx7-400`.
+    /// One that comes with the crate: `vapi-2003`, `ibnice-2003`, `ibnice-uncached-2003`, `elan4-2005`, `gige-2008`, `cx7-400`.
     ///
     /// # Errors
     /// [`ProfileError::Unknown`], which lists them.
@@ -170,7 +173,7 @@ impl Profile {
 }
 
 impl DiskProfile {
-    /// One that comes with the crate: `ramfs-2003`, `ext3-ide-2003`, `nvme`.
+    /// One that comes with the crate: `ramfs-2003`, `ramfs-uncached-2003`, `ramfs-uncached-2005`, `ext3-ide-2003`, `nvme`.
     ///
     /// # Errors
     /// [`ProfileError::Unknown`], which lists them.
@@ -224,7 +227,7 @@ mod tests {
             ("link_latency_ns = 9_000_000_000_000_000_000", "`link_latency_ns` is beyond"),
             ("adapter_ps_per_byte = 99_999_999_999", "`adapter_ps_per_byte` is beyond"),
             ("switch_port_drops = true", "`retransmit_ns` cannot be zero"),
-            ("disk = \"floppy\"", "ramfs-2003, ext3-ide-2003, nvme"),
+            ("disk = \"floppy\"", "ramfs-uncached-2005, ext3-ide-2003, nvme"),
             ("cpu_post_ns = ", "line 2"),
         ] {
             let error = refused(&format!("base = \"vapi-2003\"\n{line}\n"));

@@ -40,6 +40,7 @@ fn vapi_is_fitted_back_from_another_adapter() {
     near("register_region_ns", profile.register_region_ns, known.register_region_ns);
     near("register_page_ns", profile.register_page_ns, known.register_page_ns);
     near("copy_ps_per_byte", profile.copy_ps_per_byte, known.copy_ps_per_byte);
+    near("memory_ps_per_byte, with it", profile.memory_ps_per_byte, known.memory_ps_per_byte);
     near("disk", profile.disk.read_ps_per_byte, known.disk.read_ps_per_byte);
     // The profile is whole: it can be written and read.
     assert_eq!(Profile::parse(&profile.to_toml()).unwrap(), profile);

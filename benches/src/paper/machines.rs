@@ -30,9 +30,9 @@ fn machine(profile: &str, disk: &str) -> Bed {
     Bed::sim(Profile::named(profile).expect(known).with_disk(DiskProfile::named(disk).expect(known)))
 }
 
-/// Paper 000 over verbs, files in memory.
+/// Paper 000 over verbs, files in memory, the server's buffers in no cache.
 pub(super) fn vapi() -> Bed {
-    machine("vapi-2003", "ramfs-2003")
+    machine("vapi-2003", "ramfs-uncached-2003")
 }
 
 /// Paper 000 over verbs, files on disk.
@@ -40,32 +40,24 @@ pub(super) fn vapi_disk() -> Bed {
     machine("vapi-2003", "ext3-ide-2003")
 }
 
-/// Paper 000 over TCP, files in memory.
+/// Paper 000 over TCP, files in memory, everybody's buffers in no cache.
 pub(super) fn ibnice() -> Bed {
-    machine("ibnice-2003", "ramfs-2003")
+    machine("ibnice-uncached-2003", "ramfs-uncached-2003")
 }
 
 /// Paper 000 over TCP, files on disk.
 pub(super) fn ibnice_disk() -> Bed {
-    machine("ibnice-2003", "ext3-ide-2003")
+    machine("ibnice-uncached-2003", "ext3-ide-2003")
 }
 
-/// Files that the system has in its cache: 590 MB/s read, 476 MB/s written, by the processor (paper 001, Table 1).
-fn cached(profile: &str) -> Bed {
-    let known = "a profile that the simulator comes with";
-    let ramfs = DiskProfile::named("ramfs-2003").expect(known);
-    let disk = DiskProfile { read_ps_per_byte: 1_616, write_ps_per_byte: 2_003, ..ramfs };
-    Bed::sim(Profile::named(profile).expect(known).with_disk(disk))
-}
-
-/// Paper 001 over verbs, *Normal* service of cached files.
+/// Paper 001 over verbs, *Normal* service of files that the system has in its cache.
 pub(super) fn vapi_cached() -> Bed {
-    cached("vapi-2003")
+    machine("vapi-2003", "ramfs-uncached-2003")
 }
 
-/// Paper 002: Quadrics Elan4, which needs no registration; PVFS2's files in the system's cache (taken from paper 001: this machine's is not published).
+/// Paper 002: Quadrics Elan4, which needs no registration; PVFS2's files in the system's cache (as in paper 001, at this machine's bus: it has no figure of its own).
 pub(super) fn elan4() -> Bed {
-    cached("elan4-2005")
+    machine("elan4-2005", "ramfs-uncached-2005")
 }
 
 /// The file system as it is by default: strips of 64 KiB, inline to 4 KiB, fast RDMA to 64 KiB, as paper 000 has it.

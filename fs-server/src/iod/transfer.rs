@@ -29,11 +29,8 @@ use crate::store::DataStore;
 /// is slower than that, or has come to a halt, does not fill the adapter.
 pub(super) const PATIENCE: Duration = Duration::from_millis(10);
 
-/// Units that are on the way over the network at a time, where the adapter moves the bytes: as many as an endpoint hands to its adapter
-/// ([`bmi_core::Config::in_flight_bytes`]). With two, servers whose requests come at the same time served the same two clients at the same time, one
-/// pair after the other, and the other clients' links lay idle: four servers moved 1.5 GB/s to four clients instead of 2.6 in the simulator
-/// (`cargo run --release -p benches -- paper vapi`). Small messages do not wait for them: they pass by their service level.
-const NATIVE_PLACES: usize = 8;
+/// Units that are on the way over the network at a time, at least and at most: two overlap with each other, and more than these no turn can tell apart.
+const NATIVE_PLACES: std::ops::RangeInclusive<usize> = 2..=64;
 /// And where software moves them: the kernel has a queue for each connection, and processors may work at several.
 const EMULATED_PLACES: usize = 16;
 
@@ -45,8 +42,13 @@ pub(super) struct Stages {
 }
 
 impl Stages {
-    pub(super) fn new(one_sided: OneSided, disk_places: usize) -> Stages {
-        let places = if one_sided == OneSided::Native { NATIVE_PLACES } else { EMULATED_PLACES };
+    /// Where the adapter moves the bytes, as many units of `unit` bytes are on the way over the network at a time as its endpoint hands to it
+    /// (`in_flight`, [`bmi_core::Config::in_flight_bytes`]). With fewer, servers whose requests come at the same time served the same few clients at the same time
+    /// and the other clients' links lay idle. Small messages do not wait for them: they pass by their service level.
+    pub(super) fn new(one_sided: OneSided, in_flight: u64, unit: usize, disk_places: usize) -> Stages {
+        let native = usize::try_from(in_flight / unit.max(1) as u64).unwrap_or(usize::MAX);
+        let native = native.clamp(*NATIVE_PLACES.start(), *NATIVE_PLACES.end());
+        let places = if one_sided == OneSided::Native { native } else { EMULATED_PLACES };
         Stages { network: Turns::new(places), disk: Turns::new(disk_places) }
     }
 }
