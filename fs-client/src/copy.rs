@@ -21,6 +21,7 @@
 use std::cell::{Cell, RefCell};
 use std::fs;
 use std::io;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -33,6 +34,7 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 use crate::client::{Client, CreateOptions};
 use crate::error::Error;
 use crate::file::File;
+use crate::landing::Landing;
 use crate::local::{self, LocalIo};
 use crate::path::FsPath;
 
@@ -118,7 +120,7 @@ pub struct Copier<T: Transport> {
     io: LocalIo,
     lanes: usize,
     files: usize,
-    /// How files are created.
+    /// How files are created; a local file's permissions come before those here.
     pub create: CreateOptions,
     /// Whether to sync each file before it counts as done.
     pub sync: bool,
@@ -172,7 +174,7 @@ impl<T: Transport + 'static> Copier<T> {
     pub async fn put_file(&self, source: &Path, target: &FsPath) -> Result<Copied, Error> {
         let local = |error: io::Error| Error::local(source.display(), &error);
         let path = source.to_owned();
-        let (file, size) = self
+        let (file, size, mode) = self
             .io
             .run(move || {
                 let file = fs::File::open(path)?;
@@ -181,16 +183,20 @@ impl<T: Transport + 'static> Copier<T> {
                     return Err(io::Error::from(io::ErrorKind::IsADirectory));
                 }
                 // Only a regular file knows how many bytes it will yield, and those of the kernel say 0 however many that are.
-                Ok((Arc::new(file), if metadata.is_file() { metadata.len() } else { 0 }))
+                let (len, mode) = match metadata.is_file() {
+                    true => (metadata.len(), metadata.permissions().mode() & 0o777),
+                    false => (0, CreateOptions::default().mode),
+                };
+                Ok((Arc::new(file), len, mode))
             })
             .await
             .map_err(local)?;
         if size == 0 {
-            return self.put_open(file, &source.display().to_string(), target).await;
+            return self.put_open(file, &source.display().to_string(), target, mode).await;
         }
         let name = target.as_str();
         (self.progress)(Progress::File { name, bytes: size });
-        let remote = self.create_or_empty(target).await?;
+        let remote = self.create_or_empty(target, mode).await?;
         let read = |block: MemSlice, offset: u64| {
             let file = file.clone();
             async move { self.io.run(move || local::read_at(&file, offset, &block)).await.map_err(local) }
@@ -220,15 +226,15 @@ impl<T: Transport + 'static> Copier<T> {
     /// # Errors
     /// As [`Copier::put_file`].
     pub async fn put_stream(&self, input: fs::File, target: &FsPath) -> Result<Copied, Error> {
-        self.put_open(Arc::new(input), "standard input", target).await
+        self.put_open(Arc::new(input), "standard input", target, self.create.mode).await
     }
 
     /// Stores what `input`, which errors call `from`, yields until its end.
-    async fn put_open(&self, input: Arc<fs::File>, from: &str, target: &FsPath) -> Result<Copied, Error> {
+    async fn put_open(&self, input: Arc<fs::File>, from: &str, target: &FsPath, mode: u32) -> Result<Copied, Error> {
         let local = |error: io::Error| Error::local(from, &error);
         let name = target.as_str();
         (self.progress)(Progress::File { name, bytes: 0 });
-        let remote = self.create_or_empty(target).await?;
+        let remote = self.create_or_empty(target, mode).await?;
         let position = Arc::new(AtomicU64::new(0));
         let bytes = self
             .in_lanes(|_| {
@@ -267,8 +273,8 @@ impl<T: Transport + 'static> Copier<T> {
     }
 
     /// A new file, or one that is there, emptied; replaced if it is striped otherwise than asked for.
-    async fn create_or_empty(&self, target: &FsPath) -> Result<File<T>, Error> {
-        match self.client.create(target, CreateOptions { exclusive: true, ..self.create }).await {
+    async fn create_or_empty(&self, target: &FsPath, mode: u32) -> Result<File<T>, Error> {
+        match self.client.create(target, CreateOptions { exclusive: true, mode, ..self.create }).await {
             Err(error) if error.code() == ErrorCode::Exists => {}
             result => return result,
         }
@@ -280,7 +286,7 @@ impl<T: Transport + 'static> Copier<T> {
             return Ok(file);
         }
         self.client.remove(target, fs_proto::RemoveKind::File).await?;
-        self.client.create(target, CreateOptions { exclusive: false, ..self.create }).await
+        self.client.create(target, CreateOptions { exclusive: false, mode, ..self.create }).await
     }
 
     /// Runs `step` for block after block, in as many lanes as there are, until one says that there is no more; returns the bytes.
@@ -317,19 +323,23 @@ impl<T: Transport + 'static> Copier<T> {
 
     // ---- from the servers -------------------------------------------------------------------------------------------------
 
-    /// Fetches one file to the local `target`, replacing what is there.
+    /// Fetches one file to the local `target`, replacing what is there once it is complete. A target that is no file, a pipe for instance, gets its bytes in
+    /// order.
     ///
     /// # Errors
     /// `Io` naming the local file; those of [`Client::open`] and [`File::read_at`].
     pub async fn get_file(&self, source: &FsPath, target: &Path) -> Result<Copied, Error> {
         let local = |error: io::Error| Error::local(target.display(), &error);
-        let remote = self.client.open(source).await?;
+        let (remote, mode) = self.open(source).await?;
+        let path = target.to_owned();
+        let landing = self.io.run(move || Landing::open(&path, mode)).await.map_err(local)?;
+        if !landing.is_file() {
+            return self.get_open(source, &remote, landing.file().clone(), &target.display().to_string()).await;
+        }
         let size = remote.size().await?;
         let name = source.as_str();
         (self.progress)(Progress::File { name, bytes: size });
-        let path = target.to_owned();
-        let create = move || fs::OpenOptions::new().write(true).create(true).truncate(true).open(path).map(Arc::new);
-        let file = self.io.run(create).await.map_err(local)?;
+        let file = landing.file().clone();
         let bytes = self
             .in_lanes(|offset| {
                 let (remote, file) = (&remote, file.clone());
@@ -349,8 +359,17 @@ impl<T: Transport + 'static> Copier<T> {
                 }
             })
             .await?;
+        self.io.run(move || landing.settle()).await.map_err(local)?;
         (self.progress)(Progress::Done { name });
         Ok(Copied { files: 1, directories: 0, bytes })
+    }
+
+    /// Opens a file to be read; its permission bits with it.
+    async fn open(&self, source: &FsPath) -> Result<(File<T>, u32), Error> {
+        let during = |error: Error| error.during(format!("open {source}"));
+        let entry = self.client.lookup(source).await.map_err(during)?;
+        let mode = entry.attr.mode & 0o777;
+        Ok((self.client.file(source, entry).await.map_err(during)?, mode))
     }
 
     /// Writes one file to `output`, a pipe for instance, in order.
@@ -358,21 +377,28 @@ impl<T: Transport + 'static> Copier<T> {
     /// # Errors
     /// As [`Copier::get_file`].
     pub async fn get_stream(&self, source: &FsPath, output: fs::File) -> Result<Copied, Error> {
-        let local = |error: io::Error| Error::local("standard output", &error);
-        let remote = self.client.open(source).await?;
+        let (remote, _) = self.open(source).await?;
+        self.get_open(source, &remote, Arc::new(output), "standard output").await
+    }
+
+    /// Writes a file, in order, to `output`, which errors call `to`.
+    async fn get_open(
+        &self,
+        source: &FsPath,
+        remote: &File<T>,
+        output: Arc<fs::File>,
+        to: &str,
+    ) -> Result<Copied, Error> {
+        let local = |error: io::Error| Error::local(to, &error);
         let size = remote.size().await?;
         let name = source.as_str();
         (self.progress)(Progress::File { name, bytes: size });
-        let output = Arc::new(output);
         let block_size = self.blocks.block_size as u64;
         let offsets = (0..size.div_ceil(block_size)).map(|index| index * block_size);
-        let fetch = |offset: u64| {
-            let remote = &remote;
-            async move {
-                let block = self.blocks.take().await?;
-                let len = self.read(remote, offset, size, &block).await?;
-                Ok::<_, Error>((block, len))
-            }
+        let fetch = async |offset: u64| {
+            let block = self.blocks.take().await?;
+            let len = self.read(remote, offset, size, &block).await?;
+            Ok::<_, Error>((block, len))
         };
         // In order: the oldest block has its memory first, so the ones behind it cannot keep it waiting.
         let mut blocks = stream::iter(offsets).map(fetch).buffered(self.lanes);

@@ -39,6 +39,7 @@ mod connection;
 pub mod copy;
 mod error;
 mod file;
+mod landing;
 mod list;
 pub mod local;
 mod path;

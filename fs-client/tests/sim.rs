@@ -11,8 +11,8 @@ use std::time::Duration;
 use bmi_core::{Config, Memory};
 use bmi_sim::faults::Loss;
 use bmi_sim::{Node, SimTransport, World};
-use bodies::{Step, path, pattern, striped};
-use fs_client::{Client, ClientOptions, ErrorCode};
+use bodies::{path, pattern, striped};
+use fs_client::{Client, ClientOptions, ErrorCode, SetAttr};
 use fs_server::embedded::{ClusterOptions, SimCluster};
 use proptest::prelude::*;
 
@@ -42,17 +42,7 @@ fn the_whole_interface() {
     let setting = setting(1, ClusterOptions::with_iods(4));
     setting.world.block_on(async {
         let client = setting.client(1).await;
-        bodies::namespace(&client).await;
-        bodies::many_entries(&client, 500).await;
-        bodies::striping(&client, 4).await;
-        bodies::sparse_and_truncate(&client).await;
-        bodies::plans(&client).await;
-        let file = client.create(&path("/lists"), striped(4096, 4)).await.unwrap();
-        bodies::list_io(&file, &bodies::hard_steps()).await;
-        assert!(client.ping().await.iter().all(|pong| pong.result.is_ok()));
-        assert!(client.statfs().await.unwrap().servers.iter().all(|server| server.result.is_ok()));
-        let left = client.endpoint().with(|endpoint| endpoint.holdings());
-        assert_eq!((left.operations, left.exposures, left.parked), (0, 0, 0), "everything came back: {left:?}");
+        bodies::everything(&client, 4, 500).await;
     });
 }
 
@@ -63,13 +53,9 @@ proptest! {
         seed in any::<u64>(),
         strip in prop::sample::select(vec![4096u64, 5000, 16384]),
         servers in 1u32..5,
-        steps in prop::collection::vec(
-            (any::<bool>(), prop::collection::vec((0..60_000u64, 0..9_000u64), 0..8), prop::collection::vec(0..70_000usize, 0..10)),
-            1..8,
-        ),
+        steps in bodies::any_steps(),
     ) {
         let setting = setting(seed, ClusterOptions::with_iods(4));
-        let steps: Vec<_> = steps.into_iter().map(|(write, regions, cuts)| Step { write, regions, cuts }).collect();
         setting.world.block_on(async {
             let client = setting.client(1).await;
             let file = client.create(&path("/f"), striped(strip, servers)).await.unwrap();
@@ -193,6 +179,56 @@ fn the_namespace_survives_its_manager() {
         let file = client.open(&path("/a/b/f")).await.unwrap();
         assert_eq!(bodies::read(&file, 0, 20_000).await, pattern(20_000, 1));
         client.mkdir(&path("/a/c")).await.unwrap();
+    });
+}
+
+/// A sync that was dropped before its end had taken the note of what was to be synced with it, and the next one vouched for bytes that were lost.
+#[test]
+fn a_sync_that_is_given_up_forgets_nothing() {
+    let setting = setting(13, ClusterOptions { disk_cache: true, ..ClusterOptions::with_iods(2) });
+    setting.world.block_on(async {
+        let client = setting.client(1).await;
+        let file = client.create(&path("/file"), striped(4096, 2)).await.unwrap();
+        file.write_at(0, pattern(20_000, 3)).await.unwrap();
+        let node = setting.cluster.iod_node(1);
+        node.pause();
+        let patience = client.endpoint().sleep(Duration::from_millis(10));
+        let given_up = futures_util::future::select(Box::pin(file.sync()), Box::pin(patience)).await;
+        assert!(matches!(&given_up, futures_util::future::Either::Right(_)), "the server stands still");
+        drop(given_up);
+        node.crash(&mut Loss::everything());
+        node.restart();
+        let error = file.sync().await.unwrap_err();
+        assert_eq!(error.code(), ErrorCode::Io, "{error}");
+        file.sync().await.unwrap();
+    });
+}
+
+/// The manager is not told of writes, so a file showed the time at which it had been made for ever.
+#[test]
+fn the_time_of_a_file_is_that_of_its_last_change() {
+    let setting = setting(14, ClusterOptions::with_iods(2));
+    setting.world.block_on(async {
+        let client = setting.client(1).await;
+        let file = client.create(&path("/file"), striped(4096, 2)).await.unwrap();
+        let stat = async || client.stat(&path("/file")).await.unwrap().attr;
+        let made = stat().await;
+        client.endpoint().sleep(Duration::from_secs(5)).await;
+        file.write_at(4096, pattern(10, 3)).await.unwrap();
+        let written = stat().await;
+        assert!(written.mtime_ns >= made.mtime_ns + 5_000_000_000, "{written:?} {made:?}");
+        assert_eq!(written.ctime_ns, written.mtime_ns);
+        // By hand, until it is written again.
+        let set = |mtime_ns| SetAttr { mtime_ns: Some(mtime_ns), ..SetAttr::default() };
+        client.setattr(&path("/file"), set(7)).await.unwrap();
+        let mode = SetAttr { mode: Some(0o600), ..SetAttr::default() };
+        client.setattr(&path("/file"), mode).await.unwrap();
+        assert_eq!(stat().await.mtime_ns, 7);
+        client.setattr(&path("/file"), set(u64::MAX)).await.unwrap();
+        client.endpoint().sleep(Duration::from_secs(5)).await;
+        file.set_len(1).await.unwrap();
+        let cut = stat().await.mtime_ns;
+        assert!(cut > written.mtime_ns && cut < u64::MAX, "a change counts, also after a time in the future: {cut}");
     });
 }
 

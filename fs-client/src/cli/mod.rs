@@ -2,7 +2,8 @@
 //!
 //! **Invariants**
 //! 1. Exit status 0: done; 1: an operation failed; 2: the command line is wrong, and nothing was done.
-//! 2. Every error is one line on standard error that begins with `pvfs: `. Standard output has results only; with `--json`, one document.
+//! 2. Every error is one line on standard error that begins with `pvfs: `. Standard output has results only; with `--json`, one document, whose field
+//!    `errors` has those lines too, also if the command ended early.
 //! 3. A reader that goes away (`pvfs cat … | head`) ends the command quietly.
 
 mod args;
@@ -92,9 +93,18 @@ fn log_to_stderr() {
 /// Returns how many of the command's parts failed; their errors have been printed.
 fn run(cli: Cli) -> Result<usize, Stop> {
     let mut output = Output::new(&cli.global);
+    match execute(cli, &mut output) {
+        Ok(()) => output.finish(),
+        Err(stop) => {
+            output.give_up(&stop.1);
+            Err(stop)
+        }
+    }
+}
+
+fn execute(cli: Cli, output: &mut Output) -> Result<(), Stop> {
     if let Command::Viewdist { size: Some(size), layout, rows, .. } = &cli.command {
-        view::imagined(*size, layout, *rows, &mut output)?;
-        return output.finish();
+        return view::imagined(*size, layout, *rows, output);
     }
     let manager = manager(&cli.global)?;
     let outlets = open(&manager, cli.global.over)?;
@@ -108,14 +118,12 @@ fn run(cli: Cli) -> Result<usize, Stop> {
         ..ClientOptions::new(random_id()?)
     };
     let busy = cli.global.busy;
-    let work = command(outlets, manager, options, cli, &mut output);
-    let result = if busy {
+    let work = command(outlets, manager, options, cli, output);
+    if busy {
         driver::busy::block_on(&endpoints, work)
     } else {
         driver::event::block_on_all(&endpoints, work).map_err(Stop::failed)?
-    };
-    result?;
-    output.finish()
+    }
 }
 
 fn manager(global: &Global) -> Result<Addr, Stop> {

@@ -7,7 +7,7 @@ use fs_client::{Client, DirEntry, ErrorCode, FsPath, Handle, Kind, RemoveKind, S
 use futures_util::stream::{self, StreamExt};
 use serde_json::{Value, json};
 
-use super::output::{Output, show_mode, show_time};
+use super::output::{Output, printable, show_mode, show_time};
 use super::{Stop, size};
 
 /// Attributes that are asked for at a time.
@@ -77,7 +77,7 @@ pub(crate) async fn ls<T: Transport + 'static>(
     }
     while let Some(dir) = dirs.pop() {
         if recursive {
-            output.line(format!("{dir}:"));
+            output.line(format!("{}:", printable(dir.as_str())));
         }
         let entries = client.readdir(&dir).await?;
         list(client, &dir, &entries, long, recursive, output, &mut listed).await?;
@@ -105,7 +105,7 @@ async fn list<T: Transport + 'static>(
     if !long {
         for (entry, path) in entries.iter().zip(&paths) {
             let is_dir = entry.handle.dir().is_some();
-            output.line(format!("{}{}", entry.name, if is_dir { "/" } else { "" }));
+            output.line(format!("{}{}", printable(&entry.name), if is_dir { "/" } else { "" }));
             let shown = if full { path.as_str() } else { &entry.name };
             listed.push(json!({ "name": shown, "kind": if is_dir { "directory" } else { "file" } }));
         }
@@ -139,7 +139,7 @@ fn long_line(stat: &Stat, name: &str) -> String {
     };
     let slash = if stat.attr.kind == Kind::Dir { "/" } else { "" };
     let (size, time) = (stat.attr.size, show_time(stat.attr.mtime_ns));
-    format!("{mode} {:>5} {:>5} {size:>14} {layout:>8} {time} {name}{slash}", stat.attr.uid, stat.attr.gid)
+    format!("{mode} {:>5} {:>5} {size:>14} {layout:>8} {time} {}{slash}", stat.attr.uid, stat.attr.gid, printable(name))
 }
 
 fn stat_json(name: &str, stat: &Stat) -> Value {
@@ -185,7 +185,7 @@ pub(crate) async fn stat<T: Transport + 'static>(
         };
         let attr = &stat.attr;
         let unit = if attr.kind == Kind::Dir { "entries" } else { "bytes" };
-        output.line(format!("{path}: {} {unit}, {}", attr.size, stat.handle));
+        output.line(format!("{}: {} {unit}, {}", printable(path.as_str()), attr.size, stat.handle));
         let mode = show_mode(attr.kind, attr.mode);
         output.line(format!(
             "  mode {mode} ({:04o}), uid {}, gid {}, {} links",

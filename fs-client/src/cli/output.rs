@@ -1,5 +1,6 @@
 //! What a command prints: results on standard output, as text or as one JSON document; errors, a line each, on standard error.
 
+use std::borrow::Cow;
 use std::io::{ErrorKind, IsTerminal, Write};
 use std::time::Duration;
 
@@ -57,6 +58,21 @@ impl Output {
         self.text.clear();
     }
 
+    /// Whether a part of the command failed.
+    pub(crate) fn has_failures(&self) -> bool {
+        !self.failures.is_empty()
+    }
+
+    /// The command ends early, and says why on standard error: what it had to say besides is of no use any more, but a program that reads JSON is to get
+    /// a document all the same.
+    pub(crate) fn give_up(mut self, error: &str) {
+        if self.json {
+            self.failures.push(one_line(error));
+            // The status tells as well.
+            let _ = self.finish();
+        }
+    }
+
     /// Prints everything; returns the number of failures.
     pub(crate) fn finish(mut self) -> Result<usize, Stop> {
         if self.json {
@@ -93,7 +109,7 @@ impl Output {
 
 /// Says on standard error what went wrong. Nobody may be listening there; the exit status tells as well.
 pub(crate) fn complain(line: &str) {
-    let _ = writeln!(std::io::stderr(), "pvfs: {line}");
+    let _ = writeln!(std::io::stderr(), "pvfs: {}", printable(line));
 }
 
 /// `3 files, 1.5 GiB in 0.71 s, 2.27 GB/s`.
@@ -105,6 +121,15 @@ pub(crate) fn transferred(copied: &fs_client::copy::Copied, took: Duration) -> S
     }
     let (bytes, rate) = (size::show_bytes(copied.bytes), size::show_rate(copied.bytes, took));
     format!("{what}, {bytes} in {:.3} s, {rate}", took.as_secs_f64())
+}
+
+/// A name as a line of text can show it: a name may have line feeds and the control codes of terminals in it.
+pub(crate) fn printable(name: &str) -> Cow<'_, str> {
+    if !name.contains(char::is_control) {
+        return Cow::Borrowed(name);
+    }
+    let escaped = |c: char| if c.is_control() { c.escape_default().to_string() } else { c.to_string() };
+    Cow::Owned(name.chars().map(escaped).collect())
 }
 
 /// Several lines as one: up to the first empty line or usage hint, without the word `error:`.
@@ -160,6 +185,12 @@ mod tests {
         let text = "error: the following required arguments were not provided:\n  <TO>\n\nUsage: pvfs mv <FROM> <TO>\n";
         assert_eq!(one_line(text), "the following required arguments were not provided: <TO>");
         assert_eq!(one_line("plain"), "plain");
+    }
+
+    #[test]
+    fn names_cannot_break_a_line_or_speak_to_the_terminal() {
+        assert_eq!(printable("ü ☃"), "ü ☃");
+        assert_eq!(printable("a\nb\x1b[2J"), "a\\nb\\u{1b}[2J");
     }
 
     #[test]

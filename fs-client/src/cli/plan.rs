@@ -1,7 +1,7 @@
-//! `plan`: which path data of each size takes, and why.
+//! `plan`: over which transport each I/O server is reached, which path data of each size takes, and why.
 //!
 //! ```text
-//! tcp://127.0.0.1:7001 (iod 0)
+//! tcp://127.0.0.1:7001 (iod 0): over shm: on this host (shm:///srv/pvfs/sockets/iod-0)
 //! direction  registered       up to  path          why
 //! write      yes              4 KiB  inline        a copy costs less than another message
 //! ```
@@ -20,13 +20,19 @@ pub(crate) async fn plan<T: Transport + 'static>(
     output: &mut Output,
 ) -> Result<(), Stop> {
     let mut plans = Vec::new();
-    for (server, plan) in client.plans(calibrate).await {
-        match plan {
-            Ok(plan) => {
-                output.line(server.to_string());
+    let all = client.plans(calibrate).await;
+    // The servers are connected by now, so this only says how. The manager, the first, has no data.
+    let routes = client.routes().await.into_iter().skip(1).map(|(_, route)| route);
+    for ((server, plan), route) in all.into_iter().zip(routes) {
+        match plan.and_then(|plan| Ok((plan, route?))) {
+            Ok((plan, route)) => {
+                output.line(route.to_string());
                 plan.to_string().lines().for_each(|line| output.line(line));
                 let rules: Vec<Value> = plan.rules.iter().map(rule).collect();
-                plans.push(json!({ "server": server.to_string(), "thresholds": plan.thresholds, "rules": rules }));
+                plans.push(json!({
+                    "server": server.to_string(), "over": route.addr.scheme().as_str(), "address": route.addr.to_string(),
+                    "reason": route.reason, "thresholds": plan.thresholds, "rules": rules,
+                }));
             }
             Err(error) => {
                 plans.push(json!({ "server": server.to_string(), "error": error.to_string() }));

@@ -117,9 +117,9 @@ pub(crate) async fn get<T: Transport + 'static>(
         if is_dir {
             return Err(Stop::failed(format!("get {source}: a directory cannot go to standard output")));
         }
+        output.raw();
         let copied = to_stdout(&copier, source).await?;
         bar.finish_and_clear();
-        output.raw();
         tracing::info!("{}", transferred(&copied, client.endpoint().now().since(start)));
         return Ok(());
     }
@@ -158,7 +158,10 @@ async fn to_stdout<T: Transport + 'static>(copier: &Copier<T>, source: &FsPath) 
 }
 
 fn report(what: &str, copied: &Copied, took: Duration, output: &mut Output) {
-    output.summary(format!("{what}: {}", transferred(copied, took)));
+    // If nothing was done, why is all there is to say.
+    if copied.files + copied.directories > 0 || !output.has_failures() {
+        output.summary(format!("{what}: {}", transferred(copied, took)));
+    }
     output.field("files", json!(copied.files));
     output.field("directories", json!(copied.directories));
     output.field("bytes", json!(copied.bytes));

@@ -14,7 +14,7 @@ use fs_client::{Client, Distribution, FsPath, Region};
 use serde_json::{Value, json};
 
 use super::args::LayoutArgs;
-use super::output::Output;
+use super::output::{Output, printable};
 use super::{Stop, size};
 
 /// Strips that JSON lists; the totals are complete in any case.
@@ -59,7 +59,7 @@ pub(crate) fn imagined(file_size: u64, layout: &LayoutArgs, rows: u64, output: &
 fn draw(name: &str, file_size: u64, distribution: &Distribution, servers: &[Server], rows: u64, output: &mut Output) {
     let strip_size = distribution.strip_size();
     let strip = size::show_exact(strip_size);
-    output.line(format!("{name}: {file_size} bytes, strips of {strip} on {} servers", servers.len()));
+    output.line(format!("{}: {file_size} bytes, strips of {strip} on {} servers", printable(name), servers.len()));
     for (index, server) in servers.iter().enumerate() {
         output.line(format!("  {}  {}, {} bytes", label(index), server.name, server.bytes));
     }

@@ -350,3 +350,24 @@ fn what_a_database_writes_after_the_power_failed_does_not_reach_the_disk() {
             || MetaStore::on(after.reopen()).is_err()
     );
 }
+
+/// What is synced in a directory whose name never reached the disk is lost with the name.
+#[test]
+fn a_new_directory_is_durable_by_its_name_up_to_what_was_there() {
+    let root = tempfile::tempdir().unwrap();
+    let root = root.path().canonicalize().unwrap();
+    let synced = |dir: &str| {
+        let mut synced = Vec::new();
+        durable_dir_by(&root.join(dir), |above| {
+            synced.push(above.strip_prefix(&root).unwrap().to_owned());
+            Ok(())
+        })
+        .unwrap();
+        synced
+    };
+    assert_eq!(synced("a/b/c"), ["a/b", "a", ""].map(std::path::PathBuf::from));
+    assert_eq!(synced("a/b/d"), ["a/b"].map(std::path::PathBuf::from));
+    assert_eq!(synced("a/b/d"), ["a/b"].map(std::path::PathBuf::from), "whoever made it may not have come so far");
+    let full = durable_dir_by(&root.join("x"), |_| Err(std::io::ErrorKind::StorageFull.into()));
+    assert_eq!(full.unwrap_err().kind(), std::io::ErrorKind::StorageFull);
+}

@@ -1,0 +1,157 @@
+//! A cluster of `pvfsd` processes, and the command `pvfs` against it.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::OnceLock;
+
+use serde_json::Value;
+
+/// The server's program: `PVFSD` names one; else it is the one beside `pvfs` if that is up to date, as in a run of the whole workspace, which
+/// builds both; else it is built there. Asking cargo in any case would have each test process of nextest wait for cargo's lock, and
+/// build the server anew whenever the run around it has chosen other features.
+pub(crate) fn pvfsd() -> &'static Path {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    BUILT.get_or_init(|| {
+        if let Some(given) = std::env::var_os("PVFSD") {
+            return given.into();
+        }
+        let beside = Path::new(env!("CARGO_BIN_EXE_pvfs")).parent().unwrap();
+        let program = beside.join("pvfsd");
+        if is_current(&program) {
+            return program;
+        }
+        let mut build = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+        // With the features that this test's own dependencies have, so that they are not compiled once more.
+        build.args(["build", "-p", "fs-server", "--features", "sim", "--bin", "pvfsd", "--target-dir"]);
+        build.arg(beside.parent().unwrap());
+        build.args((beside.file_name().unwrap() == "release").then_some("--release"));
+        let built = build.output().unwrap();
+        assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+        program
+    })
+}
+
+/// Whether a program is younger than all that it was made from: cargo lists that beside it, in the syntax of make.
+fn is_current(program: &Path) -> bool {
+    let changed = |path: &Path| fs::metadata(path).and_then(|metadata| metadata.modified());
+    let (Ok(built), Ok(rule)) = (changed(program), fs::read_to_string(program.with_extension("d"))) else {
+        return false;
+    };
+    let sources = rule.split_once(": ").map_or("", |(_, sources)| sources).replace("\\ ", "\0");
+    let sources = sources.split_whitespace().map(|source| PathBuf::from(source.replace('\0', " ")));
+    let lock = Path::new(env!("CARGO_MANIFEST_DIR")).join("../Cargo.lock");
+    let older = |path: PathBuf| changed(&path).is_ok_and(|changed| changed <= built);
+    let mut all = sources.chain([lock]).peekable();
+    all.peek().is_some() && all.all(older)
+}
+
+pub(crate) struct Cluster {
+    pub(crate) dir: tempfile::TempDir,
+    pub(crate) manager: String,
+    pub(crate) servers: Vec<Option<Child>>,
+}
+
+impl Cluster {
+    pub(crate) fn start(iods: usize) -> Cluster {
+        Cluster::start_with(iods, |addr, _, _| format!("{addr:?}"))
+    }
+
+    /// `addrs` makes of a server's TCP address, its number (0 is the manager) and the folder what stands in the configuration.
+    pub(crate) fn start_with(iods: usize, addrs: impl Fn(&str, usize, &Path) -> String) -> Cluster {
+        let dir = tempfile::tempdir().unwrap();
+        // Ports that are free now; all at once, so that they differ.
+        let held: Vec<_> = (0..=iods).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
+        let tcp: Vec<_> = held.iter().map(|l| format!("tcp://{}", l.local_addr().unwrap())).collect();
+        let addrs: Vec<_> = tcp.iter().enumerate().map(|(number, tcp)| addrs(tcp, number, dir.path())).collect();
+        let config = format!(
+            "[cluster]\nmanager = {}\niods = [{}]\n[storage]\nmanager = {:?}\niod = {:?}\n",
+            addrs[0],
+            addrs[1..].join(", "),
+            dir.path().join("manager"),
+            format!("{}/iod{{index}}", dir.path().display()),
+        );
+        fs::write(dir.path().join("pvfs.toml"), config).unwrap();
+        drop(held);
+        let mut cluster = Cluster { dir, manager: tcp[0].clone(), servers: Vec::new() };
+        for index in 0..=iods {
+            cluster.servers.push(None);
+            cluster.start_server(index);
+        }
+        cluster
+    }
+
+    /// 0 is the manager, the others are I/O servers; returns when it listens.
+    pub(crate) fn start_server(&mut self, index: usize) {
+        self.start_server_with(index, &[]);
+    }
+
+    /// As [`Cluster::start_server`], with more options.
+    pub(crate) fn start_server_with(&mut self, index: usize, options: &[&str]) {
+        let mut command = Command::new(pvfsd());
+        command.args(options);
+        command.arg("--config").arg(self.dir.path().join("pvfs.toml")).stdout(Stdio::piped());
+        command.stderr(fs::File::create(self.path(&format!("log-{index}"))).unwrap());
+        match index {
+            0 => command.arg("manager"),
+            _ => command.args(["iod", &(index - 1).to_string()]),
+        };
+        let mut child = command.spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+        assert!(line.contains("listening on"), "server {index} said {line:?}");
+        self.servers[index] = Some(child);
+    }
+
+    /// As `kill -9` does.
+    pub(crate) fn kill_server(&mut self, index: usize) {
+        let mut child = self.servers[index].take().unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+
+    pub(crate) fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_pvfs"));
+        command.env("PVFS_MANAGER", &self.manager).env_remove("PVFS_LOG").current_dir(self.dir.path()).args(args);
+        command
+    }
+
+    pub(crate) fn run(&self, args: &[&str]) -> Output {
+        self.command(args).output().unwrap()
+    }
+
+    /// Runs a command that must succeed and say nothing on standard error.
+    pub(crate) fn ok(&self, args: &[&str]) -> String {
+        let output = self.run(args);
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success() && errors.is_empty(), "pvfs {args:?}: {}, {errors}", output.status);
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    pub(crate) fn json(&self, args: &[&str]) -> Value {
+        serde_json::from_str(&self.ok(&[&["--json"], args].concat())).unwrap()
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        for mut child in self.servers.drain(..).flatten() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// The one line on standard error, with the expected status.
+pub(crate) fn complaint(output: &Output, status: i32) -> String {
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(status), "{errors}");
+    assert!(errors.starts_with("pvfs: ") && errors.lines().count() == 1, "one clear line: {errors}");
+    errors
+}
