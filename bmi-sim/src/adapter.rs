@@ -412,10 +412,14 @@ impl Transport for SimTransport {
         // Nothing that anybody waits for: a caller that was refused by a full queue would try again, register again, and so on for ever.
         state.registrations.collect(&mut self.released);
         let nudged = std::mem::take(&mut state.nudged);
-        state.starved = false;
         charge_released(core, self.node, &mut self.released);
         self.waiter.poked.store(false, Ordering::Relaxed);
-        core.drain_reports(self.id, BATCH, events) || nudged
+        let any = core.drain_reports(self.id, BATCH, events) || nudged;
+        if any {
+            // The caller tries again, and is turned away again if there is still no room. After a poll that found nothing it still waits to be told.
+            core.adapters[self.id as usize].starved = false;
+        }
+        any
     }
 
     fn charge(&mut self, work: HostWork) {

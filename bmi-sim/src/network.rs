@@ -585,7 +585,7 @@ impl Core {
         port.drained = port.drained.max(arrival).saturating_add(busy);
         if let Some(timeline) = &mut self.timeline {
             let bytes = waits.saturating_mul(1_000) / profile.adapter_ps_per_byte.max(1);
-            timeline.waiting(out.to, arrival, bytes);
+            timeline.waiting(out.to, arrival, arrival + waits, bytes);
         }
         false
     }

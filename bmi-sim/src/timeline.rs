@@ -11,7 +11,7 @@
 //! | `core N` | work of one kind |
 //! | `adapter transmit`, `adapter receive` | a unit that occupies that side |
 //! | `link` | a unit under way, from its first byte's start to its arrival (these overlap) |
-//! | `switch port` | bytes that wait for this node's adapter (a counter) |
+//! | `switch port` | bytes that wait for this node's adapter (a counter; it shows what a unit finds when it comes, and when all have left) |
 //! | `disk` | bytes of a request |
 //!
 //! An arrow goes from the last unit of each message at the sending adapter to the same at the receiving one.
@@ -101,8 +101,9 @@ impl Timeline {
         self.push(Mark { node, row: LINK, name, start: span.0, end: span.1, value: bytes, flow: 0 });
     }
 
-    pub(crate) fn waiting(&mut self, node: u32, at: u64, bytes: u64) {
-        self.push(Mark { node, row: SWITCH, name: "switch port", start: at, end: at, value: bytes, flow: 0 });
+    /// So many bytes wait at a port; if no more come, none do from `until` on.
+    pub(crate) fn waiting(&mut self, node: u32, at: u64, until: u64, bytes: u64) {
+        self.push(Mark { node, row: SWITCH, name: "switch port", start: at, end: until, value: bytes, flow: 0 });
     }
 
     pub(crate) fn disk(&mut self, node: u32, name: &'static str, span: (u64, u64), bytes: u64) {
@@ -180,19 +181,23 @@ impl Trace {
                 rows = Some((mark.node, mark.row));
             }
             write_mark(&mut out, mark, number, paired.contains(&mark.flow))?;
+            let next = marks.get(number + 1).filter(|next| (next.node, next.row) == (mark.node, mark.row));
+            if mark.row == SWITCH && next.is_none_or(|next| next.start > mark.end) {
+                let empty = Mark { start: mark.end, value: 0, ..*mark };
+                write_mark(&mut out, &empty, number, false)?;
+            }
         }
         writeln!(out, "\n]}}")?;
         out.flush()
     }
 }
 
-/// Names a row and says where it stands.
+/// Names a row and says where it stands. What overlaps, and counters, are no threads: they have rows of their own, named by their events.
 fn row(out: &mut impl Write, pid: u32, row: u16) -> io::Result<()> {
     let name = match row {
         TRANSMIT => "adapter transmit".to_owned(),
         RECEIVE => "adapter receive".to_owned(),
-        LINK => "link".to_owned(),
-        SWITCH => "switch port".to_owned(),
+        LINK | SWITCH => return Ok(()),
         DISK => "disk".to_owned(),
         core => format!("core {core}"),
     };
@@ -210,13 +215,15 @@ fn row(out: &mut impl Write, pid: u32, row: u16) -> io::Result<()> {
 fn write_mark(out: &mut impl Write, mark: &Mark, number: usize, paired: bool) -> io::Result<()> {
     let Mark { node, row, name, start, end, value, flow } = *mark;
     let (pid, tid, ts, te) = (node + 1, row + 1, Micros(start), Micros(end));
-    let at = format!("\"name\":\"{name}\",\"pid\":{pid},\"tid\":{tid}");
+    // All units under way share one row.
+    let called = if row == LINK { "link" } else { name };
+    let at = format!("\"name\":\"{called}\",\"pid\":{pid},\"tid\":{tid}");
     match row {
         SWITCH => write!(out, ",\n{{\"ph\":\"C\",{at},\"ts\":{ts},\"args\":{{\"bytes\":{value}}}}}"),
         LINK => {
             write!(
                 out,
-                ",\n{{\"ph\":\"b\",\"cat\":\"link\",\"id\":{number},{at},\"ts\":{ts},\"args\":{{\"bytes\":{value}}}}}"
+                ",\n{{\"ph\":\"b\",\"cat\":\"link\",\"id\":{number},{at},\"ts\":{ts},\"args\":{{\"what\":\"{name}\",\"bytes\":{value}}}}}"
             )?;
             write!(out, ",\n{{\"ph\":\"e\",\"cat\":\"link\",\"id\":{number},{at},\"ts\":{te}}}")
         }

@@ -67,8 +67,12 @@ fn rows_are_in_order_and_arrows_have_two_ends() {
     for event in of("M").filter(|event| event["name"] == "thread_name") {
         names.insert(row(event), event["args"]["name"].as_str().unwrap().to_owned());
     }
-    for name in ["core 0", "core 1", "adapter transmit", "adapter receive", "link", "switch port", "disk"] {
+    for name in ["core 0", "core 1", "adapter transmit", "adapter receive", "disk"] {
         assert!(names.values().any(|known| known == name), "{name} is in {names:?}");
+    }
+    // Rows of their own: a thread of that name would be an empty one beside it.
+    for (phase, name) in [("b", "link"), ("C", "switch port")] {
+        assert!(of(phase).all(|event| event["name"] == name) && !names.values().any(|known| known == name));
     }
     let processes: Vec<_> =
         of("M").filter(|event| event["name"] == "process_name").map(|event| &event["args"]["name"]).collect();
@@ -118,4 +122,55 @@ fn recording_changes_nothing_and_stays_within_its_room() {
     let events = parsed(&trace);
     let count = |phase: &str| events.iter().filter(|event| event["ph"] == phase).count();
     assert_eq!(count("s"), count("f"), "no arrow without its other end");
+}
+
+/// The format's rules, event by event, as its description has them: what each phase must have, numbers that are numbers, spans that nest, arrows that begin and
+/// end within a span. A counter that never came back to zero showed bytes at a port for the rest of the run.
+#[test]
+fn every_event_is_as_the_format_says() {
+    let (_, trace, _) = run(Some(TraceOptions::default()));
+    let events = parsed(&trace.unwrap());
+    let mut open: BTreeMap<(String, u64), u64> = BTreeMap::new();
+    let mut last: BTreeMap<u64, u64> = BTreeMap::new();
+    let mut spans: BTreeMap<Row, Vec<(u64, u64)>> = BTreeMap::new();
+    let mut arrows = Vec::new();
+    let mut named: Vec<u64> = Vec::new();
+    for event in &events {
+        let phase = event["ph"].as_str().unwrap();
+        let pid = event["pid"].as_u64().unwrap();
+        assert!(event["name"].is_string(), "{event}");
+        if phase == "M" {
+            assert!(event["args"].is_object(), "{event}");
+            named.push(pid);
+            continue;
+        }
+        assert!(named.contains(&pid), "{event}: its process has a name");
+        let (ts, tid) = (ns(&event["ts"]), event["tid"].as_u64());
+        assert!(event["ts"].is_number() && tid.is_some(), "{event}");
+        match phase {
+            "X" => {
+                assert!(event["dur"].as_f64().unwrap() >= 0.0 && event["cat"].is_string(), "{event}");
+                spans.entry(row(event)).or_default().push((ts, ts + ns(&event["dur"])));
+            }
+            "b" => assert!(open.insert(("link".to_owned(), event["id"].as_u64().unwrap()), ts).is_none(), "{event}"),
+            "e" => {
+                let begun = open.remove(&(event["cat"].as_str().unwrap().to_owned(), event["id"].as_u64().unwrap()));
+                assert!(begun.is_some_and(|begun| begun <= ts), "{event}");
+            }
+            "s" | "f" => {
+                assert!(event["cat"] == "flow" && (phase == "s" || event["bp"] == "e"), "{event}");
+                arrows.push((row(event), ts));
+            }
+            "C" => {
+                let value = event["args"]["bytes"].as_u64().unwrap();
+                last.insert(pid, value);
+            }
+            other => panic!("{other} is no phase of ours"),
+        }
+    }
+    assert!(open.is_empty(), "{open:?}");
+    assert!(!last.is_empty() && last.values().all(|value| *value == 0), "{last:?}: a port that is empty at the end");
+    for (row, at) in arrows {
+        assert!(spans[&row].iter().any(|(start, end)| *start <= at && at <= *end), "an arrow at {at} in row {row:?}");
+    }
 }

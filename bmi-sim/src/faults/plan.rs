@@ -131,8 +131,8 @@ pub enum Fault {
         /// How many of each adapter.
         count: u32,
     },
-    /// A node's clock on the wall ([`crate::Node::wall_ns`]) is set, forwards or back. The clock that endpoints go by never steps: a program that stood
-    /// still is [`Fault::Pause`].
+    /// A node's clock on the wall ([`crate::Node::wall_ns`]) is set, forwards or back. The clock that endpoints go by never steps, since
+    /// deadlines are on the monotonic clock of a real system: a program that stood still is [`Fault::Pause`].
     ClockStep {
         /// The node.
         node: String,

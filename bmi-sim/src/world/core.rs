@@ -68,7 +68,7 @@ pub(crate) struct AdapterState {
     pub(crate) deadlines: BTreeSet<(u64, u32)>,
     pub(crate) reports: VecDeque<Report>,
     pub(crate) waiter: Arc<Waiter>,
-    /// A post was turned away with a full queue since the last poll.
+    /// A post was turned away with a full queue, and no poll has said yet that it may be tried again (C15).
     pub(crate) starved: bool,
     /// A queue that was full has a place again.
     pub(crate) nudged: bool,
