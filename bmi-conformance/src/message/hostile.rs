@@ -4,7 +4,7 @@
 //! here from the layout in the protocol's documentation.
 
 use bmi_core::transport::{ConnId, Event, MAX_PRIVATE_DATA, Payload, PostError, WorkId, WorkOptions, WriteTarget};
-use bmi_core::{Access, Addr, Config, ErrorKind, Options, RemoteKey, RemoteSlice, Time, Transport};
+use bmi_core::{Access, Addr, Config, ErrorKind, OneSided, Options, RemoteKey, RemoteSlice, Time, Transport};
 use futures_util::future::join;
 
 use super::{reads, tight};
@@ -520,7 +520,9 @@ pub fn wants<K: Backend>(backend: &K) {
             } else if let Err(error) = send.await {
                 assert_eq!(error.operation(), Some("send"), "{what}: {error}");
             } else {
-                assert_eq!(times, 2, "{what}: it was sent nowhere");
+                // An emulated adapter may have ended the write before it hears that the peer has no such memory.
+                let told_late = backend.expected_capabilities().one_sided == OneSided::Emulated && !exposed;
+                assert!(times == 2 || told_late, "{what}: it was sent nowhere");
             }
             intruder.is_cut(&net, &breach, &what).await;
             net.until("the memory back", || is_sole(&mut source).then_some(())).await;
