@@ -222,7 +222,7 @@ impl<T: Transport> Manager<T> {
             Err(fault) => return Err(fault),
         };
         let connected = self.connected.borrow();
-        let is_connected = |client: u128| connected.get(&client).is_some_and(|session| is_open(session));
+        let is_connected = |client: u128| connected.get(&client).is_some_and(is_open);
         dedup.remember(waiting.id, waiting.unanswered, &answer, is_connected)?;
         Ok(answer)
     }
