@@ -13,6 +13,9 @@
 //! | transport | the contract C1 to C15, adapter against adapter | [`transport`] |
 //! | message | the message interface of [`bmi_core::AsyncEndpoint`] over the backend | [`message`] |
 //!
+//! A backend's own tests, of what the suite does not know about it, have their frame in [`world`]; that nothing is allocated per operation is tested by
+//! [`allocation`]. [`Local`] is the [`Backend`] of one whose adapters are all in this process.
+//!
 //! **Invariants**
 //! 1. No test depends on how long something takes. Waiting is a loop with a bound, and reaching the bound fails by name.
 //! 2. No test skips in silence. One that needs a capability which the backend's pinned set lacks checks that the backend refuses.
@@ -27,17 +30,21 @@
 // Runs inside the simulator: see clippy.toml.
 #![warn(clippy::disallowed_types)]
 
+pub mod allocation;
 mod backend;
 pub mod data;
 pub mod faulty;
+mod local;
 pub mod message;
 pub mod net;
 pub mod rig;
 mod rng;
 pub mod transport;
+pub mod world;
 
 pub use backend::Backend;
 pub use faulty::{Faulty, FaultyBackend, Plan};
+pub use local::Local;
 pub use rng::Rng;
 
 use bmi_core::Transport;
@@ -158,7 +165,8 @@ macro_rules! conformance_suite {
             }
             message::hostile {
                 garbage_hello_is_refused, mismatch_names_what_is_missing, garbage_acceptance,
-                bad_messages_cut_their_sender, forged_slots, overdrawn_credits, forged_finish, forged_written, announced_but_not_exposed,
+                bad_messages_cut_their_sender, forged_slots, overdrawn_credits, forged_finish, forged_written, wants,
+                announced_but_not_exposed,
                 random_messages,
             }
             message::property { any_messages, any_bulk }

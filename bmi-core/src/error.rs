@@ -159,10 +159,12 @@ impl StdError for Error {
     }
 }
 
-impl From<std::io::Error> for Error {
-    fn from(error: std::io::Error) -> Error {
+/// What a caller can do about an error of the system, whatever was being done.
+impl From<&std::io::Error> for ErrorKind {
+    fn from(error: &std::io::Error) -> ErrorKind {
+        use rustix::io::Errno;
         use std::io::ErrorKind as Io;
-        let kind = match error.kind() {
+        match error.kind() {
             Io::ConnectionRefused | Io::AddrNotAvailable | Io::HostUnreachable | Io::NetworkUnreachable => {
                 ErrorKind::Refused
             }
@@ -170,8 +172,33 @@ impl From<std::io::Error> for Error {
             Io::TimedOut => ErrorKind::TimedOut,
             Io::OutOfMemory | Io::StorageFull | Io::QuotaExceeded => ErrorKind::Exhausted,
             Io::InvalidInput | Io::AddrInUse => ErrorKind::Invalid,
-            _ => ErrorKind::Io,
-        };
-        Error::new(kind, "").caused_by(error)
+            // The library has no name for a want of descriptors or of buffers.
+            _ => match Errno::from_io_error(error) {
+                Some(Errno::MFILE | Errno::NFILE | Errno::NOBUFS) => ErrorKind::Exhausted,
+                _ => ErrorKind::Io,
+            },
+        }
+    }
+}
+
+impl From<std::io::Error> for Error {
+    fn from(error: std::io::Error) -> Error {
+        Error::new(ErrorKind::from(&error), "").caused_by(error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// It was told as `Io`, which nobody tries again.
+    #[test]
+    fn a_want_of_descriptors_is_exhausted() {
+        for errno in [rustix::io::Errno::MFILE, rustix::io::Errno::NFILE, rustix::io::Errno::NOBUFS] {
+            let error = Error::from(std::io::Error::from(errno));
+            assert_eq!(error.kind(), ErrorKind::Exhausted, "{error}");
+        }
+        let error = Error::from(std::io::Error::from(rustix::io::Errno::BADF));
+        assert_eq!(error.kind(), ErrorKind::Io, "{error}");
     }
 }

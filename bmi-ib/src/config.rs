@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use bmi_backend::Limit;
 use bmi_core::{Addr, Device};
 
 /// Settings of an [`IbTransport`](crate::IbTransport).
@@ -77,8 +78,22 @@ impl IbConfig {
     pub fn for_addr(addr: &Addr) -> IbConfig {
         IbConfig { device: addr.device().cloned(), ..IbConfig::default() }
     }
+
+    pub(crate) fn connections(&self) -> Limit {
+        Limit { max: self.max_connections.min(MAX_SLOTS), what: "connections", setting: "IbConfig::max_connections" }
+    }
+
+    pub(crate) fn regions(&self) -> Limit {
+        Limit { max: self.max_regions, what: "regions", setting: "IbConfig::max_regions" }
+    }
+
+    pub(crate) fn exposures(&self) -> Limit {
+        Limit { max: self.max_exposures, what: "exposures on the connection", setting: "IbConfig::max_exposures" }
+    }
 }
 
+/// Connections that the name of a work request can tell apart (`queue_pair::tag`).
+pub(crate) const MAX_SLOTS: usize = 1 << 20;
 /// Longest head of a work request, in bytes.
 pub(crate) const MAX_HEAD: usize = 256;
 /// Largest inline send, head included, in bytes: an eager message of the protocol's default.

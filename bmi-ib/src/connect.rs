@@ -28,26 +28,21 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
 
-use bmi_core::transport::{ConnId, Event, MAX_PRIVATE_DATA};
+use bmi_backend::net::{self, Answer};
+use bmi_backend::{Round, check_private, check_scheme, listen_failed};
+use bmi_core::transport::{ConnId, Event};
 use bmi_core::{Addr, Error, ErrorKind, Scheme, Time};
 use mio::net::{TcpListener, TcpStream};
 use mio::{Interest, Token};
-use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
+use socket2::{SockRef, TcpKeepalive};
 
 use crate::IbTransport;
 use crate::error::{Fault, Violation};
 use crate::greeting::{Message, Port};
 use crate::queue_pair::QueuePair;
-use crate::resolve;
 use crate::side_channel::SideChannel;
 use crate::verbs::Path;
 
-/// Side channels that the system keeps for a listener until they are accepted.
-const BACKLOG: i32 = 1024;
-/// Side channels accepted by one poll, so that a flood of them does not stop everything else.
-const ACCEPT_BATCH: usize = 64;
-/// When the system has no descriptors left, how long until the next try.
-const ACCEPT_RETRY: std::time::Duration = std::time::Duration::from_millis(100);
 /// A peer whose machine is gone, with an idle queue pair, is noticed after about four of these.
 const KEEPALIVE: std::time::Duration = std::time::Duration::from_secs(3);
 
@@ -96,41 +91,15 @@ impl Connection {
     }
 }
 
-/// A listening socket.
-pub(crate) struct Listener {
-    socket: TcpListener,
-    pub(crate) ready: bool,
-    pub(crate) retry_at: Option<Time>,
-}
-
 fn tune(socket: &impl AsFd) -> io::Result<()> {
     let socket = SockRef::from(socket);
     socket.set_tcp_nodelay(true)?;
     socket.set_tcp_keepalive(&TcpKeepalive::new().with_time(KEEPALIVE).with_interval(KEEPALIVE).with_retries(3))
 }
 
-fn dial(to: SocketAddr) -> io::Result<TcpStream> {
-    let socket = Socket::new(Domain::for_address(to), Type::STREAM.nonblocking(), Some(Protocol::TCP))?;
-    tune(&socket)?;
-    match socket.connect(&to.into()) {
-        Err(error) if error.raw_os_error() != Some(libc::EINPROGRESS) => Err(error),
-        _ => Ok(TcpStream::from_std(socket.into())),
-    }
-}
-
-fn check_private(private: &[u8]) -> Result<(), Error> {
-    if private.len() > MAX_PRIVATE_DATA {
-        let why = format!("{} bytes of private data, at most {MAX_PRIVATE_DATA} travel", private.len());
-        return Err(Error::new(ErrorKind::Invalid, why));
-    }
-    Ok(())
-}
-
 impl IbTransport {
     fn check_addr(&self, addr: &Addr) -> Result<(), Error> {
-        if addr.scheme() != Scheme::Ib {
-            return Err(Error::new(ErrorKind::Invalid, format!("{addr} is no address of the InfiniBand backend")));
-        }
+        check_scheme(addr, Scheme::Ib, "InfiniBand")?;
         self.adapter.check_device(addr)
     }
 
@@ -138,66 +107,24 @@ impl IbTransport {
 
     pub(crate) fn start_listening(&mut self, addr: &Addr) -> Result<Addr, Error> {
         self.check_addr(addr)?;
-        let candidates = resolve::literal(addr).ok_or_else(|| {
-            let why = format!("{addr}: listen at an IP address or localhost, names are not looked up");
-            Error::new(ErrorKind::Invalid, why)
-        })?;
-        let listen = |at: SocketAddr| -> io::Result<(TcpListener, u16)> {
-            let socket = Socket::new(Domain::for_address(at), Type::STREAM.nonblocking(), Some(Protocol::TCP))?;
-            socket.set_reuse_address(true)?;
-            socket.bind(&at.into())?;
-            socket.listen(BACKLOG)?;
-            let listener = TcpListener::from_std(socket.into());
-            let port = listener.local_addr()?.port();
-            Ok((listener, port))
-        };
-        let failed = |error: io::Error| {
-            let kind = match error.kind() {
-                io::ErrorKind::AddrNotAvailable | io::ErrorKind::PermissionDenied => ErrorKind::Invalid,
-                _ if matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE)) => ErrorKind::Exhausted,
-                _ => Error::from(io::Error::from(error.kind())).kind(),
-            };
-            Error::new(kind, format!("cannot listen at {addr}")).caused_by(error).during("listen")
-        };
-        let (mut socket, port) = listen(candidates[0]).map_err(failed)?;
-        let token = Token(self.listeners.len() << super::TOKEN_BITS | super::TOKEN_LISTENER);
-        self.poll.registry().register(&mut socket, token, Interest::READABLE).map_err(failed)?;
-        self.listeners.push(Listener { socket, ready: true, retry_at: None });
-        Ok(addr.with_port(port))
+        let (socket, taken) = net::listen(addr, |_| Ok(()))?;
+        let mut socket = TcpListener::from_std(socket);
+        let token = Token(self.listeners.next_index() << super::TOKEN_BITS | super::TOKEN_LISTENER);
+        let watched = self.poll.registry().register(&mut socket, token, Interest::READABLE);
+        watched.map_err(|error| listen_failed(addr, error))?;
+        self.listeners.add(socket);
+        Ok(taken)
     }
 
     /// Accepts what waits at the listeners.
     pub(crate) fn accept_sockets(&mut self) -> bool {
-        let mut any = false;
-        for index in 0..self.listeners.len() {
-            for _ in 0..ACCEPT_BATCH {
-                if !self.listeners[index].ready {
-                    break;
-                }
-                match self.listeners[index].socket.accept() {
-                    Ok((stream, from)) => {
-                        any = true;
-                        self.handle_socket(stream, from);
-                    }
-                    Err(error) => self.handle_accept_error(index, &error),
-                }
-            }
+        let (mut round, mut any) = (Round::default(), false);
+        while let Some((stream, from)) = self.listeners.accept(&mut round, self.now, TcpListener::accept) {
+            any = true;
+            self.handle_socket(stream, from);
         }
+        self.deadlines.add(self.listeners.deadline());
         any
-    }
-
-    fn handle_accept_error(&mut self, index: usize, error: &io::Error) {
-        let listener = &mut self.listeners[index];
-        match error.kind() {
-            io::ErrorKind::WouldBlock => listener.ready = false,
-            io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted => {}
-            _ => {
-                tracing::warn!(%error, "cannot accept connections; trying again in {ACCEPT_RETRY:?}");
-                listener.ready = false;
-                listener.retry_at = Some(self.now + ACCEPT_RETRY);
-                self.deadlines.add(listener.retry_at);
-            }
-        }
     }
 
     fn handle_socket(&mut self, mut stream: TcpStream, from: SocketAddr) {
@@ -239,7 +166,7 @@ impl IbTransport {
             self.slots.remove(id.slot);
             return Err(error.during("connect").with_peer(addr));
         }
-        match resolve::literal(addr) {
+        match net::literal(addr) {
             Some(candidates) => self.try_candidates(id, candidates, Fault::NoAddress),
             None => {
                 if let Err(error) = self.resolver.ask(id, addr) {
@@ -253,10 +180,6 @@ impl IbTransport {
 
     /// Takes a slot for a new connection.
     fn insert(&mut self, peer: Addr, phase: Phase) -> Result<ConnId, Error> {
-        if self.slots.live() >= self.config.max_connections {
-            let why = format!("{} connections, the limit of IbConfig::max_connections", self.slots.live());
-            return Err(Error::new(ErrorKind::Exhausted, why));
-        }
         let first_packet = self.next_first_packet();
         let id = self.slots.insert(|id| Connection {
             id,
@@ -267,7 +190,8 @@ impl IbTransport {
             first_packet,
             in_ready: false,
             in_dirty: false,
-        });
+        })?;
+        self.unsettled = true;
         let deadline = self.slots.find_mut(id).and_then(|connection| connection.deadline());
         self.deadlines.add(deadline);
         Ok(id)
@@ -291,7 +215,7 @@ impl IbTransport {
     }
 
     /// A look-up ended.
-    pub(crate) fn handle_answer(&mut self, answer: resolve::Answer) {
+    pub(crate) fn handle_answer(&mut self, answer: Answer) {
         match answer.result {
             Ok(candidates) => self.try_candidates(answer.conn, candidates, Fault::NoAddress),
             Err(error) => self.end(answer.conn.slot, answer.conn, Fault::Unresolved(error)),
@@ -302,7 +226,7 @@ impl IbTransport {
     fn try_candidates(&mut self, id: ConnId, mut candidates: Vec<SocketAddr>, mut fault: Fault) {
         while !candidates.is_empty() {
             let to = candidates.remove(0);
-            let dialed = dial(to).and_then(|mut stream| {
+            let dialed = net::dial(to, tune).map(TcpStream::from_std).and_then(|mut stream| {
                 let token = Token((id.slot as usize) << super::TOKEN_BITS | super::TOKEN_CONNECTION);
                 self.poll.registry().register(&mut stream, token, Interest::READABLE | Interest::WRITABLE)?;
                 Ok(stream)
@@ -330,12 +254,8 @@ impl IbTransport {
         else {
             return;
         };
-        let failed = match (side.stream.take_error(), side.stream.peer_addr()) {
-            (Ok(None), Ok(_)) => None,
-            (Ok(None), Err(error)) if error.kind() == io::ErrorKind::NotConnected => return, // not yet
-            (Ok(Some(error)), _) | (Err(error), _) | (Ok(None), Err(error)) => Some(error),
-        };
-        if let Some(error) = failed {
+        let Some(outcome) = net::dialed(&side.stream) else { return };
+        if let Err(error) = outcome {
             let candidates = std::mem::take(candidates);
             connection.side = None;
             return self.try_candidates(id, candidates, Fault::Unreachable(error));
@@ -586,7 +506,7 @@ impl IbTransport {
             let _ = connection.say(Message::Bye(bye, own), &[]);
         }
         connection.phase = Phase::Draining { fault, deadline };
-        self.slots.unsettle();
+        self.unsettled = true;
         let Some(connection) = self.slots.at_mut(slot) else { return };
         let failed = connection.queues.as_mut().map(|queues| queues.fail(&mut self.chain));
         if let Some(Err(error)) = failed {
@@ -608,7 +528,7 @@ impl IbTransport {
             Phase::HalfOpen { .. } | Phase::Draining { .. } => {}
             Phase::Established if deadline > now => {
                 connection.phase = Phase::Closing { deadline };
-                self.slots.unsettle();
+                self.unsettled = true;
                 self.deadlines.add(Some(deadline));
                 self.ending.push(conn.slot);
                 self.mark_dirty(conn.slot);
@@ -677,11 +597,7 @@ impl IbTransport {
                 _ => self.end(slot, id, Fault::ConnectTimeout),
             }
         }
-        for listener in &mut self.listeners {
-            if listener.retry_at.is_some_and(|at| at <= now) {
-                (listener.retry_at, listener.ready) = (None, true);
-            }
-        }
+        self.listeners.expire(now);
         if self.port_down_until.is_some_and(|at| at <= now) {
             self.port_down_until = None;
             let (device, port) = (self.adapter.context.name().to_owned(), self.adapter.port);

@@ -2,6 +2,7 @@
 
 use std::io;
 
+use bmi_backend::{lost, unreached};
 use bmi_core::{Addr, Error, ErrorKind};
 use thiserror::Error as ThisError;
 
@@ -141,15 +142,8 @@ impl Fault {
             Fault::Violation(_) => ErrorKind::Protocol,
             Fault::Refused(_) | Fault::Closed | Fault::Eof | Fault::QueuePair | Fault::NoAnswer => ErrorKind::PeerLost,
             Fault::PortDown { .. } => ErrorKind::PeerLost,
-            Fault::Socket(error) if error.kind() == io::ErrorKind::TimedOut => ErrorKind::PeerLost,
-            Fault::Socket(error) => match Error::from(io::Error::from(error.kind())).kind() {
-                ErrorKind::Refused => ErrorKind::PeerLost,
-                kind => kind,
-            },
-            Fault::Unreachable(error) => match Error::from(io::Error::from(error.kind())).kind() {
-                ErrorKind::PeerLost => ErrorKind::Refused,
-                kind => kind,
-            },
+            Fault::Socket(error) => lost(error),
+            Fault::Unreachable(error) => unreached(error),
             Fault::Unresolved(_) | Fault::NoAddress | Fault::Full => ErrorKind::Refused,
             Fault::ConnectTimeout => ErrorKind::TimedOut,
             Fault::Adapter(_) | Fault::Route(_) | Fault::DeviceGone(_) => ErrorKind::Io,

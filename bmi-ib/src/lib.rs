@@ -14,9 +14,10 @@
 //! | `staging` | the registered ring for heads and inline payload |
 //! | `progress` | the poll loop, completions, waiting |
 //! | `memory` | registrations, exposures, limits |
-//! | `resolve`, `slots` | host names; tables of connections and deadlines |
 //! | `error` | why connections end |
 //! | [`verbs`] | all FFI, behind owners of its objects |
+//!
+//! Tables, names and listeners are those of [`bmi_backend`].
 //!
 //! **Invariants**
 //! 1. What the contract says, C1 to C15 of [`bmi_core::transport`].
@@ -41,9 +42,7 @@ mod greeting;
 mod memory;
 mod progress;
 mod queue_pair;
-mod resolve;
 mod side_channel;
-mod slots;
 mod staging;
 pub mod verbs;
 
@@ -53,10 +52,13 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::Arc;
 use std::task::{Wake, Waker};
 
+use bmi_backend::net::Resolver;
+use bmi_backend::{Deadlines, Listeners, Slots};
 use bmi_core::transport::{Armed, ConnId, Event, Payload, PostError, Transport, WorkId, WorkOptions, WriteTarget};
 use bmi_core::{
     Access, Addr, Capabilities, Error, ErrorKind, Memory, MemoryRegion, RemoteKey, RemoteSlice, Segment, Time,
 };
+use mio::net::TcpListener;
 use mio::unix::SourceFd;
 use mio::{Interest, Token};
 
@@ -64,12 +66,10 @@ pub use config::IbConfig;
 
 use adapter::Adapter;
 use config::MAX_SEGMENTS;
-use connect::{Listener, Phase};
+use connect::{Connection, Phase};
 use error::Fault;
 use memory::Regions;
 use queue_pair::QueuePair;
-use resolve::Resolver;
-use slots::{Deadlines, Slots};
 use verbs::{Chain, WorkEnd};
 
 /// A token is an index and, in its lowest bits, which table it is of.
@@ -96,8 +96,10 @@ pub struct IbTransport {
     poll: mio::Poll,
     epoll_events: mio::Events,
     waker: Waker,
-    slots: Slots,
-    listeners: Vec<Listener>,
+    slots: Slots<Connection>,
+    /// A connection may be on its way to being established, or to its end. Asked at each poll, so it is not counted anew each time.
+    unsettled: bool,
+    listeners: Listeners<TcpListener>,
     resolver: Resolver,
     regions: Regions,
     deadlines: Deadlines,
@@ -161,7 +163,8 @@ impl IbTransport {
         let failed = |error| Error::from(error).during("create an InfiniBand transport");
         let adapter = Adapter::open(&config)?;
         let poll = mio::Poll::new().map_err(failed)?;
-        let waker = Arc::new(mio::Waker::new(poll.registry(), other(OTHER_WAKER)).map_err(failed)?);
+        let waker = mio::Waker::new(poll.registry(), other(OTHER_WAKER)).map_err(failed)?;
+        let waker = Waker::from(Arc::new(WakePoll(Arc::new(waker))));
         for (fd, index) in [(adapter.channel.as_raw_fd(), OTHER_CHANNEL), (adapter.context.as_raw_fd(), OTHER_DEVICE)] {
             poll.registry().register(&mut SourceFd(&fd), other(index), Interest::READABLE).map_err(failed)?;
         }
@@ -169,11 +172,12 @@ impl IbTransport {
             capabilities: adapter.capabilities(&config),
             poll,
             epoll_events: mio::Events::with_capacity(EPOLL_EVENTS),
-            resolver: Resolver::new(waker.clone()),
-            waker: Waker::from(Arc::new(WakePoll(waker))),
-            slots: Slots::default(),
-            listeners: Vec::new(),
-            regions: Regions::new(config.max_regions),
+            resolver: Resolver::new("bmi-ib-resolve", waker.clone()),
+            waker,
+            slots: Slots::new(config.connections()),
+            unsettled: false,
+            listeners: Listeners::default(),
+            regions: Regions::new(config.regions()),
             deadlines: Deadlines::default(),
             pending: VecDeque::with_capacity(64),
             ready: VecDeque::with_capacity(64),
@@ -303,7 +307,7 @@ impl Transport for IbTransport {
         if !self.regions.own(std::slice::from_ref(segment)) {
             return Err(Error::new(ErrorKind::Invalid, "a segment of another transport").during("expose"));
         }
-        let limit = self.config.max_exposures;
+        let limit = self.config.exposures();
         let queues = self
             .slots
             .find_mut(conn)

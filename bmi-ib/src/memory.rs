@@ -17,6 +17,7 @@ use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
 
+use bmi_backend::Limit;
 use bmi_core::mem::{LocalKey, RegionOwner, ReleaseQueue};
 use bmi_core::{Access, Error, ErrorKind, Memory, MemoryRegion, RemoteKey, RemoteSlice, Segment};
 use slab::Slab;
@@ -38,11 +39,11 @@ pub(crate) struct Regions {
     owner: Arc<dyn RegionOwner>,
     released: Vec<LocalKey>,
     known: Slab<Known>,
-    limit: usize,
+    limit: Limit,
 }
 
 impl Regions {
-    pub(crate) fn new(limit: usize) -> Regions {
+    pub(crate) fn new(limit: Limit) -> Regions {
         let queue = Arc::new(ReleaseQueue::default());
         Regions { owner: queue.clone(), queue, released: Vec::new(), known: Slab::new(), limit }
     }
@@ -53,10 +54,7 @@ impl Regions {
     }
 
     pub(crate) fn register(&mut self, memory: &Memory) -> Result<MemoryRegion, Error> {
-        if self.known.len() >= self.limit {
-            let why = format!("{} regions are registered, the limit of IbConfig::max_regions", self.known.len());
-            return Err(Error::new(ErrorKind::Exhausted, why).during("register"));
-        }
+        self.limit.admit(self.known.len()).map_err(|error| error.during("register"))?;
         if let Some(locked) = Locked::now().filter(|locked| !locked.has_room(memory.len() as u64)) {
             return Err(locked.explain(memory.len() as u64).during("register"));
         }
@@ -64,9 +62,12 @@ impl Regions {
         Ok(MemoryRegion::new(memory.clone(), LocalKey(index as u64), self.owner.clone()))
     }
 
-    /// Notes that the connection in `slot` has registered a region.
+    /// Notes that the connection in `slot` has registered a region. A slot that has had it before, for a connection that ended, is noted already: so a
+    /// region that outlives its connections has at most as many notes as there are slots.
     pub(crate) fn note_user(&mut self, region: &MemoryRegion, slot: u32) {
-        if let Some(known) = self.known.get_mut(region.local_key().0 as usize) {
+        if let Some(known) = self.known.get_mut(region.local_key().0 as usize)
+            && !known.users.contains(&slot)
+        {
             known.users.push(slot);
         }
     }
@@ -190,13 +191,9 @@ impl Exposures {
         domain: &Arc<Domain>,
         segment: &Segment,
         access: Access,
-        limit: usize,
+        limit: Limit,
     ) -> Result<RemoteSlice, Error> {
-        if self.by_key.len() >= limit {
-            let why =
-                format!("{} exposures on the connection, the limit of IbConfig::max_exposures", self.by_key.len());
-            return Err(Error::new(ErrorKind::Exhausted, why).during("expose"));
-        }
+        limit.admit(self.by_key.len()).map_err(|error| error.during("expose"))?;
         let begin = segment.as_ptr() as u64 % PAGE;
         let (region, key) = if segment.is_empty() {
             // Nothing to register. A key that no adapter has: accesses by it are checked by the peer's program.
@@ -229,8 +226,8 @@ impl Exposures {
 
 /// The kernel's word for a failed registration that no memory was to blame for.
 pub(crate) fn io_error(what: &str, error: io::Error) -> Error {
-    let kind = match error.raw_os_error() {
-        Some(libc::ENOMEM | libc::EMFILE | libc::ENFILE | libc::EAGAIN) => ErrorKind::Exhausted,
+    let kind = match (error.raw_os_error(), ErrorKind::from(&error)) {
+        (Some(libc::EAGAIN), _) | (_, ErrorKind::Exhausted) => ErrorKind::Exhausted,
         _ => ErrorKind::Io,
     };
     let text = match (kind, Locked::now()) {
@@ -260,15 +257,30 @@ mod tests {
         assert!(Locked::of("CapEff:\t0000000000004000\n", 1).is_none(), "CAP_IPC_LOCK lifts the limit");
     }
 
+    /// A region that was used over connection after connection kept a note of each for ever.
+    #[test]
+    fn notes_of_a_regions_users_do_not_pile_up() {
+        let mut regions = Regions::new(Limit { max: 1, what: "regions", setting: "IbConfig::max_regions" });
+        let region = regions.register(&Memory::zeroed(1).unwrap()).unwrap();
+        for slot in [3, 5, 3, 3, 5] {
+            regions.note_user(&region, slot);
+        }
+        drop(region);
+        let mut forgotten = Vec::new();
+        regions.collect(|_, slot| forgotten.push(slot));
+        assert_eq!(forgotten, [3, 5]);
+    }
+
     #[test]
     fn released_regions_come_back() {
-        let mut regions = Regions::new(2);
+        let limit = Limit { max: 2, what: "regions", setting: "IbConfig::max_regions" };
+        let mut regions = Regions::new(limit);
         let memory = Memory::zeroed(1).unwrap();
         let region = regions.register(&memory).unwrap();
         regions.note_user(&region, 3);
         let _second = regions.register(&memory).unwrap();
         assert_eq!(regions.register(&memory).unwrap_err().kind(), ErrorKind::Exhausted);
-        assert!(!Regions::new(1).own(&[region.segment(0, 1)]));
+        assert!(!Regions::new(limit).own(&[region.segment(0, 1)]));
         assert!(regions.own(&[region.segment(0, 1)]));
         drop(region);
         let mut forgotten = Vec::new();

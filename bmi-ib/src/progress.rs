@@ -78,11 +78,10 @@ impl IbTransport {
         moved |= self.hand_over();
         moved |= self.finish_ending();
         self.report_pending(events, limit);
-        if self.deadlines.is_stale() {
+        self.deadlines.renew(|| {
             let connections = self.slots.iter().filter_map(Connection::deadline);
-            let listeners = self.listeners.iter().filter_map(|listener| listener.retry_at);
-            self.deadlines.set(connections.chain(listeners).chain(self.port_down_until).min());
-        }
+            connections.chain(self.listeners.deadline()).chain(self.port_down_until)
+        });
         moved || events.len() > before
     }
 
@@ -102,15 +101,10 @@ impl IbTransport {
     }
 
     fn take_answers(&mut self) -> bool {
-        if !self.resolver.has_answers() {
-            return false;
-        }
-        let mut answers = Vec::new();
-        self.resolver.answers(&mut answers);
-        for answer in answers {
-            self.handle_answer(answer);
-        }
-        true
+        let answers = self.resolver.answers();
+        let any = !answers.is_empty();
+        answers.into_iter().for_each(|answer| self.handle_answer(answer));
+        any
     }
 
     // ---- waiting ----------------------------------------------------------------------------------------------------------
@@ -121,7 +115,7 @@ impl IbTransport {
             || !self.ready.is_empty()
             || !self.early.is_empty()
             || self.resolver.has_answers()
-            || self.listeners.iter().any(|listener| listener.ready)
+            || self.listeners.any_ready()
     }
 
     pub(crate) fn prepare_to_sleep(&mut self) -> Armed {
@@ -130,9 +124,10 @@ impl IbTransport {
         }
         for index in 0..self.adapter.queues.len() {
             let completions = &mut self.adapter.queues[index];
-            if !completions.armed {
+            if !completions.armed && !self.gone {
                 if let Err(error) = completions.queue.arm() {
                     tracing::error!(%error, "cannot ask for a completion event");
+                    self.lose_device();
                     return Armed::Busy;
                 }
                 completions.armed = true;
@@ -150,9 +145,10 @@ impl IbTransport {
     fn look(&mut self) {
         self.unasked += 1;
         self.attentive = self.attentive.saturating_sub(1);
-        if self.slept || self.slots.may_be_unsettled() || self.attentive > 0 || self.unasked >= LOOK_EVERY {
+        if self.slept || self.unsettled || self.attentive > 0 || self.unasked >= LOOK_EVERY {
             self.ask_epoll();
-            self.slots.settle();
+            let settled = |connection: &Connection| matches!(connection.phase, Phase::Established);
+            self.unsettled = self.unsettled && !self.slots.iter().all(settled);
         }
     }
 
@@ -172,11 +168,7 @@ impl IbTransport {
             let index = event.token().0 >> super::TOKEN_BITS;
             match event.token().0 & super::TOKEN_MASK {
                 super::TOKEN_CONNECTION => self.handle_readiness(index as u32, event),
-                super::TOKEN_LISTENER => {
-                    if let Some(listener) = self.listeners.get_mut(index) {
-                        listener.ready = true;
-                    }
-                }
+                super::TOKEN_LISTENER => self.listeners.set_ready(index),
                 super::TOKEN_OTHER if index == super::OTHER_CHANNEL => {
                     self.adapter.channel.drain();
                     self.adapter.queues.iter_mut().for_each(|completions| completions.armed = false);
@@ -219,12 +211,17 @@ impl IbTransport {
                 }
                 AsyncEvent::Addresses(port) if port == self.adapter.port => self.adapter.refresh(),
                 AsyncEvent::QueuePair { number, access } => self.handle_failed_queue_pair(number, access),
-                AsyncEvent::Fatal | AsyncEvent::Overrun => {
-                    self.gone = true;
-                    self.end_all(|| Fault::DeviceGone(context.name().to_owned()));
-                }
+                AsyncEvent::Fatal | AsyncEvent::Overrun => self.lose_device(),
                 AsyncEvent::PortDown(_) | AsyncEvent::PortUp(_) | AsyncEvent::Addresses(_) | AsyncEvent::Other => {}
             }
+        }
+    }
+
+    /// The device is gone, or as good as gone: it tells nothing any more, so connections end by their drain's time limit, and it is not asked again.
+    fn lose_device(&mut self) {
+        if !std::mem::replace(&mut self.gone, true) {
+            let name = self.adapter.context.name().to_owned();
+            self.end_all(|| Fault::DeviceGone(name.clone()));
         }
     }
 
@@ -331,7 +328,10 @@ impl IbTransport {
         let taken = match self.adapter.queues[index].queue.poll(&mut ends) {
             Ok(taken) => taken,
             Err(error) => {
-                tracing::error!(%error, "the completion queue is broken");
+                if !self.gone {
+                    tracing::error!(%error, "the completion queue is broken");
+                    self.lose_device();
+                }
                 0
             }
         };

@@ -158,7 +158,7 @@ impl Area {
     pub(crate) fn withdraw(&self, slot: usize) {
         if let Some([key, ..]) = self.entry(slot) {
             key.store(0, Ordering::Release);
-            fence(Ordering::SeqCst);
+            full_fence();
         }
     }
 
@@ -189,7 +189,7 @@ impl Area {
     /// Says that memory is being reached by this key.
     pub(crate) fn claim(&self, number: usize, key: u64) {
         self.word(CLAIMS + number * 8).store(key, Ordering::Relaxed);
-        fence(Ordering::SeqCst);
+        full_fence();
     }
 
     /// Says that it is over.
@@ -261,8 +261,23 @@ impl ring::Space for RingSpace {
 
     #[inline]
     fn fence(order: Ordering) {
-        fence(order);
+        if order == Ordering::SeqCst { full_fence() } else { fence(order) }
     }
+}
+
+/// `fence(SeqCst)`.
+#[cfg(any(not(target_arch = "x86_64"), miri))]
+#[inline]
+fn full_fence() {
+    fence(Ordering::SeqCst);
+}
+
+/// `fence(SeqCst)`, by the cheapest instruction that is one: any with a lock orders what stands before and behind it, as `mfence` does, which takes three times as long.
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+#[inline]
+fn full_fence() {
+    // SAFETY: it adds nothing to the word at the top of the stack. Memory is not said to be left alone, so the compiler moves no access across.
+    unsafe { std::arch::asm!("lock or dword ptr [rsp], 0") };
 }
 
 #[cfg(test)]

@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use bmi_core::{Capabilities, Error, ErrorKind, OneSided, Registration};
+use bmi_backend::{Limit, software};
+use bmi_core::{Capabilities, Error, ErrorKind};
+
+pub(crate) use bmi_backend::software::{MAX_HEAD, MAX_INLINE, MAX_READS, MAX_SEGMENTS, MAX_WORK_LEN};
 
 use crate::area::Geometry;
 
@@ -28,6 +31,9 @@ pub struct ShmConfig {
     /// Memory that peers passed and that is kept mapped for each connection: pieces, and bytes together. The least recently used is
     /// unmapped first. 1024 pieces, 64 GiB.
     pub max_mapped: (usize, u64),
+    /// The same for all connections together; what finds no room goes another way. A process may have some 65,000 mappings, and addresses for 128 TiB.
+    /// 16,384 pieces, 16 TiB.
+    pub max_mapped_in_all: (usize, u64),
     /// Pass memory that lives in shareable pages to peers that it is exposed to. Without it they go by the next two ways. `true`.
     pub share_pages: bool,
     /// Reach memory of the peer through the kernel (`process_vm_readv`, `process_vm_writev`) if it allows that. Without it bytes go through the
@@ -52,6 +58,7 @@ impl Default for ShmConfig {
             advertised_exposures: 4096,
             ring_len: 256 << 10,
             max_mapped: (1024, 64 << 30),
+            max_mapped_in_all: (16 << 10, 16 << 40),
             share_pages: true,
             cross_memory: true,
             allowed_users: Vec::new(),
@@ -60,17 +67,6 @@ impl Default for ShmConfig {
         }
     }
 }
-
-/// Longest head of a work request, in bytes.
-pub(crate) const MAX_HEAD: usize = 256;
-/// Largest inline send, head included, in bytes.
-pub(crate) const MAX_INLINE: usize = (8 << 10) + MAX_HEAD;
-/// Segments of a work request: as many as one system call takes.
-pub(crate) const MAX_SEGMENTS: usize = 1024;
-/// Reads that a peer may have outstanding in the ring. Part of the protocol: both sides count.
-pub(crate) const MAX_READS: usize = 64;
-/// Longest work request, in bytes. Any: nothing is allocated by it.
-pub(crate) const MAX_WORK_LEN: u64 = 1 << 40;
 
 impl ShmConfig {
     pub(crate) fn geometry(&self) -> Geometry {
@@ -81,6 +77,14 @@ impl ShmConfig {
     /// also where somebody has opened it, and for the listener that this side dials.)
     pub(crate) fn admits(&self, user: u32, own: u32) -> bool {
         user == own || user == 0 || self.allowed_users.contains(&user)
+    }
+
+    /// Whether the kernel may copy between this process, which runs as `own`, and one of `user`: between processes of one user only. A peer of another
+    /// user that this process may do more than (root may do more than anybody) could otherwise have it write where the peer itself may not: it
+    /// becomes, or gives its number to, a program of somebody else's, while a child keeps the socket. And whoever reaches a peer's memory by the kernel can
+    /// be made to wait there for ever (memory behind FUSE, `userfaultfd`), which a process of the same user can do to it anyway, by a signal.
+    pub(crate) fn crosses(&self, user: u32, own: u32) -> bool {
+        self.cross_memory && user == own
     }
 
     pub(crate) fn validate(&self) -> Result<(), Error> {
@@ -98,25 +102,23 @@ impl ShmConfig {
         Err(Error::new(ErrorKind::Invalid, why))
     }
 
-    /// What a transport with this configuration can do.
+    /// What a transport with this configuration can do: by the initiator's processor where memory can be reached; where it cannot, the peer must poll.
     pub(crate) fn capabilities(&self) -> Capabilities {
-        let mut capabilities = Capabilities::minimal();
-        // By the initiator's processor where memory can be reached; where it cannot, the peer must poll.
-        capabilities.one_sided = OneSided::Emulated;
-        capabilities.rdma_read = true;
-        capabilities.write_with_immediate = true;
-        capabilities.registration = Registration::Free;
-        capabilities.max_segments = MAX_SEGMENTS;
-        capabilities.max_head = MAX_HEAD;
-        capabilities.max_inline = MAX_INLINE;
-        capabilities.max_work_len = MAX_WORK_LEN;
-        capabilities.send_queue_depth = self.send_queue_depth;
-        capabilities.recv_queue_depth = self.recv_queue_depth;
-        capabilities.max_outstanding_reads = MAX_READS;
-        capabilities.service_levels = 1;
+        let mut capabilities = software::capabilities(self.send_queue_depth, self.recv_queue_depth);
         capabilities.shares_pages = self.share_pages;
-        capabilities.event_fd = true;
         capabilities
+    }
+
+    pub(crate) fn connections(&self) -> Limit {
+        Limit { max: self.max_connections, what: "connections", setting: "ShmConfig::max_connections" }
+    }
+
+    pub(crate) fn regions(&self) -> Limit {
+        Limit { max: self.max_regions, what: "regions", setting: "ShmConfig::max_regions" }
+    }
+
+    pub(crate) fn exposures(&self) -> Limit {
+        Limit { max: self.max_exposures, what: "exposures on the connection", setting: "ShmConfig::max_exposures" }
     }
 }
 
@@ -131,5 +133,17 @@ mod tests {
         assert!(!config.admits(1001, 1000) && !config.admits(1000, 0));
         config.allowed_users = vec![1001];
         assert!(config.admits(1001, 1000) && !config.admits(1002, 1000));
+    }
+
+    /// A server that ran as root reached the memory of whatever process had the number that an admitted user's client had once had, on that client's word.
+    #[test]
+    fn the_memory_of_another_users_process_is_not_reached_by_the_kernel() {
+        let mut config = ShmConfig { allowed_users: vec![1001], ..ShmConfig::default() };
+        for (user, own) in [(1001, 0), (1001, 1000), (0, 1000)] {
+            assert!(config.admits(user, own) && !config.crosses(user, own), "{user} and {own}");
+        }
+        assert!(config.crosses(1000, 1000) && config.crosses(0, 0));
+        config.cross_memory = false;
+        assert!(!config.crosses(1000, 1000));
     }
 }

@@ -29,26 +29,24 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::time::Duration;
 
-use bmi_core::transport::{ConnId, Event, MAX_PRIVATE_DATA};
-use bmi_core::{Access, Addr, Error, ErrorKind, RemoteKey, RemoteSlice, Scheme, Segment, Time};
+use bmi_backend::software::{Exposures, slot_of};
+use bmi_backend::{Round, check_private, check_scheme, listen_failed};
+use bmi_core::transport::{ConnId, Event};
+use bmi_core::{Access, Addr, Error, ErrorKind, RemoteSlice, Scheme, Segment, Time};
 
-use crate::ShmTransport;
 use crate::area::{Advice, Area, Place};
 use crate::error::{Fault, Refusal, Violation};
 use crate::inbound::Inbound;
 use crate::link::Link;
-use crate::memory::{Exposures, slot_of};
 use crate::packet::{Greeting, Hello, MAX_PACKET, Packet, encode_hello};
+use crate::pages::Mapped;
 use crate::queue_pair::QueuePair;
-use crate::socket::{self, ListenError, Listening, Passed};
+use crate::socket::{self, ListenError, Listening, NotOne, Passed};
 use crate::sys::{self, Process};
+use crate::{ShmConfig, ShmTransport};
 
-/// Sockets accepted by one poll, so that a flood of them does not stop everything else.
-const ACCEPT_BATCH: usize = 64;
 /// Packets taken from one socket in one poll.
 const PACKETS: usize = 64;
-/// When the system has no descriptors left, how long until the next try.
-const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 /// When a listener's queue is full, how long until the next try.
 const DIAL_RETRY: Duration = Duration::from_millis(1);
 /// How long memory stays that a peer was reaching when its exposure ended.
@@ -90,11 +88,15 @@ pub(crate) struct Connection {
     pub(crate) queues: Option<Box<QueuePair>>,
     pub(crate) inbound: Inbound,
     pub(crate) exposures: Exposures,
+    /// The kernel may copy between the two processes.
+    crosses: bool,
     pub(crate) draining: Option<Draining>,
     /// It stands in the transport's list of sockets to read.
     pub(crate) in_ready: bool,
     /// There is work that only waits for its turn.
     pub(crate) more: bool,
+    /// Nothing was left to do by the last poll, and nothing came up since (see `progress`).
+    pub(crate) calm: bool,
     /// Polls since something moved; `RESTS` for one that rests (see `rota`).
     idle: u32,
 }
@@ -116,9 +118,11 @@ impl Connection {
             queues: None,
             inbound: Inbound::default(),
             exposures: Exposures::default(),
+            crosses: false,
             draining: None,
             in_ready: false,
             more: false,
+            calm: false,
             idle: 0,
         }
     }
@@ -126,7 +130,15 @@ impl Connection {
     /// There is something for it to do; whether it has been at rest.
     #[inline]
     pub(crate) fn wake(&mut self) -> bool {
+        self.calm = false;
         std::mem::take(&mut self.idle) == RESTS
+    }
+
+    /// Whether a poll has nothing to do here but to pass by.
+    #[inline]
+    pub(crate) fn is_quiet(&mut self) -> bool {
+        let Some(link) = self.link.as_deref_mut().filter(|_| self.calm) else { return false };
+        !link.reader.has_next() && !link.is_bell_due()
     }
 
     /// Nothing has moved in a poll; whether it is time to rest, nothing being left to do.
@@ -166,7 +178,7 @@ impl Connection {
     }
 
     /// Where a segment is advertised to stand, if anywhere: its pages are passed if they can be and were not.
-    fn place(&mut self, segment: &Segment, share_pages: bool, cross_memory: bool) -> Option<Place> {
+    fn place(&mut self, segment: &Segment, share_pages: bool) -> Option<Place> {
         let memory = segment.region().memory();
         let offset = segment.offset() as u64;
         if share_pages
@@ -182,15 +194,8 @@ impl Connection {
                 return Some(Place::Pages { id, offset });
             }
         }
-        cross_memory.then(|| Place::Address(segment.as_ptr() as u64))
+        self.crosses.then(|| Place::Address(segment.as_ptr() as u64))
     }
-}
-
-/// A listening socket.
-pub(crate) struct Listener {
-    pub(crate) socket: Listening,
-    pub(crate) ready: bool,
-    pub(crate) retry_at: Option<Time>,
 }
 
 /// Memory that a peer was reaching when its exposure ended.
@@ -202,48 +207,29 @@ pub(crate) struct Limbo {
     until: Time,
 }
 
-fn check_scheme(addr: &Addr) -> Result<&Path, Error> {
-    if addr.scheme() != Scheme::Shm {
-        return Err(Error::new(ErrorKind::Invalid, format!("{addr} is no address of the shared-memory backend")));
-    }
-    Ok(Path::new(addr.host()))
-}
-
-fn check_private(private: &[u8]) -> Result<(), Error> {
-    if private.len() > MAX_PRIVATE_DATA {
-        let why = format!("{} bytes of private data, at most {MAX_PRIVATE_DATA} travel", private.len());
-        return Err(Error::new(ErrorKind::Invalid, why));
-    }
-    Ok(())
-}
-
 impl ShmTransport {
     pub(crate) fn start_listening(&mut self, addr: &Addr) -> Result<Addr, Error> {
-        let path = check_scheme(addr)?;
-        let socket = socket::listen(path).map_err(|error| {
-            let what = format!("cannot listen at {addr}");
-            match error {
-                ListenError::Invalid(why) => Error::new(ErrorKind::Invalid, format!("{what}: {why}")),
-                ListenError::Io(error) => {
-                    let kind = match error.kind() {
-                        io::ErrorKind::PermissionDenied | io::ErrorKind::NotFound => ErrorKind::Invalid,
-                        _ if matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE)) => ErrorKind::Exhausted,
-                        _ => Error::from(io::Error::from(error.kind())).kind(),
-                    };
-                    Error::new(kind, what).caused_by(error)
-                }
+        check_scheme(addr, Scheme::Shm, "shared-memory")?;
+        let socket = socket::listen(Path::new(addr.host())).map_err(|error| match error {
+            ListenError::Invalid(why) => {
+                Error::new(ErrorKind::Invalid, format!("cannot listen at {addr}: {why}")).during("listen")
             }
-            .during("listen")
+            ListenError::Io(error) => listen_failed(addr, error),
         })?;
-        let token = self.listeners.len() << crate::TOKEN_BITS | crate::TOKEN_LISTENER;
+        let token = self.listeners.next_index() << crate::TOKEN_BITS | crate::TOKEN_LISTENER;
         self.watch(socket.socket.as_fd(), token).map_err(|error| Error::from(error).during("listen"))?;
-        self.listeners.push(Listener { socket, ready: true, retry_at: None });
+        self.listeners.add(socket);
         Ok(addr.clone())
     }
 
     pub(crate) fn start_connecting(&mut self, addr: &Addr, private: &[u8], deadline: Time) -> Result<ConnId, Error> {
-        check_scheme(addr)?;
+        check_scheme(addr, Scheme::Shm, "shared-memory")?;
         check_private(private)?;
+        socket::check_name(Path::new(addr.host())).map_err(|error| {
+            Error::new(ErrorKind::Invalid, format!("{addr} cannot be a socket's name"))
+                .caused_by(error)
+                .during("connect")
+        })?;
         let exhausted = |error: io::Error| {
             Error::new(ErrorKind::Exhausted, "no memory for the connection's ring").caused_by(error).during("connect")
         };
@@ -260,105 +246,69 @@ impl ShmTransport {
 
     /// Takes a slot for a new connection.
     fn insert(&mut self, peer: Addr, phase: Phase) -> Result<ConnId, Error> {
-        if self.slots.live() >= self.config.max_connections {
-            let why = format!("{} connections, the limit of ShmConfig::max_connections", self.slots.live());
-            return Err(Error::new(ErrorKind::Exhausted, why));
-        }
-        let id = self.slots.insert(|id| Connection::new(id, peer, phase));
+        let id = self.slots.insert(|id| Connection::new(id, peer, phase))?;
         let deadline = self.slots.find_mut(id).and_then(|connection| connection.deadline());
         self.deadlines.add(deadline);
         Ok(id)
     }
 
     fn dial(&mut self, slot: u32) {
-        let (now, hello) = (self.now, self.hello(Greeting::Connect));
+        let now = self.now;
         let Some(connection) = self.slots.at_mut(slot) else { return };
         let id = connection.id;
         let Phase::Dialing { private, deadline, .. } = &mut connection.phase else { return };
         let deadline = *deadline;
-        let connected = socket::connect(Path::new(connection.peer.host())).and_then(|socket| {
+        let path = Path::new(connection.peer.host());
+        let connected = socket::connect(path).map_err(Fault::Unreachable).and_then(|socket| {
+            // Before a word is said: a stranger that listens there gets no descriptor, and learns no address.
+            let crosses = check_user(&self.config, &socket)?;
+            let hello = hello(&self.config, &self.cookie, Greeting::Connect, crosses);
             let fd = connection.own_fd.as_ref().map(AsFd::as_fd);
-            socket::send(&socket, encode_hello(&hello, private).bytes(), fd)?;
-            Ok(socket)
+            socket::send(&socket, encode_hello(&hello, private).bytes(), fd).map_err(Fault::Unreachable)?;
+            Ok((socket, crosses))
         });
         match connected {
-            Ok(socket) => {
+            Ok((socket, crosses)) => {
                 let watched = self.watch(socket.as_fd(), token_of(slot));
-                let user = self.check_user(&socket);
                 let Some(connection) = self.slots.at_mut(slot) else { return };
-                connection.socket = Some(socket);
-                connection.own_fd = None;
+                (connection.socket, connection.own_fd, connection.crosses) = (Some(socket), None, crosses);
                 connection.phase = Phase::Greeting { deadline };
-                match (watched, user) {
-                    (Ok(()), Ok(())) => self.mark_ready(slot),
-                    (Err(error), _) => self.end(slot, id, Fault::Socket(error)),
-                    (_, Err(fault)) => self.end(slot, id, fault),
+                match watched {
+                    Ok(()) => self.mark_ready(slot),
+                    Err(error) => self.end(slot, id, Fault::Socket(error)),
                 }
             }
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+            Err(Fault::Unreachable(error)) if error.kind() == io::ErrorKind::WouldBlock => {
                 if let Phase::Dialing { retry_at, .. } = &mut connection.phase {
                     *retry_at = now + DIAL_RETRY;
                 }
             }
-            Err(error) => self.end(slot, id, Fault::Unreachable(error)),
+            Err(fault) => self.end(slot, id, fault),
         }
         self.deadlines.refresh();
-    }
-
-    fn hello(&self, greeting: Greeting) -> Hello {
-        let address = std::ptr::from_ref(&*self.cookie) as u64;
-        Hello { greeting, geometry: self.config.geometry(), cookie: *self.cookie, address }
-    }
-
-    /// Whether a peer's user may talk to this process.
-    fn check_user(&self, socket: &OwnedFd) -> Result<(), Fault> {
-        let user = sys::credentials(socket).map_err(Fault::Socket)?.user;
-        let own = rustix::process::geteuid().as_raw();
-        if self.config.admits(user, own) { Ok(()) } else { Err(Fault::User(user)) }
     }
 
     // ---- accepting --------------------------------------------------------------------------------------------------------
 
     /// Accepts what waits at the listeners.
     pub(crate) fn accept_sockets(&mut self) -> bool {
-        let mut any = false;
-        for index in 0..self.listeners.len() {
-            for _ in 0..ACCEPT_BATCH {
-                if !self.listeners[index].ready {
-                    break;
-                }
-                match socket::accept(self.listeners[index].socket.socket.as_fd()) {
-                    Ok(socket) => {
-                        any = true;
-                        self.handle_socket(socket);
-                    }
-                    Err(error) => self.handle_accept_error(index, &error),
-                }
-            }
+        let (mut round, mut any) = (Round::default(), false);
+        let accept = |listening: &Listening| socket::accept(listening.socket.as_fd());
+        while let Some(socket) = self.listeners.accept(&mut round, self.now, accept) {
+            any = true;
+            self.handle_socket(socket);
         }
+        self.deadlines.add(self.listeners.deadline());
         any
-    }
-
-    fn handle_accept_error(&mut self, index: usize, error: &io::Error) {
-        let listener = &mut self.listeners[index];
-        match error.kind() {
-            io::ErrorKind::WouldBlock => listener.ready = false,
-            io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted => {}
-            _ => {
-                tracing::warn!(%error, "cannot accept connections; trying again in {ACCEPT_RETRY:?}");
-                listener.ready = false;
-                listener.retry_at = Some(self.now + ACCEPT_RETRY);
-                self.deadlines.add(listener.retry_at);
-            }
-        }
     }
 
     fn handle_socket(&mut self, socket: OwnedFd) {
         let pid = sys::credentials(&socket).map_or(0, |peer| peer.pid);
         let peer = Addr::shm(format!("/proc/{pid}"));
-        if let Err(fault) = self.check_user(&socket) {
-            return tracing::warn!(%peer, %fault, "closed");
-        }
+        let crosses = match check_user(&self.config, &socket) {
+            Ok(crosses) => crosses,
+            Err(fault) => return tracing::warn!(%peer, %fault, "closed"),
+        };
         if self.half_open >= self.config.max_half_open {
             return tracing::warn!(%peer, limit = self.config.max_half_open, "closed: too many without a hello");
         }
@@ -373,7 +323,7 @@ impl ShmTransport {
         }
         self.half_open += 1;
         if let Some(connection) = self.slots.find_mut(id) {
-            connection.socket = Some(socket);
+            (connection.socket, connection.crosses) = (Some(socket), crosses);
         }
         self.mark_ready(id.slot);
     }
@@ -488,7 +438,13 @@ impl ShmTransport {
         match packet {
             Packet::Wake => Ok(()),
             Packet::Pages { id, len } => {
-                let fd = passed.only().ok_or(Violation::Memory("it passed no descriptor, or several"))?;
+                let fd = match passed.only() {
+                    Err(NotOne::Ours) => {
+                        tracing::warn!(len, "no descriptor is left to take a peer's memory by; going another way");
+                        return Ok(());
+                    }
+                    only => only?,
+                };
                 match sys::map_peer(&fd, len, true).map_err(Violation::Memory)? {
                     Ok(mapping) => link.mapped.insert(id, mapping),
                     Err(error) => tracing::warn!(%error, len, "a peer's memory cannot be mapped; going another way"),
@@ -519,11 +475,11 @@ impl ShmTransport {
 
     pub(crate) fn accept_request(&mut self, conn: ConnId, private: &[u8]) -> Result<(), Error> {
         check_private(private)?;
-        let hello = self.hello(Greeting::Accept);
         let requested = |connection: &&mut Connection| matches!(connection.phase, Phase::Requested);
         let Some(connection) = self.slots.find_mut(conn).filter(requested) else {
             return Err(Error::new(ErrorKind::PeerLost, "the connection request is no longer there").during("accept"));
         };
+        let hello = hello(&self.config, &self.cookie, Greeting::Accept, connection.crosses);
         let fd = connection.own_fd.take();
         if let Some(socket) = &connection.socket
             && let Err(error) =
@@ -545,18 +501,19 @@ impl ShmTransport {
         else {
             return;
         };
-        let process = self.config.cross_memory.then(|| {
+        let process = connection.crosses.then(|| {
             let pid = sys::credentials(socket).map_or(0, |credentials| credentials.pid);
             Process::probe(pid, hello.address, hello.cookie)
         });
-        let link = Link::new(own.clone(), peer, process.flatten(), self.config.max_mapped);
+        let mapped = Mapped::new(self.config.max_mapped, self.room.clone());
+        let link = Link::new(own.clone(), peer, process.flatten(), mapped);
         connection.link = Some(Box::new(link));
         connection.phase = Phase::Established;
         // What was exposed before can be passed now.
         let early: Vec<_> =
             connection.exposures.iter().map(|(key, segment, access)| (key, segment.clone(), access)).collect();
         for (key, segment, access) in early {
-            let place = connection.place(&segment, self.config.share_pages, self.config.cross_memory);
+            let place = connection.place(&segment, self.config.share_pages);
             if let (Some(place), Some(own)) = (place, &connection.own) {
                 own.advertise(slot_of(key), key, Advice { place, access, len: segment.len() as u64 });
             }
@@ -571,7 +528,7 @@ impl ShmTransport {
         if check_private(private).is_err() || self.slots.find_mut(conn).filter(requested).is_none() {
             return;
         }
-        let hello = self.hello(Greeting::Reject);
+        let hello = hello(&self.config, &self.cookie, Greeting::Reject, false);
         let Some(mut connection) = self.remove(conn.slot) else { return };
         if let Some(queues) = &mut connection.queues {
             queues.flush_all(None, |event| self.pending.push_back(event));
@@ -595,12 +552,13 @@ impl ShmTransport {
         let Some(connection) = self.slots.find_mut(conn).filter(takes) else {
             return Err(Error::new(ErrorKind::PeerLost, "the connection has ended").during("expose"));
         };
-        let key = connection.exposures.add(&mut self.keys, self.config.max_exposures, segment, access)?;
-        let place = connection.place(segment, self.config.share_pages, self.config.cross_memory);
+        let slice = connection.exposures.add(&mut self.keys, segment, access)?;
+        let key = slice.key.0;
+        let place = connection.place(segment, self.config.share_pages);
         if let (Some(place), Some(own)) = (place, &connection.own) {
             own.advertise(slot_of(key), key, Advice { place, access, len: segment.len() as u64 });
         }
-        Ok(RemoteSlice { key: RemoteKey(key), addr: 0, len: segment.len() as u64 })
+        Ok(slice)
     }
 
     pub(crate) fn revoke_key(&mut self, conn: ConnId, key: u64) {
@@ -635,6 +593,7 @@ impl ShmTransport {
     /// Takes a connection out of the tables.
     fn remove(&mut self, slot: u32) -> Option<Connection> {
         let connection = self.slots.remove(slot)?;
+        self.retired = true;
         self.rota.remove(slot);
         if let Phase::HalfOpen { .. } = connection.phase {
             self.half_open -= 1;
@@ -673,7 +632,8 @@ impl ShmTransport {
         if let Phase::HalfOpen { .. } = connection.phase {
             // Nobody above knows of it. A peer of another version shall learn ours.
             if let (Fault::Violation(Violation::Version { .. }), Some(socket)) = (&fault, &connection.socket) {
-                let _ = socket::send(socket, encode_hello(&self.hello(Greeting::Reject), &[]).bytes(), None);
+                let hello = hello(&self.config, &self.cookie, Greeting::Reject, false);
+                let _ = socket::send(socket, encode_hello(&hello, &[]).bytes(), None);
             }
             return;
         }
@@ -778,11 +738,7 @@ impl ShmTransport {
                 _ => self.end(slot, id, Fault::ConnectTimeout),
             }
         }
-        for listener in &mut self.listeners {
-            if listener.retry_at.is_some_and(|at| at <= now) {
-                (listener.retry_at, listener.ready) = (None, true);
-            }
-        }
+        self.listeners.expire(now);
         self.deadlines.refresh();
     }
 }
@@ -792,9 +748,22 @@ fn token_of(slot: u32) -> usize {
     (slot as usize) << crate::TOKEN_BITS | crate::TOKEN_CONNECTION
 }
 
+/// What this side says of itself. Where its memory stands is told to those only who may reach it by the kernel.
+fn hello(config: &ShmConfig, cookie: &u64, greeting: Greeting, crosses: bool) -> Hello {
+    let (cookie, address) = if crosses { (*cookie, std::ptr::from_ref(cookie) as u64) } else { (0, 0) };
+    Hello { greeting, geometry: config.geometry(), cookie, address }
+}
+
+/// That a peer's user may talk to this process; and whether the kernel may copy between the two.
+fn check_user(config: &ShmConfig, socket: &OwnedFd) -> Result<bool, Fault> {
+    let user = sys::credentials(socket).map_err(Fault::Socket)?.user;
+    let own = rustix::process::geteuid().as_raw();
+    if config.admits(user, own) { Ok(config.crosses(user, own)) } else { Err(Fault::User(user)) }
+}
+
 /// Maps the area that came with a hello.
 fn map_area(hello: &Hello, passed: Passed) -> Result<Area, Fault> {
-    let fd = passed.only().ok_or(Violation::Memory("it passed no descriptor, or several"))?;
+    let fd = passed.only()?;
     let mapping = sys::map_peer(&fd, hello.geometry.len() as u64, false).map_err(Violation::Memory)?;
     Ok(Area::new(mapping.map_err(Fault::Memory)?, hello.geometry))
 }

@@ -2,19 +2,15 @@
 
 use std::io;
 
+use bmi_backend::lost;
 use bmi_core::transport::{WorkKind, WorkStatus};
 use bmi_core::{Addr, Error, ErrorKind};
 use thiserror::Error as ThisError;
 
-use crate::packet::VERSION;
+pub(crate) use bmi_backend::software::Refusal;
 
-/// What this side tells a peer that it cuts off.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Refusal {
-    pub(crate) status: WorkStatus,
-    pub(crate) work: Option<WorkKind>,
-    pub(crate) id: u32,
-}
+use crate::packet::VERSION;
+use crate::socket::NotOne;
 
 /// What a peer did that costs it the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ThisError)]
@@ -46,13 +42,12 @@ pub(crate) enum Violation {
 impl Violation {
     /// What the violator is told.
     pub(crate) fn refusal(self) -> Refusal {
-        let (status, work, id) = match self {
-            Violation::Access(work, id) => (WorkStatus::RemoteAccess, Some(work), id),
-            Violation::NotReady(work) => (WorkStatus::ReceiverNotReady, Some(work), 0),
-            Violation::TooLong => (WorkStatus::TooLong, Some(WorkKind::Send), 0),
-            _ => (WorkStatus::Failed, None, 0),
-        };
-        Refusal { status, work, id }
+        match self {
+            Violation::Access(work, id) => Refusal { status: WorkStatus::RemoteAccess, work: Some(work), id },
+            Violation::NotReady(work) => Refusal { status: WorkStatus::ReceiverNotReady, work: Some(work), id: 0 },
+            Violation::TooLong => Refusal { status: WorkStatus::TooLong, work: Some(WorkKind::Send), id: 0 },
+            _ => Refusal::BREACH,
+        }
     }
 }
 
@@ -61,7 +56,7 @@ impl Violation {
 pub(crate) enum Fault {
     #[error("the peer was cut off: {0}")]
     Violation(#[from] Violation),
-    #[error("the peer cut the connection: {}", describe(.0))]
+    #[error("the peer cut the connection: {0}")]
     Refused(Refusal),
     #[error("the peer closed the connection")]
     Closed,
@@ -83,12 +78,12 @@ pub(crate) enum Fault {
     Cancelled,
 }
 
-fn describe(refusal: &Refusal) -> &'static str {
-    match refusal.status {
-        WorkStatus::RemoteAccess => "remote access refused (key, bounds, rights)",
-        WorkStatus::ReceiverNotReady => "it had no receive posted",
-        WorkStatus::TooLong => "a message was longer than its receive",
-        _ => "it takes what this side wrote for a breach of the protocol",
+impl From<NotOne> for Fault {
+    fn from(why: NotOne) -> Fault {
+        match why {
+            NotOne::Theirs => Violation::Memory("it passed no descriptor, or several").into(),
+            NotOne::Ours => Fault::Memory(io::Error::from_raw_os_error(libc::EMFILE)),
+        }
     }
 }
 
@@ -99,10 +94,7 @@ impl Fault {
             Fault::Violation(Violation::Version { .. }) => ErrorKind::Incompatible,
             Fault::Violation(_) => ErrorKind::Protocol,
             Fault::Refused(_) | Fault::Closed | Fault::Eof => ErrorKind::PeerLost,
-            Fault::Socket(error) => match Error::from(io::Error::from(error.kind())).kind() {
-                ErrorKind::Refused => ErrorKind::PeerLost,
-                kind => kind,
-            },
+            Fault::Socket(error) => lost(error),
             Fault::User(_) | Fault::Unreachable(_) => ErrorKind::Refused,
             Fault::Memory(_) => ErrorKind::Exhausted,
             Fault::ConnectTimeout => ErrorKind::TimedOut,

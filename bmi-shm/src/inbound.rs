@@ -6,13 +6,13 @@
 //! 2. The place of a record is given back after its bytes were copied.
 //! 3. One call handles a bounded number of records, whatever stands in the ring.
 
+use bmi_backend::software::Exposures;
 use bmi_core::mem::copy;
 use bmi_core::transport::{Event, WorkKind, WorkStatus};
 use bmi_core::{Access, Segment};
 
 use crate::error::{Fault, Violation};
 use crate::link::Link;
-use crate::memory::Exposures;
 use crate::outbound::{CLOSE, FIRST, MORE, READ, REPLY, SEND, WRITE, WRITTEN};
 use crate::queue_pair::QueuePair;
 use crate::ring::Record;

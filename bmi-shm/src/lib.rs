@@ -15,11 +15,11 @@
 //! | `outbound`, `inbound` | from the queues to the ring, from the ring to the receives; the records |
 //! | `packet`, `socket` | the Unix socket: names, handshake, descriptors, wake-ups |
 //! | `pages` | memory that was passed, both ways |
-//! | `memory` | registrations, exposures, keys |
 //! | `progress`, `rota` | the poll loop, sleeping and waking; whose ring is looked at when |
 //! | `sys` | memfds, mappings, the memory of another process |
-//! | `slots` | tables of connections and deadlines |
 //! | `error` | why connections end |
+//!
+//! Tables, listeners, registrations and keys are those of [`bmi_backend`].
 //!
 //! **Invariants**
 //! 1. What the contract says, C1 to C15 of [`bmi_core::transport`].
@@ -41,7 +41,6 @@ mod error;
 mod hostile_tests;
 mod inbound;
 mod link;
-mod memory;
 mod outbound;
 mod packet;
 mod pages;
@@ -50,7 +49,6 @@ mod queue_pair;
 mod ring;
 mod rota;
 mod segments;
-mod slots;
 mod socket;
 mod sys;
 
@@ -60,9 +58,11 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::task::{Wake, Waker};
 
+use bmi_backend::software::{Keys, Regions};
+use bmi_backend::{Deadlines, Listeners, Slots};
 use bmi_core::mem::RemotePages;
 use bmi_core::transport::{
-    Armed, BulkWay, ConnId, Event, Payload, PostError, Transport, WorkId, WorkOptions, WriteTarget,
+    Armed, BulkWay, ConnId, Event, Payload, PostError, Transport, WorkId, WorkKind, WorkOptions, WriteTarget,
 };
 use bmi_core::{
     Access, Addr, Capabilities, Error, ErrorKind, Memory, MemoryRegion, RemoteKey, RemoteSlice, Segment, Time,
@@ -71,13 +71,13 @@ use rustix::event::{EventfdFlags, epoll};
 
 pub use config::ShmConfig;
 
-use connect::{Connection, Limbo, Listener, Phase};
+use connect::{Connection, Limbo, Phase};
 use link::Link;
-use memory::{Keys, Regions};
 use outbound::{Outbound, POST_BUDGET, Ring};
+use pages::Room;
 use queue_pair::QueuePair;
 use rota::Rota;
-use slots::{Deadlines, Slots};
+use socket::Listening;
 
 /// A token is an index and, in its lowest bits, which table it is of.
 const TOKEN_BITS: u32 = 2;
@@ -111,16 +111,19 @@ pub struct ShmTransport {
     waker: Waker,
     /// A secret, and where it stands: who can read it there can reach this process's memory by the kernel.
     cookie: Box<u64>,
-    slots: Slots,
+    slots: Slots<Connection>,
     rota: Rota,
     /// Whose turn is first.
     first: usize,
-    listeners: Vec<Listener>,
+    listeners: Listeners<Listening>,
     /// A listener may have sockets.
     accept_ready: bool,
     regions: Regions,
     keys: Keys,
+    room: Arc<Room>,
     limbo: Vec<Limbo>,
+    /// A slot was given up since the last poll.
+    retired: bool,
     deadlines: Deadlines,
     /// Events that arose outside of `poll`, or at once in great number.
     pending: VecDeque<Event>,
@@ -191,14 +194,16 @@ impl ShmTransport {
             epoll_events: Vec::with_capacity(EPOLL_EVENTS),
             waker: Waker::from(Arc::new(WakeFd(event))),
             cookie: Box::new(RandomState::new().hash_one(std::process::id())),
-            slots: Slots::default(),
+            slots: Slots::new(config.connections()),
             rota: Rota::default(),
             first: 0,
-            listeners: Vec::new(),
+            listeners: Listeners::default(),
             accept_ready: false,
-            regions: Regions::new(config.max_regions),
-            keys: Keys::default(),
+            regions: Regions::new(config.regions()),
+            keys: Keys::new(config.exposures()),
+            room: Room::new(config.max_mapped_in_all),
             limbo: Vec::new(),
+            retired: false,
             deadlines: Deadlines::default(),
             pending: VecDeque::with_capacity(64),
             ready: VecDeque::with_capacity(64),
@@ -255,6 +260,45 @@ struct Working<'a> {
 }
 
 impl Working<'_> {
+    /// Does a write at once if nothing waits before it and the way is open; else it waits its turn.
+    fn write(
+        self,
+        work: WorkId,
+        head: &[u8],
+        segments: &[Segment],
+        target: WriteTarget,
+        options: WorkOptions,
+    ) -> Result<(), PostError> {
+        let len = self.queues.check_write(head, segments, &target)?;
+        if outbound::write_now(self.link, self.queues, head, segments, &target, len) {
+            self.queues.hold(segments);
+            self.pending.extend(self.queues.complete_at_once(work, WorkKind::Write, len, options));
+            return Ok(());
+        }
+        self.queues.add_write(work, head, segments, target, options)?;
+        self.start();
+        Ok(())
+    }
+
+    /// And a read.
+    fn read(
+        self,
+        work: WorkId,
+        segments: &[Segment],
+        remote: RemoteSlice,
+        options: WorkOptions,
+    ) -> Result<(), PostError> {
+        let len = self.queues.check_read(segments, &remote)?;
+        if outbound::read_now(self.link, self.queues, segments, &remote, len) {
+            self.queues.hold(segments);
+            self.pending.extend(self.queues.complete_at_once(work, WorkKind::Read, len, options));
+            return Ok(());
+        }
+        self.queues.add_read(work, segments, remote, options);
+        self.start();
+        Ok(())
+    }
+
     /// Does what can be done at once; a violation shows again in the next poll.
     fn start(self) {
         let mut outbound = Outbound { link: self.link, queues: self.queues, pieces: self.pieces, budget: POST_BUDGET };
@@ -346,10 +390,7 @@ impl Transport for ShmTransport {
         options: WorkOptions,
     ) -> Result<(), PostError> {
         self.check_owner(segments)?;
-        let working = self.working(conn)?;
-        working.queues.post_write(work, head, segments, target, options)?;
-        working.start();
-        Ok(())
+        self.working(conn)?.write(work, head, segments, target, options)
     }
 
     fn post_read(
@@ -361,10 +402,7 @@ impl Transport for ShmTransport {
         options: WorkOptions,
     ) -> Result<(), PostError> {
         self.check_owner(segments)?;
-        let working = self.working(conn)?;
-        working.queues.post_read(work, segments, remote, options)?;
-        working.start();
-        Ok(())
+        self.working(conn)?.read(work, segments, remote, options)
     }
 
     fn map_remote(&mut self, conn: ConnId, remote: RemoteSlice, access: Access) -> Option<RemotePages> {

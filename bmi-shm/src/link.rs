@@ -13,19 +13,22 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use bmi_backend::software::slot_of;
 use bmi_core::mem::{RemotePages, copy};
 use bmi_core::transport::BulkWay;
 use bmi_core::{Access, RemoteSlice};
 
 use crate::area::{Area, MAX_CLAIMS, Place, RingSpace};
 use crate::error::Violation;
-use crate::memory::slot_of;
 use crate::pages::{Mapped, Passed};
 use crate::ring::{Reader, Space, Writer};
 use crate::sys::Process;
 
 /// Most bytes of a record's body: an eighth of a smaller ring, so that sender and receiver work at the same time.
 pub(crate) const CHUNK: usize = 32 << 10;
+
+/// Polls with something to ring for before the bell is rung.
+pub(crate) const BELL_POLLS: u32 = 8;
 
 /// The shared half of a connection.
 pub(crate) struct Link {
@@ -47,6 +50,8 @@ pub(crate) struct Link {
     pub(crate) rung: u64,
     /// The peer was told of consumed records since.
     pub(crate) told: bool,
+    /// Polls since there was something to ring for.
+    due: u32,
     /// The nap of the peer that was ended last.
     pub(crate) woken: u64,
     /// A number asked for, to be said over the socket.
@@ -61,7 +66,7 @@ pub(crate) enum Way {
 }
 
 impl Link {
-    pub(crate) fn new(own: Area, peer: Area, process: Option<Process>, most_mapped: (usize, u64)) -> Link {
+    pub(crate) fn new(own: Area, peer: Area, process: Option<Process>, mapped: Mapped) -> Link {
         let (writer, reader) = (Writer::new(own.ring()), Reader::new(peer.ring()));
         let chunk = CHUNK.min(writer.space().len() / 8);
         let quarter = reader.space().len() as u64 / 4;
@@ -71,13 +76,14 @@ impl Link {
             writer,
             reader,
             process,
-            mapped: Mapped::new(most_mapped),
+            mapped,
             passed: Passed::default(),
             chunk,
             quarter,
             ring_writes_until: 0,
             rung: 0,
             told: false,
+            due: 0,
             woken: 0,
             ask: None,
             lent: Arc::new(AtomicU64::new(1)),
@@ -165,7 +171,9 @@ impl Link {
                 "kernel copy (process_vm_readv, process_vm_writev)",
                 "the kernel lets one process reach the other's memory: one copy",
             ),
-            None => ("ring", "the kernel, or a setting, does not let one process reach the other's memory: two copies"),
+            None => {
+                ("ring", "one process may not reach the other's memory (the kernel, a setting, two users): two copies")
+            }
         };
         let mapped = (
             "mapped pages",
@@ -221,19 +229,32 @@ impl Link {
         self.told || self.writer.position() != self.rung
     }
 
+    /// A poll has passed; whether the bell, if it must be rung, is due.
+    #[inline]
+    pub(crate) fn is_bell_due(&mut self) -> bool {
+        self.due += u32::from(self.must_ring());
+        self.due >= BELL_POLLS
+    }
+
+    /// If the bell must be rung, the next poll does.
+    pub(crate) fn hurry(&mut self) {
+        self.due = BELL_POLLS;
+    }
+
     /// Tells the peer how far its ring was read, if it is time, and says whether it must be woken.
     #[inline]
     pub(crate) fn ring_bell(&mut self, moved: bool) -> bool {
         let untold = self.reader.untold();
-        let published = self.writer.position() != self.rung;
-        if untold > 0 && (!moved || published || untold >= self.quarter) {
+        if untold > 0 && (!moved || untold >= self.quarter) {
             self.reader.tell(self.own.consumed());
             self.told = true;
         }
-        if !self.told && !published {
-            return false;
-        }
-        self.told = false;
+        self.is_bell_due() && self.must_wake()
+    }
+
+    fn must_wake(&mut self) -> bool {
+        let published = self.writer.position() != self.rung;
+        (self.told, self.due) = (false, 0);
         self.rung = self.writer.position();
         let announced = crate::ring::announced::<RingSpace>(self.peer.sleep());
         let (nap, starved) = (announced >> 1, announced & 1 != 0);

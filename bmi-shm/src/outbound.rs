@@ -18,8 +18,8 @@
 //! **Turns.** Requests, reads and answers take turns record by record, so none holds up another. What goes to the peer's memory directly is
 //! copied in units of [`UNIT`], at most [`BUDGET`] in one turn, so that one connection does not hold up the others, nor a poll its caller.
 
-use bmi_core::Access;
-use bmi_core::transport::{Event, WorkKind};
+use bmi_core::transport::{Event, WorkKind, WriteTarget};
+use bmi_core::{Access, RemoteSlice, Segment};
 
 use crate::config::MAX_READS;
 use crate::error::{Fault, Violation};
@@ -73,6 +73,69 @@ impl Shortcut for Ring<'_> {
         self.0.writer.publish(reservation, SEND);
         true
     }
+}
+
+/// A write of `len` bytes that is done while it is posted: nothing waits before it, it is short, and the target is mapped. Whether it was.
+pub(crate) fn write_now(
+    link: &mut Link,
+    queues: &QueuePair,
+    head: &[u8],
+    segments: &[Segment],
+    target: &WriteTarget,
+    len: u64,
+) -> bool {
+    if len > POST_BUDGET || queues.has_requests() || link.ring_writes_until > link.writer.consumed() {
+        return false;
+    }
+    let record = match target.immediate.map(|_| link.reserve(8)) {
+        None => None,
+        Some(Ok(Some(record))) => Some(record),
+        Some(_) => return false, // it waits for room; a violation shows again there
+    };
+    let Some(way) = link.direct(&target.remote, 0, len, Access::WRITE) else { return false };
+    if let Way::Mapped(to) = way {
+        // SAFETY: `direct` has checked the target's bounds within a mapping that the link keeps.
+        let mut pen = unsafe { Pen::new(to, len as usize) };
+        pen.write(head);
+        segments.iter().for_each(|segment| pen.write_segment(segment, 0, segment.len()));
+    }
+    link.done();
+    let Way::Mapped(_) = way else { return false };
+    if let Some(record) = record {
+        put_immediate(link, record, target.immediate);
+    }
+    true
+}
+
+/// The same for a read.
+pub(crate) fn read_now(
+    link: &mut Link,
+    queues: &QueuePair,
+    segments: &[Segment],
+    remote: &RemoteSlice,
+    len: u64,
+) -> bool {
+    if len > POST_BUDGET || !queues.reads.is_empty() {
+        return false;
+    }
+    let Some(way) = link.direct(remote, 0, len, Access::READ) else { return false };
+    if let Way::Mapped(mut from) = way {
+        for segment in segments {
+            // SAFETY: `direct` has checked the source's bounds within a mapping that the link keeps; a segment lies in its memory, which its region holds.
+            unsafe { copy(segment.as_ptr(), from, segment.len()) };
+            from = from.wrapping_add(segment.len());
+        }
+    }
+    link.done();
+    matches!(way, Way::Mapped(_))
+}
+
+/// Tells the peer of a write that is done.
+fn put_immediate(link: &mut Link, record: crate::ring::Reservation, immediate: Option<u32>) {
+    // SAFETY: as in `begin`; the record has eight bytes.
+    let mut pen = unsafe { Pen::new(link.writer.space().ptr(record.at), record.len) };
+    pen.write(&encode_immediate(immediate).to_le_bytes());
+    link.writer.publish(record, WRITTEN);
 }
 
 /// What a turn came to.
@@ -217,9 +280,8 @@ impl Outbound<'_> {
     /// All bytes of the oldest write are in place; tells the peer if it is to know.
     fn written_step(&mut self, immediate: Option<u32>, report: &mut impl FnMut(Event)) -> Result<Step, Fault> {
         if immediate.is_some() {
-            let Some((reservation, mut pen)) = begin(self.link, 8)? else { return Ok(Step::Stuck) };
-            pen.write(&encode_immediate(immediate).to_le_bytes());
-            self.link.writer.publish(reservation, WRITTEN);
+            let Some(record) = self.link.reserve(8)? else { return Ok(Step::Stuck) };
+            put_immediate(self.link, record, immediate);
         }
         self.queues.complete_request().map(report);
         Ok(Step::Moved)

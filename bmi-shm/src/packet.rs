@@ -20,14 +20,14 @@
 //!
 //! **Tests** here, and random packets in `hostile_tests`.
 
-use bmi_core::transport::{MAX_PRIVATE_DATA, WorkKind, WorkStatus};
+use bmi_core::transport::MAX_PRIVATE_DATA;
 
 use crate::area::Geometry;
 use crate::error::{Refusal, Violation};
 
 const MAGIC: u32 = 0x424d_4953;
 /// The version of rings, areas and packets together.
-pub(crate) const VERSION: u16 = 1;
+pub(crate) const VERSION: u16 = 2;
 const HELLO_LEN: usize = 48;
 /// Longest packet in bytes.
 pub(crate) const MAX_PACKET: usize = HELLO_LEN + MAX_PRIVATE_DATA;
@@ -120,7 +120,7 @@ impl Packet {
             }
             Packet::Wake => packet.push(&[WAKE]),
             Packet::Refusal(refusal) => {
-                packet.push(&[REFUSAL, encode_status(refusal.status), encode_work(refusal.work)]);
+                packet.push(&[REFUSAL, refusal.status_to_wire(), refusal.work_to_wire()]);
                 packet.push(&refusal.id.to_le_bytes());
             }
         }
@@ -144,9 +144,8 @@ impl Packet {
             WAKE => exactly(0).map(|()| Packet::Wake),
             REFUSAL => {
                 exactly(6)?;
-                let status = decode_status(body[0]).ok_or(Violation::Packet)?;
-                let work = decode_work(body[1]).ok_or(Violation::Packet)?;
-                Ok(Packet::Refusal(Refusal { status, work, id: word32(2).ok_or(Violation::Packet)? }))
+                let refusal = Refusal::from_wire(body[0], body[1], word32(2).ok_or(Violation::Packet)?);
+                refusal.map(Packet::Refusal).ok_or(Violation::Packet)
             }
             _ => Err(Violation::Packet),
         }
@@ -183,36 +182,12 @@ fn decode_hello(bytes: &[u8]) -> Result<Packet, Violation> {
     Ok(Packet::Hello(Hello { greeting, geometry, cookie: word(32)?, address: word(40)? }, private.into()))
 }
 
-const STATUSES: [WorkStatus; 5] = [
-    WorkStatus::Failed,
-    WorkStatus::RemoteAccess,
-    WorkStatus::ReceiverNotReady,
-    WorkStatus::TooLong,
-    WorkStatus::Flushed,
-];
-const WORKS: [Option<WorkKind>; 5] =
-    [None, Some(WorkKind::Send), Some(WorkKind::Recv), Some(WorkKind::Write), Some(WorkKind::Read)];
-
-fn encode_status(status: WorkStatus) -> u8 {
-    STATUSES.iter().position(|known| *known == status).unwrap_or(0) as u8
-}
-
-fn decode_status(byte: u8) -> Option<WorkStatus> {
-    STATUSES.get(usize::from(byte)).copied()
-}
-
-fn encode_work(work: Option<WorkKind>) -> u8 {
-    WORKS.iter().position(|known| *known == work).unwrap_or(0) as u8
-}
-
-fn decode_work(byte: u8) -> Option<Option<WorkKind>> {
-    WORKS.get(usize::from(byte)).copied()
-}
-
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use bmi_core::transport::{WorkKind, WorkStatus};
     use proptest::prelude::*;
+
+    use super::*;
 
     #[test]
     fn packets_round_trip() {

@@ -7,7 +7,14 @@
 //! A peer that publishes, or makes room for one that waits for room, passes a full fence and looks for a nap that it has not ended yet; if there is
 //! one it sends a WAKE packet, and the sleeper's epoll descriptor becomes readable. One nap is ended once. See `ring` for the proof.
 //!
-//! **Invariants** What was published or consumed in a poll, or between two, is rung for at the end of the (second) poll at the latest.
+//! The fence costs as much as a message, because it waits for what was stored to arrive at the other processor. So a bell is due for some polls before it is rung
+//! ([`crate::link::BELL_POLLS`]): the polls of a side that is busy come at once, and who wants to sleep rings first.
+//!
+//! **Quiet connections.** Most polls find nothing. So what a poll leaves behind is noted once (`calm`): while that stands and nobody posts, a poll is a look at one word.
+//!
+//! **Invariants**
+//! 1. What was published or consumed in a poll, or between two, is rung for within [`crate::link::BELL_POLLS`] polls, and before this side sleeps.
+//! 2. A calm connection has nothing to do but to look at its ring and to ring its bell; whatever gives it more calls [`Connection::wake`].
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -66,7 +73,9 @@ impl ShmTransport {
         self.regions.collect();
         self.rouse();
         if self.pending.is_empty() {
-            self.slots.recycle(); // the polls before have reported every end
+            if std::mem::take(&mut self.retired) {
+                self.slots.recycle(); // the polls before have reported every end
+            }
         } else {
             self.report_pending(events, limit);
             if !self.pending.is_empty() {
@@ -84,11 +93,11 @@ impl ShmTransport {
         }
         moved |= served;
         self.report_pending(events, limit);
-        if self.deadlines.is_stale() {
+        let limbo = self.limbo_deadline();
+        self.deadlines.renew(|| {
             let connections = self.slots.iter().filter_map(Connection::deadline);
-            let listeners = self.listeners.iter().filter_map(|listener| listener.retry_at);
-            self.deadlines.set(connections.chain(listeners).chain(self.limbo_deadline()).min());
-        }
+            connections.chain(self.listeners.deadline()).chain(limbo)
+        });
         moved || events.len() > before
     }
 
@@ -121,7 +130,7 @@ impl ShmTransport {
         }
         self.accept_ready = false;
         let accepted = self.accept_sockets();
-        self.accept_ready |= self.listeners.iter().any(|listener| listener.ready);
+        self.accept_ready |= self.listeners.any_ready();
         self.read_sockets(events) | accepted
     }
 
@@ -145,9 +154,8 @@ impl ShmTransport {
             match token & crate::TOKEN_MASK {
                 crate::TOKEN_CONNECTION => self.mark_ready(index as u32),
                 crate::TOKEN_LISTENER => {
-                    if let Some(listener) = self.listeners.get_mut(index) {
-                        (listener.ready, self.accept_ready) = (true, true);
-                    }
+                    self.listeners.set_ready(index);
+                    self.accept_ready = true;
                 }
                 _ => {} // the waker: being here is all it is for
             }
@@ -183,15 +191,20 @@ impl ShmTransport {
             }
         }
         let count = self.rota.awake().len();
+        if self.first >= count {
+            self.first = 0;
+        }
         let mut tired = None;
         for step in 0..count {
+            let at = self.first + step;
+            let at = if at < count { at } else { at - count };
             if events.len() >= limit {
                 // The rest have their turn first next time.
-                self.first = self.first.wrapping_add(step);
+                self.first = at;
                 return true;
             }
             // An end on the way takes a connection out of the list.
-            let Some(&slot) = self.rota.awake().get(self.first.wrapping_add(step) % count) else { continue };
+            let Some(&slot) = self.rota.awake().get(at) else { continue };
             if self.serve(slot, events, limit) {
                 moved = true;
             } else if tired.is_none() && self.slots.at_mut(slot).is_some_and(Connection::tires) {
@@ -208,6 +221,9 @@ impl ShmTransport {
     #[inline]
     fn serve(&mut self, slot: u32, events: &mut Vec<Event>, limit: usize) -> bool {
         let Some(connection) = self.slots.at_mut(slot) else { return false };
+        if connection.is_quiet() {
+            return false;
+        }
         let id = connection.id;
         let before = events.len();
         let served = serve(connection, events, limit, &mut self.pieces);
@@ -250,8 +266,18 @@ impl ShmTransport {
         })
     }
 
+    /// The next poll rings where it must.
+    fn hurry(&mut self) {
+        for slot in self.rota.all() {
+            if let Some(Connection { link: Some(link), .. }) = self.slots.at_mut(slot) {
+                link.hurry();
+            }
+        }
+    }
+
     pub(crate) fn prepare_to_sleep(&mut self) -> Armed {
         if self.has_work() {
+            self.hurry();
             return Armed::Busy;
         }
         self.nap += 1;
@@ -265,11 +291,13 @@ impl ShmTransport {
         }
         let Self { rota, slots, .. } = self;
         let arrived = rota.all().any(|slot| {
-            let Some(Connection { link: Some(link), queues: Some(queues), .. }) = slots.at_mut(slot) else {
+            let Some(Connection { link: Some(link), queues: Some(queues), phase, .. }) = slots.at_mut(slot) else {
                 return false;
             };
+            // One that is closing reads no more.
+            let reads = !matches!(phase, Phase::Closing { .. });
             let room = || link.peer.consumed().load(Ordering::Relaxed) != link.writer.consumed();
-            link.reader.has_next() || queues.has_outgoing() && room()
+            reads && link.reader.has_next() || queues.has_outgoing() && room()
         });
         // A full answer may not be all. What is left in epoll is no new edge for whoever sleeps on it.
         let all_seen = self.ask_epoll() < EPOLL_EVENTS;
@@ -356,5 +384,7 @@ fn serve(
             let _ = crate::socket::send(socket, Packet::Wake.encode().bytes(), None);
         }
     }
+    let rest = connection.more || connection.draining.is_some() || queues.needs_polls() || link.reader.untold() > 0;
+    connection.calm = !closing && !rest;
     Ok(served)
 }

@@ -216,16 +216,9 @@ impl QueuePair {
             })
         {
             if let Payload::Gather(segments) = payload {
-                for segment in segments {
-                    if !self.held.last().is_some_and(|held| held.is_same(segment.region())) {
-                        self.held.push(segment.region().clone());
-                    }
-                }
+                self.hold(segments);
             }
-            self.fresh += 1;
-            if options.signalled {
-                report(self.event(work, WorkKind::Send, WorkStatus::Ok, len, None));
-            }
+            self.complete_at_once(work, WorkKind::Send, len, options).map(report);
             return Ok(());
         }
         let segments = if let Payload::Gather(segments) = payload { segments } else { &[] };
@@ -252,14 +245,37 @@ impl QueuePair {
         Ok(())
     }
 
-    pub(crate) fn post_write(
+    /// Holds the regions of what was copied while it was posted, until the next poll has reported it.
+    #[inline]
+    pub(crate) fn hold(&mut self, segments: &[Segment]) {
+        for segment in segments {
+            if !self.held.last().is_some_and(|held| held.is_same(segment.region())) {
+                self.held.push(segment.region().clone());
+            }
+        }
+    }
+
+    /// What was done while it was posted is reported by the next poll.
+    #[inline]
+    pub(crate) fn complete_at_once(
         &mut self,
         work: WorkId,
+        kind: WorkKind,
+        len: u64,
+        options: WorkOptions,
+    ) -> Option<Event> {
+        self.fresh += 1;
+        options.signalled.then(|| self.event(work, kind, WorkStatus::Ok, len, None))
+    }
+
+    /// Whether a write can be posted; its length.
+    #[inline]
+    pub(crate) fn check_write(
+        &mut self,
         head: &[u8],
         segments: &[Segment],
-        target: WriteTarget,
-        options: WorkOptions,
-    ) -> Result<(), PostError> {
+        target: &WriteTarget,
+    ) -> Result<u64, PostError> {
         check_segments(segments)?;
         let len = head.len() as u64 + total(segments);
         if len > target.remote.len {
@@ -267,6 +283,19 @@ impl QueuePair {
         }
         check_lengths(head, len)?;
         self.check_depth()?;
+        Ok(len)
+    }
+
+    /// Queues a write that was checked.
+    pub(crate) fn add_write(
+        &mut self,
+        work: WorkId,
+        head: &[u8],
+        segments: &[Segment],
+        target: WriteTarget,
+        options: WorkOptions,
+    ) -> Result<(), PostError> {
+        let len = head.len() as u64 + total(segments);
         self.enqueue(WorkKind::Write, work, len, head, segments, Some(target), options)
     }
 
@@ -304,13 +333,9 @@ impl QueuePair {
         Ok(())
     }
 
-    pub(crate) fn post_read(
-        &mut self,
-        work: WorkId,
-        segments: &[Segment],
-        remote: RemoteSlice,
-        options: WorkOptions,
-    ) -> Result<(), PostError> {
+    /// Whether a read can be posted; its length.
+    #[inline]
+    pub(crate) fn check_read(&mut self, segments: &[Segment], remote: &RemoteSlice) -> Result<u64, PostError> {
         check_segments(segments)?;
         let len = total(segments);
         if len > remote.len {
@@ -318,13 +343,18 @@ impl QueuePair {
         }
         check_lengths(&[], len)?;
         self.check_depth()?;
+        Ok(len)
+    }
+
+    /// Queues a read that was checked.
+    pub(crate) fn add_read(&mut self, work: WorkId, segments: &[Segment], remote: RemoteSlice, options: WorkOptions) {
+        let len = total(segments);
         let cursor = self.read_segments.end();
         self.read_segments.push(segments);
         let id = self.next_read_id;
         self.next_read_id = id.wrapping_add(1);
         let segments = segments.len() as u32;
         self.reads.push_back(Read { work, signalled: options.signalled, remote, id, segments, cursor, len, left: len });
-        Ok(())
     }
 
     #[inline]
@@ -340,6 +370,12 @@ impl QueuePair {
     pub(crate) fn begin_poll(&mut self) {
         self.held.clear();
         self.fresh = 0;
+    }
+
+    /// Whether the next poll has something to do for what is posted here, though nothing arrives.
+    #[inline]
+    pub(crate) fn needs_polls(&self) -> bool {
+        self.fresh > 0 || !self.held.is_empty() || self.refused || self.has_outgoing()
     }
 
     /// Whether there is room again for a post that was refused.

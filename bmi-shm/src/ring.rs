@@ -20,11 +20,14 @@
 //! ```text
 //!   writer                                             reader
 //!   body of record n                                   word n: relaxed load; 0 → nothing yet
-//!   word n+1 := 0                 (relaxed)            acquire fence
+//!   first words of the lines ahead := 0   (relaxed)    acquire fence
 //!   word n   := kind, length      (release)  ────────> body of record n, in place; word n+1 is 0 or newer
 //!   …                                                  consumed := position       (release), now and then
 //!   room = length - (position - consumed) (acquire) <──┘
 //! ```
+//!
+//! Lines are zeroed many at a time, behind a record that was published and before they run out. A zero that is stored with each record costs a second line
+//! handed over: the reader, which waits at this line, takes it back between the body and the word.
 //!
 //! Waking is the usual store-load protocol. Who is about to sleep announces it, passes a full fence, and looks once more. Who has published
 //! passes a full fence and looks whether the other announced. In the total order of the two fences one comes first; so either the sleeper
@@ -48,6 +51,9 @@ pub(crate) const LINE: usize = 64;
 pub(crate) const WORD: usize = 8;
 /// The kind of a record that only says that the next one begins at line 0.
 pub(crate) const PAD: u8 = 0xff;
+/// Lines whose first words are zeroed together, and how many are left when it is time for more.
+const AHEAD: usize = 16;
+const LOW: usize = 4;
 
 /// A word that two processes share.
 pub(crate) trait Word {
@@ -91,6 +97,8 @@ pub(crate) struct Writer<S> {
     position: u64,
     /// What the reader said last that it has consumed.
     consumed: u64,
+    /// From `position` to here the first word of each line is 0. Never more than a ring ahead of `consumed`.
+    zeroed: u64,
 }
 
 /// A record that is being written.
@@ -104,7 +112,9 @@ pub(crate) struct Reservation {
 
 impl<S: Space> Writer<S> {
     pub(crate) fn new(space: S) -> Writer<S> {
-        Writer { space, position: 0, consumed: 0 }
+        // New memory is zero.
+        let zeroed = space.len() as u64;
+        Writer { space, position: 0, consumed: 0, zeroed }
     }
 
     pub(crate) fn space(&self) -> &S {
@@ -170,8 +180,25 @@ impl<S: Space> Writer<S> {
     fn finish(&mut self, size: usize, kind: u8, len: usize) {
         let here = self.offset(self.position);
         self.position += size as u64;
-        self.space.word(self.offset(self.position)).store_relaxed(0);
+        if self.zeroed <= self.position {
+            self.zero_ahead();
+        }
         self.space.word(here).store_release(u64::from(kind) << 32 | len as u64);
+        // The record is under way; this is done while the reader takes it.
+        if self.zeroed - self.position <= (LOW * LINE) as u64 {
+            self.zero_ahead();
+        }
+    }
+
+    /// Zeroes the first words of the lines behind `position`: one at least where a record was reserved, and none that the reader may not have consumed.
+    fn zero_ahead(&mut self) {
+        let end = (self.position + (AHEAD * LINE) as u64).min(self.consumed + self.space.len() as u64);
+        let mut at = self.zeroed.max(self.position);
+        while at < end {
+            self.space.word(self.offset(at)).store_relaxed(0);
+            at += LINE as u64;
+        }
+        self.zeroed = self.zeroed.max(end);
     }
 }
 

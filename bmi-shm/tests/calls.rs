@@ -8,7 +8,7 @@ use std::task::Waker;
 
 use bmi_core::Transport;
 use bmi_core::transport::{Armed, ConnId, Payload, WorkId, WorkOptions};
-use common::World;
+use common::{World, world};
 
 /// `a` sends a message that `b` has a receive for.
 fn send(world: &mut World, ca: ConnId) {
@@ -17,7 +17,7 @@ fn send(world: &mut World, ca: ConnId) {
 
 #[test]
 fn busy_sides_call_the_system_once_in_a_millisecond_whatever_they_move() {
-    let mut world = World::new();
+    let mut world = world();
     let (ca, cb) = world.connect();
     let (_, room) = world.b.memory(64);
     let before = [world.a.transport.calls(), world.b.transport.calls()];
@@ -38,7 +38,7 @@ fn busy_sides_call_the_system_once_in_a_millisecond_whatever_they_move() {
 
 #[test]
 fn a_sleeper_is_woken_once_for_any_number_of_messages() {
-    let mut world = World::new();
+    let mut world = world();
     let (ca, cb) = world.connect();
     let (_, room) = world.b.memory(64);
     for _ in 0..100 {

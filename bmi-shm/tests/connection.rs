@@ -6,10 +6,11 @@ mod common;
 
 use std::os::unix::fs::PermissionsExt;
 
-use bmi_core::transport::{Event, Payload, WorkId, WorkKind, WorkOptions, WorkStatus};
+use bmi_conformance::world::{Side, completion, pattern};
+use bmi_core::transport::{Armed, Event, Payload, WorkId, WorkKind, WorkOptions, WorkStatus};
 use bmi_core::{Addr, ErrorKind, Transport};
 use bmi_shm::{ShmConfig, ShmTransport};
-use common::{World, completion};
+use common::{World, world, world_with};
 
 fn transport() -> ShmTransport {
     ShmTransport::new(ShmConfig::default()).unwrap()
@@ -48,6 +49,17 @@ fn names_go_with_their_listener_and_other_files_are_left_alone() {
     transport().listen(&addr(&names, "a")).unwrap();
 }
 
+/// A path that is too long for a socket was told as a failure of the system when listening, and as nobody listening, worth a retry, when connecting.
+#[test]
+fn a_name_that_is_too_long_is_invalid() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = addr(folder.path(), &format!("names/{}", "x".repeat(108)));
+    let mut transport = transport();
+    assert_eq!(transport.listen(&at).unwrap_err().kind(), ErrorKind::Invalid);
+    let error = transport.connect(&at, b"", bmi_core::Time::from_nanos(u64::MAX)).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
+}
+
 /// A name that somebody else has taken meanwhile is not removed by the one that had it before.
 #[test]
 fn a_name_that_changed_hands_is_left_to_its_new_owner() {
@@ -74,11 +86,11 @@ fn configurations_out_of_bounds_are_refused() {
 /// The two sides may have rings and tables of different sizes.
 #[test]
 fn sides_with_different_rings_understand_each_other() {
-    let mut world = World::new();
+    let mut world = world();
     let mut config = ShmConfig::default();
     config.ring_len = 64 << 10;
     config.advertised_exposures = 0;
-    world.a = common::Side::new(config);
+    world.a = Side::new(ShmTransport::new(config).unwrap());
     let (ca, cb) = world.connect();
     for len in [10, 5000, 300_000] {
         let (_, from) = world.a.pattern(len);
@@ -87,14 +99,14 @@ fn sides_with_different_rings_understand_each_other() {
         let payload = Payload::Gather(std::slice::from_ref(&from));
         world.a.transport.post_send(ca, WorkId(2), &[], payload, WorkOptions::UNSIGNALLED).unwrap();
         assert_eq!(world.work_b(), completion(cb, 1, WorkKind::Recv, WorkStatus::Ok, len as u64));
-        assert_eq!(memory.to_vec(), common::pattern(len));
+        assert_eq!(memory.to_vec(), pattern(len));
     }
 }
 
 /// What was sent before a side went away still arrives, as much as stood in the ring, and then the end.
 #[test]
 fn what_was_sent_before_a_sudden_end_still_arrives() {
-    let mut world = World::new();
+    let mut world = world();
     let (ca, cb) = world.connect();
     let (_, to) = world.b.memory(8);
     for work in 0..100 {
@@ -111,10 +123,39 @@ fn what_was_sent_before_a_sudden_end_still_arrives() {
     assert_eq!(b.take_end(cb).map(|reason| reason.kind()), Some(ErrorKind::PeerLost));
 }
 
+/// What the peer of a closing connection had sent, and nobody was to read any more, kept the owner awake until the deadline, all processor time spent.
+#[test]
+fn a_closing_connection_lets_its_owner_sleep() {
+    let mut config = ShmConfig::default();
+    config.ring_len = 64 << 10;
+    let mut world = world_with(&config);
+    let (ca, cb) = world.connect();
+    let (_, room) = world.a.memory(4000);
+    let (_, source) = world.b.memory(4000);
+    for _ in 0..40 {
+        world.a.transport.post_recv(ca, WorkId(1), std::slice::from_ref(&room)).unwrap();
+        let payload = Payload::Gather(std::slice::from_ref(&source));
+        world.b.transport.post_send(cb, WorkId(2), &[], payload, WorkOptions::UNSIGNALLED).unwrap();
+    }
+    world.a.transport.post_send(ca, WorkId(3), b"unread", Payload::EMPTY, WorkOptions::UNSIGNALLED).unwrap();
+    let deadline = world.later(60);
+    world.b.transport.disconnect(cb, deadline);
+    let World { b, now, .. } = &mut world;
+    let asleep = (0..10_000).any(|_| {
+        b.transport.poll(*now, &mut b.events);
+        b.transport.arm(std::task::Waker::noop()) == Armed::Waiting
+    });
+    assert!(asleep, "more waits than the ring holds, and the peer does not read");
+    assert!(b.take_end(cb).is_none());
+    assert_eq!(world.until(|world| world.b.take_end(cb)).kind(), ErrorKind::Cancelled);
+    let arrived = (0..40).map(|_| world.work_a()).filter(|work| work.status == WorkStatus::Ok);
+    assert_eq!(arrived.count(), 40, "what was posted is handed over");
+}
+
 /// Connections on which nothing moves are looked at in turn only; what comes on them, or is posted on them, or their end, is found all the same.
 #[test]
 fn connections_at_rest_are_found_again() {
-    let mut world = World::new();
+    let mut world = world();
     let pairs: Vec<_> = (0..30).map(|_| world.connect()).collect();
     let (_, room_a) = world.a.memory(64);
     let (_, room_b) = world.b.memory(64);

@@ -6,11 +6,12 @@ mod common;
 
 use std::io::{Read, Seek, SeekFrom, Write};
 
+use bmi_conformance::world::{completion, pattern};
 use bmi_core::mem::RemotePages;
 use bmi_core::transport::{Event, Payload, WorkId, WorkKind, WorkOptions, WorkStatus};
 use bmi_core::{Access, ErrorKind, Memory, RemoteKey, Transport};
 use bmi_shm::ShmConfig;
-use common::{World, completion, pattern};
+use common::{World, world, world_with};
 
 /// Mappings of memory of this library in this process.
 fn mappings() -> usize {
@@ -20,7 +21,7 @@ fn mappings() -> usize {
 
 #[test]
 fn memory_is_mapped_once_and_unmapped_when_its_owner_drops_it() {
-    let mut world = World::new();
+    let mut world = world();
     let (ca, cb) = world.connect();
     let before = mappings();
     let (memory, segment) = world.b.pattern(100_000);
@@ -56,7 +57,7 @@ fn mappings_are_bounded_and_come_back() {
     let mut config = ShmConfig::default();
     config.max_mapped = (2, 1 << 30);
     config.cross_memory = false;
-    let mut world = World::with(config);
+    let mut world = world_with(&config);
     let (ca, cb) = world.connect();
     let before = mappings();
     let targets: Vec<_> = (0..5).map(|_| world.b.memory(5000)).collect();
@@ -95,7 +96,7 @@ fn lent(world: &mut World, len: usize) -> (Memory, RemotePages, RemoteKey) {
 /// `pwrite` from the peer's pages and `pread` into them, through files in memory and on disk, without a byte passing through this side's memory.
 #[test]
 fn the_kernel_moves_between_a_peers_pages_and_a_file() {
-    let mut world = World::new();
+    let mut world = world();
     const LEN: usize = 3 << 20;
     let (memory, pages, _) = lent(&mut world, LEN);
     let folder = if std::path::Path::new("/dev/shm").is_dir() { "/dev/shm" } else { "/tmp" };
@@ -120,7 +121,7 @@ fn the_kernel_moves_between_a_peers_pages_and_a_file() {
 /// Pages are lent only with the right key, within bounds, and with the rights that were given; otherwise nothing happens.
 #[test]
 fn pages_are_lent_by_key_bounds_and_rights() {
-    let mut world = World::new();
+    let mut world = world();
     let (ca, cb) = world.connect();
     let (_, segment) = world.b.memory(5000);
     let plain = world.b.transport.register(&Memory::zeroed(5000).unwrap()).unwrap().segment(0, 5000);
@@ -152,7 +153,7 @@ fn pages_are_lent_by_key_bounds_and_rights() {
 /// mapped until then, although the connection is gone.
 #[test]
 fn revoking_lent_pages_ends_the_connection_and_holds_the_memory() {
-    let mut world = World::new();
+    let mut world = world();
     let (mut memory, pages, key) = lent(&mut world, 5000);
     let cb = bmi_core::transport::ConnId { slot: 0, generation: 0 };
     world.b.transport.revoke(cb, key);
@@ -174,7 +175,7 @@ fn revoking_lent_pages_ends_the_connection_and_holds_the_memory() {
 /// A peer that never gives it back holds memory for a while, not for ever.
 #[test]
 fn memory_that_a_peer_never_gives_back_comes_back_in_time() {
-    let mut world = World::new();
+    let mut world = world();
     let (mut memory, pages, key) = lent(&mut world, 5000);
     let cb = bmi_core::transport::ConnId { slot: 0, generation: 0 };
     world.b.transport.revoke(cb, key);
@@ -194,7 +195,7 @@ fn the_ways_of_bulk_are_told() {
     let told = |share_pages, cross_memory| {
         let mut config = ShmConfig::default();
         (config.share_pages, config.cross_memory) = (share_pages, cross_memory);
-        let mut world = World::with(config);
+        let mut world = world_with(&config);
         let (ca, _) = world.connect();
         let ways = world.a.transport.bulk_ways(ca);
         ways.iter().map(|way| (way.memory, way.way)).collect::<Vec<_>>()

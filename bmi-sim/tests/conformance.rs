@@ -1,4 +1,4 @@
-//! The shared conformance suite over the simulator: as it is, with tiny queues and jitter, and behind adapters that make trouble.
+//! The shared conformance suite over the simulator: as it is, with tiny queues and jitter, without RDMA read, and behind adapters that make trouble.
 
 use std::time::Duration;
 
@@ -49,6 +49,16 @@ impl Sim {
     }
 }
 
+impl Sim {
+    /// A world whose adapters can write and not read.
+    fn writes_only() -> Sim {
+        let mut expected = pinned();
+        expected.rdma_read = false;
+        let config = SimConfig { capabilities_override: Some(expected.clone()), ..SimConfig::seeded(3) };
+        Sim { name: "sim, writes only", world: World::with(config), expected }
+    }
+}
+
 impl Backend for Sim {
     type Transport = SimTransport;
     type Clock = SimClock;
@@ -95,6 +105,11 @@ mod plain {
 mod scarce {
     use super::*;
     bmi_conformance::conformance_suite!(Sim::scarce());
+}
+
+mod writes_only {
+    use super::*;
+    bmi_conformance::conformance_suite!(Sim::writes_only());
 }
 
 /// A simulated adapter that the suite knows as any transport only, so that each method has to be forwarded.

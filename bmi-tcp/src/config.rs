@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use bmi_core::{Capabilities, OneSided, Registration};
+use bmi_backend::{Limit, software};
+use bmi_core::Capabilities;
+
+pub(crate) use bmi_backend::software::{MAX_HEAD, MAX_INLINE, MAX_READS, MAX_SEGMENTS, MAX_WORK_LEN};
 
 /// Settings of a [`TcpTransport`](crate::TcpTransport).
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,7 +24,7 @@ pub struct TcpConfig {
     pub max_connections: usize,
     /// Registered regions, at most. 1 Mi.
     pub max_regions: usize,
-    /// Exposures of all connections, at most; never more than 1 Mi, because a key names one of so many slots. 1 Mi.
+    /// Exposures of one connection, at most; never more than 1 Mi, because a key names one of so many slots. 1 Mi.
     pub max_exposures: usize,
     /// `SO_SNDBUF` in bytes; `None` leaves it to the system, whose automatic tuning goes further than a fixed size may. `None`.
     pub send_buffer: Option<usize>,
@@ -54,34 +57,21 @@ impl Default for TcpConfig {
     }
 }
 
-/// Longest head of a work request, in bytes.
-pub(crate) const MAX_HEAD: usize = 256;
-/// Largest inline send, head included, in bytes.
-pub(crate) const MAX_INLINE: usize = (8 << 10) + MAX_HEAD;
-/// Segments of a work request: as many as one system call takes.
-pub(crate) const MAX_SEGMENTS: usize = 1024;
-/// Reads that a peer may have outstanding on a connection. Part of the protocol: both sides count.
-pub(crate) const MAX_READS: usize = 64;
-/// Longest work request, in bytes. Any: nothing is allocated by it.
-pub(crate) const MAX_WORK_LEN: u64 = 1 << 40;
-
 impl TcpConfig {
     /// What a transport with this configuration can do.
     pub(crate) fn capabilities(&self) -> Capabilities {
-        let mut capabilities = Capabilities::minimal();
-        capabilities.one_sided = OneSided::Emulated;
-        capabilities.rdma_read = true;
-        capabilities.write_with_immediate = true;
-        capabilities.registration = Registration::Free;
-        capabilities.max_segments = MAX_SEGMENTS;
-        capabilities.max_head = MAX_HEAD;
-        capabilities.max_inline = MAX_INLINE;
-        capabilities.max_work_len = MAX_WORK_LEN;
-        capabilities.send_queue_depth = self.send_queue_depth;
-        capabilities.recv_queue_depth = self.recv_queue_depth;
-        capabilities.max_outstanding_reads = MAX_READS;
-        capabilities.service_levels = 1;
-        capabilities.event_fd = true;
-        capabilities
+        software::capabilities(self.send_queue_depth, self.recv_queue_depth)
+    }
+
+    pub(crate) fn connections(&self) -> Limit {
+        Limit { max: self.max_connections, what: "connections", setting: "TcpConfig::max_connections" }
+    }
+
+    pub(crate) fn regions(&self) -> Limit {
+        Limit { max: self.max_regions, what: "regions", setting: "TcpConfig::max_regions" }
+    }
+
+    pub(crate) fn exposures(&self) -> Limit {
+        Limit { max: self.max_exposures, what: "exposures on the connection", setting: "TcpConfig::max_exposures" }
     }
 }

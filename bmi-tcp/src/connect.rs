@@ -22,27 +22,22 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 
+use bmi_backend::net::{self, Answer};
+use bmi_backend::software::{Exposures, Refusal};
+use bmi_backend::{Round, check_private, check_scheme, listen_failed};
 use bmi_core::transport::{ConnId, Event, MAX_PRIVATE_DATA};
 use bmi_core::{Addr, Error, ErrorKind, Scheme, Time};
 use mio::net::{TcpListener, TcpStream};
 use mio::{Interest, Token};
-use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
+use socket2::{SockRef, Socket, TcpKeepalive};
 
 use crate::TcpTransport;
 use crate::config::TcpConfig;
 use crate::error::{Fault, Violation};
-use crate::frame::{Frame, Greeting, PREAMBLE, Preamble, Refusal};
+use crate::frame::{Frame, Greeting, PREAMBLE, Preamble};
 use crate::queue_pair::QueuePair;
 use crate::receive::Inbound;
-use crate::resolve;
 use crate::vectored::{self, Piece};
-
-/// Connections that the system keeps for a listener until they are accepted.
-const BACKLOG: i32 = 1024;
-/// Sockets accepted by one poll, so that a flood of them does not stop everything else.
-const ACCEPT_BATCH: usize = 64;
-/// When the system has no descriptors left, how long until the next try.
-const ACCEPT_RETRY: std::time::Duration = std::time::Duration::from_millis(100);
 
 /// Where a connection stands (see the module).
 pub(crate) enum Phase {
@@ -74,6 +69,7 @@ pub(crate) struct Connection {
     pub(crate) stream: Option<TcpStream>,
     pub(crate) queues: Option<Box<QueuePair>>,
     pub(crate) inbound: Inbound,
+    pub(crate) exposures: Exposures,
     /// It stands in the transport's list of sockets to read.
     pub(crate) in_ready: bool,
     /// It stands in the transport's list of connections with something to send.
@@ -97,6 +93,7 @@ impl Connection {
             stream: None,
             queues: None,
             inbound: Inbound::new(PREAMBLE + MAX_PRIVATE_DATA),
+            exposures: Exposures::default(),
             in_ready: false,
             in_dirty: false,
             blocked: false,
@@ -116,13 +113,6 @@ impl Connection {
             Phase::Requested | Phase::Established => None,
         }
     }
-}
-
-/// A listening socket.
-pub(crate) struct Listener {
-    socket: TcpListener,
-    pub(crate) ready: bool,
-    pub(crate) retry_at: Option<Time>,
 }
 
 /// A socket whose connection has ended and whose last bytes the peer shall still get.
@@ -171,28 +161,11 @@ fn tune_stream(socket: BorrowedFd<'_>, config: &TcpConfig) -> io::Result<()> {
 }
 
 fn dial(to: SocketAddr, config: &TcpConfig) -> io::Result<TcpStream> {
-    let socket = Socket::new(Domain::for_address(to), Type::STREAM.nonblocking(), Some(Protocol::TCP))?;
-    tune(&socket, config)?;
-    tune_stream(socket.as_fd(), config)?;
-    match socket.connect(&to.into()) {
-        Err(error) if error.raw_os_error() != Some(libc::EINPROGRESS) => Err(error),
-        _ => Ok(TcpStream::from_std(socket.into())),
-    }
-}
-
-fn check_scheme(addr: &Addr) -> Result<(), Error> {
-    if addr.scheme() != Scheme::Tcp {
-        return Err(Error::new(ErrorKind::Invalid, format!("{addr} is no address of the TCP backend")));
-    }
-    Ok(())
-}
-
-pub(crate) fn check_private(private: &[u8]) -> Result<(), Error> {
-    if private.len() > MAX_PRIVATE_DATA {
-        let why = format!("{} bytes of private data, at most {MAX_PRIVATE_DATA} travel", private.len());
-        return Err(Error::new(ErrorKind::Invalid, why));
-    }
-    Ok(())
+    let stream = net::dial(to, |socket| {
+        tune(socket, config)?;
+        tune_stream(socket.as_fd(), config)
+    })?;
+    Ok(TcpStream::from_std(stream))
 }
 
 /// Sends what fits at once, for sockets that have nothing else to send, and says that nothing follows.
@@ -207,47 +180,25 @@ fn say_last(stream: &TcpStream, bytes: &[u8]) {
 
 impl TcpTransport {
     pub(crate) fn start_listening(&mut self, addr: &Addr) -> Result<Addr, Error> {
-        check_scheme(addr)?;
-        let candidates = resolve::literal(addr).ok_or_else(|| {
-            Error::new(
-                ErrorKind::Invalid,
-                format!("{addr}: listen at an IP address or localhost, names are not looked up"),
-            )
-        })?;
-        let listen = |at: SocketAddr| -> io::Result<(TcpListener, u16)> {
-            let socket = Socket::new(Domain::for_address(at), Type::STREAM.nonblocking(), Some(Protocol::TCP))?;
-            socket.set_reuse_address(true)?;
-            tune(&socket, &self.config)?;
-            socket.bind(&at.into())?;
-            socket.listen(BACKLOG)?;
-            let listener = TcpListener::from_std(socket.into());
-            let port = listener.local_addr()?.port();
-            Ok((listener, port))
-        };
-        let failed = |error: io::Error| {
-            let kind = match error.kind() {
-                io::ErrorKind::AddrNotAvailable | io::ErrorKind::PermissionDenied => ErrorKind::Invalid,
-                _ if matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE)) => ErrorKind::Exhausted,
-                _ => Error::from(io::Error::from(error.kind())).kind(),
-            };
-            Error::new(kind, format!("cannot listen at {addr}")).caused_by(error).during("listen")
-        };
-        let (mut socket, port) = listen(candidates[0]).map_err(failed)?;
-        let token = Token(self.listeners.len() << super::TOKEN_BITS | super::TOKEN_LISTENER);
-        self.poll.registry().register(&mut socket, token, Interest::READABLE).map_err(failed)?;
-        self.listeners.push(Listener { socket, ready: true, retry_at: None });
-        Ok(addr.with_port(port))
+        check_scheme(addr, Scheme::Tcp, "TCP")?;
+        let (socket, taken) = net::listen(addr, |socket| tune(socket, &self.config))?;
+        let mut socket = TcpListener::from_std(socket);
+        let token = Token(self.listeners.next_index() << super::TOKEN_BITS | super::TOKEN_LISTENER);
+        let watched = self.poll.registry().register(&mut socket, token, Interest::READABLE);
+        watched.map_err(|error| listen_failed(addr, error))?;
+        self.listeners.add(socket);
+        Ok(taken)
     }
 
     pub(crate) fn start_connecting(&mut self, addr: &Addr, private: &[u8], deadline: Time) -> Result<ConnId, Error> {
-        check_scheme(addr)?;
+        check_scheme(addr, Scheme::Tcp, "TCP")?;
         check_private(private)?;
         let phase = Phase::Dialing { candidates: Vec::new(), private: private.into(), deadline };
         let id = self.insert(addr.clone(), phase)?;
         if let Some(connection) = self.slots.find_mut(id) {
             connection.queues = Some(Box::new(QueuePair::new(id, &self.config)));
         }
-        match resolve::literal(addr) {
+        match net::literal(addr) {
             Some(candidates) => self.try_candidates(id, candidates, Fault::NoAddress),
             None => {
                 if let Err(error) = self.resolver.ask(id, addr) {
@@ -261,18 +212,14 @@ impl TcpTransport {
 
     /// Takes a slot for a new connection.
     fn insert(&mut self, peer: Addr, phase: Phase) -> Result<ConnId, Error> {
-        if self.slots.live() >= self.config.max_connections {
-            let why = format!("{} connections, the limit of TcpConfig::max_connections", self.slots.live());
-            return Err(Error::new(ErrorKind::Exhausted, why));
-        }
-        let id = self.slots.insert(|id| Connection::new(id, peer, phase));
+        let id = self.slots.insert(|id| Connection::new(id, peer, phase))?;
         let deadline = self.slots.find_mut(id).and_then(|connection| connection.deadline());
         self.deadlines.add(deadline);
         Ok(id)
     }
 
     /// A look-up ended.
-    pub(crate) fn handle_answer(&mut self, answer: resolve::Answer) {
+    pub(crate) fn handle_answer(&mut self, answer: Answer) {
         match answer.result {
             Ok(candidates) => self.try_candidates(answer.conn, candidates, Fault::NoAddress),
             Err(error) => self.end(answer.conn.slot, answer.conn, Fault::Unresolved(error)),
@@ -312,12 +259,8 @@ impl TcpTransport {
         else {
             return;
         };
-        let failed = match (stream.take_error(), stream.peer_addr()) {
-            (Ok(None), Ok(_)) => None,
-            (Ok(None), Err(error)) if error.kind() == io::ErrorKind::NotConnected => return, // not yet
-            (Ok(Some(error)), _) | (Err(error), _) | (Ok(None), Err(error)) => Some(error),
-        };
-        if let Some(error) = failed {
+        let Some(outcome) = net::dialed(stream) else { return };
+        if let Err(error) = outcome {
             let candidates = std::mem::take(candidates);
             connection.stream = None;
             return self.try_candidates(id, candidates, Fault::Unreachable(error));
@@ -332,36 +275,13 @@ impl TcpTransport {
 
     /// Accepts what waits at the listeners.
     pub(crate) fn accept_sockets(&mut self) -> bool {
-        let mut any = false;
-        for index in 0..self.listeners.len() {
-            for _ in 0..ACCEPT_BATCH {
-                if !self.listeners[index].ready {
-                    break;
-                }
-                match self.listeners[index].socket.accept() {
-                    Ok((stream, from)) => {
-                        any = true;
-                        self.handle_socket(stream, from);
-                    }
-                    Err(error) => self.handle_accept_error(index, &error),
-                }
-            }
+        let (mut round, mut any) = (Round::default(), false);
+        while let Some((stream, from)) = self.listeners.accept(&mut round, self.now, TcpListener::accept) {
+            any = true;
+            self.handle_socket(stream, from);
         }
+        self.deadlines.add(self.listeners.deadline());
         any
-    }
-
-    fn handle_accept_error(&mut self, index: usize, error: &io::Error) {
-        let listener = &mut self.listeners[index];
-        match error.kind() {
-            io::ErrorKind::WouldBlock => listener.ready = false,
-            io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted => {}
-            _ => {
-                tracing::warn!(%error, "cannot accept connections; trying again in {ACCEPT_RETRY:?}");
-                listener.ready = false;
-                listener.retry_at = Some(self.now + ACCEPT_RETRY);
-                self.deadlines.add(listener.retry_at);
-            }
-        }
     }
 
     fn handle_socket(&mut self, mut stream: TcpStream, from: SocketAddr) {
@@ -493,12 +413,7 @@ impl TcpTransport {
         let connection = self.slots.remove(slot)?;
         self.blocked -= usize::from(connection.blocked);
         self.hot.retain(|hot| *hot != slot);
-        if let Phase::HalfOpen { .. } = connection.phase {
-            // Nothing is exposed to it, and a flood of these must not cost a walk over all exposures each.
-            self.half_open -= 1;
-        } else {
-            self.exposures.remove_all(connection.id);
-        }
+        self.half_open -= usize::from(matches!(connection.phase, Phase::HalfOpen { .. }));
         self.deadlines.refresh();
         Some(connection)
     }
@@ -602,11 +517,7 @@ impl TcpTransport {
             self.end(slot, id, Fault::ConnectTimeout);
         }
         self.lingering.retain(|_, lingering| lingering.deadline > now);
-        for listener in &mut self.listeners {
-            if listener.retry_at.is_some_and(|at| at <= now) {
-                (listener.retry_at, listener.ready) = (None, true);
-            }
-        }
+        self.listeners.expire(now);
         self.deadlines.refresh();
     }
 }

@@ -2,11 +2,13 @@
 
 use std::io;
 
+use bmi_backend::software::Refusal;
+use bmi_backend::{lost, unreached};
 use bmi_core::transport::{WorkKind, WorkStatus};
 use bmi_core::{Addr, Error, ErrorKind};
 use thiserror::Error as ThisError;
 
-use crate::frame::{Refusal, VERSION};
+use crate::frame::VERSION;
 
 /// What a peer did that costs it the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ThisError)]
@@ -36,13 +38,12 @@ pub(crate) enum Violation {
 impl Violation {
     /// What the violator is told.
     pub(crate) fn refusal(self) -> Refusal {
-        let (status, work, id) = match self {
-            Violation::Access(work, id) => (WorkStatus::RemoteAccess, Some(work), id),
-            Violation::NotReady(work) => (WorkStatus::ReceiverNotReady, Some(work), 0),
-            Violation::TooLong => (WorkStatus::TooLong, Some(WorkKind::Send), 0),
-            _ => (WorkStatus::Failed, None, 0),
-        };
-        Refusal { status, work, id }
+        match self {
+            Violation::Access(work, id) => Refusal { status: WorkStatus::RemoteAccess, work: Some(work), id },
+            Violation::NotReady(work) => Refusal { status: WorkStatus::ReceiverNotReady, work: Some(work), id: 0 },
+            Violation::TooLong => Refusal { status: WorkStatus::TooLong, work: Some(WorkKind::Send), id: 0 },
+            _ => Refusal::BREACH,
+        }
     }
 }
 
@@ -51,7 +52,7 @@ impl Violation {
 pub(crate) enum Fault {
     #[error("the peer was cut off: {0}")]
     Violation(#[from] Violation),
-    #[error("the peer cut the connection: {}", describe(.0))]
+    #[error("the peer cut the connection: {0}")]
     Refused(Refusal),
     #[error("the peer closed the connection")]
     Closed,
@@ -73,15 +74,6 @@ pub(crate) enum Fault {
     Cancelled,
 }
 
-fn describe(refusal: &Refusal) -> &'static str {
-    match refusal.status {
-        WorkStatus::RemoteAccess => "remote access refused (key, bounds, rights)",
-        WorkStatus::ReceiverNotReady => "it had no receive posted",
-        WorkStatus::TooLong => "a message was longer than its receive",
-        _ => "it takes this side's bytes for a breach of the protocol",
-    }
-}
-
 impl Fault {
     /// The public error, with the peer's name.
     pub(crate) fn into_error(self, peer: &Addr) -> Error {
@@ -89,15 +81,8 @@ impl Fault {
             Fault::Violation(Violation::Version { .. }) => ErrorKind::Incompatible,
             Fault::Violation(_) => ErrorKind::Protocol,
             Fault::Refused(_) | Fault::Closed | Fault::Eof => ErrorKind::PeerLost,
-            Fault::Socket(error) if error.kind() == io::ErrorKind::TimedOut => ErrorKind::PeerLost,
-            Fault::Socket(error) => match Error::from(io::Error::from(error.kind())).kind() {
-                ErrorKind::Refused => ErrorKind::PeerLost,
-                kind => kind,
-            },
-            Fault::Unreachable(error) => match Error::from(io::Error::from(error.kind())).kind() {
-                ErrorKind::PeerLost => ErrorKind::Refused,
-                kind => kind,
-            },
+            Fault::Socket(error) => lost(error),
+            Fault::Unreachable(error) => unreached(error),
             Fault::Unresolved(_) | Fault::NoAddress => ErrorKind::Refused,
             Fault::ConnectTimeout => ErrorKind::TimedOut,
             Fault::Revoked | Fault::Cancelled => ErrorKind::Cancelled,

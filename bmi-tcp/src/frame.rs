@@ -35,7 +35,8 @@
 //!
 //! **Tests** `every_frame_round_trips`, `any_bytes_decode_or_are_refused`, and `tests/hostile.rs` with raw sockets.
 
-use bmi_core::transport::{MAX_PRIVATE_DATA, WorkKind, WorkStatus};
+use bmi_backend::software::Refusal;
+use bmi_core::transport::MAX_PRIVATE_DATA;
 
 use crate::error::Violation;
 
@@ -115,50 +116,15 @@ impl Preamble {
     }
 }
 
-/// Why a side cut the connection, as it stands in an ERROR frame.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Refusal {
-    pub(crate) status: WorkStatus,
-    /// What kind of request was refused, if one was.
-    pub(crate) work: Option<WorkKind>,
-    /// Which read it was; else 0.
-    pub(crate) id: u32,
+/// A refusal as the word that stands in an ERROR frame: status, kind of work, two bytes of zeros, the number of the read.
+fn refusal_to_wire(refusal: Refusal) -> u64 {
+    let [status, work] = [refusal.status_to_wire(), refusal.work_to_wire()];
+    u64::from(status) | u64::from(work) << 8 | u64::from(refusal.id) << 32
 }
 
-impl Refusal {
-    fn to_wire(self) -> u64 {
-        let status = match self.status {
-            WorkStatus::RemoteAccess => 1,
-            WorkStatus::ReceiverNotReady => 2,
-            WorkStatus::TooLong => 3,
-            _ => 4,
-        };
-        let work = match self.work {
-            Some(WorkKind::Send) => 1,
-            Some(WorkKind::Write) => 2,
-            Some(WorkKind::Read) => 3,
-            _ => 0,
-        };
-        status | work << 8 | u64::from(self.id) << 32
-    }
-
-    fn from_wire(wire: u64) -> Option<Refusal> {
-        let status = match wire & 0xff {
-            1 => WorkStatus::RemoteAccess,
-            2 => WorkStatus::ReceiverNotReady,
-            3 => WorkStatus::TooLong,
-            4 => WorkStatus::Failed,
-            _ => return None,
-        };
-        let work = match wire >> 8 & 0xff_ffff {
-            0 => None,
-            1 => Some(WorkKind::Send),
-            2 => Some(WorkKind::Write),
-            3 => Some(WorkKind::Read),
-            _ => return None,
-        };
-        Some(Refusal { status, work, id: (wire >> 32) as u32 })
-    }
+fn refusal_from_wire(wire: u64) -> Option<Refusal> {
+    let [status, work, 0, 0, id @ ..] = wire.to_le_bytes() else { return None };
+    Refusal::from_wire(status, work, u32::from_le_bytes(id))
 }
 
 /// A frame's header.
@@ -192,7 +158,7 @@ impl Frame {
             Frame::Read { len, .. } => (READ, 0, len),
             Frame::Reply { here, id } => (REPLY, here, u64::from(id)),
             Frame::Close => (CLOSE, 0, 0),
-            Frame::Error(refusal) => (ERROR, 0, refusal.to_wire()),
+            Frame::Error(refusal) => (ERROR, 0, refusal_to_wire(refusal)),
         };
         wire[0] = kind;
         wire[4..8].copy_from_slice(&here.to_le_bytes());
@@ -225,7 +191,7 @@ impl Frame {
             DATA if value == 0 => Frame::Data { here },
             REPLY => Frame::Reply { here, id: u32::try_from(value).map_err(|_| Violation::Header)? },
             CLOSE if here == 0 && value == 0 => Frame::Close,
-            ERROR if here == 0 => Frame::Error(Refusal::from_wire(value).ok_or(Violation::Header)?),
+            ERROR if here == 0 => Frame::Error(refusal_from_wire(value).ok_or(Violation::Header)?),
             WRITE | READ => return Frame::decode_long(bytes, kind, flags, here, value),
             _ => return Err(Violation::Header),
         };
@@ -267,19 +233,7 @@ mod tests {
     use super::*;
 
     fn refusal() -> impl Strategy<Value = Refusal> {
-        let status = prop_oneof![
-            Just(WorkStatus::RemoteAccess),
-            Just(WorkStatus::ReceiverNotReady),
-            Just(WorkStatus::TooLong),
-            Just(WorkStatus::Failed)
-        ];
-        let work = prop_oneof![
-            Just(None),
-            Just(Some(WorkKind::Send)),
-            Just(Some(WorkKind::Write)),
-            Just(Some(WorkKind::Read))
-        ];
-        (status, work, any::<u32>()).prop_map(|(status, work, id)| Refusal { status, work, id })
+        (1..=4u8, 0..=3u8, any::<u32>()).prop_map(|(status, work, id)| Refusal::from_wire(status, work, id).unwrap())
     }
 
     fn frame() -> impl Strategy<Value = Frame> {

@@ -13,11 +13,10 @@
 //! | `wire` | outgoing bytes in order: staged, headers, user memory |
 //! | `receive` | from the socket to frames and their targets |
 //! | `progress` | the poll loop |
-//! | `memory` | registrations, exposures, keys |
-//! | `resolve` | host names |
-//! | `slots` | tables of connections and deadlines |
 //! | `vectored` | the two system calls of the data path |
 //! | `error` | why connections end |
+//!
+//! Tables, names, listeners, registrations and keys are those of [`bmi_backend`].
 //!
 //! **Invariants**
 //! 1. What the contract says, C1 to C15 of [`bmi_core::transport`].
@@ -31,12 +30,9 @@ mod config;
 mod connect;
 mod error;
 mod frame;
-mod memory;
 mod progress;
 mod queue_pair;
 mod receive;
-mod resolve;
-mod slots;
 mod vectored;
 mod wire;
 
@@ -45,19 +41,22 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::Arc;
 use std::task::{Wake, Waker};
 
+use bmi_backend::net::Resolver;
+use bmi_backend::software::{Keys, Regions};
+use bmi_backend::{Deadlines, Listeners, Slots};
 use bmi_core::transport::{Armed, ConnId, Event, Payload, PostError, Transport, WorkId, WorkOptions, WriteTarget};
-use bmi_core::{Access, Addr, Capabilities, Error, Memory, MemoryRegion, RemoteKey, RemoteSlice, Segment, Time};
+use bmi_core::{
+    Access, Addr, Capabilities, Error, ErrorKind, Memory, MemoryRegion, RemoteKey, RemoteSlice, Segment, Time,
+};
 use mio::Token;
+use mio::net::TcpListener;
 use slab::Slab;
 
 pub use config::TcpConfig;
 
-use connect::{Connection, Lingering, Listener, Phase};
+use connect::{Connection, Lingering, Phase};
 use error::Fault;
-use memory::{Exposures, Regions};
 use queue_pair::QueuePair;
-use resolve::Resolver;
-use slots::{Deadlines, Slots};
 use vectored::{MAX_PIECES, Piece};
 
 /// A token is an index and, in its lowest bits, which table it is of.
@@ -88,12 +87,12 @@ pub struct TcpTransport {
     poll: mio::Poll,
     epoll_events: mio::Events,
     waker: Waker,
-    slots: Slots,
-    listeners: Vec<Listener>,
+    slots: Slots<Connection>,
+    listeners: Listeners<TcpListener>,
     lingering: Slab<Lingering>,
     resolver: Resolver,
     regions: Regions,
-    exposures: Exposures,
+    keys: Keys,
     deadlines: Deadlines,
     /// Events that arose outside of `poll`, or at once in great number.
     pending: VecDeque<Event>,
@@ -136,18 +135,18 @@ impl TcpTransport {
         let poll = mio::Poll::new().map_err(|error| Error::from(error).during("create a TCP transport"))?;
         let waker = mio::Waker::new(poll.registry(), Token(TOKEN_WAKER))
             .map_err(|error| Error::from(error).during("create a TCP transport"))?;
-        let waker = Arc::new(waker);
+        let waker = Waker::from(Arc::new(WakePoll(Arc::new(waker))));
         Ok(TcpTransport {
             capabilities: config.capabilities(),
             poll,
             epoll_events: mio::Events::with_capacity(EPOLL_EVENTS),
-            resolver: Resolver::new(waker.clone()),
-            waker: Waker::from(Arc::new(WakePoll(waker))),
-            slots: Slots::default(),
-            listeners: Vec::new(),
+            resolver: Resolver::new("bmi-tcp-resolve", waker.clone()),
+            waker,
+            slots: Slots::new(config.connections()),
+            listeners: Listeners::default(),
             lingering: Slab::new(),
-            regions: Regions::new(config.max_regions),
-            exposures: Exposures::new(config.max_exposures),
+            regions: Regions::new(config.regions()),
+            keys: Keys::new(config.exposures()),
             deadlines: Deadlines::default(),
             pending: VecDeque::with_capacity(64),
             ready: VecDeque::with_capacity(64),
@@ -216,23 +215,23 @@ impl Transport for TcpTransport {
     }
 
     fn expose(&mut self, conn: ConnId, segment: &Segment, access: Access) -> Result<RemoteSlice, Error> {
-        if self.queues(conn, takes_receives).is_err() {
-            return Err(Error::new(bmi_core::ErrorKind::PeerLost, "the connection has ended").during("expose"));
+        let takes = |connection: &&mut Connection| takes_receives(&connection.phase);
+        let Some(connection) = self.slots.find_mut(conn).filter(takes) else {
+            return Err(Error::new(ErrorKind::PeerLost, "the connection has ended").during("expose"));
+        };
+        if !self.regions.own(std::slice::from_ref(segment)) {
+            return Err(Error::new(ErrorKind::Invalid, "a segment of another transport").during("expose"));
         }
-        if self.check_owner(std::slice::from_ref(segment)).is_err() {
-            return Err(Error::new(bmi_core::ErrorKind::Invalid, "a segment of another transport").during("expose"));
-        }
-        self.exposures.add(conn, segment, access)
+        connection.exposures.add(&mut self.keys, segment, access)
     }
 
     fn revoke(&mut self, conn: ConnId, key: RemoteKey) {
-        if !self.exposures.remove(conn, key.0) {
+        let Some(connection) = self.slots.find_mut(conn) else { return };
+        if connection.exposures.remove(key.0).is_none() {
             return;
         }
-        let under_way = self.slots.find_mut(conn).is_some_and(|connection: &mut Connection| {
-            let replies = connection.queues.as_ref().is_some_and(|queues| queues.replies_with(key.0));
-            replies || connection.inbound.writes_with(key.0)
-        });
+        let under_way = connection.queues.as_ref().is_some_and(|queues| queues.replies_with(key.0))
+            || connection.inbound.writes_with(key.0);
         if under_way {
             self.end(conn.slot, conn, Fault::Revoked);
         }

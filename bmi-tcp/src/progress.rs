@@ -79,12 +79,11 @@ impl TcpTransport {
         moved |= self.receive_ready(events, limit);
         moved |= self.send_dirty(events, limit);
         self.report_pending(events, limit);
-        if self.deadlines.is_stale() {
+        self.deadlines.renew(|| {
             let connections = self.slots.iter().filter_map(Connection::deadline);
             let lingering = self.lingering.iter().map(|(_, lingering)| lingering.deadline);
-            let listeners = self.listeners.iter().filter_map(|listener| listener.retry_at);
-            self.deadlines.set(connections.chain(lingering).chain(listeners).min());
-        }
+            connections.chain(lingering).chain(self.listeners.deadline())
+        });
         moved || events.len() > before
     }
 
@@ -103,7 +102,7 @@ impl TcpTransport {
             || !self.dirty.is_empty()
             || !self.ready.is_empty()
             || self.resolver.has_answers()
-            || self.listeners.iter().any(|listener| listener.ready)
+            || self.listeners.any_ready()
     }
 
     fn report_pending(&mut self, events: &mut Vec<Event>, limit: usize) {
@@ -112,15 +111,10 @@ impl TcpTransport {
     }
 
     fn take_answers(&mut self) -> bool {
-        if !self.resolver.has_answers() {
-            return false;
-        }
-        let mut answers = Vec::new();
-        self.resolver.answers(&mut answers);
-        for answer in answers {
-            self.handle_answer(answer);
-        }
-        true
+        let answers = self.resolver.answers();
+        let any = !answers.is_empty();
+        answers.into_iter().for_each(|answer| self.handle_answer(answer));
+        any
     }
 
     // ---- looking ----------------------------------------------------------------------------------------------------------
@@ -151,11 +145,7 @@ impl TcpTransport {
             let index = event.token().0 >> super::TOKEN_BITS;
             match event.token().0 & super::TOKEN_MASK {
                 super::TOKEN_CONNECTION => self.handle_readiness(index as u32, event),
-                super::TOKEN_LISTENER => {
-                    if let Some(listener) = self.listeners.get_mut(index) {
-                        listener.ready = true;
-                    }
-                }
+                super::TOKEN_LISTENER => self.listeners.set_ready(index),
                 super::TOKEN_LINGERING if self.lingering.get_mut(index).is_some_and(Lingering::drain) => {
                     self.lingering.remove(index);
                     self.deadlines.refresh();
@@ -212,11 +202,10 @@ impl TcpTransport {
         let (Some(stream), Some(queues)) = (&connection.stream, &mut connection.queues) else { return false };
         let (conn, before) = (connection.id, events.len());
         let mut context = Context {
-            conn,
             socket: stream.as_fd(),
             hangup: connection.hangup,
             queues,
-            exposures: &self.exposures,
+            exposures: &connection.exposures,
             pieces: &mut self.pieces,
             events,
             limit,

@@ -20,13 +20,14 @@
 
 use std::collections::VecDeque;
 
+use bmi_backend::software::Refusal;
 use bmi_core::transport::{
     ConnId, Event, Payload, PostError, WorkCompletion, WorkId, WorkKind, WorkOptions, WorkStatus, WriteTarget,
 };
 use bmi_core::{RemoteSlice, Segment};
 
 use crate::config::{MAX_HEAD, MAX_INLINE, MAX_READS, MAX_SEGMENTS, MAX_WORK_LEN, TcpConfig};
-use crate::frame::{Frame, LONG_HEADER, PIECE, Refusal, piece};
+use crate::frame::{Frame, LONG_HEADER, PIECE, piece};
 use crate::vectored::Piece;
 use crate::wire::Wire;
 

@@ -20,12 +20,12 @@
 use std::io;
 use std::os::fd::BorrowedFd;
 
-use bmi_core::transport::{ConnId, Event, WorkKind, WorkStatus};
+use bmi_backend::software::Exposures;
+use bmi_core::transport::{Event, WorkKind, WorkStatus};
 use bmi_core::{Access, Segment};
 
 use crate::error::{Fault, Violation};
 use crate::frame::{Frame, HEADER, piece};
-use crate::memory::Exposures;
 use crate::queue_pair::{Cursor, QueuePair};
 use crate::vectored::{self, MAX_PIECES, Piece};
 
@@ -51,7 +51,6 @@ enum Target {
 
 /// What the bytes are received with and for.
 pub(crate) struct Context<'a> {
-    pub(crate) conn: ConnId,
     pub(crate) socket: BorrowedFd<'a>,
     /// The socket has reported its end: read until there.
     pub(crate) hangup: bool,
@@ -316,7 +315,7 @@ impl Inbound {
                 self.expect_no_message()?;
                 let segment = context
                     .exposures
-                    .check(context.conn, key, addr, len, Access::WRITE)
+                    .check(key, addr, len, Access::WRITE)
                     .ok_or(Violation::Access(WorkKind::Write, 0))?;
                 if immediate.is_some() && context.queues.next_recv().is_none() {
                     return Err(Violation::NotReady(WorkKind::Write).into());
@@ -333,7 +332,7 @@ impl Inbound {
             Frame::Read { len, key, addr, id } => {
                 let segment = context
                     .exposures
-                    .check(context.conn, key, addr, len, Access::READ)
+                    .check(key, addr, len, Access::READ)
                     .ok_or(Violation::Access(WorkKind::Read, id))?;
                 if !context.queues.add_reply(id, key, segment) {
                     return Err(Violation::TooManyReads.into());

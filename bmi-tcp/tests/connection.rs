@@ -8,18 +8,19 @@ use std::net::TcpStream;
 use std::os::fd::AsRawFd;
 use std::time::Duration;
 
+use bmi_conformance::world::{completion, pattern};
 use bmi_core::transport::{Armed, Event, Payload, PostError, WorkId, WorkKind, WorkOptions, WorkStatus};
 use bmi_core::{Access, Addr, ErrorKind, Transport};
 use bmi_tcp::TcpConfig;
-use common::{World, completion, pattern};
+use common::{World, world, world_with};
 
 const SIGNALLED: WorkOptions = WorkOptions::SIGNALLED;
 
 #[test]
 fn over_ipv6_and_localhost() {
     for host in ["::1", "localhost"] {
-        let mut world = World::new();
-        let (ca, cb) = world.connect_over(host);
+        let mut world = world();
+        let (ca, cb) = world.connect_at(&Addr::tcp(host, 0));
         let (memory, segment) = world.b.memory(4);
         world.b.transport.post_recv(cb, WorkId(1), &[segment]).unwrap();
         world.a.transport.post_send(ca, WorkId(2), b"over", Payload::EMPTY, SIGNALLED).unwrap();
@@ -30,7 +31,7 @@ fn over_ipv6_and_localhost() {
 
 #[test]
 fn bad_addresses_are_refused_at_once() {
-    let mut world = World::new();
+    let mut world = world();
     let deadline = world.later(5);
     let kind = |result: Result<_, bmi_core::Error>| result.map(|_| ()).unwrap_err().kind();
     assert_eq!(kind(world.a.transport.listen(&Addr::sim("a", 1)).map(|_| ())), ErrorKind::Invalid);
@@ -44,7 +45,7 @@ fn bad_addresses_are_refused_at_once() {
 
 #[test]
 fn nobody_listening_is_a_refusal() {
-    let mut world = World::new();
+    let mut world = world();
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let deadline = world.later(5);
     let conn = world.a.transport.connect(&Addr::tcp("127.0.0.1", free.port()), &[], deadline).unwrap();
@@ -54,7 +55,7 @@ fn nobody_listening_is_a_refusal() {
 
 #[test]
 fn a_name_that_does_not_exist_ends_in_an_event() {
-    let mut world = World::new();
+    let mut world = world();
     let deadline = world.later(3600);
     let conn = world.a.transport.connect(&Addr::tcp("no-such-host.invalid", 1), &[], deadline).unwrap();
     // The look-up takes as long as it takes; the time handed in ends it at the latest.
@@ -71,7 +72,7 @@ fn a_name_that_does_not_exist_ends_in_an_event() {
 
 #[test]
 fn a_silent_listener_costs_the_deadline_and_no_more() {
-    let mut world = World::new();
+    let mut world = world();
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let deadline = world.later(3);
     let addr = Addr::tcp("127.0.0.1", listener.local_addr().unwrap().port());
@@ -90,7 +91,7 @@ fn a_silent_listener_costs_the_deadline_and_no_more() {
 
 #[test]
 fn a_rejected_peer_is_told_why() {
-    let mut world = World::new();
+    let mut world = world();
     let addr = world.b.transport.listen(&Addr::tcp("127.0.0.1", 0)).unwrap();
     let deadline = world.later(5);
     let ca = world.a.transport.connect(&addr, &[3; 256], deadline).unwrap();
@@ -117,7 +118,7 @@ fn a_rejected_peer_is_told_why() {
 
 #[test]
 fn disconnecting_hands_over_what_was_posted() {
-    let mut world = World::new();
+    let mut world = world();
     let (ca, cb) = world.connect();
     let (_, source) = world.a.pattern(3_000_000);
     let (target, segment) = world.b.memory(3_000_000);
@@ -147,7 +148,7 @@ fn disconnecting_hands_over_what_was_posted() {
 /// ended the connection at once, and what had been posted before never left.
 #[test]
 fn revoking_after_a_disconnect_does_not_drop_what_was_posted() {
-    let mut world = World::new();
+    let mut world = world();
     let (ca, cb) = world.connect();
     let (large, small) = (world.b.memory(64 << 20).1, world.b.memory(10).1);
     let slices = [large, small].map(|segment| world.b.transport.expose(cb, &segment, Access::READ).unwrap());
@@ -173,7 +174,7 @@ fn revoking_after_a_disconnect_does_not_drop_what_was_posted() {
 
 #[test]
 fn both_sides_disconnect_at_once() {
-    let mut world = World::new();
+    let mut world = world();
     let (ca, cb) = world.connect();
     let deadline = world.later(10);
     world.a.transport.disconnect(ca, deadline);
@@ -184,7 +185,7 @@ fn both_sides_disconnect_at_once() {
 
 #[test]
 fn a_deadline_ends_a_disconnect_that_the_peer_does_not_answer() {
-    let mut world = World::new();
+    let mut world = world();
     let (ca, _) = world.connect();
     let (_, source) = world.a.memory(64 << 20);
     world.a.transport.post_send(ca, WorkId(4), &[], Payload::Gather(&[source]), SIGNALLED).unwrap();
@@ -203,7 +204,7 @@ fn a_deadline_ends_a_disconnect_that_the_peer_does_not_answer() {
 
 #[test]
 fn a_passed_deadline_cuts_at_once_and_flushes_everything() {
-    let mut world = World::new();
+    let mut world = world();
     let (ca, cb) = world.connect();
     let (_, memory) = world.b.memory(10);
     let remote = world.b.transport.expose(cb, &memory, Access::READ).unwrap();
@@ -230,7 +231,7 @@ fn a_passed_deadline_cuts_at_once_and_flushes_everything() {
 
 #[test]
 fn a_dropped_transport_is_a_lost_peer() {
-    let mut world = World::new();
+    let mut world = world();
     let (_, cb) = world.connect();
     world.b.transport.post_recv(cb, WorkId(1), &[]).unwrap();
     world.a.transport = bmi_tcp::TcpTransport::new(TcpConfig::default()).unwrap();
@@ -240,7 +241,7 @@ fn a_dropped_transport_is_a_lost_peer() {
 
 #[test]
 fn a_slot_used_again_has_another_name() {
-    let mut world = World::new();
+    let mut world = world();
     let (ca, _) = world.connect();
     let now = world.now;
     world.a.transport.disconnect(ca, now);
@@ -259,7 +260,7 @@ fn readable(world: &World) -> bool {
 
 #[test]
 fn the_descriptor_says_when_to_poll_again() {
-    let mut world = World::new();
+    let mut world = world();
     let (ca, cb) = world.connect();
     let (_, segment) = world.b.memory(100);
     for work in 0..3 {
@@ -272,7 +273,7 @@ fn the_descriptor_says_when_to_poll_again() {
     world.a.transport.post_send(ca, WorkId(0), &[1], Payload::EMPTY, SIGNALLED).unwrap();
     let now = world.now;
     world.a.transport.poll(now, &mut world.a.events);
-    world.a.until_readable(|| readable_fd(world.b.transport.event_fd().unwrap().as_raw_fd()));
+    until_readable(|| readable_fd(world.b.transport.event_fd().unwrap().as_raw_fd()));
     world.work_b();
     world.until(|world| (world.b.transport.arm(&waker) == Armed::Waiting).then_some(()));
     assert!(!readable(&world), "polling makes it unreadable");
@@ -293,11 +294,9 @@ fn readable_fd(fd: i32) -> bool {
     unsafe { libc::poll(&mut poll, 1, 0) == 1 }
 }
 
-impl common::Side {
-    /// Waits for what another thread or the kernel does.
-    fn until_readable(&self, mut done: impl FnMut() -> bool) {
-        assert!((0..1_000_000).any(|_| done()), "never readable");
-    }
+/// Waits for what another thread or the kernel does.
+fn until_readable(mut done: impl FnMut() -> bool) {
+    assert!((0..1_000_000).any(|_| done()), "never readable");
 }
 
 #[test]
@@ -305,7 +304,7 @@ fn half_open_sockets_are_bounded_and_dropped_in_time() {
     let mut config = TcpConfig::default();
     config.max_half_open = 3;
     config.handshake_timeout = Duration::from_secs(2);
-    let mut world = World::with(config);
+    let mut world = world_with(&config);
     let addr = world.b.transport.listen(&Addr::tcp("127.0.0.1", 0)).unwrap();
     let sockets: Vec<TcpStream> = (0..5).map(|_| TcpStream::connect(("127.0.0.1", addr.port())).unwrap()).collect();
     world.settle();

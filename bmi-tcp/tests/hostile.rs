@@ -9,7 +9,7 @@ use std::net::TcpStream;
 
 use bmi_core::transport::{ConnId, Event, WorkId, WorkStatus};
 use bmi_core::{Access, Addr, ErrorKind, Transport};
-use common::World;
+use common::{World, world, world_with};
 
 fn preamble(kind: u8, private: &[u8]) -> Vec<u8> {
     let mut bytes = b"BMI-TCP\n".to_vec();
@@ -85,7 +85,7 @@ fn garbage_instead_of_a_preamble() {
     let mut extra = preamble(1, b"x");
     extra.push(1);
     for bytes in [b"GET / HTTP/1.1\r\n\r\n".to_vec(), vec![0], preamble(2, &[]), preamble(9, &[]), oversized, extra] {
-        let mut world = World::new();
+        let mut world = world();
         let mut socket = raw(&mut world);
         socket.write_all(&bytes).unwrap();
         read_to_end(&mut world, &mut socket);
@@ -95,7 +95,7 @@ fn garbage_instead_of_a_preamble() {
 
 #[test]
 fn another_version_is_told_ours() {
-    let mut world = World::new();
+    let mut world = world();
     let mut socket = raw(&mut world);
     let mut bytes = preamble(1, &[]);
     bytes[8] = 2;
@@ -110,7 +110,7 @@ fn another_version_is_told_ours() {
 fn sockets_of_another_version_do_not_pile_up() {
     let mut config = bmi_tcp::TcpConfig::default();
     config.max_half_open = 3;
-    let mut world = World::with(config);
+    let mut world = world_with(&config);
     let addr = world.b.transport.listen(&Addr::tcp("127.0.0.1", 0)).unwrap();
     let mut bytes = preamble(1, &[]);
     bytes[8] = 2;
@@ -141,7 +141,7 @@ fn a_listener_of_another_version_or_protocol() {
         (b"SSH-2.0-OpenSSH".to_vec(), ErrorKind::Protocol),
         (preamble(1, &[]), ErrorKind::Protocol),
     ] {
-        let mut world = World::new();
+        let mut world = world();
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let addr = Addr::tcp("127.0.0.1", listener.local_addr().unwrap().port());
         let deadline = world.later(5);
@@ -155,7 +155,7 @@ fn a_listener_of_another_version_or_protocol() {
 
 #[test]
 fn speaking_before_being_accepted() {
-    let mut world = World::new();
+    let mut world = world();
     let mut socket = raw(&mut world);
     socket.write_all(&preamble(1, &[])).unwrap();
     let conn = world.until(|world| {
@@ -190,7 +190,7 @@ fn every_malformed_or_misplaced_frame_ends_the_connection() {
         ("error of no known code", header(7, 0, 0, 99)),
     ];
     for (what, bytes) in cases {
-        let mut world = World::new();
+        let mut world = world();
         let (mut socket, conn) = established(&mut world);
         let (memory, segment) = world.b.memory(100);
         world.b.transport.post_recv(conn, WorkId(1), &[segment]).unwrap();
@@ -211,7 +211,7 @@ fn a_message_within_a_message_and_a_wrong_next_piece() {
     let mut first = header(1, 0, 256 << 10, len);
     first.extend(vec![5; 256 << 10]);
     for next in [header(1, 0, 0, 0), header(3, 0, 1, 0), long_header(2, 0, 0, 0, 0, 0, 0)] {
-        let mut world = World::new();
+        let mut world = world();
         let (mut socket, conn) = established(&mut world);
         let (_, segment) = world.b.memory(len as usize);
         world.b.transport.post_recv(conn, WorkId(1), &[segment]).unwrap();
@@ -230,7 +230,7 @@ fn a_message_within_a_message_and_a_wrong_next_piece() {
 
 #[test]
 fn too_many_reads_end_the_connection() {
-    let mut world = World::new();
+    let mut world = world();
     let (mut socket, conn) = established(&mut world);
     let (_, segment) = world.b.memory(1 << 20);
     let remote = world.b.transport.expose(conn, &segment, Access::READ).unwrap();
@@ -246,7 +246,7 @@ fn too_many_reads_end_the_connection() {
 
 #[test]
 fn frames_cut_at_every_byte_arrive_whole() {
-    let mut world = World::new();
+    let mut world = world();
     let (mut socket, conn) = established(&mut world);
     let (memory, segment) = world.b.memory(64);
     let remote = world.b.transport.expose(conn, &segment.slice(32, 32), Access::WRITE).unwrap();
@@ -273,7 +273,7 @@ fn frames_cut_at_every_byte_arrive_whole() {
 
 #[test]
 fn a_socket_that_ends_within_a_frame() {
-    let mut world = World::new();
+    let mut world = world();
     let (mut socket, conn) = established(&mut world);
     let (_, segment) = world.b.memory(100);
     world.b.transport.post_recv(conn, WorkId(1), &[segment]).unwrap();
@@ -286,7 +286,7 @@ fn a_socket_that_ends_within_a_frame() {
 
 #[test]
 fn a_hostile_connection_does_not_disturb_another() {
-    let mut world = World::new();
+    let mut world = world();
     let (ca, cb) = world.connect();
     let (mut socket, conn) = established(&mut world);
     socket.write_all(&[0xff; 5000]).unwrap();

@@ -2,9 +2,10 @@
 
 mod common;
 
+use bmi_conformance::world::completion;
 use bmi_core::transport::{ConnId, Event, Payload, WorkId, WorkKind, WorkOptions, WorkStatus};
 use bmi_core::{Access, ErrorKind, RemoteKey, RemoteSlice, Transport};
-use common::{World, completion};
+use common::{World, world};
 
 const SIGNALLED: WorkOptions = WorkOptions::SIGNALLED;
 
@@ -38,7 +39,7 @@ fn forged_writes_change_nothing() {
     // Longer than a frame, so that a check of single pieces would let the first one through.
     const LEN: usize = 600_000;
     for index in 0..FORGERIES {
-        let mut world = World::new();
+        let mut world = world();
         let (ca, cb) = world.connect();
         let (memory, segment) = world.b.memory(LEN);
         let (_, source) = world.a.pattern(LEN);
@@ -55,7 +56,7 @@ fn forged_writes_change_nothing() {
 #[test]
 fn forged_reads_deliver_nothing_and_the_right_one_is_blamed() {
     for index in 0..FORGERIES {
-        let mut world = World::new();
+        let mut world = world();
         let (ca, cb) = world.connect();
         let (_, segment) = world.b.pattern(1000);
         let (memory, target) = world.a.memory(1000);
@@ -76,7 +77,7 @@ fn forged_reads_deliver_nothing_and_the_right_one_is_blamed() {
 fn rights_are_checked_even_for_nothing() {
     for (access, write) in [(Access::READ, true), (Access::WRITE, false), (Access::LOCAL, true), (Access::LOCAL, false)]
     {
-        let mut world = World::new();
+        let mut world = world();
         let (ca, cb) = world.connect();
         let (_, segment) = world.b.memory(10);
         let remote = world.b.transport.expose(cb, &segment, access).unwrap();
@@ -91,7 +92,7 @@ fn rights_are_checked_even_for_nothing() {
 
 #[test]
 fn a_key_of_another_connection_is_no_key() {
-    let mut world = World::new();
+    let mut world = world();
     let (ca, cb) = world.connect();
     let (ca2, cb2) = world.connect();
     let (memory, segment) = world.b.memory(10);
@@ -109,7 +110,7 @@ fn a_key_of_another_connection_is_no_key() {
 
 #[test]
 fn a_revoked_key_is_no_key() {
-    let mut world = World::new();
+    let mut world = world();
     let (ca, cb) = world.connect();
     let (memory, segment) = world.b.memory(10);
     let remote = world.b.transport.expose(cb, &segment, Access::WRITE).unwrap();
@@ -124,7 +125,7 @@ fn a_revoked_key_is_no_key() {
 fn revoking_under_a_transfer_ends_the_connection() {
     const LEN: usize = 64 << 20;
     for write in [true, false] {
-        let mut world = World::new();
+        let mut world = world();
         let (ca, cb) = world.connect();
         let (_, segment) = world.b.memory(LEN);
         let (_, local) = world.a.memory(LEN);
@@ -146,7 +147,7 @@ fn revoking_under_a_transfer_ends_the_connection() {
 
 #[test]
 fn a_send_without_a_receive_ends_the_connection() {
-    let mut world = World::new();
+    let mut world = world();
     let (ca, cb) = world.connect();
     world.a.transport.post_send(ca, WorkId(1), b"x", Payload::EMPTY, SIGNALLED).unwrap();
     expect_cut(&mut world, ca, cb);
@@ -154,7 +155,7 @@ fn a_send_without_a_receive_ends_the_connection() {
 
 #[test]
 fn immediate_data_without_a_receive_changes_nothing() {
-    let mut world = World::new();
+    let mut world = world();
     let (ca, cb) = world.connect();
     let (memory, segment) = world.b.memory(10);
     let remote = world.b.transport.expose(cb, &segment, Access::WRITE).unwrap();
@@ -166,7 +167,7 @@ fn immediate_data_without_a_receive_changes_nothing() {
 
 #[test]
 fn a_long_message_is_refused_and_both_are_told() {
-    let mut world = World::new();
+    let mut world = world();
     let (ca, cb) = world.connect();
     let (memory, segment) = world.b.memory(10);
     let (_, source) = world.a.pattern(32 << 20);
@@ -182,7 +183,7 @@ fn a_long_message_is_refused_and_both_are_told() {
 
 #[test]
 fn regions_come_back_when_the_connection_ends() {
-    let mut world = World::new();
+    let mut world = world();
     let (ca, cb) = world.connect();
     let (mut memory, segment) = world.b.memory(10);
     world.b.transport.expose(cb, &segment, Access::READ_WRITE).unwrap();

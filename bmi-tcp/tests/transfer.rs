@@ -2,10 +2,11 @@
 
 mod common;
 
+use bmi_conformance::world::{completion, pattern};
 use bmi_core::transport::{Payload, PostError, ServiceClass, WorkId, WorkKind, WorkOptions, WorkStatus, WriteTarget};
 use bmi_core::{Access, Capabilities, Memory, OneSided, Registration, RemoteSlice, Segment, Transport};
 use bmi_tcp::{TcpConfig, TcpTransport};
-use common::{World, completion, pattern};
+use common::world;
 
 const SIGNALLED: WorkOptions = WorkOptions::SIGNALLED;
 
@@ -40,7 +41,7 @@ const LENGTHS: [usize; 14] =
 
 #[test]
 fn sends_of_all_lengths_in_lists_of_different_shapes() {
-    let mut world = World::new();
+    let mut world = world();
     let (ca, cb) = world.connect();
     for len in LENGTHS {
         let (_, source) = world.a.pattern(len);
@@ -65,7 +66,7 @@ fn sends_of_all_lengths_in_lists_of_different_shapes() {
 
 #[test]
 fn writes_of_all_lengths_land_where_they_should() {
-    let mut world = World::new();
+    let mut world = world();
     let (ca, cb) = world.connect();
     for len in LENGTHS {
         let (_, source) = world.a.pattern(len);
@@ -89,7 +90,7 @@ fn writes_of_all_lengths_land_where_they_should() {
 
 #[test]
 fn reads_of_all_lengths_many_at_once() {
-    let mut world = World::new();
+    let mut world = world();
     let (ca, cb) = world.connect();
     let (_, source) = world.b.pattern(5_000_100);
     let remote = world.b.transport.expose(cb, &source, Access::READ).unwrap();
@@ -112,7 +113,7 @@ fn reads_of_all_lengths_many_at_once() {
 
 #[test]
 fn reads_above_the_limit_wait_their_turn() {
-    let mut world = World::new();
+    let mut world = world();
     let (ca, cb) = world.connect();
     let (_, source) = world.b.pattern(1000);
     let remote = world.b.transport.expose(cb, &source, Access::READ).unwrap();
@@ -130,7 +131,7 @@ fn reads_above_the_limit_wait_their_turn() {
 
 #[test]
 fn inline_bytes_are_copied_before_the_call_returns() {
-    let mut world = World::new();
+    let mut world = world();
     let (ca, cb) = world.connect();
     let (target, segment) = world.b.memory(9000);
     world.b.transport.post_recv(cb, WorkId(1), &[segment]).unwrap();
@@ -148,7 +149,7 @@ fn inline_bytes_are_copied_before_the_call_returns() {
 
 #[test]
 fn messages_arrive_in_order_and_unsignalled_ones_stay_silent() {
-    let mut world = World::new();
+    let mut world = world();
     let (ca, cb) = world.connect();
     let (memory, segment) = world.b.memory(4 * 600);
     let (_, bulk) = world.a.pattern(100_000);
@@ -185,7 +186,7 @@ fn messages_arrive_in_order_and_unsignalled_ones_stay_silent() {
 
 #[test]
 fn a_message_passes_between_the_pieces_of_a_reply() {
-    let mut world = World::new();
+    let mut world = world();
     let (ca, cb) = world.connect();
     const LEN: usize = 64 << 20;
     let (_, source) = world.b.memory(LEN);
@@ -204,7 +205,7 @@ fn a_message_passes_between_the_pieces_of_a_reply() {
 
 #[test]
 fn both_directions_at_once() {
-    let mut world = World::new();
+    let mut world = world();
     let (ca, cb) = world.connect();
     const LEN: usize = 3_000_000;
     let (_, out_a) = world.a.pattern(LEN);
@@ -231,7 +232,7 @@ fn both_directions_at_once() {
 
 #[test]
 fn a_full_queue_says_so_and_takes_more_later() {
-    let mut world = World::new();
+    let mut world = world();
     let (ca, cb) = world.connect();
     let (_, segment) = world.b.memory(256);
     for _ in 0..4096 {
@@ -253,7 +254,7 @@ fn a_full_queue_says_so_and_takes_more_later() {
 
 #[test]
 fn limits_are_checked_when_posting() {
-    let mut world = World::new();
+    let mut world = world();
     let (ca, cb) = world.connect();
     let (_, segment) = world.a.memory(10);
     let (_, foreign) = world.b.memory(10);

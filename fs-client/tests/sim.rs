@@ -11,7 +11,7 @@ use std::time::Duration;
 use bmi_core::{Config, Memory};
 use bmi_sim::faults::Loss;
 use bmi_sim::{Node, SimTransport, World};
-use bodies::{Step, path, pattern, striped};
+use bodies::{path, pattern, striped};
 use fs_client::{Client, ClientOptions, ErrorCode, SetAttr};
 use fs_server::embedded::{ClusterOptions, SimCluster};
 use proptest::prelude::*;
@@ -42,17 +42,7 @@ fn the_whole_interface() {
     let setting = setting(1, ClusterOptions::with_iods(4));
     setting.world.block_on(async {
         let client = setting.client(1).await;
-        bodies::namespace(&client).await;
-        bodies::many_entries(&client, 500).await;
-        bodies::striping(&client, 4).await;
-        bodies::sparse_and_truncate(&client).await;
-        bodies::plans(&client).await;
-        let file = client.create(&path("/lists"), striped(4096, 4)).await.unwrap();
-        bodies::list_io(&file, &bodies::hard_steps()).await;
-        assert!(client.ping().await.iter().all(|pong| pong.result.is_ok()));
-        assert!(client.statfs().await.unwrap().servers.iter().all(|server| server.result.is_ok()));
-        let left = client.endpoint().with(|endpoint| endpoint.holdings());
-        assert_eq!((left.operations, left.exposures, left.parked), (0, 0, 0), "everything came back: {left:?}");
+        bodies::everything(&client, 4, 500).await;
     });
 }
 
@@ -63,13 +53,9 @@ proptest! {
         seed in any::<u64>(),
         strip in prop::sample::select(vec![4096u64, 5000, 16384]),
         servers in 1u32..5,
-        steps in prop::collection::vec(
-            (any::<bool>(), prop::collection::vec((0..60_000u64, 0..9_000u64), 0..8), prop::collection::vec(0..70_000usize, 0..10)),
-            1..8,
-        ),
+        steps in bodies::any_steps(),
     ) {
         let setting = setting(seed, ClusterOptions::with_iods(4));
-        let steps: Vec<_> = steps.into_iter().map(|(write, regions, cuts)| Step { write, regions, cuts }).collect();
         setting.world.block_on(async {
             let client = setting.client(1).await;
             let file = client.create(&path("/f"), striped(strip, servers)).await.unwrap();

@@ -43,17 +43,7 @@ fn with_client(iods: usize, busy: bool, body: impl AsyncFnOnce(TcpClient, &mut E
 #[test]
 fn the_whole_interface() {
     with_client(4, false, async |client, _, _| {
-        bodies::namespace(&client).await;
-        bodies::many_entries(&client, 300).await;
-        bodies::striping(&client, 4).await;
-        bodies::sparse_and_truncate(&client).await;
-        bodies::plans(&client).await;
-        let file = client.create(&path("/lists"), striped(4096, 4)).await.unwrap();
-        bodies::list_io(&file, &bodies::hard_steps()).await;
-        assert!(client.ping().await.iter().all(|pong| pong.result.is_ok()));
-        assert!(client.statfs().await.unwrap().servers.iter().all(|server| server.result.is_ok()));
-        let left = client.endpoint().with(|endpoint| endpoint.holdings());
-        assert_eq!((left.operations, left.exposures, left.parked), (0, 0, 0), "everything came back: {left:?}");
+        bodies::everything(&client, 4, 300).await;
     });
 }
 

@@ -5,7 +5,7 @@ use bmi_core::{
 };
 use futures_util::future::{join, join_all};
 
-use super::tight;
+use super::{reads, tight};
 use crate::backend::Backend;
 use crate::data::{Guarded, is_sole, memory, pattern};
 use crate::net::{Net, soon};
@@ -23,11 +23,21 @@ const SHAPES: [(&[usize], &[usize], u64); 9] = [
     (&[1, 70_000, 1], &[3; 20], 40_000),
 ];
 
-/// A pull brings the bytes of any part of the exposed list into a list of any shape.
+/// A pull brings the bytes of any part of the exposed list into a list of any shape. Without `rdma_read` it is refused here, and nothing else happens.
 pub fn pull_between_any_two_lists<K: Backend>(backend: &K) {
     let net = Net::new(backend);
     net.run(async {
         let pair = net.pair(&tight()).await;
+        if !reads(backend) {
+            let (source, target) = (Guarded::filled(1, &[100]), Guarded::new(&[100]));
+            let exposure = pair.b.expose(pair.to_a, source.list(), Access::READ).expect("expose");
+            let refused = pair.a.pull(pair.to_b, exposure.descriptor(), 0, target.list(), soon(&pair.a)).await;
+            let error = refused.expect_err("no RDMA read");
+            assert_eq!((error.kind(), error.operation()), (ErrorKind::Unsupported, Some("pull")), "{error}");
+            drop(exposure);
+            target.check_untouched("a refused pull");
+            return pair.settled(&net, "after a refused pull").await;
+        }
         let mut moved = 0;
         for (number, (exposed, local, at)) in SHAPES.into_iter().enumerate() {
             let what = format!("shape {number}");
@@ -77,7 +87,7 @@ pub fn descriptors_travel<K: Backend>(backend: &K) {
     net.run(async {
         let pair = net.pair(&tight()).await;
         let source = Guarded::filled(1, &[3000, 20, 7000]);
-        let exposure = pair.b.expose(pair.to_a, source.list(), Access::READ).expect("expose");
+        let exposure = pair.b.expose(pair.to_a, source.list(), Access::READ_WRITE).expect("expose");
         let wire: Vec<u8> = exposure.descriptor().pieces().iter().flat_map(RemoteSlice::to_wire).collect();
         pair.b.send_unexpected(pair.to_a, 1, wire, soon(&pair.b)).await.expect("send the request");
         let request = pair.a.next_unexpected().await;
@@ -88,9 +98,15 @@ pub fn descriptors_travel<K: Backend>(backend: &K) {
             .collect();
         let descriptor = BulkDescriptor::try_from(pieces).expect("a sum that fits");
         assert_eq!(&descriptor, exposure.descriptor());
-        let target = Guarded::new(&[10_020]);
-        pair.a.pull(request.peer(), &descriptor, 0, target.list(), soon(&pair.a)).await.expect("pull");
-        target.check("pulled by a descriptor that travelled", &pattern(1, 10_020));
+        if reads(backend) {
+            let target = Guarded::new(&[10_020]);
+            pair.a.pull(request.peer(), &descriptor, 0, target.list(), soon(&pair.a)).await.expect("pull");
+            target.check("pulled by a descriptor that travelled", &pattern(1, 10_020));
+        }
+        let other = Guarded::filled(2, &[10_020]);
+        pair.a.push(request.peer(), &descriptor, 0, other.list(), soon(&pair.a)).await.expect("push");
+        pair.ping(&net, "behind the push").await;
+        source.check("pushed by a descriptor that travelled", &pattern(2, 10_020));
     });
 }
 
@@ -114,8 +130,10 @@ pub fn thousands_of_pieces<K: Backend>(backend: &K) {
             assert!(described.len() < exposed.len() * 20, "{} bytes", described.len());
             let remote = BulkDescriptor::decode(&described, exposed.len()).expect("what was encoded");
             let options = soon(&pair.a).lists(lists);
-            pair.a.pull(pair.to_b, &remote, 0, near.list(), options).await.expect("pull");
-            near.check("pulled", &pattern(seed, total));
+            if reads(backend) {
+                pair.a.pull(pair.to_b, &remote, 0, near.list(), options).await.expect("pull");
+                near.check("pulled", &pattern(seed, total));
+            }
             near.list().copy_from(0, &pattern(seed + 10, total));
             pair.a.push(pair.to_b, &remote, 0, near.list(), options).await.expect("push");
             pair.ping(&net, "behind the push").await;
@@ -123,7 +141,8 @@ pub fn thousands_of_pieces<K: Backend>(backend: &K) {
             let after = pair.a.counters();
             let (requests, units) =
                 (after.transfer_requests - before.transfer_requests, after.transfer_units - before.transfer_units);
-            assert!(requests >= 2 * 3000, "a request for each exposed piece, {requests}");
+            let transfers = 1 + u64::from(reads(backend));
+            assert!(requests >= transfers * 3000, "a request for each exposed piece, {requests}");
             assert!(units <= 2 + 2 * requests / (queue / 2).max(1), "{units} completions for {requests} requests");
             let packed = after.units_packed - before.units_packed;
             assert_eq!(packed, if lists == Lists::Pack { units } else { 0 }, "{lists:?}");
@@ -145,7 +164,7 @@ pub fn cancelled_between_pieces<K: Backend>(backend: &K) {
             let options = soon(&pair.a).lists(lists);
             let (peer, remote) = (pair.to_b, exposure.descriptor());
             let work = match turns % 3 {
-                0 => pair.a.push(peer, remote, 0, near.list(), options),
+                turn if turn == 0 || !reads(backend) => pair.a.push(peer, remote, 0, near.list(), options),
                 _ => pair.a.pull(peer, remote, 0, near.list(), options),
             };
             net.turns(turns / 2).await;
@@ -197,7 +216,7 @@ pub fn many_transfers<K: Backend>(backend: &K) {
                 let (here, there) = (Guarded::filled(n as u64, &[size]), Guarded::filled(100 + n as u64, &[size]));
                 let exposure = pair.b.expose(pair.to_a, there.list(), Access::READ_WRITE).expect("expose");
                 let (peer, descriptor) = (pair.to_b, exposure.descriptor());
-                if n % 2 == 0 {
+                if n % 2 == 0 || !reads(backend) {
                     pair.a.push(peer, descriptor, 0, here.list(), soon(&pair.a)).await.expect("push");
                     // The push has ended at the peer's adapter; a message behind it says it is in place.
                     let told = pair.b.recv(pair.to_a, n as u64, memory(1), soon(&pair.b));
@@ -222,21 +241,38 @@ pub fn bulk_beside_messages<K: Backend>(backend: &K) {
         let pair = net.pair(&Config::default()).await;
         let size = 1 << 20;
         let (near, far) = (Guarded::filled(1, &[size]), Guarded::filled(2, &[size]));
-        let near_exposed = pair.a.expose(pair.to_b, near.list(), Access::READ).expect("expose");
-        let far_exposed = pair.b.expose(pair.to_a, far.list(), Access::READ).expect("expose");
         let (at_a, at_b) = (Guarded::new(&[size]), Guarded::new(&[size]));
-        let pull_a = pair.a.pull(pair.to_b, far_exposed.descriptor(), 0, at_a.list(), soon(&pair.a));
-        let pull_b = pair.b.pull(pair.to_a, near_exposed.descriptor(), 0, at_b.list(), soon(&pair.b));
+        let reads = reads(backend);
+        // What the other side reads; or what it writes.
+        let (near_exposed, far_exposed) = match reads {
+            true => (near.list(), far.list()),
+            false => (at_a.list(), at_b.list()),
+        };
+        let near_exposed = pair.a.expose(pair.to_b, near_exposed, Access::READ_WRITE).expect("expose");
+        let far_exposed = pair.b.expose(pair.to_a, far_exposed, Access::READ_WRITE).expect("expose");
+        let (to_a, to_b, soon_a, soon_b) = (pair.to_a, pair.to_b, soon(&pair.a), soon(&pair.b));
+        let (one, other) = match reads {
+            true => (
+                pair.a.pull(to_b, far_exposed.descriptor(), 0, at_a.list(), soon_a),
+                pair.b.pull(to_a, near_exposed.descriptor(), 0, at_b.list(), soon_b),
+            ),
+            false => (
+                pair.a.push(to_b, far_exposed.descriptor(), 0, near.list(), soon_a),
+                pair.b.push(to_a, near_exposed.descriptor(), 0, far.list(), soon_b),
+            ),
+        };
         let talk = async {
             for _ in 0..20 {
                 pair.ping(&net, "beside bulk").await;
             }
         };
-        let (pulls, ()) = join(join(pull_a, pull_b), talk).await;
-        pulls.0.expect("pull");
-        pulls.1.expect("pull");
-        at_a.check("pulled by a", &pattern(2, size));
-        at_b.check("pulled by b", &pattern(1, size));
+        let (transfers, ()) = join(join(one, other), talk).await;
+        transfers.0.expect("a transfer");
+        transfers.1.expect("a transfer");
+        // Behind the pushes.
+        pair.ping(&net, "behind bulk").await;
+        at_a.check("moved to a", &pattern(2, size));
+        at_b.check("moved to b", &pattern(1, size));
     });
 }
 
@@ -329,7 +365,7 @@ pub fn forged_descriptors_cut_only_the_forger<K: Backend>(backend: &K) {
         let c = net.endpoint("c", &tight());
         let (c_to_b, b_to_c) = net.connect(&c, &pair.b, &pair.addr).await;
         let (mut to_b, mut to_a) = (pair.to_b, pair.to_a);
-        for lie in lies {
+        for lie in lies.into_iter().filter(|lie| lie.push || reads(backend)) {
             let exposed = Guarded::filled(1, &[100]);
             let exposure = pair.b.expose(to_a, exposed.list(), lie.access).expect("expose");
             let forged: Vec<_> = exposure.descriptor().pieces().iter().map(|slice| (lie.forge)(*slice)).collect();
@@ -372,14 +408,20 @@ pub fn descriptors_belong_to_one_peer<K: Backend>(backend: &K) {
         let (c_to_b, b_to_c) = net.connect(&c, &pair.b, &pair.addr).await;
         let exposed = Guarded::filled(1, &[100]);
         let exposure = pair.b.expose(pair.to_a, exposed.list(), Access::READ_WRITE).expect("expose");
-        let local = Guarded::new(&[100]);
-        let error = c.pull(c_to_b, exposure.descriptor(), 0, local.list(), soon(&c)).await;
-        let error = error.expect_err("another peer's descriptor");
-        assert_eq!(error.operation(), Some("pull"), "{error}");
-        local.check_untouched("the thief's memory");
+        let local = Guarded::filled(2, &[100]);
+        if reads(backend) {
+            let error = c.pull(c_to_b, exposure.descriptor(), 0, local.list(), soon(&c)).await;
+            let error = error.expect_err("another peer's descriptor");
+            assert_eq!(error.operation(), Some("pull"), "{error}");
+            local.check("the thief's memory", &pattern(2, 100));
+        } else if let Err(error) = c.push(c_to_b, exposure.descriptor(), 0, local.list(), soon(&c)).await {
+            assert_eq!(error.operation(), Some("push"), "{error}");
+        }
         net.lost(&pair.b, b_to_c).await;
-        pair.a.pull(pair.to_b, exposure.descriptor(), 0, local.list(), soon(&pair.a)).await.expect("the owner's pull");
-        local.check("the owner's pull", &pattern(1, 100));
+        exposed.check("the owner's memory", &pattern(1, 100));
+        pair.a.push(pair.to_b, exposure.descriptor(), 0, local.list(), soon(&pair.a)).await.expect("its peer's push");
+        pair.ping(&net, "behind the push").await;
+        exposed.check("its peer's push", &pattern(2, 100));
     });
 }
 

@@ -4,10 +4,10 @@
 //! here from the layout in the protocol's documentation.
 
 use bmi_core::transport::{ConnId, Event, MAX_PRIVATE_DATA, Payload, PostError, WorkId, WorkOptions, WriteTarget};
-use bmi_core::{Addr, Config, ErrorKind, Options, RemoteKey, RemoteSlice, Time, Transport};
+use bmi_core::{Access, Addr, Config, ErrorKind, Options, RemoteKey, RemoteSlice, Time, Transport};
 use futures_util::future::join;
 
-use super::tight;
+use super::{reads, tight};
 use crate::backend::Backend;
 use crate::data::{Guarded, is_sole, memory, pattern};
 use crate::net::{Bare, End, Net, Pair, soon};
@@ -143,6 +143,7 @@ const WRITTEN: u8 = 8;
 const WITHDRAW: u8 = 9;
 const WITHDRAWN: u8 = 10;
 const SLOTS: u8 = 11;
+const WANT: u8 = 12;
 
 impl Forged {
     fn with(self, payload: &[u8]) -> Vec<u8> {
@@ -307,6 +308,8 @@ fn bad_messages() -> Vec<(&'static str, Vec<u8>)> {
         ("written with a payload", Forged { kind: WRITTEN, len: 5, op: 3, ..zero }.with(&[0; 5])),
         ("a withdrawal with a length", Forged { kind: WITHDRAW, len: 1, ..zero }.with(&[])),
         ("a withdrawal confirmed with a tag", Forged { kind: WITHDRAWN, tag: 1, ..zero }.with(&[])),
+        ("a want of nothing", Forged { kind: WANT, len: 5, op: 3, ..zero }.with(&table(&[5]))),
+        ("a want of half a piece", Forged { kind: WANT, len: 5, op: 3, ..zero }.with(&table(&[5])[..12])),
         ("slots without a place", Forged { kind: SLOTS, len: 4096, op: 1, ..zero }.with(&[])),
         ("no slots", Forged { kind: SLOTS, len: 4096, ..zero }.with(&table(&[4096]))),
         ("nine slots", Forged { kind: SLOTS, len: 4096, op: 9, ..zero }.with(&table(&[1 << 20]))),
@@ -479,6 +482,57 @@ pub fn forged_written<K: Backend>(backend: &K) {
     });
 }
 
+/// Who says where it wants an announced message gets it there, once (that is how adapters without RDMA read receive); a want that lies costs the
+/// connection, and the send ends.
+pub fn wants<K: Backend>(backend: &K) {
+    let net = Net::new(backend);
+    net.run(async {
+        let (pair, intruder) = scene(&net).await;
+        let zero = Forged { kind: WANT, tag: 77, ..Forged::default() };
+        // What it says of the length, how often it wants it, whether it has the memory.
+        let cases = [(5000, 1, true), (5000, 2, true), (4999, 1, true), (u64::MAX, 1, true), (5000, 1, false)];
+        for (len, times, exposed) in cases {
+            let what = format!("a want of {len}, {times} times");
+            let breach = intruder.breach(&net, &pair.addr).await;
+            let peer = newest_peer(&net, &pair.b).await;
+            let mut source = bmi_core::Memory::from(pattern(1, 5000));
+            let send = pair.b.send(peer, 1, &source, Options::default());
+            let announced = intruder.hear(&net, &breach).await;
+            assert_eq!(announced[0] & 15, ANNOUNCE, "{what}: a long message is announced");
+            let op = u64::from_le_bytes(announced[24..32].try_into().expect("eight bytes"));
+            let target = memory(5000);
+            let mine = intruder.bare.with(|t| {
+                let region = t.register(&target);
+                let region = (0..100).fold(region, |region, _| region.or_else(|_| t.register(&target)));
+                t.expose(breach.conn, &region.expect("register").segment(0, 5000), Access::WRITE).expect("expose")
+            });
+            let place = if exposed { mine } else { slice(5000) };
+            for _ in 0..times {
+                intruder.say(&net, &breach, &Forged { len, op, ..zero }.with(&place.to_wire())).await;
+            }
+            if (len, times, exposed) == (5000, 1, true) {
+                let written = intruder.hear(&net, &breach).await;
+                let words = [written[0].into(), word(&written, 16), word(&written, 24)];
+                assert_eq!(words, [u64::from(WRITTEN), 5000, 77], "{what}");
+                assert_eq!(target.to_vec(), pattern(1, 5000), "{what}");
+                assert_eq!(send.await.expect("a send that was wanted").len, 5000, "{what}");
+                intruder.leave(&breach);
+            } else if let Err(error) = send.await {
+                assert_eq!(error.operation(), Some("send"), "{what}: {error}");
+            } else {
+                assert_eq!(times, 2, "{what}: it was sent nowhere");
+            }
+            intruder.is_cut(&net, &breach, &what).await;
+            net.until("the memory back", || is_sole(&mut source).then_some(())).await;
+        }
+        unharmed(&net, &pair, "after all wants").await;
+    });
+}
+
+fn word(message: &[u8], at: usize) -> u64 {
+    u64::from_le_bytes(message[at..at + 8].try_into().expect("eight bytes"))
+}
+
 /// An announcement of memory that was never exposed: the receive that it matches ends in an error, its memory comes back untouched.
 pub fn announced_but_not_exposed<K: Backend>(backend: &K) {
     let net = Net::new(backend);
@@ -490,6 +544,12 @@ pub fn announced_but_not_exposed<K: Backend>(backend: &K) {
         let receive = pair.b.recv(peer, 1, target.list(), Options::default());
         let announce = Forged { kind: ANNOUNCE, tag: 1, len: 5000, op: 3, ..Forged::default() };
         intruder.say(&net, &breach, &announce.with(&slice(5000).to_wire())).await;
+        if !reads(backend) {
+            // It is asked to write instead, and does not.
+            let wanted = intruder.hear(&net, &breach).await;
+            assert_eq!(wanted[0] & 15, WANT, "a want");
+            intruder.leave(&breach);
+        }
         let error = receive.await.expect_err("there is nothing to read");
         assert_eq!(error.operation(), Some("receive"), "{error}");
         intruder.is_cut(&net, &breach, "its own adapter cuts").await;
@@ -515,7 +575,7 @@ pub fn random_messages<K: Backend>(backend: &K) {
                 let message = if rng.chance(200) {
                     payload
                 } else {
-                    let kind = 1 + rng.index(11) as u8;
+                    let kind = 1 + rng.index(12) as u8;
                     let len = if rng.chance(800) && kind <= 2 { payload.len() as u64 } else { small(&mut rng) };
                     let (tag, op) = (small(&mut rng), if kind <= 2 { 0 } else { small(&mut rng) });
                     let bare = kind >= FINISH && rng.chance(800);

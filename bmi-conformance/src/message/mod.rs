@@ -17,6 +17,11 @@ pub mod unexpected;
 
 use bmi_core::Config;
 
+/// Whether the backend's adapters can read their peers' memory; else pulls are refused, and pushes stand in for them here.
+pub(crate) fn reads<K: crate::Backend>(backend: &K) -> bool {
+    backend.expected_capabilities().rdma_read
+}
+
 /// Limits small enough that every one is reached by a few messages: 4 credits, an eager limit of 1 KiB, transfers in units of 4 KiB.
 pub fn tight() -> Config {
     let eager_limit = 1024;

@@ -3,7 +3,7 @@
 use bmi_core::{Access, Config, ErrorKind, OpKind, Options, PeerEvent, PeerLimits};
 use futures_util::future::{join_all, join3};
 
-use super::tight;
+use super::{reads, tight};
 use crate::backend::Backend;
 use crate::data::{is_sole, memory, pattern};
 use crate::net::{Net, all_end_well, soon};
@@ -94,7 +94,10 @@ pub fn a_dead_peer_ends_every_operation<K: Backend>(backend: &K) {
         let mut work = vec![
             ("receive", a.recv(to_b, 1, &buffers[0], Options::default())),
             ("send", a.send(to_b, 2, &buffers[1], Options::default())),
-            ("pull", a.pull(to_b, &descriptor, 0, &buffers[2], Options::default())),
+            match reads(backend) {
+                true => ("pull", a.pull(to_b, &descriptor, 0, &buffers[2], Options::default())),
+                false => ("push", a.push(to_b, &descriptor, 0, &buffers[2], Options::default())),
+            },
             ("push", a.push(to_b, &descriptor, 0, &buffers[3], Options::default())),
         ];
         // Sends without a credit, expected and not.

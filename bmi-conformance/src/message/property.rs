@@ -10,7 +10,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::test_runner::{Config as Cases, RngAlgorithm, TestRng, TestRunner};
 
-use super::tight;
+use super::{reads, tight};
 use crate::backend::Backend;
 use crate::data::{Guarded, is_sole, memory, pattern};
 use crate::net::{End, Net, Pair, soon};
@@ -201,7 +201,7 @@ pub fn any_bulk<K: Backend>(backend: &K) {
                 let what = format!("transfer {n}");
                 let (near, mut far) = (pattern(n as u64, local.len()), pattern(1000 + n as u64, exposed.len()));
                 let range = at..at + local.len();
-                if transfers[n].push {
+                if transfers[n].push || !reads(backend) {
                     far[range].copy_from_slice(&near);
                     local.check(&what, &near);
                 } else {
@@ -233,7 +233,7 @@ async fn transfer<K: Backend>(pair: &Pair<K>, n: u64, bulk: &Bulk) -> (Guarded, 
     let exposure = pair.b.expose(pair.to_a, exposed.list(), Access::READ_WRITE).expect("expose");
     let (peer, descriptor) = (pair.to_b, exposure.descriptor());
     let options = soon(&pair.a).lists(bulk.lists);
-    let work = if bulk.push {
+    let work = if bulk.push || !pair.a.with(|endpoint| endpoint.capabilities().rdma_read) {
         pair.a.push(peer, descriptor, at, local.list(), options)
     } else {
         pair.a.pull(peer, descriptor, at, local.list(), options)

@@ -5,7 +5,7 @@ use std::time::Duration;
 use bmi_core::{Access, Config, ErrorKind, MemList, Options, PeerEvent, PeerId};
 use futures_util::future::join_all;
 
-use super::tight;
+use super::{reads, tight};
 use crate::backend::Backend;
 use crate::data::{is_sole, memory};
 use crate::faulty::{FaultyBackend, Plan};
@@ -100,7 +100,7 @@ async fn storm<K: Backend>(net: &Net<'_, K>, seed: u64) {
             let station = &stations[rng.index(3)];
             if let Some(peer) = station.peers.first() {
                 let (list, options) = (MemList::from(&buffers[0]), station.end.within(BRIEF));
-                work.push(if rng.chance(500) {
+                work.push(if rng.chance(500) && reads(net.backend()) {
                     ("pull", station.end.pull(*peer, exposure.descriptor(), 0, list, options))
                 } else {
                     ("push", station.end.push(*peer, exposure.descriptor(), 0, list, options))

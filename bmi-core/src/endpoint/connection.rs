@@ -16,7 +16,7 @@ use crate::error::{Error, ErrorKind};
 use crate::mutated;
 use crate::op::{OpId, OpKind, Options, PeerId};
 use crate::proto::credit::{Credit, Grant};
-use crate::proto::hello::{FAST_SLOTS, Hello, PROBES, decode_refusal, encode_refusal};
+use crate::proto::hello::{FAST_SLOTS, Hello, PROBES, WANTS, decode_refusal, encode_refusal};
 use crate::proto::matching::Matching;
 use crate::proto::slots::Slots;
 use crate::time::Time;
@@ -118,6 +118,7 @@ impl<T: Transport> Endpoint<T> {
         let record = self.peers.get_mut(peer.0).expect("the caller has it");
         record.credit = Some(Credit::granted_by(hello));
         record.takes_slots = hello.has(FAST_SLOTS);
+        record.takes_wants = hello.has(WANTS);
         record.areas.understood = hello.has(PROBES);
         record.limits = PeerLimits {
             eager: match mutated("hello/own-limit-only") {
@@ -236,6 +237,7 @@ impl<T: Transport> Endpoint<T> {
             unposted,
             held: 0,
             takes_slots: false,
+            takes_wants: false,
             areas: Default::default(),
             fast: None,
             their_fast: None,

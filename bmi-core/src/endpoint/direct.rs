@@ -119,7 +119,7 @@ impl<T: Transport> Endpoint<T> {
         }
     }
 
-    /// The sender has written a message into a receive that was offered.
+    /// The sender has written a message into a receive that was offered, or that wanted it.
     pub(super) fn on_written(&mut self, peer_id: PeerId, slot: usize, header: &Header) -> Result<(), Violation> {
         self.spent_message(peer_id)?;
         let id = timing::op_of(header.op);
@@ -128,6 +128,10 @@ impl<T: Transport> Endpoint<T> {
             .get(id.0)
             .filter(|op| op.peer == Some(peer_id))
             .ok_or("a message written into no receive of ours")?;
+        if matches!(op.state, State::Wanted { .. }) {
+            self.repost(peer_id, slot, Repost::Message);
+            return self.on_wanted_written(peer_id, id, header.len);
+        }
         let (State::Matching(place), Offer::Made(memory)) = (&op.state, op.offer) else {
             return Err("a message written into a receive that was not offered");
         };
@@ -150,6 +154,10 @@ impl<T: Transport> Endpoint<T> {
         let Some(op) = self.ops.get(id.0).filter(|op| op.peer == Some(peer_id) && op.kind == OpKind::Recv) else {
             return Ok(());
         };
+        if matches!(op.state, State::Wanted { .. }) {
+            self.on_wanted_withdrawn(peer_id, id);
+            return Ok(());
+        }
         let (State::Matching(place), Some(ending)) = (&op.state, op.ending) else { return Ok(()) };
         self.peers.get_mut(peer_id.0).expect("the caller has it").posted.remove(*place);
         self.finish(id, Err(ending), 0);
@@ -196,6 +204,9 @@ impl<T: Transport> Endpoint<T> {
     pub(super) fn on_withdraw(&mut self, peer_id: PeerId, slot: usize, name: u64) -> Result<(), Violation> {
         self.spent_message(peer_id)?;
         self.repost(peer_id, slot, Repost::Message);
+        if self.stop_wanted(peer_id, name) {
+            return Ok(());
+        }
         let peer = self.peers.get_mut(peer_id.0).expect("the caller has it");
         if let Some(place) = peer.ready.find(|ready| ready.op == name)
             && !mutated("direct/withdrawn-offer-kept")

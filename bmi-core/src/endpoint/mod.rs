@@ -41,6 +41,7 @@ mod spare;
 mod staging;
 mod timing;
 mod unit;
+mod wanting;
 mod work;
 
 pub use grant::Grant;
@@ -412,7 +413,7 @@ impl<T: Transport> Endpoint<T> {
     /// Reads from what `peer` exposed: the bytes from `at` on, as many as `local` holds.
     ///
     /// # Errors
-    /// `PeerLost`; `Invalid` if the range does not lie within the descriptor.
+    /// `PeerLost`; `Invalid` if the range does not lie within the descriptor; `Unsupported` without RDMA read: then the other side has to push.
     pub fn post_pull(
         &mut self,
         peer: PeerId,

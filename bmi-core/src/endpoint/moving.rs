@@ -18,7 +18,7 @@
 use std::sync::Arc;
 
 use super::Endpoint;
-use super::op::{Cursor, Op, State};
+use super::op::{Cursor, Op, State, writes};
 use super::pacing::Level;
 use super::packing::{self, Copying};
 use super::peer::Notice;
@@ -87,7 +87,7 @@ impl<T: Transport> Endpoint<T> {
         immediate: Option<u32>,
         options: Options,
     ) -> Result<Posted, Error> {
-        self.check_bulk(peer, remote, at, &local).map_err(|error| error.during(kind.as_str()))?;
+        self.check_bulk(kind, peer, remote, at, &local).map_err(|error| error.during(kind.as_str()))?;
         let mut op = Op::new(kind, Some(peer), 0, Some(local), options, State::Queued);
         op.immediate = immediate;
         op.remote = Some((remote.shared(), unit::seek(remote.pieces(), at)));
@@ -101,7 +101,14 @@ impl<T: Transport> Endpoint<T> {
         Ok(self.posted(id))
     }
 
-    fn check_bulk(&self, peer: PeerId, remote: &BulkDescriptor, at: u64, local: &MemList) -> Result<(), Error> {
+    fn check_bulk(
+        &self,
+        kind: OpKind,
+        peer: PeerId,
+        remote: &BulkDescriptor,
+        at: u64,
+        local: &MemList,
+    ) -> Result<(), Error> {
         self.check_list(peer, local)?;
         let invalid = |text: String| Error::new(ErrorKind::Invalid, text);
         if at.checked_add(local.len() as u64).is_none_or(|end| end > remote.len()) {
@@ -115,6 +122,9 @@ impl<T: Transport> Endpoint<T> {
                 self.config.max_pieces
             );
             return Err(invalid(text));
+        }
+        if kind == OpKind::Pull && !self.transport.capabilities().rdma_read {
+            return Err(Error::new(ErrorKind::Unsupported, "the adapter has no RDMA read"));
         }
         Ok(())
     }
@@ -152,6 +162,8 @@ impl<T: Transport> Endpoint<T> {
             (FinishStatus::Cancelled, ending)
         } else if len > room && !mutated("rendezvous/longer-than-the-receive") {
             (FinishStatus::TooLong, ErrorKind::TooLong)
+        } else if len > 0 && !self.transport.capabilities().rdma_read {
+            return self.start_wanting(peer, id, named, len);
         } else {
             return self.start_transfer(id, remote, Cursor::default(), len, Some(named));
         };
@@ -159,7 +171,7 @@ impl<T: Transport> Endpoint<T> {
         self.finish(id, Err(kind), len);
     }
 
-    fn start_transfer(
+    pub(super) fn start_transfer(
         &mut self,
         id: OpId,
         remote: OneOrMany<RemoteSlice>,
@@ -246,7 +258,7 @@ impl<T: Transport> Endpoint<T> {
         let Some(op) = self.ops.get_mut(id.0) else { return Outcome::Over };
         let (State::Moving(transfer), Some(peer)) = (&mut op.state, op.peer) else { return Outcome::Over };
         let Some(peer) = self.peers.get_mut(peer.0) else { return Outcome::Over };
-        let (list, writes) = (op.list.as_ref().expect("a transfer has its list"), op.kind == OpKind::Push);
+        let (list, writes) = (op.list.as_ref().expect("a transfer has its list"), writes(op.kind));
         let class = if transfer.level == Level::Urgent { op.options.class } else { ServiceClass::Bulk };
         // Asked to end in the middle of a unit: one byte more, to know when the adapter is through with those before it.
         let closing = op.ending.is_some();
@@ -372,7 +384,7 @@ impl<T: Transport> Endpoint<T> {
             }
             return;
         }
-        let (Some(record), writes) = (self.peers.get_mut(peer.0), op.kind == OpKind::Push) else { return };
+        let (Some(record), writes) = (self.peers.get_mut(peer.0), writes(op.kind)) else { return };
         let Some(unit) = self.turns.ended(&mut record.moving, writes, self.now) else { return };
         debug_assert_eq!(unit.op, id, "C4: reads complete in order, and so do writes");
         self.work -= unit.requests as usize;
@@ -407,7 +419,9 @@ impl<T: Transport> Endpoint<T> {
             // Asked to end early, but everything had been moved.
             _ => Ok(()),
         };
-        if let Some(named) = named {
+        if let (Some(named), OpKind::Send) = (named, kind) {
+            self.tell_who_wanted(peer, named, status.is_ok().then_some(total));
+        } else if let Some(named) = named {
             let finish = if status.is_ok() { (FinishStatus::Ok, total) } else { (FinishStatus::Cancelled, 0) };
             self.notify(peer, Notice::Finish { op: named, status: finish.0, len: finish.1 });
         }
@@ -415,6 +429,8 @@ impl<T: Transport> Endpoint<T> {
             let counter = match kind {
                 OpKind::Pull => &mut self.counters.bytes_pulled,
                 OpKind::Push => &mut self.counters.bytes_pushed,
+                // Counted when it was announced.
+                OpKind::Send => &mut 0,
                 _ => &mut self.counters.bytes_received,
             };
             *counter += total;

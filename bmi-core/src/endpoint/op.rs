@@ -5,8 +5,10 @@
 //! ```text
 //!  send        Queued ──credit, eager──> Posted ──adapter done──────────────────────────> Done
 //!                 └────credit, long────> Announced ──Finish from the peer───────────────> Done
+//!                                          └──Want──> Moving ──last write done───────────> Done
 //!  receive     Matching ──Eager─────────────────────────────────────────────────────────> Done
-//!                 └───────Announce─────> Moving ──last read done, Finish sent───────────> Done
+//!                 ├───────Announce─────> Moving ──last read done, Finish sent───────────> Done
+//!                 └──without RDMA read─> Wanted ──Written────────────────────────────────> Done
 //!  pull, push  Queued ──connected──────> Moving ──last read or write done───────────────> Done
 //!  grant                                 Granted ──immediate data─────────────────────> Done
 //!  connect, disconnect, timer            Waiting ───────────────────────────────────────> Done
@@ -15,6 +17,7 @@
 //!                       Granted                  revoked, then Done at once
 //!                       Posted                   waits for the adapter
 //!                       Announced                Cancel to the peer, waits for its Finish
+//!                       Wanted                   Withdraw to the peer, waits for its answer
 //!                       Moving                   posts nothing more, waits for the adapter
 //!                       …and after the grace the connection is cut, which ends them all
 //! ```
@@ -43,8 +46,10 @@ pub(super) enum State {
     Announced(OneOrMany<RemoteSlice>),
     /// Receive: no message yet.
     Matching(Place),
-    /// Receive by rendezvous, pull, push.
+    /// Receive by rendezvous, pull, push; a send that the peer wants to be written.
     Moving(Transfer),
+    /// Receive by rendezvous, without RDMA read: the sender's name for its operation, and where it was told to write.
+    Wanted { named: u64, remote: OneOrMany<RemoteSlice> },
     /// Grant: the peer may write.
     Granted(OneOrMany<RemoteSlice>),
     /// Connect, disconnect, timer.
@@ -97,6 +102,11 @@ pub(super) struct Op {
     /// Nobody waits for the completion any more.
     pub(super) abandoned: bool,
     pub(super) waker: Option<Waker>,
+}
+
+/// Whether a transfer of this kind writes to the peer's memory; else it reads.
+pub(super) fn writes(kind: OpKind) -> bool {
+    matches!(kind, OpKind::Push | OpKind::Send)
 }
 
 impl Op {

@@ -89,6 +89,10 @@ pub(super) enum Notice {
     Withdrawn {
         op: u64,
     },
+    /// Where a receive wants the message that was announced for it.
+    Want {
+        op: OpId,
+    },
     /// Where our fast-RDMA slots are.
     Slots,
     /// To a probe.
@@ -132,6 +136,8 @@ pub(super) struct Peer {
     pub(super) held: usize,
     /// It knows fast-RDMA slots and may be told of ours.
     pub(super) takes_slots: bool,
+    /// It writes what it announced where it is told to.
+    pub(super) takes_wants: bool,
     pub(super) areas: super::probe::Areas,
     /// Our fast-RDMA slots, once it was told of them.
     pub(super) fast: Option<FastSlots>,
@@ -153,7 +159,7 @@ pub(super) struct Peer {
     pub(super) posted: Matching<OpId>,
     /// Messages without a receive.
     pub(super) parked: Matching<Parked>,
-    /// Sends announced or with the adapter, pulls and pushes moving: what `Closing` waits for.
+    /// Sends announced or with the adapter, pulls and pushes moving, receives that are read or wanted: what `Closing` waits for.
     pub(super) busy: usize,
     pub(super) exposures: usize,
     /// Its transfers.

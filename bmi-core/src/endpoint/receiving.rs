@@ -104,6 +104,7 @@ impl<T: Transport> Endpoint<T> {
                     Kind::Withdraw => self.on_withdraw(peer_id, slot, header.op),
                     Kind::Withdrawn => self.on_withdrawn(peer_id, slot, header.op),
                     Kind::Slots => self.on_slots(peer_id, slot, &header, payload_len),
+                    Kind::Want => self.on_want(peer_id, slot, &header, payload_len),
                     Kind::Probe => self.on_probe(peer_id, slot, &header, payload_len),
                 }
             },

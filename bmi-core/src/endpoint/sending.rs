@@ -348,8 +348,13 @@ impl<T: Transport> Endpoint<T> {
         Some(packed)
     }
 
-    /// Sends an announcement: few pieces stand in the head of the work request, many in a send slot.
-    fn transmit_pieces(&mut self, peer: PeerId, message: Message, pieces: &[RemoteSlice]) -> Result<(), PostError> {
+    /// Sends an announcement, or a Want: few pieces stand in the head of the work request, many in a send slot.
+    pub(super) fn transmit_pieces(
+        &mut self,
+        peer: PeerId,
+        message: Message,
+        pieces: &[RemoteSlice],
+    ) -> Result<(), PostError> {
         let unsignalled = WorkOptions { signalled: false, class: ServiceClass::Message };
         if pieces.len() <= pieces_in_head(self.transport.capabilities()).min(8) {
             let mut table = [0; 8 * RemoteSlice::WIRE_LEN];
@@ -374,6 +379,7 @@ impl<T: Transport> Endpoint<T> {
         let message = match notice {
             Notice::Ready { op } => return self.send_ready(peer_id, op),
             Notice::Slots => return self.send_slots(peer_id),
+            Notice::Want { op } => return self.send_want(peer_id, op),
             Notice::Answer { name, area } => return self.send_answer(peer_id, name, area),
             Notice::Written { op, len } => Message { kind: Kind::Written, tag: 0, len, op },
             Notice::Withdraw { op } => Message { kind: Kind::Withdraw, tag: 0, len: 0, op },

@@ -9,6 +9,7 @@
 //! ```text
 //!   direct write               list ──copy──> spare ══════> the offered receive
 //!   announced send             list ──copy──> spare of the whole length, which the peer reads
+//!   wanted receive             spare of the whole length, which the peer writes ──copy──> list
 //!   pull, push, receive        have packing buffers (`packing`), a unit at a time
 //!   eager, fast                have slots of their own (`bounce`, `staging`)
 //! ```
@@ -105,6 +106,16 @@ impl Spare {
     /// Its first `len` bytes.
     pub(super) fn segment(&self, len: usize) -> Segment {
         self.region.segment(self.offset, len.min(self.len))
+    }
+
+    /// Copies its first `len` bytes to a list; says to how many pieces.
+    pub(super) fn spill(&self, list: &MemList, len: usize) -> u64 {
+        let (mut done, mut pieces) = (0, 0);
+        for piece in list.range(0, len.min(self.len)) {
+            done += piece.copy_from_slice_of(&self.region.memory().slice(self.offset + done, piece.len()));
+            pieces += 1;
+        }
+        pieces
     }
 
     /// Copies a list that fits.

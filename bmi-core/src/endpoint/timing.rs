@@ -86,7 +86,7 @@ impl<T: Transport> Endpoint<T> {
                 conn.into_iter().for_each(|conn| self.transport.disconnect(conn, self.now));
                 return;
             }
-            (State::Announced(_) | State::Matching(_), _) => false,
+            (State::Announced(_) | State::Matching(_) | State::Wanted { .. }, _) => false,
             (State::Moving(transfer), _) => {
                 if (transfer.outstanding == 0 || mutated("cancel/does-not-wait-for-the-adapter")) && !transfer.broken {
                     return self.finish_transfer(id);

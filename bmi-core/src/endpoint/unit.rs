@@ -45,7 +45,7 @@ pub(super) struct Transfer {
     pub(super) level: Level,
     /// A work request failed: the connection is about to end, and the operation with it.
     pub(super) broken: bool,
-    /// For a receive: the sender's name for its operation, to be told the end.
+    /// For a receive: the sender's name for its operation, to be told the end; for a send that is wanted: the receiver's.
     pub(super) announced_as: Option<u64>,
     /// For a push: the immediate data of its last write.
     pub(super) immediate: Option<u32>,

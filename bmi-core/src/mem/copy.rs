@@ -7,7 +7,8 @@
 //! never anything worse.
 //!
 //! **Layout.** On x86-64 short copies go through registers, 16 bytes at a time; the last 16 may overlap those before, so that a ragged end needs no case of its
-//! own. Copies of `STRING_MOVE` bytes and more go by `rep movsb`. Elsewhere, and under Miri, copies walk the shared side in aligned words of eight bytes, its
+//! own. From `WIDE_MOVE` bytes on they are of 32 bytes where the processor has them (AVX), and copies of `STRING_MOVE` bytes and more go by `rep movsb`, from a
+//! line boundary of the target on: elsewhere it is slow. Without AVX it begins at `SHORT_STRING_MOVE`. Elsewhere, and under Miri, copies walk the shared side in aligned words of eight bytes, its
 //! ragged ends in single bytes; the private side is read and written unaligned.
 //!
 //! Public for backends that move bytes by themselves.
@@ -18,8 +19,13 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
 
 const WORD: usize = size_of::<u64>();
 
-/// From this length on the string move wins over registers: it costs some 30 cycles to begin, and then moves 32 bytes or more a cycle.
-const STRING_MOVE: usize = 256;
+/// From this length on the string move wins over wide registers: it costs some 30 cycles to begin, and then moves 32 bytes or more a cycle. Measured on Zen 5, alone:
+/// 4 KiB in 30 ns by the string move, in 25 ns by registers; 60 KiB in 490 and 660 ns.
+const STRING_MOVE: usize = 8 << 10;
+/// And over registers of 16 bytes.
+const SHORT_STRING_MOVE: usize = 256;
+/// From this length on wide registers are used.
+const WIDE_MOVE: usize = 64;
 
 /// Whether [`moves::copy`] is there. Miri runs no assembler, and checks the words.
 const BY_PROCESSOR: bool = cfg!(all(target_arch = "x86_64", not(miri)));
@@ -57,7 +63,9 @@ mod moves {
     pub(super) unsafe fn copy(dst: *mut u8, src: *const u8, len: usize) {
         // SAFETY: every move lies within `len` bytes: from `at` on where that many are left, or the last ones of all.
         unsafe {
-            if len >= super::STRING_MOVE {
+            if len >= super::WIDE_MOVE && len < super::STRING_MOVE && is_x86_feature_detected!("avx") {
+                wide(dst, src, len);
+            } else if len >= super::SHORT_STRING_MOVE {
                 string(dst, src, len);
             } else if len >= 16 {
                 let mut at = 0;
@@ -78,11 +86,51 @@ mod moves {
         }
     }
 
+    /// Moves 64 bytes at a time; the last 64 are read first and written last, and may overlap those before.
+    ///
     /// # Safety
-    /// As [`copy`].
-    unsafe fn string(dst: *mut u8, src: *const u8, len: usize) {
-        // SAFETY: the caller vouches for the ranges. The direction flag is clear, as the calling convention demands; no flags and no stack are touched.
+    /// As [`copy`]; `len` must be 64 at least, and the processor have AVX.
+    unsafe fn wide(dst: *mut u8, src: *const u8, len: usize) {
+        // SAFETY: `at` stays below `last`, and `last + 64` is `len`; the caller vouches for the ranges and for AVX. The upper halves of all vector
+        // registers are lost, and said to be.
         unsafe {
+            asm!(
+                "vmovdqu ymm2, [{src} + {last}]",
+                "vmovdqu ymm3, [{src} + {last} + 32]",
+                "xor {at:e}, {at:e}",
+                "test {last}, {last}",
+                "jz 3f",
+                "2:",
+                "vmovdqu ymm0, [{src} + {at}]",
+                "vmovdqu ymm1, [{src} + {at} + 32]",
+                "vmovdqu [{dst} + {at}], ymm0",
+                "vmovdqu [{dst} + {at} + 32], ymm1",
+                "add {at}, 64",
+                "cmp {at}, {last}",
+                "jb 2b",
+                "3:",
+                "vmovdqu [{dst} + {last}], ymm2",
+                "vmovdqu [{dst} + {last} + 32], ymm3",
+                "vzeroupper",
+                src = in(reg) src, dst = in(reg) dst, last = in(reg) len - 64, at = out(reg) _,
+                out("ymm0") _, out("ymm1") _, out("ymm2") _, out("ymm3") _, out("ymm4") _, out("ymm5") _, out("ymm6") _, out("ymm7") _,
+                out("ymm8") _, out("ymm9") _, out("ymm10") _, out("ymm11") _, out("ymm12") _, out("ymm13") _, out("ymm14") _, out("ymm15") _,
+                options(nostack),
+            );
+        }
+    }
+
+    /// # Safety
+    /// As [`copy`]; `len` must be 64 at least.
+    unsafe fn string(dst: *mut u8, src: *const u8, len: usize) {
+        let head = dst.align_offset(64);
+        // SAFETY: the caller vouches for the ranges; `head` is below 64. The direction flag is clear, as the calling convention demands; no flags and no stack
+        // are touched.
+        unsafe {
+            if head > 0 {
+                (0..64).step_by(16).for_each(|at| move_16(dst.add(at), src.add(at)));
+            }
+            let (dst, src, len) = (dst.add(head), src.add(head), len - head);
             asm!("rep movsb", inout("rcx") len => _, inout("rdi") dst => _, inout("rsi") src => _,
                 options(nostack, preserves_flags));
         }
@@ -148,7 +196,7 @@ pub unsafe fn copy_between(dst: *mut u8, src: *mut u8, len: usize) {
         return unsafe { moves::copy(dst, src, len) };
     }
     // Through a small private buffer, so that relative misalignment needs no case of its own.
-    let mut private = [0u8; STRING_MOVE];
+    let mut private = [0u8; SHORT_STRING_MOVE];
     let mut done = 0;
     while done < len {
         let piece = private.len().min(len - done);
@@ -214,11 +262,12 @@ mod tests {
     /// The words are what other processors and Miri use; here nothing else would try them.
     #[test]
     fn words_and_moves_copy_the_same() {
-        let pattern: Vec<u8> = (0..600u32).map(|at| (at * 7) as u8).collect();
-        for offset in 0..9 {
-            for len in (0..40).chain(250..260) {
-                let mut shared = [[0u8; 300]; 2];
-                let mut private = [[0u8; 300]; 2];
+        const LEN: usize = 8400;
+        let pattern: Vec<u8> = (0..LEN as u32).map(|at| (at * 7) as u8).collect();
+        for offset in (0..9).chain([63]) {
+            for len in (0..40).chain(60..70).chain(120..130).chain(250..260).chain(8185..8195).chain([8300]) {
+                let mut shared = [[0u8; LEN]; 2];
+                let mut private = [[0u8; LEN]; 2];
                 // SAFETY: the arrays are this test's alone and long enough.
                 unsafe {
                     words_in(shared[0].as_mut_ptr().add(offset), &pattern[..len]);

@@ -22,10 +22,12 @@
 //!  9 Withdraw    none                             0       0                  the receiver's operation
 //! 10 Withdrawn   none                             0       0                  the receiver's operation
 //! 11 Slots       24 bytes: the slots' memory      0       of a slot          how many
+//! 12 Want        24 bytes for each remote piece   the receiver's operation, of the message, the sender's operation
 //! 15 Probe       anything, or 24 bytes: memory    the asker's operation, length of the payload, what it is (see `endpoint::probe`)
 //! ```
 //!
-//! Announce, the receiver's RDMA reads, and Finish are the rendezvous; Ready, the sender's RDMA write, and Written the direct path (see
+//! Announce, the receiver's RDMA reads, and Finish are the rendezvous; without RDMA read Announce, Want, the sender's RDMA writes, and Written (see
+//! `endpoint::wanting`). Ready, the sender's RDMA write, and Written the direct path (see
 //! `endpoint::direct`). Slots says where the fast-RDMA slots are; Eager and Unexpected may stand in one of them (see `endpoint::fast`). Everything that is zero above must be zero on the wire.
 //!
 //! **Source.** Paper 000, table 1 (request, reply, control, data) and section 3.3.1 (credits piggybacked or on their own).
@@ -47,6 +49,7 @@ pub(crate) enum Kind {
     Withdraw = 9,
     Withdrawn = 10,
     Slots = 11,
+    Want = 12,
     Probe = 15,
 }
 
@@ -128,6 +131,7 @@ impl Header {
             9 => Kind::Withdraw,
             10 => Kind::Withdrawn,
             11 => Kind::Slots,
+            12 => Kind::Want,
             15 => Kind::Probe,
             _ => return Err("a message of unknown kind"),
         };
@@ -160,7 +164,7 @@ impl Header {
         let right = match self.kind {
             Kind::Eager | Kind::Unexpected => self.len == payload_len as u64 && self.op == 0,
             Kind::Probe => self.len == payload_len as u64,
-            Kind::Announce => payload_len.is_multiple_of(crate::RemoteSlice::WIRE_LEN),
+            Kind::Announce | Kind::Want => payload_len.is_multiple_of(crate::RemoteSlice::WIRE_LEN),
             Kind::Ready => payload_len == crate::RemoteSlice::WIRE_LEN,
             Kind::Slots => payload_len == crate::RemoteSlice::WIRE_LEN && self.tag == 0,
             Kind::Finish => payload_len == 0,

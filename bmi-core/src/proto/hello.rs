@@ -32,20 +32,23 @@ const HELLO_LEN: usize = 49;
 const REFUSAL_LEN: usize = 17;
 
 /// Features, one bit each; bit and name.
-const FEATURES: [(u64, &str); 6] = [
+const FEATURES: [(u64, &str); 7] = [
     (1, "rendezvous"),
     (2, "bulk"),
     (4, "byte credits"),
     (8, "ready receives"),
     (FAST_SLOTS, "fast-RDMA slots"),
     (PROBES, "probes"),
+    (WANTS, "wanted messages"),
 ];
 /// It writes into fast-RDMA slots, and returns those of its own.
 pub(crate) const FAST_SLOTS: u64 = 16;
 /// It answers probes.
 pub(crate) const PROBES: u64 = 32;
+/// It writes what it has announced where a reader without RDMA read wants it.
+pub(crate) const WANTS: u64 = 64;
 /// What this build has, and what it cannot do without in a peer.
-const SUPPORTED: u64 = 63;
+const SUPPORTED: u64 = 127;
 const REQUIRED: u64 = 15;
 
 /// What a side says of itself.

@@ -72,15 +72,19 @@ pub(crate) fn a_lost_peer(world: &World, rng: &mut Rng) {
         for _ in 0..3 {
             d.endpoint.send_unexpected(d.peer, 9, vec![9; 100], d.endpoint.within(SOON)).await.expect("send");
         }
-        let shown = d.endpoint.expose(d.peer, memory(400_000), Access::READ).expect("expose");
+        let shown = d.endpoint.expose(d.peer, memory(400_000), Access::READ_WRITE).expect("expose");
         let remote = shown.descriptor().clone();
         e.node.sleep(Duration::from_millis(1)).await;
         let never = bmi_core::Options::default();
+        let reads = e.endpoint.with(|endpoint| endpoint.capabilities().rdma_read);
         let operations = [
             e.endpoint.recv(e.peer, 1, memory(100), never),
             e.endpoint.recv(e.peer, 2, memory(20_000), never),
             e.endpoint.send(e.peer, 3, memory(300_000), never),
-            e.endpoint.pull(e.peer, &remote, 0, memory(400_000), never),
+            match reads {
+                true => e.endpoint.pull(e.peer, &remote, 0, memory(400_000), never),
+                false => e.endpoint.push(e.peer, &remote, 0, memory(400_000), never),
+            },
         ];
         e.node.sleep(Duration::from_nanos(rng.below(60_000))).await;
         d.node.kill();

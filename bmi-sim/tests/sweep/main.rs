@@ -45,7 +45,7 @@ fn seeds(usual: Range<u64>) -> Range<u64> {
         return number(&seed)..number(&seed) + 1;
     }
     std::env::var("BMI_SEEDS").map_or(usual, |range| {
-        let (from, to) = range.split_once("..").unwrap_or_else(|| panic!("BMI_SEEDS={range}: give a range, 0..1000"));
+        let (from, to) = range.split_once("..").unwrap_or(("0", &range));
         number(from)..number(to)
     })
 }
@@ -78,6 +78,7 @@ fn world(rng: &mut Rng, seed: u64) -> World {
         capabilities.recv_queue_depth = least.recv_queue_depth;
         capabilities.max_outstanding_reads = 1 + rng.below(2) as usize;
     }
+    capabilities.rdma_read = rng.below(4) > 0;
     config.capabilities_override = Some(capabilities);
     World::with(config)
 }

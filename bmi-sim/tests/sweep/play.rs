@@ -54,7 +54,8 @@ impl Plot {
 
 /// Plays all scripts and streams of a seed; returns which paths the data of calls took.
 pub(crate) fn play(world: &World, sides: &[Side; 2], rng: &mut Rng) -> PathCounters {
-    let scripts: Vec<Script> = (0..EXCHANGES).map(|_| Script::draw(rng)).collect();
+    let reads = sides[0].endpoint.with(|endpoint| endpoint.capabilities().rdma_read);
+    let scripts: Vec<Script> = (0..EXCHANGES).map(|_| Script::draw(rng, reads)).collect();
     let plot = Rc::new(Plot { seed: rng.below(1 << 40), scripts, came: RefCell::default() });
     let servers: Vec<_> = sides.iter().map(|side| side.node.spawn(attend(side.clone(), plot.clone()))).collect();
     let mut tasks = Vec::new();

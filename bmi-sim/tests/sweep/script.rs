@@ -73,7 +73,8 @@ pub(crate) fn split(rng: &mut Rng, total: usize, most: usize) -> Vec<usize> {
 }
 
 impl Script {
-    pub(crate) fn draw(rng: &mut Rng) -> Script {
+    /// Without RDMA read nobody pulls.
+    pub(crate) fn draw(rng: &mut Rng, reads: bool) -> Script {
         let total = len(rng);
         match rng.below(10) {
             0..4 => Script::Call {
@@ -93,7 +94,7 @@ impl Script {
                 answer: [0, 30, 150][rng.below(3) as usize],
             },
             4..6 => Script::Bulk {
-                push: rng.below(2) == 0,
+                push: rng.below(2) == 0 || !reads,
                 exposed: split(rng, total, 3),
                 at: rng.below(total as u64 + 1) as usize,
                 pieces: [1, 3, 40][rng.below(3) as usize],
@@ -103,7 +104,7 @@ impl Script {
                 let (late, cancel) = (within(rng, 200), within(rng, 200));
                 match rng.below(3) {
                     0 => Script::CancelledReceive { len: total, late, cancel },
-                    1 => Script::CancelledSend { len: total, late, cancel },
+                    turn if turn == 1 || !reads => Script::CancelledSend { len: total, late, cancel },
                     _ => Script::CancelledPull { len: total, cancel },
                 }
             }

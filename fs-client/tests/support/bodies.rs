@@ -2,6 +2,7 @@
 
 use bmi_core::{MemList, Memory, Transport};
 use fs_client::{Client, CreateOptions, Direction, ErrorCode, FsPath, Kind, Path, Region, RemoveKind, SetAttr};
+use proptest::prelude::*;
 
 pub fn path(text: &str) -> FsPath {
     text.parse().unwrap()
@@ -28,6 +29,21 @@ pub async fn code<V>(result: impl Future<Output = Result<V, fs_client::Error>>) 
         Ok(_) => panic!("this should have failed"),
         Err(error) => error.code(),
     }
+}
+
+/// Every body once, over `servers` servers, with a directory of `entries`; nothing is held at the end.
+pub async fn everything<T: Transport + 'static>(client: &Client<T>, servers: u32, entries: usize) {
+    namespace(client).await;
+    many_entries(client, entries).await;
+    striping(client, servers).await;
+    sparse_and_truncate(client).await;
+    plans(client).await;
+    let file = client.create(&path("/lists"), striped(4096, 4)).await.unwrap();
+    list_io(&file, &hard_steps()).await;
+    assert!(client.ping().await.iter().all(|pong| pong.result.is_ok()));
+    assert!(client.statfs().await.unwrap().servers.iter().all(|server| server.result.is_ok()));
+    let left = client.endpoint().with(|endpoint| endpoint.holdings());
+    assert_eq!((left.operations, left.exposures, left.parked), (0, 0, 0), "everything came back: {left:?}");
 }
 
 /// Directories, names, attributes.
@@ -157,6 +173,13 @@ pub struct Step {
     pub write: bool,
     pub regions: Vec<(u64, u64)>,
     pub cuts: Vec<usize>,
+}
+
+/// Lists of all kinds: whether to write, regions of the file, and where the memory is cut.
+pub fn any_steps() -> impl Strategy<Value = Vec<Step>> {
+    let regions = prop::collection::vec((0..60_000u64, 0..9_000u64), 0..8);
+    let step = (any::<bool>(), regions, prop::collection::vec(0..70_000usize, 0..10));
+    prop::collection::vec(step.prop_map(|(write, regions, cuts)| Step { write, regions, cuts }), 1..8)
 }
 
 /// Runs list accesses against a model. Regions of a write that overlap an earlier one are left out: what they leave is not defined.

@@ -7,6 +7,8 @@
 //! 4. A sync covers what its own client had had acknowledged before, whatever failed in between, or the sync would have said so; what others wrote it
 //!    covers if no power failed in between.
 //! 5. A write that failed may still take effect for [`ZOMBIE`] after it was given up, and is overwritten by no write that began before.
+//! 6. So may a write whose client crashed before it was told. After a crash a client is somebody else: it does not know what a server has lost of its
+//!    former writes, so its syncs say nothing of them if a server failed in between.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -83,6 +85,13 @@ impl Model {
     pub fn end(&mut self, op: usize, now: Time, good: bool) {
         let op = &mut self.ops[op];
         (op.end, op.done) = (now, Some(good));
+    }
+
+    /// A client is gone: what it had not been told of may have happened, or may still.
+    pub fn died(&mut self, who: usize, now: Time) {
+        for op in self.ops.iter_mut().filter(|op| op.who == who && op.done.is_none()) {
+            (op.end, op.done) = (now, Some(false));
+        }
     }
 
     /// A sync ended.
@@ -203,6 +212,31 @@ mod tests {
         assert!(model.check(at(8), at(9), 0, &[0; 10], &crash).is_err(), "that was synced over");
         model.synced(0, at(10), at(11), true);
         assert!(model.check(at(12), at(13), 0, &bytes(1), &crash).is_err(), "the sync said that all is well");
+    }
+
+    #[test]
+    fn what_a_client_that_died_had_begun_may_have_happened() {
+        let mut model = Model::default();
+        write(&mut model, 1, 1, 2, true);
+        model.begin(0, What::Write { ranges: std::iter::once(0..10).collect(), salt: 2 }, at(3));
+        model.died(0, at(4));
+        let check = |model: &Model, when, salt| model.check(at(when), at(when + 1), 0, &bytes(salt), &[]);
+        assert!(check(&model, 5, 1).is_ok() && check(&model, 5, 2).is_ok(), "happened or not");
+        write(&mut model, 3, 5, 6, true);
+        assert!(check(&model, 7, 2).is_ok() && check(&model, 7, 1).is_err(), "or only now");
+        write(&mut model, 4, 3000, 3001, true);
+        assert!(check(&model, 3002, 2).is_err(), "not for ever");
+    }
+
+    #[test]
+    fn a_sync_after_a_crash_says_nothing_of_a_former_life() {
+        let mut model = Model::default();
+        write(&mut model, 1, 1, 2, true);
+        let crash = [at(3)];
+        model.synced(2, at(4), at(5), true);
+        assert!(model.check(at(6), at(7), 0, &[0; 10], &crash).is_ok(), "the new client knows nothing of the write");
+        model.synced(0, at(8), at(9), true);
+        assert!(model.check(at(10), at(11), 0, &[0; 10], &crash).is_err());
     }
 
     #[test]

@@ -13,6 +13,7 @@ use fs_client::{Client, CreateOptions, Error, ErrorCode, File, FsPath};
 use fs_proto::{Handle, Region, RemoveKind};
 
 use super::model::{Model, What, ZOMBIE, byte};
+use super::{SERVERS, insist};
 
 /// Longest file, in bytes.
 const LONGEST: u64 = 96 << 10;
@@ -32,7 +33,10 @@ pub struct Known {
 pub struct Player {
     pub who: usize,
     pub players: usize,
-    pub client: Client<SimTransport>,
+    /// While its node is up.
+    pub link: Option<Client<SimTransport>>,
+    /// How often its node has crashed.
+    pub lives: usize,
     pub world: Case,
     pub rng: Rng,
     pub dir: FsPath,
@@ -40,7 +44,11 @@ pub struct Player {
     pub dirs: BTreeSet<String>,
     /// Names of which it does not know whether they are there: a change of theirs failed.
     pub unsure: BTreeSet<String>,
+    /// Names that it is changing right now.
+    pub changing: Vec<String>,
     pub shared: Option<Known>,
+    pub shared_path: FsPath,
+    pub shared_model: Rc<RefCell<Model>>,
     pub names: u64,
     pub salts: u64,
     /// What went wrong, and may.
@@ -65,9 +73,48 @@ impl Player {
         self.world.now()
     }
 
+    /// Its client.
+    pub fn client(&self) -> Client<SimTransport> {
+        self.link.clone().expect("it acts only while it is up")
+    }
+
+    /// How the models know it: after a crash it is somebody else, who knows nothing of what the servers had told it.
+    fn writer(&self) -> usize {
+        self.lives * self.players + self.who
+    }
+
     /// When the power of a server failed so far.
     fn crashes(&self) -> Vec<Time> {
-        self.world.nodes.iter().flat_map(bmi_sim::Node::crashes).collect()
+        self.world.nodes[..SERVERS].iter().flat_map(bmi_sim::Node::crashes).collect()
+    }
+
+    /// Its node is up again: a new client, with new files, that has to find everything by its name.
+    pub async fn get_up(&mut self, client: Client<SimTransport>) -> Outcome {
+        let open = CreateOptions { exclusive: false, ..CreateOptions::default() };
+        let shared = insist(&self.world, || client.create(&self.shared_path, open)).await;
+        insist(&self.world, || client.mkdir_all(&self.dir)).await;
+        for (name, known) in &mut self.files {
+            let path = self.dir.join(name).expect("a short name");
+            known.file = insist(&self.world, || client.open(&path)).await;
+        }
+        self.shared = Some(Known { file: shared, model: self.shared_model.clone() });
+        self.link = Some(client);
+        Ok(())
+    }
+
+    /// Its node has crashed. What it was about may have happened or not, or may still happen.
+    pub fn died(&mut self) {
+        let (now, writer) = (self.now(), self.writer());
+        self.link = None;
+        for name in std::mem::take(&mut self.changing) {
+            self.files.remove(&name);
+            self.dirs.remove(&name);
+            self.unsure.insert(name);
+        }
+        for known in self.files.values().chain(&self.shared) {
+            known.model.borrow_mut().died(writer, now);
+        }
+        self.lives += 1;
     }
 
     fn calm(&self) -> bool {
@@ -127,7 +174,9 @@ impl Player {
     async fn create(&mut self) -> Outcome {
         let name = self.fresh_name();
         let options = CreateOptions { servers: 1 + self.rng.below(3) as u32, ..CreateOptions::default() };
-        let result = self.client.create(&self.path(&name), options).await;
+        self.changing = vec![name.clone()];
+        let result = self.client().create(&self.path(&name), options).await;
+        self.changing.clear();
         match self.settle("create", result)? {
             Some(file) => {
                 self.files.insert(name, Known { file, model: Rc::default() });
@@ -144,7 +193,9 @@ impl Player {
         let other = self.some(self.files.keys().cloned().collect::<Vec<_>>().into_iter());
         let fresh = self.fresh_name();
         let to = other.filter(|other| other != from && self.rng.below(3) == 0).unwrap_or(fresh);
-        let result = self.client.rename(&self.path(from), &self.path(&to)).await;
+        self.changing = vec![from.to_owned(), to.clone()];
+        let result = self.client().rename(&self.path(from), &self.path(&to)).await;
+        self.changing.clear();
         let known = self.files.remove(from);
         self.files.remove(&to);
         match self.settle("rename", result)? {
@@ -155,7 +206,9 @@ impl Player {
     }
 
     async fn remove(&mut self, name: &str) -> Outcome {
-        let result = self.client.remove(&self.path(name), RemoveKind::File).await;
+        self.changing = vec![name.to_owned()];
+        let result = self.client().remove(&self.path(name), RemoveKind::File).await;
+        self.changing.clear();
         self.files.remove(name);
         if self.settle("remove", result)?.is_none() {
             self.unsure.insert(name.to_owned());
@@ -166,7 +219,9 @@ impl Player {
     async fn directories(&mut self) -> Outcome {
         let old = self.some(self.dirs.iter().cloned().collect::<Vec<_>>().into_iter());
         if let Some(old) = old.filter(|_| self.rng.below(2) == 0) {
-            let result = self.client.remove(&self.path(&old), RemoveKind::Dir).await;
+            self.changing = vec![old.clone()];
+            let result = self.client().remove(&self.path(&old), RemoveKind::Dir).await;
+            self.changing.clear();
             self.dirs.remove(&old);
             if self.settle("rmdir", result)?.is_none() {
                 self.unsure.insert(old);
@@ -174,7 +229,9 @@ impl Player {
             return Ok(());
         }
         let name = self.fresh_name();
-        let result = self.client.mkdir(&self.path(&name)).await;
+        self.changing = vec![name.clone()];
+        let result = self.client().mkdir(&self.path(&name)).await;
+        self.changing.clear();
         if self.settle("mkdir", result)?.is_some() {
             self.dirs.insert(name);
         } else {
@@ -185,7 +242,7 @@ impl Player {
 
     /// Reads its directory, looks a name up that is there and one that is not.
     async fn list(&mut self) -> Outcome {
-        let result = self.client.readdir(&self.dir).await;
+        let result = self.client().readdir(&self.dir).await;
         if let Some(entries) = self.settle("readdir", result)? {
             let found: BTreeSet<String> = entries.into_iter().map(|entry| entry.name).collect();
             let known: BTreeSet<String> = self.files.keys().chain(&self.dirs).cloned().collect();
@@ -200,14 +257,14 @@ impl Player {
         }
         let name = self.some(self.files.keys().cloned().collect::<Vec<_>>().into_iter());
         if let Some(name) = name {
-            let result = self.client.lookup(&self.path(&name)).await;
+            let result = self.client().lookup(&self.path(&name)).await;
             let handle = Handle::File(self.files[&name].file.handle());
             match self.settle("lookup", result)? {
                 Some(entry) if entry.handle != handle => return Err(format!("{name} is another file now")),
                 _ => {}
             }
             let options = CreateOptions::default();
-            match self.client.create(&self.path(&name), options).await {
+            match self.client().create(&self.path(&name), options).await {
                 Err(error) if error.code() == ErrorCode::Exists => {}
                 other => {
                     if self.settle("create again", other)?.is_some() {
@@ -216,7 +273,7 @@ impl Player {
                 }
             }
         }
-        match self.client.lookup(&self.path("never")).await {
+        match self.client().lookup(&self.path("never")).await {
             Err(error) if error.code() == ErrorCode::NotFound => Ok(()),
             other => match self.settle("lookup of nothing", other)? {
                 Some(entry) => Err(format!("a file that nobody made: {entry:?}")),
@@ -250,7 +307,7 @@ impl Player {
         let regions: Vec<Region> =
             ranges.iter().map(|range| Region::new(range.start, range.end - range.start)).collect();
         let memory = self.scattered(bytes);
-        let op = known.model.borrow_mut().begin(self.who, What::Write { ranges, salt }, self.now());
+        let op = known.model.borrow_mut().begin(self.writer(), What::Write { ranges, salt }, self.now());
         let result = known.file.write_list(&regions, memory).await;
         known.model.borrow_mut().end(op, self.now(), result.is_ok());
         self.settle("write", result).map(|_| ())
@@ -324,13 +381,13 @@ impl Player {
     async fn sync(&mut self, known: &Known) -> Outcome {
         let start = self.now();
         let result = known.file.sync().await;
-        known.model.borrow_mut().synced(self.who, start, self.now(), result.is_ok());
+        known.model.borrow_mut().synced(self.writer(), start, self.now(), result.is_ok());
         self.settle("sync", result).map(|_| ())
     }
 
     async fn cut(&mut self, known: &Known) -> Outcome {
         let size = self.rng.below(LONGEST);
-        let op = known.model.borrow_mut().begin(self.who, What::Cut { size }, self.now());
+        let op = known.model.borrow_mut().begin(self.writer(), What::Cut { size }, self.now());
         let result = known.file.set_len(size).await;
         known.model.borrow_mut().end(op, self.now(), result.is_ok());
         self.settle("truncate", result).map(|_| ())
@@ -350,13 +407,13 @@ impl Player {
             // What a server lost is said once, here at the latest.
             let start = self.now();
             let good = known.file.sync().await.is_ok();
-            known.model.borrow_mut().synced(self.who, start, self.now(), good);
+            known.model.borrow_mut().synced(self.writer(), start, self.now(), good);
         }
         for (name, known) in self.files.clone() {
             self.put(&known, all()).await?;
             self.sync(&known).await?;
             // Found by its name, not by the handle that was kept.
-            let stat = self.client.stat(&self.path(&name)).await;
+            let stat = self.client().stat(&self.path(&name)).await;
             let stat = self.settle("stat", stat)?.expect("nothing fails any more");
             if stat.attr.size != LONGEST {
                 return Err(format!("{name} has {} bytes and not {LONGEST}", stat.attr.size));
@@ -376,7 +433,7 @@ impl Player {
 
     /// Removes everything.
     pub async fn clear(&mut self) -> Outcome {
-        let result = self.client.remove_all(&self.dir.clone()).await;
+        let result = self.client().remove_all(&self.dir.clone()).await;
         self.settle("remove all", result)?;
         Ok(())
     }

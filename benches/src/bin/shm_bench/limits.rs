@@ -75,8 +75,10 @@ impl Limits {
     /// What a row cannot beat with one copy: the line for what fits one, `memcpy` for what does not.
     pub(crate) fn of(&self, row: &Row) -> Option<f64> {
         match row.test {
-            Test::Latency | Test::WriteLatency if row.size <= LINE => Some(self.line),
-            Test::Latency | Test::WriteLatency => Some(self.line + row.size as f64 / memcpy(row.size, true)),
+            Test::Latency | Test::WriteLatency | Test::Immediate if row.size <= LINE => Some(self.line),
+            Test::Latency | Test::WriteLatency | Test::Immediate => {
+                Some(self.line + row.size as f64 / memcpy(row.size, true))
+            }
             Test::Rate => None,
             _ => Some(memcpy(row.size, row.size < 8 << 20)),
         }

@@ -5,6 +5,10 @@
 //! out: a process that loses its processor for a moment loses a round, not the row. The limits are measured in the same run: a cache line handed
 //! between the two processors, and `memcpy` of the same sizes, with the buffers in the cache and out of it.
 //!
+//! **As the others do.** `ucx_perftest` and `fi_pingpong` use one buffer again and again on each side; so do these rows (of 32 MiB: two, in turn, as `memcpy`
+//! beside it does). A one-sided write is seen by looking at its last byte (*writelatency*, as in `ucp_put_lat`); with immediate data, which no other library has
+//! there, by a completion (*immediate*).
+//!
 //! **Levels.** *raw* is the transport itself: posted receives, no matching, no credits. *message* is `bmi_core::Endpoint` over it: tags, credits,
 //! paths. The clock is read every 64th poll at both. *file* is the file system over that, beside a plain system call (see [`mod@file`]).
 
@@ -49,8 +53,10 @@ struct Cli {
 pub(crate) enum Test {
     /// One way, half of a ping-pong, in seconds.
     Latency,
-    /// The same with one-sided writes that carry immediate data.
+    /// The same with one-sided writes, at whose last byte the other side looks.
     WriteLatency,
+    /// The same with one-sided writes that carry immediate data, which the other side is told of.
+    Immediate,
     /// A stream of messages, bytes a second.
     Send,
     /// One-sided writes, bytes a second.
@@ -63,7 +69,7 @@ pub(crate) enum Test {
 
 impl Test {
     fn is_time(self) -> bool {
-        matches!(self, Test::Latency | Test::WriteLatency)
+        matches!(self, Test::Latency | Test::WriteLatency | Test::Immediate)
     }
 }
 
@@ -85,6 +91,7 @@ fn rows() -> Vec<Row> {
         add(Test::Latency, &[8, 4 * KIB, 64 * KIB]);
         if level == "raw" {
             add(Test::WriteLatency, &[8, 4 * KIB, 64 * KIB]);
+            add(Test::Immediate, &[8, 4 * KIB, 64 * KIB]);
         }
         for test in [Test::Send, Test::Write, Test::Read] {
             add(test, &[64 * KIB, MIB, 32 * MIB]);
@@ -112,7 +119,7 @@ struct Line {
 /// How much one round of a row is: some milliseconds.
 pub(crate) fn count_for(row: &Row) -> usize {
     match row.test {
-        Test::Latency | Test::WriteLatency => (20_000_000 / (row.size + 2000)).max(50),
+        Test::Latency | Test::WriteLatency | Test::Immediate => (20_000_000 / (row.size + 2000)).max(50),
         Test::Rate => 20_000,
         _ => ((32 << 20) / row.size).max(4),
     }

@@ -142,13 +142,13 @@ impl Messages {
         self.meet()?;
         let begin = Instant::now();
         match row.test {
-            Test::Latency | Test::WriteLatency => self.ping_pong(row.size, near, count)?,
+            Test::Latency | Test::WriteLatency | Test::Immediate => self.ping_pong(row.size, near, count)?,
             Test::Send | Test::Rate => self.stream(row, near, count)?,
             Test::Write | Test::Read => self.one_sided(row, near, count)?,
         }
         let seconds = begin.elapsed().as_secs_f64();
         Ok(match row.test {
-            Test::Latency | Test::WriteLatency => seconds / count as f64 / 2.0,
+            Test::Latency | Test::WriteLatency | Test::Immediate => seconds / count as f64 / 2.0,
             Test::Rate => count as f64 / seconds,
             _ => (count * row.size) as f64 / seconds,
         })

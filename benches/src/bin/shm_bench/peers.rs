@@ -38,7 +38,7 @@ fn installed(program: &str) -> bool {
 
 fn count(row: &Row, quick: bool) -> usize {
     let full = match row.test {
-        Test::Latency | Test::WriteLatency => (400_000_000 / (row.size + 400)).min(500_000),
+        Test::Latency | Test::WriteLatency | Test::Immediate => (400_000_000 / (row.size + 400)).min(500_000),
         Test::Rate => 5_000_000,
         _ => (4usize << 30) / row.size,
     };
@@ -61,6 +61,7 @@ pub(crate) fn ucx(row: &Row, settings: &[(&str, &str)], quick: bool) -> Option<f
         return None;
     }
     let test = match row.test {
+        Test::Immediate => return None,
         Test::Latency => "tag_lat",
         Test::WriteLatency => "ucp_put_lat",
         Test::Send | Test::Rate => "tag_bw",
@@ -79,7 +80,7 @@ pub(crate) fn ucx(row: &Row, settings: &[(&str, &str)], quick: bool) -> Option<f
     let numbers = |line: &str| line.split(',').filter_map(|cell| cell.trim().parse().ok()).collect::<Vec<f64>>();
     let figures = printed.lines().map(numbers).rfind(|cells| cells.len() >= 8)?;
     Some(match row.test {
-        Test::Latency | Test::WriteLatency => figures[3] * 1e-6,
+        _ if row.test.is_time() => figures[3] * 1e-6,
         Test::Rate => figures[7],
         _ => figures[5] * f64::from(1 << 20),
     })

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use bmi_core::driver::MonotonicClock;
 use bmi_core::transport::{ConnId, Event, Payload, PostError, WorkId, WorkKind, WorkOptions, WorkStatus, WriteTarget};
-use bmi_core::{Access, Addr, Clock, Error, ErrorKind, Memory, MemoryRegion, RemoteSlice, Time, Transport};
+use bmi_core::{Access, Addr, Clock, Error, ErrorKind, Memory, MemoryRegion, RemoteSlice, Segment, Time, Transport};
 use bmi_shm::{ShmConfig, ShmTransport};
 
 use crate::{Row, Test};
@@ -26,6 +26,9 @@ pub(crate) struct Raw {
     out: MemoryRegion,
     into: MemoryRegion,
     remote: RemoteSlice,
+    /// The segments of the row's messages, made once: each handle of a region is counted.
+    going: Vec<Segment>,
+    coming: Vec<Segment>,
 }
 
 fn failed(what: &str) -> Error {
@@ -88,7 +91,22 @@ impl Raw {
         let conn = conn.ok_or_else(|| failed("no connection"))?;
         let own = transport.expose(conn, &into.segment(0, ROOM), Access::READ_WRITE)?;
         let now = clock.now();
-        let mut raw = Raw { transport, conn, clock, now, polls: 0, events, received, ended: 0, out, into, remote: own };
+        let (going, coming) = (Vec::new(), Vec::new());
+        let mut raw = Raw {
+            transport,
+            conn,
+            clock,
+            now,
+            polls: 0,
+            events,
+            received,
+            ended: 0,
+            out,
+            into,
+            remote: own,
+            going,
+            coming,
+        };
         raw.send_head(&own.to_wire())?;
         raw.wait_received(1)?;
         let mut wire = [0; RemoteSlice::WIRE_LEN];
@@ -141,11 +159,17 @@ impl Raw {
         }
     }
 
+    /// Posts a receive for a message of the row.
     #[inline]
-    fn recv(&mut self, at: usize, len: usize) -> Result<(), Error> {
-        let segments = [self.into.segment(at, len)];
-        let segments = if len == 0 { &[][..] } else { &segments[..] };
-        let posted = self.transport.post_recv(self.conn, WorkId(0), segments);
+    fn recv(&mut self, place: usize) -> Result<(), Error> {
+        let posted = self.transport.post_recv(self.conn, WorkId(0), &self.coming[place..=place]);
+        self.posted(posted).map(|_| ())
+    }
+
+    /// And one for an empty message, or immediate data.
+    #[inline]
+    fn recv_nothing(&mut self) -> Result<(), Error> {
+        let posted = self.transport.post_recv(self.conn, WorkId(0), &[]);
         self.posted(posted).map(|_| ())
     }
 
@@ -160,13 +184,12 @@ impl Raw {
     }
 
     #[inline]
-    fn send(&mut self, at: usize, len: usize) -> Result<(), Error> {
+    fn send(&mut self, place: usize, len: usize) -> Result<(), Error> {
         if len <= 64 {
             return self.send_head(&[7; 64][..len]);
         }
-        let segments = [self.out.segment(at, len)];
         loop {
-            let payload = Payload::Gather(&segments);
+            let payload = Payload::Gather(&self.going[place..=place]);
             let posted = self.transport.post_send(self.conn, WorkId(1), &[], payload, UNSIGNALLED);
             if self.posted(posted)? {
                 return Ok(());
@@ -174,27 +197,32 @@ impl Raw {
         }
     }
 
-    fn write(&mut self, at: usize, len: usize, immediate: Option<u32>, options: WorkOptions) -> Result<(), Error> {
-        let segments = [self.out.segment(at, len)];
-        let remote = self.remote.slice(at as u64, len as u64).ok_or_else(|| failed("no such target"))?;
+    fn write(&mut self, place: usize, immediate: Option<u32>, options: WorkOptions) -> Result<(), Error> {
         loop {
-            let target = WriteTarget { remote, immediate };
-            let posted = self.transport.post_write(self.conn, WorkId(2), &[], &segments, target, options);
+            let target = WriteTarget { remote: self.place_there(place)?, immediate };
+            let segments = &self.going[place..=place];
+            let posted = self.transport.post_write(self.conn, WorkId(2), &[], segments, target, options);
             if self.posted(posted)? {
                 return Ok(());
             }
         }
     }
 
-    fn read(&mut self, at: usize, len: usize) -> Result<(), Error> {
-        let segments = [self.out.segment(at, len)];
-        let remote = self.remote.slice(at as u64, len as u64).ok_or_else(|| failed("no such source"))?;
+    fn read(&mut self, place: usize) -> Result<(), Error> {
         loop {
-            let posted = self.transport.post_read(self.conn, WorkId(3), &segments, remote, WorkOptions::SIGNALLED);
+            let (remote, segments) = (self.place_there(place)?, &self.going[place..=place]);
+            let posted = self.transport.post_read(self.conn, WorkId(3), segments, remote, WorkOptions::SIGNALLED);
             if self.posted(posted)? {
                 return Ok(());
             }
         }
+    }
+
+    /// The peer's memory for what goes to, or comes from, this place.
+    #[inline]
+    fn place_there(&self, place: usize) -> Result<RemoteSlice, Error> {
+        let len = self.going[place].len();
+        self.remote.slice((place * len) as u64, len as u64).ok_or_else(|| failed("no such place"))
     }
 
     /// Both sides begin a row. Each has one receive more than the row needs, from before; empty messages take these.
@@ -215,38 +243,42 @@ impl Raw {
         self.meet(near)?;
         let begin = Instant::now();
         match row.test {
-            Test::Latency | Test::WriteLatency => self.ping_pong(row, near, count)?,
+            Test::Latency | Test::Immediate => self.ping_pong(row, near, count)?,
+            Test::WriteLatency => self.write_ping_pong(row, near, count)?,
             Test::Send | Test::Rate => self.stream(row, near, count)?,
             Test::Write | Test::Read => self.one_sided(row, near, count)?,
         }
         let seconds = begin.elapsed().as_secs_f64();
         Ok(match row.test {
-            Test::Latency | Test::WriteLatency => seconds / count as f64 / 2.0,
+            Test::Latency | Test::WriteLatency | Test::Immediate => seconds / count as f64 / 2.0,
             Test::Rate => count as f64 / seconds,
             _ => (count * row.size) as f64 / seconds,
         })
     }
 
-    /// Posts the receives that the row begins with.
+    /// Makes the row's segments, and posts the receives that it begins with.
     fn prepare(&mut self, row: &Row, near: bool, count: usize) -> Result<(), Error> {
         let (window, half) = window(row);
+        self.going = (0..places(row)).map(|place| self.out.segment(place * row.size, row.size)).collect();
+        self.coming = (0..places(row)).map(|place| self.into.segment(place * row.size, row.size)).collect();
         match row.test {
             // One more than is needed, so that a receive is posted again behind the answer and not before it.
-            Test::Latency => (0..2).try_for_each(|_| self.recv(0, row.size)),
-            Test::WriteLatency => (0..2).try_for_each(|_| self.recv(0, 0)),
-            Test::Send | Test::Rate if near => (0..=count.div_ceil(half)).try_for_each(|_| self.recv(0, 0)),
-            Test::Send | Test::Rate => {
-                (0..window.min(count)).try_for_each(|number| self.recv(number * row.size, row.size))
+            Test::Latency => (0..2).try_for_each(|_| self.recv(0)),
+            Test::Immediate => (0..2).try_for_each(|_| self.recv_nothing()),
+            Test::Send | Test::Rate if near => (0..=count.div_ceil(half)).try_for_each(|_| self.recv_nothing()),
+            Test::Send | Test::Rate => (0..window.min(count)).try_for_each(|number| self.recv(number % places(row))),
+            Test::WriteLatency => {
+                self.into.memory().copy_from(row.size - 1, &[0]);
+                (0..2).try_for_each(|_| self.recv_nothing())
             }
-            Test::Write | Test::Read => (0..2).try_for_each(|_| self.recv(0, 0)),
+            Test::Write | Test::Read => (0..2).try_for_each(|_| self.recv_nothing()),
         }
     }
 
     fn ping_pong(&mut self, row: &Row, near: bool, count: usize) -> Result<(), Error> {
-        let one_sided = row.test == Test::WriteLatency;
-        let room = if one_sided { 0 } else { row.size };
+        let immediate = row.test == Test::Immediate;
         let go = |raw: &mut Raw| {
-            if one_sided { raw.write(0, row.size, Some(1), UNSIGNALLED) } else { raw.send(0, row.size) }
+            if immediate { raw.write(0, Some(1), UNSIGNALLED) } else { raw.send(0, row.size) }
         };
         for number in 0..count {
             if near {
@@ -258,16 +290,48 @@ impl Raw {
             }
             // The last two are those that were posted ahead; one of them is for the next row.
             if number + 1 < count {
-                self.recv(0, room)?;
+                if immediate { self.recv_nothing()? } else { self.recv(0)? }
             }
         }
         Ok(())
     }
 
+    /// Each side looks at the last byte that the other will write; it is another one each time.
+    fn write_ping_pong(&mut self, row: &Row, near: bool, count: usize) -> Result<(), Error> {
+        let last = row.size - 1;
+        // Rounds of a row follow each other, and neither side is more than a write ahead.
+        for number in 0..count {
+            let value = (number % 250) as u8 + 2;
+            for mine in [near, !near] {
+                if mine {
+                    self.out.memory().copy_from(last, &[value]);
+                    self.write(0, None, UNSIGNALLED)?;
+                } else {
+                    let mut seen = [0];
+                    let mut looks = 0u32;
+                    while seen[0] != value {
+                        self.into.memory().copy_to(last, &mut seen);
+                        looks += 1;
+                        // What is one-sided needs no polls of this side but now and then.
+                        if looks.is_multiple_of(64) {
+                            self.poll()?;
+                        }
+                    }
+                }
+            }
+        }
+        self.poll()?;
+        if near {
+            self.send_head(&[])?;
+            return self.wait_received(1);
+        }
+        self.wait_received(1)?;
+        self.send_head(&[])
+    }
+
     /// Messages one way, as many as there are receives; the receiver says when there are more.
     fn stream(&mut self, row: &Row, near: bool, count: usize) -> Result<(), Error> {
         let (window, half) = window(row);
-        let place = |number: usize| number % window * row.size;
         if near {
             let (mut credit, mut grants) = (window, count.div_ceil(half));
             for number in 0..count {
@@ -276,7 +340,7 @@ impl Raw {
                     (credit, grants) = (credit + half, grants - 1);
                 }
                 credit -= 1;
-                self.send(place(number), row.size)?;
+                self.send(number % places(row), row.size)?;
             }
             return self.wait_received(grants);
         }
@@ -287,12 +351,12 @@ impl Raw {
             done += here;
             for _ in 0..here {
                 if posted < count {
-                    self.recv(place(posted), row.size)?;
+                    self.recv(posted % places(row))?;
                     posted += 1;
                 }
             }
             if done == count {
-                self.recv(0, 0)?;
+                self.recv_nothing()?;
             }
             self.send_head(&[])?;
         }
@@ -304,13 +368,11 @@ impl Raw {
             self.wait_received(1)?;
             return self.send_head(&[]);
         }
-        let places = if row.size >= 8 << 20 { 2 } else { 1 };
         for number in 0..count {
-            let at = number % places * row.size;
             if row.test == Test::Write {
-                self.write(at, row.size, None, WorkOptions::SIGNALLED)?;
+                self.write(number % places(row), None, WorkOptions::SIGNALLED)?;
             } else {
-                self.read(at, row.size)?;
+                self.read(number % places(row))?;
             }
             if number >= 4 {
                 self.wait_ended(1)?;
@@ -320,6 +382,11 @@ impl Raw {
         self.send_head(&[])?;
         self.wait_received(1)
     }
+}
+
+/// Places that a row's messages are in, in turn (see `main`).
+fn places(row: &Row) -> usize {
+    if row.size >= 8 << 20 { 2 } else { 1 }
 }
 
 /// Receives of a stream, and after how many the receiver says that there are more.

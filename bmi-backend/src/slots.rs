@@ -1,0 +1,133 @@
+//! A transport's connections, named so that a stale name finds nothing.
+
+use bmi_core::Error;
+use bmi_core::transport::ConnId;
+
+use crate::Limit;
+
+struct Slot<C> {
+    generation: u32,
+    connection: Option<Box<C>>,
+}
+
+/// Connections, named by slot and generation.
+///
+/// **Invariants**
+/// 1. No name is given twice. A slot whose generations are used up is not used again.
+/// 2. No slot is used again before [`Slots::recycle`], which the transport calls at the beginning of a poll if those before have reported every
+///    end (C6): whoever indexes a table by slot has made room by then.
+pub struct Slots<C> {
+    slots: Vec<Slot<C>>,
+    free: Vec<u32>,
+    /// Empty, but the end of their connection may not have been reported yet.
+    retired: Vec<u32>,
+    live: usize,
+    limit: Limit,
+}
+
+impl<C> Slots<C> {
+    /// No connections; `limit` is how many there may be.
+    pub fn new(limit: Limit) -> Slots<C> {
+        Slots { slots: Vec::new(), free: Vec::new(), retired: Vec::new(), live: 0, limit }
+    }
+
+    /// Slots, used and free: to walk over all connections while they change, with [`Slots::at_mut`].
+    pub fn len(&self) -> u32 {
+        self.slots.len() as u32
+    }
+
+    /// Whether there are no connections.
+    pub fn is_empty(&self) -> bool {
+        self.live == 0
+    }
+
+    /// The connection in a slot, whatever its generation.
+    #[inline]
+    pub fn at_mut(&mut self, slot: u32) -> Option<&mut C> {
+        self.slots.get_mut(slot as usize)?.connection.as_deref_mut()
+    }
+
+    /// The connection of that name, if it is there still.
+    #[inline]
+    pub fn find_mut(&mut self, id: ConnId) -> Option<&mut C> {
+        let slot = self.slots.get_mut(id.slot as usize).filter(|slot| slot.generation == id.generation)?;
+        slot.connection.as_deref_mut()
+    }
+
+    /// Takes a slot for the connection that `make` makes of its name.
+    ///
+    /// # Errors
+    /// `Exhausted` at the limit; it names the setting.
+    pub fn insert(&mut self, make: impl FnOnce(ConnId) -> C) -> Result<ConnId, Error> {
+        self.limit.admit(self.live)?;
+        let slot = self.free.pop().unwrap_or_else(|| {
+            self.slots.push(Slot { generation: 0, connection: None });
+            self.slots.len() as u32 - 1
+        });
+        let entry = &mut self.slots[slot as usize];
+        let id = ConnId { slot, generation: entry.generation };
+        entry.connection = Some(Box::new(make(id)));
+        self.live += 1;
+        Ok(id)
+    }
+
+    /// Takes out the connection in a slot; its name is dead from now on.
+    pub fn remove(&mut self, slot: u32) -> Option<C> {
+        let entry = self.slots.get_mut(slot as usize)?;
+        let connection = entry.connection.take()?;
+        self.live -= 1;
+        if let Some(next) = entry.generation.checked_add(1) {
+            entry.generation = next;
+            self.retired.push(slot);
+        }
+        Some(*connection)
+    }
+
+    /// All ends were reported: slots may be used again.
+    #[inline]
+    pub fn recycle(&mut self) {
+        self.free.append(&mut self.retired);
+    }
+
+    /// All connections.
+    pub fn iter(&self) -> impl Iterator<Item = &C> {
+        self.slots.iter().filter_map(|slot| slot.connection.as_deref())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bmi_core::ErrorKind;
+
+    use super::*;
+
+    #[test]
+    fn names_are_never_given_twice_and_slots_only_after_the_end_was_reported() {
+        let mut slots = Slots::new(Limit { max: 2, what: "connections", setting: "Config::max_connections" });
+        let first = slots.insert(|id| id).unwrap();
+        assert_eq!(slots.find_mut(first), Some(&mut first.clone()));
+        assert_eq!(slots.remove(first.slot), Some(first));
+        assert!(slots.find_mut(first).is_none() && slots.remove(first.slot).is_none() && slots.is_empty());
+        let second = slots.insert(|id| id).unwrap();
+        assert_ne!(second.slot, first.slot, "the end of the first may not have been reported yet");
+        slots.recycle();
+        let third = slots.insert(|id| id).unwrap();
+        assert_eq!((third.slot, third.generation), (first.slot, first.generation + 1));
+        assert!(slots.find_mut(first).is_none(), "a stale name finds nothing");
+        assert_eq!(slots.iter().copied().collect::<Vec<_>>(), [third, second]);
+        let error = slots.insert(|id| id).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Exhausted);
+        assert!(error.to_string().contains("2 connections, the limit of Config::max_connections"), "{error}");
+    }
+
+    #[test]
+    fn a_slot_whose_generations_are_used_up_is_not_used_again() {
+        let mut slots = Slots::new(Limit { max: 9, what: "connections", setting: "-" });
+        let first = slots.insert(|id| id).unwrap();
+        slots.slots[0].generation = u32::MAX;
+        slots.remove(first.slot);
+        slots.recycle();
+        assert_eq!(slots.insert(|id| id).unwrap().slot, 1);
+        assert!(slots.find_mut(ConnId { slot: 0, generation: u32::MAX }).is_none());
+    }
+}

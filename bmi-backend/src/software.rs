@@ -1,0 +1,332 @@
+//! An adapter that is made of software: a processor moves the bytes, and checks what an adapter would have checked.
+//!
+//! **Why.** Such an adapter pins nothing, so registering only counts: limits hold, and foreign segments are refused. What matters is the exposure. It is
+//! the one place where a peer's key, bounds and rights are checked (C7), so it stands once, and is tested once.
+//!
+//! **Invariants**
+//! 1. A key names one exposure of one connection. Its upper 44 bits come from a keyed hash of a counter with a secret of this transport, so that it
+//!    can be neither guessed nor derived from other keys; its lower 20 bits are the slot. No key is given twice, none has zeros above the slot.
+//! 2. [`Exposures::check`] is the only way from a peer's bytes to memory. What it returns holds the region.
+//! 3. Each connection has [`Exposures`] of its own, so another connection's key finds nothing, and the end of a connection is the end of its exposures.
+//!
+//! **Source** DESIGN.md, section 5. **Tests** here; the forged, foreign, revoked and out-of-bounds keys of the conformance suite; `bmi-tcp/tests/remote_access.rs`.
+
+use std::fmt;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
+
+use bmi_core::mem::{LocalKey, RegionOwner, ReleaseQueue};
+use bmi_core::transport::{WorkKind, WorkStatus};
+use bmi_core::{
+    Access, Capabilities, Error, Memory, MemoryRegion, OneSided, Registration, RemoteKey, RemoteSlice, Segment,
+};
+use slab::Slab;
+
+use crate::Limit;
+
+/// Longest head of a work request, in bytes: room for the protocol's header and its largest control message.
+pub const MAX_HEAD: usize = 256;
+/// Largest inline send, head included, in bytes: an eager message of the protocol as it is by default.
+pub const MAX_INLINE: usize = (8 << 10) + MAX_HEAD;
+/// Segments of a work request: as many as one system call takes (`IOV_MAX`).
+pub const MAX_SEGMENTS: usize = 1024;
+/// Reads that a peer may have outstanding on a connection. Both sides count them, so that a flood of them is a violation and no queue.
+pub const MAX_READS: usize = 64;
+/// Longest work request, in bytes. Any: nothing is allocated by it.
+pub const MAX_WORK_LEN: u64 = 1 << 40;
+
+/// What an adapter made of software can do, with queues of these depths: everything, by the processor.
+pub fn capabilities(send_queue_depth: usize, recv_queue_depth: usize) -> Capabilities {
+    let mut capabilities = Capabilities::minimal();
+    capabilities.one_sided = OneSided::Emulated;
+    capabilities.rdma_read = true;
+    capabilities.write_with_immediate = true;
+    capabilities.registration = Registration::Free;
+    capabilities.max_segments = MAX_SEGMENTS;
+    capabilities.max_head = MAX_HEAD;
+    capabilities.max_inline = MAX_INLINE;
+    capabilities.max_work_len = MAX_WORK_LEN;
+    capabilities.send_queue_depth = send_queue_depth;
+    capabilities.recv_queue_depth = recv_queue_depth;
+    capabilities.max_outstanding_reads = MAX_READS;
+    capabilities.service_levels = 1;
+    capabilities.event_fd = true;
+    capabilities
+}
+
+/// The regions of a transport.
+pub struct Regions {
+    queue: Arc<ReleaseQueue>,
+    owner: Arc<dyn RegionOwner>,
+    released: Vec<LocalKey>,
+    live: usize,
+    limit: Limit,
+    next: u64,
+}
+
+impl Regions {
+    /// None yet; `limit` is how many there may be.
+    pub fn new(limit: Limit) -> Regions {
+        let queue = Arc::new(ReleaseQueue::default());
+        Regions { owner: queue.clone(), queue, released: Vec::new(), live: 0, limit, next: 1 }
+    }
+
+    /// Whether all `segments` were registered here.
+    #[inline]
+    pub fn own(&self, segments: &[Segment]) -> bool {
+        segments.iter().all(|segment| segment.region().is_owned_by(&self.owner))
+    }
+
+    /// Registers, after deregistering what was released (C13).
+    ///
+    /// # Errors
+    /// `Exhausted` at the limit.
+    pub fn register(&mut self, memory: &Memory) -> Result<MemoryRegion, Error> {
+        self.collect();
+        self.limit.admit(self.live).map_err(|error| error.during("register"))?;
+        self.live += 1;
+        self.next += 1;
+        Ok(MemoryRegion::new(memory.clone(), LocalKey(self.next), self.owner.clone()))
+    }
+
+    /// Deregisters what was released.
+    #[inline]
+    pub fn collect(&mut self) {
+        if self.queue.is_empty() {
+            return;
+        }
+        self.queue.drain(&mut self.released);
+        self.live -= self.released.len();
+        self.released.clear();
+    }
+}
+
+/// Bits of a key that say where its exposure stands.
+const SLOT_BITS: u32 = 20;
+
+/// The slot of a key in the exposures of its connection: small, and used again.
+pub fn slot_of(key: u64) -> usize {
+    (key & ((1 << SLOT_BITS) - 1)) as usize
+}
+
+/// What makes the keys of a transport.
+#[derive(Debug)]
+pub struct Keys {
+    secret: RandomState,
+    made: u64,
+    limit: Limit,
+}
+
+impl Keys {
+    /// A new secret; `limit` is how many exposures a connection may have, never more than the 1 Mi that a key can tell apart.
+    #[expect(clippy::disallowed_methods, reason = "keys are not to be guessed")]
+    pub fn new(limit: Limit) -> Keys {
+        Keys { secret: RandomState::new(), made: 0, limit: Limit { max: limit.max.min(1 << SLOT_BITS), ..limit } }
+    }
+
+    fn next(&mut self, slot: usize) -> u64 {
+        loop {
+            self.made += 1;
+            let key = self.secret.hash_one(self.made) << SLOT_BITS;
+            if key != 0 {
+                return key | slot as u64;
+            }
+        }
+    }
+}
+
+struct Exposure {
+    key: u64,
+    segment: Segment,
+    access: Access,
+}
+
+/// What is exposed to the peer of one connection.
+#[derive(Default)]
+pub struct Exposures {
+    slots: Slab<Exposure>,
+}
+
+impl Exposures {
+    /// Takes a slot, and a new key that names it. Addresses begin at 0.
+    ///
+    /// # Errors
+    /// `Exhausted` at the limit of `keys`.
+    pub fn add(&mut self, keys: &mut Keys, segment: &Segment, access: Access) -> Result<RemoteSlice, Error> {
+        keys.limit.admit(self.slots.len()).map_err(|error| error.during("expose"))?;
+        let slot = self.slots.vacant_entry();
+        let key = keys.next(slot.key());
+        slot.insert(Exposure { key, segment: segment.clone(), access });
+        Ok(RemoteSlice { key: RemoteKey(key), addr: 0, len: segment.len() as u64 })
+    }
+
+    fn find(&self, key: u64) -> Option<&Exposure> {
+        self.slots.get(slot_of(key)).filter(|exposure| exposure.key == key)
+    }
+
+    /// Ends an exposure, if it is there, and hands back what was exposed.
+    pub fn remove(&mut self, key: u64) -> Option<Segment> {
+        self.find(key)?;
+        Some(self.slots.remove(slot_of(key)).segment)
+    }
+
+    /// Ends all.
+    pub fn drain(&mut self) -> Vec<Segment> {
+        self.slots.drain().map(|exposure| exposure.segment).collect()
+    }
+
+    /// Keys, and what they name.
+    pub fn iter(&self) -> impl Iterator<Item = (u64, &Segment, Access)> {
+        self.slots.iter().map(|(_, exposure)| (exposure.key, &exposure.segment, exposure.access))
+    }
+
+    /// The `len` bytes at `addr` of what `key` names, if the peer may reach them with all of `rights`. An access of no bytes is checked like any other.
+    pub fn check(&self, key: u64, addr: u64, len: u64, rights: Access) -> Option<Segment> {
+        let exposure = self.find(key)?;
+        let granted = (exposure.access.remote_read || !rights.remote_read)
+            && (exposure.access.remote_write || !rights.remote_write);
+        let (offset, len) = (usize::try_from(addr).ok()?, usize::try_from(len).ok()?);
+        let inside = offset.checked_add(len)? <= exposure.segment.len();
+        (granted && inside).then(|| exposure.segment.slice(offset, len))
+    }
+}
+
+/// What a side tells a peer that it cuts off: which request was to blame, and what its status is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// What the request completes with.
+    pub status: WorkStatus,
+    /// What kind of request was refused, if one was.
+    pub work: Option<WorkKind>,
+    /// Which read it was; else 0.
+    pub id: u32,
+}
+
+impl Refusal {
+    /// The refusal of a peer that broke the protocol with something else than a request.
+    pub const BREACH: Refusal = Refusal { status: WorkStatus::Failed, work: None, id: 0 };
+
+    /// The request's status as a byte of the wire, never 0.
+    pub fn status_to_wire(self) -> u8 {
+        match self.status {
+            WorkStatus::RemoteAccess => 1,
+            WorkStatus::ReceiverNotReady => 2,
+            WorkStatus::TooLong => 3,
+            _ => 4,
+        }
+    }
+
+    /// The request's kind as a byte of the wire.
+    pub fn work_to_wire(self) -> u8 {
+        match self.work {
+            Some(WorkKind::Send) => 1,
+            Some(WorkKind::Write) => 2,
+            Some(WorkKind::Read) => 3,
+            _ => 0,
+        }
+    }
+
+    /// From the two bytes and the number of the read; `None` if these are no such bytes.
+    pub fn from_wire(status: u8, work: u8, id: u32) -> Option<Refusal> {
+        let status = match status {
+            1 => WorkStatus::RemoteAccess,
+            2 => WorkStatus::ReceiverNotReady,
+            3 => WorkStatus::TooLong,
+            4 => WorkStatus::Failed,
+            _ => return None,
+        };
+        let work = match work {
+            0 => None,
+            1 => Some(WorkKind::Send),
+            2 => Some(WorkKind::Write),
+            3 => Some(WorkKind::Read),
+            _ => return None,
+        };
+        Some(Refusal { status, work, id })
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self.status {
+            WorkStatus::RemoteAccess => "remote access refused (key, bounds, rights)",
+            WorkStatus::ReceiverNotReady => "it had no receive posted",
+            WorkStatus::TooLong => "a message was longer than its receive",
+            _ => "it takes what this side sent for a breach of the protocol",
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bmi_core::ErrorKind;
+
+    use super::*;
+
+    fn regions(max: usize) -> Regions {
+        Regions::new(Limit { max, what: "regions", setting: "Config::max_regions" })
+    }
+
+    fn keys(max: usize) -> Keys {
+        Keys::new(Limit { max, what: "exposures", setting: "Config::max_exposures" })
+    }
+
+    #[test]
+    fn only_the_right_key_connection_bounds_and_rights_pass() {
+        let region = regions(1).register(&Memory::zeroed(100).unwrap()).unwrap();
+        let (mut keys, mut exposures, mut others) = (keys(10), Exposures::default(), Exposures::default());
+        let slice = exposures.add(&mut keys, &region.segment(10, 50), Access::READ).unwrap();
+        others.add(&mut keys, &region.segment(10, 50), Access::READ).unwrap();
+        let key = slice.key.0;
+        let found = exposures.check(key, 20, 30, Access::READ).unwrap();
+        assert_eq!((found.offset(), found.len()), (30, 30));
+        assert!(exposures.check(key, 50, 0, Access::READ).is_some());
+        for (key, addr, len, rights) in [
+            (key ^ 1 << 30, 0, 1, Access::READ),
+            (key ^ 1, 0, 1, Access::READ),
+            (key, 20, 31, Access::READ),
+            (key, 51, 0, Access::READ),
+            (key, u64::MAX, 2, Access::READ),
+            (key, 1, u64::MAX, Access::READ),
+            (key, 0, 1, Access::WRITE),
+            (key, 0, 0, Access::READ_WRITE),
+        ] {
+            assert!(exposures.check(key, addr, len, rights).is_none(), "{addr} {len} {rights:?}");
+        }
+        assert!(others.check(key, 0, 1, Access::READ).is_none(), "another connection's key");
+        assert!(others.remove(key).is_none());
+        assert!(exposures.remove(key).is_some());
+        assert!(exposures.remove(key).is_none());
+        assert!(exposures.check(key, 0, 1, Access::READ).is_none());
+        let again = exposures.add(&mut keys, &region.segment(10, 50), Access::READ).unwrap();
+        assert_ne!(again.key.0, key, "a slot used again has another key");
+        assert_eq!(slot_of(again.key.0), slot_of(key));
+    }
+
+    #[test]
+    fn limits_hold_and_released_regions_come_back() {
+        let mut known = regions(1);
+        let memory = Memory::zeroed(1).unwrap();
+        let region = known.register(&memory).unwrap();
+        assert_eq!(known.register(&memory).unwrap_err().kind(), ErrorKind::Exhausted);
+        assert!(!regions(1).own(&[region.segment(0, 1)]));
+        assert!(known.own(&[region.segment(0, 1)]));
+        let (mut keys, mut exposures) = (keys(1), Exposures::default());
+        exposures.add(&mut keys, &region.segment(0, 1), Access::READ).unwrap();
+        let error = exposures.add(&mut keys, &region.segment(0, 1), Access::READ).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Exhausted);
+        drop((region, exposures));
+        known.register(&memory).unwrap();
+    }
+
+    #[test]
+    fn refusals_survive_the_wire_and_nothing_else_is_one() {
+        let known = (0..=u8::MAX).flat_map(|status| (0..=u8::MAX).map(move |work| (status, work)));
+        let known: Vec<_> = known.filter_map(|(status, work)| Refusal::from_wire(status, work, 7)).collect();
+        assert_eq!(known.len(), 4 * 4);
+        for refusal in known {
+            let again = Refusal::from_wire(refusal.status_to_wire(), refusal.work_to_wire(), refusal.id);
+            assert_eq!(again, Some(refusal));
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! The frame of a backend whose adapters are all in this process: what such a backend says about itself is the same but for a few words.
+
+use std::time::Duration;
+
+use bmi_core::driver::MonotonicClock;
+use bmi_core::{Addr, Capabilities, Time, Transport};
+
+use crate::backend::Backend;
+
+/// Adapters of this process, driven by the clock on the wall.
+///
+/// ```text
+/// fn plain() -> Local<TcpTransport> {
+///     let make = || TcpTransport::new(TcpConfig::default()).expect("the system has a descriptor");
+///     Local::new("tcp", pinned(), make, |_| Addr::tcp("127.0.0.1", 0), Addr::tcp("127.0.0.1", 1))
+/// }
+/// ```
+pub struct Local<T> {
+    name: &'static str,
+    expected: Capabilities,
+    make: Box<dyn Fn() -> T>,
+    listen: Box<dyn Fn(&str) -> Addr>,
+    vacant: Addr,
+    cases: u32,
+    clock: MonotonicClock,
+}
+
+impl<T> Local<T> {
+    /// A backend whose adapters `make` makes, all alike; `expected`, `listen` and `vacant` are as [`Backend::expected_capabilities`],
+    /// [`Backend::listen_addr`] and [`Backend::vacant_addr`] say. Tries 8 cases of each property.
+    pub fn new(
+        name: &'static str,
+        expected: Capabilities,
+        make: impl Fn() -> T + 'static,
+        listen: impl Fn(&str) -> Addr + 'static,
+        vacant: Addr,
+    ) -> Local<T> {
+        let (make, listen) = (Box::new(make), Box::new(listen));
+        Local { name, expected, make, listen, vacant, cases: 8, clock: MonotonicClock::new() }
+    }
+
+    /// Tries this many cases of each property.
+    #[must_use]
+    pub fn with_cases(mut self, cases: u32) -> Local<T> {
+        self.cases = cases;
+        self
+    }
+}
+
+impl<T: Transport + 'static> Backend for Local<T> {
+    type Transport = T;
+    type Clock = MonotonicClock;
+
+    fn name(&self) -> String {
+        self.name.to_owned()
+    }
+
+    fn expected_capabilities(&self) -> Capabilities {
+        self.expected.clone()
+    }
+
+    fn transport(&self, _node: &str) -> T {
+        (self.make)()
+    }
+
+    fn listen_addr(&self, node: &str) -> Addr {
+        (self.listen)(node)
+    }
+
+    fn vacant_addr(&self, _node: &str) -> Addr {
+        self.vacant.clone()
+    }
+
+    fn clock(&self) -> MonotonicClock {
+        self.clock
+    }
+
+    fn pass(&self, _until: Option<Time>) {
+        std::thread::yield_now();
+    }
+
+    fn patience(&self) -> Duration {
+        Duration::from_secs(20)
+    }
+
+    fn property_cases(&self) -> u32 {
+        self.cases
+    }
+}

@@ -1,0 +1,191 @@
+//! Two adapters in one thread, polled in turn: the frame of a backend's own tests, of what the suite does not know about it.
+//!
+//! **Why.** Such tests look at one adapter more closely than a suite for all can, and time is handed in: it stands still unless a test moves it.
+
+use std::time::Duration;
+
+use bmi_core::transport::{ConnId, Event, WorkCompletion, WorkId, WorkKind, WorkStatus};
+use bmi_core::{Addr, Error, Memory, Segment, Time, Transport};
+
+/// Polls in which nothing happened, after which a test gives up: loopback and rings deliver within a few.
+const PATIENCE: usize = 200_000;
+
+/// An adapter and what it reported.
+pub struct Side<T> {
+    /// The adapter.
+    pub transport: T,
+    /// What it reported and nobody took yet, in order.
+    pub events: Vec<Event>,
+}
+
+impl<T: Transport> Side<T> {
+    /// An adapter that has reported nothing.
+    pub fn new(transport: T) -> Side<T> {
+        Side { transport, events: Vec::new() }
+    }
+
+    /// Takes the first event for which `wanted` has an answer.
+    pub fn take<R>(&mut self, mut wanted: impl FnMut(&Event) -> Option<R>) -> Option<R> {
+        let (at, found) = self.events.iter().enumerate().find_map(|(at, event)| Some((at, wanted(event)?)))?;
+        self.events.remove(at);
+        Some(found)
+    }
+
+    /// Takes the oldest work completion.
+    pub fn take_work(&mut self) -> Option<WorkCompletion> {
+        self.take(|event| if let Event::Work(work) = event { Some(*work) } else { None })
+    }
+
+    /// Takes the end of `conn`; why it ended.
+    pub fn take_end(&mut self, wanted: ConnId) -> Option<Error> {
+        self.take(|event| match event {
+            Event::Disconnected { conn, reason } if *conn == wanted => Some(reason.clone()),
+            _ => None,
+        })
+    }
+
+    /// `len` registered bytes, in pages that can be shared.
+    pub fn memory(&mut self, len: usize) -> (Memory, Segment) {
+        let memory = crate::data::memory(len);
+        let segment = self.transport.register(&memory).expect("an adapter that can register").segment(0, len);
+        (memory, segment)
+    }
+
+    /// Registered bytes that hold [`pattern`].
+    pub fn pattern(&mut self, len: usize) -> (Memory, Segment) {
+        let (memory, segment) = self.memory(len);
+        memory.copy_from(0, &pattern(len));
+        (memory, segment)
+    }
+}
+
+/// Bytes of a pattern without a short period, each of which differs from its neighbours.
+pub fn pattern(len: usize) -> Vec<u8> {
+    (0..len).map(|i| (i as u32).wrapping_mul(2_654_435_761).to_be_bytes()[0]).collect()
+}
+
+/// What a completion should look like.
+pub fn completion(conn: ConnId, work: u64, kind: WorkKind, status: WorkStatus, len: u64) -> WorkCompletion {
+    WorkCompletion { conn, work: WorkId(work), kind, status, len, immediate: None }
+}
+
+/// Two sides.
+pub struct World<T> {
+    /// The side that connects.
+    pub a: Side<T>,
+    /// The side that listens.
+    pub b: Side<T>,
+    /// The time of the next poll.
+    pub now: Time,
+    addr: Box<dyn FnMut() -> Addr>,
+}
+
+impl<T: Transport> World<T> {
+    /// Two adapters, not connected. `addr` says where nobody has listened yet.
+    pub fn new(a: T, b: T, addr: impl FnMut() -> Addr + 'static) -> World<T> {
+        World { a: Side::new(a), b: Side::new(b), now: Time::from_nanos(1_000_000_000), addr: Box::new(addr) }
+    }
+
+    /// Where nobody has listened yet.
+    pub fn addr(&mut self) -> Addr {
+        (self.addr)()
+    }
+
+    /// So many seconds from now.
+    pub fn later(&self, secs: u64) -> Time {
+        self.now + Duration::from_secs(secs)
+    }
+
+    /// Polls both once; whether anything happened.
+    pub fn poll(&mut self) -> bool {
+        let a = self.a.transport.poll(self.now, &mut self.a.events);
+        let b = self.b.transport.poll(self.now, &mut self.b.events);
+        a || b
+    }
+
+    /// Polls until `done` has an answer.
+    ///
+    /// # Panics
+    /// If nothing happens for a long time.
+    #[track_caller]
+    pub fn until<R>(&mut self, mut done: impl FnMut(&mut World<T>) -> Option<R>) -> R {
+        let mut idle = 0;
+        loop {
+            if let Some(answer) = done(self) {
+                return answer;
+            }
+            idle = if self.poll() { 0 } else { idle + 1 };
+            assert!(idle < PATIENCE, "nothing more happens; a: {:?}, b: {:?}", self.a.events, self.b.events);
+        }
+    }
+
+    /// Polls long enough for everything under way to arrive.
+    pub fn settle(&mut self) {
+        let mut idle = 0;
+        while idle < 2_000 {
+            idle = if self.poll() { 0 } else { idle + 1 };
+        }
+    }
+
+    /// A new connection from `a` to `b`; what each calls it.
+    ///
+    /// # Panics
+    /// If it does not come to be.
+    #[track_caller]
+    pub fn connect(&mut self) -> (ConnId, ConnId) {
+        let addr = self.addr();
+        self.connect_at(&addr)
+    }
+
+    /// The same at this address, where `b` begins to listen.
+    ///
+    /// # Panics
+    /// As [`World::connect`].
+    #[track_caller]
+    pub fn connect_at(&mut self, addr: &Addr) -> (ConnId, ConnId) {
+        let addr = self.b.transport.listen(addr).expect("listen");
+        let deadline = self.later(60);
+        let ca = self.a.transport.connect(&addr, b"hello", deadline).expect("connect");
+        let cb = self.until(|world| {
+            world.b.take(|event| match event {
+                Event::ConnectRequest { conn, private, .. } => {
+                    assert_eq!(&private[..], b"hello");
+                    Some(*conn)
+                }
+                _ => None,
+            })
+        });
+        self.b.transport.accept(cb, b"welcome").expect("accept");
+        self.until(|world| {
+            world.a.take(|event| match event {
+                Event::Established { conn, private } if *conn == ca => {
+                    assert_eq!(&private[..], b"welcome");
+                    Some(())
+                }
+                _ => None,
+            })
+        });
+        self.until(|world| {
+            world.b.take(|event| matches!(event, Event::Established { conn, .. } if *conn == cb).then_some(()))
+        });
+        (ca, cb)
+    }
+
+    /// The next work completion of `a`.
+    ///
+    /// # Panics
+    /// If none comes.
+    #[track_caller]
+    pub fn work_a(&mut self) -> WorkCompletion {
+        self.until(|world| world.a.take_work())
+    }
+
+    /// The next work completion of `b`.
+    ///
+    /// # Panics
+    /// If none comes.
+    #[track_caller]
+    pub fn work_b(&mut self) -> WorkCompletion {
+        self.until(|world| world.b.take_work())
+    }
+}

@@ -1,0 +1,342 @@
+//! What the world knows: nodes, transports, connections, and what happens next. Everything but the tasks.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::Waker;
+
+use bmi_core::transport::Event as Report;
+use bmi_core::{Capabilities, Holdings};
+
+use super::Sim;
+use super::timers::Timers;
+use crate::adapter::Waiter;
+use crate::config::SimConfig;
+use crate::cpu::{Cpu, Work};
+use crate::disk::DiskState;
+use crate::events::{ConnRef, Event, EventQueue};
+use crate::executor::{Executor, ReadyQueue, TaskKey};
+use crate::faults::DiskUser;
+use crate::memory::Registrations;
+use crate::network::{LinkState, Port, Side};
+use crate::node::Node;
+use crate::queue_pair::{Conn, Pool, State};
+use crate::rng::Rng;
+use crate::timeline::Timeline;
+
+/// What a node runs whenever it is up.
+pub(crate) type Program = Rc<dyn Fn(Node)>;
+
+/// What an endpoint holds; `None` once it is gone.
+pub(crate) type Observer = Box<dyn Fn() -> Option<Holdings>>;
+
+/// A node.
+pub(crate) struct NodeState {
+    pub(crate) name: String,
+    pub(crate) alive: bool,
+    pub(crate) paused: bool,
+    /// Tasks that were woken while the node was paused.
+    pub(crate) asleep: Vec<TaskKey>,
+    /// Who listens where.
+    pub(crate) ports: BTreeMap<u16, u32>,
+    pub(crate) port: Port,
+    /// Its transports, those that there are.
+    pub(crate) adapters: Vec<u32>,
+    pub(crate) cpu: Cpu,
+    pub(crate) disk: DiskState,
+    pub(crate) disk_users: Vec<Rc<dyn DiskUser>>,
+    /// What its clock on the wall is ahead of virtual time, in ns.
+    pub(crate) wall_ns: i64,
+    /// What runs on it whenever it is up.
+    pub(crate) programs: Vec<Program>,
+    /// When its power failed.
+    pub(crate) crashes: Vec<u64>,
+}
+
+/// A transport.
+pub(crate) struct AdapterState {
+    pub(crate) node: u32,
+    /// The node was killed, or the transport dropped.
+    pub(crate) dead: bool,
+    pub(crate) slots: Vec<Slot>,
+    free: Vec<u32>,
+    /// Slots to be free again at the first poll that finds nothing more to report.
+    limbo: Vec<u32>,
+    /// Of its connections, those that there are.
+    pub(crate) deadlines: BTreeSet<(u64, u32)>,
+    pub(crate) reports: VecDeque<Report>,
+    pub(crate) waiter: Arc<Waiter>,
+    /// A post was turned away with a full queue since the last poll.
+    pub(crate) starved: bool,
+    /// A queue that was full has a place again.
+    pub(crate) nudged: bool,
+    pub(crate) registrations: Registrations,
+}
+
+/// A place for a connection.
+pub(crate) struct Slot {
+    pub(crate) generation: u32,
+    pub(crate) conn: Option<Box<Conn>>,
+}
+
+pub(crate) type Action = Box<dyn FnOnce(&Sim)>;
+
+/// Everything but the tasks.
+pub(crate) struct Core {
+    pub(crate) config: SimConfig,
+    pub(crate) capabilities: Capabilities,
+    pub(crate) queue: EventQueue,
+    pub(crate) keys: Rng,
+    pub(crate) jitter: Rng,
+    pub(crate) nodes: Vec<NodeState>,
+    pub(crate) names: BTreeMap<String, u32>,
+    pub(crate) adapters: Vec<AdapterState>,
+    pub(crate) links: BTreeMap<(u32, u32), LinkState>,
+    pub(crate) pool: Pool,
+    pub(super) timers: Timers,
+    pub(super) actions: Vec<Option<Action>>,
+    /// The endpoints of nodes that are up, each with its node.
+    pub(crate) observers: Vec<(u32, Observer)>,
+    pub(super) wakes: Vec<Waker>,
+    /// Nodes of which a task may be released now.
+    pub(super) released: VecDeque<u32>,
+    pub(crate) timeline: Option<Box<Timeline>>,
+    /// The node of the task that runs, if its processor has several cores.
+    pub(crate) running: Option<u32>,
+    pub(crate) ready: Arc<ReadyQueue>,
+}
+
+impl Core {
+    pub(super) fn new(config: SimConfig, ready: Arc<ReadyQueue>) -> Core {
+        Core {
+            capabilities: config.capabilities(),
+            queue: EventQueue::default(),
+            // Two streams, so that jitter does not change keys.
+            keys: Rng::new(config.seed),
+            jitter: Rng::new(!config.seed),
+            nodes: Vec::new(),
+            names: BTreeMap::new(),
+            adapters: Vec::new(),
+            links: BTreeMap::new(),
+            pool: Pool::default(),
+            timers: Timers::default(),
+            actions: Vec::new(),
+            observers: Vec::new(),
+            wakes: Vec::new(),
+            released: VecDeque::new(),
+            timeline: config.trace.map(|options| Box::new(Timeline::new(options))),
+            running: None,
+            ready,
+            config,
+        }
+    }
+
+    // ---- transports and their connections ---------------------------------------------------------------------------------
+
+    pub(crate) fn add_adapter(&mut self, node: u32) -> u32 {
+        self.adapters.push(AdapterState {
+            node,
+            dead: false,
+            slots: Vec::new(),
+            free: Vec::new(),
+            limbo: Vec::new(),
+            deadlines: BTreeSet::new(),
+            reports: VecDeque::new(),
+            waiter: Arc::new(Waiter::default()),
+            starved: false,
+            nudged: false,
+            registrations: Registrations::new(),
+        });
+        let id = self.adapters.len() as u32 - 1;
+        self.nodes[node as usize].adapters.push(id);
+        id
+    }
+
+    pub(crate) fn conn(&self, at: ConnRef) -> Option<&Conn> {
+        let slot = self.adapters.get(at.adapter as usize)?.slots.get(at.slot as usize)?;
+        slot.conn.as_deref().filter(|_| slot.generation == at.generation)
+    }
+
+    pub(crate) fn conn_mut(&mut self, at: ConnRef) -> Option<&mut Conn> {
+        let slot = self.adapters.get_mut(at.adapter as usize)?.slots.get_mut(at.slot as usize)?;
+        slot.conn.as_deref_mut().filter(|_| slot.generation == at.generation)
+    }
+
+    pub(crate) fn insert_conn(&mut self, adapter: u32, conn: Conn) -> ConnRef {
+        let state = &mut self.adapters[adapter as usize];
+        let slot = state.free.pop().unwrap_or_else(|| {
+            state.slots.push(Slot { generation: 0, conn: None });
+            state.slots.len() as u32 - 1
+        });
+        let entry = &mut state.slots[slot as usize];
+        entry.conn = Some(Box::new(conn));
+        ConnRef { adapter, slot, generation: entry.generation }
+    }
+
+    /// Takes a connection out. Its slot is not used again before [`Core::free_slot`].
+    pub(crate) fn remove_conn(&mut self, at: ConnRef) -> Option<Box<Conn>> {
+        let state = self.adapters.get_mut(at.adapter as usize)?;
+        let slot = state.slots.get_mut(at.slot as usize)?;
+        if slot.generation != at.generation {
+            return None;
+        }
+        let conn = slot.conn.take()?;
+        slot.generation = slot.generation.wrapping_add(1);
+        state.deadlines.remove(&(conn.deadline, at.slot));
+        Some(conn)
+    }
+
+    /// A connection's handshake, or its disconnect, is given up at `deadline`; `u64::MAX` for never.
+    pub(crate) fn set_deadline(&mut self, at: ConnRef, deadline: u64) {
+        let Some(conn) = self.conn_mut(at) else { return };
+        let before = std::mem::replace(&mut conn.deadline, deadline);
+        let deadlines = &mut self.adapters[at.adapter as usize].deadlines;
+        deadlines.remove(&(before, at.slot));
+        if deadline != u64::MAX {
+            deadlines.insert((deadline, at.slot));
+        }
+    }
+
+    /// The caller knows, or will know once it has polled everything, that the connection of this slot is gone.
+    pub(crate) fn free_slot(&mut self, at: ConnRef) {
+        self.adapters[at.adapter as usize].limbo.push(at.slot);
+    }
+
+    /// Something for the transport's owner.
+    pub(crate) fn report(&mut self, adapter: u32, report: Report) {
+        let state = &mut self.adapters[adapter as usize];
+        state.reports.push_back(report);
+        self.wakes.extend(state.waiter.take());
+    }
+
+    /// A queue has a place again.
+    pub(crate) fn nudge(&mut self, adapter: u32) {
+        let state = &mut self.adapters[adapter as usize];
+        if state.starved {
+            state.nudged = true;
+            self.wakes.extend(state.waiter.take());
+        }
+    }
+
+    /// Moves up to `batch` events to `into`; returns whether there was any.
+    pub(crate) fn drain_reports(&mut self, adapter: u32, batch: usize, into: &mut Vec<Report>) -> bool {
+        let state = &mut self.adapters[adapter as usize];
+        if state.reports.is_empty() {
+            // All that was reported of these has been polled, and before this call.
+            state.free.append(&mut state.limbo);
+            return false;
+        }
+        let before = into.len();
+        let mut completions = 0;
+        while into.len() - before < batch {
+            let Some(report) = state.reports.pop_front() else { break };
+            match &report {
+                Report::Work(done) => {
+                    completions += 1;
+                    let slot = &mut state.slots[done.conn.slot as usize];
+                    if let Some(conn) = slot.conn.as_deref_mut().filter(|_| slot.generation == done.conn.generation) {
+                        match done.kind {
+                            bmi_core::transport::WorkKind::Recv => conn.recv_places -= 1,
+                            _ => conn.send_places -= 1,
+                        }
+                    }
+                }
+                Report::Disconnected { conn, .. } | Report::Rejected { conn, .. } => state.limbo.push(conn.slot),
+                Report::ConnectRequest { .. } | Report::Established { .. } => {}
+            }
+            into.push(report);
+        }
+        let node = state.node;
+        self.charge(node, Work::Polling, completions * self.config.profile.cpu_completion_ns);
+        into.len() > before
+    }
+
+    // ---- events -----------------------------------------------------------------------------------------------------------
+
+    /// Whether nothing would happen: deadlines of what has long ended must not move time.
+    fn is_stale(&self, event: &Event) -> bool {
+        match event {
+            Event::Timer { slot, generation } => self.timers.is_stale(*slot, *generation),
+            Event::ConnectDeadline { conn } => self.conn(*conn).is_none_or(|conn| conn.state != State::Connecting),
+            Event::CloseDeadline { conn } | Event::PeerGone { conn } => self.conn(*conn).is_none(),
+            Event::LinkDead { a, b, epoch } => {
+                self.links.get(&(*a, *b)).is_none_or(|link| !link.down || link.epoch != *epoch)
+            }
+            _ => false,
+        }
+    }
+
+    /// When the next event that counts happens.
+    pub(super) fn next_time(&mut self) -> Option<u64> {
+        while let Some((event, _)) = self.queue.peek() {
+            if !self.is_stale(event) {
+                break;
+            }
+            self.queue.pop();
+        }
+        self.queue.next_time()
+    }
+
+    /// Executes the next event. An action has to be called by the caller, with nothing borrowed.
+    pub(super) fn execute_next(&mut self) -> Option<Action> {
+        let (time, event) = self.queue.pop()?;
+        self.queue.executed(time, &event);
+        match event {
+            Event::Timer { slot, generation } => {
+                let waker = self.drop_timer((slot, generation));
+                self.wakes.extend(waker);
+            }
+            Event::Port { node, side } => self.go_on(node, side),
+            Event::Arrive { .. } | Event::Answer { .. } => self.arrive(event),
+            Event::Deliver { node, len, packet } => {
+                self.take_in(node, len, packet);
+                self.go_on(node, Side::Receive);
+            }
+            Event::Take { node, packet } => self.deliver(node, packet),
+            Event::CpuFree { node } => self.released.push_back(node),
+            Event::Refuse { conn, why } => self.handle_refusal(conn, why),
+            Event::ConnectDeadline { conn } => self.handle_connect_deadline(conn),
+            Event::CloseDeadline { conn } => self.handle_close_deadline(conn),
+            Event::PeerGone { conn } => self.peer_gone(conn),
+            Event::LinkDead { a, b, epoch } => self.link_dead(a, b, epoch),
+            Event::GivenUp { a, b } => self.give_up(a, b),
+            Event::Fault { index } => return self.actions[index as usize].take(),
+        }
+        None
+    }
+
+    // ---- for people -----------------------------------------------------------------------------------------------------------
+
+    pub(super) fn describe(&self, executor: &Executor) -> String {
+        use std::fmt::Write as _;
+        let mut text = String::new();
+        let line = &mut text;
+        // Writing to a string cannot fail.
+        let _ = writeln!(line, "  world: {} tasks on no node", executor.count(None));
+        for (index, node) in self.nodes.iter().enumerate() {
+            let state = if !node.alive {
+                "killed"
+            } else if node.paused {
+                "paused"
+            } else {
+                "up"
+            };
+            let _ = writeln!(line, "  node {:?}: {state}, {} tasks", node.name, executor.count(Some(index)));
+            for adapter in (0..self.adapters.len() as u32).filter(|id| self.adapters[*id as usize].node == index as u32)
+            {
+                for at in self.conns_of(adapter).into_iter().take(16) {
+                    let Some(conn) = self.conn(at) else { continue };
+                    let (sends, reads, receives) = (conn.sends.len(), conn.reads.len(), conn.receives.len());
+                    let _ = writeln!(
+                        line,
+                        "    to {}: {:?}, {sends} sends, {reads} reads, {receives} receives posted, {} events not polled",
+                        conn.peer_name,
+                        conn.state,
+                        self.adapters[adapter as usize].reports.len()
+                    );
+                }
+            }
+        }
+        text
+    }
+}

@@ -1,0 +1,180 @@
+//! The world: nodes, connections, time, and the loop that moves them.
+//!
+//! **Why one structure.** Everything that the simulation knows stands in [`Core`], behind one `RefCell`; tasks stand in the executor beside it. An event
+//! is executed with the core borrowed and wakes tasks only afterwards; a task runs with nothing borrowed. So no call from a task can meet a
+//! half-done event.
+//!
+//! **Layout.** `core.rs` is what the world knows, `tasks.rs` which task may run, `timers.rs` who waits for a time, `sim.rs` the handle that tasks have, and
+//! this file the loop.
+//!
+//! **Invariants**
+//! 1. Time moves only when no task is ready.
+//! 2. Equal settings and equal programs give equal digests: order comes from the event queue and the ready queue alone, and all maps are ordered.
+//!
+//! Tested by `tests/determinism.rs`.
+
+mod core;
+mod sim;
+mod tasks;
+mod timers;
+
+use std::cell::RefCell;
+use std::future::Future;
+use std::pin::pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use bmi_core::Time;
+
+pub(crate) use self::core::{Core, NodeState, Program, Slot};
+pub(crate) use self::sim::Shared;
+pub use self::sim::Sim;
+pub use self::timers::Sleep;
+use crate::config::SimConfig;
+use crate::error::{StallKind, Stalled};
+use crate::executor::{Executor, ROOT, TaskWaker};
+
+/// A simulated world, and what runs it. Dropping it drops its tasks. See the [crate](crate) for an example.
+pub struct World {
+    sim: Sim,
+}
+
+impl std::ops::Deref for World {
+    type Target = Sim;
+
+    fn deref(&self) -> &Sim {
+        &self.sim
+    }
+}
+
+impl World {
+    /// A world of default settings.
+    pub fn new(seed: u64) -> World {
+        World::with(SimConfig::seeded(seed))
+    }
+
+    /// A world.
+    pub fn with(config: SimConfig) -> World {
+        let executor = Executor::default();
+        let shared = Shared { core: RefCell::new(Core::new(config, executor.ready.clone())), executor };
+        World { sim: Sim(Rc::new(shared)) }
+    }
+
+    /// A handle, for tasks.
+    pub fn sim(&self) -> Sim {
+        self.sim.clone()
+    }
+
+    /// Runs the world until `future` is ready. Call it again to go on.
+    ///
+    /// # Panics
+    /// If the world stalls before; the message says what stood waiting.
+    pub fn block_on<F: Future>(&self, future: F) -> F::Output {
+        match self.try_block_on(future) {
+            Ok(output) => output,
+            Err(stalled) => panic!("{stalled}"),
+        }
+    }
+
+    /// Runs the world until `future` is ready.
+    ///
+    /// # Errors
+    /// [`Stalled`] if no event is left, if tasks spin, or if the time limit is over.
+    pub fn try_block_on<F: Future>(&self, future: F) -> Result<F::Output, Stalled> {
+        let mut future = pin!(future);
+        let key = self.0.executor.fresh_key(ROOT);
+        let notify = TaskWaker::new(key, self.0.executor.ready.clone());
+        let waker = Waker::from(notify.clone());
+        waker.wake_by_ref();
+        let limit = (Time::ZERO + self.0.core.borrow().config.time_limit).as_nanos();
+        let event_limit = self.0.core.borrow().config.event_limit;
+        let mut output = None;
+        loop {
+            let mut root = || {
+                notify.taken();
+                match future.as_mut().poll(&mut Context::from_waker(&waker)) {
+                    Poll::Ready(ready) => {
+                        output = Some(ready);
+                        true
+                    }
+                    Poll::Pending => false,
+                }
+            };
+            let done = self.run_ready(key, &mut root).map_err(|kind| self.stalled(kind))?;
+            if done && let Some(output) = output.take() {
+                return Ok(output);
+            }
+            if self.events() >= event_limit {
+                return Err(self.stalled(StallKind::EventLimit));
+            }
+            if !self.execute(limit) {
+                let waiting = self.0.with(|core| core.next_time().is_some());
+                return Err(self.stalled(if waiting { StallKind::TimeLimit } else { StallKind::Deadlock }));
+            }
+        }
+    }
+
+    /// Runs until virtual time is `time`: everything that happens by then has happened.
+    ///
+    /// # Panics
+    /// If tasks spin without time passing.
+    pub fn run_until(&self, time: Time) {
+        self.run_events(time.as_nanos());
+        self.0.with(|core| core.queue.now = core.queue.now.max(time.as_nanos()));
+    }
+
+    /// Runs for `duration`; see [`World::run_until`].
+    ///
+    /// # Panics
+    /// If tasks spin without time passing.
+    pub fn run_for(&self, duration: Duration) {
+        self.run_until(self.now() + duration);
+    }
+
+    /// Runs until no event is left, or the time limit is over. Returns the virtual time then.
+    ///
+    /// # Panics
+    /// If tasks spin without time passing.
+    pub fn run(&self) -> Time {
+        let limit = Time::ZERO + self.0.core.borrow().config.time_limit;
+        self.run_events(limit.as_nanos());
+        self.now()
+    }
+
+    /// Runs the tasks that are ready, then executes one event, if one happens by `limit`. Returns whether one did. For those who drive transports
+    /// by hand.
+    ///
+    /// # Panics
+    /// If tasks spin without time passing.
+    pub fn step(&self, limit: Time) -> bool {
+        let nobody = self.0.executor.fresh_key(ROOT);
+        if let Err(kind) = self.run_ready(nobody, &mut || false) {
+            panic!("{}", self.stalled(kind));
+        }
+        self.execute(limit.as_nanos())
+    }
+
+    fn run_events(&self, limit: u64) {
+        while self.step(Time::from_nanos(limit)) {}
+    }
+}
+
+impl Drop for World {
+    /// Tasks hold handles to the world, which would otherwise keep each other alive.
+    fn drop(&mut self) {
+        while !self.0.executor.is_empty() {
+            self.0.executor.drop_tasks(|_| true);
+        }
+        let (actions, kept) = self.0.with(|core| {
+            core.queue.clear();
+            core.observers.clear();
+            let kept = core
+                .nodes
+                .iter_mut()
+                .map(|node| (std::mem::take(&mut node.programs), std::mem::take(&mut node.disk_users)));
+            (std::mem::take(&mut core.actions), kept.collect::<Vec<_>>())
+        });
+        drop((actions, kept));
+    }
+}

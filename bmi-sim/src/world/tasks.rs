@@ -1,0 +1,152 @@
+//! Which task runs: those that are ready, when their node is not paused and its processor has a core for them.
+
+use super::core::Core;
+use super::sim::Sim;
+use crate::error::{StallKind, Stalled};
+use crate::events::Event;
+use crate::executor::{ROOT, TaskKey};
+
+/// Task polls at one point in time after which the world counts as spinning.
+const LIVELOCK_POLLS: u64 = 20_000_000;
+
+/// Whether a task that is ready runs.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Admission {
+    Now,
+    /// Its node is paused, or its node's processor works.
+    Later,
+}
+
+impl Core {
+    /// What becomes of a task of `node` that is ready and may run from `not_before` on.
+    fn admit(&mut self, node: u32, key: TaskKey, not_before: u64) -> Admission {
+        let now = self.queue.now;
+        let state = &mut self.nodes[node as usize];
+        if state.paused {
+            state.asleep.push(key);
+            return Admission::Later;
+        }
+        match state.cpu.enter(now, key, not_before) {
+            Ok(()) => {
+                self.running = state.cpu.is_parallel().then_some(node);
+                Admission::Now
+            }
+            Err(release_at) => {
+                self.release_later(node, release_at);
+                Admission::Later
+            }
+        }
+    }
+
+    /// The first of the tasks that a node's processor was too busy for, if it may run now.
+    fn release_task(&mut self, node: u32) -> Option<TaskKey> {
+        let now = self.queue.now;
+        let state = &mut self.nodes[node as usize];
+        let key = state.cpu.release(now);
+        match key {
+            Some(key) if state.paused => {
+                state.asleep.push(key);
+                self.left(node);
+                None
+            }
+            Some(key) => {
+                self.running = state.cpu.is_parallel().then_some(node);
+                Some(key)
+            }
+            None => {
+                self.schedule_release(node);
+                None
+            }
+        }
+    }
+
+    /// A task of `node` has run: the next one may, when what it caused is done. Returns when that is, where it keeps others from running.
+    fn left(&mut self, node: u32) -> Option<u64> {
+        let cpu = &mut self.nodes[node as usize].cpu;
+        self.running = None;
+        let end = cpu.left();
+        let end = cpu.is_parallel().then_some(end);
+        self.schedule_release(node);
+        end
+    }
+
+    fn schedule_release(&mut self, node: u32) {
+        let at = self.nodes[node as usize].cpu.next_release();
+        self.release_later(node, at);
+    }
+
+    /// A held task of `node` may run at `at`, if nothing lets it already. Who has not to wait for time to pass needs no event.
+    fn release_later(&mut self, node: u32, at: Option<u64>) {
+        match at {
+            Some(at) if at > self.queue.now => self.queue.schedule(at, Event::CpuFree { node }),
+            Some(_) => self.released.push_back(node),
+            None => {}
+        }
+    }
+}
+
+impl Sim {
+    /// Polls every task that is ready, and those that become ready by it. `root` is polled for the key `root_key`; stops when it says so.
+    pub(super) fn run_ready(&self, root_key: TaskKey, root: &mut dyn FnMut() -> bool) -> Result<bool, StallKind> {
+        let executor = &self.0.executor;
+        for _ in 0..LIVELOCK_POLLS {
+            let released = self.0.core.borrow_mut().released.pop_front();
+            if let Some(node) = released {
+                let key = self.0.core.borrow_mut().release_task(node);
+                key.into_iter().for_each(|key| self.run_on(node, key));
+                continue;
+            }
+            let Some((key, stamp)) = executor.ready.pop() else { return Ok(false) };
+            if key == root_key {
+                if root() {
+                    return Ok(true);
+                }
+            } else if key.index != ROOT
+                && let Some((node, not_before)) = executor.node_of(key)
+            {
+                match node {
+                    // The world's own tasks have a processor each.
+                    None => executor.run(key),
+                    Some(node) => {
+                        let (node, not_before) = (node as u32, not_before.max(stamp));
+                        let admission = self.0.core.borrow_mut().admit(node, key, not_before);
+                        if admission == Admission::Now {
+                            self.run_on(node, key);
+                        }
+                    }
+                }
+            }
+        }
+        Err(StallKind::Livelock)
+    }
+
+    /// Runs a task that has a core of its node's processor.
+    fn run_on(&self, node: u32, key: TaskKey) {
+        self.0.executor.run(key);
+        let end = self.0.core.borrow_mut().left(node);
+        if let Some(end) = end {
+            // Its own next turn comes after what it did.
+            self.0.executor.not_before(key, end);
+            self.0.executor.ready.stamp(0);
+        }
+    }
+
+    /// Executes the next event if it happens by `limit`.
+    pub(super) fn execute(&self, limit: u64) -> bool {
+        let action = self.0.with(|core| match core.next_time() {
+            Some(time) if time <= limit => Some(core.execute_next()),
+            _ => None,
+        });
+        match action {
+            Some(Some(action)) => action(self),
+            Some(None) => {}
+            None => return false,
+        }
+        true
+    }
+
+    pub(super) fn stalled(&self, kind: StallKind) -> Stalled {
+        let pending = self.0.core.borrow().describe(&self.0.executor);
+        Stalled { kind, now: self.now(), pending }
+    }
+}

@@ -1,0 +1,113 @@
+//! Timers: tasks that wait for a point in virtual time.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
+
+use bmi_core::Time;
+
+use super::core::Core;
+use super::sim::Sim;
+use crate::events::Event;
+
+struct TimerSlot {
+    generation: u32,
+    waker: Option<Waker>,
+}
+
+/// The timers of a world.
+#[derive(Default)]
+pub(crate) struct Timers {
+    slots: Vec<TimerSlot>,
+    free: Vec<u32>,
+    /// Events of dropped timers that are still in the queue, at most.
+    cancelled: usize,
+}
+
+impl Timers {
+    /// Whether a timer is over, or was dropped.
+    pub(super) fn is_stale(&self, slot: u32, generation: u32) -> bool {
+        self.slots[slot as usize].generation != generation
+    }
+}
+
+impl Core {
+    fn add_timer(&mut self, at: u64, waker: Waker) -> (u32, u32) {
+        let timers = &mut self.timers;
+        let slot = timers.free.pop().unwrap_or_else(|| {
+            timers.slots.push(TimerSlot { generation: 0, waker: None });
+            timers.slots.len() as u32 - 1
+        });
+        let entry = &mut timers.slots[slot as usize];
+        entry.waker = Some(waker);
+        let generation = entry.generation;
+        self.queue.schedule(at, Event::Timer { slot, generation });
+        (slot, generation)
+    }
+
+    pub(super) fn drop_timer(&mut self, (slot, generation): (u32, u32)) -> Option<Waker> {
+        let entry = self.timers.slots.get_mut(slot as usize).filter(|entry| entry.generation == generation)?;
+        entry.generation = entry.generation.wrapping_add(1);
+        self.timers.free.push(slot);
+        entry.waker.take()
+    }
+
+    /// A timer was dropped before its time; its event stays behind, until there are too many of those.
+    fn cancel_timer(&mut self, timer: (u32, u32)) -> Option<Waker> {
+        let waker = self.drop_timer(timer)?;
+        self.timers.cancelled += 1;
+        if self.timers.cancelled > 1_000 && self.timers.cancelled > self.queue.len() / 2 {
+            let timers = &self.timers;
+            self.queue.retain(|event| match event {
+                Event::Timer { slot, generation } => !timers.is_stale(*slot, *generation),
+                _ => true,
+            });
+            self.timers.cancelled = 0;
+        }
+        Some(waker)
+    }
+}
+
+/// Waits for a point in virtual time.
+#[must_use = "does nothing unless awaited"]
+pub struct Sleep {
+    pub(super) sim: Sim,
+    pub(super) at: u64,
+    pub(super) timer: Option<(u32, u32)>,
+}
+
+impl Sleep {
+    /// When it ends.
+    pub fn at(&self) -> Time {
+        Time::from_nanos(self.at)
+    }
+}
+
+impl Future for Sleep {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let (at, timer) = (self.at, self.timer);
+        let shared = self.sim.0.clone();
+        let mut core = shared.core.borrow_mut();
+        if core.queue.now >= at {
+            return Poll::Ready(());
+        }
+        match timer {
+            None => self.timer = Some(core.add_timer(at, cx.waker().clone())),
+            Some((slot, _)) => match &mut core.timers.slots[slot as usize].waker {
+                Some(waker) if waker.will_wake(cx.waker()) => {}
+                waker => *waker = Some(cx.waker().clone()),
+            },
+        }
+        Poll::Pending
+    }
+}
+
+impl Drop for Sleep {
+    fn drop(&mut self) {
+        if let Some(timer) = self.timer.take() {
+            drop(self.sim.0.with(|core| core.cancel_timer(timer)));
+        }
+    }
+}
