@@ -645,11 +645,17 @@ impl<T: Transport + 'static> ReadDir<T> {
     /// `Stale` or `NotFound` if the directory was removed, and those of every request.
     pub async fn next_page(&mut self) -> Result<Option<Vec<DirEntry>>, Error> {
         let Some(after) = self.after.take() else { return Ok(None) };
-        let request = ManagerRequest::Readdir { dir: self.dir, after, max: fs_proto::limits::MAX_ENTRIES as u32 };
+        let request =
+            ManagerRequest::Readdir { dir: self.dir, after: after.clone(), max: fs_proto::limits::MAX_ENTRIES as u32 };
         let during = |error: Error| error.during(format!("readdir {}", self.path));
         let reply = self.client.ask_manager(request).await.map_err(during)?;
         let ManagerReply::Entries { entries, more } = reply else { return Err(self.client.odd(reply.into())) };
-        // A server that says "more" and sends nothing would have us ask for ever.
+        // A server that says "more" and sends nothing, or what it has sent before, would have us ask for ever.
+        let before = entries.first().is_some_and(|first| first.name <= after);
+        if before || !entries.is_sorted_by(|one, next| one.name < next.name) {
+            let text = "a page of a directory out of its order";
+            return Err(during(Failure::at(self.client.0.manager.clone(), ErrorCode::Protocol, text).into()));
+        }
         self.after = entries.last().filter(|_| more).map(|entry| entry.name.clone());
         Ok((!entries.is_empty()).then_some(entries))
     }

@@ -179,6 +179,9 @@ fn a_manager_that_lost_its_directory_is_not_given_the_old_data() {
     let line = refused(&cluster, &["iod", "0"]);
     assert!(line.contains("holds files that this manager does not know"), "{line}");
     cluster.kill_server(0);
+    fs::remove_file(cluster.path("manager/metadata.redb")).unwrap();
+    let line = refused(&cluster, &["manager"]);
+    assert!(line.contains("metadata.redb is gone"), "{line}");
     fs::remove_dir_all(cluster.path("manager")).unwrap();
     fs::rename(cluster.path("aside"), cluster.path("manager")).unwrap();
     cluster.start_server(0);

@@ -287,6 +287,13 @@ fn a_server_that_is_down_is_named() {
         assert!(line.contains("(iod 1)"), "{args:?}: {line}");
     }
     assert!(cluster.ok(&["ls"]).starts_with("f\n"), "names need the manager only");
+    let listed = cluster.run(&["ls", "-l"]);
+    let (names, errors) = (String::from_utf8(listed.stdout).unwrap(), String::from_utf8(listed.stderr).unwrap());
+    assert!(listed.status.code() == Some(1) && errors.lines().all(|line| line.contains("(iod 1)")), "{errors}");
+    assert!(
+        names.lines().all(|line| line.starts_with("-????")) && names.ends_with(" g\n"),
+        "what is known is there: {names}"
+    );
     cluster.start_server(2);
     cluster.ok(&["get", "/f", "back"]);
     assert!(fs::read(cluster.path("back")).unwrap() == pattern(500_000, 1));

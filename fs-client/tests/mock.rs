@@ -335,6 +335,20 @@ fn nonsense_from_a_server_is_an_error_and_nothing_else() {
     });
 }
 
+/// A manager that sends the same page again and again had a client ask, and remember, for ever.
+#[test]
+fn a_listing_without_end_is_an_error() {
+    let cluster = MockCluster::new(12, 1);
+    cluster.world.block_on(async {
+        let client = cluster.client().await;
+        client.mkdir(&path("/endless")).await.unwrap();
+        client.mkdir(&path("/endless/a")).await.unwrap();
+        client.mkdir(&path("/endless/b")).await.unwrap();
+        assert_eq!(code(client.readdir(&path("/endless"))).await, ErrorCode::Protocol);
+        assert_eq!(client.readdir(&path("/")).await.unwrap().len(), 1, "other folders come to their end");
+    });
+}
+
 #[test]
 fn a_server_that_was_restarted_is_connected_again() {
     let cluster = MockCluster::new(10, 2);

@@ -46,7 +46,7 @@ struct Arguments {
     /// Wait for requests by polling without pause: the lowest latency, at the price of a whole core for each server.
     #[arg(long, global = true)]
     busy: bool,
-    /// Take the data directory though it is not the one that the server had before, or not its own. What another one held is not in it.
+    /// Take the data directory though it is another one than the server had before, or another server's. What only the other one held then reads as zeros.
     #[arg(long, global = true)]
     adopt: bool,
     #[command(subcommand)]

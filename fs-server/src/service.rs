@@ -224,9 +224,10 @@ impl Desk {
             }
             PeerEvent::Connected { .. } => None,
             PeerEvent::Lost { peer, reason } => {
-                tracing::info!(?peer, %reason, "lost");
                 self.turns.iter_mut().for_each(|turns| turns.retain(|other| other != peer));
+                // One that this side connected to is of no interest here.
                 let state = self.peers.get_mut(peer)?;
+                tracing::info!(?peer, %reason, "lost");
                 state.session.gone.set(true);
                 state.parked = Default::default();
                 if state.running == [0; 2] {

@@ -125,10 +125,20 @@ async fn list<T: Transport + 'static>(
             }
             // Removed since the directory was read: not there to be listed.
             Err(error) if matches!(error.code(), ErrorCode::NotFound | ErrorCode::Stale) => {}
-            Err(error) => output.failure(error),
+            // The name is known all the same.
+            Err(error) => {
+                output.line(unknown_line(entry.handle.dir().is_some(), &entry.name));
+                output.failure(error);
+            }
         }
     }
     Ok(())
+}
+
+/// As [`long_line`], for what could not be looked at.
+fn unknown_line(dir: bool, name: &str) -> String {
+    let (first, slash) = if dir { ('d', "/") } else { ('-', "") };
+    format!("{first}????????? {:>5} {:>5} {:>14} {:>8} {:19} {}{slash}", '?', '?', '?', '?', '?', printable(name))
 }
 
 fn long_line(stat: &Stat, name: &str) -> String {

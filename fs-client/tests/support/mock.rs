@@ -326,6 +326,9 @@ impl State {
                     Some((path, _)) => format!("{path}/"),
                     None => "/".to_owned(),
                 };
+                // A folder that is listed from its beginning again and again.
+                let endless = prefix == "/endless/";
+                let after = if endless { String::new() } else { after };
                 let child = |(path, entry): (&String, &Entry)| {
                     let name = path.strip_prefix(&prefix)?;
                     let is_child = !name.contains('/') && name > after.as_str();
@@ -333,7 +336,7 @@ impl State {
                 };
                 let mut entries: Vec<_> = self.names.iter().filter_map(child).collect();
                 entries.sort_by(|a, b| a.name.cmp(&b.name));
-                let more = entries.len() > 20;
+                let more = entries.len() > 20 || endless;
                 entries.truncate(20);
                 ManagerReply::Entries { entries, more }
             }

@@ -90,8 +90,14 @@ impl Server {
     pub(crate) fn run(self, ready: impl FnOnce(&[Addr]), stop: impl Future<Output = ()>) -> Result<(), FsError> {
         match &self.role {
             Role::Manager { dir, settings } => {
-                let _claim = Claim::take(dir, fs_proto::Role::Manager, self.adopt, random_number()?)?;
-                let store = MetaStore::open(dir.join("metadata.redb"))?;
+                let claim = Claim::take(dir, fs_proto::Role::Manager, self.adopt, random_number()?)?;
+                let path = dir.join("metadata.redb");
+                // An empty database in place of one that is gone would be an empty file system.
+                if !claim.fresh && !self.adopt && std::fs::metadata(&path).map_or(0, |file| file.len()) == 0 {
+                    let text = format!("{} is gone; --adopt begins anew, with an empty file system", path.display());
+                    return Err(FsError::new(ErrorCode::Io, text));
+                }
+                let store = MetaStore::open(path)?;
                 let (outlets, missing) = self.open(settings.iods.iter().map(Addr::scheme))?;
                 let manager = Manager::new(outlets[0].endpoint.clone(), store, settings.clone(), wall_clock)?;
                 let with_one = |manager: Manager<_>, Outlet { scheme, endpoint }: &Outlet| {

@@ -55,7 +55,8 @@ pub(super) fn register(
             }
             None if used => {
                 return refuse(format!(
-                    "the data directory of I/O server {iod} holds files that this manager does not know; --adopt takes it all the same"
+                    "the data directory of I/O server {iod} holds files that this manager does not know; \
+                     --adopt takes it, if they are its own from before stores had numbers; else it needs an empty one"
                 ));
             }
             None => {}

@@ -5,6 +5,7 @@
 //! ```text
 //!   <dir>/00/000000000000e100      subdirectory: the handle's last byte; file: the handle, in hexadecimal
 //!   <dir>/01/…
+//!   <dir>/removed                  what was removed not long ago (`graves.rs`)
 //! ```
 //!
 //! **What happens where.** Opening, looking and small transfers take microseconds and run on the server's own thread. Transfers of
@@ -24,6 +25,7 @@ use async_trait::async_trait;
 use bmi_core::{MemList, MemSlice};
 use fs_proto::{DatafileHandle, ErrorCode, FsError, IodStat, Region};
 
+use super::graves::Graves;
 use super::{DataStore, Held, Tombstones, durable_dir, remainder, sys};
 
 /// Transfers handed to worker threads at a time. The page cache and a flash disk work at several at once; beyond a few there are no more cores and channels.
@@ -38,6 +40,7 @@ pub struct FileStore {
     offload: u64,
     open: RefCell<OpenFiles>,
     removed: RefCell<Tombstones>,
+    graves: Arc<Graves>,
 }
 
 /// The files last used, with the tick of their last use.
@@ -94,7 +97,7 @@ impl FileStore {
     /// `Permission`, `NoSpace` or `Io`, naming the directory.
     pub fn open(dir: impl Into<PathBuf>, offload: u64) -> Result<FileStore, FsError> {
         let dir = dir.into();
-        let prepare = || -> io::Result<()> {
+        let prepare = || -> io::Result<(Graves, Tombstones)> {
             durable_dir(&dir)?;
             for sub in 0..=0xffu8 {
                 match fs::create_dir(dir.join(format!("{sub:02x}"))) {
@@ -102,9 +105,11 @@ impl FileStore {
                     _ => {}
                 }
             }
-            File::open(&dir)?.sync_all()
+            let graves = Graves::open(&dir)?;
+            File::open(&dir)?.sync_all()?;
+            Ok(graves)
         };
-        prepare().map_err(|error| {
+        let (graves, removed) = prepare().map_err(|error| {
             let code = match error.kind() {
                 io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => ErrorCode::Permission,
                 io::ErrorKind::StorageFull => ErrorCode::NoSpace,
@@ -112,7 +117,8 @@ impl FileStore {
             };
             FsError::new(code, format!("data directory {}: {error}", dir.display()))
         })?;
-        Ok(FileStore { dir, offload, open: RefCell::default(), removed: RefCell::default() })
+        let (graves, removed) = (Arc::new(graves), RefCell::new(removed));
+        Ok(FileStore { dir, offload, open: RefCell::default(), removed, graves })
     }
 
     fn subdir(&self, datafile: DatafileHandle) -> PathBuf {
@@ -260,11 +266,16 @@ impl DataStore for FileStore {
     async fn remove(&self, datafile: DatafileHandle) -> Result<(), FsError> {
         self.removed.borrow_mut().bury(datafile);
         self.open.borrow_mut().files.remove(&datafile);
-        let (path, subdir) = (self.path(datafile), self.subdir(datafile));
-        let result = offload(move || match fs::remove_file(path) {
-            // Not there, or removed before a crash: make sure that it stays so.
-            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-            _ => File::open(subdir)?.sync_all(),
+        let (path, subdir, graves) = (self.path(datafile), self.subdir(datafile), self.graves.clone());
+        let result = offload(move || {
+            if let Err(error) = graves.bury(datafile) {
+                tracing::warn!(%datafile, %error, "removed, but this is not noted");
+            }
+            match fs::remove_file(path) {
+                // Not there, or removed before a crash: make sure that it stays so.
+                Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+                _ => File::open(subdir)?.sync_all(),
+            }
         });
         result.await?.map_err(|error| fault("removing", datafile, &error))
     }

@@ -106,9 +106,9 @@ impl Claim {
                 if let Some(first) = others.first()
                     && !adopt
                 {
+                    let more = if others.len() > 1 { " and more" } else { "" };
                     return refuse(format!(
-                        "{first} and {} more are in it, but no {IDENTITY}; --adopt takes it all the same",
-                        others.len() - 1
+                        "it has {first}{more} in it, but no {IDENTITY}; --adopt takes it all the same"
                     ));
                 }
                 write(dir, &wanted).map_err(fail)?;

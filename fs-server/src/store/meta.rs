@@ -1,8 +1,8 @@
 //! The manager's store: an embedded transactional database, in a file or in memory.
 
 use super::{AllLost, Fates, SECTOR};
-use std::cell::RefCell;
-use std::fs::File;
+use std::cell::{Cell, RefCell};
+use std::fs::{File, OpenOptions};
 use std::io;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,9 +17,32 @@ const CACHE_BYTES: usize = 64 << 20;
 ///
 /// After a failure of its disk, a full one too, the database refuses everything, because it does not know what reached the disk. So it is
 /// closed and opened anew, from what is durable, before the next transaction; else the manager would have to be restarted.
+///
+/// The database grows by large steps and uses the pages little by little. On a disk that is full by then, nothing could be changed any more, not even removed to make
+/// room. So its file has all its blocks from the beginning.
 pub struct MetaStore {
     database: RefCell<Option<Database>>,
+    file: Option<Solid>,
     open: Box<dyn Fn() -> Result<Database, DatabaseError>>,
+}
+
+/// A file that is to have no holes.
+struct Solid {
+    file: File,
+    /// It has none up to here.
+    len: Cell<u64>,
+}
+
+impl Solid {
+    /// Fills the holes. Where that cannot be, because the disk is full or the file system does not know how, they stay, and it is tried again next time.
+    fn fill(&self) -> io::Result<()> {
+        let len = self.file.metadata()?.len();
+        if len > self.len.get() {
+            rustix::fs::fallocate(&self.file, rustix::fs::FallocateFlags::KEEP_SIZE, 0, len)?;
+            self.len.set(len);
+        }
+        Ok(())
+    }
 }
 
 /// What a failure of the database means for a request.
@@ -40,13 +63,15 @@ impl MetaStore {
         let path = path.as_ref();
         let file = path.to_owned();
         let store = MetaStore::with(move || Builder::new().set_cache_size(CACHE_BYTES).create(&file));
-        let store = store.map_err(|error| {
+        let mut store = store.map_err(|error| {
             let code = match &error {
                 DatabaseError::DatabaseAlreadyOpen => ErrorCode::Busy,
                 _ => ErrorCode::Io,
             };
             FsError::new(code, format!("metadata store {}: {error}", path.display()))
         })?;
+        let solid = OpenOptions::new().write(true).open(path).map(|file| Solid { file, len: Cell::new(0) });
+        store.file = solid.inspect(|solid| drop(solid.fill())).ok();
         // The database syncs its file, not the file's name.
         let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let named = File::open(dir).and_then(|dir| dir.sync_all());
@@ -64,7 +89,7 @@ impl MetaStore {
     }
 
     fn with(open: impl Fn() -> Result<Database, DatabaseError> + 'static) -> Result<MetaStore, DatabaseError> {
-        Ok(MetaStore { database: RefCell::new(Some(open()?)), open: Box::new(open) })
+        Ok(MetaStore { database: RefCell::new(Some(open()?)), file: None, open: Box::new(open) })
     }
 
     /// A database in memory that goes with its last handle.
@@ -80,6 +105,8 @@ impl MetaStore {
     }
 
     pub(crate) fn write(&self) -> Result<WriteTransaction, redb::Error> {
+        // It may have grown with the one before.
+        self.file.iter().for_each(|solid| drop(solid.fill()));
         self.begin(|database| Ok(database.begin_write()?))
     }
 

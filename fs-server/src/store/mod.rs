@@ -10,6 +10,7 @@
 //! 4. An error of `read` or `write` names the ranges that were not done; the others were.
 
 mod file;
+mod graves;
 mod identity;
 mod mem;
 mod meta;
@@ -138,7 +139,7 @@ impl<S: DataStore + ?Sized> DataStore for Rc<S> {
 /// Datafiles that were removed not long ago. Handles are never given out twice, so whoever still writes to one holds an old layout, and
 /// must not bring the datafile back to life, where nobody would ever remove it again.
 ///
-/// Bounded: the last [`Tombstones::KEPT`] removals since the server started. A client that writes to a file removed longer ago leaves
+/// Bounded: the last [`Tombstones::KEPT`] removals; over files also those of earlier starts. A client that writes to a file removed longer ago leaves
 /// a datafile behind that only a check of the whole cluster would find.
 #[derive(Debug, Default)]
 pub struct Tombstones {

@@ -371,3 +371,44 @@ fn a_new_directory_is_durable_by_its_name_up_to_what_was_there() {
     let full = durable_dir_by(&root.join("x"), |_| Err(std::io::ErrorKind::StorageFull.into()));
     assert_eq!(full.unwrap_err().kind(), std::io::ErrorKind::StorageFull);
 }
+
+/// On a full disk nothing could be removed any more: the database had room in its file, but the file had holes.
+#[test]
+fn the_metadata_has_its_blocks_before_it_needs_them() {
+    use std::os::unix::fs::MetadataExt;
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("metadata.redb");
+    let store = MetaStore::open(&path).unwrap();
+    let solid = || {
+        let file = fs::metadata(&path).unwrap();
+        (file.blocks() * 512 >= file.len(), file.len())
+    };
+    let (full, begun) = solid();
+    assert!(full);
+    const BYTES: redb::TableDefinition<'static, u64, &'static [u8]> = redb::TableDefinition::new("bytes");
+    for number in 0..3 {
+        let transaction = store.write().unwrap();
+        transaction.open_table(BYTES).unwrap().insert(number, vec![7; 2 << 20].as_slice()).unwrap();
+        transaction.commit().unwrap();
+    }
+    drop(store.write().unwrap());
+    let (full, grown) = solid();
+    assert!(full && grown > begun, "{begun} bytes, then {grown}");
+}
+
+/// The list of what was removed was in memory only: after a restart whoever still had an old layout brought a datafile back that nobody would remove.
+#[test]
+fn a_removed_datafile_does_not_come_back_after_a_restart_either() {
+    let dir = tempfile::tempdir().unwrap();
+    let open = || FileStore::open(dir.path(), 0).unwrap();
+    run(async {
+        let store = open();
+        store.write(FILE, &[region(0, 10)], &vec![1; 10].into()).await.unwrap();
+        store.remove(FILE).await.unwrap();
+        drop(store);
+        let store = open();
+        let error = store.write(FILE, &[region(0, 10)], &vec![1; 10].into()).await.unwrap_err();
+        assert_eq!(error.code, ErrorCode::Stale);
+        assert_eq!(store.stat().await.unwrap().datafiles, 0);
+    });
+}
