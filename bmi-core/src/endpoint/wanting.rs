@@ -164,9 +164,6 @@ impl<T: Transport> Endpoint<T> {
         if let Some(ending) = ending {
             self.finish(id, Err(ending), total);
             self.no_longer_busy(peer_id);
-            if mutated("want/cancelled-and-not-answered") {
-                return Ok(());
-            }
             return self.answer(peer_id, Notice::Withdrawn { op: header.tag });
         }
         // It counts as busy already.
@@ -197,9 +194,7 @@ impl<T: Transport> Endpoint<T> {
                 && matches!(&op.state, State::Moving(transfer) if transfer.announced_as == Some(name))
         });
         let Some(id) = moving.map(|(key, _)| OpId(key)) else { return false };
-        if !mutated("want/withdrawal-not-heard") {
-            self.end_early(id, ErrorKind::Cancelled);
-        }
+        self.end_early(id, ErrorKind::Cancelled);
         true
     }
 }
