@@ -36,8 +36,8 @@ pub struct ShmConfig {
     pub max_mapped_in_all: (usize, u64),
     /// Pass memory that lives in shareable pages to peers that it is exposed to. Without it they go by the next two ways. `true`.
     pub share_pages: bool,
-    /// Reach memory of the peer through the kernel (`process_vm_readv`, `process_vm_writev`) if it allows that. Without it bytes go through the
-    /// ring, in pieces, and the peer moves them while it polls. `true`.
+    /// Reach memory of the peer through the kernel (`process_vm_readv`, `process_vm_writev`) if both run under one user and it allows that. Without it
+    /// bytes go through the ring, in pieces, and the peer moves them while it polls. `true`.
     pub cross_memory: bool,
     /// Users beside this process's own, and root, whose processes may connect. None.
     pub allowed_users: Vec<u32>,

@@ -28,8 +28,8 @@
 //!
 //! **What a peer can do.** A peer runs under this user, or one that [`ShmConfig::allowed_users`] names. It reaches memory that was passed to it, all of
 //! it, for as long as it likes; its library keeps to keys, bounds and rights, and a hostile one does not. It reaches nothing else through this
-//! library. Where the kernel lets one process reach the other's memory, it does so with or without this library. Nothing that a peer writes, or does to
-//! shared memory, ends this process or stops it.
+//! library. Where the kernel lets one process reach the other's memory, it does so with or without this library, and this library asks it only between
+//! processes of one user. Nothing that a peer writes, or does to shared memory, ends this process or stops it.
 //!
 //! **Limits** The class of a work request is ignored: one ring is one ordered stream, and bulk does not go through it.
 
