@@ -71,7 +71,8 @@ fn connected() -> Result<(Side, Side), Error> {
         }
     }
     for _ in 0..1000 {
-        (near.poll(), far.poll());
+        near.poll();
+        far.poll();
     }
     Ok((near, far))
 }
@@ -112,7 +113,10 @@ fn rate(near: &mut Side, far: &mut Side, len: usize) -> Result<(), Error> {
 fn counted(how: &str, near: &mut Side, far: &mut Side, len: usize, count: usize) -> Result<(), Error> {
     for _ in 0..count {
         match how {
-            "idle" => drop((near.poll(), far.poll())),
+            "idle" => {
+                near.poll();
+                far.poll();
+            }
             "ping" => {
                 ping(near, far, len)?;
                 ping(far, near, len)?;
@@ -130,7 +134,8 @@ fn main() -> Result<(), Error> {
     let (len, count) = (number(8), number(1000));
     let (mut near, mut far) = connected()?;
     if how == "ping" {
-        (near.recv(0, len)?, far.recv(0, len)?);
+        near.recv(0, len)?;
+        far.recv(0, len)?;
         near.poll();
         far.poll();
         near.poll();
