@@ -166,6 +166,7 @@ pub enum HostWork {
 
 impl HostWork {
     /// A copy of `bytes` from or to the front of a list.
+    #[inline]
     pub fn copy(bytes: usize, list: &MemList) -> HostWork {
         let mut left = bytes;
         let reached = list.pieces().iter().take_while(|piece| {

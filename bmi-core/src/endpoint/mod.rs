@@ -612,9 +612,15 @@ impl<T: Transport> Endpoint<T> {
         op.list = None;
         op.stand_in = None;
         op.remote = None;
-        let offer = std::mem::replace(&mut op.offer, op::Offer::None);
-        if let State::Moving(transfer) = std::mem::replace(&mut op.state, State::Done(completion)) {
-            self.transfers.retire(transfer);
+        let offer = op.offer;
+        match &op.state {
+            // The usual ones, which hold nothing.
+            State::Matching(_) | State::Posted | State::Queued => op.state = State::Done(completion),
+            _ => {
+                if let State::Moving(transfer) = std::mem::replace(&mut op.state, State::Done(completion)) {
+                    self.transfers.retire(transfer);
+                }
+            }
         }
         if let Some(waker) = op.waker.take() {
             self.wakes.push(waker);
@@ -690,6 +696,7 @@ impl<T: Transport> Endpoint<T> {
     }
 
     /// Puts a peer on the list of those with something to send, if it has. Called behind every change that may have given it something.
+    #[inline]
     fn mark_dirty(&mut self, peer: PeerId) {
         if let Some(record) = self.peers.get_mut(peer.0)
             && !record.dirty

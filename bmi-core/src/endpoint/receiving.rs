@@ -412,6 +412,11 @@ fn deliver(list: &MemList, payload: &[u8]) -> Result<(), ErrorKind> {
     if payload.len() > list.len() + usize::from(mutated("receive/bound-off-by-one")) {
         return Err(ErrorKind::TooLong);
     }
-    list.copy_from(0, payload);
+    match list.pieces() {
+        [piece] => piece.copy_from(payload),
+        _ => {
+            list.copy_from(0, payload);
+        }
+    }
     Ok(())
 }

@@ -22,6 +22,7 @@ pub(super) enum Work {
 }
 
 impl Work {
+    #[inline]
     pub(super) fn to_id(self) -> WorkId {
         let (kind, generation, slot) = match self {
             Work::Op(op) => (0, op.0.generation, op.0.slot),
@@ -34,6 +35,7 @@ impl Work {
         WorkId(kind << 62 | u64::from(generation) << 32 | u64::from(slot))
     }
 
+    #[inline]
     pub(super) fn from_id(id: WorkId) -> Work {
         let slot = u32::try_from(id.0 & u64::from(u32::MAX)).expect("masked");
         let generation = u32::try_from(id.0 >> 32).expect("shifted") & (GENERATIONS - 1);

@@ -20,16 +20,19 @@ impl MemSlice {
     }
 
     /// The memory that it lies in.
+    #[inline]
     pub fn memory(&self) -> &Memory {
         &self.memory
     }
 
     /// Where in that memory it begins, in bytes.
+    #[inline]
     pub fn offset(&self) -> usize {
         self.offset
     }
 
     /// Its length in bytes.
+    #[inline]
     pub fn len(&self) -> usize {
         self.len
     }
@@ -40,6 +43,7 @@ impl MemSlice {
     }
 
     /// Where the bytes stand; see [`Memory::as_ptr`].
+    #[inline]
     pub fn as_ptr(&self) -> *mut u8 {
         self.memory.as_ptr().wrapping_add(self.offset)
     }
@@ -48,6 +52,7 @@ impl MemSlice {
     ///
     /// # Panics
     /// If the range does not lie within it.
+    #[inline]
     pub fn slice(&self, offset: usize, len: usize) -> MemSlice {
         assert!(
             offset.checked_add(len).is_some_and(|end| end <= self.len),
@@ -60,6 +65,7 @@ impl MemSlice {
     ///
     /// # Panics
     /// If `from` is longer.
+    #[inline]
     pub fn copy_from(&self, from: &[u8]) {
         assert!(from.len() <= self.len, "{} bytes do not fit {self:?}", from.len());
         self.memory.copy_from(self.offset, from);
@@ -108,6 +114,7 @@ enum Pieces {
 
 impl MemList {
     /// The pieces in order.
+    #[inline]
     pub fn pieces(&self) -> &[MemSlice] {
         match &self.0 {
             Pieces::One(piece) => std::slice::from_ref(piece),
@@ -116,6 +123,7 @@ impl MemList {
     }
 
     /// Total length in bytes.
+    #[inline]
     pub fn len(&self) -> usize {
         match &self.0 {
             Pieces::One(piece) => piece.len(),
@@ -129,6 +137,7 @@ impl MemList {
     }
 
     /// Scatters `from` over the pieces, beginning `at` bytes into the list; returns how many bytes found room.
+    #[inline]
     pub fn copy_from(&self, at: usize, from: &[u8]) -> usize {
         let mut done = 0;
         for (piece, start, len) in self.cuts(at, from.len()) {
@@ -175,6 +184,7 @@ impl MemList {
 }
 
 impl From<MemSlice> for MemList {
+    #[inline]
     fn from(piece: MemSlice) -> MemList {
         MemList(Pieces::One(piece))
     }

@@ -141,11 +141,13 @@ impl Memory {
     }
 
     /// Its name.
+    #[inline]
     pub fn id(&self) -> MemoryId {
         self.0.id
     }
 
     /// Its length in bytes.
+    #[inline]
     pub fn len(&self) -> usize {
         self.0.len
     }
@@ -156,6 +158,7 @@ impl Memory {
     }
 
     /// Where the bytes stand. For the kernel and for adapters; making a reference of it breaks invariant 2.
+    #[inline]
     pub fn as_ptr(&self) -> *mut u8 {
         self.0.ptr.as_ptr()
     }
@@ -195,6 +198,7 @@ impl Memory {
     ///
     /// # Panics
     /// If the range does not lie within the memory.
+    #[inline]
     pub fn copy_from(&self, offset: usize, from: &[u8]) {
         self.check(offset, from.len());
         // SAFETY: the range was checked, invariant 1 keeps it valid, invariant 2 makes other accesses atomic.
@@ -215,6 +219,7 @@ impl Memory {
     ///
     /// # Panics
     /// If the range does not lie within the memory.
+    #[inline]
     pub fn slice(&self, offset: usize, len: usize) -> MemSlice {
         self.check(offset, len);
         MemSlice::new(self.clone(), offset, len)
@@ -225,6 +230,7 @@ impl Memory {
         self.slice(0, self.len())
     }
 
+    #[inline]
     fn check(&self, offset: usize, len: usize) {
         assert!(
             offset.checked_add(len).is_some_and(|end| end <= self.len()),

@@ -36,6 +36,7 @@ use crate::{mutated, mutated_each};
 pub(crate) const OVERHEAD: u32 = 64;
 
 /// Bytes that a message with this payload costs.
+#[inline]
 pub(crate) fn cost(payload_len: usize) -> u32 {
     u32::try_from(payload_len).expect("payloads are bounded by the eager limit") + OVERHEAD
 }
@@ -93,6 +94,7 @@ impl Credit {
     }
 
     /// Spends a message credit.
+    #[inline]
     pub(crate) fn spend_message(&mut self) -> bool {
         let enough = self.messages > 0;
         self.messages -= u16::from(enough);
@@ -117,6 +119,7 @@ impl Credit {
     }
 
     /// Gives back what was spent for a message that was not sent after all.
+    #[inline]
     pub(crate) fn unspend(&mut self, bytes: u32) {
         self.messages += 1;
         self.bytes += bytes;
@@ -129,6 +132,7 @@ impl Credit {
     }
 
     /// Message credits that have not come back: no more messages than this can be unseen by the peer.
+    #[inline]
     pub(crate) fn messages_out(&self) -> usize {
         usize::from(self.granted.messages - self.messages)
     }
@@ -236,6 +240,7 @@ impl Grant {
     }
 
     /// The receive of a message was posted again.
+    #[inline]
     pub(crate) fn reposted(&mut self) {
         self.waiting.messages += u16::from(!mutated_each(20, "credit/message-not-returned"));
     }
@@ -246,6 +251,7 @@ impl Grant {
     }
 
     /// Bytes are no longer parked.
+    #[inline]
     pub(crate) fn unparked(&mut self, bytes: u32) {
         self.waiting.bytes += if mutated_each(20, "credit/bytes-not-returned") { 0 } else { bytes };
     }
@@ -278,6 +284,7 @@ impl Grant {
     }
 
     /// Puts back what was taken for a header that was not sent after all.
+    #[inline]
     pub(crate) fn put_back(&mut self, taken: Returned) {
         self.theirs.control -= taken.control;
         self.theirs.messages -= taken.messages;

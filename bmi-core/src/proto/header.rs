@@ -95,6 +95,7 @@ pub(crate) struct Header {
 }
 
 impl Header {
+    #[inline]
     pub(crate) fn encode(&self) -> [u8; HEADER_LEN] {
         let mut wire = [0; HEADER_LEN];
         debug_assert!(self.returned.control <= MAX_CONTROL, "{} control credits", self.returned.control);
@@ -112,11 +113,13 @@ impl Header {
     ///
     /// # Errors
     /// What is wrong with it, in words.
+    #[inline]
     pub(crate) fn decode(message: &[u8]) -> Result<(Header, &[u8]), &'static str> {
         let (wire, payload) = message.split_first_chunk::<HEADER_LEN>().ok_or("a message shorter than its header")?;
         Header::decode_with(wire, payload.len()).map(|header| (header, payload))
     }
 
+    #[inline]
     fn decode_with(wire: &[u8; HEADER_LEN], payload_len: usize) -> Result<Header, &'static str> {
         let word = |at: usize| u64::from_le_bytes(wire[at..at + 8].try_into().expect("eight bytes"));
         let kind = match wire[0] & 15 {
@@ -160,6 +163,7 @@ impl Header {
         }
     }
 
+    #[inline]
     fn check(&self, payload_len: usize) -> Result<(), &'static str> {
         let right = match self.kind {
             Kind::Eager | Kind::Unexpected => self.len == payload_len as u64 && self.op == 0,

@@ -36,6 +36,7 @@ impl Slots {
     }
 
     /// The slot as the one entry of a receive.
+    #[inline]
     pub(crate) fn segment(&self, slot: usize) -> &[Segment] {
         std::slice::from_ref(&self.segments[slot])
     }
@@ -44,6 +45,7 @@ impl Slots {
     ///
     /// # Safety
     /// The slot must be *here*, and stay here while the reference lives.
+    #[inline]
     pub(crate) unsafe fn bytes(&self, slot: usize, len: usize) -> &[u8] {
         let len = len.min(self.segments[slot].len());
         // SAFETY: the range lies within the slot; the caller vouches that no adapter writes it, and nobody else has its address.
