@@ -520,7 +520,8 @@ pub fn wants<K: Backend>(backend: &K) {
             } else if let Err(error) = send.await {
                 assert_eq!(error.operation(), Some("send"), "{what}: {error}");
             } else {
-                assert_eq!(times, 2, "{what}: it was sent nowhere");
+                // An adapter may be done with a write before the peer's refuses it; then the connection ends behind it.
+                assert!(times == 2 || !exposed, "{what}: it was sent nowhere");
             }
             intruder.is_cut(&net, &breach, &what).await;
             net.until("the memory back", || is_sole(&mut source).then_some(())).await;
