@@ -63,7 +63,7 @@ mod moves {
     pub(super) unsafe fn copy(dst: *mut u8, src: *const u8, len: usize) {
         // SAFETY: every move lies within `len` bytes: from `at` on where that many are left, or the last ones of all.
         unsafe {
-            if len >= super::WIDE_MOVE && len < super::STRING_MOVE && is_x86_feature_detected!("avx") {
+            if (super::WIDE_MOVE..super::STRING_MOVE).contains(&len) && is_x86_feature_detected!("avx") {
                 wide(dst, src, len);
             } else if len >= super::SHORT_STRING_MOVE {
                 string(dst, src, len);
