@@ -5,6 +5,9 @@
 mod common;
 
 use std::io::{Read, Seek, SeekFrom, Write};
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use bmi_conformance::world::{completion, pattern};
 use bmi_core::mem::RemotePages;
@@ -116,6 +119,48 @@ fn the_kernel_moves_between_a_peers_pages_and_a_file() {
     let image = memory.to_vec();
     assert!(image[100..][..LEN].iter().all(|byte| *byte == 9), "the client's pages have what the file had");
     assert_eq!((image[99], image[LEN + 100]), (pattern(LEN + 300)[99], pattern(LEN + 300)[LEN + 100]));
+}
+
+/// A client that changes the memory it has lent, cuts it, and punches holes into it while the server's kernel writes it to a file, and reads a file into it: which bytes
+/// end where is its own affair; every call moves all bytes, and nobody faults.
+#[test]
+fn memory_that_its_owner_changes_and_cuts_in_mid_write_is_written_all_the_same() {
+    const LEN: usize = 8 << 20;
+    const STEP: usize = 1 << 20;
+    let mut world = world();
+    let (memory, pages, _) = lent(&mut world, LEN);
+    memory.copy_from(0, &vec![1; LEN + 300]);
+    let (passes, over) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicBool::new(false)));
+    let (passed, ended) = (passes.clone(), over.clone());
+    let client = std::thread::Builder::new().spawn(move || {
+        let fd = memory.shared_pages().unwrap().as_fd();
+        while !ended.load(Ordering::Relaxed) {
+            for value in [2, 1] {
+                (0..LEN).step_by(STEP).for_each(|at| memory.copy_from(at, &[value; STEP]));
+            }
+            for len in [0, 4096, 2 * LEN as u64] {
+                assert_eq!(rustix::fs::ftruncate(fd, len), Err(rustix::io::Errno::PERM), "sealed");
+            }
+            let hole = rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
+            rustix::fs::fallocate(fd, hole, STEP as u64, STEP as u64).unwrap();
+            passed.fetch_add(1, Ordering::Relaxed);
+        }
+    });
+    let mut file = tempfile::tempfile().unwrap();
+    let mut rounds = 0;
+    while rounds < 10 || passes.load(Ordering::Relaxed) < 10 {
+        let (number, at) = (std::os::fd::AsRawFd::as_raw_fd(&file), pages.as_ptr().cast());
+        // SAFETY: the pages are mapped while `pages` lives; the kernel does the reading and the writing, and nobody has a reference to the bytes.
+        let moved = unsafe { [libc::pwrite(number, at, LEN, 0), libc::pread(number, at, LEN, 0)] };
+        assert_eq!(moved, [LEN as isize; 2]);
+        rounds += 1;
+    }
+    over.store(true, Ordering::Relaxed);
+    client.unwrap().join().unwrap();
+    let mut stored = Vec::new();
+    file.read_to_end(&mut stored).unwrap();
+    assert!(stored.len() == LEN && stored.iter().all(|byte| *byte <= 2), "old bytes, new ones, or those of a hole");
+    assert!(!world.a.events.iter().any(|event| matches!(event, Event::Disconnected { .. })));
 }
 
 /// Pages are lent only with the right key, within bounds, and with the rights that were given; otherwise nothing happens.
