@@ -31,7 +31,8 @@ pub struct ShmConfig {
     /// Memory that peers passed and that is kept mapped for each connection: pieces, and bytes together. The least recently used is
     /// unmapped first. 1024 pieces, 64 GiB.
     pub max_mapped: (usize, u64),
-    /// Pass memory that lives in shareable pages to peers that it is exposed to. Without it they go by the next two ways. `true`.
+    /// Pass memory that lives in shareable pages to peers that it is exposed to, and that it is sent to if they can reach it anyway. Without it they go by the next two
+    /// ways, and messages through the ring. `true`.
     pub share_pages: bool,
     /// Reach memory of the peer through the kernel (`process_vm_readv`, `process_vm_writev`) if it allows that. Without it bytes go through the
     /// ring, in pieces, and the peer moves them while it polls. `true`.

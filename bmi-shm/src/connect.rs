@@ -150,7 +150,7 @@ impl Connection {
     #[cold]
     fn rests(&mut self) -> bool {
         let (Some(link), Some(queues)) = (&self.link, &self.queues) else { return false };
-        let busy = self.more || self.draining.is_some() || queues.has_outgoing() || link.must_ring();
+        let busy = self.more || self.draining.is_some() || queues.needs_polls() || link.must_ring();
         if busy || self.idle == RESTS || link.reader.untold() > 0 || !matches!(self.phase, Phase::Established) {
             return false;
         }
@@ -280,7 +280,7 @@ impl ShmTransport {
 
     fn hello(&self, greeting: Greeting) -> Hello {
         let address = std::ptr::from_ref(&*self.cookie) as u64;
-        Hello { greeting, geometry: self.config.geometry(), cookie: *self.cookie, address }
+        Hello { greeting, geometry: self.config.geometry(), cookie: self.cookie[0], address }
     }
 
     /// Whether a peer's user may talk to this process.
@@ -337,7 +337,7 @@ impl ShmTransport {
         for _ in 0..self.ready.len() {
             let Some(slot) = self.ready.pop_front() else { break };
             let Some(connection) = self.slots.at_mut(slot) else { continue };
-            connection.in_ready = false;
+            (connection.in_ready, connection.calm) = (false, false); // pages may come that something waits for
             any |= self.read_packets(slot, events);
         }
         any
@@ -438,12 +438,26 @@ impl ShmTransport {
         let (id, Some(link)) = (connection.id, &mut connection.link) else { return Ok(()) };
         match packet {
             Packet::Wake => Ok(()),
-            Packet::Pages { id, len } => {
+            Packet::Pages { id: number, len } => {
                 let fd = passed.only().ok_or(Violation::Memory("it passed no descriptor, or several"))?;
-                match sys::map_peer(&fd, len, true).map_err(Violation::Memory)? {
-                    Ok(mapping) => link.mapped.insert(id, mapping),
-                    Err(error) => tracing::warn!(%error, len, "a peer's memory cannot be mapped; going another way"),
+                let mapping = sys::map_peer(&fd, len, true).map_err(Violation::Memory)?;
+                let Err(why) = mapping.and_then(|mapping| link.mapped.insert(number, mapping)) else {
+                    // If the socket is too full for it, the peer goes another way.
+                    connection.say(&Packet::Have { id: number });
+                    return Ok(());
+                };
+                if connection.inbound.waits_for(number) {
+                    return Err(Fault::Memory(why)); // it was mapped before, and there is no other way to this message
                 }
+                tracing::warn!(error = %why, len, "a peer's memory cannot be mapped; going another way");
+                Ok(())
+            }
+            Packet::Have { id } => {
+                link.passed.confirm(id);
+                Ok(())
+            }
+            Packet::Proof { secret } if secret == self.cookie[1] => {
+                link.trusted = true;
                 Ok(())
             }
             Packet::Drop { id } => {
@@ -451,20 +465,14 @@ impl ShmTransport {
                 Ok(())
             }
             Packet::Ask { id } => {
-                if let Some(pages) = link.passed.pages(id) {
-                    let packet = Packet::Pages { id, len: pages.len() as u64 }.encode();
-                    if let Some(socket) = &connection.socket {
-                        // If the socket is full the peer goes another way.
-                        let _ = socket::send(socket, packet.bytes(), Some(pages.as_fd()));
-                    }
-                }
+                link.owed = Some(id); // the next poll passes it
                 Ok(())
             }
             Packet::Refusal(refusal) => {
                 self.peer_ended(slot, id, Fault::Refused(refusal));
                 Ok(())
             }
-            Packet::Hello(..) => Err(Violation::Order.into()),
+            Packet::Hello(..) | Packet::Proof { .. } => Err(Violation::Order.into()),
         }
     }
 
@@ -500,7 +508,11 @@ impl ShmTransport {
             let pid = sys::credentials(socket).map_or(0, |credentials| credentials.pid);
             Process::probe(pid, hello.address, hello.cookie)
         });
-        let link = Link::new(own.clone(), peer, process.flatten(), self.config.max_mapped);
+        let (process, secret) = process.flatten().unzip();
+        if let Some(secret) = secret {
+            connection.say(&Packet::Proof { secret });
+        }
+        let link = Link::new(own.clone(), peer, process, self.config.max_mapped);
         connection.link = Some(Box::new(link));
         connection.phase = Phase::Established;
         // What was exposed before can be passed now.
@@ -631,6 +643,7 @@ impl ShmTransport {
             return;
         }
         self.keep_claimed(&mut connection);
+        self.settle(&mut connection);
         let culprit = if let Fault::Refused(refusal) = fault { Some(refusal) } else { None };
         let reason = match std::mem::replace(&mut connection.phase, Phase::Requested) {
             Phase::Closing { reason, .. } => reason,
@@ -648,6 +661,16 @@ impl ShmTransport {
         {
             let segments = connection.exposures.drain();
             self.limbo.push(Limbo { peer: link.peer.clone(), key: 0, _segments: segments, until: self.now + LIMBO });
+        }
+    }
+
+    /// What the peer has copied before the end was sent.
+    fn settle(&mut self, connection: &mut Connection) {
+        if let (Some(link), Some(queues)) = (&mut connection.link, &mut connection.queues)
+            && queues.has_gone()
+            && link.refresh_taken().is_ok()
+        {
+            queues.complete_gone(link.left_taken, &mut |event| self.pending.push_back(event));
         }
     }
 

@@ -5,13 +5,15 @@
 //!
 //! **What a peer can reach.** The whole memory that was passed, as long as it keeps it mapped, not only the range that was exposed: the kernel shares
 //! files, not ranges. An honest peer keeps to keys, bounds and revocations; a hostile one can corrupt what was shared with it, and nothing
-//! else. Memory is passed when a piece of it is exposed for the first time, never before.
+//! else. Memory is passed when a piece of it is exposed for the first time. It is also passed when a long message is sent from it, to a peer that has proved that it
+//! reaches all memory of this process by the kernel anyway, and to no other.
 //!
 //! **Invariants**
 //! 1. [`Passed`] holds no memory: only a note by which it learns that it is gone; then the peer is told to unmap it.
 //! 2. [`Mapped`] is bounded in pieces and bytes; the least recently used goes first, and can be asked for again.
 
 use std::collections::HashMap;
+use std::io;
 use std::sync::{Arc, Weak};
 
 use bmi_core::Memory;
@@ -22,14 +24,44 @@ use crate::sys::Mapping;
 /// What this side has passed on a connection.
 #[derive(Default)]
 pub(crate) struct Passed {
-    by_memory: HashMap<MemoryId, (u32, Weak<SharedPages>)>,
+    by_memory: HashMap<MemoryId, Pass>,
     next: u32,
+    /// The memory whose mapped number was asked for last, which is mostly the next one too.
+    latest: Option<(MemoryId, u32)>,
+}
+
+struct Pass {
+    number: u32,
+    pages: Weak<SharedPages>,
+    /// The peer has said that it has mapped it.
+    mapped: bool,
 }
 
 impl Passed {
     /// The number under which the peer knows this memory.
     pub(crate) fn number(&self, memory: &Memory) -> Option<u32> {
-        self.by_memory.get(&memory.id()).map(|(number, _)| *number)
+        self.by_memory.get(&memory.id()).map(|pass| pass.number)
+    }
+
+    /// The same once the peer has it mapped.
+    #[inline]
+    pub(crate) fn mapped_number(&mut self, memory: &Memory) -> Option<u32> {
+        let id = memory.id();
+        match self.latest {
+            Some((latest, number)) if latest == id => Some(number),
+            _ => {
+                let number = self.by_memory.get(&id).filter(|pass| pass.mapped)?.number;
+                self.latest = Some((id, number));
+                Some(number)
+            }
+        }
+    }
+
+    /// The peer has mapped what was passed under this number.
+    pub(crate) fn confirm(&mut self, number: u32) {
+        if let Some(pass) = self.by_memory.values_mut().find(|pass| pass.number == number) {
+            pass.mapped = true;
+        }
     }
 
     /// Passes a memory by `send`; `None` if that fails.
@@ -44,18 +76,19 @@ impl Passed {
             return None;
         }
         self.next = self.next.wrapping_add(1);
-        self.by_memory.insert(memory.id(), (number, Arc::downgrade(pages)));
+        self.by_memory.insert(memory.id(), Pass { number, pages: Arc::downgrade(pages), mapped: false });
         Some(number)
     }
 
     /// The pages of this number, if they still live.
     pub(crate) fn pages(&self, number: u32) -> Option<Arc<SharedPages>> {
-        self.by_memory.values().find(|(known, _)| *known == number)?.1.upgrade()
+        self.by_memory.values().find(|pass| pass.number == number)?.pages.upgrade()
     }
 
     /// Calls `tell` with the number of each memory that is gone; it is forgotten if that says yes.
     pub(crate) fn sweep(&mut self, mut tell: impl FnMut(u32) -> bool) {
-        self.by_memory.retain(|_, (number, pages)| pages.strong_count() > 0 || !tell(*number));
+        // Ids are never used twice, so `latest` needs no care.
+        self.by_memory.retain(|_, pass| pass.pages.strong_count() > 0 || !tell(pass.number));
     }
 }
 
@@ -81,12 +114,12 @@ impl Mapped {
         Mapped { pieces: HashMap::new(), bytes: 0, clock: 0, most, asked: None, latest: None }
     }
 
-    /// Keeps a mapping under the number that the peer gave it.
-    pub(crate) fn insert(&mut self, number: u32, mapping: Mapping) {
+    /// Keeps a mapping under the number that the peer gave it, unless it is too large.
+    pub(crate) fn insert(&mut self, number: u32, mapping: Mapping) -> io::Result<()> {
         self.remove(number);
         let (ptr, len) = (mapping.ptr(), mapping.len());
         if len as u64 > self.most.1 || self.most.0 == 0 {
-            return;
+            return Err(io::Error::new(io::ErrorKind::OutOfMemory, "more than ShmConfig::max_mapped"));
         }
         while self.pieces.len() >= self.most.0 || self.bytes + len as u64 > self.most.1 {
             let oldest = self.pieces.iter().min_by_key(|(_, piece)| piece.used).map(|(number, _)| *number);
@@ -101,6 +134,7 @@ impl Mapped {
         self.bytes += len as u64;
         self.pieces.insert(number, Piece { memory, used: self.clock });
         self.asked = self.asked.filter(|asked| *asked != number);
+        Ok(())
     }
 
     pub(crate) fn remove(&mut self, number: u32) {
@@ -153,17 +187,17 @@ mod tests {
     #[test]
     fn the_least_recently_used_goes_first() {
         let mut mapped = Mapped::new((2, 1 << 20));
-        mapped.insert(1, mapping(4096));
-        mapped.insert(2, mapping(4096));
+        mapped.insert(1, mapping(4096)).unwrap();
+        mapped.insert(2, mapping(4096)).unwrap();
         assert!(mapped.find(1).is_some());
-        mapped.insert(3, mapping(4096));
+        mapped.insert(3, mapping(4096)).unwrap();
         assert!(mapped.find(1).is_some() && mapped.find(2).is_none() && mapped.find(3).is_some());
         assert!(mapped.ask(2) && !mapped.ask(2));
         let mut small = Mapped::new((10, 8192));
-        small.insert(1, mapping(8192));
-        small.insert(2, mapping(4096));
+        small.insert(1, mapping(8192)).unwrap();
+        small.insert(2, mapping(4096)).unwrap();
         assert!(small.find(1).is_none() && small.find(2).is_some());
-        small.insert(3, mapping(16384));
+        assert!(small.insert(3, mapping(16384)).is_err());
         assert!(small.find(3).is_none() && small.find(2).is_some(), "what is too large drives nothing out");
         small.remove(2);
         assert_eq!(small.bytes, 0);
@@ -175,7 +209,11 @@ mod tests {
         let pages = memory.shared_pages().unwrap().clone();
         assert_eq!(passed.pass(&memory, &pages, |_| false), None);
         assert_eq!(passed.pass(&memory, &pages, |_| true), Some(0));
-        assert_eq!(passed.number(&memory), Some(0));
+        assert_eq!((passed.number(&memory), passed.mapped_number(&memory)), (Some(0), None));
+        passed.confirm(1);
+        assert_eq!(passed.mapped_number(&memory), None);
+        passed.confirm(0);
+        assert_eq!((passed.mapped_number(&memory), passed.mapped_number(&memory)), (Some(0), Some(0)));
         assert!(passed.pages(0).is_some());
         drop(pages);
         passed.sweep(|_| panic!("it lives"));

@@ -86,6 +86,47 @@ fn mappings_are_bounded_and_come_back() {
     }
 }
 
+/// Long messages are copied once, by the peer, from where they are; they end when it has. The first goes through the ring, while the memory is passed.
+#[test]
+fn long_messages_stay_where_they_are_until_the_peer_copies_them() {
+    let mut world = world();
+    let (ca, cb) = world.connect();
+    let before = mappings();
+    let (_, source) = world.a.pattern(300_000);
+    let (into, room) = world.b.memory(400_000);
+    let list = [source.slice(7, 200_000), source.slice(250_000, 5)];
+    for round in 0..4 {
+        into.copy_from(0, &[0; 400_000]);
+        world.settle();
+        let options = WorkOptions::SIGNALLED;
+        world.b.transport.post_recv(cb, WorkId(1), &[room.slice(0, 100), room.slice(100, 300_000)]).unwrap();
+        world.b.transport.post_recv(cb, WorkId(3), &[room.slice(390_000, 10)]).unwrap();
+        world.a.transport.post_send(ca, WorkId(2), b"head", Payload::Gather(&list), options).unwrap();
+        world.a.transport.post_send(ca, WorkId(4), b"behind", Payload::EMPTY, options).unwrap();
+        let now = world.now;
+        for _ in 0..100 {
+            world.a.transport.poll(now, &mut world.a.events);
+        }
+        let stays = round > 0;
+        assert!(!stays || world.a.events.is_empty(), "round {round}: the peer has not copied it: {:?}", world.a.events);
+        assert_eq!(world.work_b(), completion(cb, 1, WorkKind::Recv, WorkStatus::Ok, 200_009));
+        assert_eq!(world.work_b(), completion(cb, 3, WorkKind::Recv, WorkStatus::Ok, 6));
+        assert_eq!(world.work_a(), completion(ca, 2, WorkKind::Send, WorkStatus::Ok, 200_009));
+        assert_eq!(world.work_a(), completion(ca, 4, WorkKind::Send, WorkStatus::Ok, 6), "completions come in order");
+        let (image, sent) = (into.to_vec(), pattern(300_000));
+        assert!(image.starts_with(b"head") && image[4..200_004] == sent[7..200_007], "round {round}");
+        assert_eq!((&image[200_004..200_009], &image[390_000..390_006]), (&sent[250_000..250_005], &b"behind"[..]));
+        assert_eq!(mappings(), before + 2 + usize::from(stays), "round {round}: the peer maps what it copies from");
+    }
+    // Left alone, and closed in order: what was left is still copied.
+    world.b.transport.post_recv(cb, WorkId(5), std::slice::from_ref(&room)).unwrap();
+    world.a.transport.post_send(ca, WorkId(6), b"", Payload::Gather(&list), WorkOptions::SIGNALLED).unwrap();
+    let deadline = world.later(5);
+    world.a.transport.disconnect(ca, deadline);
+    assert_eq!(world.work_b(), completion(cb, 5, WorkKind::Recv, WorkStatus::Ok, 200_005));
+    assert_eq!(world.work_a(), completion(ca, 6, WorkKind::Send, WorkStatus::Ok, 200_005));
+}
+
 fn lent(world: &mut World, len: usize) -> (Memory, RemotePages, RemoteKey) {
     let (ca, cb) = world.connect();
     let (memory, segment) = world.b.pattern(len + 300);
