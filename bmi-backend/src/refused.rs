@@ -58,9 +58,10 @@ pub fn check_scheme(addr: &Addr, scheme: Scheme, backend: &str) -> Result<(), Er
 /// The error of a `listen` that the system refused. What is wrong with the address, or with who may use it, is `Invalid`.
 pub fn listen_failed(addr: &Addr, error: io::Error) -> Error {
     let kind = match error.kind() {
-        io::ErrorKind::AddrNotAvailable | io::ErrorKind::PermissionDenied | io::ErrorKind::NotFound => {
-            ErrorKind::Invalid
-        }
+        io::ErrorKind::AddrNotAvailable
+        | io::ErrorKind::PermissionDenied
+        | io::ErrorKind::NotFound
+        | io::ErrorKind::InvalidFilename => ErrorKind::Invalid,
         _ => ErrorKind::from(&error),
     };
     Error::new(kind, format!("cannot listen at {addr}")).caused_by(error).during("listen")

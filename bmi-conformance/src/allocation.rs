@@ -17,7 +17,7 @@ use std::cell::Cell;
 
 use bmi_core::driver::MonotonicClock;
 use bmi_core::transport::{Event, Payload, WorkId, WorkOptions, WriteTarget};
-use bmi_core::{Access, Addr, Clock, Config, Counters, Endpoint, Options, PeerEvent, Transport};
+use bmi_core::{Access, Addr, Clock, Config, Counters, Endpoint, Memory, Options, PeerEvent, Transport};
 
 use crate::world::World;
 
@@ -128,10 +128,19 @@ pub fn messages<T: Transport>(a: T, b: T, addr: &Addr) {
         a.poll(clock.now());
     }
     let (source, target) = (crate::data::memory(1 << 20), crate::data::memory(1 << 20));
+    // Memory that a peer on this host can have, and copies from by itself.
+    let shareable = Memory::shareable(1 << 20).expect("shareable memory");
     let mut completions = Vec::new();
     let mut round = || {
         // Eager, fast, direct and rendezvous, the receive before the message and behind it; and messages that need none.
-        for (tag, len) in [(1, 64), (2, 8192), (3, 64 << 10), (4, 1 << 20)] {
+        let lens = [
+            (1, 64, &source),
+            (2, 8192, &source),
+            (3, 64 << 10, &source),
+            (4, 1 << 20, &source),
+            (6, 64 << 10, &shareable),
+        ];
+        for (tag, len, source) in lens {
             for receive_first in [true, false] {
                 let receive = |b: &mut Endpoint<T>| {
                     let posted = b.post_recv(to_a, tag, target.slice(0, len), Options::default()).expect("post");
@@ -174,8 +183,8 @@ pub fn messages<T: Transport>(a: T, b: T, addr: &Addr) {
     let [sent, _] = &counters;
     assert_eq!(counted, 0, "{sent:?}");
     assert!(sent.eager > 0 && sent.fast > 0 && sent.direct > 0 && sent.rendezvous > 0, "{sent:?}");
-    for counters in &counters {
-        assert_eq!((counters.pin_misses, counters.pin_failures), (1, 0), "one memory, one registration");
+    for (counters, memories) in counters.iter().zip([2, 1]) {
+        assert_eq!((counters.pin_misses, counters.pin_failures), (memories, 0), "one memory, one registration");
         assert!(counters.pin_hits > 100, "{counters:?}");
     }
 }

@@ -80,7 +80,7 @@ impl IbConfig {
     }
 
     pub(crate) fn connections(&self) -> Limit {
-        Limit { max: self.max_connections, what: "connections", setting: "IbConfig::max_connections" }
+        Limit { max: self.max_connections.min(MAX_SLOTS), what: "connections", setting: "IbConfig::max_connections" }
     }
 
     pub(crate) fn regions(&self) -> Limit {
@@ -92,6 +92,8 @@ impl IbConfig {
     }
 }
 
+/// Connections that the name of a work request can tell apart (`queue_pair::tag`).
+pub(crate) const MAX_SLOTS: usize = 1 << 20;
 /// Longest head of a work request, in bytes.
 pub(crate) const MAX_HEAD: usize = 256;
 /// Largest inline send, head included, in bytes: an eager message of the protocol's default.

@@ -62,9 +62,12 @@ impl Regions {
         Ok(MemoryRegion::new(memory.clone(), LocalKey(index as u64), self.owner.clone()))
     }
 
-    /// Notes that the connection in `slot` has registered a region.
+    /// Notes that the connection in `slot` has registered a region. A slot that has had it before, for a connection that ended, is noted already: so a
+    /// region that outlives its connections has at most as many notes as there are slots.
     pub(crate) fn note_user(&mut self, region: &MemoryRegion, slot: u32) {
-        if let Some(known) = self.known.get_mut(region.local_key().0 as usize) {
+        if let Some(known) = self.known.get_mut(region.local_key().0 as usize)
+            && !known.users.contains(&slot)
+        {
             known.users.push(slot);
         }
     }
@@ -252,6 +255,20 @@ mod tests {
             assert!(error.to_string().contains(part), "{error}");
         }
         assert!(Locked::of("CapEff:\t0000000000004000\n", 1).is_none(), "CAP_IPC_LOCK lifts the limit");
+    }
+
+    /// A region that was used over connection after connection kept a note of each for ever.
+    #[test]
+    fn notes_of_a_regions_users_do_not_pile_up() {
+        let mut regions = Regions::new(Limit { max: 1, what: "regions", setting: "IbConfig::max_regions" });
+        let region = regions.register(&Memory::zeroed(1).unwrap()).unwrap();
+        for slot in [3, 5, 3, 3, 5] {
+            regions.note_user(&region, slot);
+        }
+        drop(region);
+        let mut forgotten = Vec::new();
+        regions.collect(|_, slot| forgotten.push(slot));
+        assert_eq!(forgotten, [3, 5]);
     }
 
     #[test]

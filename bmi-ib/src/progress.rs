@@ -124,9 +124,10 @@ impl IbTransport {
         }
         for index in 0..self.adapter.queues.len() {
             let completions = &mut self.adapter.queues[index];
-            if !completions.armed {
+            if !completions.armed && !self.gone {
                 if let Err(error) = completions.queue.arm() {
                     tracing::error!(%error, "cannot ask for a completion event");
+                    self.lose_device();
                     return Armed::Busy;
                 }
                 completions.armed = true;
@@ -210,12 +211,17 @@ impl IbTransport {
                 }
                 AsyncEvent::Addresses(port) if port == self.adapter.port => self.adapter.refresh(),
                 AsyncEvent::QueuePair { number, access } => self.handle_failed_queue_pair(number, access),
-                AsyncEvent::Fatal | AsyncEvent::Overrun => {
-                    self.gone = true;
-                    self.end_all(|| Fault::DeviceGone(context.name().to_owned()));
-                }
+                AsyncEvent::Fatal | AsyncEvent::Overrun => self.lose_device(),
                 AsyncEvent::PortDown(_) | AsyncEvent::PortUp(_) | AsyncEvent::Addresses(_) | AsyncEvent::Other => {}
             }
+        }
+    }
+
+    /// The device is gone, or as good as gone: it tells nothing any more, so connections end by their drain's time limit, and it is not asked again.
+    fn lose_device(&mut self) {
+        if !std::mem::replace(&mut self.gone, true) {
+            let name = self.adapter.context.name().to_owned();
+            self.end_all(|| Fault::DeviceGone(name.clone()));
         }
     }
 
@@ -322,7 +328,10 @@ impl IbTransport {
         let taken = match self.adapter.queues[index].queue.poll(&mut ends) {
             Ok(taken) => taken,
             Err(error) => {
-                tracing::error!(%error, "the completion queue is broken");
+                if !self.gone {
+                    tracing::error!(%error, "the completion queue is broken");
+                    self.lose_device();
+                }
                 0
             }
         };

@@ -31,7 +31,7 @@ use bmi_core::transport::{
 };
 use bmi_core::{MemoryRegion, RemoteSlice, Segment};
 
-use crate::config::{IbConfig, MAX_HEAD, MAX_INLINE, MAX_SEGMENTS};
+use crate::config::{IbConfig, MAX_HEAD, MAX_INLINE, MAX_SEGMENTS, MAX_WORK_LEN};
 use crate::greeting::Message;
 use crate::memory::{Exposures, Keys};
 use crate::staging::{Place, Staging};
@@ -123,6 +123,14 @@ pub(crate) enum Flushed {
     Ask(Message),
 }
 
+/// How many of the `len` bytes of a receive's next segment the adapter is told of. No message is longer than `max_work_len`, so what a receive has beyond
+/// that is never written; and an entry's length has 32 bits.
+fn take_room(room: &mut u64, len: usize) -> u32 {
+    let len = (*room).min(len as u64);
+    *room -= len;
+    len as u32 // at most `MAX_WORK_LEN`
+}
+
 fn total(segments: &[Segment]) -> u64 {
     segments.iter().map(|segment| segment.len() as u64).sum()
 }
@@ -185,10 +193,11 @@ impl QueuePair {
         self.keys.forget(region);
     }
 
-    fn entry(&self, segment: &Segment) -> Sge {
+    /// The first `len` bytes of a segment.
+    fn entry(&self, segment: &Segment, len: u32) -> Sge {
         // Registered when it was posted, and held since.
         let key = self.keys.local(segment.region()).unwrap_or(0);
-        Sge::new(segment.as_ptr() as u64, segment.len() as u32, key)
+        Sge::new(segment.as_ptr() as u64, len, key)
     }
 
     // ---- posting ----------------------------------------------------------------------------------------------------------
@@ -206,9 +215,13 @@ impl QueuePair {
         }
         let mut entries = [Sge::new(0, 0, 0); MAX_SEGMENTS];
         let mut count = 0;
+        let mut room = MAX_WORK_LEN;
         for segment in segments.iter().filter(|segment| !segment.is_empty()) {
-            entries[count] = self.entry(segment);
-            count += 1;
+            let len = take_room(&mut room, segment.len());
+            if len > 0 {
+                entries[count] = self.entry(segment, len);
+                count += 1;
+            }
         }
         let id = RECV | tag(self.conn) | u64::from(self.next_recv);
         // SAFETY: the segments are held until the receive has ended (invariant 1), or the queue pair is gone.
@@ -389,7 +402,8 @@ impl QueuePair {
         }
         let first = self.request_segments.len() - segments as usize;
         for segment in self.request_segments.range(first..).filter(|segment| !segment.is_empty()) {
-            entries[count] = self.entry(segment);
+            // No longer than `max_work_len`.
+            entries[count] = self.entry(segment, segment.len() as u32);
             count += 1;
         }
         // A key that no adapter has was asked for and refused, so it is never cut short here.
@@ -517,6 +531,18 @@ impl QueuePair {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The length of a receive's segment was cut to 32 bits: one of 4 GiB had no room at all, and the first message for it ended the connection.
+    #[test]
+    fn receives_of_gigabytes_have_room_for_any_message() {
+        let given = |lens: &[usize]| {
+            let mut room = MAX_WORK_LEN;
+            lens.iter().map(|len| u64::from(take_room(&mut room, *len))).collect::<Vec<_>>()
+        };
+        assert_eq!(given(&[4 << 30]), [MAX_WORK_LEN]);
+        assert_eq!(given(&[10, 5 << 30, 7]), [10, MAX_WORK_LEN - 10, 0]);
+        assert_eq!(given(&[1 << 20; 3]), [1 << 20; 3]);
+    }
 
     #[test]
     fn names_are_parsed_back() {

@@ -31,6 +31,9 @@ pub struct ShmConfig {
     /// Memory that peers passed and that is kept mapped for each connection: pieces, and bytes together. The least recently used is
     /// unmapped first. 1024 pieces, 64 GiB.
     pub max_mapped: (usize, u64),
+    /// The same for all connections together; what finds no room goes another way. A process may have some 65,000 mappings, and addresses for 128 TiB.
+    /// 16,384 pieces, 16 TiB.
+    pub max_mapped_in_all: (usize, u64),
     /// Pass memory that lives in shareable pages to peers that it is exposed to, and that it is sent to if they can reach it anyway. Without it they go by the next two
     /// ways, and messages through the ring. `true`.
     pub share_pages: bool,
@@ -56,6 +59,7 @@ impl Default for ShmConfig {
             advertised_exposures: 4096,
             ring_len: 256 << 10,
             max_mapped: (1024, 64 << 30),
+            max_mapped_in_all: (16 << 10, 16 << 40),
             share_pages: true,
             cross_memory: true,
             allowed_users: Vec::new(),
@@ -74,6 +78,14 @@ impl ShmConfig {
     /// also where somebody has opened it, and for the listener that this side dials.)
     pub(crate) fn admits(&self, user: u32, own: u32) -> bool {
         user == own || user == 0 || self.allowed_users.contains(&user)
+    }
+
+    /// Whether the kernel may copy between this process, which runs as `own`, and one of `user`: between processes of one user only. A peer of another
+    /// user that this process may do more than (root may do more than anybody) could otherwise have it write where the peer itself may not: it
+    /// becomes, or gives its number to, a program of somebody else's, while a child keeps the socket. And whoever reaches a peer's memory by the kernel can
+    /// be made to wait there for ever (memory behind FUSE, `userfaultfd`), which a process of the same user can do to it anyway, by a signal.
+    pub(crate) fn crosses(&self, user: u32, own: u32) -> bool {
+        self.cross_memory && user == own
     }
 
     pub(crate) fn validate(&self) -> Result<(), Error> {
@@ -122,5 +134,17 @@ mod tests {
         assert!(!config.admits(1001, 1000) && !config.admits(1000, 0));
         config.allowed_users = vec![1001];
         assert!(config.admits(1001, 1000) && !config.admits(1002, 1000));
+    }
+
+    /// A server that ran as root reached the memory of whatever process had the number that an admitted user's client had once had, on that client's word.
+    #[test]
+    fn the_memory_of_another_users_process_is_not_reached_by_the_kernel() {
+        let mut config = ShmConfig { allowed_users: vec![1001], ..ShmConfig::default() };
+        for (user, own) in [(1001, 0), (1001, 1000), (0, 1000)] {
+            assert!(config.admits(user, own) && !config.crosses(user, own), "{user} and {own}");
+        }
+        assert!(config.crosses(1000, 1000) && config.crosses(0, 0));
+        config.cross_memory = false;
+        assert!(!config.crosses(1000, 1000));
     }
 }

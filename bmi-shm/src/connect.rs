@@ -34,15 +34,16 @@ use bmi_backend::{Round, check_private, check_scheme, listen_failed};
 use bmi_core::transport::{ConnId, Event};
 use bmi_core::{Access, Addr, Error, ErrorKind, RemoteSlice, Scheme, Segment, Time};
 
-use crate::ShmTransport;
 use crate::area::{Advice, Area, Place};
 use crate::error::{Fault, Refusal, Violation};
 use crate::inbound::Inbound;
 use crate::link::Link;
 use crate::packet::{Greeting, Hello, MAX_PACKET, Packet, encode_hello};
+use crate::pages::Mapped;
 use crate::queue_pair::QueuePair;
-use crate::socket::{self, ListenError, Listening, Passed};
+use crate::socket::{self, ListenError, Listening, NotOne, Passed};
 use crate::sys::{self, Process};
+use crate::{ShmConfig, ShmTransport};
 
 /// Packets taken from one socket in one poll.
 const PACKETS: usize = 64;
@@ -87,6 +88,8 @@ pub(crate) struct Connection {
     pub(crate) queues: Option<Box<QueuePair>>,
     pub(crate) inbound: Inbound,
     pub(crate) exposures: Exposures,
+    /// The kernel may copy between the two processes.
+    crosses: bool,
     pub(crate) draining: Option<Draining>,
     /// It stands in the transport's list of sockets to read.
     pub(crate) in_ready: bool,
@@ -115,6 +118,7 @@ impl Connection {
             queues: None,
             inbound: Inbound::default(),
             exposures: Exposures::default(),
+            crosses: false,
             draining: None,
             in_ready: false,
             more: false,
@@ -174,7 +178,7 @@ impl Connection {
     }
 
     /// Where a segment is advertised to stand, if anywhere: its pages are passed if they can be and were not.
-    fn place(&mut self, segment: &Segment, share_pages: bool, cross_memory: bool) -> Option<Place> {
+    fn place(&mut self, segment: &Segment, share_pages: bool) -> Option<Place> {
         let memory = segment.region().memory();
         let offset = segment.offset() as u64;
         if share_pages
@@ -190,7 +194,7 @@ impl Connection {
                 return Some(Place::Pages { id, offset });
             }
         }
-        cross_memory.then(|| Place::Address(segment.as_ptr() as u64))
+        self.crosses.then(|| Place::Address(segment.as_ptr() as u64))
     }
 }
 
@@ -221,6 +225,11 @@ impl ShmTransport {
     pub(crate) fn start_connecting(&mut self, addr: &Addr, private: &[u8], deadline: Time) -> Result<ConnId, Error> {
         check_scheme(addr, Scheme::Shm, "shared-memory")?;
         check_private(private)?;
+        socket::check_name(Path::new(addr.host())).map_err(|error| {
+            Error::new(ErrorKind::Invalid, format!("{addr} cannot be a socket's name"))
+                .caused_by(error)
+                .during("connect")
+        })?;
         let exhausted = |error: io::Error| {
             Error::new(ErrorKind::Exhausted, "no memory for the connection's ring").caused_by(error).during("connect")
         };
@@ -244,50 +253,39 @@ impl ShmTransport {
     }
 
     fn dial(&mut self, slot: u32) {
-        let (now, hello) = (self.now, self.hello(Greeting::Connect));
+        let now = self.now;
         let Some(connection) = self.slots.at_mut(slot) else { return };
         let id = connection.id;
         let Phase::Dialing { private, deadline, .. } = &mut connection.phase else { return };
         let deadline = *deadline;
-        let connected = socket::connect(Path::new(connection.peer.host())).and_then(|socket| {
+        let path = Path::new(connection.peer.host());
+        let connected = socket::connect(path).map_err(Fault::Unreachable).and_then(|socket| {
+            // Before a word is said: a stranger that listens there gets no descriptor, and learns no address.
+            let crosses = check_user(&self.config, &socket)?;
+            let hello = hello(&self.config, &self.cookie, Greeting::Connect, crosses);
             let fd = connection.own_fd.as_ref().map(AsFd::as_fd);
-            socket::send(&socket, encode_hello(&hello, private).bytes(), fd)?;
-            Ok(socket)
+            socket::send(&socket, encode_hello(&hello, private).bytes(), fd).map_err(Fault::Unreachable)?;
+            Ok((socket, crosses))
         });
         match connected {
-            Ok(socket) => {
+            Ok((socket, crosses)) => {
                 let watched = self.watch(socket.as_fd(), token_of(slot));
-                let user = self.check_user(&socket);
                 let Some(connection) = self.slots.at_mut(slot) else { return };
-                connection.socket = Some(socket);
-                connection.own_fd = None;
+                (connection.socket, connection.own_fd, connection.crosses) = (Some(socket), None, crosses);
                 connection.phase = Phase::Greeting { deadline };
-                match (watched, user) {
-                    (Ok(()), Ok(())) => self.mark_ready(slot),
-                    (Err(error), _) => self.end(slot, id, Fault::Socket(error)),
-                    (_, Err(fault)) => self.end(slot, id, fault),
+                match watched {
+                    Ok(()) => self.mark_ready(slot),
+                    Err(error) => self.end(slot, id, Fault::Socket(error)),
                 }
             }
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+            Err(Fault::Unreachable(error)) if error.kind() == io::ErrorKind::WouldBlock => {
                 if let Phase::Dialing { retry_at, .. } = &mut connection.phase {
                     *retry_at = now + DIAL_RETRY;
                 }
             }
-            Err(error) => self.end(slot, id, Fault::Unreachable(error)),
+            Err(fault) => self.end(slot, id, fault),
         }
         self.deadlines.refresh();
-    }
-
-    fn hello(&self, greeting: Greeting) -> Hello {
-        let address = std::ptr::from_ref(&*self.cookie) as u64;
-        Hello { greeting, geometry: self.config.geometry(), cookie: self.cookie[0], address }
-    }
-
-    /// Whether a peer's user may talk to this process.
-    fn check_user(&self, socket: &OwnedFd) -> Result<(), Fault> {
-        let user = sys::credentials(socket).map_err(Fault::Socket)?.user;
-        let own = rustix::process::geteuid().as_raw();
-        if self.config.admits(user, own) { Ok(()) } else { Err(Fault::User(user)) }
     }
 
     // ---- accepting --------------------------------------------------------------------------------------------------------
@@ -307,9 +305,10 @@ impl ShmTransport {
     fn handle_socket(&mut self, socket: OwnedFd) {
         let pid = sys::credentials(&socket).map_or(0, |peer| peer.pid);
         let peer = Addr::shm(format!("/proc/{pid}"));
-        if let Err(fault) = self.check_user(&socket) {
-            return tracing::warn!(%peer, %fault, "closed");
-        }
+        let crosses = match check_user(&self.config, &socket) {
+            Ok(crosses) => crosses,
+            Err(fault) => return tracing::warn!(%peer, %fault, "closed"),
+        };
         if self.half_open >= self.config.max_half_open {
             return tracing::warn!(%peer, limit = self.config.max_half_open, "closed: too many without a hello");
         }
@@ -324,7 +323,7 @@ impl ShmTransport {
         }
         self.half_open += 1;
         if let Some(connection) = self.slots.find_mut(id) {
-            connection.socket = Some(socket);
+            (connection.socket, connection.crosses) = (Some(socket), crosses);
         }
         self.mark_ready(id.slot);
     }
@@ -439,12 +438,19 @@ impl ShmTransport {
         match packet {
             Packet::Wake => Ok(()),
             Packet::Pages { id: number, len } => {
-                let fd = passed.only().ok_or(Violation::Memory("it passed no descriptor, or several"))?;
-                let mapping = sys::map_peer(&fd, len, true).map_err(Violation::Memory)?;
-                let Err(why) = mapping.and_then(|mapping| link.mapped.insert(number, mapping)) else {
-                    // If the socket is too full for it, the peer goes another way.
-                    connection.say(&Packet::Have { id: number });
-                    return Ok(());
+                let why = match passed.only() {
+                    Err(NotOne::Ours) => {
+                        io::Error::new(io::ErrorKind::OutOfMemory, "no descriptor is left to take it by")
+                    }
+                    only => {
+                        let mapping = sys::map_peer(&only?, len, true).map_err(Violation::Memory)?;
+                        let Err(why) = mapping.and_then(|mapping| link.mapped.insert(number, mapping)) else {
+                            // If the socket is too full for it, the peer goes another way.
+                            connection.say(&Packet::Have { id: number });
+                            return Ok(());
+                        };
+                        why
+                    }
                 };
                 if connection.inbound.waits_for(number) {
                     return Err(Fault::Memory(why)); // it was mapped before, and there is no other way to this message
@@ -478,11 +484,11 @@ impl ShmTransport {
 
     pub(crate) fn accept_request(&mut self, conn: ConnId, private: &[u8]) -> Result<(), Error> {
         check_private(private)?;
-        let hello = self.hello(Greeting::Accept);
         let requested = |connection: &&mut Connection| matches!(connection.phase, Phase::Requested);
         let Some(connection) = self.slots.find_mut(conn).filter(requested) else {
             return Err(Error::new(ErrorKind::PeerLost, "the connection request is no longer there").during("accept"));
         };
+        let hello = hello(&self.config, &self.cookie, Greeting::Accept, connection.crosses);
         let fd = connection.own_fd.take();
         if let Some(socket) = &connection.socket
             && let Err(error) =
@@ -504,7 +510,7 @@ impl ShmTransport {
         else {
             return;
         };
-        let process = self.config.cross_memory.then(|| {
+        let process = connection.crosses.then(|| {
             let pid = sys::credentials(socket).map_or(0, |credentials| credentials.pid);
             Process::probe(pid, hello.address, hello.cookie)
         });
@@ -512,14 +518,15 @@ impl ShmTransport {
         if let Some(secret) = secret {
             connection.say(&Packet::Proof { secret });
         }
-        let link = Link::new(own.clone(), peer, process, self.config.max_mapped);
+        let mapped = Mapped::new(self.config.max_mapped, self.room.clone());
+        let link = Link::new(own.clone(), peer, process, mapped);
         connection.link = Some(Box::new(link));
         connection.phase = Phase::Established;
         // What was exposed before can be passed now.
         let early: Vec<_> =
             connection.exposures.iter().map(|(key, segment, access)| (key, segment.clone(), access)).collect();
         for (key, segment, access) in early {
-            let place = connection.place(&segment, self.config.share_pages, self.config.cross_memory);
+            let place = connection.place(&segment, self.config.share_pages);
             if let (Some(place), Some(own)) = (place, &connection.own) {
                 own.advertise(slot_of(key), key, Advice { place, access, len: segment.len() as u64 });
             }
@@ -534,7 +541,7 @@ impl ShmTransport {
         if check_private(private).is_err() || self.slots.find_mut(conn).filter(requested).is_none() {
             return;
         }
-        let hello = self.hello(Greeting::Reject);
+        let hello = hello(&self.config, &self.cookie, Greeting::Reject, false);
         let Some(mut connection) = self.remove(conn.slot) else { return };
         if let Some(queues) = &mut connection.queues {
             queues.flush_all(None, |event| self.pending.push_back(event));
@@ -560,7 +567,7 @@ impl ShmTransport {
         };
         let slice = connection.exposures.add(&mut self.keys, segment, access)?;
         let key = slice.key.0;
-        let place = connection.place(segment, self.config.share_pages, self.config.cross_memory);
+        let place = connection.place(segment, self.config.share_pages);
         if let (Some(place), Some(own)) = (place, &connection.own) {
             own.advertise(slot_of(key), key, Advice { place, access, len: segment.len() as u64 });
         }
@@ -638,7 +645,8 @@ impl ShmTransport {
         if let Phase::HalfOpen { .. } = connection.phase {
             // Nobody above knows of it. A peer of another version shall learn ours.
             if let (Fault::Violation(Violation::Version { .. }), Some(socket)) = (&fault, &connection.socket) {
-                let _ = socket::send(socket, encode_hello(&self.hello(Greeting::Reject), &[]).bytes(), None);
+                let hello = hello(&self.config, &self.cookie, Greeting::Reject, false);
+                let _ = socket::send(socket, encode_hello(&hello, &[]).bytes(), None);
             }
             return;
         }
@@ -764,9 +772,22 @@ fn token_of(slot: u32) -> usize {
     (slot as usize) << crate::TOKEN_BITS | crate::TOKEN_CONNECTION
 }
 
+/// What this side says of itself. Where its memory stands is told to those only who may reach it by the kernel.
+fn hello(config: &ShmConfig, cookie: &[u64; 2], greeting: Greeting, crosses: bool) -> Hello {
+    let (cookie, address) = if crosses { (cookie[0], std::ptr::from_ref(cookie) as u64) } else { (0, 0) };
+    Hello { greeting, geometry: config.geometry(), cookie, address }
+}
+
+/// That a peer's user may talk to this process; and whether the kernel may copy between the two.
+fn check_user(config: &ShmConfig, socket: &OwnedFd) -> Result<bool, Fault> {
+    let user = sys::credentials(socket).map_err(Fault::Socket)?.user;
+    let own = rustix::process::geteuid().as_raw();
+    if config.admits(user, own) { Ok(config.crosses(user, own)) } else { Err(Fault::User(user)) }
+}
+
 /// Maps the area that came with a hello.
 fn map_area(hello: &Hello, passed: Passed) -> Result<Area, Fault> {
-    let fd = passed.only().ok_or(Violation::Memory("it passed no descriptor, or several"))?;
+    let fd = passed.only()?;
     let mapping = sys::map_peer(&fd, hello.geometry.len() as u64, false).map_err(Violation::Memory)?;
     Ok(Area::new(mapping.map_err(Fault::Memory)?, hello.geometry))
 }

@@ -10,6 +10,7 @@ use thiserror::Error as ThisError;
 pub(crate) use bmi_backend::software::Refusal;
 
 use crate::packet::VERSION;
+use crate::socket::NotOne;
 
 /// What a peer did that costs it the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ThisError)]
@@ -75,6 +76,15 @@ pub(crate) enum Fault {
     Revoked,
     #[error("disconnected by this side")]
     Cancelled,
+}
+
+impl From<NotOne> for Fault {
+    fn from(why: NotOne) -> Fault {
+        match why {
+            NotOne::Theirs => Violation::Memory("it passed no descriptor, or several").into(),
+            NotOne::Ours => Fault::Memory(io::Error::from_raw_os_error(libc::EMFILE)),
+        }
+    }
 }
 
 impl Fault {

@@ -149,7 +149,7 @@ impl Hostile {
         assert!(
             matches!(Packet::decode(&bytes[..len]), Ok(Packet::Hello(hello, _)) if hello.greeting == Greeting::Accept)
         );
-        self.victims_fd = passed.only();
+        self.victims_fd = passed.only().ok();
     }
 }
 

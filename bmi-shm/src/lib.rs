@@ -78,6 +78,7 @@ pub use config::ShmConfig;
 use connect::{Connection, Limbo, Phase};
 use link::Link;
 use outbound::{LEFT_LEN, Outbound, POST_BUDGET, Ring};
+use pages::Room;
 use queue_pair::QueuePair;
 use rota::Rota;
 use socket::Listening;
@@ -123,6 +124,7 @@ pub struct ShmTransport {
     accept_ready: bool,
     regions: Regions,
     keys: Keys,
+    room: Arc<Room>,
     limbo: Vec<Limbo>,
     /// A slot was given up since the last poll.
     retired: bool,
@@ -203,6 +205,7 @@ impl ShmTransport {
             accept_ready: false,
             regions: Regions::new(config.regions()),
             keys: Keys::new(config.exposures()),
+            room: Room::new(config.max_mapped_in_all),
             limbo: Vec::new(),
             retired: false,
             deadlines: Deadlines::default(),

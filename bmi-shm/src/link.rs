@@ -79,7 +79,7 @@ pub(crate) enum Way {
 }
 
 impl Link {
-    pub(crate) fn new(own: Area, peer: Area, process: Option<Process>, most_mapped: (usize, u64)) -> Link {
+    pub(crate) fn new(own: Area, peer: Area, process: Option<Process>, mapped: Mapped) -> Link {
         let (writer, reader) = (Writer::new(own.ring()), Reader::new(peer.ring()));
         let chunk = CHUNK.min(writer.space().len() / 8);
         let quarter = reader.space().len() as u64 / 4;
@@ -89,7 +89,7 @@ impl Link {
             writer,
             reader,
             process,
-            mapped: Mapped::new(most_mapped),
+            mapped,
             passed: Passed::default(),
             chunk,
             quarter,
@@ -227,7 +227,9 @@ impl Link {
                 "kernel copy (process_vm_readv, process_vm_writev)",
                 "the kernel lets one process reach the other's memory: one copy",
             ),
-            None => ("ring", "the kernel, or a setting, does not let one process reach the other's memory: two copies"),
+            None => {
+                ("ring", "one process may not reach the other's memory (the kernel, a setting, two users): two copies")
+            }
         };
         let mapped = (
             "mapped pages",

@@ -11,9 +11,12 @@
 //! **Invariants**
 //! 1. [`Passed`] holds no memory: only a note by which it learns that it is gone; then the peer is told to unmap it.
 //! 2. [`Mapped`] is bounded in pieces and bytes; the least recently used goes first, and can be asked for again.
+//! 3. All mappings of a transport together are bounded too ([`Room`]), however many connections a peer makes: a process may have some 65,000 mappings
+//!    (`vm.max_map_count`), and one that has them all can allocate no more.
 
 use std::collections::HashMap;
 use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use bmi_core::Memory;
@@ -92,6 +95,41 @@ impl Passed {
     }
 }
 
+/// What is left of a transport's room for mappings of peers' memory.
+pub(crate) struct Room {
+    pieces: AtomicU64,
+    bytes: AtomicU64,
+}
+
+impl Room {
+    pub(crate) fn new((pieces, bytes): (usize, u64)) -> Arc<Room> {
+        Arc::new(Room { pieces: AtomicU64::new(pieces as u64), bytes: AtomicU64::new(bytes) })
+    }
+
+    /// Takes room for a mapping of `len` bytes. Only the transport's owner takes; room comes back on any thread.
+    fn take(self: &Arc<Room>, len: u64) -> Option<Taken> {
+        if self.pieces.load(Ordering::Acquire) == 0 || self.bytes.load(Ordering::Acquire) < len {
+            return None;
+        }
+        self.pieces.fetch_sub(1, Ordering::Relaxed);
+        self.bytes.fetch_sub(len, Ordering::Relaxed);
+        Some(Taken { room: self.clone(), len })
+    }
+}
+
+/// Room that a mapping takes, for as long as it is there.
+struct Taken {
+    room: Arc<Room>,
+    len: u64,
+}
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        self.room.bytes.fetch_add(self.len, Ordering::Release);
+        self.room.pieces.fetch_add(1, Ordering::Release);
+    }
+}
+
 struct Piece {
     memory: Memory,
     used: u64,
@@ -103,6 +141,7 @@ pub(crate) struct Mapped {
     bytes: u64,
     clock: u64,
     most: (usize, u64),
+    room: Arc<Room>,
     /// Asked for, not here yet.
     asked: Option<u32>,
     /// The one that was found last, which is mostly the next one too. It is looked up in no table.
@@ -110,11 +149,11 @@ pub(crate) struct Mapped {
 }
 
 impl Mapped {
-    pub(crate) fn new(most: (usize, u64)) -> Mapped {
-        Mapped { pieces: HashMap::new(), bytes: 0, clock: 0, most, asked: None, latest: None }
+    pub(crate) fn new(most: (usize, u64), room: Arc<Room>) -> Mapped {
+        Mapped { pieces: HashMap::new(), bytes: 0, clock: 0, most, room, asked: None, latest: None }
     }
 
-    /// Keeps a mapping under the number that the peer gave it, unless it is too large.
+    /// Keeps a mapping under the number that the peer gave it, if there is room: else bytes go another way.
     pub(crate) fn insert(&mut self, number: u32, mapping: Mapping) -> io::Result<()> {
         self.remove(number);
         let (ptr, len) = (mapping.ptr(), mapping.len());
@@ -126,10 +165,13 @@ impl Mapped {
             let Some(oldest) = oldest else { break };
             self.remove(oldest);
         }
+        let Some(taken) = self.room.take(len as u64) else {
+            return Err(io::Error::new(io::ErrorKind::OutOfMemory, "no room for it (ShmConfig::max_mapped_in_all)"));
+        };
         // SAFETY: the mapping is kept by the memory; nobody in this process makes references to its bytes: this handle never leaves but in
         // `RemotePages`, and `get_mut` is never called on it. What the peer does is as if the kernel did it: it is reached only by
         // `mem::copy` and by system calls.
-        let memory = unsafe { Memory::from_raw_parts(ptr, len, Box::new(mapping)) };
+        let memory = unsafe { Memory::from_raw_parts(ptr, len, Box::new((mapping, taken))) };
         self.clock += 1;
         self.bytes += len as u64;
         self.pieces.insert(number, Piece { memory, used: self.clock });
@@ -186,14 +228,15 @@ mod tests {
 
     #[test]
     fn the_least_recently_used_goes_first() {
-        let mut mapped = Mapped::new((2, 1 << 20));
+        let room = Room::new((10, 1 << 20));
+        let mut mapped = Mapped::new((2, 1 << 20), room.clone());
         mapped.insert(1, mapping(4096)).unwrap();
         mapped.insert(2, mapping(4096)).unwrap();
         assert!(mapped.find(1).is_some());
         mapped.insert(3, mapping(4096)).unwrap();
         assert!(mapped.find(1).is_some() && mapped.find(2).is_none() && mapped.find(3).is_some());
         assert!(mapped.ask(2) && !mapped.ask(2));
-        let mut small = Mapped::new((10, 8192));
+        let mut small = Mapped::new((10, 8192), room);
         small.insert(1, mapping(8192)).unwrap();
         small.insert(2, mapping(4096)).unwrap();
         assert!(small.find(1).is_none() && small.find(2).is_some());
@@ -201,6 +244,27 @@ mod tests {
         assert!(small.find(3).is_none() && small.find(2).is_some(), "what is too large drives nothing out");
         small.remove(2);
         assert_eq!(small.bytes, 0);
+    }
+
+    /// Each connection was bounded by itself, and a peer may have thousands: it could fill this process's table of mappings, whose next allocation then failed.
+    #[test]
+    fn all_connections_together_have_a_bound() {
+        let room = Room::new((3, 1 << 20));
+        let mut connections = [(); 4].map(|()| Mapped::new((2, 1 << 20), room.clone()));
+        let found = connections.each_mut().map(|mapped| mapped.insert(1, mapping(4096)).is_ok());
+        assert_eq!(found, [true, true, true, false]);
+        assert_eq!(connections.each_mut().map(|mapped| mapped.find(1).is_some()), [true, true, true, false]);
+        let lent = connections[0].find(1).unwrap().clone();
+        connections[0].remove(1);
+        assert!(connections[3].insert(1, mapping(4096)).is_err());
+        assert!(connections[3].find(1).is_none(), "what was lent is mapped still");
+        drop(lent);
+        assert!(connections[3].insert(1, mapping(1 << 20)).is_err());
+        assert!(connections[3].find(1).is_none(), "too many bytes");
+        connections[3].insert(1, mapping(4096)).unwrap();
+        assert!(connections[3].find(1).is_some());
+        drop(connections);
+        assert_eq!((room.pieces.load(Ordering::Relaxed), room.bytes.load(Ordering::Relaxed)), (3, 1 << 20));
     }
 
     #[test]

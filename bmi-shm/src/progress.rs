@@ -293,12 +293,14 @@ impl ShmTransport {
         }
         let Self { rota, slots, .. } = self;
         let arrived = rota.all().any(|slot| {
-            let Some(Connection { link: Some(link), queues: Some(queues), .. }) = slots.at_mut(slot) else {
+            let Some(Connection { link: Some(link), queues: Some(queues), phase, .. }) = slots.at_mut(slot) else {
                 return false;
             };
+            // One that is closing reads no more.
+            let reads = !matches!(phase, Phase::Closing { .. });
             let room = || link.peer.consumed().load(Ordering::Relaxed) != link.writer.consumed();
             let taken = || link.peer.taken().load(Ordering::Relaxed) != link.left_taken;
-            link.reader.has_next() || queues.has_outgoing() && room() || queues.has_gone() && taken()
+            reads && link.reader.has_next() || queues.has_outgoing() && room() || queues.has_gone() && taken()
         });
         // A full answer may not be all. What is left in epoll is no new edge for whoever sleeps on it.
         let all_seen = self.ask_epoll() < EPOLL_EVENTS;

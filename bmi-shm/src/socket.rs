@@ -117,6 +117,11 @@ pub(crate) fn listen(path: &Path) -> Result<Listening, ListenError> {
     // The lock goes with the directory's descriptor.
 }
 
+/// That a path can be a socket's name: at most 107 bytes.
+pub(crate) fn check_name(path: &Path) -> io::Result<()> {
+    Ok(SocketAddrUnix::new(path).map(|_| ())?)
+}
+
 /// Connects, without waiting: `WouldBlock` if the listener's queue is full.
 pub(crate) fn connect(path: &Path) -> io::Result<OwnedFd> {
     let socket = new_socket()?;
@@ -144,14 +149,28 @@ pub(crate) fn send(socket: impl AsFd, bytes: &[u8], fd: Option<BorrowedFd<'_>>) 
 #[derive(Debug, Default)]
 pub(crate) struct Passed {
     fds: Vec<OwnedFd>,
+    /// More came than these.
     cut: bool,
 }
 
+/// Why there is not one descriptor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NotOne {
+    /// The peer passed none, or several.
+    Theirs,
+    /// This process has no room for another one.
+    Ours,
+}
+
 impl Passed {
-    /// The only descriptor; `None` if there was none, or more.
-    pub(crate) fn only(mut self) -> Option<OwnedFd> {
-        let fd = self.fds.pop();
-        fd.filter(|_| self.fds.is_empty() && !self.cut)
+    /// The only descriptor.
+    pub(crate) fn only(mut self) -> Result<OwnedFd, NotOne> {
+        match (self.fds.pop(), self.cut) {
+            (Some(fd), false) if self.fds.is_empty() => Ok(fd),
+            // The kernel drops what does not fit the buffer, and what does not fit this process.
+            (None, true) => Err(NotOne::Ours),
+            _ => Err(NotOne::Theirs),
+        }
     }
 
     pub(crate) fn is_empty(&self) -> bool {

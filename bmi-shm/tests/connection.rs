@@ -7,10 +7,10 @@ mod common;
 use std::os::unix::fs::PermissionsExt;
 
 use bmi_conformance::world::{Side, completion, pattern};
-use bmi_core::transport::{Event, Payload, WorkId, WorkKind, WorkOptions, WorkStatus};
+use bmi_core::transport::{Armed, Event, Payload, WorkId, WorkKind, WorkOptions, WorkStatus};
 use bmi_core::{Addr, ErrorKind, Transport};
 use bmi_shm::{ShmConfig, ShmTransport};
-use common::{World, world};
+use common::{World, world, world_with};
 
 fn transport() -> ShmTransport {
     ShmTransport::new(ShmConfig::default()).unwrap()
@@ -47,6 +47,17 @@ fn names_go_with_their_listener_and_other_files_are_left_alone() {
     drop(first);
     assert!(!names.join("a").exists());
     transport().listen(&addr(&names, "a")).unwrap();
+}
+
+/// A path that is too long for a socket was told as a failure of the system when listening, and as nobody listening, worth a retry, when connecting.
+#[test]
+fn a_name_that_is_too_long_is_invalid() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = addr(folder.path(), &format!("names/{}", "x".repeat(108)));
+    let mut transport = transport();
+    assert_eq!(transport.listen(&at).unwrap_err().kind(), ErrorKind::Invalid);
+    let error = transport.connect(&at, b"", bmi_core::Time::from_nanos(u64::MAX)).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
 }
 
 /// A name that somebody else has taken meanwhile is not removed by the one that had it before.
@@ -110,6 +121,35 @@ fn what_was_sent_before_a_sudden_end_still_arrives() {
     let arrived = b.events.iter().filter(|event| matches!(event, Event::Work(w) if w.status == WorkStatus::Ok));
     assert_eq!(arrived.count(), 100);
     assert_eq!(b.take_end(cb).map(|reason| reason.kind()), Some(ErrorKind::PeerLost));
+}
+
+/// What the peer of a closing connection had sent, and nobody was to read any more, kept the owner awake until the deadline, all processor time spent.
+#[test]
+fn a_closing_connection_lets_its_owner_sleep() {
+    let mut config = ShmConfig::default();
+    config.ring_len = 64 << 10;
+    let mut world = world_with(&config);
+    let (ca, cb) = world.connect();
+    let (_, room) = world.a.memory(4000);
+    let (_, source) = world.b.memory(4000);
+    for _ in 0..40 {
+        world.a.transport.post_recv(ca, WorkId(1), std::slice::from_ref(&room)).unwrap();
+        let payload = Payload::Gather(std::slice::from_ref(&source));
+        world.b.transport.post_send(cb, WorkId(2), &[], payload, WorkOptions::UNSIGNALLED).unwrap();
+    }
+    world.a.transport.post_send(ca, WorkId(3), b"unread", Payload::EMPTY, WorkOptions::UNSIGNALLED).unwrap();
+    let deadline = world.later(60);
+    world.b.transport.disconnect(cb, deadline);
+    let World { b, now, .. } = &mut world;
+    let asleep = (0..10_000).any(|_| {
+        b.transport.poll(*now, &mut b.events);
+        b.transport.arm(std::task::Waker::noop()) == Armed::Waiting
+    });
+    assert!(asleep, "more waits than the ring holds, and the peer does not read");
+    assert!(b.take_end(cb).is_none());
+    assert_eq!(world.until(|world| world.b.take_end(cb)).kind(), ErrorKind::Cancelled);
+    let arrived = (0..40).map(|_| world.work_a()).filter(|work| work.status == WorkStatus::Ok);
+    assert_eq!(arrived.count(), 40, "what was posted is handed over");
 }
 
 /// Connections on which nothing moves are looked at in turn only; what comes on them, or is posted on them, or their end, is found all the same.

@@ -6,8 +6,8 @@ mod common;
 
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::fd::AsFd;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bmi_conformance::world::{completion, pattern};
 use bmi_core::mem::RemotePages;
@@ -15,6 +15,12 @@ use bmi_core::transport::{Event, Payload, WorkId, WorkKind, WorkOptions, WorkSta
 use bmi_core::{Access, ErrorKind, Memory, RemoteKey, Transport};
 use bmi_shm::ShmConfig;
 use common::{World, world, world_with};
+
+/// One test at a time: mappings are the whole process's, and not every runner gives each test a process.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// Mappings of memory of this library in this process.
 fn mappings() -> usize {
@@ -24,6 +30,7 @@ fn mappings() -> usize {
 
 #[test]
 fn memory_is_mapped_once_and_unmapped_when_its_owner_drops_it() {
+    let _alone = alone();
     let mut world = world();
     let (ca, cb) = world.connect();
     let before = mappings();
@@ -57,6 +64,7 @@ fn memory_is_mapped_once_and_unmapped_when_its_owner_drops_it() {
 /// Many memories on a connection that keeps two mapped: those that were unmapped are asked for and come back, and no byte goes astray.
 #[test]
 fn mappings_are_bounded_and_come_back() {
+    let _alone = alone();
     let mut config = ShmConfig::default();
     config.max_mapped = (2, 1 << 30);
     config.cross_memory = false;
@@ -89,6 +97,7 @@ fn mappings_are_bounded_and_come_back() {
 /// Long messages are copied once, by the peer, from where they are; they end when it has. The first goes through the ring, while the memory is passed.
 #[test]
 fn long_messages_stay_where_they_are_until_the_peer_copies_them() {
+    let _alone = alone();
     let mut world = world();
     let (ca, cb) = world.connect();
     let before = mappings();
@@ -140,6 +149,7 @@ fn lent(world: &mut World, len: usize) -> (Memory, RemotePages, RemoteKey) {
 /// `pwrite` from the peer's pages and `pread` into them, through files in memory and on disk, without a byte passing through this side's memory.
 #[test]
 fn the_kernel_moves_between_a_peers_pages_and_a_file() {
+    let _alone = alone();
     let mut world = world();
     const LEN: usize = 3 << 20;
     let (memory, pages, _) = lent(&mut world, LEN);
@@ -166,6 +176,7 @@ fn the_kernel_moves_between_a_peers_pages_and_a_file() {
 /// end where is its own affair; every call moves all bytes, and nobody faults.
 #[test]
 fn memory_that_its_owner_changes_and_cuts_in_mid_write_is_written_all_the_same() {
+    let _alone = alone();
     const LEN: usize = 8 << 20;
     const STEP: usize = 1 << 20;
     let mut world = world();
@@ -207,6 +218,7 @@ fn memory_that_its_owner_changes_and_cuts_in_mid_write_is_written_all_the_same()
 /// Pages are lent only with the right key, within bounds, and with the rights that were given; otherwise nothing happens.
 #[test]
 fn pages_are_lent_by_key_bounds_and_rights() {
+    let _alone = alone();
     let mut world = world();
     let (ca, cb) = world.connect();
     let (_, segment) = world.b.memory(5000);
@@ -239,6 +251,7 @@ fn pages_are_lent_by_key_bounds_and_rights() {
 /// mapped until then, although the connection is gone.
 #[test]
 fn revoking_lent_pages_ends_the_connection_and_holds_the_memory() {
+    let _alone = alone();
     let mut world = world();
     let (mut memory, pages, key) = lent(&mut world, 5000);
     let cb = bmi_core::transport::ConnId { slot: 0, generation: 0 };
@@ -261,6 +274,7 @@ fn revoking_lent_pages_ends_the_connection_and_holds_the_memory() {
 /// A peer that never gives it back holds memory for a while, not for ever.
 #[test]
 fn memory_that_a_peer_never_gives_back_comes_back_in_time() {
+    let _alone = alone();
     let mut world = world();
     let (mut memory, pages, key) = lent(&mut world, 5000);
     let cb = bmi_core::transport::ConnId { slot: 0, generation: 0 };
@@ -278,6 +292,7 @@ fn memory_that_a_peer_never_gives_back_comes_back_in_time() {
 /// The plan says how bulk goes, by what this side and the kernel allow.
 #[test]
 fn the_ways_of_bulk_are_told() {
+    let _alone = alone();
     let told = |share_pages, cross_memory| {
         let mut config = ShmConfig::default();
         (config.share_pages, config.cross_memory) = (share_pages, cross_memory);

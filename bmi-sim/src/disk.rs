@@ -40,6 +40,12 @@ pub(crate) struct DiskState {
 }
 
 impl DiskState {
+    /// What it was asked for is asked for no more.
+    pub(crate) fn lose_power(&mut self) {
+        self.free = 0;
+        self.places.clear();
+    }
+
     /// A request that takes a place from `begin` on, for `latency`, and then the disk for `bytes`. Returns when its bytes begin and end to pass.
     fn request(&mut self, depth: usize, begin: u64, latency: u64, bytes: u64) -> (u64, u64) {
         if self.places.len() < depth.max(1) && self.places.iter().all(|free| *free > begin) {

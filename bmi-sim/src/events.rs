@@ -42,8 +42,8 @@ pub(crate) enum Event {
     PeerGone { conn: ConnRef },
     /// The link between two nodes has been down for the detection time, unless it came up in between.
     LinkDead { a: u32, b: u32, epoch: u64 },
-    /// A packet between two nodes was lost too often: their adapters give their connections up.
-    GivenUp { a: u32, b: u32 },
+    /// A packet was lost too often: the adapter that waits for its acknowledgement gives the connection up.
+    GivenUp { conn: ConnRef },
     /// A fault that was scheduled.
     Fault { index: u32 },
 }
@@ -76,7 +76,7 @@ impl Event {
             Event::Port { node, side } => [11, u64::from(*node), *side as u64, 0],
             Event::Take { node, packet } => [12, u64::from(*node), 0, packet.word()],
             Event::CpuFree { node } => [13, u64::from(*node), 0, 0],
-            Event::GivenUp { a, b } => [14, u64::from(*a), u64::from(*b), 0],
+            Event::GivenUp { conn: at } => [14, conn(at), u64::from(at.generation), 0],
         }
     }
 }

@@ -80,12 +80,31 @@ pub(crate) enum Nak {
     TooLong,
     /// The message was damaged on the way.
     Damaged,
+    /// The request of a read was.
+    DamagedRead,
 }
 
 impl Packet {
     /// Whether it is a request or a reply to one, which nobody waits for once its connection is gone.
     fn is_work(&self) -> bool {
         matches!(self, Packet::Message { .. } | Packet::ReadRequest { .. } | Packet::ReadReply { .. })
+    }
+
+    /// Which connection waits for it, if it is an answer.
+    fn waited_for_by(&self) -> ConnRef {
+        match self {
+            Packet::Request { from, .. } => *from,
+            Packet::Accepted { to, .. }
+            | Packet::Rejected { to, .. }
+            | Packet::Refused { to }
+            | Packet::Ready { to }
+            | Packet::Message { to, .. }
+            | Packet::ReadRequest { to, .. }
+            | Packet::ReadReply { to, .. }
+            | Packet::Ack { to, .. }
+            | Packet::Nak { to, .. }
+            | Packet::Close { to } => *to,
+        }
     }
 
     /// What a timeline calls it.
@@ -359,10 +378,11 @@ pub(crate) fn link_key(a: u32, b: u32) -> (u32, u32) {
 }
 
 impl Core {
-    fn latency(&mut self, from: u32, to: u32) -> u64 {
+    /// How long a packet takes from one node to another; `waits` is the connection that gives up if it never arrives.
+    fn latency(&mut self, from: u32, to: u32, waits: ConnRef) -> u64 {
         let profile = &self.config.profile;
         let base = if from == to { profile.loopback_latency_ns } else { profile.link_latency_ns };
-        let late = if self.links.is_empty() { 0 } else { self.lateness(from, to) };
+        let late = if self.links.is_empty() { 0 } else { self.lateness(from, to, waits) };
         match self.config.jitter_ns {
             0 => base + late,
             jitter => base + late + self.jitter.below(jitter + 1),
@@ -474,7 +494,7 @@ impl Core {
             return Sent::Last;
         }
         let cost = self.unit_cost(flow, out);
-        let latency = self.latency(node, out.to);
+        let latency = self.latency(node, out.to, flow.from);
         if let Some(later) = self.full_port(node, out, at, latency, cost.len) {
             out.ready = later;
             out.admitted = true;
@@ -636,7 +656,7 @@ impl Core {
     /// Sends an answer, which takes only the link's latency.
     pub(crate) fn answer(&mut self, route: (u32, u32), order: &mut InOrder, packet: Packet) {
         let (from, to) = route;
-        let at = self.queue.now + self.latency(from, to);
+        let at = self.queue.now + self.latency(from, to, packet.waited_for_by());
         order.answer = order.answer.max(at);
         self.queue.schedule(order.answer, Event::Answer { from, to, packet });
     }

@@ -211,7 +211,10 @@ impl Node {
         if !self.is_alive() {
             return;
         }
-        self.state(|node, now| node.crashes.push(now));
+        self.state(|node, now| {
+            node.crashes.push(now);
+            node.disk.lose_power();
+        });
         // Before the tasks: what they do while they are dropped must not reach the disk.
         self.disk_users().iter().for_each(|user| user.power_fails(loss));
         self.kill();
@@ -220,6 +223,9 @@ impl Node {
     /// Kills it, as `kill -9` ends a program: its tasks are dropped, its connections end, its ports are free. Its peers notice after the detection time.
     /// What it wrote to its disk is there, synced or not.
     pub fn kill(&self) {
+        if self.state(|node, _| node.lasting.armed.take()).is_some() {
+            self.disk_users().iter().for_each(|user| user.cuts_off(None));
+        }
         let observers = self.sim.0.with(|core| {
             core.kill_node(self.id);
             core.observers.extract_if(.., |(node, _)| *node == self.id).collect::<Vec<_>>()

@@ -6,7 +6,8 @@
 //! 3. A place in a queue is taken from the post until the completion is *polled* (for an unsignalled success: until it is acknowledged), so
 //!    neither a queue nor the list of unpolled events grows without bound.
 //! 4. Bytes are copied once, when the target's adapter has them all and has checked the access; for a read, when the owner's adapter begins to
-//!    reply. Nothing is copied for a connection that has ended on either side.
+//!    reply. Of a write that is on its way when its connection ends, some bytes may be in place. Nothing is copied for a connection that has ended on
+//!    either side.
 //!
 //! **States**
 //!
@@ -91,6 +92,8 @@ pub(crate) struct Conn {
     pub(crate) sends: VecDeque<SendWork>,
     /// Number of the first of `sends`.
     pub(crate) sends_base: u64,
+    /// Number of the first send or write that is not yet at the peer's adapter.
+    pub(crate) arrived: u64,
     pub(crate) reads: VecDeque<ReadWork>,
     pub(crate) reads_base: u64,
     /// How many of `reads`, from the front, are under way.
@@ -114,6 +117,7 @@ impl Conn {
             peer_name,
             sends: VecDeque::new(),
             sends_base: 0,
+            arrived: 0,
             reads: VecDeque::new(),
             reads_base: 0,
             reads_issued: 0,
@@ -234,13 +238,13 @@ impl Core {
         }
     }
 
-    /// What a plan of faults has in store for a message that is at its target: why it is refused, and what that means there.
-    fn struck(&mut self, from: ConnRef, to: ConnRef) -> Option<(Nak, SimError)> {
+    /// What a plan of faults has in store for a request that is at its target: why it is refused, and what that means there.
+    fn struck(&mut self, from: ConnRef, to: ConnRef, takes_receive: bool) -> Option<(Nak, SimError)> {
         if self.links.is_empty() {
             return None;
         }
         let (a, b) = self.route(from, to);
-        match self.links.get_mut(&link_key(a, b))?.trouble.strike()? {
+        match self.links.get_mut(&link_key(a, b))?.trouble.strike(takes_receive)? {
             Strike::Corrupt => Some((Nak::Damaged, SimError::Damaged)),
             Strike::NotReady => Some((Nak::NotReady, SimError::Struck)),
         }
@@ -251,10 +255,13 @@ impl Core {
         let Some(conn) = self.conn(to) else { return };
         let closing = conn.state == State::Closing;
         let Some(from) = conn.peer else { return };
-        let struck = if closing { None } else { self.struck(from, to) };
-        let Some(work) = self.conn_mut(from).and_then(|conn| conn.send_mut(number)) else { return };
+        let Some(sender) = self.conn_mut(from) else { return };
+        let Some(work) = sender.send_mut(number) else { return };
         let (target, len) = (work.target, work.len);
         let bytes = std::mem::take(&mut work.bytes);
+        sender.arrived = number + 1;
+        let takes_receive = target.is_none_or(|target| target.immediate.is_some());
+        let struck = if closing { None } else { self.struck(from, to, takes_receive) };
         let outcome = match (struck, target) {
             (Some(refusal), _) => Err(refusal),
             // The receives of a closing connection have been flushed; its program no longer cares what comes.
@@ -331,11 +338,16 @@ impl Core {
     pub(crate) fn handle_read_request(&mut self, to: ConnRef, number: u64) {
         let Some(from) = self.conn(to).and_then(|conn| conn.peer) else { return };
         let Some(reader) = self.conn(from) else { return };
-        let Some(work) = number.checked_sub(reader.reads_base).and_then(|index| reader.reads.get(index as usize))
-        else {
+        if number.checked_sub(reader.reads_base).is_none_or(|index| index as usize >= reader.reads.len()) {
             return;
-        };
-        let Some(owner) = self.conn(to) else { return };
+        }
+        if let Some((why, error)) = self.struck(from, to, false) {
+            let why = if why == Nak::Damaged { Nak::DamagedRead } else { why };
+            self.send_answer(to, from, Packet::Nak { to: from, number, why });
+            return self.end(to, error);
+        }
+        let (Some(owner), Some(reader)) = (self.conn(to), self.conn(from)) else { return };
+        let Some(work) = reader.reads.get((number - reader.reads_base) as usize) else { return };
         match owner.exposures.check(work.remote, work.len, false) {
             Ok((segment, at)) => {
                 // The reader may not look at its memory before the completion, so the bytes may be there early.
@@ -402,12 +414,12 @@ impl Core {
             Nak::WriteAccess | Nak::ReadAccess => (WorkStatus::RemoteAccess, SimError::AccessRefused),
             Nak::NotReady => (WorkStatus::ReceiverNotReady, SimError::PeerNotReady),
             Nak::TooLong => (WorkStatus::TooLong, SimError::PeerReceiveShort),
-            Nak::Damaged => (WorkStatus::Failed, SimError::PeerFoundDamage),
+            Nak::Damaged | Nak::DamagedRead => (WorkStatus::Failed, SimError::PeerFoundDamage),
         };
         let Some(conn) = self.conn(to) else { return };
         // What was asked for here ends as asked.
         let error = if conn.state == State::Closing { SimError::ClosedHere } else { error };
-        self.end_with(to, Some((why == Nak::ReadAccess, number, status)), error);
+        self.end_with(to, Some((matches!(why, Nak::ReadAccess | Nak::DamagedRead), number, status)), error);
     }
 
     /// Tells the peer, then ends the connection.
@@ -426,6 +438,7 @@ impl Core {
     fn end_with(&mut self, at: ConnRef, refused: Option<(bool, u64, WorkStatus)>, error: SimError) {
         let Some(mut conn) = self.remove_conn(at) else { return };
         tracing::debug!(node = self.adapters[at.adapter as usize].node, peer = %conn.peer_name, %error, "connection ended");
+        self.leave_partly_written(&conn);
         let status_of = |is_read: bool, number: u64| match refused {
             Some((read, refused, status)) if read == is_read && refused == number => status,
             _ => WorkStatus::Flushed,
@@ -451,6 +464,19 @@ impl Core {
         self.flush_receives(at, &mut conn);
         let reason = Error::from(error).with_peer(&conn.peer_name);
         self.report(at.adapter, Report::Disconnected { conn: at.id(), reason });
+    }
+
+    /// A connection ends with a write on its way: some of its bytes, from the front, may be in place already.
+    fn leave_partly_written(&mut self, conn: &Conn) {
+        let Some(at) = conn.arrived.checked_sub(conn.sends_base) else { return };
+        let Some(write) = usize::try_from(at).ok().and_then(|at| conn.sends.get(at)) else { return };
+        let (Some(target), Some(peer)) = (write.target, conn.peer) else { return };
+        let there = self.torn.below(write.len.max(1));
+        let Some(peer) = self.conn(peer) else { return };
+        if let Ok((segment, at)) = peer.exposures.check(target.remote, write.len, true) {
+            let part = segment.slice(at, there as usize);
+            memory::copy(&write.bytes.captured, &write.bytes.segments, std::slice::from_ref(&part), 0);
+        }
     }
 
     pub(crate) fn flush_receives(&mut self, at: ConnRef, conn: &mut Conn) {

@@ -1,13 +1,13 @@
 //! What each fault of a plan does to those who live with it.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
-use bmi_core::{AsyncEndpoint, Config, ErrorKind, Memory, Options, PeerId, Time};
+use bmi_core::{Access, AsyncEndpoint, Config, ErrorKind, Memory, Options, PeerEvent, PeerId, Time};
 use bmi_sim::faults::{DiskUser, Fault, Loss, Plan};
-use bmi_sim::{DiskFault, Node, SimTransport, World};
+use bmi_sim::{DiskFault, DiskProfile, Node, Profile, SimConfig, SimTransport, World};
 
 type Endpoint = AsyncEndpoint<SimTransport>;
 
@@ -218,4 +218,232 @@ fn a_kill_is_no_power_failure() {
     node.kill();
     node.restart();
     assert!(diary.0.borrow().is_empty() && node.crashes().is_empty());
+}
+
+/// Whatever was posted found no receive; but a write without immediate data takes none.
+#[test]
+fn a_missing_receive_hits_what_takes_a_receive() {
+    let (a, b) = names();
+    let pair = pair();
+    let target = Memory::zeroed(100).unwrap();
+    let (taken, given) = (pair.ends[1].clone(), pair.ends[0].clone());
+    pair.world.block_on(async {
+        let PeerEvent::Connected { peer, .. } = taken.next_event().await else { panic!("no peer") };
+        let exposure = taken.expose(peer, &target, Access::WRITE).unwrap();
+        let plan = Plan::NONE.with(0, Fault::NotReady { a: a.clone(), b: b.clone() });
+        plan.apply(&pair.world);
+        pair.world.sleep(Duration::from_nanos(1)).await;
+        given.push(pair.peer, exposure.descriptor(), 0, Memory::from(vec![7; 100]), Options::default()).await.unwrap();
+        // The next message is hit.
+        let _ = given.send_unexpected(pair.peer, 1, vec![1], Options::default()).await;
+        assert!(matches!(taken.next_event().await, PeerEvent::Lost { .. }));
+    });
+    assert_eq!(target.to_vec(), [7; 100]);
+}
+
+/// A read could not be damaged at all.
+#[test]
+fn the_request_of_a_read_is_damaged_as_any_other() {
+    let (a, b) = names();
+    let pair = pair();
+    pair.world.block_on(async {
+        let PeerEvent::Connected { peer, .. } = pair.ends[1].next_event().await else { panic!("no peer") };
+        let exposure = pair.ends[1].expose(peer, Memory::from(vec![7; 100]), Access::READ).unwrap();
+        Plan::NONE.with(0, Fault::Corrupt { a, b }).apply(&pair.world);
+        pair.world.sleep(Duration::from_nanos(1)).await;
+        let into = Memory::zeroed(100).unwrap();
+        let pull = pair.ends[0].pull(pair.peer, exposure.descriptor(), 0, &into, Options::default()).await;
+        assert_eq!(pull.unwrap_err().kind(), ErrorKind::PeerLost);
+        assert_eq!(into.to_vec(), [0; 100]);
+    });
+}
+
+/// The retries of one queue pair are its own: others between the two nodes were ended with it, and both sides knew at the same moment.
+#[test]
+fn a_packet_that_is_lost_too_often_ends_its_connection_and_no_other() {
+    let (a, b) = names();
+    let pair = pair();
+    let addr = pair.nodes[1].addr(1);
+    let idle = pair.world.block_on(pair.ends[0].connect(&addr, Options::default())).unwrap();
+    pair.world.run_for(Duration::from_millis(1));
+    Plan::NONE.with(0, Fault::Lossy { a, b, percent: 100, for_us: 20_000, salt: 1 }).apply(&pair.world);
+    pair.world.run_for(Duration::from_nanos(1));
+    let lost_at = |end: usize| {
+        let (world, end) = (pair.world.sim(), pair.ends[end].clone());
+        async move {
+            loop {
+                if let PeerEvent::Lost { .. } = end.next_event().await {
+                    return world.now();
+                }
+            }
+        }
+    };
+    let sent = pair.world.block_on(async {
+        let _ = pair.ends[0].send_unexpected(pair.peer, 7, vec![5; 100], Options::default()).await;
+        (lost_at(0).await, lost_at(1).await)
+    });
+    assert!(sent.1 > sent.0, "the other side notices later: {sent:?}");
+    pair.world.run_for(Duration::from_secs(1));
+    assert_eq!(pair.ends[0].holdings().peers, 1);
+    let received = pair.world.block_on(async {
+        pair.ends[0].send_unexpected(idle, 8, vec![6], Options::default()).await.unwrap();
+        pair.ends[1].next_unexpected().await.tag()
+    });
+    assert_eq!(received, 8);
+}
+
+/// A short fault in the middle of a long one ended it.
+#[test]
+fn of_two_faults_that_overlap_none_ends_the_other() {
+    let world = World::new(1);
+    let (node, other) = (world.node("a"), world.node("b"));
+    let ((a, b), name) = (names(), "a".to_owned());
+    let plan = Plan::NONE
+        .with(0, Fault::DiskBroken { node: name.clone(), for_us: 10_000 })
+        .with(5_000, Fault::DiskFull { node: name.clone(), for_us: 1_000 })
+        .with(20_000, Fault::Crash { node: name.clone(), for_us: 10_000, salt: 1 })
+        .with(25_000, Fault::Crash { node: name.clone(), for_us: 1_000, salt: 1 })
+        .with(40_000, Fault::Pause { node: name.clone(), for_us: 10_000 })
+        .with(45_000, Fault::Pause { node: name, for_us: 1_000 })
+        .with(60_000, Fault::Partition { a: a.clone(), b: b.clone(), for_us: 5_000 })
+        .with(62_000, Fault::Partition { a, b, for_us: 1_000 });
+    plan.apply(&world);
+    let at = |us: u64| Time::from_nanos(us * 1000);
+    world.run_until(at(7_000));
+    assert_eq!(world.block_on(node.disk().write(1)).unwrap_err().kind(), ErrorKind::Io);
+    world.run_until(at(12_000));
+    world.block_on(node.disk().write(1)).unwrap();
+    world.run_until(at(27_000));
+    assert!(!node.is_alive());
+    world.run_until(at(31_000));
+    assert!(node.is_alive() && node.crashes().len() == 1);
+    let woken = Rc::new(Cell::new(Time::ZERO));
+    let (note, sim) = (woken.clone(), world.sim());
+    world.run_until(at(39_000));
+    node.spawn(async move {
+        sim.sleep_until(at(47_000)).await;
+        note.set(sim.now());
+    });
+    world.run_until(at(55_000));
+    assert_eq!(woken.get(), at(50_000), "paused by the longer one");
+    let (here, there) = (node.endpoint(Config::default()).unwrap(), other.endpoint(Config::default()).unwrap());
+    let addr = there.listen(&other.addr(1)).unwrap();
+    let peer = world.block_on(here.connect(&addr, Options::default())).unwrap();
+    world.run_until(at(63_500));
+    world.block_on(async {
+        here.send_unexpected(peer, 1, vec![1], Options::default()).await.unwrap();
+        there.next_unexpected().await;
+    });
+    assert!(world.now() >= at(65_000), "the link is down until the longer one is over");
+}
+
+/// All of a write was in place or nothing of it.
+#[test]
+fn of_a_write_that_is_cut_off_some_bytes_may_be_in_place() {
+    let mut there = Vec::new();
+    for seed in 0..20 {
+        let world = World::new(seed);
+        let (near, far) = (world.node("a"), world.node("b"));
+        let (here, there_end) = (near.endpoint(Config::default()).unwrap(), far.endpoint(Config::default()).unwrap());
+        let addr = there_end.listen(&far.addr(1)).unwrap();
+        let target = Memory::zeroed(200_000).unwrap();
+        world.block_on(async {
+            let peer = here.connect(&addr, Options::default()).await.unwrap();
+            let PeerEvent::Connected { peer: back, .. } = there_end.next_event().await else { panic!("no peer") };
+            let exposure = there_end.expose(back, &target, Access::WRITE).unwrap();
+            let push = here.push(peer, exposure.descriptor(), 0, Memory::from(vec![7; 200_000]), Options::default());
+            near.sleep(Duration::from_micros(1)).await;
+            near.kill();
+            drop(push);
+        });
+        world.run_for(Duration::from_secs(1));
+        let bytes = target.to_vec();
+        let count = bytes.iter().filter(|byte| **byte == 7).count();
+        assert!(bytes[..count].iter().all(|byte| *byte == 7), "from the front");
+        there.push(count);
+    }
+    assert!(there.iter().any(|count| (1..200_000).contains(count)), "{there:?}");
+    assert!(there.iter().all(|count| *count < 200_000), "{there:?}");
+}
+
+/// What a dead program had asked the disk for kept the next one waiting.
+#[test]
+fn a_disk_that_lost_its_power_is_not_busy() {
+    let slow = DiskProfile { write_ps_per_byte: 20_000, sync_ns: 1000, ..DiskProfile::default() };
+    let world = World::with(SimConfig::with_profile(Profile::default().with_disk(slow)));
+    let node = world.node("a");
+    drop(node.disk().write(1 << 30));
+    node.crash(&mut Loss::everything());
+    node.restart();
+    world.block_on(node.disk().sync()).unwrap();
+    assert!(world.now() < Time::ZERO + Duration::from_secs(1), "{:?}", world.now());
+}
+
+/// Writes one number after the other, a hundred at once.
+#[derive(Default)]
+struct Burst {
+    written: Cell<u32>,
+    fuse: Cell<Option<u32>>,
+}
+
+impl Burst {
+    fn write(&self) {
+        for _ in 0..100 {
+            let left = self.fuse.get().map(|left| left.saturating_sub(1));
+            self.fuse.set(left);
+            if left != Some(0) {
+                self.written.set(self.written.get() + 1);
+            }
+        }
+    }
+}
+
+impl DiskUser for Burst {
+    fn power_fails(&self, _loss: &mut Loss) {
+        self.fuse.set(None);
+    }
+
+    fn cuts_off(&self, writes: Option<u32>) {
+        self.fuse.set(writes);
+    }
+
+    fn is_cut_off(&self) -> bool {
+        self.fuse.get() == Some(0)
+    }
+}
+
+/// A store that writes many things at once was found by a power failure before or after, and never in the middle.
+#[test]
+fn the_power_fails_in_the_middle_of_a_write_and_nobody_learns_of_it() {
+    let mut written = Vec::new();
+    for salt in 0..10 {
+        let world = World::new(1);
+        let node = world.node("a");
+        let (burst, told) = (Rc::new(Burst::default()), Rc::new(Cell::new(false)));
+        node.disk().attach(burst.clone());
+        let (store, tell, sim) = (burst.clone(), told.clone(), world.sim());
+        node.spawn(async move {
+            sim.sleep(Duration::from_micros(2_000)).await;
+            store.write();
+            sim.sleep(Duration::from_nanos(1)).await;
+            tell.set(true);
+        });
+        let plan = Plan::NONE.with(1000, Fault::CrashWriting { node: "a".to_owned(), for_us: 3000, salt });
+        plan.apply(&world);
+        world.run_until(Time::from_nanos(4_000_000));
+        assert!(!node.is_alive() && !told.get());
+        assert_eq!(node.crashes(), [Time::from_nanos(2_000_000)]);
+        written.push(burst.written.get());
+        world.run_until(Time::from_nanos(6_000_000));
+        assert!(node.is_alive() && burst.fuse.get().is_none());
+    }
+    assert!(written.iter().all(|count| *count < 32) && written.iter().any(|count| *count > 0), "{written:?}");
+    // Where nobody writes it fails in the end.
+    let world = World::new(1);
+    let node = world.node("a");
+    let fault = Fault::CrashWriting { node: "a".to_owned(), for_us: 3000, salt: 1 };
+    let plan = Plan::NONE.with(0, fault);
+    plan.apply(&world);
+    world.run_for(Duration::from_secs(1));
+    assert_eq!((node.crashes(), plan.end_us()), (vec![Time::from_nanos(10_000_000)], 13_000));
 }

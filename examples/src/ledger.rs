@@ -124,7 +124,8 @@ mod tests {
     #[test]
     fn every_deposit_is_booked_once_whatever_fails() {
         let report = sweep(false).unwrap_or_else(|failure| panic!("{failure}"));
-        assert!(report.faults > 500, "{report}");
+        // Fewer seeds: somebody looks at one of them.
+        assert!(report.seeds < 100 || report.faults > 500, "{report}");
     }
 
     #[test]

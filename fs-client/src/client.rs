@@ -365,6 +365,11 @@ impl<T: Transport + 'static> Client<T> {
         let datafiles = file.datafiles().await?;
         let sizes: Vec<u64> = datafiles.iter().map(|datafile| datafile.size).collect();
         attr.size = file.distribution().file_size(&sizes);
+        // What was written after the time was set counts, and is a change of the attributes too.
+        let written = datafiles.iter().map(|datafile| datafile.mtime_ns).max().unwrap_or(0);
+        if written > entry.touched_ns {
+            (attr.mtime_ns, attr.ctime_ns) = (written, attr.ctime_ns.max(written));
+        }
         Ok(Stat { handle: entry.handle, attr, distribution: Some(*file.distribution()), datafiles })
     }
 

@@ -40,6 +40,8 @@ pub struct Datafile {
     pub handle: DatafileHandle,
     /// Its size in bytes.
     pub size: u64,
+    /// When it was last written to or its size changed, in nanoseconds since 1970 by the server's clock; 0 if never.
+    pub mtime_ns: u64,
 }
 
 /// An open file. A clone is another handle to it. There is nothing to close.
@@ -361,17 +363,21 @@ impl<T: Transport + 'static> File<T> {
     /// # Errors
     /// Those of every request.
     pub async fn datafiles(&self) -> Result<Vec<Datafile>, Error> {
-        let sizes = sizes(self.ask_all(Resend::Once, |_, datafile| Some(IodRequest::Getsize { datafile })).await)?;
+        let held = all(self.ask_all(Resend::Once, |_, datafile| Some(IodRequest::Getsize { datafile }), held).await)?;
         let handles = self.inner.layout.datafiles().iter().map(|(_, handle)| *handle);
         let servers = self.inner.servers.iter().cloned();
-        let all = servers.zip(handles).zip(sizes);
-        Ok(all.map(|((server, handle), size)| Datafile { server, handle, size: size.unwrap_or(0) }).collect())
+        let datafiles = servers.zip(handles).zip(held).map(|((server, handle), held)| {
+            let (size, mtime_ns) = held.unwrap_or((0, 0));
+            Datafile { server, handle, size, mtime_ns }
+        });
+        Ok(datafiles.collect())
     }
 
     /// Its size, asking only those servers whose datafile's size is not in `known`.
     async fn size_with(&self, known: &[Option<u64>]) -> Result<u64, Error> {
         let ask = |index: usize, datafile| known[index].is_none().then_some(IodRequest::Getsize { datafile });
-        let asked = sizes(self.ask_all(Resend::Once, ask).await)?;
+        let asked = all(self.ask_all(Resend::Once, ask, held).await)?;
+        let asked = asked.iter().map(|held| held.map(|(size, _)| size));
         let sizes: Vec<u64> = known.iter().zip(asked).map(|(known, asked)| known.or(asked).unwrap_or(0)).collect();
         Ok(self.distribution().file_size(&sizes))
     }
@@ -388,13 +394,13 @@ impl<T: Transport + 'static> File<T> {
         let truncate = |index: usize, datafile| {
             Some(IodRequest::Truncate { datafile, size: self.distribution().datafile_size(index, size) })
         };
-        let answers = self.ask_all(Resend::Never, truncate).await;
+        let answers = self.ask_all(Resend::Never, truncate, written).await;
         for (datafile, answer) in answers.iter().enumerate() {
-            if let Ok(Some((_, start))) = answer {
+            if let Ok(Some(start)) = answer {
                 self.note_written(datafile, *start);
             }
         }
-        sizes(answers).map_err(during)?;
+        all(answers).map_err(during)?;
         Ok(())
     }
 
@@ -410,10 +416,18 @@ impl<T: Transport + 'static> File<T> {
         let sync = |index, datafile| {
             sync(index, datafile).filter(|_| index == 0 || !mutated("client/syncs-the-first-server-only"))
         };
-        let mut answers = self.ask_all(Resend::Once, sync).await;
+        let mut answers = self.ask_all(Resend::Once, sync, written).await;
         for (datafile, answer) in answers.iter_mut().enumerate() {
-            // What a server did not answer for goes back.
-            let Ok(Some((_, start))) = answer else { continue };
+            let start = match answer {
+                Ok(Some(start)) => start,
+                // The server could not: that has been said with this.
+                Err(failure) if failure.code == ErrorCode::Io => {
+                    taken.before[datafile] = Unsynced::Nothing;
+                    continue;
+                }
+                // What a server did not answer for goes back.
+                _ => continue,
+            };
             let before = std::mem::take(&mut taken.before[datafile]);
             if before.and(*start) != Unsynced::At(*start) {
                 let text =
@@ -422,43 +436,53 @@ impl<T: Transport + 'static> File<T> {
             }
         }
         drop(taken);
-        sizes(answers).map_err(|error| error.during(format!("sync {}", self.path())))?;
+        all(answers).map_err(|error| error.during(format!("sync {}", self.path())))?;
         Ok(())
     }
 
-    /// Asks each server what `request` says for it; returns for each that was asked the size of its datafile, and which start of it answered.
-    async fn ask_all(
+    /// Asks each server what `request` says for it; returns what `take` finds in the answers of those that were asked.
+    async fn ask_all<R>(
         &self,
         resend: Resend,
         request: impl Fn(usize, DatafileHandle) -> Option<IodRequest>,
-    ) -> Vec<Result<Option<(u64, u64)>, Failure>> {
+        take: fn(&IodReply) -> Option<R>,
+    ) -> Vec<Result<Option<R>, Failure>> {
         let inner = self.client.inner();
         let deadline = inner.deadline();
         let asked = self.inner.layout.datafiles().iter().enumerate().map(|(index, (_, datafile))| {
             let (request, server) = (request(index, *datafile), &self.inner.servers[index]);
             async move {
                 let Some(request) = request else { return Ok(None) };
-                match inner.ask(server, deadline, resend, request).await? {
-                    ReplyBody::Iod(IodReply::Written { size, start, .. }) => Ok(Some((size, start))),
-                    other => Err(unexpected(server, &other)),
-                }
+                let reply = inner.ask(server, deadline, resend, request).await?;
+                let found = if let ReplyBody::Iod(reply) = &reply { take(reply) } else { None };
+                found.map(Some).ok_or_else(|| unexpected(server, &reply))
             }
         });
         join_all(asked).await
     }
 }
 
-/// The sizes, or all failures together.
-fn sizes(answers: Vec<Result<Option<(u64, u64)>, Failure>>) -> Result<Vec<Option<u64>>, Error> {
+/// Which start of the server changed or synced a datafile.
+fn written(reply: &IodReply) -> Option<u64> {
+    if let IodReply::Written { start, .. } = reply { Some(*start) } else { None }
+}
+
+/// Size of a datafile, and when it was changed.
+fn held(reply: &IodReply) -> Option<(u64, u64)> {
+    if let IodReply::Held { size, mtime_ns } = reply { Some((*size, *mtime_ns)) } else { None }
+}
+
+/// All answers, or all failures together.
+fn all<R>(answers: Vec<Result<Option<R>, Failure>>) -> Result<Vec<Option<R>>, Error> {
     let mut failures = Vec::new();
-    let mut sizes = Vec::new();
+    let mut found = Vec::new();
     for answer in answers {
         match answer {
-            Ok(answer) => sizes.push(answer.map(|(size, _)| size)),
+            Ok(answer) => found.push(answer),
             Err(failure) => failures.push(failure),
         }
     }
-    if failures.is_empty() { Ok(sizes) } else { Err(Error::combined(failures)) }
+    if failures.is_empty() { Ok(found) } else { Err(Error::combined(failures)) }
 }
 
 /// Adds a failure; one of the same server for the same reason is joined.

@@ -12,7 +12,7 @@ use bmi_core::{Config, Memory};
 use bmi_sim::faults::Loss;
 use bmi_sim::{Node, SimTransport, World};
 use bodies::{path, pattern, striped};
-use fs_client::{Client, ClientOptions, ErrorCode};
+use fs_client::{Client, ClientOptions, ErrorCode, SetAttr};
 use fs_server::embedded::{ClusterOptions, SimCluster};
 use proptest::prelude::*;
 
@@ -201,6 +201,34 @@ fn a_sync_that_is_given_up_forgets_nothing() {
         let error = file.sync().await.unwrap_err();
         assert_eq!(error.code(), ErrorCode::Io, "{error}");
         file.sync().await.unwrap();
+    });
+}
+
+/// The manager is not told of writes, so a file showed the time at which it had been made for ever.
+#[test]
+fn the_time_of_a_file_is_that_of_its_last_change() {
+    let setting = setting(14, ClusterOptions::with_iods(2));
+    setting.world.block_on(async {
+        let client = setting.client(1).await;
+        let file = client.create(&path("/file"), striped(4096, 2)).await.unwrap();
+        let stat = async || client.stat(&path("/file")).await.unwrap().attr;
+        let made = stat().await;
+        client.endpoint().sleep(Duration::from_secs(5)).await;
+        file.write_at(4096, pattern(10, 3)).await.unwrap();
+        let written = stat().await;
+        assert!(written.mtime_ns >= made.mtime_ns + 5_000_000_000, "{written:?} {made:?}");
+        assert_eq!(written.ctime_ns, written.mtime_ns);
+        // By hand, until it is written again.
+        let set = |mtime_ns| SetAttr { mtime_ns: Some(mtime_ns), ..SetAttr::default() };
+        client.setattr(&path("/file"), set(7)).await.unwrap();
+        let mode = SetAttr { mode: Some(0o600), ..SetAttr::default() };
+        client.setattr(&path("/file"), mode).await.unwrap();
+        assert_eq!(stat().await.mtime_ns, 7);
+        client.setattr(&path("/file"), set(u64::MAX)).await.unwrap();
+        client.endpoint().sleep(Duration::from_secs(5)).await;
+        file.set_len(1).await.unwrap();
+        let cut = stat().await.mtime_ns;
+        assert!(cut > written.mtime_ns && cut < u64::MAX, "a change counts, also after a time in the future: {cut}");
     });
 }
 

@@ -30,7 +30,8 @@ pub struct Attr {
     pub size: u64,
     /// Last access, in nanoseconds.
     pub atime_ns: u64,
-    /// Last change of the content, in nanoseconds.
+    /// Last change of the content, in nanoseconds. Of a file, only the I/O servers know when it was written; the client library fills that in as it does
+    /// the size ([`Entry::touched_ns`]).
     pub mtime_ns: u64,
     /// Last change of the attributes, in nanoseconds.
     pub ctime_ns: u64,
@@ -62,4 +63,7 @@ pub struct Entry {
     pub attr: Attr,
     /// Where a file's bytes are; `None` for a directory.
     pub layout: Option<Layout>,
+    /// When `attr.mtime_ns` was set, in nanoseconds by the manager's clock: when the file was made, or by hand. What an I/O server has written later is a
+    /// later change of the content, which the manager is not told.
+    pub touched_ns: u64,
 }

@@ -22,8 +22,9 @@ use serde::{Deserialize, Serialize};
 use crate::reply::Reply;
 use crate::request::Request;
 
-/// Version of requests and replies. One that differs is refused.
-pub const VERSION: u8 = 3;
+/// Version of requests and replies. One that differs is refused. 4: stores are registered ([`crate::ManagerRequest::Register`]), and when a file was written
+/// is known ([`crate::IodReply::Held`], [`crate::Entry::touched_ns`]).
+pub const VERSION: u8 = 4;
 
 /// Why bytes are no request or reply.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

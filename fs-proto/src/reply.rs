@@ -116,7 +116,7 @@ fn addresses<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Addr>, D:
 pub enum IodReply {
     /// It is done.
     Done,
-    /// Bytes were written, or the datafile's size was asked for or changed.
+    /// Bytes were written, or the datafile's size was changed.
     Written {
         /// How many bytes were written.
         len: u64,
@@ -134,6 +134,13 @@ pub enum IodReply {
     },
     /// What the server holds.
     Stat(IodStat),
+    /// What there is of a datafile.
+    Held {
+        /// Its size, in bytes.
+        size: u64,
+        /// When it was last written to or its size changed, in nanoseconds since 1970 by the server's clock; 0 if never.
+        mtime_ns: u64,
+    },
 }
 
 /// What an I/O server holds.

@@ -169,10 +169,21 @@ pub enum ManagerRequest {
         /// Begin at this I/O server.
         first: u32,
     },
+    /// An I/O server says which store it has. Answered by `Done`; `Invalid` if it is not the one that it had before, or another server's.
+    Register {
+        /// Which I/O server.
+        iod: u32,
+        /// The number of its store, drawn at random when that was made.
+        store: u128,
+        /// Whether datafiles were in it when the server was started.
+        used: bool,
+        /// Whether it is to be taken for the right one, whatever it had before.
+        adopt: bool,
+    },
 }
 
 impl ManagerRequest {
-    /// Whether it changes the namespace, and so is executed once however often it arrives.
+    /// Whether it changes what the manager keeps, and so is executed once however often it arrives.
     pub fn changes(&self) -> bool {
         matches!(
             self,
@@ -181,6 +192,7 @@ impl ManagerRequest {
                 | ManagerRequest::Setattr { .. }
                 | ManagerRequest::Rename { .. }
                 | ManagerRequest::Remove { .. }
+                | ManagerRequest::Register { .. }
         )
     }
 
@@ -198,6 +210,7 @@ impl ManagerRequest {
             ManagerRequest::Remove { .. } => "remove",
             ManagerRequest::Statfs => "statfs",
             ManagerRequest::Cluster { .. } => "cluster",
+            ManagerRequest::Register { .. } => "register",
         }
     }
 }
@@ -244,7 +257,7 @@ pub enum IodRequest {
         /// Which.
         datafile: DatafileHandle,
     },
-    /// How long the datafile is. Answered by `Written` with length 0.
+    /// How long the datafile is, and when it was changed. Answered by `Held`.
     Getsize {
         /// Which.
         datafile: DatafileHandle,

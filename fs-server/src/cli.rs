@@ -32,6 +32,9 @@ use crate::manager::ManagerSettings;
 /// A server may listen on several transports at once (tcp, ib, shm): the configuration lists its addresses. One whose device is missing is left out
 /// with a warning; the first one, by which clients know the server, must be there.
 ///
+/// A data directory says whose it is, and the manager knows which one each I/O server had: a server with the wrong one, or with an empty one in its place, is
+/// refused and says so. --adopt takes it all the same, for instance an empty one in place of a disk that is lost.
+///
 /// A server prints "listening on ADDRESS" for each address when it is ready, logs to standard error (RUST_LOG=debug shows more), and stops
 /// in good order at SIGTERM or SIGINT.
 #[derive(Debug, Parser)]
@@ -43,6 +46,9 @@ struct Arguments {
     /// Wait for requests by polling without pause: the lowest latency, at the price of a whole core for each server.
     #[arg(long, global = true)]
     busy: bool,
+    /// Take the data directory though it is not the one that the server had before, or not its own. What another one held is not in it.
+    #[arg(long, global = true)]
+    adopt: bool,
     #[command(subcommand)]
     command: Command,
 }
@@ -130,14 +136,14 @@ fn one_line(text: &str) -> String {
 }
 
 fn execute(arguments: Arguments) -> Result<(), Failure> {
-    let Arguments { config: path, busy, command } = arguments;
+    let Arguments { config: path, busy, adopt, command } = arguments;
     let waiting = if busy { Waiting::PAPER_SERVER } else { Waiting::default() };
     let load = || Config::load(&path).map_err(|error| Failure::Usage(error.to_string()));
     match command {
         Command::Init { dir, iods, port, over, force } => init(&path, &dir, iods.into(), port, &over, force),
         Command::Check => print(&describe(&load()?)),
-        Command::Manager => start(Server { waiting, ..manager(&load()?) }),
-        Command::Iod { index } => start(Server { waiting, ..iod(&load()?, index)? }),
+        Command::Manager => start(Server { waiting, adopt, ..manager(&load()?) }),
+        Command::Iod { index } => start(Server { waiting, adopt, ..iod(&load()?, index)? }),
     }
 }
 
@@ -194,13 +200,15 @@ fn iod(config: &Config, index: usize) -> Result<Server, Failure> {
     };
     let (settings, offload) = (config.limits.iod(), config.limits.offload.0);
     let number = u32::try_from(index).unwrap_or(u32::MAX);
-    let role = Role::Iod { index: number, dir: config.iod_dir(index), settings, offload };
+    let manager = Some(config.cluster.manager.primary().clone());
+    let role = Role::Iod { index: number, dir: config.iod_dir(index), settings, offload, manager };
     Ok(server(config, role, format!("iod{index}"), listen))
 }
 
 fn server(config: &Config, role: Role, name: String, listen: &ServerAddrs) -> Server {
     Server {
         role,
+        adopt: false,
         listen: listen.all().to_vec(),
         host: bmi::host_id().unwrap_or_default(),
         transports: OpenOptions::default(),

@@ -10,7 +10,8 @@
 //!    however many long ones are under way or wait.
 //! 3. A request's future is run to its end and never dropped, so that no buffer goes back to its pool while a disk or an adapter is still
 //!    at it. It ends in time because everything that it waits for has a deadline or fails when the peer is lost.
-//! 4. Nobody pays for another's mistake: a malformed request costs its sender the connection, a logged reason, and nothing else.
+//! 4. A request whose time is over when its turn comes is answered `Timeout` and not begun: its client has given up, and what it does next must not be undone by it.
+//! 5. Nobody pays for another's mistake: a malformed request costs its sender the connection, a logged reason, and nothing else.
 //!
 //! **Protocol.** See `fs_proto` for requests and replies, and [`bmi_core::comm`] for the calls that carry them and their data.
 
@@ -66,7 +67,31 @@ pub struct Context {
     pub deadline: Time,
     /// Longest reply that the peer takes, in bytes, data aside.
     pub room: usize,
-    gone: Rc<Cell<bool>>,
+    session: Rc<Session>,
+}
+
+/// What is known of a connection, for as long as anybody works for it.
+#[derive(Debug, Default)]
+pub(crate) struct Session {
+    gone: Cell<bool>,
+    /// The number that its client goes by.
+    client: Cell<Option<u128>>,
+}
+
+impl Session {
+    /// Whether the connection stands.
+    pub(crate) fn is_open(&self) -> bool {
+        !self.gone.get()
+    }
+}
+
+/// How much sooner than its client a server gives a request up: an eighth of the time, but not more than this. So the answer that says so is there before the client has
+/// taken its memory back; a transfer that meets memory that was taken back costs the connection.
+const SOONER: Duration = Duration::from_millis(500);
+
+/// How long a server works at a request whose client waits for `timeout`.
+fn allowance(timeout: Duration) -> Duration {
+    timeout - (timeout / 8).min(SOONER)
 }
 
 impl Context {
@@ -75,13 +100,26 @@ impl Context {
     /// # Errors
     /// `Unreachable`, `Timeout`.
     pub fn check(&self, now: Time) -> Result<(), FsError> {
-        if self.gone.get() {
+        if !self.session.is_open() {
             return Err(FsError::new(ErrorCode::Unreachable, "the client is gone"));
         }
         if now >= self.deadline {
             return Err(FsError::new(ErrorCode::Timeout, "the request's time limit passed"));
         }
         Ok(())
+    }
+
+    /// Takes `client` for the one at the other end of the connection. The first that is named there is; a connection has one.
+    ///
+    /// # Errors
+    /// `Invalid` for another one.
+    pub(crate) fn speaks_for(&self, client: u128) -> Result<&Rc<Session>, FsError> {
+        let known = self.session.client.get().unwrap_or(client);
+        if known != client {
+            return Err(FsError::new(ErrorCode::Invalid, "changes in the name of several clients over one connection"));
+        }
+        self.session.client.set(Some(client));
+        Ok(&self.session)
     }
 }
 
@@ -147,17 +185,19 @@ enum Lane {
 /// A request that can begin.
 struct Job {
     message: Unexpected,
+    arrived: Time,
     lane: Lane,
-    /// Says when its sender is gone.
-    gone: Rc<Cell<bool>>,
+    /// Its sender's.
+    session: Rc<Session>,
 }
 
 /// One peer's requests, in each lane.
 #[derive(Default)]
 struct PeerState {
     running: [usize; 2],
-    parked: [VecDeque<Unexpected>; 2],
-    gone: Rc<Cell<bool>>,
+    /// Messages that wait, and when they came.
+    parked: [VecDeque<(Unexpected, Time)>; 2],
+    session: Rc<Session>,
 }
 
 /// The peers and what they have under way.
@@ -187,7 +227,7 @@ impl Desk {
                 tracing::info!(?peer, %reason, "lost");
                 self.turns.iter_mut().for_each(|turns| turns.retain(|other| other != peer));
                 let state = self.peers.get_mut(peer)?;
-                state.gone.set(true);
+                state.session.gone.set(true);
                 state.parked = Default::default();
                 if state.running == [0; 2] {
                     self.peers.remove(peer);
@@ -197,8 +237,8 @@ impl Desk {
         }
     }
 
-    /// Takes a message on, or parks it; returns it if work at it can begin.
-    fn admit(&mut self, message: Unexpected, lane: Lane) -> Option<Job> {
+    /// Takes a message on that arrives now, or parks it; returns it if work at it can begin.
+    fn admit(&mut self, message: Unexpected, lane: Lane, now: Time) -> Option<Job> {
         let (peer, index) = (message.peer(), lane as usize);
         let state = self.peers.entry(peer).or_default();
         if self.running[index] < self.limits.requests
@@ -207,12 +247,12 @@ impl Desk {
         {
             state.running[index] += 1;
             self.running[index] += 1;
-            return Some(Job { message, lane, gone: state.gone.clone() });
+            return Some(Job { message, arrived: now, lane, session: state.session.clone() });
         }
         if state.parked[index].is_empty() {
             self.turns[index].push_back(peer);
         }
-        state.parked[index].push_back(message);
+        state.parked[index].push_back((message, now));
         None
     }
 
@@ -222,7 +262,7 @@ impl Desk {
         self.running[index] -= 1;
         if let Some(state) = self.peers.get_mut(&peer) {
             state.running[index] -= 1;
-            if state.gone.get() && state.running == [0; 2] {
+            if state.session.gone.get() && state.running == [0; 2] {
                 self.peers.remove(&peer);
             }
         }
@@ -230,13 +270,13 @@ impl Desk {
         let at = self.turns[index].iter().position(may_begin)?;
         let peer = self.turns[index].remove(at)?;
         let state = self.peers.get_mut(&peer)?;
-        let message = state.parked[index].pop_front()?;
+        let (message, arrived) = state.parked[index].pop_front()?;
         if !state.parked[index].is_empty() {
             self.turns[index].push_back(peer);
         }
         state.running[index] += 1;
         self.running[index] += 1;
-        Some(Job { message, lane, gone: state.gone.clone() })
+        Some(Job { message, arrived, lane, session: state.session.clone() })
     }
 }
 
@@ -314,7 +354,7 @@ async fn attend<T: Transport, H: Handler<T>>(
                     if endpoint.limits(message.peer()).is_some() {
                         let bulk = handler.class(announced(&message)) == ServiceClass::Bulk;
                         let lane = if bulk { Lane::Bulk } else { Lane::Small };
-                        requests.extend(desk.admit(message, lane).map(begin));
+                        requests.extend(desk.admit(message, lane, endpoint.now()).map(begin));
                     }
                     next = endpoint.next_unexpected().now_or_never();
                 }
@@ -342,7 +382,7 @@ async fn answer<T: Transport, H: Handler<T>>(
     limits: Limits,
     job: Job,
 ) -> (PeerId, Lane) {
-    let Job { message, lane, gone } = job;
+    let Job { message, arrived, lane, session } = job;
     let peer = message.peer();
     // Its receive slot, and with it the credit, goes back to the client at once.
     let call = match Incoming::new(endpoint, message) {
@@ -354,12 +394,16 @@ async fn answer<T: Transport, H: Handler<T>>(
     };
     let answer = match codec::decode_request(call.request()) {
         Ok(request) => {
-            let timeout = Duration::from_millis(request.timeout_ms.into()).min(limits.request_timeout);
-            let context = Context { peer, deadline: endpoint.now() + timeout, room: call.room(), gone };
+            // Counted from when it came, not from when its turn came: its client has been waiting since.
+            let timeout = allowance(Duration::from_millis(request.timeout_ms.into())).min(limits.request_timeout);
+            let context = Context { peer, deadline: arrived + timeout, room: call.room(), session };
             if let RequestBody::Identify = request.body {
                 Answer::from(Ok(identity.within(context.room.saturating_sub(REPLY_ROOM)).into()))
             } else {
-                handler.handle(&context, request, &call).await
+                match context.check(endpoint.now()) {
+                    Ok(()) => handler.handle(&context, request, &call).await,
+                    Err(late) => Answer::error(late),
+                }
             }
         }
         Err(error @ CodecError::Version(_)) => Answer::error(FsError::new(ErrorCode::Protocol, error.to_string())),

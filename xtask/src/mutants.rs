@@ -110,7 +110,7 @@ fn check(root: &Path, args: &MutantsArgs) -> Result<Totals, Failure> {
     }
     let programs = build(root)?;
     for (sweep, program) in SWEEPS.iter().zip(&programs) {
-        let (result, output) = run(root, program, args.seeds * sweep.share, None);
+        let (result, output) = run(root, sweep.package, program, args.seeds * sweep.share, None);
         result.map_err(|failure| Failure::new(format!("{} fails without any bug: {failure}\n{output}", sweep.test)))?;
     }
     let outcomes = try_all(root, args, &bugs, &programs);
@@ -172,7 +172,7 @@ fn try_one(root: &Path, seeds: u32, bug: &Bug, programs: &[PathBuf]) -> Outcome 
         if !sweep.of.iter().any(|prefix| bug.package.starts_with(prefix)) {
             continue;
         }
-        let (result, output) = run(root, program, seeds * sweep.share, Some(&bug.name));
+        let (result, output) = run(root, sweep.package, program, seeds * sweep.share, Some(&bug.name));
         outcome.reached |= output.contains("is reached");
         if let Err(failure) = result {
             outcome.found_by = Some(sweep.test.to_owned());
@@ -193,9 +193,11 @@ fn words(output: &str) -> Option<String> {
 }
 
 /// Runs a sweep, with a bug or without.
-fn run(root: &Path, program: &Path, seeds: u32, bug: Option<&str>) -> (Result<(), Failure>, String) {
+fn run(root: &Path, package: &str, program: &Path, seeds: u32, bug: Option<&str>) -> (Result<(), Failure>, String) {
     let mut invocation = Invocation::new(root, program, "--nocapture").env("BMI_SEEDS", format!("0..{seeds}"));
     invocation = invocation.env("RUST_BACKTRACE", "0").env("BMI_MUTANT", bug.unwrap_or_default());
+    // What it prints to run again names its own package, not the one of this program.
+    invocation = invocation.env("CARGO_PKG_NAME", package);
     invocation.captured(SWEEP_LIMIT)
 }
 

@@ -1,6 +1,6 @@
 //! Fast RDMA: messages of middle size in slots that the peer registered when the connection was made.
 
-use bmi_core::{Config, ErrorKind, MemList};
+use bmi_core::{Config, ErrorKind, MemList, Memory};
 
 use crate::backend::Backend;
 use crate::data::{Guarded, memory, pattern};
@@ -24,6 +24,13 @@ fn halves(len: usize) -> Guarded {
     Guarded::new(&[len / 2, len - len / 2])
 }
 
+/// A pattern in two pieces of plain memory: what stands in shareable pages would be announced to a peer that can have them.
+fn apart(seed: u64, len: usize) -> MemList {
+    let mut front = pattern(seed, len);
+    let back = front.split_off(len / 3);
+    [front, back].map(|bytes| Memory::from(bytes).all()).into_iter().collect()
+}
+
 /// Expected messages beyond the eager limit and up to the slot's length go fast, whether their receive is there before or after them.
 pub fn messages_of_middle_size_go_fast<K: Backend>(backend: &K) {
     let net = Net::new(backend);
@@ -35,14 +42,14 @@ pub fn messages_of_middle_size_go_fast<K: Backend>(backend: &K) {
             for early in [true, false] {
                 let what = format!("{len} bytes, receive {}", if early { "first" } else { "last" });
                 let before = pair.a.counters().fast;
-                let (source, target) = (Guarded::filled(number as u64, &[len / 3, len - len / 3]), halves(len));
+                let (source, target) = (apart(number as u64, len), halves(len));
                 let (receive, send);
                 if early {
                     receive = pair.b.recv(pair.to_a, 1, target.list(), soon(&pair.b));
                     pair.ping(&net, &what).await;
-                    send = pair.a.send(pair.to_b, 1, source.list(), soon(&pair.a));
+                    send = pair.a.send(pair.to_b, 1, source, soon(&pair.a));
                 } else {
-                    send = pair.a.send(pair.to_b, 1, source.list(), soon(&pair.a));
+                    send = pair.a.send(pair.to_b, 1, source, soon(&pair.a));
                     pair.ping(&net, &what).await;
                     receive = pair.b.recv(pair.to_a, 1, target.list(), soon(&pair.b));
                 }

@@ -244,6 +244,7 @@ impl<T: Transport> Endpoint<T> {
             notices: VecDeque::new(),
             answers: 0,
             queue: VecDeque::new(),
+            offers: Default::default(),
             ready: Matching::new(),
             unseen: VecDeque::new(),
             sent: 0,

@@ -24,6 +24,9 @@
 //!    sender sets an offer off against the oldest message of that tag that was not seen and has not been set off; if there is one, the offer is void.
 //!    The messages not seen are at most the message credits that are out, so that list is bounded.
 //!
+//! **When it is not worth it.** Where the sender is ahead of the receiver, offers and messages cross and every offer is a message for nothing. So after
+//! [`WASTED`] offers in a row that no message used, the peer is told of one receive in [`TRIAL`] only, until one is used again.
+//!
 //! **Limits.** One piece at the receiver, one work request at the sender, at most a transfer unit: so write and Written leave together and nothing
 //! of the same tag can come between. Longer messages lose little by a rendezvous.
 //!
@@ -31,7 +34,7 @@
 //! buffers that the peer knows). Theirs are fixed buffers with a copy behind; here it is the receive itself.
 
 use super::op::{Offer, State};
-use super::peer::{Notice, ReadyReceive, Repost, Unseen};
+use super::peer::{Notice, Peer, ReadyReceive, Repost, Unseen};
 use super::receiving::Violation;
 use super::sending::{Attempt, Message};
 use super::work::Work;
@@ -43,19 +46,47 @@ use crate::proto::credit;
 use crate::proto::header::{HEADER_LEN, Header, Kind};
 use crate::transport::{Payload, ServiceClass, Transport, WorkOptions};
 
+/// Offers in a row that nobody used, after which the next are not made: as many as a program that posts its receives in pairs may waste while it starts.
+const WASTED: u8 = 8;
+/// Then one receive in so many is offered, to see whether times have changed.
+const TRIAL: u8 = 64;
+
+/// What became of the offers to a peer.
+#[derive(Debug, Default)]
+pub(super) struct Offers {
+    /// In a row, not used.
+    wasted: u8,
+    /// Receives since, not offered.
+    skipped: u8,
+}
+
+impl Offers {
+    /// Whether the next receive is to be offered.
+    fn are_worth_it(&mut self) -> bool {
+        if self.wasted < WASTED {
+            return true;
+        }
+        self.skipped = (self.skipped + 1) % TRIAL;
+        self.skipped == 0
+    }
+}
+
 impl<T: Transport> Endpoint<T> {
     // ---- the receiver -----------------------------------------------------------------------------------------------------
 
-    /// Offers a receive that was just posted behind `behind`, if it is of the right size and rule 1 allows.
+    /// Whether a receive is of a size and shape that is offered.
+    #[inline]
+    pub(super) fn may_be_offered(&self, peer: &Peer, list: &MemList) -> bool {
+        let (eager, unit) = (self.eager_limit(peer), self.config.transfer_unit);
+        peer.is_up() && list.pieces().len() == 1 && (eager + 1..=unit).contains(&list.len())
+    }
+
+    /// Offers a receive that was just posted behind `behind` and [may be](Self::may_be_offered), if rule 1 allows.
     pub(super) fn offer(&mut self, peer_id: PeerId, id: OpId, behind: Option<OpId>) {
-        let Some(peer) = self.peers.get(peer_id.0).filter(|peer| peer.is_up()) else { return };
         let behind_offer = behind.and_then(|op| self.ops.get(op.0)).is_none_or(|op| op.offer != Offer::None);
-        let eager = self.eager_limit(peer);
-        let unit = self.config.transfer_unit;
         let op = self.ops.get_mut(id.0).expect("the caller has it");
-        let fits =
-            op.list.as_ref().is_some_and(|list| list.pieces().len() == 1 && (eager + 1..=unit).contains(&list.len()));
-        if fits && (behind_offer || mutated("direct/offered-out-of-order")) {
+        let worth = self.peers.get_mut(peer_id.0).is_some_and(|peer| peer.offers.are_worth_it());
+        if worth && (behind_offer || mutated("direct/offered-out-of-order")) {
             op.offer = Offer::Intended;
             self.notify(peer_id, Notice::Ready { op: id });
         }
@@ -141,9 +172,18 @@ impl<T: Transport> Endpoint<T> {
         let peer = self.peers.get_mut(peer_id.0).expect("the caller has it");
         peer.posted.remove(*place);
         peer.seen += 1;
+        self.ops.get_mut(id.0).expect("looked up above").offer = Offer::Used(memory);
         self.repost(peer_id, slot, Repost::Message);
         self.received(id, Ok(()), header.len);
         Ok(())
+    }
+
+    /// A receive that was offered has ended: by a message that used the offer, or by one that did not.
+    pub(super) fn offer_ended(&mut self, peer_id: PeerId, memory: RemoteSlice, used: bool) {
+        if let Some(peer) = self.peers.get_mut(peer_id.0) {
+            peer.offers.wasted = if used { 0 } else { peer.offers.wasted.saturating_add(1) };
+        }
+        self.revoke_all(peer_id, &[memory]);
     }
 
     /// The sender has forgotten an offer; if the receive is still without a message, it ends.
@@ -238,7 +278,7 @@ impl<T: Transport> Endpoint<T> {
         let mut segments = std::mem::take(&mut self.segments);
         for piece in list.pieces() {
             match self.registry.register(&mut self.transport, piece.memory()) {
-                Ok(region) => segments.push(region.segment(piece.offset(), piece.len())),
+                Ok(region) => segments.push(region.into_segment(piece.offset(), piece.len())),
                 Err(error) => {
                     segments.clear();
                     if let Some(copy) = self.stand_in_for(id, list) {
@@ -274,20 +314,28 @@ impl<T: Transport> Endpoint<T> {
         Attempt::Posted
     }
 
-    /// Book-keeping for every expected message that goes out: it takes the oldest offer of its tag with it.
     pub(super) fn sent_expected(&mut self, peer: PeerId, tag: Tag) {
-        let Some(peer) = self.peers.get_mut(peer.0) else { return };
-        let number = peer.sent;
-        peer.sent += 1;
-        let matched = peer.ready.pop(tag).is_some();
+        if let Some(peer) = self.peers.get_mut(peer.0) {
+            peer.sent_expected(tag);
+        }
+    }
+}
+
+impl Peer {
+    /// Book-keeping for every expected message that goes out: it takes the oldest offer of its tag with it.
+    #[inline]
+    pub(super) fn sent_expected(&mut self, tag: Tag) {
+        let number = self.sent;
+        self.sent += 1;
+        let matched = self.ready.pop(tag).is_some();
         if matched {
-            peer.grant.unparked(credit::cost(RemoteSlice::WIRE_LEN));
+            self.grant.unparked(credit::cost(RemoteSlice::WIRE_LEN));
         }
-        peer.unseen.push_back(Unseen { number, tag, matched });
-        let out = peer.credit.as_ref().map_or(0, credit::Credit::messages_out);
+        let out = self.credit.as_ref().map_or(0, credit::Credit::messages_out);
         // The Written of a message that was just written has not spent its credit yet; it is the only one, for nothing is sent before it.
-        while peer.unseen.len() > out + 1 {
-            peer.unseen.pop_front();
+        while self.unseen.len() > out {
+            self.unseen.pop_front();
         }
+        self.unseen.push_back(Unseen { number, tag, matched });
     }
 }

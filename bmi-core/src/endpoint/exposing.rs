@@ -55,7 +55,7 @@ impl<T: Transport> Endpoint<T> {
 
     fn expose_piece(&mut self, conn: ConnId, piece: &MemSlice, access: Access) -> Result<RemoteSlice, Error> {
         let region = self.registry.register(&mut self.transport, piece.memory())?;
-        self.transport.expose(conn, &region.segment(piece.offset(), piece.len()), access)
+        self.transport.expose(conn, &region.into_segment(piece.offset(), piece.len()), access)
     }
 
     fn expose_each(&mut self, conn: ConnId, pieces: &[MemSlice], access: Access) -> Result<Vec<RemoteSlice>, Error> {
@@ -114,7 +114,7 @@ impl<T: Transport> Endpoint<T> {
         let remote = self.transport.expose(conn, &spare.segment(list.len()), Access::READ)?;
         self.peers.get_mut(peer.0).expect("looked up above").exposures += 1;
         if let Some(op) = self.ops.get_mut(id.0) {
-            op.stand_in = Some(spare);
+            op.stand_in = Some(Box::new(spare));
         }
         Ok(OneOrMany::One(remote))
     }

@@ -32,7 +32,6 @@
 
 use std::cell::OnceCell;
 
-use super::op::Op;
 use super::peer::{Content, Parked, Repost};
 use super::receiving::Violation;
 use super::report::{Bytes, Unexpected};
@@ -126,7 +125,10 @@ impl<T: Transport> Endpoint<T> {
     }
 
     fn make_fast_slots(&mut self, count: u8, slot_len: usize) -> Result<FastSlots, Error> {
-        let memory = Memory::zeroed(usize::from(count) * slot_len)?;
+        let len = usize::from(count) * slot_len;
+        // Nothing else stands in these pages, so the peer may have them.
+        let shares = self.transport.capabilities().shares_pages;
+        let memory = if shares { Memory::shareable(len) } else { Memory::zeroed(len) }?;
         let region = self.registry.register_own(|| self.transport.register(&memory))?;
         Ok(FastSlots { memory, _region: region, slot_len })
     }
@@ -332,7 +334,7 @@ impl<T: Transport> Endpoint<T> {
                 false => None,
             };
             if let Some(region) = region {
-                segments.push(region.segment(piece.offset(), piece.len()));
+                segments.push(region.into_segment(piece.offset(), piece.len()));
                 continue;
             }
             if staged.is_none() {
@@ -415,13 +417,6 @@ impl<T: Transport> Endpoint<T> {
                 Attempt::Posted
             }
             _ => Attempt::Sent,
-        }
-    }
-
-    /// The adapter is done with the staging buffer of an operation, or the operation ends with its connection.
-    pub(super) fn unstage(&mut self, id: OpId) {
-        if let Some(buffer) = self.ops.get_mut(id.0).and_then(|op: &mut Op| op.staged.take()) {
-            self.staging.free(buffer);
         }
     }
 }

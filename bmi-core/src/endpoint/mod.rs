@@ -61,6 +61,7 @@ use packing::Packing;
 use peer::Peer;
 use spare::Spares;
 use staging::Staging;
+use unit::Transfers;
 
 use crate::addr::Addr;
 use crate::bulk::{BulkDescriptor, Exposure};
@@ -88,6 +89,7 @@ pub struct Endpoint<T: Transport> {
     config: Config,
     now: Time,
     ops: Table<Op>,
+    transfers: Transfers,
     timers: Timers,
     /// Operations asked to end early, whose fence is set by the next poll: only that knows the time.
     fences: Vec<OpId>,
@@ -125,6 +127,8 @@ pub struct Endpoint<T: Transport> {
     released: Arc<Returns<report::Release>>,
     counters: Counters,
     policy: Policy,
+    /// [`Capabilities::max_inline`], which each message asks for.
+    max_inline: usize,
     /// What peers may read and write to measure their way here; made when the first one asks.
     probe_region: Option<MemoryRegion>,
     paths: PathCounters,
@@ -163,11 +167,13 @@ impl<T: Transport> Endpoint<T> {
         let spares = Spares::new(&mut transport, &config)?;
         let staging = Staging::new(config.fast_slot_bytes);
         let packing = Packing::new(&mut transport, config.transfer_unit)?;
+        let max_inline = transport.capabilities().max_inline;
         Ok(Endpoint {
             transport,
             config,
             now,
             ops: Table::new(),
+            transfers: Transfers::default(),
             timers: Timers::default(),
             fences: Vec::new(),
             done: VecDeque::new(),
@@ -192,6 +198,7 @@ impl<T: Transport> Endpoint<T> {
             released: Arc::default(),
             counters: Counters::default(),
             policy: Policy::default(),
+            max_inline,
             probe_region: None,
             paths: PathCounters::default(),
             events: Vec::new(),
@@ -478,7 +485,6 @@ impl<T: Transport> Endpoint<T> {
 
     /// The completion of `op`, if it has ended; its id is free then.
     pub fn poll_op(&mut self, op: OpId) -> Option<Completion> {
-        self.ops.get(op.0).filter(|record| record.is_done())?;
         self.collect(op)
     }
 
@@ -490,12 +496,9 @@ impl<T: Transport> Endpoint<T> {
     }
 
     /// Appends all completions, in the order in which the operations ended; returns how many.
+    #[inline]
     pub fn poll_all(&mut self, into: &mut Vec<Completion>) -> usize {
-        let before = into.len();
-        while let Some(op) = self.done.pop_front() {
-            into.extend(self.poll_op(op));
-        }
-        into.len() - before
+        if self.done.is_empty() { 0 } else { self.collect_all(into) }
     }
 
     /// The next message that needed no receive.
@@ -579,50 +582,75 @@ impl<T: Transport> Endpoint<T> {
     // ---- records ----------------------------------------------------------------------------------------------------------
 
     /// Enters a record and sets its timer.
+    #[inline]
     fn insert_op(&mut self, op: Op) -> OpId {
         let deadline = op.options.deadline;
         let id = OpId(self.ops.insert(op));
+        self.set_deadline(id, deadline);
+        id
+    }
+
+    #[inline]
+    fn set_deadline(&mut self, id: OpId, deadline: Option<Time>) {
         if let Some(at) = deadline {
             self.set_timer(id, at);
         }
-        id
     }
 
     /// Ends an operation: gives back its memory and makes its completion.
     fn finish(&mut self, id: OpId, status: Result<(), ErrorKind>, len: u64) {
-        self.clear_timer(id);
-        self.unstage(id);
         let Some(op) = self.ops.get_mut(id.0) else { return };
         debug_assert!(!op.is_done(), "{id:?} ended twice");
-        let Op { kind, peer, tag, options, .. } = *op;
+        if op.timer.take().is_some() {
+            self.timers.forget();
+        }
+        if let Some(buffer) = op.staged.take() {
+            self.staging.free(buffer);
+        }
+        let (kind, peer) = (op.kind, op.peer);
+        let completion = Completion { op: id, kind, peer, tag: op.tag, len, status, user: op.options.user };
         op.list = None;
         op.stand_in = None;
         op.remote = None;
         let offer = std::mem::replace(&mut op.offer, op::Offer::None);
-        op.state = State::Done(Completion { op: id, kind, peer, tag, len, status, user: options.user });
-        self.wakes.extend(op.waker.take());
+        if let State::Moving(transfer) = std::mem::replace(&mut op.state, State::Done(completion)) {
+            self.transfers.retire(transfer);
+        }
+        if let Some(waker) = op.waker.take() {
+            self.wakes.push(waker);
+        }
         if op.abandoned {
             self.ops.discard(id.0);
         } else {
             self.done.push_back(id);
             self.uncollected += 1;
         }
-        if let (op::Offer::Made(memory), Some(peer)) = (offer, peer) {
-            self.revoke_all(peer, &[memory]);
+        if let (op::Offer::Made(memory) | op::Offer::Used(memory), Some(peer)) = (offer, peer) {
+            self.offer_ended(peer, memory, matches!(offer, op::Offer::Used(_)) || status.is_err());
         }
         if self.done.len() > 2 * self.uncollected + 64 {
             self.done.retain(|id| self.ops.get(id.0).is_some_and(Op::is_done));
         }
     }
 
-    /// Takes out the record of an operation that has ended.
+    /// Takes out the record of an operation, if it has ended.
+    #[inline]
     fn collect(&mut self, id: OpId) -> Option<Completion> {
-        let State::Done(completion) = self.ops.get(id.0)?.state else {
-            unreachable!("only ended operations are collected")
-        };
+        let State::Done(completion) = self.ops.get(id.0)?.state else { return None };
         self.ops.discard(id.0);
         self.uncollected -= 1;
         Some(completion)
+    }
+
+    fn collect_all(&mut self, into: &mut Vec<Completion>) -> usize {
+        let before = into.len();
+        while let Some(op) = self.done.pop_front() {
+            // Some were collected by name.
+            if let Some(completion) = self.collect(op) {
+                into.push(completion);
+            }
+        }
+        into.len() - before
     }
 
     /// How a post ended whose operation is `id`.
@@ -631,14 +659,23 @@ impl<T: Transport> Endpoint<T> {
     }
 
     /// Checks a list against the settings, and that the peer is there.
+    #[inline]
     fn check_list(&self, peer: PeerId, list: &MemList) -> Result<(), Error> {
+        let known = self.peers.get(peer.0).filter(|record| record.is_open());
+        if known.is_some() && list.pieces().len() <= self.config.max_pieces {
+            Ok(())
+        } else {
+            self.refuse_list(peer, list)
+        }
+    }
+
+    /// What is wrong with a list, or with its peer.
+    #[cold]
+    fn refuse_list(&self, peer: PeerId, list: &MemList) -> Result<(), Error> {
         let record = self.peers.get(peer.0).filter(|record| record.is_open()).ok_or_else(|| self.lost_error(peer))?;
         let (pieces, limit) = (list.pieces().len(), self.config.max_pieces);
-        if pieces > limit {
-            let text = format!("a list of {pieces} pieces; at most {limit} are allowed (Config::max_pieces)");
-            return Err(Error::new(ErrorKind::Invalid, text).with_peer(&record.addr));
-        }
-        Ok(())
+        let text = format!("a list of {pieces} pieces; at most {limit} are allowed (Config::max_pieces)");
+        Err(Error::new(ErrorKind::Invalid, text).with_peer(&record.addr))
     }
 
     /// The error for a peer that is gone.
@@ -652,10 +689,11 @@ impl<T: Transport> Endpoint<T> {
         }
     }
 
-    /// Puts a peer on the list of those with something to send.
+    /// Puts a peer on the list of those with something to send, if it has. Called behind every change that may have given it something.
     fn mark_dirty(&mut self, peer: PeerId) {
         if let Some(record) = self.peers.get_mut(peer.0)
             && !record.dirty
+            && record.wants_turn()
         {
             record.dirty = true;
             self.dirty.push(peer);
@@ -663,6 +701,7 @@ impl<T: Transport> Endpoint<T> {
     }
 
     /// The longest payload of an eager message to a peer.
+    #[inline]
     fn eager_limit(&self, peer: &Peer) -> usize {
         peer.limits.eager.min(self.config.eager_limit)
     }

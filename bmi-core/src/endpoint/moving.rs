@@ -15,13 +15,11 @@
 //!
 //! **Source.** Paper 000, sections 3.2.3 (server-based RDMA), 4.2 (pipelined bulk transfer); paper 002, section 3 (chained RDMA with a single event).
 
-use std::sync::Arc;
-
 use super::Endpoint;
 use super::op::{Cursor, Op, State, writes};
 use super::pacing::Level;
 use super::packing::{self, Copying};
-use super::peer::Notice;
+use super::peer::{Notice, Peer};
 use super::unit::{self, Transfer, Unit};
 use super::work::Work;
 use crate::bulk::BulkDescriptor;
@@ -90,14 +88,15 @@ impl<T: Transport> Endpoint<T> {
         self.check_bulk(kind, peer, remote, at, &local).map_err(|error| error.during(kind.as_str()))?;
         let mut op = Op::new(kind, Some(peer), 0, Some(local), options, State::Queued);
         op.immediate = immediate;
-        op.remote = Some((remote.shared(), unit::seek(remote.pieces(), at)));
-        let id = self.insert_op(op);
-        let record = self.peers.get_mut(peer.0).expect("checked");
-        if record.is_up() {
-            self.start_queued_bulk(id);
-        } else {
-            record.queue.push_back(id);
+        let (remote, cursor) = (remote.shared(), unit::seek(remote.pieces(), at));
+        if self.peers.get(peer.0).is_some_and(Peer::is_up) {
+            let id = self.insert_op(op);
+            self.begin_bulk(id, remote, cursor);
+            return Ok(self.posted(id));
         }
+        op.remote = Some(Box::new((remote, cursor)));
+        let id = self.insert_op(op);
+        self.peers.get_mut(peer.0).expect("checked").queue.push_back(id);
         Ok(self.posted(id))
     }
 
@@ -138,10 +137,16 @@ impl<T: Transport> Endpoint<T> {
         }
     }
 
-    /// Starts a pull or push whose peer is up.
+    /// Starts a pull or push that waited for its peer.
     pub(super) fn start_queued_bulk(&mut self, id: OpId) {
         let op = self.ops.get_mut(id.0).expect("the caller has it");
-        let (remote, cursor) = op.remote.take().expect("a queued pull or push has its descriptor");
+        let (remote, cursor) = *op.remote.take().expect("a queued pull or push has its descriptor");
+        self.begin_bulk(id, remote, cursor);
+    }
+
+    /// Starts a pull or push whose peer is up.
+    fn begin_bulk(&mut self, id: OpId, remote: OneOrMany<RemoteSlice>, cursor: Cursor) {
+        let op = self.ops.get(id.0).expect("the caller has it");
         let (kind, total) = (op.kind, op.len() as u64);
         let counter = if kind == OpKind::Pull { &mut self.counters.pulls } else { &mut self.counters.pushes };
         *counter += 1;
@@ -184,15 +189,15 @@ impl<T: Transport> Endpoint<T> {
         let packs = self.packs(list, total, op.options.lists);
         let level = Level::of(op.options.class, total, self.config.transfer_unit);
         let registered = match packs {
-            true => Ok(OneOrMany::Many(Arc::new([]))),
+            true => Ok(OneOrMany::None),
             false => unit::register_list(&mut self.registry, &mut self.transport, list),
         };
         // What cannot be registered is copied, a unit at a time.
         let must_pack = registered.is_err();
         self.counters.bounced += u64::from(must_pack);
-        let regions = registered.unwrap_or_else(|_| OneOrMany::Many(Arc::new([])));
+        let regions = registered.unwrap_or(OneOrMany::None);
         let peer = op.peer.expect("a transfer has its peer");
-        self.ops.get_mut(id.0).expect("looked up above").state = State::Moving(Transfer {
+        let transfer = Transfer {
             remote,
             regions,
             region: 0,
@@ -208,7 +213,9 @@ impl<T: Transport> Endpoint<T> {
             broken: false,
             announced_as,
             immediate: op.immediate,
-        });
+        };
+        let record = self.transfers.keep(transfer);
+        self.ops.get_mut(id.0).expect("looked up above").state = State::Moving(record);
         if let Some(peer) = self.peers.get_mut(peer.0) {
             peer.busy += 1;
         }

@@ -47,7 +47,7 @@ pub(super) enum State {
     /// Receive: no message yet.
     Matching(Place),
     /// Receive by rendezvous, pull, push; a send that the peer wants to be written.
-    Moving(Transfer),
+    Moving(Box<Transfer>),
     /// Receive by rendezvous, without RDMA read: the sender's name for its operation, and where it was told to write.
     Wanted { named: u64, remote: OneOrMany<RemoteSlice> },
     /// Grant: the peer may write.
@@ -67,6 +67,8 @@ pub(super) enum Offer {
     Intended,
     /// It was told.
     Made(RemoteSlice),
+    /// It has.
+    Used(RemoteSlice),
 }
 
 /// A place in a list: a piece, and how far into it.
@@ -76,15 +78,15 @@ pub(super) struct Cursor {
     pub(super) offset: u64,
 }
 
-/// The record.
+/// The record. It is written and dropped once for each message, so what few operations have stands elsewhere.
 #[derive(Debug)]
 pub(super) struct Op {
     pub(super) kind: OpKind,
     pub(super) peer: Option<PeerId>,
     pub(super) tag: Tag,
     pub(super) list: Option<MemList>,
-    /// For a pull or push that is queued: what it will move to or from.
-    pub(super) remote: Option<(OneOrMany<RemoteSlice>, Cursor)>,
+    /// For a pull or push whose peer is not connected yet: what it will move to or from.
+    pub(super) remote: Option<Box<(OneOrMany<RemoteSlice>, Cursor)>>,
     /// For a push: what its last write hands the peer.
     pub(super) immediate: Option<u32>,
     pub(super) options: Options,
@@ -92,7 +94,7 @@ pub(super) struct Op {
     /// For a send: the staging buffer that part of it was copied to.
     pub(super) staged: Option<u32>,
     /// What it has in place of memory that could not be registered (see [`super::spare`]).
-    pub(super) stand_in: Option<Spare>,
+    pub(super) stand_in: Option<Box<Spare>>,
     /// For a receive: its memory, if the sender may write into it (see [`super::direct`]).
     pub(super) offer: Offer,
     /// Set once it has been asked to end early: how it will end.
@@ -110,6 +112,7 @@ pub(super) fn writes(kind: OpKind) -> bool {
 }
 
 impl Op {
+    #[inline]
     pub(super) fn new(
         kind: OpKind,
         peer: Option<PeerId>,
@@ -137,6 +140,7 @@ impl Op {
         }
     }
 
+    #[inline]
     pub(super) fn is_done(&self) -> bool {
         matches!(self.state, State::Done(_))
     }

@@ -130,6 +130,12 @@ impl Turns {
         Ok(())
     }
 
+    /// Whether nobody has bytes to hand over.
+    #[inline]
+    pub(super) fn are_idle(&self) -> bool {
+        self.rings.iter().all(VecDeque::is_empty)
+    }
+
     /// A request of a unit went to the adapter.
     pub(super) fn posted(&mut self, moving: &mut Moving, level: Level, len: u64, now: Time) {
         if moving.requests == 0 {
@@ -176,8 +182,7 @@ impl<T: Transport> Endpoint<T> {
 
     /// Hands units to the adapter, as far as there is room, one of each peer in turn. Returns whether any went.
     pub(super) fn pump_transfers(&mut self) -> bool {
-        let idle = self.turns.rings.iter().all(VecDeque::is_empty);
-        if idle || self.turns.quiet_until.is_some_and(|until| self.now < until) {
+        if self.turns.are_idle() || self.turns.quiet_until.is_some_and(|until| self.now < until) {
             return false;
         }
         self.turns.quiet_until = None;

@@ -148,6 +148,7 @@ pub(super) struct Peer {
     pub(super) answers: usize,
     /// Sends, pulls and pushes in the order in which they were posted.
     pub(super) queue: VecDeque<OpId>,
+    pub(super) offers: super::direct::Offers,
     /// Receives of the peer that we may write into.
     pub(super) ready: Matching<ReadyReceive>,
     /// Expected messages sent that the peer may not have seen, in order.
@@ -176,12 +177,25 @@ impl Peer {
         self.parked.pop(tag)
     }
 
+    /// Whether a turn of [`super::progress`] would find something to do for it: something to send, credits that press, slots to post, a
+    /// connection to close.
+    #[inline]
+    pub(super) fn wants_turn(&self) -> bool {
+        !self.notices.is_empty()
+            || !self.queue.is_empty()
+            || self.grant.is_pressing()
+            || !self.unposted.is_empty()
+            || matches!(self.link, Link::Closing(_))
+    }
+
     /// Whether operations can still be posted to it.
+    #[inline]
     pub(super) fn is_open(&self) -> bool {
         matches!(self.link, Link::Connecting(_) | Link::Accepting | Link::Up)
     }
 
     /// Whether messages can be sent to it now.
+    #[inline]
     pub(super) fn is_up(&self) -> bool {
         matches!(self.link, Link::Up | Link::Closing(_)) && self.credit.is_some()
     }

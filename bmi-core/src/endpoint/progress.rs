@@ -10,32 +10,47 @@ use crate::{mutated, mutated_each};
 
 impl<T: Transport> Endpoint<T> {
     pub(super) fn progress(&mut self, now: Time) -> bool {
+        // A poll mostly finds nothing, so each step first looks at the one word that says so.
         self.now = self.now.max(now);
         self.set_fences();
-        let mut worked = self.take_returns();
+        let mut worked = false;
+        if !self.released.is_empty() || !self.revoked.is_empty() {
+            self.take_returns();
+            worked = true;
+        }
         // Ahead of the transport's poll, which deregisters what is let go here.
         worked |= self.registry.poll(self.now);
-        let mut events = std::mem::take(&mut self.events);
-        if self.transport.poll(self.now, &mut events) {
+        if self.transport.poll(self.now, &mut self.events) {
             worked = true;
             self.retry_blocked();
         }
-        for event in events.drain(..) {
-            self.on_event(event);
+        if !self.events.is_empty() {
+            self.take_events();
         }
-        self.events = events;
-        self.expire();
-        worked |= self.pump_transfers();
-        worked |= self.pump_peers();
+        if !self.timers.are_quiet(self.now) {
+            self.expire();
+        }
+        if !self.turns.are_idle() {
+            worked |= self.pump_transfers();
+        }
+        if !self.dirty.is_empty() {
+            worked |= self.pump_peers();
+        }
         self.set_fences();
         worked
     }
 
-    /// Handles what was dropped since the last poll: unexpected messages and exposures.
-    fn take_returns(&mut self) -> bool {
-        if self.released.is_empty() && self.revoked.is_empty() {
-            return false;
+    fn take_events(&mut self) {
+        let mut events = std::mem::take(&mut self.events);
+        for event in events.drain(..) {
+            self.on_event(event);
         }
+        self.events = events;
+    }
+
+    /// Handles what was dropped since the last poll: unexpected messages and exposures.
+    #[cold]
+    fn take_returns(&mut self) {
         let mut notes = std::mem::take(&mut self.release_notes);
         self.released.drain(&mut notes);
         for release in notes.drain(..) {
@@ -53,7 +68,6 @@ impl<T: Transport> Endpoint<T> {
             }
         }
         self.revoke_notes = notes;
-        true
     }
 
     /// The adapter has moved: its queues may have room again.
@@ -65,9 +79,18 @@ impl<T: Transport> Endpoint<T> {
         }
     }
 
+    #[inline]
     fn on_event(&mut self, event: Event) {
         match event {
             Event::Work(completion) => self.on_work(&completion),
+            event => self.on_connection(event),
+        }
+    }
+
+    #[cold]
+    fn on_connection(&mut self, event: Event) {
+        match event {
+            Event::Work(_) => {}
             Event::ConnectRequest { conn, from, private } => self.on_request(conn, from, &private),
             Event::Established { conn, private } => self.on_established(conn, &private),
             Event::Rejected { conn, private } => self.on_rejected(conn, &private),
@@ -109,9 +132,6 @@ impl<T: Transport> Endpoint<T> {
 
     /// Lets every peer with something to send have its turn.
     fn pump_peers(&mut self) -> bool {
-        if self.dirty.is_empty() {
-            return false;
-        }
         let before = self.transmitted;
         // By index: a turn may put peers on the list, this one too; they have theirs in the next poll.
         let turns = self.dirty.len();

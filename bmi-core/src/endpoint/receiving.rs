@@ -4,7 +4,7 @@
 //! off and leaves everybody else alone.
 
 use super::op::{Op, State};
-use super::peer::{Content, Notice, Parked, Repost};
+use super::peer::{Content, Notice, Parked, Peer, Repost};
 use super::report::{Bytes, Release, ReleasedSlot};
 use super::work::Work;
 use super::{Endpoint, Unexpected, timing};
@@ -31,18 +31,24 @@ impl<T: Transport> Endpoint<T> {
         options: Options,
     ) -> Result<Posted, Error> {
         self.check_list(peer, &list).map_err(|error| error.during("receive"))?;
-        let id = self.insert_op(Op::new(OpKind::Recv, Some(peer), tag, Some(list), options, State::Waiting));
+        let record = self.peers.get(peer.0).expect("checked");
+        let (waits, offered) = (!record.parked.is_empty(), self.may_be_offered(record, &list));
         let record = self.peers.get_mut(peer.0).expect("checked");
-        match record.unpark(tag) {
-            Some(parked) => self.deliver_parked(peer, id, parked),
-            None => {
-                let behind = record.posted.last(tag).copied();
-                let place = record.posted.push(tag, id);
-                self.ops.get_mut(id.0).expect("just made").state = State::Matching(place);
-                self.offer(peer, id, behind);
-            }
+        if waits && let Some(parked) = record.unpark(tag) {
+            let id = self.insert_op(Op::new(OpKind::Recv, Some(peer), tag, Some(list), options, State::Waiting));
+            self.deliver_parked(peer, id, parked);
+            return Ok(self.posted(id));
         }
-        Ok(self.posted(id))
+        let behind = if offered { record.posted.last(tag).copied() } else { None };
+        let id = OpId(self.ops.insert_with(|key| {
+            let matching = State::Matching(record.posted.push(tag, OpId(key)));
+            Op::new(OpKind::Recv, Some(peer), tag, Some(list), options, matching)
+        }));
+        self.set_deadline(id, options.deadline);
+        if offered {
+            self.offer(peer, id, behind);
+        }
+        Ok(Posted::Pending(id))
     }
 
     /// Gives a parked message to the receive that it was waiting for.
@@ -89,26 +95,13 @@ impl<T: Transport> Endpoint<T> {
         }
         // SAFETY: the completion just gave the slot back; it is posted again only after the message has been handled.
         let message = unsafe { peer.slots.bytes(slot, len) };
-        let handled = Header::decode(message).map(|(header, payload)| (header, payload.len())).and_then(
-            |(header, payload_len)| {
-                self.take_credits(peer_id, header.returned)?;
-                match header.kind {
-                    Kind::Eager => self.on_eager(peer_id, slot, header.tag, payload_len),
-                    Kind::Unexpected => self.on_unexpected(peer_id, slot, header.tag, payload_len),
-                    Kind::Announce => self.on_announce(peer_id, slot, &header, payload_len),
-                    Kind::Finish => self.on_finish(peer_id, slot, &header),
-                    Kind::Cancel => self.on_cancel(peer_id, slot, header.op),
-                    Kind::Credit => self.on_credit(peer_id, slot),
-                    Kind::Ready => self.on_ready(peer_id, slot, &header, payload_len),
-                    Kind::Written => self.on_written(peer_id, slot, &header),
-                    Kind::Withdraw => self.on_withdraw(peer_id, slot, header.op),
-                    Kind::Withdrawn => self.on_withdrawn(peer_id, slot, header.op),
-                    Kind::Slots => self.on_slots(peer_id, slot, &header, payload_len),
-                    Kind::Want => self.on_want(peer_id, slot, &header, payload_len),
-                    Kind::Probe => self.on_probe(peer_id, slot, &header, payload_len),
-                }
-            },
-        );
+        let decoded = Header::decode(message).map(|(header, payload)| (header, payload.len()));
+        let taken = decoded.and_then(|(header, len)| peer.take_credits(header.returned).map(|()| (header, len)));
+        let handled = match taken {
+            Ok((Header { kind: Kind::Eager, tag, .. }, len)) => self.on_eager(peer_id, slot, tag, len),
+            Ok((header, len)) => self.on_other(peer_id, slot, &header, len),
+            Err(violation) => Err(violation),
+        };
         match handled {
             // Credits wait to go back, and others may have come.
             Ok(()) => self.mark_dirty(peer_id),
@@ -116,20 +109,37 @@ impl<T: Transport> Endpoint<T> {
         }
     }
 
+    /// A message arrived that is not an expected one with its payload.
+    fn on_other(&mut self, peer_id: PeerId, slot: usize, header: &Header, len: usize) -> Result<(), Violation> {
+        match header.kind {
+            Kind::Eager => self.on_eager(peer_id, slot, header.tag, len),
+            Kind::Unexpected => self.on_unexpected(peer_id, slot, header.tag, len),
+            Kind::Announce => self.on_announce(peer_id, slot, header, len),
+            Kind::Finish => self.on_finish(peer_id, slot, header),
+            Kind::Cancel => self.on_cancel(peer_id, slot, header.op),
+            Kind::Credit => self.on_credit(peer_id, slot),
+            Kind::Ready => self.on_ready(peer_id, slot, header, len),
+            Kind::Written => self.on_written(peer_id, slot, header),
+            Kind::Withdraw => self.on_withdraw(peer_id, slot, header.op),
+            Kind::Withdrawn => self.on_withdrawn(peer_id, slot, header.op),
+            Kind::Slots => self.on_slots(peer_id, slot, header, len),
+            Kind::Want => self.on_want(peer_id, slot, header, len),
+            Kind::Probe => self.on_probe(peer_id, slot, header, len),
+        }
+    }
+
     /// Cuts off a peer that broke the protocol.
+    #[cold]
     pub(super) fn violated(&mut self, peer: PeerId, violation: Violation) {
         self.counters.violations += 1;
         self.cut(peer, Error::new(ErrorKind::Protocol, format!("it sent {violation}")));
     }
 
     pub(super) fn take_credits(&mut self, peer: PeerId, returned: Returned) -> Result<(), Violation> {
-        if returned == Returned::default() {
-            return Ok(());
-        }
-        let peer = self.peers.get_mut(peer.0).expect("the caller has it");
-        peer.credit.as_mut().expect("a peer that is up has credit").refill(returned)
+        self.peers.get_mut(peer.0).expect("the caller has it").take_credits(returned)
     }
 
+    #[inline]
     fn on_eager(&mut self, peer_id: PeerId, slot: usize, tag: Tag, len: usize) -> Result<(), Violation> {
         let peer = self.peers.get_mut(peer_id.0).expect("the caller has it");
         let cost = credit::cost(len);
@@ -142,10 +152,22 @@ impl<T: Transport> Endpoint<T> {
             let status = deliver(list, payload);
             self.transport.charge(HostWork::copy(len, list));
             peer.grant.unparked(cost);
-            self.repost(peer_id, slot, Repost::Message);
+            if let Err(error) = post_slot(&mut self.transport, peer, slot, Repost::Message) {
+                self.not_posted(peer_id, slot, Repost::Message, error);
+            }
             self.received(id, status, len as u64);
             return Ok(());
         }
+        self.park_eager(peer_id, slot, tag, len);
+        Ok(())
+    }
+
+    /// An eager message has no receive yet.
+    fn park_eager(&mut self, peer_id: PeerId, slot: usize, tag: Tag, len: usize) {
+        let peer = self.peers.get_mut(peer_id.0).expect("the caller has it");
+        let cost = credit::cost(len);
+        // SAFETY: as in `on_message`.
+        let payload = &unsafe { peer.slots.bytes(slot, HEADER_LEN + len) }[HEADER_LEN..];
         self.counters.unmatched += 1;
         let content = if peer.may_hold() {
             peer.held += 1;
@@ -159,7 +181,6 @@ impl<T: Transport> Endpoint<T> {
         if copied {
             self.repost(peer_id, slot, Repost::Message);
         }
-        Ok(())
     }
 
     fn on_unexpected(&mut self, peer_id: PeerId, slot: usize, tag: Tag, len: usize) -> Result<(), Violation> {
@@ -301,20 +322,22 @@ impl<T: Transport> Endpoint<T> {
     /// Posts a slot again; the credit goes back with the next header.
     pub(super) fn repost(&mut self, peer_id: PeerId, slot: usize, repost: Repost) {
         let Some(peer) = self.peers.get_mut(peer_id.0) else { return };
-        let work = Work::Slot(u32::try_from(slot).expect("few slots")).to_id();
-        match self.transport.post_recv(peer.conn, work, peer.slots.segment(slot)) {
-            Ok(()) => match repost {
-                Repost::First => {}
-                Repost::Message => peer.grant.reposted(),
-                Repost::Control => peer.grant.control_reposted(),
-            },
-            Err(PostError::QueueFull) => {
+        if let Err(error) = post_slot(&mut self.transport, peer, slot, repost) {
+            self.not_posted(peer_id, slot, repost, error);
+        }
+    }
+
+    #[cold]
+    fn not_posted(&mut self, peer_id: PeerId, slot: usize, repost: Repost, error: PostError) {
+        match error {
+            PostError::QueueFull => {
+                let Some(peer) = self.peers.get_mut(peer_id.0) else { return };
                 peer.unposted.push((slot, repost));
                 self.block(peer_id);
             }
             // The event that ends everything is on its way.
-            Err(PostError::NotConnected) => {}
-            Err(PostError::Invalid(why)) => {
+            PostError::NotConnected => {}
+            PostError::Invalid(why) => {
                 self.cut(peer_id, Error::new(ErrorKind::Io, format!("the transport refuses a receive: {why}")))
             }
         }
@@ -354,7 +377,29 @@ impl<T: Transport> Endpoint<T> {
     }
 }
 
-impl super::peer::Peer {
+/// Posts a slot; the credit goes back with the next header.
+#[inline]
+fn post_slot<T: Transport>(transport: &mut T, peer: &mut Peer, slot: usize, repost: Repost) -> Result<(), PostError> {
+    let work = Work::Slot(u32::try_from(slot).expect("few slots")).to_id();
+    transport.post_recv(peer.conn, work, peer.slots.segment(slot))?;
+    match repost {
+        Repost::First => {}
+        Repost::Message => peer.grant.reposted(),
+        Repost::Control => peer.grant.control_reposted(),
+    }
+    Ok(())
+}
+
+impl Peer {
+    /// Takes credits that came back.
+    #[inline]
+    fn take_credits(&mut self, returned: Returned) -> Result<(), Violation> {
+        if returned == Returned::default() {
+            return Ok(());
+        }
+        self.credit.as_mut().expect("a peer that is up has credit").refill(returned)
+    }
+
     /// Whether one more slot may hold a message for the program (invariant 3 of `proto::credit`).
     fn may_hold(&self) -> bool {
         self.held < (self.slots.count() - usize::from(CONTROL_CREDITS)) / 2
@@ -362,6 +407,7 @@ impl super::peer::Peer {
 }
 
 /// Scatters a payload over a receive's list.
+#[inline]
 fn deliver(list: &MemList, payload: &[u8]) -> Result<(), ErrorKind> {
     if payload.len() > list.len() + usize::from(mutated("receive/bound-off-by-one")) {
         return Err(ErrorKind::TooLong);

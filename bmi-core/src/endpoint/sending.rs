@@ -51,7 +51,10 @@ impl<T: Transport> Endpoint<T> {
         list: MemList,
         options: Options,
     ) -> Result<Posted, Error> {
-        let op_kind = if kind == Kind::Unexpected { OpKind::SendUnexpected } else { OpKind::Send };
+        if self.send_inline(peer, kind, tag, &list, options) {
+            return Ok(Posted::Done(sent_at_once(peer, kind, tag, &list, options)));
+        }
+        let op_kind = kind_of(kind);
         self.check_send(peer, op_kind, &list).map_err(|error| error.during(op_kind.as_str()))?;
         let record = self.peers.get(peer.0).expect("checked");
         // A small message to an idle connection needs no record.
@@ -65,17 +68,7 @@ impl<T: Transport> Endpoint<T> {
                 false => Attempt::Blocked,
             }
         {
-            let op = OpId(Key { slot: u32::MAX, generation: 0 });
-            let len = list.len() as u64;
-            return Ok(Posted::Done(Completion {
-                op,
-                kind: op_kind,
-                peer: Some(peer),
-                tag,
-                len,
-                status: Ok(()),
-                user: options.user,
-            }));
+            return Ok(Posted::Done(sent_at_once(peer, kind, tag, &list, options)));
         }
         let id = self.insert_op(Op::new(op_kind, Some(peer), tag, Some(list), options, State::Queued));
         let record = self.peers.get_mut(peer.0).expect("checked");
@@ -85,6 +78,40 @@ impl<T: Transport> Endpoint<T> {
             self.counters.credit_waits += 1;
         }
         Ok(self.posted(id))
+    }
+
+    /// The short way of a short message: one look at the peer, one post, no record. Whatever stands in the way, it says no and nothing has happened; then the
+    /// long way finds out what it is.
+    #[inline]
+    fn send_inline(&mut self, id: PeerId, kind: Kind, tag: Tag, list: &MemList, options: Options) -> bool {
+        let Some(peer) = self.peers.get_mut(id.0) else { return false };
+        let len = list.len();
+        let short = len <= peer.limits.eager && HEADER_LEN + len <= self.max_inline;
+        let idle = matches!(peer.link, Link::Up) && peer.queue.is_empty() && peer.notices.is_empty();
+        if !short || !idle || options.slot || list.pieces().len() > self.config.max_pieces {
+            return false;
+        }
+        let cost = credit::cost(len);
+        let Some(credit) = peer.credit.as_mut().filter(|credit| credit.can_spend(cost)) else { return false };
+        credit.spend(cost);
+        let returned = peer.grant.take();
+        let header = Header { kind, returned, tag, len: len as u64, op: 0 }.encode();
+        let (payload, options) =
+            (Payload::Inline(list.pieces()), WorkOptions { signalled: false, class: options.class });
+        if self.transport.post_send(peer.conn, Work::Silent.to_id(), &header, payload, options).is_err() {
+            peer.grant.put_back(returned);
+            credit.unspend(cost);
+            return false;
+        }
+        self.transmitted += 1;
+        self.counters.bytes_sent += len as u64;
+        if kind == Kind::Eager {
+            self.counters.eager += 1;
+            peer.sent_expected(tag);
+        } else {
+            self.counters.unexpected += 1;
+        }
+        true
     }
 
     fn check_send(&self, peer: PeerId, kind: OpKind, list: &MemList) -> Result<(), Error> {
@@ -154,6 +181,7 @@ impl<T: Transport> Endpoint<T> {
             _ if list.len() as u64 > peer.limits.message => Attempt::Failed(ErrorKind::TooLong),
             _ if eager => self.send_eager(peer_id, Kind::Eager, tag, &list, class, Some(id)),
             _ if self.may_write(peer_id, tag, &list) => self.send_direct(peer_id, id, tag, &list, class),
+            _ if self.is_within_reach(&list) => self.announce(peer_id, id, tag, &list),
             _ if self.goes_fast(peer_id, Kind::Eager, tag, &list) => {
                 match self.send_fast(peer_id, Kind::Eager, tag, &list, class, Some(id)) {
                     // Nothing to stage it in can be had.
@@ -170,16 +198,18 @@ impl<T: Transport> Endpoint<T> {
         list.len() <= self.eager_limit(peer) && !(options.slot && self.has_fast_slot(id, list.len()))
     }
 
-    /// Whether a message beyond the eager limit is to be written into a slot of the peer. Expected messages of middle size whose receive was offered go
-    /// straight there instead.
+    /// Whether the peer's processor can copy a list from where it stands, because it has the pages. Then a message without an offer is announced and copied once; a
+    /// slot would be a second copy, and the trip that slots save costs next to nothing on one host.
+    fn is_within_reach(&self, list: &MemList) -> bool {
+        self.transport.capabilities().shares_pages
+            && list.pieces().iter().all(|piece| piece.memory().shared_pages().is_some())
+    }
+
+    /// Whether a message beyond the eager limit is to be written into a slot of the peer. An expected one whose receive was offered goes straight there, and one
+    /// that the peer can copy itself is announced.
     fn goes_fast(&self, peer: PeerId, kind: Kind, tag: Tag, list: &MemList) -> bool {
-        let Some(record) = self.peers.get(peer.0).filter(|record| list.len() <= record.limits.fast) else {
-            return false;
-        };
-        if kind == Kind::Eager && record.ready.first(tag).is_some() && self.may_write(peer, tag, list) {
-            return false;
-        }
-        self.has_fast_slot(peer, list.len())
+        let better = kind == Kind::Eager && (self.is_within_reach(list) || self.may_write(peer, tag, list));
+        !better && self.has_fast_slot(peer, list.len())
     }
 
     /// Sends a message with its payload. Without an operation only the ways that end at once are tried.
@@ -261,7 +291,7 @@ impl<T: Transport> Endpoint<T> {
         self.segments.clear();
         for piece in list.pieces() {
             match self.registry.register(&mut self.transport, piece.memory()) {
-                Ok(region) => self.segments.push(region.segment(piece.offset(), piece.len())),
+                Ok(region) => self.segments.push(region.into_segment(piece.offset(), piece.len())),
                 Err(_) => {
                     self.segments.clear();
                     return self.send_bounced(peer, message, list, class);
@@ -501,6 +531,19 @@ impl<T: Transport> Endpoint<T> {
             }
         }
     }
+}
+
+/// What a message's operation does.
+fn kind_of(kind: Kind) -> OpKind {
+    if kind == Kind::Unexpected { OpKind::SendUnexpected } else { OpKind::Send }
+}
+
+/// The completion of a message that needed no record.
+#[inline]
+fn sent_at_once(peer: PeerId, kind: Kind, tag: Tag, list: &MemList, options: Options) -> Completion {
+    let op = OpId(Key { slot: u32::MAX, generation: 0 });
+    let (kind, len) = (kind_of(kind), list.len() as u64);
+    Completion { op, kind, peer: Some(peer), tag, len, status: Ok(()), user: options.user }
 }
 
 /// Whether everything that was posted to the peer is sent.

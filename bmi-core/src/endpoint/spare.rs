@@ -134,7 +134,7 @@ impl<T: Transport> Endpoint<T> {
         spare.fill(list);
         self.transport.charge(HostWork::copy(list.len(), list));
         let segment = spare.segment(list.len());
-        self.ops.get_mut(id.0)?.stand_in = Some(spare);
+        self.ops.get_mut(id.0)?.stand_in = Some(Box::new(spare));
         Some(segment)
     }
 

@@ -51,6 +51,38 @@ pub(super) struct Transfer {
     pub(super) immediate: Option<u32>,
 }
 
+/// Records of transfers that have ended, for the next ones: so an operation's own record stays short, and a transfer allocates nothing.
+#[derive(Debug, Default)]
+pub(super) struct Transfers {
+    #[expect(clippy::vec_box, reason = "the boxes themselves are used again")]
+    spent: Vec<Box<Transfer>>,
+}
+
+/// Records that are kept; more are given back to the allocator.
+const KEPT: usize = 256;
+
+impl Transfers {
+    #[inline]
+    pub(super) fn keep(&mut self, transfer: Transfer) -> Box<Transfer> {
+        match self.spent.pop() {
+            Some(mut record) => {
+                *record = transfer;
+                record
+            }
+            None => Box::new(transfer),
+        }
+    }
+
+    /// Takes a record back; what it held is let go at once.
+    #[inline]
+    pub(super) fn retire(&mut self, mut record: Box<Transfer>) {
+        if self.spent.len() < KEPT {
+            (record.remote, record.regions) = (OneOrMany::None, OneOrMany::None);
+            self.spent.push(record);
+        }
+    }
+}
+
 /// Requests of a transfer that end in one completion.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Unit {

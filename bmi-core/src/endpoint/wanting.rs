@@ -33,6 +33,7 @@ use super::sending::Message;
 use super::{Endpoint, timing};
 use crate::error::ErrorKind;
 use crate::mem::{Access, MemList, RemoteSlice};
+use crate::mutated;
 use crate::op::{OpId, OpKind, PeerId};
 use crate::proto::header::{FinishStatus, HEADER_LEN, Header, Kind};
 use crate::proto::one_or_many::OneOrMany;
@@ -72,7 +73,7 @@ impl<T: Transport> Endpoint<T> {
         let remote = self.transport.expose(conn, &spare.segment(len), Access::WRITE).ok()?;
         self.peers.get_mut(peer_id.0)?.exposures += 1;
         self.counters.bounced += 1;
-        self.ops.get_mut(id.0)?.stand_in = Some(spare);
+        self.ops.get_mut(id.0)?.stand_in = Some(Box::new(spare));
         Some(OneOrMany::One(remote))
     }
 
@@ -110,7 +111,9 @@ impl<T: Transport> Endpoint<T> {
             let pieces = spare.spill(list, usize::try_from(len).unwrap_or(usize::MAX));
             self.transport.charge(HostWork::Copy { bytes: len, pieces });
         }
-        self.revoke_all(peer_id, remote.as_slice());
+        if !mutated("want/good-for-ever") {
+            self.revoke_all(peer_id, remote.as_slice());
+        }
         self.received(id, Ok(()), len);
         self.no_longer_busy(peer_id);
         Ok(())
@@ -161,6 +164,9 @@ impl<T: Transport> Endpoint<T> {
         if let Some(ending) = ending {
             self.finish(id, Err(ending), total);
             self.no_longer_busy(peer_id);
+            if mutated("want/cancelled-and-not-answered") {
+                return Ok(());
+            }
             return self.answer(peer_id, Notice::Withdrawn { op: header.tag });
         }
         // It counts as busy already.
@@ -172,12 +178,13 @@ impl<T: Transport> Endpoint<T> {
     /// A transfer that the peer wanted is over: says how.
     pub(super) fn tell_who_wanted(&mut self, peer_id: PeerId, name: u64, written: Option<u64>) {
         let notice = match written {
+            None if mutated("want/told-written-though-stopped") => Notice::Written { op: name, len: 0 },
             Some(len) => Notice::Written { op: name, len },
             None => Notice::Withdrawn { op: name },
         };
         if let Some(peer) = self.peers.get_mut(peer_id.0) {
             // As any Withdrawn that waits.
-            peer.answers += usize::from(written.is_none());
+            peer.answers += usize::from(matches!(notice, Notice::Withdrawn { .. }));
         }
         self.notify(peer_id, notice);
     }
@@ -190,7 +197,9 @@ impl<T: Transport> Endpoint<T> {
                 && matches!(&op.state, State::Moving(transfer) if transfer.announced_as == Some(name))
         });
         let Some(id) = moving.map(|(key, _)| OpId(key)) else { return false };
-        self.end_early(id, ErrorKind::Cancelled);
+        if !mutated("want/withdrawal-not-heard") {
+            self.end_early(id, ErrorKind::Cancelled);
+        }
         true
     }
 }

@@ -34,7 +34,6 @@
 #![expect(clippy::disallowed_types, reason = "a map whose hasher is the same in every run")]
 
 use std::collections::HashMap;
-use std::collections::hash_map::DefaultHasher;
 use std::hash::BuildHasherDefault;
 use std::sync::Arc;
 use std::task::Waker;
@@ -44,6 +43,7 @@ use slab::Slab;
 
 use super::{CachedRegion, Memory, MemoryId, MemoryRegion};
 use crate::error::{Error, ErrorKind};
+use crate::proto::matching::WordHasher;
 use crate::returns::Returns;
 use crate::time::Time;
 use crate::transport::Transport;
@@ -133,7 +133,7 @@ impl Chain {
 pub(crate) struct PinCache {
     limits: Limits,
     entries: Slab<Entry>,
-    index: HashMap<MemoryId, usize, BuildHasherDefault<DefaultHasher>>,
+    index: HashMap<MemoryId, usize, BuildHasherDefault<WordHasher>>,
     kept: Chain,
     kept_bytes: u64,
     passing: Chain,
@@ -371,7 +371,14 @@ impl PinCache {
     }
 
     /// Takes in what was dropped, keeps the bounds, and lets a batch go when it is due. Returns whether anything was let go.
+    #[inline]
     pub(crate) fn poll(&mut self, now: Time) -> bool {
+        let within = self.kept.len <= self.limits.entries && self.kept_bytes <= self.limits.bytes;
+        let idle = within && self.passing.len == 0 && self.leaving.is_empty() && self.gone.is_empty();
+        !idle && self.tidy(now)
+    }
+
+    fn tidy(&mut self, now: Time) -> bool {
         if !self.gone.is_empty() {
             self.take_notes();
         }

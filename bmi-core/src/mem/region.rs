@@ -154,6 +154,15 @@ impl MemoryRegion {
         Segment { region: self.clone(), offset, len }
     }
 
+    /// As [`MemoryRegion::segment`], for a caller that needs the region no more: nothing is counted.
+    ///
+    /// # Panics
+    /// As there.
+    pub(crate) fn into_segment(self, offset: usize, len: usize) -> Segment {
+        assert!(offset.checked_add(len).is_some_and(|end| end <= self.memory.len()), "segment outside its region");
+        Segment { region: self, offset, len }
+    }
+
     /// What the pin-down cache keeps of it.
     pub(crate) fn to_cached(&self) -> CachedRegion {
         CachedRegion(Arc::clone(&self.registration))

@@ -99,7 +99,14 @@ impl Credit {
         enough
     }
 
+    /// Whether [`Credit::spend`] would.
+    #[inline]
+    pub(crate) fn can_spend(&self, bytes: u32) -> bool {
+        self.messages > 0 && self.bytes >= bytes
+    }
+
     /// Spends a message credit and `bytes`, or nothing.
+    #[inline]
     pub(crate) fn spend(&mut self, bytes: u32) -> bool {
         let bytes = if mutated_each(10, "credit/message-without-bytes") { 0 } else { bytes };
         if self.bytes < bytes || !self.spend_message() {
@@ -142,6 +149,7 @@ impl Credit {
     ///
     /// # Errors
     /// In words, if that is more than was spent.
+    #[inline]
     pub(crate) fn refill(&mut self, returned: Returned) -> Result<(), &'static str> {
         let messages = self.messages.checked_add(returned.messages).filter(|sum| *sum <= self.granted.messages);
         let control = self.control.checked_add(returned.control).filter(|sum| *sum <= self.granted.control);
@@ -179,6 +187,7 @@ impl Grant {
     ///
     /// # Errors
     /// In words, if the peer did not have that much.
+    #[inline]
     pub(crate) fn arrived(&mut self, bytes: u32) -> Result<(), &'static str> {
         let messages = self.theirs.messages.checked_sub(1).ok_or("a message without a credit")?;
         let bytes = self.theirs.bytes.checked_sub(bytes).ok_or("more bytes than its credits allow")?;
@@ -242,6 +251,7 @@ impl Grant {
     }
 
     /// Whether what waits must go back in a message of its own.
+    #[inline]
     pub(crate) fn is_pressing(&self) -> bool {
         let Returned { control, messages, bytes, slots } = self.waiting;
         control >= CONTROL_CREDITS.min(self.window.control) - 1
@@ -257,6 +267,7 @@ impl Grant {
     }
 
     /// Takes what waits, to ride on a header.
+    #[inline]
     pub(crate) fn take(&mut self) -> Returned {
         let taken = std::mem::take(&mut self.waiting);
         self.theirs.control += taken.control;

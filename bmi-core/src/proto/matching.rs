@@ -1,11 +1,13 @@
 //! Messages wait for their receive, receives for their message: first in, first out, for each tag.
 //!
-//! **Invariant.** A tag is in the map if and only if it has an entry; so the map does not grow with the tags that were ever used. In
+//! **Why two places for tags.** Most peers use a few tags at a time. So the first few stand side by side and are compared one by one, which costs less than
+//! a hash and touches two cache lines; only what is beyond them is in a map.
+//!
+//! **Invariant.** A tag is known, near or far but not both, if and only if it has an entry; so nothing grows with the tags that were ever used. In
 //! the steady state nothing is allocated: slab and map keep their room.
 #![expect(clippy::disallowed_types, reason = "a map whose hasher is the same in every run")]
 
 use std::collections::HashMap;
-use std::collections::hash_map::Entry;
 use std::hash::{BuildHasherDefault, Hasher};
 
 use slab::Slab;
@@ -15,22 +17,30 @@ use crate::op::Tag;
 
 /// Names an entry of a [`Matching`] until it is taken out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Place(usize);
+pub(crate) struct Place(u32);
 
 #[derive(Debug)]
 struct Node<V> {
     tag: Tag,
     value: V,
-    prev: Option<usize>,
-    next: Option<usize>,
+    prev: u32,
+    next: u32,
 }
 
-/// Hashes a tag by one multiplication, whose upper half is folded into the lower: looked up several times for each message. It has no random
+/// No neighbour.
+const NONE: u32 = u32::MAX;
+/// Tags that are compared one by one: what fits two cache lines.
+const NEAR: usize = 8;
+
+/// The oldest and the newest entry of a tag.
+type Ends = (u32, u32);
+
+/// Hashes one word, a tag or an id, by one multiplication, whose upper half is folded into the lower: looked up several times for each message. It has no random
 /// state, so that a run can be repeated; what a peer can make collide is bounded by its credits.
 #[derive(Default)]
-struct TagHasher(u64);
+pub(crate) struct WordHasher(u64);
 
-impl Hasher for TagHasher {
+impl Hasher for WordHasher {
     fn write(&mut self, bytes: &[u8]) {
         bytes.iter().for_each(|byte| self.write_u64(u64::from(*byte)));
     }
@@ -52,76 +62,131 @@ impl Hasher for TagHasher {
 #[derive(Debug)]
 pub(crate) struct Matching<V> {
     nodes: Slab<Node<V>>,
-    ends: HashMap<Tag, (usize, usize), BuildHasherDefault<TagHasher>>,
+    near: [(Tag, Ends); NEAR],
+    near_len: usize,
+    far: HashMap<Tag, Ends, BuildHasherDefault<WordHasher>>,
 }
 
 impl<V> Matching<V> {
     pub(crate) fn new() -> Matching<V> {
-        Matching { nodes: Slab::new(), ends: HashMap::default() }
+        Matching { nodes: Slab::new(), near: [(0, (NONE, NONE)); NEAR], near_len: 0, far: HashMap::default() }
     }
 
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.nodes.is_empty()
+    }
+
+    #[inline]
     pub(crate) fn len(&self) -> usize {
         self.nodes.len()
     }
 
-    pub(crate) fn push(&mut self, tag: Tag, value: V) -> Place {
-        let place = self.nodes.insert(Node { tag, value, prev: None, next: None });
-        match self.ends.entry(tag) {
-            Entry::Vacant(entry) => {
-                entry.insert((place, place));
+    #[inline]
+    fn ends(&self, tag: Tag) -> Option<Ends> {
+        match self.near[..self.near_len].iter().find(|(near, _)| *near == tag) {
+            Some((_, ends)) => Some(*ends),
+            None if self.far.is_empty() => None,
+            None => self.far.get(&tag).copied(),
+        }
+    }
+
+    #[inline]
+    fn ends_mut(&mut self, tag: Tag) -> Option<&mut Ends> {
+        match self.near[..self.near_len].iter_mut().find(|(near, _)| *near == tag) {
+            Some((_, ends)) => Some(ends),
+            None if self.far.is_empty() => None,
+            None => self.far.get_mut(&tag),
+        }
+    }
+
+    /// The tag has its first entry.
+    #[inline]
+    fn enter(&mut self, tag: Tag, place: u32) {
+        if self.near_len < NEAR {
+            self.near[self.near_len] = (tag, (place, place));
+            self.near_len += 1;
+        } else {
+            self.far.insert(tag, (place, place));
+        }
+    }
+
+    /// The tag has lost its last entry.
+    #[inline]
+    fn leave(&mut self, tag: Tag) {
+        match self.near[..self.near_len].iter().position(|(near, _)| *near == tag) {
+            Some(at) => {
+                self.near_len -= 1;
+                self.near[at] = self.near[self.near_len];
             }
-            Entry::Occupied(mut entry) => {
-                let (_, last) = entry.get_mut();
-                self.nodes[*last].next = Some(place);
-                self.nodes[place].prev = Some(*last);
-                *last = place;
+            None => {
+                self.far.remove(&tag);
+            }
+        }
+    }
+
+    #[inline]
+    pub(crate) fn push(&mut self, tag: Tag, value: V) -> Place {
+        let place = self.nodes.insert(Node { tag, value, prev: NONE, next: NONE });
+        let place = u32::try_from(place).expect("bounded by operations and credits");
+        let before = self.ends_mut(tag).map(|(_, last)| std::mem::replace(last, place));
+        match before {
+            None => self.enter(tag, place),
+            Some(last) => {
+                self.nodes[last as usize].next = place;
+                self.nodes[place as usize].prev = last;
             }
         }
         Place(place)
     }
 
     /// Takes the oldest of `tag`.
+    #[inline]
     pub(crate) fn pop(&mut self, tag: Tag) -> Option<V> {
-        let (first, last) = *self.ends.get(&tag)?;
+        let (first, last) = self.ends(tag)?;
         let place = if mutated_each(10, "match/newest-first") { last } else { first };
         Some(self.remove(Place(place)))
     }
 
     /// The oldest of `tag`.
+    #[inline]
     pub(crate) fn first(&self, tag: Tag) -> Option<&V> {
-        let (first, _) = self.ends.get(&tag)?;
-        Some(&self.nodes[*first].value)
+        let (first, _) = self.ends(tag)?;
+        Some(&self.nodes[first as usize].value)
     }
 
     /// The newest of `tag`.
+    #[inline]
     pub(crate) fn last(&self, tag: Tag) -> Option<&V> {
-        let (_, last) = self.ends.get(&tag)?;
-        Some(&self.nodes[*last].value)
+        let (_, last) = self.ends(tag)?;
+        Some(&self.nodes[last as usize].value)
     }
 
     /// Takes out one that is known to be there.
+    #[inline]
     pub(crate) fn remove(&mut self, place: Place) -> V {
-        let node = self.nodes.remove(place.0);
-        if let Some(prev) = node.prev {
-            self.nodes[prev].next = node.next;
+        let node = self.nodes.remove(place.0 as usize);
+        if node.prev == NONE && node.next == NONE {
+            self.leave(node.tag);
+            return node.value;
         }
-        if let Some(next) = node.next {
-            self.nodes[next].prev = node.prev;
+        match node.prev {
+            NONE => self.ends_mut(node.tag).expect("tag of a node").0 = node.next,
+            prev => self.nodes[prev as usize].next = node.next,
         }
-        match (node.prev, node.next) {
-            (None, None) => {
-                self.ends.remove(&node.tag);
-            }
-            (None, Some(next)) => self.ends.get_mut(&node.tag).expect("tag of a node").0 = next,
-            (Some(prev), None) => self.ends.get_mut(&node.tag).expect("tag of a node").1 = prev,
-            (Some(_), Some(_)) => {}
+        match node.next {
+            NONE => self.ends_mut(node.tag).expect("tag of a node").1 = node.prev,
+            next => self.nodes[next as usize].prev = node.prev,
         }
         node.value
     }
 
     /// Finds one by its value; slow, for what is rare.
     pub(crate) fn find(&self, wanted: impl Fn(&V) -> bool) -> Option<Place> {
-        self.nodes.iter().find(|(_, node)| wanted(&node.value)).map(|(place, _)| Place(place))
+        self.nodes
+            .iter()
+            .find(|(_, node)| wanted(&node.value))
+            .map(|(place, _)| Place(u32::try_from(place).expect("as in `push`")))
     }
 }
 
@@ -136,7 +201,7 @@ mod tests {
     proptest! {
         /// Against a plain model: a queue for each tag.
         #[test]
-        fn behaves_like_queues(steps in proptest::collection::vec((0u64..4, 0u8..3), 0..200)) {
+        fn behaves_like_queues(steps in proptest::collection::vec((0u64..2 * NEAR as u64, 0u8..3), 0..300)) {
             let mut matching = Matching::new();
             let mut model: BTreeMap<u64, VecDeque<(usize, Place)>> = BTreeMap::new();
             for (number, (tag, action)) in steps.into_iter().enumerate() {
@@ -151,7 +216,12 @@ mod tests {
                     }
                 }
                 prop_assert_eq!(matching.len(), model.values().map(VecDeque::len).sum::<usize>());
-                prop_assert_eq!(matching.ends.len(), model.values().filter(|queue| !queue.is_empty()).count());
+                let tags = model.values().filter(|queue| !queue.is_empty()).count();
+                prop_assert_eq!(matching.near_len + matching.far.len(), tags);
+                for (tag, queue) in &model {
+                    prop_assert_eq!(matching.first(*tag), queue.front().map(|(number, _)| number));
+                    prop_assert_eq!(matching.last(*tag), queue.back().map(|(number, _)| number));
+                }
             }
         }
     }

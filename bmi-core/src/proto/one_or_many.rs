@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
-/// One entry inline, or several on the heap.
+/// Nothing, one entry inline, or several on the heap.
 #[derive(Clone, Debug)]
 pub(crate) enum OneOrMany<V> {
+    None,
     One(V),
     Many(Arc<[V]>),
 }
@@ -12,6 +13,7 @@ pub(crate) enum OneOrMany<V> {
 impl<V> OneOrMany<V> {
     pub(crate) fn as_slice(&self) -> &[V] {
         match self {
+            OneOrMany::None => &[],
             OneOrMany::One(entry) => std::slice::from_ref(entry),
             OneOrMany::Many(entries) => entries,
         }
@@ -19,7 +21,7 @@ impl<V> OneOrMany<V> {
 
     /// Collects, as long as no entry fails.
     pub(crate) fn try_collect<E>(mut entries: impl Iterator<Item = Result<V, E>>) -> Result<OneOrMany<V>, E> {
-        let Some(first) = entries.next().transpose()? else { return Ok(OneOrMany::Many(Arc::new([]))) };
+        let Some(first) = entries.next().transpose()? else { return Ok(OneOrMany::None) };
         let Some(second) = entries.next().transpose()? else { return Ok(OneOrMany::One(first)) };
         let mut many = vec![first, second];
         for entry in entries {

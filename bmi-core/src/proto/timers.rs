@@ -13,6 +13,8 @@ pub(crate) struct Timers {
     heap: BinaryHeap<Reverse<(Time, OpId)>>,
     /// How many entries belong to an operation that still waits for them.
     live: usize,
+    /// An entry ceased to count since the last `tidy`.
+    stale: bool,
 }
 
 impl Timers {
@@ -24,6 +26,13 @@ impl Timers {
     /// One entry no longer counts: its operation ended, or has a new one.
     pub(crate) fn forget(&mut self) {
         self.live -= 1;
+        self.stale = true;
+    }
+
+    /// Whether at `now` nothing is due and nothing is to be tidied.
+    #[inline]
+    pub(crate) fn are_quiet(&self, now: Time) -> bool {
+        !self.stale && self.heap.peek().is_none_or(|Reverse((at, _))| *at > now)
     }
 
     /// The earliest entry, if it is due at `now`; the caller finds out whether it still counts, and if so says [`Timers::forget`].
@@ -37,6 +46,7 @@ impl Timers {
 
     /// Sweeps entries that do not count, if they are the majority or stand first.
     pub(crate) fn tidy(&mut self, counts: impl Fn(Time, OpId) -> bool) {
+        self.stale = false;
         if self.heap.len() > 2 * self.live + 64 {
             self.heap.retain(|Reverse((at, op))| counts(*at, *op));
         }

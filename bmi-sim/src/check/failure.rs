@@ -48,6 +48,21 @@ pub enum Why {
     Leaked(String),
     /// Two runs with the same seed and plan had different digests.
     Differs(u64, u64),
+    /// It passed, and failed when it was run again with the same seed and plan.
+    Again(Box<Why>),
+}
+
+impl Why {
+    /// Whether it is the same failure, as far as one can tell: of the same kind, and a panic in the same place. A smaller plan that fails in another way
+    /// is no explanation.
+    pub(super) fn is_like(&self, other: &Why) -> bool {
+        // The text of a panic ends with its place.
+        let place = |text: &str| text.rsplit_once(" (").map(|(_, place)| place.to_owned());
+        match (self, other) {
+            (Why::Panicked(one), Why::Panicked(other)) => place(one) == place(other),
+            (one, other) => std::mem::discriminant(one) == std::mem::discriminant(other),
+        }
+    }
 }
 
 impl fmt::Display for Why {
@@ -60,6 +75,7 @@ impl fmt::Display for Why {
             Why::Differs(one, other) => {
                 write!(f, "not repeatable: digest {one:016x}, and {other:016x} when run again")
             }
+            Why::Again(why) => write!(f, "not repeatable: it passes, and when run again: {why}"),
         }
     }
 }
@@ -87,12 +103,20 @@ impl Failure {
     /// One command that runs the seed with the shrunk plan, and nothing else.
     pub fn command(&self) -> String {
         let package = std::env::var("CARGO_PKG_NAME").map(|name| format!(" -p {name}")).unwrap_or_default();
-        // The test harness names its threads after the tests; the main thread's name says nothing.
-        let thread = std::thread::current();
-        let test = thread.name().filter(|name| *name != "main").unwrap_or(&self.name);
+        let test = test_of(std::thread::current().name(), std::env::args().skip(1));
         let plan = self.shrunk.to_text();
-        format!("BMI_SEED={} BMI_PLAN='{plan}' cargo test{package} {test} -- --nocapture", self.seed)
+        format!("BMI_SEED={} BMI_PLAN='{plan}' cargo test{package}{test} --nocapture", self.seed)
     }
+}
+
+/// What makes the harness run this test and no other. It names its threads after the tests; if it runs the test on its main thread, it may have been
+/// told which one. If not, all tests of the package see the seed, and this one among them.
+fn test_of(thread: Option<&str>, args: impl IntoIterator<Item = String>) -> String {
+    if let Some(test) = thread.filter(|name| *name != "main") {
+        return format!(" {test} -- --exact");
+    }
+    let named = args.into_iter().find(|arg| !arg.starts_with('-'));
+    named.map_or_else(|| " --".to_owned(), |test| format!(" {test} --"))
 }
 
 impl fmt::Display for Failure {
@@ -113,3 +137,26 @@ impl fmt::Display for Failure {
 }
 
 impl std::error::Error for Failure {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// On the harness's main thread the sweep's own name stood in the command, which is no test's: the command ran nothing and passed.
+    #[test]
+    fn a_replay_names_the_test_and_not_the_sweep() {
+        let args = |args: &[&str]| args.iter().map(|arg| (*arg).to_owned()).collect::<Vec<_>>();
+        assert_eq!(test_of(Some("tests::a"), args(&[])), " tests::a -- --exact");
+        assert_eq!(test_of(Some("main"), args(&["--exact", "tests::b", "--nocapture"])), " tests::b --");
+        assert_eq!(test_of(Some("main"), args(&["--test-threads=1"])), " --");
+    }
+
+    #[test]
+    fn failures_are_alike_by_kind_and_place() {
+        let panicked = |text: &str| Why::Panicked(text.to_owned());
+        assert!(panicked("41 and not 40 (a.rs:7)").is_like(&panicked("42 and not 40 (a.rs:7)")));
+        assert!(!panicked("41 and not 40 (a.rs:7)").is_like(&panicked("no faults at all (a.rs:9)")));
+        assert!(!panicked("x (a.rs:7)").is_like(&Why::Stalled("x".to_owned())));
+        assert!(Why::Leaked("a".to_owned()).is_like(&Why::Leaked("b".to_owned())));
+    }
+}

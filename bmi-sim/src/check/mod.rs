@@ -37,8 +37,8 @@
 //! virtual time or events run out); a leak (an endpoint that is still there holds operations, slots, parked messages, exposures or work some time
 //! after the test's end); and a run that differs from its repetition (every so many seeds are run twice).
 //!
-//! **What a failure says.** The seed, what happened, the plan of faults shrunk to the few events that it takes, and one command that runs just
-//! that. The command sets variables that every sweep listens to:
+//! **What a failure says.** The seed, what happened, the plan of faults shrunk to the few events that it takes to fail in the same way, and one command that
+//! runs just that. The command sets variables that every sweep listens to:
 //!
 //! | variable | meaning |
 //! |---|---|
@@ -235,7 +235,9 @@ impl Sweep {
             let mut end = self.once(seed, &plan, &test);
             if end.result.is_ok() && (seed % self.twice_every == 0 || wishes.plan.is_some()) {
                 let again = self.once(seed, &plan, &test);
-                if (again.digest, again.events) != (end.digest, end.events) || again.result.is_err() {
+                if let Err(why) = again.result {
+                    end.result = Err(Why::Again(Box::new(why)));
+                } else if (again.digest, again.events) != (end.digest, end.events) {
                     end.result = Err(Why::Differs(end.digest, again.digest));
                 }
             }
@@ -255,14 +257,15 @@ impl Sweep {
         shrinks: bool,
         test: &impl Fn(Case) -> F,
     ) -> Failure {
-        let budget = if shrinks && !matches!(why, Why::Differs(..)) { self.shrink } else { 0 };
+        let repeats = !matches!(why, Why::Differs(..) | Why::Again(..));
+        let budget = if shrinks && repeats { self.shrink } else { 0 };
         let mut last = why.clone();
         let (shrunk, runs) = shrink::shrink(&plan, budget, |plan| match self.once(seed, plan, test).result {
-            Ok(()) => false,
-            Err(why) => {
-                last = why;
+            Err(other) if other.is_like(&why) => {
+                last = other;
                 true
             }
+            _ => false,
         });
         Failure { name: self.name.clone(), seed, why, drawn: plan, shrunk, shrunk_why: last, runs }
     }
@@ -277,7 +280,8 @@ impl Sweep {
             let ended = world.try_block_on(test(case)).map_err(|stalled| Why::Stalled(stalled.to_string()))?;
             ended.verdict().map_err(Why::Error)?;
             let calm = bmi_core::Time::ZERO + Duration::from_micros(plan.end_us());
-            world.run_until(world.now().max(calm) + self.settle);
+            let settled = world.now().max(calm) + self.settle;
+            world.try_run_until(settled).map_err(|stalled| Why::Stalled(stalled.to_string()))?;
             if !self.leaks {
                 return Ok(());
             }

@@ -6,7 +6,7 @@ use super::loss::Loss;
 use super::plan::{Fault, Plan};
 use crate::disk::DiskFault;
 use crate::error::SimError;
-use crate::events::Event;
+use crate::events::{ConnRef, Event};
 use crate::network::link_key;
 use crate::node::Node;
 use crate::world::{Core, Sim};
@@ -41,9 +41,19 @@ fn begin(sim: &Sim, fault: &Fault) {
     match fault {
         Fault::Cut { a, b } => on_link(sim, a, b, Sim::cut),
         Fault::Partition { a, b, for_us } => on_link(sim, a, b, |sim, a, b| {
+            let until = (sim.now() + Duration::from_micros(*for_us)).as_nanos();
+            sim.0.with(|core| core.trouble(a.id, b.id, |trouble| trouble.down_until = trouble.down_until.max(until)));
             sim.partition(a, b);
-            let (a, b) = (a.clone(), b.clone());
-            later(sim, *for_us, move |sim| sim.heal(&a, &b));
+            let (a, b) = (a.id, b.id);
+            later(sim, *for_us, move |sim| {
+                sim.0.with(|core| {
+                    let mut over = false;
+                    core.trouble(a, b, |trouble| over = trouble.down_until <= until);
+                    if over {
+                        core.heal(a, b);
+                    }
+                });
+            });
         }),
         Fault::Delay { a, b, by_us, for_us, salt } => on_link(sim, a, b, |sim, a, b| {
             let until = (sim.now() + Duration::from_micros(*for_us)).as_nanos();
@@ -63,6 +73,7 @@ fn begin(sim: &Sim, fault: &Fault) {
         Fault::Overrun { node }
         | Fault::Pause { node, .. }
         | Fault::Crash { node, .. }
+        | Fault::CrashWriting { node, .. }
         | Fault::DiskFull { node, .. }
         | Fault::DiskBroken { node, .. }
         | Fault::Registrations { node, .. }
@@ -74,26 +85,105 @@ fn begin(sim: &Sim, fault: &Fault) {
     }
 }
 
+/// Until when a node is under the faults of a plan that last, in ns. Of two that overlap the longer one counts: none ends another.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Lasting {
+    pub(crate) paused: u64,
+    down: u64,
+    full: u64,
+    broken: u64,
+    /// The power fails in the middle of a write: for how many µs, and with which salt.
+    pub(crate) armed: Option<(u64, u32)>,
+}
+
+impl Node {
+    fn lasting<R>(&self, act: impl FnOnce(&mut Lasting) -> R) -> R {
+        self.sim.0.with(|core| act(&mut core.nodes[self.id as usize].lasting))
+    }
+
+    /// The power fails for a while.
+    fn lose_power(&self, for_us: u64, salt: u32) {
+        let now = self.sim.now();
+        let until = (now + Duration::from_micros(for_us)).as_nanos();
+        // One that was killed by hand has none to lose.
+        let mine = self.lasting(|lasting| now.as_nanos() < lasting.down) || self.is_alive();
+        if !mine {
+            return;
+        }
+        self.lasting(|lasting| {
+            lasting.down = lasting.down.max(until);
+            lasting.armed = None;
+        });
+        self.crash(&mut Loss::drawn(u64::from(salt)));
+        let node = self.clone();
+        later(&self.sim, for_us, move |_| {
+            if node.lasting(|lasting| lasting.down <= until) {
+                node.restart();
+            }
+        });
+    }
+
+    /// Sets the disk to what the faults that last make of it.
+    fn set_disk(&self) {
+        let now = self.sim.now().as_nanos();
+        let fault = self.lasting(|lasting| match () {
+            () if now < lasting.broken => DiskFault::Broken,
+            () if now < lasting.full => DiskFault::Full,
+            () => DiskFault::None,
+        });
+        self.disk().set_fault(fault);
+    }
+
+    /// A task of it has run that may have come to the write in which the power fails.
+    pub(crate) fn may_blow(&self) {
+        let Some((for_us, salt)) = self.lasting(|lasting| lasting.armed) else { return };
+        if self.disk_users().iter().any(|user| user.is_cut_off()) {
+            self.lose_power(for_us, salt);
+        }
+    }
+}
+
 /// Faults of one node.
 fn begin_at(sim: &Sim, node: &Node, fault: &Fault) {
     let node = node.clone();
+    let until = |us: u64| (sim.now() + Duration::from_micros(us)).as_nanos();
     match fault {
         Fault::Overrun { .. } => sim.0.with(|core| core.overrun(node.id)),
         Fault::Pause { for_us, .. } => {
+            let until = until(*for_us);
             node.pause();
-            later(sim, *for_us, move |_| node.resume());
+            node.lasting(|lasting| lasting.paused = lasting.paused.max(until));
+            later(sim, *for_us, move |_| {
+                if node.lasting(|lasting| lasting.paused <= until) {
+                    node.resume();
+                }
+            });
         }
-        Fault::Crash { for_us, salt, .. } => {
-            node.crash(&mut Loss::drawn(u64::from(*salt)));
-            later(sim, *for_us, move |_| node.restart());
+        Fault::Crash { for_us, salt, .. } => node.lose_power(*for_us, *salt),
+        // One that is down writes nothing.
+        Fault::CrashWriting { for_us, salt, .. } if !node.is_alive() => node.lose_power(*for_us, *salt),
+        Fault::CrashWriting { for_us, salt, .. } => {
+            let (for_us, salt) = (*for_us, *salt);
+            node.lasting(|lasting| lasting.armed = Some((for_us, salt)));
+            let writes = 1 + salt % Fault::MOST_WRITES;
+            node.disk_users().iter().for_each(|user| user.cuts_off(Some(writes)));
+            later(sim, Fault::PATIENCE_US, move |_| {
+                if node.lasting(|lasting| lasting.armed == Some((for_us, salt))) {
+                    node.lose_power(for_us, salt);
+                }
+            });
         }
         Fault::DiskFull { for_us, .. } => {
-            node.disk().set_fault(DiskFault::Full);
-            later(sim, *for_us, move |_| node.disk().set_fault(DiskFault::None));
+            let until = until(*for_us);
+            node.lasting(|lasting| lasting.full = lasting.full.max(until));
+            node.set_disk();
+            later(sim, *for_us, move |_| node.set_disk());
         }
         Fault::DiskBroken { for_us, .. } => {
-            node.disk().set_fault(DiskFault::Broken);
-            later(sim, *for_us, move |_| node.disk().set_fault(DiskFault::None));
+            let until = until(*for_us);
+            node.lasting(|lasting| lasting.broken = lasting.broken.max(until));
+            node.set_disk();
+            later(sim, *for_us, move |_| node.set_disk());
         }
         Fault::Registrations { count, .. } => sim.0.with(|core| core.fail_registrations(node.id, *count as usize)),
         Fault::ClockStep { by_us, .. } => node.step_wall(by_us.saturating_mul(1000)),
@@ -120,6 +210,9 @@ impl Sim {
         }
         for id in 0..nodes {
             let node = Node { sim: self.clone(), id };
+            if node.lasting(std::mem::take).armed.is_some() {
+                node.disk_users().iter().for_each(|user| user.cuts_off(None));
+            }
             node.restart();
             node.resume();
             node.disk().set_fault(DiskFault::None);
@@ -133,13 +226,12 @@ impl Core {
     }
 
     /// How much later than it would a packet from one node to another arrives.
-    pub(crate) fn lateness(&mut self, from: u32, to: u32) -> u64 {
+    pub(crate) fn lateness(&mut self, from: u32, to: u32, waits: ConnRef) -> u64 {
         let now = self.queue.now;
-        let (a, b) = link_key(from, to);
-        let Some(link) = self.links.get_mut(&(a, b)) else { return 0 };
+        let Some(link) = self.links.get_mut(&link_key(from, to)) else { return 0 };
         let (late, never) = link.trouble.lateness(now);
         if never {
-            self.queue.schedule(now + late, Event::GivenUp { a, b });
+            self.queue.schedule(now + late, Event::GivenUp { conn: waits });
         }
         late
     }

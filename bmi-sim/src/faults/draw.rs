@@ -30,7 +30,7 @@ pub enum Kind {
     Overrun,
     /// [`Fault::Pause`]
     Pause,
-    /// [`Fault::Crash`]
+    /// [`Fault::Crash`] and, one in three, [`Fault::CrashWriting`]
     Crash,
     /// [`Fault::DiskFull`]
     DiskFull,
@@ -174,7 +174,7 @@ fn magnitude(rng: &mut Rng, most: u64) -> u64 {
 /// One fault of a kind; none where there are too few nodes for it.
 fn event(kind: Kind, swarm: &Swarm, victims: &[&String], nodes: &[String], rng: &mut Rng) -> Option<Fault> {
     let node = victims[rng.below(victims.len() as u64) as usize].clone();
-    let others: Vec<&String> = nodes.iter().filter(|other| **other != node).collect();
+    let others: Vec<&String> = nodes.iter().filter(|other| **other != node && swarm.hits(kind, other)).collect();
     let (a, b) = (node.clone(), others.get(rng.below(others.len() as u64) as usize).map(|other| (*other).clone()));
     let longest = (swarm.longest.as_micros() as u64).max(2);
     let for_us = magnitude(rng, longest);
@@ -188,6 +188,7 @@ fn event(kind: Kind, swarm: &Swarm, victims: &[&String], nodes: &[String], rng: 
         Kind::NotReady => Fault::NotReady { a, b: b? },
         Kind::Overrun => Fault::Overrun { node },
         Kind::Pause => Fault::Pause { node, for_us },
+        Kind::Crash if rng.below(3) == 0 => Fault::CrashWriting { node, for_us, salt },
         Kind::Crash => Fault::Crash { node, for_us, salt },
         Kind::DiskFull => Fault::DiskFull { node, for_us },
         Kind::DiskBroken => Fault::DiskBroken { node, for_us },
@@ -229,7 +230,8 @@ mod tests {
                 all.push(discriminant(&event.fault));
             }
         }
-        assert_eq!(Kind::ALL.len(), all.len());
+        // A power failure comes as one of two.
+        assert_eq!(Kind::ALL.len() + 1, all.len());
     }
 
     #[test]
@@ -238,9 +240,28 @@ mod tests {
         for seed in 0..50 {
             for event in Plan::draw(seed, &swarm, &nodes(2)).events {
                 assert!(!matches!(&event.fault, Fault::Crash { node, .. } if node == "n0"), "{event:?}");
-                assert!(event.at_us <= 100_000 && event.fault.for_us() <= 30_000, "{event:?}");
+                let longest = 30_000 + Fault::PATIENCE_US;
+                assert!(event.at_us <= 100_000 && event.fault.for_us() <= longest, "{event:?}");
             }
             assert!(Plan::draw(seed, &swarm, &nodes(1)).events.is_empty());
         }
+    }
+
+    /// A link has two ends: a node that was to be spared was drawn as the second one.
+    #[test]
+    fn a_node_that_is_spared_is_neither_end_of_a_link_that_fails() {
+        let swarm = Swarm::of(&[Kind::Cut, Kind::Partition]).sparing(Kind::Cut, "n1");
+        let plans = (0..100).map(|seed| Plan::draw(seed, &swarm, &nodes(3)));
+        let (mut cuts, mut others) = (0, 0);
+        for event in plans.flat_map(|plan| plan.events) {
+            match &event.fault {
+                Fault::Cut { a, b } => {
+                    assert!(a != "n1" && b != "n1", "{event:?}");
+                    cuts += 1;
+                }
+                fault => others += usize::from(fault.to_string().contains("n1")),
+            }
+        }
+        assert!(cuts > 100 && others > 100, "{cuts} cuts, {others} partitions of n1");
     }
 }

@@ -41,11 +41,14 @@ impl Core {
         }
     }
 
-    /// A packet was lost too often.
-    pub(crate) fn give_up(&mut self, a: u32, b: u32) {
-        for at in self.conns_between(a, b) {
-            self.end(at, SimError::RetriesExceeded);
+    /// A packet was lost too often: this side gives the connection up, which the other one notices later, and no other connection at all.
+    pub(crate) fn give_up(&mut self, at: ConnRef) {
+        let Some(conn) = self.conn(at) else { return };
+        if let Some(peer) = conn.peer {
+            let detected = self.queue.now + self.config.profile.detection_ns;
+            self.queue.schedule(detected, Event::PeerGone { conn: peer });
         }
+        self.end(at, SimError::RetriesExceeded);
     }
 
     pub(crate) fn partition(&mut self, a: u32, b: u32) {
@@ -86,6 +89,7 @@ impl Core {
         let state = &mut self.nodes[node as usize];
         state.alive = false;
         state.paused = false;
+        state.lasting.paused = 0;
         state.ports.clear();
         let detected = self.queue.now + self.config.profile.detection_ns;
         for adapter in 0..self.adapters.len() as u32 {

@@ -14,11 +14,13 @@ pub(crate) const RETRY_US: u64 = 65;
 /// How often a packet is sent again.
 pub(crate) const RETRIES: u32 = 7;
 
-/// Trouble on a link.
+/// Trouble on a link. What overlaps adds up: a fault of a plan ends no other.
 #[derive(Debug, Default)]
 pub(crate) struct Trouble {
-    late: Option<Late>,
-    lossy: Option<Lossy>,
+    late: Vec<Late>,
+    lossy: Vec<Lossy>,
+    /// It is down until then.
+    pub(crate) down_until: u64,
     /// Messages that are going to be hit.
     corrupt: u32,
     not_ready: u32,
@@ -47,11 +49,11 @@ pub(crate) enum Strike {
 
 impl Trouble {
     pub(crate) fn delay(&mut self, until: u64, by_ns: u64, salt: u32) {
-        self.late = Some(Late { until, by_ns, rng: Rng::new(salt.into()) });
+        self.late.push(Late { until, by_ns, rng: Rng::new(salt.into()) });
     }
 
     pub(crate) fn lose(&mut self, until: u64, percent: u8, salt: u32) {
-        self.lossy = Some(Lossy { until, percent: percent.min(100).into(), rng: Rng::new(salt.into()) });
+        self.lossy.push(Lossy { until, percent: percent.min(100).into(), rng: Rng::new(salt.into()) });
     }
 
     pub(crate) fn corrupt_next(&mut self) {
@@ -64,33 +66,34 @@ impl Trouble {
 
     /// How much later than it would a packet arrives; and whether it never does.
     pub(crate) fn lateness(&mut self, now: u64) -> (u64, bool) {
-        let late = match &mut self.late {
-            Some(late) if now < late.until => late.rng.below(late.by_ns + 1),
-            _ => 0,
-        };
-        let mut again = 0;
-        if let Some(lossy) = self.lossy.as_mut().filter(|lossy| now < lossy.until) {
-            let mut timeout = RETRY_US * 1000;
-            for _ in 0..RETRIES {
-                if lossy.rng.below(100) >= lossy.percent {
-                    return (late + again, false);
-                }
-                again += timeout;
-                timeout *= 2;
+        self.late.retain(|late| now < late.until);
+        self.lossy.retain(|lossy| now < lossy.until);
+        let late = self.late.iter_mut().map(|late| late.rng.below(late.by_ns + 1)).fold(0, u64::saturating_add);
+        let (mut again, mut timeout) = (0, RETRY_US * 1000);
+        for _ in 0..RETRIES {
+            if !self.loses() {
+                return (late + again, false);
             }
-            // The last one may still arrive.
-            return (late + again, lossy.rng.below(100) < lossy.percent);
+            again += timeout;
+            timeout *= 2;
         }
-        (late, false)
+        // The last one may still arrive.
+        let never = self.loses();
+        (late + again, never)
     }
 
-    /// What hits the message that has just arrived.
-    pub(crate) fn strike(&mut self) -> Option<Strike> {
+    /// Whether one attempt fails. All draw, so that each draws as often as it would without the others.
+    fn loses(&mut self) -> bool {
+        self.lossy.iter_mut().fold(false, |lost, lossy| (lossy.rng.below(100) < lossy.percent) | lost)
+    }
+
+    /// What hits the request that has just arrived; only one that takes a receive can find none.
+    pub(crate) fn strike(&mut self, takes_receive: bool) -> Option<Strike> {
         if self.corrupt > 0 {
             self.corrupt -= 1;
             return Some(Strike::Corrupt);
         }
-        if self.not_ready > 0 {
+        if self.not_ready > 0 && takes_receive {
             self.not_ready -= 1;
             return Some(Strike::NotReady);
         }

@@ -16,6 +16,18 @@ pub trait DiskUser {
     /// while they are dropped must change nothing.
     fn power_fails(&self, loss: &mut Loss);
 
+    /// The power is about to fail in the middle of what the store writes: when it comes to the `writes`th write or sync from now, it and everything after it
+    /// fails and changes nothing, and [`DiskUser::is_cut_off`] says so. `None`: it is not going to fail after all. Stores that write whenever they are asked,
+    /// one thing at a time, need not care.
+    fn cuts_off(&self, writes: Option<u32>) {
+        let _ = writes;
+    }
+
+    /// Whether it has come to that: the node's power fails then, before anybody can learn of it.
+    fn is_cut_off(&self) -> bool {
+        false
+    }
+
     /// What the disk answers from now on. Stores that ask the disk itself each time need not look.
     fn behaves(&self, fault: DiskFault) {
         let _ = fault;

@@ -49,7 +49,7 @@ pub enum Fault {
         salt: u32,
     },
     /// Each packet between two nodes is lost or damaged with this probability. The adapters send it again, after a time-out that doubles; a
-    /// packet that was lost too often ends the connections between the two. A duplicate is dropped by its number and shows nowhere.
+    /// packet that was lost too often ends its connection: at the side that waits for it at once, at the other after the detection time. A duplicate is dropped by its number and shows nowhere.
     Lossy {
         /// One node.
         a: String,
@@ -62,7 +62,7 @@ pub enum Fault {
         /// Feeds the draw.
         salt: u32,
     },
-    /// The next message between two nodes arrives damaged on a wire whose adapters do not send again: the receiver's check fails, and the
+    /// The next message or read between two nodes arrives damaged on a wire whose adapters do not send again: the receiver's check fails, and the
     /// connection ends.
     Corrupt {
         /// One node.
@@ -70,7 +70,8 @@ pub enum Fault {
         /// The other.
         b: String,
     },
-    /// The next message between two nodes finds its receiver not ready (C9), whatever was posted: the connection ends.
+    /// The next message between two nodes finds its receiver not ready (C9), whatever was posted: the connection ends. Writes without immediate data, and
+    /// reads, take no receive and pass.
     NotReady {
         /// One node.
         a: String,
@@ -97,6 +98,16 @@ pub enum Fault {
         /// How long the power is off.
         for_us: u64,
         /// Feeds the draw of what the disk loses.
+        salt: u32,
+    },
+    /// The power of a node fails while a store is writing to its disk, in the middle of what it writes at once: within the next
+    /// [`Fault::MOST_WRITES`] writes, drawn from the salt; after [`Fault::PATIENCE_US`] whether there was a write or not. Else as [`Fault::Crash`].
+    CrashWriting {
+        /// The node.
+        node: String,
+        /// How long the power is off.
+        for_us: u64,
+        /// Feeds the draws of the write, and of what the disk loses.
         salt: u32,
     },
     /// Writes to a node's disk fail, `Exhausted`.
@@ -137,8 +148,12 @@ impl Fault {
         let mut copy = self.clone();
         let waits = matches!(self, Fault::Corrupt { .. } | Fault::NotReady { .. } | Fault::Registrations { .. });
         let least = if waits { Fault::PATIENCE_US } else { 0 };
-        copy.duration().map_or(least, |duration| *duration)
+        let waiting = if matches!(self, Fault::CrashWriting { .. }) { Fault::PATIENCE_US } else { 0 };
+        copy.duration().map_or(least, |duration| duration.saturating_add(waiting))
     }
+
+    /// A power failure that comes in the middle of writing comes within so many writes.
+    pub const MOST_WRITES: u32 = 32;
 
     /// How long a plan goes on for the sake of a fault that hits the *next* message or registration, in µs.
     pub const PATIENCE_US: u64 = 10_000;
@@ -151,6 +166,7 @@ impl Fault {
             | Fault::Lossy { for_us, .. }
             | Fault::Pause { for_us, .. }
             | Fault::Crash { for_us, .. }
+            | Fault::CrashWriting { for_us, .. }
             | Fault::DiskFull { for_us, .. }
             | Fault::DiskBroken { for_us, .. } => Some(for_us),
             _ => None,
@@ -239,6 +255,9 @@ impl fmt::Display for Fault {
             Fault::Overrun { node } => write!(f, "the completion queue of {node} overruns"),
             Fault::Pause { node, for_us } => write!(f, "{node} stands still for {for_us} µs"),
             Fault::Crash { node, for_us, .. } => write!(f, "the power of {node} fails for {for_us} µs"),
+            Fault::CrashWriting { node, for_us, .. } => {
+                write!(f, "the power of {node} fails for {for_us} µs, in the middle of a write")
+            }
             Fault::DiskFull { node, for_us } => write!(f, "the disk of {node} is full for {for_us} µs"),
             Fault::DiskBroken { node, for_us } => write!(f, "the disk of {node} fails for {for_us} µs"),
             Fault::Registrations { node, count } => write!(f, "the next {count} registrations of {node} fail"),

@@ -16,7 +16,7 @@ use crate::cpu::{Cpu, Work};
 use crate::disk::DiskState;
 use crate::events::{ConnRef, Event, EventQueue};
 use crate::executor::{Executor, ReadyQueue, TaskKey};
-use crate::faults::DiskUser;
+use crate::faults::{DiskUser, Lasting};
 use crate::memory::Registrations;
 use crate::network::{LinkState, Port, Side};
 use crate::node::Node;
@@ -51,6 +51,8 @@ pub(crate) struct NodeState {
     pub(crate) programs: Vec<Program>,
     /// When its power failed.
     pub(crate) crashes: Vec<u64>,
+    /// Faults of a plan that it is under.
+    pub(crate) lasting: Lasting,
 }
 
 /// A transport.
@@ -88,6 +90,8 @@ pub(crate) struct Core {
     pub(crate) queue: EventQueue,
     pub(crate) keys: Rng,
     pub(crate) jitter: Rng,
+    /// How much of a write is in place when its connection ends.
+    pub(crate) torn: Rng,
     pub(crate) nodes: Vec<NodeState>,
     pub(crate) names: BTreeMap<String, u32>,
     pub(crate) adapters: Vec<AdapterState>,
@@ -111,9 +115,10 @@ impl Core {
         Core {
             capabilities: config.capabilities(),
             queue: EventQueue::default(),
-            // Two streams, so that jitter does not change keys.
+            // A stream each, so that none changes the others.
             keys: Rng::new(config.seed),
             jitter: Rng::new(!config.seed),
+            torn: Rng::new(config.seed ^ 0x746f_726e),
             nodes: Vec::new(),
             names: BTreeMap::new(),
             adapters: Vec::new(),
@@ -258,7 +263,9 @@ impl Core {
         match event {
             Event::Timer { slot, generation } => self.timers.is_stale(*slot, *generation),
             Event::ConnectDeadline { conn } => self.conn(*conn).is_none_or(|conn| conn.state != State::Connecting),
-            Event::CloseDeadline { conn } | Event::PeerGone { conn } => self.conn(*conn).is_none(),
+            Event::CloseDeadline { conn } | Event::PeerGone { conn } | Event::GivenUp { conn } => {
+                self.conn(*conn).is_none()
+            }
             Event::LinkDead { a, b, epoch } => {
                 self.links.get(&(*a, *b)).is_none_or(|link| !link.down || link.epoch != *epoch)
             }
@@ -299,7 +306,7 @@ impl Core {
             Event::CloseDeadline { conn } => self.handle_close_deadline(conn),
             Event::PeerGone { conn } => self.peer_gone(conn),
             Event::LinkDead { a, b, epoch } => self.link_dead(a, b, epoch),
-            Event::GivenUp { a, b } => self.give_up(a, b),
+            Event::GivenUp { conn } => self.give_up(conn),
             Event::Fault { index } => return self.actions[index as usize].take(),
         }
         None

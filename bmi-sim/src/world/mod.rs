@@ -118,10 +118,17 @@ impl World {
     /// Runs until virtual time is `time`: everything that happens by then has happened.
     ///
     /// # Panics
-    /// If tasks spin without time passing.
+    /// If tasks spin without time passing, or more happens than [`SimConfig::event_limit`] allows.
     pub fn run_until(&self, time: Time) {
-        self.run_events(time.as_nanos());
+        if let Err(stalled) = self.try_run_until(time) {
+            panic!("{stalled}");
+        }
+    }
+
+    pub(crate) fn try_run_until(&self, time: Time) -> Result<(), Stalled> {
+        self.run_events(time.as_nanos())?;
         self.0.with(|core| core.queue.now = core.queue.now.max(time.as_nanos()));
+        Ok(())
     }
 
     /// Runs for `duration`; see [`World::run_until`].
@@ -138,7 +145,9 @@ impl World {
     /// If tasks spin without time passing.
     pub fn run(&self) -> Time {
         let limit = Time::ZERO + self.0.core.borrow().config.time_limit;
-        self.run_events(limit.as_nanos());
+        if let Err(stalled) = self.run_events(limit.as_nanos()) {
+            panic!("{stalled}");
+        }
         self.now()
     }
 
@@ -148,15 +157,26 @@ impl World {
     /// # Panics
     /// If tasks spin without time passing.
     pub fn step(&self, limit: Time) -> bool {
-        let nobody = self.0.executor.fresh_key(ROOT);
-        if let Err(kind) = self.run_ready(nobody, &mut || false) {
-            panic!("{}", self.stalled(kind));
+        match self.try_step(limit.as_nanos()) {
+            Ok(any) => any,
+            Err(stalled) => panic!("{stalled}"),
         }
-        self.execute(limit.as_nanos())
     }
 
-    fn run_events(&self, limit: u64) {
-        while self.step(Time::from_nanos(limit)) {}
+    fn try_step(&self, limit: u64) -> Result<bool, Stalled> {
+        let nobody = self.0.executor.fresh_key(ROOT);
+        self.run_ready(nobody, &mut || false).map_err(|kind| self.stalled(kind))?;
+        Ok(self.execute(limit))
+    }
+
+    fn run_events(&self, limit: u64) -> Result<(), Stalled> {
+        let most = self.0.core.borrow().config.event_limit;
+        while self.try_step(limit)? {
+            if self.events() >= most {
+                return Err(self.stalled(StallKind::EventLimit));
+            }
+        }
+        Ok(())
     }
 }
 

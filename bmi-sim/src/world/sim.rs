@@ -15,6 +15,7 @@ use crate::cpu::Cpu;
 use crate::disk::DiskState;
 use crate::events::Event;
 use crate::executor::{Executor, JoinHandle};
+use crate::faults::Lasting;
 use crate::network::Port;
 use crate::node::Node;
 use crate::timeline::{Timeline, Trace, TraceOptions};
@@ -121,6 +122,7 @@ impl Sim {
                 wall_ns: EPOCH_NS,
                 programs: Vec::new(),
                 crashes: Vec::new(),
+                lasting: Lasting::default(),
             });
             id
         });

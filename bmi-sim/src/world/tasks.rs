@@ -5,6 +5,7 @@ use super::sim::Sim;
 use crate::error::{StallKind, Stalled};
 use crate::events::Event;
 use crate::executor::{ROOT, TaskKey};
+use crate::node::Node;
 
 /// Task polls at one point in time after which the world counts as spinning.
 const LIVELOCK_POLLS: u64 = 20_000_000;
@@ -123,7 +124,13 @@ impl Sim {
     /// Runs a task that has a core of its node's processor.
     fn run_on(&self, node: u32, key: TaskKey) {
         self.0.executor.run(key);
-        let end = self.0.core.borrow_mut().left(node);
+        let (end, armed) = {
+            let mut core = self.0.core.borrow_mut();
+            (core.left(node), core.nodes[node as usize].lasting.armed.is_some())
+        };
+        if armed {
+            Node { sim: self.clone(), id: node }.may_blow();
+        }
         if let Some(end) = end {
             // Its own next turn comes after what it did.
             self.0.executor.not_before(key, end);

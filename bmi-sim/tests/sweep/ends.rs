@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use bmi_conformance::data::{filled, memory, pattern};
-use bmi_core::{Access, ErrorKind, Holdings, Memory, PeerEvent};
-use bmi_sim::{Rng, World};
+use bmi_core::{Access, Config, ErrorKind, Holdings, Memory, PeerEvent};
+use bmi_sim::{Rng, SimConfig, World};
 
-use crate::{GRACE, SOON, Side, check_idle, pair};
+use crate::{GRACE, SOON, Side, check_idle, pair, pair_with};
 
 /// What was sent before a disconnect arrives.
 pub(crate) fn an_orderly_end(world: &World, sides: &[Side; 2], rng: &mut Rng) {
@@ -137,4 +137,45 @@ pub(crate) fn deadlines(world: &World, rng: &mut Rng) {
     });
     world.run_for(SOON);
     sides.iter().for_each(|side| check_idle(side, 1, "after deadlines"));
+}
+
+/// Both sides have spent all they had, and return it in small pieces that cross on a long link, until neither may send one more. Then both want to send a
+/// long message: what the last control credit was kept for.
+pub(crate) fn both_run_out_of_credits(seed: u64, rng: &mut Rng) {
+    const EAGER: usize = 256;
+    let mut config = SimConfig::seeded(seed);
+    config.profile.link_latency_ns = 1_000_000;
+    let world = World::with(config);
+    // The purse of bytes is four long messages, which is sixteen short ones; so is that of messages.
+    let settings = Config {
+        eager_limit: EAGER,
+        credit_messages: 16,
+        credit_bytes: 4 * (EAGER as u32 + 64),
+        fast_slots: 0,
+        fence_grace: GRACE,
+        ..Config::default()
+    };
+    let sides = pair_with(&world, [settings.clone(), settings], ["h", "i"]);
+    let (kept, gap) = (rng.below(8) as usize, Duration::from_micros(10 + rng.below(60)));
+    let talk = sides.iter().map(|side| async move {
+        for _ in 0..16 {
+            side.endpoint.send_unexpected(side.peer, 1, vec![1; 16], side.endpoint.within(SOON)).await.expect("send");
+        }
+        let long = side.endpoint.send_unexpected(side.peer, 2, vec![2; EAGER], side.endpoint.within(SOON));
+        let mut messages = Vec::new();
+        for _ in 0..16 {
+            messages.push(side.endpoint.next_unexpected().await);
+        }
+        // One after the other, all before anything of the other side's can be here.
+        while messages.len() > kept {
+            messages.pop();
+            side.node.sleep(gap).await;
+        }
+        let came = side.endpoint.next_unexpected();
+        long.await.expect("a long message");
+        assert_eq!(came.await.tag(), 2);
+    });
+    world.block_on(futures_util::future::join_all(talk));
+    world.run_for(SOON);
+    sides.iter().for_each(|side| check_idle(side, 1, "after all credits were spent"));
 }

@@ -112,8 +112,13 @@ fn endpoint(world: &World, name: &str, config: Config) -> (Node, Endpoint) {
 
 /// Two connected nodes.
 fn pair(world: &World, rng: &mut Rng, names: [&str; 2]) -> [Side; 2] {
-    let (near, a) = endpoint(world, names[0], settings(rng));
-    let (far, b) = endpoint(world, names[1], settings(rng));
+    let settings = [settings(rng), settings(rng)];
+    pair_with(world, settings, names)
+}
+
+fn pair_with(world: &World, [one, other]: [Config; 2], names: [&str; 2]) -> [Side; 2] {
+    let (near, a) = endpoint(world, names[0], one);
+    let (far, b) = endpoint(world, names[1], other);
     let addr = b.listen(&far.addr(1)).unwrap();
     let (to_b, to_a) = world.block_on(async {
         let to_b = a.connect(&addr, a.within(SOON)).await.unwrap();
@@ -162,6 +167,7 @@ fn what_is_over_stays_over() {
         ends::stale_keys(&world, &mut rng);
         ends::a_lost_peer(&world, &mut rng);
         ends::deadlines(&world, &mut rng);
+        ends::both_run_out_of_credits(seed, &mut rng);
     }
 }
 

@@ -85,7 +85,13 @@ impl Cluster {
 
     /// 0 is the manager, the others are I/O servers; returns when it listens.
     pub(crate) fn start_server(&mut self, index: usize) {
+        self.start_server_with(index, &[]);
+    }
+
+    /// As [`Cluster::start_server`], with more options.
+    pub(crate) fn start_server_with(&mut self, index: usize, options: &[&str]) {
         let mut command = Command::new(pvfsd());
+        command.args(options);
         command.arg("--config").arg(self.dir.path().join("pvfs.toml")).stdout(Stdio::piped());
         command.stderr(fs::File::create(self.path(&format!("log-{index}"))).unwrap());
         match index {

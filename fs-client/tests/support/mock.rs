@@ -230,9 +230,8 @@ impl Server {
                 let size = edit(datafile, &mut |file| file.resize(size as usize, 0));
                 IodReply::Written { len: 0, size, start: 1 }
             }
-            IodRequest::Sync { datafile } | IodRequest::Getsize { datafile } => {
-                IodReply::Written { len: 0, size: edit(datafile, &mut |_| ()), start: 1 }
-            }
+            IodRequest::Sync { datafile } => IodReply::Written { len: 0, size: edit(datafile, &mut |_| ()), start: 1 },
+            IodRequest::Getsize { datafile } => IodReply::Held { size: edit(datafile, &mut |_| ()), mtime_ns: 0 },
             IodRequest::Remove { datafile } => {
                 self.state.borrow_mut().datafiles.remove(&(iod, datafile));
                 IodReply::Done
@@ -259,7 +258,7 @@ impl State {
     fn entry(&self, handle: Handle, mode: u32, layout: Option<Layout>) -> Entry {
         let kind = if handle.dir().is_some() { Kind::Dir } else { Kind::File };
         let attr = Attr { kind, mode, uid: 0, gid: 0, size: 0, atime_ns: 0, mtime_ns: 0, ctime_ns: 0, nlink: 1 };
-        Entry { handle, attr, layout }
+        Entry { handle, attr, layout, touched_ns: 0 }
     }
 
     fn parent_must_be(&self, path: &str) -> Result<(), FsError> {
@@ -364,6 +363,7 @@ impl State {
             }
             ManagerRequest::Statfs => ManagerReply::Stat(ManagerStat { files: 1, dirs: 1, orphans: 0 }),
             // Two at a time, so that the client has to ask again.
+            ManagerRequest::Register { .. } => ManagerReply::Done,
             ManagerRequest::Cluster { first } => ManagerReply::Cluster(ClusterInfo {
                 iods: iods.iter().skip(first as usize).take(2).cloned().collect(),
                 total: iods.len() as u32,

@@ -62,6 +62,12 @@ fn manager_request() -> impl Strategy<Value = ManagerRequest> {
         (place(), kind).prop_map(|(place, kind)| ManagerRequest::Remove { place, kind }),
         Just(ManagerRequest::Statfs),
         any::<u32>().prop_map(|first| ManagerRequest::Cluster { first }),
+        any::<(u32, u128, bool, bool)>().prop_map(|(iod, store, used, adopt)| ManagerRequest::Register {
+            iod,
+            store,
+            used,
+            adopt
+        }),
     ]
 }
 
@@ -116,6 +122,7 @@ fn entry() -> impl Strategy<Value = Entry> {
                 ctime_ns: time / 3,
                 nlink: 1,
             },
+            touched_ns: time / 3,
             layout,
         },
     )
@@ -155,6 +162,7 @@ fn reply() -> impl Strategy<Value = Reply> {
         Just(IodReply::Done),
         any::<(u64, u64, u64)>().prop_map(|(len, size, start)| IodReply::Written { len, size, start }),
         any::<(u64, u64)>().prop_map(|(len, size)| IodReply::Read { len, size }),
+        any::<(u64, u64)>().prop_map(|(size, mtime_ns)| IodReply::Held { size, mtime_ns }),
         any::<(u64, u64, u64)>().prop_map(|(capacity, free, datafiles)| IodReply::Stat(IodStat {
             capacity,
             free,

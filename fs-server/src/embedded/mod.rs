@@ -7,6 +7,7 @@
 //!
 //! The servers are the real ones in both; what differs is transport, clock and store.
 
+mod register;
 mod server;
 #[cfg(feature = "sim")]
 mod sim;

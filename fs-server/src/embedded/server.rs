@@ -4,26 +4,29 @@
 //! event fd. Side by side they share nothing but the store, and a transport that is missing or broken takes no other with it.
 //!
 //! **Invariants**
-//! 1. Storage first: a server that cannot keep anything does not listen.
+//! 1. Storage first: a server that cannot keep anything, or whose directory is not its own, does not listen.
 //! 2. The address that it is known by must be there, because clients begin with it. Any other that cannot be had is named in one warning, and the
 //!    server does without.
 //! 3. All loops stop together.
 
+use std::cell::Cell;
 use std::fs::File;
+use std::future::pending;
 use std::io::Read;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use bmi::{AnyTransport, OpenOptions};
 use bmi_core::driver::{MonotonicClock, Waiting, event};
 use bmi_core::{Addr, AsyncEndpoint, Scheme};
-use fs_proto::{ErrorCode, FsError, Identity};
+use fs_proto::{ErrorCode, FsError, Identity, ManagerRequest};
 
+use super::register::register;
 use crate::iod::{Iod, IodSettings};
 use crate::manager::{Manager, ManagerSettings};
 use crate::service::{Handler, Limits, serve_all};
-use crate::store::{FileStore, MetaStore, durable_dir};
+use crate::store::{Claim, DataStore, FileStore, MetaStore};
 
 /// The system's time, in nanoseconds since 1970.
 #[expect(
@@ -45,13 +48,25 @@ fn random_number() -> Result<u128, FsError> {
 
 /// What a server is.
 pub(crate) enum Role {
-    Manager { dir: PathBuf, settings: ManagerSettings },
-    Iod { index: u32, dir: PathBuf, settings: IodSettings, offload: u64 },
+    Manager {
+        dir: PathBuf,
+        settings: ManagerSettings,
+    },
+    Iod {
+        index: u32,
+        dir: PathBuf,
+        settings: IodSettings,
+        offload: u64,
+        /// Who is to be told which store this is, if the manager's address is known.
+        manager: Option<Addr>,
+    },
 }
 
 /// All that a server needs to begin.
 pub(crate) struct Server {
     pub(crate) role: Role,
+    /// Takes its directory whatever was in it before.
+    pub(crate) adopt: bool,
     /// Where it listens, the address that it is known by first.
     pub(crate) listen: Vec<Addr>,
     /// What it calls the machine that it runs on.
@@ -75,7 +90,7 @@ impl Server {
     pub(crate) fn run(self, ready: impl FnOnce(&[Addr]), stop: impl Future<Output = ()>) -> Result<(), FsError> {
         match &self.role {
             Role::Manager { dir, settings } => {
-                make_dir(dir)?;
+                let _claim = Claim::take(dir, fs_proto::Role::Manager, self.adopt, random_number()?)?;
                 let store = MetaStore::open(dir.join("metadata.redb"))?;
                 let (outlets, missing) = self.open(settings.iods.iter().map(Addr::scheme))?;
                 let manager = Manager::new(outlets[0].endpoint.clone(), store, settings.clone(), wall_clock)?;
@@ -86,17 +101,38 @@ impl Server {
                 let handlers: Vec<_> = outlets.iter().map(|_| &manager).collect();
                 self.serve(&outlets, &handlers, missing, ready, stop)
             }
-            Role::Iod { dir, settings, offload, .. } => {
+            Role::Iod { index, dir, settings, offload, manager } => {
+                let claim = Claim::take(dir, fs_proto::Role::Iod(*index), self.adopt, random_number()?)?;
                 let store = Rc::new(FileStore::open(dir, *offload)?);
-                let (outlets, missing) = self.open(std::iter::empty())?;
+                let (outlets, missing) = self.open(manager.iter().map(Addr::scheme))?;
                 // One set of buffers and one row of clients, whichever way they come.
-                let first =
-                    Iod::new(outlets[0].endpoint.clone(), store, *settings)?.started_as(random_number()? as u64);
+                let first = Iod::new(outlets[0].endpoint.clone(), store.clone(), *settings)?
+                    .started_as(random_number()? as u64);
                 let others = outlets[1..].iter().zip(1..);
                 let others = others.map(|(outlet, index)| first.beside(outlet.endpoint.clone(), index));
                 let others: Vec<_> = others.collect();
                 let handlers: Vec<_> = std::iter::once(&first).chain(&others).collect();
-                self.serve(&outlets, &handlers, missing, ready, stop)
+                let refusal = Cell::new(None);
+                let refused = async {
+                    let known = manager.as_ref().zip(random_number().ok());
+                    let way = |addr: &Addr| outlets.iter().find(|outlet| outlet.scheme == addr.scheme());
+                    let Some((manager, client, outlet)) =
+                        known.and_then(|(addr, client)| Some((addr, client, way(addr)?)))
+                    else {
+                        return pending().await;
+                    };
+                    let used = !claim.fresh && store.stat().await.is_ok_and(|stat| stat.datafiles > 0);
+                    let request = ManagerRequest::Register { iod: *index, store: claim.store, used, adopt: self.adopt };
+                    refusal.set(Some(register(&outlet.endpoint, manager, request, client).await));
+                };
+                let stop = async {
+                    tokio::select! {
+                        () = stop => {}
+                        () = refused => {}
+                    }
+                };
+                self.serve(&outlets, &handlers, missing, ready, stop)?;
+                refusal.take().map_or(Ok(()), Err)
             }
         }
     }
@@ -163,8 +199,4 @@ impl Server {
         let serve = serve_all(&fronts, &identity, self.limits, stop);
         Ok(event::block_on_all_with(&endpoints, self.waiting, serve)?)
     }
-}
-
-fn make_dir(dir: &Path) -> Result<(), FsError> {
-    durable_dir(dir).map_err(|error| FsError::new(ErrorCode::Io, format!("data directory {}: {error}", dir.display())))
 }

@@ -13,7 +13,7 @@ use super::ClusterOptions;
 use crate::iod::Iod;
 use crate::manager::{Manager, ManagerSettings};
 use crate::service::{Handler, serve};
-use crate::store::{Fates, Free, Medium, MemStore, MetaStore, SharedBackend};
+use crate::store::{Fates, Medium, MemStore, MetaStore, SharedBackend};
 
 /// The port that every server listens at.
 const PORT: u16 = 7000;
@@ -39,6 +39,50 @@ impl Medium for SimDisk {
     }
 }
 
+/// A disk that takes no time, of a node with a clock.
+struct Timeless(Node);
+
+#[async_trait(?Send)]
+impl Medium for Timeless {
+    async fn read(&self, _bytes: u64) -> Result<(), FsError> {
+        Ok(())
+    }
+
+    async fn write(&self, _bytes: u64) -> Result<(), FsError> {
+        Ok(())
+    }
+
+    async fn sync(&self) -> Result<(), FsError> {
+        Ok(())
+    }
+
+    fn wall_ns(&self) -> u64 {
+        self.0.wall_ns()
+    }
+}
+
+/// A node's disk, with the node's clock.
+struct Timed(SimDisk, Node);
+
+#[async_trait(?Send)]
+impl Medium for Timed {
+    async fn read(&self, bytes: u64) -> Result<(), FsError> {
+        Medium::read(&self.0, bytes).await
+    }
+
+    async fn write(&self, bytes: u64) -> Result<(), FsError> {
+        Medium::write(&self.0, bytes).await
+    }
+
+    async fn sync(&self) -> Result<(), FsError> {
+        Medium::sync(&self.0).await
+    }
+
+    fn wall_ns(&self) -> u64 {
+        self.1.wall_ns()
+    }
+}
+
 /// A node's power failure, for the stores on its disk.
 struct Drawn<'a>(&'a mut Loss);
 
@@ -61,6 +105,14 @@ impl DiskUser for MemStore {
 impl DiskUser for SharedBackend {
     fn power_fails(&self, loss: &mut Loss) {
         SharedBackend::power_fails(self, &mut Drawn(loss));
+    }
+
+    fn cuts_off(&self, writes: Option<u32>) {
+        self.cut_off(writes);
+    }
+
+    fn is_cut_off(&self) -> bool {
+        SharedBackend::is_cut_off(self)
     }
 
     fn behaves(&self, fault: DiskFault) {
@@ -93,13 +145,13 @@ impl SimCluster {
         fs_proto::Distribution::simple_stripe(options.strip_size, options.iods as u32)?;
         let options = Rc::new(options);
         let store = |index: usize| {
-            let disk = sim.node(&format!("iod{index}")).disk();
-            let capacity = options.disk_capacity;
+            let node = sim.node(&format!("iod{index}"));
+            let (disk, capacity) = (Timed(node.disk(), node.clone()), options.disk_capacity);
             match (options.disk_costs, options.disk_cache) {
                 (true, true) => MemStore::cached(disk, capacity),
                 (true, false) => MemStore::on(disk, capacity),
-                (false, true) => MemStore::cached(Free, capacity),
-                (false, false) => MemStore::new(capacity),
+                (false, true) => MemStore::cached(Timeless(node), capacity),
+                (false, false) => MemStore::on(Timeless(node), capacity),
             }
         };
         let stores = (0..options.iods).map(store).collect();

@@ -202,7 +202,13 @@ fn anywhere(dir: &Path, over: &[Scheme], name: &str) -> Result<Vec<Addr>, FsErro
 fn launch_iod(dir: &Path, options: &ClusterOptions, index: usize, listen: Vec<Addr>) -> Result<ServerThread, FsError> {
     let name = format!("iod{index}");
     let number = u32::try_from(index).unwrap_or(u32::MAX);
-    let role = Role::Iod { index: number, dir: dir.join(&name), settings: options.iod, offload: options.offload };
+    let role = Role::Iod {
+        index: number,
+        dir: dir.join(&name),
+        settings: options.iod,
+        offload: options.offload,
+        manager: None,
+    };
     launch(&name, role, options, listen)
 }
 
@@ -219,6 +225,7 @@ fn launch_manager(
 fn launch(name: &str, role: Role, options: &ClusterOptions, listen: Vec<Addr>) -> Result<ServerThread, FsError> {
     let server = Server {
         role,
+        adopt: false,
         listen,
         host: host_id().unwrap_or_default(),
         transports: OpenOptions::default(),

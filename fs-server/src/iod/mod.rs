@@ -29,6 +29,9 @@ mod transfer;
 mod turns;
 mod write;
 
+use std::cell::Cell;
+use std::rc::Rc;
+
 use async_trait::async_trait;
 use bmi_core::comm::{Direction, Incoming};
 use bmi_core::mem::zone::{ZonePool, ZoneSettings};
@@ -38,7 +41,7 @@ use fs_proto::limits::MAX_OFFSET;
 use fs_proto::{DatafileHandle, ErrorCode, FsError, IodReply, IodRequest, Regions, Request, RequestBody};
 
 use crate::service::{Answer, Context, Handler};
-use crate::store::DataStore;
+use crate::store::{DataStore, Held};
 use transfer::Stages;
 
 /// How an I/O server uses its memory.
@@ -91,6 +94,7 @@ pub struct Iod<T: Transport, S> {
     stages: Stages,
     settings: IodSettings,
     start: u64,
+    failed_syncs: Rc<Cell<u64>>,
 }
 
 impl<T: Transport + 'static, S: DataStore> Iod<T, S> {
@@ -102,7 +106,7 @@ impl<T: Transport + 'static, S: DataStore> Iod<T, S> {
         let zones = ZonePool::new(&settings.zones()?)?;
         let one_sided = endpoint.with(|endpoint| endpoint.transport().capabilities().one_sided);
         let stages = Stages::new(one_sided, store.places());
-        let iod = Iod { endpoint, adapter: 0, store, zones, stages, settings, start: 0 };
+        let iod = Iod { endpoint, adapter: 0, store, zones, stages, settings, start: 0, failed_syncs: Rc::default() };
         iod.join_zones();
         Ok(iod)
     }
@@ -119,9 +123,10 @@ impl<T: Transport + 'static, S: DataStore> Iod<T, S> {
     where
         S: Clone,
     {
-        let Iod { store, zones, stages, settings, .. } = self;
+        let Iod { store, zones, stages, settings, start, failed_syncs, .. } = self;
         let (store, zones, stages) = (store.clone(), zones.clone(), stages.clone());
-        let iod = Iod { endpoint, adapter: index, store, zones, stages, settings: *settings, start: self.start };
+        let (settings, start, failed_syncs) = (*settings, *start, failed_syncs.clone());
+        let iod = Iod { endpoint, adapter: index, store, zones, stages, settings, start, failed_syncs };
         iod.join_zones();
         iod
     }
@@ -142,7 +147,7 @@ impl<T: Transport + 'static, S: DataStore> Iod<T, S> {
             IodRequest::Write { datafile, regions, sync } => {
                 self.write(context, call, datafile, &regions).await?;
                 if sync {
-                    self.store.sync(datafile).await?;
+                    self.sync(datafile).await?;
                 }
                 self.written(datafile, regions.total()).await
             }
@@ -163,21 +168,34 @@ impl<T: Transport + 'static, S: DataStore> Iod<T, S> {
             }
             IodRequest::Sync { datafile } => {
                 if !mutated("iod/answers-before-it-is-synced") {
-                    self.store.sync(datafile).await?;
+                    self.sync(datafile).await?;
                 }
                 self.written(datafile, 0).await
             }
-            IodRequest::Getsize { datafile } => self.written(datafile, 0).await,
+            IodRequest::Getsize { datafile } => {
+                let Held { size, mtime_ns } = self.store.held(datafile).await?;
+                Ok(IodReply::Held { size, mtime_ns })
+            }
             IodRequest::Statfs => Ok(IodReply::Stat(self.store.stat().await?)),
             IodRequest::Read { .. } => unreachable!("reads are taken out before, because their answer may carry data"),
         }
+    }
+
+    /// Syncs a datafile. If that fails, the system may have thrown away what it could not write, and will say so to nobody else: what others wrote and have not
+    /// synced is as doubtful as after a restart, and is told them as one.
+    async fn sync(&self, datafile: DatafileHandle) -> Result<(), FsError> {
+        let result = self.store.sync(datafile).await;
+        if matches!(&result, Err(error) if error.code != ErrorCode::Stale) {
+            self.failed_syncs.set(self.failed_syncs.get().wrapping_add(1));
+        }
+        result
     }
 
     async fn written(&self, datafile: DatafileHandle, len: u64) -> Result<IodReply, FsError> {
         Ok(IodReply::Written {
             len,
             size: self.store.size(datafile).await?,
-            start: if mutated("iod/restart-not-told") { 0 } else { self.start },
+            start: if mutated("iod/restart-not-told") { 0 } else { self.start.wrapping_add(self.failed_syncs.get()) },
         })
     }
 }

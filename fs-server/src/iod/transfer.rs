@@ -159,17 +159,16 @@ impl<T: Transport + 'static, S: DataStore> Iod<T, S> {
         self.stages.network.during(self.client(context.peer), work, patience).await
     }
 
-    /// Does `work` at the disk when it is this client's turn, or at once if it is small. A disk that takes long keeps everybody waiting anyway.
-    pub(super) async fn at_disk<F: Future>(
+    /// Does `work` at the disk when it is this client's turn, or at once if it is small, unless the request's time is over by then. A disk that takes long keeps
+    /// everybody waiting anyway.
+    pub(super) async fn at_disk<R, F: Future<Output = Result<R, FsError>>>(
         &self,
         context: &Context,
         small: bool,
         work: impl FnOnce() -> F,
-    ) -> F::Output {
-        if small {
-            return work().await;
-        }
-        let _turn = self.stages.disk.take(self.client(context.peer)).await;
+    ) -> Result<R, FsError> {
+        let _turn = if small { None } else { Some(self.stages.disk.take(self.client(context.peer)).await) };
+        context.check(self.endpoint.now())?;
         work().await
     }
 }

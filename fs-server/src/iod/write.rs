@@ -52,7 +52,10 @@ impl<T: Transport + 'static, S: DataStore> Iod<T, S> {
             };
             let slice = self.at_network(context, unit.small, fetch).await?;
             let (ranges, list) = (unit.ranges(done, slice.len()), MemList::from(&slice));
-            self.at_disk(context, unit.small, || self.store.write(datafile, &ranges, &list)).await?;
+            let stored = self.at_disk(context, unit.small, || self.store.write(datafile, &ranges, &list)).await;
+            if !mutated("iod/refused-write-acknowledged") {
+                stored?;
+            }
             done += slice.len() as u64;
         }
         Ok(())

@@ -6,10 +6,12 @@
 //! **Invariants**
 //! 1. A reply is remembered in the transaction of its change: both are there or neither.
 //! 2. Bounded: at most [`WINDOW`] replies for each client and [`CLIENTS`] clients; the client says up to where it has its replies, and those are
-//!    dropped. The client that has been silent longest is forgotten first.
+//!    dropped. Of the clients that are not connected, the one that has been silent longest is forgotten first.
+//! 3. A connection speaks for one client (`Context::speaks_for`), so a peer cannot push others out by inventing names.
 //!
-//! A client that was forgotten, and then sends again a request from before, would have it executed again. It must have been silent
-//! while [`CLIENTS`] others made changes.
+//! A client that was forgotten, and then sends again a request from before, would have it executed again. It must have been silent and without a connection
+//! while [`CLIENTS`] others connected and made changes. Clients that are connected are remembered beyond that number, and bounded by the connections
+//! that there can be.
 //!
 //! **Layout**
 //!
@@ -75,8 +77,14 @@ impl<'t> Dedup<'t> {
         Ok(self.replies.range((client, floor)..=(client, u64::MAX))?.count() as u64)
     }
 
-    /// Remembers an answer, and drops those below `unanswered`.
-    pub(super) fn remember(&mut self, id: RequestId, unanswered: u64, reply: &[u8]) -> Result<(), Fault> {
+    /// Remembers an answer, and drops those below `unanswered`; and clients, beyond those that may be kept, that are not connected.
+    pub(super) fn remember(
+        &mut self,
+        id: RequestId,
+        unanswered: u64,
+        reply: &[u8],
+        is_connected: impl Fn(u128) -> bool,
+    ) -> Result<(), Fault> {
         let turn = self.turns.last()?.map_or(0, |(turn, _)| turn.value()) + 1;
         let known = self.clients.get(id.client)?.map(|client| client.value());
         // A client that confirms more than it has asked confirms up to this request.
@@ -89,7 +97,16 @@ impl<'t> Dedup<'t> {
         self.turns.insert(turn, id.client)?;
         self.clients.insert(id.client, (turn, floor))?;
         while self.clients.len()? > self.keep {
-            let Some(oldest) = self.turns.pop_first()?.map(|(_, client)| client.value()) else { break };
+            let mut oldest = None;
+            for row in self.turns.iter()? {
+                let (turn, client) = row?;
+                if client.value() != id.client && !is_connected(client.value()) {
+                    oldest = Some((turn.value(), client.value()));
+                    break;
+                }
+            }
+            let Some((turn, oldest)) = oldest else { break };
+            self.turns.remove(turn)?;
             self.clients.remove(oldest)?;
             self.replies.retain_in((oldest, 0)..=(oldest, u64::MAX), |_, _| false)?;
         }

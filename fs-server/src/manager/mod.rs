@@ -7,15 +7,18 @@
 //! 1. A change is durable before it is answered.
 //! 2. A change is made once, however often its request arrives (`dedup`).
 //! 3. No datafile is lost: it belongs to a file, or it is an orphan and will be removed from its I/O server (`orphans`).
+//! 4. An I/O server's store is the one that it had before (`stores`).
 //!
 //! **Source.** Paper 000, section 2.1; DESIGN section 3.
 
 mod dedup;
 mod namespace;
 mod orphans;
+mod stores;
 
 use std::cell::RefCell;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
+use std::rc::{Rc, Weak};
 
 use async_trait::async_trait;
 use bmi_core::comm::Incoming;
@@ -28,7 +31,7 @@ use fs_proto::{
 };
 use tokio::sync::{Notify, oneshot};
 
-use crate::service::{Answer, Context, Handler};
+use crate::service::{Answer, Context, Handler, Session};
 use crate::store::MetaStore;
 use namespace::{Birth, Change};
 
@@ -99,6 +102,8 @@ pub struct Manager<T: Transport> {
     settings: ManagerSettings,
     wall: Box<dyn Fn() -> u64>,
     waiting: RefCell<VecDeque<Waiting>>,
+    /// Clients that made changes over a connection that may still stand.
+    connected: RefCell<BTreeMap<u128, Weak<Session>>>,
     work: Notify,
     orphaned: Notify,
 }
@@ -125,6 +130,7 @@ impl<T: Transport> Manager<T> {
             settings,
             wall: Box::new(wall),
             waiting: RefCell::default(),
+            connected: RefCell::default(),
             work: Notify::new(),
             orphaned: Notify::new(),
         })
@@ -168,7 +174,9 @@ impl<T: Transport> Manager<T> {
 
     /// What a fault means for a request, and for the store. The transaction is over.
     fn settle(&self, fault: Fault) -> FsError {
-        if let Fault::Store(_) = fault {
+        if let Fault::Store(_) = fault
+            && !mutated("manager/failed-store-kept")
+        {
             self.store.close_failed();
         }
         fault.into_error()
@@ -185,7 +193,11 @@ impl<T: Transport> Manager<T> {
     }
 
     fn try_change(&self, group: &[Waiting]) -> Result<Vec<Vec<u8>>, Fault> {
-        let transaction = self.store.write()?;
+        let mut transaction = self.store.write()?;
+        if mutated("manager/answers-before-it-is-synced") {
+            // Refused only for a transaction with savepoints.
+            let _ = transaction.set_durability(redb::Durability::None);
+        }
         let mut answers = Vec::with_capacity(group.len());
         {
             let mut change = Change::open(&transaction, (self.wall)())?;
@@ -215,8 +227,23 @@ impl<T: Transport> Manager<T> {
             Err(Fault::Refused(error)) => encode(Err(error)),
             Err(fault) => return Err(fault),
         };
-        dedup.remember(waiting.id, waiting.unanswered, &answer)?;
+        if !mutated("manager/reply-not-remembered") {
+            let connected = self.connected.borrow();
+            let is_connected = |client: u128| connected.get(&client).is_some_and(is_open);
+            dedup.remember(waiting.id, waiting.unanswered, &answer, is_connected)?;
+        }
         Ok(answer)
+    }
+
+    /// Takes note that a client makes changes over a connection.
+    fn note_client(&self, client: u128, session: &Rc<Session>) {
+        let mut connected = self.connected.borrow_mut();
+        // Swept when as many have come again as there were.
+        let full = connected.len() >= 64 && connected.len().is_power_of_two();
+        if full && !connected.contains_key(&client) {
+            connected.retain(|_, session| is_open(session));
+        }
+        connected.insert(client, Rc::downgrade(session));
     }
 
     fn apply(&self, change: &mut Change<'_>, request: &ManagerRequest) -> Result<ManagerReply, Fault> {
@@ -237,6 +264,10 @@ impl<T: Transport> Manager<T> {
             }
             ManagerRequest::Remove { place, kind } => {
                 change.remove(place, *kind)?;
+                ManagerReply::Done
+            }
+            ManagerRequest::Register { iod, store, used, adopt } => {
+                stores::register(change.transaction(), *iod, iods, *store, *used, *adopt)?;
                 ManagerReply::Done
             }
             other => return Err(FsError::new(ErrorCode::Invalid, format!("{} changes nothing", other.name())).into()),
@@ -282,6 +313,10 @@ impl<T: Transport> Manager<T> {
     }
 }
 
+fn is_open(session: &Weak<Session>) -> bool {
+    session.upgrade().is_some_and(|session| session.is_open())
+}
+
 /// Makes the tables and the root, so that readers find them.
 fn prepare(store: &MetaStore, now_ns: u64) -> Result<(), Fault> {
     let transaction = store.write()?;
@@ -301,6 +336,10 @@ impl<T: Transport> Handler<T> for Manager<T> {
             let room = context.room.saturating_sub(REPLY_ROOM);
             let result = self.look(&body, room).map(ReplyBody::Manager).map_err(|fault| self.settle(fault));
             return Answer::from(result);
+        }
+        match context.speaks_for(request.id.client) {
+            Ok(session) => self.note_client(request.id.client, session),
+            Err(error) => return Answer::error(error),
         }
         let (answer, done) = oneshot::channel();
         let waiting = Waiting { id: request.id, unanswered: request.unanswered, request: body, answer };

@@ -47,11 +47,32 @@ struct Object {
     parent: u64,
     attr: Attr,
     layout: Option<Layout>,
+    /// See [`Entry::touched_ns`].
+    touched_ns: u64,
+}
+
+/// As it was kept before it was known when the time of the last change had been set.
+#[derive(Deserialize)]
+struct OldObject {
+    parent: u64,
+    attr: Attr,
+    layout: Option<Layout>,
+}
+
+impl Object {
+    fn decode(bytes: &[u8]) -> postcard::Result<Object> {
+        if let Ok(object) = postcard::from_bytes(bytes) {
+            return Ok(object);
+        }
+        let OldObject { parent, attr, layout } = postcard::from_bytes(bytes)?;
+        Ok(Object { parent, attr, layout, touched_ns: attr.mtime_ns })
+    }
 }
 
 impl Object {
     fn entry(self, raw: u64) -> Entry {
-        Entry { handle: handle(raw, self.attr.kind == Kind::Dir), attr: self.attr, layout: self.layout }
+        let handle = handle(raw, self.attr.kind == Kind::Dir);
+        Entry { handle, attr: self.attr, layout: self.layout, touched_ns: self.touched_ns }
     }
 }
 
@@ -127,7 +148,7 @@ pub(super) fn orphans(transaction: &ReadTransaction, iod: u32, max: usize) -> Re
 impl<O: ReadableTable<u64, &'static [u8]>, N: ReadableTable<Key, Named>> View<O, N> {
     fn find(&self, raw: u64) -> Result<Option<Object>, Fault> {
         let Some(bytes) = self.objects.get(raw)? else { return Ok(None) };
-        match postcard::from_bytes(bytes.value()) {
+        match Object::decode(bytes.value()) {
             Ok(object) => Ok(Some(object)),
             Err(error) => Err(Fault::Corrupt(format!("object {raw}: {error}"))),
         }
@@ -240,6 +261,7 @@ pub(super) struct Change<'t> {
     view: View<Table<'t, u64, &'static [u8]>, Table<'t, Key, Named>>,
     counters: Table<'t, &'static str, u64>,
     orphans: Table<'t, (u32, u64), ()>,
+    transaction: &'t WriteTransaction,
     now_ns: u64,
 }
 
@@ -257,14 +279,22 @@ impl<'t> Change<'t> {
         let view = View { objects: transaction.open_table(OBJECTS)?, names: transaction.open_table(NAMES)? };
         let counters = transaction.open_table(COUNTERS)?;
         let orphans = transaction.open_table(ORPHANS)?;
-        let mut change = Change { view, counters, orphans, now_ns };
+        let mut change = Change { view, counters, orphans, transaction, now_ns };
         if change.view.find(DirHandle::ROOT.0)?.is_none() {
             let attr = change.attr(Kind::Dir, Birth { mode: 0o755, uid: 0, gid: 0 });
-            change.store(DirHandle::ROOT.0, &Object { parent: DirHandle::ROOT.0, attr, layout: None })?;
+            change.store(
+                DirHandle::ROOT.0,
+                &Object { parent: DirHandle::ROOT.0, attr, layout: None, touched_ns: now_ns },
+            )?;
             change.count("dirs", 1)?;
             change.counters.insert("next", DirHandle::ROOT.0 + 1)?;
         }
         Ok(change)
+    }
+
+    /// The transaction, for tables that are none of the namespace's.
+    pub(super) fn transaction(&self) -> &'t WriteTransaction {
+        self.transaction
     }
 
     fn attr(&self, kind: Kind, birth: Birth) -> Attr {
@@ -335,7 +365,8 @@ impl<'t> Change<'t> {
             return refuse(ErrorCode::Exists, format!("{:?}", place.path));
         }
         let raw = self.handles(1)?;
-        let object = Object { parent: dir, attr: self.attr(Kind::Dir, birth), layout: None };
+        let attr = self.attr(Kind::Dir, birth);
+        let object = Object { parent: dir, attr, layout: None, touched_ns: self.now_ns };
         self.store(raw, &object)?;
         self.link(dir, name, Some((raw, true)), 1)?;
         self.count("dirs", 1)?;
@@ -372,7 +403,8 @@ impl<'t> Change<'t> {
         self.count("created", 1)?;
         let datafile = |index: u64| (((first + index) % u64::from(iods)) as u32, DatafileHandle(raw + 1 + index));
         let layout = Layout::new(distribution, (0..u64::from(servers)).map(datafile).collect())?;
-        let object = Object { parent: dir, attr: self.attr(Kind::File, birth), layout: Some(layout) };
+        let attr = self.attr(Kind::File, birth);
+        let object = Object { parent: dir, attr, layout: Some(layout), touched_ns: self.now_ns };
         self.store(raw, &object)?;
         self.link(dir, name, Some((raw, false)), 0)?;
         self.count("files", 1)?;
@@ -388,7 +420,9 @@ impl<'t> Change<'t> {
         attr.uid = set.uid.unwrap_or(attr.uid);
         attr.gid = set.gid.unwrap_or(attr.gid);
         attr.atime_ns = set.atime_ns.unwrap_or(attr.atime_ns);
-        attr.mtime_ns = set.mtime_ns.unwrap_or(attr.mtime_ns);
+        if let Some(mtime_ns) = set.mtime_ns {
+            (attr.mtime_ns, object.touched_ns) = (mtime_ns, self.now_ns);
+        }
         attr.ctime_ns = self.now_ns;
         self.store(wanted.raw(), &object)?;
         Ok(object.entry(wanted.raw()))

@@ -26,20 +26,24 @@ fn recall(dedup: &Dedup<'_>, client: u128, seq: u64) -> Result<Option<Vec<u8>>, 
     dedup.recall(id(client, seq), 0).map_err(|fault| fault.into_error().code)
 }
 
+fn nobody(_client: u128) -> bool {
+    false
+}
+
 #[test]
 fn answers_are_kept_until_confirmed() {
     let store = MetaStore::in_memory().unwrap();
     with(&store, CLIENTS, |dedup| {
         assert_eq!(recall(dedup, 1, 1), Ok(None));
-        dedup.remember(id(1, 1), 1, b"one").unwrap();
-        dedup.remember(id(1, 2), 1, b"two").unwrap();
+        dedup.remember(id(1, 1), 1, b"one", nobody).unwrap();
+        dedup.remember(id(1, 2), 1, b"two", nobody).unwrap();
         assert_eq!(recall(dedup, 1, 1), Ok(Some(b"one".to_vec())));
         assert_eq!(recall(dedup, 2, 1), Ok(None), "another client's numbers are its own");
-        dedup.remember(id(1, 3), 2, b"three").unwrap();
+        dedup.remember(id(1, 3), 2, b"three", nobody).unwrap();
         assert_eq!(recall(dedup, 1, 1), Err(ErrorCode::Invalid), "confirmed, so this is an old copy");
         assert_eq!(recall(dedup, 1, 2), Ok(Some(b"two".to_vec())));
         // A client that confirms what it has not asked yet confirms what it has.
-        dedup.remember(id(1, 4), 1000, b"four").unwrap();
+        dedup.remember(id(1, 4), 1000, b"four", nobody).unwrap();
         assert_eq!(recall(dedup, 1, 4), Ok(Some(b"four".to_vec())));
         assert_eq!(recall(dedup, 1, 5), Ok(None));
         assert_eq!(dedup.sizes().unwrap(), (1, 1));
@@ -52,7 +56,7 @@ fn a_client_that_never_confirms_is_stopped() {
     with(&store, CLIENTS, |dedup| {
         for seq in 1..=WINDOW {
             assert_eq!(recall(dedup, 1, seq), Ok(None));
-            dedup.remember(id(1, seq), 1, b"x").unwrap();
+            dedup.remember(id(1, seq), 1, b"x", nobody).unwrap();
         }
         assert_eq!(recall(dedup, 1, WINDOW + 1), Err(ErrorCode::Busy));
         assert_eq!(recall(dedup, 1, 7), Ok(Some(b"x".to_vec())), "but has its answers");
@@ -64,11 +68,11 @@ fn a_client_with_a_full_window_gets_on_by_confirming() {
     let store = MetaStore::in_memory().unwrap();
     with(&store, CLIENTS, |dedup| {
         for seq in 1..=WINDOW {
-            dedup.remember(id(1, seq), 1, b"x").unwrap();
+            dedup.remember(id(1, seq), 1, b"x", nobody).unwrap();
         }
         let next = WINDOW + 1;
         assert_eq!(dedup.recall(id(1, next), next).map_err(|fault| fault.into_error().code), Ok(None));
-        dedup.remember(id(1, next), next, b"x").unwrap();
+        dedup.remember(id(1, next), next, b"x", nobody).unwrap();
         assert_eq!(dedup.sizes().unwrap(), (1, 1));
     });
 }
@@ -79,11 +83,28 @@ fn the_client_silent_longest_is_forgotten() {
     with(&store, 3, |dedup| {
         for client in [1, 2, 3, 1, 4] {
             let seq = dedup.sizes().unwrap().0 + 1;
-            dedup.remember(id(client, seq), 0, b"x").unwrap();
+            dedup.remember(id(client, seq), 0, b"x", nobody).unwrap();
         }
         assert_eq!(dedup.sizes().unwrap().1, 3);
         assert_eq!(recall(dedup, 2, 2), Ok(None), "forgotten");
         assert_eq!(recall(dedup, 1, 1), Ok(Some(b"x".to_vec())), "spoke later");
+    });
+}
+
+/// A peer that invented thousands of clients could have the answers of all others forgotten, and their changes made twice.
+#[test]
+fn clients_that_are_connected_are_not_forgotten_for_others() {
+    let store = MetaStore::in_memory().unwrap();
+    with(&store, 3, |dedup| {
+        for client in 1..=20 {
+            dedup.remember(id(client, 1), 0, b"x", |client| client <= 4).unwrap();
+        }
+        assert_eq!(dedup.sizes().unwrap(), (5, 5), "those that are connected, and the one that spoke last");
+        for client in [1, 2, 3, 4, 20] {
+            assert_eq!(recall(dedup, client, 1), Ok(Some(b"x".to_vec())), "client {client}");
+        }
+        dedup.remember(id(4, 2), 0, b"x", nobody).unwrap();
+        assert_eq!(dedup.sizes().unwrap().1, 3, "when they are gone there is room again");
     });
 }
 
@@ -153,7 +174,7 @@ fn a_store_whose_disk_was_full_goes_on_when_there_is_room_again() {
 fn a_store_in_a_file_can_be_opened_anew() {
     let dir = tempfile::tempdir().unwrap();
     let store = MetaStore::open(dir.path().join("metadata.redb")).unwrap();
-    with(&store, CLIENTS, |dedup| dedup.remember(id(1, 1), 1, b"one").unwrap());
+    with(&store, CLIENTS, |dedup| dedup.remember(id(1, 1), 1, b"one", nobody).unwrap());
     store.close_failed();
     with(&store, CLIENTS, |dedup| assert_eq!(recall(dedup, 1, 1), Ok(Some(b"one".to_vec()))));
 }
@@ -162,7 +183,7 @@ fn a_store_in_a_file_can_be_opened_anew() {
 fn answers_survive_a_crash_with_their_changes() {
     let backend = SharedBackend::default();
     let store = MetaStore::on(backend.clone()).unwrap();
-    with(&store, CLIENTS, |dedup| dedup.remember(id(1, 1), 1, b"one").unwrap());
+    with(&store, CLIENTS, |dedup| dedup.remember(id(1, 1), 1, b"one", nobody).unwrap());
     let store = MetaStore::on(backend.crash()).unwrap();
     with(&store, CLIENTS, |dedup| assert_eq!(recall(dedup, 1, 1), Ok(Some(b"one".to_vec()))));
 }

@@ -16,6 +16,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -23,7 +24,7 @@ use async_trait::async_trait;
 use bmi_core::{MemList, MemSlice};
 use fs_proto::{DatafileHandle, ErrorCode, FsError, IodStat, Region};
 
-use super::{DataStore, Tombstones, durable_dir, remainder, sys};
+use super::{DataStore, Held, Tombstones, durable_dir, remainder, sys};
 
 /// Transfers handed to worker threads at a time. The page cache and a flash disk work at several at once; beyond a few there are no more cores and channels.
 const PLACES: usize = 8;
@@ -278,11 +279,12 @@ impl DataStore for FileStore {
         result.await?.map_err(|error| fault("syncing", datafile, &error))
     }
 
-    async fn size(&self, datafile: DatafileHandle) -> Result<u64, FsError> {
-        match self.file(datafile, false)? {
-            None => Ok(0),
-            Some(file) => Ok(file.metadata().map_err(|error| fault("looking at", datafile, &error))?.len()),
-        }
+    async fn held(&self, datafile: DatafileHandle) -> Result<Held, FsError> {
+        let Some(file) = self.file(datafile, false)? else { return Ok(Held::default()) };
+        let metadata = file.metadata().map_err(|error| fault("looking at", datafile, &error))?;
+        let ns = i128::from(metadata.mtime()) * 1_000_000_000 + i128::from(metadata.mtime_nsec());
+        // Before 1970 is as good as never.
+        Ok(Held { size: metadata.len(), mtime_ns: u64::try_from(ns).unwrap_or(0) })
     }
 
     async fn stat(&self) -> Result<IodStat, FsError> {

@@ -9,7 +9,7 @@ use bmi_core::MemList;
 use fs_proto::{DatafileHandle, ErrorCode, FsError, IodStat, Region};
 
 use super::file::zero;
-use super::{DataStore, Fates, SECTOR, Tombstones, remainder};
+use super::{DataStore, Fates, Held, SECTOR, Tombstones, remainder};
 
 /// What a store's disk does besides keeping bytes: take time, and fail.
 #[async_trait(?Send)]
@@ -31,6 +31,11 @@ pub trait Medium {
     /// # Errors
     /// As for `read`.
     async fn sync(&self) -> Result<(), FsError>;
+
+    /// The time, in nanoseconds since 1970; 0 without a clock.
+    fn wall_ns(&self) -> u64 {
+        0
+    }
 }
 
 /// A medium that takes no time and never fails.
@@ -58,6 +63,7 @@ const CHUNK: u64 = 64 << 10;
 #[derive(Default)]
 struct Datafile {
     size: u64,
+    mtime_ns: u64,
     chunks: BTreeMap<u64, Box<[u8]>>,
     /// What the disk had before the changes since each sync began, by the syncs' numbers; empty if all is durable.
     before: BTreeMap<u64, Before>,
@@ -135,6 +141,8 @@ struct Inner {
     capacity: u64,
     used: Cell<u64>,
     datafiles: RefCell<BTreeMap<DatafileHandle, Datafile>>,
+    /// Removed, and not yet from the disk.
+    buried: RefCell<BTreeMap<DatafileHandle, Datafile>>,
     removed: RefCell<Tombstones>,
     /// Whether what was not synced can be lost.
     volatile: bool,
@@ -165,6 +173,7 @@ impl MemStore {
             capacity,
             used: Cell::new(0),
             datafiles: RefCell::default(),
+            buried: RefCell::default(),
             removed: RefCell::default(),
             volatile,
             syncs: Cell::new(0),
@@ -177,6 +186,11 @@ impl MemStore {
         let mut datafiles = self.0.datafiles.borrow_mut();
         let before = std::mem::take(&mut *datafiles);
         *datafiles = before.into_iter().filter_map(|(name, file)| Some((name, file.after(fates)?))).collect();
+        for (name, file) in std::mem::take(&mut *self.0.buried.borrow_mut()) {
+            if !fates.keeps() {
+                datafiles.extend(file.after(fates).map(|file| (name, file)));
+            }
+        }
         let chunks: usize = datafiles.values().map(|file| file.chunks.len()).sum();
         self.0.used.set(chunks as u64 * CHUNK);
     }
@@ -197,6 +211,7 @@ impl MemStore {
         let mut datafiles = self.0.datafiles.borrow_mut();
         let exists = datafiles.contains_key(&datafile);
         let file = datafiles.entry(datafile).or_default();
+        file.mtime_ns = self.0.medium.wall_ns();
         let mut done = 0;
         for region in regions {
             for (chunk, within, len) in Self::parts(*region) {
@@ -279,7 +294,7 @@ impl DataStore for MemStore {
         {
             last[(size % CHUNK) as usize..].fill(0);
         }
-        file.size = size;
+        (file.size, file.mtime_ns) = (size, self.0.medium.wall_ns());
         Ok(())
     }
 
@@ -287,8 +302,13 @@ impl DataStore for MemStore {
         self.0.removed.borrow_mut().bury(datafile);
         if let Some(file) = self.0.datafiles.borrow_mut().remove(&datafile) {
             self.0.used.set(self.0.used.get() - file.chunks.len() as u64 * CHUNK);
+            if self.0.volatile {
+                self.0.buried.borrow_mut().insert(datafile, file);
+            }
         }
-        self.0.medium.sync().await
+        self.0.medium.sync().await?;
+        self.0.buried.borrow_mut().remove(&datafile);
+        Ok(())
     }
 
     async fn sync(&self, datafile: DatafileHandle) -> Result<(), FsError> {
@@ -303,9 +323,10 @@ impl DataStore for MemStore {
         Ok(())
     }
 
-    async fn size(&self, datafile: DatafileHandle) -> Result<u64, FsError> {
+    async fn held(&self, datafile: DatafileHandle) -> Result<Held, FsError> {
         self.check(datafile)?;
-        Ok(self.0.datafiles.borrow().get(&datafile).map_or(0, |file| file.size))
+        let held = |file: &Datafile| Held { size: file.size, mtime_ns: file.mtime_ns };
+        Ok(self.0.datafiles.borrow().get(&datafile).map(held).unwrap_or_default())
     }
 
     async fn stat(&self) -> Result<IodStat, FsError> {

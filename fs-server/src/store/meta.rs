@@ -117,6 +117,8 @@ struct Bytes {
     power: u64,
     /// What the disk answers to writes, and whether to everything else too.
     fault: Option<(io::ErrorKind, bool)>,
+    /// So many writes and syncs until the power fails in the middle of them; 0: it has.
+    fuse: Option<u32>,
 }
 
 impl Bytes {
@@ -133,6 +135,12 @@ impl SharedBackend {
         if bytes.power != self.power {
             return Err(io::Error::other("the power has failed"));
         }
+        if let Some(left) = &mut bytes.fuse {
+            *left = left.saturating_sub(u32::from(writes));
+            if *left == 0 {
+                return Err(io::Error::other("the power has failed"));
+            }
+        }
         match bytes.fault {
             Some((kind, all)) if all || writes => Err(kind.into()),
             _ => f(bytes),
@@ -144,8 +152,12 @@ impl SharedBackend {
         let mut guard = self.bytes.lock().unwrap_or_else(PoisonError::into_inner);
         let bytes = &mut *guard;
         bytes.power += 1;
+        bytes.fuse = None;
         if bytes.now.len() != bytes.synced.len() && !fates.keeps() {
-            bytes.now.resize(bytes.synced.len(), 0);
+            // What was cut off is there again, with what it held.
+            let kept = bytes.now.len().min(bytes.synced.len());
+            bytes.now.truncate(kept);
+            bytes.now.extend_from_slice(&bytes.synced[kept..]);
         }
         if let Some((low, high)) = bytes.dirty.take() {
             let end = high.min(bytes.now.len());
@@ -166,6 +178,17 @@ impl SharedBackend {
     pub fn reopen(&self) -> SharedBackend {
         let power = self.bytes.lock().unwrap_or_else(PoisonError::into_inner).power;
         SharedBackend { bytes: self.bytes.clone(), power }
+    }
+
+    /// The power fails at the `writes`th write or sync from now, which changes nothing any more, as nothing after it does; `None`: it does not.
+    /// [`SharedBackend::power_fails`] says what is left.
+    pub fn cut_off(&self, writes: Option<u32>) {
+        self.bytes.lock().unwrap_or_else(PoisonError::into_inner).fuse = writes;
+    }
+
+    /// Whether it has come to that.
+    pub fn is_cut_off(&self) -> bool {
+        self.bytes.lock().unwrap_or_else(PoisonError::into_inner).fuse == Some(0)
     }
 
     /// From now on the disk answers writes with this error, and with `all` everything; `None`: it works.

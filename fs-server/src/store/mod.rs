@@ -10,6 +10,7 @@
 //! 4. An error of `read` or `write` names the ranges that were not done; the others were.
 
 mod file;
+mod identity;
 mod mem;
 mod meta;
 mod sys;
@@ -25,9 +26,19 @@ use bmi_core::MemList;
 use fs_proto::{DatafileHandle, ErrorCode, FsError, IodStat, Region};
 
 pub use file::FileStore;
+pub(crate) use identity::Claim;
 pub use mem::{Free, Medium, MemStore};
 pub(crate) use meta::fault;
 pub use meta::{MetaStore, SharedBackend};
+
+/// What there is of a datafile.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Held {
+    /// Its length in bytes.
+    pub size: u64,
+    /// When it was last written to or its length changed, in nanoseconds since 1970; 0 if never, or if the store has no clock.
+    pub mtime_ns: u64,
+}
 
 /// The store of an I/O server. Futures must be run to their end, so that no operation on `from` or `into` outlives them.
 #[async_trait(?Send)]
@@ -67,11 +78,19 @@ pub trait DataStore {
     /// `NoSpace`, `Io`, `Stale`.
     async fn sync(&self, datafile: DatafileHandle) -> Result<(), FsError>;
 
+    /// The datafile's length in bytes, and when it was last changed.
+    ///
+    /// # Errors
+    /// `Io`, `Stale`.
+    async fn held(&self, datafile: DatafileHandle) -> Result<Held, FsError>;
+
     /// The datafile's length in bytes.
     ///
     /// # Errors
     /// `Io`, `Stale`.
-    async fn size(&self, datafile: DatafileHandle) -> Result<u64, FsError>;
+    async fn size(&self, datafile: DatafileHandle) -> Result<u64, FsError> {
+        Ok(self.held(datafile).await?.size)
+    }
 
     /// What the store holds.
     ///
@@ -107,8 +126,8 @@ impl<S: DataStore + ?Sized> DataStore for Rc<S> {
         (**self).sync(datafile).await
     }
 
-    async fn size(&self, datafile: DatafileHandle) -> Result<u64, FsError> {
-        (**self).size(datafile).await
+    async fn held(&self, datafile: DatafileHandle) -> Result<Held, FsError> {
+        (**self).held(datafile).await
     }
 
     async fn stat(&self) -> Result<IodStat, FsError> {
@@ -158,10 +177,16 @@ impl Tombstones {
 /// Makes a directory, and those above it, as far as they are not there, durably: what is synced in it later must not be lost with a name
 /// that never reached the disk.
 pub(crate) fn durable_dir(dir: &Path) -> io::Result<()> {
+    durable_dir_by(dir, |above| File::open(above)?.sync_all())
+}
+
+/// `sync` makes durable what names are in a directory.
+fn durable_dir_by(dir: &Path, sync: impl FnMut(&Path) -> io::Result<()>) -> io::Result<()> {
     let dir = std::path::absolute(dir)?;
-    let missing: Vec<&Path> = dir.ancestors().take_while(|dir| !dir.exists()).collect();
+    let missing = dir.ancestors().take_while(|dir| !dir.exists()).count();
     fs::create_dir_all(&dir)?;
-    missing.iter().filter_map(|made| made.parent()).try_for_each(|above| File::open(above)?.sync_all())
+    // The nearest one in any case: whoever made the directory may have been killed before it came to this.
+    dir.ancestors().skip(1).take(missing.max(1)).try_for_each(sync)
 }
 
 /// Bytes of a sector: what a disk writes at once.

@@ -5,6 +5,8 @@ use std::fs;
 use bmi_core::Memory;
 use proptest::prelude::*;
 
+use redb::StorageBackend as _;
+
 use super::*;
 
 const FILE: DatafileHandle = DatafileHandle(0xab_00cd);
@@ -249,6 +251,87 @@ fn a_power_failure_takes_what_was_not_synced_and_nothing_else() {
     });
 }
 
+/// What a database had cut off and not synced came back as zeros.
+#[test]
+fn what_was_cut_off_and_not_synced_is_as_it_was() {
+    let disk = SharedBackend::default();
+    disk.set_len(3000).unwrap();
+    disk.write(0, &[7; 3000]).unwrap();
+    disk.sync_data().unwrap();
+    disk.set_len(1000).unwrap();
+    let disk = disk.crash();
+    let mut bytes = [0; 3000];
+    disk.read(0, &mut bytes).unwrap();
+    assert_eq!(bytes, [7; 3000]);
+}
+
+/// The power fails in the middle of what a database writes at once: from then on nothing reaches the disk, and what is left opens.
+#[test]
+fn a_database_survives_a_power_failure_in_the_middle_of_a_commit() {
+    const TABLE: redb::TableDefinition<'_, u64, u64> = redb::TableDefinition::new("numbers");
+    let mut cut = 0;
+    for writes in 1..40 {
+        let disk = SharedBackend::default();
+        let put = |store: &MetaStore, key: u64| {
+            let transaction = store.write()?;
+            transaction.open_table(TABLE)?.insert(key, key)?;
+            transaction.commit()?;
+            Ok::<(), redb::Error>(())
+        };
+        let store = MetaStore::on(disk.clone()).unwrap();
+        put(&store, 1).unwrap();
+        disk.cut_off(Some(writes));
+        let committed = put(&store, 2).is_ok();
+        assert!(committed != disk.is_cut_off() || committed, "it failed without a failure");
+        cut += u32::from(!committed);
+        disk.power_fails(&mut Tears);
+        drop(store);
+        let store = MetaStore::on(disk.reopen()).unwrap();
+        let table = store.read().unwrap().open_table(TABLE).unwrap();
+        assert_eq!(table.get(1).unwrap().unwrap().value(), 1, "after {writes} writes");
+        assert!(!committed || table.get(2).unwrap().is_some(), "after {writes} writes: it was committed");
+    }
+    assert!(cut > 2, "{cut}");
+}
+
+/// A datafile was gone for good before the disk had said so.
+#[test]
+fn a_removal_that_was_not_synced_may_be_lost() {
+    struct Stuck;
+    #[async_trait::async_trait(?Send)]
+    impl Medium for Stuck {
+        async fn read(&self, _bytes: u64) -> Result<(), FsError> {
+            Ok(())
+        }
+        async fn write(&self, _bytes: u64) -> Result<(), FsError> {
+            Ok(())
+        }
+        async fn sync(&self) -> Result<(), FsError> {
+            Err(FsError::new(ErrorCode::Io, "a disk that does not sync"))
+        }
+    }
+    run(async {
+        let store = MemStore::cached(Stuck, 1 << 30);
+        store.write(FILE, &[region(0, 4)], &MemList::from(Memory::from(vec![1; 4]))).await.unwrap();
+        store.power_fails(&mut AllKept);
+        store.remove(FILE).await.unwrap_err();
+        assert_eq!(store.stat().await.unwrap().datafiles, 0);
+        store.power_fails(&mut AllLost);
+        assert_eq!(read(&store, &[region(0, 4)]).await.unwrap(), [1; 4]);
+    });
+}
+
+/// Everything was written after all.
+struct AllKept;
+
+impl Fates for AllKept {
+    fn keeps(&mut self) -> bool {
+        true
+    }
+
+    fn sector(&mut self, _old: &[u8], _now: &mut [u8]) {}
+}
+
 #[test]
 fn what_a_database_writes_after_the_power_failed_does_not_reach_the_disk() {
     let disk = SharedBackend::default();
@@ -266,4 +349,25 @@ fn what_a_database_writes_after_the_power_failed_does_not_reach_the_disk() {
         MetaStore::on(after.reopen()).is_ok_and(|store| store.write().is_err())
             || MetaStore::on(after.reopen()).is_err()
     );
+}
+
+/// What is synced in a directory whose name never reached the disk is lost with the name.
+#[test]
+fn a_new_directory_is_durable_by_its_name_up_to_what_was_there() {
+    let root = tempfile::tempdir().unwrap();
+    let root = root.path().canonicalize().unwrap();
+    let synced = |dir: &str| {
+        let mut synced = Vec::new();
+        durable_dir_by(&root.join(dir), |above| {
+            synced.push(above.strip_prefix(&root).unwrap().to_owned());
+            Ok(())
+        })
+        .unwrap();
+        synced
+    };
+    assert_eq!(synced("a/b/c"), ["a/b", "a", ""].map(std::path::PathBuf::from));
+    assert_eq!(synced("a/b/d"), ["a/b"].map(std::path::PathBuf::from));
+    assert_eq!(synced("a/b/d"), ["a/b"].map(std::path::PathBuf::from), "whoever made it may not have come so far");
+    let full = durable_dir_by(&root.join("x"), |_| Err(std::io::ErrorKind::StorageFull.into()));
+    assert_eq!(full.unwrap_err().kind(), std::io::ErrorKind::StorageFull);
 }

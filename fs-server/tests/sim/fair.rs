@@ -10,7 +10,7 @@ use bmi_sim::{Profile, SimConfig, SimDisk};
 use fs_proto::{DatafileHandle, Identity, IodRequest, IodStat, Role};
 use fs_server::iod::{Iod, IodSettings};
 use fs_server::service::{Limits, serve};
-use fs_server::store::{DataStore, Medium, MemStore};
+use fs_server::store::{DataStore, Held, Medium, MemStore};
 
 use super::*;
 
@@ -57,8 +57,8 @@ impl DataStore for Counting {
         self.store.sync(datafile).await
     }
 
-    async fn size(&self, datafile: DatafileHandle) -> Result<u64, FsError> {
-        self.store.size(datafile).await
+    async fn held(&self, datafile: DatafileHandle) -> Result<Held, FsError> {
+        self.store.held(datafile).await
     }
 
     async fn stat(&self) -> Result<IodStat, FsError> {

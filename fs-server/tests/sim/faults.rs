@@ -260,3 +260,28 @@ fn the_same_seed_gives_the_same_run() {
     };
     assert_eq!(run(11), run(11));
 }
+
+/// A sync that failed was told to the one who asked. The system throws away what it could not write and says so once; another client, whose bytes were among
+/// them, was told at its next sync that all was well.
+#[test]
+fn a_failed_sync_is_told_to_everybody_who_wrote() {
+    let (world, cluster) = cluster(11, ClusterOptions { disk_costs: true, ..ClusterOptions::with_iods(1) });
+    let (one, other) = (Client::new(&world.node("one"), 1), Client::new(&world.node("other"), 2));
+    let file = DatafileHandle(9);
+    world.block_on(async {
+        let (first, second) = (one.connect(&cluster.iods()[0]).await, other.connect(&cluster.iods()[0]).await);
+        let start = |reply| match reply {
+            IodReply::Written { start, .. } => start,
+            other => panic!("{other:?}"),
+        };
+        one.write(first, file, &regions(&[(0, 10)]), &vec![1; 10].into()).await.unwrap();
+        let before = other.write(second, file, &regions(&[(10, 10)]), &vec![2; 10].into()).await.map(start).unwrap();
+        cluster.iod_node(0).disk().set_fault(DiskFault::Broken);
+        assert_eq!(code(one.iod(first, IodRequest::Sync { datafile: file }).await), Some(ErrorCode::Io));
+        cluster.iod_node(0).disk().set_fault(DiskFault::None);
+        let after = other.iod(second, IodRequest::Sync { datafile: file }).await.map(start).unwrap();
+        assert_ne!(before, after, "as if the server had been started anew in between");
+        let again = one.write(first, file, &regions(&[(0, 10)]), &vec![1; 10].into()).await.map(start).unwrap();
+        assert_eq!(one.iod(first, IodRequest::Sync { datafile: file }).await.map(start).unwrap(), again);
+    });
+}

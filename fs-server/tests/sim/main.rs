@@ -5,6 +5,7 @@
 mod data;
 mod fair;
 mod faults;
+mod late;
 mod names;
 mod several;
 

@@ -102,12 +102,9 @@ fn resident() -> Outcome<u64> {
     Ok(pages * rustix::param::page_size() as u64)
 }
 
-/// Endpoints of which the memory is taken: each has buffers of its own, so that few tell enough.
-const ENDPOINTS: u32 = 200;
-
 /// Makes nodes that do nothing, bare, and some with an endpoint that waits. To be called before anything else has used memory and given it back.
 fn idle(config: &SimConfig, nodes: u32) -> Outcome<()> {
-    for (count, endpoints) in [(nodes, false), (nodes.min(ENDPOINTS), true)] {
+    for (count, endpoints) in [(nodes, false), (nodes, true)] {
         let world = World::with(config.clone());
         let before = resident()?;
         let mut kept = Vec::new();
