@@ -9,6 +9,8 @@
 //!     0  consumed      how far this side has read the peer's ring
 //!    64  sleep         0 awake, else (nap's number << 1 | waits for room in its ring)
 //!   128  claims        32 words: the key under which this side reaches the peer's memory at this moment, or 0
+//!   384  taken         how many messages that the peer left in its own memory this side has copied
+//!   448  gone          1 once this side has ended the connection: what its records name may serve something else by now
 //!   512  exposures     64 bytes each: key, access and kind, where, offset, length, three unused words
 //!     …  ring          on a page of its own: what this side sends
 //! ```
@@ -17,6 +19,9 @@
 //! advice: what is not in it is asked for through the ring, and the owner checks and answers or refuses there. To reach memory by it
 //! the peer first writes the key to one of its claims, passes a full fence, and then reads the entry; the owner that revokes first wipes the
 //! entry, passes a full fence, and then reads the claims. So either the peer finds no entry, or the owner finds the claim.
+//!
+//! **The end.** A message that was left in its sender's memory is the sender's again when that has ended the connection, copied or not. So a side first says that it is
+//! `gone`, and then gives memory back; and the peer copies first and looks then, so that no byte of what came later is taken for the message.
 //!
 //! **Invariants**
 //! 1. An entry's key is stored last and wiped first, each with a release store; a reader that sees the same key before and behind has
@@ -35,6 +40,8 @@ use crate::sys::Mapping;
 const CONSUMED: usize = 0;
 const SLEEP: usize = 64;
 const CLAIMS: usize = 128;
+const TAKEN: usize = 384;
+const GONE: usize = 448;
 const TABLE: usize = 512;
 const ENTRY: usize = 64;
 const PAGE: usize = 4096;
@@ -114,6 +121,22 @@ impl Area {
 
     pub(crate) fn sleep(&self) -> &AtomicU64 {
         self.word(SLEEP)
+    }
+
+    pub(crate) fn taken(&self) -> &AtomicU64 {
+        self.word(TAKEN)
+    }
+
+    /// Says that this side is at its end, before any memory that it sent from is used for something else.
+    pub(crate) fn leave(&self) {
+        self.word(GONE).store(1, Ordering::Relaxed);
+        fence(Ordering::Release);
+    }
+
+    /// Whether that side was at its end before the last byte was read that this side has read of its memory.
+    pub(crate) fn is_gone(&self) -> bool {
+        fence(Ordering::Acquire);
+        self.word(GONE).load(Ordering::Relaxed) != 0
     }
 
     pub(crate) fn ring(&self) -> RingSpace {

@@ -34,7 +34,8 @@ pub struct ShmConfig {
     /// The same for all connections together; what finds no room goes another way. A process may have some 65,000 mappings, and addresses for 128 TiB.
     /// 16,384 pieces, 16 TiB.
     pub max_mapped_in_all: (usize, u64),
-    /// Pass memory that lives in shareable pages to peers that it is exposed to. Without it they go by the next two ways. `true`.
+    /// Pass memory that lives in shareable pages to peers that it is exposed to, and that it is sent to if they can reach it anyway. Without it they go by the next two
+    /// ways, and messages through the ring. `true`.
     pub share_pages: bool,
     /// Reach memory of the peer through the kernel (`process_vm_readv`, `process_vm_writev`) if both run under one user and it allows that. Without it
     /// bytes go through the ring, in pieces, and the peer moves them while it polls. `true`.

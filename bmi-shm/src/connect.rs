@@ -154,7 +154,7 @@ impl Connection {
     #[cold]
     fn rests(&mut self) -> bool {
         let (Some(link), Some(queues)) = (&self.link, &self.queues) else { return false };
-        let busy = self.more || self.draining.is_some() || queues.has_outgoing() || link.must_ring();
+        let busy = self.more || self.draining.is_some() || queues.needs_polls() || link.must_ring();
         if busy || self.idle == RESTS || link.reader.untold() > 0 || !matches!(self.phase, Phase::Established) {
             return false;
         }
@@ -336,7 +336,7 @@ impl ShmTransport {
         for _ in 0..self.ready.len() {
             let Some(slot) = self.ready.pop_front() else { break };
             let Some(connection) = self.slots.at_mut(slot) else { continue };
-            connection.in_ready = false;
+            (connection.in_ready, connection.calm) = (false, false); // pages may come that something waits for
             any |= self.read_packets(slot, events);
         }
         any
@@ -437,18 +437,33 @@ impl ShmTransport {
         let (id, Some(link)) = (connection.id, &mut connection.link) else { return Ok(()) };
         match packet {
             Packet::Wake => Ok(()),
-            Packet::Pages { id, len } => {
-                let fd = match passed.only() {
+            Packet::Pages { id: number, len } => {
+                let why = match passed.only() {
                     Err(NotOne::Ours) => {
-                        tracing::warn!(len, "no descriptor is left to take a peer's memory by; going another way");
-                        return Ok(());
+                        io::Error::new(io::ErrorKind::OutOfMemory, "no descriptor is left to take it by")
                     }
-                    only => only?,
+                    only => {
+                        let mapping = sys::map_peer(&only?, len, true).map_err(Violation::Memory)?;
+                        let Err(why) = mapping.and_then(|mapping| link.mapped.insert(number, mapping)) else {
+                            // If the socket is too full for it, the peer goes another way.
+                            connection.say(&Packet::Have { id: number });
+                            return Ok(());
+                        };
+                        why
+                    }
                 };
-                match sys::map_peer(&fd, len, true).map_err(Violation::Memory)? {
-                    Ok(mapping) => link.mapped.insert(id, mapping),
-                    Err(error) => tracing::warn!(%error, len, "a peer's memory cannot be mapped; going another way"),
+                if connection.inbound.waits_for(number) {
+                    return Err(Fault::Memory(why)); // it was mapped before, and there is no other way to this message
                 }
+                tracing::warn!(error = %why, len, "a peer's memory cannot be mapped; going another way");
+                Ok(())
+            }
+            Packet::Have { id } => {
+                link.passed.confirm(id);
+                Ok(())
+            }
+            Packet::Proof { secret } if secret == self.cookie[1] => {
+                link.trusted = true;
                 Ok(())
             }
             Packet::Drop { id } => {
@@ -456,20 +471,14 @@ impl ShmTransport {
                 Ok(())
             }
             Packet::Ask { id } => {
-                if let Some(pages) = link.passed.pages(id) {
-                    let packet = Packet::Pages { id, len: pages.len() as u64 }.encode();
-                    if let Some(socket) = &connection.socket {
-                        // If the socket is full the peer goes another way.
-                        let _ = socket::send(socket, packet.bytes(), Some(pages.as_fd()));
-                    }
-                }
+                link.owed = Some(id); // the next poll passes it
                 Ok(())
             }
             Packet::Refusal(refusal) => {
                 self.peer_ended(slot, id, Fault::Refused(refusal));
                 Ok(())
             }
-            Packet::Hello(..) => Err(Violation::Order.into()),
+            Packet::Hello(..) | Packet::Proof { .. } => Err(Violation::Order.into()),
         }
     }
 
@@ -505,8 +514,12 @@ impl ShmTransport {
             let pid = sys::credentials(socket).map_or(0, |credentials| credentials.pid);
             Process::probe(pid, hello.address, hello.cookie)
         });
+        let (process, secret) = process.flatten().unzip();
+        if let Some(secret) = secret {
+            connection.say(&Packet::Proof { secret });
+        }
         let mapped = Mapped::new(self.config.max_mapped, self.room.clone());
-        let link = Link::new(own.clone(), peer, process.flatten(), mapped);
+        let link = Link::new(own.clone(), peer, process, mapped);
         connection.link = Some(Box::new(link));
         connection.phase = Phase::Established;
         // What was exposed before can be passed now.
@@ -638,6 +651,7 @@ impl ShmTransport {
             return;
         }
         self.keep_claimed(&mut connection);
+        self.settle(&mut connection);
         let culprit = if let Fault::Refused(refusal) = fault { Some(refusal) } else { None };
         let reason = match std::mem::replace(&mut connection.phase, Phase::Requested) {
             Phase::Closing { reason, .. } => reason,
@@ -655,6 +669,16 @@ impl ShmTransport {
         {
             let segments = connection.exposures.drain();
             self.limbo.push(Limbo { peer: link.peer.clone(), key: 0, _segments: segments, until: self.now + LIMBO });
+        }
+    }
+
+    /// What the peer has copied before the end was sent.
+    fn settle(&mut self, connection: &mut Connection) {
+        if let (Some(link), Some(queues)) = (&mut connection.link, &mut connection.queues)
+            && queues.has_gone()
+            && link.refresh_taken().is_ok()
+        {
+            queues.complete_gone(link.left_taken, &mut |event| self.pending.push_back(event));
         }
     }
 
@@ -749,8 +773,8 @@ fn token_of(slot: u32) -> usize {
 }
 
 /// What this side says of itself. Where its memory stands is told to those only who may reach it by the kernel.
-fn hello(config: &ShmConfig, cookie: &u64, greeting: Greeting, crosses: bool) -> Hello {
-    let (cookie, address) = if crosses { (*cookie, std::ptr::from_ref(cookie) as u64) } else { (0, 0) };
+fn hello(config: &ShmConfig, cookie: &[u64; 2], greeting: Greeting, crosses: bool) -> Hello {
+    let (cookie, address) = if crosses { (cookie[0], std::ptr::from_ref(cookie) as u64) } else { (0, 0) };
     Hello { greeting, geometry: config.geometry(), cookie, address }
 }
 

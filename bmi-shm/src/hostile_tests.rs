@@ -301,7 +301,7 @@ fn random_packets_cost_at_most_the_connection() {
 fn word(rng: &mut Rng, keys: &[u64]) -> u64 {
     match rng.below(6) {
         0 => 0,
-        1 => rng.below(9) << 32 | rng.below(200),
+        1 => rng.below(10) << 32 | rng.below(200),
         2 => 0xff << 32,
         3 => keys[rng.index(keys.len())],
         4 => rng.below(1 << 18),
@@ -448,5 +448,94 @@ fn a_peer_that_never_reads_holds_up_nobody() {
     assert!(victim.events.is_empty(), "not before the deadline");
     victim.now = deadline;
     assert_eq!(victim.end_of(conn).kind(), ErrorKind::Cancelled);
+    victim.prove_honest();
+}
+
+/// Writes a record to the first line of the hostile ring, its word last.
+fn put_record(hostile: &Hostile, kind: u64, body: &[u64]) {
+    let at = hostile.area.ring_at();
+    for (index, word) in body.iter().enumerate() {
+        hostile.area.raw(at + 8 + index * 8).store(*word, Ordering::Relaxed);
+    }
+    hostile.area.raw(at).store(kind << 32 | (body.len() * 8) as u64, Ordering::Release);
+}
+
+/// Messages that are said to stay where they do not: outside of the memory, in more pieces than there may be, with sums that overflow or do not match.
+#[test]
+fn messages_left_out_of_bounds_cost_the_connection() {
+    let mut victim = Victim::new();
+    for (what, body) in [
+        ("behind the end", vec![100, 1 << 32, 0, 8100, 100]),
+        ("an offset that overflows", vec![100, 1 << 32, 0, u64::MAX - 50, 100]),
+        ("a length that overflows", vec![99, 2 << 32, 0, 0, 100, 0, u64::MAX]),
+        ("longer than its pieces", vec![101, 1 << 32, 0, 0, 100]),
+        ("too many pieces", vec![5, 5 << 32, 0, 0, 1, 0, 1, 0, 1, 0, 1, 0, 1]),
+        ("more pieces than stand there", vec![100, 4 << 32, 0, 0, 100]),
+        ("a head that is not there", vec![108, 1 << 32 | 8, 0, 0, 100]),
+        ("a number that is none", vec![100, 1 << 32, 1 << 32, 0, 100]),
+        ("longer than any work", vec![1 << 41, 1 << 32, 0, 0, 1 << 41]),
+    ] {
+        let (hostile, conn) = victim.hostile();
+        victim.transport.post_recv(conn, WorkId(1), &[victim.region.segment(0, 5000)]).unwrap();
+        let fd = memfd(8192, SealFlags::SHRINK | SealFlags::GROW);
+        hostile.say(Packet::Pages { id: 0, len: 8192 }.encode().bytes(), &[fd.as_fd()]);
+        put_record(&hostile, 9, &body);
+        assert_eq!(victim.end_of(conn).kind(), ErrorKind::Protocol, "{what}");
+    }
+    victim.events.clear();
+    victim.prove_honest();
+}
+
+/// A message that stays in memory that never comes: it is asked for once, nobody else waits, and the connection can be left.
+#[test]
+fn a_message_left_in_memory_that_never_comes_holds_up_nobody() {
+    let mut victim = Victim::new();
+    let (hostile, conn) = victim.hostile();
+    victim.transport.post_recv(conn, WorkId(1), &[victim.region.segment(0, 5000)]).unwrap();
+    put_record(&hostile, 9, &[100, 1 << 32, 3, 0, 100]);
+    for _ in 0..1000 {
+        victim.poll();
+    }
+    let mut asked = 0;
+    let mut bytes = [0; MAX_PACKET];
+    while let Ok((len, _)) = socket::receive(&hostile.socket, &mut bytes) {
+        assert_ne!(len, 0, "it was cut");
+        asked += u32::from(Packet::decode(&bytes[..len]) == Ok(Packet::Ask { id: 3 }));
+    }
+    assert_eq!(asked, 1);
+    victim.prove_honest();
+    assert!(victim.events.is_empty(), "{:?}", victim.events);
+    // It says that it has ended, and passes the memory: what stands there now is no message.
+    hostile.area.raw(448).store(1, Ordering::Relaxed);
+    let fd = memfd(8192, SealFlags::SHRINK | SealFlags::GROW);
+    hostile.say(Packet::Pages { id: 3, len: 8192 }.encode().bytes(), &[fd.as_fd()]);
+    assert_eq!(victim.end_of(conn).kind(), ErrorKind::PeerLost);
+    assert!(victim.events.iter().all(|event| !matches!(event, Event::Work(work) if work.status == WorkStatus::Ok)));
+}
+
+/// More copies than messages were left, or fewer than before, are a lie; and a wrong proof is no proof.
+#[test]
+fn lies_about_messages_left_cost_the_connection() {
+    let mut victim = Victim::new();
+    let (hostile, conn) = victim.hostile();
+    // It was exposed, so it is passed; and the peer says that it has it.
+    victim.transport.expose(conn, &victim.region.segment(0, 100), Access::READ).unwrap();
+    hostile.say(Packet::Have { id: 0 }.encode().bytes(), &[]);
+    for _ in 0..1000 {
+        victim.poll();
+    }
+    let segments = [victim.region.segment(0, 8000)];
+    victim.transport.post_send(conn, WorkId(5), b"", Payload::Gather(&segments), WorkOptions::SIGNALLED).unwrap();
+    for _ in 0..1000 {
+        victim.poll();
+    }
+    assert!(victim.events.is_empty(), "it ends when the peer has copied it: {:?}", victim.events);
+    hostile.area.raw(384).store(2, Ordering::Relaxed);
+    assert_eq!(victim.end_of(conn).kind(), ErrorKind::Protocol);
+    assert!(matches!(&victim.events[..], [Event::Work(work)] if work.status == WorkStatus::Flushed));
+    victim.events.clear();
+    let (hostile, conn) = victim.hostile();
+    hostile.say(Packet::Proof { secret: 0 }.encode().bytes(), &[]);
+    assert_eq!(victim.end_of(conn).kind(), ErrorKind::Protocol);
     victim.prove_honest();
 }

@@ -4,16 +4,20 @@
 //! 1. A record's word and prefix are copied once, then checked; a body is copied out of the ring once, to where it belongs. What the
 //!    peer changes meanwhile changes the bytes that arrive, and nothing else.
 //! 2. The place of a record is given back after its bytes were copied.
-//! 3. One call handles a bounded number of records, whatever stands in the ring.
+//! 3. One call handles a bounded number of records, and copies a bounded number of bytes of messages that stay in the peer's memory, whatever stands in the ring.
+//! 4. A message that stays is delivered if the peer had not ended when its last byte was copied; before that its bytes were the message's.
 
 use bmi_backend::software::Exposures;
 use bmi_core::mem::copy;
 use bmi_core::transport::{Event, WorkKind, WorkStatus};
 use bmi_core::{Access, Segment};
 
+use crate::config::{MAX_HEAD, MAX_WORK_LEN};
 use crate::error::{Fault, Violation};
 use crate::link::Link;
-use crate::outbound::{CLOSE, FIRST, MORE, READ, REPLY, SEND, WRITE, WRITTEN};
+use crate::outbound::{
+    BUDGET, CLOSE, FIRST, LEFT, LEFT_WORDS, MAX_LEFT_PIECES, MORE, READ, REPLY, SEND, WRITE, WRITTEN,
+};
 use crate::queue_pair::QueuePair;
 use crate::ring::Record;
 use crate::segments::Cursor;
@@ -25,12 +29,36 @@ const RECORDS: usize = 512;
 enum Current {
     Message { len: u64, left: u64, cursor: Cursor },
     Write { key: u64, to: Segment, done: usize, immediate: Option<u32> },
+    Left(Left),
+}
+
+/// A message that stays in the peer's memory until it is copied from there.
+struct Left {
+    len: u64,
+    cursor: Cursor,
+    /// Under which number its pages were passed.
+    pages: u32,
+    /// Offset and length of what is left to copy.
+    pieces: [(u64, u64); MAX_LEFT_PIECES],
+    at: usize,
+}
+
+/// How far a message that stays was copied.
+#[derive(PartialEq)]
+enum Taking {
+    Done,
+    /// The budget is spent.
+    Spent,
+    /// The pages are not mapped; they were asked for.
+    Missing,
 }
 
 /// What stands between records.
 #[derive(Default)]
 pub(crate) struct Inbound {
     current: Option<Current>,
+    /// The call before found a record: there may be a stream of them.
+    streaming: bool,
 }
 
 /// What one call came to.
@@ -70,6 +98,17 @@ impl Context<'_> {
         Ok(std::array::from_fn(|index| self.word(record, index)))
     }
 
+    /// Where a message of `len` bytes goes.
+    #[inline]
+    fn receive_for(&mut self, len: u64) -> Result<Cursor, Violation> {
+        let recv = self.queues.next_recv().ok_or(Violation::NotReady(WorkKind::Send))?;
+        if recv.room < len {
+            self.events.extend(self.queues.complete_recv(WorkStatus::TooLong, 0, None));
+            return Err(Violation::TooLong);
+        }
+        Ok(self.queues.recv_segments.front())
+    }
+
     /// Copies `len` bytes of the body, from `offset` on, to the receive at the front, and moves `cursor` behind them.
     #[inline]
     fn deliver(&self, record: Record, mut offset: usize, len: usize, cursor: &mut Cursor) {
@@ -82,27 +121,93 @@ impl Context<'_> {
     }
 }
 
+impl Left {
+    /// Copies what is left, as far as the budget goes.
+    fn take(&mut self, context: &mut Context<'_>, budget: &mut u64) -> Result<Taking, Violation> {
+        while let Some((offset, len)) = self.pieces.get_mut(self.at) {
+            let here = (*len).min(*budget);
+            if here == 0 && *len > 0 {
+                return Ok(Taking::Spent);
+            }
+            if here > 0 {
+                let Some(memory) = context.link.mapped.find(self.pages) else {
+                    if context.link.mapped.ask(self.pages) {
+                        context.link.ask = Some(self.pages);
+                    }
+                    return Ok(Taking::Missing);
+                };
+                let begin = usize::try_from(*offset).ok().filter(|begin| {
+                    usize::try_from(here)
+                        .ok()
+                        .and_then(|here| begin.checked_add(here))
+                        .is_some_and(|end| end <= memory.len())
+                });
+                let mut from = memory.as_ptr().wrapping_add(begin.ok_or(Violation::Record)?);
+                context.queues.recv_segments.walk(&mut self.cursor, here as usize, |to, len| {
+                    // SAFETY: the source was checked to lie in the mapping, which the link keeps; the receive holds its segments. Others write both only
+                    // through `mem::copy`, by the kernel or from another process.
+                    unsafe { copy::copy_between(to, from, len) };
+                    from = from.wrapping_add(len);
+                });
+                (*offset, *len, *budget) = (*offset + here, *len - here, *budget - here);
+            }
+            if *len == 0 {
+                self.at += 1;
+            }
+        }
+        Ok(Taking::Done)
+    }
+}
+
 impl Inbound {
     /// Whether a write under way goes to this exposure.
     pub(crate) fn writes_with(&self, key: u64) -> bool {
         matches!(&self.current, Some(Current::Write { key: current, .. }) if *current == key)
     }
 
-    /// Handles what stands in the ring.
+    /// Whether nothing goes on before these pages come.
+    pub(crate) fn waits_for(&self, number: u32) -> bool {
+        matches!(&self.current, Some(Current::Left(left)) if left.pages == number)
+    }
+
+    /// Handles what stands in the ring. The first record behind a call that found none is handled alone: its answer would wait for the line behind it, which the peer's
+    /// processor has, because no store is seen before the loads ahead of it are done.
     pub(crate) fn receive(&mut self, context: &mut Context<'_>) -> Result<Received, Fault> {
         let mut received = Received::default();
+        let mut budget = BUDGET;
         for _ in 0..RECORDS {
             if context.events.len() >= context.limit {
                 received.more = true;
                 return Ok(received);
             }
+            if let Some(Current::Left(left)) = &mut self.current {
+                let before = budget;
+                let (taking, left_len) = (left.take(context, &mut budget)?, left.len);
+                received.moved |= budget < before;
+                if taking != Taking::Done {
+                    received.more = taking == Taking::Spent;
+                    return Ok(received);
+                }
+                self.current = None;
+                if context.link.peer.is_gone() {
+                    return Err(Fault::Closed); // what was copied may be something else already
+                }
+                context.events.extend(context.queues.complete_recv(WorkStatus::Ok, left_len, None));
+                context.link.tell_taken();
+                continue;
+            }
             let Some(record) = context.link.reader.next().map_err(|_| Violation::Ring)? else {
+                self.streaming = received.moved;
                 return Ok(received);
             };
             received.moved = true;
             self.handle(context, record)?;
             context.link.reader.consume(record);
+            if !self.streaming && self.current.is_none() {
+                break;
+            }
         }
+        self.streaming = true;
         received.more = true;
         Ok(received)
     }
@@ -114,7 +219,7 @@ impl Inbound {
             FIRST => {
                 let [len] = context.words(record)?;
                 // What fits one record comes in one; and a length that no sender may have is no reason to count on it.
-                if len <= (record.len - 8) as u64 || len > crate::config::MAX_WORK_LEN {
+                if len <= (record.len - 8) as u64 || len > MAX_WORK_LEN {
                     return Err(Violation::Record.into());
                 }
                 self.message(context, record, len, 8)
@@ -135,6 +240,7 @@ impl Inbound {
                 if context.queues.add_reply(id, key, segment) { Ok(()) } else { Err(Violation::TooManyReads.into()) }
             }
             REPLY => self.reply(context, record),
+            LEFT => self.left(context, record),
             CLOSE => Err(Fault::Closed),
             _ => Err(Violation::Record.into()),
         }
@@ -148,12 +254,7 @@ impl Inbound {
     #[inline]
     fn message(&mut self, context: &mut Context<'_>, record: Record, len: u64, offset: usize) -> Result<(), Fault> {
         self.no_current()?;
-        let recv = context.queues.next_recv().ok_or(Violation::NotReady(WorkKind::Send))?;
-        if recv.room < len {
-            context.events.extend(context.queues.complete_recv(WorkStatus::TooLong, 0, None));
-            return Err(Violation::TooLong.into());
-        }
-        let mut cursor = context.queues.recv_segments.front();
+        let mut cursor = context.receive_for(len)?;
         let here = record.len - offset;
         context.deliver(record, offset, here, &mut cursor);
         if here as u64 == len {
@@ -161,6 +262,32 @@ impl Inbound {
         } else {
             self.current = Some(Current::Message { len, left: len - here as u64, cursor });
         }
+        Ok(())
+    }
+
+    /// A message begins that stays in the peer's memory, but for its head.
+    fn left(&mut self, context: &mut Context<'_>, record: Record) -> Result<(), Fault> {
+        let words: [u64; LEFT_WORDS] = context.words(record)?;
+        self.no_current()?;
+        let (len, head, count) = (words[0], words[1] as u32 as usize, (words[1] >> 32) as usize);
+        let pages = u32::try_from(words[2]).map_err(|_| Violation::Record)?;
+        let prefix = (LEFT_WORDS + 2 * count.min(MAX_LEFT_PIECES)) * 8;
+        if count > MAX_LEFT_PIECES || head > MAX_HEAD || record.len != prefix + head || len > MAX_WORK_LEN {
+            return Err(Violation::Record.into());
+        }
+        let mut pieces = [(0, 0); MAX_LEFT_PIECES];
+        let mut sum = head as u64;
+        for (index, piece) in pieces[..count].iter_mut().enumerate() {
+            let at = LEFT_WORDS + 2 * index;
+            *piece = (context.word(record, at), context.word(record, at + 1));
+            sum = sum.checked_add(piece.1).ok_or(Violation::Record)?;
+        }
+        if sum != len {
+            return Err(Violation::Record.into());
+        }
+        let mut cursor = context.receive_for(len)?;
+        context.deliver(record, prefix, head, &mut cursor);
+        self.current = Some(Current::Left(Left { len, cursor, pages, pieces, at: 0 }));
         Ok(())
     }
 
@@ -177,7 +304,7 @@ impl Inbound {
                 Ok(())
             }
             Some(Current::Write { .. }) => self.write_part(context, record, 0),
-            None => Err(Violation::Record.into()),
+            Some(Current::Left(_)) | None => Err(Violation::Record.into()),
         }
     }
 

@@ -1,7 +1,8 @@
 //! The shared-memory backend of [`bmi_core`]: an RDMA adapter between processes of one host.
 //!
 //! **Why.** When client and server share a host, a small message deserves one fast copy each way and bulk deserves one, or none (paper 003, section 4.3). A
-//! small message goes through a ring in shared memory without a system call. Bulk is copied by the side that asks for it, straight from or to the
+//! small message goes through a ring in shared memory without a system call; a longer one stays in its sender's shareable memory, where the peer has that mapped, until the
+//! receiver has copied it. Bulk is copied by the side that asks for it, straight from or to the
 //! memory of the other; or it is not copied at all, when the kernel is handed the other's pages ([`bmi_core::Transport::map_remote`]).
 //!
 //! | where | what |
@@ -25,6 +26,9 @@
 //! 1. What the contract says, C1 to C15 of [`bmi_core::transport`].
 //! 2. One owner drives a transport; only wakers, dropped regions and dropped [`bmi_core::mem::RemotePages`] reach it from other threads.
 //! 3. Nothing in shared memory is trusted: words are copied, then checked. This side's area cannot be written by the peer at all.
+//!
+//! **What is passed.** Shareable memory is passed to a peer when a piece of it is exposed, or when a long message is sent from it and that peer has proved that it reaches all memory
+//! of this process by the kernel: it has said a secret word that stands in it. So what is passed for a send alone is nothing that the peer could not reach before.
 //!
 //! **What a peer can do.** A peer runs under this user, or one that [`ShmConfig::allowed_users`] names. It reaches memory that was passed to it, all of
 //! it, for as long as it likes; its library keeps to keys, bounds and rights, and a hostile one does not. It reaches nothing else through this
@@ -73,7 +77,7 @@ pub use config::ShmConfig;
 
 use connect::{Connection, Limbo, Phase};
 use link::Link;
-use outbound::{Outbound, POST_BUDGET, Ring};
+use outbound::{LEFT_LEN, Outbound, POST_BUDGET, Ring};
 use pages::Room;
 use queue_pair::QueuePair;
 use rota::Rota;
@@ -109,8 +113,8 @@ pub struct ShmTransport {
     epoll: OwnedFd,
     epoll_events: Vec<epoll::Event>,
     waker: Waker,
-    /// A secret, and where it stands: who can read it there can reach this process's memory by the kernel.
-    cookie: Box<u64>,
+    /// A word that peers are told, where it stands, and behind it one that they are not: who can say that one can reach this process's memory by the kernel.
+    cookie: Box<[u64; 2]>,
     slots: Slots<Connection>,
     rota: Rota,
     /// Whose turn is first.
@@ -193,7 +197,7 @@ impl ShmTransport {
             epoll,
             epoll_events: Vec::with_capacity(EPOLL_EVENTS),
             waker: Waker::from(Arc::new(WakeFd(event))),
-            cookie: Box::new(RandomState::new().hash_one(std::process::id())),
+            cookie: Box::new([0, 1].map(|word: u64| RandomState::new().hash_one(word))),
             slots: Slots::new(config.connections()),
             rota: Rota::default(),
             first: 0,
@@ -369,7 +373,17 @@ impl Transport for ShmTransport {
         if let Payload::Gather(segments) = payload {
             self.check_owner(segments)?;
         }
+        let share_pages = self.config.share_pages;
         let working = self.working(conn)?;
+        if let Payload::Gather(segments) = payload
+            && payload.len() as u64 >= LEFT_LEN
+            && let Some(number) = working.link.number_of(segments, share_pages)
+        {
+            working.queues.leave_send(work, head, segments, number, options)?;
+            working.start();
+            self.has_moved();
+            return Ok(());
+        }
         let pending = working.pending;
         let ring = Ring(working.link);
         working.queues.post_send(work, head, payload, options, ring, |event| pending.push_back(event))?;

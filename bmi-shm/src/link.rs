@@ -16,10 +16,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use bmi_backend::software::slot_of;
 use bmi_core::mem::{RemotePages, copy};
 use bmi_core::transport::BulkWay;
-use bmi_core::{Access, RemoteSlice};
+use bmi_core::{Access, Memory, RemoteSlice, Segment};
 
 use crate::area::{Area, MAX_CLAIMS, Place, RingSpace};
 use crate::error::Violation;
+use crate::outbound::MAX_LEFT_PIECES;
 use crate::pages::{Mapped, Passed};
 use crate::ring::{Reader, Space, Writer};
 use crate::sys::Process;
@@ -56,6 +57,18 @@ pub(crate) struct Link {
     pub(crate) woken: u64,
     /// A number asked for, to be said over the socket.
     pub(crate) ask: Option<u32>,
+    /// A number that the peer asked for and that could not be passed at once.
+    pub(crate) owed: Option<u32>,
+    /// The peer reaches all of this process's memory by the kernel.
+    pub(crate) trusted: bool,
+    /// Memory that a long message was sent from, to be passed.
+    pub(crate) to_pass: Option<Memory>,
+    /// Messages that were left in this side's memory: announced, and those of them that the peer was seen to have copied.
+    pub(crate) left: u64,
+    pub(crate) left_taken: u64,
+    /// Messages of the peer that this side has copied from where they were left, and the peer was told of since.
+    pub(crate) taken: u64,
+    took: bool,
     lent: Arc<AtomicU64>,
 }
 
@@ -86,6 +99,13 @@ impl Link {
             due: 0,
             woken: 0,
             ask: None,
+            owed: None,
+            trusted: false,
+            to_pass: None,
+            left: 0,
+            left_taken: 0,
+            taken: 0,
+            took: false,
             lent: Arc::new(AtomicU64::new(1)),
         }
     }
@@ -93,6 +113,42 @@ impl Link {
     /// Takes note of how far the peer has read.
     pub(crate) fn refresh(&mut self) -> Result<(), Violation> {
         self.writer.refresh(self.peer.consumed()).map_err(|_| Violation::Ring)
+    }
+
+    /// Looks how many of the messages that were left here the peer has copied.
+    pub(crate) fn refresh_taken(&mut self) -> Result<(), Violation> {
+        let said = self.peer.taken().load(Ordering::Acquire);
+        if said < self.left_taken || said > self.left {
+            return Err(Violation::Ring);
+        }
+        self.left_taken = said;
+        Ok(())
+    }
+
+    /// A message was copied from where the peer had left it.
+    pub(crate) fn tell_taken(&mut self) {
+        self.taken += 1;
+        self.own.taken().store(self.taken, Ordering::Release);
+        self.took = true;
+    }
+
+    /// The number under which the peer has these segments mapped, if they stand in one memory. What it does not have yet, and may, is noted to be passed.
+    #[inline]
+    pub(crate) fn number_of(&mut self, segments: &[Segment], share_pages: bool) -> Option<u32> {
+        let first = segments.first()?.region();
+        if !share_pages
+            || segments.len() > MAX_LEFT_PIECES
+            || !segments.iter().all(|other| other.region().is_same(first))
+        {
+            return None;
+        }
+        let memory = first.memory();
+        memory.shared_pages()?;
+        let number = self.passed.mapped_number(memory);
+        if number.is_none() && self.trusted && self.passed.number(memory).is_none() {
+            self.to_pass.get_or_insert_with(|| memory.clone());
+        }
+        number
     }
 
     /// Room for a record's body, after looking how far the peer has read if there seems to be none.
@@ -199,6 +255,12 @@ impl Link {
     }
 }
 
+impl Drop for Link {
+    fn drop(&mut self) {
+        self.own.leave();
+    }
+}
+
 /// A claim on pages that were handed out; given up when it is dropped, on whatever thread.
 struct Claim {
     area: Area,
@@ -226,7 +288,7 @@ impl Link {
     /// Whether the peer must be looked at, because it may sleep and there is something for it.
     #[inline]
     pub(crate) fn must_ring(&self) -> bool {
-        self.told || self.writer.position() != self.rung
+        self.told || self.took || self.writer.position() != self.rung
     }
 
     /// A poll has passed; whether the bell, if it must be rung, is due.
@@ -253,8 +315,8 @@ impl Link {
     }
 
     fn must_wake(&mut self) -> bool {
-        let published = self.writer.position() != self.rung;
-        (self.told, self.due) = (false, 0);
+        let published = self.took || self.writer.position() != self.rung;
+        (self.told, self.took, self.due) = (false, false, 0);
         self.rung = self.writer.position();
         let announced = crate::ring::announced::<RingSpace>(self.peer.sleep());
         let (nap, starved) = (announced >> 1, announced & 1 != 0);

@@ -11,7 +11,13 @@
 //!   READ    key, address, length, id (8 each)       a read that the owner answers
 //!   REPLY   id (8), bytes                           a piece of the answer; answers come in the order of the reads
 //!   CLOSE   nothing                                 nothing follows
+//!   LEFT    length, head's length + 2^32 * pieces,  a message that stays where it is, but for its head: the receiver copies it from
+//!           number of pages (8 each);               there, once. It counts them in its area (`taken`), and the sender
+//!           offset, length of each (8 each); head   waits for that
 //! ```
+//!
+//! **Messages that stay** (LEFT) are those of [`LEFT_LEN`] bytes and more whose pages the peer has mapped: one copy instead of two, and none of it by the sender. What is
+//! sent behind one follows at once; only completions wait, since they come in order.
 //!
 //! `immediate` is 2^32 plus the 32 bits, or 0 for none. Records of replies stand between those of a message in parts.
 //!
@@ -34,6 +40,14 @@ pub(crate) const WRITTEN: u8 = 5;
 pub(crate) const READ: u8 = 6;
 pub(crate) const REPLY: u8 = 7;
 pub(crate) const CLOSE: u8 = 8;
+pub(crate) const LEFT: u8 = 9;
+
+/// From this length on, in bytes, a message may stay where it is.
+pub(crate) const LEFT_LEN: u64 = 4 << 10;
+/// Pieces that it may have.
+pub(crate) const MAX_LEFT_PIECES: usize = 4;
+/// Bytes before its head: words, and two for each piece.
+pub(crate) const LEFT_WORDS: usize = 3;
 
 /// Bytes copied under one claim: what a revocation waits for at most, some 20 µs.
 pub(crate) const UNIT: u64 = 256 << 10;
@@ -195,6 +209,7 @@ impl Outbound<'_> {
     fn request_step(&mut self, report: &mut impl FnMut(Event)) -> Result<Step, Fault> {
         let Some(request) = self.queues.request() else { return Ok(Step::Stuck) };
         let step = match request.kind {
+            WorkKind::Send if request.pages.is_some() => return self.leave_step(report),
             WorkKind::Write if !request.in_ring => return self.write_step(report),
             _ if request.in_ring => self.more_step()?,
             _ => self.send_step()?,
@@ -209,8 +224,37 @@ impl Outbound<'_> {
     /// Ends the oldest request if all of it has gone.
     fn end_request(&mut self, report: &mut impl FnMut(Event)) {
         if self.queues.request().is_some_and(|request| request.left == 0) {
-            self.queues.complete_request().map(report);
+            self.complete_request(0, report);
         }
+    }
+
+    /// The oldest request that has not gone has gone, as message `left` of those that stay, or 0; it ends if all before it have.
+    fn complete_request(&mut self, left: u64, report: &mut impl FnMut(Event)) {
+        self.queues.leave_request(left);
+        self.queues.complete_gone(self.link.left_taken, report);
+    }
+
+    /// Announces the oldest message, which stays where it is.
+    fn leave_step(&mut self, report: &mut impl FnMut(Event)) -> Result<Step, Fault> {
+        let Some((pages, head, pieces)) = self.queues.left_parts() else { return Ok(Step::Stuck) };
+        let prefix = (LEFT_WORDS + 2 * pieces) * 8;
+        let Some((reservation, mut pen)) = begin(self.link, prefix + head)? else { return Ok(Step::Stuck) };
+        let len = self.queues.request().map_or(0, |request| request.left);
+        for word in [len, head as u64 | (pieces as u64) << 32, u64::from(pages.number)] {
+            pen.write(&word.to_le_bytes());
+        }
+        self.queues.each_left_piece(|at, len| {
+            // Within the memory, so never below its beginning.
+            pen.write(&((at as usize - pages.base) as u64).to_le_bytes());
+            pen.write(&(len as u64).to_le_bytes());
+        });
+        // SAFETY: the staged bytes of the request.
+        self.queues.gather(head, |from, len| unsafe { pen.write_shared(from, len) });
+        self.link.writer.publish(reservation, LEFT);
+        self.queues.advance(len as usize);
+        self.link.left += 1;
+        self.complete_request(self.link.left, report);
+        Ok(Step::Moved)
     }
 
     /// Puts a record with `prefix` and the next bytes of the oldest request, as many as fit, into the ring.
@@ -283,7 +327,7 @@ impl Outbound<'_> {
             let Some(record) = self.link.reserve(8)? else { return Ok(Step::Stuck) };
             put_immediate(self.link, record, immediate);
         }
-        self.queues.complete_request().map(report);
+        self.complete_request(0, report);
         Ok(Step::Moved)
     }
 

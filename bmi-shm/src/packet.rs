@@ -8,6 +8,8 @@
 //!           ──PAGES + memfd──> <──PAGES──          PAGES    number, length: memory that exposures refer to
 //!           ──DROP──>          <──DROP──           DROP     number: that memory is gone, unmap it
 //!           ──ASK──>           <──ASK──            ASK      number: pass it again, it was unmapped to make room
+//!           ──HAVE──>          <──HAVE──           HAVE     number: it is mapped
+//!           ──PROOF──>         <──PROOF──          PROOF    a secret word of the other, read where it stands there
 //!           ──WAKE──>          <──WAKE──           WAKE     look at the ring
 //!           ──REFUSAL──>       <──REFUSAL──        REFUSAL  status, kind of work, its number: the last packet
 //! ```
@@ -45,7 +47,7 @@ pub(crate) enum Greeting {
 pub(crate) struct Hello {
     pub(crate) greeting: Greeting,
     pub(crate) geometry: Geometry,
-    /// A secret word of the sender, and its address there: whoever can read it can reach the sender's memory by the kernel.
+    /// A word of the sender, and its address there: whoever can read it can reach the sender's memory by the kernel. Behind it stands a secret one, to prove it by.
     pub(crate) cookie: u64,
     pub(crate) address: u64,
 }
@@ -57,6 +59,8 @@ pub(crate) enum Packet {
     Pages { id: u32, len: u64 },
     Drop { id: u32 },
     Ask { id: u32 },
+    Have { id: u32 },
+    Proof { secret: u64 },
     Wake,
     Refusal(Refusal),
 }
@@ -67,6 +71,8 @@ const DROP: u8 = 3;
 const ASK: u8 = 4;
 const WAKE: u8 = 5;
 const REFUSAL: u8 = 6;
+const HAVE: u8 = 7;
+const PROOF: u8 = 8;
 
 /// An encoded packet.
 pub(crate) struct Encoded {
@@ -118,6 +124,14 @@ impl Packet {
                 packet.push(&[ASK]);
                 packet.push(&id.to_le_bytes());
             }
+            Packet::Have { id } => {
+                packet.push(&[HAVE]);
+                packet.push(&id.to_le_bytes());
+            }
+            Packet::Proof { secret } => {
+                packet.push(&[PROOF]);
+                packet.push(&secret.to_le_bytes());
+            }
             Packet::Wake => packet.push(&[WAKE]),
             Packet::Refusal(refusal) => {
                 packet.push(&[REFUSAL, refusal.status_to_wire(), refusal.work_to_wire()]);
@@ -141,6 +155,8 @@ impl Packet {
             }
             DROP => exactly(4).and_then(|()| Ok(Packet::Drop { id: id()? })),
             ASK => exactly(4).and_then(|()| Ok(Packet::Ask { id: id()? })),
+            HAVE => exactly(4).and_then(|()| Ok(Packet::Have { id: id()? })),
+            PROOF => exactly(8).and_then(|()| Ok(Packet::Proof { secret: word64(0).ok_or(Violation::Packet)? })),
             WAKE => exactly(0).map(|()| Packet::Wake),
             REFUSAL => {
                 exactly(6)?;
@@ -200,6 +216,8 @@ mod tests {
             Packet::Pages { id: 1, len: 1 << 40 },
             Packet::Drop { id: 2 },
             Packet::Ask { id: 3 },
+            Packet::Have { id: 4 },
+            Packet::Proof { secret: u64::MAX - 1 },
             Packet::Wake,
             Packet::Refusal(refusal),
         ] {
@@ -222,7 +240,7 @@ mod tests {
         #![proptest_config(ProptestConfig { cases: if cfg!(miri) { 8 } else { 256 }, failure_persistence: None, ..ProptestConfig::default() })]
 
         #[test]
-        fn any_bytes_decode_or_not(bytes in proptest::collection::vec(any::<u8>(), 0..400), kind in 0u8..8) {
+        fn any_bytes_decode_or_not(bytes in proptest::collection::vec(any::<u8>(), 0..400), kind in 0u8..10) {
             let _ = Packet::decode(&bytes);
             let mut bytes = bytes;
             if let Some(first) = bytes.first_mut() {

@@ -5,7 +5,8 @@
 //!
 //! **What a peer can reach.** The whole memory that was passed, as long as it keeps it mapped, not only the range that was exposed: the kernel shares
 //! files, not ranges. An honest peer keeps to keys, bounds and revocations; a hostile one can corrupt what was shared with it, and nothing
-//! else. Memory is passed when a piece of it is exposed for the first time, never before.
+//! else. Memory is passed when a piece of it is exposed for the first time. It is also passed when a long message is sent from it, to a peer that has proved that it
+//! reaches all memory of this process by the kernel anyway, and to no other.
 //!
 //! **Invariants**
 //! 1. [`Passed`] holds no memory: only a note by which it learns that it is gone; then the peer is told to unmap it.
@@ -14,6 +15,7 @@
 //!    (`vm.max_map_count`), and one that has them all can allocate no more.
 
 use std::collections::HashMap;
+use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
@@ -25,14 +27,44 @@ use crate::sys::Mapping;
 /// What this side has passed on a connection.
 #[derive(Default)]
 pub(crate) struct Passed {
-    by_memory: HashMap<MemoryId, (u32, Weak<SharedPages>)>,
+    by_memory: HashMap<MemoryId, Pass>,
     next: u32,
+    /// The memory whose mapped number was asked for last, which is mostly the next one too.
+    latest: Option<(MemoryId, u32)>,
+}
+
+struct Pass {
+    number: u32,
+    pages: Weak<SharedPages>,
+    /// The peer has said that it has mapped it.
+    mapped: bool,
 }
 
 impl Passed {
     /// The number under which the peer knows this memory.
     pub(crate) fn number(&self, memory: &Memory) -> Option<u32> {
-        self.by_memory.get(&memory.id()).map(|(number, _)| *number)
+        self.by_memory.get(&memory.id()).map(|pass| pass.number)
+    }
+
+    /// The same once the peer has it mapped.
+    #[inline]
+    pub(crate) fn mapped_number(&mut self, memory: &Memory) -> Option<u32> {
+        let id = memory.id();
+        match self.latest {
+            Some((latest, number)) if latest == id => Some(number),
+            _ => {
+                let number = self.by_memory.get(&id).filter(|pass| pass.mapped)?.number;
+                self.latest = Some((id, number));
+                Some(number)
+            }
+        }
+    }
+
+    /// The peer has mapped what was passed under this number.
+    pub(crate) fn confirm(&mut self, number: u32) {
+        if let Some(pass) = self.by_memory.values_mut().find(|pass| pass.number == number) {
+            pass.mapped = true;
+        }
     }
 
     /// Passes a memory by `send`; `None` if that fails.
@@ -47,18 +79,19 @@ impl Passed {
             return None;
         }
         self.next = self.next.wrapping_add(1);
-        self.by_memory.insert(memory.id(), (number, Arc::downgrade(pages)));
+        self.by_memory.insert(memory.id(), Pass { number, pages: Arc::downgrade(pages), mapped: false });
         Some(number)
     }
 
     /// The pages of this number, if they still live.
     pub(crate) fn pages(&self, number: u32) -> Option<Arc<SharedPages>> {
-        self.by_memory.values().find(|(known, _)| *known == number)?.1.upgrade()
+        self.by_memory.values().find(|pass| pass.number == number)?.pages.upgrade()
     }
 
     /// Calls `tell` with the number of each memory that is gone; it is forgotten if that says yes.
     pub(crate) fn sweep(&mut self, mut tell: impl FnMut(u32) -> bool) {
-        self.by_memory.retain(|_, (number, pages)| pages.strong_count() > 0 || !tell(*number));
+        // Ids are never used twice, so `latest` needs no care.
+        self.by_memory.retain(|_, pass| pass.pages.strong_count() > 0 || !tell(pass.number));
     }
 }
 
@@ -120,12 +153,12 @@ impl Mapped {
         Mapped { pieces: HashMap::new(), bytes: 0, clock: 0, most, room, asked: None, latest: None }
     }
 
-    /// Keeps a mapping under the number that the peer gave it, if there is room: then bytes go another way.
-    pub(crate) fn insert(&mut self, number: u32, mapping: Mapping) {
+    /// Keeps a mapping under the number that the peer gave it, if there is room: else bytes go another way.
+    pub(crate) fn insert(&mut self, number: u32, mapping: Mapping) -> io::Result<()> {
         self.remove(number);
         let (ptr, len) = (mapping.ptr(), mapping.len());
         if len as u64 > self.most.1 || self.most.0 == 0 {
-            return;
+            return Err(io::Error::new(io::ErrorKind::OutOfMemory, "more than ShmConfig::max_mapped"));
         }
         while self.pieces.len() >= self.most.0 || self.bytes + len as u64 > self.most.1 {
             let oldest = self.pieces.iter().min_by_key(|(_, piece)| piece.used).map(|(number, _)| *number);
@@ -133,8 +166,7 @@ impl Mapped {
             self.remove(oldest);
         }
         let Some(taken) = self.room.take(len as u64) else {
-            tracing::debug!(len, "no room for a peer's memory (ShmConfig::max_mapped_in_all); going another way");
-            return;
+            return Err(io::Error::new(io::ErrorKind::OutOfMemory, "no room for it (ShmConfig::max_mapped_in_all)"));
         };
         // SAFETY: the mapping is kept by the memory; nobody in this process makes references to its bytes: this handle never leaves but in
         // `RemotePages`, and `get_mut` is never called on it. What the peer does is as if the kernel did it: it is reached only by
@@ -144,6 +176,7 @@ impl Mapped {
         self.bytes += len as u64;
         self.pieces.insert(number, Piece { memory, used: self.clock });
         self.asked = self.asked.filter(|asked| *asked != number);
+        Ok(())
     }
 
     pub(crate) fn remove(&mut self, number: u32) {
@@ -197,17 +230,17 @@ mod tests {
     fn the_least_recently_used_goes_first() {
         let room = Room::new((10, 1 << 20));
         let mut mapped = Mapped::new((2, 1 << 20), room.clone());
-        mapped.insert(1, mapping(4096));
-        mapped.insert(2, mapping(4096));
+        mapped.insert(1, mapping(4096)).unwrap();
+        mapped.insert(2, mapping(4096)).unwrap();
         assert!(mapped.find(1).is_some());
-        mapped.insert(3, mapping(4096));
+        mapped.insert(3, mapping(4096)).unwrap();
         assert!(mapped.find(1).is_some() && mapped.find(2).is_none() && mapped.find(3).is_some());
         assert!(mapped.ask(2) && !mapped.ask(2));
         let mut small = Mapped::new((10, 8192), room);
-        small.insert(1, mapping(8192));
-        small.insert(2, mapping(4096));
+        small.insert(1, mapping(8192)).unwrap();
+        small.insert(2, mapping(4096)).unwrap();
         assert!(small.find(1).is_none() && small.find(2).is_some());
-        small.insert(3, mapping(16384));
+        assert!(small.insert(3, mapping(16384)).is_err());
         assert!(small.find(3).is_none() && small.find(2).is_some(), "what is too large drives nothing out");
         small.remove(2);
         assert_eq!(small.bytes, 0);
@@ -218,18 +251,17 @@ mod tests {
     fn all_connections_together_have_a_bound() {
         let room = Room::new((3, 1 << 20));
         let mut connections = [(); 4].map(|()| Mapped::new((2, 1 << 20), room.clone()));
-        for mapped in &mut connections {
-            mapped.insert(1, mapping(4096));
-        }
+        let found = connections.each_mut().map(|mapped| mapped.insert(1, mapping(4096)).is_ok());
+        assert_eq!(found, [true, true, true, false]);
         assert_eq!(connections.each_mut().map(|mapped| mapped.find(1).is_some()), [true, true, true, false]);
         let lent = connections[0].find(1).unwrap().clone();
         connections[0].remove(1);
-        connections[3].insert(1, mapping(4096));
+        assert!(connections[3].insert(1, mapping(4096)).is_err());
         assert!(connections[3].find(1).is_none(), "what was lent is mapped still");
         drop(lent);
-        connections[3].insert(1, mapping(1 << 20));
+        assert!(connections[3].insert(1, mapping(1 << 20)).is_err());
         assert!(connections[3].find(1).is_none(), "too many bytes");
-        connections[3].insert(1, mapping(4096));
+        connections[3].insert(1, mapping(4096)).unwrap();
         assert!(connections[3].find(1).is_some());
         drop(connections);
         assert_eq!((room.pieces.load(Ordering::Relaxed), room.bytes.load(Ordering::Relaxed)), (3, 1 << 20));
@@ -241,7 +273,11 @@ mod tests {
         let pages = memory.shared_pages().unwrap().clone();
         assert_eq!(passed.pass(&memory, &pages, |_| false), None);
         assert_eq!(passed.pass(&memory, &pages, |_| true), Some(0));
-        assert_eq!(passed.number(&memory), Some(0));
+        assert_eq!((passed.number(&memory), passed.mapped_number(&memory)), (Some(0), None));
+        passed.confirm(1);
+        assert_eq!(passed.mapped_number(&memory), None);
+        passed.confirm(0);
+        assert_eq!((passed.mapped_number(&memory), passed.mapped_number(&memory)), (Some(0), Some(0)));
         assert!(passed.pages(0).is_some());
         drop(pages);
         passed.sweep(|_| panic!("it lives"));

@@ -17,11 +17,12 @@
 //! 2. A calm connection has nothing to do but to look at its ring and to ring its bell; whatever gives it more calls [`Connection::wake`].
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bmi_core::Time;
+use bmi_core::mem::SharedPages;
 use bmi_core::transport::{Armed, Event};
 use rustix::event::epoll::{self, EventData, EventFlags};
 
@@ -29,6 +30,7 @@ use crate::area::RingSpace;
 use crate::connect::{Connection, Phase};
 use crate::error::Fault;
 use crate::inbound::Context;
+use crate::link::Link;
 use crate::outbound::{BUDGET, Outbound};
 use crate::packet::Packet;
 use crate::ring;
@@ -260,7 +262,7 @@ impl ShmTransport {
         let Self { rota, slots, .. } = self;
         rota.all().any(|slot| {
             slots.at_mut(slot).is_some_and(|connection| {
-                let rings = |link: &crate::link::Link| link.must_ring() || link.reader.untold() > 0;
+                let rings = |link: &Link| link.must_ring() || link.reader.untold() > 0;
                 connection.more || connection.draining.is_some() || connection.link.as_deref().is_some_and(rings)
             })
         })
@@ -297,7 +299,8 @@ impl ShmTransport {
             // One that is closing reads no more.
             let reads = !matches!(phase, Phase::Closing { .. });
             let room = || link.peer.consumed().load(Ordering::Relaxed) != link.writer.consumed();
-            reads && link.reader.has_next() || queues.has_outgoing() && room()
+            let taken = || link.peer.taken().load(Ordering::Relaxed) != link.left_taken;
+            reads && link.reader.has_next() || queues.has_outgoing() && room() || queues.has_gone() && taken()
         });
         // A full answer may not be all. What is left in epoll is no new edge for whoever sleeps on it.
         let all_seen = self.ask_epoll() < EPOLL_EVENTS;
@@ -358,6 +361,10 @@ fn serve(
             }
         }
     }
+    if queues.has_gone() {
+        link.refresh_taken()?;
+        served.moved |= queues.complete_gone(link.left_taken, &mut |event| events.push(event));
+    }
     if queues.has_outgoing() {
         let mut outbound = Outbound { link: &mut *link, queues: &mut *queues, pieces, budget: BUDGET };
         let turn = outbound.turn(closing, |event| events.push(event))?;
@@ -371,11 +378,8 @@ fn serve(
             served.over = Some(Fault::Cancelled);
         }
     }
-    if let Some(id) = link.ask.take()
-        && let Some(socket) = &connection.socket
-    {
-        // If the socket is full it is asked for when it is missed next.
-        let _ = crate::socket::send(socket, Packet::Ask { id }.encode().bytes(), None);
+    if let Some(socket) = &connection.socket {
+        connection.more |= !say_of_pages(link, socket);
     }
     if link.ring_bell(served.moved) {
         served.woke = true;
@@ -387,4 +391,28 @@ fn serve(
     let rest = connection.more || connection.draining.is_some() || queues.needs_polls() || link.reader.untold() > 0;
     connection.calm = !closing && !rest;
     Ok(served)
+}
+
+/// Asks for memory, and passes it; `false` if the socket is too full, so that it must be tried again.
+fn say_of_pages(link: &mut Link, socket: &OwnedFd) -> bool {
+    let pass = |id: u32, pages: &SharedPages| {
+        crate::socket::send(socket, Packet::Pages { id, len: pages.len() as u64 }.encode().bytes(), Some(pages.as_fd()))
+    };
+    if let Some(id) = link.ask
+        && crate::socket::send(socket, Packet::Ask { id }.encode().bytes(), None).is_ok()
+    {
+        link.ask = None;
+    }
+    if let Some(id) = link.owed
+        && link.passed.pages(id).is_none_or(|pages| pass(id, &pages).is_ok())
+    {
+        link.owed = None;
+    }
+    if let Some(memory) = link.to_pass.take()
+        && let Some(pages) = memory.shared_pages()
+    {
+        // If the socket is full, the next message from there tries again.
+        link.passed.pass(&memory, pages, |id| pass(id, pages).is_ok());
+    }
+    link.ask.is_none() && link.owed.is_none()
 }

@@ -7,7 +7,9 @@
 //! 1. A request is in its queue, and its segments in the segment queue beside it, until its last byte was copied; then their regions are held until
 //!    the next poll, which reports it. Nothing refers to them later: this backend copies, it lends nothing.
 //! 2. Queues are as long as the capabilities say, allocated once; segment queues grow to the most that was ever posted and keep that.
-//! 3. The bytes at the front of the staging buffer belong to the request at the front of the queue.
+//! 3. The bytes at the front of the staging buffer belong to the oldest request that has not gone.
+//! 4. Requests at the front that have `gone` wait for the peer to copy one that stays where it is, the first of them at the latest; those behind it wait because
+//!    completions come in order.
 
 use std::collections::VecDeque;
 
@@ -42,6 +44,17 @@ pub(crate) struct Request {
     pub(crate) target: Option<WriteTarget>,
     /// What is left goes through the ring, and the record that says so has gone.
     pub(crate) in_ring: bool,
+    /// Of a send: where it stays, if it does.
+    pub(crate) pages: Option<Pages>,
+    /// Once it has gone and stays: its number among those. It ends when the peer has copied as many.
+    until: u64,
+}
+
+/// Memory that the peer has mapped: its number there, and the address here.
+#[derive(Clone, Copy)]
+pub(crate) struct Pages {
+    pub(crate) number: u32,
+    pub(crate) base: usize,
 }
 
 /// A read of the peer's memory.
@@ -127,6 +140,8 @@ pub(crate) struct QueuePair {
     staging: VecDeque<u8>,
     staging_limit: usize,
     requests: VecDeque<Request>,
+    /// Requests at the front that have gone, and wait for the peer to copy one of them.
+    gone: usize,
     request_segments: SegmentQueue,
     pub(crate) reads: VecDeque<Read>,
     /// Reads at the front that were asked for through the ring.
@@ -155,6 +170,7 @@ impl QueuePair {
             staging: VecDeque::new(),
             staging_limit,
             requests: VecDeque::new(),
+            gone: 0,
             request_segments: SegmentQueue::default(),
             reads: VecDeque::new(),
             issued: 0,
@@ -181,6 +197,26 @@ impl QueuePair {
         Ok(())
     }
 
+    /// Queues a message that stays where it is.
+    pub(crate) fn leave_send(
+        &mut self,
+        work: WorkId,
+        head: &[u8],
+        segments: &[Segment],
+        number: u32,
+        options: WorkOptions,
+    ) -> Result<(), PostError> {
+        check_segments(segments)?;
+        let len = head.len() as u64 + total(segments);
+        check_lengths(head, len)?;
+        self.check_depth()?;
+        self.enqueue(WorkKind::Send, work, len, head, segments, None, options)?;
+        if let (Some(request), Some(segment)) = (self.requests.back_mut(), segments.first()) {
+            request.pages = Some(Pages { number, base: segment.region().memory().as_ptr() as usize });
+        }
+        Ok(())
+    }
+
     /// Sends at once if nothing waits and `shortcut` takes it; then the completion is handed to `report`. Else the message waits.
     pub(crate) fn post_send(
         &mut self,
@@ -201,7 +237,9 @@ impl QueuePair {
         }
         check_lengths(head, len)?;
         self.check_depth()?;
-        if self.requests.is_empty()
+        // An unsignalled one that is done need not wait for those that have gone.
+        if self.requests.len() == self.gone
+            && (self.gone == 0 || !options.signalled)
             && shortcut.send(len as usize, |pen| {
                 pen.write(head);
                 match payload {
@@ -329,6 +367,8 @@ impl QueuePair {
             left: len,
             target,
             in_ring: false,
+            pages: None,
+            until: 0,
         });
         Ok(())
     }
@@ -375,7 +415,7 @@ impl QueuePair {
     /// Whether the next poll has something to do for what is posted here, though nothing arrives.
     #[inline]
     pub(crate) fn needs_polls(&self) -> bool {
-        self.fresh > 0 || !self.held.is_empty() || self.refused || self.has_outgoing()
+        self.fresh > 0 || !self.held.is_empty() || self.refused || self.has_outgoing() || self.gone > 0
     }
 
     /// Whether there is room again for a post that was refused.
@@ -389,10 +429,15 @@ impl QueuePair {
 
     /// Whether anything waits to go out.
     pub(crate) fn has_outgoing(&self) -> bool {
-        self.has_requests() || !self.replies.is_empty() || self.issued < self.reads.len().min(MAX_READS)
+        self.requests.len() > self.gone || !self.replies.is_empty() || self.issued < self.reads.len().min(MAX_READS)
     }
 
-    /// Whether requests wait.
+    /// Whether requests have gone that wait for the peer.
+    pub(crate) fn has_gone(&self) -> bool {
+        self.gone > 0
+    }
+
+    /// Whether there are requests, gone or not.
     pub(crate) fn has_requests(&self) -> bool {
         !self.requests.is_empty()
     }
@@ -400,12 +445,25 @@ impl QueuePair {
     // ---- requests ---------------------------------------------------------------------------------------------------------
 
     pub(crate) fn request(&mut self) -> Option<&mut Request> {
-        self.requests.front_mut()
+        self.requests.get_mut(self.gone)
+    }
+
+    /// Of the oldest request, which stays where it is: its pages, the length of its head, and how many pieces are behind that.
+    pub(crate) fn left_parts(&self) -> Option<(Pages, usize, usize)> {
+        let request = self.requests.get(self.gone)?;
+        Some((request.pages?, request.staged, request.segments as usize))
+    }
+
+    /// Calls `each` with each of these pieces; as many as its segments, though some may be empty.
+    pub(crate) fn each_left_piece(&self, each: impl FnMut(*mut u8, usize)) {
+        if let Some(request) = self.requests.get(self.gone) {
+            self.request_segments.each(request.cursor, request.segments as usize, each);
+        }
     }
 
     /// Calls `each` with the pieces of the next `len` bytes of the oldest request.
     pub(crate) fn gather(&self, len: usize, mut each: impl FnMut(*mut u8, usize)) {
-        let Some(request) = self.requests.front() else { return };
+        let Some(request) = self.requests.get(self.gone) else { return };
         let (front, back) = self.staging.as_slices();
         let staged = len.min(request.staged);
         let here = staged.min(front.len());
@@ -420,7 +478,7 @@ impl QueuePair {
 
     /// The next `len` bytes of the oldest request have gone.
     pub(crate) fn advance(&mut self, len: usize) {
-        let Some(request) = self.requests.front_mut() else { return };
+        let Some(request) = self.requests.get_mut(self.gone) else { return };
         let staged = len.min(request.staged);
         self.staging.drain(..staged);
         request.staged -= staged;
@@ -428,12 +486,29 @@ impl QueuePair {
         self.request_segments.walk(&mut request.cursor, len - staged, |_, _| {});
     }
 
-    /// The oldest request is done.
-    pub(crate) fn complete_request(&mut self) -> Option<Event> {
-        let request = self.requests.pop_front()?;
-        self.request_segments.pop(request.segments, |region| self.held.push(region));
-        self.fresh += 1;
-        request.signalled.then(|| self.event(request.work, request.kind, WorkStatus::Ok, request.len, None))
+    /// The oldest request that has not gone has gone. It ends when the peer has copied `until` of those that stay.
+    pub(crate) fn leave_request(&mut self, until: u64) {
+        if let Some(request) = self.requests.get_mut(self.gone) {
+            request.until = until;
+            self.gone += 1;
+        }
+    }
+
+    /// Ends those that have gone, in order, as far as the peer has copied what stays: `taken` of them.
+    pub(crate) fn complete_gone(&mut self, taken: u64, report: &mut impl FnMut(Event)) -> bool {
+        let before = self.gone;
+        while self.gone > 0
+            && self.requests.front().is_some_and(|request| request.until <= taken)
+            && let Some(request) = self.requests.pop_front()
+        {
+            self.gone -= 1;
+            self.request_segments.pop(request.segments, |region| self.held.push(region));
+            self.fresh += 1;
+            if request.signalled {
+                report(self.event(request.work, request.kind, WorkStatus::Ok, request.len, None));
+            }
+        }
+        self.gone < before
     }
 
     // ---- reads and answers ------------------------------------------------------------------------------------------------
@@ -510,6 +585,7 @@ impl QueuePair {
     /// Ends everything. The request that the peer refused, as far as this side can know it, is told so.
     pub(crate) fn flush_all(&mut self, culprit: Option<Refusal>, mut report: impl FnMut(Event)) {
         let mut guilty = culprit;
+        self.gone = 0;
         while let Some(request) = self.requests.pop_front() {
             let status = match guilty.take_if(|refusal| refusal.work == Some(request.kind)) {
                 Some(refusal) => refusal.status,

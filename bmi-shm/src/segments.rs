@@ -78,6 +78,12 @@ impl SegmentQueue {
         }
     }
 
+    /// Calls `each` with `count` whole pieces from `cursor` on.
+    pub(crate) fn each(&self, cursor: Cursor, count: usize, mut each: impl FnMut(*mut u8, usize)) {
+        let first = (cursor.piece - self.popped) as usize;
+        self.pieces.range(first..first + count).for_each(|piece| each(piece.at, piece.len));
+    }
+
     /// Calls `each` with the pieces of the next `len` bytes from `cursor` on, and moves it behind them. What `each` gets lies in memory that the queue holds.
     #[inline]
     pub(crate) fn walk(&self, cursor: &mut Cursor, mut len: usize, mut each: impl FnMut(*mut u8, usize)) {

@@ -129,17 +129,18 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// The process behind `pid`, if its memory can be read: `cookie` must stand at `address`.
-    pub(crate) fn probe(pid: i32, address: u64, cookie: u64) -> Option<Process> {
+    /// The process behind `pid`, if its memory can be read: `cookie` must stand at `address`. And the word behind it, the proof.
+    pub(crate) fn probe(pid: i32, address: u64, cookie: u64) -> Option<(Process, u64)> {
         let pid = Pid::from_raw(pid)?;
         // From here on the number names this process or, as the descriptor will tell, a dead one.
         let alive = rustix::process::pidfd_open(pid, PidfdFlags::empty()).ok()?;
         let process = Process { pid: pid.as_raw_nonzero().get(), alive };
-        let mut word = [0u8; 8];
-        let local = libc::iovec { iov_base: word.as_mut_ptr().cast(), iov_len: 8 };
+        let mut words = [0u64; 2];
+        let len = size_of_val(&words);
+        let local = libc::iovec { iov_base: words.as_mut_ptr().cast(), iov_len: len };
         // SAFETY: the local entry is the array above.
-        let read = unsafe { process.copy(false, &[local], address, 8) };
-        (read == Ok(8) && u64::from_ne_bytes(word) == cookie).then_some(process)
+        let read = unsafe { process.copy(false, &[local], address, len) };
+        (read == Ok(len) && words[0] == cookie).then_some((process, words[1]))
     }
 
     fn is_alive(&self) -> bool {

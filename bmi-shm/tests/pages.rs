@@ -5,7 +5,9 @@
 mod common;
 
 use std::io::{Read, Seek, SeekFrom, Write};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bmi_conformance::world::{completion, pattern};
 use bmi_core::mem::RemotePages;
@@ -92,6 +94,48 @@ fn mappings_are_bounded_and_come_back() {
     }
 }
 
+/// Long messages are copied once, by the peer, from where they are; they end when it has. The first goes through the ring, while the memory is passed.
+#[test]
+fn long_messages_stay_where_they_are_until_the_peer_copies_them() {
+    let _alone = alone();
+    let mut world = world();
+    let (ca, cb) = world.connect();
+    let before = mappings();
+    let (_, source) = world.a.pattern(300_000);
+    let (into, room) = world.b.memory(400_000);
+    let list = [source.slice(7, 200_000), source.slice(250_000, 5)];
+    for round in 0..4 {
+        into.copy_from(0, &[0; 400_000]);
+        world.settle();
+        let options = WorkOptions::SIGNALLED;
+        world.b.transport.post_recv(cb, WorkId(1), &[room.slice(0, 100), room.slice(100, 300_000)]).unwrap();
+        world.b.transport.post_recv(cb, WorkId(3), &[room.slice(390_000, 10)]).unwrap();
+        world.a.transport.post_send(ca, WorkId(2), b"head", Payload::Gather(&list), options).unwrap();
+        world.a.transport.post_send(ca, WorkId(4), b"behind", Payload::EMPTY, options).unwrap();
+        let now = world.now;
+        for _ in 0..100 {
+            world.a.transport.poll(now, &mut world.a.events);
+        }
+        let stays = round > 0;
+        assert!(!stays || world.a.events.is_empty(), "round {round}: the peer has not copied it: {:?}", world.a.events);
+        assert_eq!(world.work_b(), completion(cb, 1, WorkKind::Recv, WorkStatus::Ok, 200_009));
+        assert_eq!(world.work_b(), completion(cb, 3, WorkKind::Recv, WorkStatus::Ok, 6));
+        assert_eq!(world.work_a(), completion(ca, 2, WorkKind::Send, WorkStatus::Ok, 200_009));
+        assert_eq!(world.work_a(), completion(ca, 4, WorkKind::Send, WorkStatus::Ok, 6), "completions come in order");
+        let (image, sent) = (into.to_vec(), pattern(300_000));
+        assert!(image.starts_with(b"head") && image[4..200_004] == sent[7..200_007], "round {round}");
+        assert_eq!((&image[200_004..200_009], &image[390_000..390_006]), (&sent[250_000..250_005], &b"behind"[..]));
+        assert_eq!(mappings(), before + 2 + usize::from(stays), "round {round}: the peer maps what it copies from");
+    }
+    // Left alone, and closed in order: what was left is still copied.
+    world.b.transport.post_recv(cb, WorkId(5), std::slice::from_ref(&room)).unwrap();
+    world.a.transport.post_send(ca, WorkId(6), b"", Payload::Gather(&list), WorkOptions::SIGNALLED).unwrap();
+    let deadline = world.later(5);
+    world.a.transport.disconnect(ca, deadline);
+    assert_eq!(world.work_b(), completion(cb, 5, WorkKind::Recv, WorkStatus::Ok, 200_005));
+    assert_eq!(world.work_a(), completion(ca, 6, WorkKind::Send, WorkStatus::Ok, 200_005));
+}
+
 fn lent(world: &mut World, len: usize) -> (Memory, RemotePages, RemoteKey) {
     let (ca, cb) = world.connect();
     let (memory, segment) = world.b.pattern(len + 300);
@@ -126,6 +170,49 @@ fn the_kernel_moves_between_a_peers_pages_and_a_file() {
     let image = memory.to_vec();
     assert!(image[100..][..LEN].iter().all(|byte| *byte == 9), "the client's pages have what the file had");
     assert_eq!((image[99], image[LEN + 100]), (pattern(LEN + 300)[99], pattern(LEN + 300)[LEN + 100]));
+}
+
+/// A client that changes the memory it has lent, cuts it, and punches holes into it while the server's kernel writes it to a file, and reads a file into it: which bytes
+/// end where is its own affair; every call moves all bytes, and nobody faults.
+#[test]
+fn memory_that_its_owner_changes_and_cuts_in_mid_write_is_written_all_the_same() {
+    let _alone = alone();
+    const LEN: usize = 8 << 20;
+    const STEP: usize = 1 << 20;
+    let mut world = world();
+    let (memory, pages, _) = lent(&mut world, LEN);
+    memory.copy_from(0, &vec![1; LEN + 300]);
+    let (passes, over) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicBool::new(false)));
+    let (passed, ended) = (passes.clone(), over.clone());
+    let client = std::thread::Builder::new().spawn(move || {
+        let fd = memory.shared_pages().unwrap().as_fd();
+        while !ended.load(Ordering::Relaxed) {
+            for value in [2, 1] {
+                (0..LEN).step_by(STEP).for_each(|at| memory.copy_from(at, &[value; STEP]));
+            }
+            for len in [0, 4096, 2 * LEN as u64] {
+                assert_eq!(rustix::fs::ftruncate(fd, len), Err(rustix::io::Errno::PERM), "sealed");
+            }
+            let hole = rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
+            rustix::fs::fallocate(fd, hole, STEP as u64, STEP as u64).unwrap();
+            passed.fetch_add(1, Ordering::Relaxed);
+        }
+    });
+    let mut file = tempfile::tempfile().unwrap();
+    let mut rounds = 0;
+    while rounds < 10 || passes.load(Ordering::Relaxed) < 10 {
+        let (number, at) = (std::os::fd::AsRawFd::as_raw_fd(&file), pages.as_ptr().cast());
+        // SAFETY: the pages are mapped while `pages` lives; the kernel does the reading and the writing, and nobody has a reference to the bytes.
+        let moved = unsafe { [libc::pwrite(number, at, LEN, 0), libc::pread(number, at, LEN, 0)] };
+        assert_eq!(moved, [LEN as isize; 2]);
+        rounds += 1;
+    }
+    over.store(true, Ordering::Relaxed);
+    client.unwrap().join().unwrap();
+    let mut stored = Vec::new();
+    file.read_to_end(&mut stored).unwrap();
+    assert!(stored.len() == LEN && stored.iter().all(|byte| *byte <= 2), "old bytes, new ones, or those of a hole");
+    assert!(!world.a.events.iter().any(|event| matches!(event, Event::Disconnected { .. })));
 }
 
 /// Pages are lent only with the right key, within bounds, and with the rights that were given; otherwise nothing happens.
