@@ -61,7 +61,7 @@ impl Shared {
     }
 }
 
-/// A handle to a world, for tasks: cheap to clone, does not keep the tasks of a dropped [`World`] alive.
+/// A handle to a world, for tasks: cheap to clone, does not keep the tasks of a dropped [`World`](crate::World) alive.
 #[derive(Clone)]
 pub struct Sim(pub(crate) Rc<Shared>);
 
