@@ -26,6 +26,7 @@ mod endpoint;
 mod error;
 pub mod extents;
 mod face;
+mod inline;
 mod lists;
 pub mod mem;
 mod mutated;

@@ -54,6 +54,9 @@
 //!   the data path (`post_*`, `poll`) allocates.
 //! - **C15 full queues.** After a post was refused with [`PostError::QueueFull`], the first poll that makes room in that queue returns `true`, whether or not it
 //!   reports an event; and C11 covers it. So a caller that was refused need not try again before.
+//! - **C16 inline receives.** [`Transport::poll_taking`] may show a message to its [`Taker`] where it stands, before a receive takes it in: only while that poll
+//!   has reported no event of the connection, and only a message that the receive at the front has room for. A message that is taken is done with, and that
+//!   receive stays posted; one that is not goes the usual way. So the order of C3 and C4 holds for whoever takes what it is shown and then handles the events.
 
 use std::os::fd::BorrowedFd;
 use std::task::Waker;
@@ -61,6 +64,7 @@ use std::task::Waker;
 use crate::addr::Addr;
 use crate::capability::Capabilities;
 use crate::error::Error;
+pub use crate::inline::{Arrived, Taker};
 use crate::mem::{Access, MemList, MemSlice, Memory, MemoryRegion, RemoteKey, RemotePages, RemoteSlice, Segment};
 use crate::time::Time;
 
@@ -400,6 +404,20 @@ pub trait Transport {
         options: WorkOptions,
     ) -> Result<(), PostError>;
 
+    /// Writes `from` to the beginning of `remote` while it is posted, as an inline send is copied while it is posted: `true` says that the bytes are in place, behind
+    /// everything that was posted before (C3), that the memory is free again, and that no completion follows. It needs no registration. `false` says that nothing has
+    /// happened, because the transport cannot, something waits before it, it is too long for a call that returns soon, or something is wrong: post it, which tells.
+    fn write_now(&mut self, conn: ConnId, from: &[MemSlice], remote: RemoteSlice) -> bool {
+        let _ = (conn, from, remote);
+        false
+    }
+
+    /// Reads the beginning of `remote` while it is posted, scattered over `into`: as [`Transport::write_now`].
+    fn read_now(&mut self, conn: ConnId, into: &[MemSlice], remote: RemoteSlice) -> bool {
+        let _ = (conn, into, remote);
+        false
+    }
+
     /// The peer's memory itself, where it stands in this process too, for the kernel to read from (`access.remote_read`) or write to
     /// (`access.remote_write`) without a copy: page sharing. `None` where the transport cannot, where the memory is not of that kind, or
     /// where key, bounds or rights do not allow it; then read or write it as ever, which says what is wrong. While the answer lives the
@@ -419,6 +437,13 @@ pub trait Transport {
     /// Makes progress and appends what happened to `events`. Bounded: with many events pending it returns after a batch of
     /// a few hundred, for the caller to call again. Returns whether there was anything to do: bytes moved or events reported.
     fn poll(&mut self, now: Time, events: &mut Vec<Event>) -> bool;
+
+    /// [`Transport::poll`], with a taker for messages that are at hand (C16). A transport that has none at hand, an adapter that scatters them into receives by itself,
+    /// just polls.
+    fn poll_taking(&mut self, now: Time, events: &mut Vec<Event>, taker: &mut dyn Taker) -> bool {
+        let _ = taker;
+        self.poll(now, events)
+    }
 
     /// The protocol above has made the processor do `work` for the data path. An adapter of a real host has nothing to do: the time has passed already.
     /// A simulated host charges its processor, so that copies cost because the protocol makes them.
@@ -519,6 +544,14 @@ impl<T: Transport + ?Sized> Transport for Box<T> {
         (**self).post_read(conn, work, segments, remote, options)
     }
 
+    fn write_now(&mut self, conn: ConnId, from: &[MemSlice], remote: RemoteSlice) -> bool {
+        (**self).write_now(conn, from, remote)
+    }
+
+    fn read_now(&mut self, conn: ConnId, into: &[MemSlice], remote: RemoteSlice) -> bool {
+        (**self).read_now(conn, into, remote)
+    }
+
     fn map_remote(&mut self, conn: ConnId, remote: RemoteSlice, access: Access) -> Option<RemotePages> {
         (**self).map_remote(conn, remote, access)
     }
@@ -529,6 +562,10 @@ impl<T: Transport + ?Sized> Transport for Box<T> {
 
     fn poll(&mut self, now: Time, events: &mut Vec<Event>) -> bool {
         (**self).poll(now, events)
+    }
+
+    fn poll_taking(&mut self, now: Time, events: &mut Vec<Event>, taker: &mut dyn Taker) -> bool {
+        (**self).poll_taking(now, events, taker)
     }
 
     fn charge(&mut self, work: HostWork) {

@@ -9,11 +9,11 @@ use std::task::Waker;
 
 use bmi_core::mem::RemotePages;
 use bmi_core::transport::{
-    Armed, BulkWay, ConnId, Event, HostWork, Payload, PostError, WorkId, WorkOptions, WriteTarget,
+    Armed, BulkWay, ConnId, Event, HostWork, Payload, PostError, Taker, WorkId, WorkOptions, WriteTarget,
 };
 use bmi_core::{
-    Access, Addr, Capabilities, Error, ErrorKind, Memory, MemoryRegion, RemoteKey, RemoteSlice, Segment, Time,
-    Transport,
+    Access, Addr, Capabilities, Error, ErrorKind, MemSlice, Memory, MemoryRegion, RemoteKey, RemoteSlice, Segment,
+    Time, Transport,
 };
 use bmi_sim::SimTransport;
 
@@ -116,6 +116,18 @@ impl Transport for Alias {
 
     fn poll(&mut self, now: Time, events: &mut Vec<Event>) -> bool {
         self.inner.poll(now, events)
+    }
+
+    fn poll_taking(&mut self, now: Time, events: &mut Vec<Event>, taker: &mut dyn Taker) -> bool {
+        self.inner.poll_taking(now, events, taker)
+    }
+
+    fn write_now(&mut self, conn: ConnId, from: &[MemSlice], remote: RemoteSlice) -> bool {
+        self.inner.write_now(conn, from, remote)
+    }
+
+    fn read_now(&mut self, conn: ConnId, into: &[MemSlice], remote: RemoteSlice) -> bool {
+        self.inner.read_now(conn, into, remote)
     }
 
     fn bulk_ways(&mut self, conn: ConnId) -> Vec<BulkWay> {

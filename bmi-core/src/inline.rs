@@ -1,0 +1,80 @@
+//! Messages that are looked at where the adapter has them: inline receives.
+//!
+//! **Why.** A short message is written into a receive, reported by a completion, matched, copied to the program's memory, and its receive posted again. Where the
+//! adapter is software, or puts short messages into the completion itself (verbs call that an inline receive), the bytes are at hand before all that. A protocol
+//! that knows at once where they belong copies them there, and a copy, a completion and a receive posted are saved (C16 of [`crate::transport`]).
+//!
+//! **Invariants**
+//! 1. What has arrived is valid while the value lives. It may be the peer's to change at any time: so it is copied, never referred to, and what was copied is checked.
+//! 2. A taker that says no has changed nothing.
+//!
+//! **Source.** Inline receives of adapters by Mellanox ("scatter to CQE"); reading in place, paper 003, section 4.3.
+
+use std::fmt;
+use std::marker::PhantomData;
+
+use crate::mem::{MemSlice, copy};
+use crate::transport::ConnId;
+
+/// A message where the adapter has it.
+pub struct Arrived<'a> {
+    at: *mut u8,
+    len: usize,
+    _adapter: PhantomData<&'a mut [u8]>,
+}
+
+impl Arrived<'_> {
+    /// # Safety
+    /// `len` bytes at `at` must be valid for reads while the value lives, and written by others only through [`copy`](mod@copy), by the kernel, or by another process.
+    #[inline]
+    pub unsafe fn new<'a>(at: *mut u8, len: usize) -> Arrived<'a> {
+        Arrived { at, len, _adapter: PhantomData }
+    }
+
+    /// Its length in bytes.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether it has none.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    #[inline]
+    fn range(&self, offset: usize, len: usize) -> *mut u8 {
+        assert!(offset <= self.len && len <= self.len - offset, "{len} bytes at {offset} of a message of {}", self.len);
+        self.at.wrapping_add(offset)
+    }
+
+    /// Copies the bytes from `offset` on, as many as `to` holds; panics if there are fewer.
+    #[inline]
+    pub fn copy_to(&self, offset: usize, to: &mut [u8]) {
+        let from = self.range(offset, to.len());
+        // SAFETY: within what the maker vouched for (invariant 1).
+        unsafe { copy::copy_out(to, from) };
+    }
+
+    /// Copies `len` bytes from `offset` on to the beginning of `to`; panics if there are fewer, or `to` is shorter.
+    #[inline]
+    pub fn copy_to_slice(&self, offset: usize, len: usize, to: &MemSlice) {
+        assert!(len <= to.len(), "{len} bytes into a piece of {}", to.len());
+        let from = self.range(offset, len);
+        // SAFETY: the source is within what the maker vouched for, the target within its memory, which it holds.
+        unsafe { copy::copy_between(to.as_ptr(), from, len) };
+    }
+}
+
+impl fmt::Debug for Arrived<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Arrived({} bytes)", self.len)
+    }
+}
+
+/// Who may take messages where they stand.
+pub trait Taker {
+    /// A message of `conn` that nobody has received yet. `true`: it was taken, all that is needed of it was copied. `false`: nothing has happened, and it goes the
+    /// usual way, into the receive that is its turn. Called with messages in their order; must not block, and cannot reach the transport.
+    fn take(&mut self, conn: ConnId, message: Arrived<'_>) -> bool;
+}
