@@ -9,8 +9,8 @@
 
 use bmi_core::transport::{ConnId, Event, Payload, PostError, Transport, WorkId, WorkOptions};
 use bmi_core::{
-    Addr, Completion, Config, Endpoint, Error, ErrorKind, Memory, MemoryRegion, Options, PeerEvent, PeerId, Segment,
-    Time,
+    Access, Addr, Completion, Config, Endpoint, Error, ErrorKind, Memory, MemoryRegion, Options, PeerEvent, PeerId,
+    Segment, Time,
 };
 use bmi_shm::{ShmConfig, ShmTransport};
 
@@ -180,11 +180,17 @@ impl Raw {
         self.transport.post_recv(conn, WorkId(1), segments).map_err(refused)
     }
 
-    fn send(&mut self, message: &[u8]) -> Result<(), Error> {
+    /// What fits a head goes as one; the rest is gathered.
+    fn send(&mut self, segments: &[Segment]) -> Result<(), Error> {
         let conn = self.conn()?;
-        self.transport.post_send(conn, WorkId(2), message, Payload::EMPTY, WorkOptions::UNSIGNALLED).map_err(refused)
+        let len: usize = segments.iter().map(Segment::len).sum();
+        let (head, payload) =
+            if len <= 256 { (&HEAD[..len], Payload::EMPTY) } else { (&[][..], Payload::Gather(segments)) };
+        self.transport.post_send(conn, WorkId(2), head, payload, WorkOptions::UNSIGNALLED).map_err(refused)
     }
 }
+
+const HEAD: [u8; 256] = [7; 256];
 
 fn refused(error: PostError) -> Error {
     Error::new(ErrorKind::Exhausted, format!("{error:?}"))
@@ -200,21 +206,30 @@ fn raw_connected() -> Result<(Raw, Raw), Error> {
         near.connect()?;
         far.connect()?;
     }
+    // So the peer has all of it mapped, and long messages may stay there.
+    for side in [&mut near, &mut far] {
+        let (conn, all) = (side.conn()?, side.region.segment(0, ROOM));
+        side.transport.expose(conn, &all, Access::READ)?;
+    }
+    for _ in 0..1000 {
+        near.connect()?;
+        far.connect()?;
+    }
     Ok((near, far))
 }
 
 /// One message there and one back; a receive is posted again behind it.
-fn raw_ping(near: &mut Raw, far: &mut Raw, message: &[u8], room: &[Segment; 2]) -> Result<(), Error> {
-    near.send(message)?;
+fn raw_ping(near: &mut Raw, far: &mut Raw, room: &[Segment; 2]) -> Result<(), Error> {
+    near.send(&room[..1])?;
     while far.poll() == 0 {}
-    far.send(message)?;
+    far.send(&room[1..])?;
     far.recv(&room[1..])?;
     while near.poll() == 0 {}
     near.recv(&room[..1])
 }
 
-fn raw_rate(near: &mut Raw, far: &mut Raw, message: &[u8], room: &[Segment; 2]) -> Result<(), Error> {
-    (0..BATCH).try_for_each(|_| near.send(message))?;
+fn raw_rate(near: &mut Raw, far: &mut Raw, room: &[Segment; 2]) -> Result<(), Error> {
+    (0..BATCH).try_for_each(|_| near.send(&room[..1]))?;
     near.poll();
     let mut arrived = 0;
     while arrived < BATCH {
@@ -228,15 +243,15 @@ fn raw_rate(near: &mut Raw, far: &mut Raw, message: &[u8], room: &[Segment; 2]) 
 /// The named way, `count` times.
 #[inline(never)]
 fn raw_counted(how: &str, near: &mut Raw, far: &mut Raw, len: usize, count: usize) -> Result<(), Error> {
-    let (message, room) = (vec![7; len], [&near, &far].map(|side| side.region.segment(0, len)));
+    let room = [&near, &far].map(|side| side.region.segment(0, len));
     for _ in 0..count {
         match how {
             "raw-idle" => {
                 near.poll();
                 far.poll();
             }
-            "raw-ping" => raw_ping(near, far, &message, &room)?,
-            _ => raw_rate(near, far, &message, &room)?,
+            "raw-ping" => raw_ping(near, far, &room)?,
+            _ => raw_rate(near, far, &room)?,
         }
     }
     Ok(())
@@ -254,11 +269,11 @@ fn raw(how: &str, len: usize, count: usize) -> Result<(), Error> {
 
 #[inline(never)]
 fn warm_raw(how: &str, near: &mut Raw, far: &mut Raw, len: usize) -> Result<(), Error> {
-    let (message, room) = (vec![7; len], [&near, &far].map(|side| side.region.segment(0, len)));
+    let room = [&near, &far].map(|side| side.region.segment(0, len));
     for _ in 0..1000 {
         match how {
-            "raw-ping" => raw_ping(near, far, &message, &room)?,
-            "raw-rate" => raw_rate(near, far, &message, &room)?,
+            "raw-ping" => raw_ping(near, far, &room)?,
+            "raw-rate" => raw_rate(near, far, &room)?,
             _ => {}
         }
     }
