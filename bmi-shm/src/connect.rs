@@ -32,7 +32,7 @@ use std::time::Duration;
 use bmi_backend::software::{Exposures, slot_of};
 use bmi_backend::{Round, check_private, check_scheme, listen_failed};
 use bmi_core::mem::MemSlice;
-use bmi_core::transport::{ConnId, Event};
+use bmi_core::transport::{ConnId, Event, WorkId};
 use bmi_core::{Access, Addr, Error, ErrorKind, RemoteSlice, Scheme, Segment, Time};
 
 use crate::area::{Advice, Area, Place};
@@ -162,16 +162,42 @@ impl Connection {
         nothing && (self.calm == Calm::Quiet || !self.pause())
     }
 
-    /// Nothing has come: tells the peer how far its ring was read. Whether the bell is due.
+    /// Nothing has come: tells the peer how far its ring was read, and looks whether it has copied what was left for it. Whether there is anything more to do.
     #[inline(never)]
     fn pause(&mut self) -> bool {
         self.inbound.pause();
-        let Some(link) = self.link.as_deref_mut() else { return true };
+        let (Some(link), Some(queues)) = (self.link.as_deref_mut(), self.queues.as_deref()) else { return true };
         link.tell();
+        link.say_taken();
+        if queues.has_gone() {
+            return link.has_taken() || link.is_bell_due();
+        }
         if !link.must_ring() {
             self.calm = Calm::Quiet;
         }
         link.is_bell_due()
+    }
+
+    /// Leaves a message of `len` bytes where it is, if nothing waits before it and the peer has that mapped; whether it did.
+    pub(crate) fn leave_at_once(
+        &mut self,
+        work: WorkId,
+        head: &[u8],
+        (segments, len): (&[Segment], u64),
+        signalled: bool,
+        share_pages: bool,
+    ) -> bool {
+        let (Some(link), Some(queues)) = (self.link.as_deref_mut(), self.queues.as_deref_mut()) else { return false };
+        if self.calm == Calm::Busy || self.idle == RESTS || !queues.may_leave() {
+            return false;
+        }
+        let Some(number) = link.number_of(segments, share_pages) else { return false };
+        if !outbound::leave_now(link, head, segments, number, len) {
+            return false;
+        }
+        queues.leave_at_once(work, segments, len, signalled, link.left);
+        (self.calm, self.idle) = (Calm::Owing, 0);
+        true
     }
 
     /// Takes in the messages of one that is calm, if that is all there is to do; whether it was.
@@ -181,8 +207,14 @@ impl Connection {
             return false;
         }
         let (Some(link), Some(queues)) = (self.link.as_deref_mut(), self.queues.as_deref_mut()) else { return false };
+        // What was copied in the poll before: said behind the answer, which would have waited until the peer had given the word's line up.
+        link.say_taken();
         let all = self.inbound.take_in(link, queues, pass);
-        if !all || link.reader.untold() >= link.quarter || link.is_bell_due() {
+        let lied = queues.has_gone() && link.has_taken() && link.refresh_taken().is_err();
+        if queues.has_gone() {
+            queues.end_gone(link.left_taken, pass.events);
+        }
+        if !all || lied || link.reader.untold() >= link.quarter || link.is_bell_due() {
             pass.early.end = pass.events.len(); // it has its turn once more
             return false;
         }
@@ -215,7 +247,8 @@ impl Connection {
     #[cold]
     fn rests(&mut self) -> bool {
         let (Some(link), Some(queues)) = (&self.link, &self.queues) else { return false };
-        let busy = self.more || self.draining.is_some() || queues.needs_polls() || link.must_ring();
+        let waits = queues.needs_polls() || queues.has_gone() || link.must_ring();
+        let busy = self.more || self.draining.is_some() || waits;
         if busy || self.idle == RESTS || link.reader.untold() > 0 || !matches!(self.phase, Phase::Established) {
             return false;
         }

@@ -24,7 +24,7 @@ use crate::outbound::{
 };
 use crate::queue_pair::QueuePair;
 use crate::ring::Record;
-use crate::segments::Cursor;
+use crate::segments::{Cursor, Recv};
 
 /// Records handled in one call: a batch of events, and what needs no event.
 const RECORDS: usize = 512;
@@ -148,6 +148,46 @@ fn hand_over(
     queues.complete_recv(WorkStatus::Ok, record.len as u64, None, pass.events)
 }
 
+/// Copies a message that stays in the peer's memory, if it is as usual: one piece of memory that is mapped, short, for a receive of one segment that has room. `false` if
+/// not: then nothing has happened, and whatever is wrong with it shows again.
+#[inline(never)]
+fn fetch(link: &mut Link, queues: &mut QueuePair, pass: &mut Pass<'_>, record: Record) -> bool {
+    const BODY: usize = (LEFT_WORDS + 2) * 8;
+    if record.len < BODY {
+        return false;
+    }
+    let mut body = [0; BODY];
+    // SAFETY: the record was checked to lie in the ring, which the link keeps mapped.
+    unsafe { copy::copy_out(&mut body, link.reader.space().ptr(record.at)) };
+    let mut words = [0; LEFT_WORDS + 2];
+    for (word, bytes) in words.iter_mut().zip(body.as_chunks().0) {
+        *word = u64::from_le_bytes(*bytes);
+    }
+    let [len, shape, pages, offset, piece] = words;
+    let head = record.len - BODY;
+    let Some(to) = queues.receives.front().filter(|recv| recv.room() >= len).and_then(Recv::ptr) else { return false };
+    let usual = shape == 1 << 32 | head as u64 && head <= MAX_HEAD && piece <= BUDGET && piece + head as u64 == len;
+    let Some(memory) = u32::try_from(pages).ok().filter(|_| usual).and_then(|pages| link.mapped.find(pages)) else {
+        return false;
+    };
+    let all = memory.len() as u64;
+    if offset > all || piece > all - offset {
+        return false;
+    }
+    let from = memory.as_ptr().wrapping_add(offset as usize);
+    // SAFETY: the head lies in the record, the piece in the mapping, which the link keeps; the receive, of one segment, has room for both. Others write all of these
+    // only through `mem::copy`, by the kernel or from another process.
+    unsafe {
+        copy::copy_between(to, link.reader.space().ptr(record.at + BODY), head);
+        copy::copy_between(to.wrapping_add(head), from, piece as usize);
+    }
+    if link.peer.is_gone() {
+        return false; // what was copied may be something else already
+    }
+    link.has_copied();
+    queues.complete_recv(WorkStatus::Ok, len, None, pass.events)
+}
+
 impl Context<'_, '_> {
     fn at(&self, record: Record, offset: usize) -> *mut u8 {
         self.link.reader.space().ptr(record.at + offset)
@@ -256,11 +296,16 @@ impl Inbound {
                 return false;
             }
             let record = match link.reader.next() {
-                Ok(Some(record)) if record.kind == SEND => record,
+                Ok(Some(record)) => record,
                 Ok(None) => return true,
-                _ => return false,
+                Err(_) => return false,
             };
-            if !hand_over(link, queues, pass, shown_at, record) {
+            let handed_over = match record.kind {
+                SEND => hand_over(link, queues, pass, shown_at, record),
+                LEFT => fetch(link, queues, pass, record),
+                _ => false,
+            };
+            if !handed_over {
                 return false;
             }
             link.reader.consume(record);
@@ -334,7 +379,7 @@ impl Inbound {
             return Err(Fault::Closed); // what was copied may be something else already
         }
         context.queues.complete_recv(WorkStatus::Ok, len, None, context.pass.events);
-        context.link.tell_taken();
+        context.link.has_copied();
         Ok(true)
     }
 

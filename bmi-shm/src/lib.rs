@@ -242,7 +242,7 @@ impl ShmTransport {
         if own { Ok(()) } else { Err(PostError::Invalid("a segment belongs to another transport")) }
     }
 
-    /// A send that was not done at once.
+    /// A send that was not done at once. Its segments were checked to be of this transport.
     #[inline(never)]
     fn post_any_send(
         &mut self,
@@ -252,9 +252,6 @@ impl ShmTransport {
         payload: Payload<'_>,
         options: WorkOptions,
     ) -> Result<(), PostError> {
-        if let Payload::Gather(segments) = payload {
-            self.check_owner(segments)?;
-        }
         let share_pages = self.config.share_pages;
         let working = self.working(conn)?;
         if let Payload::Gather(segments) = payload
@@ -422,6 +419,20 @@ impl Transport for ShmTransport {
         {
             self.has_moved();
             return Ok(());
+        }
+        if let Payload::Gather(segments) = payload {
+            self.check_owner(segments)?;
+            let len = (head.len() + payload.len()) as u64;
+            let (share_pages, long) = (self.config.share_pages, payload.len() as u64 >= LEFT_LEN);
+            let what = (segments, len);
+            if long
+                && self.slots.find_mut(conn).is_some_and(|connection| {
+                    connection.leave_at_once(work, head, what, options.signalled, share_pages)
+                })
+            {
+                self.has_moved();
+                return Ok(());
+            }
         }
         self.post_any_send(conn, work, head, payload, options)
     }

@@ -69,8 +69,9 @@ pub(crate) struct Link {
     /// Messages that were left in this side's memory: announced, and those of them that the peer was seen to have copied.
     pub(crate) left: u64,
     pub(crate) left_taken: u64,
-    /// Messages of the peer that this side has copied from where they were left, and the peer was told of since.
-    pub(crate) taken: u64,
+    /// Messages of the peer that this side has copied from where they were left, and those of them that it has said so of; whether since the bell was rung.
+    taken: u64,
+    said: u64,
     took: bool,
     lent: Arc<AtomicU64>,
 }
@@ -109,6 +110,7 @@ impl Link {
             left: 0,
             left_taken: 0,
             taken: 0,
+            said: 0,
             took: false,
             lent: Arc::new(AtomicU64::new(1)),
         }
@@ -129,11 +131,25 @@ impl Link {
         Ok(())
     }
 
-    /// A message was copied from where the peer had left it.
-    pub(crate) fn tell_taken(&mut self) {
+    /// Whether the peer has copied more of the messages that were left here.
+    #[inline]
+    pub(crate) fn has_taken(&self) -> bool {
+        self.peer.taken().load(Ordering::Relaxed) != self.left_taken
+    }
+
+    /// A message was copied from where the peer had left it; it is told later.
+    #[inline]
+    pub(crate) fn has_copied(&mut self) {
         self.taken += 1;
-        self.own.taken().store(self.taken, Ordering::Release);
-        self.took = true;
+    }
+
+    /// Tells the peer of the messages that were copied.
+    #[inline]
+    pub(crate) fn say_taken(&mut self) {
+        if self.taken != self.said {
+            self.own.taken().store(self.taken, Ordering::Release);
+            (self.said, self.took) = (self.taken, true);
+        }
     }
 
     /// The number under which the peer has these segments mapped, if they stand in one memory. What it does not have yet, and may, is noted to be passed.
@@ -261,6 +277,7 @@ impl Link {
 
 impl Drop for Link {
     fn drop(&mut self) {
+        self.say_taken();
         self.own.leave();
     }
 }
@@ -292,7 +309,7 @@ impl Link {
     /// Whether the peer must be looked at, because it may sleep and there is something for it.
     #[inline]
     pub(crate) fn must_ring(&self) -> bool {
-        self.told || self.took || self.writer.position() != self.rung
+        self.told || self.took || self.taken != self.said || self.writer.position() != self.rung
     }
 
     /// A poll has passed; whether the bell, if it must be rung, is due.

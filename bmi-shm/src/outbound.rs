@@ -28,7 +28,7 @@ use bmi_core::mem::MemSlice;
 use bmi_core::transport::{Event, WorkKind, WriteTarget};
 use bmi_core::{Access, RemoteSlice, Segment};
 
-use crate::config::{MAX_HEAD, MAX_READS};
+use crate::config::{MAX_HEAD, MAX_READS, MAX_WORK_LEN};
 use crate::error::{Fault, Violation};
 use crate::link::{Link, Way, copy};
 use crate::queue_pair::{Pen, QueuePair, Shortcut};
@@ -89,6 +89,47 @@ pub(crate) fn send_now(link: &mut Link, head: &[u8], slices: &[MemSlice]) -> boo
         unsafe { pen.write_shared(slice.as_ptr(), slice.len()) };
     }
     link.writer.publish(reservation, SEND);
+    true
+}
+
+/// Bytes of a record of a message that stays, before its head.
+#[inline]
+fn left_prefix(pieces: usize) -> usize {
+    (LEFT_WORDS + 2 * pieces) * 8
+}
+
+/// How such a record begins.
+#[inline]
+fn write_left(pen: &mut Pen, len: u64, head: usize, pieces: usize, number: u32) {
+    for word in [len, head as u64 | (pieces as u64) << 32, u64::from(number)] {
+        pen.write(&word.to_le_bytes());
+    }
+}
+
+/// A piece of it, in the memory that begins at `base`.
+#[inline]
+fn write_piece(pen: &mut Pen, at: *mut u8, len: usize, base: usize) {
+    // Within the memory, so never below its beginning.
+    pen.write(&((at as usize - base) as u64).to_le_bytes());
+    pen.write(&(len as u64).to_le_bytes());
+}
+
+/// Announces a message of `len` bytes that stays where it is, in the memory that the peer has mapped under this number, while it is posted: nothing waits before it.
+/// Whether there was room.
+pub(crate) fn leave_now(link: &mut Link, head: &[u8], segments: &[Segment], number: u32, len: u64) -> bool {
+    let Some(base) = segments.first().map(|segment| segment.region().memory().as_ptr() as usize) else { return false };
+    if head.len() > MAX_HEAD || len > MAX_WORK_LEN {
+        return false; // what is wrong is told elsewhere
+    }
+    let body = left_prefix(segments.len()) + head.len();
+    let Some(reservation) = link.writer.reserve(body) else { return false };
+    // SAFETY: as in `begin`.
+    let mut pen = unsafe { Pen::new(link.writer.space().ptr(reservation.at), body) };
+    write_left(&mut pen, len, head.len(), segments.len(), number);
+    segments.iter().for_each(|segment| write_piece(&mut pen, segment.as_ptr(), segment.len(), base));
+    pen.write(head);
+    link.writer.publish(reservation, LEFT);
+    link.left += 1;
     true
 }
 
@@ -257,17 +298,12 @@ impl Outbound<'_> {
     /// Announces the oldest message, which stays where it is.
     fn leave_step(&mut self, report: &mut impl FnMut(Event)) -> Result<Step, Fault> {
         let Some((pages, head, pieces)) = self.queues.left_parts() else { return Ok(Step::Stuck) };
-        let prefix = (LEFT_WORDS + 2 * pieces) * 8;
-        let Some((reservation, mut pen)) = begin(self.link, prefix + head)? else { return Ok(Step::Stuck) };
         let len = self.queues.request().map_or(0, |request| request.left);
-        for word in [len, head as u64 | (pieces as u64) << 32, u64::from(pages.number)] {
-            pen.write(&word.to_le_bytes());
-        }
-        self.queues.each_left_piece(|at, len| {
-            // Within the memory, so never below its beginning.
-            pen.write(&((at as usize - pages.base) as u64).to_le_bytes());
-            pen.write(&(len as u64).to_le_bytes());
-        });
+        let Some((reservation, mut pen)) = begin(self.link, left_prefix(pieces) + head)? else {
+            return Ok(Step::Stuck);
+        };
+        write_left(&mut pen, len, head, pieces, pages.number);
+        self.queues.each_left_piece(|at, len| write_piece(&mut pen, at, len, pages.base));
         // SAFETY: the staged bytes of the request.
         self.queues.gather(head, |from, len| unsafe { pen.write_shared(from, len) });
         self.link.writer.publish(reservation, LEFT);

@@ -399,6 +399,7 @@ fn serve(connection: &mut Connection, pass: &mut Pass<'_>, pieces: &mut Vec<libc
     };
     let closing = matches!(connection.phase, Phase::Closing { .. });
     queues.begin_poll();
+    link.say_taken();
     connection.more = false;
     if !closing {
         let exposures = &connection.exposures;
@@ -417,7 +418,7 @@ fn serve(connection: &mut Connection, pass: &mut Pass<'_>, pieces: &mut Vec<libc
     let events = &mut *pass.events;
     if queues.has_gone() {
         link.refresh_taken()?;
-        served.moved |= queues.complete_gone(link.left_taken, &mut |event| events.push(event));
+        served.moved |= queues.end_gone(link.left_taken, events);
     }
     if queues.has_outgoing() {
         let mut outbound = Outbound { link: &mut *link, queues: &mut *queues, pieces, budget: BUDGET };

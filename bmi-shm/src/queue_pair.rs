@@ -8,7 +8,7 @@
 //!    the next poll, which reports it. Nothing refers to them later: this backend copies, it lends nothing.
 //! 2. Queues are as long as the capabilities say, allocated once; segment queues grow to the most that was ever posted and keep that.
 //! 3. The bytes at the front of the staging buffer belong to the oldest request that has not gone.
-//! 4. Requests at the front that have `gone` wait for the peer to copy one that stays where it is, the first of them at the latest; those behind it wait because
+//! 4. Requests that have `gone` wait for the peer to copy one that stays where it is, the first of them at the latest; those behind it wait because
 //!    completions come in order.
 
 use std::collections::VecDeque;
@@ -46,7 +46,16 @@ pub(crate) struct Request {
     pub(crate) in_ring: bool,
     /// Of a send: where it stays, if it does.
     pub(crate) pages: Option<Pages>,
-    /// Once it has gone and stays: its number among those. It ends when the peer has copied as many.
+}
+
+/// A request that has gone, but has not ended.
+struct Gone {
+    work: WorkId,
+    kind: WorkKind,
+    signalled: bool,
+    len: u64,
+    segments: u32,
+    /// It ends when the peer has copied as many of the messages that stay; 0 for one that does not stay, and only waits for those before it.
     until: u64,
 }
 
@@ -135,8 +144,9 @@ pub(crate) struct QueuePair {
     staging: VecDeque<u8>,
     staging_limit: usize,
     requests: VecDeque<Request>,
-    /// Requests at the front that have gone, and wait for the peer to copy one of them.
-    gone: usize,
+    /// Those before them that have gone, and wait for the peer to copy one of them.
+    gone: VecDeque<Gone>,
+    /// The segments of both.
     request_segments: SegmentQueue,
     pub(crate) reads: VecDeque<Read>,
     /// Reads at the front that were asked for through the ring.
@@ -164,7 +174,7 @@ impl QueuePair {
             staging: VecDeque::new(),
             staging_limit,
             requests: VecDeque::new(),
-            gone: 0,
+            gone: VecDeque::new(),
             request_segments: SegmentQueue::default(),
             reads: VecDeque::new(),
             issued: 0,
@@ -236,8 +246,8 @@ impl QueuePair {
         check_lengths(head, len)?;
         self.check_depth()?;
         // An unsignalled one that is done need not wait for those that have gone.
-        if self.requests.len() == self.gone
-            && (self.gone == 0 || !options.signalled)
+        if self.requests.is_empty()
+            && (self.gone.is_empty() || !options.signalled)
             && shortcut.send(len as usize, |pen| {
                 pen.write(head);
                 match payload {
@@ -366,7 +376,6 @@ impl QueuePair {
             target,
             in_ring: false,
             pages: None,
-            until: 0,
         });
         Ok(())
     }
@@ -397,7 +406,7 @@ impl QueuePair {
 
     #[inline]
     fn check_depth(&mut self) -> Result<(), PostError> {
-        if self.requests.len() + self.reads.len() + self.fresh >= self.send_depth {
+        if self.requests.len() + self.gone.len() + self.reads.len() + self.fresh >= self.send_depth {
             self.refused = true;
             return Err(PostError::QueueFull);
         }
@@ -410,16 +419,16 @@ impl QueuePair {
         self.fresh = 0;
     }
 
-    /// Whether the next poll has something to do for what is posted here, though nothing arrives.
+    /// Whether the next poll has something to do for what is posted here, though nothing arrives and the peer has copied nothing.
     #[inline]
     pub(crate) fn needs_polls(&self) -> bool {
-        self.fresh > 0 || !self.held.is_empty() || self.refused || self.has_outgoing() || self.gone > 0
+        self.fresh > 0 || !self.held.is_empty() || self.refused || self.has_outgoing()
     }
 
     /// Whether there is room again for a post that was refused.
     pub(crate) fn has_made_room(&mut self) -> bool {
         let room = self.refused
-            && self.requests.len() + self.reads.len() < self.send_depth
+            && self.requests.len() + self.gone.len() + self.reads.len() < self.send_depth
             && self.staging.len() + MAX_INLINE <= self.staging_limit;
         self.refused &= !room;
         room
@@ -427,41 +436,42 @@ impl QueuePair {
 
     /// Whether anything waits to go out.
     pub(crate) fn has_outgoing(&self) -> bool {
-        self.requests.len() > self.gone || !self.replies.is_empty() || self.issued < self.reads.len().min(MAX_READS)
+        !self.requests.is_empty() || !self.replies.is_empty() || self.issued < self.reads.len().min(MAX_READS)
     }
 
     /// Whether requests have gone that wait for the peer.
+    #[inline]
     pub(crate) fn has_gone(&self) -> bool {
-        self.gone > 0
+        !self.gone.is_empty()
     }
 
     /// Whether there are requests, gone or not.
     pub(crate) fn has_requests(&self) -> bool {
-        !self.requests.is_empty()
+        !self.requests.is_empty() || self.has_gone()
     }
 
     // ---- requests ---------------------------------------------------------------------------------------------------------
 
     pub(crate) fn request(&mut self) -> Option<&mut Request> {
-        self.requests.get_mut(self.gone)
+        self.requests.front_mut()
     }
 
     /// Of the oldest request, which stays where it is: its pages, the length of its head, and how many pieces are behind that.
     pub(crate) fn left_parts(&self) -> Option<(Pages, usize, usize)> {
-        let request = self.requests.get(self.gone)?;
+        let request = self.requests.front()?;
         Some((request.pages?, request.staged, request.segments as usize))
     }
 
     /// Calls `each` with each of these pieces; as many as its segments, though some may be empty.
     pub(crate) fn each_left_piece(&self, each: impl FnMut(*mut u8, usize)) {
-        if let Some(request) = self.requests.get(self.gone) {
+        if let Some(request) = self.requests.front() {
             self.request_segments.each(request.cursor, request.segments as usize, each);
         }
     }
 
     /// Calls `each` with the pieces of the next `len` bytes of the oldest request.
     pub(crate) fn gather(&self, len: usize, mut each: impl FnMut(*mut u8, usize)) {
-        let Some(request) = self.requests.get(self.gone) else { return };
+        let Some(request) = self.requests.front() else { return };
         let (front, back) = self.staging.as_slices();
         let staged = len.min(request.staged);
         let here = staged.min(front.len());
@@ -476,7 +486,7 @@ impl QueuePair {
 
     /// The next `len` bytes of the oldest request have gone.
     pub(crate) fn advance(&mut self, len: usize) {
-        let Some(request) = self.requests.get_mut(self.gone) else { return };
+        let Some(request) = self.requests.front_mut() else { return };
         let staged = len.min(request.staged);
         self.staging.drain(..staged);
         request.staged -= staged;
@@ -484,29 +494,52 @@ impl QueuePair {
         self.request_segments.walk(&mut request.cursor, len - staged, |_, _| {});
     }
 
-    /// The oldest request that has not gone has gone. It ends when the peer has copied `until` of those that stay.
+    /// The oldest request has gone. It ends when the peer has copied `until` of those that stay.
     pub(crate) fn leave_request(&mut self, until: u64) {
-        if let Some(request) = self.requests.get_mut(self.gone) {
-            request.until = until;
-            self.gone += 1;
+        if let Some(Request { work, kind, signalled, len, segments, .. }) = self.requests.pop_front() {
+            self.gone.push_back(Gone { work, kind, signalled, len, segments, until });
         }
     }
 
-    /// Ends those that have gone, in order, as far as the peer has copied what stays: `taken` of them.
-    pub(crate) fn complete_gone(&mut self, taken: u64, report: &mut impl FnMut(Event)) -> bool {
-        let before = self.gone;
-        while self.gone > 0
-            && self.requests.front().is_some_and(|request| request.until <= taken)
-            && let Some(request) = self.requests.pop_front()
+    /// Whether a message may be left where it is while it is posted: nothing waits before it, and there is room in the queue.
+    #[inline]
+    pub(crate) fn may_leave(&self) -> bool {
+        self.requests.is_empty() && self.gone.len() + self.reads.len() + self.fresh < self.send_depth
+    }
+
+    /// A message of `len` bytes was left where it is while it was posted. It ends when the peer has copied `until` of those.
+    #[inline]
+    pub(crate) fn leave_at_once(&mut self, work: WorkId, segments: &[Segment], len: u64, signalled: bool, until: u64) {
+        self.request_segments.push(segments);
+        let segments = segments.len() as u32;
+        self.gone.push_back(Gone { work, kind: WorkKind::Send, signalled, len, segments, until });
+    }
+
+    /// [`QueuePair::complete_gone`] in a poll, which reports them: nothing is held any longer. Whether there were any.
+    pub(crate) fn end_gone(&mut self, taken: u64, events: &mut Vec<Event>) -> bool {
+        let before = self.gone.len();
+        while self.gone.front().is_some_and(|gone| gone.until <= taken)
+            && let Some(gone) = self.gone.pop_front()
         {
-            self.gone -= 1;
-            self.request_segments.pop(request.segments, |region| self.held.push(region));
-            self.fresh += 1;
-            if request.signalled {
-                report(self.event(request.work, request.kind, WorkStatus::Ok, request.len, None));
+            self.request_segments.pop(gone.segments, drop);
+            if gone.signalled {
+                events.push(self.event(gone.work, gone.kind, WorkStatus::Ok, gone.len, None));
             }
         }
-        self.gone < before
+        self.gone.len() < before
+    }
+
+    /// Ends those that have gone, in order, as far as the peer has copied what stays: `taken` of them.
+    pub(crate) fn complete_gone(&mut self, taken: u64, report: &mut impl FnMut(Event)) {
+        while self.gone.front().is_some_and(|gone| gone.until <= taken)
+            && let Some(gone) = self.gone.pop_front()
+        {
+            self.request_segments.pop(gone.segments, |region| self.held.push(region));
+            self.fresh += 1;
+            if gone.signalled {
+                report(self.event(gone.work, gone.kind, WorkStatus::Ok, gone.len, None));
+            }
+        }
     }
 
     // ---- reads and answers ------------------------------------------------------------------------------------------------
@@ -584,13 +617,15 @@ impl QueuePair {
     /// Ends everything. The request that the peer refused, as far as this side can know it, is told so.
     pub(crate) fn flush_all(&mut self, culprit: Option<Refusal>, mut report: impl FnMut(Event)) {
         let mut guilty = culprit;
-        self.gone = 0;
+        let mut status = |kind| match guilty.take_if(|refusal| refusal.work == Some(kind)) {
+            Some(refusal) => refusal.status,
+            None => WorkStatus::Flushed,
+        };
+        while let Some(gone) = self.gone.pop_front() {
+            report(self.event(gone.work, gone.kind, status(gone.kind), gone.len, None));
+        }
         while let Some(request) = self.requests.pop_front() {
-            let status = match guilty.take_if(|refusal| refusal.work == Some(request.kind)) {
-                Some(refusal) => refusal.status,
-                None => WorkStatus::Flushed,
-            };
-            report(self.event(request.work, request.kind, status, request.len, None));
+            report(self.event(request.work, request.kind, status(request.kind), request.len, None));
         }
         self.flush_waiting(culprit, report);
     }
