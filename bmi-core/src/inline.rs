@@ -26,13 +26,13 @@ pub struct Arrived<'a> {
 impl Arrived<'_> {
     /// # Safety
     /// `len` bytes at `at` must be valid for reads while the value lives, and written by others only through [`copy`](mod@copy), by the kernel, or by another process.
-    #[inline]
+    #[inline(always)]
     pub unsafe fn new<'a>(at: *mut u8, len: usize) -> Arrived<'a> {
         Arrived { at, len, _adapter: PhantomData }
     }
 
     /// Its length in bytes.
-    #[inline]
+    #[inline(always)]
     pub fn len(&self) -> usize {
         self.len
     }
@@ -42,14 +42,16 @@ impl Arrived<'_> {
         self.len == 0
     }
 
-    #[inline]
+    #[inline(always)]
     fn range(&self, offset: usize, len: usize) -> *mut u8 {
-        assert!(offset <= self.len && len <= self.len - offset, "{len} bytes at {offset} of a message of {}", self.len);
+        if offset > self.len || len > self.len - offset {
+            beyond(offset, len, self.len);
+        }
         self.at.wrapping_add(offset)
     }
 
     /// Copies the bytes from `offset` on, as many as `to` holds; panics if there are fewer.
-    #[inline]
+    #[inline(always)]
     pub fn copy_to(&self, offset: usize, to: &mut [u8]) {
         let from = self.range(offset, to.len());
         // SAFETY: within what the maker vouched for (invariant 1).
@@ -57,13 +59,20 @@ impl Arrived<'_> {
     }
 
     /// Copies `len` bytes from `offset` on to the beginning of `to`; panics if there are fewer, or `to` is shorter.
-    #[inline]
+    #[inline(always)]
     pub fn copy_to_slice(&self, offset: usize, len: usize, to: &MemSlice) {
-        assert!(len <= to.len(), "{len} bytes into a piece of {}", to.len());
+        if len > to.len() {
+            beyond(0, len, to.len());
+        }
         let from = self.range(offset, len);
         // SAFETY: the source is within what the maker vouched for, the target within its memory, which it holds.
         unsafe { copy::copy_between(to.as_ptr(), from, len) };
     }
+}
+
+#[cold]
+fn beyond(offset: usize, len: usize, room: usize) -> ! {
+    panic!("{len} bytes at {offset} of {room}")
 }
 
 impl fmt::Debug for Arrived<'_> {
