@@ -69,7 +69,7 @@ use bmi_core::transport::{
     Armed, BulkWay, ConnId, Event, Payload, PostError, Transport, WorkId, WorkKind, WorkOptions, WriteTarget,
 };
 use bmi_core::{
-    Access, Addr, Capabilities, Error, ErrorKind, Memory, MemoryRegion, RemoteKey, RemoteSlice, Segment, Time,
+    Access, Addr, Capabilities, Error, ErrorKind, MemSlice, Memory, MemoryRegion, RemoteKey, RemoteSlice, Segment, Time,
 };
 use rustix::event::{EventfdFlags, epoll};
 
@@ -417,6 +417,18 @@ impl Transport for ShmTransport {
     ) -> Result<(), PostError> {
         self.check_owner(segments)?;
         self.working(conn)?.read(work, segments, remote, options)
+    }
+
+    fn write_now(&mut self, conn: ConnId, from: &[MemSlice], remote: RemoteSlice) -> bool {
+        let Some(len) = outbound::len_now(from, &remote) else { return false };
+        let Ok(Working { link, queues, .. }) = self.working(conn) else { return false };
+        outbound::write_now(link, queues, &[], from, &remote.into(), len)
+    }
+
+    fn read_now(&mut self, conn: ConnId, into: &[MemSlice], remote: RemoteSlice) -> bool {
+        let Some(len) = outbound::len_now(into, &remote) else { return false };
+        let Ok(Working { link, queues, .. }) = self.working(conn) else { return false };
+        outbound::read_now(link, queues, into, &remote, len)
     }
 
     fn map_remote(&mut self, conn: ConnId, remote: RemoteSlice, access: Access) -> Option<RemotePages> {

@@ -85,10 +85,16 @@ impl<T: Transport> Endpoint<T> {
         immediate: Option<u32>,
         options: Options,
     ) -> Result<Posted, Error> {
+        let cursor = unit::seek(remote.pieces(), at);
+        if immediate.is_none()
+            && let Some(done) = self.move_at_once(kind, peer, remote, cursor, &local, &options)
+        {
+            return Ok(Posted::Done(done));
+        }
         self.check_bulk(kind, peer, remote, at, &local).map_err(|error| error.during(kind.as_str()))?;
         let mut op = Op::new(kind, Some(peer), 0, Some(local), options, State::Queued);
         op.immediate = immediate;
-        let (remote, cursor) = (remote.shared(), unit::seek(remote.pieces(), at));
+        let remote = remote.shared();
         if self.peers.get(peer.0).is_some_and(Peer::is_up) {
             let id = self.insert_op(op);
             self.begin_bulk(id, remote, cursor);
