@@ -19,6 +19,9 @@
 //! **Messages that stay** (LEFT) are those of [`LEFT_LEN`] bytes and more whose pages the peer has mapped: one copy instead of two, and none of it by the sender. What is
 //! sent behind one follows at once; only completions wait, since they come in order.
 //!
+//! **At once.** A write or read of up to [`NOW`] bytes on mapped memory that has nothing to wait for is done while it is posted ([`write_now`], [`read_now`]), whether it was posted
+//! as work, whose completion the next poll reports, or asked for at once ([`bmi_core::Transport::write_now`]), with none. A claim covers it as any other.
+//!
 //! `immediate` is 2^32 plus the 32 bits, or 0 for none. Records of replies stand between those of a message in parts.
 //!
 //! **Turns.** Requests, reads and answers take turns record by record, so none holds up another. What goes to the peer's memory directly is
