@@ -274,7 +274,7 @@ impl Working<'_> {
         options: WorkOptions,
     ) -> Result<(), PostError> {
         let len = self.queues.check_write(head, segments, &target)?;
-        if outbound::write_now(self.link, self.queues, head, segments, &target, len) {
+        if len <= POST_BUDGET && outbound::write_now(self.link, self.queues, head, segments, &target, len) {
             self.queues.hold(segments);
             self.pending.extend(self.queues.complete_at_once(work, WorkKind::Write, len, options));
             return Ok(());
@@ -293,7 +293,7 @@ impl Working<'_> {
         options: WorkOptions,
     ) -> Result<(), PostError> {
         let len = self.queues.check_read(segments, &remote)?;
-        if outbound::read_now(self.link, self.queues, segments, &remote, len) {
+        if len <= POST_BUDGET && outbound::read_now(self.link, self.queues, segments, &remote, len) {
             self.queues.hold(segments);
             self.pending.extend(self.queues.complete_at_once(work, WorkKind::Read, len, options));
             return Ok(());

@@ -19,8 +19,9 @@
 //! **Messages that stay** (LEFT) are those of [`LEFT_LEN`] bytes and more whose pages the peer has mapped: one copy instead of two, and none of it by the sender. What is
 //! sent behind one follows at once; only completions wait, since they come in order.
 //!
-//! **At once.** A write or read of up to [`NOW`] bytes on mapped memory that has nothing to wait for is done while it is posted ([`write_now`], [`read_now`]), whether it was posted
-//! as work, whose completion the next poll reports, or asked for at once ([`bmi_core::Transport::write_now`]), with none. A claim covers it as any other.
+//! **At once.** A short write or read on mapped memory that has nothing to wait for is done while it is posted ([`write_now`], [`read_now`]): one of up to [`POST_BUDGET`] bytes that
+//! was posted as work, whose completion the next poll reports, and one of up to [`NOW`] that was asked for at once ([`bmi_core::Transport::write_now`]), with none. A claim covers it as
+//! any other.
 //!
 //! `immediate` is 2^32 plus the 32 bits, or 0 for none. Records of replies stand between those of a message in parts.
 //!
@@ -58,8 +59,8 @@ pub(crate) const UNIT: u64 = 256 << 10;
 pub(crate) const BUDGET: u64 = 1 << 20;
 /// Bytes copied directly while posting.
 pub(crate) const POST_BUDGET: u64 = 64 << 10;
-/// Bytes of a request that is done while it is posted, all of it or nothing: a few microseconds.
-const NOW: u64 = POST_BUDGET;
+/// Bytes that are copied at once by who asks for it: as many as under one claim. What is posted as work has its completion to wait for anyway, and there may be a queue of it.
+const NOW: u64 = UNIT;
 /// Pieces that one system call takes (`IOV_MAX` of Linux).
 const MAX_PIECES: usize = 1024;
 
@@ -114,8 +115,7 @@ impl Piece for MemSlice {
     }
 }
 
-/// A write of `len` bytes, those of `head` and of all `pieces`, that is done while it is posted: nothing waits before it, it is short, and the target is mapped.
-/// Whether it was.
+/// A short write of `len` bytes, those of `head` and of all `pieces`, that is done while it is posted: nothing waits before it, and the target is mapped. Whether it was.
 #[inline]
 pub(crate) fn write_now(
     link: &mut Link,
@@ -125,7 +125,7 @@ pub(crate) fn write_now(
     target: &WriteTarget,
     len: u64,
 ) -> bool {
-    if len > NOW || queues.has_requests() || link.ring_writes_until > link.writer.consumed() {
+    if queues.has_requests() || link.ring_writes_until > link.writer.consumed() {
         return false;
     }
     let record = match target.immediate.map(|_| link.reserve(8)) {
@@ -149,7 +149,7 @@ pub(crate) fn write_now(
     true
 }
 
-/// The same for a read of `len` bytes, as many as all `pieces` have.
+/// The same for a short read of `len` bytes, as many as all `pieces` have.
 #[inline]
 pub(crate) fn read_now(
     link: &mut Link,
@@ -158,7 +158,7 @@ pub(crate) fn read_now(
     remote: &RemoteSlice,
     len: u64,
 ) -> bool {
-    if len > NOW || !queues.reads.is_empty() {
+    if !queues.reads.is_empty() {
         return false;
     }
     let Some(mut from) = link.mapped(remote, len, Access::READ) else { return false };

@@ -289,11 +289,11 @@ fn memory_that_a_peer_never_gives_back_comes_back_in_time() {
     drop(pages);
 }
 
-/// Work on mapped memory is done while it is posted, up to 64 KiB in as many pieces as a request may have, and not behind what waits; by other ways it never is.
+/// Work on mapped memory is done while it is posted, up to 256 KiB in as many pieces as a request may have, and not behind what waits; by other ways it never is.
 #[test]
 fn short_work_on_mapped_memory_is_done_at_once() {
     let _alone = alone();
-    const MOST: usize = 64 << 10;
+    const MOST: usize = 256 << 10;
     let mut world = world();
     let (ca, cb) = world.connect();
     let (memory, segment) = world.b.memory(4 << 20);
