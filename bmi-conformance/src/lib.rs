@@ -105,6 +105,9 @@ macro_rules! conformance_suite {
                 work_beyond_its_target_is_invalid, forged_access_costs_the_connection, zero_length_access_is_checked,
                 exposure_belongs_to_one_connection, revoked_access_costs_the_connection, exposures_hold_their_region,
             }
+            transport::now {
+                lists_of_any_shape, order_with_what_is_posted, what_posting_would_refuse,
+            }
             transport::end {
                 disconnect_flushes_receives, disconnect_hands_over_what_was_posted, passed_deadline_cuts,
                 disconnect_twice, disconnect_from_a_stalled_peer, dropped_adapter_ends_its_connections,
@@ -146,6 +149,9 @@ macro_rules! conformance_suite {
                 cancelled_between_pieces, out_of_range_is_refused_here,
                 many_transfers, bulk_beside_messages, exposures_are_held_and_come_back, exposures_outlive_their_peer,
                 forged_descriptors_cut_only_the_forger, descriptors_belong_to_one_peer, revoked_descriptors_are_dead,
+            }
+            message::at_once {
+                over_when_posted, beside_long_ones, what_is_wrong_is_said,
             }
             message::fast {
                 messages_of_middle_size_go_fast, order_across_all_paths, unexpected_messages_of_middle_size,

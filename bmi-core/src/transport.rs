@@ -406,13 +406,15 @@ pub trait Transport {
 
     /// Writes `from` to the beginning of `remote` while it is posted, as an inline send is copied while it is posted: `true` says that the bytes are in place, behind
     /// everything that was posted before (C3), that the memory is free again, and that no completion follows. It needs no registration. `false` says that nothing has
-    /// happened, because the transport cannot, something waits before it, it is too long for a call that returns soon, or something is wrong: post it, which tells.
+    /// happened, because the transport cannot, something waits before it, it is too long or in too many pieces for a call that returns soon, or something is wrong: post it, which
+    /// tells. What C7 does not plainly allow, without bytes too, is such a no, and costs the connection nothing.
     fn write_now(&mut self, conn: ConnId, from: &[MemSlice], remote: RemoteSlice) -> bool {
         let _ = (conn, from, remote);
         false
     }
 
-    /// Reads the beginning of `remote` while it is posted, scattered over `into`: as [`Transport::write_now`].
+    /// Reads the beginning of `remote` while it is posted, scattered over `into`, as many bytes as these hold: as [`Transport::write_now`]. It is ordered with no write that
+    /// waits, as no read is.
     fn read_now(&mut self, conn: ConnId, into: &[MemSlice], remote: RemoteSlice) -> bool {
         let _ = (conn, into, remote);
         false

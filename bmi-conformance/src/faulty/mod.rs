@@ -28,8 +28,8 @@ use bmi_core::transport::{
     Armed, BulkWay, ConnId, Event, HostWork, Payload, PostError, WorkId, WorkOptions, WriteTarget,
 };
 use bmi_core::{
-    Access, Addr, Capabilities, Error, ErrorKind, Memory, MemoryRegion, RemoteKey, RemoteSlice, Segment, Time,
-    Transport,
+    Access, Addr, Capabilities, Error, ErrorKind, MemSlice, Memory, MemoryRegion, RemoteKey, RemoteSlice, Segment,
+    Time, Transport,
 };
 
 pub use plan::Plan;
@@ -204,6 +204,15 @@ impl<T: Transport> Transport for Faulty<T> {
     ) -> Result<(), PostError> {
         self.is_full()?;
         self.inner.post_read(self.names.inward(conn), work, segments, remote, options)
+    }
+
+    // No queue says full where nothing is queued: a refusal is an invitation to post.
+    fn write_now(&mut self, conn: ConnId, from: &[MemSlice], remote: RemoteSlice) -> bool {
+        !self.rng.chance(self.plan.queue_full) && self.inner.write_now(self.names.inward(conn), from, remote)
+    }
+
+    fn read_now(&mut self, conn: ConnId, into: &[MemSlice], remote: RemoteSlice) -> bool {
+        !self.rng.chance(self.plan.queue_full) && self.inner.read_now(self.names.inward(conn), into, remote)
     }
 
     fn bulk_ways(&mut self, conn: ConnId) -> Vec<BulkWay> {

@@ -3,5 +3,6 @@
 pub mod channel;
 pub mod connect;
 pub mod end;
+pub mod now;
 pub mod remote;
 pub mod waiting;
