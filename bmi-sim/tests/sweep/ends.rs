@@ -143,7 +143,7 @@ pub(crate) fn deadlines(world: &World, rng: &mut Rng) {
 /// long message: what the last control credit was kept for.
 pub(crate) fn both_run_out_of_credits(seed: u64, rng: &mut Rng) {
     const EAGER: usize = 256;
-    let mut config = SimConfig::seeded(seed);
+    let mut config = SimConfig::drawn(seed);
     config.profile.link_latency_ns = 1_000_000;
     let world = World::with(config);
     // The purse of bytes is four long messages, which is sixteen short ones; so is that of messages.

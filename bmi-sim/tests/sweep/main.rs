@@ -63,7 +63,7 @@ impl Drop for Named {
 
 /// The world of a seed: adapters with much or little room, registration free or dear, times that vary.
 fn world(rng: &mut Rng, seed: u64) -> World {
-    let mut config = SimConfig::seeded(seed);
+    let mut config = SimConfig::drawn(seed);
     config.jitter_ns = [0, 2_000, 30_000][rng.below(3) as usize];
     config.time_limit = Duration::from_secs(60);
     if rng.below(2) == 0 {
