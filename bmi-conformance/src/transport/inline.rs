@@ -251,15 +251,24 @@ fn exchange<K: Backend>(
     for side in [A, B] {
         rig.set_taker(side, Watcher { side, log: log.clone(), choice });
     }
-    while log.progress() < ways.len() * MESSAGES || ways.iter().any(|way| way.unfinished > 0) {
+    let (total, give_up, mut rng) = (ways.len() * MESSAGES, rig.far_off(), Rng::new(7));
+    while log.progress() < total || ways.iter().any(|way| way.unfinished > 0) {
         let before = log.progress();
+        assert!(rig.now() < give_up, "{before} of {total} messages have come, and no more do");
         ways.iter_mut().for_each(|way| way.go_on(&mut rig, &log));
+        // Now and then nobody looks for a while, so that one poll finds much.
+        let absent = [A, B][rng.index(2)];
+        rig.pause(absent, rng.chance(500));
+        for _ in 0..rng.index(30) {
+            rig.turn();
+            handle(&mut rig, &mut ways, &log);
+        }
+        rig.pause(absent, false);
         rig.wait("the next message", |rig| {
-            let news = log.progress() > before || !rig.unread(A).is_empty() || !rig.unread(B).is_empty();
-            let unsent = ways.iter().any(|way| {
-                way.sent < MESSAGES && log.with(way.to, way.far, |_, stream| stream.next + WINDOW > way.sent)
-            });
-            (news || unsent).then_some(())
+            let finished = log.progress() == total && ways.iter().all(|way| way.unfinished == 0);
+            let news = finished || log.progress() > before || !rig.unread(A).is_empty() || !rig.unread(B).is_empty();
+            let room = |way: &Way| log.with(way.to, way.far, |_, stream| stream.next + WINDOW > way.sent);
+            (news || ways.iter().any(|way| way.sent < MESSAGES && room(way))).then_some(())
         });
         handle(&mut rig, &mut ways, &log);
     }
@@ -343,6 +352,8 @@ pub fn nothing_is_shown_outside_a_connections_life<K: Backend>(backend: &K) {
             rig.recv(B, far, slot, &[landing.segment(slot as usize * 16, 16)]).expect("receive");
         }
         rig.adapter(B).accept(far, &[]).expect("accept");
+        // As far as the backend can do without it, all comes before the first poll.
+        let (mut turns, absence) = (0, [0, 40][round as usize % 2]);
         let sent: Vec<Sent> = (0..3).map(|number| Sent::Message(pattern(round * 3 + number, 16))).collect();
         let mut stream = Some(Stream::new(B, far, sent.clone()));
         let (mut sending, mut heads) = (
@@ -355,6 +366,8 @@ pub fn nothing_is_shown_outside_a_connections_life<K: Backend>(backend: &K) {
                 .peekable(),
         );
         rig.wait("all messages", |rig| {
+            rig.pause(B, turns < absence);
+            turns += 1;
             while let Some(event) = rig.take_unread(B) {
                 match event {
                     Event::Established { .. } => log.0.borrow_mut().extend(stream.take()),
