@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 
 use bmi_conformance::Rng;
-use bmi_core::transport::{ConnId, Event, Payload, PostError, WorkId, WorkOptions, WorkStatus};
+use bmi_core::transport::{Arrived, ConnId, Event, Payload, PostError, Taker, WorkId, WorkOptions, WorkStatus};
 use bmi_core::{Access, Addr, ErrorKind, Memory, MemoryRegion, RemoteKey, RemoteSlice, Time, Transport};
 use rustix::fs::{MemfdFlags, SealFlags};
 
@@ -458,6 +458,47 @@ fn put_record(hostile: &Hostile, kind: u64, body: &[u64]) {
         hostile.area.raw(at + 8 + index * 8).store(*word, Ordering::Relaxed);
     }
     hostile.area.raw(at).store(kind << 32 | (body.len() * 8) as u64, Ordering::Release);
+}
+
+/// Takes what it is shown, and has the peer write over it before each of two copies.
+struct Overwritten<'a> {
+    hostile: &'a Hostile,
+    copies: Vec<[u8; 16]>,
+}
+
+impl Taker for Overwritten<'_> {
+    fn take(&mut self, _: ConnId, message: Arrived<'_>) -> bool {
+        for word in [7, 8] {
+            (0..3).for_each(|index| {
+                self.hostile.area.raw(self.hostile.area.ring_at() + index * 8).store(word, Ordering::Relaxed);
+            });
+            let mut bytes = [0; 16];
+            message.copy_to(0, &mut bytes[..message.len()]);
+            self.copies.push(bytes);
+        }
+        true
+    }
+}
+
+/// What is taken in place may change meanwhile, its length in the ring too: what was checked counts.
+#[test]
+fn a_message_that_changes_while_it_is_taken_is_as_long_as_it_was() {
+    let mut victim = Victim::new();
+    let (hostile, conn) = victim.hostile();
+    victim.transport.post_recv(conn, WorkId(1), &[victim.region.segment(0, 100)]).unwrap();
+    put_record(&hostile, 1, &[1, 2]);
+    let mut taker = Overwritten { hostile: &hostile, copies: Vec::new() };
+    while !victim.transport.poll_taking(victim.now, &mut victim.events, &mut taker) {}
+    let copied = |word: u64| std::array::from_fn(|at| if at % 8 == 0 { word as u8 } else { 0 });
+    assert_eq!(taker.copies, [copied(7), copied(8)]);
+    // The next record is looked for in the line behind it.
+    hostile.area.raw(hostile.area.ring_at() + 64).store(1 << 32, Ordering::Release);
+    let arrived = victim.take("the next message", |event| match event {
+        Event::Work(work) if work.conn == conn => Some((work.work, work.status, work.len)),
+        _ => None,
+    });
+    assert_eq!(arrived, (WorkId(1), WorkStatus::Ok, 0));
+    victim.prove_honest();
 }
 
 /// Messages that are said to stay where they do not: outside of the memory, in more pieces than there may be, with sums that overflow or do not match.

@@ -5,11 +5,13 @@
 //!    peer changes meanwhile changes the bytes that arrive, and nothing else.
 //! 2. The place of a record is given back after its bytes were copied.
 //! 3. One call handles a bounded number of records, and copies a bounded number of bytes of messages that stay in the peer's memory, whatever stands in the ring.
-//! 4. A message that stays is delivered if the peer had not ended when its last byte was copied; before that its bytes were the message's.
+//! 4. A message is shown to a taker before any byte of it is copied, and only if it is whole in one record, nothing was reported of its connection, and the receive at
+//!    the front has room (C16).
+//! 5. A message that stays is delivered if the peer had not ended when its last byte was copied; before that its bytes were the message's.
 
 use bmi_backend::software::Exposures;
 use bmi_core::mem::copy;
-use bmi_core::transport::{Event, WorkKind, WorkStatus};
+use bmi_core::transport::{Arrived, ConnId, Event, Taker, WorkKind, WorkStatus};
 use bmi_core::{Access, Segment};
 
 use crate::config::{MAX_HEAD, MAX_WORK_LEN};
@@ -71,14 +73,30 @@ pub(crate) struct Received {
 
 /// One connection's parts.
 pub(crate) struct Context<'a> {
+    pub(crate) conn: ConnId,
     pub(crate) link: &'a mut Link,
     pub(crate) queues: &'a mut QueuePair,
     pub(crate) exposures: &'a Exposures,
     pub(crate) events: &'a mut Vec<Event>,
     pub(crate) limit: usize,
+    /// Who may take messages where they stand, and how many events there were when this connection's turn came; `None` if one of them was of this connection.
+    pub(crate) taker: &'a mut dyn Taker,
+    pub(crate) shown_at: Option<usize>,
 }
 
 impl Context<'_> {
+    /// Shows a whole message to the taker, if it may be; whether it was taken.
+    #[inline]
+    fn show(&mut self, record: Record) -> bool {
+        let has_room = self.queues.next_recv().is_some_and(|recv| recv.room >= record.len as u64);
+        if self.shown_at != Some(self.events.len()) || !has_room {
+            return false;
+        }
+        // SAFETY: the record was checked to lie in the ring, which the link keeps mapped; of the processes that have it mapped only the peer's can write it.
+        let message = unsafe { Arrived::new(self.at(record, 0), record.len) };
+        self.taker.take(self.conn, message)
+    }
+
     fn at(&self, record: Record, offset: usize) -> *mut u8 {
         self.link.reader.space().ptr(record.at + offset)
     }
@@ -215,6 +233,7 @@ impl Inbound {
     #[inline]
     fn handle(&mut self, context: &mut Context<'_>, record: Record) -> Result<(), Fault> {
         match record.kind {
+            SEND if self.current.is_none() && context.show(record) => Ok(()),
             SEND => self.message(context, record, record.len as u64, 0),
             FIRST => {
                 let [len] = context.words(record)?;

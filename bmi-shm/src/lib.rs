@@ -23,7 +23,7 @@
 //! Tables, listeners, registrations and keys are those of [`bmi_backend`].
 //!
 //! **Invariants**
-//! 1. What the contract says, C1 to C15 of [`bmi_core::transport`].
+//! 1. What the contract says, C1 to C16 of [`bmi_core::transport`].
 //! 2. One owner drives a transport; only wakers, dropped regions and dropped [`bmi_core::mem::RemotePages`] reach it from other threads.
 //! 3. Nothing in shared memory is trusted: words are copied, then checked. This side's area cannot be written by the peer at all.
 //!
@@ -66,7 +66,8 @@ use bmi_backend::software::{Keys, Regions};
 use bmi_backend::{Deadlines, Listeners, Slots};
 use bmi_core::mem::RemotePages;
 use bmi_core::transport::{
-    Armed, BulkWay, ConnId, Event, Payload, PostError, Transport, WorkId, WorkKind, WorkOptions, WriteTarget,
+    Armed, Arrived, BulkWay, ConnId, Event, Payload, PostError, Taker, Transport, WorkId, WorkKind, WorkOptions,
+    WriteTarget,
 };
 use bmi_core::{
     Access, Addr, Capabilities, Error, ErrorKind, Memory, MemoryRegion, RemoteKey, RemoteSlice, Segment, Time,
@@ -311,6 +312,15 @@ impl Working<'_> {
     }
 }
 
+/// The taker of a poll that has none.
+struct TakesNothing;
+
+impl Taker for TakesNothing {
+    fn take(&mut self, _: ConnId, _: Arrived<'_>) -> bool {
+        false
+    }
+}
+
 fn takes_receives(phase: &Phase) -> bool {
     !matches!(phase, Phase::HalfOpen { .. } | Phase::Closing { .. })
 }
@@ -429,7 +439,11 @@ impl Transport for ShmTransport {
     }
 
     fn poll(&mut self, now: Time, events: &mut Vec<Event>) -> bool {
-        self.make_progress(now, events)
+        self.make_progress(now, events, false, &mut TakesNothing)
+    }
+
+    fn poll_taking(&mut self, now: Time, events: &mut Vec<Event>, taker: &mut dyn Taker) -> bool {
+        self.make_progress(now, events, true, taker)
     }
 
     fn next_deadline(&self) -> Option<Time> {

@@ -17,13 +17,14 @@
 //! 2. A calm connection has nothing to do but to look at its ring and to ring its bell; whatever gives it more calls [`Connection::wake`].
 
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bmi_core::Time;
 use bmi_core::mem::SharedPages;
-use bmi_core::transport::{Armed, Event};
+use bmi_core::transport::{Armed, ConnId, Event, Taker};
 use rustix::event::epoll::{self, EventData, EventFlags};
 
 use crate::area::RingSpace;
@@ -68,7 +69,15 @@ impl ShmTransport {
         Ok(epoll::add(&self.epoll, fd, EventData::new_u64(token as u64), flags)?)
     }
 
-    pub(crate) fn make_progress(&mut self, now: Time, events: &mut Vec<Event>) -> bool {
+    /// One poll. `shows`: messages are shown to the taker (C16).
+    #[inline]
+    pub(crate) fn make_progress(
+        &mut self,
+        now: Time,
+        events: &mut Vec<Event>,
+        shows: bool,
+        taker: &mut dyn Taker,
+    ) -> bool {
         self.now = now;
         let before = events.len();
         let limit = before + BATCH;
@@ -87,7 +96,8 @@ impl ShmTransport {
         self.expire(now);
         self.leave_limbo(now);
         let mut moved = self.look(events);
-        let served = self.serve_all(events, limit);
+        let early = before..events.len();
+        let served = self.serve_all(&mut Round { events, limit, early, shows, taker });
         if served {
             self.has_moved();
         } else {
@@ -182,16 +192,17 @@ impl ShmTransport {
 
     // ---- rings ------------------------------------------------------------------------------------------------------------
 
-    fn serve_all(&mut self, events: &mut Vec<Event>, limit: usize) -> bool {
+    fn serve_all(&mut self, round: &mut Round<'_>) -> bool {
         let mut moved = false;
         // First, so that those who are busy cannot keep them from being found.
         for _ in 0..self.rota.resting().min(LOOKS_AT_REST) {
             let Some(slot) = self.rota.take_turn() else { break };
-            if self.serve(slot, events, limit) {
+            if self.serve(slot, round) {
                 moved = true;
                 self.rota.wake(slot);
             }
         }
+        round.early.end = round.events.len(); // one that has rested has a second turn
         let count = self.rota.awake().len();
         if self.first >= count {
             self.first = 0;
@@ -200,14 +211,14 @@ impl ShmTransport {
         for step in 0..count {
             let at = self.first + step;
             let at = if at < count { at } else { at - count };
-            if events.len() >= limit {
+            if round.events.len() >= round.limit {
                 // The rest have their turn first next time.
                 self.first = at;
                 return true;
             }
             // An end on the way takes a connection out of the list.
             let Some(&slot) = self.rota.awake().get(at) else { continue };
-            if self.serve(slot, events, limit) {
+            if self.serve(slot, round) {
                 moved = true;
             } else if tired.is_none() && self.slots.at_mut(slot).is_some_and(Connection::tires) {
                 tired = Some(slot);
@@ -221,18 +232,18 @@ impl ShmTransport {
 
     /// One connection's turn.
     #[inline]
-    fn serve(&mut self, slot: u32, events: &mut Vec<Event>, limit: usize) -> bool {
+    fn serve(&mut self, slot: u32, round: &mut Round<'_>) -> bool {
         let Some(connection) = self.slots.at_mut(slot) else { return false };
         if connection.is_quiet() {
             return false;
         }
         let id = connection.id;
-        let before = events.len();
-        let served = serve(connection, events, limit, &mut self.pieces);
+        let before = round.events.len();
+        let served = serve(connection, round, &mut self.pieces);
         match served {
             Ok(Served { moved, woke, over: None }) => {
                 self.wakes += u64::from(woke);
-                let moved = moved || events.len() > before;
+                let moved = moved || round.events.len() > before;
                 if moved {
                     connection.wake();
                 }
@@ -327,6 +338,37 @@ impl ShmTransport {
     }
 }
 
+/// What the turns of one poll share.
+struct Round<'a> {
+    events: &'a mut Vec<Event>,
+    /// How many events there may be.
+    limit: usize,
+    /// Those that were reported before the first turn.
+    early: Range<usize>,
+    /// Whether messages are shown.
+    shows: bool,
+    taker: &'a mut dyn Taker,
+}
+
+impl Round<'_> {
+    /// How many events there are now; `None` if no message of this connection may be shown, because one of them is of this poll and of it.
+    #[inline]
+    fn shown_at(&self, conn: ConnId) -> Option<usize> {
+        let early = &self.events[self.early.clone()];
+        (self.shows && early.iter().all(|event| conn_of(event) != conn)).then_some(self.events.len())
+    }
+}
+
+fn conn_of(event: &Event) -> ConnId {
+    match event {
+        Event::Work(work) => work.conn,
+        Event::ConnectRequest { conn, .. }
+        | Event::Established { conn, .. }
+        | Event::Rejected { conn, .. }
+        | Event::Disconnected { conn, .. } => *conn,
+    }
+}
+
 struct Served {
     moved: bool,
     /// The peer slept and was sent a wake-up.
@@ -334,12 +376,7 @@ struct Served {
     over: Option<Fault>,
 }
 
-fn serve(
-    connection: &mut Connection,
-    events: &mut Vec<Event>,
-    limit: usize,
-    pieces: &mut Vec<libc::iovec>,
-) -> Result<Served, Fault> {
+fn serve(connection: &mut Connection, round: &mut Round<'_>, pieces: &mut Vec<libc::iovec>) -> Result<Served, Fault> {
     let mut served = Served { moved: false, woke: false, over: None };
     let (Some(link), Some(queues)) = (connection.link.as_deref_mut(), connection.queues.as_deref_mut()) else {
         return Ok(served);
@@ -348,8 +385,11 @@ fn serve(
     queues.begin_poll();
     connection.more = false;
     if !closing {
-        let exposures = &connection.exposures;
-        let mut context = Context { link: &mut *link, queues: &mut *queues, exposures, events, limit };
+        let (conn, exposures, shown_at) = (connection.id, &connection.exposures, round.shown_at(connection.id));
+        let Round { events, limit, taker, .. } = &mut *round;
+        let (link, queues) = (&mut *link, &mut *queues);
+        let mut context =
+            Context { conn, link, queues, exposures, events, limit: *limit, taker: &mut **taker, shown_at };
         let received = connection.inbound.receive(&mut context)?;
         served.moved = received.moved;
         connection.more = received.more;
@@ -361,6 +401,7 @@ fn serve(
             }
         }
     }
+    let events = &mut *round.events;
     if queues.has_gone() {
         link.refresh_taken()?;
         served.moved |= queues.complete_gone(link.left_taken, &mut |event| events.push(event));

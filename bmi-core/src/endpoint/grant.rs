@@ -82,7 +82,7 @@ impl<T: Transport> Endpoint<T> {
         let id = self.insert_op(op);
         let Some(token) = token_of(id) else {
             self.end_grant(id, Err(ErrorKind::Exhausted));
-            self.collect(id);
+            self.ops.collect(id);
             return Err(Error::new(ErrorKind::Exhausted, "more operations than a grant can name"));
         };
         Ok((Grant { descriptor, token }, id))

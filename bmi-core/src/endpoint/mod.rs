@@ -35,10 +35,12 @@ mod peer;
 mod probe;
 mod progress;
 mod receiving;
+mod records;
 mod report;
 mod sending;
 mod spare;
 mod staging;
+mod taking;
 mod timing;
 mod unit;
 mod wanting;
@@ -59,6 +61,7 @@ use op::{Op, State};
 use pacing::Turns;
 use packing::Packing;
 use peer::Peer;
+use records::{Left, Records};
 use spare::Spares;
 use staging::Staging;
 use unit::Transfers;
@@ -74,7 +77,6 @@ use crate::mutated;
 use crate::op::{Completion, OpId, OpKind, Options, PeerId, Posted, Tag};
 use crate::proto::header::{HEADER_LEN, Kind};
 use crate::proto::table::Table;
-use crate::proto::timers::Timers;
 use crate::returns::Returns;
 use crate::time::Time;
 use crate::transport::{Armed, ConnId, Event, Transport};
@@ -88,17 +90,10 @@ pub struct Endpoint<T: Transport> {
     transport: T,
     config: Config,
     now: Time,
-    ops: Table<Op>,
+    ops: Records,
     transfers: Transfers,
-    timers: Timers,
     /// Operations asked to end early, whose fence is set by the next poll: only that knows the time.
     fences: Vec<OpId>,
-    /// Operations that ended, in order; some were collected since.
-    done: VecDeque<OpId>,
-    /// How many of them were not.
-    uncollected: usize,
-    /// Wakers of operations that ended, for the driver to wake.
-    wakes: Vec<Waker>,
     peers: Table<Peer>,
     /// Which peer a connection belongs to, by the connection's slot.
     by_conn: Vec<Option<(ConnId, PeerId)>>,
@@ -172,13 +167,9 @@ impl<T: Transport> Endpoint<T> {
             transport,
             config,
             now,
-            ops: Table::new(),
+            ops: Records::new(),
             transfers: Transfers::default(),
-            timers: Timers::default(),
             fences: Vec::new(),
-            done: VecDeque::new(),
-            uncollected: 0,
-            wakes: Vec::new(),
             peers: Table::new(),
             by_conn: Vec::new(),
             dirty: Vec::new(),
@@ -462,7 +453,7 @@ impl<T: Transport> Endpoint<T> {
     pub fn abandon(&mut self, op: OpId) {
         let Some(record) = self.ops.get_mut(op.0) else { return };
         if record.is_done() {
-            let done = self.collect(op);
+            let done = self.ops.collect(op);
             // A connection that nobody waits for any more.
             if let Some(Completion { kind: OpKind::Connect, peer: Some(peer), status: Ok(()), .. }) = done
                 && let Some(record) = self.peers.get(peer.0)
@@ -471,7 +462,8 @@ impl<T: Transport> Endpoint<T> {
             }
         } else {
             record.abandoned = true;
-            self.wakes.extend(record.waker.take());
+            let waker = record.waker.take();
+            waker.into_iter().for_each(|waker| self.ops.keep_waker(waker));
             self.end_early(op, ErrorKind::Cancelled);
         }
     }
@@ -485,7 +477,7 @@ impl<T: Transport> Endpoint<T> {
 
     /// The completion of `op`, if it has ended; its id is free then.
     pub fn poll_op(&mut self, op: OpId) -> Option<Completion> {
-        self.collect(op)
+        self.ops.collect(op)
     }
 
     /// Appends the completions of those of `ops` that have ended; returns how many.
@@ -498,7 +490,7 @@ impl<T: Transport> Endpoint<T> {
     /// Appends all completions, in the order in which the operations ended; returns how many.
     #[inline]
     pub fn poll_all(&mut self, into: &mut Vec<Completion>) -> usize {
-        if self.done.is_empty() { 0 } else { self.collect_all(into) }
+        self.ops.collect_all(into)
     }
 
     /// The next message that needed no receive.
@@ -518,7 +510,7 @@ impl<T: Transport> Endpoint<T> {
         let fences = (!self.fences.is_empty()).then_some(self.now);
         [
             fences,
-            self.timers.next().filter(|_| !mutated("wait/forgets-deadlines")),
+            self.ops.next_timer().filter(|_| !mutated("wait/forgets-deadlines")),
             self.next_turn(),
             self.registry.next_deadline(),
             self.transport.next_deadline(),
@@ -555,20 +547,20 @@ impl<T: Transport> Endpoint<T> {
     pub(crate) fn poll_op_or_wake(&mut self, op: OpId, waker: &Waker) -> Option<Option<Completion>> {
         let Some(record) = self.ops.get_mut(op.0) else { return Some(None) };
         if record.is_done() {
-            return Some(self.collect(op));
+            return Some(self.ops.collect(op));
         }
-        match &mut record.waker {
-            Some(known) if known.will_wake(waker) => {}
-            // The old one is not dropped here, within the face's borrow, but where wakers are woken.
-            Some(known) => self.wakes.push(std::mem::replace(known, waker.clone())),
-            none => *none = Some(waker.clone()),
+        if record.waker.as_ref().is_some_and(|known| known.will_wake(waker)) {
+            return None;
         }
+        // The old one is not dropped here, within the face's borrow, but where wakers are woken.
+        let old = record.waker.replace(waker.clone());
+        old.into_iter().for_each(|old| self.ops.keep_waker(old));
         None
     }
 
     /// Wakers of operations that ended since the last call.
     pub(crate) fn take_wakes(&mut self, into: &mut Vec<Waker>) {
-        into.append(&mut self.wakes);
+        self.ops.take_wakes(into);
     }
 
     pub(crate) fn has_unexpected(&self) -> bool {
@@ -584,79 +576,21 @@ impl<T: Transport> Endpoint<T> {
     /// Enters a record and sets its timer.
     #[inline]
     fn insert_op(&mut self, op: Op) -> OpId {
-        let deadline = op.options.deadline;
-        let id = OpId(self.ops.insert(op));
-        self.set_deadline(id, deadline);
-        id
+        self.ops.insert_with(op.options.deadline, |_| op)
     }
 
-    #[inline]
-    fn set_deadline(&mut self, id: OpId, deadline: Option<Time>) {
-        if let Some(at) = deadline {
-            self.set_timer(id, at);
-        }
-    }
-
-    /// Ends an operation: gives back its memory and makes its completion.
+    /// Ends an operation: gives back all that it held and makes its completion.
     fn finish(&mut self, id: OpId, status: Result<(), ErrorKind>, len: u64) {
-        let Some(op) = self.ops.get_mut(id.0) else { return };
-        debug_assert!(!op.is_done(), "{id:?} ended twice");
-        if op.timer.take().is_some() {
-            self.timers.forget();
-        }
-        if let Some(buffer) = op.staged.take() {
+        let Some(Left { staged, transfer, offer, peer }) = self.ops.finish(id, status, len) else { return };
+        if let Some(buffer) = staged {
             self.staging.free(buffer);
         }
-        let (kind, peer) = (op.kind, op.peer);
-        let completion = Completion { op: id, kind, peer, tag: op.tag, len, status, user: op.options.user };
-        op.list = None;
-        op.stand_in = None;
-        op.remote = None;
-        let offer = op.offer;
-        match &op.state {
-            // The usual ones, which hold nothing.
-            State::Matching(_) | State::Posted | State::Queued => op.state = State::Done(completion),
-            _ => {
-                if let State::Moving(transfer) = std::mem::replace(&mut op.state, State::Done(completion)) {
-                    self.transfers.retire(transfer);
-                }
-            }
-        }
-        if let Some(waker) = op.waker.take() {
-            self.wakes.push(waker);
-        }
-        if op.abandoned {
-            self.ops.discard(id.0);
-        } else {
-            self.done.push_back(id);
-            self.uncollected += 1;
+        if let Some(transfer) = transfer {
+            self.transfers.retire(transfer);
         }
         if let (op::Offer::Made(memory) | op::Offer::Used(memory), Some(peer)) = (offer, peer) {
             self.offer_ended(peer, memory, matches!(offer, op::Offer::Used(_)) || status.is_err());
         }
-        if self.done.len() > 2 * self.uncollected + 64 {
-            self.done.retain(|id| self.ops.get(id.0).is_some_and(Op::is_done));
-        }
-    }
-
-    /// Takes out the record of an operation, if it has ended.
-    #[inline]
-    fn collect(&mut self, id: OpId) -> Option<Completion> {
-        let State::Done(completion) = self.ops.get(id.0)?.state else { return None };
-        self.ops.discard(id.0);
-        self.uncollected -= 1;
-        Some(completion)
-    }
-
-    fn collect_all(&mut self, into: &mut Vec<Completion>) -> usize {
-        let before = into.len();
-        while let Some(op) = self.done.pop_front() {
-            // Some were collected by name.
-            if let Some(completion) = self.collect(op) {
-                into.push(completion);
-            }
-        }
-        into.len() - before
     }
 
     /// How a post ended whose operation is `id`.

@@ -30,7 +30,7 @@ use super::spare::Spare;
 use super::unit::Transfer;
 use crate::error::ErrorKind;
 use crate::mem::{MemList, RemoteSlice};
-use crate::op::{Completion, OpKind, Options, PeerId, Tag};
+use crate::op::{Completion, OpId, OpKind, Options, PeerId, Tag};
 use crate::proto::matching::Place;
 use crate::proto::one_or_many::OneOrMany;
 use crate::time::Time;
@@ -55,7 +55,7 @@ pub(super) enum State {
     /// Connect, disconnect, timer.
     Waiting,
     /// Ended; kept until the completion is collected.
-    Done(Completion),
+    Done { status: Result<(), ErrorKind>, len: u64 },
 }
 
 /// Whether the sender may write a message straight into a receive.
@@ -142,7 +142,15 @@ impl Op {
 
     #[inline]
     pub(super) fn is_done(&self) -> bool {
-        matches!(self.state, State::Done(_))
+        matches!(self.state, State::Done { .. })
+    }
+
+    /// What became of the operation, whose name is `id`, if it has ended.
+    #[inline]
+    pub(super) fn completion(&self, id: OpId) -> Option<Completion> {
+        let State::Done { status, len } = self.state else { return None };
+        let (kind, peer, tag, user) = (self.kind, self.peer, self.tag, self.options.user);
+        Some(Completion { op: id, kind, peer, tag, len, status, user })
     }
 
     pub(super) fn len(&self) -> usize {

@@ -95,8 +95,7 @@ impl<T: Transport> Endpoint<T> {
         match attempt {
             Attempt::Sent => Ok(id),
             _ => {
-                self.clear_timer(id);
-                self.ops.remove(id.0);
+                self.ops.forget(id);
                 Err(Error::new(ErrorKind::Exhausted, "no room for a probe now: the connection is busy"))
             }
         }
@@ -117,8 +116,7 @@ impl<T: Transport> Endpoint<T> {
         if let Err(error) = self.transmit_control(peer, message) {
             self.unspend(peer, 0);
             self.refused(peer, error);
-            self.clear_timer(id);
-            self.ops.remove(id.0);
+            self.ops.forget(id);
             return Err(Error::new(ErrorKind::Exhausted, "no room for a probe now: the adapter is busy"));
         }
         Ok(id)

@@ -2,10 +2,11 @@
 
 use super::Endpoint;
 use super::op::State;
+use super::taking::Taking;
 use super::work::Work;
 use crate::op::PeerId;
 use crate::time::Time;
-use crate::transport::{Event, Transport, WorkCompletion, WorkStatus};
+use crate::transport::{Event, HostWork, Transport, WorkCompletion, WorkStatus};
 use crate::{mutated, mutated_each};
 
 impl<T: Transport> Endpoint<T> {
@@ -20,14 +21,14 @@ impl<T: Transport> Endpoint<T> {
         }
         // Ahead of the transport's poll, which deregisters what is let go here.
         worked |= self.registry.poll(self.now);
-        if self.transport.poll(self.now, &mut self.events) {
+        if self.poll_transport() {
             worked = true;
             self.retry_blocked();
         }
         if !self.events.is_empty() {
             self.take_events();
         }
-        if !self.timers.are_quiet(self.now) {
+        if !self.ops.are_quiet(self.now) {
             self.expire();
         }
         if !self.turns.are_idle() {
@@ -38,6 +39,19 @@ impl<T: Transport> Endpoint<T> {
         }
         self.set_fences();
         worked
+    }
+
+    /// Polls the adapter; messages that it shows are taken at once.
+    #[inline]
+    fn poll_transport(&mut self) -> bool {
+        let Self { transport, by_conn, peers, ops, dirty, counters, events, .. } = self;
+        let mut taking = Taking { by_conn, peers, ops, dirty, counters, copied: (0, 0) };
+        let moved = transport.poll_taking(self.now, events, &mut taking);
+        let (bytes, pieces) = taking.copied;
+        if bytes > 0 {
+            self.transport.charge(HostWork::Copy { bytes, pieces });
+        }
+        moved
     }
 
     fn take_events(&mut self) {

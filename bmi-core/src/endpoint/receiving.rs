@@ -40,11 +40,10 @@ impl<T: Transport> Endpoint<T> {
             return Ok(self.posted(id));
         }
         let behind = if offered { record.posted.last(tag).copied() } else { None };
-        let id = OpId(self.ops.insert_with(|key| {
-            let matching = State::Matching(record.posted.push(tag, OpId(key)));
+        let id = self.ops.insert_with(options.deadline, |id| {
+            let matching = State::Matching(record.posted.push(tag, id));
             Op::new(OpKind::Recv, Some(peer), tag, Some(list), options, matching)
-        }));
-        self.set_deadline(id, options.deadline);
+        });
         if offered {
             self.offer(peer, id, behind);
         }
@@ -393,7 +392,7 @@ fn post_slot<T: Transport>(transport: &mut T, peer: &mut Peer, slot: usize, repo
 impl Peer {
     /// Takes credits that came back.
     #[inline]
-    fn take_credits(&mut self, returned: Returned) -> Result<(), Violation> {
+    pub(super) fn take_credits(&mut self, returned: Returned) -> Result<(), Violation> {
         if returned == Returned::default() {
             return Ok(());
         }

@@ -10,32 +10,12 @@ use crate::error::{Error, ErrorKind};
 use crate::mutated;
 use crate::op::{OpId, OpKind};
 use crate::proto::table::Key;
-use crate::time::Time;
 use crate::transport::Transport;
 
 impl<T: Transport> Endpoint<T> {
-    pub(super) fn set_timer(&mut self, id: OpId, at: Time) {
-        self.clear_timer(id);
-        if let Some(op) = self.ops.get_mut(id.0) {
-            op.timer = Some(at);
-            self.timers.push(at, id);
-        }
-    }
-
-    pub(super) fn clear_timer(&mut self, id: OpId) {
-        if self.ops.get_mut(id.0).is_some_and(|op| op.timer.take().is_some()) {
-            self.timers.forget();
-        }
-    }
-
     /// Looks at what is due.
     pub(super) fn expire(&mut self) {
-        while let Some(id) = self.timers.pop_due(self.now) {
-            // A stale entry: the operation ended, or its timer was moved to a later time.
-            if self.ops.get(id.0).is_none_or(|op| op.timer.is_none_or(|at| at > self.now)) {
-                continue;
-            }
-            self.clear_timer(id);
+        while let Some(id) = self.ops.pop_due(self.now) {
             let op = &self.ops.get(id.0).expect("looked up above");
             match (op.kind, op.ending, op.peer) {
                 (OpKind::Timer, ..) => self.finish(id, Ok(()), 0),
@@ -48,8 +28,7 @@ impl<T: Transport> Endpoint<T> {
                 (_, Some(_), None) => {}
             }
         }
-        let ops = &self.ops;
-        self.timers.tidy(|at, id| ops.get(id.0).is_some_and(|op| op.timer == Some(at)));
+        self.ops.tidy_timers();
     }
 
     /// Ends an operation before its time, as `kind` says, at once if no adapter can be at its memory.
@@ -96,7 +75,7 @@ impl<T: Transport> Endpoint<T> {
             _ => true,
         };
         // The time of the last poll may be long ago, and the grace begins now.
-        self.clear_timer(id);
+        self.ops.clear_timer(id);
         self.fences.push(id);
         if !waits_for_adapter && !mutated("cancel/peer-not-told") {
             let op = name_of(id);
@@ -109,7 +88,7 @@ impl<T: Transport> Endpoint<T> {
     pub(super) fn set_fences(&mut self) {
         while let Some(id) = self.fences.pop() {
             if self.ops.get(id.0).is_some_and(|op| !op.is_done()) {
-                self.set_timer(id, self.now + self.config.fence_grace);
+                self.ops.set_timer(id, self.now + self.config.fence_grace);
             }
         }
     }

@@ -199,6 +199,21 @@ impl Grant {
         Ok(())
     }
 
+    /// Whether a message that costs a message credit and `bytes` is within what the peer has.
+    #[inline]
+    pub(crate) fn admits(&self, bytes: u32) -> bool {
+        self.theirs.messages > 0 && self.theirs.bytes >= bytes
+    }
+
+    /// A message that is [admitted](Grant::admits) came and went, and its receive is posted: [`Grant::arrived`], [`Grant::reposted`] and [`Grant::unparked`] in one.
+    #[inline]
+    pub(crate) fn taken(&mut self, bytes: u32) {
+        self.theirs.messages -= 1;
+        self.theirs.bytes -= bytes;
+        self.waiting.messages += 1;
+        self.waiting.bytes += bytes;
+    }
+
     /// The peer has been told of this many fast-RDMA slots.
     pub(crate) fn grant_slots(&mut self, count: u8) {
         self.window.slots = all_slots(count);

@@ -116,11 +116,15 @@ impl Header {
     #[inline]
     pub(crate) fn decode(message: &[u8]) -> Result<(Header, &[u8]), &'static str> {
         let (wire, payload) = message.split_first_chunk::<HEADER_LEN>().ok_or("a message shorter than its header")?;
-        Header::decode_with(wire, payload.len()).map(|header| (header, payload))
+        Header::decode_head(wire, payload.len()).map(|header| (header, payload))
     }
 
+    /// The header of a message with a payload of `payload_len` bytes, checked as far as that is possible without knowing the connection.
+    ///
+    /// # Errors
+    /// What is wrong with it, in words.
     #[inline]
-    fn decode_with(wire: &[u8; HEADER_LEN], payload_len: usize) -> Result<Header, &'static str> {
+    pub(crate) fn decode_head(wire: &[u8; HEADER_LEN], payload_len: usize) -> Result<Header, &'static str> {
         let word = |at: usize| u64::from_le_bytes(wire[at..at + 8].try_into().expect("eight bytes"));
         let kind = match wire[0] & 15 {
             1 => Kind::Eager,
@@ -155,7 +159,7 @@ impl Header {
     pub(crate) fn decode_in_slot(wire: &[u8; HEADER_LEN], room: usize) -> Result<Header, &'static str> {
         let len = u64::from_le_bytes(wire[16..24].try_into().expect("eight bytes"));
         let len = usize::try_from(len).ok().filter(|len| *len <= room).ok_or("a message longer than its slot")?;
-        let header = Header::decode_with(wire, len)?;
+        let header = Header::decode_head(wire, len)?;
         match header.kind {
             Kind::Eager | Kind::Unexpected => Ok(header),
             Kind::Probe if header.op == 0 => Ok(header),

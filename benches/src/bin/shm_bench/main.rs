@@ -1,8 +1,9 @@
 //! Shared memory between two processes against the limits of the machine, and against UCX and libfabric where they are installed.
 //!
 //! **How.** This program starts itself again as its peer; each process keeps to a processor of its own. Both walk the same list of rows.
-//! A row has many short rounds; its figure is the one that only a tenth of them beat, so that what else the machine does falls
-//! out: a process that loses its processor for a moment loses a round, not the row. The limits are measured in the same run: a cache line handed
+//! A row has short rounds, of which the one counts that only a tenth of them beat, so that what else the machine does falls
+//! out: a process that loses its processor for a moment loses a round, not the row. All of it, the other libraries too, is done in several passes, and the best
+//! of each counts: the processors of a virtual machine are near each other for some seconds and then far. The limits are measured in the same run: a cache line handed
 //! between the two processors, and `memcpy` of the same sizes, with the buffers in the cache and out of it.
 //!
 //! **As the others do.** `ucx_perftest` and `fi_pingpong` use one buffer again and again on each side; so do these rows (of 32 MiB: two, in turn, as `memcpy`
@@ -30,7 +31,7 @@ use serde::Serialize;
 /// Shared memory between two processes: latency, bandwidth, message rate, beside the limits and two other libraries.
 #[derive(Parser)]
 struct Cli {
-    /// Fewer and shorter rounds.
+    /// Fewer passes, and shorter runs of the other programs.
     #[arg(long)]
     quick: bool,
     /// Only rows whose name has this in it.
@@ -110,7 +111,7 @@ const FILE: &str = "file";
 struct Line {
     #[serde(flatten)]
     row: Row,
-    ours: f64,
+    ours: Option<f64>,
     limit: Option<f64>,
     ucx: Option<f64>,
     libfabric: Option<f64>,
@@ -172,13 +173,26 @@ impl Ends {
     }
 }
 
-fn rounds(cli: &Cli) -> usize {
-    if cli.quick { 20 } else { 60 }
+/// Passes over all rows, each with two new processes.
+fn passes(cli: &Cli) -> usize {
+    if cli.quick { 2 } else { 5 }
 }
 
-/// The sample that a tenth of them beat.
+/// Rounds of a row in one pass.
+const ROUNDS: usize = 10;
+
+/// The sample that a tenth of a pass's rounds beat.
 fn best(test: Test, samples: &mut [f64]) -> f64 {
     quantile(samples, if test.is_time() { 0.1 } else { 0.9 })
+}
+
+/// The better of what was measured before and now.
+fn better(test: Test, before: Option<f64>, now: Option<f64>) -> Option<f64> {
+    let pick = if test.is_time() { f64::min } else { f64::max };
+    match (before, now) {
+        (Some(before), Some(now)) => Some(pick(before, now)),
+        (before, now) => before.or(now),
+    }
 }
 
 fn serve(folder: &str, cli: &Cli) -> Result<()> {
@@ -191,7 +205,7 @@ fn serve(folder: &str, cli: &Cli) -> Result<()> {
         message: message::Messages::listen(folder).map_err(Error::other)?,
     };
     for row in chosen(cli).into_iter().filter(|row| row.level != FILE) {
-        for _ in 0..rounds(cli) {
+        for _ in 0..ROUNDS {
             ends.run(&row, false).map_err(Error::other)?;
         }
     }
@@ -209,15 +223,36 @@ impl Drop for Peer {
     }
 }
 
+/// All passes. A virtual machine's processors are near each other at one moment and far at the next; so everything is measured several times, in turns, and of each the
+/// best counts.
 fn measure(cli: &Cli) -> Result<()> {
+    let new = |row| Line { row, ours: None, limit: None, ucx: None, libfabric: None };
+    let mut lines: Vec<Line> = chosen(cli).into_iter().map(new).collect();
+    let total = passes(cli);
+    for pass in 1..=total {
+        eprint!("\rpass {pass} of {total} ");
+        measure_pairs(cli, &mut lines)?;
+        measure_files(&mut lines)?;
+        if !cli.no_peers {
+            measure_others(cli, &mut lines);
+        }
+    }
+    eprintln!();
+    let mut out = std::io::stdout().lock();
+    if cli.json {
+        writeln!(out, "{}", serde_json::to_string_pretty(&lines)?)
+    } else {
+        write!(out, "{}", render(&lines))
+    }
+}
+
+/// Two processes, over the transport and over messages, and the limits beside them.
+fn measure_pairs(cli: &Cli, lines: &mut [Line]) -> Result<()> {
     let folder = tempfile::tempdir()?;
     let place = folder.path().to_str().ok_or_else(|| Error::other("the temporary folder's name is no text"))?;
     let mut line = limits::Line::create(place)?;
     let mut command = Command::new(std::env::current_exe()?);
     command.args(["--serve-as-peer", place]).stdout(Stdio::piped());
-    if cli.quick {
-        command.arg("--quick");
-    }
     if let Some(only) = &cli.only {
         command.args(["--only", only]);
     }
@@ -230,48 +265,44 @@ fn measure(cli: &Cli) -> Result<()> {
         raw: raw::Raw::connect(place).map_err(Error::other)?,
         message: message::Messages::connect(place).map_err(Error::other)?,
     };
-    let mut lines = Vec::new();
-    let (alone, paired): (Vec<Row>, Vec<Row>) = chosen(cli).into_iter().partition(|row| row.level == FILE);
-    for row in paired {
+    for line in lines.iter_mut().filter(|line| line.row.level != FILE) {
+        let (row, test) = (line.row, line.row.test);
         let mut samples = Vec::new();
-        for _ in 0..rounds(cli) {
+        for _ in 0..ROUNDS {
             samples.push(ends.run(&row, true).map_err(Error::other)?);
         }
-        let limit = limits.of(&row);
-        lines.push(Line { row, ours: best(row.test, &mut samples), limit, ucx: None, libfabric: None });
+        line.ours = better(test, line.ours, Some(best(test, &mut samples)));
+        line.limit = better(test, line.limit, limits.of(&row));
     }
-    drop((ends, peer));
-    if !alone.is_empty() {
-        keep_to(&[0, 1]);
-        let figures = file::run(alone[0].size, rounds(cli)).map_err(|error| Error::other(error.to_string()))?;
-        for (test, mut figure) in [Test::Write, Test::Read].into_iter().zip(figures) {
-            let rows = alone.iter().filter(|row| row.test == test);
-            let (ours, limit) = (best(test, &mut figure.ours), Some(best(test, &mut figure.plain)));
-            lines.extend(rows.map(|row| Line { row: *row, ours, limit, ucx: None, libfabric: None }));
-        }
-        pin(0);
-    }
-    if !cli.no_peers {
-        for line in lines.iter_mut().filter(|line| line.row.level != FILE) {
-            // As for our own: the best of a few runs, and of the ways to set them up.
-            let runs = if cli.quick { 1 } else { 3 };
-            let best = |samples: Vec<f64>| {
-                let mut samples = Some(samples).filter(|samples| !samples.is_empty())?;
-                Some(quantile(&mut samples, if line.row.test.is_time() { 0.0 } else { 1.0 }))
-            };
-            let (row, quick) = (line.row, cli.quick);
-            let ucx = peers::UCX.iter().flat_map(|set| (0..runs).map_while(move |_| peers::ucx(&row, set, quick)));
-            let ucx = best(ucx.collect());
-            let fabric = peers::LIBFABRIC.iter();
-            let fabric = fabric.flat_map(|set| (0..runs).map_while(move |_| peers::libfabric(&row, set, quick)));
-            (line.ucx, line.libfabric) = (ucx, best(fabric.collect()));
+    Ok(())
+}
+
+/// The file system, in this process.
+fn measure_files(lines: &mut [Line]) -> Result<()> {
+    let mut lines: Vec<&mut Line> = lines.iter_mut().filter(|line| line.row.level == FILE).collect();
+    let Some(size) = lines.first().map(|line| line.row.size) else { return Ok(()) };
+    keep_to(&[0, 1]);
+    let figures = file::run(size, ROUNDS).map_err(|error| Error::other(error.to_string()))?;
+    for (test, mut figure) in [Test::Write, Test::Read].into_iter().zip(figures) {
+        for line in lines.iter_mut().filter(|line| line.row.test == test) {
+            line.ours = better(test, line.ours, Some(best(test, &mut figure.ours)));
+            line.limit = better(test, line.limit, Some(best(test, &mut figure.plain)));
         }
     }
-    let mut out = std::io::stdout().lock();
-    if cli.json {
-        writeln!(out, "{}", serde_json::to_string_pretty(&lines)?)
-    } else {
-        write!(out, "{}", render(&lines))
+    pin(0);
+    Ok(())
+}
+
+/// The other libraries, each in every way to set it up.
+fn measure_others(cli: &Cli, lines: &mut [Line]) {
+    for line in lines.iter_mut().filter(|line| line.row.level != FILE) {
+        let (row, test) = (line.row, line.row.test);
+        for settings in peers::UCX {
+            line.ucx = better(test, line.ucx, peers::ucx(&row, settings, cli.quick));
+        }
+        for settings in peers::LIBFABRIC {
+            line.libfabric = better(test, line.libfabric, peers::libfabric(&row, settings, cli.quick));
+        }
     }
 }
 
@@ -283,10 +314,10 @@ fn figure(test: Test, value: f64) -> String {
     }
 }
 
-/// How many times better `ours` is.
+/// How many times better ours is.
 fn ratio(line: &Line, other: Option<f64>) -> String {
-    let Some(other) = other.filter(|other| *other > 0.0) else { return "-".into() };
-    format!("{:.2}", if line.row.test.is_time() { other / line.ours } else { line.ours / other })
+    let (Some(ours), Some(other)) = (line.ours, other) else { return "-".into() };
+    format!("{:.2}", if line.row.test.is_time() { other / ours } else { ours / other })
 }
 
 fn render(lines: &[Line]) -> String {
@@ -297,7 +328,7 @@ fn render(lines: &[Line]) -> String {
             line.row.level.into(),
             format!("{:?}", line.row.test).to_lowercase(),
             units::size(line.row.size),
-            figure(line.row.test, line.ours),
+            other(line.ours),
             other(line.limit),
             ratio(line, line.limit),
             other(line.ucx),

@@ -1,0 +1,84 @@
+//! Expected messages that are taken where they arrive, straight into the receive that waits for them (C16 of [`crate::transport`]).
+//!
+//! **Why.** The usual way of a short message is: into a receive slot, a completion, matched, out of the slot, the slot posted again. Where the adapter shows a message
+//! before it does the first of these, all but the matching and one copy can be left out. What is taken is the plain case alone: an Eager message whose receive
+//! waits and has room. For anything else the answer is no, and the usual way finds out what it is.
+//!
+//! **Invariants**
+//! 1. What a message says is checked as in [`super::receiving`]; what is not in order is not taken, and is found again, and answered, by the usual way.
+//! 2. A message that is taken costs and gives back the same credits as one whose slot was posted again: the slot never went.
+//! 3. No message overtakes another: one is shown only while nothing of its connection waits to be handled (C16), and while a receive waits no message of its tag does.
+//!
+//! **Source.** Paper 003, section 4.3: small messages on one host deserve a single fast copy.
+
+use super::op::{Offer, State};
+use super::peer::{Link, Peer};
+use super::records::Records;
+use super::report::Counters;
+use crate::inline::{Arrived, Taker};
+use crate::op::PeerId;
+use crate::proto::credit;
+use crate::proto::header::{HEADER_LEN, Header, Kind};
+use crate::proto::table::Table;
+use crate::transport::ConnId;
+use crate::{mutated, mutated_each};
+
+/// What an endpoint needs to take messages while its adapter polls.
+pub(super) struct Taking<'a> {
+    pub(super) by_conn: &'a [Option<(ConnId, PeerId)>],
+    pub(super) peers: &'a mut Table<Peer>,
+    pub(super) ops: &'a mut Records,
+    pub(super) dirty: &'a mut Vec<PeerId>,
+    pub(super) counters: &'a mut Counters,
+    /// Bytes copied, and pieces that they were copied to: what the processor is charged for.
+    pub(super) copied: (u64, u64),
+}
+
+impl Taking<'_> {
+    /// As [`Taker::take`]; `None` for no.
+    #[inline]
+    fn try_take(&mut self, conn: ConnId, message: &Arrived<'_>) -> Option<()> {
+        let (known, peer_id) = (*self.by_conn.get(conn.slot as usize)?)?;
+        let peer = self.peers.get_mut(peer_id.0)?;
+        let len = message.len().checked_sub(HEADER_LEN)?;
+        if known != conn || !matches!(peer.link, Link::Up) {
+            return None;
+        }
+        let mut wire = [0; HEADER_LEN];
+        message.copy_to(0, &mut wire);
+        let header = Header::decode_head(&wire, len).ok().filter(|header| header.kind == Kind::Eager)?;
+        let id = *peer.posted.first(header.tag)?;
+        let op = self.ops.get_mut(id.0)?;
+        let (State::Matching(place), Offer::None, Some(list)) = (&op.state, op.offer, &op.list) else { return None };
+        let cost = credit::cost(len);
+        if len > list.len() + usize::from(mutated("inline/short-receive-overrun")) || !peer.grant.admits(cost) {
+            return None;
+        }
+        peer.take_credits(header.returned).ok()?;
+        // From here on it is ours.
+        let mut done = 0;
+        for piece in list.pieces() {
+            let here = piece.len().min(len - done);
+            message.copy_to_slice(HEADER_LEN + done, here, piece);
+            done += here;
+            self.copied.1 += u64::from(here > 0);
+        }
+        self.copied.0 += len as u64;
+        peer.posted.remove(*place);
+        peer.grant.taken(if mutated_each(20, "inline/credit-not-returned") { 0 } else { cost });
+        peer.seen += 1;
+        self.counters.bytes_received += len as u64;
+        self.ops.end(id, Ok(()), len as u64);
+        if !peer.dirty && peer.wants_turn() {
+            peer.dirty = true;
+            self.dirty.push(peer_id);
+        }
+        Some(())
+    }
+}
+
+impl Taker for Taking<'_> {
+    fn take(&mut self, conn: ConnId, message: Arrived<'_>) -> bool {
+        self.try_take(conn, &message).is_some()
+    }
+}

@@ -1,0 +1,171 @@
+//! Messages that are taken where they stand (C16).
+
+#![allow(clippy::unwrap_used, reason = "test code")]
+
+mod common;
+
+use bmi_core::transport::{Arrived, ConnId, Event, Payload, Taker, WorkId, WorkKind, WorkOptions, WorkStatus};
+use bmi_core::{Memory, Segment, Transport};
+use common::{World, world};
+
+/// Notes what it is shown, and takes it or not.
+struct Choosing<F> {
+    shown: Vec<(ConnId, Vec<u8>)>,
+    takes: F,
+}
+
+impl<F: FnMut(&[u8]) -> bool> Taker for Choosing<F> {
+    fn take(&mut self, conn: ConnId, message: Arrived<'_>) -> bool {
+        let mut bytes = vec![0; message.len()];
+        message.copy_to(0, &mut bytes);
+        let takes = (self.takes)(&bytes);
+        self.shown.push((conn, bytes));
+        takes
+    }
+}
+
+fn choosing<F: FnMut(&[u8]) -> bool>(takes: F) -> Choosing<F> {
+    Choosing { shown: Vec::new(), takes }
+}
+
+fn send(world: &mut World, conn: ConnId, message: &[u8], options: WorkOptions) {
+    world.a.transport.post_send(conn, WorkId(9), message, Payload::EMPTY, options).unwrap();
+}
+
+/// Posts `count` receives of `len` bytes, one behind the other.
+fn receives(world: &mut World, conn: ConnId, count: usize, len: usize) -> Memory {
+    let memory = Memory::zeroed(count * len).unwrap();
+    let region = world.b.transport.register(&memory).unwrap();
+    for number in 0..count {
+        let segment = region.segment(number * len, len);
+        world.b.transport.post_recv(conn, WorkId(number as u64), &[segment]).unwrap();
+    }
+    memory
+}
+
+/// One poll of `b`; the receives that it reports.
+fn poll(world: &mut World, taker: &mut dyn Taker) -> (bool, Vec<(u64, WorkStatus, u64)>) {
+    let now = world.now;
+    let moved = world.b.transport.poll_taking(now, &mut world.b.events, taker);
+    let events = std::mem::take(&mut world.b.events).into_iter().filter_map(|event| match event {
+        Event::Work(work) if work.kind == WorkKind::Recv => Some((work.work.0, work.status, work.len)),
+        _ => None,
+    });
+    (moved, events.collect())
+}
+
+/// Whichever are taken: who takes what he is shown and then handles the events has all of them, in their order, and only those that were not taken use up receives.
+#[test]
+fn messages_taken_and_not_taken_keep_their_order() {
+    const COUNT: u8 = 200;
+    let mut world = world();
+    let (ca, cb) = world.connect();
+    let memory = receives(&mut world, cb, usize::from(COUNT), 8);
+    let pattern = |number: u8| number % 7 == 3 || number.is_multiple_of(5);
+    let (mut order, mut used, mut sent) = (Vec::new(), 0, 0);
+    while order.len() < usize::from(COUNT) {
+        if sent < COUNT {
+            (0..=sent % 4).for_each(|step| send(&mut world, ca, &[sent + step; 3], WorkOptions::UNSIGNALLED));
+            sent += sent % 4 + 1;
+        }
+        let mut taker = choosing(|message: &[u8]| pattern(message[0]));
+        let (moved, events) = poll(&mut world, &mut taker);
+        let taken: Vec<u8> = taker.shown.iter().map(|(_, message)| message[0]).filter(|one| pattern(*one)).collect();
+        assert_eq!(moved, !(taken.is_empty() && events.is_empty()));
+        assert!(taker.shown.len() <= taken.len() + 1, "none is shown behind one that was not taken");
+        assert!(taker.shown.iter().all(|(conn, message)| *conn == cb && message[..] == [message[0]; 3]));
+        order.extend(taken);
+        for event in events {
+            assert_eq!((event.0, event.1, event.2), (used, WorkStatus::Ok, 3), "receives are used in their order");
+            order.push(memory.to_vec()[used as usize * 8]);
+            used += 1;
+        }
+    }
+    assert_eq!(order, (0..sent).collect::<Vec<_>>());
+}
+
+/// A connection that was found among those that rest has two turns in one poll: a message that was not taken in the first was overtaken in the second.
+#[test]
+fn none_is_overtaken_behind_a_rest() {
+    let mut world = world();
+    let (ca, cb) = world.connect();
+    let _memory = receives(&mut world, cb, 3, 8);
+    for _ in 0..3000 {
+        world.poll();
+    }
+    (0..3).for_each(|number| send(&mut world, ca, &[number], WorkOptions::UNSIGNALLED));
+    let mut taker = choosing(|message: &[u8]| message[0] > 0);
+    let events = loop {
+        let (moved, events) = poll(&mut world, &mut taker);
+        if moved {
+            break events;
+        }
+    };
+    assert!(!events.is_empty());
+    assert_eq!(taker.shown, [(cb, vec![0])]);
+}
+
+/// What was reported of a connection comes before what arrived on it later: a completion that waited for the poll, too.
+#[test]
+fn nothing_is_shown_in_a_poll_that_has_reported_something() {
+    let mut world = world();
+    let (ca, cb) = world.connect();
+    let _memory = receives(&mut world, cb, 1, 8);
+    let (_, room): (Memory, Segment) = world.a.memory(8);
+    world.a.transport.post_recv(ca, WorkId(1), &[room]).unwrap();
+    world.b.transport.post_send(cb, WorkId(2), b"out", Payload::EMPTY, WorkOptions::SIGNALLED).unwrap();
+    send(&mut world, ca, b"in", WorkOptions::UNSIGNALLED);
+    let mut taker = choosing(|_: &[u8]| true);
+    let now = world.now;
+    world.b.transport.poll_taking(now, &mut world.b.events, &mut taker);
+    let kinds = world.b.events.iter().map(|event| matches!(event, Event::Work(work) if work.kind == WorkKind::Send));
+    assert_eq!((kinds.collect::<Vec<_>>(), taker.shown), (vec![true, false], vec![]));
+}
+
+/// What comes in parts or stays in the sender's memory takes its receive, and a poll without a taker gives everything to receives.
+#[test]
+fn only_whole_messages_are_shown() {
+    let mut world = world();
+    let (ca, cb) = world.connect();
+    let len = 100_000;
+    let _memory = receives(&mut world, cb, 3, len);
+    let (_, segment) = world.a.memory(len);
+    let segments = [segment];
+    world.a.transport.post_send(ca, WorkId(1), b"", Payload::Gather(&segments), WorkOptions::UNSIGNALLED).unwrap();
+    send(&mut world, ca, b"", WorkOptions::UNSIGNALLED);
+    let (mut taker, mut ends) = (choosing(|_: &[u8]| true), Vec::new());
+    while taker.shown.is_empty() {
+        let now = world.now;
+        world.a.transport.poll(now, &mut world.a.events);
+        ends.extend(poll(&mut world, &mut taker).1);
+    }
+    assert_eq!((ends, taker.shown), (vec![(0, WorkStatus::Ok, len as u64)], vec![(cb, vec![])]));
+    send(&mut world, ca, b"seen", WorkOptions::UNSIGNALLED);
+    let work = world.work_b();
+    assert_eq!((work.work, work.len), (WorkId(1), 4));
+}
+
+/// A message without a receive, or too long for it, is nobody's to take.
+#[test]
+fn what_has_no_room_is_not_shown() {
+    for (rooms, status) in [(0, None), (1, Some(WorkStatus::TooLong))] {
+        let mut world = world();
+        let (ca, cb) = world.connect();
+        let _memory = receives(&mut world, cb, rooms, 8);
+        send(&mut world, ca, b"too long for it", WorkOptions::UNSIGNALLED);
+        let mut taker = choosing(|_: &[u8]| true);
+        let (mut ends, mut over) = (Vec::new(), false);
+        while !over {
+            let now = world.now;
+            world.b.transport.poll_taking(now, &mut world.b.events, &mut taker);
+            for event in std::mem::take(&mut world.b.events) {
+                match event {
+                    Event::Work(work) => ends.push(work.status),
+                    Event::Disconnected { conn, .. } => over = conn == cb,
+                    other => panic!("{other:?}"),
+                }
+            }
+        }
+        assert_eq!((ends, taker.shown), (status.into_iter().collect(), vec![]));
+    }
+}
