@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 
-use super::op::{Op, State};
+use super::op::State;
 use super::pacing::Moving;
 use super::peer::{Link, Notice, Peer, Repost};
 use super::sending::is_drained;
@@ -33,7 +33,7 @@ impl<T: Transport> Endpoint<T> {
         let slots = self.make_slots()?;
         let conn = self.transport.connect(addr, &hello.encode(), options.deadline.expect("set above"))?;
         let peer = self.insert_peer(conn, addr.clone(), true, Link::Accepting, slots);
-        let op = self.insert_op(Op::new(OpKind::Connect, Some(peer), 0, None, options, State::Waiting));
+        let op = self.insert_op(OpKind::Connect, Some(peer), 0, None, options, State::Waiting);
         self.peers.get_mut(peer.0).expect("just made").link = Link::Connecting(op);
         Ok((peer, op))
     }
@@ -45,7 +45,7 @@ impl<T: Transport> Endpoint<T> {
         }
         let deadline = options.deadline.unwrap_or(self.now + self.config.fence_grace);
         let options = Options { deadline: Some(deadline), ..options };
-        let id = self.insert_op(Op::new(OpKind::Disconnect, Some(peer), 0, None, options, State::Waiting));
+        let id = self.insert_op(OpKind::Disconnect, Some(peer), 0, None, options, State::Waiting);
         let record = self.peers.get_mut(peer.0).expect("checked");
         match std::mem::replace(&mut record.link, Link::Closing(id)) {
             Link::Up => self.mark_dirty(peer),

@@ -78,8 +78,7 @@ impl<T: Transport> Endpoint<T> {
         }
         let remote = self.expose_list(peer, &list, Access::WRITE)?;
         let descriptor = BulkDescriptor::try_from(remote.as_slice().to_vec())?;
-        let op = Op::new(OpKind::Grant, Some(peer), 0, Some(list), options, State::Granted(remote));
-        let id = self.insert_op(op);
+        let id = self.insert_op(OpKind::Grant, Some(peer), 0, Some(list), options, State::Granted(remote));
         let Some(token) = token_of(id) else {
             self.end_grant(id, Err(ErrorKind::Exhausted));
             self.ops.collect(id);

@@ -57,7 +57,7 @@ use std::task::Waker;
 use std::time::Duration;
 
 use bounce::Bounce;
-use op::{Op, State};
+use op::State;
 use pacing::Turns;
 use packing::Packing;
 use peer::Peer;
@@ -441,7 +441,7 @@ impl<T: Transport> Endpoint<T> {
     /// An operation that ends at `at`.
     pub fn post_timer(&mut self, at: Time, user: u64) -> OpId {
         let options = Options { deadline: Some(at), user, ..Options::default() };
-        self.insert_op(Op::new(OpKind::Timer, None, 0, None, options, State::Waiting))
+        self.insert_op(OpKind::Timer, None, 0, None, options, State::Waiting)
     }
 
     /// Asks an operation to end early. It still completes, `Cancelled` or, if it was faster, as it would have.
@@ -575,8 +575,16 @@ impl<T: Transport> Endpoint<T> {
 
     /// Enters a record and sets its timer.
     #[inline]
-    fn insert_op(&mut self, op: Op) -> OpId {
-        self.ops.insert_with(op.options.deadline, |_| op)
+    fn insert_op(
+        &mut self,
+        kind: OpKind,
+        peer: Option<PeerId>,
+        tag: Tag,
+        list: Option<MemList>,
+        options: Options,
+        state: State,
+    ) -> OpId {
+        self.ops.insert(kind, peer, tag, list, options, |_| state)
     }
 
     /// Ends an operation: gives back all that it held and makes its completion.

@@ -86,16 +86,15 @@ impl<T: Transport> Endpoint<T> {
         options: Options,
     ) -> Result<Posted, Error> {
         self.check_bulk(kind, peer, remote, at, &local).map_err(|error| error.during(kind.as_str()))?;
-        let mut op = Op::new(kind, Some(peer), 0, Some(local), options, State::Queued);
+        let id = self.insert_op(kind, Some(peer), 0, Some(local), options, State::Queued);
+        let op = self.ops.get_mut(id.0).expect("just entered");
         op.immediate = immediate;
         let (remote, cursor) = (remote.shared(), unit::seek(remote.pieces(), at));
         if self.peers.get(peer.0).is_some_and(Peer::is_up) {
-            let id = self.insert_op(op);
             self.begin_bulk(id, remote, cursor);
             return Ok(self.posted(id));
         }
         op.remote = Some(Box::new((remote, cursor)));
-        let id = self.insert_op(op);
         self.peers.get_mut(peer.0).expect("checked").queue.push_back(id);
         Ok(self.posted(id))
     }

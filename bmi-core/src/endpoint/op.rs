@@ -54,6 +54,8 @@ pub(super) enum State {
     Granted(OneOrMany<RemoteSlice>),
     /// Connect, disconnect, timer.
     Waiting,
+    /// There is no operation: its place is free.
+    Vacant,
     /// Ended; kept until the completion is collected.
     Done { status: Result<(), ErrorKind>, len: u64 },
 }
@@ -112,31 +114,36 @@ pub(super) fn writes(kind: OpKind) -> bool {
 }
 
 impl Op {
-    #[inline]
-    pub(super) fn new(
-        kind: OpKind,
-        peer: Option<PeerId>,
-        tag: Tag,
-        list: Option<MemList>,
-        options: Options,
-        state: State,
-    ) -> Op {
+    /// A record of nothing.
+    pub(super) fn vacant() -> Op {
         Op {
-            kind,
-            peer,
-            tag,
-            list,
+            kind: OpKind::Timer,
+            peer: None,
+            tag: 0,
+            list: None,
             remote: None,
             immediate: None,
             staged: None,
             stand_in: None,
             offer: Offer::None,
-            options,
-            state,
+            options: Options::default(),
+            state: State::Vacant,
             ending: None,
             timer: None,
             abandoned: false,
             waker: None,
+        }
+    }
+
+    /// Lets go of all that the record holds, where it stands: it is of nothing then.
+    #[inline]
+    pub(super) fn vacate(&mut self) {
+        self.list = None;
+        self.state = State::Vacant;
+        (self.offer, self.immediate, self.staged) = (Offer::None, None, None);
+        (self.ending, self.timer, self.abandoned) = (None, None, false);
+        if self.waker.is_some() || self.remote.is_some() || self.stand_in.is_some() {
+            (self.waker, self.remote, self.stand_in) = (None, None, None);
         }
     }
 

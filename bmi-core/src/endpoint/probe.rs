@@ -77,11 +77,14 @@ impl<T: Transport> Endpoint<T> {
         options: Options,
     ) -> Result<OpId, Error> {
         self.check_probe(peer)?;
-        let id = self.insert_op(Op::new(OpKind::Probe, Some(peer), 0, None, options, State::Waiting));
+        let id = self.insert_op(OpKind::Probe, Some(peer), 0, None, options, State::Waiting);
         let name = timing::name_of(id);
         // A send of its own, which nobody collects: the question may leave from registered memory.
-        let sending = Op::new(OpKind::Send, Some(peer), name, Some(list.clone()), Options::default(), State::Posted);
-        let sending = self.insert_op(Op { abandoned: true, ..sending });
+        let (options, state) = (Options::default(), State::Posted);
+        let sending = self.insert_op(OpKind::Send, Some(peer), name, Some(list.clone()), options, state);
+        if let Some(op) = self.ops.get_mut(sending.0) {
+            op.abandoned = true;
+        }
         let class = ServiceClass::Message;
         let attempt = match path {
             ProbePath::Eager => self.send_eager(peer, Kind::Probe, name, &list, class, Some(sending)),
@@ -111,7 +114,7 @@ impl<T: Transport> Endpoint<T> {
         if !credit.is_some_and(|credit| credit.spend_message()) {
             return Err(Error::new(ErrorKind::Exhausted, "no credit for a probe now"));
         }
-        let id = self.insert_op(Op::new(OpKind::Probe, Some(peer), 0, None, options, State::Waiting));
+        let id = self.insert_op(OpKind::Probe, Some(peer), 0, None, options, State::Waiting);
         let message = Message { kind: Kind::Probe, tag: timing::name_of(id), len: 0, op: OPEN };
         if let Err(error) = self.transmit_control(peer, message) {
             self.unspend(peer, 0);

@@ -35,15 +35,13 @@ impl<T: Transport> Endpoint<T> {
         let (waits, offered) = (!record.parked.is_empty(), self.may_be_offered(record, &list));
         let record = self.peers.get_mut(peer.0).expect("checked");
         if waits && let Some(parked) = record.unpark(tag) {
-            let id = self.insert_op(Op::new(OpKind::Recv, Some(peer), tag, Some(list), options, State::Waiting));
+            let id = self.insert_op(OpKind::Recv, Some(peer), tag, Some(list), options, State::Waiting);
             self.deliver_parked(peer, id, parked);
             return Ok(self.posted(id));
         }
         let behind = if offered { record.posted.last(tag).copied() } else { None };
-        let id = self.ops.insert_with(options.deadline, |id| {
-            let matching = State::Matching(record.posted.push(tag, id));
-            Op::new(OpKind::Recv, Some(peer), tag, Some(list), options, matching)
-        });
+        let matching = |id| State::Matching(record.posted.push(tag, id));
+        let id = self.ops.insert(OpKind::Recv, Some(peer), tag, Some(list), options, matching);
         if offered {
             self.offer(peer, id, behind);
         }
@@ -397,6 +395,12 @@ impl Peer {
             return Ok(());
         }
         self.credit.as_mut().expect("a peer that is up has credit").refill(returned)
+    }
+
+    /// Whether [`Peer::take_credits`] would.
+    #[inline]
+    pub(super) fn may_return(&self, returned: Returned) -> bool {
+        returned == Returned::default() || self.credit.as_ref().is_some_and(|credit| credit.with(returned).is_ok())
     }
 
     /// Whether one more slot may hold a message for the program (invariant 3 of `proto::credit`).

@@ -13,14 +13,19 @@ use std::task::Waker;
 use super::op::{Offer, Op, State};
 use super::unit::Transfer;
 use crate::error::ErrorKind;
-use crate::op::{Completion, OpId, PeerId};
-use crate::proto::table::{Key, Table};
+use crate::mem::MemList;
+use crate::op::{Completion, OpId, OpKind, Options, PeerId, Tag};
+use crate::proto::table::{GENERATIONS, Key};
 use crate::proto::timers::Timers;
 use crate::time::Time;
 
 /// The records of an endpoint.
 pub(super) struct Records {
-    table: Table<Op>,
+    slots: Vec<Slot>,
+    /// Slots without an operation; the last one freed is used first.
+    free: Vec<u32>,
+    /// That of the newest operation.
+    generation: u32,
     timers: Timers,
     /// Operations that ended, in order; some were collected since.
     done: VecDeque<OpId>,
@@ -28,6 +33,23 @@ pub(super) struct Records {
     uncollected: usize,
     /// Wakers of operations that ended, for the driver to wake.
     wakes: Vec<Waker>,
+}
+
+/// A record's place. Records are written and vacated where they stand, since there is one for each message; so no [`crate::proto::table::Table`].
+struct Slot {
+    /// Of the operation that is here, or [`NOBODY`].
+    generation: u32,
+    op: Op,
+}
+
+/// No operation has it.
+const NOBODY: u32 = u32::MAX;
+
+impl Slot {
+    #[inline]
+    fn is(&self, key: Key) -> bool {
+        self.generation == key.generation && key.generation != NOBODY
+    }
 }
 
 /// What an operation that has ended leaves to be settled.
@@ -44,7 +66,9 @@ pub(super) struct Left {
 impl Records {
     pub(super) fn new() -> Records {
         Records {
-            table: Table::new(),
+            slots: Vec::new(),
+            free: Vec::new(),
+            generation: 0,
             timers: Timers::default(),
             done: VecDeque::new(),
             uncollected: 0,
@@ -55,49 +79,84 @@ impl Records {
     // ---- entering and looking up ------------------------------------------------------------------------------------------
 
     pub(super) fn len(&self) -> usize {
-        self.table.len()
+        self.slots.len() - self.free.len()
     }
 
+    /// The key may be a peer's word.
     #[inline]
     pub(super) fn get(&self, key: Key) -> Option<&Op> {
-        self.table.get(key)
+        self.slots.get(key.slot as usize).filter(|slot| slot.is(key)).map(|slot| &slot.op)
     }
 
+    /// As [`Records::get`].
     #[inline]
     pub(super) fn get_mut(&mut self, key: Key) -> Option<&mut Op> {
-        self.table.get_mut(key)
+        self.slots.get_mut(key.slot as usize).filter(|slot| slot.is(key)).map(|slot| &mut slot.op)
     }
 
     /// The record that stands in a slot now.
     pub(super) fn at(&self, slot: u32) -> Option<(Key, &Op)> {
-        self.table.at(slot)
+        let Slot { generation, op } = self.slots.get(slot as usize)?;
+        (*generation != NOBODY).then_some((Key { slot, generation: *generation }, op))
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = (Key, &Op)> {
-        self.table.iter()
+        (0..).zip(&self.slots).filter(|(_, slot)| slot.generation != NOBODY).map(|(number, slot)| {
+            let key = Key { slot: number, generation: slot.generation };
+            (key, &slot.op)
+        })
     }
 
-    /// Enters what `make` makes of its name, with a timer for its deadline.
+    /// Enters an operation, with a timer for its deadline. Its state may depend on its name.
     #[inline]
-    pub(super) fn insert_with(&mut self, deadline: Option<Time>, make: impl FnOnce(OpId) -> Op) -> OpId {
-        let id = OpId(self.table.insert_with(|key| make(OpId(key))));
-        if let Some(at) = deadline {
+    pub(super) fn insert(
+        &mut self,
+        kind: OpKind,
+        peer: Option<PeerId>,
+        tag: Tag,
+        list: Option<MemList>,
+        options: Options,
+        state: impl FnOnce(OpId) -> State,
+    ) -> OpId {
+        self.generation = (self.generation + 1) % GENERATIONS;
+        let number = self.free.pop().unwrap_or_else(|| {
+            self.slots.push(Slot { generation: NOBODY, op: Op::vacant() });
+            u32::try_from(self.slots.len() - 1).expect("fewer than 2^32 operations")
+        });
+        let slot = &mut self.slots[number as usize];
+        slot.generation = self.generation;
+        let id = OpId(Key { slot: number, generation: slot.generation });
+        (slot.op.kind, slot.op.peer, slot.op.tag, slot.op.options) = (kind, peer, tag, options);
+        slot.op.list = list;
+        slot.op.state = state(id);
+        if let Some(at) = options.deadline {
             self.set_timer(id, at);
         }
         id
     }
 
+    /// Takes out the record of an operation that is known to be there.
+    #[inline]
+    fn vacate(&mut self, key: Key) {
+        let slot = &mut self.slots[key.slot as usize];
+        slot.generation = NOBODY;
+        slot.op.vacate();
+        self.free.push(key.slot);
+    }
+
     /// Takes out one that has not ended, as though it had never been.
     pub(super) fn forget(&mut self, id: OpId) {
         self.clear_timer(id);
-        self.table.discard(id.0);
+        if self.get(id.0).is_some() {
+            self.vacate(id.0);
+        }
     }
 
     // ---- the end ----------------------------------------------------------------------------------------------------------
 
     /// Ends an operation: gives back its memory and makes its completion. What it held of the endpoint is the caller's to settle.
     pub(super) fn finish(&mut self, id: OpId, status: Result<(), ErrorKind>, len: u64) -> Option<Left> {
-        let op = self.table.get_mut(id.0)?;
+        let op = self.get_mut(id.0)?;
         op.stand_in = None;
         op.remote = None;
         let (staged, offer, peer) = (op.staged.take(), op.offer, op.peer);
@@ -112,7 +171,9 @@ impl Records {
     /// Ends an operation that holds nothing but its memory.
     #[inline]
     pub(super) fn end(&mut self, id: OpId, status: Result<(), ErrorKind>, len: u64) {
-        let Some(op) = self.table.get_mut(id.0) else { return };
+        let Some(Slot { op, .. }) = self.slots.get_mut(id.0.slot as usize).filter(|slot| slot.is(id.0)) else {
+            return;
+        };
         debug_assert!(!op.is_done(), "{id:?} ended twice");
         op.list = None;
         op.state = State::Done { status, len };
@@ -123,21 +184,29 @@ impl Records {
             self.wakes.push(waker);
         }
         if op.abandoned {
-            self.table.discard(id.0);
+            self.vacate(id.0);
             return;
         }
         self.done.push_back(id);
         self.uncollected += 1;
         if self.done.len() > 2 * self.uncollected + 64 {
-            self.done.retain(|id| self.table.get(id.0).is_some_and(Op::is_done));
+            self.tidy_done();
         }
+    }
+
+    /// Forgets the names of those that were collected by name.
+    #[cold]
+    fn tidy_done(&mut self) {
+        let mut done = std::mem::take(&mut self.done);
+        done.retain(|id| self.get(id.0).is_some_and(Op::is_done));
+        self.done = done;
     }
 
     /// Takes out the record of an operation, if it has ended.
     #[inline]
     pub(super) fn collect(&mut self, id: OpId) -> Option<Completion> {
-        let completion = self.table.get(id.0)?.completion(id)?;
-        self.table.discard(id.0);
+        let completion = self.get(id.0)?.completion(id)?;
+        self.vacate(id.0);
         self.uncollected -= 1;
         Some(completion)
     }
@@ -167,14 +236,14 @@ impl Records {
 
     pub(super) fn set_timer(&mut self, id: OpId, at: Time) {
         self.clear_timer(id);
-        if let Some(op) = self.table.get_mut(id.0) {
+        if let Some(op) = self.get_mut(id.0) {
             op.timer = Some(at);
             self.timers.push(at, id);
         }
     }
 
     pub(super) fn clear_timer(&mut self, id: OpId) {
-        if self.table.get_mut(id.0).is_some_and(|op| op.timer.take().is_some()) {
+        if self.get_mut(id.0).is_some_and(|op| op.timer.take().is_some()) {
             self.timers.forget();
         }
     }
@@ -194,7 +263,7 @@ impl Records {
     pub(super) fn pop_due(&mut self, now: Time) -> Option<OpId> {
         while let Some(id) = self.timers.pop_due(now) {
             // Else a stale entry: the operation ended, or its timer was moved to a later time.
-            if self.table.get(id.0).is_some_and(|op| op.timer.is_some_and(|at| at <= now)) {
+            if self.get(id.0).is_some_and(|op| op.timer.is_some_and(|at| at <= now)) {
                 self.clear_timer(id);
                 return Some(id);
             }
@@ -204,7 +273,49 @@ impl Records {
 
     /// Sweeps timers that count no more.
     pub(super) fn tidy_timers(&mut self) {
-        let table = &self.table;
-        self.timers.tidy(|at, id| table.get(id.0).is_some_and(|op| op.timer == Some(at)));
+        let mut timers = std::mem::take(&mut self.timers);
+        timers.tidy(|at, id| self.get(id.0).is_some_and(|op| op.timer == Some(at)));
+        self.timers = timers;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn timer(records: &mut Records, deadline: Option<Time>) -> OpId {
+        let options = Options { deadline, ..Options::default() };
+        records.insert(OpKind::Timer, None, 0, None, options, |_| State::Waiting)
+    }
+
+    #[test]
+    fn a_name_of_nobody_finds_nothing() {
+        let mut records = Records::new();
+        let first = timer(&mut records, Some(Time::from_nanos(5)));
+        let peers_word = Key { slot: first.0.slot, generation: NOBODY };
+        records.forget(first);
+        assert!(
+            records.get(peers_word).is_none() && records.get(first.0).is_none() && records.at(first.0.slot).is_none()
+        );
+        let second = timer(&mut records, None);
+        assert_eq!((second.0.slot, records.len()), (first.0.slot, 1));
+        assert!(records.get(first.0).is_none() && records.get(second.0).is_some_and(|op| op.timer.is_none()));
+        assert_eq!(records.pop_due(Time::from_nanos(9)), None);
+    }
+
+    #[test]
+    fn names_that_were_collected_by_name_do_not_pile_up() {
+        let mut records = Records::new();
+        let kept = timer(&mut records, None);
+        records.finish(kept, Ok(()), 7);
+        for _ in 0..1000 {
+            let op = timer(&mut records, None);
+            records.finish(op, Ok(()), 0);
+            assert!(records.collect(op).is_some() && records.collect(op).is_none());
+            assert!(records.done.len() < 80);
+        }
+        let mut collected = Vec::new();
+        assert_eq!(records.collect_all(&mut collected), 1);
+        assert_eq!((collected[0].op, collected[0].len, records.len()), (kept, 7, 0));
     }
 }

@@ -70,7 +70,7 @@ impl<T: Transport> Endpoint<T> {
         {
             return Ok(Posted::Done(sent_at_once(peer, kind, tag, &list, options)));
         }
-        let id = self.insert_op(Op::new(op_kind, Some(peer), tag, Some(list), options, State::Queued));
+        let id = self.insert_op(op_kind, Some(peer), tag, Some(list), options, State::Queued);
         let record = self.peers.get_mut(peer.0).expect("checked");
         record.queue.push_back(id);
         self.pump(peer);

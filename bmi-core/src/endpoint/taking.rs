@@ -11,14 +11,14 @@
 //!
 //! **Source.** Paper 003, section 4.3: small messages on one host deserve a single fast copy.
 
-use super::op::{Offer, State};
+use super::op::Offer;
 use super::peer::{Link, Peer};
 use super::records::Records;
 use super::report::Counters;
 use crate::inline::{Arrived, Taker};
-use crate::op::PeerId;
+use crate::op::{OpId, PeerId};
 use crate::proto::credit;
-use crate::proto::header::{HEADER_LEN, Header, Kind};
+use crate::proto::header::{HEADER_LEN, Header};
 use crate::proto::table::Table;
 use crate::transport::ConnId;
 use crate::{mutated, mutated_each};
@@ -46,16 +46,22 @@ impl Taking<'_> {
         }
         let mut wire = [0; HEADER_LEN];
         message.copy_to(0, &mut wire);
-        let header = Header::decode_head(&wire, len).ok().filter(|header| header.kind == Kind::Eager)?;
-        let id = *peer.posted.first(header.tag)?;
-        let op = self.ops.get_mut(id.0)?;
-        let (State::Matching(place), Offer::None, Some(list)) = (&op.state, op.offer, &op.list) else { return None };
+        let (tag, returned) = Header::decode_eager(&wire, len)?;
         let cost = credit::cost(len);
-        if len > list.len() + usize::from(mutated("inline/short-receive-overrun")) || !peer.grant.admits(cost) {
+        if !peer.grant.admits(cost) || !peer.may_return(returned) {
             return None;
         }
-        peer.take_credits(header.returned).ok()?;
+        let needed = len - usize::from(mutated("inline/short-receive-overrun")).min(len);
+        let ops = &*self.ops;
+        let fits = |id: &OpId| {
+            let plain = ops.get(id.0).filter(|op| op.offer == Offer::None);
+            plain.and_then(|op| op.list.as_ref()).is_some_and(|list| needed <= list.len())
+        };
+        let id = peer.posted.pop_if(tag, fits)?;
+        let list = self.ops.get(id.0).and_then(|op| op.list.as_ref())?;
         // From here on it is ours.
+        let taken = peer.take_credits(returned);
+        debug_assert!(taken.is_ok(), "checked above");
         let mut done = 0;
         for piece in list.pieces() {
             let here = piece.len().min(len - done);
@@ -64,7 +70,6 @@ impl Taking<'_> {
             self.copied.1 += u64::from(here > 0);
         }
         self.copied.0 += len as u64;
-        peer.posted.remove(*place);
         peer.grant.taken(if mutated_each(20, "inline/credit-not-returned") { 0 } else { cost });
         peer.seen += 1;
         self.counters.bytes_received += len as u64;

@@ -155,6 +155,17 @@ impl Credit {
     /// In words, if that is more than was spent.
     #[inline]
     pub(crate) fn refill(&mut self, returned: Returned) -> Result<(), &'static str> {
+        let Returned { messages, control, bytes, slots } = self.with(returned)?;
+        (self.messages, self.control, self.bytes, self.slots) = (messages, control, bytes, slots);
+        Ok(())
+    }
+
+    /// What there would be with what the peer returns.
+    ///
+    /// # Errors
+    /// As [`Credit::refill`].
+    #[inline]
+    pub(crate) fn with(&self, returned: Returned) -> Result<Returned, &'static str> {
         let messages = self.messages.checked_add(returned.messages).filter(|sum| *sum <= self.granted.messages);
         let control = self.control.checked_add(returned.control).filter(|sum| *sum <= self.granted.control);
         let bytes = self.bytes.checked_add(returned.bytes).filter(|sum| *sum <= self.granted.bytes);
@@ -164,9 +175,7 @@ impl Credit {
         if returned.slots & (self.slots | !self.granted.slots) != 0 {
             return Err("slots returned that were never used");
         }
-        (self.messages, self.control, self.bytes) = (messages, control, bytes);
-        self.slots |= returned.slots;
-        Ok(())
+        Ok(Returned { messages, control, bytes, slots: self.slots | returned.slots })
     }
 }
 

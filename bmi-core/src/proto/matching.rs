@@ -148,6 +148,27 @@ impl<V> Matching<V> {
         Some(self.remove(Place(place)))
     }
 
+    /// Takes the oldest of `tag`, if `wanted` says so: [`Matching::first`] and [`Matching::remove`] with one look at the tag.
+    #[inline]
+    pub(crate) fn pop_if(&mut self, tag: Tag, wanted: impl FnOnce(&V) -> bool) -> Option<V> {
+        let Some(near) = self.near[..self.near_len].iter().position(|(near, _)| *near == tag) else {
+            return self.first(tag).is_some_and(wanted).then(|| self.pop(tag)).flatten();
+        };
+        let place = self.near[near].1.0;
+        if !wanted(&self.nodes[place as usize].value) {
+            return None;
+        }
+        let node = self.nodes.remove(place as usize);
+        if node.next == NONE {
+            self.near_len -= 1;
+            self.near[near] = self.near[self.near_len];
+        } else {
+            self.near[near].1.0 = node.next;
+            self.nodes[node.next as usize].prev = NONE;
+        }
+        Some(node.value)
+    }
+
     /// The oldest of `tag`.
     #[inline]
     pub(crate) fn first(&self, tag: Tag) -> Option<&V> {
@@ -201,7 +222,7 @@ mod tests {
     proptest! {
         /// Against a plain model: a queue for each tag.
         #[test]
-        fn behaves_like_queues(steps in proptest::collection::vec((0u64..2 * NEAR as u64, 0u8..3), 0..300)) {
+        fn behaves_like_queues(steps in proptest::collection::vec((0u64..2 * NEAR as u64, 0u8..5), 0..300)) {
             let mut matching = Matching::new();
             let mut model: BTreeMap<u64, VecDeque<(usize, Place)>> = BTreeMap::new();
             for (number, (tag, action)) in steps.into_iter().enumerate() {
@@ -209,6 +230,8 @@ mod tests {
                 match action {
                     0 => queue.push_back((number, matching.push(tag, number))),
                     1 => prop_assert_eq!(matching.pop(tag), queue.pop_front().map(|(number, _)| number)),
+                    2 => prop_assert_eq!(matching.pop_if(tag, |_| true), queue.pop_front().map(|(number, _)| number)),
+                    3 => prop_assert_eq!(matching.pop_if(tag, |_| false), None),
                     _ => {
                         if let Some((number, place)) = queue.remove(queue.len() / 2) {
                             prop_assert_eq!(matching.remove(place), number);

@@ -10,8 +10,7 @@ pub(crate) struct Key {
     pub(crate) generation: u32,
 }
 
-/// A table of `V` with checked keys. Written here and not taken from a library so that an entry, which may be large, is dropped where it stands
-/// ([`Table::discard`]): there is one for each message.
+/// A table of `V` with checked keys.
 #[derive(Debug)]
 pub(crate) struct Table<V> {
     slots: Vec<(u32, Option<V>)>,
@@ -59,25 +58,10 @@ impl<V> Table<V> {
         value.as_mut().filter(|_| *generation == key.generation)
     }
 
-    /// The entry that is in a slot now.
-    pub(crate) fn at(&self, slot: u32) -> Option<(Key, &V)> {
-        let (generation, value) = self.slots.get(slot as usize)?;
-        Some((Key { slot, generation: *generation }, value.as_ref()?))
-    }
-
     pub(crate) fn remove(&mut self, key: Key) -> Option<V> {
         self.get(key)?;
         self.free.push(key.slot);
         self.slots[key.slot as usize].1.take()
-    }
-
-    /// Drops an entry where it stands.
-    #[inline]
-    pub(crate) fn discard(&mut self, key: Key) {
-        if self.get(key).is_some() {
-            self.free.push(key.slot);
-            self.slots[key.slot as usize].1 = None;
-        }
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (Key, &V)> {
@@ -104,10 +88,7 @@ mod tests {
         let second = table.insert('b');
         assert_eq!(first.slot, second.slot);
         assert_eq!((table.get(first), table.get(second)), (None, Some(&'b')));
-        assert_eq!(table.remove(first), None);
-        table.discard(first);
-        assert_eq!(table.len(), 1);
-        table.discard(second);
-        assert_eq!((table.len(), table.get(second), table.iter().count()), (0, None, 0));
+        assert_eq!((table.remove(first), table.len()), (None, 1));
+        assert_eq!((table.remove(second), table.len(), table.iter().count()), (Some('b'), 0, 0));
     }
 }
