@@ -168,6 +168,7 @@ fn what_is_over_stays_over() {
         ends::a_lost_peer(&world, &mut rng);
         ends::deadlines(&world, &mut rng);
         ends::both_run_out_of_credits(seed, &mut rng);
+        ends::long_streams_of_short_messages(seed, &mut rng);
     }
 }
 
