@@ -31,6 +31,12 @@ impl Arrived<'_> {
         Arrived { at, len, _adapter: PhantomData }
     }
 
+    /// A message in memory that is nobody else's meanwhile: an adapter that has it in a buffer of its own.
+    #[inline]
+    pub fn of(bytes: &mut [u8]) -> Arrived<'_> {
+        Arrived { at: bytes.as_mut_ptr(), len: bytes.len(), _adapter: PhantomData }
+    }
+
     /// Its length in bytes.
     #[inline(always)]
     pub fn len(&self) -> usize {
@@ -86,4 +92,26 @@ pub trait Taker {
     /// A message of `conn` that nobody has received yet. `true`: it was taken, all that is needed of it was copied. `false`: nothing has happened, and it goes the
     /// usual way, into the receive that is its turn. Called with messages in their order; must not block, and cannot reach the transport.
     fn take(&mut self, conn: ConnId, message: Arrived<'_>) -> bool;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mem::Memory;
+
+    #[test]
+    fn parts_of_a_message_are_copied() {
+        let mut bytes: Vec<u8> = (0..10).collect();
+        let message = Arrived::of(&mut bytes);
+        let (mut head, body) = ([0; 3], Memory::zeroed(4).unwrap());
+        message.copy_to(1, &mut head);
+        message.copy_to_slice(7, 3, &body.all());
+        assert_eq!((message.len(), message.is_empty(), head, body.to_vec()), (10, false, [1, 2, 3], vec![7, 8, 9, 0]));
+    }
+
+    #[test]
+    #[should_panic(expected = "4 bytes at 7 of a message of 10")]
+    fn more_than_there_is_panics() {
+        Arrived::of(&mut [0; 10]).copy_to(7, &mut [0; 4]);
+    }
 }
