@@ -17,7 +17,7 @@ use std::cell::Cell;
 
 use bmi_core::driver::MonotonicClock;
 use bmi_core::transport::{Event, Payload, WorkId, WorkOptions, WriteTarget};
-use bmi_core::{Access, Addr, Clock, Config, Counters, Endpoint, Memory, Options, PeerEvent, Transport};
+use bmi_core::{Access, Addr, Clock, Config, Counters, Endpoint, Memory, Options, PeerEvent, Posted, Transport};
 
 use crate::world::World;
 
@@ -130,8 +130,22 @@ pub fn messages<T: Transport>(a: T, b: T, addr: &Addr) {
     let (source, target) = (crate::data::memory(1 << 20), crate::data::memory(1 << 20));
     // What no peer can map: over shared memory such bytes go to a slot, where others are copied by the peer itself.
     let plain = Memory::zeroed(1 << 20).expect("memory");
+    let exposure = b.expose(to_a, &target, Access::READ_WRITE).expect("expose");
     let mut completions = Vec::new();
     let mut round = || {
+        // Short transfers, which may be over when they are posted, and longer ones.
+        for len in [64, 64 << 10, 300 << 10] {
+            let (remote, list) = (exposure.descriptor(), source.slice(0, len));
+            let push = a.post_push(to_b, remote, 0, list.clone(), Options::default()).expect("post");
+            let pull = a.post_pull(to_b, remote, 0, list, Options::default()).expect("post");
+            let mut left = [push, pull].into_iter().filter_map(Posted::pending).count();
+            while left > 0 {
+                a.poll(clock.now());
+                b.poll(clock.now());
+                left -= a.poll_all(&mut completions);
+                assert!(completions.drain(..).all(|completion| completion.status.is_ok()));
+            }
+        }
         // Eager, fast, direct and rendezvous, the receive before the message and behind it; and messages that need none.
         let lens = [
             (1, 64, &source),

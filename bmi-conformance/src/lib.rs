@@ -10,7 +10,7 @@
 //!
 //! | level | what is tested | where |
 //! |---|---|---|
-//! | transport | the contract C1 to C15, adapter against adapter | [`transport`] |
+//! | transport | the contract C1 to C16, adapter against adapter | [`transport`] |
 //! | message | the message interface of [`bmi_core::AsyncEndpoint`] over the backend | [`message`] |
 //!
 //! A backend's own tests, of what the suite does not know about it, have their frame in [`world`]; that nothing is allocated per operation is tested by
@@ -99,11 +99,19 @@ macro_rules! conformance_suite {
                 order_in_both_directions, unsignalled_sends, memory_is_held_until_completion, full_queues_hand_back,
                 receiver_not_ready_ends_the_connection, too_long_ends_the_connection, large_messages,
             }
+            transport::inline {
+                taken_or_received_each_comes_once, every_other_is_taken, one_connection_takes_and_one_does_not,
+                both_sides_take, immediate_data_beside_messages_that_are_taken, nothing_is_shown_outside_a_connections_life,
+                too_long_is_not_shown, a_message_without_a_receive_is_not_shown,
+            }
             transport::remote {
                 writes_land_where_they_should, messages_come_behind_writes, immediate_data,
                 immediate_data_without_a_receive, reads_bring_what_is_there, many_reads, chains_of_reads,
                 work_beyond_its_target_is_invalid, forged_access_costs_the_connection, zero_length_access_is_checked,
                 exposure_belongs_to_one_connection, revoked_access_costs_the_connection, exposures_hold_their_region,
+            }
+            transport::now {
+                lists_of_any_shape, order_with_what_is_posted, what_posting_would_refuse,
             }
             transport::end {
                 disconnect_flushes_receives, disconnect_hands_over_what_was_posted, passed_deadline_cuts,
@@ -146,6 +154,9 @@ macro_rules! conformance_suite {
                 cancelled_between_pieces, out_of_range_is_refused_here,
                 many_transfers, bulk_beside_messages, exposures_are_held_and_come_back, exposures_outlive_their_peer,
                 forged_descriptors_cut_only_the_forger, descriptors_belong_to_one_peer, revoked_descriptors_are_dead,
+            }
+            message::at_once {
+                over_when_posted, beside_long_ones, what_is_wrong_is_said,
             }
             message::fast {
                 messages_of_middle_size_go_fast, order_across_all_paths, unexpected_messages_of_middle_size,

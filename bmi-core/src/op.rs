@@ -16,6 +16,11 @@ pub type Tag = u64;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct OpId(pub(crate) Key);
 
+impl OpId {
+    /// Of what was over when it was posted: it names no operation.
+    pub(crate) const NONE: OpId = OpId(Key { slot: u32::MAX, generation: 0 });
+}
+
 impl fmt::Debug for OpId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "op{}.{}", self.0.slot, self.0.generation)

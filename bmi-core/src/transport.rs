@@ -56,7 +56,8 @@
 //!   reports an event; and C11 covers it. So a caller that was refused need not try again before.
 //! - **C16 inline receives.** [`Transport::poll_taking`] may show a message to its [`Taker`] where it stands, before a receive takes it in: only while that poll
 //!   has reported no event of the connection, and only a message that the receive at the front has room for. A message that is taken is done with, and that
-//!   receive stays posted; one that is not goes the usual way. So the order of C3 and C4 holds for whoever takes what it is shown and then handles the events.
+//!   receive stays posted (behind the others, where an adapter cannot leave it in its place); one that is not goes the usual way. So the order of C3 and C4 holds for
+//!   whoever takes what it is shown and then handles the events.
 
 use std::os::fd::BorrowedFd;
 use std::task::Waker;
@@ -406,13 +407,15 @@ pub trait Transport {
 
     /// Writes `from` to the beginning of `remote` while it is posted, as an inline send is copied while it is posted: `true` says that the bytes are in place, behind
     /// everything that was posted before (C3), that the memory is free again, and that no completion follows. It needs no registration. `false` says that nothing has
-    /// happened, because the transport cannot, something waits before it, it is too long for a call that returns soon, or something is wrong: post it, which tells.
+    /// happened, because the transport cannot, something waits before it, it is too long or in too many pieces for a call that returns soon, or something is wrong: post it, which
+    /// tells. What C7 does not plainly allow, without bytes too, is such a no, and costs the connection nothing.
     fn write_now(&mut self, conn: ConnId, from: &[MemSlice], remote: RemoteSlice) -> bool {
         let _ = (conn, from, remote);
         false
     }
 
-    /// Reads the beginning of `remote` while it is posted, scattered over `into`: as [`Transport::write_now`].
+    /// Reads the beginning of `remote` while it is posted, scattered over `into`, as many bytes as these hold: as [`Transport::write_now`]. It is ordered with no write that
+    /// waits, as no read is.
     fn read_now(&mut self, conn: ConnId, into: &[MemSlice], remote: RemoteSlice) -> bool {
         let _ = (conn, into, remote);
         false

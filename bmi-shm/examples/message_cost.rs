@@ -2,15 +2,16 @@
 //!
 //! ```sh
 //! cargo build --release -p bmi-shm --example message_cost
-//! for how in idle ping rate raw-idle raw-ping raw-rate; do valgrind --tool=callgrind --toggle-collect='*counted*' \
+//! for how in idle ping rate push pull raw-idle raw-ping raw-rate; do valgrind --tool=callgrind --toggle-collect='*counted*' \
 //!     target/release/examples/message_cost $how 8 1000; done
 //! ```
-//! *idle* polls two endpoints that have nothing to do; *ping* sends one message there and one back; *rate* sends 32 and then polls. *raw* is the transport alone.
+//! *idle* polls two endpoints that have nothing to do; *ping* sends one message there and one back; *rate* sends 32 and then polls; *push* and *pull* move bytes to and from
+//! memory that the other side has exposed, and poll until that is done. *raw* is the transport alone.
 
 use bmi_core::transport::{ConnId, Event, Payload, PostError, Transport, WorkId, WorkOptions};
 use bmi_core::{
-    Access, Addr, Completion, Config, Endpoint, Error, ErrorKind, Memory, MemoryRegion, Options, PeerEvent, PeerId,
-    Segment, Time,
+    Access, Addr, Completion, Config, Endpoint, Error, ErrorKind, Exposure, Memory, MemoryRegion, Options, PeerEvent,
+    PeerId, Segment, Time,
 };
 use bmi_shm::{ShmConfig, ShmTransport};
 
@@ -21,6 +22,8 @@ struct Side {
     peer: Option<PeerId>,
     out: Memory,
     into: Memory,
+    /// What the other side may reach: all of `into`.
+    exposed: Option<Exposure>,
     done: Vec<Completion>,
     now: u64,
 }
@@ -33,6 +36,7 @@ impl Side {
             peer: None,
             out: Memory::shareable(ROOM)?,
             into: Memory::shareable(ROOM)?,
+            exposed: None,
             done: vec![],
             now: 0,
         })
@@ -74,6 +78,7 @@ fn connected() -> Result<(Side, Side), Error> {
             }
         }
     }
+    far.exposed = Some(far.endpoint.expose(far.peer()?, far.into.all(), Access::READ_WRITE)?);
     for _ in 0..1000 {
         near.poll();
         far.poll();
@@ -113,6 +118,21 @@ fn rate(near: &mut Side, far: &mut Side, len: usize) -> Result<(), Error> {
     Ok(())
 }
 
+/// One transfer by the near side alone.
+fn transfer(near: &mut Side, far: &Side, push: bool, len: usize) -> Result<(), Error> {
+    let exposed = far.exposed.as_ref().ok_or_else(|| Error::new(ErrorKind::Invalid, "nothing is exposed"))?;
+    let (peer, remote, list) = (near.peer()?, exposed.descriptor(), near.out.slice(0, len));
+    let posted = match push {
+        true => near.endpoint.post_push(peer, remote, 0, list, Options::default()),
+        false => near.endpoint.post_pull(peer, remote, 0, list, Options::default()),
+    };
+    let mut left = usize::from(posted?.pending().is_some());
+    while left > 0 {
+        left -= near.poll().min(left);
+    }
+    Ok(())
+}
+
 #[inline(never)]
 fn counted(how: &str, near: &mut Side, far: &mut Side, len: usize, count: usize) -> Result<(), Error> {
     for _ in 0..count {
@@ -125,6 +145,7 @@ fn counted(how: &str, near: &mut Side, far: &mut Side, len: usize, count: usize)
                 ping(near, far, len)?;
                 ping(far, near, len)?;
             }
+            "push" | "pull" => transfer(near, far, how == "push", len)?,
             _ => rate(near, far, len)?,
         }
     }
@@ -306,6 +327,7 @@ fn warm(how: &str, near: &mut Side, far: &mut Side, len: usize) -> Result<(), Er
     match how {
         "ping" => ping(near, far, len).and_then(|()| ping(far, near, len)),
         "rate" => rate(near, far, len),
+        "push" | "pull" => transfer(near, far, how == "push", len),
         _ => Ok(()),
     }
 }

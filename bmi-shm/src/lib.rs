@@ -70,7 +70,7 @@ use bmi_core::transport::{
     WriteTarget,
 };
 use bmi_core::{
-    Access, Addr, Capabilities, Error, ErrorKind, Memory, MemoryRegion, RemoteKey, RemoteSlice, Segment, Time,
+    Access, Addr, Capabilities, Error, ErrorKind, MemSlice, Memory, MemoryRegion, RemoteKey, RemoteSlice, Segment, Time,
 };
 use rustix::event::{EventfdFlags, epoll};
 
@@ -309,7 +309,7 @@ impl Working<'_> {
         options: WorkOptions,
     ) -> Result<(), PostError> {
         let len = self.queues.check_write(head, segments, &target)?;
-        if outbound::write_now(self.link, self.queues, head, segments, &target, len) {
+        if len <= POST_BUDGET && outbound::write_now(self.link, self.queues, head, segments, &target, len) {
             self.queues.hold(segments);
             self.pending.extend(self.queues.complete_at_once(work, WorkKind::Write, len, options));
             return Ok(());
@@ -328,7 +328,7 @@ impl Working<'_> {
         options: WorkOptions,
     ) -> Result<(), PostError> {
         let len = self.queues.check_read(segments, &remote)?;
-        if outbound::read_now(self.link, self.queues, segments, &remote, len) {
+        if len <= POST_BUDGET && outbound::read_now(self.link, self.queues, segments, &remote, len) {
             self.queues.hold(segments);
             self.pending.extend(self.queues.complete_at_once(work, WorkKind::Read, len, options));
             return Ok(());
@@ -460,6 +460,18 @@ impl Transport for ShmTransport {
     ) -> Result<(), PostError> {
         self.check_owner(segments)?;
         self.working(conn)?.read(work, segments, remote, options)
+    }
+
+    fn write_now(&mut self, conn: ConnId, from: &[MemSlice], remote: RemoteSlice) -> bool {
+        let Some(len) = outbound::len_now(from, &remote) else { return false };
+        let Ok(Working { link, queues, .. }) = self.working(conn) else { return false };
+        outbound::write_now(link, queues, &[], from, &remote.into(), len)
+    }
+
+    fn read_now(&mut self, conn: ConnId, into: &[MemSlice], remote: RemoteSlice) -> bool {
+        let Some(len) = outbound::len_now(into, &remote) else { return false };
+        let Ok(Working { link, queues, .. }) = self.working(conn) else { return false };
+        outbound::read_now(link, queues, into, &remote, len)
     }
 
     fn map_remote(&mut self, conn: ConnId, remote: RemoteSlice, access: Access) -> Option<RemotePages> {

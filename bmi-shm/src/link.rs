@@ -190,7 +190,19 @@ impl Link {
         way
     }
 
-    /// The transfer that [`Link::direct`] opened the way for is over.
+    /// Where the first `len` bytes of `remote` are mapped, if they are: as [`Link::direct`], for who has no use for another way.
+    #[inline]
+    pub(crate) fn mapped(&mut self, remote: &RemoteSlice, len: u64, rights: Access) -> Option<*mut u8> {
+        self.own.claim(0, remote.key.0);
+        let way = self.find_way(remote, 0, len, rights);
+        if let Some(Way::Mapped(ptr)) = way {
+            return Some(ptr);
+        }
+        self.own.unclaim(0);
+        None
+    }
+
+    /// The transfer that [`Link::direct`] or [`Link::mapped`] opened the way for is over.
     pub(crate) fn done(&self) {
         self.own.unclaim(0);
     }

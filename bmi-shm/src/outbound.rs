@@ -19,16 +19,19 @@
 //! **Messages that stay** (LEFT) are those of [`LEFT_LEN`] bytes and more whose pages the peer has mapped: one copy instead of two, and none of it by the sender. What is
 //! sent behind one follows at once; only completions wait, since they come in order.
 //!
+//! **At once.** A short write or read on mapped memory that has nothing to wait for is done while it is posted ([`write_now`], [`read_now`]): one of up to [`POST_BUDGET`] bytes that
+//! was posted as work, whose completion the next poll reports, and one of up to [`NOW`] that was asked for at once ([`bmi_core::Transport::write_now`]), with none. A claim covers it as
+//! any other.
+//!
 //! `immediate` is 2^32 plus the 32 bits, or 0 for none. Records of replies stand between those of a message in parts.
 //!
 //! **Turns.** Requests, reads and answers take turns record by record, so none holds up another. What goes to the peer's memory directly is
 //! copied in units of [`UNIT`], at most [`BUDGET`] in one turn, so that one connection does not hold up the others, nor a poll its caller.
 
-use bmi_core::mem::MemSlice;
 use bmi_core::transport::{Event, WorkKind, WriteTarget};
-use bmi_core::{Access, RemoteSlice, Segment};
+use bmi_core::{Access, MemSlice, RemoteSlice, Segment};
 
-use crate::config::{MAX_HEAD, MAX_READS, MAX_WORK_LEN};
+use crate::config::{MAX_HEAD, MAX_READS, MAX_SEGMENTS, MAX_WORK_LEN};
 use crate::error::{Fault, Violation};
 use crate::link::{Link, Way, copy};
 use crate::queue_pair::{Pen, QueuePair, Shortcut};
@@ -56,6 +59,8 @@ pub(crate) const UNIT: u64 = 256 << 10;
 pub(crate) const BUDGET: u64 = 1 << 20;
 /// Bytes copied directly while posting.
 pub(crate) const POST_BUDGET: u64 = 64 << 10;
+/// Bytes that are copied at once by who asks for it: as many as under one claim. What is posted as work has its completion to wait for anyway, and there may be a queue of it.
+const NOW: u64 = UNIT;
 /// Pieces that one system call takes (`IOV_MAX` of Linux).
 const MAX_PIECES: usize = 1024;
 
@@ -150,16 +155,37 @@ impl Shortcut for Ring<'_> {
     }
 }
 
-/// A write of `len` bytes that is done while it is posted: nothing waits before it, it is short, and the target is mapped. Whether it was.
+/// A piece of this side's memory, which it holds.
+pub(crate) trait Piece {
+    /// Where its bytes stand, and how many there are.
+    fn place(&self) -> (*mut u8, usize);
+}
+
+impl Piece for Segment {
+    #[inline]
+    fn place(&self) -> (*mut u8, usize) {
+        (self.as_ptr(), self.len())
+    }
+}
+
+impl Piece for MemSlice {
+    #[inline]
+    fn place(&self) -> (*mut u8, usize) {
+        (self.as_ptr(), self.len())
+    }
+}
+
+/// A short write of `len` bytes, those of `head` and of all `pieces`, that is done while it is posted: nothing waits before it, and the target is mapped. Whether it was.
+#[inline]
 pub(crate) fn write_now(
     link: &mut Link,
     queues: &QueuePair,
     head: &[u8],
-    segments: &[Segment],
+    pieces: &[impl Piece],
     target: &WriteTarget,
     len: u64,
 ) -> bool {
-    if len > POST_BUDGET || queues.has_requests() || link.ring_writes_until > link.writer.consumed() {
+    if queues.has_requests() || link.ring_writes_until > link.writer.consumed() {
         return false;
     }
     let record = match target.immediate.map(|_| link.reserve(8)) {
@@ -167,42 +193,54 @@ pub(crate) fn write_now(
         Some(Ok(Some(record))) => Some(record),
         Some(_) => return false, // it waits for room; a violation shows again there
     };
-    let Some(way) = link.direct(&target.remote, 0, len, Access::WRITE) else { return false };
-    if let Way::Mapped(to) = way {
-        // SAFETY: `direct` has checked the target's bounds within a mapping that the link keeps.
-        let mut pen = unsafe { Pen::new(to, len as usize) };
-        pen.write(head);
-        segments.iter().for_each(|segment| pen.write_segment(segment, 0, segment.len()));
+    let Some(to) = link.mapped(&target.remote, len, Access::WRITE) else { return false };
+    // SAFETY: `mapped` has checked the target's bounds within a mapping that the link keeps.
+    let mut pen = unsafe { Pen::new(to, len as usize) };
+    pen.write(head);
+    for piece in pieces {
+        let (from, len) = piece.place();
+        // SAFETY: a piece lies in memory that it holds.
+        unsafe { pen.write_shared(from, len) };
     }
     link.done();
-    let Way::Mapped(_) = way else { return false };
     if let Some(record) = record {
         put_immediate(link, record, target.immediate);
     }
     true
 }
 
-/// The same for a read.
+/// The same for a short read of `len` bytes, as many as all `pieces` have.
+#[inline]
 pub(crate) fn read_now(
     link: &mut Link,
     queues: &QueuePair,
-    segments: &[Segment],
+    pieces: &[impl Piece],
     remote: &RemoteSlice,
     len: u64,
 ) -> bool {
-    if len > POST_BUDGET || !queues.reads.is_empty() {
+    if !queues.reads.is_empty() {
         return false;
     }
-    let Some(way) = link.direct(remote, 0, len, Access::READ) else { return false };
-    if let Way::Mapped(mut from) = way {
-        for segment in segments {
-            // SAFETY: `direct` has checked the source's bounds within a mapping that the link keeps; a segment lies in its memory, which its region holds.
-            unsafe { copy(segment.as_ptr(), from, segment.len()) };
-            from = from.wrapping_add(segment.len());
-        }
+    let Some(mut from) = link.mapped(remote, len, Access::READ) else { return false };
+    for piece in pieces {
+        let (to, len) = piece.place();
+        // SAFETY: `mapped` has checked the source's bounds within a mapping that the link keeps, and `len` is the sum of all pieces; a piece lies in memory that it
+        // holds.
+        unsafe { copy(to, from, len) };
+        from = from.wrapping_add(len);
     }
     link.done();
-    matches!(way, Way::Mapped(_))
+    true
+}
+
+/// Bytes in all of `pieces`, if there are no more pieces than a work request has, nor bytes than the peer's piece and a copy while posting have.
+#[inline]
+pub(crate) fn len_now(pieces: &[MemSlice], remote: &RemoteSlice) -> Option<u64> {
+    if pieces.len() > MAX_SEGMENTS {
+        return None;
+    }
+    let len = pieces.iter().map(|piece| piece.len() as u64).sum();
+    (len <= remote.len.min(NOW)).then_some(len)
 }
 
 /// Tells the peer of a write that is done.

@@ -289,6 +289,50 @@ fn memory_that_a_peer_never_gives_back_comes_back_in_time() {
     drop(pages);
 }
 
+/// Work on mapped memory is done while it is posted, up to 256 KiB in as many pieces as a request may have, and not behind what waits; by other ways it never is.
+#[test]
+fn short_work_on_mapped_memory_is_done_at_once() {
+    let _alone = alone();
+    const MOST: usize = 256 << 10;
+    let mut world = world();
+    let (ca, cb) = world.connect();
+    let (memory, segment) = world.b.memory(4 << 20);
+    let remote = world.b.transport.expose(cb, &segment, Access::READ_WRITE).unwrap();
+    world.settle();
+    let (source, long) = world.a.pattern(4 << 20);
+    let a = &mut world.a.transport;
+    assert!(a.write_now(ca, &[source.slice(0, MOST)], remote));
+    assert_eq!(memory.to_vec()[..MOST], pattern(4 << 20)[..MOST]);
+    let target = Memory::zeroed(MOST).unwrap();
+    assert!(
+        a.read_now(ca, &[target.slice(1000, MOST - 1000), target.slice(0, 1000)], remote),
+        "any memory of this side will do"
+    );
+    assert_eq!(target.to_vec()[1000..], pattern(MOST)[..MOST - 1000]);
+    assert!(
+        !a.write_now(ca, &[source.slice(0, MOST + 1)], remote) && !a.read_now(ca, &[source.slice(0, MOST + 1)], remote)
+    );
+    let many: Vec<_> = (0..1025).map(|at| source.slice(at, 1)).collect();
+    assert!(a.write_now(ca, &many[..1024], remote) && !a.write_now(ca, &many, remote));
+    assert!(a.write_now(ca, &[], remote.slice(0, 0).unwrap()), "no bytes, checked like any");
+    a.post_write(ca, WorkId(1), &[], &[long], remote.into(), WorkOptions::SIGNALLED).unwrap();
+    assert!(!a.write_now(ca, &[source.slice(0, 1)], remote), "a write waits");
+    assert_eq!(world.work_a(), completion(ca, 1, WorkKind::Write, WorkStatus::Ok, 4 << 20));
+    assert!(world.a.transport.write_now(ca, &[source.slice(0, 1)], remote), "none waits");
+    let counted = world.a.take_work();
+    assert_eq!(counted, None, "what is done at once reports nothing");
+
+    let mut config = ShmConfig::default();
+    config.share_pages = false;
+    let mut world = world_with(&config);
+    let (ca, cb) = world.connect();
+    let (_, segment) = world.b.memory(100);
+    let remote = world.b.transport.expose(cb, &segment, Access::READ_WRITE).unwrap();
+    world.settle();
+    let a = &mut world.a.transport;
+    assert!(!a.write_now(ca, &[source.slice(0, 1)], remote) && !a.read_now(ca, &[source.slice(0, 1)], remote));
+}
+
 /// The plan says how bulk goes, by what this side and the kernel allow.
 #[test]
 fn the_ways_of_bulk_are_told() {

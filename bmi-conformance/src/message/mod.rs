@@ -1,5 +1,6 @@
 //! The message level: what [`bmi_core::AsyncEndpoint`] and [`bmi_core::Endpoint`] promise, over the backend's adapters.
 
+pub mod at_once;
 pub mod bulk;
 pub mod calls;
 pub mod cancel;

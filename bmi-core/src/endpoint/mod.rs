@@ -20,6 +20,7 @@
 //! `testcontext`, `testunexpected`, `cancel`, `memalloc`, `set_info`, `addr_lookup`, `addr_rev_lookup`. Where we differ: ids are
 //! checked, memory is owned by the operation, every operation can have a deadline, and bulk transfer is part of the interface.
 
+mod at_once;
 mod bounce;
 mod choice;
 mod connection;

@@ -85,11 +85,17 @@ impl<T: Transport> Endpoint<T> {
         immediate: Option<u32>,
         options: Options,
     ) -> Result<Posted, Error> {
+        let cursor = unit::seek(remote.pieces(), at);
+        if immediate.is_none()
+            && let Some(done) = self.move_at_once(kind, peer, remote, cursor, &local, &options)
+        {
+            return Ok(Posted::Done(done));
+        }
         self.check_bulk(kind, peer, remote, at, &local).map_err(|error| error.during(kind.as_str()))?;
         let id = self.insert_op(kind, Some(peer), 0, Some(local), options, State::Queued);
         let op = self.ops.get_mut(id.0).expect("just entered");
         op.immediate = immediate;
-        let (remote, cursor) = (remote.shared(), unit::seek(remote.pieces(), at));
+        let remote = remote.shared();
         if self.peers.get(peer.0).is_some_and(Peer::is_up) {
             self.begin_bulk(id, remote, cursor);
             return Ok(self.posted(id));

@@ -136,6 +136,21 @@ impl Turns {
         self.rings.iter().all(VecDeque::is_empty)
     }
 
+    /// Whether a transfer of this level may be done at once: it takes nobody's turn.
+    #[inline]
+    pub(super) fn is_free(&self, level: Level) -> bool {
+        let [urgent, bulk] = self.rings.each_ref().map(VecDeque::is_empty);
+        urgent && (bulk || (level == Level::Urgent && self.urgent_in_a_row < URGENT_IN_A_ROW))
+    }
+
+    /// It was; while bulk waits that counts as a unit.
+    #[inline]
+    pub(super) fn taken(&mut self, level: Level) {
+        if level == Level::Urgent && !self.rings[Level::Bulk as usize].is_empty() {
+            self.urgent_in_a_row += 1;
+        }
+    }
+
     /// A request of a unit went to the adapter.
     pub(super) fn posted(&mut self, moving: &mut Moving, level: Level, len: u64, now: Time) {
         if moving.requests == 0 {

@@ -168,6 +168,8 @@ pub struct Counters {
     pub pulls: u64,
     /// Bulk transfers pushed.
     pub pushes: u64,
+    /// Of both, those that were over when they were posted: without a work request.
+    pub moved_at_once: u64,
     /// Work requests of rendezvous receives, pulls and pushes.
     pub transfer_requests: u64,
     /// Units that they made up: each ends in one completion.

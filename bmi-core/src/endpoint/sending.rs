@@ -16,7 +16,6 @@ use crate::op::{Completion, OpId, OpKind, Options, PeerId, Posted, Tag};
 use crate::proto::credit;
 use crate::proto::header::{FinishStatus, HEADER_LEN, Header, Kind};
 use crate::proto::one_or_many::OneOrMany;
-use crate::proto::table::Key;
 use crate::transport::{HostWork, Payload, PostError, ServiceClass, Transport, WorkOptions};
 
 /// How trying to send went.
@@ -541,9 +540,8 @@ fn kind_of(kind: Kind) -> OpKind {
 /// The completion of a message that needed no record.
 #[inline]
 fn sent_at_once(peer: PeerId, kind: Kind, tag: Tag, list: &MemList, options: Options) -> Completion {
-    let op = OpId(Key { slot: u32::MAX, generation: 0 });
     let (kind, len) = (kind_of(kind), list.len() as u64);
-    Completion { op, kind, peer: Some(peer), tag, len, status: Ok(()), user: options.user }
+    Completion { op: OpId::NONE, kind, peer: Some(peer), tag, len, status: Ok(()), user: options.user }
 }
 
 /// Whether everything that was posted to the peer is sent.

@@ -1,0 +1,139 @@
+//! Short pulls and pushes, which may be over when they are posted ([`bmi_core::Transport::write_now`]).
+//!
+//! Over a transport that never does it at once these tests check that such transfers end as any other; the counter `moved_at_once` says which it was.
+
+use bmi_core::{Access, Completion, Config, ErrorKind, Lists, OpKind, Options, Posted, Time};
+
+use super::{reads, tight};
+use crate::backend::Backend;
+use crate::data::{Guarded, memory, pattern};
+use crate::net::{Net, Pair, soon};
+
+/// The completion of a transfer, and whether it was over when it was posted.
+async fn end_of<K: Backend>(
+    net: &Net<'_, K>,
+    pair: &Pair<K>,
+    posted: Result<Posted, bmi_core::Error>,
+) -> (Completion, bool) {
+    match posted.expect("post") {
+        Posted::Done(end) => {
+            let op = end.op;
+            pair.a.with(|endpoint| {
+                assert!(endpoint.is_issued(op), "what is over has been issued");
+                endpoint.cancel(op);
+                endpoint.abandon(op);
+                assert_eq!(endpoint.poll_op(op), None, "it is told of once");
+                assert_eq!(endpoint.poll_all(&mut Vec::new()), 0, "by its post alone");
+            });
+            (end, true)
+        }
+        Posted::Pending(op) => (net.until("a transfer", || pair.a.with(|e| e.poll_op(op))).await, false),
+    }
+}
+
+/// Whichever way a short transfer goes, its completion says the same, its bytes are in place before a message that is sent behind it, it is counted, and nothing
+/// is left of it.
+pub fn over_when_posted<K: Backend>(backend: &K) {
+    let net = Net::new(backend);
+    net.run(async {
+        let pair = net.pair(&tight()).await;
+        let far = Guarded::filled(1, &[900, 3000, 100]);
+        let exposure = pair.b.expose(pair.to_a, far.list(), Access::READ_WRITE).expect("expose");
+        let mut image = pattern(1, 4000);
+        pair.ping(&net, "before the first").await;
+        let (mut at_once, mut pulls, mut pushes) = (0, 0, 0);
+        // Within one piece of the peer's, and across two; lists of one piece and of more.
+        let shapes: [(u64, &[usize]); 5] =
+            [(0, &[64]), (900, &[3000]), (1000, &[10, 0, 20]), (890, &[20]), (3999, &[1])];
+        for (number, (at, lens)) in (0..20).flat_map(|_| shapes).enumerate() {
+            let (what, user) = (format!("transfer {number}"), number as u64);
+            let lists = [Lists::Auto, Lists::Chain, Lists::Pack][number % 3];
+            let options = soon(&pair.a).user(user).lists(lists);
+            let source = Guarded::filled(user, lens);
+            let told = pair.b.recv(pair.to_a, 1, memory(1), soon(&pair.b));
+            let posted = pair.a.with(|e| e.post_push(pair.to_b, exposure.descriptor(), at, source.list(), options));
+            let (end, over) = end_of(&net, &pair, posted).await;
+            assert_eq!((end.kind, end.peer, end.status), (OpKind::Push, Some(pair.to_b), Ok(())), "{what}");
+            assert_eq!((end.len, end.user), (source.len() as u64, user), "{what}");
+            assert!(!over || lists != Lists::Pack || lens.len() == 1, "{what}: packing was asked for");
+            (at_once, pushes) = (at_once + u64::from(over), pushes + 1);
+            pair.a.send(pair.to_b, 1, vec![1], soon(&pair.a)).await.expect("send");
+            told.await.expect("receive");
+            image[at as usize..at as usize + source.len()].copy_from_slice(&pattern(user, source.len()));
+            far.check(&what, &image);
+            if reads(backend) {
+                let target = Guarded::new(lens);
+                let posted = pair.a.with(|e| e.post_pull(pair.to_b, exposure.descriptor(), at, target.list(), options));
+                let (end, over) = end_of(&net, &pair, posted).await;
+                assert_eq!((end.kind, end.status), (OpKind::Pull, Ok(())), "{what}");
+                assert_eq!((end.len, end.user), (target.len() as u64, user), "{what}");
+                (at_once, pulls) = (at_once + u64::from(over), pulls + 1);
+                target.check(&what, &image[at as usize..at as usize + target.len()]);
+            }
+        }
+        let counters = pair.a.counters();
+        assert_eq!((counters.pushes, counters.pulls, counters.moved_at_once), (pushes, pulls, at_once));
+        assert_eq!(counters.bytes_pushed, 20 * 3115);
+        assert_eq!(counters.bytes_pulled, if reads(backend) { 20 * 3115 } else { 0 });
+        drop(exposure);
+        pair.settled(&net, "after all transfers").await;
+    });
+}
+
+/// Short transfers beside long ones under way: all end, each with its own bytes, and nobody waits for ever.
+pub fn beside_long_ones<K: Backend>(backend: &K) {
+    let net = Net::new(backend);
+    net.run(async {
+        let pair = net.pair(&Config::default()).await;
+        let (long, short) = (3 << 20, 500);
+        let far = Guarded::filled(1, &[long, 40 * short]);
+        let exposure = pair.b.expose(pair.to_a, far.list(), Access::READ_WRITE).expect("expose");
+        pair.ping(&net, "before the first").await;
+        let mut bulk = Vec::new();
+        let sources: Vec<_> = (0..40).map(|number| Guarded::filled(100 + number, &[short])).collect();
+        for (number, source) in sources.iter().enumerate() {
+            if number % 8 == 0 {
+                let part = Guarded::filled(2, &[long]);
+                bulk.push(pair.a.push(pair.to_b, exposure.descriptor(), 0, part.list(), soon(&pair.a)));
+            }
+            let at = (long + number * short) as u64;
+            let pushed = pair.a.push(pair.to_b, exposure.descriptor(), at, source.list(), soon(&pair.a));
+            assert_eq!(pushed.await.expect("a short push").len, short as u64);
+        }
+        for push in bulk {
+            assert_eq!(push.await.expect("a long push").len, long as u64);
+        }
+        pair.ping(&net, "behind all").await;
+        let mut image = pattern(2, long);
+        (0..40).for_each(|number| image.extend(pattern(100 + number, short)));
+        far.check("all bytes", &image);
+        drop(exposure);
+        pair.settled(&net, "after all transfers").await;
+    });
+}
+
+/// What is wrong is said as ever: out of range here, of a peer that is gone, past its deadline.
+pub fn what_is_wrong_is_said<K: Backend>(backend: &K) {
+    let net = Net::new(backend);
+    net.run(async {
+        let pair = net.pair(&tight()).await;
+        let far = Guarded::filled(1, &[100]);
+        let exposure = pair.b.expose(pair.to_a, far.list(), Access::READ_WRITE).expect("expose");
+        pair.ping(&net, "before the first").await;
+        let post = |at, len, options| {
+            let list = memory(len);
+            pair.a.with(|e| e.post_push(pair.to_b, exposure.descriptor(), at, &list, options))
+        };
+        for (at, len) in [(0, 101), (100, 1), (101, 1), (u64::MAX, 1), (u64::MAX - 5, 20)] {
+            let error = post(at, len, Options::default()).expect_err("out of range");
+            assert_eq!((error.kind(), error.operation()), (ErrorKind::Invalid, Some("push")), "{error}");
+        }
+        // It may be faster than its end, but not over before anybody has looked.
+        let late = post(0, 100, Options::by(Time::ZERO)).expect("post").pending().expect("its deadline has passed");
+        let end = net.until("the late push", || pair.a.with(|e| e.poll_op(late))).await;
+        assert!(matches!(end.status, Ok(()) | Err(ErrorKind::TimedOut)), "{end:?}");
+        pair.a.disconnect(pair.to_b, soon(&pair.a)).await.expect("disconnect");
+        let error = post(0, 100, Options::default()).expect_err("the peer is gone");
+        assert_eq!((error.kind(), error.operation()), (ErrorKind::PeerLost, Some("push")), "{error}");
+    });
+}
