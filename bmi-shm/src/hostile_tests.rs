@@ -516,12 +516,16 @@ fn messages_left_out_of_bounds_cost_the_connection() {
         ("a number that is none", vec![100, 1 << 32, 1 << 32, 0, 100]),
         ("longer than any work", vec![1 << 41, 1 << 32, 0, 0, 1 << 41]),
     ] {
-        let (hostile, conn) = victim.hostile();
-        victim.transport.post_recv(conn, WorkId(1), &[victim.region.segment(0, 5000)]).unwrap();
-        let fd = memfd(8192, SealFlags::SHRINK | SealFlags::GROW);
-        hostile.say(Packet::Pages { id: 0, len: 8192 }.encode().bytes(), &[fd.as_fd()]);
-        put_record(&hostile, 9, &body);
-        assert_eq!(victim.end_of(conn).kind(), ErrorKind::Protocol, "{what}");
+        // While it is busy with what has come by the socket, and when it has come to rest.
+        for settles in [false, true] {
+            let (hostile, conn) = victim.hostile();
+            victim.transport.post_recv(conn, WorkId(1), &[victim.region.segment(0, 5000)]).unwrap();
+            let fd = memfd(8192, SealFlags::SHRINK | SealFlags::GROW);
+            hostile.say(Packet::Pages { id: 0, len: 8192 }.encode().bytes(), &[fd.as_fd()]);
+            (0..if settles { 600 } else { 0 }).for_each(|_| victim.poll());
+            put_record(&hostile, 9, &body);
+            assert_eq!(victim.end_of(conn).kind(), ErrorKind::Protocol, "{what}");
+        }
     }
     victim.events.clear();
     victim.prove_honest();

@@ -17,7 +17,8 @@
 //! ```
 //!
 //! **Messages that stay** (LEFT) are those of [`LEFT_LEN`] bytes and more whose pages the peer has mapped: one copy instead of two, and none of it by the sender. What is
-//! sent behind one follows at once; only completions wait, since they come in order.
+//! sent behind one follows at once; only completions wait, since they come in order. The receiver says that it has copied one in its next poll, behind an answer if there is one: the
+//! sender has looked at that word, so a store there waits for its line, and stores behind it wait with it.
 //!
 //! **At once.** A short write or read on mapped memory that has nothing to wait for is done while it is posted ([`write_now`], [`read_now`]): one of up to [`POST_BUDGET`] bytes that
 //! was posted as work, whose completion the next poll reports, and one of up to [`NOW`] that was asked for at once ([`bmi_core::Transport::write_now`]), with none. A claim covers it as

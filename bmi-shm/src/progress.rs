@@ -10,7 +10,15 @@
 //! The fence costs as much as a message, because it waits for what was stored to arrive at the other processor. So a bell is due for some polls before it is rung
 //! ([`crate::link::BELL_POLLS`]): the polls of a side that is busy come at once, and who wants to sleep rings first.
 //!
-//! **Quiet connections.** Most polls find nothing. So what a poll leaves behind is noted once (`calm`): while that stands and nobody posts, a poll is a look at one word.
+//! **Quiet connections.** Most polls find nothing. So what a poll leaves behind is noted once ([`Calm`]): while nothing waits in a connection's queues, a poll is a look at one word, what is
+//! short is sent and what is whole is taken in without asking for more, and only what is owed to the peer is seen to, when nothing has come.
+//!
+//! ```text
+//!            serve: nothing waits in the queues            pause: nothing is owed
+//!   Busy ──────────────────────────────────────> Owing ─────────────────────────────> Quiet
+//!    ^                                            │ ^                                   │
+//!    └──── wake: posted, heard from the socket ───┘ └─── a message sent or taken in ────┘
+//! ```
 //!
 //! **Invariants**
 //! 1. What was published or consumed in a poll, or between two, is rung for within [`crate::link::BELL_POLLS`] polls, and before this side sleeps.

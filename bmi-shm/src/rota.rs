@@ -67,7 +67,10 @@ impl Rota {
 
     /// The next of those that rest, in turn.
     pub(crate) fn take_turn(&mut self) -> Option<u32> {
-        self.next = (self.next + 1) % self.resting.len().max(1);
+        self.next += 1;
+        if self.next >= self.resting.len() {
+            self.next = 0;
+        }
         self.resting.get(self.next).copied()
     }
 }
