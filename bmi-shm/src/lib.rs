@@ -9,6 +9,7 @@
 //! |---|---|
 //! | `config` | [`ShmConfig`], limits, capabilities |
 //! | `connect` | listening, dialing, handshake, exposures, the end of a connection |
+//! | `connection` | a connection, and its usual work: short messages sent and taken in |
 //! | `ring` | the lock-free ring and the rule of waking, checked by loom |
 //! | `area` | what one side writes and the other reads, drawn |
 //! | `link` | the shared half of a connection: rings, ways to the peer's memory |
@@ -40,6 +41,7 @@
 mod area;
 mod config;
 mod connect;
+mod connection;
 mod error;
 #[cfg(test)]
 mod hostile_tests;
@@ -76,7 +78,8 @@ use rustix::event::{EventfdFlags, epoll};
 
 pub use config::ShmConfig;
 
-use connect::{Connection, Limbo, Phase};
+use connect::Limbo;
+use connection::{Connection, Phase};
 use link::Link;
 use outbound::{LEFT_LEN, Outbound, POST_BUDGET, Ring};
 use pages::Room;

@@ -36,7 +36,7 @@ use bmi_core::transport::{Armed, Event, Taker};
 use rustix::event::epoll::{self, EventData, EventFlags};
 
 use crate::area::RingSpace;
-use crate::connect::{Calm, Connection, Phase};
+use crate::connection::{Calm, Connection, Phase};
 use crate::error::Fault;
 use crate::inbound::{Context, Pass};
 use crate::link::Link;

@@ -1,0 +1,257 @@
+//! A connection: its parts, and what is done with them at once, while all is as usual.
+//!
+//! **Invariants**
+//! 1. One that is calm is established, has a link and queues, and nothing in these but receives, reads that were asked for, and requests that have gone.
+//! 2. Whatever gives it more calls [`Connection::wake`].
+//!
+//! **Tests** those of `connect` and `progress`; `tests/taking.rs`.
+
+use std::os::fd::{AsFd, OwnedFd};
+
+use bmi_backend::software::Exposures;
+use bmi_core::mem::MemSlice;
+use bmi_core::transport::{ConnId, WorkId};
+use bmi_core::{Addr, Error, Segment, Time};
+
+use crate::area::{Area, Place};
+use crate::error::Fault;
+use crate::inbound::{Inbound, Pass};
+use crate::link::Link;
+use crate::outbound;
+use crate::packet::{Hello, Packet};
+use crate::queue_pair::QueuePair;
+use crate::socket;
+
+/// Where a connection stands (see `connect`).
+pub(crate) enum Phase {
+    Dialing { private: Box<[u8]>, deadline: Time, retry_at: Time },
+    Greeting { deadline: Time },
+    HalfOpen { deadline: Time },
+    Requested,
+    Established,
+    Closing { reason: Error, deadline: Time },
+}
+
+/// The peer's end was seen; what its ring holds is still read.
+pub(crate) struct Draining {
+    pub(crate) fault: Fault,
+    /// Polls left: a peer may write on after its end.
+    pub(crate) polls: u32,
+}
+
+/// A connection.
+pub(crate) struct Connection {
+    pub(crate) id: ConnId,
+    pub(crate) peer: Addr,
+    pub(crate) phase: Phase,
+    pub(crate) socket: Option<OwnedFd>,
+    /// This side's area, and its descriptor until the peer has it.
+    pub(crate) own: Option<Area>,
+    pub(crate) own_fd: Option<OwnedFd>,
+    /// The peer's area and hello, until the link is made.
+    pub(crate) theirs: Option<(Area, Hello)>,
+    pub(crate) link: Option<Box<Link>>,
+    pub(crate) queues: Option<Box<QueuePair>>,
+    pub(crate) inbound: Inbound,
+    pub(crate) exposures: Exposures,
+    /// The kernel may copy between the two processes.
+    pub(crate) crosses: bool,
+    pub(crate) draining: Option<Draining>,
+    /// It stands in the transport's list of sockets to read.
+    pub(crate) in_ready: bool,
+    /// There is work that only waits for its turn.
+    pub(crate) more: bool,
+    pub(crate) calm: Calm,
+    /// Polls since something moved; `RESTS` for one that rests (see `rota`).
+    idle: u32,
+}
+
+/// What the last poll has left to do on a connection, and what came up since (see `progress`).
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Calm {
+    /// There may be anything to do.
+    Busy,
+    /// The peer is to be told something: how far its ring was read, or that it must wake if it sleeps. Nothing waits in the queues.
+    Owing,
+    /// Nothing.
+    Quiet,
+}
+
+/// Polls in which nothing moved, after which a connection rests: some 20 µs.
+const RESTS: u32 = 1024;
+
+impl Connection {
+    pub(crate) fn new(id: ConnId, peer: Addr, phase: Phase) -> Connection {
+        Connection {
+            id,
+            peer,
+            phase,
+            socket: None,
+            own: None,
+            own_fd: None,
+            theirs: None,
+            link: None,
+            queues: None,
+            inbound: Inbound::default(),
+            exposures: Exposures::default(),
+            crosses: false,
+            draining: None,
+            in_ready: false,
+            more: false,
+            calm: Calm::Busy,
+            idle: 0,
+        }
+    }
+
+    /// There is something for it to do; whether it has been at rest.
+    #[inline]
+    pub(crate) fn wake(&mut self) -> bool {
+        self.calm = Calm::Busy;
+        std::mem::take(&mut self.idle) == RESTS
+    }
+
+    /// Something has moved.
+    #[inline]
+    pub(crate) fn has_moved(&mut self) {
+        self.idle = 0;
+    }
+
+    /// Whether a poll has nothing to do here but to pass by.
+    #[inline]
+    pub(crate) fn is_quiet(&mut self) -> bool {
+        if self.calm == Calm::Busy {
+            return false;
+        }
+        let nothing = self.link.as_deref().is_some_and(|link| !link.reader.has_next());
+        nothing && (self.calm == Calm::Quiet || !self.pause())
+    }
+
+    /// Nothing has come: tells the peer how far its ring was read, and looks whether it has copied what was left for it. Whether there is anything more to do.
+    #[inline(never)]
+    fn pause(&mut self) -> bool {
+        self.inbound.pause();
+        let (Some(link), Some(queues)) = (self.link.as_deref_mut(), self.queues.as_deref()) else { return true };
+        link.tell();
+        link.say_taken();
+        if queues.has_gone() {
+            return link.has_taken() || link.is_bell_due();
+        }
+        if !link.must_ring() {
+            self.calm = Calm::Quiet;
+        }
+        link.is_bell_due()
+    }
+
+    /// Leaves a message of `len` bytes where it is, if nothing waits before it and the peer has that mapped; whether it did.
+    pub(crate) fn leave_at_once(
+        &mut self,
+        work: WorkId,
+        head: &[u8],
+        (segments, len): (&[Segment], u64),
+        signalled: bool,
+        share_pages: bool,
+    ) -> bool {
+        let (Some(link), Some(queues)) = (self.link.as_deref_mut(), self.queues.as_deref_mut()) else { return false };
+        if self.calm == Calm::Busy || self.idle == RESTS || !queues.may_leave() {
+            return false;
+        }
+        let Some(number) = link.number_of(segments, share_pages) else { return false };
+        if !outbound::leave_now(link, head, segments, number, len) {
+            return false;
+        }
+        queues.leave_at_once(work, segments, len, signalled, link.left);
+        (self.calm, self.idle) = (Calm::Owing, 0);
+        true
+    }
+
+    /// Takes in the messages of one that is calm, if that is all there is to do; whether it was.
+    #[inline]
+    pub(crate) fn take_in(&mut self, pass: &mut Pass<'_>) -> bool {
+        if self.calm == Calm::Busy {
+            return false;
+        }
+        let (Some(link), Some(queues)) = (self.link.as_deref_mut(), self.queues.as_deref_mut()) else { return false };
+        // What was copied in the poll before: said behind the answer, which would have waited until the peer had given the word's line up.
+        link.say_taken();
+        let all = self.inbound.take_in(link, queues, pass);
+        let lied = queues.has_gone() && link.has_taken() && link.refresh_taken().is_err();
+        if queues.has_gone() {
+            queues.end_gone(link.left_taken, pass.events);
+        }
+        if !all || lied || link.reader.untold() >= link.quarter || link.is_bell_due() {
+            pass.early.end = pass.events.len(); // it has its turn once more
+            return false;
+        }
+        (self.calm, self.idle) = (Calm::Owing, 0);
+        true
+    }
+
+    /// Sends a short message at once, without a completion, if nothing waits before it and there is room; whether it did.
+    #[inline]
+    pub(crate) fn send_at_once(&mut self, head: &[u8], slices: &[MemSlice]) -> bool {
+        // One that is calm is established and has nothing in its queues, and what is done at once takes no place there.
+        let Some(link) = self.link.as_deref_mut().filter(|_| self.calm != Calm::Busy) else { return false };
+        if self.idle == RESTS || !outbound::send_now(link, head, slices) {
+            return false;
+        }
+        (self.calm, self.idle) = (Calm::Owing, 0);
+        true
+    }
+
+    /// Nothing has moved in a poll; whether it is time to rest, nothing being left to do.
+    #[inline]
+    pub(crate) fn tires(&mut self) -> bool {
+        if self.idle >= RESTS - 1 {
+            return self.rests();
+        }
+        self.idle += 1;
+        false
+    }
+
+    #[cold]
+    fn rests(&mut self) -> bool {
+        let (Some(link), Some(queues)) = (&self.link, &self.queues) else { return false };
+        let waits = queues.needs_polls() || queues.has_gone() || link.must_ring();
+        let busy = self.more || self.draining.is_some() || waits;
+        if busy || self.idle == RESTS || link.reader.untold() > 0 || !matches!(self.phase, Phase::Established) {
+            return false;
+        }
+        self.idle = RESTS;
+        true
+    }
+
+    /// Its time limit, if it has one.
+    pub(crate) fn deadline(&self) -> Option<Time> {
+        match &self.phase {
+            Phase::Dialing { deadline, retry_at, .. } => Some(*deadline.min(retry_at)),
+            Phase::Greeting { deadline } | Phase::HalfOpen { deadline } | Phase::Closing { deadline, .. } => {
+                Some(*deadline)
+            }
+            Phase::Requested | Phase::Established => None,
+        }
+    }
+
+    pub(crate) fn say(&self, packet: &Packet) -> bool {
+        self.socket.as_ref().is_some_and(|socket| socket::send(socket, packet.encode().bytes(), None).is_ok())
+    }
+
+    /// Where a segment is advertised to stand, if anywhere: its pages are passed if they can be and were not.
+    pub(crate) fn place(&mut self, segment: &Segment, share_pages: bool) -> Option<Place> {
+        let memory = segment.region().memory();
+        let offset = segment.offset() as u64;
+        if share_pages
+            && let (Some(pages), Some(link), Some(socket)) = (memory.shared_pages(), &mut self.link, &self.socket)
+        {
+            let number = link.passed.number(memory).or_else(|| {
+                link.passed.pass(memory, pages, |id| {
+                    let packet = Packet::Pages { id, len: pages.len() as u64 }.encode();
+                    socket::send(socket, packet.bytes(), Some(pages.as_fd())).is_ok()
+                })
+            });
+            if let Some(id) = number {
+                return Some(Place::Pages { id, offset });
+            }
+        }
+        self.crosses.then(|| Place::Address(segment.as_ptr() as u64))
+    }
+}
