@@ -241,6 +241,29 @@ fn a_missing_receive_hits_what_takes_a_receive() {
     assert_eq!(target.to_vec(), [7; 100]);
 }
 
+/// What was asked for is done, and the answer never comes; messages the other way before that are no answers.
+#[test]
+fn a_lost_answer_comes_after_what_it_answers() {
+    let (a, b) = names();
+    let pair = pair();
+    let [asks, answers] = pair.ends.each_ref();
+    pair.world.block_on(async {
+        let PeerEvent::Connected { peer, .. } = answers.next_event().await else { panic!("no peer") };
+        let PeerEvent::Connected { .. } = asks.next_event().await else { panic!("no peer") };
+        Plan::NONE.with(0, Fault::Unanswered { a, b }).apply(&pair.world);
+        pair.world.sleep(Duration::from_nanos(1)).await;
+        answers.send_unexpected(peer, 1, vec![1], Options::default()).await.unwrap();
+        assert_eq!(asks.next_unexpected().await.tag(), 1);
+        asks.send_unexpected(pair.peer, 2, vec![2], Options::default()).await.unwrap();
+        assert_eq!(answers.next_unexpected().await.tag(), 2);
+        let _ = answers.send_unexpected(peer, 3, vec![3], Options::default()).await;
+        assert!(matches!(asks.next_event().await, PeerEvent::Lost { .. }));
+        assert!(matches!(answers.next_event().await, PeerEvent::Lost { .. }));
+    });
+    let held = asks.holdings();
+    assert_eq!((held.slots, held.parked), (0, 0), "the answer came after all");
+}
+
 /// A read could not be damaged at all.
 #[test]
 fn the_request_of_a_read_is_damaged_as_any_other() {

@@ -70,6 +70,10 @@ fn begin(sim: &Sim, fault: &Fault) {
         Fault::NotReady { a, b } => on_link(sim, a, b, |sim, a, b| {
             sim.0.with(|core| core.trouble(a.id, b.id, super::link::Trouble::miss_next));
         }),
+        Fault::Unanswered { a, b } => on_link(sim, a, b, |sim, a, b| {
+            let (a, b) = (a.id, b.id);
+            sim.0.with(|core| core.trouble(a, b, |trouble| trouble.answer_is_lost(a < b)));
+        }),
         Fault::Overrun { node }
         | Fault::Pause { node, .. }
         | Fault::Crash { node, .. }
@@ -203,6 +207,8 @@ impl Sim {
         let (links, nodes) = self.0.with(|core| {
             core.links.values_mut().for_each(|link| link.trouble.end());
             core.adapters.iter_mut().for_each(|adapter| adapter.registrations.failing = 0);
+            let slots = core.adapters.iter_mut().flat_map(|adapter| &mut adapter.slots);
+            slots.filter_map(|slot| slot.conn.as_deref_mut()).for_each(|conn| conn.deaf = false);
             (core.links.keys().copied().collect::<Vec<_>>(), core.nodes.len() as u32)
         });
         for (a, b) in links {
