@@ -470,3 +470,48 @@ fn the_power_fails_in_the_middle_of_a_write_and_nobody_learns_of_it() {
     world.run_for(Duration::from_secs(1));
     assert_eq!((node.crashes(), plan.end_us()), (vec![Time::from_nanos(10_000_000)], 13_000));
 }
+
+/// The end of a plan brought up whatever was down.
+#[test]
+fn the_end_of_a_plan_ends_nothing_that_was_done_by_hand() {
+    let pair = pair();
+    let [a, b] = pair.nodes.each_ref();
+    let (third, fourth) = (pair.world.node("third"), pair.world.node("fourth"));
+    let beats = |node: &Node| {
+        let (count, ours) = (Rc::new(Cell::new(0)), node.clone());
+        let counts = count.clone();
+        node.boot(move |_| {
+            let (count, node) = (counts.clone(), ours.clone());
+            async move {
+                loop {
+                    count.set(count.get() + 1);
+                    node.sleep(Duration::from_micros(10)).await;
+                }
+            }
+        });
+        count
+    };
+    let (of_third, of_fourth) = (beats(&third), beats(&fourth));
+    third.kill();
+    fourth.pause();
+    pair.world.partition(a, b);
+    let before = (of_third.get(), of_fourth.get());
+    let plan = Plan::NONE
+        .with(0, Fault::Crash { node: "b".to_owned(), for_us: 100, salt: 1 })
+        .with(5, Fault::Crash { node: "third".to_owned(), for_us: 100, salt: 1 });
+    plan.apply(&pair.world);
+    pair.world.run_for(Duration::from_millis(1));
+    assert!(b.is_alive(), "what the plan did is over");
+    assert!(!third.is_alive(), "it was killed by hand");
+    assert_eq!((of_third.get(), of_fourth.get()), before);
+    let again = b.endpoint(Config::default()).unwrap();
+    let addr = again.listen(&b.addr(2)).unwrap();
+    let connect = || pair.world.block_on(pair.ends[0].connect(&addr, pair.ends[0].within(Duration::from_millis(1))));
+    assert!(connect().is_err(), "the link was cut by hand");
+    pair.world.heal(a, b);
+    connect().unwrap();
+    third.restart();
+    fourth.resume();
+    pair.world.run_for(Duration::from_millis(1));
+    assert!(of_third.get() > before.0 && of_fourth.get() > before.1);
+}
