@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "4 bytes at 7 of a message of 10")]
+    #[should_panic(expected = "4 bytes at 7 of 10")]
     fn more_than_there_is_panics() {
         Arrived::of(&mut [0; 10]).copy_to(7, &mut [0; 4]);
     }
