@@ -49,6 +49,12 @@ impl Deadlines {
         self.stale = true;
     }
 
+    /// Whether one may have gone away since the last time.
+    #[inline]
+    pub fn is_stale(&self) -> bool {
+        self.stale
+    }
+
     /// Looks through `all` there are, if any may have gone away since the last time.
     #[inline]
     pub fn renew<I: Iterator<Item = Time>>(&mut self, all: impl FnOnce() -> I) {

@@ -89,6 +89,12 @@ impl Regions {
         Ok(MemoryRegion::new(memory.clone(), LocalKey(self.next), self.owner.clone()))
     }
 
+    /// Whether [`Regions::collect`] has something to do.
+    #[inline]
+    pub fn has_released(&self) -> bool {
+        !self.queue.is_empty()
+    }
+
     /// Deregisters what was released.
     #[inline]
     pub fn collect(&mut self) {

@@ -19,6 +19,11 @@ pub trait Backend {
     /// The capability set, written down by hand: a flag that flips in the backend fails every test rather than skip some.
     fn expected_capabilities(&self) -> Capabilities;
 
+    /// Whether its adapters show messages to a taker (C16). Written down by hand as the capabilities are: if one that says so shows nothing, tests fail.
+    fn shows_messages(&self) -> bool {
+        false
+    }
+
     /// A new adapter on the node of this name. Called twice with one name it gives two adapters of that node.
     fn transport(&self, node: &str) -> Self::Transport;
 
@@ -62,6 +67,10 @@ impl<K: Backend> Backend for &K {
 
     fn expected_capabilities(&self) -> Capabilities {
         (**self).expected_capabilities()
+    }
+
+    fn shows_messages(&self) -> bool {
+        (**self).shows_messages()
     }
 
     fn transport(&self, node: &str) -> K::Transport {

@@ -10,7 +10,7 @@
 //!
 //! | level | what is tested | where |
 //! |---|---|---|
-//! | transport | the contract C1 to C15, adapter against adapter | [`transport`] |
+//! | transport | the contract C1 to C16, adapter against adapter | [`transport`] |
 //! | message | the message interface of [`bmi_core::AsyncEndpoint`] over the backend | [`message`] |
 //!
 //! A backend's own tests, of what the suite does not know about it, have their frame in [`world`]; that nothing is allocated per operation is tested by
@@ -98,6 +98,11 @@ macro_rules! conformance_suite {
                 gather_and_scatter, inline_is_copied_while_posting, limits_are_enforced, foreign_segments_are_invalid,
                 order_in_both_directions, unsignalled_sends, memory_is_held_until_completion, full_queues_hand_back,
                 receiver_not_ready_ends_the_connection, too_long_ends_the_connection, large_messages,
+            }
+            transport::inline {
+                taken_or_received_each_comes_once, every_other_is_taken, one_connection_takes_and_one_does_not,
+                both_sides_take, immediate_data_beside_messages_that_are_taken, nothing_is_shown_outside_a_connections_life,
+                too_long_is_not_shown, a_message_without_a_receive_is_not_shown,
             }
             transport::remote {
                 writes_land_where_they_should, messages_come_behind_writes, immediate_data,

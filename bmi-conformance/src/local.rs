@@ -22,6 +22,7 @@ pub struct Local<T> {
     listen: Box<dyn Fn(&str) -> Addr>,
     vacant: Addr,
     cases: u32,
+    shows: bool,
     clock: MonotonicClock,
 }
 
@@ -36,13 +37,20 @@ impl<T> Local<T> {
         vacant: Addr,
     ) -> Local<T> {
         let (make, listen) = (Box::new(make), Box::new(listen));
-        Local { name, expected, make, listen, vacant, cases: 8, clock: MonotonicClock::new() }
+        Local { name, expected, make, listen, vacant, cases: 8, shows: false, clock: MonotonicClock::new() }
     }
 
     /// Tries this many cases of each property.
     #[must_use]
     pub fn with_cases(mut self, cases: u32) -> Local<T> {
         self.cases = cases;
+        self
+    }
+
+    /// Its adapters show messages to a taker: see [`Backend::shows_messages`].
+    #[must_use]
+    pub fn showing_messages(mut self) -> Local<T> {
+        self.shows = true;
         self
     }
 }
@@ -57,6 +65,10 @@ impl<T: Transport + 'static> Backend for Local<T> {
 
     fn expected_capabilities(&self) -> Capabilities {
         self.expected.clone()
+    }
+
+    fn shows_messages(&self) -> bool {
+        self.shows
     }
 
     fn transport(&self, _node: &str) -> T {

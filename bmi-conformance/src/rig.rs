@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 
 use bmi_core::transport::{
-    ConnId, Event, Payload, PostError, WorkCompletion, WorkId, WorkKind, WorkOptions, WorkStatus, WriteTarget,
+    ConnId, Event, Payload, PostError, Taker, WorkCompletion, WorkId, WorkKind, WorkOptions, WorkStatus, WriteTarget,
 };
 use bmi_core::{Access, Addr, Error, Memory, MemoryRegion, RemoteSlice, Segment, Time, Transport};
 
@@ -28,7 +28,21 @@ struct Side<T> {
     node: &'static str,
     transport: Option<T>,
     paused: bool,
+    taker: Option<Box<dyn Taker>>,
     events: VecDeque<Event>,
+}
+
+impl<T: Transport> Side<T> {
+    /// Polls the adapter once; `None` if it was dropped.
+    fn poll(&mut self, now: Time, scratch: &mut Vec<Event>) -> Option<bool> {
+        let transport = self.transport.as_mut()?;
+        let busy = match &mut self.taker {
+            Some(taker) => transport.poll_taking(now, scratch, &mut **taker),
+            None => transport.poll(now, scratch),
+        };
+        self.events.extend(scratch.drain(..));
+        Some(busy)
+    }
 }
 
 /// A few adapters of one backend.
@@ -51,8 +65,10 @@ pub struct Link {
 impl<'b, K: Backend> Rig<'b, K> {
     /// An adapter for each of the nodes `a`, `b` and `c`.
     pub fn new(backend: &'b K) -> Rig<'b, K> {
-        let side =
-            |node| Side { node, transport: Some(backend.transport(node)), paused: false, events: VecDeque::new() };
+        let side = |node| {
+            let transport = Some(backend.transport(node));
+            Side { node, transport, paused: false, taker: None, events: VecDeque::new() }
+        };
         Rig { backend, sides: vec![side("a"), side("b"), side("c")], scratch: Vec::new(), turns: 0 }
     }
 
@@ -87,10 +103,12 @@ impl<'b, K: Backend> Rig<'b, K> {
         let mut busy = false;
         let mut until: Option<Time> = None;
         for side in &mut self.sides {
-            let Some(transport) = side.transport.as_mut().filter(|_| !side.paused) else { continue };
-            busy |= transport.poll(now, &mut self.scratch);
-            side.events.extend(self.scratch.drain(..));
-            until = [until, transport.next_deadline()].into_iter().flatten().min();
+            if side.paused {
+                continue;
+            }
+            busy |= side.poll(now, &mut self.scratch).unwrap_or(false);
+            let deadline = side.transport.as_ref().and_then(Transport::next_deadline);
+            until = [until, deadline].into_iter().flatten().min();
         }
         self.turns += 1;
         // An adapter that claims to be busy for ever must not stop the clock.
@@ -102,11 +120,13 @@ impl<'b, K: Backend> Rig<'b, K> {
     /// Polls one adapter once, paused or not; whether it had anything to do.
     pub fn poll_once(&mut self, side: usize) -> bool {
         let now = self.backend.now();
-        let side = &mut self.sides[side];
-        let transport = side.transport.as_mut().expect("the adapter was not dropped");
-        let busy = transport.poll(now, &mut self.scratch);
-        side.events.extend(self.scratch.drain(..));
-        busy
+        self.sides[side].poll(now, &mut self.scratch).expect("the adapter was not dropped")
+    }
+
+    /// From now on the adapter of a side is polled with this taker (C16). What it takes, and what the side reports, is in order if the test looks at all events after
+    /// each turn.
+    pub fn set_taker(&mut self, side: usize, taker: impl Taker + 'static) {
+        self.sides[side].taker = Some(Box::new(taker));
     }
 
     /// Turns until `found` has something.
@@ -144,6 +164,11 @@ impl<'b, K: Backend> Rig<'b, K> {
     /// Events that a side has reported and nobody has looked at.
     pub fn unread(&self, side: usize) -> &VecDeque<Event> {
         &self.sides[side].events
+    }
+
+    /// Takes out the oldest event of a side that nobody has looked at.
+    pub fn take_unread(&mut self, side: usize) -> Option<Event> {
+        self.sides[side].events.pop_front()
     }
 
     /// The next event of the connection, which must be a completion.

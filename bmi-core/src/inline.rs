@@ -26,13 +26,19 @@ pub struct Arrived<'a> {
 impl Arrived<'_> {
     /// # Safety
     /// `len` bytes at `at` must be valid for reads while the value lives, and written by others only through [`copy`](mod@copy), by the kernel, or by another process.
-    #[inline]
+    #[inline(always)]
     pub unsafe fn new<'a>(at: *mut u8, len: usize) -> Arrived<'a> {
         Arrived { at, len, _adapter: PhantomData }
     }
 
-    /// Its length in bytes.
+    /// A message in memory that is nobody else's meanwhile: an adapter that has it in a buffer of its own.
     #[inline]
+    pub fn of(bytes: &mut [u8]) -> Arrived<'_> {
+        Arrived { at: bytes.as_mut_ptr(), len: bytes.len(), _adapter: PhantomData }
+    }
+
+    /// Its length in bytes.
+    #[inline(always)]
     pub fn len(&self) -> usize {
         self.len
     }
@@ -42,14 +48,16 @@ impl Arrived<'_> {
         self.len == 0
     }
 
-    #[inline]
+    #[inline(always)]
     fn range(&self, offset: usize, len: usize) -> *mut u8 {
-        assert!(offset <= self.len && len <= self.len - offset, "{len} bytes at {offset} of a message of {}", self.len);
+        if offset > self.len || len > self.len - offset {
+            beyond(offset, len, self.len);
+        }
         self.at.wrapping_add(offset)
     }
 
     /// Copies the bytes from `offset` on, as many as `to` holds; panics if there are fewer.
-    #[inline]
+    #[inline(always)]
     pub fn copy_to(&self, offset: usize, to: &mut [u8]) {
         let from = self.range(offset, to.len());
         // SAFETY: within what the maker vouched for (invariant 1).
@@ -57,13 +65,20 @@ impl Arrived<'_> {
     }
 
     /// Copies `len` bytes from `offset` on to the beginning of `to`; panics if there are fewer, or `to` is shorter.
-    #[inline]
+    #[inline(always)]
     pub fn copy_to_slice(&self, offset: usize, len: usize, to: &MemSlice) {
-        assert!(len <= to.len(), "{len} bytes into a piece of {}", to.len());
+        if len > to.len() {
+            beyond(0, len, to.len());
+        }
         let from = self.range(offset, len);
         // SAFETY: the source is within what the maker vouched for, the target within its memory, which it holds.
         unsafe { copy::copy_between(to.as_ptr(), from, len) };
     }
+}
+
+#[cold]
+fn beyond(offset: usize, len: usize, room: usize) -> ! {
+    panic!("{len} bytes at {offset} of {room}")
 }
 
 impl fmt::Debug for Arrived<'_> {
@@ -77,4 +92,26 @@ pub trait Taker {
     /// A message of `conn` that nobody has received yet. `true`: it was taken, all that is needed of it was copied. `false`: nothing has happened, and it goes the
     /// usual way, into the receive that is its turn. Called with messages in their order; must not block, and cannot reach the transport.
     fn take(&mut self, conn: ConnId, message: Arrived<'_>) -> bool;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mem::Memory;
+
+    #[test]
+    fn parts_of_a_message_are_copied() {
+        let mut bytes: Vec<u8> = (0..10).collect();
+        let message = Arrived::of(&mut bytes);
+        let (mut head, body) = ([0; 3], Memory::zeroed(4).unwrap());
+        message.copy_to(1, &mut head);
+        message.copy_to_slice(7, 3, &body.all());
+        assert_eq!((message.len(), message.is_empty(), head, body.to_vec()), (10, false, [1, 2, 3], vec![7, 8, 9, 0]));
+    }
+
+    #[test]
+    #[should_panic(expected = "4 bytes at 7 of 10")]
+    fn more_than_there_is_panics() {
+        Arrived::of(&mut [0; 10]).copy_to(7, &mut [0; 4]);
+    }
 }

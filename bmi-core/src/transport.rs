@@ -56,7 +56,8 @@
 //!   reports an event; and C11 covers it. So a caller that was refused need not try again before.
 //! - **C16 inline receives.** [`Transport::poll_taking`] may show a message to its [`Taker`] where it stands, before a receive takes it in: only while that poll
 //!   has reported no event of the connection, and only a message that the receive at the front has room for. A message that is taken is done with, and that
-//!   receive stays posted; one that is not goes the usual way. So the order of C3 and C4 holds for whoever takes what it is shown and then handles the events.
+//!   receive stays posted (behind the others, where an adapter cannot leave it in its place); one that is not goes the usual way. So the order of C3 and C4 holds for
+//!   whoever takes what it is shown and then handles the events.
 
 use std::os::fd::BorrowedFd;
 use std::task::Waker;

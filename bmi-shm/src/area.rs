@@ -277,8 +277,9 @@ impl ring::Space for RingSpace {
 
     #[inline]
     fn word(&self, at: usize) -> &AtomicU64 {
-        assert!(at.is_multiple_of(LINE) && at < self.len, "a ring's words stand in its lines");
-        // SAFETY: within the ring, aligned; accessed atomically only (a body is never copied over a word: bodies begin behind it).
+        debug_assert!(at.is_multiple_of(LINE) && at < self.len, "a ring's words stand in its lines");
+        let at = at & (self.len - LINE);
+        // SAFETY: the length is a power of two, so what is left is within the ring, aligned; accessed atomically only (a body is never copied over a word: bodies begin behind it).
         unsafe { AtomicU64::from_ptr(self.base.as_ptr().add(at).cast()) }
     }
 

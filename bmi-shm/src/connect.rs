@@ -31,13 +31,15 @@ use std::time::Duration;
 
 use bmi_backend::software::{Exposures, slot_of};
 use bmi_backend::{Round, check_private, check_scheme, listen_failed};
+use bmi_core::mem::MemSlice;
 use bmi_core::transport::{ConnId, Event};
 use bmi_core::{Access, Addr, Error, ErrorKind, RemoteSlice, Scheme, Segment, Time};
 
 use crate::area::{Advice, Area, Place};
 use crate::error::{Fault, Refusal, Violation};
-use crate::inbound::Inbound;
+use crate::inbound::{Inbound, Pass};
 use crate::link::Link;
+use crate::outbound;
 use crate::packet::{Greeting, Hello, MAX_PACKET, Packet, encode_hello};
 use crate::pages::Mapped;
 use crate::queue_pair::QueuePair;
@@ -95,10 +97,20 @@ pub(crate) struct Connection {
     pub(crate) in_ready: bool,
     /// There is work that only waits for its turn.
     pub(crate) more: bool,
-    /// Nothing was left to do by the last poll, and nothing came up since (see `progress`).
-    pub(crate) calm: bool,
+    pub(crate) calm: Calm,
     /// Polls since something moved; `RESTS` for one that rests (see `rota`).
     idle: u32,
+}
+
+/// What the last poll has left to do on a connection, and what came up since (see `progress`).
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Calm {
+    /// There may be anything to do.
+    Busy,
+    /// The peer is to be told something: how far its ring was read, or that it must wake if it sleeps. Nothing waits in the queues.
+    Owing,
+    /// Nothing.
+    Quiet,
 }
 
 /// Polls in which nothing moved, after which a connection rests: some 20 µs.
@@ -122,7 +134,7 @@ impl Connection {
             draining: None,
             in_ready: false,
             more: false,
-            calm: false,
+            calm: Calm::Busy,
             idle: 0,
         }
     }
@@ -130,15 +142,64 @@ impl Connection {
     /// There is something for it to do; whether it has been at rest.
     #[inline]
     pub(crate) fn wake(&mut self) -> bool {
-        self.calm = false;
+        self.calm = Calm::Busy;
         std::mem::take(&mut self.idle) == RESTS
+    }
+
+    /// Something has moved.
+    #[inline]
+    pub(crate) fn has_moved(&mut self) {
+        self.idle = 0;
     }
 
     /// Whether a poll has nothing to do here but to pass by.
     #[inline]
     pub(crate) fn is_quiet(&mut self) -> bool {
-        let Some(link) = self.link.as_deref_mut().filter(|_| self.calm) else { return false };
-        !link.reader.has_next() && !link.is_bell_due()
+        if self.calm == Calm::Busy {
+            return false;
+        }
+        let nothing = self.link.as_deref().is_some_and(|link| !link.reader.has_next());
+        nothing && (self.calm == Calm::Quiet || !self.pause())
+    }
+
+    /// Nothing has come: tells the peer how far its ring was read. Whether the bell is due.
+    #[inline(never)]
+    fn pause(&mut self) -> bool {
+        self.inbound.pause();
+        let Some(link) = self.link.as_deref_mut() else { return true };
+        link.tell();
+        if !link.must_ring() {
+            self.calm = Calm::Quiet;
+        }
+        link.is_bell_due()
+    }
+
+    /// Takes in the messages of one that is calm, if that is all there is to do; whether it was.
+    #[inline]
+    pub(crate) fn take_in(&mut self, pass: &mut Pass<'_>) -> bool {
+        if self.calm == Calm::Busy {
+            return false;
+        }
+        let (Some(link), Some(queues)) = (self.link.as_deref_mut(), self.queues.as_deref_mut()) else { return false };
+        let all = self.inbound.take_in(link, queues, pass);
+        if !all || link.reader.untold() >= link.quarter || link.is_bell_due() {
+            pass.early.end = pass.events.len(); // it has its turn once more
+            return false;
+        }
+        (self.calm, self.idle) = (Calm::Owing, 0);
+        true
+    }
+
+    /// Sends a short message at once, without a completion, if nothing waits before it and there is room; whether it did.
+    #[inline]
+    pub(crate) fn send_at_once(&mut self, head: &[u8], slices: &[MemSlice]) -> bool {
+        // One that is calm is established and has nothing in its queues, and what is done at once takes no place there.
+        let Some(link) = self.link.as_deref_mut().filter(|_| self.calm != Calm::Busy) else { return false };
+        if self.idle == RESTS || !outbound::send_now(link, head, slices) {
+            return false;
+        }
+        (self.calm, self.idle) = (Calm::Owing, 0);
+        true
     }
 
     /// Nothing has moved in a poll; whether it is time to rest, nothing being left to do.
@@ -336,7 +397,7 @@ impl ShmTransport {
         for _ in 0..self.ready.len() {
             let Some(slot) = self.ready.pop_front() else { break };
             let Some(connection) = self.slots.at_mut(slot) else { continue };
-            (connection.in_ready, connection.calm) = (false, false); // pages may come that something waits for
+            (connection.in_ready, connection.calm) = (false, Calm::Busy); // pages may come that something waits for
             any |= self.read_packets(slot, events);
         }
         any

@@ -9,6 +9,8 @@
 //!    the front has room (C16).
 //! 5. A message that stays is delivered if the peer had not ended when its last byte was copied; before that its bytes were the message's.
 
+use std::ops::Range;
+
 use bmi_backend::software::Exposures;
 use bmi_core::mem::copy;
 use bmi_core::transport::{Arrived, ConnId, Event, Taker, WorkKind, WorkStatus};
@@ -69,34 +71,84 @@ pub(crate) struct Received {
     pub(crate) moved: bool,
     /// There may be more.
     pub(crate) more: bool,
+    /// There is more that the ring does not show, or a bound was reached.
+    pub(crate) spent: bool,
+}
+
+/// What the turns of one poll share.
+pub(crate) struct Pass<'a> {
+    pub(crate) events: &'a mut Vec<Event>,
+    /// How many events there may be.
+    pub(crate) limit: usize,
+    /// Events among which there may be some of this poll and of the connection whose turn comes next.
+    pub(crate) early: Range<usize>,
+    /// Whether messages are shown to the taker.
+    pub(crate) shows: bool,
+    pub(crate) taker: &'a mut dyn Taker,
+    /// Whether anything has moved.
+    pub(crate) moved: bool,
+}
+
+impl Pass<'_> {
+    /// How many events there are now; `None` if no message of this connection may be shown, because one of them is of this poll and of it.
+    #[inline]
+    fn shown_at(&self, conn: ConnId) -> Option<usize> {
+        let none = self.early.is_empty() || self.events[self.early.clone()].iter().all(|event| conn_of(event) != conn);
+        (self.shows && none).then_some(self.events.len())
+    }
+}
+
+fn conn_of(event: &Event) -> ConnId {
+    match event {
+        Event::Work(work) => work.conn,
+        Event::ConnectRequest { conn, .. }
+        | Event::Established { conn, .. }
+        | Event::Rejected { conn, .. }
+        | Event::Disconnected { conn, .. } => *conn,
+    }
 }
 
 /// One connection's parts.
-pub(crate) struct Context<'a> {
-    pub(crate) conn: ConnId,
+pub(crate) struct Context<'a, 'b> {
     pub(crate) link: &'a mut Link,
     pub(crate) queues: &'a mut QueuePair,
     pub(crate) exposures: &'a Exposures,
-    pub(crate) events: &'a mut Vec<Event>,
-    pub(crate) limit: usize,
-    /// Who may take messages where they stand, and how many events there were when this connection's turn came; `None` if one of them was of this connection.
-    pub(crate) taker: &'a mut dyn Taker,
-    pub(crate) shown_at: Option<usize>,
+    pub(crate) pass: &'a mut Pass<'b>,
 }
 
-impl Context<'_> {
-    /// Shows a whole message to the taker, if it may be; whether it was taken.
-    #[inline]
-    fn show(&mut self, record: Record) -> bool {
-        let has_room = self.queues.next_recv().is_some_and(|recv| recv.room >= record.len as u64);
-        if self.shown_at != Some(self.events.len()) || !has_room {
-            return false;
-        }
+/// Hands over a message that is whole in its record, to the taker if it may be shown and is taken, else to the receive at the front; `false` if that has no room.
+#[inline]
+fn hand_over(
+    link: &Link,
+    queues: &mut QueuePair,
+    pass: &mut Pass<'_>,
+    shown_at: Option<usize>,
+    record: Record,
+) -> bool {
+    let Some(recv) = queues.receives.front().filter(|recv| recv.room() >= record.len as u64) else { return false };
+    let from = link.reader.space().ptr(record.at);
+    if shown_at == Some(pass.events.len()) {
         // SAFETY: the record was checked to lie in the ring, which the link keeps mapped; of the processes that have it mapped only the peer's can write it.
-        let message = unsafe { Arrived::new(self.at(record, 0), record.len) };
-        self.taker.take(self.conn, message)
+        let message = unsafe { Arrived::new(from, record.len) };
+        if pass.taker.take(queues.conn(), message) {
+            return true;
+        }
     }
+    if let Some(to) = recv.ptr() {
+        // SAFETY: the ring's part was checked, the receive holds its segment, both are written by others only through `mem::copy`, by the kernel or by another process.
+        unsafe { copy::copy_between(to, from, record.len) };
+    } else {
+        let mut from = from;
+        queues.receives.walk(&mut Cursor::default(), record.len, |to, len| {
+            // SAFETY: as above; the parts are as long as the record together.
+            unsafe { copy::copy_between(to, from, len) };
+            from = from.wrapping_add(len);
+        });
+    }
+    queues.complete_recv(WorkStatus::Ok, record.len as u64, None, pass.events)
+}
 
+impl Context<'_, '_> {
     fn at(&self, record: Record, offset: usize) -> *mut u8 {
         self.link.reader.space().ptr(record.at + offset)
     }
@@ -116,21 +168,19 @@ impl Context<'_> {
         Ok(std::array::from_fn(|index| self.word(record, index)))
     }
 
-    /// Where a message of `len` bytes goes.
-    #[inline]
+    /// That the receive at the front has room for a message of `len` bytes; where that goes.
     fn receive_for(&mut self, len: u64) -> Result<Cursor, Violation> {
-        let recv = self.queues.next_recv().ok_or(Violation::NotReady(WorkKind::Send))?;
-        if recv.room < len {
-            self.events.extend(self.queues.complete_recv(WorkStatus::TooLong, 0, None));
+        let recv = self.queues.receives.front().ok_or(Violation::NotReady(WorkKind::Send))?;
+        if recv.room() < len {
+            self.queues.complete_recv(WorkStatus::TooLong, 0, None, self.pass.events);
             return Err(Violation::TooLong);
         }
-        Ok(self.queues.recv_segments.front())
+        Ok(Cursor::default())
     }
 
     /// Copies `len` bytes of the body, from `offset` on, to the receive at the front, and moves `cursor` behind them.
-    #[inline]
     fn deliver(&self, record: Record, mut offset: usize, len: usize, cursor: &mut Cursor) {
-        self.queues.recv_segments.walk(cursor, len, |to, len| {
+        self.queues.receives.walk(cursor, len, |to, len| {
             // SAFETY: the ring's part was checked, the receive holds its segments, both are written by others only through
             // `mem::copy`, by the kernel or by another process.
             unsafe { copy::copy_between(to, self.at(record, offset), len) };
@@ -141,7 +191,7 @@ impl Context<'_> {
 
 impl Left {
     /// Copies what is left, as far as the budget goes.
-    fn take(&mut self, context: &mut Context<'_>, budget: &mut u64) -> Result<Taking, Violation> {
+    fn take(&mut self, context: &mut Context<'_, '_>, budget: &mut u64) -> Result<Taking, Violation> {
         while let Some((offset, len)) = self.pieces.get_mut(self.at) {
             let here = (*len).min(*budget);
             if here == 0 && *len > 0 {
@@ -161,7 +211,7 @@ impl Left {
                         .is_some_and(|end| end <= memory.len())
                 });
                 let mut from = memory.as_ptr().wrapping_add(begin.ok_or(Violation::Record)?);
-                context.queues.recv_segments.walk(&mut self.cursor, here as usize, |to, len| {
+                context.queues.receives.walk(&mut self.cursor, here as usize, |to, len| {
                     // SAFETY: the source was checked to lie in the mapping, which the link keeps; the receive holds its segments. Others write both only
                     // through `mem::copy`, by the kernel or from another process.
                     unsafe { copy::copy_between(to, from, len) };
@@ -188,30 +238,56 @@ impl Inbound {
         matches!(&self.current, Some(Current::Left(left)) if left.pages == number)
     }
 
+    /// Nothing stands in the ring.
+    #[inline]
+    pub(crate) fn pause(&mut self) {
+        self.streaming = false;
+    }
+
+    /// Takes in whole messages that stand in the ring, as [`Inbound::receive`] does; `false` if there is anything else to do.
+    #[inline]
+    pub(crate) fn take_in(&mut self, link: &mut Link, queues: &mut QueuePair, pass: &mut Pass<'_>) -> bool {
+        if self.current.is_some() {
+            return false;
+        }
+        let shown_at = pass.shown_at(queues.conn());
+        for _ in 0..RECORDS {
+            if pass.events.len() >= pass.limit {
+                return false;
+            }
+            let record = match link.reader.next() {
+                Ok(Some(record)) if record.kind == SEND => record,
+                Ok(None) => return true,
+                _ => return false,
+            };
+            if !hand_over(link, queues, pass, shown_at, record) {
+                return false;
+            }
+            link.reader.consume(record);
+            pass.moved = true;
+            if !self.streaming {
+                self.streaming = true;
+                return true;
+            }
+        }
+        false
+    }
+
     /// Handles what stands in the ring. The first record behind a call that found none is handled alone: its answer would wait for the line behind it, which the peer's
     /// processor has, because no store is seen before the loads ahead of it are done.
-    pub(crate) fn receive(&mut self, context: &mut Context<'_>) -> Result<Received, Fault> {
+    pub(crate) fn receive(&mut self, context: &mut Context<'_, '_>) -> Result<Received, Fault> {
         let mut received = Received::default();
         let mut budget = BUDGET;
+        let shown_at = context.pass.shown_at(context.queues.conn());
         for _ in 0..RECORDS {
-            if context.events.len() >= context.limit {
-                received.more = true;
+            if context.pass.events.len() >= context.pass.limit {
+                (received.more, received.spent) = (true, true);
                 return Ok(received);
             }
-            if let Some(Current::Left(left)) = &mut self.current {
-                let before = budget;
-                let (taking, left_len) = (left.take(context, &mut budget)?, left.len);
-                received.moved |= budget < before;
-                if taking != Taking::Done {
-                    received.more = taking == Taking::Spent;
+            if let Some(Current::Left(_)) = &self.current {
+                if !self.take_left(context, &mut budget, &mut received)? {
                     return Ok(received);
                 }
-                self.current = None;
-                if context.link.peer.is_gone() {
-                    return Err(Fault::Closed); // what was copied may be something else already
-                }
-                context.events.extend(context.queues.complete_recv(WorkStatus::Ok, left_len, None));
-                context.link.tell_taken();
                 continue;
             }
             let Some(record) = context.link.reader.next().map_err(|_| Violation::Ring)? else {
@@ -219,21 +295,53 @@ impl Inbound {
                 return Ok(received);
             };
             received.moved = true;
-            self.handle(context, record)?;
+            let Context { link, queues, pass, .. } = &mut *context;
+            let whole = record.kind == SEND && self.current.is_none();
+            if !whole || !hand_over(link, queues, pass, shown_at, record) {
+                self.handle(context, record)?;
+            }
             context.link.reader.consume(record);
             if !self.streaming && self.current.is_none() {
-                break;
+                self.streaming = true;
+                received.more = true;
+                return Ok(received);
             }
         }
         self.streaming = true;
-        received.more = true;
+        (received.more, received.spent) = (true, true);
         Ok(received)
     }
 
-    #[inline]
-    fn handle(&mut self, context: &mut Context<'_>, record: Record) -> Result<(), Fault> {
+    /// Goes on with the message that stays in the peer's memory; whether it is done.
+    #[inline(never)]
+    fn take_left(
+        &mut self,
+        context: &mut Context<'_, '_>,
+        budget: &mut u64,
+        received: &mut Received,
+    ) -> Result<bool, Fault> {
+        let Some(Current::Left(left)) = &mut self.current else { return Ok(true) };
+        let before = *budget;
+        let (taking, len) = (left.take(context, budget)?, left.len);
+        received.moved |= *budget < before;
+        if taking != Taking::Done {
+            received.more = taking == Taking::Spent;
+            received.spent = received.more;
+            return Ok(false);
+        }
+        self.current = None;
+        if context.link.peer.is_gone() {
+            return Err(Fault::Closed); // what was copied may be something else already
+        }
+        context.queues.complete_recv(WorkStatus::Ok, len, None, context.pass.events);
+        context.link.tell_taken();
+        Ok(true)
+    }
+
+    /// Any record but a whole message that has a receive.
+    #[inline(never)]
+    fn handle(&mut self, context: &mut Context<'_, '_>, record: Record) -> Result<(), Fault> {
         match record.kind {
-            SEND if self.current.is_none() && context.show(record) => Ok(()),
             SEND => self.message(context, record, record.len as u64, 0),
             FIRST => {
                 let [len] = context.words(record)?;
@@ -270,14 +378,13 @@ impl Inbound {
     }
 
     /// A message begins, and ends here if all of it stands in this record, from `offset` of the body on.
-    #[inline]
-    fn message(&mut self, context: &mut Context<'_>, record: Record, len: u64, offset: usize) -> Result<(), Fault> {
+    fn message(&mut self, context: &mut Context<'_, '_>, record: Record, len: u64, offset: usize) -> Result<(), Fault> {
         self.no_current()?;
         let mut cursor = context.receive_for(len)?;
         let here = record.len - offset;
         context.deliver(record, offset, here, &mut cursor);
         if here as u64 == len {
-            context.events.extend(context.queues.complete_recv(WorkStatus::Ok, len, None));
+            context.queues.complete_recv(WorkStatus::Ok, len, None, context.pass.events);
         } else {
             self.current = Some(Current::Message { len, left: len - here as u64, cursor });
         }
@@ -285,7 +392,7 @@ impl Inbound {
     }
 
     /// A message begins that stays in the peer's memory, but for its head.
-    fn left(&mut self, context: &mut Context<'_>, record: Record) -> Result<(), Fault> {
+    fn left(&mut self, context: &mut Context<'_, '_>, record: Record) -> Result<(), Fault> {
         let words: [u64; LEFT_WORDS] = context.words(record)?;
         self.no_current()?;
         let (len, head, count) = (words[0], words[1] as u32 as usize, (words[1] >> 32) as usize);
@@ -310,7 +417,7 @@ impl Inbound {
         Ok(())
     }
 
-    fn more(&mut self, context: &mut Context<'_>, record: Record) -> Result<(), Fault> {
+    fn more(&mut self, context: &mut Context<'_, '_>, record: Record) -> Result<(), Fault> {
         match &mut self.current {
             Some(Current::Message { len, left, cursor }) => {
                 *left = left.checked_sub(record.len as u64).ok_or(Violation::Record)?;
@@ -318,7 +425,7 @@ impl Inbound {
                 if *left == 0 {
                     let len = *len;
                     self.current = None;
-                    context.events.extend(context.queues.complete_recv(WorkStatus::Ok, len, None));
+                    context.queues.complete_recv(WorkStatus::Ok, len, None, context.pass.events);
                 }
                 Ok(())
             }
@@ -327,13 +434,13 @@ impl Inbound {
         }
     }
 
-    fn write(&mut self, context: &mut Context<'_>, record: Record) -> Result<(), Fault> {
+    fn write(&mut self, context: &mut Context<'_, '_>, record: Record) -> Result<(), Fault> {
         let [key, addr, len, immediate] = context.words(record)?;
         self.no_current()?;
         let immediate = decode_immediate(immediate)?;
         let to = context.exposures.check(key, addr, len, Access::WRITE);
         let to = to.ok_or(Violation::Access(WorkKind::Write, 0))?;
-        if immediate.is_some() && context.queues.next_recv().is_none() {
+        if immediate.is_some() && context.queues.receives.front().is_none() {
             return Err(Violation::NotReady(WorkKind::Write).into());
         }
         self.current = Some(Current::Write { key, to, done: 0, immediate });
@@ -341,7 +448,7 @@ impl Inbound {
     }
 
     /// The bytes of a record, from `offset` of its body on, go where the write under way goes.
-    fn write_part(&mut self, context: &mut Context<'_>, record: Record, offset: usize) -> Result<(), Fault> {
+    fn write_part(&mut self, context: &mut Context<'_, '_>, record: Record, offset: usize) -> Result<(), Fault> {
         let Some(Current::Write { to, done, immediate, .. }) = &mut self.current else {
             return Err(Violation::Record.into());
         };
@@ -361,13 +468,12 @@ impl Inbound {
     }
 
     /// Immediate data consumes a receive.
-    fn written(&mut self, context: &mut Context<'_>, immediate: Option<u32>) -> Result<(), Fault> {
-        let event = context.queues.complete_recv(WorkStatus::Ok, 0, immediate);
-        context.events.push(event.ok_or(Violation::NotReady(WorkKind::Write))?);
-        Ok(())
+    fn written(&mut self, context: &mut Context<'_, '_>, immediate: Option<u32>) -> Result<(), Fault> {
+        let completed = context.queues.complete_recv(WorkStatus::Ok, 0, immediate, context.pass.events);
+        if completed { Ok(()) } else { Err(Violation::NotReady(WorkKind::Write).into()) }
     }
 
-    fn reply(&mut self, context: &mut Context<'_>, record: Record) -> Result<(), Fault> {
+    fn reply(&mut self, context: &mut Context<'_, '_>, record: Record) -> Result<(), Fault> {
         let [id] = context.words(record)?;
         let here = record.len - 8;
         let asked = context.queues.issued > 0;
@@ -385,7 +491,7 @@ impl Inbound {
         });
         context.queues.advance_read(here);
         if here as u64 == left {
-            context.events.extend(context.queues.complete_read());
+            context.pass.events.extend(context.queues.complete_read());
         }
         Ok(())
     }

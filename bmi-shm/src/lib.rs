@@ -127,6 +127,8 @@ pub struct ShmTransport {
     keys: Keys,
     room: Arc<Room>,
     limbo: Vec<Limbo>,
+    /// This poll has heard something from a descriptor.
+    heard: bool,
     /// A slot was given up since the last poll.
     retired: bool,
     deadlines: Deadlines,
@@ -208,6 +210,7 @@ impl ShmTransport {
             keys: Keys::new(config.exposures()),
             room: Room::new(config.max_mapped_in_all),
             limbo: Vec::new(),
+            heard: false,
             retired: false,
             deadlines: Deadlines::default(),
             pending: VecDeque::with_capacity(64),
@@ -237,6 +240,40 @@ impl ShmTransport {
     fn check_owner(&self, segments: &[Segment]) -> Result<(), PostError> {
         let own = self.regions.own(segments);
         if own { Ok(()) } else { Err(PostError::Invalid("a segment belongs to another transport")) }
+    }
+
+    /// A send that was not done at once.
+    #[inline(never)]
+    fn post_any_send(
+        &mut self,
+        conn: ConnId,
+        work: WorkId,
+        head: &[u8],
+        payload: Payload<'_>,
+        options: WorkOptions,
+    ) -> Result<(), PostError> {
+        if let Payload::Gather(segments) = payload {
+            self.check_owner(segments)?;
+        }
+        let share_pages = self.config.share_pages;
+        let working = self.working(conn)?;
+        if let Payload::Gather(segments) = payload
+            && payload.len() as u64 >= LEFT_LEN
+            && let Some(number) = working.link.number_of(segments, share_pages)
+        {
+            working.queues.leave_send(work, head, segments, number, options)?;
+            working.start();
+            self.has_moved();
+            return Ok(());
+        }
+        let pending = working.pending;
+        let ring = Ring(working.link);
+        working.queues.post_send(work, head, payload, options, ring, |event| pending.push_back(event))?;
+        if working.queues.has_requests() {
+            *working.more = true;
+        }
+        self.has_moved();
+        Ok(())
     }
 
     /// Queues and link of a connection on which work may be posted, and where completions go.
@@ -380,28 +417,13 @@ impl Transport for ShmTransport {
         payload: Payload<'_>,
         options: WorkOptions,
     ) -> Result<(), PostError> {
-        if let Payload::Gather(segments) = payload {
-            self.check_owner(segments)?;
-        }
-        let share_pages = self.config.share_pages;
-        let working = self.working(conn)?;
-        if let Payload::Gather(segments) = payload
-            && payload.len() as u64 >= LEFT_LEN
-            && let Some(number) = working.link.number_of(segments, share_pages)
+        if let (Payload::Inline(slices), false) = (payload, options.signalled)
+            && self.slots.find_mut(conn).is_some_and(|connection| connection.send_at_once(head, slices))
         {
-            working.queues.leave_send(work, head, segments, number, options)?;
-            working.start();
             self.has_moved();
             return Ok(());
         }
-        let pending = working.pending;
-        let ring = Ring(working.link);
-        working.queues.post_send(work, head, payload, options, ring, |event| pending.push_back(event))?;
-        if working.queues.has_requests() {
-            *working.more = true;
-        }
-        self.has_moved();
-        Ok(())
+        self.post_any_send(conn, work, head, payload, options)
     }
 
     fn post_write(

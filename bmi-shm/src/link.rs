@@ -19,6 +19,7 @@ use bmi_core::transport::BulkWay;
 use bmi_core::{Access, Memory, RemoteSlice, Segment};
 
 use crate::area::{Area, MAX_CLAIMS, Place, RingSpace};
+use crate::config::MAX_INLINE;
 use crate::error::Violation;
 use crate::outbound::MAX_LEFT_PIECES;
 use crate::pages::{Mapped, Passed};
@@ -42,8 +43,10 @@ pub(crate) struct Link {
     pub(crate) passed: Passed,
     /// Most bytes of a body that this side writes.
     pub(crate) chunk: usize,
+    /// Most bytes of a message that is sent inline, in one record.
+    pub(crate) short: usize,
     /// A quarter of the peer's ring in bytes: what is read before the writer is told, while things go on.
-    quarter: u64,
+    pub(crate) quarter: u64,
     /// Where the last record stands by which the peer must write to its own memory: until it has passed that, writes that do not go
     /// through the ring would overtake.
     pub(crate) ring_writes_until: u64,
@@ -92,6 +95,7 @@ impl Link {
             mapped,
             passed: Passed::default(),
             chunk,
+            short: chunk.min(MAX_INLINE),
             quarter,
             ring_writes_until: 0,
             rung: 0,
@@ -322,6 +326,14 @@ impl Link {
         self.due >= BELL_POLLS
     }
 
+    /// Tells the peer how far its ring was read.
+    pub(crate) fn tell(&mut self) {
+        if self.reader.untold() > 0 {
+            self.reader.tell(self.own.consumed());
+            self.told = true;
+        }
+    }
+
     /// If the bell must be rung, the next poll does.
     pub(crate) fn hurry(&mut self) {
         self.due = BELL_POLLS;
@@ -330,10 +342,8 @@ impl Link {
     /// Tells the peer how far its ring was read, if it is time, and says whether it must be woken.
     #[inline]
     pub(crate) fn ring_bell(&mut self, moved: bool) -> bool {
-        let untold = self.reader.untold();
-        if untold > 0 && (!moved || untold >= self.quarter) {
-            self.reader.tell(self.own.consumed());
-            self.told = true;
+        if !moved || self.reader.untold() >= self.quarter {
+            self.tell();
         }
         self.is_bell_due() && self.must_wake()
     }

@@ -31,7 +31,7 @@
 use bmi_core::transport::{Event, WorkKind, WriteTarget};
 use bmi_core::{Access, MemSlice, RemoteSlice, Segment};
 
-use crate::config::{MAX_READS, MAX_SEGMENTS};
+use crate::config::{MAX_HEAD, MAX_READS, MAX_SEGMENTS};
 use crate::error::{Fault, Violation};
 use crate::link::{Link, Way, copy, copy_part};
 use crate::queue_pair::{Pen, QueuePair, Shortcut};
@@ -76,6 +76,25 @@ fn begin(link: &mut Link, len: usize) -> Result<Option<(crate::ring::Reservation
     // is published; the peer cannot write it.
     let pen = unsafe { Pen::new(link.writer.space().ptr(reservation.at), len) };
     Ok(Some((reservation, pen)))
+}
+
+/// A short message that is copied while it is posted: nothing waits before it. Whether there was room.
+#[inline]
+pub(crate) fn send_now(link: &mut Link, head: &[u8], slices: &[MemSlice]) -> bool {
+    let len = slices.iter().fold(head.len(), |len, slice| len + slice.len());
+    if head.len() > MAX_HEAD || len > link.short {
+        return false; // what is wrong is told elsewhere
+    }
+    let Some(reservation) = link.writer.reserve(len) else { return false };
+    // SAFETY: as in `begin`.
+    let mut pen = unsafe { Pen::new(link.writer.space().ptr(reservation.at), len) };
+    pen.write(head);
+    for slice in slices {
+        // SAFETY: a slice lies in its memory, which it holds.
+        unsafe { pen.write_shared(slice.as_ptr(), slice.len()) };
+    }
+    link.writer.publish(reservation, SEND);
+    true
 }
 
 /// Sends what fits one record and the ring at once.

@@ -14,23 +14,23 @@
 //!
 //! **Invariants**
 //! 1. What was published or consumed in a poll, or between two, is rung for within [`crate::link::BELL_POLLS`] polls, and before this side sleeps.
-//! 2. A calm connection has nothing to do but to look at its ring and to ring its bell; whatever gives it more calls [`Connection::wake`].
+//! 2. A calm connection is established and has nothing to do but to look at its ring, to tell the peer how far it has read, and to ring its bell; whatever gives it
+//!    more calls [`Connection::wake`].
 
 use std::io;
-use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bmi_core::Time;
 use bmi_core::mem::SharedPages;
-use bmi_core::transport::{Armed, ConnId, Event, Taker};
+use bmi_core::transport::{Armed, Event, Taker};
 use rustix::event::epoll::{self, EventData, EventFlags};
 
 use crate::area::RingSpace;
-use crate::connect::{Connection, Phase};
+use crate::connect::{Calm, Connection, Phase};
 use crate::error::Fault;
-use crate::inbound::Context;
+use crate::inbound::{Context, Pass};
 use crate::link::Link;
 use crate::outbound::{BUDGET, Outbound};
 use crate::packet::Packet;
@@ -80,7 +80,44 @@ impl ShmTransport {
     ) -> bool {
         self.now = now;
         let before = events.len();
-        let limit = before + BATCH;
+        let (limit, early) = (before + BATCH, before..before);
+        if self.has_chores() || self.rota.resting() > 0 {
+            return self.make_all_progress(&mut Pass { events, limit, early, shows, taker, moved: false });
+        }
+        let Some((step, slot)) = self.find_busy(0) else {
+            self.unasked += 1;
+            return false;
+        };
+        let mut pass = Pass { events, limit, early, shows, taker, moved: false };
+        self.serve_from(step, slot, &mut pass);
+        self.conclude(&mut pass)
+    }
+
+    /// One poll with everything that may have to be done in one.
+    #[inline(never)]
+    fn make_all_progress(&mut self, pass: &mut Pass<'_>) -> bool {
+        if self.has_chores() && !self.do_chores(pass) {
+            return true;
+        }
+        self.serve_resting(pass);
+        if let Some((step, slot)) = self.find_busy(0) {
+            self.serve_from(step, slot, pass);
+        }
+        self.conclude(pass)
+    }
+
+    /// Whether there is anything to do but to look at the rings.
+    #[inline]
+    fn has_chores(&self) -> bool {
+        // Whoever polls may read the clock rarely, so polls for nothing count as well.
+        let looks = self.unasked >= LOOK_EVERY || self.now >= self.look_at || self.now >= self.look_at_latest;
+        let flags = self.retired | self.asleep | self.accept_ready;
+        let queued = self.pending.len() | self.ready.len() | self.limbo.len();
+        looks || flags || queued > 0 || self.deadlines.due(self.now) || self.regions.has_released()
+    }
+
+    /// What comes before the rings; `false` if there were more events than one poll may report.
+    fn do_chores(&mut self, pass: &mut Pass<'_>) -> bool {
         self.regions.collect();
         self.rouse();
         if self.pending.is_empty() {
@@ -88,29 +125,44 @@ impl ShmTransport {
                 self.slots.recycle(); // the polls before have reported every end
             }
         } else {
-            self.report_pending(events, limit);
+            self.report_pending(pass);
             if !self.pending.is_empty() {
-                return true;
+                return false;
             }
         }
-        self.expire(now);
-        self.leave_limbo(now);
-        let mut moved = self.look(events);
-        let early = before..events.len();
-        let served = self.serve_all(&mut Round { events, limit, early, shows, taker });
-        if served {
+        self.expire(self.now);
+        self.leave_limbo(self.now);
+        let heard = self.look(pass.events);
+        pass.early.end = pass.events.len();
+        self.heard |= heard;
+        true
+    }
+
+    /// Reports what came up meanwhile, looks for the earliest deadline if that may be another; whether there was anything to do in this poll.
+    #[inline]
+    fn conclude(&mut self, pass: &mut Pass<'_>) -> bool {
+        if pass.moved {
             self.has_moved();
         } else {
             self.unasked += 1;
         }
-        moved |= served;
-        self.report_pending(events, limit);
+        if !self.pending.is_empty() {
+            self.report_pending(pass);
+        }
+        if self.deadlines.is_stale() {
+            self.renew_deadlines();
+        }
+        let before = pass.limit - BATCH;
+        std::mem::take(&mut self.heard) | pass.moved || pass.events.len() > before
+    }
+
+    #[cold]
+    fn renew_deadlines(&mut self) {
         let limbo = self.limbo_deadline();
         self.deadlines.renew(|| {
             let connections = self.slots.iter().filter_map(Connection::deadline);
             connections.chain(self.listeners.deadline()).chain(limbo)
         });
-        moved || events.len() > before
     }
 
     /// Messages come or go: no look at the descriptors for a while. A sender whose peer has died is soon without room.
@@ -119,21 +171,15 @@ impl ShmTransport {
         (self.unasked, self.look_at) = (0, self.now + LOOK_INTERVAL);
     }
 
-    #[inline]
-    fn report_pending(&mut self, events: &mut Vec<Event>, limit: usize) {
-        if self.pending.is_empty() {
-            return;
-        }
-        let count = self.pending.len().min(limit.saturating_sub(events.len()));
-        events.extend(self.pending.drain(..count));
+    fn report_pending(&mut self, pass: &mut Pass<'_>) {
+        let count = self.pending.len().min(pass.limit.saturating_sub(pass.events.len()));
+        pass.events.extend(self.pending.drain(..count));
     }
 
     // ---- descriptors ------------------------------------------------------------------------------------------------------
 
     /// Asks the descriptors, if it is time, and takes what they have.
-    #[inline]
     fn look(&mut self, events: &mut Vec<Event>) -> bool {
-        // Whoever polls may read the clock rarely, so polls for nothing count as well.
         if self.unasked >= LOOK_EVERY || self.now >= self.look_at.min(self.look_at_latest) {
             self.ask_epoll();
         }
@@ -192,76 +238,77 @@ impl ShmTransport {
 
     // ---- rings ------------------------------------------------------------------------------------------------------------
 
-    fn serve_all(&mut self, round: &mut Round<'_>) -> bool {
-        let mut moved = false;
-        // First, so that those who are busy cannot keep them from being found.
+    /// A turn for some of those that rest: before the others, so that those who are busy cannot keep them from being found.
+    fn serve_resting(&mut self, pass: &mut Pass<'_>) {
         for _ in 0..self.rota.resting().min(LOOKS_AT_REST) {
             let Some(slot) = self.rota.take_turn() else { break };
-            if self.serve(slot, round) {
-                moved = true;
+            let quiet = self.slots.at_mut(slot).is_none_or(Connection::is_quiet);
+            if !quiet && self.serve(slot, pass) {
                 self.rota.wake(slot);
             }
         }
-        round.early.end = round.events.len(); // one that has rested has a second turn
-        let count = self.rota.awake().len();
-        if self.first >= count {
-            self.first = 0;
-        }
-        let mut tired = None;
-        for step in 0..count {
-            let at = self.first + step;
-            let at = if at < count { at } else { at - count };
-            if round.events.len() >= round.limit {
-                // The rest have their turn first next time.
-                self.first = at;
-                return true;
-            }
-            // An end on the way takes a connection out of the list.
-            let Some(&slot) = self.rota.awake().get(at) else { continue };
-            if self.serve(slot, round) {
-                moved = true;
-            } else if tired.is_none() && self.slots.at_mut(slot).is_some_and(Connection::tires) {
-                tired = Some(slot);
-            }
-        }
-        if let Some(slot) = tired {
-            self.rota.rest(slot);
-        }
-        moved
+        pass.early.end = pass.events.len(); // one that has rested has a second turn
     }
 
-    /// One connection's turn.
+    /// A turn for those that are awake and have to be served, the first of which is at `step`, in `slot`.
     #[inline]
-    fn serve(&mut self, slot: u32, round: &mut Round<'_>) -> bool {
-        let Some(connection) = self.slots.at_mut(slot) else { return false };
-        if connection.is_quiet() {
-            return false;
+    fn serve_from(&mut self, step: usize, slot: u32, pass: &mut Pass<'_>) {
+        let mut found = Some((step, slot));
+        while let Some((step, slot)) = found {
+            if pass.events.len() >= pass.limit {
+                // The rest have their turn first next time.
+                self.first += step;
+                pass.moved = true;
+                return;
+            }
+            let served = self.slots.at_mut(slot).is_some_and(|connection| connection.take_in(pass));
+            if !served {
+                self.serve(slot, pass);
+            }
+            found = self.find_busy(step + 1);
         }
+    }
+
+    /// Of those that are awake, counted from `first` and from `step` on, the next that has to be served. Those before it have nothing to do.
+    #[inline]
+    fn find_busy(&mut self, step: usize) -> Option<(usize, u32)> {
+        let mut step = step;
+        while step < self.rota.awake().len() {
+            let slot = self.rota.awake_from(self.first, step);
+            let connection = self.slots.at_mut(slot)?;
+            if !connection.is_quiet() {
+                return Some((step, slot));
+            }
+            if connection.tires() {
+                self.rota.rest(slot);
+            }
+            step += 1;
+        }
+        None
+    }
+
+    /// One connection's turn; whether anything has moved.
+    fn serve(&mut self, slot: u32, pass: &mut Pass<'_>) -> bool {
+        let Some(connection) = self.slots.at_mut(slot) else { return false };
         let id = connection.id;
-        let before = round.events.len();
-        let served = serve(connection, round, &mut self.pieces);
+        let before = pass.events.len();
+        let served = serve(connection, pass, &mut self.pieces);
         match served {
             Ok(Served { moved, woke, over: None }) => {
                 self.wakes += u64::from(woke);
-                let moved = moved || round.events.len() > before;
+                let moved = moved || pass.events.len() > before;
                 if moved {
-                    connection.wake();
+                    connection.has_moved();
                 }
-                moved
+                pass.moved |= moved;
+                return moved;
             }
-            Ok(Served { over: Some(fault), .. }) => {
-                self.end(slot, id, fault);
-                true
-            }
-            Err(Fault::Violation(violation)) => {
-                self.cut(slot, violation);
-                true
-            }
-            Err(fault) => {
-                self.end(slot, id, fault);
-                true
-            }
+            Ok(Served { over: Some(fault), .. }) => self.end(slot, id, fault),
+            Err(Fault::Violation(violation)) => self.cut(slot, violation),
+            Err(fault) => self.end(slot, id, fault),
         }
+        pass.moved = true;
+        true
     }
 
     // ---- sleeping ---------------------------------------------------------------------------------------------------------
@@ -338,37 +385,6 @@ impl ShmTransport {
     }
 }
 
-/// What the turns of one poll share.
-struct Round<'a> {
-    events: &'a mut Vec<Event>,
-    /// How many events there may be.
-    limit: usize,
-    /// Those that were reported before the first turn.
-    early: Range<usize>,
-    /// Whether messages are shown.
-    shows: bool,
-    taker: &'a mut dyn Taker,
-}
-
-impl Round<'_> {
-    /// How many events there are now; `None` if no message of this connection may be shown, because one of them is of this poll and of it.
-    #[inline]
-    fn shown_at(&self, conn: ConnId) -> Option<usize> {
-        let early = &self.events[self.early.clone()];
-        (self.shows && early.iter().all(|event| conn_of(event) != conn)).then_some(self.events.len())
-    }
-}
-
-fn conn_of(event: &Event) -> ConnId {
-    match event {
-        Event::Work(work) => work.conn,
-        Event::ConnectRequest { conn, .. }
-        | Event::Established { conn, .. }
-        | Event::Rejected { conn, .. }
-        | Event::Disconnected { conn, .. } => *conn,
-    }
-}
-
 struct Served {
     moved: bool,
     /// The peer slept and was sent a wake-up.
@@ -376,7 +392,7 @@ struct Served {
     over: Option<Fault>,
 }
 
-fn serve(connection: &mut Connection, round: &mut Round<'_>, pieces: &mut Vec<libc::iovec>) -> Result<Served, Fault> {
+fn serve(connection: &mut Connection, pass: &mut Pass<'_>, pieces: &mut Vec<libc::iovec>) -> Result<Served, Fault> {
     let mut served = Served { moved: false, woke: false, over: None };
     let (Some(link), Some(queues)) = (connection.link.as_deref_mut(), connection.queues.as_deref_mut()) else {
         return Ok(served);
@@ -385,14 +401,11 @@ fn serve(connection: &mut Connection, round: &mut Round<'_>, pieces: &mut Vec<li
     queues.begin_poll();
     connection.more = false;
     if !closing {
-        let (conn, exposures, shown_at) = (connection.id, &connection.exposures, round.shown_at(connection.id));
-        let Round { events, limit, taker, .. } = &mut *round;
-        let (link, queues) = (&mut *link, &mut *queues);
-        let mut context =
-            Context { conn, link, queues, exposures, events, limit: *limit, taker: &mut **taker, shown_at };
+        let exposures = &connection.exposures;
+        let mut context = Context { link: &mut *link, queues: &mut *queues, exposures, pass: &mut *pass };
         let received = connection.inbound.receive(&mut context)?;
         served.moved = received.moved;
-        connection.more = received.more;
+        connection.more = received.spent;
         if let Some(draining) = &mut connection.draining {
             draining.polls -= 1;
             if !received.more || draining.polls == 0 {
@@ -401,7 +414,7 @@ fn serve(connection: &mut Connection, round: &mut Round<'_>, pieces: &mut Vec<li
             }
         }
     }
-    let events = &mut *round.events;
+    let events = &mut *pass.events;
     if queues.has_gone() {
         link.refresh_taken()?;
         served.moved |= queues.complete_gone(link.left_taken, &mut |event| events.push(event));
@@ -429,8 +442,8 @@ fn serve(connection: &mut Connection, round: &mut Round<'_>, pieces: &mut Vec<li
             let _ = crate::socket::send(socket, Packet::Wake.encode().bytes(), None);
         }
     }
-    let rest = connection.more || connection.draining.is_some() || queues.needs_polls() || link.reader.untold() > 0;
-    connection.calm = !closing && !rest;
+    let busy = closing || connection.more || connection.draining.is_some() || queues.needs_polls();
+    connection.calm = if busy { Calm::Busy } else { Calm::Owing };
     Ok(served)
 }
 

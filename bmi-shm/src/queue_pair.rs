@@ -20,7 +20,7 @@ use bmi_core::{MemoryRegion, RemoteSlice, Segment};
 
 use crate::config::{MAX_HEAD, MAX_INLINE, MAX_READS, MAX_SEGMENTS, MAX_WORK_LEN, ShmConfig};
 use crate::error::Refusal;
-use crate::segments::{Cursor, SegmentQueue};
+use crate::segments::{Cursor, Receives, SegmentQueue};
 
 fn total(segments: &[Segment]) -> u64 {
     segments.iter().map(|segment| segment.len() as u64).sum()
@@ -78,14 +78,6 @@ pub(crate) struct Reply {
     pub(crate) sent: usize,
 }
 
-/// A posted receive.
-pub(crate) struct Recv {
-    work: WorkId,
-    segments: u32,
-    /// Bytes that it has room for.
-    pub(crate) room: u64,
-}
-
 /// Takes what can be copied while it is posted.
 pub(crate) trait Shortcut {
     /// Sends a message of `len` bytes, which `fill` writes, if there is room now.
@@ -105,6 +97,7 @@ impl Pen {
         Pen { at, left: len }
     }
 
+    #[inline]
     fn advance(&mut self, len: usize) -> *mut u8 {
         assert!(len <= self.left, "more is written than was reserved");
         let here = self.at;
@@ -112,6 +105,7 @@ impl Pen {
         here
     }
 
+    #[inline]
     pub(crate) fn write(&mut self, bytes: &[u8]) {
         let to = self.advance(bytes.len());
         // SAFETY: within what the pen's maker vouched for.
@@ -120,6 +114,7 @@ impl Pen {
 
     /// # Safety
     /// `len` bytes at `from` must be readable, and written by others only through `mem::copy` or the kernel.
+    #[inline]
     pub(crate) unsafe fn write_shared(&mut self, from: *mut u8, len: usize) {
         let to = self.advance(len);
         // SAFETY: the caller vouches for the source, the pen's maker for the target.
@@ -149,8 +144,7 @@ pub(crate) struct QueuePair {
     next_read_id: u32,
     pub(crate) read_segments: SegmentQueue,
     pub(crate) replies: VecDeque<Reply>,
-    recvs: VecDeque<Recv>,
-    pub(crate) recv_segments: SegmentQueue,
+    pub(crate) receives: Receives,
     /// Regions of requests that are done and will be reported by the next poll.
     held: Vec<MemoryRegion>,
     /// Requests that ended since the last poll.
@@ -177,23 +171,27 @@ impl QueuePair {
             next_read_id: 0,
             read_segments: SegmentQueue::default(),
             replies: VecDeque::new(),
-            recvs: VecDeque::new(),
-            recv_segments: SegmentQueue::default(),
+            receives: Receives::default(),
             held: Vec::new(),
             fresh: 0,
             refused: false,
         }
     }
 
+    #[inline]
+    pub(crate) fn conn(&self) -> ConnId {
+        self.conn
+    }
+
     // ---- posting ----------------------------------------------------------------------------------------------------------
 
+    #[inline]
     pub(crate) fn post_recv(&mut self, work: WorkId, segments: &[Segment]) -> Result<(), PostError> {
         check_segments(segments)?;
-        if self.recvs.len() >= self.recv_depth {
+        if self.receives.len() >= self.recv_depth {
             return Err(PostError::QueueFull);
         }
-        self.recv_segments.push(segments);
-        self.recvs.push_back(Recv { work, segments: segments.len() as u32, room: total(segments) });
+        self.receives.push(work, segments);
         Ok(())
     }
 
@@ -552,18 +550,19 @@ impl QueuePair {
 
     // ---- receives ---------------------------------------------------------------------------------------------------------
 
-    /// The receive that the next message takes.
+    /// The oldest receive ends; whether there was one.
     #[inline]
-    pub(crate) fn next_recv(&self) -> Option<&Recv> {
-        self.recvs.front()
-    }
-
-    /// The oldest receive ends.
-    #[inline]
-    pub(crate) fn complete_recv(&mut self, status: WorkStatus, len: u64, immediate: Option<u32>) -> Option<Event> {
-        let recv = self.recvs.pop_front()?;
-        self.recv_segments.pop(recv.segments, drop);
-        Some(self.event(recv.work, WorkKind::Recv, status, len, immediate))
+    pub(crate) fn complete_recv(
+        &mut self,
+        status: WorkStatus,
+        len: u64,
+        immediate: Option<u32>,
+        events: &mut Vec<Event>,
+    ) -> bool {
+        let Some(work) = self.receives.pop() else { return false };
+        // Made where it stands: pushed, it would be copied there.
+        events.extend(std::iter::once_with(|| self.event(work, WorkKind::Recv, status, len, immediate)));
+        true
     }
 
     // ---- the end ----------------------------------------------------------------------------------------------------------
@@ -577,8 +576,8 @@ impl QueuePair {
             let status = guilty.map_or(WorkStatus::Flushed, |refusal| refusal.status);
             report(self.event(read.work, WorkKind::Read, status, read.len, None));
         }
-        while let Some(event) = self.complete_recv(WorkStatus::Flushed, 0, None) {
-            report(event);
+        while let Some(work) = self.receives.pop() {
+            report(self.event(work, WorkKind::Recv, WorkStatus::Flushed, 0, None));
         }
     }
 
@@ -619,6 +618,7 @@ fn check_lengths(head: &[u8], len: u64) -> Result<(), PostError> {
     Ok(())
 }
 
+#[inline]
 fn check_segments(segments: &[Segment]) -> Result<(), PostError> {
     if segments.len() > MAX_SEGMENTS {
         return Err(PostError::Invalid("more segments than max_segments"));

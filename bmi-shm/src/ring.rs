@@ -86,8 +86,9 @@ pub(crate) struct Record {
 pub(crate) struct Corrupt;
 
 /// Bytes in the ring of a record with a body of this length.
+#[inline]
 const fn size_of_record(body: usize) -> usize {
-    (WORD + body).next_multiple_of(LINE)
+    (WORD + body + LINE - 1) & !(LINE - 1)
 }
 
 /// The writing end.
@@ -147,41 +148,50 @@ impl<S: Space> Writer<S> {
         Ok(())
     }
 
+    #[inline]
     fn free(&self) -> usize {
         self.space.len() - (self.position - self.consumed) as usize
     }
 
+    #[inline]
     fn offset(&self, position: u64) -> usize {
         position as usize & (self.space.len() - 1)
     }
 
     /// Room for a record with a body of `len` bytes, at most [`Writer::max_body`]; `None` if the reader must consume something first.
+    #[inline]
     pub(crate) fn reserve(&mut self, len: usize) -> Option<Reservation> {
         let size = size_of_record(len);
-        let to_end = self.space.len() - self.offset(self.position);
-        if size <= to_end {
-            if size + LINE > self.free() {
-                return None;
-            }
-        } else {
-            if to_end + size + LINE > self.free() {
-                return None;
-            }
-            self.finish(to_end, PAD, 0);
+        let here = self.offset(self.position);
+        if here + size > self.space.len() {
+            return self.reserve_behind_end(len);
         }
-        Some(Reservation { at: self.offset(self.position) + WORD, len })
+        (size + LINE <= self.free()).then_some(Reservation { at: here + WORD, len })
+    }
+
+    /// Room for a record that does not fit before the end.
+    #[cold]
+    fn reserve_behind_end(&mut self, len: usize) -> Option<Reservation> {
+        let to_end = self.space.len() - self.offset(self.position);
+        if to_end + size_of_record(len) + LINE > self.free() {
+            return None;
+        }
+        self.finish(to_end, PAD, 0);
+        Some(Reservation { at: WORD, len })
     }
 
     /// Lets the reader see a record whose body is in place.
+    #[inline]
     pub(crate) fn publish(&mut self, reservation: Reservation, kind: u8) {
         self.finish(size_of_record(reservation.len), kind, reservation.len);
     }
 
+    #[inline]
     fn finish(&mut self, size: usize, kind: u8, len: usize) {
         let here = self.offset(self.position);
         self.position += size as u64;
         if self.zeroed <= self.position {
-            self.zero_ahead();
+            self.zero_ahead(); // a long one
         }
         self.space.word(here).store_release(u64::from(kind) << 32 | len as u64);
         // The record is under way; this is done while the reader takes it.
@@ -191,6 +201,7 @@ impl<S: Space> Writer<S> {
     }
 
     /// Zeroes the first words of the lines behind `position`: one at least where a record was reserved, and none that the reader may not have consumed.
+    #[inline(never)]
     fn zero_ahead(&mut self) {
         let end = (self.position + (AHEAD * LINE) as u64).min(self.consumed + self.space.len() as u64);
         let mut at = self.zeroed.max(self.position);
@@ -219,11 +230,13 @@ impl<S: Space> Reader<S> {
         &self.space
     }
 
+    #[inline]
     fn offset(&self) -> usize {
         self.position as usize & (self.space.len() - 1)
     }
 
     /// Whether something stands at the reader's position.
+    #[inline]
     pub(crate) fn has_next(&self) -> bool {
         self.space.word(self.offset()).load_relaxed() != 0
     }
@@ -237,21 +250,27 @@ impl<S: Space> Reader<S> {
         }
         S::fence(Ordering::Acquire);
         if word == u64::from(PAD) << 32 {
-            let to_end = self.space.len() - self.offset();
-            if self.offset() == 0 {
-                return Err(Corrupt);
-            }
-            self.position += to_end as u64;
-            let word = self.space.word(0).load_relaxed();
-            if word == 0 {
-                return Ok(None);
-            }
-            S::fence(Ordering::Acquire);
-            return self.check(word).map(Some);
+            return self.next_behind_end();
         }
         self.check(word).map(Some)
     }
 
+    #[cold]
+    fn next_behind_end(&mut self) -> Result<Option<Record>, Corrupt> {
+        let to_end = self.space.len() - self.offset();
+        if self.offset() == 0 {
+            return Err(Corrupt);
+        }
+        self.position += to_end as u64;
+        let word = self.space.word(0).load_relaxed();
+        if word == 0 {
+            return Ok(None);
+        }
+        S::fence(Ordering::Acquire);
+        self.check(word).map(Some)
+    }
+
+    #[inline]
     fn check(&self, word: u64) -> Result<Record, Corrupt> {
         let len = word as u32 as usize;
         let kind = u8::try_from(word >> 32).map_err(|_| Corrupt)?;
@@ -263,11 +282,13 @@ impl<S: Space> Reader<S> {
     }
 
     /// Gives the record's place back.
+    #[inline]
     pub(crate) fn consume(&mut self, record: Record) {
         self.position += size_of_record(record.len) as u64;
     }
 
     /// Bytes consumed that the writer does not know of.
+    #[inline]
     pub(crate) fn untold(&self) -> u64 {
         self.position - self.told
     }

@@ -37,6 +37,13 @@ impl Rota {
         &self.awake
     }
 
+    /// One of those, counted from `first` on, around the end; `step` is below their number.
+    #[inline]
+    pub(crate) fn awake_from(&self, first: usize, step: usize) -> u32 {
+        let (count, at) = (self.awake.len(), first + step);
+        if at < count { self.awake[at] } else { self.awake[at % count] }
+    }
+
     /// Takes one out of those that every poll looks at.
     pub(crate) fn rest(&mut self, slot: u32) {
         if let Some(at) = self.awake.iter().position(|known| *known == slot) {

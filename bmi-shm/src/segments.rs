@@ -1,29 +1,28 @@
-//! The segments of posted requests, one behind the other.
+//! The segments of posted requests and receives, one behind the other.
 //!
 //! **Why.** A posted segment holds its region until it is done. Regions are counted, and counting up and down, twice each, costs more than the copy
 //! of a small message. But neighbours mostly lie in one region, the receive slots of an endpoint above all; so what is held is a *run*: the region once, and
-//! for how many segments in a row.
+//! for how many segments in a row. Mostly there is one run, and it stands beside the queue, not in one of its own.
+//!
+//! A receive has mostly one segment, and the piece that it is stands in the receive.
 //!
 //! **Invariants**
 //! 1. Each piece lies in the region of its run, which is held until the last piece of the run is taken out.
 //! 2. What is popped was pushed first.
+//! 3. The pieces of a receive are in it if it has one segment, else all of them are in `pieces`.
 
 use std::collections::VecDeque;
 
+use bmi_core::transport::WorkId;
 use bmi_core::{MemoryRegion, Segment};
 
-/// Segments of consecutive requests.
+/// The regions of consecutive segments.
 #[derive(Default)]
-pub(crate) struct SegmentQueue {
-    pieces: VecDeque<Piece>,
-    runs: VecDeque<Run>,
-    /// Pieces taken out since the beginning of time.
-    popped: u64,
-}
-
-struct Piece {
-    at: *mut u8,
-    len: usize,
+struct Runs {
+    /// Those before the newest, oldest first; none of them is empty.
+    older: VecDeque<Run>,
+    /// Empty only if nothing is held.
+    newest: Option<Run>,
 }
 
 struct Run {
@@ -31,8 +30,69 @@ struct Run {
     pieces: u64,
 }
 
-// SAFETY: the pointers lead into the memory of regions that the queue holds (invariant 1) and that may be used on any thread.
-unsafe impl Send for SegmentQueue {}
+impl Runs {
+    #[inline]
+    fn push(&mut self, region: &MemoryRegion) {
+        match &mut self.newest {
+            Some(run) if run.region.is_same(region) => run.pieces += 1,
+            _ => self.begin(region),
+        }
+    }
+
+    #[cold]
+    fn begin(&mut self, region: &MemoryRegion) {
+        self.older.extend(self.newest.replace(Run { region: region.clone(), pieces: 1 }));
+    }
+
+    /// Takes the oldest `count` out and hands over the regions that are held no longer.
+    #[inline]
+    fn pop(&mut self, count: u32, to: impl FnMut(MemoryRegion)) {
+        match &mut self.newest {
+            Some(run) if self.older.is_empty() && run.pieces > u64::from(count) => run.pieces -= u64::from(count),
+            _ => self.pop_runs(count, to),
+        }
+    }
+
+    #[cold]
+    fn pop_runs(&mut self, count: u32, mut to: impl FnMut(MemoryRegion)) {
+        let mut left = u64::from(count);
+        while left > 0 {
+            let Some(run) = self.older.front_mut().or(self.newest.as_mut()) else { return };
+            let here = left.min(run.pieces);
+            (run.pieces, left) = (run.pieces - here, left - here);
+            if run.pieces == 0
+                && let Some(run) = self.older.pop_front().or_else(|| self.newest.take())
+            {
+                to(run.region);
+            }
+        }
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Piece {
+    at: *mut u8,
+    len: usize,
+}
+
+// SAFETY: the pointer leads into the memory of a region that is held as long as the piece stands in its queue (invariant 1) and that may be used on any thread.
+unsafe impl Send for Piece {}
+
+impl Piece {
+    #[inline]
+    fn of(segment: &Segment) -> Piece {
+        Piece { at: segment.as_ptr(), len: segment.len() }
+    }
+}
+
+/// Segments of consecutive requests.
+#[derive(Default)]
+pub(crate) struct SegmentQueue {
+    pieces: VecDeque<Piece>,
+    runs: Runs,
+    /// Pieces taken out since the beginning of time.
+    popped: u64,
+}
 
 /// A place in a [`SegmentQueue`]: which piece since the beginning of time, and a byte in it.
 #[derive(Clone, Copy, Debug, Default)]
@@ -47,35 +107,21 @@ impl SegmentQueue {
         Cursor { piece: self.popped + self.pieces.len() as u64, offset: 0 }
     }
 
-    /// Where the oldest segments stand.
-    pub(crate) fn front(&self) -> Cursor {
-        Cursor { piece: self.popped, offset: 0 }
-    }
-
     #[inline]
     pub(crate) fn push(&mut self, segments: &[Segment]) {
         for segment in segments {
-            match self.runs.back_mut() {
-                Some(run) if run.region.is_same(segment.region()) => run.pieces += 1,
-                _ => self.runs.push_back(Run { region: segment.region().clone(), pieces: 1 }),
-            }
-            self.pieces.push_back(Piece { at: segment.as_ptr(), len: segment.len() });
+            self.runs.push(segment.region());
+            self.pieces.push_back(Piece::of(segment));
         }
     }
 
     /// Takes the oldest `count` segments out and hands over the regions that are held no longer.
     #[inline]
-    pub(crate) fn pop(&mut self, count: u32, mut to: impl FnMut(MemoryRegion)) {
-        for _ in 0..count {
-            let (Some(_), Some(run)) = (self.pieces.pop_front(), self.runs.front_mut()) else { return };
-            self.popped += 1;
-            run.pieces -= 1;
-            if run.pieces == 0
-                && let Some(run) = self.runs.pop_front()
-            {
-                to(run.region);
-            }
-        }
+    pub(crate) fn pop(&mut self, count: u32, to: impl FnMut(MemoryRegion)) {
+        let here = (count as usize).min(self.pieces.len());
+        self.pieces.drain(..here);
+        self.popped += here as u64;
+        self.runs.pop(here as u32, to);
     }
 
     /// Calls `each` with `count` whole pieces from `cursor` on.
@@ -86,19 +132,110 @@ impl SegmentQueue {
 
     /// Calls `each` with the pieces of the next `len` bytes from `cursor` on, and moves it behind them. What `each` gets lies in memory that the queue holds.
     #[inline]
-    pub(crate) fn walk(&self, cursor: &mut Cursor, mut len: usize, mut each: impl FnMut(*mut u8, usize)) {
-        while len > 0 {
-            let piece = &self.pieces[(cursor.piece - self.popped) as usize];
-            let step = len.min(piece.len - cursor.offset);
-            if step > 0 {
-                each(piece.at.wrapping_add(cursor.offset), step);
-            }
-            len -= step;
-            cursor.offset += step;
-            if cursor.offset == piece.len {
-                *cursor = Cursor { piece: cursor.piece + 1, offset: 0 };
-            }
+    pub(crate) fn walk(&self, cursor: &mut Cursor, len: usize, each: impl FnMut(*mut u8, usize)) {
+        let mut from = Cursor { piece: cursor.piece - self.popped, ..*cursor };
+        walk(&mut from, len, |piece| self.pieces[piece as usize], each);
+        *cursor = Cursor { piece: from.piece + self.popped, ..from };
+    }
+}
+
+/// Calls `each` with the parts of the next `len` bytes from `cursor` on, and moves it behind them.
+#[inline]
+fn walk(cursor: &mut Cursor, mut len: usize, piece: impl Fn(u64) -> Piece, mut each: impl FnMut(*mut u8, usize)) {
+    while len > 0 {
+        let piece = piece(cursor.piece);
+        let step = len.min(piece.len - cursor.offset);
+        if step > 0 {
+            each(piece.at.wrapping_add(cursor.offset), step);
         }
+        len -= step;
+        cursor.offset += step;
+        if cursor.offset == piece.len {
+            *cursor = Cursor { piece: cursor.piece + 1, offset: 0 };
+        }
+    }
+}
+
+/// A posted receive.
+#[derive(Clone, Copy)]
+pub(crate) struct Recv {
+    work: WorkId,
+    /// Its piece if it has one segment; else nowhere, and as many bytes as its pieces have.
+    all: Piece,
+    segments: u32,
+}
+
+impl Recv {
+    /// Bytes that it has room for.
+    #[inline]
+    pub(crate) fn room(&self) -> u64 {
+        self.all.len as u64
+    }
+
+    /// Where its bytes stand, if it has one segment.
+    #[inline]
+    pub(crate) fn ptr(&self) -> Option<*mut u8> {
+        (self.segments == 1).then_some(self.all.at)
+    }
+}
+
+/// Posted receives, each with its segments.
+#[derive(Default)]
+pub(crate) struct Receives {
+    queue: VecDeque<Recv>,
+    pieces: VecDeque<Piece>,
+    runs: Runs,
+}
+
+impl Receives {
+    #[inline]
+    pub(crate) fn len(&self) -> usize {
+        self.queue.len()
+    }
+
+    #[inline]
+    pub(crate) fn push(&mut self, work: WorkId, segments: &[Segment]) {
+        let all = match segments {
+            [segment] => {
+                self.runs.push(segment.region());
+                Piece::of(segment)
+            }
+            _ => self.push_pieces(segments),
+        };
+        self.queue.push_back(Recv { work, all, segments: segments.len() as u32 });
+    }
+
+    #[cold]
+    fn push_pieces(&mut self, segments: &[Segment]) -> Piece {
+        segments.iter().for_each(|segment| self.runs.push(segment.region()));
+        self.pieces.extend(segments.iter().map(Piece::of));
+        Piece { at: std::ptr::null_mut(), len: segments.iter().map(Segment::len).sum() }
+    }
+
+    /// The one that the next message takes.
+    #[inline]
+    pub(crate) fn front(&self) -> Option<&Recv> {
+        self.queue.front()
+    }
+
+    /// Takes the front one out and lets its regions go; what it was called.
+    #[inline]
+    pub(crate) fn pop(&mut self) -> Option<WorkId> {
+        let recv = self.queue.pop_front()?;
+        if recv.segments != 1 {
+            self.pieces.drain(..(recv.segments as usize).min(self.pieces.len()));
+        }
+        self.runs.pop(recv.segments, drop);
+        Some(recv.work)
+    }
+
+    /// Calls `each` with the parts of the next `len` bytes of the front one from `cursor` on, which begins at its default, and moves it behind them. What `each` gets
+    /// lies in memory that the queue holds.
+    #[inline]
+    pub(crate) fn walk(&self, cursor: &mut Cursor, len: usize, each: impl FnMut(*mut u8, usize)) {
+        let Some(recv) = self.queue.front() else { return };
+        let single = recv.segments == 1;
+        walk(cursor, len, |piece| if single { recv.all } else { self.pieces[piece as usize] }, each);
     }
 }
 
@@ -108,6 +245,38 @@ mod tests {
 
     use super::*;
     use crate::{ShmConfig, ShmTransport};
+
+    #[test]
+    fn receives_hold_their_regions_and_say_their_places() {
+        let mut transport = ShmTransport::new(ShmConfig::default()).unwrap();
+        let memories = [100, 200].map(|len| Memory::zeroed(len).unwrap());
+        let regions = memories.each_ref().map(|memory| transport.register(memory).unwrap());
+        let mut receives = Receives::default();
+        receives.push(WorkId(1), &[regions[0].segment(0, 10)]);
+        receives.push(WorkId(2), &[]);
+        receives.push(WorkId(3), &[regions[0].segment(10, 5), regions[1].segment(0, 0), regions[1].segment(7, 20)]);
+        receives.push(WorkId(4), &[regions[1].segment(50, 8)]);
+        let starts = memories.each_ref().map(Memory::as_ptr);
+        drop(regions);
+        let [mut first, mut second] = memories;
+        let mut ends = Vec::new();
+        while let Some(recv) = receives.front() {
+            let (mut cursor, mut parts, room) = (Cursor::default(), Vec::new(), recv.room() as usize);
+            for len in [room / 2, room - room / 2] {
+                receives.walk(&mut cursor, len, |at, len| parts.push((at, len)));
+            }
+            assert_eq!(recv.ptr().is_some(), recv.segments == 1);
+            let work = receives.pop().unwrap();
+            ends.push((work.0, parts, first.get_mut().is_some(), second.get_mut().is_some()));
+        }
+        let at = |memory: usize, offset| starts[memory].wrapping_add(offset);
+        let third = vec![(at(0, 10), 5), (at(1, 7), 7), (at(1, 14), 13)];
+        assert_eq!(ends[0], (1, vec![(at(0, 0), 5), (at(0, 5), 5)], false, false));
+        assert_eq!(ends[1], (2, vec![], false, false));
+        assert_eq!(ends[2], (3, third, true, false), "the first memory is in no receive any more");
+        assert_eq!(ends[3], (4, vec![(at(1, 50), 4), (at(1, 54), 4)], true, true));
+        assert_eq!((ends.len(), receives.len()), (4, 0));
+    }
 
     #[test]
     fn a_region_is_held_until_its_last_piece_is_taken_out() {

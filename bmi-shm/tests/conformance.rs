@@ -46,7 +46,7 @@ fn shm(name: &'static str, config: ShmConfig, expected: Capabilities) -> Local<S
         let _until_the_end = &folder;
         addr(&format!("{node}-{}", listeners.fetch_add(1, Ordering::Relaxed)))
     };
-    Local::new(name, expected, make, listen, vacant)
+    Local::new(name, expected, make, listen, vacant).showing_messages()
 }
 
 /// The defaults: memory of the suite is mapped by the peer.

@@ -10,7 +10,8 @@ use std::task::{Wake, Waker};
 
 use bmi_core::mem::{LocalKey, RegionOwner};
 use bmi_core::transport::{
-    Armed, ConnId, Event, HostWork, MAX_PRIVATE_DATA, Payload, PostError, Transport, WorkId, WorkOptions, WriteTarget,
+    Armed, ConnId, Event, HostWork, MAX_PRIVATE_DATA, Payload, PostError, Taker, Transport, WorkId, WorkOptions,
+    WriteTarget,
 };
 use bmi_core::{
     Access, Addr, Capabilities, Error, MemSlice, Memory, MemoryRegion, RemoteKey, RemoteSlice, Scheme, Segment, Time,
@@ -67,12 +68,18 @@ impl Wake for Waiter {
 /// A transport of a simulated node.
 pub struct SimTransport {
     sim: Sim,
-    node: u32,
-    id: u32,
+    pub(crate) node: u32,
+    pub(crate) id: u32,
     capabilities: Capabilities,
     owner: Arc<dyn RegionOwner>,
     waiter: Arc<Waiter>,
     released: Vec<LocalKey>,
+    /// As in the settings.
+    pub(crate) inline_receive_bytes: u64,
+    /// Connections of which a poll has reported something.
+    pub(crate) reported: Vec<ConnId>,
+    /// A message that is shown.
+    pub(crate) shown: Vec<u8>,
 }
 
 impl SimTransport {
@@ -83,7 +90,19 @@ impl SimTransport {
             let state = &core.adapters[id as usize];
             (id, core.capabilities.clone(), state.registrations.owner.clone(), state.waiter.clone())
         });
-        SimTransport { sim, node: node.id, id, capabilities, owner, waiter, released: Vec::new() }
+        let inline_receive_bytes = sim.0.core.borrow().config.inline_receive_bytes;
+        SimTransport {
+            sim,
+            node: node.id,
+            id,
+            capabilities,
+            owner,
+            waiter,
+            released: Vec::new(),
+            inline_receive_bytes,
+            reported: Vec::new(),
+            shown: Vec::new(),
+        }
     }
 
     /// Its world.
@@ -101,7 +120,7 @@ impl SimTransport {
         self.sim.0.with(|core| core.adapters[self.id as usize].registrations.failing = count);
     }
 
-    fn at(&self, conn: ConnId) -> ConnRef {
+    pub(crate) fn at(&self, conn: ConnId) -> ConnRef {
         ConnRef { adapter: self.id, slot: conn.slot, generation: conn.generation }
     }
 
@@ -193,6 +212,29 @@ impl SimTransport {
             Ok(())
         })
     }
+}
+
+/// What every poll does first; whether a queue that was full has a place again.
+#[inline]
+fn begin_poll(core: &mut Core, id: u32, released: &mut Vec<LocalKey>, waiter: &Waiter) -> bool {
+    let state = &mut core.adapters[id as usize];
+    let node = state.node;
+    // Nothing that anybody waits for: a caller that was refused by a full queue would try again, register again, and so on for ever.
+    state.registrations.collect(released);
+    let nudged = std::mem::take(&mut state.nudged);
+    charge_released(core, node, released);
+    waiter.poked.store(false, Ordering::Relaxed);
+    nudged
+}
+
+/// What every poll does last; whether there was anything to do.
+#[inline]
+fn end_poll(core: &mut Core, id: u32, any: bool) -> bool {
+    if any {
+        // The caller tries again, and is turned away again if there is still no room. After a poll that found nothing it still waits to be told.
+        core.adapters[id as usize].starved = false;
+    }
+    any
 }
 
 /// Makes the processor deregister what was released, in one batch.
@@ -406,20 +448,20 @@ impl Transport for SimTransport {
     }
 
     fn poll(&mut self, _now: Time, events: &mut Vec<Event>) -> bool {
-        let mut core = self.sim.0.core.borrow_mut();
-        let core = &mut *core;
-        let state = &mut core.adapters[self.id as usize];
-        // Nothing that anybody waits for: a caller that was refused by a full queue would try again, register again, and so on for ever.
-        state.registrations.collect(&mut self.released);
-        let nudged = std::mem::take(&mut state.nudged);
-        charge_released(core, self.node, &mut self.released);
-        self.waiter.poked.store(false, Ordering::Relaxed);
+        let core = &mut *self.sim.0.core.borrow_mut();
+        let nudged = begin_poll(core, self.id, &mut self.released, &self.waiter);
         let any = core.drain_reports(self.id, BATCH, events) || nudged;
-        if any {
-            // The caller tries again, and is turned away again if there is still no room. After a poll that found nothing it still waits to be told.
-            core.adapters[self.id as usize].starved = false;
+        end_poll(core, self.id, any)
+    }
+
+    fn poll_taking(&mut self, now: Time, events: &mut Vec<Event>, taker: &mut dyn Taker) -> bool {
+        if self.inline_receive_bytes == 0 {
+            return self.poll(now, events);
         }
-        any
+        let sim = self.sim.clone();
+        let nudged = begin_poll(&mut sim.0.core.borrow_mut(), self.id, &mut self.released, &self.waiter);
+        let any = self.drain_showing(&sim, BATCH, events, taker) || nudged;
+        end_poll(&mut sim.0.core.borrow_mut(), self.id, any)
     }
 
     fn charge(&mut self, work: HostWork) {

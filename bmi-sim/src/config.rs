@@ -5,6 +5,7 @@ use std::time::Duration;
 use bmi_core::{Capabilities, OneSided, Registration};
 
 use crate::profile::Profile;
+use crate::rng::Rng;
 use crate::timeline::TraceOptions;
 
 /// Settings of a world. Two worlds with equal settings that run the same program do exactly the same.
@@ -16,6 +17,10 @@ pub struct SimConfig {
     pub profile: Profile,
     /// The adapters' capabilities, if not those of [`SimConfig::capabilities`]: tiny queues, for instance, to test back-pressure.
     pub capabilities_override: Option<Capabilities>,
+    /// Messages of up to this many bytes are at hand while they are polled, and are shown to who can take them there (C16 of [`bmi_core::transport`]), as with an
+    /// adapter that writes short messages into the completion itself; 0 for adapters without inline receives, as those of all profiles are. Taking one costs its
+    /// completion, and what is copied; posting its receive again is saved.
+    pub inline_receive_bytes: u64,
     /// Each message may be late by up to this, drawn from the seed, in ns. Connections stay in order, each by itself.
     pub jitter_ns: u64,
     /// Registrations that an adapter can hold; the next one fails, `Exhausted`.
@@ -34,6 +39,7 @@ impl Default for SimConfig {
             seed: 0,
             profile: Profile::default(),
             capabilities_override: None,
+            inline_receive_bytes: 0,
             jitter_ns: 0,
             max_registrations: 1 << 20,
             time_limit: Duration::from_secs(24 * 3600),
@@ -47,6 +53,13 @@ impl SimConfig {
     /// The default settings with a seed.
     pub fn seeded(seed: u64) -> SimConfig {
         SimConfig { seed, ..SimConfig::default() }
+    }
+
+    /// The same, with what a sweep varies drawn from the seed: half of the worlds have adapters with inline receives, for short messages or for all that protocols send eagerly.
+    pub fn drawn(seed: u64) -> SimConfig {
+        // A stream of its own: what is drawn here says nothing of anything else.
+        let mut rng = Rng::new(seed ^ 0x696e_6c69_6e65);
+        SimConfig { inline_receive_bytes: [0, 0, 100, 64 << 10][rng.below(4) as usize], ..SimConfig::seeded(seed) }
     }
 
     /// The machines of the first paper; see [`Profile::vapi_2003`].

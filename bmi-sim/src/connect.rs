@@ -168,6 +168,7 @@ impl Core {
         let state = &mut self.adapters[adapter as usize];
         state.dead = true;
         state.reports = Default::default();
+        state.at_hand = Default::default();
         state.slots = Vec::new();
         state.deadlines.clear();
         state.waiter.take();

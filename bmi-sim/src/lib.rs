@@ -62,6 +62,7 @@ mod events;
 mod executor;
 pub mod faults;
 mod fit;
+mod inline;
 mod memory;
 mod micro;
 mod network;

@@ -24,6 +24,7 @@ use bmi_core::{Error, RemoteSlice, Segment, ServiceClass};
 use crate::error::SimError;
 use crate::events::ConnRef;
 use crate::faults::link::Strike;
+use crate::inline;
 use crate::memory::{self, Exposures};
 use crate::network::{Flow, InOrder, Nak, Packet, Sending, link_key};
 use crate::world::Core;
@@ -164,7 +165,7 @@ impl Pool {
         }
     }
 
-    fn keep_segments(&mut self, mut segments: Vec<Segment>) {
+    pub(crate) fn keep_segments(&mut self, mut segments: Vec<Segment>) {
         segments.clear();
         if self.segments.len() < Pool::KEEP {
             self.segments.push(segments);
@@ -330,8 +331,13 @@ impl Core {
         immediate: Option<u32>,
     ) {
         let (conn, work, kind) = (at.id(), receive.work, WorkKind::Recv);
-        self.report(at.adapter, Report::Work(WorkCompletion { conn, work, kind, status, len, immediate }));
-        self.pool.keep_segments(receive.segments);
+        let report = Report::Work(WorkCompletion { conn, work, kind, status, len, immediate });
+        if self.config.inline_receive_bytes > 0 && inline::is_message(&report) {
+            self.adapters[at.adapter as usize].at_hand.push_back(receive);
+        } else {
+            self.pool.keep_segments(receive.segments);
+        }
+        self.report(at.adapter, report);
     }
 
     /// The owner's adapter has got a read request: check it, copy, and reply.

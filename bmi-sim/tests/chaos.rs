@@ -128,7 +128,7 @@ async fn trouble(world: bmi_sim::Sim, server: Node, clients: Vec<Node>, mut rng:
 }
 
 fn run(seed: u64) -> (u64, u64, u64) {
-    let world = World::with(SimConfig { jitter_ns: 10_000, ..SimConfig::seeded(seed) });
+    let world = World::with(SimConfig { jitter_ns: 10_000, ..SimConfig::drawn(seed) });
     let mut rng = Rng::new(seed);
     let server = world.node("server");
     server.spawn(serve(server.clone()));

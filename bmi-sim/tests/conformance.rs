@@ -1,4 +1,5 @@
-//! The shared conformance suite over the simulator: as it is, with tiny queues and jitter, without RDMA read, and behind adapters that make trouble.
+//! The shared conformance suite over the simulator: as it is, with tiny queues and jitter, without RDMA read, with inline receives, and behind adapters
+//! that make trouble.
 
 use std::time::Duration;
 
@@ -11,6 +12,8 @@ struct Sim {
     name: &'static str,
     world: World,
     expected: Capabilities,
+    /// Its adapters have inline receives.
+    shows: bool,
 }
 
 /// What the simulator can do, by hand.
@@ -36,7 +39,7 @@ fn pinned() -> Capabilities {
 impl Sim {
     /// The default world.
     fn plain() -> Sim {
-        Sim { name: "sim", world: World::new(1), expected: pinned() }
+        Sim { name: "sim", world: World::new(1), expected: pinned(), shows: false }
     }
 
     /// A world in which everything is late and no more is there than must be.
@@ -45,7 +48,7 @@ impl Sim {
         expected.max_outstanding_reads = 1;
         let config =
             SimConfig { capabilities_override: Some(expected.clone()), jitter_ns: 20_000, ..SimConfig::seeded(2) };
-        Sim { name: "sim, scarce", world: World::with(config), expected }
+        Sim { name: "sim, scarce", world: World::with(config), expected, shows: false }
     }
 }
 
@@ -55,7 +58,15 @@ impl Sim {
         let mut expected = pinned();
         expected.rdma_read = false;
         let config = SimConfig { capabilities_override: Some(expected.clone()), ..SimConfig::seeded(3) };
-        Sim { name: "sim, writes only", world: World::with(config), expected }
+        Sim { name: "sim, writes only", world: World::with(config), expected, shows: false }
+    }
+}
+
+impl Sim {
+    /// A world whose adapters show messages that are not too long.
+    fn showing() -> Sim {
+        let config = SimConfig { inline_receive_bytes: 2000, ..SimConfig::seeded(4) };
+        Sim { name: "sim, inline receives", world: World::with(config), expected: pinned(), shows: true }
     }
 }
 
@@ -69,6 +80,10 @@ impl Backend for Sim {
 
     fn expected_capabilities(&self) -> Capabilities {
         self.expected.clone()
+    }
+
+    fn shows_messages(&self) -> bool {
+        self.shows
     }
 
     fn transport(&self, node: &str) -> SimTransport {
@@ -127,6 +142,10 @@ impl Backend for Boxed {
         self.0.expected_capabilities()
     }
 
+    fn shows_messages(&self) -> bool {
+        self.0.shows_messages()
+    }
+
     fn transport(&self, node: &str) -> Box<dyn Transport> {
         Box::new(self.0.transport(node))
     }
@@ -150,10 +169,16 @@ impl Backend for Boxed {
 
 mod boxed {
     use super::*;
-    bmi_conformance::conformance_suite!(Boxed(Sim::plain()));
+    bmi_conformance::conformance_suite!(Boxed(Sim::showing()));
 }
 
 mod troubled {
     use super::*;
     bmi_conformance::conformance_suite!(FaultyBackend::new(Sim::plain(), bmi_conformance::Plan::mild(3)));
+}
+
+/// Messages shown by the adapter itself, by the wrapper, by both or by none.
+mod troubled_showing {
+    use super::*;
+    bmi_conformance::conformance_suite!(FaultyBackend::new(Sim::showing(), bmi_conformance::Plan::mild(5)));
 }

@@ -5,17 +5,19 @@
 //!
 //! | kind | what | the contract |
 //! |---|---|---|
-//! | mild | queues that say full, events held back for some polls, short batches | is kept: the whole suite must pass |
+//! | mild | queues that say full, events held back for some polls, short batches, messages shown to a taker or not | is kept: the whole suite must pass |
 //! | rough | registrations refused, connections cut | is kept too, but operations fail: each must end, nothing may leak |
 //!
 //! **Invariants**
 //! 1. Events keep their order, across connections too.
 //! 2. While something is held back, or a queue has just said full, `poll` says that there is something to do and `arm` says `Busy`: nobody sleeps
 //!    on what the wrapper keeps.
-//! 3. A receive within `recv_queue_depth` is never refused: the depth is a promise (see [`Plan::queue_full`]).
+//! 3. A message is shown to a taker only when all that came before it on its connection has been let through by earlier polls, or taken (C16).
+//! 4. A receive within `recv_queue_depth` is never refused: the depth is a promise (see [`Plan::queue_full`]).
 
 mod names;
 mod plan;
+mod showing;
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -25,7 +27,8 @@ use std::time::Duration;
 
 use bmi_core::mem::RemotePages;
 use bmi_core::transport::{
-    Armed, BulkWay, ConnId, Event, HostWork, Payload, PostError, WorkId, WorkOptions, WriteTarget,
+    Armed, BulkWay, ConnId, Event, HostWork, Payload, PostError, Taker, WorkCompletion, WorkId, WorkKind, WorkOptions,
+    WorkStatus, WriteTarget,
 };
 use bmi_core::{
     Access, Addr, Capabilities, Error, ErrorKind, MemSlice, Memory, MemoryRegion, RemoteKey, RemoteSlice, Segment,
@@ -35,8 +38,10 @@ use bmi_core::{
 pub use plan::Plan;
 
 use names::Names;
+use showing::{Receives, Through};
 
 use crate::backend::Backend;
+use crate::rig::conn_of;
 use crate::rng::Rng;
 
 /// A transport that makes trouble (see the [module](self)).
@@ -53,6 +58,11 @@ pub struct Faulty<T> {
     /// Established connections, as far as the caller knows: what may be cut.
     live: Vec<ConnId>,
     names: Names,
+    receives: Receives,
+    /// Connections of which this poll has reported an event.
+    reported: Vec<ConnId>,
+    /// A message that is shown.
+    shown: Vec<u8>,
     scratch: Vec<Event>,
 }
 
@@ -69,6 +79,9 @@ impl<T: Transport> Faulty<T> {
             said_full: false,
             live: Vec::new(),
             names: Names::default(),
+            receives: Receives::default(),
+            reported: Vec::new(),
+            shown: Vec::new(),
             scratch: Vec::new(),
         }
     }
@@ -94,8 +107,8 @@ impl<T: Transport> Faulty<T> {
         }
     }
 
-    /// Moves events through, as many as the plan lets.
-    fn let_through(&mut self, events: &mut Vec<Event>) {
+    /// Moves events through, as many as the plan lets; messages may be taken on their way.
+    fn let_through(&mut self, events: &mut Vec<Event>, mut taker: Option<&mut dyn Taker>) {
         if self.delay > 0 {
             self.delay -= 1;
             return;
@@ -104,20 +117,82 @@ impl<T: Transport> Faulty<T> {
             0 => self.held.len(),
             most => 1 + self.rng.index(most),
         };
-        for event in self.held.drain(..batch.min(self.held.len())) {
+        self.reported.clear();
+        for _ in 0..batch {
+            let Some(event) = self.held.pop_front() else { break };
+            if let Some(taker) = taker.as_deref_mut()
+                && self.is_taken(&event, taker)
+            {
+                continue;
+            }
             match &event {
+                Event::Work(done) if done.kind == WorkKind::Recv => {
+                    self.receives.completed(done.conn, done.work);
+                }
                 Event::Established { conn, .. } => self.live.push(*conn),
                 Event::Disconnected { conn, .. } | Event::Rejected { conn, .. } => {
                     self.live.retain(|other| other != conn);
                     self.names.end(*conn);
+                    self.receives.ended(*conn);
                 }
                 _ => {}
             }
+            self.reported.push(conn_of(&event));
             events.push(event);
         }
         if !self.held.is_empty() && self.rng.chance(self.plan.late) {
             self.delay = 1 + self.rng.below(self.plan.late_polls.into()) as u32;
         }
+    }
+
+    /// Shows a message that has come into a receive, if the plan says so; posts the receive again if it was taken.
+    fn is_taken(&mut self, event: &Event, taker: &mut dyn Taker) -> bool {
+        let Some(&WorkCompletion { conn, work, len, .. }) = showing::message(event) else { return false };
+        let within = self.receives.count(conn) <= self.inner.capabilities().recv_queue_depth;
+        let may = within && !self.reported.contains(&conn) && self.rng.chance(self.plan.inline);
+        if !may || !self.receives.read(conn, work, len, &mut self.shown) || !showing::show(taker, conn, &mut self.shown)
+        {
+            return false;
+        }
+        let segments = self.receives.completed(conn, work).expect("it was read a moment ago");
+        self.receives.posted(conn, work, &segments);
+        if self.inner.post_recv(self.names.inward(conn), work, &segments).is_err() {
+            self.flush(conn, work);
+        }
+        true
+    }
+
+    /// A receive that could not be posted again: its connection has ended, or is about to.
+    fn flush(&mut self, conn: ConnId, work: WorkId) {
+        let (kind, status) = (WorkKind::Recv, WorkStatus::Flushed);
+        let flushed = WorkCompletion { conn, work, kind, status, len: 0, immediate: None };
+        let ends = |event: &Event| matches!(event, Event::Disconnected { conn: ended, .. } if *ended == conn);
+        let at = self.held.iter().position(ends).unwrap_or(self.held.len());
+        self.held.insert(at, Event::Work(flushed));
+    }
+
+    fn poll_with(&mut self, now: Time, events: &mut Vec<Event>, mut taker: Option<&mut dyn Taker>) -> bool {
+        self.cut();
+        let busy = match &mut taker {
+            Some(taker) => {
+                let (names, held, rng, chance) = (&mut self.names, &self.held, &mut self.rng, self.plan.inline);
+                let mut through = Through { taker: &mut **taker, names, held, rng, chance, busy: false };
+                self.inner.poll_taking(now, &mut self.scratch, &mut through) | through.busy
+            }
+            None => self.inner.poll(now, &mut self.scratch),
+        };
+        if self.held.is_empty() && !self.scratch.is_empty() && self.rng.chance(self.plan.late) {
+            self.delay = 1 + self.rng.below(self.plan.late_polls.into()) as u32;
+        }
+        for mut event in self.scratch.drain(..) {
+            let conn = conn_of_mut(&mut event);
+            *conn = self.names.outward(*conn);
+            self.held.push_back(event);
+        }
+        let waiting = !self.held.is_empty() || self.said_full;
+        self.said_full = false;
+        self.let_through(events, taker);
+        busy || waiting
     }
 }
 
@@ -166,7 +241,9 @@ impl<T: Transport> Transport for Faulty<T> {
     }
 
     fn post_recv(&mut self, conn: ConnId, work: WorkId, segments: &[Segment]) -> Result<(), PostError> {
-        self.inner.post_recv(self.names.inward(conn), work, segments)
+        self.inner.post_recv(self.names.inward(conn), work, segments)?;
+        self.receives.posted(conn, work, segments);
+        Ok(())
     }
 
     fn post_send(
@@ -224,20 +301,11 @@ impl<T: Transport> Transport for Faulty<T> {
     }
 
     fn poll(&mut self, now: Time, events: &mut Vec<Event>) -> bool {
-        self.cut();
-        let busy = self.inner.poll(now, &mut self.scratch);
-        if self.held.is_empty() && !self.scratch.is_empty() && self.rng.chance(self.plan.late) {
-            self.delay = 1 + self.rng.below(self.plan.late_polls.into()) as u32;
-        }
-        for mut event in self.scratch.drain(..) {
-            let conn = conn_of_mut(&mut event);
-            *conn = self.names.outward(*conn);
-            self.held.push_back(event);
-        }
-        let waiting = !self.held.is_empty() || self.said_full;
-        self.said_full = false;
-        self.let_through(events);
-        busy || waiting
+        self.poll_with(now, events, None)
+    }
+
+    fn poll_taking(&mut self, now: Time, events: &mut Vec<Event>, taker: &mut dyn Taker) -> bool {
+        self.poll_with(now, events, Some(taker))
     }
 
     fn next_deadline(&self) -> Option<Time> {
@@ -300,6 +368,10 @@ impl<K: Backend> Backend for FaultyBackend<K> {
 
     fn expected_capabilities(&self) -> Capabilities {
         self.inner.expected_capabilities()
+    }
+
+    fn shows_messages(&self) -> bool {
+        self.plan.inline > 0
     }
 
     fn transport(&self, node: &str) -> Faulty<K::Transport> {

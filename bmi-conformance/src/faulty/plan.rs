@@ -14,6 +14,8 @@ pub struct Plan {
     pub late_polls: u32,
     /// Most events that a poll reports; 0 for as many as there are.
     pub batch: usize,
+    /// Chance that a message which is let through is shown to the caller's taker first (C16), and that one which the transport inside shows is handed on to it.
+    pub inline: u32,
     /// Chance that a registration or an exposure is refused, `Exhausted`.
     pub register: u32,
     /// Chance, at each poll, that one connection is cut.
@@ -22,11 +24,13 @@ pub struct Plan {
 
 impl Plan {
     /// No faults at all.
-    pub const NONE: Plan = Plan { seed: 0, queue_full: 0, late: 0, late_polls: 1, batch: 0, register: 0, cut: 0 };
+    pub const NONE: Plan =
+        Plan { seed: 0, queue_full: 0, late: 0, late_polls: 1, batch: 0, inline: 0, register: 0, cut: 0 };
 
-    /// Trouble that the contract allows and that must not show above: full queues, late events, small batches.
+    /// Trouble that the contract allows and that must not show above: full queues, late events, small batches,
+    /// messages that are shown or not.
     pub const fn mild(seed: u64) -> Plan {
-        Plan { seed, queue_full: 200, late: 300, late_polls: 8, batch: 3, ..Plan::NONE }
+        Plan { seed, queue_full: 200, late: 300, late_polls: 8, batch: 3, inline: 500, ..Plan::NONE }
     }
 
     /// Trouble that makes operations fail: refused registrations and cut connections, on top of the mild kind.

@@ -327,15 +327,22 @@ impl Peer {
     pub(super) fn sent_expected(&mut self, tag: Tag) {
         let number = self.sent;
         self.sent += 1;
-        let matched = self.ready.pop(tag).is_some();
+        let matched = !self.ready.is_empty() && self.ready.pop(tag).is_some();
         if matched {
             self.grant.unparked(credit::cost(RemoteSlice::WIRE_LEN));
         }
-        let out = self.credit.as_ref().map_or(0, credit::Credit::messages_out);
-        // The Written of a message that was just written has not spent its credit yet; it is the only one, for nothing is sent before it.
-        while self.unseen.len() > out {
-            self.unseen.pop_front();
+        if self.unseen.len() == self.unseen.capacity() {
+            self.forget_seen();
         }
         self.unseen.push_back(Unseen { number, tag, matched });
+    }
+
+    /// Forgets messages that the peer has seen for certain, before the list would grow.
+    #[cold]
+    fn forget_seen(&mut self) {
+        let out = self.credit.as_ref().map_or(0, credit::Credit::messages_out);
+        // The Written of a message that was just written has not spent its credit yet; it is the only one, for nothing is sent before it.
+        let seen = self.unseen.len().saturating_sub(out);
+        self.unseen.drain(..seen);
     }
 }

@@ -108,7 +108,7 @@ impl Records {
     }
 
     /// Enters an operation, with a timer for its deadline. Its state may depend on its name.
-    #[inline]
+    #[inline(always)]
     pub(super) fn insert(
         &mut self,
         kind: OpKind,
@@ -128,7 +128,7 @@ impl Records {
         let id = OpId(Key { slot: number, generation: slot.generation });
         (slot.op.kind, slot.op.peer, slot.op.tag, slot.op.options) = (kind, peer, tag, options);
         slot.op.list = list;
-        slot.op.state = state(id);
+        slot.op.state.put(state(id));
         if let Some(at) = options.deadline {
             self.set_timer(id, at);
         }
@@ -169,19 +169,19 @@ impl Records {
     }
 
     /// Ends an operation that holds nothing but its memory.
-    #[inline]
+    #[inline(always)]
     pub(super) fn end(&mut self, id: OpId, status: Result<(), ErrorKind>, len: u64) {
         let Some(Slot { op, .. }) = self.slots.get_mut(id.0.slot as usize).filter(|slot| slot.is(id.0)) else {
             return;
         };
         debug_assert!(!op.is_done(), "{id:?} ended twice");
         op.list = None;
-        op.state = State::Done { status, len };
+        op.state.put(State::Done { status, len });
         if op.timer.take().is_some() {
             self.timers.forget();
         }
-        if let Some(waker) = op.waker.take() {
-            self.wakes.push(waker);
+        if op.waker.is_some() {
+            self.wakes.extend(op.waker.take());
         }
         if op.abandoned {
             self.vacate(id.0);
@@ -217,7 +217,9 @@ impl Records {
         let before = into.len();
         while let Some(op) = self.done.pop_front() {
             // Some were collected by name.
-            into.extend(self.collect(op));
+            if let Some(completion) = self.collect(op) {
+                into.push(completion);
+            }
         }
         into.len() - before
     }

@@ -36,7 +36,7 @@ pub(super) struct Taking<'a> {
 
 impl Taking<'_> {
     /// As [`Taker::take`]; `None` for no.
-    #[inline]
+    #[inline(always)]
     fn try_take(&mut self, conn: ConnId, message: &Arrived<'_>) -> Option<()> {
         let (known, peer_id) = (*self.by_conn.get(conn.slot as usize)?)?;
         let peer = self.peers.get_mut(peer_id.0)?;

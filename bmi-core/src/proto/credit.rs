@@ -281,13 +281,19 @@ impl Grant {
     }
 
     /// Whether what waits must go back in a message of its own.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn is_pressing(&self) -> bool {
         let Returned { control, messages, bytes, slots } = self.waiting;
-        control >= CONTROL_CREDITS.min(self.window.control) - 1
-            || messages >= self.window.messages / 2
+        messages >= self.window.messages / 2
             || bytes >= self.window.bytes / 2
-            || (bytes > 0 && self.theirs.bytes < self.full_message)
+            || (self.theirs.bytes < self.full_message && bytes > 0)
+            || (control | slots != 0 && self.is_pressing_else())
+    }
+
+    /// For what seldom waits.
+    fn is_pressing_else(&self) -> bool {
+        let Returned { control, slots, .. } = self.waiting;
+        control >= CONTROL_CREDITS.min(self.window.control) - 1
             || (slots != 0 && 2 * slots.count_ones() >= self.window.slots.count_ones())
     }
 

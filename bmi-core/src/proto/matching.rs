@@ -149,7 +149,7 @@ impl<V> Matching<V> {
     }
 
     /// Takes the oldest of `tag`, if `wanted` says so: [`Matching::first`] and [`Matching::remove`] with one look at the tag.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn pop_if(&mut self, tag: Tag, wanted: impl FnOnce(&V) -> bool) -> Option<V> {
         let Some(near) = self.near[..self.near_len].iter().position(|(near, _)| *near == tag) else {
             return self.first(tag).is_some_and(wanted).then(|| self.pop(tag)).flatten();

@@ -100,7 +100,7 @@ pub fn sweep(name: &str) -> Sweep {
         nodes: node_names(2),
         seeds: 0..100,
         swarm: Swarm::none(),
-        settings: Box::new(SimConfig::seeded),
+        settings: Box::new(SimConfig::drawn),
         limit: Duration::from_secs(600),
         settle: Duration::from_secs(3),
         events: 20_000_000,
@@ -158,7 +158,7 @@ impl Sweep {
         self
     }
 
-    /// The world's settings for a seed; [`SimConfig::seeded`] without.
+    /// The world's settings for a seed; [`SimConfig::drawn`] without.
     #[must_use]
     pub fn settings(mut self, settings: impl Fn(u64) -> SimConfig + 'static) -> Sweep {
         self.settings = Box::new(settings);

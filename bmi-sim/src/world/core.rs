@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Waker;
 
-use bmi_core::transport::Event as Report;
+use bmi_core::transport::{Event as Report, WorkKind};
 use bmi_core::{Capabilities, Holdings};
 
 use super::Sim;
@@ -17,10 +17,11 @@ use crate::disk::DiskState;
 use crate::events::{ConnRef, Event, EventQueue};
 use crate::executor::{Executor, ReadyQueue, TaskKey};
 use crate::faults::{DiskUser, Lasting};
+use crate::inline;
 use crate::memory::Registrations;
 use crate::network::{LinkState, Port, Side};
 use crate::node::Node;
-use crate::queue_pair::{Conn, Pool, State};
+use crate::queue_pair::{Conn, Pool, RecvWork, State};
 use crate::rng::Rng;
 use crate::timeline::Timeline;
 
@@ -67,12 +68,42 @@ pub(crate) struct AdapterState {
     /// Of its connections, those that there are.
     pub(crate) deadlines: BTreeSet<(u64, u32)>,
     pub(crate) reports: VecDeque<Report>,
+    /// With inline receives: the receives of those of `reports` that are messages, in their order. Until a report is polled its message can still be taken.
+    pub(crate) at_hand: VecDeque<RecvWork>,
     pub(crate) waiter: Arc<Waiter>,
     /// A post was turned away with a full queue, and no poll has said yet that it may be tried again (C15).
     pub(crate) starved: bool,
     /// A queue that was full has a place again.
     pub(crate) nudged: bool,
     pub(crate) registrations: Registrations,
+}
+
+impl AdapterState {
+    /// A poll finds nothing to report: all that was reported of the connections of these slots has been polled, and before this call.
+    pub(crate) fn free_slots(&mut self) {
+        self.free.append(&mut self.limbo);
+    }
+
+    /// A report goes to the caller: places of queues are free again. Whether it is a completion.
+    pub(crate) fn polled(&mut self, report: &Report) -> bool {
+        match report {
+            Report::Work(done) => {
+                let slot = &mut self.slots[done.conn.slot as usize];
+                if let Some(conn) = slot.conn.as_deref_mut().filter(|_| slot.generation == done.conn.generation) {
+                    match done.kind {
+                        WorkKind::Recv => conn.recv_places -= 1,
+                        _ => conn.send_places -= 1,
+                    }
+                }
+                true
+            }
+            Report::Disconnected { conn, .. } | Report::Rejected { conn, .. } => {
+                self.limbo.push(conn.slot);
+                false
+            }
+            Report::ConnectRequest { .. } | Report::Established { .. } => false,
+        }
+    }
 }
 
 /// A place for a connection.
@@ -147,6 +178,7 @@ impl Core {
             limbo: Vec::new(),
             deadlines: BTreeSet::new(),
             reports: VecDeque::new(),
+            at_hand: VecDeque::new(),
             waiter: Arc::new(Waiter::default()),
             starved: false,
             nudged: false,
@@ -227,27 +259,17 @@ impl Core {
     pub(crate) fn drain_reports(&mut self, adapter: u32, batch: usize, into: &mut Vec<Report>) -> bool {
         let state = &mut self.adapters[adapter as usize];
         if state.reports.is_empty() {
-            // All that was reported of these has been polled, and before this call.
-            state.free.append(&mut state.limbo);
+            state.free_slots();
             return false;
         }
+        let inline = self.config.inline_receive_bytes > 0;
         let before = into.len();
         let mut completions = 0;
         while into.len() - before < batch {
             let Some(report) = state.reports.pop_front() else { break };
-            match &report {
-                Report::Work(done) => {
-                    completions += 1;
-                    let slot = &mut state.slots[done.conn.slot as usize];
-                    if let Some(conn) = slot.conn.as_deref_mut().filter(|_| slot.generation == done.conn.generation) {
-                        match done.kind {
-                            bmi_core::transport::WorkKind::Recv => conn.recv_places -= 1,
-                            _ => conn.send_places -= 1,
-                        }
-                    }
-                }
-                Report::Disconnected { conn, .. } | Report::Rejected { conn, .. } => state.limbo.push(conn.slot),
-                Report::ConnectRequest { .. } | Report::Established { .. } => {}
+            completions += u64::from(state.polled(&report));
+            if inline && inline::is_message(&report) {
+                self.pool.keep_segments(state.at_hand.pop_front().expect("a receive for each message").segments);
             }
             into.push(report);
         }

@@ -1,10 +1,12 @@
-//! Ends: of connections, of exposures, of operations whose time is over.
+//! Ends: of connections, of exposures, of operations whose time is over, of credits.
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use bmi_conformance::data::{filled, memory, pattern};
 use bmi_core::{Access, Config, ErrorKind, Holdings, Memory, PeerEvent};
 use bmi_sim::{Rng, SimConfig, World};
+use futures_util::future::Either;
 
 use crate::{GRACE, SOON, Side, check_idle, pair, pair_with};
 
@@ -143,7 +145,7 @@ pub(crate) fn deadlines(world: &World, rng: &mut Rng) {
 /// long message: what the last control credit was kept for.
 pub(crate) fn both_run_out_of_credits(seed: u64, rng: &mut Rng) {
     const EAGER: usize = 256;
-    let mut config = SimConfig::seeded(seed);
+    let mut config = SimConfig::drawn(seed);
     config.profile.link_latency_ns = 1_000_000;
     let world = World::with(config);
     // The purse of bytes is four long messages, which is sixteen short ones; so is that of messages.
@@ -178,4 +180,58 @@ pub(crate) fn both_run_out_of_credits(seed: u64, rng: &mut Rng) {
     world.block_on(futures_util::future::join_all(talk));
     world.run_for(SOON);
     sides.iter().for_each(|side| check_idle(side, 1, "after all credits were spent"));
+}
+
+/// Many short messages each way, received as they arrive, some before their receive is posted, by adapters that show them. The purse of bytes is so small that a few credits
+/// which do not come back stop it.
+pub(crate) fn long_streams_of_short_messages(seed: u64, rng: &mut Rng) {
+    const EAGER: usize = 256;
+    const MESSAGES: usize = 160;
+    let config = SimConfig { inline_receive_bytes: 64 << 10, ..SimConfig::seeded(seed) };
+    let world = World::with(config);
+    let settings = Config {
+        eager_limit: EAGER,
+        credit_messages: 16,
+        credit_bytes: 4 * (EAGER as u32 + 64),
+        fast_slots: 0,
+        fence_grace: GRACE,
+        ..Config::default()
+    };
+    let sides = pair_with(&world, [settings.clone(), settings], ["j", "k"]);
+    let lens: Vec<usize> = (0..MESSAGES).map(|_| rng.below(EAGER as u64 + 1) as usize).collect();
+    let gaps: Vec<Duration> = (0..MESSAGES).map(|_| Duration::from_micros(rng.below(30))).collect();
+    let ahead = 1 + rng.below(4) as usize;
+    let (lens, gaps) = (&lens, &gaps);
+    let talk = sides.iter().flat_map(|side| {
+        let sends = async move {
+            for (number, len) in lens.iter().enumerate() {
+                let bytes = pattern(number as u64, *len);
+                side.endpoint.send(side.peer, 1, bytes, side.endpoint.within(SOON)).await.expect("send");
+            }
+        };
+        let receives = async move {
+            let mut posted = VecDeque::new();
+            for number in 0..MESSAGES + ahead {
+                if let Some(len) = lens.get(number) {
+                    // Some have room to spare.
+                    let target = memory(len + number % 2);
+                    let receive = side.endpoint.recv(side.peer, 1, &target, side.endpoint.within(SOON));
+                    posted.push_back((receive, target));
+                }
+                if number < ahead {
+                    continue;
+                }
+                let ((receive, target), number) = (posted.pop_front().expect("posted"), number - ahead);
+                assert_eq!(receive.await.expect("receive").len as usize, lens[number], "message {number}");
+                assert!(target.to_vec()[..lens[number]] == pattern(number as u64, lens[number]), "message {number}");
+                if number % 8 == 0 {
+                    side.node.sleep(gaps[number]).await;
+                }
+            }
+        };
+        [Either::Left(sends), Either::Right(receives)]
+    });
+    world.block_on(futures_util::future::join_all(talk));
+    world.run_for(SOON);
+    sides.iter().for_each(|side| check_idle(side, 1, "after long streams"));
 }

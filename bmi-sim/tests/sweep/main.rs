@@ -63,7 +63,7 @@ impl Drop for Named {
 
 /// The world of a seed: adapters with much or little room, registration free or dear, times that vary.
 fn world(rng: &mut Rng, seed: u64) -> World {
-    let mut config = SimConfig::seeded(seed);
+    let mut config = SimConfig::drawn(seed);
     config.jitter_ns = [0, 2_000, 30_000][rng.below(3) as usize];
     config.time_limit = Duration::from_secs(60);
     if rng.below(2) == 0 {
@@ -168,6 +168,7 @@ fn what_is_over_stays_over() {
         ends::a_lost_peer(&world, &mut rng);
         ends::deadlines(&world, &mut rng);
         ends::both_run_out_of_credits(seed, &mut rng);
+        ends::long_streams_of_short_messages(seed, &mut rng);
     }
 }
 

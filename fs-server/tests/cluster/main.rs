@@ -66,7 +66,7 @@ fn endpoint(seed: u64, name: &str) -> Config {
 
 fn settings(seed: u64) -> SimConfig {
     let mut rng = Rng::new(seed ^ 0x0063_6170);
-    let mut config = SimConfig { jitter_ns: rng.below(3) * 5_000, ..SimConfig::seeded(seed) };
+    let mut config = SimConfig { jitter_ns: rng.below(3) * 5_000, ..SimConfig::drawn(seed) };
     let mut capabilities: Capabilities = config.capabilities();
     if rng.below(3) == 0 {
         (capabilities.send_queue_depth, capabilities.max_outstanding_reads) = (4, 1);

@@ -172,6 +172,8 @@ impl Messages {
         self.wait(&mut sending, 0)
     }
 
+    /// Messages one way. The receiver keeps its window of receives full and polls when it is, as `ucx_perftest` does, so that receives wait for messages; the sender polls
+    /// now and then for credits.
     fn stream(&mut self, row: &Row, near: bool, count: usize) -> Result<(), Error> {
         let window = if row.test == Test::Rate { 256 } else { (ROOM / row.size).min(16) };
         let places = places(row);
@@ -179,7 +181,7 @@ impl Messages {
         for number in 0..count {
             let at = number % places * row.size;
             pending += if near { self.send(DATA, at, row.size)? } else { self.recv(DATA, at, row.size)? };
-            if number % 32 == 0 {
+            if near && number % 32 == 0 {
                 pending -= self.poll()?.min(pending);
             }
             self.wait(&mut pending, window - 1)?;

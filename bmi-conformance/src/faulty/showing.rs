@@ -1,0 +1,94 @@
+//! Inline receives (C16) of the wrapper's own, over any transport.
+//!
+//! **Why.** Few transports show messages, and those that do show what the moment brings. Here a message that has come into a receive is shown to the
+//! caller's taker, by chance; if it is taken, the receive is posted again. So what takes messages is tested over every transport.
+//!
+//! **Invariants**
+//! 1. A receive is known here from its post until the caller sees its completion, with its segments: what the caller believes to be posted.
+//! 2. A receive is posted again only within `recv_queue_depth`, counted as the caller counts. If that fails the connection has ended, and the receive completes
+//!    `Flushed` like all others.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use bmi_core::Segment;
+use bmi_core::transport::{Arrived, ConnId, Event, Taker, WorkCompletion, WorkId, WorkKind, WorkStatus};
+
+use super::names::Names;
+use crate::rng::Rng;
+
+/// Receives of the connections that the caller knows, by its names.
+#[derive(Debug, Default)]
+pub(super) struct Receives(BTreeMap<ConnId, VecDeque<(WorkId, Vec<Segment>)>>);
+
+impl Receives {
+    pub(super) fn posted(&mut self, conn: ConnId, work: WorkId, segments: &[Segment]) {
+        self.0.entry(conn).or_default().push_back((work, segments.to_vec()));
+    }
+
+    /// How many the caller believes to be posted.
+    pub(super) fn count(&self, conn: ConnId) -> usize {
+        self.0.get(&conn).map_or(0, VecDeque::len)
+    }
+
+    /// The caller sees this completion, or somebody took its message.
+    pub(super) fn completed(&mut self, conn: ConnId, work: WorkId) -> Option<Vec<Segment>> {
+        let receives = self.0.get_mut(&conn)?;
+        // Almost always the first one.
+        let at = receives.iter().position(|(posted, _)| *posted == work)?;
+        receives.remove(at).map(|(_, segments)| segments)
+    }
+
+    pub(super) fn ended(&mut self, conn: ConnId) {
+        self.0.remove(&conn);
+    }
+
+    /// The first `len` bytes that a receive of this work holds, into `bytes`.
+    pub(super) fn read(&self, conn: ConnId, work: WorkId, len: u64, bytes: &mut Vec<u8>) -> bool {
+        let posted = self.0.get(&conn).and_then(|all| all.iter().find(|(posted, _)| *posted == work));
+        let Some((_, segments)) = posted else { return false };
+        bytes.clear();
+        for segment in segments {
+            let part = segment.len().min(len as usize - bytes.len());
+            bytes.extend_from_slice(&segment.slice(0, part).to_slice().to_vec());
+        }
+        bytes.len() as u64 == len
+    }
+}
+
+/// A message that came into a receive, and could have been shown before.
+pub(super) fn message(event: &Event) -> Option<&WorkCompletion> {
+    match event {
+        Event::Work(done) if (done.kind, done.status, done.immediate) == (WorkKind::Recv, WorkStatus::Ok, None) => {
+            Some(done)
+        }
+        _ => None,
+    }
+}
+
+/// Shows a copy of `bytes`, and spoils it afterwards: whoever looks at it later sees nonsense.
+pub(super) fn show(taker: &mut dyn Taker, conn: ConnId, bytes: &mut [u8]) -> bool {
+    let taken = taker.take(conn, Arrived::of(bytes));
+    bytes.fill(0xdb);
+    taken
+}
+
+/// The caller's taker, for what the transport inside shows: names are translated, and by chance nothing is shown.
+pub(super) struct Through<'a> {
+    pub(super) taker: &'a mut dyn Taker,
+    pub(super) names: &'a mut Names,
+    pub(super) held: &'a VecDeque<Event>,
+    pub(super) rng: &'a mut Rng,
+    pub(super) chance: u32,
+    pub(super) busy: bool,
+}
+
+impl Taker for Through<'_> {
+    fn take(&mut self, conn: ConnId, message: Arrived<'_>) -> bool {
+        let conn = self.names.outward(conn);
+        // What the wrapper holds back comes before it.
+        let behind = self.held.iter().any(|event| crate::rig::conn_of(event) == conn);
+        let taken = !behind && self.rng.chance(self.chance) && self.taker.take(conn, message);
+        self.busy |= taken;
+        taken
+    }
+}

@@ -1,0 +1,118 @@
+//! Inline receives (C16 of [`bmi_core::transport`]): messages that whoever polls can take where they stand.
+//!
+//! **Why.** What takes messages in the protocol above is to be tested under every fault. No profile has them, so that what the papers measured is predicted as before; a world
+//! has them by [`SimConfig::inline_receive_bytes`](crate::SimConfig::inline_receive_bytes), and half of a sweep's worlds do.
+//!
+//! **How.** As in an adapter that writes short messages into the completion itself: a message has its receive when it arrives, and its completion waits to be polled. While it is polled
+//! it is shown; if it is taken, its receive is posted again, behind the others.
+//!
+//! **Invariants**
+//! 1. With inline receives `at_hand` has one receive for each report that is a message, in the same order; without, it is empty.
+//! 2. A message is shown if the poll has reported nothing of its connection before, and only while the connection is open: so a receive can always be posted again.
+//! 3. A receive keeps its place in the queue (`recv_places`) while it is posted, at hand and posted again. Taking costs the processor a completion, and nothing for posting.
+//! 4. A taker is called with nothing borrowed.
+//!
+//! **Source.** "Scatter to CQE" of adapters by Mellanox. Those take back a receive's place in the queue and their drivers post it again; that is not charged here, since drivers do it in batches.
+//!
+//! Tested by the conformance suite (`tests/conformance.rs`, `inline`) and by all sweeps.
+
+use bmi_core::transport::{Arrived, ConnId, Event as Report, Taker, WorkKind, WorkStatus};
+
+use crate::adapter::SimTransport;
+use crate::cpu::Work;
+use crate::events::ConnRef;
+use crate::queue_pair::{RecvWork, State};
+use crate::world::{Core, Sim};
+
+/// Whether it says that a message has come into a receive.
+pub(crate) fn is_message(report: &Report) -> bool {
+    let message = (WorkKind::Recv, WorkStatus::Ok, None);
+    matches!(report, Report::Work(done) if (done.kind, done.status, done.immediate) == message)
+}
+
+fn conn_of(report: &Report) -> ConnId {
+    match report {
+        Report::Work(done) => done.conn,
+        Report::ConnectRequest { conn, .. }
+        | Report::Established { conn, .. }
+        | Report::Rejected { conn, .. }
+        | Report::Disconnected { conn, .. } => *conn,
+    }
+}
+
+impl Core {
+    /// Takes out the oldest report; beside it the receive, if it is a message.
+    fn next_report(&mut self, adapter: u32) -> Option<(Report, Option<RecvWork>)> {
+        let state = &mut self.adapters[adapter as usize];
+        let report = state.reports.pop_front()?;
+        let receive = is_message(&report).then(|| state.at_hand.pop_front().expect("invariant 1"));
+        Some((report, receive))
+    }
+
+    /// The receive of a message that was taken stays posted.
+    fn post_again(&mut self, at: ConnRef, receive: RecvWork) {
+        match self.conn_mut(at) {
+            Some(conn) => conn.receives.push_back(receive),
+            // The taker itself has made an end of the node.
+            None => self.pool.keep_segments(receive.segments),
+        }
+    }
+}
+
+impl SimTransport {
+    /// As `Core::drain_reports`, but shows messages to a taker.
+    pub(crate) fn drain_showing(
+        &mut self,
+        sim: &Sim,
+        batch: usize,
+        into: &mut Vec<Report>,
+        taker: &mut dyn Taker,
+    ) -> bool {
+        self.reported.clear();
+        let (mut polled, mut completions) = (0, 0);
+        while polled < batch {
+            let Some((report, receive)) = sim.0.core.borrow_mut().next_report(self.id) else { break };
+            polled += 1;
+            let conn = conn_of(&report);
+            if let Some(receive) = receive {
+                if self.is_at_hand(sim, &report, &receive) && taker.take(conn, Arrived::of(&mut self.shown)) {
+                    completions += 1;
+                    sim.0.core.borrow_mut().post_again(self.at(conn), receive);
+                    continue;
+                }
+                sim.0.core.borrow_mut().pool.keep_segments(receive.segments);
+            }
+            if !self.reported.contains(&conn) {
+                self.reported.push(conn);
+            }
+            completions += u64::from(sim.0.core.borrow_mut().adapters[self.id as usize].polled(&report));
+            into.push(report);
+        }
+        let core = &mut *sim.0.core.borrow_mut();
+        if polled == 0 {
+            core.adapters[self.id as usize].free_slots();
+            return false;
+        }
+        core.charge(self.node, Work::Polling, completions * core.config.profile.cpu_completion_ns);
+        true
+    }
+
+    /// Whether a message may be shown; then `shown` has its bytes.
+    fn is_at_hand(&mut self, sim: &Sim, report: &Report, receive: &RecvWork) -> bool {
+        let Report::Work(done) = report else { return false };
+        let open = |core: &Core| core.conn(self.at(done.conn)).is_some_and(|conn| conn.state == State::Open);
+        if done.len > self.inline_receive_bytes || self.reported.contains(&done.conn) || !open(&sim.0.core.borrow()) {
+            return false;
+        }
+        // Checked when it arrived, so it fits.
+        let mut left = done.len as usize;
+        self.shown.clear();
+        self.shown.resize(left, 0);
+        for segment in &receive.segments {
+            let (at, part) = (self.shown.len() - left, segment.len().min(left));
+            segment.region().memory().slice(segment.offset(), part).copy_to(&mut self.shown[at..at + part]);
+            left -= part;
+        }
+        true
+    }
+}
