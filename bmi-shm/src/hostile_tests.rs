@@ -5,6 +5,7 @@ use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use bmi_conformance::Rng;
 use bmi_core::transport::{Arrived, ConnId, Event, Payload, PostError, Taker, WorkId, WorkOptions, WorkStatus};
@@ -315,7 +316,7 @@ fn word(rng: &mut Rng, keys: &[u64]) -> u64 {
 fn scribbling_over_shared_memory_costs_at_most_the_connection() {
     let mut victim = Victim::new();
     let mut rng = Rng::new(1);
-    let (mut cut, mut left) = (0, 0);
+    let (mut cut, mut left, mut at_once) = (0, 0, 0);
     for _ in 0..400 {
         let (hostile, conn) = victim.hostile();
         let exposed = [Access::READ, Access::WRITE, Access::READ_WRITE].map(|access| {
@@ -325,6 +326,11 @@ fn scribbling_over_shared_memory_costs_at_most_the_connection() {
         let keys: Vec<u64> = exposed.iter().map(|slice| slice.key.0).collect();
         let fd = memfd(8192, SealFlags::SHRINK | SealFlags::GROW);
         hostile.say(Packet::Pages { id: 0, len: 8192 }.encode().bytes(), &[fd.as_fd()]);
+        if rng.below(2) == 0 {
+            // Time to look at the socket, where its pages are.
+            victim.now = victim.now + Duration::from_millis(1);
+            victim.poll();
+        }
         let mut posted = 0u64;
         for _ in 0..rng.index(60) {
             match rng.below(10) {
@@ -342,7 +348,8 @@ fn scribbling_over_shared_memory_costs_at_most_the_connection() {
                     hostile.area.raw(at).store(word(&mut rng, &keys), Ordering::Relaxed);
                 }
                 5 => {
-                    let segments = [victim.region.segment(rng.index(1000), rng.index(3000))];
+                    let (at, len) = (rng.index(1000), rng.index(3000));
+                    let segments = [victim.region.segment(at, len)];
                     let accepted = match rng.below(4) {
                         0 => victim.transport.post_recv(conn, WorkId(posted), &segments),
                         1 => victim.transport.post_send(
@@ -356,12 +363,22 @@ fn scribbling_over_shared_memory_costs_at_most_the_connection() {
                             // By a key of the hostile table, whose entry may say anything.
                             let slot = rng.index(GEOMETRY.exposures);
                             let key = 1 << 20 | slot as u64;
-                            let place =
-                                [key, rng.below(8), word(&mut rng, &keys), rng.below(10_000), rng.below(10_000)];
+                            let pages = if rng.below(2) == 0 { 0 } else { word(&mut rng, &keys) };
+                            let offset = rng.below(10_000) >> rng.below(8);
+                            let place = [key, rng.below(8), pages, offset, rng.below(10_000)];
                             for (field, value) in place.into_iter().enumerate() {
                                 hostile.area.raw(512 + slot * 64 + field * 8).store(value, Ordering::Relaxed);
                             }
-                            let remote = RemoteSlice { key: RemoteKey(key), addr: rng.below(9000), len: 3000 };
+                            let remote =
+                                RemoteSlice { key: RemoteKey(key), addr: rng.below(9000) >> rng.below(8), len: 3000 };
+                            let pieces = [victim.region.memory().slice(at, len)];
+                            if match kind {
+                                2 => victim.transport.write_now(conn, &pieces, remote),
+                                _ => victim.transport.read_now(conn, &pieces, remote),
+                            } {
+                                at_once += 1;
+                                continue;
+                            }
                             if kind == 2 {
                                 let options = WorkOptions::SIGNALLED;
                                 victim.transport.post_write(
@@ -418,6 +435,7 @@ fn scribbling_over_shared_memory_costs_at_most_the_connection() {
         assert!(victim.events.is_empty(), "{:?}", victim.events);
     }
     assert!(cut > 50 && cut < left, "both kinds of ends were seen: {cut} of {left} cut");
+    assert!(at_once > 5, "some entries are good enough: {at_once}");
     victim.prove_honest();
 }
 

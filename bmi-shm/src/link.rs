@@ -317,6 +317,18 @@ pub(crate) unsafe fn copy(to: *mut u8, from: *mut u8, len: usize) {
     unsafe { copy::copy_between(to, from, len) };
 }
 
+/// From this length on, in bytes, a transfer goes past the caches: source and target together are as much as a large one has room for.
+const LONG: u64 = 16 << 20;
+
+/// Copies a part of a transfer of `all` bytes to or from the peer's memory.
+///
+/// # Safety
+/// As [`copy`].
+pub(crate) unsafe fn copy_part(to: *mut u8, from: *mut u8, len: usize, all: u64) {
+    // SAFETY: the caller vouches for it.
+    unsafe { if all < LONG { copy::copy_between(to, from, len) } else { copy::copy_past_caches(to, from, len) } };
+}
+
 impl Link {
     /// Whether the peer must be looked at, because it may sleep and there is something for it.
     #[inline]

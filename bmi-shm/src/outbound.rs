@@ -27,14 +27,14 @@
 //! `immediate` is 2^32 plus the 32 bits, or 0 for none. Records of replies stand between those of a message in parts.
 //!
 //! **Turns.** Requests, reads and answers take turns record by record, so none holds up another. What goes to the peer's memory directly is
-//! copied in units of [`UNIT`], at most [`BUDGET`] in one turn, so that one connection does not hold up the others, nor a poll its caller.
+//! copied in units of [`UNIT`], at most [`BUDGET`] in one turn, so that one connection does not hold up the others, nor a poll its caller. A long transfer goes past the caches.
 
 use bmi_core::transport::{Event, WorkKind, WriteTarget};
 use bmi_core::{Access, MemSlice, RemoteSlice, Segment};
 
 use crate::config::{MAX_HEAD, MAX_READS, MAX_SEGMENTS, MAX_WORK_LEN};
 use crate::error::{Fault, Violation};
-use crate::link::{Link, Way, copy};
+use crate::link::{Link, Way, copy, copy_part};
 use crate::queue_pair::{Pen, QueuePair, Shortcut};
 
 pub(crate) const SEND: u8 = 1;
@@ -395,15 +395,15 @@ impl Outbound<'_> {
         while self.link.ring_writes_until <= self.link.writer.consumed() {
             let Some(request) = self.queues.request() else { return Ok(Step::Stuck) };
             let Some(target) = request.target else { return Ok(Step::Stuck) };
-            let (done, unit) = (request.len - request.left, request.left.min(UNIT));
+            let (len, done, unit) = (request.len, request.len - request.left, request.left.min(UNIT));
             if unit > self.budget {
                 return Ok(if moved { Step::Moved } else { Step::Spent });
             }
-            if unit == 0 && request.len > 0 {
+            if unit == 0 && len > 0 {
                 return self.written_step(target.immediate, report); // the bytes are there already
             }
             let Some(way) = self.link.direct(&target.remote, done, unit, Access::WRITE) else { break };
-            let copied = self.write_by(&way, unit as usize);
+            let copied = self.write_by(&way, unit as usize, len);
             self.link.done();
             self.budget -= unit;
             self.queues.advance(copied);
@@ -448,15 +448,15 @@ impl Outbound<'_> {
         Ok(step)
     }
 
-    /// Copies the next `len` bytes of the oldest request; how many it was.
-    fn write_by(&mut self, way: &Way, len: usize) -> usize {
+    /// Copies the next `len` bytes of the oldest request, which has `all`; how many it was.
+    fn write_by(&mut self, way: &Way, len: usize, all: u64) -> usize {
         match way {
             Way::Mapped(to) => {
                 let mut to = *to;
                 self.queues.gather(len, |from, len| {
                     // SAFETY: `direct` has checked the target's bounds within a mapping that the link keeps; the source is of the
                     // staging buffer or of segments that the queue holds.
-                    unsafe { copy(to, from, len) };
+                    unsafe { copy_part(to, from, len, all) };
                     to = to.wrapping_add(len);
                 });
                 len
@@ -498,12 +498,13 @@ impl Outbound<'_> {
             let Some(read) = self.queues.reads.front() else {
                 return Ok(if moved { Step::Moved } else { Step::Stuck });
             };
-            let (remote, done, unit) = (read.remote, read.len - read.left, read.left.min(UNIT));
+            let (remote, len, done) = (read.remote, read.len, read.len - read.left);
+            let unit = read.left.min(UNIT);
             if unit > self.budget {
                 return Ok(if moved { Step::Moved } else { Step::Spent });
             }
             let Some(way) = self.link.direct(&remote, done, unit, Access::READ) else { break };
-            let copied = self.read_by(&way, unit as usize);
+            let copied = self.read_by(&way, unit as usize, len);
             self.link.done();
             self.budget -= unit;
             self.queues.advance_read(copied);
@@ -519,13 +520,14 @@ impl Outbound<'_> {
         Ok(if moved { Step::Moved } else { step })
     }
 
-    fn read_by(&mut self, way: &Way, len: usize) -> usize {
+    /// Copies the next `len` bytes of the oldest read, which has `all`; how many it was.
+    fn read_by(&mut self, way: &Way, len: usize, all: u64) -> usize {
         match way {
             Way::Mapped(from) => {
                 let mut from = *from;
                 self.queues.scatter(len, |to, len| {
                     // SAFETY: `direct` has checked the source's bounds within a mapping that the link keeps; the queue holds the segments.
-                    unsafe { copy(to, from, len) };
+                    unsafe { copy_part(to, from, len, all) };
                     from = from.wrapping_add(len);
                 });
                 len

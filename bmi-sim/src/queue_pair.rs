@@ -105,6 +105,8 @@ pub(crate) struct Conn {
     pub(crate) recv_places: usize,
     pub(crate) exposures: Exposures,
     pub(crate) order: InOrder,
+    /// A plan of faults: the next message that comes is damaged.
+    pub(crate) deaf: bool,
     /// When the handshake, or the disconnect, is given up.
     pub(crate) deadline: u64,
 }
@@ -127,6 +129,7 @@ impl Conn {
             recv_places: 0,
             exposures: Exposures::default(),
             order: InOrder::default(),
+            deaf: false,
             deadline: u64::MAX,
         }
     }
@@ -245,10 +248,20 @@ impl Core {
             return None;
         }
         let (a, b) = self.route(from, to);
-        match self.links.get_mut(&link_key(a, b))?.trouble.strike(takes_receive)? {
-            Strike::Corrupt => Some((Nak::Damaged, SimError::Damaged)),
-            Strike::NotReady => Some((Nak::NotReady, SimError::Struck)),
+        let trouble = &mut self.links.get_mut(&link_key(a, b))?.trouble;
+        match trouble.strike(takes_receive) {
+            Some(Strike::Corrupt) => return Some((Nak::Damaged, SimError::Damaged)),
+            Some(Strike::NotReady) => return Some((Nak::NotReady, SimError::Struck)),
+            None => {}
         }
+        let loses_answer = takes_receive && trouble.loses_answer(a < b);
+        if takes_receive && self.conn(to).is_some_and(|conn| conn.deaf) {
+            return Some((Nak::Damaged, SimError::Damaged));
+        }
+        if loses_answer && let Some(conn) = self.conn_mut(from) {
+            conn.deaf = true;
+        }
+        None
     }
 
     /// A send or write is at the target's adapter, `to`.

@@ -1,11 +1,12 @@
 //! The real protocol under faults drawn from a seed: nodes killed and restarted, paused, cut off. Whatever happens, every operation ends by its
-//! deadline, an answer is the right one, nothing is held afterwards, and the run repeats.
+//! deadline, an answer is the right one, nothing is held afterwards, and the run repeats. `BMI_SEEDS=0..5000` runs more of it.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 use std::time::Duration;
 
 use bmi_core::{Access, AsyncEndpoint, Config, Error, ErrorKind, MemList, Memory, Options, PeerId};
+use bmi_sim::check::seeds;
 use bmi_sim::{Node, Rng, SimConfig, SimTransport, World};
 
 type Endpoint = AsyncEndpoint<SimTransport>;
@@ -156,14 +157,16 @@ fn run(seed: u64) -> (u64, u64, u64) {
 #[test]
 fn every_operation_ends_and_a_run_repeats() {
     let (mut answers, mut errors) = (0, 0);
-    for seed in 0..10 {
+    let seeds = seeds(0..10);
+    let count = seeds.end - seeds.start;
+    for seed in seeds {
         let first = run(seed);
         assert_eq!(first, run(seed), "seed {seed}");
         answers += first.0;
         errors += first.1;
     }
     assert!(
-        answers > 1_000 && errors > 20,
+        count < 5 || (answers > 100 * count && errors > 2 * count),
         "{answers} answers, {errors} errors: there was hardly any trouble, or no peace"
     );
 }

@@ -241,6 +241,29 @@ fn a_missing_receive_hits_what_takes_a_receive() {
     assert_eq!(target.to_vec(), [7; 100]);
 }
 
+/// What was asked for is done, and the answer never comes; messages the other way before that are no answers.
+#[test]
+fn a_lost_answer_comes_after_what_it_answers() {
+    let (a, b) = names();
+    let pair = pair();
+    let [asks, answers] = pair.ends.each_ref();
+    pair.world.block_on(async {
+        let PeerEvent::Connected { peer, .. } = answers.next_event().await else { panic!("no peer") };
+        let PeerEvent::Connected { .. } = asks.next_event().await else { panic!("no peer") };
+        Plan::NONE.with(0, Fault::Unanswered { a, b }).apply(&pair.world);
+        pair.world.sleep(Duration::from_nanos(1)).await;
+        answers.send_unexpected(peer, 1, vec![1], Options::default()).await.unwrap();
+        assert_eq!(asks.next_unexpected().await.tag(), 1);
+        asks.send_unexpected(pair.peer, 2, vec![2], Options::default()).await.unwrap();
+        assert_eq!(answers.next_unexpected().await.tag(), 2);
+        let _ = answers.send_unexpected(peer, 3, vec![3], Options::default()).await;
+        assert!(matches!(asks.next_event().await, PeerEvent::Lost { .. }));
+        assert!(matches!(answers.next_event().await, PeerEvent::Lost { .. }));
+    });
+    let held = asks.holdings();
+    assert_eq!((held.slots, held.parked), (0, 0), "the answer came after all");
+}
+
 /// A read could not be damaged at all.
 #[test]
 fn the_request_of_a_read_is_damaged_as_any_other() {
@@ -446,4 +469,49 @@ fn the_power_fails_in_the_middle_of_a_write_and_nobody_learns_of_it() {
     plan.apply(&world);
     world.run_for(Duration::from_secs(1));
     assert_eq!((node.crashes(), plan.end_us()), (vec![Time::from_nanos(10_000_000)], 13_000));
+}
+
+/// The end of a plan brought up whatever was down.
+#[test]
+fn the_end_of_a_plan_ends_nothing_that_was_done_by_hand() {
+    let pair = pair();
+    let [a, b] = pair.nodes.each_ref();
+    let (third, fourth) = (pair.world.node("third"), pair.world.node("fourth"));
+    let beats = |node: &Node| {
+        let (count, ours) = (Rc::new(Cell::new(0)), node.clone());
+        let counts = count.clone();
+        node.boot(move |_| {
+            let (count, node) = (counts.clone(), ours.clone());
+            async move {
+                loop {
+                    count.set(count.get() + 1);
+                    node.sleep(Duration::from_micros(10)).await;
+                }
+            }
+        });
+        count
+    };
+    let (of_third, of_fourth) = (beats(&third), beats(&fourth));
+    third.kill();
+    fourth.pause();
+    pair.world.partition(a, b);
+    let before = (of_third.get(), of_fourth.get());
+    let plan = Plan::NONE
+        .with(0, Fault::Crash { node: "b".to_owned(), for_us: 100, salt: 1 })
+        .with(5, Fault::Crash { node: "third".to_owned(), for_us: 100, salt: 1 });
+    plan.apply(&pair.world);
+    pair.world.run_for(Duration::from_millis(1));
+    assert!(b.is_alive(), "what the plan did is over");
+    assert!(!third.is_alive(), "it was killed by hand");
+    assert_eq!((of_third.get(), of_fourth.get()), before);
+    let again = b.endpoint(Config::default()).unwrap();
+    let addr = again.listen(&b.addr(2)).unwrap();
+    let connect = || pair.world.block_on(pair.ends[0].connect(&addr, pair.ends[0].within(Duration::from_millis(1))));
+    assert!(connect().is_err(), "the link was cut by hand");
+    pair.world.heal(a, b);
+    connect().unwrap();
+    third.restart();
+    fourth.resume();
+    pair.world.run_for(Duration::from_millis(1));
+    assert!(of_third.get() > before.0 && of_fourth.get() > before.1);
 }

@@ -246,7 +246,7 @@ impl<T: Transport> Endpoint<T> {
             queue: VecDeque::new(),
             offers: Default::default(),
             ready: Matching::new(),
-            unseen: VecDeque::new(),
+            unseen: Vec::new(),
             sent: 0,
             seen: 0,
             posted: Matching::new(),

@@ -46,6 +46,8 @@ use crate::proto::credit;
 use crate::proto::header::{HEADER_LEN, Header, Kind};
 use crate::transport::{Payload, ServiceClass, Transport, WorkOptions};
 
+/// Room in the list of messages that the peer may not have seen: it is cleared of others when it is full, which should be seldom.
+const KEPT_UNSEEN: usize = 256;
 /// Offers in a row that nobody used, after which the next are not made: as many as a program that posts its receives in pairs may waste while it starts.
 const WASTED: u8 = 8;
 /// Then one receive in so many is offered, to see whether times have changed.
@@ -223,9 +225,8 @@ impl<T: Transport> Endpoint<T> {
         // SAFETY: the completion just gave the slot back; it is posted again only below.
         let wire = &unsafe { peer.slots.bytes(slot, HEADER_LEN + len) }[HEADER_LEN..];
         let memory = RemoteSlice::from_wire(wire.try_into().expect("the header's check"));
-        while peer.unseen.front().is_some_and(|message| message.number < header.len) {
-            peer.unseen.pop_front();
-        }
+        let seen = peer.unseen.iter().take_while(|message| message.number < header.len).count();
+        peer.unseen.drain(..seen);
         let crossed = |message: &&mut Unseen| message.tag == header.tag && !message.matched;
         match peer.unseen.iter_mut().find(crossed).filter(|_| !mutated("direct/crossing-message-overlooked")) {
             Some(message) => {
@@ -334,7 +335,7 @@ impl Peer {
         if self.unseen.len() == self.unseen.capacity() {
             self.forget_seen();
         }
-        self.unseen.push_back(Unseen { number, tag, matched });
+        self.unseen.push(Unseen { number, tag, matched });
     }
 
     /// Forgets messages that the peer has seen for certain, before the list would grow.
@@ -344,5 +345,6 @@ impl Peer {
         // The Written of a message that was just written has not spent its credit yet; it is the only one, for nothing is sent before it.
         let seen = self.unseen.len().saturating_sub(out);
         self.unseen.drain(..seen);
+        self.unseen.reserve(KEPT_UNSEEN.saturating_sub(self.unseen.len()));
     }
 }

@@ -152,7 +152,7 @@ pub(super) struct Peer {
     /// Receives of the peer that we may write into.
     pub(super) ready: Matching<ReadyReceive>,
     /// Expected messages sent that the peer may not have seen, in order.
-    pub(super) unseen: VecDeque<Unseen>,
+    pub(super) unseen: Vec<Unseen>,
     /// Expected messages sent and received on this connection.
     pub(super) sent: u64,
     pub(super) seen: u64,

@@ -390,17 +390,11 @@ fn post_slot<T: Transport>(transport: &mut T, peer: &mut Peer, slot: usize, repo
 impl Peer {
     /// Takes credits that came back.
     #[inline]
-    pub(super) fn take_credits(&mut self, returned: Returned) -> Result<(), Violation> {
+    fn take_credits(&mut self, returned: Returned) -> Result<(), Violation> {
         if returned == Returned::default() {
             return Ok(());
         }
         self.credit.as_mut().expect("a peer that is up has credit").refill(returned)
-    }
-
-    /// Whether [`Peer::take_credits`] would.
-    #[inline]
-    pub(super) fn may_return(&self, returned: Returned) -> bool {
-        returned == Returned::default() || self.credit.as_ref().is_some_and(|credit| credit.with(returned).is_ok())
     }
 
     /// Whether one more slot may hold a message for the program (invariant 3 of `proto::credit`).

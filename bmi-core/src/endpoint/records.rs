@@ -7,7 +7,6 @@
 //! 1. A record that is done is in `done`, once, until it is collected; those collected by name leave a name behind, and those names are never the majority.
 //! 2. An operation has at most one timer that counts (see [`super::timing`]).
 
-use std::collections::VecDeque;
 use std::task::Waker;
 
 use super::op::{Offer, Op, State};
@@ -28,7 +27,7 @@ pub(super) struct Records {
     generation: u32,
     timers: Timers,
     /// Operations that ended, in order; some were collected since.
-    done: VecDeque<OpId>,
+    done: Vec<OpId>,
     /// How many of them were not.
     uncollected: usize,
     /// Wakers of operations that ended, for the driver to wake.
@@ -70,7 +69,7 @@ impl Records {
             free: Vec::new(),
             generation: 0,
             timers: Timers::default(),
-            done: VecDeque::new(),
+            done: Vec::new(),
             uncollected: 0,
             wakes: Vec::new(),
         }
@@ -187,7 +186,7 @@ impl Records {
             self.vacate(id.0);
             return;
         }
-        self.done.push_back(id);
+        self.done.push(id);
         self.uncollected += 1;
         if self.done.len() > 2 * self.uncollected + 64 {
             self.tidy_done();
@@ -214,13 +213,17 @@ impl Records {
     /// Takes out all that have ended; how many.
     #[inline]
     pub(super) fn collect_all(&mut self, into: &mut Vec<Completion>) -> usize {
-        let before = into.len();
-        while let Some(op) = self.done.pop_front() {
+        if self.done.is_empty() {
+            return 0;
+        }
+        let (before, mut done) = (into.len(), std::mem::take(&mut self.done));
+        for op in done.drain(..) {
             // Some were collected by name.
             if let Some(completion) = self.collect(op) {
                 into.push(completion);
             }
         }
+        self.done = done;
         into.len() - before
     }
 

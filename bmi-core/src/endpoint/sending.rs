@@ -50,9 +50,6 @@ impl<T: Transport> Endpoint<T> {
         list: MemList,
         options: Options,
     ) -> Result<Posted, Error> {
-        if self.send_inline(peer, kind, tag, &list, options) {
-            return Ok(Posted::Done(sent_at_once(peer, kind, tag, &list, options)));
-        }
         let op_kind = kind_of(kind);
         self.check_send(peer, op_kind, &list).map_err(|error| error.during(op_kind.as_str()))?;
         let record = self.peers.get(peer.0).expect("checked");
@@ -67,7 +64,7 @@ impl<T: Transport> Endpoint<T> {
                 false => Attempt::Blocked,
             }
         {
-            return Ok(Posted::Done(sent_at_once(peer, kind, tag, &list, options)));
+            return Ok(Posted::Done(sent_at_once(peer, op_kind, tag, &list, options)));
         }
         let id = self.insert_op(op_kind, Some(peer), tag, Some(list), options, State::Queued);
         let record = self.peers.get_mut(peer.0).expect("checked");
@@ -82,7 +79,7 @@ impl<T: Transport> Endpoint<T> {
     /// The short way of a short message: one look at the peer, one post, no record. Whatever stands in the way, it says no and nothing has happened; then the
     /// long way finds out what it is.
     #[inline]
-    fn send_inline(&mut self, id: PeerId, kind: Kind, tag: Tag, list: &MemList, options: Options) -> bool {
+    pub(super) fn send_inline(&mut self, id: PeerId, kind: Kind, tag: Tag, list: &MemList, options: Options) -> bool {
         let Some(peer) = self.peers.get_mut(id.0) else { return false };
         let len = list.len();
         let short = len <= peer.limits.eager && HEADER_LEN + len <= self.max_inline;
@@ -539,8 +536,8 @@ fn kind_of(kind: Kind) -> OpKind {
 
 /// The completion of a message that needed no record.
 #[inline]
-fn sent_at_once(peer: PeerId, kind: Kind, tag: Tag, list: &MemList, options: Options) -> Completion {
-    let (kind, len) = (kind_of(kind), list.len() as u64);
+pub(super) fn sent_at_once(peer: PeerId, kind: OpKind, tag: Tag, list: &MemList, options: Options) -> Completion {
+    let len = list.len() as u64;
     Completion { op: OpId::NONE, kind, peer: Some(peer), tag, len, status: Ok(()), user: options.user }
 }
 

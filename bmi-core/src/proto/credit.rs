@@ -155,16 +155,22 @@ impl Credit {
     /// In words, if that is more than was spent.
     #[inline]
     pub(crate) fn refill(&mut self, returned: Returned) -> Result<(), &'static str> {
-        let Returned { messages, control, bytes, slots } = self.with(returned)?;
-        (self.messages, self.control, self.bytes, self.slots) = (messages, control, bytes, slots);
+        let sum = self.with(returned)?;
+        self.set(sum);
         Ok(())
+    }
+
+    /// Takes what [`Credit::with`] has found.
+    #[inline]
+    pub(crate) fn set(&mut self, Returned { messages, control, bytes, slots }: Returned) {
+        (self.messages, self.control, self.bytes, self.slots) = (messages, control, bytes, slots);
     }
 
     /// What there would be with what the peer returns.
     ///
     /// # Errors
     /// As [`Credit::refill`].
-    #[inline]
+    #[inline(always)]
     pub(crate) fn with(&self, returned: Returned) -> Result<Returned, &'static str> {
         let messages = self.messages.checked_add(returned.messages).filter(|sum| *sum <= self.granted.messages);
         let control = self.control.checked_add(returned.control).filter(|sum| *sum <= self.granted.control);

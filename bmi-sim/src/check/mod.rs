@@ -93,6 +93,14 @@ impl<E: Display> Verdict for Result<(), E> {
     }
 }
 
+/// The seeds of a test that has a loop of its own: those that the environment asks for, as for a [`Sweep`], or the `usual` ones.
+///
+/// # Panics
+/// For a variable of the environment that makes no sense.
+pub fn seeds(usual: Range<u64>) -> Range<u64> {
+    Wishes::from_env().seeds.unwrap_or(usual)
+}
+
 /// Begins a sweep called `name`: two nodes, a hundred seeds, no faults.
 pub fn sweep(name: &str) -> Sweep {
     Sweep {

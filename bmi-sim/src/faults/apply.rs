@@ -48,7 +48,7 @@ fn begin(sim: &Sim, fault: &Fault) {
             later(sim, *for_us, move |sim| {
                 sim.0.with(|core| {
                     let mut over = false;
-                    core.trouble(a, b, |trouble| over = trouble.down_until <= until);
+                    core.trouble(a, b, |trouble| over = trouble.down_until == until);
                     if over {
                         core.heal(a, b);
                     }
@@ -69,6 +69,10 @@ fn begin(sim: &Sim, fault: &Fault) {
         }),
         Fault::NotReady { a, b } => on_link(sim, a, b, |sim, a, b| {
             sim.0.with(|core| core.trouble(a.id, b.id, super::link::Trouble::miss_next));
+        }),
+        Fault::Unanswered { a, b } => on_link(sim, a, b, |sim, a, b| {
+            let (a, b) = (a.id, b.id);
+            sim.0.with(|core| core.trouble(a, b, |trouble| trouble.answer_is_lost(a < b)));
         }),
         Fault::Overrun { node }
         | Fault::Pause { node, .. }
@@ -117,7 +121,7 @@ impl Node {
         self.crash(&mut Loss::drawn(u64::from(salt)));
         let node = self.clone();
         later(&self.sim, for_us, move |_| {
-            if node.lasting(|lasting| lasting.down <= until) {
+            if node.lasting(|lasting| lasting.down == until) {
                 node.restart();
             }
         });
@@ -154,7 +158,7 @@ fn begin_at(sim: &Sim, node: &Node, fault: &Fault) {
             node.pause();
             node.lasting(|lasting| lasting.paused = lasting.paused.max(until));
             later(sim, *for_us, move |_| {
-                if node.lasting(|lasting| lasting.paused <= until) {
+                if node.lasting(|lasting| lasting.paused == until) {
                     node.resume();
                 }
             });
@@ -198,24 +202,37 @@ impl Sim {
         Some(Node { sim: self.clone(), id })
     }
 
-    /// Ends all trouble: links are whole, nodes up, disks work. Clocks stay as they are.
+    /// Ends all trouble that plans have made: links are whole, nodes up, disks work. Clocks stay as they are, and so does what was done by hand: a node that a test has
+    /// killed or paused, a link that it has cut.
     pub fn calm(&self) {
+        let now = self.now().as_nanos();
         let (links, nodes) = self.0.with(|core| {
+            let down = core.links.iter().filter(|(_, link)| now < link.trouble.down_until);
+            let links: Vec<_> = down.map(|(ends, _)| *ends).collect();
             core.links.values_mut().for_each(|link| link.trouble.end());
             core.adapters.iter_mut().for_each(|adapter| adapter.registrations.failing = 0);
-            (core.links.keys().copied().collect::<Vec<_>>(), core.nodes.len() as u32)
+            let slots = core.adapters.iter_mut().flat_map(|adapter| &mut adapter.slots);
+            slots.filter_map(|slot| slot.conn.as_deref_mut()).for_each(|conn| conn.deaf = false);
+            (links, core.nodes.len() as u32)
         });
         for (a, b) in links {
             self.0.with(|core| core.heal(a, b));
         }
         for id in 0..nodes {
             let node = Node { sim: self.clone(), id };
-            if node.lasting(std::mem::take).armed.is_some() {
+            let lasting = node.lasting(std::mem::take);
+            if lasting.armed.is_some() {
                 node.disk_users().iter().for_each(|user| user.cuts_off(None));
             }
-            node.restart();
-            node.resume();
-            node.disk().set_fault(DiskFault::None);
+            if now < lasting.down {
+                node.restart();
+            }
+            if now < lasting.paused {
+                node.resume();
+            }
+            if now < lasting.full.max(lasting.broken) {
+                node.disk().set_fault(DiskFault::None);
+            }
         }
     }
 }

@@ -40,11 +40,13 @@ pub enum Kind {
     Registrations,
     /// [`Fault::ClockStep`]
     ClockStep,
+    /// [`Fault::Unanswered`]
+    Unanswered,
 }
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Kind; 13] = [
+    pub const ALL: [Kind; 14] = [
         Kind::Cut,
         Kind::Partition,
         Kind::Delay,
@@ -58,6 +60,7 @@ impl Kind {
         Kind::DiskBroken,
         Kind::Registrations,
         Kind::ClockStep,
+        Kind::Unanswered,
     ];
 }
 
@@ -186,6 +189,7 @@ fn event(kind: Kind, swarm: &Swarm, victims: &[&String], nodes: &[String], rng: 
         Kind::Lossy => Fault::Lossy { a, b: b?, percent: 1 + rng.below(50) as u8, for_us, salt },
         Kind::Corrupt => Fault::Corrupt { a, b: b? },
         Kind::NotReady => Fault::NotReady { a, b: b? },
+        Kind::Unanswered => Fault::Unanswered { a, b: b? },
         Kind::Overrun => Fault::Overrun { node },
         Kind::Pause => Fault::Pause { node, for_us },
         Kind::Crash if rng.below(3) == 0 => Fault::CrashWriting { node, for_us, salt },

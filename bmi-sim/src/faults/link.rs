@@ -24,6 +24,8 @@ pub(crate) struct Trouble {
     /// Messages that are going to be hit.
     corrupt: u32,
     not_ready: u32,
+    /// Messages whose answers are going to be hit: from the first node to the second, and back.
+    unanswered: [u32; 2],
 }
 
 #[derive(Debug)]
@@ -62,6 +64,18 @@ impl Trouble {
 
     pub(crate) fn miss_next(&mut self) {
         self.not_ready += 1;
+    }
+
+    pub(crate) fn answer_is_lost(&mut self, forward: bool) {
+        self.unanswered[usize::from(!forward)] += 1;
+    }
+
+    /// Whether what answers the message that has just arrived is going to be hit.
+    pub(crate) fn loses_answer(&mut self, forward: bool) -> bool {
+        let left = &mut self.unanswered[usize::from(!forward)];
+        let loses = *left > 0;
+        *left -= u32::from(loses);
+        loses
     }
 
     /// How much later than it would a packet arrives; and whether it never does.

@@ -78,6 +78,14 @@ pub enum Fault {
         /// The other.
         b: String,
     },
+    /// The next message from `a` to `b` arrives, and of what `b` sends back on its connection the first message arrives damaged: the connection ends, so whatever was asked
+    /// for has been done, and nobody was told.
+    Unanswered {
+        /// Who asks.
+        a: String,
+        /// Who does it.
+        b: String,
+    },
     /// The completion queue of a node overruns: all its connections end; its peers notice after the detection time.
     Overrun {
         /// The node.
@@ -146,7 +154,10 @@ impl Fault {
     /// ends with it.
     pub fn for_us(&self) -> u64 {
         let mut copy = self.clone();
-        let waits = matches!(self, Fault::Corrupt { .. } | Fault::NotReady { .. } | Fault::Registrations { .. });
+        let waits = matches!(
+            self,
+            Fault::Corrupt { .. } | Fault::NotReady { .. } | Fault::Unanswered { .. } | Fault::Registrations { .. }
+        );
         let least = if waits { Fault::PATIENCE_US } else { 0 };
         let waiting = if matches!(self, Fault::CrashWriting { .. }) { Fault::PATIENCE_US } else { 0 };
         copy.duration().map_or(least, |duration| duration.saturating_add(waiting))
@@ -252,6 +263,7 @@ impl fmt::Display for Fault {
             }
             Fault::Corrupt { a, b } => write!(f, "the next message between {a} and {b} is damaged"),
             Fault::NotReady { a, b } => write!(f, "the next message between {a} and {b} finds no receive"),
+            Fault::Unanswered { a, b } => write!(f, "the answer to the next message from {a} to {b} is damaged"),
             Fault::Overrun { node } => write!(f, "the completion queue of {node} overruns"),
             Fault::Pause { node, for_us } => write!(f, "{node} stands still for {for_us} µs"),
             Fault::Crash { node, for_us, .. } => write!(f, "the power of {node} fails for {for_us} µs"),

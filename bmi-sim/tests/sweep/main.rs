@@ -16,11 +16,11 @@ mod ends;
 mod play;
 mod script;
 
-use std::ops::Range;
 use std::time::Duration;
 
 use bmi_core::comm::{Direction, Path, PathCounters};
 use bmi_core::{AsyncEndpoint, Capabilities, Config, Holdings, PeerEvent, PeerId};
+use bmi_sim::check::seeds;
 use bmi_sim::{Node, Rng, SimConfig, SimTransport, World};
 
 type Endpoint = AsyncEndpoint<SimTransport>;
@@ -36,18 +36,6 @@ struct Side {
     node: Node,
     endpoint: Endpoint,
     peer: PeerId,
-}
-
-/// The seeds of this run: the one that `BMI_SEED` names, or the range in `BMI_SEEDS`.
-fn seeds(usual: Range<u64>) -> Range<u64> {
-    let number = |text: &str| text.parse::<u64>().unwrap_or_else(|_| panic!("{text} is no number"));
-    if let Ok(seed) = std::env::var("BMI_SEED") {
-        return number(&seed)..number(&seed) + 1;
-    }
-    std::env::var("BMI_SEEDS").map_or(usual, |range| {
-        let (from, to) = range.split_once("..").unwrap_or(("0", &range));
-        number(from)..number(to)
-    })
 }
 
 /// Says which seed it is that fails.

@@ -53,9 +53,8 @@ pub(crate) fn hand_over(line: &mut Line, near: bool) -> f64 {
             if near {
                 to.store(number, Ordering::Release);
             }
-            while from.load(Ordering::Acquire) != number {
-                std::hint::spin_loop();
-            }
+            // Without a pause between two looks: that would be part of the time.
+            while from.load(Ordering::Acquire) != number {}
             if !near {
                 to.store(number, Ordering::Release);
             }
