@@ -53,8 +53,9 @@ pub(crate) fn hand_over(line: &mut Line, near: bool) -> f64 {
             if near {
                 to.store(number, Ordering::Release);
             }
-            // Without a pause between two looks: that would be part of the time.
-            while from.load(Ordering::Acquire) != number {}
+            while from.load(Ordering::Acquire) != number {
+                std::hint::spin_loop();
+            }
             if !near {
                 to.store(number, Ordering::Release);
             }
