@@ -515,3 +515,39 @@ fn the_end_of_a_plan_ends_nothing_that_was_done_by_hand() {
     pair.world.run_for(Duration::from_millis(1));
     assert!(of_third.get() > before.0 && of_fourth.get() > before.1);
 }
+
+/// What ended at the very instant of the calm was left by both: the calm took it for over, and then its own end found nothing to end.
+#[test]
+fn a_calm_at_the_instant_at_which_a_fault_ends_ends_it() {
+    let pair = pair();
+    let b = &pair.nodes[1];
+    let third = pair.world.node("third");
+    let (name_a, name_b) = names();
+    let beats = Rc::new(Cell::new(0));
+    let (counts, ours) = (beats.clone(), third.clone());
+    third.boot(move |_| {
+        let (count, node) = (counts.clone(), ours.clone());
+        async move {
+            loop {
+                count.set(count.get() + 1);
+                node.sleep(Duration::from_micros(10)).await;
+            }
+        }
+    });
+    // Scheduled before the ends of the faults, so it comes before them.
+    pair.world.at(pair.world.now() + Duration::from_micros(100), bmi_sim::Sim::calm);
+    Plan::NONE
+        .with(0, Fault::Partition { a: name_a, b: name_b, for_us: 100 })
+        .with(0, Fault::Crash { node: "b".to_owned(), for_us: 100, salt: 1 })
+        .with(0, Fault::Pause { node: "third".to_owned(), for_us: 100 })
+        .apply(&pair.world);
+    pair.world.run_for(Duration::from_micros(100));
+    let before = beats.get();
+    pair.world.run_for(Duration::from_millis(20));
+    assert!(b.is_alive(), "its power came back");
+    assert!(beats.get() > before, "it goes on");
+    let again = b.endpoint(Config::default()).unwrap();
+    let addr = again.listen(&b.addr(2)).unwrap();
+    let options = pair.ends[0].within(Duration::from_millis(1));
+    pair.world.block_on(pair.ends[0].connect(&addr, options)).expect("the link is whole");
+}

@@ -48,7 +48,7 @@ fn begin(sim: &Sim, fault: &Fault) {
             later(sim, *for_us, move |sim| {
                 sim.0.with(|core| {
                     let mut over = false;
-                    core.trouble(a, b, |trouble| over = trouble.down_until == until);
+                    core.trouble(a, b, |trouble| over = ends(&mut trouble.down_until, until));
                     if over {
                         core.heal(a, b);
                     }
@@ -89,7 +89,14 @@ fn begin(sim: &Sim, fault: &Fault) {
     }
 }
 
-/// Until when a node is under the faults of a plan that last, in ns. Of two that overlap the longer one counts: none ends another.
+/// Whether the fault that lasts `until` then is the one that counts; if so it is over. Who looks at the same instant, but before this, must find it still there.
+fn ends(lasts: &mut u64, until: u64) -> bool {
+    let over = *lasts == until;
+    *lasts = if over { 0 } else { *lasts };
+    over
+}
+
+/// Until when a node is under the faults of a plan that last, in ns; 0 without. Of two that overlap the longer one counts: none ends another.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Lasting {
     pub(crate) paused: u64,
@@ -110,7 +117,7 @@ impl Node {
         let now = self.sim.now();
         let until = (now + Duration::from_micros(for_us)).as_nanos();
         // One that was killed by hand has none to lose.
-        let mine = self.lasting(|lasting| now.as_nanos() < lasting.down) || self.is_alive();
+        let mine = self.lasting(|lasting| lasting.down > 0) || self.is_alive();
         if !mine {
             return;
         }
@@ -121,7 +128,7 @@ impl Node {
         self.crash(&mut Loss::drawn(u64::from(salt)));
         let node = self.clone();
         later(&self.sim, for_us, move |_| {
-            if node.lasting(|lasting| lasting.down == until) {
+            if node.lasting(|lasting| ends(&mut lasting.down, until)) {
                 node.restart();
             }
         });
@@ -158,7 +165,7 @@ fn begin_at(sim: &Sim, node: &Node, fault: &Fault) {
             node.pause();
             node.lasting(|lasting| lasting.paused = lasting.paused.max(until));
             later(sim, *for_us, move |_| {
-                if node.lasting(|lasting| lasting.paused == until) {
+                if node.lasting(|lasting| ends(&mut lasting.paused, until)) {
                     node.resume();
                 }
             });
@@ -207,7 +214,7 @@ impl Sim {
     pub fn calm(&self) {
         let now = self.now().as_nanos();
         let (links, nodes) = self.0.with(|core| {
-            let down = core.links.iter().filter(|(_, link)| now < link.trouble.down_until);
+            let down = core.links.iter().filter(|(_, link)| link.trouble.down_until > 0);
             let links: Vec<_> = down.map(|(ends, _)| *ends).collect();
             core.links.values_mut().for_each(|link| link.trouble.end());
             core.adapters.iter_mut().for_each(|adapter| adapter.registrations.failing = 0);
@@ -224,10 +231,10 @@ impl Sim {
             if lasting.armed.is_some() {
                 node.disk_users().iter().for_each(|user| user.cuts_off(None));
             }
-            if now < lasting.down {
+            if lasting.down > 0 {
                 node.restart();
             }
-            if now < lasting.paused {
+            if lasting.paused > 0 {
                 node.resume();
             }
             if now < lasting.full.max(lasting.broken) {

@@ -19,7 +19,7 @@ pub(crate) const RETRIES: u32 = 7;
 pub(crate) struct Trouble {
     late: Vec<Late>,
     lossy: Vec<Lossy>,
-    /// It is down until then.
+    /// It is down until then; 0 if no plan has taken it down.
     pub(crate) down_until: u64,
     /// Messages that are going to be hit.
     corrupt: u32,
