@@ -25,7 +25,7 @@ pub struct Arrived<'a> {
 
 impl Arrived<'_> {
     /// # Safety
-    /// `len` bytes at `at` must be valid for reads while the value lives, and written by others only through [`copy`](mod@copy), by the kernel, or by another process.
+    /// `len` bytes at `at` must be valid for reads and writes while the value lives, and written by others only through [`copy`](mod@copy), by the kernel, or by another process.
     #[inline(always)]
     pub unsafe fn new<'a>(at: *mut u8, len: usize) -> Arrived<'a> {
         Arrived { at, len, _adapter: PhantomData }

@@ -51,11 +51,11 @@
 //!   memory may be gone before. A transport holds no [`Memory`] for a registration, only for exposures and work (its [`MemoryRegion`]s do). Dropping the transport ends every connection and frees
 //!   everything.
 //! - **C14 idle.** With nothing to do, `poll` makes at most a constant number of system calls and allocates nothing; in the steady state no method of
-//!   the data path (`post_*`, `poll`) allocates.
+//!   the data path (`post_*`, `write_now`, `read_now`, `poll`, `poll_taking`) allocates.
 //! - **C15 full queues.** After a post was refused with [`PostError::QueueFull`], the first poll that makes room in that queue returns `true`, whether or not it
 //!   reports an event; and C11 covers it. So a caller that was refused need not try again before.
 //! - **C16 inline receives.** [`Transport::poll_taking`] may show a message to its [`Taker`] where it stands, before a receive takes it in: only while that poll
-//!   has reported no event of the connection, and only a message that the receive at the front has room for. A message that is taken is done with, and that
+//!   has reported no event of the connection, whose `Established` an earlier one has reported, and only a message that the receive at the front has room for. A message that is taken is done with, and that
 //!   receive stays posted (behind the others, where an adapter cannot leave it in its place); one that is not goes the usual way. So the order of C3 and C4 holds for
 //!   whoever takes what it is shown and then handles the events.
 

@@ -20,7 +20,7 @@
 //! Tables, names and listeners are those of [`bmi_backend`].
 //!
 //! **Invariants**
-//! 1. What the contract says, C1 to C15 of [`bmi_core::transport`].
+//! 1. What the contract says, C1 to C16 of [`bmi_core::transport`].
 //! 2. One owner drives a transport; only wakers and dropped regions reach it from other threads, through a mailbox each.
 //! 3. A connection has a protection domain of its own: a peer's keys are good on its own queue pair and nowhere else.
 //!

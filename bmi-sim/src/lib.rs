@@ -43,8 +43,8 @@
 //! | [`fit()`], [`Measurements`] | a profile from a few measurements |
 //! | [`Usage`], [`Trace`] | where processor time went; what everything did, for a browser |
 //!
-//! Inside: `events` (queue and digest), `executor`, `network` (adapters, links, order), `connect` and `queue_pair` (the contract's connections), `memory`
-//! (exposures, copies), `cpu` (cores and who runs on them), `profile_file`, `timeline`.
+//! Inside: `events` (queue and digest), `executor`, `network` (adapters, links, order), `connect` and `queue_pair` (the contract's connections), `inline` (messages shown
+//! to a taker), `memory` (exposures, copies), `cpu` (cores and who runs on them), `profile_file`, `timeline`.
 
 // Runs inside the simulator: see clippy.toml.
 #![warn(clippy::disallowed_types)]

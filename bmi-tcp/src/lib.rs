@@ -19,7 +19,7 @@
 //! Tables, names, listeners, registrations and keys are those of [`bmi_backend`].
 //!
 //! **Invariants**
-//! 1. What the contract says, C1 to C15 of [`bmi_core::transport`].
+//! 1. What the contract says, C1 to C16 of [`bmi_core::transport`].
 //! 2. One owner drives a transport; only wakers and dropped regions reach it from other threads, through a mailbox each.
 //!
 //! **Limits** Host names are looked up when connecting, not when listening. The class of a work request is ignored: one connection is one

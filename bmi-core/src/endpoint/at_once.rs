@@ -17,7 +17,7 @@
 //!
 //! Neither packing nor a chain is needed for a list of many pieces: the copy goes straight to, or from, each of them. Only who asks for packing by name gets it.
 //!
-//! **Tests.** `bmi_conformance::message::bulk`, over transports that can and those that cannot.
+//! **Tests.** `bmi_conformance::message::at_once`, over transports that can and those that cannot.
 
 use super::Endpoint;
 use super::op::Cursor;

@@ -22,7 +22,7 @@
 //! 2. Every expected message that the sender sends takes the oldest offer of its tag with it, used or not.
 //! 3. Messages on the wire when the receiver made its offer match before it. The offer says how many expected messages the receiver had seen. The
 //!    sender sets an offer off against the oldest message of that tag that was not seen and has not been set off; if there is one, the offer is void.
-//!    The messages not seen are at most the message credits that are out, so that list is bounded.
+//!    The messages not seen are at most the message credits that are out; so a list that is full is cleared of the others, and is bounded.
 //!
 //! **When it is not worth it.** Where the sender is ahead of the receiver, offers and messages cross and every offer is a message for nothing. So after
 //! [`WASTED`] offers in a row that no message used, the peer is told of one receive in [`TRIAL`] only, until one is used again.

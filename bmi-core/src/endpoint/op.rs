@@ -94,7 +94,7 @@ pub(super) struct Cursor {
     pub(super) offset: u64,
 }
 
-/// The record. It is written and dropped once for each message, so what few operations have stands elsewhere.
+/// The record. It is written and vacated once for each message, so what few operations have stands elsewhere.
 #[derive(Debug)]
 pub(super) struct Op {
     pub(super) kind: OpKind,

@@ -6,6 +6,9 @@
 //! **Invariants**
 //! 1. A record that is done is in `done`, once, until it is collected; those collected by name leave a name behind, and those names are never the majority.
 //! 2. An operation has at most one timer that counts (see [`super::timing`]).
+//! 3. A place without an operation holds nothing of the former one ([`Op::vacate`]): [`Records::insert`] relies on it.
+//!
+//! **Source.** Ours. **Tests.** Below; and every test of the message interface, since each compares what is held with the idle state.
 
 use std::task::Waker;
 

@@ -10,6 +10,8 @@
 //! 3. No message overtakes another: one is shown only while nothing of its connection waits to be handled (C16), and while a receive waits no message of its tag does.
 //!
 //! **Source.** Paper 003, section 4.3: small messages on one host deserve a single fast copy.
+//!
+//! **Tests.** The message level of `bmi_conformance` over adapters that show messages, over `Faulty`, which shows them by chance, and the sweeps of `bmi-sim`, in half of whose worlds adapters do.
 
 use super::op::Offer;
 use super::peer::{Link, Peer};

@@ -16,7 +16,7 @@ impl<T: Transport> Endpoint<T> {
     /// Looks at what is due.
     pub(super) fn expire(&mut self) {
         while let Some(id) = self.ops.pop_due(self.now) {
-            let op = &self.ops.get(id.0).expect("looked up above");
+            let op = self.ops.get(id.0).expect("what is due is there");
             match (op.kind, op.ending, op.peer) {
                 (OpKind::Timer, ..) => self.finish(id, Ok(()), 0),
                 (_, None, _) if mutated("deadline/ignored") => {}

@@ -5,7 +5,7 @@
 //!
 //! | purse | one credit is | spent by | comes back when |
 //! |---|---|---|---|
-//! | messages | a posted receive | every message but Credit | the receive is posted again: the message was handled, or copied out of the way |
+//! | messages | a posted receive | every message but Credit | the receive is posted again, or still is: the message was handled, copied out of the way, or taken where the adapter showed it |
 //! | bytes | a byte that may be parked | Eager, Unexpected, Announce, Ready: payload and [`OVERHEAD`] | the message was received, or dropped by the program; the offer was used, void or withdrawn |
 //! | control | a posted receive of the reserve | Credit | the receive is posted again |
 //! | fast slots | one certain slot | Eager or Unexpected written into it, with a message credit for the receive that its immediate data consumes | the message was received, or dropped by the program |
