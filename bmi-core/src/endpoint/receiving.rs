@@ -4,7 +4,7 @@
 //! off and leaves everybody else alone.
 
 use super::op::{Op, State};
-use super::peer::{Content, Notice, Parked, Peer, Repost};
+use super::peer::{Content, Link, Notice, Parked, Peer, Repost};
 use super::report::{Bytes, Release, ReleasedSlot};
 use super::work::Work;
 use super::{Endpoint, Unexpected, timing};
@@ -23,6 +23,7 @@ use crate::{mutated, mutated_each};
 pub(super) type Violation = &'static str;
 
 impl<T: Transport> Endpoint<T> {
+    #[inline]
     pub(super) fn start_recv(
         &mut self,
         peer: PeerId,
@@ -30,6 +31,20 @@ impl<T: Transport> Endpoint<T> {
         list: MemList,
         options: Options,
     ) -> Result<Posted, Error> {
+        // The usual one: nothing has come yet, and what comes will come eagerly.
+        if let Some(record) = self.peers.get_mut(peer.0).filter(|record| matches!(record.link, Link::Up))
+            && record.parked.is_empty()
+            && list.len() <= record.limits.eager
+            && list.pieces().len() <= self.config.max_pieces
+        {
+            let matching = |id| State::Matching(record.posted.push(tag, id));
+            return Ok(Posted::Pending(self.ops.insert(OpKind::Recv, Some(peer), tag, Some(list), options, matching)));
+        }
+        self.start_long_recv(peer, tag, list, options)
+    }
+
+    /// Any receive.
+    fn start_long_recv(&mut self, peer: PeerId, tag: Tag, list: MemList, options: Options) -> Result<Posted, Error> {
         self.check_list(peer, &list).map_err(|error| error.during("receive"))?;
         let record = self.peers.get(peer.0).expect("checked");
         let (waits, offered) = (!record.parked.is_empty(), self.may_be_offered(record, &list));
@@ -274,8 +289,7 @@ impl<T: Transport> Endpoint<T> {
         self.repost(peer_id, slot, Repost::Message);
         let peer = self.peers.get_mut(peer_id.0).expect("the caller has it");
         let waiting = |parked: &Parked| matches!(parked.content, Content::Announced { op, .. } if op == named);
-        if let Some(place) = peer.parked.find(waiting) {
-            let parked = peer.parked.remove(place);
+        if let Some(parked) = peer.parked.find(waiting).and_then(|place| peer.parked.remove(place)) {
             peer.grant.unparked(parked.cost);
             if mutated("rendezvous/cancel-not-answered") {
                 return Ok(());

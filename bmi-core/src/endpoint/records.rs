@@ -205,10 +205,13 @@ impl Records {
     }
 
     /// Takes out the record of an operation, if it has ended.
-    #[inline]
+    #[inline(always)]
     pub(super) fn collect(&mut self, id: OpId) -> Option<Completion> {
-        let completion = self.get(id.0)?.completion(id)?;
-        self.vacate(id.0);
+        let slot = self.slots.get_mut(id.0.slot as usize).filter(|slot| slot.is(id.0))?;
+        let completion = slot.op.completion(id)?;
+        slot.generation = NOBODY;
+        slot.op.vacate();
+        self.free.push(id.0.slot);
         self.uncollected -= 1;
         Some(completion)
     }

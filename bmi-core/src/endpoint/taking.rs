@@ -18,6 +18,7 @@ use super::peer::{Link, Peer};
 use super::records::Records;
 use super::report::Counters;
 use crate::inline::{Arrived, Taker};
+use crate::mem::MemSlice;
 use crate::op::{OpId, PeerId};
 use crate::proto::credit;
 use crate::proto::header::{HEADER_LEN, Header};
@@ -50,7 +51,10 @@ impl Taking<'_> {
         message.copy_to(0, &mut wire);
         let (tag, returned) = Header::decode_eager(&wire, len)?;
         let cost = credit::cost(len);
-        let refilled = peer.credit.as_ref()?.with(returned).ok()?;
+        let refilled = match returned {
+            Some(returned) => Some(peer.credit.as_ref()?.with(returned).ok()?),
+            None => None,
+        };
         if !peer.grant.admits(cost) {
             return None;
         }
@@ -63,15 +67,17 @@ impl Taking<'_> {
         let id = peer.posted.pop_if(tag, fits)?;
         let list = self.ops.get(id.0).and_then(|op| op.list.as_ref())?;
         // From here on it is ours.
-        peer.credit.as_mut()?.set(refilled);
-        let mut done = 0;
-        for piece in list.pieces() {
-            let here = piece.len().min(len - done);
-            message.copy_to_slice(HEADER_LEN + done, here, piece);
-            done += here;
-            self.copied.1 += u64::from(here > 0);
+        if let (Some(sum), Some(credit)) = (refilled, peer.credit.as_mut()) {
+            credit.set(sum);
         }
-        self.copied.0 += len as u64;
+        let pieces = match list.pieces() {
+            [piece] => {
+                message.copy_to_slice(HEADER_LEN, len, piece);
+                u64::from(len > 0)
+            }
+            pieces => scatter(message, len, pieces),
+        };
+        self.copied = (self.copied.0 + len as u64, self.copied.1 + pieces);
         peer.grant.taken(if mutated_each(20, "inline/credit-not-returned") { 0 } else { cost });
         peer.seen += 1;
         self.counters.bytes_received += len as u64;
@@ -82,6 +88,17 @@ impl Taking<'_> {
         }
         Some(())
     }
+}
+
+/// Copies a payload of `len` bytes to as many of the pieces as it fills; how many that is.
+fn scatter(message: &Arrived<'_>, len: usize, pieces: &[MemSlice]) -> u64 {
+    let (mut done, mut filled) = (0, 0);
+    for piece in pieces {
+        let here = piece.len().min(len - done);
+        message.copy_to_slice(HEADER_LEN + done, here, piece);
+        (done, filled) = (done + here, filled + u64::from(here > 0));
+    }
+    filled
 }
 
 impl Taker for Taking<'_> {

@@ -119,9 +119,10 @@ impl Header {
         Header::decode_head(wire, payload.len()).map(|header| (header, payload))
     }
 
-    /// Tag and credits of an Eager message with a payload of `payload_len` bytes; `None` if it is anything else. What [`Header::decode_head`] says of it, by fewer steps.
-    #[inline]
-    pub(crate) fn decode_eager(wire: &[u8; HEADER_LEN], payload_len: usize) -> Option<(u64, Returned)> {
+    /// Tag and credits, if any come back, of an Eager message with a payload of `payload_len` bytes; `None` if it is anything else. What [`Header::decode_head`] says of it, by
+    /// fewer steps.
+    #[inline(always)]
+    pub(crate) fn decode_eager(wire: &[u8; HEADER_LEN], payload_len: usize) -> Option<(u64, Option<Returned>)> {
         let word = |at: usize| u64::from_le_bytes(wire[at..at + 8].try_into().expect("eight bytes"));
         let first = word(0);
         let returned = Returned {
@@ -131,7 +132,7 @@ impl Header {
             bytes: (first >> 32) as u32,
         };
         let eager = first & 15 == Kind::Eager as u64 && word(16) == payload_len as u64 && word(24) == 0;
-        eager.then(|| (word(8), returned))
+        eager.then(|| (word(8), (first >> 4 != 0).then_some(returned)))
     }
 
     /// The header of a message with a payload of `payload_len` bytes, checked as far as that is possible without knowing the connection.
@@ -219,7 +220,9 @@ mod tests {
     fn eager_headers_decode_by_fewer_steps() {
         let returned = Returned { control: 3, messages: u16::MAX, bytes: 1 << 31, slots: 0x81 };
         let header = Header { kind: Kind::Eager, returned, tag: u64::MAX, len: 5, op: 0 };
-        assert_eq!(Header::decode_eager(&header.encode(), 5), Some((u64::MAX, returned)));
+        assert_eq!(Header::decode_eager(&header.encode(), 5), Some((u64::MAX, Some(returned))));
+        let nothing = Header { returned: Returned::default(), ..header };
+        assert_eq!(Header::decode_eager(&nothing.encode(), 5), Some((u64::MAX, None)));
         assert_eq!(Header::decode_eager(&header.encode(), 6), None);
         assert_eq!(Header::decode_eager(&Header { op: 1, ..header }.encode(), 5), None);
         assert_eq!(Header::decode_eager(&Header { kind: Kind::Unexpected, ..header }.encode(), 5), None);
@@ -230,7 +233,8 @@ mod tests {
         fn any_bytes_decode_or_are_refused(bytes in proptest::collection::vec(any::<u8>(), 0..100)) {
             if let Some((wire, payload)) = bytes.split_first_chunk() {
                 let eager = Header::decode(&bytes).ok().filter(|(header, _)| header.kind == Kind::Eager);
-                let expected = eager.map(|(header, _)| (header.tag, header.returned));
+                let some = |returned| (returned != Returned::default()).then_some(returned);
+                let expected = eager.map(|(header, _)| (header.tag, some(header.returned)));
                 prop_assert_eq!(Header::decode_eager(wire, payload.len()), expected);
             }
             if let Ok((header, payload)) = Header::decode(&bytes) {

@@ -4,13 +4,11 @@
 //! a hash and touches two cache lines; only what is beyond them is in a map.
 //!
 //! **Invariant.** A tag is known, near or far but not both, if and only if it has an entry; so nothing grows with the tags that were ever used. In
-//! the steady state nothing is allocated: slab and map keep their room.
+//! the steady state nothing is allocated: nodes that are free wait for the next entry, and the map keeps its room.
 #![expect(clippy::disallowed_types, reason = "a map whose hasher is the same in every run")]
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
-
-use slab::Slab;
 
 use crate::mutated_each;
 use crate::op::Tag;
@@ -22,7 +20,8 @@ pub(crate) struct Place(u32);
 #[derive(Debug)]
 struct Node<V> {
     tag: Tag,
-    value: V,
+    /// Nothing: the node is free, and `next` is the next free one.
+    value: Option<V>,
     prev: u32,
     next: u32,
 }
@@ -61,7 +60,9 @@ impl Hasher for WordHasher {
 /// Queues of `V`, one for each tag.
 #[derive(Debug)]
 pub(crate) struct Matching<V> {
-    nodes: Slab<Node<V>>,
+    nodes: Vec<Node<V>>,
+    free: u32,
+    len: usize,
     near: [(Tag, Ends); NEAR],
     near_len: usize,
     far: HashMap<Tag, Ends, BuildHasherDefault<WordHasher>>,
@@ -69,17 +70,24 @@ pub(crate) struct Matching<V> {
 
 impl<V> Matching<V> {
     pub(crate) fn new() -> Matching<V> {
-        Matching { nodes: Slab::new(), near: [(0, (NONE, NONE)); NEAR], near_len: 0, far: HashMap::default() }
+        Matching {
+            nodes: Vec::new(),
+            free: NONE,
+            len: 0,
+            near: [(0, (NONE, NONE)); NEAR],
+            near_len: 0,
+            far: HashMap::default(),
+        }
     }
 
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
-        self.nodes.is_empty()
+        self.len == 0
     }
 
     #[inline]
     pub(crate) fn len(&self) -> usize {
-        self.nodes.len()
+        self.len
     }
 
     #[inline]
@@ -126,9 +134,35 @@ impl<V> Matching<V> {
     }
 
     #[inline]
+    fn take_node(&mut self, tag: Tag, value: V) -> u32 {
+        self.len += 1;
+        let place = self.free;
+        match self.nodes.get_mut(place as usize) {
+            Some(node) => {
+                self.free = node.next;
+                (node.tag, node.prev, node.next) = (tag, NONE, NONE);
+                node.value = Some(value);
+                place
+            }
+            None => {
+                self.nodes.push(Node { tag, value: Some(value), prev: NONE, next: NONE });
+                u32::try_from(self.nodes.len() - 1).expect("bounded by operations and credits")
+            }
+        }
+    }
+
+    /// Frees a node; what stood in it.
+    #[inline]
+    fn free_node(&mut self, place: u32) -> Option<V> {
+        let node = &mut self.nodes[place as usize];
+        node.next = self.free;
+        (self.free, self.len) = (place, self.len - 1);
+        node.value.take()
+    }
+
+    #[inline]
     pub(crate) fn push(&mut self, tag: Tag, value: V) -> Place {
-        let place = self.nodes.insert(Node { tag, value, prev: NONE, next: NONE });
-        let place = u32::try_from(place).expect("bounded by operations and credits");
+        let place = self.take_node(tag, value);
         let before = self.ends_mut(tag).map(|(_, last)| std::mem::replace(last, place));
         match before {
             None => self.enter(tag, place),
@@ -145,7 +179,7 @@ impl<V> Matching<V> {
     pub(crate) fn pop(&mut self, tag: Tag) -> Option<V> {
         let (first, last) = self.ends(tag)?;
         let place = if mutated_each(10, "match/newest-first") { last } else { first };
-        Some(self.remove(Place(place)))
+        self.remove(Place(place))
     }
 
     /// Takes the oldest of `tag`, if `wanted` says so: [`Matching::first`] and [`Matching::remove`] with one look at the tag.
@@ -155,59 +189,59 @@ impl<V> Matching<V> {
             return self.first(tag).is_some_and(wanted).then(|| self.pop(tag)).flatten();
         };
         let place = self.near[near].1.0;
-        if !wanted(&self.nodes[place as usize].value) {
+        let node = &self.nodes[place as usize];
+        if !node.value.as_ref().is_some_and(wanted) {
             return None;
         }
-        let node = self.nodes.remove(place as usize);
-        if node.next == NONE {
+        let next = node.next;
+        if next == NONE {
             self.near_len -= 1;
             self.near[near] = self.near[self.near_len];
         } else {
-            self.near[near].1.0 = node.next;
-            self.nodes[node.next as usize].prev = NONE;
+            self.near[near].1.0 = next;
+            self.nodes[next as usize].prev = NONE;
         }
-        Some(node.value)
+        self.free_node(place)
     }
 
     /// The oldest of `tag`.
     #[inline]
     pub(crate) fn first(&self, tag: Tag) -> Option<&V> {
         let (first, _) = self.ends(tag)?;
-        Some(&self.nodes[first as usize].value)
+        self.nodes[first as usize].value.as_ref()
     }
 
     /// The newest of `tag`.
     #[inline]
     pub(crate) fn last(&self, tag: Tag) -> Option<&V> {
         let (_, last) = self.ends(tag)?;
-        Some(&self.nodes[last as usize].value)
+        self.nodes[last as usize].value.as_ref()
     }
 
-    /// Takes out one that is known to be there.
+    /// Takes out one that is there; else nothing.
     #[inline]
-    pub(crate) fn remove(&mut self, place: Place) -> V {
-        let node = self.nodes.remove(place.0 as usize);
-        if node.prev == NONE && node.next == NONE {
-            self.leave(node.tag);
-            return node.value;
+    pub(crate) fn remove(&mut self, place: Place) -> Option<V> {
+        let node = self.nodes.get(place.0 as usize).filter(|node| node.value.is_some())?;
+        let (tag, prev, next) = (node.tag, node.prev, node.next);
+        if prev == NONE && next == NONE {
+            self.leave(tag);
+            return self.free_node(place.0);
         }
-        match node.prev {
-            NONE => self.ends_mut(node.tag).expect("tag of a node").0 = node.next,
-            prev => self.nodes[prev as usize].next = node.next,
+        match prev {
+            NONE => self.ends_mut(tag).expect("tag of a node").0 = next,
+            prev => self.nodes[prev as usize].next = next,
         }
-        match node.next {
-            NONE => self.ends_mut(node.tag).expect("tag of a node").1 = node.prev,
-            next => self.nodes[next as usize].prev = node.prev,
+        match next {
+            NONE => self.ends_mut(tag).expect("tag of a node").1 = prev,
+            next => self.nodes[next as usize].prev = prev,
         }
-        node.value
+        self.free_node(place.0)
     }
 
     /// Finds one by its value; slow, for what is rare.
     pub(crate) fn find(&self, wanted: impl Fn(&V) -> bool) -> Option<Place> {
-        self.nodes
-            .iter()
-            .find(|(_, node)| wanted(&node.value))
-            .map(|(place, _)| Place(u32::try_from(place).expect("as in `push`")))
+        let found = self.nodes.iter().position(|node| node.value.as_ref().is_some_and(&wanted))?;
+        Some(Place(u32::try_from(found).expect("as in `push`")))
     }
 }
 
@@ -234,7 +268,8 @@ mod tests {
                     3 => prop_assert_eq!(matching.pop_if(tag, |_| false), None),
                     _ => {
                         if let Some((number, place)) = queue.remove(queue.len() / 2) {
-                            prop_assert_eq!(matching.remove(place), number);
+                            prop_assert_eq!(matching.remove(place), Some(number));
+                            prop_assert_eq!(matching.remove(place), None);
                         }
                     }
                 }
