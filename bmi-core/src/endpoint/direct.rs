@@ -172,7 +172,8 @@ impl<T: Transport> Endpoint<T> {
             return Err("a message written beyond its receive");
         }
         let peer = self.peers.get_mut(peer_id.0).expect("the caller has it");
-        peer.posted.remove(*place);
+        let found = peer.posted.remove(*place);
+        debug_assert!(found.is_some(), "a receive that waits is on the list");
         peer.seen += 1;
         self.ops.get_mut(id.0).expect("looked up above").offer = Offer::Used(memory);
         self.repost(peer_id, slot, Repost::Message);
@@ -201,7 +202,8 @@ impl<T: Transport> Endpoint<T> {
             return Ok(());
         }
         let (State::Matching(place), Some(ending)) = (&op.state, op.ending) else { return Ok(()) };
-        self.peers.get_mut(peer_id.0).expect("the caller has it").posted.remove(*place);
+        let found = self.peers.get_mut(peer_id.0).expect("the caller has it").posted.remove(*place);
+        debug_assert!(found.is_some(), "a receive that waits is on the list");
         self.finish(id, Err(ending), 0);
         Ok(())
     }

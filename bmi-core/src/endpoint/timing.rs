@@ -45,7 +45,8 @@ impl<T: Transport> Endpoint<T> {
                 op.peer.into_iter().for_each(|peer| self.mark_dirty(peer));
             }
             (State::Matching(place), _, Some(peer)) if !matches!(op.offer, Offer::Made(_)) => {
-                peer.posted.remove(*place);
+                let found = peer.posted.remove(*place);
+                debug_assert!(found.is_some(), "a receive that waits is on the list");
             }
             (State::Granted(_), ..) => return self.end_grant(id, Err(kind)),
             (State::Waiting, OpKind::Timer | OpKind::Probe, _) | (_, _, None) => {}

@@ -316,7 +316,7 @@ fn figure(test: Test, value: f64) -> String {
 
 /// How many times better ours is.
 fn ratio(line: &Line, other: Option<f64>) -> String {
-    let (Some(ours), Some(other)) = (line.ours, other) else { return "-".into() };
+    let (Some(ours), Some(other)) = (line.ours, other.filter(|other| *other > 0.0)) else { return "-".into() };
     format!("{:.2}", if line.row.test.is_time() { other / ours } else { ours / other })
 }
 
