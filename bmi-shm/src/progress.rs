@@ -261,8 +261,12 @@ impl ShmTransport {
     /// A turn for those that are awake and have to be served, the first of which is at `step`, in `slot`.
     #[inline]
     fn serve_from(&mut self, step: usize, slot: u32, pass: &mut Pass<'_>) {
-        let mut found = Some((step, slot));
+        let (mut found, count) = (Some((step, slot)), self.rota.awake().len());
         while let Some((step, slot)) = found {
+            if self.rota.awake().len() != count {
+                // Those behind one that ended or went to rest have moved up: one may have its turn once more.
+                pass.early.end = pass.events.len();
+            }
             if pass.events.len() >= pass.limit {
                 // The rest have their turn first next time.
                 self.first += step;
