@@ -333,6 +333,44 @@ fn short_work_on_mapped_memory_is_done_at_once() {
     assert!(!a.write_now(ca, &[source.slice(0, 1)], remote) && !a.read_now(ca, &[source.slice(0, 1)], remote));
 }
 
+/// Each of a stream of messages that stay was short enough to be copied in one go, so all that had come were copied in one poll, up to a quarter of a gigabyte.
+#[test]
+fn a_stream_of_long_messages_is_copied_in_bounded_turns() {
+    let _alone = alone();
+    const LEN: usize = 1 << 20;
+    let mut world = world();
+    let (ca, cb) = world.connect();
+    let (_, source) = world.a.pattern(LEN);
+    let (into, room) = world.b.memory(LEN);
+    let segments = [source];
+    let send = |world: &mut World| {
+        let sent =
+            world.a.transport.post_send(ca, WorkId(1), b"", Payload::Gather(&segments), WorkOptions::UNSIGNALLED);
+        sent.unwrap();
+    };
+    for _ in 0..11 {
+        world.b.transport.post_recv(cb, WorkId(2), std::slice::from_ref(&room)).unwrap();
+    }
+    // The first two go through the ring, or make sure that nothing is left to do but to copy.
+    for _ in 0..2 {
+        send(&mut world);
+        assert_eq!(world.work_b(), completion(cb, 2, WorkKind::Recv, WorkStatus::Ok, LEN as u64));
+        world.settle();
+    }
+    world.a.transport.post_send(ca, WorkId(1), b"", Payload::EMPTY, WorkOptions::UNSIGNALLED).unwrap();
+    assert_eq!(world.work_b().len, 0, "it does not rest");
+    world.until(|world| (!world.poll()).then_some(()));
+    (0..8).for_each(|_| send(&mut world));
+    let (now, mut arrived) = (world.now, Vec::new());
+    while arrived.iter().sum::<usize>() < 8 {
+        world.b.transport.poll(now, &mut world.b.events);
+        arrived.push(std::mem::take(&mut world.b.events).len());
+        assert!(arrived.len() < 1000, "{arrived:?}");
+    }
+    assert!(arrived.iter().all(|count| *count <= 2), "as much as two turns may copy: {arrived:?}");
+    assert_eq!(into.to_vec(), pattern(LEN));
+}
+
 /// The plan says how bulk goes, by what this side and the kernel allow.
 #[test]
 fn the_ways_of_bulk_are_told() {
