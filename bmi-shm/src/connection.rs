@@ -220,6 +220,12 @@ impl Connection {
         true
     }
 
+    /// Whether there is something to do as soon as the peer has read: what is queued, or the last word of one that closes and has sent everything.
+    pub(crate) fn waits_for_room(&self) -> bool {
+        let closing = matches!(self.phase, Phase::Closing { .. });
+        self.queues.as_deref().is_some_and(|queues| queues.has_outgoing() || closing && !queues.has_requests())
+    }
+
     /// Its time limit, if it has one.
     pub(crate) fn deadline(&self) -> Option<Time> {
         match &self.phase {

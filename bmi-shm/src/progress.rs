@@ -355,22 +355,21 @@ impl ShmTransport {
         self.nap += 1;
         self.asleep = true;
         for slot in self.rota.all() {
-            let Some(Connection { link: Some(link), queues: Some(queues), .. }) = self.slots.at_mut(slot) else {
-                continue;
-            };
-            let starved = u64::from(queues.has_outgoing());
+            let Some(connection) = self.slots.at_mut(slot) else { continue };
+            let starved = u64::from(connection.waits_for_room());
+            let Some(link) = &connection.link else { continue };
             ring::announce_sleep::<RingSpace>(link.own.sleep(), self.nap << 1 | starved);
         }
         let Self { rota, slots, .. } = self;
         let arrived = rota.all().any(|slot| {
-            let Some(Connection { link: Some(link), queues: Some(queues), phase, .. }) = slots.at_mut(slot) else {
-                return false;
-            };
+            let Some(connection) = slots.at_mut(slot) else { return false };
+            let waits_for_room = connection.waits_for_room();
+            let Connection { link: Some(link), queues: Some(queues), phase, .. } = connection else { return false };
             // One that is closing reads no more.
             let reads = !matches!(phase, Phase::Closing { .. });
             let room = || link.peer.consumed().load(Ordering::Relaxed) != link.writer.consumed();
             let taken = || link.peer.taken().load(Ordering::Relaxed) != link.left_taken;
-            reads && link.reader.has_next() || queues.has_outgoing() && room() || queues.has_gone() && taken()
+            reads && link.reader.has_next() || waits_for_room && room() || queues.has_gone() && taken()
         });
         // A full answer may not be all. What is left in epoll is no new edge for whoever sleeps on it.
         let all_seen = self.ask_epoll() < EPOLL_EVENTS;
