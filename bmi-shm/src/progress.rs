@@ -42,6 +42,7 @@ use crate::inbound::{Context, Pass};
 use crate::link::Link;
 use crate::outbound::{BUDGET, Outbound};
 use crate::packet::Packet;
+use crate::queue_pair::QueuePair;
 use crate::ring;
 use crate::{EPOLL_EVENTS, ShmTransport};
 
@@ -333,7 +334,9 @@ impl ShmTransport {
         rota.all().any(|slot| {
             slots.at_mut(slot).is_some_and(|connection| {
                 let rings = |link: &Link| link.must_ring() || link.reader.untold() > 0;
-                connection.more || connection.draining.is_some() || connection.link.as_deref().is_some_and(rings)
+                let makes_room = connection.queues.as_deref().is_some_and(QueuePair::makes_room);
+                let waits = connection.more || connection.draining.is_some() || makes_room;
+                waits || connection.link.as_deref().is_some_and(rings)
             })
         })
     }
