@@ -595,7 +595,8 @@ impl ShmTransport {
     pub(crate) fn cut(&mut self, slot: u32, violation: Violation) {
         let Some(connection) = self.slots.at_mut(slot) else { return };
         let id = connection.id;
-        if connection.link.is_some() {
+        if let Some(link) = &mut connection.link {
+            link.say_taken(); // what is not said by now, the peer takes for refused
             connection.say(&Packet::Refusal(violation.refusal()));
         }
         self.end(slot, id, violation.into());

@@ -44,13 +44,14 @@ pub(crate) struct Connection {
     pub(crate) id: ConnId,
     pub(crate) peer: Addr,
     pub(crate) phase: Phase,
+    /// Dropped before the socket, whose end the peer sees: that this side is gone, and what it has copied, is said by then.
+    pub(crate) link: Option<Box<Link>>,
     pub(crate) socket: Option<OwnedFd>,
     /// This side's area, and its descriptor until the peer has it.
     pub(crate) own: Option<Area>,
     pub(crate) own_fd: Option<OwnedFd>,
     /// The peer's area and hello, until the link is made.
     pub(crate) theirs: Option<(Area, Hello)>,
-    pub(crate) link: Option<Box<Link>>,
     pub(crate) queues: Option<Box<QueuePair>>,
     pub(crate) inbound: Inbound,
     pub(crate) exposures: Exposures,
@@ -218,6 +219,12 @@ impl Connection {
         }
         self.idle = RESTS;
         true
+    }
+
+    /// Whether there is something to do as soon as the peer has read: what is queued, or the last word of one that closes and has sent everything.
+    pub(crate) fn waits_for_room(&self) -> bool {
+        let closing = matches!(self.phase, Phase::Closing { .. });
+        self.queues.as_deref().is_some_and(|queues| queues.has_outgoing() || closing && !queues.has_requests())
     }
 
     /// Its time limit, if it has one.

@@ -5,6 +5,7 @@ use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bmi_conformance::Rng;
@@ -574,6 +575,61 @@ fn a_message_left_in_memory_that_never_comes_holds_up_nobody() {
     hostile.say(Packet::Pages { id: 3, len: 8192 }.encode().bytes(), &[fd.as_fd()]);
     assert_eq!(victim.end_of(conn).kind(), ErrorKind::PeerLost);
     assert!(victim.events.iter().all(|event| !matches!(event, Event::Work(work) if work.status == WorkStatus::Ok)));
+}
+
+/// Reads how many messages were said to be copied, at each line of the log: the connection's end is one, between the refusal and the end of the area.
+struct Said {
+    area: Area,
+    seen: Arc<Mutex<Vec<u64>>>,
+}
+
+impl tracing::Subscriber for Said {
+    fn enabled(&self, _: &tracing::Metadata<'_>) -> bool {
+        true
+    }
+
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        tracing::span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+
+    fn event(&self, _: &tracing::Event<'_>) {
+        self.seen.lock().unwrap().push(self.area.taken().load(Ordering::Acquire));
+    }
+
+    fn enter(&self, _: &tracing::span::Id) {}
+
+    fn exit(&self, _: &tracing::span::Id) {}
+}
+
+/// A message that stays was delivered, and the one behind it refused in the same turn. That the first was copied was said last of all, so the peer that had read the
+/// refusal by then took it for a refusal of the first.
+#[test]
+fn what_was_copied_is_said_before_what_comes_behind_it_is_refused() {
+    let mut victim = Victim::new();
+    let (hostile, conn) = victim.hostile();
+    victim.transport.post_recv(conn, WorkId(1), &[victim.region.segment(0, 5000)]).unwrap();
+    let fd = memfd(8192, SealFlags::SHRINK | SealFlags::GROW);
+    hostile.say(Packet::Pages { id: 0, len: 8192 }.encode().bytes(), &[fd.as_fd()]);
+    (0..600).for_each(|_| victim.poll());
+    // No receive is left for the second.
+    hostile.area.raw(hostile.area.ring_at() + 64).store(1 << 32, Ordering::Relaxed);
+    put_record(&hostile, 9, &[100, 1 << 32, 0, 0, 100]);
+    let geometry = victim.transport.config.geometry();
+    let mapping = sys::map_peer(hostile.victims_fd.as_ref().unwrap(), geometry.len() as u64, false).unwrap().unwrap();
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let said = Said { area: Area::new(mapping, geometry), seen: seen.clone() };
+    // Something else to do, so that both come in one turn.
+    victim.transport.post_send(conn, WorkId(2), b"out", Payload::EMPTY, WorkOptions::SIGNALLED).unwrap();
+    let end = tracing::subscriber::with_default(said, || victim.end_of(conn));
+    assert_eq!(end.kind(), ErrorKind::Protocol);
+    let arrived =
+        |event: &Event| matches!(event, Event::Work(work) if work.work == WorkId(1) && work.status == WorkStatus::Ok);
+    assert!(victim.events.iter().any(arrived), "{:?}", victim.events);
+    assert_eq!(seen.lock().unwrap()[..], [1]);
 }
 
 /// More copies than messages were left, or fewer than before, are a lie; and a wrong proof is no proof.

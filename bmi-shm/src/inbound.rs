@@ -148,10 +148,10 @@ fn hand_over(
     queues.complete_recv(WorkStatus::Ok, record.len as u64, None, pass.events)
 }
 
-/// Copies a message that stays in the peer's memory, if it is as usual: one piece of memory that is mapped, short, for a receive of one segment that has room. `false` if
-/// not: then nothing has happened, and whatever is wrong with it shows again.
+/// Copies a message that stays in the peer's memory, if it is as usual: one piece of memory that is mapped, within the budget, for a receive of one segment that has room.
+/// `false` if not: then nothing has happened, and whatever is wrong with it shows again.
 #[inline(never)]
-fn fetch(link: &mut Link, queues: &mut QueuePair, pass: &mut Pass<'_>, record: Record) -> bool {
+fn fetch(link: &mut Link, queues: &mut QueuePair, pass: &mut Pass<'_>, record: Record, budget: &mut u64) -> bool {
     const BODY: usize = (LEFT_WORDS + 2) * 8;
     if record.len < BODY {
         return false;
@@ -166,7 +166,7 @@ fn fetch(link: &mut Link, queues: &mut QueuePair, pass: &mut Pass<'_>, record: R
     let [len, shape, pages, offset, piece] = words;
     let head = record.len - BODY;
     let Some(to) = queues.receives.front().filter(|recv| recv.room() >= len).and_then(Recv::ptr) else { return false };
-    let usual = shape == 1 << 32 | head as u64 && head <= MAX_HEAD && piece <= BUDGET && piece + head as u64 == len;
+    let usual = shape == 1 << 32 | head as u64 && head <= MAX_HEAD && piece <= *budget && piece + head as u64 == len;
     let Some(memory) = u32::try_from(pages).ok().filter(|_| usual).and_then(|pages| link.mapped.find(pages)) else {
         return false;
     };
@@ -184,6 +184,7 @@ fn fetch(link: &mut Link, queues: &mut QueuePair, pass: &mut Pass<'_>, record: R
     if link.peer.is_gone() {
         return false; // what was copied may be something else already
     }
+    *budget -= piece;
     link.has_copied();
     queues.complete_recv(WorkStatus::Ok, len, None, pass.events)
 }
@@ -291,6 +292,7 @@ impl Inbound {
             return false;
         }
         let shown_at = pass.shown_at(queues.conn());
+        let mut budget = BUDGET;
         for _ in 0..RECORDS {
             if pass.events.len() >= pass.limit {
                 return false;
@@ -302,7 +304,7 @@ impl Inbound {
             };
             let handed_over = match record.kind {
                 SEND => hand_over(link, queues, pass, shown_at, record),
-                LEFT => fetch(link, queues, pass, record),
+                LEFT => fetch(link, queues, pass, record, &mut budget),
                 _ => false,
             };
             if !handed_over {

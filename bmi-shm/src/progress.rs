@@ -42,6 +42,7 @@ use crate::inbound::{Context, Pass};
 use crate::link::Link;
 use crate::outbound::{BUDGET, Outbound};
 use crate::packet::Packet;
+use crate::queue_pair::QueuePair;
 use crate::ring;
 use crate::{EPOLL_EVENTS, ShmTransport};
 
@@ -261,8 +262,12 @@ impl ShmTransport {
     /// A turn for those that are awake and have to be served, the first of which is at `step`, in `slot`.
     #[inline]
     fn serve_from(&mut self, step: usize, slot: u32, pass: &mut Pass<'_>) {
-        let mut found = Some((step, slot));
+        let (mut found, count) = (Some((step, slot)), self.rota.awake().len());
         while let Some((step, slot)) = found {
+            if self.rota.awake().len() != count {
+                // Those behind one that ended or went to rest have moved up: one may have its turn once more.
+                pass.early.end = pass.events.len();
+            }
             if pass.events.len() >= pass.limit {
                 // The rest have their turn first next time.
                 self.first += step;
@@ -329,7 +334,9 @@ impl ShmTransport {
         rota.all().any(|slot| {
             slots.at_mut(slot).is_some_and(|connection| {
                 let rings = |link: &Link| link.must_ring() || link.reader.untold() > 0;
-                connection.more || connection.draining.is_some() || connection.link.as_deref().is_some_and(rings)
+                let makes_room = connection.queues.as_deref().is_some_and(QueuePair::makes_room);
+                let waits = connection.more || connection.draining.is_some() || makes_room;
+                waits || connection.link.as_deref().is_some_and(rings)
             })
         })
     }
@@ -351,22 +358,21 @@ impl ShmTransport {
         self.nap += 1;
         self.asleep = true;
         for slot in self.rota.all() {
-            let Some(Connection { link: Some(link), queues: Some(queues), .. }) = self.slots.at_mut(slot) else {
-                continue;
-            };
-            let starved = u64::from(queues.has_outgoing());
+            let Some(connection) = self.slots.at_mut(slot) else { continue };
+            let starved = u64::from(connection.waits_for_room());
+            let Some(link) = &connection.link else { continue };
             ring::announce_sleep::<RingSpace>(link.own.sleep(), self.nap << 1 | starved);
         }
         let Self { rota, slots, .. } = self;
         let arrived = rota.all().any(|slot| {
-            let Some(Connection { link: Some(link), queues: Some(queues), phase, .. }) = slots.at_mut(slot) else {
-                return false;
-            };
+            let Some(connection) = slots.at_mut(slot) else { return false };
+            let waits_for_room = connection.waits_for_room();
+            let Connection { link: Some(link), queues: Some(queues), phase, .. } = connection else { return false };
             // One that is closing reads no more.
             let reads = !matches!(phase, Phase::Closing { .. });
             let room = || link.peer.consumed().load(Ordering::Relaxed) != link.writer.consumed();
             let taken = || link.peer.taken().load(Ordering::Relaxed) != link.left_taken;
-            reads && link.reader.has_next() || queues.has_outgoing() && room() || queues.has_gone() && taken()
+            reads && link.reader.has_next() || waits_for_room && room() || queues.has_gone() && taken()
         });
         // A full answer may not be all. What is left in epoll is no new edge for whoever sleeps on it.
         let all_seen = self.ask_epoll() < EPOLL_EVENTS;

@@ -413,7 +413,7 @@ impl QueuePair {
         Ok(())
     }
 
-    /// A poll begins: what was done before it is about to be reported. Whether a post that was refused would be taken now.
+    /// A poll begins: what was done before it is about to be reported.
     pub(crate) fn begin_poll(&mut self) {
         self.held.clear();
         self.fresh = 0;
@@ -425,11 +425,16 @@ impl QueuePair {
         self.fresh > 0 || !self.held.is_empty() || self.refused || self.has_outgoing()
     }
 
+    /// Whether the next poll makes room for a post that was refused, though nothing arrives: what is done takes none any longer.
+    pub(crate) fn makes_room(&self) -> bool {
+        self.refused
+            && self.requests.len() + self.gone.len() + self.reads.len() < self.send_depth
+            && self.staging.len() + MAX_INLINE <= self.staging_limit
+    }
+
     /// Whether there is room again for a post that was refused.
     pub(crate) fn has_made_room(&mut self) -> bool {
-        let room = self.refused
-            && self.requests.len() + self.gone.len() + self.reads.len() < self.send_depth
-            && self.staging.len() + MAX_INLINE <= self.staging_limit;
+        let room = self.makes_room();
         self.refused &= !room;
         room
     }

@@ -152,6 +152,39 @@ fn a_closing_connection_lets_its_owner_sleep() {
     assert_eq!(arrived.count(), 40, "what was posted is handed over");
 }
 
+/// All that was posted was in the ring, and filled it but for the last word: nothing that waited for room was left in the queues, so the peer woke nobody when it had read, and
+/// both sides waited until the deadline.
+#[test]
+fn a_closing_connection_that_waits_for_room_is_woken() {
+    let mut config = ShmConfig::default();
+    config.ring_len = 64 << 10;
+    let mut world = world_with(&config);
+    let (ca, cb) = world.connect();
+    let records = config.ring_len / 64 - 1;
+    for _ in 0..records {
+        world.b.transport.post_recv(cb, WorkId(1), &[]).unwrap();
+        world.a.transport.post_send(ca, WorkId(2), b"", Payload::EMPTY, WorkOptions::UNSIGNALLED).unwrap();
+        let now = world.now;
+        world.a.transport.poll(now, &mut world.a.events);
+    }
+    let deadline = world.later(60);
+    world.a.transport.disconnect(ca, deadline);
+    let World { a, b, now, .. } = &mut world;
+    let asleep = (0..10_000).any(|_| {
+        a.transport.poll(*now, &mut a.events);
+        a.transport.arm(std::task::Waker::noop()) == Armed::Waiting
+    });
+    assert!(asleep && a.take_end(ca).is_none(), "there is no room to say that nothing follows");
+    let woken = b.transport.calls().wakes;
+    for _ in 0..2 * records {
+        b.transport.poll(*now, &mut b.events);
+    }
+    assert_eq!(b.events.len(), records);
+    assert_eq!(b.transport.calls().wakes, woken + 1);
+    a.transport.poll(*now, &mut a.events);
+    assert_eq!(a.take_end(ca).map(|reason| reason.kind()), Some(ErrorKind::Cancelled));
+}
+
 /// Connections on which nothing moves are looked at in turn only; what comes on them, or is posted on them, or their end, is found all the same.
 #[test]
 fn connections_at_rest_are_found_again() {

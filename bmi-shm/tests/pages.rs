@@ -8,10 +8,11 @@ use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Waker;
 
 use bmi_conformance::world::{completion, pattern};
 use bmi_core::mem::RemotePages;
-use bmi_core::transport::{Event, Payload, WorkId, WorkKind, WorkOptions, WorkStatus};
+use bmi_core::transport::{Armed, Event, Payload, PostError, WorkId, WorkKind, WorkOptions, WorkStatus};
 use bmi_core::{Access, ErrorKind, Memory, RemoteKey, Transport};
 use bmi_shm::ShmConfig;
 use common::{World, world, world_with};
@@ -331,6 +332,70 @@ fn short_work_on_mapped_memory_is_done_at_once() {
     world.settle();
     let a = &mut world.a.transport;
     assert!(!a.write_now(ca, &[source.slice(0, 1)], remote) && !a.read_now(ca, &[source.slice(0, 1)], remote));
+}
+
+/// Each of a stream of messages that stay was short enough to be copied in one go, so all that had come were copied in one poll, up to a quarter of a gigabyte.
+#[test]
+fn a_stream_of_long_messages_is_copied_in_bounded_turns() {
+    let _alone = alone();
+    const LEN: usize = 1 << 20;
+    let mut world = world();
+    let (ca, cb) = world.connect();
+    let (_, source) = world.a.pattern(LEN);
+    let (into, room) = world.b.memory(LEN);
+    let segments = [source];
+    let send = |world: &mut World| {
+        let sent =
+            world.a.transport.post_send(ca, WorkId(1), b"", Payload::Gather(&segments), WorkOptions::UNSIGNALLED);
+        sent.unwrap();
+    };
+    for _ in 0..11 {
+        world.b.transport.post_recv(cb, WorkId(2), std::slice::from_ref(&room)).unwrap();
+    }
+    // The first two go through the ring, or make sure that nothing is left to do but to copy.
+    for _ in 0..2 {
+        send(&mut world);
+        assert_eq!(world.work_b(), completion(cb, 2, WorkKind::Recv, WorkStatus::Ok, LEN as u64));
+        world.settle();
+    }
+    world.a.transport.post_send(ca, WorkId(1), b"", Payload::EMPTY, WorkOptions::UNSIGNALLED).unwrap();
+    assert_eq!(world.work_b().len, 0, "it does not rest");
+    world.until(|world| (!world.poll()).then_some(()));
+    (0..8).for_each(|_| send(&mut world));
+    let (now, mut arrived) = (world.now, Vec::new());
+    while arrived.iter().sum::<usize>() < 8 {
+        world.b.transport.poll(now, &mut world.b.events);
+        arrived.push(std::mem::take(&mut world.b.events).len());
+        assert!(arrived.len() < 1000, "{arrived:?}");
+    }
+    assert!(arrived.iter().all(|count| *count <= 2), "as much as two turns may copy: {arrived:?}");
+    assert_eq!(into.to_vec(), pattern(LEN));
+}
+
+/// A queue full of work that was done at once has room in the next poll, for which nothing else gave a reason: who was refused was let sleep for ever.
+#[test]
+fn who_was_refused_is_not_let_sleep_while_the_next_poll_makes_room() {
+    let _alone = alone();
+    let mut config = ShmConfig::default();
+    config.send_queue_depth = 4;
+    let mut world = world_with(&config);
+    let (ca, cb) = world.connect();
+    let (_, segment) = world.b.memory(100);
+    let remote = world.b.transport.expose(cb, &segment, Access::READ_WRITE).unwrap();
+    let (_, source) = world.a.memory(100);
+    world.settle();
+    assert_eq!(world.a.transport.arm(Waker::noop()), Armed::Waiting);
+    let (a, now) = (&mut world.a.transport, world.now);
+    a.poll(now, &mut world.a.events);
+    let write = |a: &mut bmi_shm::ShmTransport| {
+        a.post_write(ca, WorkId(1), &[], std::slice::from_ref(&source), remote.into(), WorkOptions::UNSIGNALLED)
+    };
+    (0..4).for_each(|_| write(a).unwrap());
+    assert_eq!(write(a), Err(PostError::QueueFull));
+    assert_eq!(a.arm(Waker::noop()), Armed::Busy);
+    assert!(a.poll(now, &mut world.a.events), "it makes room");
+    write(a).unwrap();
+    assert_eq!(a.arm(Waker::noop()), Armed::Waiting, "nobody was refused");
 }
 
 /// The plan says how bulk goes, by what this side and the kernel allow.

@@ -105,6 +105,41 @@ fn none_is_overtaken_behind_a_rest() {
     assert_eq!(taker.shown, [(cb, vec![0])]);
 }
 
+/// Behind one that ended in the middle of a poll those that were left moved up. Where turns did not begin with the first, one had its turn twice, and a message that was not
+/// taken in the first was overtaken in the second.
+#[test]
+fn none_is_overtaken_behind_a_connection_that_ends_in_the_same_poll() {
+    let mut world = world();
+    let conns: Vec<_> = (0..4).map(|_| world.connect()).collect();
+    let _memories: Vec<_> = conns.iter().map(|(_, cb)| receives(&mut world, *cb, 400, 8)).collect();
+    world.settle(); // all rest, and awake in this order:
+    for &(ca, cb) in &conns {
+        send(&mut world, ca, b"awake", WorkOptions::UNSIGNALLED);
+        assert_eq!(world.work_b().conn, cb);
+    }
+    let mut none = choosing(|_: &[u8]| false);
+    (0..50).for_each(|_| assert!(!poll(&mut world, &mut none).0));
+    // A poll that ends with all that it may report before the last has had its turn.
+    (0..300).for_each(|_| send(&mut world, conns[2].0, b"many", WorkOptions::UNSIGNALLED));
+    assert_eq!(poll(&mut world, &mut none).1.len(), 1, "the first of a stream");
+    send(&mut world, conns[3].0, b"late", WorkOptions::UNSIGNALLED);
+    assert_eq!(poll(&mut world, &mut none).1.len(), 256);
+    while poll(&mut world, &mut none).0 {}
+    (0..50).for_each(|_| assert!(!poll(&mut world, &mut none).0));
+    // So the last is the first, and the next one ends behind it.
+    (0..2).for_each(|number| send(&mut world, conns[3].0, &[number], WorkOptions::UNSIGNALLED));
+    let deadline = world.later(1);
+    world.a.transport.disconnect(conns[0].0, deadline);
+    let now = world.now;
+    while world.a.take_end(conns[0].0).is_none() {
+        world.a.transport.poll(now, &mut world.a.events);
+    }
+    world.now = world.later(1); // so its socket is looked at
+    let mut taker = choosing(|message: &[u8]| message[0] > 0);
+    poll(&mut world, &mut taker);
+    assert_eq!(taker.shown, [(conns[3].1, vec![0])]);
+}
+
 /// What was reported of a connection comes before what arrived on it later: a completion that waited for the poll, too.
 #[test]
 fn nothing_is_shown_in_a_poll_that_has_reported_something() {
