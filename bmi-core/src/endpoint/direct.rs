@@ -46,7 +46,7 @@ use crate::proto::credit;
 use crate::proto::header::{HEADER_LEN, Header, Kind};
 use crate::transport::{Payload, ServiceClass, Transport, WorkOptions};
 
-/// Room in the list of messages that the peer may not have seen: it is cleared of others when it is full, which should be seldom.
+/// Room to spare, at least, in the list of messages that the peer may not have seen, whenever it was cleared of the others: which should be seldom.
 const KEPT_UNSEEN: usize = 256;
 /// Offers in a row that nobody used, after which the next are not made: as many as a program that posts its receives in pairs may waste while it starts.
 const WASTED: u8 = 8;
@@ -347,6 +347,7 @@ impl Peer {
         // The Written of a message that was just written has not spent its credit yet; it is the only one, for nothing is sent before it.
         let seen = self.unseen.len().saturating_sub(out);
         self.unseen.drain(..seen);
-        self.unseen.reserve(KEPT_UNSEEN.saturating_sub(self.unseen.len()));
+        // As much again as is left, so that this is seldom also where credits are many.
+        self.unseen.reserve(KEPT_UNSEEN.max(self.unseen.len()));
     }
 }

@@ -63,7 +63,6 @@ use pacing::Turns;
 use packing::Packing;
 use peer::Peer;
 use records::{Left, Records};
-use sending::sent_at_once;
 use spare::Spares;
 use staging::Staging;
 use unit::Transfers;
@@ -377,11 +376,7 @@ impl<T: Transport> Endpoint<T> {
         list: impl Into<MemList>,
         options: Options,
     ) -> Result<Posted, Error> {
-        let list = list.into();
-        if self.send_inline(peer, Kind::Eager, tag, &list, options) {
-            return Ok(Posted::Done(sent_at_once(peer, OpKind::Send, tag, &list, options)));
-        }
-        self.start_send(peer, Kind::Eager, tag, list, options)
+        self.start_send(peer, Kind::Eager, tag, list.into(), options)
     }
 
     /// Sends a message that needs no receive: the peer finds it with `poll_unexpected`. At most [`PeerLimits::eager`] or [`PeerLimits::fast`] bytes,
@@ -396,11 +391,7 @@ impl<T: Transport> Endpoint<T> {
         list: impl Into<MemList>,
         options: Options,
     ) -> Result<Posted, Error> {
-        let list = list.into();
-        if self.send_inline(peer, Kind::Unexpected, tag, &list, options) {
-            return Ok(Posted::Done(sent_at_once(peer, OpKind::SendUnexpected, tag, &list, options)));
-        }
-        self.start_send(peer, Kind::Unexpected, tag, list, options)
+        self.start_send(peer, Kind::Unexpected, tag, list.into(), options)
     }
 
     /// Receives the next expected message of `peer` with `tag`. It may be shorter than the list; if it is longer, both sides end in

@@ -42,7 +42,23 @@ pub(super) struct Message {
 }
 
 impl<T: Transport> Endpoint<T> {
+    #[inline]
     pub(super) fn start_send(
+        &mut self,
+        peer: PeerId,
+        kind: Kind,
+        tag: Tag,
+        list: MemList,
+        options: Options,
+    ) -> Result<Posted, Error> {
+        if self.send_inline(peer, kind, tag, &list, options) {
+            return Ok(Posted::Done(sent_at_once(peer, kind_of(kind), tag, &list, options)));
+        }
+        self.start_long_send(peer, kind, tag, list, options)
+    }
+
+    /// Any send.
+    fn start_long_send(
         &mut self,
         peer: PeerId,
         kind: Kind,
@@ -79,7 +95,7 @@ impl<T: Transport> Endpoint<T> {
     /// The short way of a short message: one look at the peer, one post, no record. Whatever stands in the way, it says no and nothing has happened; then the
     /// long way finds out what it is.
     #[inline]
-    pub(super) fn send_inline(&mut self, id: PeerId, kind: Kind, tag: Tag, list: &MemList, options: Options) -> bool {
+    fn send_inline(&mut self, id: PeerId, kind: Kind, tag: Tag, list: &MemList, options: Options) -> bool {
         let Some(peer) = self.peers.get_mut(id.0) else { return false };
         let len = list.len();
         let short = len <= peer.limits.eager && HEADER_LEN + len <= self.max_inline;
@@ -536,7 +552,7 @@ fn kind_of(kind: Kind) -> OpKind {
 
 /// The completion of a message that needed no record.
 #[inline]
-pub(super) fn sent_at_once(peer: PeerId, kind: OpKind, tag: Tag, list: &MemList, options: Options) -> Completion {
+fn sent_at_once(peer: PeerId, kind: OpKind, tag: Tag, list: &MemList, options: Options) -> Completion {
     let len = list.len() as u64;
     Completion { op: OpId::NONE, kind, peer: Some(peer), tag, len, status: Ok(()), user: options.user }
 }

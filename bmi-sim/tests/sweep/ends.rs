@@ -148,15 +148,7 @@ pub(crate) fn both_run_out_of_credits(seed: u64, rng: &mut Rng) {
     let mut config = SimConfig::drawn(seed);
     config.profile.link_latency_ns = 1_000_000;
     let world = World::with(config);
-    // The purse of bytes is four long messages, which is sixteen short ones; so is that of messages.
-    let settings = Config {
-        eager_limit: EAGER,
-        credit_messages: 16,
-        credit_bytes: 4 * (EAGER as u32 + 64),
-        fast_slots: 0,
-        fence_grace: GRACE,
-        ..Config::default()
-    };
+    let settings = small_purses(EAGER);
     let sides = pair_with(&world, [settings.clone(), settings], ["h", "i"]);
     let (kept, gap) = (rng.below(8) as usize, Duration::from_micros(10 + rng.below(60)));
     let talk = sides.iter().map(|side| async move {
@@ -182,6 +174,18 @@ pub(crate) fn both_run_out_of_credits(seed: u64, rng: &mut Rng) {
     sides.iter().for_each(|side| check_idle(side, 1, "after all credits were spent"));
 }
 
+/// The purse of bytes is four messages of `eager` bytes, which is sixteen short ones; so is that of messages.
+fn small_purses(eager: usize) -> Config {
+    Config {
+        eager_limit: eager,
+        credit_messages: 16,
+        credit_bytes: 4 * (eager as u32 + 64),
+        fast_slots: 0,
+        fence_grace: GRACE,
+        ..Config::default()
+    }
+}
+
 /// Many short messages each way, received as they arrive, some before their receive is posted, by adapters that show them. The purse of bytes is so small that a few credits
 /// which do not come back stop it.
 pub(crate) fn long_streams_of_short_messages(seed: u64, rng: &mut Rng) {
@@ -189,14 +193,7 @@ pub(crate) fn long_streams_of_short_messages(seed: u64, rng: &mut Rng) {
     const MESSAGES: usize = 160;
     let config = SimConfig { inline_receive_bytes: 64 << 10, ..SimConfig::seeded(seed) };
     let world = World::with(config);
-    let settings = Config {
-        eager_limit: EAGER,
-        credit_messages: 16,
-        credit_bytes: 4 * (EAGER as u32 + 64),
-        fast_slots: 0,
-        fence_grace: GRACE,
-        ..Config::default()
-    };
+    let settings = small_purses(EAGER);
     let sides = pair_with(&world, [settings.clone(), settings], ["j", "k"]);
     let lens: Vec<usize> = (0..MESSAGES).map(|_| rng.below(EAGER as u64 + 1) as usize).collect();
     let gaps: Vec<Duration> = (0..MESSAGES).map(|_| Duration::from_micros(rng.below(30))).collect();
