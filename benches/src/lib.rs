@@ -9,6 +9,7 @@ pub mod cpu;
 pub mod limit;
 pub mod net;
 pub mod paper;
+pub mod sample;
 pub mod stats;
 pub mod table;
 pub mod units;
