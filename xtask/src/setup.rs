@@ -1,9 +1,17 @@
 //! Installs what a bare machine lacks: components of the toolchain, packages of Debian.
 //!
-//! **How to add a package.** One line in [`PACKAGES`] or [`MACHINE_PACKAGES`]: its name, what it is for, how to see that it is there. As root it is
-//! installed; otherwise the step fails with the command to type.
+//! **Probes.** Each package has a probe that tells whether the machine has what the package brings. A probe *uses* the thing: it runs
+//! the program and reads its answer, or compiles and links against the library. A file of the right name proves little. It may belong
+//! to a neighbouring package (`libclang-cpp.so` is not libclang), be a smaller program of the same name (busybox has a `modprobe` and
+//! an `ip`), be a shim that fails when it is called, or be one half of what is needed.
+//!
+//! **How to add a package.** One line in [`MACHINE_PACKAGES`], [`PEER_PACKAGES`] or [`COMPARE_PACKAGES`]: its name, what it is for, its
+//! probe. As root it is installed; otherwise the step fails with the command to type. Packages are installed without those that they
+//! only recommend, so what they recommend and we need is a line of its own.
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use crate::command::{Failure, Invocation};
@@ -13,43 +21,68 @@ use crate::rxe::{Kernel, machine};
 struct Package {
     name: &'static str,
     why: &'static str,
-    is_there: fn() -> bool,
+    works: fn() -> bool,
 }
-
-const PACKAGES: &[Package] =
-    &[Package { name: "gcc", why: "the toolchain links with cc", is_there: || program("cc").is_some() }];
 
 /// What `cargo xtask rxe` builds its machine from.
 const MACHINE_PACKAGES: &[Package] = &[
-    Package { name: "qemu-system-x86", why: "the emulator", is_there: || program("qemu-system-x86_64").is_some() },
-    Package { name: "linux-image-amd64", why: "a kernel with Soft-RoCE", is_there: || Kernel::installed().is_some() },
-    Package { name: "busybox-static", why: "the machine's shell", is_there: || program("busybox").is_some() },
-    Package { name: "kmod", why: "modprobe and insmod", is_there: || program("modprobe").is_some() },
-    Package { name: "binutils", why: "strip", is_there: || program("strip").is_some() },
+    Package { name: "qemu-system-x86", why: "the emulator", works: || machine::obstacle().is_none() },
+    Package { name: "linux-image-amd64", why: "a kernel with Soft-RoCE", works: || Kernel::installed().is_some() },
+    Package {
+        name: "busybox-static",
+        why: "the machine's shell",
+        works: || answers("busybox", &["--list"], "cttyhack"),
+    },
+    Package {
+        name: "kmod",
+        why: "modprobe and insmod",
+        // The machine's insmod is a copy of `kmod` under another name.
+        works: || ["modprobe", "kmod"].iter().all(|name| answers(name, &["--version"], "kmod version")),
+    },
+    Package { name: "binutils", why: "strip", works: || answers("strip", &["--version"], "strip") },
     Package {
         name: "iproute2",
         why: "ip, tc, rdma",
-        is_there: || ["ip", "tc", "rdma"].iter().all(|name| program(name).is_some()),
+        works: || ["ip", "tc", "rdma"].iter().all(|name| answers(name, &["-V"], "iproute2")),
     },
-    Package { name: "ibverbs-providers", why: "the driver of Soft-RoCE", is_there: || machine::provider().is_some() },
+    Package { name: "ibverbs-providers", why: "the driver of Soft-RoCE", works: || machine::provider().is_some() },
     Package {
         name: "ibverbs-utils",
         why: "ibv_devinfo, ibv_rc_pingpong",
-        is_there: || program("ibv_devinfo").is_some(),
+        works: || ["ibv_devinfo", "ibv_rc_pingpong"].iter().all(|name| loads(name)),
     },
-    Package { name: "perftest", why: "what verbs are measured against", is_there: || program("ib_send_lat").is_some() },
+    Package {
+        name: "perftest",
+        why: "what verbs are measured against",
+        works: || {
+            let programs = ["ib_send_lat", "ib_write_lat", "ib_read_lat", "ib_send_bw", "ib_write_bw", "ib_read_bw"];
+            programs.iter().all(|name| answers(name, &["--version"], "Version"))
+        },
+    },
 ];
 
 /// What the crate `ibverbs` is built with, the independent peer of the tests in that machine.
 const PEER_PACKAGES: &[Package] = &[
-    Package { name: "cmake", why: "builds a part of ibverbs", is_there: || program("cmake").is_some() },
-    Package { name: "libclang-dev", why: "reads the headers of verbs", is_there: has_libclang },
+    Package {
+        name: "cmake",
+        why: "builds a part of ibverbs",
+        works: || answers("cmake", &["--version"], "cmake version"),
+    },
+    Package { name: "make", why: "is called by cmake", works: || answers("make", &["--version"], "Make") },
+    Package { name: "libclang-dev", why: "reads the headers of verbs", works: || has_libclang(&libclang_folders()) },
     Package {
         name: "libibverbs-dev",
-        why: "the headers of verbs",
-        is_there: || Path::new("/usr/include/infiniband/verbs.h").exists(),
+        why: "the headers of verbs, and the library to link with",
+        works: || links("#include <infiniband/verbs.h>\nint main(void) { return ibv_fork_init(); }", "ibverbs"),
     },
 ];
+
+/// What `cargo xtask compare` and the program `message_cost` count instructions with.
+const COMPARE_PACKAGES: &[Package] = &[Package {
+    name: "valgrind",
+    why: "counts instructions",
+    works: || answers("valgrind", &["--version"], "valgrind-"),
+}];
 
 /// Components of the toolchain, with the cargo command that tells whether each is there.
 const COMPONENTS: &[(&str, &str)] = &[("rustfmt", "fmt --version"), ("clippy", "clippy --version")];
@@ -57,7 +90,7 @@ const COMPONENTS: &[(&str, &str)] = &[("rustfmt", "fmt --version"), ("clippy", "
 /// A download on a slow line.
 const LIMIT: Duration = Duration::from_secs(600);
 
-/// Brings the machine into the state that the steps need. Changes nothing where all is there.
+/// Installs the components of the toolchain that are missing. A linker is not looked for: without one this program could not have been built.
 pub(crate) fn set_up(root: &Path) -> Result<(), Failure> {
     for (component, probe) in COMPONENTS {
         if !Invocation::cargo(root, probe).succeeds() {
@@ -65,7 +98,7 @@ pub(crate) fn set_up(root: &Path) -> Result<(), Failure> {
             Invocation::new(root, "rustup", &format!("component add {component}")).run(LIMIT)?;
         }
     }
-    install(root, PACKAGES)
+    Ok(())
 }
 
 /// Installs what the emulated machine is made of.
@@ -78,8 +111,13 @@ pub(crate) fn set_up_peer(root: &Path) -> Result<(), Failure> {
     install(root, PEER_PACKAGES)
 }
 
+/// Installs what counting instructions needs.
+pub(crate) fn set_up_compare(root: &Path) -> Result<(), Failure> {
+    install(root, COMPARE_PACKAGES)
+}
+
 fn install(root: &Path, packages: &[Package]) -> Result<(), Failure> {
-    let missing: Vec<&Package> = packages.iter().filter(|package| !(package.is_there)()).collect();
+    let missing: Vec<&Package> = packages.iter().filter(|package| !(package.works)()).collect();
     if missing.is_empty() {
         return Ok(());
     }
@@ -96,9 +134,10 @@ fn install(root: &Path, packages: &[Package]) -> Result<(), Failure> {
         .env("DEBIAN_FRONTEND", "noninteractive")
         .run(LIMIT)
         .map_err(failed)?;
-    match packages.iter().find(|package| !(package.is_there)()) {
+    match packages.iter().find(|package| !(package.works)()) {
         Some(package) => {
-            Err(Failure::new(format!("package {} was installed, but {} is not there", package.name, package.why)))
+            let Package { name, why, .. } = package;
+            Err(Failure::new(format!("package {name} was installed, but its probe still fails ({why})")))
         }
         None => Ok(()),
     }
@@ -109,38 +148,178 @@ pub(crate) fn has_nextest(root: &Path) -> bool {
     Invocation::cargo(root, "nextest --version").succeeds()
 }
 
-/// Where a program is. The folders of the administrator are searched too: not everybody has them on the path.
+/// The path of an executable file: on `PATH`, or in the administrator's folders, which not every user has on the path.
 pub(crate) fn program(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let administrator = ["/usr/sbin", "/sbin"].map(PathBuf::from);
-    std::env::split_paths(&path).chain(administrator).map(|folder| folder.join(name)).find(|file| file.is_file())
+    program_in(std::env::split_paths(&path).chain(administrator), name)
 }
 
-/// Debian keeps it in a folder named for its version.
-fn has_libclang() -> bool {
-    let folders = std::fs::read_dir("/usr/lib").into_iter().flatten().flatten();
-    folders
-        .filter(|folder| folder.file_name().to_string_lossy().starts_with("llvm-"))
-        .filter_map(|folder| std::fs::read_dir(folder.path().join("lib")).ok())
-        .flat_map(|files| files.flatten())
-        .any(|file| file.file_name().to_string_lossy().starts_with("libclang") && file.path().exists())
+fn program_in(mut folders: impl Iterator<Item = PathBuf>, name: &str) -> Option<PathBuf> {
+    folders.find_map(|folder| Some(folder.join(name)).filter(|file| is_executable(file)))
+}
+
+fn is_executable(file: &Path) -> bool {
+    use std::os::unix::fs::PermissionsExt;
+    std::fs::metadata(file).is_ok_and(|metadata| metadata.is_file() && metadata.permissions().mode() & 0o111 != 0)
+}
+
+/// What a program prints on both streams; `None` if there is none of this name or it cannot be started.
+fn said(name: &str, args: &[&str]) -> Option<String> {
+    let output = Command::new(program(name)?).args(args).stdin(Stdio::null()).output().ok()?;
+    Some(String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned())
+}
+
+/// Whether a program of this name runs and its answer has `word` in it. The exit status does not count: `perftest` ends its `--version` with 1.
+fn answers(name: &str, args: &[&str], word: &str) -> bool {
+    said(name, args).is_some_and(|text| text.contains(word))
+}
+
+/// Whether there is a program of this name and the loader finds all of its libraries.
+fn loads(name: &str) -> bool {
+    let Some(path) = program(name) else { return false };
+    said("ldd", &[&path.to_string_lossy()]).is_some_and(|text| !text.contains("not found"))
+}
+
+/// Whether a C program compiles and links with `library`.
+fn links(source: &str, library: &str) -> bool {
+    let Some(compiler) = program("cc") else { return false };
+    let child = Command::new(compiler)
+        .args(["-x", "c", "-o", "/dev/null", "-", &format!("-l{library}")])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn();
+    let Ok(mut child) = child else { return false };
+    let written = child.stdin.take().is_some_and(|mut input| input.write_all(source.as_bytes()).is_ok());
+    child.wait().is_ok_and(|status| status.success()) && written
+}
+
+/// Where Debian keeps LLVM: in a folder named for each version.
+fn libclang_folders() -> Vec<PathBuf> {
+    let entries = std::fs::read_dir("/usr/lib").into_iter().flatten().flatten();
+    let is_llvm = |name: &std::ffi::OsStr| name.to_string_lossy().starts_with("llvm-");
+    entries.filter(|entry| is_llvm(&entry.file_name())).map(|entry| entry.path()).collect()
+}
+
+/// Whether one of LLVM's folders has libclang together with clang's own headers, without which no system header can be read.
+fn has_libclang(folders: &[PathBuf]) -> bool {
+    let names = |folder: PathBuf| {
+        let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+        // Links whose target is missing do not count.
+        entries.map(|entry| entry.path()).filter(|path| path.exists()).collect::<Vec<_>>()
+    };
+    folders.iter().any(|folder| {
+        let library = names(folder.join("lib"))
+            .iter()
+            .any(|path| path.file_name().is_some_and(|name| is_libclang(&name.to_string_lossy())));
+        let headers = names(folder.join("lib/clang")).iter().any(|version| version.join("include/stddef.h").is_file());
+        library && headers
+    })
+}
+
+/// `libclang.so`, `libclang.so.1`, `libclang-14.so.1` …, the names that bindgen looks for. `libclang-cpp.so.14` and `libclangBasic.a` are others.
+fn is_libclang(name: &str) -> bool {
+    let Some(rest) = name.strip_prefix("libclang") else { return false };
+    let rest = match rest.strip_prefix('-') {
+        Some(version) => version.trim_start_matches(|c: char| c.is_ascii_digit() || c == '.'),
+        None => rest,
+    };
+    // What is left of a version of its own is "so": its full stop went with the digits.
+    let suffix = if name.starts_with("libclang-") { "so" } else { ".so" };
+    rest.strip_prefix(suffix).is_some_and(|end| end.is_empty() || end.starts_with('.'))
 }
 
 fn is_root() -> bool {
-    // The owner of /proc/self is the effective user.
-    std::os::unix::fs::MetadataExt::uid(&match std::fs::metadata("/proc/self") {
-        Ok(metadata) => metadata,
-        Err(_) => return false,
-    }) == 0
+    rustix::process::geteuid().is_root()
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
     use super::*;
+
+    /// A folder of this test alone, removed at its end.
+    struct Scratch(PathBuf);
+
+    impl Scratch {
+        fn new(name: &str) -> Scratch {
+            let path = std::env::temp_dir().join(format!("bmi-setup-{name}-{}", std::process::id()));
+            fs::create_dir_all(&path).unwrap();
+            Scratch(path)
+        }
+
+        fn file(&self, name: &str, mode: u32) {
+            let path = self.0.join(name);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(&path, "").unwrap();
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+        }
+    }
+
+    impl Drop for Scratch {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
 
     #[test]
     fn programs_are_found_on_the_path() {
         assert!(program("sh").is_some());
         assert!(program("no-such-program").is_none());
+    }
+
+    #[test]
+    fn a_file_or_a_folder_of_a_programs_name_is_no_program() {
+        let scratch = Scratch::new("programs");
+        scratch.file("a/tool", 0o644);
+        scratch.file("b/tool/readme", 0o644);
+        scratch.file("c/tool", 0o755);
+        let folders = ["a", "b", "c"].map(|name| scratch.0.join(name));
+        assert_eq!(program_in(folders.clone().into_iter(), "tool"), Some(scratch.0.join("c/tool")));
+        assert_eq!(program_in(folders[..2].iter().cloned(), "tool"), None);
+    }
+
+    #[test]
+    fn a_program_of_the_same_name_gives_another_answer() {
+        assert!(answers("sh", &["-c", "echo iproute2-6.1"], "iproute2"));
+        assert!(!answers("sh", &["-c", "echo BusyBox v1.35"], "iproute2"));
+        assert!(!answers("no-such-program", &[], ""));
+    }
+
+    #[test]
+    fn a_library_is_there_if_a_program_links_with_it() {
+        assert!(links("#include <math.h>\nint main(void) { return (int)sqrt(0.0); }", "m"));
+        assert!(!links("int main(void) { return 0; }", "no-such-library"));
+        assert!(!links("#include <no/such/header.h>\nint main(void) { return 0; }", "m"));
+    }
+
+    /// The test command of a machine with LLVM's run-time failed with "Unable to find libclang": the probe took `libclang-cpp.so.14` for it.
+    #[test]
+    fn libclang_cpp_is_not_libclang() {
+        for name in ["libclang.so", "libclang.so.1", "libclang-14.so", "libclang-14.so.1", "libclang-14.so.14.0.6"] {
+            assert!(is_libclang(name), "{name}");
+        }
+        for name in
+            ["libclang-cpp.so.14", "libclang-cpp.so", "libclang_rt.asan.so", "libclangBasic.a", "libclang", "clang.so"]
+        {
+            assert!(!is_libclang(name), "{name}");
+        }
+    }
+
+    #[test]
+    fn libclang_needs_its_library_and_its_headers_in_one_version() {
+        let scratch = Scratch::new("libclang");
+        let folders = ["llvm-13", "llvm-14"].map(|name| scratch.0.join(name));
+        scratch.file("llvm-14/lib/libclang-cpp.so.14", 0o644);
+        scratch.file("llvm-14/lib/clang/14.0.6/include/stddef.h", 0o644);
+        scratch.file("llvm-13/lib/libclang.so.1", 0o644);
+        assert!(!has_libclang(&folders), "the library of one version, the headers of another");
+        symlink("missing", scratch.0.join("llvm-14/lib/libclang.so")).unwrap();
+        assert!(!has_libclang(&folders), "a link to nothing");
+        scratch.file("llvm-14/lib/libclang-14.so.1", 0o644);
+        assert!(has_libclang(&folders));
     }
 }

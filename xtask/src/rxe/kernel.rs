@@ -3,6 +3,7 @@
 //! **Why** Debian's own: `linux-image-amd64` has Soft-RoCE as a module on every machine where the package can be installed, whatever kernel runs
 //! there. The running kernel is often another one, without it.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -29,14 +30,15 @@ impl Kernel {
         Kernel::newest(Path::new("/boot"), Path::new("/lib/modules"))
     }
 
-    /// The newest kernel in `boot` (`/boot`) that has its modules beside it in `modules` (`/lib/modules`).
+    /// The newest kernel in `boot` (`/boot`) whose folder in `modules` (`/lib/modules`) has every module that a machine loads. Kernels for
+    /// clouds (`-cloud-amd64`) lie beside it under similar names and lack Soft-RoCE.
     fn newest(boot: &Path, modules: &Path) -> Option<Kernel> {
         let entries = boot.read_dir().ok()?;
         entries
             .flatten()
             .filter_map(|entry| {
                 let version = entry.file_name().to_str()?.strip_prefix("vmlinuz-")?.to_owned();
-                let usable = version.ends_with("-amd64") && modules.join(&version).join("modules.dep").is_file();
+                let usable = version.ends_with("-amd64") && has_modules(&modules.join(&version));
                 usable.then(|| Kernel { image: entry.path(), version })
             })
             .max_by_key(|kernel| numbers(&kernel.version))
@@ -62,6 +64,16 @@ impl Kernel {
         }
         Ok(files)
     }
+}
+
+/// Whether the folder of a kernel's modules has all that the machines load, as files of their own or built into the kernel.
+fn has_modules(folder: &Path) -> bool {
+    let list = |name: &str| std::fs::read_to_string(folder.join(name)).unwrap_or_default();
+    let (files, builtin) = (list("modules.dep"), list("modules.builtin"));
+    // `kernel/drivers/net/veth.ko.xz: what it needs`, `kernel/lib/crc32c.ko`. Names of files have either dash.
+    let name = |line: &str| Some(line.split(':').next()?.rsplit('/').next()?.split(".ko").next()?.replace('-', "_"));
+    let there: BTreeSet<String> = files.lines().chain(builtin.lines()).filter_map(name).collect();
+    [MODULES, MODULES_ALONE, MODULES_PAIR].concat().iter().all(|module| there.contains(*module))
 }
 
 /// The files in what `modprobe --show-depends` prints: `insmod FILE OPTIONS`, or `builtin NAME` for what needs no loading.
@@ -97,6 +109,28 @@ mod tests {
             files_of(output),
             ["/lib/modules/6/kernel/a.ko.xz", "/lib/modules/6/kernel/b.ko"].map(PathBuf::from)
         );
+    }
+
+    /// A kernel for clouds has the same ending and no Soft-RoCE.
+    #[test]
+    fn a_kernel_without_soft_roce_is_passed_over() {
+        let folder = std::env::temp_dir().join(format!("bmi-kernels-{}", std::process::id()));
+        let (boot, modules) = (folder.join("boot"), folder.join("modules"));
+        let all = [MODULES, MODULES_ALONE, MODULES_PAIR].concat();
+        let install = |version: &str, names: &[&str]| {
+            std::fs::create_dir_all(modules.join(version)).unwrap();
+            std::fs::create_dir_all(&boot).unwrap();
+            std::fs::write(boot.join(format!("vmlinuz-{version}")), "").unwrap();
+            let lines = names.iter().map(|name| format!("kernel/net/{}.ko.xz: kernel/a.ko\n", name.replace('_', "-")));
+            std::fs::write(modules.join(version).join("modules.dep"), lines.collect::<String>()).unwrap();
+        };
+        install("6.1.0-30-cloud-amd64", &all[1..]);
+        assert!(Kernel::newest(&boot, &modules).is_none());
+        install("6.1.0-29-amd64", &all[1..]);
+        std::fs::write(modules.join("6.1.0-29-amd64/modules.builtin"), format!("kernel/{}.ko\n", all[0])).unwrap();
+        let found = Kernel::newest(&boot, &modules).map(|kernel| kernel.version);
+        std::fs::remove_dir_all(&folder).unwrap();
+        assert_eq!(found.as_deref(), Some("6.1.0-29-amd64"));
     }
 
     #[test]
