@@ -9,10 +9,14 @@
 //! | `totals` | reads "so many passed" out of the test runners' output |
 //! | `mutants` | seeded bugs, and whether the sweeps find them |
 //! | `digests` | the same digests in debug and in release |
+//! | `compare` | two commits measured side by side |
+//! | `cpu` | processor time of this program and of what it started |
 //! | `rxe` | real verbs in an emulated machine |
 //! | `setup` | installs what a bare machine lacks |
 
 mod command;
+mod compare;
+mod cpu;
 mod digests;
 mod mutants;
 mod rxe;
@@ -32,7 +36,8 @@ use clap::{Args, Parser, Subcommand};
     name = "cargo xtask",
     bin_name = "cargo xtask",
     after_help = "Examples:\n  cargo xtask test                 everything, as CI runs it\n  cargo xtask test --list          the steps, in order\n  \
-                  cargo xtask test --only tests    one step alone\n  cargo xtask bench -- --quick     the micro-benchmark, shortened"
+                  cargo xtask test --only tests    one step alone\n  cargo xtask bench -- --quick     the micro-benchmark, shortened\n  \
+                  cargo xtask compare HEAD         is the working tree slower than the last commit?"
 )]
 struct Cli {
     #[command(subcommand)]
@@ -53,6 +58,10 @@ enum Task {
         #[arg(last = true)]
         args: Vec<String>,
     },
+    /// Builds two commits, or a commit and the working tree, runs their benchmarks in turns, and says which lines are worse.
+    ///
+    /// Prints for each line what A and B measured, the cost of B divided by the cost of A, and that ratio's confidence interval.
+    Compare(compare::CompareArgs),
     /// Switches on the bugs that are seeded in the code, one after the other, and says which of them the sweeps in the simulator find.
     Mutants(mutants::MutantsArgs),
     /// Real verbs without an adapter: boots a small emulated machine with Soft-RoCE and runs the tests of `bmi-ib` in it.
@@ -77,6 +86,11 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("a crate of a workspace lies in a folder of it").to_owned()
 }
 
+/// Where cargo builds.
+fn target(root: &Path) -> PathBuf {
+    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), |dir| root.join(dir))
+}
+
 fn main() -> ExitCode {
     match Cli::parse().task {
         Task::Test(args) if args.list => {
@@ -88,6 +102,7 @@ fn main() -> ExitCode {
         }
         Task::Test(args) => steps::run(&root(), &args.only),
         Task::Bench { args } => bench(&args),
+        Task::Compare(args) => compare::main(&root(), &args),
         Task::Mutants(args) => mutants::main(&root(), &args),
         Task::Rxe(args) => rxe::main(&root(), &args),
         Task::RxeInside => rxe::inside::main(),

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use serde::Deserialize;
 
 use crate::command::{Failure, Invocation};
+use crate::cpu;
 use crate::digests;
 use crate::mutants;
 use crate::rxe;
@@ -29,7 +30,7 @@ pub(crate) struct Step {
 pub(crate) const STEPS: &[Step] = &[
     Step {
         name: "setup",
-        what: "installs what the machine lacks",
+        what: "installs the components of the toolchain that are missing",
         always: true,
         run: |root| setup::set_up(root).map(|()| NOTHING),
     },
@@ -93,14 +94,16 @@ pub(crate) fn run(root: &Path, only: &[&'static Step]) -> ExitCode {
         .collect();
     let begin = Instant::now();
     let mut totals = Totals::default();
-    let mut summary = Vec::new();
+    // Cargo built this program and then became it, so the time of that is known too.
+    let built_with = cpu::seconds();
+    let mut summary = vec![line("(xtask)", "", 0.0, built_with, Totals::NONE)];
     let mut skips = Vec::new();
     let mut failure = None;
     for (index, step) in chosen.iter().enumerate() {
         println!("==> {}/{} {}: {}", index + 1, chosen.len(), step.name, step.what);
-        let step_begin = Instant::now();
+        let (step_begin, cpu_begin) = (Instant::now(), cpu::seconds());
         let result = (step.run)(root);
-        let took = step_begin.elapsed().as_secs_f64();
+        let (took, cpu) = (step_begin.elapsed().as_secs_f64(), cpu::seconds() - cpu_begin);
         let (more, verdict) = match &result {
             Ok(more) => (*more, "ok"),
             Err(skipped) if skipped.is_skip => {
@@ -112,9 +115,8 @@ pub(crate) fn run(root: &Path, only: &[&'static Step]) -> ExitCode {
             Err(failed) => (failed.totals, "FAILED"),
         };
         totals += more;
-        println!("<== {} {verdict} in {took:.1} s", step.name);
-        let counted = if more == NOTHING { String::new() } else { more.to_string() };
-        summary.push(format!("  {:<10} {verdict:<7} {took:>7.1} s  {counted}", step.name));
+        println!("<== {} {verdict} in {took:.1} s, {cpu:.1} s of processor time", step.name);
+        summary.push(line(step.name, verdict, took, cpu, more));
         match result {
             Ok(_) => {}
             Err(skipped) if skipped.is_skip => skips.push(format!("SKIPPED {}: {skipped}", step.name)),
@@ -124,13 +126,20 @@ pub(crate) fn run(root: &Path, only: &[&'static Step]) -> ExitCode {
             }
         }
     }
-    println!("\nSummary, {:.1} s in all:", begin.elapsed().as_secs_f64());
+    println!("\nSummary: {:.1} s, {:.1} s of processor time", begin.elapsed().as_secs_f64(), cpu::seconds());
+    println!("  step                   time  processor");
     summary.iter().chain(&skips).for_each(|line| println!("{}", line.trim_end()));
     if let Some((step, failed)) = &failure {
         println!("\nstep {} failed: {failed}\nalone again: cargo xtask test --only {}", step.name, step.name);
     }
     println!("\n{totals}");
     if failure.is_some() { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+}
+
+/// A line of the summary.
+fn line(name: &str, verdict: &str, took: f64, cpu: f64, counted: Totals) -> String {
+    let counted = if counted == NOTHING { String::new() } else { counted.to_string() };
+    format!("  {name:<10} {verdict:<7} {took:>7.1} s  {cpu:>7.1} s  {counted}")
 }
 
 fn fmt(root: &Path) -> Result<Totals, Failure> {
@@ -212,8 +221,7 @@ fn programs(root: &Path) -> Result<Totals, Failure> {
 
 /// Where `programs` puts a program.
 fn built(root: &Path, name: &str) -> PathBuf {
-    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), |dir| root.join(dir));
-    target.join("debug").join(name)
+    crate::target(root).join("debug").join(name)
 }
 
 /// Runs all programs of `examples/src/bin`: they are found, not listed, so that none is forgotten.

@@ -54,7 +54,7 @@ pub(crate) const MEASURE: &str = "ib_measure";
 
 /// The test programs of the independent peer. It stands outside the workspace, because what it needs is not needed to build the project.
 pub(crate) fn peer(root: &Path) -> Result<Vec<Built>, Failure> {
-    let target = super::target(root).join("rxe-peer");
+    let target = crate::target(root).join("rxe-peer");
     let args = format!("test --no-run --manifest-path {PEER}/Cargo.toml --target-dir {}", target.display());
     // Its library is empty, and so is the library's test program.
     cargo(root, &args).map(|built| built.into_iter().filter(|one| one.is_test && one.name == "peer").collect())

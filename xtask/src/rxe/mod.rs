@@ -272,12 +272,7 @@ fn by_hand(root: &Path, kernel: &Kernel, args: &RxeArgs, env: Vec<(String, Strin
     Ok(ExitCode::from(reporter.status().and_then(|status| u8::try_from(status).ok()).unwrap_or(1)))
 }
 
-/// Where cargo builds.
-fn target(root: &Path) -> PathBuf {
-    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), |dir| root.join(dir))
-}
-
 /// Where copies of programs without their debug sections are kept.
 fn stripped_folder(root: &Path) -> PathBuf {
-    target(root).join("rxe")
+    crate::target(root).join("rxe")
 }

@@ -1,0 +1,121 @@
+//! The benchmarks that can be compared, and the samples that they print.
+//!
+//! A benchmark is a program of the crate `benches` that understands `--sample`: it measures each of its lines once, within seconds, and
+//! prints them as JSON. `benches::sample` defines that format; the types here read it.
+//!
+//! **How to add a benchmark.** A line in [`BENCHES`].
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::source::Programs;
+use crate::command::{Failure, Invocation};
+
+/// A benchmark.
+#[derive(Debug)]
+pub(crate) struct Bench {
+    /// The program's name, and what `--bench` calls it.
+    pub(crate) name: &'static str,
+    /// Whether it counts instructions, with valgrind.
+    pub(super) counts: bool,
+    /// The other programs that it starts, from beside itself.
+    pub(super) starts: &'static [&'static str],
+}
+
+/// All benchmarks, in the order in which they are reported.
+pub(super) const BENCHES: &[Bench] = &[
+    Bench { name: "message_cost", counts: true, starts: &[] },
+    Bench { name: "micro", counts: false, starts: &[] },
+    Bench { name: "shm_bench", counts: false, starts: &[] },
+    Bench { name: "sim_rate", counts: false, starts: &[] },
+    Bench { name: "fs_bench", counts: false, starts: &["pvfsd"] },
+];
+
+/// For one sample, which takes some seconds to a minute.
+const SAMPLE_LIMIT: Duration = Duration::from_secs(600);
+
+/// Finds a benchmark by its name, for `--bench`.
+pub(super) fn parse(name: &str) -> Result<&'static Bench, String> {
+    BENCHES.iter().find(|bench| bench.name == name).ok_or_else(|| {
+        let names = BENCHES.iter().map(|bench| bench.name).collect::<Vec<_>>().join(", ");
+        format!("no such benchmark; there are {names}")
+    })
+}
+
+/// What one run of a benchmark measured.
+pub(super) type Sample = Vec<Line>;
+
+/// One line of a sample.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+pub(super) struct Line {
+    /// What was measured.
+    pub(super) name: String,
+    /// How much.
+    pub(super) value: f64,
+    /// What `value` counts.
+    pub(super) unit: Unit,
+}
+
+/// What a line counts, and so whether less or more of it is better.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum Unit {
+    #[serde(rename = "s")]
+    Seconds,
+    #[serde(rename = "B/s")]
+    BytesPerSecond,
+    #[serde(rename = "1/s")]
+    PerSecond,
+    #[serde(rename = "instructions")]
+    Instructions,
+    #[serde(rename = "calls")]
+    Calls,
+}
+
+impl Unit {
+    pub(super) fn less_is_better(self) -> bool {
+        !matches!(self, Unit::BytesPerSecond | Unit::PerSecond)
+    }
+
+    /// Counted, not timed: the same in every run, up to a little.
+    pub(super) fn is_counted(self) -> bool {
+        matches!(self, Unit::Instructions | Unit::Calls)
+    }
+}
+
+impl Bench {
+    /// Runs it once.
+    pub(super) fn sample(&self, programs: &Programs, args: &[String]) -> Result<Sample, Failure> {
+        let run = Invocation::new(programs.folder(), programs.program(self.name)?, "--sample").args(args);
+        let output = run.output(SAMPLE_LIMIT).map_err(|failure| {
+            let hint = "a build from before `--sample` cannot be compared";
+            Failure::new(format!("{} of {}: {failure} ({hint})", self.name, programs.name()))
+        })?;
+        let sample: Sample = serde_json::from_str(&output)
+            .map_err(|error| Failure::new(format!("{} of {}: {error}", self.name, programs.name())))?;
+        match sample.iter().find(|line| !line.value.is_finite() || line.value < 0.0) {
+            Some(line) => Err(Failure::new(format!("{}: {} is {}", self.name, line.name, line.value))),
+            None if sample.is_empty() => Err(Failure::new(format!("{} measured nothing", self.name))),
+            None => Ok(sample),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn samples_are_read_as_benches_prints_them() {
+        let text = r#"[{"name":"tcp stat, 1 in flight","value":0.5,"unit":"s"},{"name":"b","value":2,"unit":"1/s"}]"#;
+        let sample: Sample = serde_json::from_str(text).unwrap();
+        assert_eq!(sample[0], Line { name: "tcp stat, 1 in flight".into(), value: 0.5, unit: Unit::Seconds });
+        assert!(sample[0].unit.less_is_better() && !sample[1].unit.less_is_better());
+    }
+
+    #[test]
+    fn every_benchmark_is_found_by_its_name_and_no_other() {
+        assert!(BENCHES.iter().all(|bench| parse(bench.name).is_ok_and(|found| found.name == bench.name)));
+        assert!(parse("no-such").is_err_and(|why| why.contains("micro, shm_bench")));
+    }
+}

@@ -1,0 +1,146 @@
+//! What a comparison prints.
+
+use std::collections::BTreeMap;
+
+use serde_json::json;
+
+use super::bench::{Line, Unit};
+use super::ratio::{Judged, Pair, Verdict};
+use super::source::Revision;
+use crate::command::Failure;
+
+/// The names of `lines` in the order in which B printed them, those that only A has behind.
+pub(super) fn in_order<'a>(printed: &[Line], lines: &BTreeMap<&'a str, Vec<Pair<'_>>>) -> Vec<&'a str> {
+    let mut names: Vec<&str> = lines.keys().copied().collect();
+    names.sort_by_key(|name| printed.iter().position(|line| line.name == **name).unwrap_or(usize::MAX));
+    names
+}
+
+/// A value as people read it.
+fn figure(unit: Unit, value: Option<f64>) -> String {
+    let Some(value) = value else { return "-".into() };
+    let scaled = |steps: &[(f64, &str)]| {
+        let (scale, name) =
+            steps.iter().find(|(scale, _)| value >= *scale).or(steps.last()).copied().unwrap_or((1.0, ""));
+        format!("{:.2} {name}", value / scale)
+    };
+    match unit {
+        Unit::Seconds => scaled(&[(1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns")]),
+        Unit::BytesPerSecond => scaled(&[(1e9, "GB/s"), (1e6, "MB/s"), (1e3, "kB/s"), (1.0, "B/s")]),
+        Unit::PerSecond => scaled(&[(1e6, "M/s"), (1e3, "k/s"), (1.0, "1/s")]),
+        Unit::Instructions => format!("{value:.0}"),
+        Unit::Calls => format!("{value:.2}"),
+    }
+}
+
+fn word(verdict: Verdict) -> &'static str {
+    match verdict {
+        Verdict::Worse => "WORSE",
+        Verdict::Better => "better",
+        Verdict::Same => "same",
+        Verdict::Unclear => "unclear",
+        Verdict::OnlyInA => "only in A",
+        Verdict::OnlyInB => "only in B",
+    }
+}
+
+/// The lines as a table, and what they come to.
+pub(super) fn render(judged: &[Judged]) -> String {
+    let heading = ["benchmark", "line", "A", "B", "ratio", "interval", "pairs", "verdict"].map(str::to_owned);
+    let rows = judged.iter().map(|line| {
+        let is_judged = line.pairs > 0;
+        let ratio = |value: f64| if is_judged { format!("{value:.3}") } else { "-".into() };
+        [
+            line.bench.to_owned(),
+            line.line.clone(),
+            figure(line.unit, line.a),
+            figure(line.unit, line.b),
+            ratio(line.ratio),
+            if is_judged { format!("{:.3}..{:.3}", line.low, line.high) } else { "-".into() },
+            line.pairs.to_string(),
+            word(line.verdict).to_owned(),
+        ]
+    });
+    let rows: Vec<[String; 8]> = std::iter::once(heading).chain(rows).collect();
+    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..8).map(width).collect();
+    let mut text = String::new();
+    for (number, row) in rows.iter().enumerate() {
+        let cells = row.iter().enumerate().map(|(column, cell)| {
+            let width = widths[column];
+            // Text to the left, figures to the right.
+            if matches!(column, 0 | 1 | 7) { format!("{cell:<width$}") } else { format!("{cell:>width$}") }
+        });
+        text += cells.collect::<Vec<_>>().join("  ").trim_end();
+        text += "\n";
+        if number == 0 {
+            text += &"-".repeat(widths.iter().sum::<usize>() + 2 * (widths.len() - 1));
+            text += "\n";
+        }
+    }
+    text + "\n" + &sum(judged) + "\n"
+}
+
+/// One sentence.
+fn sum(judged: &[Judged]) -> String {
+    let count = |verdict: Verdict| judged.iter().filter(|line| line.verdict == verdict).count();
+    let lines = judged.len();
+    let (worse, better, unclear) = (count(Verdict::Worse), count(Verdict::Better), count(Verdict::Unclear));
+    let mut text = match (worse, better) {
+        (0, 0) => format!("No difference: of {lines} lines none is worse, none is better"),
+        _ => format!("Of {lines} lines {worse} are worse, {better} are better"),
+    };
+    if unclear > 0 {
+        text += &format!("; {unclear} are unclear, give them more time with --limit");
+    }
+    text + "."
+}
+
+/// Everything as JSON.
+pub(super) fn json(revisions: &[Revision; 2], seed: u64, judged: &[Judged]) -> Result<String, Failure> {
+    let [a, b] = revisions.each_ref().map(|revision| json!({ "name": revision.name, "tree": revision.tree }));
+    let all = json!({ "a": a, "b": b, "seed": seed, "lines": judged });
+    serde_json::to_string_pretty(&all).map_err(|error| Failure::new(error.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line(name: &str, verdict: Verdict) -> Judged {
+        Judged {
+            bench: "micro",
+            line: name.into(),
+            unit: Unit::Seconds,
+            a: Some(5.5e-6),
+            b: Some(0.25),
+            ratio: 1.5,
+            low: 1.4,
+            high: 1.625,
+            pairs: 9,
+            verdict,
+        }
+    }
+
+    #[test]
+    fn a_report_names_what_is_worse_and_ends_with_the_sum() {
+        let text = render(&[line("latency 4 B", Verdict::Worse), line("rate", Verdict::Unclear)]);
+        let lines: Vec<&str> = text.lines().collect();
+        assert!(lines[0].starts_with("benchmark  line"), "{text}");
+        let words: Vec<&str> = lines[2].split_whitespace().collect();
+        let expected =
+            ["micro", "latency", "4", "B", "5.50", "us", "250.00", "ms", "1.500", "1.400..1.625", "9", "WORSE"];
+        assert_eq!(words, expected);
+        assert!(
+            text.ends_with("Of 2 lines 1 are worse, 0 are better; 1 are unclear, give them more time with --limit.\n")
+        );
+        assert!(render(&[line("a", Verdict::Same)]).ends_with("of 1 lines none is worse, none is better.\n"));
+    }
+
+    #[test]
+    fn lines_stand_in_the_order_in_which_they_were_printed() {
+        let printed = ["b", "a"].map(|name| Line { name: name.into(), value: 1.0, unit: Unit::Seconds });
+        let lines: BTreeMap<&str, Vec<Pair<'_>>> = ["a", "b", "gone"].into_iter().map(|name| (name, vec![])).collect();
+        assert_eq!(in_order(&printed, &lines), ["b", "a", "gone"]);
+    }
+}
