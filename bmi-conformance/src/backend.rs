@@ -1,5 +1,6 @@
 //! What a backend says about itself so that the suite can run over it.
 
+use std::rc::Rc;
 use std::time::Duration;
 
 use bmi_core::{Addr, Capabilities, Clock, Time, Transport};
@@ -57,47 +58,132 @@ pub trait Backend {
     }
 }
 
-impl<K: Backend> Backend for &K {
-    type Transport = K::Transport;
-    type Clock = K::Clock;
+/// Any backend, known by its traits alone. The suite runs over this one type, so that it is compiled once, in this crate, and not
+/// again for each backend and each wrapper in the tests of theirs.
+pub(crate) struct AnyBackend<'a>(&'a dyn Erased);
 
+impl<'a> AnyBackend<'a> {
+    pub(crate) fn new<K: Backend>(backend: &'a K) -> AnyBackend<'a> {
+        AnyBackend(backend)
+    }
+}
+
+/// The clock of [`AnyBackend`].
+#[derive(Clone)]
+pub(crate) struct AnyClock(Rc<dyn Clock>);
+
+impl Clock for AnyClock {
+    fn now(&self) -> Time {
+        self.0.now()
+    }
+}
+
+/// [`Backend`] without its types.
+trait Erased {
+    fn name(&self) -> String;
+    fn expected_capabilities(&self) -> Capabilities;
+    fn shows_messages(&self) -> bool;
+    fn transport(&self, node: &str) -> Box<dyn Transport>;
+    fn listen_addr(&self, node: &str) -> Addr;
+    fn vacant_addr(&self, node: &str) -> Addr;
+    fn clock(&self) -> AnyClock;
+    fn pass(&self, until: Option<Time>);
+    fn patience(&self) -> Duration;
+    fn property_cases(&self) -> u32;
+    fn now(&self) -> Time;
+}
+
+impl<K: Backend> Erased for K {
     fn name(&self) -> String {
-        (**self).name()
+        Backend::name(self)
     }
 
     fn expected_capabilities(&self) -> Capabilities {
-        (**self).expected_capabilities()
+        Backend::expected_capabilities(self)
     }
 
     fn shows_messages(&self) -> bool {
-        (**self).shows_messages()
+        Backend::shows_messages(self)
     }
 
-    fn transport(&self, node: &str) -> K::Transport {
-        (**self).transport(node)
+    fn transport(&self, node: &str) -> Box<dyn Transport> {
+        Box::new(Backend::transport(self, node))
     }
 
     fn listen_addr(&self, node: &str) -> Addr {
-        (**self).listen_addr(node)
+        Backend::listen_addr(self, node)
     }
 
     fn vacant_addr(&self, node: &str) -> Addr {
-        (**self).vacant_addr(node)
+        Backend::vacant_addr(self, node)
     }
 
-    fn clock(&self) -> K::Clock {
-        (**self).clock()
+    fn clock(&self) -> AnyClock {
+        AnyClock(Rc::new(Backend::clock(self)))
     }
 
     fn pass(&self, until: Option<Time>) {
-        (**self).pass(until);
+        Backend::pass(self, until);
     }
 
     fn patience(&self) -> Duration {
-        (**self).patience()
+        Backend::patience(self)
     }
 
     fn property_cases(&self) -> u32 {
-        (**self).property_cases()
+        Backend::property_cases(self)
+    }
+
+    fn now(&self) -> Time {
+        Backend::now(self)
+    }
+}
+
+impl Backend for AnyBackend<'_> {
+    type Transport = Box<dyn Transport>;
+    type Clock = AnyClock;
+
+    fn name(&self) -> String {
+        self.0.name()
+    }
+
+    fn expected_capabilities(&self) -> Capabilities {
+        self.0.expected_capabilities()
+    }
+
+    fn shows_messages(&self) -> bool {
+        self.0.shows_messages()
+    }
+
+    fn transport(&self, node: &str) -> Box<dyn Transport> {
+        self.0.transport(node)
+    }
+
+    fn listen_addr(&self, node: &str) -> Addr {
+        self.0.listen_addr(node)
+    }
+
+    fn vacant_addr(&self, node: &str) -> Addr {
+        self.0.vacant_addr(node)
+    }
+
+    fn clock(&self) -> AnyClock {
+        self.0.clock()
+    }
+
+    fn pass(&self, until: Option<Time>) {
+        self.0.pass(until);
+    }
+
+    fn patience(&self) -> Duration {
+        self.0.patience()
+    }
+
+    fn property_cases(&self) -> u32 {
+        self.0.property_cases()
+    }
+
+    fn now(&self) -> Time {
+        self.0.now()
     }
 }

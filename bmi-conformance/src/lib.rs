@@ -16,6 +16,9 @@
 //! A backend's own tests, of what the suite does not know about it, have their frame in [`world`]; that nothing is allocated per operation is tested by
 //! [`allocation`]. [`Local`] is the [`Backend`] of one whose adapters are all in this process.
 //!
+//! The suite itself runs over `Box<dyn Transport>`, whatever the backend is, so that it is compiled once. Each method of a transport is
+//! called through the box, so a method that the box does not forward fails.
+//!
 //! **Invariants**
 //! 1. No test depends on how long something takes. Waiting is a loop with a bound, and reaching the bound fails by name.
 //! 2. No test skips in silence. One that needs a capability which the backend's pinned set lacks checks that the backend refuses.
@@ -47,14 +50,15 @@ pub use faulty::{Faulty, FaultyBackend, Plan};
 pub use local::Local;
 pub use rng::Rng;
 
+use backend::AnyBackend;
 use bmi_core::Transport;
 
 /// A behaviour: its name, and the test of it.
-pub struct Behaviour<K: Backend> {
+struct Behaviour<'a> {
     /// Module and function, as in `transport::connect::several_listeners`.
-    pub name: &'static str,
+    name: &'static str,
     /// Panics if the backend does not behave.
-    pub test: fn(&K),
+    test: fn(&AnyBackend<'a>),
 }
 
 /// Runs the behaviour of this name over a backend, after checking that the capability set is the one that the backend pins.
@@ -62,21 +66,26 @@ pub struct Behaviour<K: Backend> {
 /// # Panics
 /// If the backend does not behave, if its capabilities are others than it pins, or if there is no such behaviour.
 pub fn run<K: Backend>(backend: &K, name: &str) {
-    let behaviours = behaviours::<K>();
-    let behaviour = behaviours.iter().find(|behaviour| behaviour.name == name);
-    let behaviour = behaviour.unwrap_or_else(|| panic!("no behaviour is called {name}"));
     assert_eq!(
         backend.transport("capabilities").capabilities(),
         &backend.expected_capabilities(),
         "the capabilities of {} are not those that it pins",
         backend.name()
     );
+    run_any(&AnyBackend::new(backend), name);
+}
+
+/// Not generic, so that all behaviours are compiled here.
+fn run_any<'a>(backend: &AnyBackend<'a>, name: &str) {
+    let behaviours: Vec<Behaviour<'a>> = behaviours();
+    let behaviour = behaviours.iter().find(|behaviour| behaviour.name == name);
+    let behaviour = behaviour.unwrap_or_else(|| panic!("no behaviour is called {name}"));
     (behaviour.test)(backend);
 }
 
 /// All behaviours, in the order of the list.
-pub fn behaviours<K: Backend>() -> Vec<Behaviour<K>> {
-    conformance_suite!(@list @registry K)
+fn behaviours<'a>() -> Vec<Behaviour<'a>> {
+    conformance_suite!(@list @registry)
 }
 
 /// Expands to one `#[test]` for each behaviour, in modules named as in this crate. The argument makes a backend; it is
@@ -194,10 +203,10 @@ macro_rules! conformance_suite {
             })*
         })*
     };
-    (@registry $backend:ident $($level:ident :: $module:ident { $($test:ident),* $(,)? })*) => {
+    (@registry $($level:ident :: $module:ident { $($test:ident),* $(,)? })*) => {
         vec![$($($crate::Behaviour {
             name: concat!(stringify!($level), "::", stringify!($module), "::", stringify!($test)),
-            test: $crate::$level::$module::$test::<$backend>,
+            test: $crate::$level::$module::$test,
         },)*)*]
     };
 }

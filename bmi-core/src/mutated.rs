@@ -5,7 +5,8 @@
 //! and `cargo xtask mutants` switches on one after the other and runs the sweeps.
 //!
 //! **Invariants**
-//! 1. Without the feature `mutants` every place is a constant `false` and costs nothing. No program is built with it.
+//! 1. Without the feature `mutants` every place is a constant `false` and costs nothing. Only the test command builds with it, in debug:
+//!    the sweeps that have to find the bugs are then the very programs that pass without one. No release build has it.
 //! 2. With it, a process has at most one bug: the one that the environment variable `BMI_MUTANT` names.
 //! 3. A bug changes what a user can see. One that only costs time belongs to the benchmarks.
 //!

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use bmi_conformance::{Backend, FaultyBackend};
-use bmi_core::{Addr, Capabilities, Clock, OneSided, Registration, Time, Transport};
+use bmi_core::{Addr, Capabilities, Clock, OneSided, Registration, Time};
 use bmi_sim::{SimClock, SimConfig, SimTransport, World};
 
 /// A world of the suite's.
@@ -127,49 +127,9 @@ mod writes_only {
     bmi_conformance::conformance_suite!(Sim::writes_only());
 }
 
-/// A simulated adapter that the suite knows as any transport only, so that each method has to be forwarded.
-struct Boxed(Sim);
-
-impl Backend for Boxed {
-    type Transport = Box<dyn Transport>;
-    type Clock = SimClock;
-
-    fn name(&self) -> String {
-        "sim, boxed".to_owned()
-    }
-
-    fn expected_capabilities(&self) -> Capabilities {
-        self.0.expected_capabilities()
-    }
-
-    fn shows_messages(&self) -> bool {
-        self.0.shows_messages()
-    }
-
-    fn transport(&self, node: &str) -> Box<dyn Transport> {
-        Box::new(self.0.transport(node))
-    }
-
-    fn listen_addr(&self, node: &str) -> Addr {
-        self.0.listen_addr(node)
-    }
-
-    fn vacant_addr(&self, node: &str) -> Addr {
-        self.0.vacant_addr(node)
-    }
-
-    fn clock(&self) -> SimClock {
-        self.0.clock()
-    }
-
-    fn pass(&self, until: Option<Time>) {
-        self.0.pass(until);
-    }
-}
-
-mod boxed {
+mod showing {
     use super::*;
-    bmi_conformance::conformance_suite!(Boxed(Sim::showing()));
+    bmi_conformance::conformance_suite!(Sim::showing());
 }
 
 mod troubled {

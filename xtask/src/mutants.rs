@@ -2,7 +2,7 @@
 //!
 //! **Why.** Sweeps that pass show little unless they are known to fail when they should. See `bmi_core::mutated`.
 //!
-//! **How.** The names stand in the sources and are read from there. The sweeps are built once, with the feature `mutants`; each run of one is a process with
+//! **How.** The names stand in the sources and are read from there. The sweeps are those of the step `tests`, which are built with the feature `mutants`; each run of one is a process with
 //! at most one bug, named by `BMI_MUTANT`. A bug is found if a sweep that passes without it fails, or does not end in time.
 
 use std::collections::BTreeMap;
@@ -16,6 +16,7 @@ use clap::Args;
 use serde::{Deserialize, Serialize};
 
 use crate::command::{Failure, Invocation};
+use crate::steps;
 use crate::totals::Totals;
 
 /// Switches on the seeded bugs one after the other and says which ones the sweeps find.
@@ -212,11 +213,12 @@ fn build(root: &Path) -> Result<Vec<PathBuf>, Failure> {
     struct Target {
         name: String,
     }
-    let mut args = vec!["--features".to_owned(), "bmi-core/mutants".to_owned()];
+    // As the test command builds them, so that after its other steps nothing is left to do here.
+    let mut args = vec!["--features".to_owned(), steps::features(root)?];
     for sweep in SWEEPS {
-        args.extend(["--package", sweep.package, "--test", sweep.test].map(str::to_owned));
+        args.extend(["--test", sweep.test].map(str::to_owned));
     }
-    let build = Invocation::cargo(root, "test --no-run --message-format json").args(&args);
+    let build = Invocation::cargo(root, "test --no-run --workspace --message-format json").args(&args);
     let output = build.output(BUILD_LIMIT)?;
     let messages: Vec<Message> = output.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
     let program = |sweep: &Sweep| {

@@ -37,7 +37,12 @@ pub(crate) const STEPS: &[Step] = &[
     Step { name: "fmt", what: "the code is formatted as rustfmt.toml says", always: true, run: fmt },
     Step { name: "clippy", what: "no warnings, over all targets and features", always: true, run: clippy },
     Step { name: "rustdoc", what: "the documentation builds without warnings", always: true, run: rustdoc },
-    Step { name: "programs", what: "all programs build, once, for the steps below", always: true, run: programs },
+    Step {
+        name: "build",
+        what: "all programs and all tests build, once, for the steps below",
+        always: true,
+        run: |root| build(root).map(|()| NOTHING),
+    },
     Step { name: "tests", what: "unit, property, conformance and file system tests", always: true, run: tests },
     Step {
         name: "miri",
@@ -158,27 +163,25 @@ fn rustdoc(root: &Path) -> Result<Totals, Failure> {
 }
 
 fn tests(root: &Path) -> Result<Totals, Failure> {
-    let features = features(root)?.join(",");
+    build(root)?;
     let runner = if setup::has_nextest(root) {
         "nextest run --workspace --features"
     } else {
         // `--all-targets` leaves the doctests to their own step.
         "test --workspace --all-targets --no-fail-fast --features"
     };
-    programs(root)?;
     // The tests of the command lines start servers; they need not build them again.
-    Invocation::cargo(root, runner).args(&[features]).env("PVFSD", built(root, "pvfsd")).run(CARGO_LIMIT)
+    Invocation::cargo(root, runner).args(&[features(root)?]).env("PVFSD", built(root, "pvfsd")).run(CARGO_LIMIT)
 }
 
-/// Tests that need an RDMA device stand behind this feature; they run in the emulated machine (`rxe`).
+/// Tests that need an RDMA device are behind this feature; they run in the emulated machine (`rxe`).
 pub(crate) const DEVICE_TESTS: &str = "device-tests";
 
-/// The seeded bugs stand behind this one; only `mutants` builds them.
-const MUTANTS: &str = "mutants";
-
-/// All features of all crates but those two, as `--features` takes them. Whatever is built for a step is built with these, so that
-/// nothing is built twice.
-pub(crate) fn features(root: &Path) -> Result<Vec<String>, Failure> {
+/// All features of all crates but that one, as `--features` takes them.
+///
+/// Whatever a step builds, it builds with these features and for the whole workspace. Cargo chooses the features of a dependency by what
+/// is selected. Another selection would build the same crates again, with a feature more or less.
+pub(crate) fn features(root: &Path) -> Result<String, Failure> {
     #[derive(Deserialize)]
     struct Metadata {
         packages: Vec<Package>,
@@ -192,10 +195,10 @@ pub(crate) fn features(root: &Path) -> Result<Vec<String>, Failure> {
     let metadata: Metadata =
         serde_json::from_str(&output).map_err(|error| Failure::new(format!("cargo metadata: {error}")))?;
     let all = metadata.packages.iter().flat_map(|package| {
-        let names = package.features.keys().filter(|name| *name != DEVICE_TESTS && *name != MUTANTS);
+        let names = package.features.keys().filter(|name| *name != DEVICE_TESTS);
         names.map(|name| format!("{}/{name}", package.name))
     });
-    Ok(all.collect())
+    Ok(all.collect::<Vec<_>>().join(","))
 }
 
 /// What of bmi-shm makes no system call: the ring with plain memory and the codec of its packets, checked for data races and undefined behaviour. (Loom's models
@@ -209,17 +212,19 @@ fn miri(root: &Path) -> Result<Totals, Failure> {
 }
 
 fn doctests(root: &Path) -> Result<Totals, Failure> {
-    Invocation::cargo(root, "test --doc --workspace --features").args(&[features(root)?.join(",")]).run(CARGO_LIMIT)
+    Invocation::cargo(root, "test --doc --workspace --features").args(&[features(root)?]).run(CARGO_LIMIT)
 }
 
-/// Builds every program of the workspace with the features of the tests. The steps that run one run it from there: asking cargo to run
-/// a single package would build its dependencies again, with fewer features.
-fn programs(root: &Path) -> Result<Totals, Failure> {
-    let features = features(root)?.join(",");
-    Invocation::cargo(root, "build --workspace --bins --features").args(&[features]).run(CARGO_LIMIT)
+/// What builds every program and every test of the workspace, for [`features`]. The tests are selected together with the programs, because
+/// dependencies get features more from what only tests depend on.
+pub(crate) const BUILD: &str = "build --workspace --bins --tests --examples";
+
+/// Builds all programs and tests. The steps that run a program run it from where this puts it.
+fn build(root: &Path) -> Result<(), Failure> {
+    Invocation::cargo(root, BUILD).args(&["--features".into(), features(root)?]).run(CARGO_LIMIT).map(drop)
 }
 
-/// Where `programs` puts a program.
+/// Where [`build`] puts a program.
 fn built(root: &Path, name: &str) -> PathBuf {
     crate::target(root).join("debug").join(name)
 }
@@ -239,7 +244,7 @@ fn examples(root: &Path) -> Result<Totals, Failure> {
     if names.is_empty() {
         return Err(Failure::new(format!("no example found in {}", folder.display())));
     }
-    programs(root)?;
+    build(root)?;
     let mut totals = NOTHING;
     for name in names {
         println!("--- {name}");
@@ -254,7 +259,7 @@ fn examples(root: &Path) -> Result<Totals, Failure> {
 
 /// The main job, shortened. In the development profile, which is built already: it checks more, and saves a release build.
 fn main_job(root: &Path) -> Result<Totals, Failure> {
-    programs(root)?;
+    build(root)?;
     Invocation::new(root, built(root, "ab"), "--quick").run(MAIN_JOB_LIMIT)?;
     Ok(Totals::PASSED)
 }
@@ -273,8 +278,7 @@ mod tests {
 
     #[test]
     fn tests_that_need_a_device_are_left_to_the_machine() {
-        let features = features(&crate::root()).unwrap().join(",");
+        let features = features(&crate::root()).unwrap();
         assert!(features.contains("bmi-core/tokio") && !features.contains(DEVICE_TESTS), "{features}");
-        assert!(!features.contains(MUTANTS), "{features}");
     }
 }

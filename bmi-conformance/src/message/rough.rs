@@ -6,7 +6,7 @@ use bmi_core::{Access, Config, ErrorKind, MemList, Options, PeerEvent, PeerId};
 use futures_util::future::join_all;
 
 use super::{reads, tight};
-use crate::backend::Backend;
+use crate::backend::{AnyBackend, Backend};
 use crate::data::{is_sole, memory};
 use crate::faulty::{FaultyBackend, Plan};
 use crate::net::{End, Net};
@@ -23,7 +23,7 @@ const BRIEF: Duration = Duration::from_millis(60);
 /// nothing is held any more and all memory is back.
 pub fn everything_ends_and_comes_back<K: Backend>(backend: &K) {
     for seed in 0..SEEDS {
-        let faulty = FaultyBackend::new(backend, Plan::rough(seed));
+        let faulty = FaultyBackend::new(AnyBackend::new(backend), Plan::rough(seed));
         let net = Net::new(&faulty);
         net.run(storm(&net, seed));
     }

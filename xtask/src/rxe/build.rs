@@ -13,6 +13,8 @@ use crate::steps;
 pub(crate) struct Built {
     /// The target's name: that of the file in `tests/`, of the library, of the program.
     pub(crate) name: String,
+    /// The crate that it is of.
+    pub(crate) package: String,
     /// Where it is.
     pub(crate) path: PathBuf,
     /// Whether it is a test program.
@@ -23,30 +25,66 @@ pub(crate) struct Built {
 const LIMIT: Duration = Duration::from_secs(1200);
 
 /// Runs cargo with `args` and returns the programs that it names.
-pub(crate) fn cargo(root: &Path, args: &str) -> Result<Vec<Built>, Failure> {
+fn cargo(root: &Path, args: &str, more: &[String]) -> Result<Vec<Built>, Failure> {
     let args = format!("{args} --message-format json-render-diagnostics");
-    Ok(Invocation::cargo(root, &args).output(LIMIT)?.lines().filter_map(built).collect())
+    Ok(Invocation::cargo(root, &args).args(more).output(LIMIT)?.lines().filter_map(built).collect())
 }
 
 /// The programs of the tests: the servers, the command, the A/B run, as the test command's own steps build them.
 pub(crate) fn programs(root: &Path) -> Result<Vec<Built>, Failure> {
-    let features = steps::features(root)?.join(",");
-    cargo(root, &format!("build --workspace --bins --features {features}"))
+    all(root).map(|all| all.into_iter().filter(|one| !one.is_test).collect())
 }
 
-/// The test programs of `bmi-ib` that need a device. What they are made of has the features that it has in the other tests.
+/// All programs and tests that need no device.
+fn all(root: &Path) -> Result<Vec<Built>, Failure> {
+    cargo(root, steps::BUILD, &["--features".into(), steps::features(root)?])
+}
+
+/// The crate of the tests that run in the machine.
+const TESTED: &str = "bmi-ib";
+
+/// The test programs of `bmi-ib`: its unit tests, and those that need a device.
 pub(crate) fn tests(root: &Path) -> Result<Vec<Built>, Failure> {
-    const MADE_OF: &[&str] = &["bmi-core/", "bmi-conformance/"];
-    let features = steps::features(root)?;
-    let shared = features.iter().filter(|feature| MADE_OF.iter().any(|of| feature.starts_with(of)));
-    let features = shared.map(|feature| format!(",{feature}")).collect::<String>();
-    let device_tests = steps::DEVICE_TESTS;
-    cargo(root, &format!("test --no-run --package bmi-ib --features bmi-ib/{device_tests}{features}")).map(only_tests)
+    let ours = |one: &Built| one.is_test && one.package == TESTED;
+    let unit_tests = all(root)?.into_iter().filter(|one| ours(one));
+    // The whole workspace is selected, and of it the tests with these names: so what they depend on is as it was built for the other tests.
+    let names = device_tests(root)?;
+    let mut args: Vec<String> = names.iter().flat_map(|name| ["--test".to_owned(), name.clone()]).collect();
+    args.extend(["--features".to_owned(), format!("{},{TESTED}/{}", steps::features(root)?, steps::DEVICE_TESTS)]);
+    let device_tests = cargo(root, "test --no-run --workspace", &args)?;
+    let is_named = |one: &Built| names.contains(&one.name);
+    Ok(unit_tests.chain(device_tests.into_iter().filter(|one| ours(one) && is_named(one))).collect())
+}
+
+/// The names of the tests that need a device: those that cargo builds with the feature only.
+fn device_tests(root: &Path) -> Result<Vec<String>, Failure> {
+    #[derive(Deserialize)]
+    struct Metadata {
+        packages: Vec<Package>,
+    }
+    #[derive(Deserialize)]
+    struct Package {
+        name: String,
+        targets: Vec<Described>,
+    }
+    #[derive(Deserialize)]
+    struct Described {
+        name: String,
+        #[serde(default, rename = "required-features")]
+        required_features: Vec<String>,
+    }
+    let output = Invocation::cargo(root, "metadata --no-deps --format-version 1").output(LIMIT)?;
+    let metadata: Metadata =
+        serde_json::from_str(&output).map_err(|error| Failure::new(format!("cargo metadata: {error}")))?;
+    let targets = metadata.packages.into_iter().filter(|package| package.name == TESTED);
+    let targets = targets.flat_map(|package| package.targets);
+    let is_device_test = |target: &Described| target.required_features.iter().any(|one| one == steps::DEVICE_TESTS);
+    Ok(targets.filter(is_device_test).map(|target| target.name).collect())
 }
 
 /// The program that measures our verbs, a program of `bmi-ib`; in release, because its figures are compared.
 pub(crate) fn measure(root: &Path) -> Result<Vec<Built>, Failure> {
-    cargo(root, &format!("build --release --package bmi-ib --bin {MEASURE}"))
+    cargo(root, &format!("build --release --package bmi-ib --bin {MEASURE}"), &[])
 }
 
 /// Its name.
@@ -57,20 +95,18 @@ pub(crate) fn peer(root: &Path) -> Result<Vec<Built>, Failure> {
     let target = crate::target(root).join("rxe-peer");
     let args = format!("test --no-run --manifest-path {PEER}/Cargo.toml --target-dir {}", target.display());
     // Its library is empty, and so is the library's test program.
-    cargo(root, &args).map(|built| built.into_iter().filter(|one| one.is_test && one.name == "peer").collect())
+    cargo(root, &args, &[]).map(|built| built.into_iter().filter(|one| one.is_test && one.name == "peer").collect())
 }
 
 /// Where the independent peer stands.
 pub(crate) const PEER: &str = "bmi-ib/peer";
 
-fn only_tests(built: Vec<Built>) -> Vec<Built> {
-    built.into_iter().filter(|one| one.is_test).collect()
-}
-
 /// A line of cargo's report.
 #[derive(Deserialize)]
 struct Message {
     reason: String,
+    /// Of the crate: `…/Cargo.toml`.
+    manifest_path: Option<PathBuf>,
     executable: Option<PathBuf>,
     target: Option<Target>,
     profile: Option<Profile>,
@@ -92,7 +128,9 @@ fn built(line: &str) -> Option<Built> {
     if message.reason != "compiler-artifact" {
         return None;
     }
-    Some(Built { name: message.target?.name, path: message.executable?, is_test: message.profile?.test })
+    // Each crate of the workspace is in a folder of its own name.
+    let package = message.manifest_path?.parent()?.file_name()?.to_string_lossy().into_owned();
+    Some(Built { name: message.target?.name, package, path: message.executable?, is_test: message.profile?.test })
 }
 
 #[cfg(test)]
@@ -100,11 +138,11 @@ mod tests {
     #[test]
     fn programs_are_found_in_what_cargo_reports() {
         let line = r#"{"reason":"compiler-artifact","target":{"kind":["test"],"name":"faults"},"profile":{"test":true},
-            "executable":"/t/debug/deps/faults-1"}"#;
+            "manifest_path":"/w/bmi-ib/Cargo.toml","executable":"/t/debug/deps/faults-1"}"#;
         let built = super::built(line).unwrap();
         assert_eq!(
-            (built.name.as_str(), built.path.to_str(), built.is_test),
-            ("faults", Some("/t/debug/deps/faults-1"), true)
+            (built.name.as_str(), built.package.as_str(), built.path.to_str(), built.is_test),
+            ("faults", "bmi-ib", Some("/t/debug/deps/faults-1"), true)
         );
         let library =
             r#"{"reason":"compiler-artifact","target":{"name":"x"},"profile":{"test":false},"executable":null}"#;
