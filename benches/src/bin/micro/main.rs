@@ -18,6 +18,8 @@ use std::io::IsTerminal;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use benches::sample::{self, Unit};
+use benches::stats::median;
 use clap::{Parser, ValueEnum};
 
 use crate::peer::Peer;
@@ -32,7 +34,8 @@ use crate::report::{Line, Round};
 #[derive(Parser)]
 #[command(after_help = "Examples:\n  cargo xtask bench                            everything, about two minutes\n  \
                         cargo xtask bench -- --quick                 a few seconds, rough\n  \
-                        cargo xtask bench -- --mode polling --json   for another program to read")]
+                        cargo xtask bench -- --mode polling --json   for another program to read\n  \
+                        cargo xtask bench -- --sample --only rate    what `cargo xtask compare` reads")]
 struct Cli {
     /// A few seconds in all: fewer and shorter rounds.
     #[arg(long)]
@@ -46,12 +49,15 @@ struct Cli {
     /// Only one way of waiting.
     #[arg(long, value_enum)]
     mode: Option<ModeArg>,
-    /// Only rows whose test has this in its name: latency, send, write, read, rate.
-    #[arg(long, value_name = "TEST")]
+    /// Only rows with this in their name, such as latency, "send 64 KiB" or "rate 64 B, polling".
+    #[arg(long, value_name = "TEXT")]
     only: Option<String>,
     /// Print JSON instead of a table.
     #[arg(long)]
     json: bool,
+    /// Measure each row once, without plain sockets, in about ten seconds; print only JSON.
+    #[arg(long, conflicts_with_all = ["quick", "rounds", "round_ms", "json"])]
+    sample: bool,
     /// Internal: be the other process.
     #[arg(long = "serve-as-peer", hide = true)]
     peer: bool,
@@ -76,7 +82,11 @@ const STREAM: &[(usize, usize)] = &[(64 << 10, 16), (1 << 20, 8), (4 << 20, 4)];
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    let result = if cli.peer { peer::serve() } else { measure(&cli) };
+    let result = match (cli.peer, cli.sample) {
+        (true, _) => peer::serve(),
+        (_, true) => measure_sample(&cli),
+        _ => measure(&cli),
+    };
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -86,35 +96,50 @@ fn main() -> ExitCode {
     }
 }
 
+/// Rounds of each row in a sample. The sample takes the median of them, as the table does.
+const SAMPLE_ROUNDS: u16 = 5;
+/// About how long such a round takes. The whole sample then takes about ten seconds.
+const SAMPLE_ROUND: Duration = Duration::from_millis(40);
+
+/// The rows that the command line selects, as phases of plain sockets whose count is still to be found.
+fn chosen(cli: &Cli) -> std::io::Result<Vec<Phase>> {
+    let only = cli.only.as_deref().unwrap_or_default().to_lowercase();
+    let mut chosen = Vec::new();
+    for (mode, arg) in [(Mode::Polling, ModeArg::Polling), (Mode::Sleeping, ModeArg::Sleeping)] {
+        let sizes_of = |(what, sizes): &(What, &'static [(usize, usize)])| {
+            sizes.iter().map(|size| (*what, *size)).collect::<Vec<_>>()
+        };
+        for (what, (size, window)) in ROWS.iter().flat_map(sizes_of) {
+            let phase = Phase { who: Who::Plain, mode, what, size, window, count: 0 };
+            if cli.mode.is_none_or(|only| only == arg) && phase.name().to_lowercase().contains(&only) {
+                chosen.push(phase);
+            }
+        }
+    }
+    if chosen.is_empty() {
+        return Err(std::io::Error::other("no row has that in its name; there are latency, send, write, read, rate"));
+    }
+    Ok(chosen)
+}
+
+/// Tells a person who waits which row is next; clears the line when there is none.
+fn show_progress(row: &str) {
+    if std::io::stderr().is_terminal() {
+        eprint!("\r{:60}\r{row}", "");
+    }
+}
+
 fn measure(cli: &Cli) -> std::io::Result<()> {
     let rounds = cli.rounds.unwrap_or(if cli.quick { 3 } else { 9 });
     let round = Duration::from_millis(cli.round_ms.unwrap_or(if cli.quick { 25 } else { 150 }).into());
+    let chosen = chosen(cli)?;
     let mut peer = Peer::start()?;
     let mut lines = Vec::new();
-    for (mode, arg) in [(Mode::Polling, ModeArg::Polling), (Mode::Sleeping, ModeArg::Sleeping)] {
-        if cli.mode.is_some_and(|only| only != arg) {
-            continue;
-        }
-        for (what, sizes) in ROWS {
-            let name = format!("{what:?}").to_lowercase();
-            if cli.only.as_ref().is_some_and(|only| !name.contains(&only.to_lowercase())) {
-                continue;
-            }
-            for (size, window) in *sizes {
-                if std::io::stderr().is_terminal() {
-                    eprint!("\r{:60}\r{mode:?} {what:?} {size} B ", "");
-                }
-                let phase = Phase { who: Who::Plain, mode, what: *what, size: *size, window: *window, count: 0 };
-                lines.push(Line::new(mode, *what, *size, &run_row(&mut peer, phase, rounds, round)?));
-            }
-        }
+    for phase in chosen {
+        show_progress(&phase.name());
+        lines.push(Line::new(phase.mode, phase.what, phase.size, &run_row(&mut peer, phase, rounds, round)?));
     }
-    if std::io::stderr().is_terminal() {
-        eprint!("\r{:60}\r", "");
-    }
-    if lines.is_empty() {
-        return Err(std::io::Error::other("no test has that name; there are latency, send, write, read, rate"));
-    }
+    show_progress("");
     if cli.json {
         println!("{}", serde_json::to_string_pretty(&lines)?);
     } else {
@@ -122,6 +147,31 @@ fn measure(cli: &Cli) -> std::io::Result<()> {
         print!("{}", report::render(&lines));
     }
     Ok(())
+}
+
+/// A short measurement of the library alone, for `cargo xtask compare`.
+fn measure_sample(cli: &Cli) -> std::io::Result<()> {
+    // The two rates differ only in what plain sockets do.
+    let chosen = chosen(cli)?.into_iter().filter(|phase| phase.what != What::RateEach);
+    let mut peer = Peer::start()?;
+    let mut lines = Vec::new();
+    for phase in chosen {
+        show_progress(&phase.name());
+        let phase = Phase { who: Who::Ours, ..phase };
+        let phase = Phase { count: count_for(&mut peer, phase, SAMPLE_ROUND)?, ..phase };
+        let mut figures = Vec::new();
+        for _ in 0..SAMPLE_ROUNDS {
+            figures.push(figure(&phase, peer.run(&phase)?.seconds));
+        }
+        let unit = match phase.what {
+            What::Latency => Unit::Seconds,
+            What::Send | What::Write | What::Read => Unit::BytesPerSecond,
+            What::Rate | What::RateEach => Unit::PerSecond,
+        };
+        lines.push(sample::Line::new(phase.name(), median(&mut figures), unit));
+    }
+    show_progress("");
+    sample::print(&lines)
 }
 
 /// What a reader must know to judge the figures: how many processors, and how busy they were with this and everything else.
@@ -180,7 +230,11 @@ fn figure(phase: &Phase, seconds: f64) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
+    use std::collections::HashSet;
+
+    use clap::{CommandFactory, Parser};
+
+    use super::{Cli, chosen};
 
     #[test]
     fn the_command_line_is_well_formed_and_starts_its_peer() {
@@ -188,5 +242,24 @@ mod tests {
         assert!(
             <super::Cli as clap::Parser>::try_parse_from(["micro", super::peer::ARGUMENT]).is_ok_and(|cli| cli.peer)
         );
+    }
+
+    #[test]
+    fn rows_have_names_of_their_own_and_are_chosen_by_them() {
+        let rows = |args: &[&str]| {
+            let cli = Cli::parse_from(["micro"].iter().chain(args));
+            chosen(&cli).map(|rows| rows.iter().map(|row| row.name()).collect::<Vec<_>>()).unwrap_or_default()
+        };
+        let all = rows(&[]);
+        assert_eq!(all.iter().collect::<HashSet<_>>().len(), all.len());
+        assert_eq!(rows(&["--sample", "--only", "latency 4 b, sleep"]), ["tcp latency 4 B, sleeping"]);
+        assert!(rows(&["--only", "no such row"]).is_empty());
+    }
+
+    #[test]
+    fn a_sample_takes_no_options_that_change_what_its_lines_mean() {
+        for other in ["--quick", "--json", "--rounds=3", "--round-ms=10"] {
+            assert!(Cli::try_parse_from(["micro", "--sample", other]).is_err(), "{other}");
+        }
     }
 }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use benches::units;
 use serde::{Deserialize, Serialize};
 
 /// How a side waits.
@@ -62,6 +63,12 @@ pub(crate) struct Phase {
 impl Phase {
     /// After this time the phase, whatever it is, has failed.
     pub(crate) const LIMIT: Duration = Duration::from_secs(20);
+
+    /// The row's name, the same in every run: "tcp latency 4 B, polling".
+    pub(crate) fn name(&self) -> String {
+        let (what, mode) = (format!("{:?}", self.what).to_lowercase(), format!("{:?}", self.mode).to_lowercase());
+        format!("tcp {what} {}, {mode}", units::size(self.size))
+    }
 
     /// What `LIMIT` ends, for people.
     pub(crate) fn describe(&self) -> String {

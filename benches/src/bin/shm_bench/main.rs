@@ -22,6 +22,7 @@ mod raw;
 use std::io::{BufRead, BufReader, Error, Result, Write};
 use std::process::{Child, Command, ExitCode, Stdio};
 
+use benches::sample::{self, Unit};
 use benches::stats::quantile;
 use benches::table::Table;
 use benches::units;
@@ -30,11 +31,16 @@ use serde::Serialize;
 
 /// Shared memory between two processes: latency, bandwidth, message rate, beside the limits and two other libraries.
 #[derive(Parser)]
+#[command(after_help = "Examples:\n  \
+                        shm_bench                                everything, some minutes\n  \
+                        shm_bench --quick --no-peers             without the other libraries\n  \
+                        shm_bench --only 'message latency'       the rows with this in their name\n  \
+                        shm_bench --sample                       what `cargo xtask compare` reads")]
 struct Cli {
     /// Fewer passes, and shorter runs of the other programs.
     #[arg(long)]
     quick: bool,
-    /// Only rows whose name has this in it.
+    /// Only rows with this in their name, such as raw, rate or "message send 64 KiB".
     #[arg(long, value_name = "TEXT")]
     only: Option<String>,
     /// Leave out `ucx_perftest` and `fi_pingpong`.
@@ -43,6 +49,9 @@ struct Cli {
     /// Print JSON instead of a table.
     #[arg(long)]
     json: bool,
+    /// Measure each row in one pass, without limits and other libraries, in about ten seconds; print only JSON.
+    #[arg(long, conflicts_with_all = ["quick", "no_peers", "json"])]
+    sample: bool,
     /// Internal: be the other process, which meets the first one here.
     #[arg(long = "serve-as-peer", hide = true)]
     peer: Option<String>,
@@ -70,7 +79,16 @@ pub(crate) enum Test {
 
 impl Test {
     fn is_time(self) -> bool {
-        matches!(self, Test::Latency | Test::WriteLatency | Test::Immediate)
+        self.unit() == Unit::Seconds
+    }
+
+    /// What its figure counts.
+    fn unit(self) -> Unit {
+        match self {
+            Test::Latency | Test::WriteLatency | Test::Immediate => Unit::Seconds,
+            Test::Send | Test::Write | Test::Read => Unit::BytesPerSecond,
+            Test::Rate => Unit::PerSecond,
+        }
     }
 }
 
@@ -80,6 +98,13 @@ pub(crate) struct Row {
     pub(crate) level: &'static str,
     pub(crate) test: Test,
     pub(crate) size: usize,
+}
+
+impl Row {
+    /// Its name, the same in every run: "shm message latency 8 B".
+    fn name(&self) -> String {
+        format!("shm {} {} {}", self.level, format!("{:?}", self.test).to_lowercase(), units::size(self.size))
+    }
 }
 
 const KIB: usize = 1 << 10;
@@ -130,6 +155,7 @@ fn main() -> ExitCode {
     let cli = Cli::parse();
     let result = match &cli.peer {
         Some(folder) => serve(folder, &cli),
+        None if cli.sample => measure_sample(&cli),
         None => measure(&cli),
     };
     match result {
@@ -154,10 +180,10 @@ fn keep_to(processors: &[usize]) {
     }
 }
 
+/// The rows that the command line selects.
 fn chosen(cli: &Cli) -> Vec<Row> {
-    let name = |row: &Row| format!("{} {:?} {}", row.level, row.test, units::size(row.size)).to_lowercase();
-    let wanted = |row: &Row| cli.only.as_ref().is_none_or(|only| name(row).contains(&only.to_lowercase()));
-    rows().into_iter().filter(wanted).collect()
+    let only = cli.only.as_deref().unwrap_or_default().to_lowercase();
+    rows().into_iter().filter(|row| row.name().to_lowercase().contains(&only)).collect()
 }
 
 /// The two processes' meeting places.
@@ -198,8 +224,9 @@ fn better(test: Test, before: Option<f64>, now: Option<f64>) -> Option<f64> {
 fn serve(folder: &str, cli: &Cli) -> Result<()> {
     pin(1);
     println!("listening");
-    let mut line = limits::Line::open(folder)?;
-    limits::hand_over(&mut line, false);
+    if !cli.sample {
+        limits::hand_over(&mut limits::Line::open(folder)?, false);
+    }
     let mut ends = Ends {
         raw: raw::Raw::listen(folder).map_err(Error::other)?,
         message: message::Messages::listen(folder).map_err(Error::other)?,
@@ -226,8 +253,7 @@ impl Drop for Peer {
 /// All passes. A virtual machine's processors are near each other at one moment and far at the next; so everything is measured several times, in turns, and of each the
 /// best counts.
 fn measure(cli: &Cli) -> Result<()> {
-    let new = |row| Line { row, ours: None, limit: None, ucx: None, libfabric: None };
-    let mut lines: Vec<Line> = chosen(cli).into_iter().map(new).collect();
+    let mut lines = empty_lines(cli)?;
     let total = passes(cli);
     for pass in 1..=total {
         eprint!("\rpass {pass} of {total} ");
@@ -246,7 +272,29 @@ fn measure(cli: &Cli) -> Result<()> {
     }
 }
 
-/// Two processes, over the transport and over messages, and the limits beside them.
+/// One pass of the library alone, for `cargo xtask compare`. What a pass cannot even out, the comparison does: it takes many samples.
+fn measure_sample(cli: &Cli) -> Result<()> {
+    let mut lines = empty_lines(cli)?;
+    measure_pairs(cli, &mut lines)?;
+    measure_files(&mut lines)?;
+    let sampled = |line: &Line| {
+        let unmeasured = || Error::other(format!("{} was not measured", line.row.name()));
+        Ok(sample::Line::new(line.row.name(), line.ours.ok_or_else(unmeasured)?, line.row.test.unit()))
+    };
+    sample::print(&lines.iter().map(sampled).collect::<Result<Vec<_>>>()?)
+}
+
+/// The chosen rows, not measured yet.
+fn empty_lines(cli: &Cli) -> Result<Vec<Line>> {
+    let new = |row| Line { row, ours: None, limit: None, ucx: None, libfabric: None };
+    let lines: Vec<Line> = chosen(cli).into_iter().map(new).collect();
+    if lines.is_empty() {
+        return Err(Error::other("no row has that in its name; there are raw, message, file; latency, send, rate …"));
+    }
+    Ok(lines)
+}
+
+/// Two processes, over the transport and over messages, and the limits beside them, unless it is for a sample.
 fn measure_pairs(cli: &Cli, lines: &mut [Line]) -> Result<()> {
     let folder = tempfile::tempdir()?;
     let place = folder.path().to_str().ok_or_else(|| Error::other("the temporary folder's name is no text"))?;
@@ -256,11 +304,14 @@ fn measure_pairs(cli: &Cli, lines: &mut [Line]) -> Result<()> {
     if let Some(only) = &cli.only {
         command.args(["--only", only]);
     }
+    if cli.sample {
+        command.arg("--sample");
+    }
     let mut peer = Peer(command.spawn()?);
     let output = peer.0.stdout.take().ok_or_else(|| Error::other("the peer has no output"))?;
     BufReader::new(output).read_line(&mut String::new())?;
     pin(0);
-    let limits = limits::Limits { line: limits::hand_over(&mut line, true) };
+    let limits = (!cli.sample).then(|| limits::Limits { line: limits::hand_over(&mut line, true) });
     let mut ends = Ends {
         raw: raw::Raw::connect(place).map_err(Error::other)?,
         message: message::Messages::connect(place).map_err(Error::other)?,
@@ -272,7 +323,7 @@ fn measure_pairs(cli: &Cli, lines: &mut [Line]) -> Result<()> {
             samples.push(ends.run(&row, true).map_err(Error::other)?);
         }
         line.ours = better(test, line.ours, Some(best(test, &mut samples)));
-        line.limit = better(test, line.limit, limits.of(&row));
+        line.limit = better(test, line.limit, limits.as_ref().and_then(|limits| limits.of(&row)));
     }
     Ok(())
 }
@@ -338,4 +389,28 @@ fn render(lines: &[Line]) -> String {
         ]);
     }
     table.render()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use clap::{CommandFactory, Parser};
+
+    use super::{Cli, chosen, rows};
+
+    #[test]
+    fn the_command_line_is_well_formed_and_a_sample_excludes_what_changes_its_lines() {
+        Cli::command().debug_assert();
+        for other in ["--quick", "--json", "--no-peers"] {
+            assert!(Cli::try_parse_from(["shm_bench", "--sample", other]).is_err(), "{other}");
+        }
+    }
+
+    #[test]
+    fn rows_have_names_of_their_own_and_are_chosen_by_them() {
+        assert_eq!(rows().iter().map(|row| row.name()).collect::<HashSet<_>>().len(), rows().len());
+        let chosen = chosen(&Cli::parse_from(["shm_bench", "--sample", "--only", "MESSAGE rate"]));
+        assert_eq!(chosen.iter().map(|row| row.name()).collect::<Vec<_>>(), ["shm message rate 64 B"]);
+    }
 }

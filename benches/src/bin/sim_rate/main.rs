@@ -8,9 +8,10 @@ mod bare;
 mod stack;
 
 use std::fs::File;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use benches::sample::{self, Unit};
 use benches::units;
 use bmi_core::Config;
 use bmi_sim::{Profile, SimConfig, TraceOptions, World};
@@ -26,6 +27,8 @@ type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
 #[command(after_help = "Examples:\n  \
                         sim_rate                                   everything, a few seconds\n  \
                         sim_rate --quick --profile vapi-2003       on other machines\n  \
+                        sim_rate --only 'bare model'               the lines with this in their name\n  \
+                        sim_rate --sample                          what `cargo xtask compare` reads\n  \
                         sim_rate --quick --nodes 8 --trace t.json  and open t.json in chrome://tracing or ui.perfetto.dev")]
 struct Cli {
     /// Nodes of the whole stack, an even number.
@@ -52,8 +55,14 @@ struct Cli {
     /// A tenth of the rounds.
     #[arg(long)]
     quick: bool,
+    /// Only lines with this in their name: idle, whole stack, bare model.
+    #[arg(long, value_name = "TEXT")]
+    only: Option<String>,
+    /// Run each line once, with the default settings, in some seconds; print only JSON.
+    #[arg(long, conflicts_with_all = ["nodes", "bare_nodes", "idle_nodes", "rounds", "size", "profile", "seed", "quick", "trace"])]
+    sample: bool,
     /// Write the timeline of a run through the whole stack to this file, in Chrome's trace format.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", conflicts_with = "only")]
     trace: Option<PathBuf>,
 }
 
@@ -61,6 +70,13 @@ fn even(text: &str) -> Result<u32, String> {
     match text.parse() {
         Ok(nodes) if (2..=100_000).contains(&nodes) && nodes % 2 == 0 => Ok(nodes),
         _ => Err("an even number from 2 to 100000".to_owned()),
+    }
+}
+
+impl Cli {
+    /// Messages there and back for each pair of the whole stack.
+    fn rounds(&self) -> u32 {
+        if self.quick { self.rounds.div_ceil(10) } else { self.rounds }
     }
 }
 
@@ -73,25 +89,35 @@ struct Run {
     real_seconds: f64,
 }
 
-/// Runs it twice, and prints both.
-fn twice(what: &str, nodes: u32, run: impl Fn() -> Outcome<Run>) -> Outcome<()> {
-    let runs = [run()?, run()?];
-    println!("{what}, {nodes} nodes, {} messages", runs[0].messages);
+impl Run {
+    fn events_per_second(&self) -> f64 {
+        self.events as f64 / self.real_seconds
+    }
+
+    fn messages_per_second(&self) -> f64 {
+        self.messages as f64 / self.real_seconds
+    }
+}
+
+/// Runs a line twice, and prints both runs.
+fn twice(line: &Line, config: &SimConfig, size: u32) -> Outcome<()> {
+    let runs = [line.run(config, size)?, line.run(config, size)?];
+    println!("{}, {} messages", line.name(), runs[0].messages);
     for run in &runs {
         println!(
             "  digest {:016x}  {} events in {}, {} events, {} messages; virtual time {}",
             run.digest,
             run.events,
             units::time(run.real_seconds),
-            units::rate(run.events as f64 / run.real_seconds),
-            units::rate(run.messages as f64 / run.real_seconds),
+            units::rate(run.events_per_second()),
+            units::rate(run.messages_per_second()),
             units::time(run.virtual_seconds),
         );
     }
     if (runs[0].digest, runs[0].events) == (runs[1].digest, runs[1].events) {
         Ok(())
     } else {
-        Err(format!("two runs of {what} with one seed differ").into())
+        Err(format!("two runs of {} with one seed differ", line.name()).into())
     }
 }
 
@@ -117,13 +143,98 @@ fn idle(config: &SimConfig, nodes: u32) -> Outcome<()> {
         world.run_for(std::time::Duration::from_secs(1));
         let each = resident()?.saturating_sub(before) / u64::from(count);
         let with = if endpoints { "with an endpoint and its buffers" } else { "bare" };
-        println!("{count} idle nodes, {with}: {} a node", units::amount(each));
+        println!("{count} {IDLE}, {with}: {} a node", units::amount(each));
     }
     Ok(())
 }
 
+/// The name of the lines that nodes with nothing to do have.
+const IDLE: &str = "idle nodes";
+
+/// What one line runs.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// Messages through the whole stack.
+    Stack,
+    /// Messages between raw transports.
+    Bare,
+}
+
+/// One line of the measurement.
+#[derive(Clone, Copy)]
+struct Line {
+    kind: Kind,
+    nodes: u32,
+    /// Messages there and back for each pair.
+    rounds: u64,
+}
+
+impl Line {
+    /// Its name, the same in every run: "sim whole stack, 64 nodes".
+    fn name(&self) -> String {
+        let what = match self.kind {
+            Kind::Stack => "whole stack",
+            Kind::Bare => "bare model",
+        };
+        format!("sim {what}, {} nodes", self.nodes)
+    }
+
+    fn run(&self, config: &SimConfig, size: u32) -> Outcome<Run> {
+        Ok(match self.kind {
+            Kind::Stack => stack::run(config.clone(), self.nodes, self.rounds, size)?.0,
+            Kind::Bare => bare::run(config.clone(), self.nodes, self.rounds)?,
+        })
+    }
+}
+
+/// Whether the command line selects what has this name.
+fn is_chosen(cli: &Cli, name: &str) -> bool {
+    cli.only.as_ref().is_none_or(|only| name.to_lowercase().contains(&only.to_lowercase()))
+}
+
+/// The lines that the command line selects. The bare ones send as many messages in all as 64 nodes of the whole stack, so that each takes about as
+/// long.
+fn chosen(cli: &Cli) -> Vec<Line> {
+    let rounds = u64::from(cli.rounds()) * 64;
+    let bare_rounds = (rounds / u64::from(cli.bare_nodes)).max(1);
+    let most_rounds = (bare_rounds * u64::from(cli.bare_nodes) / u64::from(cli.idle_nodes)).max(1);
+    let lines = [
+        Line { kind: Kind::Stack, nodes: cli.nodes, rounds: cli.rounds().into() },
+        Line { kind: Kind::Bare, nodes: cli.bare_nodes, rounds: bare_rounds },
+        Line { kind: Kind::Bare, nodes: cli.idle_nodes / 2 * 2, rounds: most_rounds },
+    ];
+    lines.into_iter().filter(|line| is_chosen(cli, &line.name())).collect()
+}
+
+/// Writes the timeline of one run through the whole stack.
+fn trace(cli: &Cli, config: SimConfig, path: &Path) -> Outcome<()> {
+    let traced = SimConfig { trace: Some(TraceOptions::default()), ..config };
+    let (_, world) = stack::run(traced, cli.nodes, cli.rounds().into(), cli.size)?;
+    let trace = world.trace(TraceOptions::default());
+    trace.write_chrome(File::create(path)?)?;
+    let (spans, left_out) = trace.spans();
+    println!("{}: {spans} spans, {left_out} left out; open it in chrome://tracing or ui.perfetto.dev", path.display());
+    Ok(())
+}
+
+/// Runs each line once, for `cargo xtask compare`. Messages are counted besides events where a change of the protocol may need fewer events for one; in the bare
+/// model a message is always as many.
+fn sample(cli: &Cli, config: &SimConfig, lines: &[Line]) -> Outcome<()> {
+    let mut sampled = Vec::new();
+    for line in lines {
+        let run = line.run(config, cli.size)?;
+        let mut add = |what, value| {
+            sampled.push(sample::Line::new(format!("{}, {what}", line.name()), value, Unit::PerSecond));
+        };
+        add("events", run.events_per_second());
+        if line.kind == Kind::Stack {
+            add("messages", run.messages_per_second());
+        }
+    }
+    Ok(sample::print(&sampled)?)
+}
+
 fn run(cli: &Cli) -> Outcome<()> {
-    let rounds = if cli.quick { cli.rounds.div_ceil(10) } else { cli.rounds };
     let profile = match &cli.profile {
         None => Profile::default(),
         Some(name) if Profile::names().any(|known| known == name) => Profile::named(name)?,
@@ -131,26 +242,19 @@ fn run(cli: &Cli) -> Outcome<()> {
     };
     let config = SimConfig { profile, ..SimConfig::seeded(cli.seed) };
     if let Some(path) = &cli.trace {
-        let traced = SimConfig { trace: Some(TraceOptions::default()), ..config };
-        let (_, world) = stack::run(traced, cli.nodes, rounds, cli.size)?;
-        let trace = world.trace(TraceOptions::default());
-        trace.write_chrome(File::create(path)?)?;
-        let (spans, left_out) = trace.spans();
-        println!(
-            "{}: {spans} spans, {left_out} left out; open it in chrome://tracing or ui.perfetto.dev",
-            path.display()
-        );
-        return Ok(());
+        return trace(cli, config, path);
     }
-    idle(&config, cli.idle_nodes)?;
-    twice("whole stack", cli.nodes, || Ok(stack::run(config.clone(), cli.nodes, rounds, cli.size)?.0))?;
-    // As many messages in all as with 64 nodes, so that it takes about as long.
-    let bare = (u64::from(rounds) * 64 / u64::from(cli.bare_nodes)).max(1);
-    twice("bare model", cli.bare_nodes, || Ok(bare::run(config.clone(), cli.bare_nodes, bare)?))?;
-    twice("bare model", cli.idle_nodes / 2 * 2, || {
-        let rounds = (bare * u64::from(cli.bare_nodes) / u64::from(cli.idle_nodes)).max(1);
-        Ok(bare::run(config.clone(), cli.idle_nodes / 2 * 2, rounds)?)
-    })?;
+    let (lines, with_idle) = (chosen(cli), is_chosen(cli, IDLE) && !cli.sample);
+    if lines.is_empty() && !with_idle {
+        return Err("no line has that in its name; there are idle, whole stack, bare model".into());
+    }
+    if cli.sample {
+        return sample(cli, &config, &lines);
+    }
+    if with_idle {
+        idle(&config, cli.idle_nodes)?;
+    }
+    lines.iter().try_for_each(|line| twice(line, &config, cli.size))?;
     println!("the same seed gave the same run twice");
     Ok(())
 }
@@ -162,5 +266,33 @@ fn main() -> ExitCode {
             eprintln!("error: {error}");
             ExitCode::FAILURE
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::{CommandFactory, Parser};
+
+    use super::{Cli, chosen};
+
+    #[test]
+    fn the_command_line_is_well_formed_and_a_sample_excludes_what_changes_its_lines() {
+        Cli::command().debug_assert();
+        for other in ["--quick", "--nodes=8", "--rounds=3", "--size=8", "--profile=nvme", "--seed=2", "--trace=t.json"]
+        {
+            assert!(Cli::try_parse_from(["sim_rate", "--sample", other]).is_err(), "{other}");
+        }
+    }
+
+    #[test]
+    fn lines_are_chosen_by_their_names() {
+        let names = |args: &[&str]| {
+            chosen(&Cli::parse_from(["sim_rate"].iter().chain(args))).iter().map(|line| line.name()).collect::<Vec<_>>()
+        };
+        let [stack, bare, most] =
+            ["sim whole stack, 64 nodes", "sim bare model, 1000 nodes", "sim bare model, 10000 nodes"];
+        assert_eq!(names(&["--sample"]), [stack, bare, most]);
+        assert_eq!(names(&["--sample", "--only", "Bare Model"]), [bare, most]);
+        assert!(names(&["--only", "idle"]).is_empty());
     }
 }

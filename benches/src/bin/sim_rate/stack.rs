@@ -12,7 +12,7 @@ const PONG: Tag = 2;
 
 /// `nodes` nodes in pairs, each of which sends `rounds` messages of `size` bytes there and back.
 #[expect(clippy::disallowed_methods, reason = "measures how long the simulation takes in real time")]
-pub(crate) fn run(config: SimConfig, nodes: u32, rounds: u32, size: u32) -> Result<(Run, World), Error> {
+pub(crate) fn run(config: SimConfig, nodes: u32, rounds: u64, size: u32) -> Result<(Run, World), Error> {
     let world = World::with(config);
     let mut pairs = Vec::new();
     for pair in 0..nodes / 2 {
@@ -34,14 +34,14 @@ pub(crate) fn run(config: SimConfig, nodes: u32, rounds: u32, size: u32) -> Resu
     let run = Run {
         digest: world.digest(),
         events: world.events(),
-        messages: u64::from(nodes) * u64::from(rounds),
+        messages: u64::from(nodes) * rounds,
         virtual_seconds: world.now().as_nanos() as f64 / 1e9,
         real_seconds: begin.elapsed().as_secs_f64(),
     };
     Ok((run, world))
 }
 
-async fn ping(endpoint: &AsyncEndpoint<SimTransport>, addr: &Addr, size: usize, rounds: u32) -> Result<(), Error> {
+async fn ping(endpoint: &AsyncEndpoint<SimTransport>, addr: &Addr, size: usize, rounds: u64) -> Result<(), Error> {
     let peer = endpoint.connect(addr, Options::default()).await?;
     let (out, back) = (Memory::zeroed(size)?, Memory::zeroed(size)?);
     for _ in 0..rounds {
@@ -52,7 +52,7 @@ async fn ping(endpoint: &AsyncEndpoint<SimTransport>, addr: &Addr, size: usize, 
     Ok(())
 }
 
-async fn pong(endpoint: &AsyncEndpoint<SimTransport>, size: usize, rounds: u32) -> Result<(), Error> {
+async fn pong(endpoint: &AsyncEndpoint<SimTransport>, size: usize, rounds: u64) -> Result<(), Error> {
     let peer = match endpoint.next_event().await {
         PeerEvent::Connected { peer, .. } => peer,
         PeerEvent::Lost { reason, .. } => return Err(reason),
