@@ -41,7 +41,7 @@ use clap::Args;
 
 use crate::command::Failure;
 use crate::setup;
-use bench::{Bench, Line, Sample};
+use bench::{Bench, Sample};
 use random::Random;
 use ratio::{Bounds, Judged, Pair};
 use source::Programs;
@@ -261,7 +261,7 @@ mod tests {
 
     #[test]
     fn lines_of_both_sides_are_paired_by_name() {
-        let line = |name: &str, value| Line { name: name.into(), value, unit: bench::Unit::Seconds };
+        let line = |name: &str, value| bench::Line { name: name.into(), value, unit: bench::Unit::Seconds };
         let bench = &bench::BENCHES[0];
         let pair = [vec![line("both", 1.0), line("old", 2.0)], vec![line("new", 3.0), line("both", 4.0)]];
         let open = Open { bench, pairs: vec![pair] };
