@@ -68,12 +68,30 @@ const PEER_PACKAGES: &[Package] = &[
         why: "builds a part of ibverbs",
         works: || answers("cmake", &["--version"], "cmake version"),
     },
-    Package { name: "make", why: "is called by cmake", works: || answers("make", &["--version"], "Make") },
+    // cmake only recommends the next one. What rdma-core's build looks for follows.
+    Package { name: "make", why: "is called by cmake", works: || answers("make", &["--version"], "GNU Make") },
+    Package {
+        name: "python3-minimal",
+        why: "is called by that build",
+        works: || answers("python3", &["--version"], "Python 3"),
+    },
+    Package { name: "pkg-config", why: "finds libnl", works: || answers("pkg-config", &["--help"], "--exists") },
+    Package {
+        name: "libnl-route-3-dev",
+        why: "is linked with by that build",
+        works: || {
+            links(
+                "#include <netlink/route/route.h>\nint main(void) { return 0; }",
+                &["nl-route-3", "nl-3"],
+                &["/usr/include/libnl3"],
+            )
+        },
+    },
     Package { name: "libclang-dev", why: "reads the headers of verbs", works: || has_libclang(&libclang_folders()) },
     Package {
         name: "libibverbs-dev",
         why: "the headers of verbs, and the library to link with",
-        works: || links("#include <infiniband/verbs.h>\nint main(void) { return ibv_fork_init(); }", "ibverbs"),
+        works: || links("#include <infiniband/verbs.h>\nint main(void) { return ibv_fork_init(); }", &["ibverbs"], &[]),
     },
 ];
 
@@ -181,11 +199,13 @@ fn loads(name: &str) -> bool {
     said("ldd", &[&path.to_string_lossy()]).is_some_and(|text| !text.contains("not found"))
 }
 
-/// Whether a C program compiles and links with `library`.
-fn links(source: &str, library: &str) -> bool {
+/// Whether a C program compiles, with these folders of headers, and links with these libraries.
+fn links(source: &str, libraries: &[&str], headers: &[&str]) -> bool {
     let Some(compiler) = program("cc") else { return false };
     let child = Command::new(compiler)
-        .args(["-x", "c", "-o", "/dev/null", "-", &format!("-l{library}")])
+        .args(["-x", "c", "-o", "/dev/null", "-"])
+        .args(headers.iter().map(|folder| format!("-I{folder}")))
+        .args(libraries.iter().map(|library| format!("-l{library}")))
         .stdin(Stdio::piped())
         .stdout(Stdio::null())
         .stderr(Stdio::null())
@@ -291,9 +311,9 @@ mod tests {
 
     #[test]
     fn a_library_is_there_if_a_program_links_with_it() {
-        assert!(links("#include <math.h>\nint main(void) { return (int)sqrt(0.0); }", "m"));
-        assert!(!links("int main(void) { return 0; }", "no-such-library"));
-        assert!(!links("#include <no/such/header.h>\nint main(void) { return 0; }", "m"));
+        assert!(links("#include <math.h>\nint main(void) { return (int)sqrt(0.0); }", &["m"], &[]));
+        assert!(!links("int main(void) { return 0; }", &["no-such-library"], &[]));
+        assert!(!links("#include <no/such/header.h>\nint main(void) { return 0; }", &["m"], &[]));
     }
 
     /// The test command of a machine with LLVM's run-time failed with "Unable to find libclang": the probe took `libclang-cpp.so.14` for it.
