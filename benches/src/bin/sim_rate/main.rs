@@ -255,7 +255,9 @@ fn run(cli: &Cli) -> Outcome<()> {
         idle(&config, cli.idle_nodes)?;
     }
     lines.iter().try_for_each(|line| twice(line, &config, cli.size))?;
-    println!("the same seed gave the same run twice");
+    if !lines.is_empty() {
+        println!("the same seed gave the same run twice");
+    }
     Ok(())
 }
 

@@ -1,0 +1,47 @@
+//! The transports that messages are counted over: how one is opened, and where it listens.
+
+use std::path::Path;
+
+use bmi_core::{Addr, Error, Transport};
+use bmi_shm::{ShmConfig, ShmTransport};
+use bmi_tcp::{TcpConfig, TcpTransport};
+
+/// A transport, with what this program needs to know about it.
+pub(crate) trait Backend: Transport + Sized {
+    /// Whether a short message is with the peer when the post returns. Otherwise the next poll sends
+    /// it, so the sender has to poll before the receiver.
+    const SENDS_WHEN_POSTED: bool;
+
+    /// A transport with default settings.
+    ///
+    /// # Errors
+    /// The system has no more descriptors or memory.
+    fn open() -> Result<Self, Error>;
+
+    /// An address to listen at; `folder` is there for names.
+    fn place(folder: &Path) -> Addr;
+}
+
+impl Backend for ShmTransport {
+    const SENDS_WHEN_POSTED: bool = true;
+
+    fn open() -> Result<ShmTransport, Error> {
+        ShmTransport::new(ShmConfig::default())
+    }
+
+    fn place(folder: &Path) -> Addr {
+        Addr::shm(format!("{}/names/cost", folder.display()))
+    }
+}
+
+impl Backend for TcpTransport {
+    const SENDS_WHEN_POSTED: bool = false;
+
+    fn open() -> Result<TcpTransport, Error> {
+        TcpTransport::new(TcpConfig::default())
+    }
+
+    fn place(_: &Path) -> Addr {
+        Addr::tcp("127.0.0.1", 0)
+    }
+}

@@ -1,0 +1,177 @@
+//! The lines of the table: what is played over which transport, and how often.
+
+use benches::units;
+use clap::ValueEnum;
+
+/// The transport.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Over {
+    /// Memory shared between two processes; here both sides are in one.
+    Shm,
+    /// TCP over the loopback.
+    Tcp,
+}
+
+/// How both sides wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mode {
+    /// By polling.
+    Polling,
+    /// In `poll(2)` on the transport's event fd, as a driver that sleeps does.
+    Sleeping,
+}
+
+/// What one operation is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Play {
+    /// Each side polls once and finds nothing.
+    Idle,
+    /// One side sleeps, is woken for nothing, and goes back to sleep.
+    Wake,
+    /// A message there and one back, each to a receive that waits.
+    Ping,
+    /// [`Play::BATCH`] messages one way, each to a receive that waits, then polls until all are
+    /// received.
+    Rate,
+    /// Bytes to memory that the other side exposes.
+    Push,
+    /// Bytes from memory that the other side exposes.
+    Pull,
+    /// As `Idle`, the transport without the protocol above it.
+    RawIdle,
+    /// As `Ping`, the transport alone.
+    RawPing,
+    /// As `Rate`, the transport alone.
+    RawRate,
+}
+
+impl Play {
+    /// Messages of one `Rate`.
+    pub(crate) const BATCH: usize = 32;
+
+    /// How many of the things that [`Play::counts`] names one operation is.
+    pub(crate) fn things(self) -> usize {
+        match self {
+            Play::Ping | Play::RawPing => 2,
+            Play::Rate | Play::RawRate => Play::BATCH,
+            Play::Idle | Play::RawIdle | Play::Wake | Play::Push | Play::Pull => 1,
+        }
+    }
+
+    /// What a line's figures are for one of.
+    pub(crate) fn counts(self) -> &'static str {
+        match self {
+            Play::Idle | Play::RawIdle => "poll of both sides",
+            Play::Wake => "wake-up",
+            Play::Ping | Play::RawPing | Play::Rate | Play::RawRate => "message",
+            Play::Push | Play::Pull => "transfer",
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Play::Idle => "idle",
+            Play::Wake => "wake",
+            Play::Ping => "ping",
+            Play::Rate => "rate",
+            Play::Push => "push",
+            Play::Pull => "pull",
+            Play::RawIdle => "raw idle",
+            Play::RawPing => "raw ping",
+            Play::RawRate => "raw rate",
+        }
+    }
+}
+
+/// One line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Line {
+    pub(crate) over: Over,
+    pub(crate) play: Play,
+    /// Bytes of a message or transfer.
+    pub(crate) len: usize,
+    pub(crate) mode: Mode,
+}
+
+impl Line {
+    /// Its name, the same in every run: "tcp ping 8 B, polling".
+    pub(crate) fn name(&self) -> String {
+        let (over, mode) = (format!("{:?}", self.over).to_lowercase(), format!("{:?}", self.mode).to_lowercase());
+        let len = if self.len > 0 { format!(" {}", units::size(self.len)) } else { String::new() };
+        format!("{over} {}{len}, {mode}", self.play.name())
+    }
+
+    /// Operations to count. What happens only now and then should happen in each repetition equally
+    /// often: an idle transport asks the kernel after 32 polls (bmi-tcp) or 256 (bmi-shm), and a
+    /// receiver returns credits after 62 messages.
+    pub(crate) fn count(&self) -> usize {
+        match self.play {
+            Play::Idle | Play::RawIdle => 2048,
+            Play::Rate | Play::RawRate => 248,
+            _ if self.len >= 256 << 10 => 32,
+            _ if self.len >= 64 << 10 => 128,
+            _ => 512,
+        }
+    }
+
+    /// Instructions of each message or transfer that are not in its figure: those of one copy over
+    /// shared memory. Callgrind counts the string instruction that copies (`bmi_core::mem::copy`) once
+    /// for each byte, so that the copy would hide all the rest. Over TCP the kernel copies.
+    pub(crate) fn copied(&self) -> u64 {
+        let by_string_move = cfg!(target_arch = "x86_64") && self.over == Over::Shm && self.len >= 64 << 10;
+        if by_string_move { self.len as u64 } else { 0 }
+    }
+
+    /// Operations to play before anything is counted, so that all lists have grown and an idle
+    /// transport is at rest.
+    pub(crate) fn warm_up(&self) -> usize {
+        match self.play {
+            // bmi-tcp reads a socket unasked until this many polls have found nothing.
+            Play::Idle | Play::RawIdle => 4200,
+            _ => 1000 / self.play.things() / (1 + self.len / 4096) + 20,
+        }
+    }
+}
+
+/// All lines.
+pub(crate) fn all() -> Vec<Line> {
+    use Mode::{Polling, Sleeping};
+    use Play::{Idle, Ping, Pull, Push, Rate, RawIdle, RawPing, RawRate, Wake};
+    const KIB: usize = 1 << 10;
+    let mut lines = Vec::new();
+    let mut add = |over, mode, plays: &[(Play, usize)]| {
+        lines.extend(plays.iter().map(|&(play, len)| Line { over, play, len, mode }));
+    };
+    let short = [(Idle, 0), (Ping, 8), (Rate, 64)];
+    add(Over::Shm, Polling, &short);
+    // Up to 256 KiB over shared memory is one unit of work, which ends when it is posted.
+    let transfers = [(Push, 256 * KIB), (Pull, 256 * KIB), (Push, 257 * KIB), (Pull, 257 * KIB)];
+    add(Over::Shm, Polling, &[(Ping, 64 * KIB)]);
+    add(Over::Shm, Polling, &transfers);
+    let raw = [(RawIdle, 0), (RawPing, 8), (RawRate, 64), (RawPing, 4 * KIB)];
+    add(Over::Shm, Polling, &raw);
+    add(Over::Shm, Sleeping, &[(Wake, 0), (Ping, 8), (Rate, 64)]);
+    let longer = [(Ping, 4 * KIB), (Ping, 64 * KIB), (Push, 64 * KIB), (Pull, 64 * KIB)];
+    add(Over::Tcp, Polling, &short);
+    add(Over::Tcp, Polling, &longer);
+    add(Over::Tcp, Polling, &raw);
+    add(Over::Tcp, Sleeping, &[(Wake, 0), (Ping, 8), (Rate, 64)]);
+    add(Over::Tcp, Sleeping, &longer);
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn every_line_has_a_name_of_its_own() {
+        let names: HashSet<String> = all().iter().map(Line::name).collect();
+        assert_eq!(names.len(), all().len());
+        for name in ["shm idle, polling", "tcp ping 8 B, sleeping", "tcp raw ping 4 KiB, polling"] {
+            assert!(names.contains(name), "{name} is missing");
+        }
+    }
+}

@@ -1,0 +1,251 @@
+//! What a message costs: instructions and system calls, counted and not timed.
+//!
+//! **Why.** Both counts are the same in every run and on every machine of a kind, however busy it is.
+//! So a change of one in a hundred shows, where a time would need hours.
+//!
+//! **How.** Two endpoints of one process send messages to each other in lockstep ([`pair`]; [`raw`]
+//! is the transport alone). Callgrind counts what both sides take together ([`callgrind`]), in a
+//! process for each line ([`mod@line`]). The kernel's instructions are not in the count.
+//!
+//! **What it is not.** Nobody waits for a packet here: a side that polls finds a message at the first
+//! look after it was sent. Over TCP, two processes poll in vain in between.
+
+mod backend;
+mod callgrind;
+mod line;
+mod pair;
+mod raw;
+
+use std::io::{Error, IsTerminal, Result};
+use std::process::ExitCode;
+
+use benches::sample::{self, Unit};
+use benches::table::Table;
+use bmi_shm::ShmTransport;
+use bmi_tcp::TcpTransport;
+use clap::Parser;
+use serde::Serialize;
+
+use crate::backend::Backend;
+use crate::callgrind::{Count, WINDOWS};
+use crate::line::{Line, Over, Play};
+use crate::pair::Pair;
+use crate::raw::Raw;
+
+/// What a message costs: instructions and system calls of both sides together, counted by callgrind.
+///
+/// "polling": both sides poll in turns. "sleeping": each side waits in poll(2) whenever it has
+/// nothing to do, as a driver that sleeps does. "ping" is a message at a time, "rate" 32 at a time,
+/// "push" and "pull" move bytes to and from memory that the other side exposes, "idle" is a poll of
+/// each side that finds nothing, "wake" one that slept, "raw" is the transport without the protocol.
+/// Not counted: instructions of the kernel, and the copy of 64 KiB and more over shared memory. Needs
+/// valgrind.
+#[derive(Parser)]
+#[command(after_help = "Examples:\n  \
+                        message_cost                           everything, in half a minute to a minute\n  \
+                        message_cost --over tcp                only lines over TCP\n  \
+                        message_cost --only 'ping 8 B'         only lines with this in their name\n  \
+                        message_cost --only idle --count 8192  more operations of each\n  \
+                        message_cost --json                    for another program to read\n  \
+                        message_cost --sample                  what `cargo xtask compare` reads")]
+struct Cli {
+    /// Only lines with this in their name, such as rate, "push 257 KiB" or "ping 8 B, sleeping".
+    #[arg(long, value_name = "TEXT")]
+    only: Option<String>,
+    /// Only lines over these transports [default: all].
+    #[arg(long, value_enum, value_delimiter = ',', value_name = "SCHEMES")]
+    over: Vec<Over>,
+    /// Operations to count of each line [default: 32 to 2048, by line].
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    count: Option<u32>,
+    /// Print JSON instead of a table, with the counts of all repetitions.
+    #[arg(long)]
+    json: bool,
+    /// Print only JSON, two lines for each line of the table: instructions and system calls.
+    #[arg(long, conflicts_with_all = ["json", "count"])]
+    sample: bool,
+    /// Internal: play the line of this name, to be counted.
+    #[arg(long, hide = true, conflicts_with_all = ["only", "over", "json", "sample"])]
+    play: Option<String>,
+}
+
+/// A line that was counted.
+#[derive(Debug, Serialize)]
+struct Row {
+    name: String,
+    /// What the figures are for one of.
+    of: &'static str,
+    instructions: f64,
+    system_calls: f64,
+    /// The instructions of each repetition; `instructions` is the least of them.
+    repetitions: [f64; WINDOWS],
+}
+
+impl Row {
+    fn new(line: &Line, count: usize, counts: &[Count; WINDOWS]) -> Row {
+        let things = (count * line.play.things()) as u64;
+        let each = |total: u64| total as f64 / things as f64;
+        let beside_copies = |count: &Count| {
+            let copied = line.copied() * things;
+            each(count.instructions.checked_sub(copied).unwrap_or(count.instructions))
+        };
+        let repetitions = counts.each_ref().map(beside_copies);
+        Row {
+            name: line.name(),
+            of: line.play.counts(),
+            instructions: repetitions.iter().copied().fold(f64::INFINITY, f64::min),
+            system_calls: counts.iter().map(|count| each(count.system_calls)).fold(f64::INFINITY, f64::min),
+            repetitions,
+        }
+    }
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let result = match &cli.play {
+        Some(name) => play_named(name, cli.count),
+        None => measure(&cli),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// The lines that the command line selects.
+fn chosen(cli: &Cli) -> Vec<Line> {
+    let only = cli.only.as_deref().unwrap_or_default().to_lowercase();
+    let is_chosen = |line: &Line| {
+        line.name().to_lowercase().contains(&only) && (cli.over.is_empty() || cli.over.contains(&line.over))
+    };
+    line::all().into_iter().filter(is_chosen).collect()
+}
+
+fn measure(cli: &Cli) -> Result<()> {
+    let lines = chosen(cli);
+    if lines.is_empty() {
+        return Err(Error::other("no line has that in its name; there are idle, wake, ping, rate, push, pull, raw"));
+    }
+    callgrind::check()?;
+    if cfg!(debug_assertions) {
+        eprintln!("This is a debug build; `cargo run --release` counts what users run.");
+    }
+    let mut rows = Vec::new();
+    for line in lines {
+        show_progress(&line.name());
+        let count = cli.count.map_or(line.count(), |count| count as usize);
+        rows.push(Row::new(&line, count, &callgrind::run(&line, count)?));
+    }
+    show_progress("");
+    if cli.sample {
+        return sample::print(&rows.iter().flat_map(sampled).collect::<Vec<_>>());
+    }
+    if cli.json {
+        println!("{}", serde_json::to_string_pretty(&rows)?);
+    } else {
+        print!("{}", render(&rows));
+    }
+    Ok(())
+}
+
+fn sampled(row: &Row) -> [sample::Line; 2] {
+    let calls = format!("{}, system calls", row.name);
+    [
+        sample::Line::new(&row.name, row.instructions, Unit::Instructions),
+        sample::Line::new(calls, row.system_calls, Unit::Calls),
+    ]
+}
+
+/// Tells a person who waits which line is next; clears the line when there is none.
+fn show_progress(line: &str) {
+    if std::io::stderr().is_terminal() {
+        eprint!("\r{:60}\r{line}", "");
+    }
+}
+
+fn render(rows: &[Row]) -> String {
+    let mut table = Table::new(2, ["line", "for each", "instructions", "system calls"]);
+    for row in rows {
+        let calls = format!("{:.2}", row.system_calls);
+        table.row([row.name.clone(), row.of.to_owned(), format!("{:.0}", row.instructions), calls]);
+    }
+    table.render()
+}
+
+/// The child's whole life.
+fn play_named(name: &str, count: Option<u32>) -> Result<()> {
+    // A child whose parent was killed plays for nobody.
+    rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
+    let line = line::all().into_iter().find(|line| line.name() == name);
+    let line = line.ok_or_else(|| Error::other(format!("there is no line {name:?}")))?;
+    let count = count.map_or(line.count(), |count| count as usize);
+    play(&line, count).map_err(Error::other)
+}
+
+/// Plays a line: connects, warms up, and plays `count` operations as often as they are counted.
+fn play(line: &Line, count: usize) -> std::result::Result<(), bmi_core::Error> {
+    match line.over {
+        Over::Shm => play_over::<ShmTransport>(line, count),
+        Over::Tcp => play_over::<TcpTransport>(line, count),
+    }
+}
+
+fn play_over<T: Backend>(line: &Line, count: usize) -> std::result::Result<(), bmi_core::Error> {
+    let folder = tempfile::tempdir()?;
+    if matches!(line.play, Play::RawIdle | Play::RawPing | Play::RawRate) {
+        let mut raw = Raw::<T>::connect(line, folder.path())?;
+        (0..WINDOWS).try_for_each(|_| counted(&mut || raw.play(), count))
+    } else {
+        let mut pair = Pair::<T>::connect(line, folder.path())?;
+        (0..WINDOWS).try_for_each(|_| counted(&mut || pair.play(), count))
+    }
+}
+
+/// Callgrind counts what happens between the entry and the return of this function, which it finds by
+/// its name ([`callgrind::FUNCTION`]).
+#[inline(never)]
+fn counted(
+    operation: &mut dyn FnMut() -> std::result::Result<(), bmi_core::Error>,
+    count: usize,
+) -> std::result::Result<(), bmi_core::Error> {
+    for _ in 0..count {
+        operation()?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_well_formed_and_a_sample_excludes_what_changes_its_lines() {
+        Cli::command().debug_assert();
+        for other in ["--json", "--count=9"] {
+            assert!(Cli::try_parse_from(["message_cost", "--sample", other]).is_err(), "{other}");
+        }
+        assert!(Cli::try_parse_from(["message_cost", "--play", "x", "--count", "9"]).is_ok());
+    }
+
+    #[test]
+    fn lines_are_chosen_by_name_and_transport() {
+        let names = |args: &[&str]| {
+            chosen(&Cli::parse_from(["message_cost"].iter().chain(args))).iter().map(Line::name).collect::<Vec<_>>()
+        };
+        assert_eq!(names(&["--over", "tcp", "--only", "PING 8 b, sleep"]), ["tcp ping 8 B, sleeping"]);
+        assert_eq!(names(&["--over", "tcp,shm"]).len(), line::all().len());
+        assert!(names(&["--only", "no such line"]).is_empty());
+    }
+
+    #[test]
+    fn every_line_plays_to_its_end() {
+        for line in line::all() {
+            play(&line, 3).unwrap_or_else(|error| panic!("{}: {error}", line.name()));
+        }
+    }
+}

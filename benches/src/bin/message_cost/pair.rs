@@ -1,0 +1,301 @@
+//! Two endpoints of one process that play messages in lockstep, so that every run does the same.
+//!
+//! **Polling.** The two sides poll in turns until the operation has ended.
+//!
+//! **Sleeping.** Each side does what a driver that sleeps does (`bmi_core::driver::thread`), and one
+//! `poll(2)` waits for both:
+//!
+//! ```text
+//!            posts, or its fd is readable                       nothing to do, armed
+//!   asleep ──────────────────────────────> awake: polls ──────────────────────────────> asleep
+//! ```
+//!
+//! **Time** is a number. It stands still once the two are connected: what a transport does once in a
+//! millisecond would fall into one repetition and not into the next.
+
+use std::path::Path;
+use std::task::Waker;
+
+use bmi_core::transport::Armed;
+use bmi_core::{
+    Access, Completion, Config, Endpoint, Error, ErrorKind, Exposure, Memory, Options, PeerEvent, PeerId, Posted, Time,
+};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use crate::backend::Backend;
+use crate::line::{Line, Mode, Play};
+
+/// The side that begins.
+const NEAR: usize = 0;
+/// The other side.
+const FAR: usize = 1;
+const TAG: u64 = 1;
+/// The time between two polls while the two connect, in nanoseconds: long enough for whatever a
+/// transport does from time to time.
+const STEP: u64 = 20_000;
+/// Longer than anything on one host takes to arrive.
+const PATIENCE: Timespec = Timespec { tv_sec: 10, tv_nsec: 0 };
+
+/// One endpoint.
+struct Side<T: Backend> {
+    endpoint: Endpoint<T>,
+    peer: Option<PeerId>,
+    out: Memory,
+    into: Memory,
+    /// All of `into`, for the other side.
+    exposed: Option<Exposure>,
+    /// Operations posted that have not ended.
+    pending: usize,
+    completions: Vec<Completion>,
+    /// It has to poll before it may sleep.
+    awake: bool,
+    /// A poll of [`Pair::settle`] since the transfer began found something to do.
+    worked: bool,
+    now: Time,
+}
+
+impl<T: Backend> Side<T> {
+    fn new(name: &str, room: usize) -> Result<Side<T>, Error> {
+        Ok(Side {
+            endpoint: Endpoint::new(T::open()?, Config::named(name), Time::ZERO)?,
+            peer: None,
+            out: Memory::shareable(room)?,
+            into: Memory::shareable(room)?,
+            exposed: None,
+            pending: 0,
+            completions: Vec::new(),
+            awake: true,
+            worked: false,
+            now: Time::ZERO,
+        })
+    }
+
+    fn peer(&self) -> Result<PeerId, Error> {
+        self.peer.ok_or_else(|| Error::new(ErrorKind::PeerLost, "not connected"))
+    }
+
+    /// Polls once. Returns whether there was anything to do, and how many operations ended.
+    #[inline]
+    fn poll(&mut self) -> Result<(bool, usize), Error> {
+        let worked = self.endpoint.poll(self.now);
+        let ended = self.endpoint.poll_all(&mut self.completions);
+        if ended > 0 {
+            self.pending -= ended;
+            for completion in self.completions.drain(..) {
+                completion.status.map_err(|kind| Error::new(kind, "an operation failed"))?;
+            }
+        }
+        Ok((worked, ended))
+    }
+
+    fn note(&mut self, posted: Posted) {
+        self.pending += usize::from(posted.pending().is_some());
+        self.awake = true;
+    }
+
+    fn recv(&mut self, at: usize, len: usize) -> Result<(), Error> {
+        let (peer, list) = (self.peer()?, self.into.slice(at, len));
+        let posted = self.endpoint.post_recv(peer, TAG, list, Options::default())?;
+        self.note(posted);
+        Ok(())
+    }
+
+    fn send(&mut self, at: usize, len: usize) -> Result<(), Error> {
+        let (peer, list) = (self.peer()?, self.out.slice(at, len));
+        let posted = self.endpoint.post_send(peer, TAG, list, Options::default())?;
+        self.note(posted);
+        Ok(())
+    }
+}
+
+/// Two connected endpoints.
+pub(crate) struct Pair<T: Backend> {
+    sides: [Side<T>; 2],
+    mode: Mode,
+    play: Play,
+    len: usize,
+    /// Wakes the near side.
+    waker: Waker,
+}
+
+impl<T: Backend> Pair<T> {
+    /// Connects two endpoints and prepares them for the line's operations.
+    ///
+    /// # Errors
+    /// What the transport says.
+    pub(crate) fn connect(line: &Line, folder: &Path) -> Result<Pair<T>, Error> {
+        let room = (line.len * line.play.things()).max(4096);
+        let mut sides = [Side::<T>::new("near", room)?, Side::<T>::new("far", room)?];
+        let addr = sides[FAR].endpoint.listen(&T::place(folder))?;
+        sides[NEAR].endpoint.connect(&addr, Options::default())?;
+        // The connection's own operation ends too.
+        sides[NEAR].pending = 1;
+        let mut pair = Pair {
+            waker: sides[NEAR].endpoint.transport().waker(),
+            sides,
+            mode: line.mode,
+            play: line.play,
+            len: line.len,
+        };
+        while pair.sides.iter().any(|side| side.peer.is_none() || side.pending > 0) {
+            pair.let_time_pass()?;
+            for side in &mut pair.sides {
+                if let Some(PeerEvent::Connected { peer, .. }) = side.endpoint.poll_event() {
+                    side.peer = Some(peer);
+                }
+            }
+        }
+        let [_, far] = &mut pair.sides;
+        far.exposed = Some(far.endpoint.expose(far.peer()?, far.into.all(), Access::READ_WRITE)?);
+        if line.play == Play::Ping {
+            pair.sides.iter_mut().try_for_each(|side| side.recv(0, line.len))?;
+        }
+        // What each side tells the other in the beginning is over then.
+        for _ in 0..1000 {
+            pair.let_time_pass()?;
+        }
+        for _ in 0..line.warm_up() {
+            pair.play()?;
+        }
+        Ok(pair)
+    }
+
+    /// A poll of each side, some time after the one before.
+    fn let_time_pass(&mut self) -> Result<(), Error> {
+        for side in &mut self.sides {
+            side.now = Time::from_nanos(side.now.as_nanos() + STEP);
+            side.poll()?;
+        }
+        Ok(())
+    }
+
+    /// One operation.
+    ///
+    /// # Errors
+    /// It failed, or nothing arrived for some seconds.
+    pub(crate) fn play(&mut self) -> Result<(), Error> {
+        match self.play {
+            Play::Idle => self.sides.iter_mut().try_for_each(|side| side.poll().map(drop)),
+            Play::Wake => self.wake(),
+            Play::Rate => self.rate(),
+            Play::Push | Play::Pull => self.transfer(),
+            _ => {
+                self.message(NEAR, FAR)?;
+                self.message(FAR, NEAR)
+            }
+        }
+    }
+
+    fn wake(&mut self) -> Result<(), Error> {
+        while self.settle()? {}
+        self.waker.wake_by_ref();
+        self.sleep()?;
+        while self.settle()? {}
+        Ok(())
+    }
+
+    /// One message, whose receive is posted; and a receive for the next.
+    fn message(&mut self, from: usize, to: usize) -> Result<(), Error> {
+        self.sides[from].send(0, self.len)?;
+        // The receive of the answer is pending on the side that sends.
+        let first = if T::SENDS_WHEN_POSTED { to } else { from };
+        self.advance(first, |sides| sides[to].pending == 0 && sides[from].pending <= 1)?;
+        self.sides[to].recv(0, self.len)
+    }
+
+    /// Messages one way. The receives are posted first.
+    fn rate(&mut self) -> Result<(), Error> {
+        for at in 0..Play::BATCH {
+            self.sides[FAR].recv(at * self.len, self.len)?;
+        }
+        // A side that sleeps is woken by the credits that come back.
+        if self.mode == Mode::Polling {
+            self.sides[NEAR].poll()?;
+        }
+        for at in 0..Play::BATCH {
+            self.sides[NEAR].send(at * self.len, self.len)?;
+        }
+        let first = if T::SENDS_WHEN_POSTED { FAR } else { NEAR };
+        self.advance(first, |sides| sides.iter().all(|side| side.pending == 0))
+    }
+
+    /// One transfer between the near side's memory and the far side's.
+    fn transfer(&mut self) -> Result<(), Error> {
+        let [near, far] = &mut self.sides;
+        let exposed = far.exposed.as_ref().ok_or_else(|| Error::new(ErrorKind::Invalid, "nothing is exposed"))?;
+        let (peer, remote, list) = (near.peer()?, exposed.descriptor(), near.out.slice(0, self.len));
+        let posted = match self.play {
+            Play::Push => near.endpoint.post_push(peer, remote, 0, list, Options::default())?,
+            _ => near.endpoint.post_pull(peer, remote, 0, list, Options::default())?,
+        };
+        near.note(posted);
+        far.worked = false;
+        self.advance(NEAR, |sides| sides[NEAR].pending == 0)?;
+        if self.play == Play::Push && !T::SENDS_WHEN_POSTED { self.drain() } else { Ok(()) }
+    }
+
+    /// Lets the far side take what a push sent. The push has ended when the kernel has its bytes; those
+    /// of many would fill the socket.
+    fn drain(&mut self) -> Result<(), Error> {
+        match self.mode {
+            Mode::Polling => while self.sides[FAR].poll()?.0 {},
+            Mode::Sleeping => loop {
+                while self.settle()? {}
+                if self.sides[FAR].worked {
+                    break;
+                }
+                self.sleep()?;
+            },
+        }
+        Ok(())
+    }
+
+    /// Lets both sides work until `done`; when they poll, `first` begins.
+    fn advance(&mut self, first: usize, done: impl Fn(&[Side<T>; 2]) -> bool) -> Result<(), Error> {
+        let mut turn = first;
+        while !done(&self.sides) {
+            match self.mode {
+                Mode::Polling => {
+                    self.sides[turn].poll()?;
+                    turn = 1 - turn;
+                }
+                Mode::Sleeping => {
+                    if !self.settle()? {
+                        self.sleep()?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Each side that is awake polls until there is nothing to do and gets ready to sleep. Returns
+    /// true as soon as an operation has ended: the program has its turn before the side sleeps.
+    fn settle(&mut self) -> Result<bool, Error> {
+        for side in &mut self.sides {
+            while side.awake {
+                let (worked, ended) = side.poll()?;
+                side.worked |= worked;
+                if ended > 0 {
+                    return Ok(true);
+                }
+                side.awake = worked || side.endpoint.arm(Waker::noop()) == Armed::Busy;
+            }
+        }
+        Ok(false)
+    }
+
+    /// Sleeps until one side has something to do, and wakes that side.
+    fn sleep(&mut self) -> Result<(), Error> {
+        let [near, far] = &self.sides;
+        let no_fd = || Error::new(ErrorKind::Unsupported, "the transport has no event fd");
+        let (near, far) = (near.endpoint.event_fd().ok_or_else(no_fd)?, far.endpoint.event_fd().ok_or_else(no_fd)?);
+        let mut fds = [near, far].map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
+        poll(&mut fds, Some(&PATIENCE)).map_err(std::io::Error::from)?;
+        let readable = fds.iter().position(|fd| !fd.revents().is_empty());
+        let readable =
+            readable.ok_or_else(|| Error::new(ErrorKind::TimedOut, "both sides sleep and nothing arrives"))?;
+        self.sides[readable].awake = true;
+        Ok(())
+    }
+}
