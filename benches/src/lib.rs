@@ -9,6 +9,7 @@
 //! | `micro` | the transport against plain sockets |
 //! | `paths` | the four paths of a request's data, beside the path that the plan chooses |
 //! | `shm_bench` | shared memory beside the limits of the machine, UCX and libfabric |
+//! | `fs_bench` | operations of the file system, over TCP and shared memory, with servers as processes |
 //! | `sim_rate` | events a second in the simulator, and the same digest twice |
 //! | `calibrate` | a profile of the simulator from a few measurements |
 

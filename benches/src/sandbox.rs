@@ -16,7 +16,7 @@
 //!
 //! Only SIGKILL leaves things behind: the children, and the folder.
 //!
-//! **Tests.** Below.
+//! **Tests.** Below; `tests/fs_bench.rs` ends a whole benchmark by a signal.
 
 use std::io;
 use std::path::{Path, PathBuf};
