@@ -1,15 +1,26 @@
-//! What the benchmarks share: statistics, tables, units, processor time, time limits, the progress of a run; the [workloads](workload)
-//! of the papers and their [reproduction](paper).
+//! What the benchmarks share: statistics, tables, units, processor time, time limits, [sandboxes](sandbox) and
+//! [servers as processes](processes); the [workloads](workload) of the papers and their [reproduction](paper).
 //!
-//! The programs are in `src/bin`: `ab` (the main job: a file system over TCP and in the simulator, side by side), `micro` (the
-//! transport against plain sockets), `sim_rate` (events a second in the simulator, and the same digest twice), `calibrate` (a profile of the
-//! simulator from a few measurements), `message_cost` (instructions and system calls of a message, counted under callgrind).
+//! The programs are in `src/bin`:
+//!
+//! | program | what it measures |
+//! |---|---|
+//! | `ab` | the main job: a file system over TCP and in the simulator, side by side |
+//! | `micro` | the transport against plain sockets |
+//! | `paths` | the four paths of a request's data, beside the path that the plan chooses |
+//! | `shm_bench` | shared memory beside the limits of the machine, UCX and libfabric |
+//! | `fs_bench` | operations of the file system, over TCP and shared memory, with servers as processes |
+//! | `sim_rate` | events a second in the simulator, and the same digest twice |
+//! | `calibrate` | a profile of the simulator from a few measurements |
+//! | `message_cost` | instructions and system calls of a message, counted under callgrind |
 
 pub mod cpu;
 pub mod limit;
 pub mod net;
 pub mod paper;
+pub mod processes;
 pub mod sample;
+pub mod sandbox;
 pub mod stats;
 pub mod table;
 pub mod units;

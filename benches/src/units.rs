@@ -32,7 +32,12 @@ pub fn bandwidth(bytes_per_second: f64) -> String {
 
 /// A rate of things per second, in thousands or millions.
 pub fn rate(per_second: f64) -> String {
-    if per_second >= 1e6 { format!("{:.2} M/s", per_second / 1e6) } else { format!("{:.0} k/s", per_second / 1e3) }
+    match per_second {
+        1e6.. => format!("{:.2} M/s", per_second / 1e6),
+        1e5.. => format!("{:.0} k/s", per_second / 1e3),
+        1e4.. => format!("{:.1} k/s", per_second / 1e3),
+        _ => format!("{:.2} k/s", per_second / 1e3),
+    }
 }
 
 /// A span of time in µs, ms or s.
@@ -63,7 +68,8 @@ mod tests {
         );
         assert_eq!([amount(10), amount(1536), amount(3 << 20)], ["10 B", "1.5 KiB", "3.0 MiB"]);
         assert_eq!([bandwidth(2.5e9), bandwidth(1e7)], ["2.50 GB/s", "10.0 MB/s"]);
-        assert_eq!([rate(1.25e6), rate(180e3)], ["1.25 M/s", "180 k/s"]);
+        let rates = [rate(1.25e6), rate(180e3), rate(18.04e3), rate(1804.0)];
+        assert_eq!(rates, ["1.25 M/s", "180 k/s", "18.0 k/s", "1.80 k/s"]);
         assert_eq!([time(2.0), time(0.0015), time(4.2e-6)], ["2.00 s", "1.50 ms", "4.20 us"]);
     }
 }

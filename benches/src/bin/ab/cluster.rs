@@ -10,6 +10,8 @@
 use std::time::Duration;
 
 use benches::limit::Limit;
+use benches::processes::Processes;
+use benches::sandbox::Sandbox;
 use benches::{cpu, net};
 use bmi::AnyTransport;
 use bmi_core::driver::event;
@@ -19,7 +21,6 @@ use fs_client::{Client, ClientOptions};
 use fs_server::embedded::{ClusterOptions, EmbeddedCluster, SimCluster};
 
 use crate::job::{Failed, read_back, store};
-use crate::processes::{Processes, Servers};
 use crate::progress::Progress;
 use crate::report::Measured;
 use crate::tree::Tree;
@@ -29,12 +30,12 @@ const WRITER: u128 = 1;
 const READER: u128 = 2;
 
 /// A cluster on this machine.
-enum Cluster {
+enum Cluster<'a> {
     Threads(Box<EmbeddedCluster>),
-    Processes(Processes),
+    Processes(Processes<'a>),
 }
 
-impl Cluster {
+impl Cluster<'_> {
     fn manager(&self) -> &Addr {
         match self {
             Cluster::Threads(cluster) => cluster.manager(),
@@ -45,7 +46,7 @@ impl Cluster {
     fn stop(self) -> Result<(), Failed> {
         match self {
             Cluster::Threads(cluster) => Ok(cluster.stop()?),
-            Cluster::Processes(cluster) => cluster.stop(),
+            Cluster::Processes(cluster) => Ok(cluster.stop()?),
         }
     }
 }
@@ -63,17 +64,13 @@ pub(crate) fn over(
 ) -> Result<Measured, Failed> {
     // Before any server: what is missing is said once, in words.
     net::endpoint(scheme, "ab")?;
-    let folder = tempfile::Builder::new().prefix("ab-").tempdir_in(net::data_folder())?;
-    let (remains, servers) = (folder.path().to_owned(), Servers::default());
-    let left = servers.clone();
-    let _limit = Limit::new(format!("the run over {scheme}"), limit, move || {
-        left.kill();
-        drop(std::fs::remove_dir_all(remains));
-    })?;
+    let sandbox = Sandbox::new("ab-")?;
+    let remains = sandbox.remains();
+    let _limit = Limit::new(format!("the run over {scheme}"), limit, move || remains.clear_and_hold())?;
     let options = ClusterOptions { over: vec![scheme], ..ClusterOptions::default() };
     let cluster = match processes {
-        true => Cluster::Processes(Processes::start(folder.path(), scheme, options.iods, servers)?),
-        false => Cluster::Threads(Box::new(EmbeddedCluster::start(folder.path(), options)?)),
+        true => Cluster::Processes(Processes::start(&sandbox, sandbox.folder(), scheme, options.iods)?),
+        false => Cluster::Threads(Box::new(EmbeddedCluster::start(sandbox.folder(), options)?)),
     };
 
     progress.say(&format!("{scheme}: storing"));

@@ -8,14 +8,13 @@
 //! |---|---|
 //! | `tree` | what is stored |
 //! | `job` | storing and reading back, and what is timed |
-//! | `cluster`, `processes` | what differs between the transports; servers as processes |
+//! | `cluster` | what differs between the transports; servers as threads or as [processes](benches::processes) |
 //! | `tally`, `report` | size classes, the table |
 //! | `paper`, `workload` | two commands beside it: the papers' experiments, and their programs over any transport |
 
 mod cluster;
 mod job;
 mod paper;
-mod processes;
 mod progress;
 mod report;
 mod tally;

@@ -1,0 +1,138 @@
+//! Put and get of one large file: the library's copies, with the settings of the command `pvfs`.
+
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+
+use benches::workload::Failed;
+use bmi_core::{Memory, Transport};
+use fs_client::FsPath;
+use fs_client::copy::Copier;
+
+use crate::content::{self, BLOCK, Checker};
+use crate::line::What;
+use crate::round::Round;
+
+/// What `pvfs put` and `pvfs get` take unless told otherwise: bytes of a request, and requests
+/// under way.
+const BLOCK_SIZE: usize = 4 << 20;
+const WINDOW: usize = 4;
+
+/// Bytes that are made or compared at a time.
+const UNIT: usize = 4 << 20;
+
+/// The local file to put.
+#[derive(Debug)]
+pub(crate) struct Source {
+    path: PathBuf,
+    len: u64,
+}
+
+impl Source {
+    /// Makes it, `len` bytes long.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub(crate) fn make(path: &Path, len: u64) -> io::Result<Source> {
+        let failed = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
+        let (mut file, memory) = (File::create_new(path).map_err(failed)?, Memory::from(content::blanks(UNIT / BLOCK)));
+        for offset in (0..len).step_by(UNIT) {
+            content::place(&memory, 0, UNIT / BLOCK, offset, 0);
+            let bytes = memory.slice(0, UNIT.min((len - offset) as usize)).to_vec();
+            file.write_all(&bytes).map_err(failed)?;
+        }
+        Ok(Source { path: path.to_owned(), len })
+    }
+
+    /// Compares a copy with it.
+    fn check(&self, copy: &Path) -> Result<(), Failed> {
+        let (mut file, mut buffer, checker) = (File::open(copy)?, vec![0; UNIT], Checker::new());
+        let mut offset = 0;
+        loop {
+            let unit = &mut buffer[..UNIT.min((self.len - offset) as usize)];
+            file.read_exact(unit)?;
+            checker.check(unit, offset, |_| 0)?;
+            offset += unit.len() as u64;
+            if offset == self.len {
+                break;
+            }
+        }
+        match file.read(&mut buffer)? {
+            0 => Ok(()),
+            _ => Err("the copy is longer than the file".into()),
+        }
+    }
+}
+
+/// Measures put and get, as far as they are wanted. The copy that get makes is `target`.
+///
+/// # Errors
+/// One of them fails, or the copy is not what was put.
+pub(crate) async fn measure<T: Transport + 'static>(
+    round: &mut Round<'_, T>,
+    source: &Source,
+    target: &Path,
+) -> Result<(), Failed> {
+    if !round.wants_any(&[What::Put, What::Get]) {
+        return Ok(());
+    }
+    let (client, path): (_, FsPath) = (round.client.clone(), "/copy".parse()?);
+    let endpoint = client.endpoint();
+    // Each has buffers of its own, as each run of the command has.
+    let copier = || Copier::new(client.clone(), BLOCK_SIZE, WINDOW, |_| {});
+    round.begin(What::Put);
+    warm(target, source.len);
+    let begin = endpoint.now();
+    let put = copier()?.put_file(&source.path, &path).await?;
+    round.note(What::Put, source.len as f64 / endpoint.now().since(begin).as_secs_f64());
+
+    round.begin(What::Get);
+    warm(target, source.len);
+    let begin = endpoint.now();
+    let got = copier()?.get_file(&path, target).await?;
+    round.note(What::Get, source.len as f64 / endpoint.now().since(begin).as_secs_f64());
+    if [put.bytes, got.bytes] != [source.len; 2] {
+        return Err(format!("put copied {} bytes and get {}, of {}", put.bytes, got.bytes, source.len).into());
+    }
+    source.check(target)?;
+    Ok(())
+}
+
+/// Touches `len` bytes of memory for files, then frees them, so that the next file is made of pages
+/// that the machine has. The host of a virtual machine provides a page when it is first touched,
+/// and may take it away when it has been free for a while. A file of pages that the host must
+/// provide took more than twice as long to write. No file is at `path`, before or after.
+fn warm(path: &Path, len: u64) {
+    // A file system that is not in memory need not know how; it has no such pages.
+    if let Ok(file) = File::create_new(path) {
+        let _ = rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, len);
+        let _ = fs::remove_file(path);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_copy_is_compared_whatever_its_length() {
+        let folder = tempfile::tempdir().unwrap();
+        for len in [1, 4095, 4097, UNIT as u64, UNIT as u64 + 9] {
+            let path = folder.path().join(len.to_string());
+            let source = Source::make(&path, len).unwrap();
+            assert_eq!(fs::metadata(&path).unwrap().len(), len);
+            source.check(&path).unwrap();
+            let mut bytes = fs::read(&path).unwrap();
+            let (copy, last) = (folder.path().join("copy"), bytes.len() - 1);
+            fs::write(&copy, &bytes[..last]).unwrap();
+            assert!(source.check(&copy).is_err(), "too short: {len}");
+            bytes[last] ^= 1;
+            fs::write(&copy, &bytes).unwrap();
+            assert!(source.check(&copy).is_err(), "another byte: {len}");
+            bytes[last] ^= 1;
+            bytes.push(0);
+            fs::write(&copy, &bytes).unwrap();
+            assert!(source.check(&copy).is_err(), "too long: {len}");
+        }
+    }
+}

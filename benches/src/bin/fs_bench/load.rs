@@ -1,0 +1,154 @@
+//! Calls in flight, and how long they take; random offsets.
+
+use std::cell::RefCell;
+use std::time::Duration;
+
+use benches::stats::median;
+use benches::workload::Failed;
+use bmi_core::{AsyncEndpoint, Time, Transport};
+use fs_client::Client;
+use futures_util::stream::{FuturesUnordered, TryStreamExt};
+
+/// What some calls took.
+#[derive(Debug)]
+pub(crate) struct Times {
+    /// Calls.
+    calls: u64,
+    /// From the beginning of the first to the end of the last, in seconds.
+    seconds: f64,
+    /// The time of each, in seconds, if they were one after the other.
+    each: Vec<f64>,
+}
+
+impl Times {
+    /// The time of a call if they were one after the other, else calls a second.
+    pub(crate) fn figure(mut self) -> f64 {
+        if self.each.is_empty() { self.calls as f64 / self.seconds } else { median(&mut self.each) }
+    }
+}
+
+/// Has every lane call `step` again and again, all lanes at once: as many calls are in flight as
+/// there are lanes. None begins after `time`. `step` returns false if it had nothing left to do;
+/// its lane ends.
+///
+/// # Errors
+/// The first one of a step, whereupon the calls under way are abandoned; no step had anything to
+/// do.
+pub(crate) async fn repeat<T: Transport + 'static, L>(
+    client: &Client<T>,
+    time: Duration,
+    lanes: &mut [L],
+    step: impl AsyncFn(&mut L) -> Result<bool, Failed>,
+) -> Result<Times, Failed> {
+    /// Calls within a usual time, so that noting the time of one seldom moves the others.
+    const USUAL: usize = 1 << 14;
+    let endpoint = client.endpoint();
+    let each = RefCell::new((lanes.len() == 1).then(|| Vec::with_capacity(USUAL)));
+    let begin = endpoint.now();
+    let end = begin + time;
+    let running: FuturesUnordered<_> =
+        lanes.iter_mut().map(|lane| run_lane(endpoint, begin, end, lane, &step, &each)).collect();
+    let calls = running.try_fold(0, async |sum, calls| Ok(sum + calls)).await?;
+    if calls == 0 {
+        return Err("there was nothing left to measure".into());
+    }
+    let seconds = endpoint.now().since(begin).as_secs_f64();
+    Ok(Times { calls, seconds, each: each.into_inner().unwrap_or_default() })
+}
+
+/// One lane; returns how many calls it made.
+async fn run_lane<T: Transport + 'static, L>(
+    endpoint: &AsyncEndpoint<T>,
+    begin: Time,
+    end: Time,
+    lane: &mut L,
+    step: &impl AsyncFn(&mut L) -> Result<bool, Failed>,
+    each: &RefCell<Option<Vec<f64>>>,
+) -> Result<u64, Failed> {
+    let (mut calls, mut before) = (0, begin);
+    while before < end && step(lane).await? {
+        let now = endpoint.now();
+        if let Some(each) = each.borrow_mut().as_mut() {
+            each.push(now.since(before).as_secs_f64());
+        }
+        calls += 1;
+        before = now;
+    }
+    Ok(calls)
+}
+
+/// Offsets of accesses at random places of a file: multiples of the size of an access.
+#[derive(Clone, Debug)]
+pub(crate) struct Offsets {
+    state: u64,
+    size: u64,
+    places: u64,
+}
+
+impl Offsets {
+    /// For accesses of `size` bytes to a file of `len`, which has room for one; one seed gives the
+    /// same offsets each time.
+    pub(crate) fn new(seed: u64, len: u64, size: u64) -> Offsets {
+        let places = len / size;
+        assert!(places > 0, "a file of {len} bytes has no room for an access of {size}");
+        Offsets { state: seed, size, places }
+    }
+
+    /// The next one.
+    pub(crate) fn draw(&mut self) -> u64 {
+        // SplitMix64 (Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators, 2014).
+        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut word = self.state;
+        word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        word ^= word >> 31;
+        // The high half of the product is below `places`, and as evenly spread as 64 bits allow.
+        let place = (u128::from(word) * u128::from(self.places)) >> 64;
+        place as u64 * self.size
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn every_access_lies_within_the_file() {
+        for (len, size) in [(1, 1), (4096, 4096), (4097, 4096), (65535, 4096), (256 << 20, 64 << 10), (u64::MAX, 4096)]
+        {
+            for seed in 0..100 {
+                let mut offsets = Offsets::new(seed, len, size);
+                for _ in 0..1000 {
+                    let offset = offsets.draw();
+                    assert!(offset.is_multiple_of(size) && offset <= len - size, "{offset} of {len}, {size}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn every_place_is_met_and_a_seed_repeats() {
+        let draw = |seed| {
+            let mut offsets = Offsets::new(seed, 64 << 10, 4 << 10);
+            (0..1000).map(|_| offsets.draw()).collect::<Vec<u64>>()
+        };
+        assert_eq!(draw(1).into_iter().collect::<BTreeSet<u64>>().len(), 16);
+        assert_eq!(draw(1), draw(1));
+        assert_ne!(draw(1), draw(2));
+    }
+
+    #[test]
+    #[should_panic(expected = "no room")]
+    fn a_file_without_room_for_an_access_is_a_mistake() {
+        Offsets::new(1, 4095, 4096);
+    }
+
+    #[test]
+    fn a_figure_is_a_time_or_a_rate() {
+        let times = Times { calls: 3, seconds: 6.0, each: vec![1.0, 2.0, 9.0] };
+        assert_eq!(times.figure(), 2.0);
+        assert_eq!(Times { calls: 3, seconds: 6.0, each: Vec::new() }.figure(), 0.5);
+    }
+}

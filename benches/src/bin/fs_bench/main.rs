@@ -1,0 +1,289 @@
+//! Operations of the file system, measured through its client library, over TCP and shared memory.
+//!
+//! **How.** A round over one transport starts a manager and four I/O servers, each a process
+//! (`pvfsd`), with data in memory, connects one client, measures each line once and stops the
+//! servers. The client is this process: its main thread, which an event descriptor wakes.
+//! `--sample` is one round, for `cargo xtask compare`; otherwise rounds of all transports
+//! alternate, and the table has the median of each line.
+//!
+//! **What is timed.** The calls of the client library, and the few words that mark a block before a
+//! write. Preparing a line and comparing data are not. Each line is warmed up first, except for
+//! `put` and `get`, whose buffers are new as those of the command `pvfs` are.
+//!
+//! **What is checked.** Every block of 4 KiB carries its place and the generation of the write that
+//! it is from ([`content`]). What the last timed reads brought, the whole file after the writes,
+//! and the copy that `get` made are compared with that, outside of the time. Lists of directories
+//! show that what was created is there, and that what was removed is not.
+//!
+//! | module | what |
+//! |---|---|
+//! | `line` | the names of the lines, their units, and which of them are wanted |
+//! | `round` | one round: the servers, the client, each line once |
+//! | `namespace` | create, stat, remove |
+//! | `data` | random reads and writes, lists |
+//! | `copies` | put and get |
+//! | `load` | calls in flight and their times; random offsets |
+//! | `content` | bytes that say where they belong |
+//! | `report` | the table, JSON, progress |
+
+mod content;
+mod copies;
+mod data;
+mod line;
+mod load;
+mod namespace;
+mod report;
+mod round;
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use benches::limit::Limit;
+use benches::sample;
+use benches::sandbox::Sandbox;
+use benches::workload::Failed;
+use benches::{net, processes, units};
+use bmi_core::Scheme;
+use clap::Parser;
+use fs_server::config::Size;
+use tracing_subscriber::EnvFilter;
+
+use crate::line::Selection;
+use crate::report::{Progress, Series};
+use crate::round::Settings;
+
+/// The file system, measured: create, stat, remove, random reads and writes, lists, put and get.
+///
+/// One client, a manager and four I/O servers, each a process, on this machine, data in memory. "1
+/// in flight" is one call after the other, and the figure is the median of the times of the calls.
+/// "16 in flight" is that many calls of one client at any time, and the figure is calls a second. A
+/// list is 64 pieces of 4 KiB in one call, apart from each other in the file (16 KiB from one to
+/// the next) and in memory (8 KiB). put and get are those of the command `pvfs`, from and to a file
+/// in memory. What is read is compared with what was written; a difference makes the exit status
+/// non-zero.
+///
+/// Close other programs first: what else runs on the machine widens "least..greatest".
+#[derive(Debug, Parser)]
+#[command(
+    name = "fs_bench",
+    after_help = "The servers' program is `pvfsd` beside this one, or the one that the environment variable PVFSD names.\n\n\
+                  Examples:\n  cargo build --release -p fs-server -p benches --bin pvfsd --bin fs_bench\n  \
+                  target/release/fs_bench                        everything, about a minute and a half\n  \
+                  target/release/fs_bench --quick                some seconds, rough\n  \
+                  target/release/fs_bench --only create          the lines with create in their names\n  \
+                  target/release/fs_bench --over shm --size 64M  one transport, smaller files to put and get\n  \
+                  target/release/fs_bench --sample               each line once, as JSON: for cargo xtask compare"
+)]
+struct Cli {
+    /// Which transports: tcp, shm, ib.
+    #[arg(long, value_delimiter = ',', default_value = "tcp,shm", value_name = "WHICH", value_parser = scheme)]
+    over: Vec<Scheme>,
+    /// Only lines that have this in their names: create, tcp, "64 KiB", get …
+    #[arg(long, value_name = "TEXT")]
+    only: Option<String>,
+    /// Bytes of the file to put and get: 64M, 1G [default: 1G, with --quick 64M].
+    #[arg(long, value_name = "SIZE", value_parser = file_size)]
+    size: Option<u64>,
+    /// Short measurements and small files.
+    #[arg(long)]
+    quick: bool,
+    /// Rounds of each line [default: 5, with --quick 3].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1000))]
+    rounds: Option<u16>,
+    /// About how long a line is measured in a round, in milliseconds [default: 250, with --quick
+    /// 30].
+    #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u16).range(1..=10_000))]
+    line_ms: Option<u16>,
+    /// After this many seconds a round over one transport has failed.
+    #[arg(long, value_name = "S", default_value_t = 300, value_parser = clap::value_parser!(u16).range(1..))]
+    limit: u16,
+    /// Print JSON instead of a table: the figures of all rounds.
+    #[arg(long, conflicts_with = "sample")]
+    json: bool,
+    /// One short measurement of each line, printed as a JSON array; nothing else on standard
+    /// output.
+    #[arg(long, conflicts_with = "rounds")]
+    sample: bool,
+}
+
+fn scheme(text: &str) -> Result<Scheme, String> {
+    let known = [Scheme::Tcp, Scheme::Shm, Scheme::Ib].into_iter().find(|scheme| scheme.as_str() == text);
+    known.ok_or_else(|| "there are tcp, shm and ib".to_owned())
+}
+
+fn file_size(text: &str) -> Result<u64, String> {
+    match text.parse::<Size>()?.0 {
+        0 => Err("a file to copy has at least 1 byte".to_owned()),
+        size => Ok(size),
+    }
+}
+
+impl Cli {
+    /// The transports, each once.
+    fn schemes(&self) -> Vec<Scheme> {
+        let mut schemes = Vec::new();
+        for scheme in &self.over {
+            if !schemes.contains(scheme) {
+                schemes.push(*scheme);
+            }
+        }
+        schemes
+    }
+
+    fn settings(&self) -> Settings {
+        let (line_ms, file, copy) = if self.quick { (30, 16 << 20, 64 << 20) } else { (250, 256 << 20, 1 << 30) };
+        Settings {
+            line: Duration::from_millis(self.line_ms.unwrap_or(line_ms).into()),
+            file,
+            copy: self.size.unwrap_or(copy),
+        }
+    }
+
+    fn rounds(&self) -> u16 {
+        match self.rounds {
+            _ if self.sample => 1,
+            Some(rounds) => rounds,
+            None if self.quick => 3,
+            None => 5,
+        }
+    }
+}
+
+fn main() -> ExitCode {
+    // What servers and clients have to say; RUST_LOG=debug says more.
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("warn"));
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    let cli = Cli::parse();
+    match measure(&cli).and_then(|series| print(&cli, &series)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// All lines that are wanted, each with the figures of all rounds.
+fn measure(cli: &Cli) -> Result<Vec<Series>, Failed> {
+    let (settings, mut schemes) = (cli.settings(), cli.schemes());
+    let selection = Selection::new(&schemes, cli.only.as_deref(), settings.copy)?;
+    schemes.retain(|scheme| selection.lines().iter().any(|line| line.scheme == *scheme));
+    // Before anything is made: what is missing is said once, in words.
+    processes::pvfsd()?;
+    for scheme in &schemes {
+        net::endpoint(*scheme, "fs_bench")?;
+    }
+    let room = settings.room(&selection);
+    let folder = net::data_folder();
+    let space = rustix::fs::statvfs(&folder)?;
+    if space.f_bavail.saturating_mul(space.f_frsize) < room {
+        let (room, folder) = (units::amount(room), folder.display());
+        return Err(format!("{folder} has no room for {room}: free some, or take less with --size").into());
+    }
+
+    let mut series: Vec<Series> = selection.lines().iter().cloned().map(Series::new).collect();
+    let sandbox = Sandbox::new(&format!("fs-bench-{}-", std::process::id()))?;
+    sandbox.end_on_signals()?;
+    let progress = Progress::new(u64::from(cli.rounds()) * series.len() as u64);
+    let source = match selection.wants_copies() {
+        true => Some(copies::Source::make(&sandbox.folder().join("source"), settings.copy)?),
+        false => None,
+    };
+    for _ in 0..cli.rounds() {
+        for scheme in &schemes {
+            let (remains, limit) = (sandbox.remains(), Duration::from_secs(cli.limit.into()));
+            let _limit = Limit::new(format!("a round over {scheme}"), limit, move || remains.clear_and_hold())?;
+            let figures = round::run(&sandbox, *scheme, &selection, &settings, source.as_ref(), &progress)?;
+            for one in series.iter_mut().filter(|one| one.line.scheme == *scheme) {
+                let figure = figures.iter().find(|(what, _)| *what == one.line.what);
+                let (_, value) = figure.ok_or_else(|| format!("{} was not measured", one.line.name))?;
+                one.values.push(*value);
+            }
+        }
+        // Whichever comes first changes, so that what else the machine does meets all of them.
+        let next = 1 % schemes.len();
+        schemes.rotate_left(next);
+    }
+    Ok(series)
+}
+
+fn print(cli: &Cli, series: &[Series]) -> Result<(), Failed> {
+    if cli.sample {
+        let line = |one: &Series| sample::Line::new(&one.line.name, one.median(), one.line.what.unit());
+        sample::print(&series.iter().map(line).collect::<Vec<_>>())?;
+    } else if cli.json {
+        println!("{}", report::json(series)?);
+    } else {
+        print!("{}", report::render(series));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    fn parse(line: &str) -> Result<Cli, clap::Error> {
+        Cli::try_parse_from(line.split(' '))
+    }
+
+    #[test]
+    fn the_command_line_is_well_formed() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn without_options_it_measures_both_transports() {
+        let cli = parse("fs_bench").unwrap();
+        assert_eq!(cli.schemes(), [Scheme::Tcp, Scheme::Shm]);
+        assert_eq!((cli.rounds(), cli.settings().copy), (5, 1 << 30));
+    }
+
+    #[test]
+    fn options_are_taken() {
+        let cli = parse("fs_bench --over shm,shm --only stat --size 64M --rounds 7 --line-ms 20 --json").unwrap();
+        assert_eq!((cli.schemes(), cli.rounds()), (vec![Scheme::Shm], 7));
+        assert_eq!((cli.settings().copy, cli.settings().line), (64 << 20, Duration::from_millis(20)));
+        assert_eq!((cli.only.as_deref(), cli.json, cli.sample), (Some("stat"), true, false));
+        let cli = parse("fs_bench --sample --quick").unwrap();
+        assert_eq!((cli.rounds(), cli.settings().copy), (1, 64 << 20));
+    }
+
+    #[test]
+    fn bad_lines_say_what_is_wrong() {
+        for (line, why) in [
+            ("fs_bench --over udp", "there are tcp, shm and ib"),
+            ("fs_bench --over sim", "there are tcp, shm and ib"),
+            ("fs_bench --size 64X", "\"64X\" is not a size"),
+            ("fs_bench --size 0", "at least 1 byte"),
+            ("fs_bench --size 99999999999T", "too large"),
+            ("fs_bench --rounds 0", "not in 1..=1000"),
+            ("fs_bench --line-ms 0", "not in 1..=10000"),
+            ("fs_bench --sample --rounds 2", "cannot be used with"),
+            ("fs_bench --sample --json", "cannot be used with"),
+            ("fs_bench create", "unexpected argument"),
+        ] {
+            let error = parse(line).unwrap_err();
+            assert_eq!(error.exit_code(), 2, "{line}");
+            assert!(error.to_string().contains(why), "{line}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_text_that_no_line_has_is_an_error_that_names_the_lines() {
+        let error = Selection::new(&[Scheme::Tcp], Some("mkdir"), 1 << 30).unwrap_err().to_string();
+        assert!(error.contains("mkdir") && error.contains("create, 1 in flight"), "{error}");
+        let error = measure(&parse("fs_bench --only mkdir").unwrap()).unwrap_err().to_string();
+        assert!(error.contains("mkdir"), "{error}");
+    }
+
+    #[test]
+    fn lines_are_those_of_the_table_and_the_sample() {
+        let line = line::Line::new(Scheme::Tcp, line::ALL[0], 1 << 30);
+        let series = Series { values: vec![0.5], ..Series::new(line) };
+        assert_eq!(series.line.name, "tcp create, 1 in flight");
+        assert!(report::render(&[series]).contains("tcp create, 1 in flight"));
+    }
+}

@@ -1,0 +1,108 @@
+//! Create, stat and remove of files in one directory.
+//!
+//! A removal is over when the name is gone; the manager has the I/O servers remove the datafiles
+//! later. What is left of that work when the time is over is waited for, so that it does not
+//! disturb the next line.
+
+use std::cell::Cell;
+
+use benches::workload::Failed;
+use bmi_core::Transport;
+use fs_client::{Client, CreateOptions, FsPath, RemoveKind};
+
+use crate::line::What;
+use crate::load::repeat;
+use crate::round::Round;
+
+/// Measures those of the three lines that are wanted, with `in_flight` calls in flight.
+///
+/// # Errors
+/// An operation fails, or a directory does not hold what it should.
+pub(crate) async fn measure<T: Transport + 'static>(round: &mut Round<'_, T>, in_flight: usize) -> Result<(), Failed> {
+    let wanted = [What::Create(in_flight), What::Stat(in_flight), What::Remove(in_flight)];
+    if !round.wants_any(&wanted) {
+        return Ok(());
+    }
+    let [create, stat, remove] = wanted;
+    let (client, mut lanes) = (round.client.clone(), vec![(); in_flight]);
+    let dir: FsPath = format!("/files-{in_flight}").parse()?;
+    client.mkdir(&dir).await?;
+    let files = Files { client: &client, dir: &dir, next: Cell::new(0) };
+
+    repeat(&client, round.warm_up(), &mut lanes, async |()| files.create().await).await?;
+    round.begin(create);
+    let times = repeat(&client, round.time(), &mut lanes, async |()| files.create().await).await?;
+    round.note(create, times.figure());
+    let created = files.next.get();
+    files.expect(created).await?;
+
+    if round.wants_any(&[stat]) {
+        files.next.set(0);
+        repeat(&client, round.warm_up(), &mut lanes, async |()| files.stat(created).await).await?;
+        round.begin(stat);
+        let times = repeat(&client, round.time(), &mut lanes, async |()| files.stat(created).await);
+        round.note(stat, times.await?.figure());
+    }
+
+    files.next.set(0);
+    repeat(&client, round.warm_up(), &mut lanes, async |()| files.remove(created).await).await?;
+    round.begin(remove);
+    let times = repeat(&client, round.time(), &mut lanes, async |()| files.remove(created).await).await?;
+    round.note(remove, times.figure());
+    files.expect(created - files.next.get()).await?;
+    while client.statfs().await?.manager.orphans > 0 {
+        client.endpoint().sleep(round.warm_up()).await;
+    }
+    Ok(())
+}
+
+/// Files of one directory, named by number.
+struct Files<'a, T: Transport> {
+    client: &'a Client<T>,
+    dir: &'a FsPath,
+    /// The next one to be dealt with, whichever lane comes first.
+    next: Cell<u64>,
+}
+
+impl<T: Transport + 'static> Files<'_, T> {
+    /// The next one's number and path. It allocates, as a program does that makes up a name.
+    fn take(&self) -> Result<(u64, FsPath), Failed> {
+        let number = self.next.get();
+        self.next.set(number + 1);
+        Ok((number, self.dir.join(&number.to_string())?))
+    }
+
+    async fn create(&self) -> Result<bool, Failed> {
+        let (_, path) = self.take()?;
+        self.client.create(&path, CreateOptions::default()).await?;
+        Ok(true)
+    }
+
+    /// Of `count` files, over and over.
+    async fn stat(&self, count: u64) -> Result<bool, Failed> {
+        if self.next.get() >= count {
+            self.next.set(0);
+        }
+        let (_, path) = self.take()?;
+        let stat = self.client.stat(&path).await?;
+        if stat.attr.size != 0 || stat.distribution.is_none() {
+            return Err(format!("{path} is not the empty file that was created").into());
+        }
+        Ok(true)
+    }
+
+    async fn remove(&self, count: u64) -> Result<bool, Failed> {
+        if self.next.get() >= count {
+            return Ok(false);
+        }
+        let (_, path) = self.take()?;
+        self.client.remove(&path, RemoveKind::File).await?;
+        Ok(true)
+    }
+
+    /// Whether the directory has so many entries.
+    async fn expect(&self, count: u64) -> Result<(), Failed> {
+        let entries = self.client.readdir(self.dir).await?.len() as u64;
+        if entries == count { Ok(()) } else { Err(format!("{} has {entries} entries, not {count}", self.dir).into()) }
+    }
+}

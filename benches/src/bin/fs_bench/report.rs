@@ -1,0 +1,147 @@
+//! What was measured: the table, JSON; and a bar while the run works, on a terminal.
+
+use std::io::{IsTerminal, stderr};
+
+use benches::sample::Unit;
+use benches::stats::{median, quantile};
+use benches::table::Table;
+use benches::units;
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use serde::Serialize;
+
+use crate::line::Line;
+
+/// A line with the figures of all rounds.
+#[derive(Debug)]
+pub(crate) struct Series {
+    pub(crate) line: Line,
+    pub(crate) values: Vec<f64>,
+}
+
+/// The same for programs.
+#[derive(Serialize)]
+struct Entry<'a> {
+    name: &'a str,
+    unit: Unit,
+    median: f64,
+    least: f64,
+    greatest: f64,
+    rounds: &'a [f64],
+}
+
+impl Series {
+    pub(crate) fn new(line: Line) -> Series {
+        Series { line, values: Vec::new() }
+    }
+
+    pub(crate) fn median(&self) -> f64 {
+        median(&mut self.values.clone())
+    }
+
+    fn least(&self) -> f64 {
+        quantile(&mut self.values.clone(), 0.0)
+    }
+
+    fn greatest(&self) -> f64 {
+        quantile(&mut self.values.clone(), 1.0)
+    }
+}
+
+fn show(unit: Unit, value: f64) -> String {
+    match unit {
+        Unit::Seconds => units::time(value),
+        Unit::BytesPerSecond => units::bandwidth(value),
+        Unit::PerSecond => units::rate(value),
+        Unit::Instructions | Unit::Calls => format!("{value:.0}"),
+    }
+}
+
+/// The table.
+pub(crate) fn render(series: &[Series]) -> String {
+    let mut table = Table::new(1, ["", "median", "least..greatest"]);
+    for one in series {
+        let show = |value| show(one.line.what.unit(), value);
+        let range = format!("{} .. {}", show(one.least()), show(one.greatest()));
+        table.row([one.line.name.clone(), show(one.median()), range]);
+    }
+    table.render()
+}
+
+/// The figures of all rounds.
+///
+/// # Errors
+/// None that plain data can have.
+pub(crate) fn json<'a>(series: &'a [Series]) -> serde_json::Result<String> {
+    let entry = |one: &'a Series| Entry {
+        name: &one.line.name,
+        unit: one.line.what.unit(),
+        median: one.median(),
+        least: one.least(),
+        greatest: one.greatest(),
+        rounds: &one.values,
+    };
+    serde_json::to_string_pretty(&series.iter().map(entry).collect::<Vec<_>>())
+}
+
+/// How far a run is, in lines.
+pub(crate) struct Progress(ProgressBar);
+
+impl Progress {
+    /// A run of so many lines, all rounds together.
+    pub(crate) fn new(lines: u64) -> Progress {
+        let show = stderr().is_terminal();
+        let target = if show { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
+        let bar = ProgressBar::with_draw_target(Some(lines), target);
+        let style = ProgressStyle::with_template("{msg:40} [{bar:30}] {pos}/{len}");
+        Progress(bar.with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar())))
+    }
+
+    /// Says what is being done now.
+    pub(crate) fn say(&self, what: &str) {
+        self.0.set_message(what.to_owned());
+    }
+
+    /// Another line is done.
+    pub(crate) fn advance(&self) {
+        self.0.inc(1);
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        self.0.finish_and_clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bmi_core::Scheme;
+
+    use super::*;
+    use crate::line::What;
+
+    fn series() -> [Series; 2] {
+        let line = |what| Line::new(Scheme::Shm, what, 64 << 20);
+        [
+            Series { line: line(What::Stat(1)), values: vec![3e-5, 1e-5, 2e-5] },
+            Series { line: line(What::Put), values: vec![2e9, 1e9, 3e9] },
+        ]
+    }
+
+    #[test]
+    fn the_table_has_median_and_range() {
+        let table = render(&series());
+        let lines: Vec<&str> = table.lines().collect();
+        assert_eq!(lines[2], "shm stat, 1 in flight   20.00 us    10.00 us .. 30.00 us");
+        assert_eq!(lines[3], "shm put 64 MiB         2.00 GB/s  1.00 GB/s .. 3.00 GB/s");
+    }
+
+    #[test]
+    fn json_has_the_figures_of_all_rounds_in_order() {
+        let value: serde_json::Value = serde_json::from_str(&json(&series()).unwrap()).unwrap();
+        let expected = serde_json::json!({
+            "name": "shm put 64 MiB", "unit": "B/s", "median": 2e9, "least": 1e9, "greatest": 3e9, "rounds": [2e9, 1e9, 3e9]
+        });
+        assert_eq!(value[1], expected);
+    }
+}

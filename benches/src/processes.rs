@@ -1,0 +1,139 @@
+//! A cluster of separate processes: each server a `pvfsd`, as on a real machine.
+//!
+//! **Why.** Servers that are threads of the client's process share its scheduler slots and its
+//! address space. As processes they show what a transport between processes costs, and memory that
+//! is shared is really shared.
+
+use std::io::{self, BufRead, BufReader};
+use std::net::{Ipv4Addr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use bmi_core::{Addr, Scheme};
+
+use crate::sandbox::Sandbox;
+
+/// The servers, all children of a sandbox; dropping it kills what has not been stopped.
+#[derive(Debug)]
+pub struct Processes<'a> {
+    sandbox: &'a Sandbox,
+    manager: Addr,
+}
+
+impl Drop for Processes<'_> {
+    fn drop(&mut self) {
+        self.sandbox.kill();
+    }
+}
+
+impl<'a> Processes<'a> {
+    /// Starts a manager and `iods` I/O servers that listen over `scheme`, data under `dir`.
+    ///
+    /// # Errors
+    /// There is no program `pvfsd`, or a server does not come up.
+    pub fn start(sandbox: &'a Sandbox, dir: &Path, scheme: Scheme, iods: usize) -> io::Result<Processes<'a>> {
+        let (program, config) = (pvfsd()?, dir.join("pvfs.toml"));
+        let addrs = addresses(dir, scheme, iods + 1)?;
+        let data = |name: &str| dir.join(name).display().to_string();
+        let quoted = |addr: &Addr| format!("{:?}", addr.to_string());
+        let list = addrs[1..].iter().map(quoted).collect::<Vec<_>>().join(", ");
+        let text = format!(
+            "[cluster]\nmanager = {}\niods = [{list}]\n[storage]\nmanager = {:?}\niod = {:?}\n",
+            quoted(&addrs[0]),
+            data("manager"),
+            data("iod{index}"),
+        );
+        std::fs::write(&config, text)?;
+        let cluster = Processes { sandbox, manager: addrs[0].clone() };
+        for index in 0..=iods {
+            let mut command = Command::new(&program);
+            command.arg("--config").arg(&config);
+            command.env("RUST_LOG", std::env::var_os("RUST_LOG").unwrap_or_else(|| "warn".into()));
+            match index {
+                0 => command.arg("manager"),
+                _ => command.args(["iod", &(index - 1).to_string()]),
+            };
+            let stdout = sandbox.spawn(&mut command)?;
+            let mut line = String::new();
+            BufReader::new(stdout).read_line(&mut line)?;
+            if !line.starts_with("listening on") {
+                let text = format!("server {index} did not come up over {scheme}; it has said why");
+                return Err(io::Error::other(text));
+            }
+        }
+        Ok(cluster)
+    }
+
+    /// The manager's address.
+    pub fn manager(&self) -> &Addr {
+        &self.manager
+    }
+
+    /// Stops all servers in good order.
+    ///
+    /// # Errors
+    /// If one of them ends with an error.
+    pub fn stop(self) -> io::Result<()> {
+        self.sandbox.stop()
+    }
+}
+
+/// The server's program: the environment variable `PVFSD` names one, else it is the one beside this
+/// program.
+///
+/// # Errors
+/// There is none; the text says what to build.
+pub fn pvfsd() -> io::Result<PathBuf> {
+    let program = match std::env::var_os("PVFSD") {
+        Some(given) => given.into(),
+        None => std::env::current_exe()?.with_file_name("pvfsd"),
+    };
+    if program.is_file() {
+        return Ok(program);
+    }
+    let text = "is not there: build it with `cargo build --release -p fs-server` (without --release for a debug build)";
+    Err(io::Error::new(io::ErrorKind::NotFound, format!("{} {text}", program.display())))
+}
+
+/// `count` free addresses on this machine.
+fn addresses(dir: &Path, scheme: Scheme, count: usize) -> io::Result<Vec<Addr>> {
+    if scheme == Scheme::Shm {
+        let socket = |number: usize| format!("shm://{}", dir.join("sockets").join(number.to_string()).display());
+        return (0..count).map(|number| socket(number).parse().map_err(io::Error::other)).collect();
+    }
+    let here = if scheme == Scheme::Tcp { own_address() } else { Ipv4Addr::LOCALHOST };
+    // Held all at once, so that they differ.
+    let held = (0..count).map(|_| TcpListener::bind((here, 0))).collect::<Result<Vec<_>, _>>()?;
+    let port = |listener: &TcpListener| listener.local_addr().map(|addr| addr.port());
+    let ports = held.iter().map(port).collect::<Result<Vec<_>, _>>()?;
+    let here = here.to_string();
+    let addr = |port| if scheme == Scheme::Ib { Addr::ib(None, &here, port) } else { Addr::tcp(&here, port) };
+    Ok(ports.into_iter().map(addr).collect())
+}
+
+/// An address of the loopback for this process alone: Linux has all of 127.0.0.0/8. A server binds
+/// its port a moment after this program has let go of it. On 127.0.0.1 a second run, or any
+/// connection, could take the port in between.
+fn own_address() -> Ipv4Addr {
+    // Process ids are below 2^22.
+    let [_, high, middle, low] = std::process::id().to_be_bytes();
+    Ipv4Addr::new(127, 64 + high % 64, middle, low)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_differ_and_are_of_the_loopback() {
+        for scheme in [Scheme::Tcp, Scheme::Shm] {
+            let mut addrs: Vec<String> =
+                addresses(Path::new("/run"), scheme, 5).unwrap().iter().map(Addr::to_string).collect();
+            assert!(scheme != Scheme::Tcp || addrs.iter().all(|addr| addr.starts_with("tcp://127.")), "{addrs:?}");
+            addrs.sort();
+            addrs.dedup();
+            assert_eq!(addrs.len(), 5);
+        }
+        assert!(own_address().is_loopback());
+    }
+}
