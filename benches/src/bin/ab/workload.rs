@@ -41,23 +41,24 @@ pub(crate) struct Run {
 struct Place {
     /// Over what: tcp, shm, ib, sim (a present-day machine), or a profile of the simulator, with or without a disk: vapi-2003, ibnice-2003+ramfs-2003,
     /// elan4-2005, gige-2008, cx7-400+nvme …
-    // An identity of its own: the main job has an option of this name too.
+    // The ids of all that is global begin with `workload-`. clap hands global values to and from the other commands by
+    // id alone, so an id that the main job has too would get a value of the wrong type.
     #[arg(id = "workload-over", long = "over", value_name = "PLACE", value_delimiter = ',', default_value = "tcp", value_parser = over, global = true)]
     over: Vec<Over>,
     /// Processes of the program; mpi-tile-io has one for each tile.
-    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=64), global = true)]
+    #[arg(id = "workload-clients", long = "clients", value_name = "CLIENTS", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=64), global = true)]
     clients: u16,
     /// I/O servers.
-    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=64), global = true)]
+    #[arg(id = "workload-servers", long = "servers", value_name = "SERVERS", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=64), global = true)]
     servers: u16,
     /// The path that data has to take: inline, fast-rdma, server-based, client-based, hybrid [default: as the library chooses].
-    #[arg(long, value_parser = path, global = true)]
+    #[arg(id = "workload-path", long = "path", value_name = "PATH", value_parser = path, global = true)]
     path: Option<Path>,
     /// How lists of memory are moved: auto, chain, pack.
-    #[arg(long, default_value = "auto", value_parser = lists, global = true)]
+    #[arg(id = "workload-lists", long = "lists", value_name = "LISTS", default_value = "auto", value_parser = lists, global = true)]
     lists: Lists,
     /// Rounds that are measured.
-    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..), global = true)]
+    #[arg(id = "workload-rounds", long = "rounds", value_name = "ROUNDS", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..), global = true)]
     rounds: u16,
     /// After this many seconds a run has failed.
     #[arg(id = "workload-limit", long = "limit", value_name = "SECONDS", default_value_t = 300, value_parser = clap::value_parser!(u64).range(1..), global = true)]
