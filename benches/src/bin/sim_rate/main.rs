@@ -43,9 +43,9 @@ struct Cli {
     /// Bytes of a message.
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     size: u32,
-    /// What things cost: a profile of the simulator, or a file [default: the simulator's own].
-    #[arg(long, value_name = "NAME|FILE")]
-    profile: Option<String>,
+    /// What things cost: a profile of the simulator or a file, +NAME or +FILE for another disk [default: the simulator's own].
+    #[arg(long, value_name = "NAME|FILE", value_parser = Profile::from_name_or_file)]
+    profile: Option<Profile>,
     /// The seed.
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -124,11 +124,7 @@ fn idle(config: &SimConfig, nodes: u32) -> Outcome<()> {
 
 fn run(cli: &Cli) -> Outcome<()> {
     let rounds = if cli.quick { cli.rounds.div_ceil(10) } else { cli.rounds };
-    let profile = match &cli.profile {
-        None => Profile::default(),
-        Some(name) if Profile::names().any(|known| known == name) => Profile::named(name)?,
-        Some(path) => Profile::load(path)?,
-    };
+    let profile = cli.profile.clone().unwrap_or_default();
     let config = SimConfig { profile, ..SimConfig::seeded(cli.seed) };
     if let Some(path) = &cli.trace {
         let traced = SimConfig { trace: Some(TraceOptions::default()), ..config };
@@ -162,5 +158,13 @@ fn main() -> ExitCode {
             eprintln!("error: {error}");
             ExitCode::FAILURE
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn every_option_is_parsed() {
+        assert!(cli_check::every_option::<super::Cli>(&[("profile", "vapi-2003")]) >= 9);
     }
 }
