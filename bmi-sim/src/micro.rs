@@ -2,6 +2,12 @@
 //!
 //! **Why.** A measured time is a sum of many prices, and queues hide some of them. So a profile is not compared with measurements price by price: the same
 //! measurements are made of it, over the backend itself. [`crate::fit`] turns the prices until they agree.
+//!
+//! **Invariants.** No measurement can count what another one did: each takes a [`Micro`] of its own, made for it, and
+//! consumes it. When a measurement ends, each request that it posted has ended once and was waited for
+//! ([`Micro::ended`]).
+//!
+//! Tested by `tests/fit.rs`, against what the prices say and not against another measurement.
 
 use std::time::Duration;
 
@@ -21,7 +27,7 @@ const MB: f64 = 1_048_576.0;
 /// Messages of a stream, how many are under way at a time, and how many there are.
 const LONG: usize = 256 << 10;
 const WINDOW: usize = 4;
-const MESSAGES: usize = 24;
+const MESSAGES: usize = 64;
 /// Round trips of a latency.
 const ROUNDS: u8 = 20;
 const FOREVER: Time = Time::from_nanos(u64::MAX);
@@ -40,21 +46,22 @@ impl Side {
     fn poll(&mut self) {
         while self.transport.poll(Time::ZERO, &mut self.events) {}
         for event in self.events.drain(..) {
-            if let Event::Work(done) = event
-                && done.status == WorkStatus::Ok
-            {
+            if let Event::Work(done) = event {
+                assert_eq!(done.status, WorkStatus::Ok, "{:?}", done.kind);
                 self.done.push(done.kind);
             }
         }
     }
 }
 
-/// Two connected sides, each with memory that the other may reach.
+/// Two connected sides, each with memory that the other may reach, for one measurement.
 pub(crate) struct Micro {
     world: World,
     sides: [Side; 2],
     /// Of each side, for the other one.
     remotes: [RemoteSlice; 2],
+    /// Requests that were posted and not yet waited for; receives are none.
+    outstanding: usize,
     software: bool,
 }
 
@@ -92,7 +99,13 @@ impl Micro {
         let (server, at_server) = side(&nodes[1], server, accepted)?;
         // Whatever the preparations cost is over.
         world.run_for(Duration::from_secs(10));
-        Ok(Micro { world, sides: [client, server], remotes: [at_client, at_server], software: profile.software })
+        Ok(Micro {
+            world,
+            sides: [client, server],
+            remotes: [at_client, at_server],
+            outstanding: 0,
+            software: profile.software,
+        })
     }
 
     fn step(&mut self) {
@@ -105,10 +118,22 @@ impl Micro {
             let done = &mut self.sides[side].done;
             if let Some(at) = done.iter().position(|known| *known == kind) {
                 done.remove(at);
+                self.outstanding -= usize::from(kind != WorkKind::Recv);
                 return;
             }
             self.step();
         }
+    }
+
+    fn wait_for(&mut self, count: usize, side: usize, kind: WorkKind) {
+        (0..count).for_each(|_| self.wait(side, kind));
+    }
+
+    /// Ends the measurement: what was posted has ended, and every completion was waited for.
+    fn ended(self) {
+        assert_eq!(self.outstanding, 0, "a measurement leaves requests");
+        let left = [&self.sides[0].done, &self.sides[1].done];
+        assert!(left.iter().all(|done| done.is_empty()), "a measurement leaves completions: {left:?}");
     }
 
     fn receive(&mut self, at: usize) {
@@ -118,6 +143,7 @@ impl Micro {
     }
 
     fn send(&mut self, at: usize, len: usize) {
+        self.outstanding += 1;
         let Side { transport, conn, region, .. } = &mut self.sides[at];
         let segments = [region.segment(0, len)];
         let posted = transport.post_send(*conn, WorkId(1), &[], Payload::Gather(&segments), WorkOptions::SIGNALLED);
@@ -125,6 +151,7 @@ impl Micro {
     }
 
     fn write(&mut self, at: usize, len: usize) {
+        self.outstanding += 1;
         let target: WriteTarget = self.remotes[1 - at].into();
         let Side { transport, conn, region, .. } = &mut self.sides[at];
         let segments = [region.segment(0, len)];
@@ -133,6 +160,7 @@ impl Micro {
     }
 
     fn read(&mut self, len: usize) {
+        self.outstanding += 1;
         let remote = self.remotes[1];
         let Side { transport, conn, region, .. } = &mut self.sides[0];
         let segments = [region.segment(0, len)];
@@ -141,7 +169,7 @@ impl Micro {
     }
 
     /// One way of a send of 4 bytes, in µs. Over TCP the reader sleeps until something comes.
-    pub(crate) fn send_one_way_us(&mut self) -> f64 {
+    pub(crate) fn send_one_way_us(mut self) -> f64 {
         self.receive(0);
         self.receive(1);
         let start = self.world.now();
@@ -155,11 +183,14 @@ impl Micro {
                 self.receive(1 - from);
             }
         }
-        micros(self.world.now() - start) / f64::from(2 * ROUNDS)
+        let took = self.world.now() - start;
+        [0, 1].into_iter().for_each(|side| self.wait_for(ROUNDS.into(), side, WorkKind::Send));
+        self.ended();
+        micros(took) / f64::from(2 * ROUNDS)
     }
 
     /// One way of an RDMA write of 4 bytes into memory that the peer looks at, in µs.
-    pub(crate) fn write_one_way_us(&mut self) -> f64 {
+    pub(crate) fn write_one_way_us(mut self) -> f64 {
         let start = self.world.now();
         for round in 1..=ROUNDS {
             for from in [0, 1] {
@@ -171,17 +202,22 @@ impl Micro {
                 }
             }
         }
-        micros(self.world.now() - start) / f64::from(2 * ROUNDS)
+        let took = self.world.now() - start;
+        [0, 1].into_iter().for_each(|side| self.wait_for(ROUNDS.into(), side, WorkKind::Write));
+        self.ended();
+        micros(took) / f64::from(2 * ROUNDS)
     }
 
     /// From posting an RDMA read of 4 bytes to having taken its completion, in µs.
-    pub(crate) fn read_round_trip_us(&mut self) -> f64 {
+    pub(crate) fn read_round_trip_us(mut self) -> f64 {
         let start = self.sides[0].node.now();
         for _ in 0..ROUNDS {
             self.read(4);
             self.wait(0, WorkKind::Read);
         }
-        micros(self.sides[0].node.now() - start) / f64::from(ROUNDS)
+        let took = self.sides[0].node.now() - start;
+        self.ended();
+        micros(took) / f64::from(ROUNDS)
     }
 
     /// MB/s of a stream: `post` starts a message, `ended` waits for the end of one.
@@ -198,25 +234,32 @@ impl Micro {
         (MESSAGES * LONG) as f64 / MB / (self.world.now() - start).as_secs_f64()
     }
 
-    pub(crate) fn send_mb_per_s(&mut self) -> f64 {
+    pub(crate) fn send_mb_per_s(mut self) -> f64 {
         (0..WINDOW).for_each(|_| self.receive(1));
         let post = |micro: &mut Micro| micro.send(0, LONG);
-        self.stream(post, |micro| {
+        let rate = self.stream(post, |micro| {
             micro.wait(1, WorkKind::Recv);
             micro.receive(1);
-        })
+        });
+        self.wait_for(MESSAGES, 0, WorkKind::Send);
+        self.ended();
+        rate
     }
 
-    pub(crate) fn write_mb_per_s(&mut self) -> f64 {
-        self.stream(|micro| micro.write(0, LONG), |micro| micro.wait(0, WorkKind::Write))
+    pub(crate) fn write_mb_per_s(mut self) -> f64 {
+        let rate = self.stream(|micro| micro.write(0, LONG), |micro| micro.wait(0, WorkKind::Write));
+        self.ended();
+        rate
     }
 
-    pub(crate) fn read_mb_per_s(&mut self) -> f64 {
-        self.stream(|micro| micro.read(LONG), |micro| micro.wait(0, WorkKind::Read))
+    pub(crate) fn read_mb_per_s(mut self) -> f64 {
+        let rate = self.stream(|micro| micro.read(LONG), |micro| micro.wait(0, WorkKind::Read));
+        self.ended();
+        rate
     }
 
     /// Time that registering and deregistering `count` regions of `bytes` bytes takes, in µs.
-    pub(crate) fn register_us(&mut self, count: usize, bytes: usize) -> Result<f64, Error> {
+    pub(crate) fn register_us(mut self, count: usize, bytes: usize) -> Result<f64, Error> {
         let memory = Memory::zeroed(bytes)?;
         let Side { node, transport, events, .. } = &mut self.sides[0];
         let start = node.now();
@@ -228,7 +271,7 @@ impl Micro {
     }
 
     /// MB/s of a copy of `bytes` bytes.
-    pub(crate) fn copy_mb_per_s(&mut self, bytes: u64) -> f64 {
+    pub(crate) fn copy_mb_per_s(mut self, bytes: u64) -> f64 {
         let Side { node, transport, .. } = &mut self.sides[0];
         let start = node.now();
         transport.charge(HostWork::Copy { bytes, pieces: 1 });

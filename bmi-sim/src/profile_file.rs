@@ -47,6 +47,19 @@ pub enum ProfileError {
         /// What there is.
         known: Vec<&'static str>,
     },
+    /// What should be a name or a file is neither.
+    #[error("there is no {what} {name:?}: it is no file that exists, and the names are {}", known.join(", "))]
+    NoNameNoFile {
+        /// `profile` or `disk`.
+        what: &'static str,
+        /// What was asked for.
+        name: String,
+        /// The names that there are.
+        known: Vec<&'static str>,
+    },
+    /// A file was read, and its contents cannot be used.
+    #[error("{0}: {1}")]
+    InFile(PathBuf, Box<ProfileError>),
 }
 
 macro_rules! files {
@@ -65,6 +78,32 @@ fn find(what: &'static str, files: &[(&'static str, &'static str)], name: &str) 
     let known = || files.iter().map(|(name, _)| *name).collect();
     let found = files.iter().find(|(known, _)| *known == name);
     found.map(|(_, text)| *text).ok_or_else(|| ProfileError::Unknown { what, name: name.to_owned(), known: known() })
+}
+
+fn is_name(files: &[(&'static str, &'static str)], text: &str) -> bool {
+    files.iter().any(|(name, _)| *name == text)
+}
+
+/// Parses what comes with the crate under this name, else the file of this path.
+fn name_or_file<T>(
+    what: &'static str,
+    files: &[(&'static str, &'static str)],
+    text: &str,
+    parse: fn(&str) -> Result<T, ProfileError>,
+) -> Result<T, ProfileError> {
+    if is_name(files, text) {
+        return parse(find(what, files, text)?);
+    }
+    if !Path::new(text).exists() {
+        let known = files.iter().map(|(name, _)| *name).collect();
+        return Err(ProfileError::NoNameNoFile { what, name: text.to_owned(), known });
+    }
+    load(text.as_ref(), parse)
+}
+
+fn load<T>(path: &Path, parse: fn(&str) -> Result<T, ProfileError>) -> Result<T, ProfileError> {
+    let text = std::fs::read_to_string(path).map_err(|error| ProfileError::Unreadable(path.to_owned(), error))?;
+    parse(&text).map_err(|error| ProfileError::InFile(path.to_owned(), Box::new(error)))
 }
 
 fn table(text: &str) -> Result<Table, ProfileError> {
@@ -147,9 +186,28 @@ impl Profile {
     /// # Errors
     /// [`ProfileError`], naming the key at fault.
     pub fn load(path: impl AsRef<Path>) -> Result<Profile, ProfileError> {
-        let path = path.as_ref();
-        let text = std::fs::read_to_string(path).map_err(|error| ProfileError::Unreadable(path.to_owned(), error))?;
-        Profile::parse(&text)
+        load(path.as_ref(), Profile::parse)
+    }
+
+    /// What a command line says: a name that [`Profile::named`] knows or the path of a file, and after a `+` another
+    /// disk, again a name or a path: `vapi-2003`, `mine.toml`, `gige-2008+nvme`, `mine.toml+slow-disk.toml`.
+    ///
+    /// A name comes before a file. No name contains a dot or a slash, so `./vapi-2003` is always the file. A path may
+    /// contain a `+`: the longest text that is a name or an existing file is the profile.
+    ///
+    /// # Errors
+    /// [`ProfileError`]: for a text that is neither, it lists the names; for a file, it names file and key.
+    pub fn from_name_or_file(text: &str) -> Result<Profile, ProfileError> {
+        let is_one = |text: &str| is_name(PROFILES, text) || Path::new(text).exists();
+        let split = || text.match_indices('+').map(|(at, _)| (&text[..at], Some(&text[at + 1..])));
+        let whole = std::iter::once((text, None));
+        let known = whole.chain(split().collect::<Vec<_>>().into_iter().rev()).find(|(profile, _)| is_one(profile));
+        let (profile, disk) = known.or_else(|| split().next()).unwrap_or((text, None));
+        let profile = name_or_file("profile", PROFILES, profile, Profile::parse)?;
+        Ok(match disk {
+            None => profile,
+            Some(disk) => profile.with_disk(DiskProfile::from_name_or_file(disk)?),
+        })
     }
 
     /// Reads one from TOML text: every parameter, or `base = "NAME"` and those that differ; `disk` may be a disk's name.
@@ -179,6 +237,15 @@ impl DiskProfile {
     /// [`ProfileError::Unknown`], which lists them.
     pub fn named(name: &str) -> Result<DiskProfile, ProfileError> {
         DiskProfile::parse(find("disk", DISKS, name)?)
+    }
+
+    /// What a command line says: a name that [`DiskProfile::named`] knows, or the path of a file that has every
+    /// parameter. A name comes before a file; `./nvme` is always the file.
+    ///
+    /// # Errors
+    /// [`ProfileError`]: for a text that is neither, it lists the names; for a file, it names file and key.
+    pub fn from_name_or_file(text: &str) -> Result<DiskProfile, ProfileError> {
+        name_or_file("disk", DISKS, text, DiskProfile::parse)
     }
 
     /// Reads one from TOML text that has every parameter.
@@ -214,6 +281,61 @@ mod tests {
         }
         let default = Profile::default();
         assert_eq!(Profile::parse(&default.to_toml()).expect("default"), default);
+    }
+
+    /// `calibrate` wrote profiles that no command accepted: `--over x.toml` said "no profile is called x.toml".
+    #[test]
+    fn a_profile_is_a_name_or_a_file_and_so_is_its_disk() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = |name: &str| dir.path().join(name).to_str().expect("UTF-8").to_owned();
+        // A `+` in a path separates nothing.
+        let (mine, disk, plus) = (path("mine.toml"), path("disk.toml"), path("c++.toml"));
+        let slow = Profile { link_latency_ns: 20_000, ..Profile::vapi_2003() };
+        let nvme = DiskProfile::named("nvme").expect("a name");
+        let slow_disk = DiskProfile { sync_ns: 1_000_000, ..nvme.clone() };
+        for path in [&mine, &plus] {
+            std::fs::write(path, slow.to_toml()).expect("written");
+        }
+        std::fs::write(&disk, toml::to_string(&slow_disk).expect("numbers")).expect("written");
+        for (text, profile) in [
+            ("vapi-2003".to_owned(), Profile::vapi_2003()),
+            ("vapi-2003+nvme".to_owned(), Profile::vapi_2003().with_disk(nvme.clone())),
+            (format!("vapi-2003+{disk}"), Profile::vapi_2003().with_disk(slow_disk.clone())),
+            (mine.clone(), slow.clone()),
+            (format!("{mine}+nvme"), slow.clone().with_disk(nvme.clone())),
+            (format!("{mine}+{disk}"), slow.clone().with_disk(slow_disk.clone())),
+            (plus.clone(), slow.clone()),
+            (format!("{plus}+nvme"), slow.clone().with_disk(nvme.clone())),
+        ] {
+            assert_eq!(Profile::from_name_or_file(&text).unwrap_or_else(|error| panic!("{text}: {error}")), profile);
+        }
+    }
+
+    #[test]
+    fn what_is_neither_a_name_nor_a_file_is_answered_with_the_names() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let broken = dir.path().join("broken.toml").to_str().expect("UTF-8").to_owned();
+        std::fs::write(&broken, "link_latency = 20\n").expect("written");
+        for (text, says) in [
+            ("abacus".to_owned(), ["no profile \"abacus\"", "no file", "vapi-2003, ibnice-2003"]),
+            ("abacus.toml".to_owned(), ["no profile \"abacus.toml\"", "no file", "cx7-400"]),
+            ("abacus+nvme".to_owned(), ["no profile \"abacus\"", "no file", "cx7-400"]),
+            ("vapi-2003+floppy".to_owned(), ["no disk \"floppy\"", "no file", "ext3-ide-2003, nvme"]),
+            ("vapi-2003+".to_owned(), ["no disk \"\"", "no file", "nvme"]),
+            (broken.clone(), [&broken, "link_latency", ""]),
+            (format!("vapi-2003+{broken}"), [&broken, "link_latency", ""]),
+        ] {
+            let error = Profile::from_name_or_file(&text).expect_err(&text).to_string();
+            assert!(says.iter().all(|says| error.contains(says)), "{text}: {error}");
+        }
+    }
+
+    /// So that a text with one is a path.
+    #[test]
+    fn no_name_has_a_dot_a_slash_or_a_plus() {
+        for (name, _) in PROFILES.iter().chain(DISKS) {
+            assert!(!name.contains(['.', '/', '+', ',']), "{name}");
+        }
     }
 
     #[test]

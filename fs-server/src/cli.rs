@@ -266,6 +266,14 @@ mod tests {
     }
 
     #[test]
+    fn every_option_is_parsed() {
+        assert!(
+            cli_check::every_option::<Arguments>(&[]) >= 20,
+            "three global options with each of 4 commands, and others"
+        );
+    }
+
+    #[test]
     fn a_bad_command_line_is_one_line() {
         for (line, why) in [
             ("pvfsd fly", "'fly'"),

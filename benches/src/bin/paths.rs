@@ -265,3 +265,11 @@ fn main() -> ExitCode {
         _ => ExitCode::SUCCESS,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn every_option_is_parsed() {
+        assert_eq!(cli_check::every_option::<super::Cli>(&[]), 4);
+    }
+}

@@ -253,6 +253,27 @@ mod tests {
     }
 
     #[test]
+    fn every_option_is_parsed() {
+        let values = [
+            ("manager", "tcp://h:1"),
+            ("over", "auto"),
+            ("timeout", "1s"),
+            ("path", "/a"),
+            ("paths", "/a"),
+            ("source", "/a"),
+            ("from", "/a"),
+            ("to", "/b"),
+            ("target", "/a"),
+            ("size", "1M"),
+            ("strip-size", "64K"),
+        ];
+        assert!(
+            cli_check::every_option::<Cli>(&values) >= 100,
+            "six global options with each of 13 commands, and others"
+        );
+    }
+
+    #[test]
     fn options_stand_before_or_after_the_command() {
         for line in ["pvfs --manager tcp://h:1 --json ls -l /a", "pvfs ls --json -l /a -m tcp://h:1"] {
             let cli = Cli::try_parse_from(line.split(' ')).unwrap();

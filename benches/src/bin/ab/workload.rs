@@ -13,7 +13,7 @@ use benches::workload::tile::{Tile, TileMemory};
 use benches::workload::{Bed, Setup, Span, bed, elapsed, mb_per_s};
 use bmi_core::comm::{Direction, Path};
 use bmi_core::{Lists, Scheme};
-use bmi_sim::{DiskProfile, Profile};
+use bmi_sim::Profile;
 use clap::{Args, Subcommand};
 
 use crate::job::Failed;
@@ -39,25 +39,26 @@ pub(crate) struct Run {
 
 #[derive(Args)]
 struct Place {
-    /// Over what: tcp, shm, ib, sim (a present-day machine), or a profile of the simulator, with or without a disk: vapi-2003, ibnice-2003+ramfs-2003,
-    /// elan4-2005, gige-2008, cx7-400+nvme …
-    // An identity of its own: the main job has an option of this name too.
+    /// Over what: tcp, shm, ib, sim (a present-day machine), or a profile of the simulator, a name or a file, with or without a disk: vapi-2003,
+    /// ibnice-2003+ramfs-2003, cx7-400+nvme, mine.toml, mine.toml+nvme …
+    // The ids of all that is global begin with `workload-`. clap hands global values to and from the other commands by
+    // id alone, so an id that the main job has too would get a value of the wrong type.
     #[arg(id = "workload-over", long = "over", value_name = "PLACE", value_delimiter = ',', default_value = "tcp", value_parser = over, global = true)]
     over: Vec<Over>,
     /// Processes of the program; mpi-tile-io has one for each tile.
-    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=64), global = true)]
+    #[arg(id = "workload-clients", long = "clients", value_name = "CLIENTS", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=64), global = true)]
     clients: u16,
     /// I/O servers.
-    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=64), global = true)]
+    #[arg(id = "workload-servers", long = "servers", value_name = "SERVERS", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=64), global = true)]
     servers: u16,
     /// The path that data has to take: inline, fast-rdma, server-based, client-based, hybrid [default: as the library chooses].
-    #[arg(long, value_parser = path, global = true)]
+    #[arg(id = "workload-path", long = "path", value_name = "PATH", value_parser = path, global = true)]
     path: Option<Path>,
     /// How lists of memory are moved: auto, chain, pack.
-    #[arg(long, default_value = "auto", value_parser = lists, global = true)]
+    #[arg(id = "workload-lists", long = "lists", value_name = "LISTS", default_value = "auto", value_parser = lists, global = true)]
     lists: Lists,
     /// Rounds that are measured.
-    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..), global = true)]
+    #[arg(id = "workload-rounds", long = "rounds", value_name = "ROUNDS", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..), global = true)]
     rounds: u16,
     /// After this many seconds a run has failed.
     #[arg(id = "workload-limit", long = "limit", value_name = "SECONDS", default_value_t = 300, value_parser = clap::value_parser!(u64).range(1..), global = true)]
@@ -131,17 +132,13 @@ struct Over {
 
 fn over(text: &str) -> Result<Over, String> {
     let real = [Scheme::Tcp, Scheme::Shm, Scheme::Ib].into_iter().find(|scheme| scheme.as_str() == text);
-    let bed = match (real, text.split_once('+').unwrap_or((text, ""))) {
-        (Some(scheme), _) => Bed::Real(scheme),
-        (None, ("sim", "")) => Bed::sim(Profile::default()),
-        (None, (profile, disk)) => {
-            let refused = |error: bmi_sim::ProfileError| format!("there are tcp, shm, ib, sim; of profiles: {error}");
-            let profile = Profile::named(profile).map_err(refused)?;
-            match disk {
-                "" => Bed::sim(profile),
-                disk => Bed::sim(profile.with_disk(DiskProfile::named(disk).map_err(|error| error.to_string())?)),
-            }
-        }
+    let bed = match real {
+        Some(scheme) => Bed::Real(scheme),
+        None if text == "sim" => Bed::sim(Profile::default()),
+        None => Bed::sim(
+            Profile::from_name_or_file(text)
+                .map_err(|error| format!("there are tcp, shm, ib, sim, and profiles: {error}"))?,
+        ),
     };
     Ok(Over { name: text.to_owned(), bed })
 }

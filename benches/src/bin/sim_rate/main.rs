@@ -46,9 +46,9 @@ struct Cli {
     /// Bytes of a message.
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     size: u32,
-    /// What things cost: a profile of the simulator, or a file [default: the simulator's own].
-    #[arg(long, value_name = "NAME|FILE")]
-    profile: Option<String>,
+    /// What things cost: a profile of the simulator or a file, +NAME or +FILE for another disk [default: the simulator's own].
+    #[arg(long, value_name = "NAME|FILE", value_parser = Profile::from_name_or_file)]
+    profile: Option<Profile>,
     /// The seed.
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -235,11 +235,7 @@ fn sample(cli: &Cli, config: &SimConfig, lines: &[Line]) -> Outcome<()> {
 }
 
 fn run(cli: &Cli) -> Outcome<()> {
-    let profile = match &cli.profile {
-        None => Profile::default(),
-        Some(name) if Profile::names().any(|known| known == name) => Profile::named(name)?,
-        Some(path) => Profile::load(path)?,
-    };
+    let profile = cli.profile.clone().unwrap_or_default();
     let config = SimConfig { profile, ..SimConfig::seeded(cli.seed) };
     if let Some(path) = &cli.trace {
         return trace(cli, config, path);
@@ -280,7 +276,8 @@ mod tests {
     #[test]
     fn the_command_line_is_well_formed_and_a_sample_excludes_what_changes_its_lines() {
         Cli::command().debug_assert();
-        for other in ["--quick", "--nodes=8", "--rounds=3", "--size=8", "--profile=nvme", "--seed=2", "--trace=t.json"]
+        for other in
+            ["--quick", "--nodes=8", "--rounds=3", "--size=8", "--profile=vapi-2003", "--seed=2", "--trace=t.json"]
         {
             assert!(Cli::try_parse_from(["sim_rate", "--sample", other]).is_err(), "{other}");
         }
@@ -296,5 +293,10 @@ mod tests {
         assert_eq!(names(&["--sample"]), [stack, bare, most]);
         assert_eq!(names(&["--sample", "--only", "Bare Model"]), [bare, most]);
         assert!(names(&["--only", "idle"]).is_empty());
+    }
+
+    #[test]
+    fn every_option_is_parsed() {
+        assert!(cli_check::every_option::<super::Cli>(&[("profile", "vapi-2003")]) >= 9);
     }
 }
