@@ -83,11 +83,26 @@ impl Unit {
     }
 }
 
+/// How benchmarks are run.
+#[derive(Clone, Debug)]
+pub(super) struct Run {
+    /// Passed on to each.
+    pub(super) args: Vec<String>,
+    /// At real-time priority, unless it counts.
+    pub(super) realtime: bool,
+}
+
 impl Bench {
     /// Runs it once.
-    pub(super) fn sample(&self, programs: &Programs, args: &[String]) -> Result<Sample, Failure> {
-        let run = Invocation::new(programs.folder(), programs.program(self.name)?, "--sample").args(args);
-        let output = run.output(SAMPLE_LIMIT).map_err(|failure| {
+    pub(super) fn sample(&self, programs: &Programs, run: &Run) -> Result<Sample, Failure> {
+        let program = programs.program(self.name)?;
+        let invocation = match run.realtime && !self.counts {
+            // The lowest of the round-robin priorities: above every ordinary program, below what the system itself needs.
+            true => Invocation::new(programs.folder(), "chrt", "-r 1").args(&[program.display().to_string()]),
+            false => Invocation::new(programs.folder(), program, ""),
+        };
+        let invocation = invocation.args(&["--sample".to_owned()]).args(&run.args);
+        let output = invocation.output(SAMPLE_LIMIT).map_err(|failure| {
             let hint = "a build from before `--sample` cannot be compared";
             Failure::new(format!("{} of {}: {failure} ({hint})", self.name, programs.name()))
         })?;

@@ -84,6 +84,10 @@ pub(crate) struct CompareArgs {
     /// Seed of the order of runs and of the bootstrap [default: drawn from the clock, and printed].
     #[arg(long)]
     seed: Option<u64>,
+    /// Run measured benchmarks at real-time priority (as root): steadier where other programs keep the processors busy. It is another
+    /// measurement than without, so compare like with like.
+    #[arg(long)]
+    realtime: bool,
     /// Print JSON instead of a table.
     #[arg(long)]
     json: bool,
@@ -128,7 +132,7 @@ fn run(root: &Path, args: &CompareArgs) -> Result<Vec<Judged>, Failure> {
     }
     let mut comparison = Comparison {
         sides: &sides,
-        args: &args.args,
+        run: bench::Run { args: args.args.clone(), realtime: args.realtime },
         bounds: Bounds { measured: args.bound, exact: args.exact_bound },
         width: args.width,
         random: Random::new(seed),
@@ -173,7 +177,7 @@ impl Open {
 struct Comparison<'a> {
     /// Of A, of B.
     sides: &'a [Programs; 2],
-    args: &'a [String],
+    run: bench::Run,
     bounds: Bounds,
     width: f64,
     /// Draws the order.
@@ -222,11 +226,11 @@ impl Comparison<'_> {
     fn pair(&mut self, bench: &'static Bench) -> Result<[Sample; 2], Failure> {
         let [a, b] = self.sides;
         if self.random.below(2) == 0 {
-            let first = bench.sample(a, self.args)?;
-            Ok([first, bench.sample(b, self.args)?])
+            let first = bench.sample(a, &self.run)?;
+            Ok([first, bench.sample(b, &self.run)?])
         } else {
-            let first = bench.sample(b, self.args)?;
-            Ok([bench.sample(a, self.args)?, first])
+            let first = bench.sample(b, &self.run)?;
+            Ok([bench.sample(a, &self.run)?, first])
         }
     }
 
