@@ -8,8 +8,8 @@ use bmi_tcp::{TcpConfig, TcpTransport};
 
 /// A transport, with what this program needs to know about it.
 pub(crate) trait Backend: Transport + Sized {
-    /// Whether a short message is with the peer when the post returns. Otherwise the next poll sends
-    /// it, so the sender has to poll before the receiver.
+    /// Whether a short message is with the peer when the post returns. Otherwise the next poll
+    /// sends it, so the sender has to poll before the receiver.
     const SENDS_WHEN_POSTED: bool;
 
     /// A transport with default settings.

@@ -1,11 +1,11 @@
 //! One line under `valgrind --tool=callgrind`: this program again, which plays the line.
 //!
 //! **How it counts.** Callgrind sets its counters to zero when the program enters [`FUNCTION`] and
-//! writes them to a file when the program returns from it; so nothing else is in the file, which has
-//! the number of instructions and, with `--collect-systime`, that of the system calls. (Its option
-//! `--toggle-collect` does not restrict the system calls.) The child calls the function several
-//! times. All counts of a line are equal, or nearly so; the least of them is the figure, because what
-//! disturbs a run, such as a packet that the kernel delivers late, adds to the count.
+//! writes them to a file when the program returns from it; so nothing else is in the file, which
+//! has the number of instructions and, with `--collect-systime`, that of the system calls. (Its
+//! option `--toggle-collect` does not restrict the system calls.) The child calls the function
+//! several times. All counts of a line are equal, or nearly so; the least of them is the figure,
+//! because what disturbs a run, such as a packet that the kernel delivers late, adds to the count.
 
 use std::fs::File;
 use std::io::{Error, Result};

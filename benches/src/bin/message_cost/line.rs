@@ -115,8 +115,8 @@ impl Line {
     }
 
     /// Instructions of each message or transfer that are not in its figure: those of one copy over
-    /// shared memory. Callgrind counts the string instruction that copies (`bmi_core::mem::copy`) once
-    /// for each byte, so that the copy would hide all the rest. Over TCP the kernel copies.
+    /// shared memory. Callgrind counts the string instruction that copies (`bmi_core::mem::copy`)
+    /// once for each byte, so that the copy would hide all the rest. Over TCP the kernel copies.
     pub(crate) fn copied(&self) -> u64 {
         let by_string_move = cfg!(target_arch = "x86_64") && self.over == Over::Shm && self.len >= 64 << 10;
         if by_string_move { self.len as u64 } else { 0 }

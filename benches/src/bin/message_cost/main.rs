@@ -1,14 +1,14 @@
 //! What a message costs: instructions and system calls, counted and not timed.
 //!
-//! **Why.** Both counts are the same in every run and on every machine of a kind, however busy it is.
-//! So a change of one in a hundred shows, where a time would need hours.
+//! **Why.** Both counts are the same in every run and on every machine of a kind, however busy it
+//! is. So a change of one in a hundred shows, where a time would need hours.
 //!
 //! **How.** Two endpoints of one process send messages to each other in lockstep ([`pair`]; [`raw`]
 //! is the transport alone). Callgrind counts what both sides take together ([`callgrind`]), in a
 //! process for each line ([`mod@line`]). The kernel's instructions are not in the count.
 //!
-//! **What it is not.** Nobody waits for a packet here: a side that polls finds a message at the first
-//! look after it was sent. Over TCP, two processes poll in vain in between.
+//! **What it is not.** Nobody waits for a packet here: a side that polls finds a message at the
+//! first look after it was sent. Over TCP, two processes poll in vain in between.
 
 mod backend;
 mod callgrind;
@@ -32,14 +32,14 @@ use crate::line::{Line, Over, Play};
 use crate::pair::Pair;
 use crate::raw::Raw;
 
-/// What a message costs: instructions and system calls of both sides together, counted by callgrind.
+/// What a message costs: instructions and system calls of both sides, counted by callgrind.
 ///
 /// "polling": both sides poll in turns. "sleeping": each side waits in poll(2) whenever it has
 /// nothing to do, as a driver that sleeps does. "ping" is a message at a time, "rate" 32 at a time,
 /// "push" and "pull" move bytes to and from memory that the other side exposes, "idle" is a poll of
-/// each side that finds nothing, "wake" one that slept, "raw" is the transport without the protocol.
-/// Not counted: instructions of the kernel, and the copy of 64 KiB and more over shared memory. Needs
-/// valgrind.
+/// each side that finds nothing, "wake" one that slept, "raw" is the transport without the
+/// protocol. Not counted: instructions of the kernel, and the copy of 64 KiB and more over shared
+/// memory. Needs valgrind.
 #[derive(Parser)]
 #[command(after_help = "Examples:\n  \
                         message_cost                           everything, in half a minute to a minute\n  \
@@ -204,8 +204,8 @@ fn play_over<T: Backend>(line: &Line, count: usize) -> std::result::Result<(), b
     }
 }
 
-/// Callgrind counts what happens between the entry and the return of this function, which it finds by
-/// its name ([`callgrind::FUNCTION`]).
+/// Callgrind counts what happens between the entry and the return of this function, which it finds
+/// by its name ([`callgrind::FUNCTION`]).
 #[inline(never)]
 fn counted(
     operation: &mut dyn FnMut() -> std::result::Result<(), bmi_core::Error>,

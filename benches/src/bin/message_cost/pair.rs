@@ -2,16 +2,16 @@
 //!
 //! **Polling.** The two sides poll in turns until the operation has ended.
 //!
-//! **Sleeping.** Each side does what a driver that sleeps does (`bmi_core::driver::thread`), and one
-//! `poll(2)` waits for both:
+//! **Sleeping.** Each side does what a driver that sleeps does (`bmi_core::driver::thread`), and
+//! one `poll(2)` waits for both:
 //!
 //! ```text
 //!            posts, or its fd is readable                       nothing to do, armed
 //!   asleep ──────────────────────────────> awake: polls ──────────────────────────────> asleep
 //! ```
 //!
-//! **Time** is a number. It stands still once the two are connected: what a transport does once in a
-//! millisecond would fall into one repetition and not into the next.
+//! **Time** is a number. It stands still once the two are connected: what a transport does once in
+//! a millisecond would fall into one repetition and not into the next.
 
 use std::path::Path;
 use std::task::Waker;
@@ -234,8 +234,8 @@ impl<T: Backend> Pair<T> {
         if self.play == Play::Push && !T::SENDS_WHEN_POSTED { self.drain() } else { Ok(()) }
     }
 
-    /// Lets the far side take what a push sent. The push has ended when the kernel has its bytes; those
-    /// of many would fill the socket.
+    /// Lets the far side take what a push sent. The push has ended when the kernel has its bytes;
+    /// those of many would fill the socket.
     fn drain(&mut self) -> Result<(), Error> {
         match self.mode {
             Mode::Polling => while self.sides[FAR].poll()?.0 {},

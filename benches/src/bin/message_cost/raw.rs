@@ -12,8 +12,8 @@ use crate::line::{Line, Play};
 const NEAR: usize = 0;
 /// The other side.
 const FAR: usize = 1;
-/// What a message of at most this many bytes is made of: a head, which the post copies. The bytes of
-/// a longer one are gathered from registered memory.
+/// What a message of at most this many bytes is made of: a head, which the post copies. The bytes
+/// of a longer one are gathered from registered memory.
 const HEAD: [u8; 256] = [7; 256];
 /// As in `pair`.
 const STEP: u64 = 20_000;
@@ -55,7 +55,8 @@ impl<T: Backend> Side<T> {
         Ok(received)
     }
 
-    /// A poll, some time after the one before, that takes what belongs to the start of a connection.
+    /// A poll, some time after the one before, that takes what belongs to the start of a
+    /// connection.
     fn connect(&mut self) -> Result<(), Error> {
         self.now = Time::from_nanos(self.now.as_nanos() + STEP);
         self.transport.poll(self.now, &mut self.events);

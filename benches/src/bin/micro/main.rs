@@ -101,7 +101,7 @@ const SAMPLE_ROUNDS: u16 = 5;
 /// About how long such a round takes. The whole sample then takes about ten seconds.
 const SAMPLE_ROUND: Duration = Duration::from_millis(40);
 
-/// The rows that the command line selects, as phases of plain sockets whose count is still to be found.
+/// The rows that the command line selects, as phases of plain sockets whose count is not known yet.
 fn chosen(cli: &Cli) -> std::io::Result<Vec<Phase>> {
     let only = cli.only.as_deref().unwrap_or_default().to_lowercase();
     let mut chosen = Vec::new();

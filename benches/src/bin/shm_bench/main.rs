@@ -49,7 +49,8 @@ struct Cli {
     /// Print JSON instead of a table.
     #[arg(long)]
     json: bool,
-    /// Measure each row in one pass, without limits and other libraries, in about ten seconds; print only JSON.
+    /// Measure each row in one pass, without limits and other libraries, in about ten seconds;
+    /// print only JSON.
     #[arg(long, conflicts_with_all = ["quick", "no_peers", "json"])]
     sample: bool,
     /// Internal: be the other process, which meets the first one here.
@@ -272,7 +273,8 @@ fn measure(cli: &Cli) -> Result<()> {
     }
 }
 
-/// One pass of the library alone, for `cargo xtask compare`. What a pass cannot even out, the comparison does: it takes many samples.
+/// One pass of the library alone, for `cargo xtask compare`. Passes differ; the comparison takes many
+/// samples.
 fn measure_sample(cli: &Cli) -> Result<()> {
     let mut lines = empty_lines(cli)?;
     measure_pairs(cli, &mut lines)?;
@@ -294,7 +296,8 @@ fn empty_lines(cli: &Cli) -> Result<Vec<Line>> {
     Ok(lines)
 }
 
-/// Two processes, over the transport and over messages, and the limits beside them, unless it is for a sample.
+/// Two processes, over the transport and over messages, and the limits beside them. A sample has no
+/// limits.
 fn measure_pairs(cli: &Cli, lines: &mut [Line]) -> Result<()> {
     let folder = tempfile::tempdir()?;
     let place = folder.path().to_str().ok_or_else(|| Error::other("the temporary folder's name is no text"))?;

@@ -192,8 +192,8 @@ fn is_chosen(cli: &Cli, name: &str) -> bool {
     cli.only.as_ref().is_none_or(|only| name.to_lowercase().contains(&only.to_lowercase()))
 }
 
-/// The lines that the command line selects. The bare ones send as many messages in all as 64 nodes of the whole stack, so that each takes about as
-/// long.
+/// The lines that the command line selects. The bare ones send as many messages in all as 64 nodes
+/// of the whole stack, so each line takes about as long.
 fn chosen(cli: &Cli) -> Vec<Line> {
     let rounds = u64::from(cli.rounds()) * 64;
     let bare_rounds = (rounds / u64::from(cli.bare_nodes)).max(1);
@@ -217,8 +217,9 @@ fn trace(cli: &Cli, config: SimConfig, path: &Path) -> Outcome<()> {
     Ok(())
 }
 
-/// Runs each line once, for `cargo xtask compare`. Messages are counted besides events where a change of the protocol may need fewer events for one; in the bare
-/// model a message is always as many.
+/// Runs each line once, for `cargo xtask compare`. A change of the protocol may need fewer events for
+/// a message, so the whole stack's messages are counted too; in the bare model a message is always
+/// as many events.
 fn sample(cli: &Cli, config: &SimConfig, lines: &[Line]) -> Outcome<()> {
     let mut sampled = Vec::new();
     for line in lines {
