@@ -44,7 +44,7 @@ const SEEDS: u32 = 60;
 /// Of a hundred bugs, so many must be found.
 const LEAST_PERCENT: usize = 95;
 /// For building the sweeps.
-const BUILD_LIMIT: Duration = Duration::from_secs(1200);
+const BUILD_LIMIT: Duration = Duration::from_secs(2400);
 /// For one sweep; without a bug each takes some seconds.
 const SWEEP_LIMIT: Duration = Duration::from_secs(180);
 

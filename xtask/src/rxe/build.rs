@@ -22,7 +22,7 @@ pub(crate) struct Built {
 }
 
 /// A cold build on two slow cores lies far below.
-const LIMIT: Duration = Duration::from_secs(1200);
+const LIMIT: Duration = Duration::from_secs(2400);
 
 /// Runs cargo with `args` and returns the programs that it names.
 fn cargo(root: &Path, args: &str, more: &[String]) -> Result<Vec<Built>, Failure> {
