@@ -7,7 +7,7 @@
 //! 1. [`source`] checks both revisions out into one folder, one after the other, and builds the benchmarks in release. The paths are
 //!    the same for both, so equal sources give equal programs.
 //! 2. In each round, every benchmark that is still open runs once for A and once for B, each time as a new process. Which benchmark
-//!    and which side comes first is drawn anew each time. A benchmark prints one [`Sample`](bench::Sample) a run.
+//!    and which side comes first is drawn anew each time. A benchmark prints one [`Sample`] a run.
 //! 3. [`ratio`] turns the pairs of each line into a ratio with a confidence interval. A benchmark is closed when all of its intervals
 //!    are narrow; the run ends when all are closed or the time is up.
 //! 4. [`report`] prints the lines. A line is *worse* only if its whole interval lies beyond the bound.
