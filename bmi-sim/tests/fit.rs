@@ -136,6 +136,20 @@ fn what_cannot_be_is_a_residual() {
     assert!(residuals[0].error().abs() < 0.02 && residuals[1].error() > 0.5, "{residuals:?}");
 }
 
+/// `calibrate --base gige-2008 --micro` with what the micro-benchmark measures on one host: the base's interrupt and
+/// switch alone take longer than such a message, and they were never turned.
+#[test]
+fn tcp_within_a_host_is_fitted_though_the_base_has_slower_interrupts() {
+    for (latency, rate) in [(7.3, 2687.0), (5.0, 5000.0)] {
+        let measured =
+            Measurements { send_one_way_us: Some(latency), send_mb_per_s: Some(rate), ..Measurements::default() };
+        for base in ["gige-2008", "ibnice-2003"] {
+            let Fit { residuals, .. } = fit(&Profile::named(base).unwrap(), &measured).unwrap();
+            assert!(residuals.iter().all(|residual| residual.error().abs() < 0.03), "{base}: {residuals:?}");
+        }
+    }
+}
+
 /// They were dropped in silence.
 #[test]
 fn what_the_base_does_not_have_is_named() {
