@@ -16,10 +16,11 @@
 //! | disk | `disk.read_ps_per_byte`, `disk.write_ps_per_byte` |
 //!
 //! Measurements that no prices can give (a read that is faster than two writes) stay as a residual, which is for whoever reads it to judge.
-//! Measurements of what the base's kind of machine does not do (a read over TCP) are named in [`Fit::left_out`].
+//! Measurements of what the base's kind of machine does not do (a read over TCP) are named in
+//! [`Fit::left_out`].
 //!
-//! Tested by `tests/fit.rs`: measurements of a known profile are fitted back, and bandwidths are compared with the prices
-//! themselves. `calibrate` tests that its own example is recovered.
+//! Tested by `tests/fit.rs`: measurements of a known profile are fitted back, and bandwidths are
+//! compared with the prices themselves. `calibrate` tests that its own example is recovered.
 
 use serde::{Deserialize, Serialize};
 
@@ -270,7 +271,8 @@ fn turn_latencies(profile: &mut Profile, measured: &Measurements, got: &Measurem
         (Some(send), None) => {
             let left = send + (p.link_latency_ns + p.cpu_post_ns + p.cpu_receive_ns) as f64;
             spread(send, [&mut p.link_latency_ns, &mut p.cpu_post_ns, &mut p.cpu_receive_ns]);
-            // A message that stays on its host takes less than an interrupt and a switch of some bases.
+            // A message that stays on its host takes less than an interrupt and a switch of some
+            // bases.
             if left < 0.0 {
                 spread(left, [&mut p.interrupt_ns, &mut p.context_switch_ns, &mut p.system_call_ns]);
             }
