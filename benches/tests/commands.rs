@@ -1,4 +1,5 @@
-//! The programs as a user starts them: the profile that `calibrate` writes is accepted wherever a profile is.
+//! The programs as a user starts them: the profile that `calibrate` writes is accepted wherever a
+//! profile is.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 use std::process::{Command, Output};

@@ -8,7 +8,7 @@
 //! | measurement | turns |
 //! |---|---|
 //! | RDMA write, one way | `link_latency_ns`, `adapter_message_ns`, `cpu_post_ns` |
-//! | send, one way | what a send needs beyond a write: `receive_ns`, `receive_scatter_ns`, `cpu_completion_ns`, `cpu_post_receive_ns`; over TCP or without a write's time `link_latency_ns`, `cpu_post_ns`, `cpu_receive_ns` |
+//! | send, one way | what a send needs beyond a write: `receive_ns`, `receive_scatter_ns`, `cpu_completion_ns`, `cpu_post_receive_ns`; over TCP or without a write's time `link_latency_ns`, `cpu_post_ns`, `cpu_receive_ns`, and when these are 0 `interrupt_ns`, `context_switch_ns`, `system_call_ns` |
 //! | RDMA read, round trip | `read_response_ns` |
 //! | bandwidths | `adapter_ps_per_byte`, `read_ps_per_byte`, `bus_ps_per_byte` where it is in the way; over TCP, below the wire's, the processor's prices |
 //! | registration | `register_region_ns`, `register_page_ns`, by least squares |
@@ -16,10 +16,11 @@
 //! | disk | `disk.read_ps_per_byte`, `disk.write_ps_per_byte` |
 //!
 //! Measurements that no prices can give (a read that is faster than two writes) stay as a residual, which is for whoever reads it to judge.
-//! Measurements of what the base's kind of machine does not do (a read over TCP) are named in [`Fit::left_out`].
+//! Measurements of what the base's kind of machine does not do (a read over TCP) are named in
+//! [`Fit::left_out`].
 //!
-//! Tested by `tests/fit.rs`: measurements of a known profile are fitted back, and bandwidths are compared with the prices
-//! themselves. `calibrate` tests that its own example is recovered.
+//! Tested by `tests/fit.rs`: measurements of a known profile are fitted back, and bandwidths are
+//! compared with the prices themselves. `calibrate` tests that its own example is recovered.
 
 use serde::{Deserialize, Serialize};
 
@@ -267,7 +268,15 @@ fn turn_latencies(profile: &mut Profile, measured: &Measurements, got: &Measurem
                 [&mut p.receive_ns, &mut p.receive_scatter_ns, &mut p.cpu_completion_ns, &mut p.cpu_post_receive_ns];
             spread(send - write, prices);
         }
-        (Some(send), None) => spread(send, [&mut p.link_latency_ns, &mut p.cpu_post_ns, &mut p.cpu_receive_ns]),
+        (Some(send), None) => {
+            let left = send + (p.link_latency_ns + p.cpu_post_ns + p.cpu_receive_ns) as f64;
+            spread(send, [&mut p.link_latency_ns, &mut p.cpu_post_ns, &mut p.cpu_receive_ns]);
+            // A message that stays on its host takes less than an interrupt and a switch of some
+            // bases.
+            if left < 0.0 {
+                spread(left, [&mut p.interrupt_ns, &mut p.context_switch_ns, &mut p.system_call_ns]);
+            }
+        }
         (None, _) => {}
     }
     if let Some(delta) = read {

@@ -3,9 +3,9 @@
 //! **Why.** A measured time is a sum of many prices, and queues hide some of them. So a profile is not compared with measurements price by price: the same
 //! measurements are made of it, over the backend itself. [`crate::fit`] turns the prices until they agree.
 //!
-//! **Invariants.** No measurement can count what another one did: each takes a [`Micro`] of its own, made for it, and
-//! consumes it. When a measurement ends, each request that it posted has ended once and was waited for
-//! ([`Micro::ended`]).
+//! **Invariants.** No measurement can count what another one did: each takes a [`Micro`] of its
+//! own, made for it, and consumes it. When a measurement ends, each request that it posted has
+//! ended once and was waited for ([`Micro::ended`]).
 //!
 //! Tested by `tests/fit.rs`, against what the prices say and not against another measurement.
 

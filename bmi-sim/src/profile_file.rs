@@ -189,14 +189,17 @@ impl Profile {
         load(path.as_ref(), Profile::parse)
     }
 
-    /// What a command line says: a name that [`Profile::named`] knows or the path of a file, and after a `+` another
-    /// disk, again a name or a path: `vapi-2003`, `mine.toml`, `gige-2008+nvme`, `mine.toml+slow-disk.toml`.
+    /// What a command line says: a name that [`Profile::named`] knows or the path of a file, and
+    /// after a `+` another disk, again a name or a path: `vapi-2003`, `mine.toml`,
+    /// `gige-2008+nvme`, `mine.toml+slow-disk.toml`.
     ///
-    /// A name comes before a file. No name contains a dot or a slash, so `./vapi-2003` is always the file. A path may
-    /// contain a `+`: the longest text that is a name or an existing file is the profile.
+    /// A name comes before a file. No name contains a dot or a slash, so `./vapi-2003` is always
+    /// the file. A path may contain a `+`: the longest text that is a name or an existing file is
+    /// the profile.
     ///
     /// # Errors
-    /// [`ProfileError`]: for a text that is neither, it lists the names; for a file, it names file and key.
+    /// [`ProfileError`]: for a text that is neither, it lists the names; for a file, it names file
+    /// and key.
     pub fn from_name_or_file(text: &str) -> Result<Profile, ProfileError> {
         let is_one = |text: &str| is_name(PROFILES, text) || Path::new(text).exists();
         let split = || text.match_indices('+').map(|(at, _)| (&text[..at], Some(&text[at + 1..])));
@@ -239,11 +242,12 @@ impl DiskProfile {
         DiskProfile::parse(find("disk", DISKS, name)?)
     }
 
-    /// What a command line says: a name that [`DiskProfile::named`] knows, or the path of a file that has every
-    /// parameter. A name comes before a file; `./nvme` is always the file.
+    /// What a command line says: a name that [`DiskProfile::named`] knows, or the path of a file
+    /// that has every parameter. A name comes before a file; `./nvme` is always the file.
     ///
     /// # Errors
-    /// [`ProfileError`]: for a text that is neither, it lists the names; for a file, it names file and key.
+    /// [`ProfileError`]: for a text that is neither, it lists the names; for a file, it names file
+    /// and key.
     pub fn from_name_or_file(text: &str) -> Result<DiskProfile, ProfileError> {
         name_or_file("disk", DISKS, text, DiskProfile::parse)
     }
@@ -283,7 +287,8 @@ mod tests {
         assert_eq!(Profile::parse(&default.to_toml()).expect("default"), default);
     }
 
-    /// `calibrate` wrote profiles that no command accepted: `--over x.toml` said "no profile is called x.toml".
+    /// `calibrate` wrote profiles that no command accepted: `--over x.toml` said "no profile is
+    /// called x.toml".
     #[test]
     fn a_profile_is_a_name_or_a_file_and_so_is_its_disk() {
         let dir = tempfile::tempdir().expect("a directory");

@@ -1,26 +1,30 @@
-//! A test of command lines: parses every option of every subcommand once, into the types of the program.
+//! A test of command lines: parses every option of every subcommand once, into the types of the
+//! program.
 //!
-//! **Why.** `clap::Command::debug_assert` looks at each command alone and never parses. So it cannot see what goes
-//! wrong between commands or between a value and the type that it is read into. `ab workload … --path inline` panicked
-//! although `debug_assert` passed: the main job has a positional argument `path` and the subcommand had a global
-//! option with the same id. When clap hands global values from command to command it goes by the id alone, so the
-//! program asked for a value of one type and found the other one.
+//! **Why.** `clap::Command::debug_assert` looks at each command alone and never parses. So it
+//! cannot see what goes wrong between commands or between a value and the type that it is read
+//! into. `ab workload … --path inline` panicked although `debug_assert` passed: the main job has a
+//! positional argument `path` and the subcommand had a global option with the same id. When clap
+//! hands global values from command to command it goes by the id alone, so the program asked for a
+//! value of one type and found the other one.
 //!
-//! **How.** For each option of each command, a line is made: the names of the commands, the option with a value, and
-//! what the command requires besides. Options of a command that has subcommands are also given ahead of a subcommand.
-//! One line has no option.
-//! Values come from the caller, from the argument's own default and possible values, and from a short list.
+//! **How.** For each option of each command, a line is made: the names of the commands, the option
+//! with a value, and what the command requires besides. Options of a command that has subcommands
+//! are also given ahead of a subcommand. One line has no option. Values come from the caller, from
+//! the argument's own default and possible values, and from a short list.
 
 use clap::{Arg, Command, Parser};
 
 /// Values for arguments of which the caller says nothing.
 const PLAUSIBLE: [&str; 5] = ["1", "2", "tcp", "/a", "2x2"];
 
-/// Parses every option of every subcommand of `C` once. `values` has, by the long name of an option or the id of a
-/// positional argument, what no default and no guess can say. Returns the number of options.
+/// Parses every option of every subcommand of `C` once. `values` has, by the long name of an option
+/// or the id of a positional argument, what no default and no guess can say. Returns the number of
+/// options.
 ///
 /// # Panics
-/// If clap or `C` panics, or if no line with some option is accepted; the text shows the line and clap's error.
+/// If clap or `C` panics, or if no line with some option is accepted; the text shows the line and
+/// clap's error.
 pub fn every_option<C: Parser>(values: &[(&str, &str)]) -> usize {
     let mut root = C::command();
     root.build();
@@ -81,8 +85,8 @@ fn candidates(arg: &Arg, name: &str, values: &[(&str, &str)]) -> Vec<String> {
     given.chain(possible).chain(default).chain(PLAUSIBLE.map(str::to_owned)).collect()
 }
 
-/// What follows the option: a value for each positional argument, all of them or those that are required, and where
-/// there has to be a subcommand, the first one with its own.
+/// What follows the option: a value for each positional argument, all of them or those that are
+/// required, and where there has to be a subcommand, the first one with its own.
 fn tail(command: &Command, values: &[(&str, &str)], all: bool) -> Vec<String> {
     let mut line = Vec::new();
     if let Some(sub) = command.get_subcommands().find(|_| command.is_subcommand_required_set()) {
@@ -128,7 +132,8 @@ mod tests {
         Access,
     }
 
-    /// Two arguments of one id and of two types pass `debug_assert`, and end in a panic when one of them is given.
+    /// Two arguments of one id and of two types pass `debug_assert`, and end in a panic when one of
+    /// them is given.
     #[test]
     fn two_arguments_that_share_an_id_are_found() {
         <Shared as clap::CommandFactory>::command().debug_assert();

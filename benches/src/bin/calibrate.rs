@@ -33,10 +33,12 @@ disk_write_mb_per_s = 25.0
 /// The prices of a base profile are turned until the simulator measures what the machine did. What was not measured stays as in the base,
 /// so take one that is like the machine: `vapi-2003` or `cx7-400` for an adapter that moves bytes itself, `ibnice-2003` or `gige-2008` for TCP.
 /// The profile goes to standard output as TOML, for `Profile::load`; a table of what was measured and what the fitted profile gives goes to
-/// standard error. If the profile misses a measurement by more than --tolerance, it is written all the same, but the exit status is 1: the
-/// measurements contradict each other, or the base is of the wrong kind.
+/// standard error. If the profile misses a measurement by more than --tolerance, it is written all
+/// the same, but the exit status is 1: the measurements contradict each other, or the base is of
+/// the wrong kind.
 ///
-/// Every program with an option --base, --show, --profile or --over that takes a profile takes the file too: `ab workload --over profile.toml …`.
+/// Every program with an option --base, --show, --profile or --over that takes a profile takes the
+/// file too: `ab workload --over profile.toml …`.
 #[derive(Parser)]
 #[command(after_help = "Examples:\n  \
                         calibrate --example > mine.toml          what can be measured, with the first paper's figures\n  \
@@ -106,8 +108,8 @@ fn misfit(Fit { residuals, left_out, .. }: &Fit, tolerance: f64) -> Option<Strin
             "the profile misses what was measured by more than {tolerance} %:\n{lines}\
              Either no machine of the simulator can have all these figures at once (a read that is faster than two \
              writes): measure again, or leave one out. Or the base is of the wrong kind: --base gige-2008 or \
-             ibnice-2003 for TCP, vapi-2003 or cx7-400 for an adapter that moves bytes itself. --tolerance accepts it \
-             as it is."
+             ibnice-2003 for TCP, vapi-2003 or cx7-400 for an adapter that moves bytes itself. --tolerance \
+             accepts larger errors."
         )
     })
 }
@@ -176,8 +178,9 @@ mod tests {
         assert!(cli_check::every_option::<Cli>(&[("show", "vapi-2003")]) >= 5);
     }
 
-    /// The example was not recovered: bandwidths of the sends and reads came out at a fifth of what it says, because
-    /// the stream counted completions of the ping-pong before it, and the exit status was 0.
+    /// The example was not recovered: bandwidths of the sends and reads came out at a fifth of what
+    /// it says, because the stream counted completions of the ping-pong before it, and the exit
+    /// status was 0.
     #[test]
     fn the_example_is_fitted() {
         let measured = Measurements::parse(EXAMPLE).expect("the example");

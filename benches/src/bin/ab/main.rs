@@ -213,7 +213,8 @@ mod tests {
         super::Cli::command().debug_assert();
     }
 
-    /// `ab workload … --path inline` panicked: the tree of the main job and this option shared an id.
+    /// `ab workload … --path inline` panicked: the tree of the main job and this option shared an
+    /// id.
     #[test]
     fn every_option_is_parsed() {
         let values = [("over", "tcp"), ("path", "inline"), ("strategy", "extended"), ("only", "fig7")];

@@ -39,10 +39,12 @@ pub(crate) struct Run {
 
 #[derive(Args)]
 struct Place {
-    /// Over what: tcp, shm, ib, sim (a present-day machine), or a profile of the simulator, a name or a file, with or without a disk: vapi-2003,
-    /// ibnice-2003+ramfs-2003, cx7-400+nvme, mine.toml, mine.toml+nvme …
-    // The ids of all that is global begin with `workload-`. clap hands global values to and from the other commands by
-    // id alone, so an id that the main job has too would get a value of the wrong type.
+    /// Over what: tcp, shm, ib, sim (a present-day machine), or a profile of the simulator, a name
+    /// or a file, with or without a disk: vapi-2003, ibnice-2003+ramfs-2003, cx7-400+nvme,
+    /// mine.toml, mine.toml+nvme …
+    // The ids of all that is global begin with `workload-`. clap hands global values to and from
+    // the other commands by id alone, so an id that the main job has too would get a value of the
+    // wrong type.
     #[arg(id = "workload-over", long = "over", value_name = "PLACE", value_delimiter = ',', default_value = "tcp", value_parser = over, global = true)]
     over: Vec<Over>,
     /// Processes of the program; mpi-tile-io has one for each tile.

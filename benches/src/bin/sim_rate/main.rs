@@ -46,7 +46,8 @@ struct Cli {
     /// Bytes of a message.
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     size: u32,
-    /// What things cost: a profile of the simulator or a file, +NAME or +FILE for another disk [default: the simulator's own].
+    /// What things cost: a profile of the simulator or a file, +NAME or +FILE for another disk
+    /// [default: the simulator's own].
     #[arg(long, value_name = "NAME|FILE", value_parser = Profile::from_name_or_file)]
     profile: Option<Profile>,
     /// The seed.
