@@ -128,7 +128,10 @@ mod tests {
     use clap::CommandFactory;
 
     #[test]
-    fn the_command_line_is_well_formed() {
+    fn the_command_line_is_well_formed_and_every_option_is_parsed() {
         super::Cli::command().debug_assert();
+        let values = [("only", "fmt"), ("bench", "micro"), ("env", "NAME=VALUE"), ("width", "1.1")];
+        let values = [&values[..], &[("bound", "1.1"), ("exact-bound", "1.1")]].concat();
+        assert!(cli_check::every_option::<super::Cli>(&values) >= 25);
     }
 }

@@ -66,7 +66,7 @@ const SWEEPS: &[Sweep] = &[
 ];
 
 /// A bug, and where it stands.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 struct Bug {
     name: String,
     /// The crate.
@@ -105,6 +105,10 @@ pub(crate) fn step(root: &Path) -> Result<Totals, Failure> {
 fn check(root: &Path, args: &MutantsArgs) -> Result<Totals, Failure> {
     let mut bugs = bugs(root)?;
     bugs.retain(|bug| args.only.is_empty() || args.only.iter().any(|text| bug.name.contains(text)));
+    if args.list && args.json {
+        println!("{}", serde_json::to_string_pretty(&bugs).map_err(|error| Failure::new(error.to_string()))?);
+        return Ok(Totals::NONE);
+    }
     if args.list {
         bugs.iter().for_each(|bug| println!("{:<52} {}", bug.name, bug.package));
         return Ok(Totals::NONE);

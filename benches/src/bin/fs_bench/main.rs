@@ -232,6 +232,7 @@ mod tests {
     #[test]
     fn the_command_line_is_well_formed() {
         Cli::command().debug_assert();
+        assert!(cli_check::every_option::<Cli>(&[]) >= 6);
     }
 
     #[test]

@@ -239,6 +239,7 @@ mod tests {
     #[test]
     fn the_command_line_is_well_formed_and_starts_its_peer() {
         super::Cli::command().debug_assert();
+        assert!(cli_check::every_option::<super::Cli>(&[]) >= 6);
         assert!(
             <super::Cli as clap::Parser>::try_parse_from(["micro", super::peer::ARGUMENT]).is_ok_and(|cli| cli.peer)
         );

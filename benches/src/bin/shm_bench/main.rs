@@ -405,6 +405,7 @@ mod tests {
     #[test]
     fn the_command_line_is_well_formed_and_a_sample_excludes_what_changes_its_lines() {
         Cli::command().debug_assert();
+        assert!(cli_check::every_option::<Cli>(&[]) >= 4);
         for other in ["--quick", "--json", "--no-peers"] {
             assert!(Cli::try_parse_from(["shm_bench", "--sample", other]).is_err(), "{other}");
         }
