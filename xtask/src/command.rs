@@ -14,6 +14,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
+use rustix::process::{Pid, Signal, kill_process};
+
 use crate::totals::Totals;
 
 /// A program with its arguments, not yet run.
@@ -214,11 +216,10 @@ fn wait(
             // The child first, so that it starts no more; its own children are looked up while it is still their parent.
             let family = descendants(child.id());
             let _ = child.kill();
-            let _ = Command::new("kill")
-                .arg("-KILL")
-                .args(family.iter().map(u32::to_string))
-                .stderr(Stdio::null())
-                .status();
+            // By system call: a bare machine has no `kill`.
+            for process in family.into_iter().filter_map(|id| Pid::from_raw(id.cast_signed())) {
+                let _ = kill_process(process, Signal::KILL);
+            }
             let _ = child.wait();
             return None;
         }
