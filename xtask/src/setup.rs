@@ -250,7 +250,8 @@ fn is_libclang(name: &str) -> bool {
     rest.strip_prefix(suffix).is_some_and(|end| end.is_empty() || end.starts_with('.'))
 }
 
-fn is_root() -> bool {
+/// Whether this is the superuser.
+pub(crate) fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 

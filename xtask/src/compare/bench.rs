@@ -1,9 +1,10 @@
 //! The benchmarks that can be compared, and the samples that they print.
 //!
-//! A benchmark is a program of the crate `benches` that understands `--sample`: it measures each of its lines once, within seconds, and
-//! prints them as JSON. `benches::sample` defines that format; the types here read it.
+//! A benchmark is a program of the crate `benches` with an option `--sample`: it measures each of its
+//! rows once, within seconds, and prints them as JSON. `benches::sample` defines that format; the
+//! types here read it.
 //!
-//! **How to add a benchmark.** A line in [`BENCHES`].
+//! **How to add a benchmark.** Add it to [`BENCHES`].
 
 use std::time::Duration;
 
@@ -19,7 +20,8 @@ pub(crate) struct Bench {
     pub(crate) name: &'static str,
     /// Whether it counts instructions, with valgrind.
     pub(super) counts: bool,
-    /// The other programs that it starts, from beside itself.
+    /// The other programs that it starts. Each is found beside the benchmark, or by the environment
+    /// variable of its name in capitals.
     pub(super) starts: &'static [&'static str],
 }
 
@@ -34,6 +36,7 @@ pub(super) const BENCHES: &[Bench] = &[
 
 /// For one sample, which takes some seconds to a minute.
 const SAMPLE_LIMIT: Duration = Duration::from_secs(600);
+const HELP_LIMIT: Duration = Duration::from_secs(20);
 
 /// Finds a benchmark by its name, for `--bench`.
 pub(super) fn parse(name: &str) -> Result<&'static Bench, String> {
@@ -46,7 +49,7 @@ pub(super) fn parse(name: &str) -> Result<&'static Bench, String> {
 /// What one run of a benchmark measured.
 pub(super) type Sample = Vec<Line>;
 
-/// One line of a sample.
+/// One row of a sample.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 pub(super) struct Line {
     /// What was measured.
@@ -57,7 +60,7 @@ pub(super) struct Line {
     pub(super) unit: Unit,
 }
 
-/// What a line counts, and so whether less or more of it is better.
+/// What a row counts, and so whether less or more of it is better.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Unit {
     #[serde(rename = "s")]
@@ -77,7 +80,7 @@ impl Unit {
         !matches!(self, Unit::BytesPerSecond | Unit::PerSecond)
     }
 
-    /// Counted, not timed: the same in every run, up to a little.
+    /// Counted and not timed: nearly the same in every run.
     pub(super) fn is_counted(self) -> bool {
         matches!(self, Unit::Instructions | Unit::Calls)
     }
@@ -86,31 +89,49 @@ impl Unit {
 /// How benchmarks are run.
 #[derive(Clone, Debug)]
 pub(super) struct Run {
-    /// Passed on to each.
+    /// Passed on to the benchmark.
     pub(super) args: Vec<String>,
-    /// At real-time priority, unless it counts.
+    /// At real-time priority, unless the benchmark counts.
     pub(super) realtime: bool,
 }
 
 impl Bench {
-    /// Runs it once.
+    /// Fails if the program is from before `--sample`.
+    pub(super) fn understands_samples(&self, programs: &Programs) -> Result<(), Failure> {
+        let help = Invocation::new(programs.folder(), programs.program(self.name)?, "--help");
+        if help.output(HELP_LIMIT)?.contains("--sample") {
+            return Ok(());
+        }
+        let (name, revision) = (self.name, programs.name());
+        Err(Failure::new(format!("{revision}: {name} has no --sample yet; choose other benchmarks with --bench")))
+    }
+
+    /// Runs the benchmark once, and a second time if the first run fails: a port may have been taken.
     pub(super) fn sample(&self, programs: &Programs, run: &Run) -> Result<Sample, Failure> {
+        self.try_sample(programs, run).or_else(|failure| {
+            eprintln!("{failure}; trying again");
+            self.try_sample(programs, run)
+        })
+    }
+
+    fn try_sample(&self, programs: &Programs, run: &Run) -> Result<Sample, Failure> {
         let program = programs.program(self.name)?;
-        let invocation = match run.realtime && !self.counts {
-            // The lowest of the round-robin priorities: above every ordinary program, below what the system itself needs.
+        let mut invocation = match run.realtime && !self.counts {
+            // The lowest of the round-robin priorities is above every ordinary program.
             true => Invocation::new(programs.folder(), "chrt", "-r 1").args(&[program.display().to_string()]),
             false => Invocation::new(programs.folder(), program, ""),
         };
+        for name in self.starts {
+            // A program that is named in the environment would be used for both sides.
+            invocation = invocation.env(&name.to_uppercase(), programs.program(name)?);
+        }
         let invocation = invocation.args(&["--sample".to_owned()]).args(&run.args);
-        let output = invocation.output(SAMPLE_LIMIT).map_err(|failure| {
-            let hint = "a build from before `--sample` cannot be compared";
-            Failure::new(format!("{} of {}: {failure} ({hint})", self.name, programs.name()))
-        })?;
-        let sample: Sample = serde_json::from_str(&output)
-            .map_err(|error| Failure::new(format!("{} of {}: {error}", self.name, programs.name())))?;
-        match sample.iter().find(|line| !line.value.is_finite() || line.value < 0.0) {
-            Some(line) => Err(Failure::new(format!("{}: {} is {}", self.name, line.name, line.value))),
-            None if sample.is_empty() => Err(Failure::new(format!("{} measured nothing", self.name))),
+        let failed = |why: String| Failure::new(format!("{} of {}: {why}", self.name, programs.name()));
+        let output = invocation.output(SAMPLE_LIMIT).map_err(|failure| failed(failure.reason))?;
+        let sample: Sample = serde_json::from_str(&output).map_err(|error| failed(error.to_string()))?;
+        match sample.iter().find(|row| !row.value.is_finite() || row.value < 0.0) {
+            Some(row) => Err(failed(format!("{} is {}", row.name, row.value))),
+            None if sample.is_empty() => Err(failed("it measured nothing".to_owned())),
             None => Ok(sample),
         }
     }

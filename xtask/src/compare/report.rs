@@ -9,9 +9,9 @@ use super::ratio::{Judged, Pair, Verdict};
 use super::source::Revision;
 use crate::command::Failure;
 
-/// The names of `lines` in the order in which B printed them, those that only A has behind.
-pub(super) fn in_order<'a>(printed: &[Line], lines: &BTreeMap<&'a str, Vec<Pair<'_>>>) -> Vec<&'a str> {
-    let mut names: Vec<&str> = lines.keys().copied().collect();
+/// The names of `rows` in the order in which B printed them, then those that only A has.
+pub(super) fn in_order<'a>(printed: &[Line], rows: &BTreeMap<&'a str, Vec<Pair<'_>>>) -> Vec<&'a str> {
+    let mut names: Vec<&str> = rows.keys().copied().collect();
     names.sort_by_key(|name| printed.iter().position(|line| line.name == **name).unwrap_or(usize::MAX));
     names
 }
@@ -44,9 +44,9 @@ fn word(verdict: Verdict) -> &'static str {
     }
 }
 
-/// The lines as a table, and what they come to.
+/// The rows as a table, and a sentence that sums them up.
 pub(super) fn render(judged: &[Judged]) -> String {
-    let heading = ["benchmark", "line", "A", "B", "ratio", "interval", "pairs", "verdict"].map(str::to_owned);
+    let heading = ["benchmark", "row", "A", "B", "ratio", "interval", "pairs", "verdict"].map(str::to_owned);
     let rows = judged.iter().map(|line| {
         let is_judged = line.pairs > 0;
         let ratio = |value: f64| if is_judged { format!("{value:.3}") } else { "-".into() };
@@ -81,17 +81,17 @@ pub(super) fn render(judged: &[Judged]) -> String {
     text + "\n" + &sum(judged) + "\n"
 }
 
-/// One sentence.
+/// How many rows differ, and how many are unclear.
 fn sum(judged: &[Judged]) -> String {
-    let count = |verdict: Verdict| judged.iter().filter(|line| line.verdict == verdict).count();
-    let lines = judged.len();
-    let (worse, better, unclear) = (count(Verdict::Worse), count(Verdict::Better), count(Verdict::Unclear));
+    let count = |verdict: Verdict| judged.iter().filter(|row| row.verdict == verdict).count();
+    let (rows, worse, better) = (judged.len(), count(Verdict::Worse), count(Verdict::Better));
+    let (same, unclear) = (count(Verdict::Same), count(Verdict::Unclear));
     let mut text = match (worse, better) {
-        (0, 0) => format!("No difference: of {lines} lines none is worse, none is better"),
-        _ => format!("Of {lines} lines {worse} are worse, {better} are better"),
+        (0, 0) => format!("No difference was found: {same} of {rows} rows are the same"),
+        _ => format!("Of {rows} rows {worse} are worse, {better} are better, {same} are the same"),
     };
     if unclear > 0 {
-        text += &format!("; {unclear} are unclear, give them more time with --limit");
+        text += &format!(", {unclear} are unclear: give them more time (--limit) or a narrower --width");
     }
     text + "."
 }
@@ -126,19 +126,19 @@ mod tests {
     fn a_report_names_what_is_worse_and_ends_with_the_sum() {
         let text = render(&[line("latency 4 B", Verdict::Worse), line("rate", Verdict::Unclear)]);
         let lines: Vec<&str> = text.lines().collect();
-        assert!(lines[0].starts_with("benchmark  line"), "{text}");
+        assert!(lines[0].starts_with("benchmark  row"), "{text}");
         let words: Vec<&str> = lines[2].split_whitespace().collect();
         let expected =
             ["micro", "latency", "4", "B", "5.50", "us", "250.00", "ms", "1.500", "1.400..1.625", "9", "WORSE"];
         assert_eq!(words, expected);
         assert!(
-            text.ends_with("Of 2 lines 1 are worse, 0 are better; 1 are unclear, give them more time with --limit.\n")
+            text.ends_with("Of 2 rows 1 are worse, 0 are better, 0 are the same, 1 are unclear: give them more time (--limit) or a narrower --width.\n")
         );
-        assert!(render(&[line("a", Verdict::Same)]).ends_with("of 1 lines none is worse, none is better.\n"));
+        assert!(render(&[line("a", Verdict::Same)]).ends_with("No difference was found: 1 of 1 rows are the same.\n"));
     }
 
     #[test]
-    fn lines_stand_in_the_order_in_which_they_were_printed() {
+    fn rows_are_in_the_order_in_which_they_were_printed() {
         let printed = ["b", "a"].map(|name| Line { name: name.into(), value: 1.0, unit: Unit::Seconds });
         let lines: BTreeMap<&str, Vec<Pair<'_>>> = ["a", "b", "gone"].into_iter().map(|name| (name, vec![])).collect();
         assert_eq!(in_order(&printed, &lines), ["b", "a", "gone"]);

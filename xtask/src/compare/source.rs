@@ -1,25 +1,29 @@
 //! From a revision to built programs.
 //!
-//! **Why one folder for all.** Both revisions are checked out into the same folder and built into the same target folder, one after the
-//! other. Paths are part of what the compiler hashes into symbol names, so other paths would give other layouts of the same code, and
-//! a difference of some percent that means nothing. It saves time, too: what both have in common is built once.
+//! **Why one directory for all.** Both revisions are checked out into the same directory and built
+//! into the same target directory, one after the other. The compiler hashes paths into symbol names,
+//! so another path would give another layout of the same code, and with it a difference of some
+//! percent that means nothing. It also saves time: what both have in common is built once.
 //!
 //! **Layout** of `target/compare`:
 //!
 //! ```text
-//! source/             the checkout: no repository of its own, only the files of one tree
+//! lock                held while anything here changes
+//! source/             the checkout: the files of one tree, without a repository
 //! index               git's index of it
-//! build/              cargo's target folder
-//! programs/TREE/      the built programs of each tree, by the tree's id; kept for the next comparison
+//! build/              cargo's target directory
+//! programs/TREE/      the programs of each tree, by the tree's id; kept for the next comparison
+//!          compiler   what they were built with
 //! ```
 //!
 //! **Invariants**
-//! 1. A revision is a tree of git, the working tree too: it is written to the object store through an index of its own. The user's
-//!    index and branch are not touched.
-//! 2. A program in `programs` is whole, or it is not there: it is copied under another name and renamed.
+//! 1. A revision is a tree of git, also the working tree: it is written to the object store through
+//!    an index of its own. The user's index and branch are not touched.
+//! 2. A program in `programs` is complete, or it is not there: it is copied under another name and
+//!    renamed.
+//! 3. A tree whose programs were built by another compiler, or with other flags, is built again.
 
-use std::fmt;
-use std::fs;
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -34,8 +38,10 @@ pub(super) const WORKING_TREE: &str = ".";
 const GIT_LIMIT: Duration = Duration::from_secs(60);
 /// For a release build on two slow cores.
 const BUILD_LIMIT: Duration = Duration::from_secs(3600);
-/// So many built trees are kept.
+/// How many trees keep their programs.
 const KEPT: usize = 8;
+/// The file that says what a tree's programs were built with.
+const COMPILER: &str = "compiler";
 
 /// Sources that can be built.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,12 +50,6 @@ pub(super) struct Revision {
     pub(super) tree: String,
     /// For people: the commit and its subject, or the working tree.
     pub(super) name: String,
-}
-
-impl fmt::Display for Revision {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.name)
-    }
 }
 
 /// The built programs of a revision.
@@ -73,7 +73,7 @@ impl Programs {
         let path = self.folder.join(name);
         match path.is_file() {
             true => Ok(path),
-            false => Err(Failure::new(format!("{}: the program {name} was not built", self.revision))),
+            false => Err(Failure::new(format!("{}: the program {name} was not built", self.name()))),
         }
     }
 }
@@ -108,60 +108,98 @@ pub(super) fn resolve(root: &Path, text: &str) -> Result<Revision, Failure> {
 
 /// The files of the working tree that git does not ignore, as a tree.
 fn working_tree(root: &Path) -> Result<Revision, Failure> {
+    // An empty index makes git read every file, so that no change can hide behind a time stamp.
     let index = folder(root).join(format!("index-{}", std::process::id()));
-    // git's own knows which files have not changed, so that they need not be read.
-    let own = root.join(word(git(root, "rev-parse --git-path index"))?);
-    let written =
-        fs::copy(&own, &index).map_err(|error| Failure::new(format!("{}: {error}", own.display()))).and_then(|_| {
-            git(root, "add --all .").env("GIT_INDEX_FILE", &index).output(GIT_LIMIT)?;
-            word(git(root, "write-tree").env("GIT_INDEX_FILE", &index))
-        });
+    let tree = git(root, "add --all .")
+        .env("GIT_INDEX_FILE", &index)
+        .output(GIT_LIMIT)
+        .and_then(|_| word(git(root, "write-tree").env("GIT_INDEX_FILE", &index)));
     let _ = fs::remove_file(&index);
-    let tree = written?;
+    let tree = tree?;
     let head = word(git(root, "rev-parse HEAD^{tree}"))?;
     let changed = if tree == head { "as committed" } else { "with changes" };
     Ok(Revision { tree, name: format!("the working tree, {} {changed}", word(git(root, "rev-parse --short HEAD"))?) })
 }
 
-/// Builds the benchmarks of a revision, unless they are built already.
-pub(super) fn build(root: &Path, revision: &Revision, benches: &[&Bench]) -> Result<Programs, Failure> {
+/// Builds the benchmarks of both revisions, unless they are built already.
+pub(super) fn build(root: &Path, revisions: &[Revision; 2], benches: &[&Bench]) -> Result<[Programs; 2], Failure> {
+    let all = folder(root);
+    let lock = all.join("lock");
+    let locked = File::create(&lock).and_then(|file| file.lock().map(|()| file));
+    let _locked = locked.map_err(|error| Failure::new(format!("{}: {error}", lock.display())))?;
+    let compiler = compiler(root)?;
+    let names: Vec<&str> = benches.iter().flat_map(|bench| bench.starts.iter().chain([&bench.name])).copied().collect();
+    let [a, b] = revisions;
+    let programs = [build_one(root, a, &names, &compiler)?, build_one(root, b, &names, &compiler)?];
+    for (programs, bench) in programs.iter().flat_map(|programs| benches.iter().map(move |bench| (programs, bench))) {
+        bench.understands_samples(programs)?;
+    }
+    forget_old(&all.join("programs"), &programs);
+    Ok(programs)
+}
+
+/// The compiler and the settings that change what it builds.
+fn compiler(root: &Path) -> Result<String, Failure> {
+    let mut text = Invocation::new(root, "rustc", "-vV").output(GIT_LIMIT)?;
+    for (name, value) in
+        std::env::vars().filter(|(name, _)| name.ends_with("RUSTFLAGS") || name.starts_with("CARGO_PROFILE"))
+    {
+        text += &format!("{name}={value}\n");
+    }
+    Ok(text)
+}
+
+fn build_one(root: &Path, revision: &Revision, names: &[&str], compiler: &str) -> Result<Programs, Failure> {
     let all = folder(root);
     let programs = Programs { folder: all.join("programs").join(&revision.tree), revision: revision.clone() };
-    let names: Vec<&str> = benches.iter().flat_map(|bench| bench.starts.iter().chain([&bench.name])).copied().collect();
+    let built_with = programs.folder.join(COMPILER);
+    if fs::read_to_string(&built_with).is_ok_and(|known| known != compiler) {
+        let _ = fs::remove_dir_all(&programs.folder);
+    }
     if names.iter().all(|name| programs.program(name).is_ok()) {
         return Ok(programs);
     }
-    eprintln!("building {revision}");
+    eprintln!("building {}", revision.name);
     let source = all.join("source");
     check_out(root, revision, &source, &all.join("index"))?;
-    let build = all.join("build");
     let known = program_names(&source)?;
     if let Some(missing) = names.iter().find(|name| !known.iter().any(|known| known == *name)) {
-        return Err(Failure::new(format!("{revision}: there is no program {missing}; choose others with --bench")));
+        let name = &revision.name;
+        return Err(Failure::new(format!(
+            "{name}: there is no program {missing}; choose other benchmarks with --bench"
+        )));
     }
     let args: Vec<String> = names.iter().flat_map(|name| ["--bin".to_owned(), (*name).to_owned()]).collect();
+    let build = all.join("build");
     Invocation::cargo(&source, "build --release --package benches --package fs-server")
         .args(&args)
         .env("CARGO_TARGET_DIR", &build)
         .hand_over(BUILD_LIMIT)?;
-    keep(&build.join("release"), &programs.folder, &names)?;
-    forget_old(&all.join("programs"), &programs.folder);
+    keep(&build.join("release"), &programs.folder, names)?;
+    fs::write(&built_with, compiler).map_err(|error| Failure::new(format!("{}: {error}", built_with.display())))?;
     Ok(programs)
 }
 
-/// Brings `source` to the state of a revision. Files that do not change keep their times, so that cargo builds only what did.
+/// Brings `source` to the state of a revision. Files that are equal keep their times, so that cargo
+/// builds only what changed.
 fn check_out(root: &Path, revision: &Revision, source: &Path, index: &Path) -> Result<(), Failure> {
-    fs::create_dir_all(source).map_err(|error| Failure::new(format!("{}: {error}", source.display())))?;
     let there = |args: &str| {
-        let git = git(root, args).env("GIT_INDEX_FILE", index).env("GIT_WORK_TREE", source);
-        git.output(GIT_LIMIT).map(drop)
+        let git = git(root, &format!("-c core.sparseCheckout=false {args}"));
+        git.env("GIT_INDEX_FILE", index).env("GIT_WORK_TREE", source).output(GIT_LIMIT).map(drop)
     };
-    if there(&format!("read-tree --reset -u {}", revision.tree)).is_err() {
-        // An index that was cut short helps nobody.
+    let make = || fs::create_dir_all(source).map_err(|error| Failure::new(format!("{}: {error}", source.display())));
+    let read_tree = format!("read-tree --reset -u {}", revision.tree);
+    make()?;
+    if there(&read_tree).is_err() {
+        // The last checkout was interrupted. Without its index git does not know which files it
+        // left, so start from nothing.
         let _ = fs::remove_file(index);
-        there(&format!("read-tree --reset -u {}", revision.tree))?;
+        let _ = fs::remove_file(index.with_extension("lock"));
+        let _ = fs::remove_dir_all(source);
+        make()?;
+        there(&read_tree)?;
     }
-    // What somebody removed or changed in there comes back.
+    // Restores files that were removed or changed in the checkout.
     there("checkout-index --all --force --quiet")
 }
 
@@ -187,7 +225,7 @@ fn program_names(source: &Path) -> Result<Vec<String>, Failure> {
     Ok(targets.filter(|target| target.kind.iter().any(|kind| kind == "bin")).map(|target| target.name).collect())
 }
 
-/// Copies what was built to where it stays.
+/// Copies the built programs out of cargo's target directory.
 fn keep(from: &Path, to: &Path, names: &[&str]) -> Result<(), Failure> {
     let failed = |error: std::io::Error| Failure::new(format!("{}: {error}", to.display()));
     fs::create_dir_all(to).map_err(failed)?;
@@ -198,15 +236,61 @@ fn keep(from: &Path, to: &Path, names: &[&str]) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Removes the oldest built trees, but not `now`.
-fn forget_old(programs: &Path, now: &Path) {
+/// Removes the programs of the trees that were used longest ago, but not those in use.
+fn forget_old(programs: &Path, in_use: &[Programs; 2]) {
+    for one in in_use {
+        // The file's time says when the tree was last used.
+        let used = one.folder.join(COMPILER);
+        if let Ok(text) = fs::read_to_string(&used) {
+            let _ = fs::write(&used, text);
+        }
+    }
     let entries = fs::read_dir(programs).into_iter().flatten().flatten();
     let mut trees: Vec<_> = entries
         .map(|entry| entry.path())
-        .filter(|path| path != now)
-        .filter_map(|path| Some((fs::metadata(&path).and_then(|metadata| metadata.modified()).ok()?, path)))
+        .filter(|path| in_use.iter().all(|one| one.folder != *path))
+        .map(|path| (fs::metadata(path.join(COMPILER)).and_then(|metadata| metadata.modified()).ok(), path))
         .collect();
     trees.sort();
-    let surplus = trees.len().saturating_sub(KEPT - 1);
+    let surplus = trees.len().saturating_sub(KEPT - in_use.len());
     trees.iter().take(surplus).for_each(|(_, path)| drop(fs::remove_dir_all(path)));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A checkout that was interrupted leaves files that its index does not know. Cargo would build
+    /// `src/bin/old.rs` of another revision along.
+    #[test]
+    fn a_checkout_after_an_interrupted_one_has_the_files_of_its_tree_and_no_others() {
+        let all = std::env::temp_dir().join(format!("bmi-compare-{}", std::process::id()));
+        let (root, source, index) = (all.join("root"), all.join("source"), all.join("index"));
+        fs::create_dir_all(&root).unwrap();
+        let run =
+            |args: &str| git(&root, &format!("-c user.name=a -c user.email=a@b {args}")).output(GIT_LIMIT).unwrap();
+        run("init --quiet");
+        fs::write(root.join("both"), "1").unwrap();
+        fs::write(root.join("old"), "1").unwrap();
+        run("add .");
+        run("commit --quiet -m one");
+        let tree =
+            |text: &str| Revision { tree: run(&format!("rev-parse {text}^{{tree}}")).trim().into(), name: text.into() };
+        let one = tree("HEAD");
+        fs::remove_file(root.join("old")).unwrap();
+        fs::write(root.join("both"), "2").unwrap();
+        run("commit --quiet --all -m two");
+        let two = tree("HEAD");
+        check_out(&root, &one, &source, &index).unwrap();
+        assert!(source.join("old").exists());
+        fs::write(index.with_extension("lock"), "").unwrap();
+        check_out(&root, &two, &source, &index).unwrap();
+        assert_eq!(fs::read_to_string(source.join("both")).unwrap(), "2");
+        assert!(!source.join("old").exists());
+        fs::remove_file(source.join("both")).unwrap();
+        check_out(&root, &one, &source, &index).unwrap();
+        let there = source.read_dir().unwrap().count();
+        fs::remove_dir_all(&all).unwrap();
+        assert_eq!(there, 2);
+    }
 }
