@@ -58,8 +58,8 @@ pub trait Backend {
     }
 }
 
-/// Any backend, known by its traits alone. The suite runs over this one type, so that it is compiled once, in this crate, and not
-/// again for each backend and each wrapper in the tests of theirs.
+/// Any backend, without its types. The suite runs over this one type, so that it is compiled once, in
+/// this crate, and not again in the tests of each backend.
 pub(crate) struct AnyBackend<'a>(&'a dyn Erased);
 
 impl<'a> AnyBackend<'a> {

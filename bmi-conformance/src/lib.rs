@@ -16,8 +16,8 @@
 //! A backend's own tests, of what the suite does not know about it, have their frame in [`world`]; that nothing is allocated per operation is tested by
 //! [`allocation`]. [`Local`] is the [`Backend`] of one whose adapters are all in this process.
 //!
-//! The suite itself runs over `Box<dyn Transport>`, whatever the backend is, so that it is compiled once. Each method of a transport is
-//! called through the box, so a method that the box does not forward fails.
+//! The suite runs over `Box<dyn Transport>`, whatever the backend is, so that it is compiled once. That
+//! the box forwards every method is tested in [`bmi_core::transport`].
 //!
 //! **Invariants**
 //! 1. No test depends on how long something takes. Waiting is a loop with a bound, and reaching the bound fails by name.

@@ -104,6 +104,11 @@ impl Invocation {
         self.run_to(std::io::stdout(), std::io::stderr(), limit)
     }
 
+    /// Runs it and passes all of its output on to standard error: standard output is for results.
+    pub(crate) fn run_aside(self, limit: Duration) -> Result<(), Failure> {
+        self.run_to(std::io::stderr(), std::io::stderr(), limit).map(drop)
+    }
+
     fn run_to(
         mut self,
         out: impl Write + Send + 'static,

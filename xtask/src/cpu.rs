@@ -1,9 +1,10 @@
 //! Processor time of this program, of the programs that it started and of those that they started.
 //!
-//! The kernel adds a program's time to its parent's when the parent has waited for its end. What still runs is not in it yet.
+//! The kernel adds a program's time to its parent's when the parent has waited for the program's
+//! end. The time of a program that still runs is not included.
 
-/// Seconds since this process was made, user and system. `cargo run` replaces itself by the program that it runs, so what
-/// building this program took is in it.
+/// Seconds since this process was made, user and system. `cargo run` replaces itself by the program
+/// that it runs, so the time for building this program is included.
 pub(crate) fn seconds() -> f64 {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
     ticks(&stat).unwrap_or(0) as f64 / rustix::param::clock_ticks_per_second() as f64

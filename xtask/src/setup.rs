@@ -1,13 +1,16 @@
 //! Installs what a bare machine lacks: components of the toolchain, packages of Debian.
 //!
-//! **Probes.** Each package has a probe that tells whether the machine has what the package brings. A probe *uses* the thing: it runs
-//! the program and reads its answer, or compiles and links against the library. A file of the right name proves little. It may belong
-//! to a neighbouring package (`libclang-cpp.so` is not libclang), be a smaller program of the same name (busybox has a `modprobe` and
-//! an `ip`), be a shim that fails when it is called, or be one half of what is needed.
+//! **Probes.** Each package has a probe that tells whether the machine has what the package brings.
+//! A probe *uses* the thing: it runs the program and reads its answer, or compiles and links with
+//! the library. The name of a file proves little. The file may belong to a neighbouring package
+//! (`libclang-cpp.so` is not libclang), be a smaller program of the same name (busybox has a
+//! `modprobe` and an `ip`), be a shim that fails when it is called, or be one half of what is
+//! needed.
 //!
-//! **How to add a package.** One line in [`MACHINE_PACKAGES`], [`PEER_PACKAGES`] or [`COMPARE_PACKAGES`]: its name, what it is for, its
-//! probe. As root it is installed; otherwise the step fails with the command to type. Packages are installed without those that they
-//! only recommend, so what they recommend and we need is a line of its own.
+//! **How to add a package.** Add its name, its purpose and its probe to [`MACHINE_PACKAGES`],
+//! [`PEER_PACKAGES`] or [`COMPARE_PACKAGES`]. As root it is installed; otherwise the step fails
+//! with the command to type. Recommended packages are not installed. One that is needed is listed
+//! itself.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -31,7 +34,10 @@ const MACHINE_PACKAGES: &[Package] = &[
     Package {
         name: "busybox-static",
         why: "the machine's shell",
-        works: || answers("busybox", &["--list"], "cttyhack"),
+        works: || {
+            let applets = said("busybox", &["--list"]).unwrap_or_default();
+            init_applets().all(|name| applets.lines().any(|applet| applet == name))
+        },
     },
     Package {
         name: "kmod",
@@ -39,7 +45,7 @@ const MACHINE_PACKAGES: &[Package] = &[
         // The machine's insmod is a copy of `kmod` under another name.
         works: || ["modprobe", "kmod"].iter().all(|name| answers(name, &["--version"], "kmod version")),
     },
-    Package { name: "binutils", why: "strip", works: || answers("strip", &["--version"], "strip") },
+    Package { name: "binutils", why: "strip", works: || answers("strip", &["--version"], "GNU strip") },
     Package {
         name: "iproute2",
         why: "ip, tc, rdma",
@@ -68,7 +74,7 @@ const PEER_PACKAGES: &[Package] = &[
         why: "builds a part of ibverbs",
         works: || answers("cmake", &["--version"], "cmake version"),
     },
-    // cmake only recommends the next one. What rdma-core's build looks for follows.
+    // The next one is recommended by cmake, the others are what rdma-core's build looks for.
     Package { name: "make", why: "is called by cmake", works: || answers("make", &["--version"], "GNU Make") },
     Package {
         name: "python3-minimal",
@@ -79,19 +85,13 @@ const PEER_PACKAGES: &[Package] = &[
     Package {
         name: "libnl-route-3-dev",
         why: "is linked with by that build",
-        works: || {
-            links(
-                "#include <netlink/route/route.h>\nint main(void) { return 0; }",
-                &["nl-route-3", "nl-3"],
-                &["/usr/include/libnl3"],
-            )
-        },
+        works: || succeeds("pkg-config", &["--exists", "libnl-3.0", "libnl-route-3.0"]),
     },
     Package { name: "libclang-dev", why: "reads the headers of verbs", works: || has_libclang(&libclang_folders()) },
     Package {
         name: "libibverbs-dev",
         why: "the headers of verbs, and the library to link with",
-        works: || links("#include <infiniband/verbs.h>\nint main(void) { return ibv_fork_init(); }", &["ibverbs"], &[]),
+        works: || links("#include <infiniband/verbs.h>\nint main(void) { return ibv_fork_init(); }", "ibverbs"),
     },
 ];
 
@@ -99,7 +99,8 @@ const PEER_PACKAGES: &[Package] = &[
 const COMPARE_PACKAGES: &[Package] = &[Package {
     name: "valgrind",
     why: "counts instructions",
-    works: || answers("valgrind", &["--version"], "valgrind-"),
+    // The program `valgrind` only starts the tool, so `--version` says nothing of that.
+    works: || succeeds("valgrind", &["--tool=callgrind", "--callgrind-out-file=/dev/null", "/bin/true"]),
 }];
 
 /// Components of the toolchain, with the cargo command that tells whether each is there.
@@ -108,12 +109,13 @@ const COMPONENTS: &[(&str, &str)] = &[("rustfmt", "fmt --version"), ("clippy", "
 /// A download on a slow line.
 const LIMIT: Duration = Duration::from_secs(600);
 
-/// Installs the components of the toolchain that are missing. A linker is not looked for: without one this program could not have been built.
+/// Installs the components of the toolchain that are missing. There is a linker: this program was
+/// built with it.
 pub(crate) fn set_up(root: &Path) -> Result<(), Failure> {
     for (component, probe) in COMPONENTS {
         if !Invocation::cargo(root, probe).succeeds() {
-            println!("installing {component}");
-            Invocation::new(root, "rustup", &format!("component add {component}")).run(LIMIT)?;
+            eprintln!("installing {component}");
+            Invocation::new(root, "rustup", &format!("component add {component}")).run_aside(LIMIT)?;
         }
     }
     Ok(())
@@ -140,17 +142,17 @@ fn install(root: &Path, packages: &[Package]) -> Result<(), Failure> {
         return Ok(());
     }
     for package in &missing {
-        println!("missing: package {} ({})", package.name, package.why);
+        eprintln!("missing: package {} ({})", package.name, package.why);
     }
     let names = missing.iter().map(|package| package.name).collect::<Vec<_>>().join(" ");
     if !is_root() {
         return Err(Failure::new(format!("as root: apt-get install {names}")));
     }
     let failed = |why: Failure| Failure::new(format!("the Debian packages {names} cannot be installed: {why}"));
-    Invocation::new(root, "apt-get", "update -q").run(LIMIT).map_err(failed)?;
+    Invocation::new(root, "apt-get", "update -q").run_aside(LIMIT).map_err(failed)?;
     Invocation::new(root, "apt-get", &format!("install -y -q --no-install-recommends {names}"))
         .env("DEBIAN_FRONTEND", "noninteractive")
-        .run(LIMIT)
+        .run_aside(LIMIT)
         .map_err(failed)?;
     match packages.iter().find(|package| !(package.works)()) {
         Some(package) => {
@@ -166,7 +168,8 @@ pub(crate) fn has_nextest(root: &Path) -> bool {
     Invocation::cargo(root, "nextest --version").succeeds()
 }
 
-/// The path of an executable file: on `PATH`, or in the administrator's folders, which not every user has on the path.
+/// The path of an executable file: on `PATH`, or in the administrator's folders, which not every
+/// user has on the path.
 pub(crate) fn program(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let administrator = ["/usr/sbin", "/sbin"].map(PathBuf::from);
@@ -182,30 +185,50 @@ fn is_executable(file: &Path) -> bool {
     std::fs::metadata(file).is_ok_and(|metadata| metadata.is_file() && metadata.permissions().mode() & 0o111 != 0)
 }
 
-/// What a program prints on both streams; `None` if there is none of this name or it cannot be started.
+/// What a program prints on both streams; `None` if there is none of this name or it cannot be
+/// started.
 fn said(name: &str, args: &[&str]) -> Option<String> {
     let output = Command::new(program(name)?).args(args).stdin(Stdio::null()).output().ok()?;
     Some(String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned())
 }
 
-/// Whether a program of this name runs and its answer has `word` in it. The exit status does not count: `perftest` ends its `--version` with 1.
+/// Whether a program of this name runs and its answer contains `word`. The exit status does not
+/// count: `perftest` ends its `--version` with 1.
 fn answers(name: &str, args: &[&str], word: &str) -> bool {
     said(name, args).is_some_and(|text| text.contains(word))
 }
 
-/// Whether there is a program of this name and the loader finds all of its libraries.
-fn loads(name: &str) -> bool {
+/// Whether there is a program of this name that ends with success.
+fn succeeds(name: &str, args: &[&str]) -> bool {
     let Some(path) = program(name) else { return false };
-    said("ldd", &[&path.to_string_lossy()]).is_some_and(|text| !text.contains("not found"))
+    let silent =
+        |command: &mut Command| command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status();
+    silent(Command::new(path).args(args)).is_ok_and(|status| status.success())
 }
 
-/// Whether a C program compiles, with these folders of headers, and links with these libraries.
-fn links(source: &str, libraries: &[&str], headers: &[&str]) -> bool {
+/// Whether there is a program of this name and the loader finds all of its libraries.
+fn loads(name: &str) -> bool {
+    program(name).is_some_and(|path| is_loadable(&path))
+}
+
+/// Whether a file is a program or a shared object and the loader finds all of its libraries.
+pub(crate) fn is_loadable(file: &Path) -> bool {
+    // ldd fails for scripts and for objects of other machines.
+    let text = said("ldd", &[&file.to_string_lossy()]).unwrap_or_default();
+    text.contains("=> /") && !text.contains("not found")
+}
+
+/// The programs that the machine's init script takes from busybox.
+fn init_applets() -> impl Iterator<Item = &'static str> {
+    ["sh", "mount", "mkdir", "sleep", "poweroff", "hostname", "setsid", "cttyhack"].into_iter()
+}
+
+/// Whether a C program compiles and links with a library.
+fn links(source: &str, library: &str) -> bool {
     let Some(compiler) = program("cc") else { return false };
     let child = Command::new(compiler)
         .args(["-x", "c", "-o", "/dev/null", "-"])
-        .args(headers.iter().map(|folder| format!("-I{folder}")))
-        .args(libraries.iter().map(|library| format!("-l{library}")))
+        .arg(format!("-l{library}"))
         .stdin(Stdio::piped())
         .stdout(Stdio::null())
         .stderr(Stdio::null())
@@ -215,37 +238,45 @@ fn links(source: &str, libraries: &[&str], headers: &[&str]) -> bool {
     child.wait().is_ok_and(|status| status.success()) && written
 }
 
-/// Where Debian keeps LLVM: in a folder named for each version.
+/// The directories of LLVM's versions, as Debian has them.
 fn libclang_folders() -> Vec<PathBuf> {
     let entries = std::fs::read_dir("/usr/lib").into_iter().flatten().flatten();
-    let is_llvm = |name: &std::ffi::OsStr| name.to_string_lossy().starts_with("llvm-");
-    entries.filter(|entry| is_llvm(&entry.file_name())).map(|entry| entry.path()).collect()
+    entries.map(|entry| entry.path()).filter(|path| llvm_version(path).is_some()).collect()
 }
 
-/// Whether one of LLVM's folders has libclang together with clang's own headers, without which no system header can be read.
+/// The number in `llvm-14`.
+fn llvm_version(path: &Path) -> Option<u32> {
+    path.file_name()?.to_str()?.strip_prefix("llvm-")?.parse().ok()
+}
+
+/// Whether the newest libclang in these directories has clang's own headers beside it, without
+/// which no header of the system can be read. The newest one is what bindgen takes.
 fn has_libclang(folders: &[PathBuf]) -> bool {
-    let names = |folder: PathBuf| {
+    let entries = |folder: PathBuf| {
         let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
         // Links whose target is missing do not count.
         entries.map(|entry| entry.path()).filter(|path| path.exists()).collect::<Vec<_>>()
     };
-    folders.iter().any(|folder| {
-        let library = names(folder.join("lib"))
-            .iter()
-            .any(|path| path.file_name().is_some_and(|name| is_libclang(&name.to_string_lossy())));
-        let headers = names(folder.join("lib/clang")).iter().any(|version| version.join("include/stddef.h").is_file());
-        library && headers
-    })
+    let has_library = |folder: &&PathBuf| {
+        let mut files = entries(folder.join("lib")).into_iter();
+        files.any(|path| path.file_name().is_some_and(|name| is_libclang(&name.to_string_lossy())))
+    };
+    let newest = folders.iter().filter(has_library).max_by_key(|folder| llvm_version(folder));
+    let has_headers = |folder: &PathBuf| {
+        entries(folder.join("lib/clang")).iter().any(|version| version.join("include/stddef.h").is_file())
+    };
+    newest.is_some_and(has_headers)
 }
 
-/// `libclang.so`, `libclang.so.1`, `libclang-14.so.1` …, the names that bindgen looks for. `libclang-cpp.so.14` and `libclangBasic.a` are others.
+/// `libclang.so`, `libclang.so.1`, `libclang-14.so.1` and the like, the names that bindgen looks
+/// for; not `libclang-cpp.so.14` or `libclangBasic.a`.
 fn is_libclang(name: &str) -> bool {
     let Some(rest) = name.strip_prefix("libclang") else { return false };
     let rest = match rest.strip_prefix('-') {
         Some(version) => version.trim_start_matches(|c: char| c.is_ascii_digit() || c == '.'),
         None => rest,
     };
-    // What is left of a version of its own is "so": its full stop went with the digits.
+    // Trimming a version also removes the full stop behind it.
     let suffix = if name.starts_with("libclang-") { "so" } else { ".so" };
     rest.strip_prefix(suffix).is_some_and(|end| end.is_empty() || end.starts_with('.'))
 }
@@ -304,6 +335,23 @@ mod tests {
     }
 
     #[test]
+    fn a_script_or_nothing_cannot_be_loaded() {
+        let scratch = Scratch::new("loads");
+        scratch.file("tool", 0o755);
+        assert!(!is_loadable(&scratch.0.join("tool")));
+        assert!(is_loadable(&std::env::current_exe().unwrap()));
+        assert!(loads("cat") && !loads("no-such-program"));
+    }
+
+    /// The list of applets is what the script calls by name.
+    #[test]
+    fn the_init_script_names_the_applets() {
+        let script = include_str!("rxe/init.sh");
+        let words: Vec<&str> = script.split(|c: char| !c.is_ascii_alphanumeric()).collect();
+        assert!(init_applets().all(|applet| words.contains(&applet)));
+    }
+
+    #[test]
     fn a_program_of_the_same_name_gives_another_answer() {
         assert!(answers("sh", &["-c", "echo iproute2-6.1"], "iproute2"));
         assert!(!answers("sh", &["-c", "echo BusyBox v1.35"], "iproute2"));
@@ -312,12 +360,13 @@ mod tests {
 
     #[test]
     fn a_library_is_there_if_a_program_links_with_it() {
-        assert!(links("#include <math.h>\nint main(void) { return (int)sqrt(0.0); }", &["m"], &[]));
-        assert!(!links("int main(void) { return 0; }", &["no-such-library"], &[]));
-        assert!(!links("#include <no/such/header.h>\nint main(void) { return 0; }", &["m"], &[]));
+        assert!(links("#include <math.h>\nint main(void) { return (int)sqrt(0.0); }", "m"));
+        assert!(!links("int main(void) { return 0; }", "no-such-library"));
+        assert!(!links("#include <no/such/header.h>\nint main(void) { return 0; }", "m"));
     }
 
-    /// The test command of a machine with LLVM's run-time failed with "Unable to find libclang": the probe took `libclang-cpp.so.14` for it.
+    /// On a machine with LLVM's run-time the test command ended with "Unable to find libclang": the
+    /// probe took `libclang-cpp.so.14` for libclang.
     #[test]
     fn libclang_cpp_is_not_libclang() {
         for name in ["libclang.so", "libclang.so.1", "libclang-14.so", "libclang-14.so.1", "libclang-14.so.14.0.6"] {
@@ -342,5 +391,8 @@ mod tests {
         assert!(!has_libclang(&folders), "a link to nothing");
         scratch.file("llvm-14/lib/libclang-14.so.1", 0o644);
         assert!(has_libclang(&folders));
+        scratch.file("llvm-15/lib/libclang-15.so.1", 0o644);
+        let newer = [&folders[..], &[scratch.0.join("llvm-15")]].concat();
+        assert!(!has_libclang(&newer), "a newer library without headers");
     }
 }

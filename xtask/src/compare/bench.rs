@@ -1,8 +1,8 @@
 //! The benchmarks that can be compared, and the samples that they print.
 //!
-//! A benchmark is a program of the crate `benches` with an option `--sample`: it measures each of its
-//! rows once, within seconds, and prints them as JSON. `benches::sample` defines that format; the
-//! types here read it.
+//! A benchmark is a program of the crate `benches` with an option `--sample`: it measures each of
+//! its rows once, within seconds, and prints them as JSON. `benches::sample` defines that format;
+//! the types here read it.
 //!
 //! **How to add a benchmark.** Add it to [`BENCHES`].
 
@@ -106,7 +106,8 @@ impl Bench {
         Err(Failure::new(format!("{revision}: {name} has no --sample yet; choose other benchmarks with --bench")))
     }
 
-    /// Runs the benchmark once, and a second time if the first run fails: a port may have been taken.
+    /// Runs the benchmark once, and a second time if the first run fails: a port may have been
+    /// taken.
     pub(super) fn sample(&self, programs: &Programs, run: &Run) -> Result<Sample, Failure> {
         self.try_sample(programs, run).or_else(|failure| {
             eprintln!("{failure}; trying again");

@@ -86,7 +86,8 @@ impl Comparison<'_> {
         Ok(judged)
     }
 
-    /// Runs rounds until all benchmarks are finished or the time limit is reached, but at least one.
+    /// Runs rounds until all benchmarks are finished or the time limit is reached, but at least
+    /// one.
     #[expect(clippy::disallowed_methods, reason = "a time limit on real processes")]
     fn measure(&mut self, benches: &[&'static Bench], limit: Duration) -> Result<Vec<Series>, Failure> {
         let begin = Instant::now();

@@ -7,8 +7,8 @@
 //! **How.**
 //! 1. [`source`] checks both revisions out into one directory, one after the other, and builds the
 //!    benchmarks in release.
-//! 2. [`measure`] runs rounds. In each round, every benchmark that still needs pairs runs once for A
-//!    and once for B, each time as a new process and in random order. A run prints one
+//! 2. [`measure`] runs rounds. In each round, every benchmark that still needs pairs runs once for
+//!    A and once for B, each time as a new process and in random order. A run prints one
 //!    [`Sample`](bench::Sample).
 //! 3. [`ratio`] turns the pairs of a row into a ratio with a confidence interval. A benchmark is
 //!    finished when the intervals of all its rows are narrow, or when the time limit is reached.
@@ -18,8 +18,8 @@
 //! 5. [`report`] prints the rows.
 //!
 //! **Invariants**
-//! 1. A ratio is the cost of B divided by the cost of A. Above 1, B is worse, whether the row counts
-//!    seconds or bytes a second.
+//! 1. A ratio is the cost of B divided by the cost of A. Above 1, B is worse, whether the row
+//!    counts seconds or bytes a second.
 //! 2. The decision to stop looks at the width of the intervals and not at their position, so it
 //!    favours neither side.
 //! 3. Rows that only one side has are shown and not judged.
@@ -91,8 +91,8 @@ pub(crate) struct CompareArgs {
     /// Seed of the order of runs and of the bootstrap [default: taken from the clock, and printed].
     #[arg(long)]
     seed: Option<u64>,
-    /// Run timed benchmarks at real-time priority (needs root). Figures are steadier on a busy machine, and differ from
-    /// those without this option.
+    /// Run timed benchmarks at real-time priority (needs root). Figures are steadier on a busy
+    /// machine, and differ from those without this option.
     #[arg(long)]
     realtime: bool,
     /// Print JSON instead of a table.

@@ -1,6 +1,7 @@
 //! A small seeded generator: the order of runs, and the draws of the bootstrap.
 //!
-//! **Source** Steele, Lea, Flood: Fast splittable pseudorandom number generators (OOPSLA 2014), figure 17, `mix64variant13`.
+//! **Source.** Steele, Lea, Flood: Fast splittable pseudorandom number generators (OOPSLA 2014),
+//! figure 17, `mix64variant13`.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 

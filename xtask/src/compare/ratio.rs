@@ -5,14 +5,15 @@
 //! quarter. The trimming removes pairs in which other programs disturbed one side.
 //!
 //! **Interval.** A percentile bootstrap: the pairs are drawn again [`RESAMPLES`] times, with
-//! replacement, and the interval contains the middle [`CONFIDENCE`] of the resampled ratios. With few
-//! pairs such an interval is somewhat too narrow. Therefore a row that differs is measured twice
-//! ([`Judged::confirmed_by`]).
+//! replacement, and the interval contains the middle [`CONFIDENCE`] of the resampled ratios. With
+//! few pairs such an interval is somewhat too narrow. Therefore a row that differs is measured
+//! twice ([`Judged::confirmed_by`]).
 //!
 //! **Counted rows** hardly vary, so their interval is the range of all pairs.
 //!
-//! **Source.** Efron: Bootstrap methods: another look at the jackknife (Annals of Statistics 7, 1979);
-//! for trimmed means Wilcox: Introduction to robust estimation and hypothesis testing, section 4.4.
+//! **Source.** Efron: Bootstrap methods: another look at the jackknife (Annals of Statistics 7,
+//! 1979); for trimmed means Wilcox: Introduction to robust estimation and hypothesis testing,
+//! section 4.4.
 
 use serde::Serialize;
 
@@ -203,8 +204,8 @@ mod tests {
         judge("micro", "line", &pairs, BOUNDS, 1)
     }
 
-    /// Values with the noise of a busy machine: up to 10 percent, and in one of ten cases up to three
-    /// times the value. `factor` is B's true cost.
+    /// Values with the noise of a busy machine: up to 10 percent, and in one of ten cases up to
+    /// three times the value. `factor` is B's true cost.
     fn noisy(random: &mut Random, pairs: usize, factor: f64) -> Vec<(f64, f64)> {
         let mut value = |factor: f64| {
             let percent = random.below(1000) as f64 / 10_000.0;

@@ -1,9 +1,9 @@
 //! From a revision to built programs.
 //!
 //! **Why one directory for all.** Both revisions are checked out into the same directory and built
-//! into the same target directory, one after the other. The compiler hashes paths into symbol names,
-//! so another path would give another layout of the same code, and with it a difference of some
-//! percent that means nothing. It also saves time: what both have in common is built once.
+//! into the same target directory, one after the other. The compiler hashes paths into symbol
+//! names, so another path would give another layout of the same code, and with it a difference of
+//! some percent that means nothing. It also saves time: what both have in common is built once.
 //!
 //! **Layout** of `target/compare`:
 //!

@@ -13,7 +13,7 @@ use crate::steps;
 pub(crate) struct Built {
     /// The target's name: that of the file in `tests/`, of the library, of the program.
     pub(crate) name: String,
-    /// The crate that it is of.
+    /// Its crate.
     pub(crate) package: String,
     /// Where it is.
     pub(crate) path: PathBuf,
@@ -47,7 +47,8 @@ const TESTED: &str = "bmi-ib";
 pub(crate) fn tests(root: &Path) -> Result<Vec<Built>, Failure> {
     let ours = |one: &Built| one.is_test && one.package == TESTED;
     let unit_tests = all(root)?.into_iter().filter(|one| ours(one));
-    // The whole workspace is selected, and of it the tests with these names: so what they depend on is as it was built for the other tests.
+    // Select the whole workspace and of it the tests with these names. Then their dependencies have the
+    // features of the other steps and are built already.
     let names = device_tests(root)?;
     let mut args: Vec<String> = names.iter().flat_map(|name| ["--test".to_owned(), name.clone()]).collect();
     args.extend(["--features".to_owned(), format!("{},{TESTED}/{}", steps::features(root)?, steps::DEVICE_TESTS)]);

@@ -30,8 +30,8 @@ impl Kernel {
         Kernel::newest(Path::new("/boot"), Path::new("/lib/modules"))
     }
 
-    /// The newest kernel in `boot` (`/boot`) whose folder in `modules` (`/lib/modules`) has every module that a machine loads. Kernels for
-    /// clouds (`-cloud-amd64`) lie beside it under similar names and lack Soft-RoCE.
+    /// The newest kernel in `boot` (`/boot`) that has every module that a machine loads in `modules`
+    /// (`/lib/modules`). Kernels for clouds (`-cloud-amd64`) have similar names and no Soft-RoCE.
     fn newest(boot: &Path, modules: &Path) -> Option<Kernel> {
         let entries = boot.read_dir().ok()?;
         entries
@@ -66,13 +66,16 @@ impl Kernel {
     }
 }
 
-/// Whether the folder of a kernel's modules has all that the machines load, as files of their own or built into the kernel.
+/// Whether a kernel's directory of modules has all that the machines load, as files of their own or
+/// built into the kernel.
 fn has_modules(folder: &Path) -> bool {
     let list = |name: &str| std::fs::read_to_string(folder.join(name)).unwrap_or_default();
     let (files, builtin) = (list("modules.dep"), list("modules.builtin"));
-    // `kernel/drivers/net/veth.ko.xz: what it needs`, `kernel/lib/crc32c.ko`. Names of files have either dash.
-    let name = |line: &str| Some(line.split(':').next()?.rsplit('/').next()?.split(".ko").next()?.replace('-', "_"));
-    let there: BTreeSet<String> = files.lines().chain(builtin.lines()).filter_map(name).collect();
+    // `kernel/drivers/net/veth.ko.xz: what it needs`
+    let files = files.lines().filter_map(|line| line.split(':').next()).filter(|path| folder.join(path).is_file());
+    // `kernel/lib/crc32c.ko`; names of files have either dash.
+    let name = |path: &str| Some(path.rsplit('/').next()?.split(".ko").next()?.replace('-', "_"));
+    let there: BTreeSet<String> = files.chain(builtin.lines()).filter_map(name).collect();
     [MODULES, MODULES_ALONE, MODULES_PAIR].concat().iter().all(|module| there.contains(*module))
 }
 
@@ -111,7 +114,6 @@ mod tests {
         );
     }
 
-    /// A kernel for clouds has the same ending and no Soft-RoCE.
     #[test]
     fn a_kernel_without_soft_roce_is_passed_over() {
         let folder = std::env::temp_dir().join(format!("bmi-kernels-{}", std::process::id()));
@@ -121,8 +123,10 @@ mod tests {
             std::fs::create_dir_all(modules.join(version)).unwrap();
             std::fs::create_dir_all(&boot).unwrap();
             std::fs::write(boot.join(format!("vmlinuz-{version}")), "").unwrap();
-            let lines = names.iter().map(|name| format!("kernel/net/{}.ko.xz: kernel/a.ko\n", name.replace('_', "-")));
-            std::fs::write(modules.join(version).join("modules.dep"), lines.collect::<String>()).unwrap();
+            let files: Vec<String> = names.iter().map(|name| format!("{}.ko.xz", name.replace('_', "-"))).collect();
+            files.iter().for_each(|file| std::fs::write(modules.join(version).join(file), "").unwrap());
+            let lines: String = files.iter().map(|file| format!("{file}: a.ko\n")).collect();
+            std::fs::write(modules.join(version).join("modules.dep"), lines).unwrap();
         };
         install("6.1.0-30-cloud-amd64", &all[1..]);
         assert!(Kernel::newest(&boot, &modules).is_none());

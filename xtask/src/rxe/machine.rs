@@ -307,13 +307,13 @@ fn image_of(spec: &Spec<'_>) -> Result<Image, Failure> {
     Ok(image)
 }
 
-/// The driver of Soft-RoCE for libibverbs: its name ends in the version of the interface.
+/// The driver of Soft-RoCE for libibverbs. Its name ends in the version of the interface; one for
+/// another version of libibverbs does not load.
 pub(crate) fn provider() -> Option<PathBuf> {
     let entries = Path::new(PROVIDERS).read_dir().ok()?;
     entries.flatten().map(|entry| entry.path()).find(|path| {
-        path.file_name()
-            .and_then(|name| name.to_str())
-            .is_some_and(|name| name.starts_with("librxe") && name.ends_with(".so"))
+        let name = path.file_name().and_then(|name| name.to_str());
+        name.is_some_and(|name| name.starts_with("librxe") && name.ends_with(".so")) && setup::is_loadable(path)
     })
 }
 
