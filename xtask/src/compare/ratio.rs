@@ -231,7 +231,7 @@ mod tests {
 
     #[test]
     fn a_difference_counts_only_if_the_second_measurement_shows_it_too() {
-        let [worse, better, same] = [2.0, 0.5, 1.0].map(|cost| judged(Unit::Seconds, &vec![(1.0, cost); LEAST_PAIRS]));
+        let [worse, better, same] = [2.0, 0.5, 1.0].map(|cost| judged(Unit::Seconds, &[(1.0, cost); LEAST_PAIRS]));
         assert_eq!(worse.confirmed_by(Some(&worse)).verdict, Verdict::Worse);
         assert_eq!(worse.confirmed_by(Some(&better)).verdict, Verdict::Unclear);
         assert_eq!(worse.confirmed_by(Some(&same)).verdict, Verdict::Same);
