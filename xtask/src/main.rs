@@ -58,9 +58,9 @@ enum Task {
         #[arg(last = true)]
         args: Vec<String>,
     },
-    /// Builds two commits, or a commit and the working tree, runs their benchmarks in turns, and says which lines are worse.
+    /// Builds two commits, or a commit and the working tree, runs their benchmarks in turns, and reports which rows are worse.
     ///
-    /// Prints for each line what A and B measured, the cost of B divided by the cost of A, and that ratio's confidence interval.
+    /// Prints for each row what A and B measured, the cost of B divided by the cost of A, and the confidence interval of that ratio.
     Compare(compare::CompareArgs),
     /// Switches on the bugs that are seeded in the code, one after the other, and says which of them the sweeps in the simulator find.
     Mutants(mutants::MutantsArgs),
