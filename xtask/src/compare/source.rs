@@ -153,11 +153,12 @@ fn build_one(root: &Path, revision: &Revision, names: &[&str], compiler: &str) -
     let all = folder(root);
     let programs = Programs { folder: all.join("programs").join(&revision.tree), revision: revision.clone() };
     let built_with = programs.folder.join(COMPILER);
-    if fs::read_to_string(&built_with).is_ok_and(|known| known != compiler) {
+    if fs::read_to_string(&built_with).is_ok_and(|known| known == compiler) {
+        if names.iter().all(|name| programs.program(name).is_ok()) {
+            return Ok(programs);
+        }
+    } else {
         let _ = fs::remove_dir_all(&programs.folder);
-    }
-    if names.iter().all(|name| programs.program(name).is_ok()) {
-        return Ok(programs);
     }
     eprintln!("building {}", revision.name);
     let source = all.join("source");
