@@ -7,10 +7,10 @@
 //! `modprobe` and an `ip`), be a shim that fails when it is called, or be one half of what is
 //! needed.
 //!
-//! **How to add a package.** Add its name, its purpose and its probe to [`MACHINE_PACKAGES`],
-//! [`PEER_PACKAGES`] or [`COMPARE_PACKAGES`]. As root it is installed; otherwise the step fails
-//! with the command to type. Recommended packages are not installed. One that is needed is listed
-//! itself.
+//! **How to add a package.** Add its name, its purpose and its probe to [`PACKAGES`],
+//! [`MACHINE_PACKAGES`], [`PEER_PACKAGES`] or [`COMPARE_PACKAGES`]. As root it is installed;
+//! otherwise the step fails with the command to type. Recommended packages are not installed. One
+//! that is needed is listed itself.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -26,6 +26,13 @@ struct Package {
     why: &'static str,
     works: fn() -> bool,
 }
+
+/// What the tests call.
+const PACKAGES: &[Package] = &[Package {
+    name: "git",
+    why: "checks out what is compared",
+    works: || answers("git", &["--version"], "git version"),
+}];
 
 /// What `cargo xtask rxe` builds its machine from.
 const MACHINE_PACKAGES: &[Package] = &[
@@ -109,8 +116,8 @@ const COMPONENTS: &[(&str, &str)] = &[("rustfmt", "fmt --version"), ("clippy", "
 /// A download on a slow line.
 const LIMIT: Duration = Duration::from_secs(600);
 
-/// Installs the components of the toolchain that are missing. There is a linker: this program was
-/// built with it.
+/// Installs components of the toolchain and packages that are missing. There is a linker: this
+/// program was built with it.
 pub(crate) fn set_up(root: &Path) -> Result<(), Failure> {
     for (component, probe) in COMPONENTS {
         if !Invocation::cargo(root, probe).succeeds() {
@@ -118,7 +125,7 @@ pub(crate) fn set_up(root: &Path) -> Result<(), Failure> {
             Invocation::new(root, "rustup", &format!("component add {component}")).run_aside(LIMIT)?;
         }
     }
-    Ok(())
+    install(root, PACKAGES)
 }
 
 /// Installs what the emulated machine is made of.

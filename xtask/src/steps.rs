@@ -31,7 +31,7 @@ pub(crate) struct Step {
 pub(crate) const STEPS: &[Step] = &[
     Step {
         name: "setup",
-        what: "installs the components of the toolchain that are missing",
+        what: "installs what the machine lacks: components of the toolchain, packages",
         always: true,
         run: |root| setup::set_up(root).map(|()| NOTHING),
     },
