@@ -9,6 +9,7 @@
 //! | `totals` | reads "so many passed" out of the test runners' output |
 //! | `mutants` | seeded bugs, and whether the sweeps find them |
 //! | `digests` | the same digests in debug and in release |
+//! | `metadata` | the workspace as cargo describes it |
 //! | `compare` | two commits measured side by side |
 //! | `cpu` | processor time of this program and of what it started |
 //! | `rxe` | real verbs in an emulated machine |
@@ -18,6 +19,7 @@ mod command;
 mod compare;
 mod cpu;
 mod digests;
+mod metadata;
 mod mutants;
 mod rxe;
 mod setup;

@@ -1,15 +1,13 @@
 //! The table of test steps, and the loop over it.
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use serde::Deserialize;
-
 use crate::command::{Failure, Invocation};
 use crate::cpu;
 use crate::digests;
+use crate::metadata;
 use crate::mutants;
 use crate::rxe;
 use crate::setup;
@@ -197,19 +195,8 @@ pub(crate) const DEVICE_TESTS: &str = "device-tests";
 /// features of a dependency that the selected crates ask for, so another selection would build the
 /// same crates again with other features.
 pub(crate) fn features(root: &Path) -> Result<String, Failure> {
-    #[derive(Deserialize)]
-    struct Metadata {
-        packages: Vec<Package>,
-    }
-    #[derive(Deserialize)]
-    struct Package {
-        name: String,
-        features: BTreeMap<String, Vec<String>>,
-    }
-    let output = Invocation::cargo(root, "metadata --no-deps --format-version 1").output(CARGO_LIMIT)?;
-    let metadata: Metadata =
-        serde_json::from_str(&output).map_err(|error| Failure::new(format!("cargo metadata: {error}")))?;
-    let all = metadata.packages.iter().flat_map(|package| {
+    let packages = metadata::packages(root)?;
+    let all = packages.iter().flat_map(|package| {
         let names = package.features.keys().filter(|name| *name != DEVICE_TESTS);
         names.map(|name| format!("{}/{name}", package.name))
     });

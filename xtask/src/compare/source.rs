@@ -27,10 +27,9 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use serde::Deserialize;
-
 use super::bench::Bench;
 use crate::command::{Failure, Invocation};
+use crate::metadata;
 
 /// What the command line calls the working tree.
 pub(super) const WORKING_TREE: &str = ".";
@@ -206,23 +205,7 @@ fn check_out(root: &Path, revision: &Revision, source: &Path, index: &Path) -> R
 
 /// The programs that the crates of a checkout have.
 fn program_names(source: &Path) -> Result<Vec<String>, Failure> {
-    #[derive(Deserialize)]
-    struct Metadata {
-        packages: Vec<Package>,
-    }
-    #[derive(Deserialize)]
-    struct Package {
-        targets: Vec<Target>,
-    }
-    #[derive(Deserialize)]
-    struct Target {
-        name: String,
-        kind: Vec<String>,
-    }
-    let output = Invocation::cargo(source, "metadata --no-deps --format-version 1").output(GIT_LIMIT)?;
-    let metadata: Metadata =
-        serde_json::from_str(&output).map_err(|error| Failure::new(format!("cargo metadata: {error}")))?;
-    let targets = metadata.packages.into_iter().flat_map(|package| package.targets);
+    let targets = metadata::packages(source)?.into_iter().flat_map(|package| package.targets);
     Ok(targets.filter(|target| target.kind.iter().any(|kind| kind == "bin")).map(|target| target.name).collect())
 }
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 use serde::Deserialize;
 
 use crate::command::{Failure, Invocation};
+use crate::metadata::{self, Target};
 use crate::steps;
 
 /// A program that cargo has built.
@@ -59,28 +60,10 @@ pub(crate) fn tests(root: &Path) -> Result<Vec<Built>, Failure> {
 
 /// The names of the tests that need a device: those that cargo builds with the feature only.
 fn device_tests(root: &Path) -> Result<Vec<String>, Failure> {
-    #[derive(Deserialize)]
-    struct Metadata {
-        packages: Vec<Package>,
-    }
-    #[derive(Deserialize)]
-    struct Package {
-        name: String,
-        targets: Vec<Described>,
-    }
-    #[derive(Deserialize)]
-    struct Described {
-        name: String,
-        #[serde(default, rename = "required-features")]
-        required_features: Vec<String>,
-    }
-    let output = Invocation::cargo(root, "metadata --no-deps --format-version 1").output(LIMIT)?;
-    let metadata: Metadata =
-        serde_json::from_str(&output).map_err(|error| Failure::new(format!("cargo metadata: {error}")))?;
-    let targets = metadata.packages.into_iter().filter(|package| package.name == TESTED);
-    let targets = targets.flat_map(|package| package.targets);
-    let is_device_test = |target: &Described| target.required_features.iter().any(|one| one == steps::DEVICE_TESTS);
-    Ok(targets.filter(is_device_test).map(|target| target.name).collect())
+    let packages = metadata::packages(root)?.into_iter().filter(|package| package.name == TESTED);
+    let needs_device = |target: &Target| target.required_features.iter().any(|one| one == steps::DEVICE_TESTS);
+    let targets = packages.flat_map(|package| package.targets).filter(needs_device);
+    Ok(targets.map(|target| target.name).collect())
 }
 
 /// The program that measures our verbs, a program of `bmi-ib`; in release, because its figures are compared.
@@ -109,12 +92,12 @@ struct Message {
     /// Of the crate: `…/Cargo.toml`.
     manifest_path: Option<PathBuf>,
     executable: Option<PathBuf>,
-    target: Option<Target>,
+    target: Option<BuiltTarget>,
     profile: Option<Profile>,
 }
 
 #[derive(Deserialize)]
-struct Target {
+struct BuiltTarget {
     name: String,
 }
 

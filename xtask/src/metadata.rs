@@ -1,0 +1,44 @@
+//! The workspace as cargo describes it: crates, their features and their targets.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::Duration;
+
+use serde::Deserialize;
+
+use crate::command::{Failure, Invocation};
+
+/// A crate of the workspace.
+#[derive(Deserialize)]
+pub(crate) struct Package {
+    pub(crate) name: String,
+    /// What each feature enables.
+    pub(crate) features: BTreeMap<String, Vec<String>>,
+    pub(crate) targets: Vec<Target>,
+}
+
+/// A library, program or test.
+#[derive(Deserialize)]
+pub(crate) struct Target {
+    pub(crate) name: String,
+    /// `lib`, `bin`, `test` and so on.
+    pub(crate) kind: Vec<String>,
+    /// Cargo builds the target only with these features of its crate.
+    #[serde(default, rename = "required-features")]
+    pub(crate) required_features: Vec<String>,
+}
+
+/// Cargo only reads manifests.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// The crates of the workspace whose root is `root`.
+pub(crate) fn packages(root: &Path) -> Result<Vec<Package>, Failure> {
+    #[derive(Deserialize)]
+    struct Metadata {
+        packages: Vec<Package>,
+    }
+    let output = Invocation::cargo(root, "metadata --no-deps --format-version 1").output(LIMIT)?;
+    let metadata: Metadata =
+        serde_json::from_str(&output).map_err(|error| Failure::new(format!("cargo metadata: {error}")))?;
+    Ok(metadata.packages)
+}
