@@ -5,9 +5,9 @@
 //! and `cargo xtask mutants` switches on one after the other and runs the sweeps.
 //!
 //! **Invariants**
-//! 1. Without the feature `mutants` every place is a constant `false` and costs nothing. Only the test
-//!    command builds with the feature, in debug, so that one build serves all of its steps: the sweeps
-//!    that find the bugs are the programs that pass without a bug. No release build has the feature.
+//! 1. Without the feature `mutants` every place is a constant `false` and costs nothing. Only
+//!    `cargo xtask` builds with the feature, in debug, so that one build serves all of its steps: the
+//!    sweeps that find the bugs are the programs that pass without a bug. No release build has the feature.
 //! 2. With it, a process has at most one bug: the one that the environment variable `BMI_MUTANT` names.
 //! 3. A bug changes what a user can see. One that only costs time belongs to the benchmarks.
 //!

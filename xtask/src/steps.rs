@@ -76,8 +76,8 @@ pub(crate) const STEPS: &[Step] = &[
 const NOTHING: Totals = Totals::NONE;
 /// Seconds of processor time that all steps together may take on a machine where nothing was built.
 const BUDGET: u32 = 2400;
-/// For one call of cargo. A cold build takes some 500 seconds of processor time; a busy machine may
-/// take several times as long.
+/// For one call of cargo. A cold build of everything took 10 minutes on two processors that other
+/// programs used too; a busier machine takes longer.
 const CARGO_LIMIT: Duration = Duration::from_secs(2400);
 /// For one example; each takes a second or two.
 const EXAMPLE_LIMIT: Duration = Duration::from_secs(60);
