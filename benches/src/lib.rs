@@ -1,5 +1,6 @@
-//! What the benchmarks share: statistics, tables, units, processor time, time limits, [sandboxes](sandbox) and
-//! [servers as processes](processes); the [workloads](workload) of the papers and their [reproduction](paper).
+//! What the benchmarks share: statistics, tables, units, processor time, time limits,
+//! [sandboxes](sandbox) and [servers as processes](processes); the [workloads](workload) of the
+//! papers and their [reproduction](paper).
 //!
 //! The programs are in `src/bin`:
 //!

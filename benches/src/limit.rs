@@ -1,7 +1,8 @@
 //! Hard time limits: a phase that takes longer ends the process, with a line that names it.
 //!
-//! **Why** end the process: what hangs in a benchmark hangs in code under test, on the main thread, where nothing can be cancelled.
-//! The destructors that matter, child processes and folders, are handed to the limit as a clean-up.
+//! **Why** end the process: what hangs in a benchmark hangs in code under test, on the main thread,
+//! where nothing can be cancelled. The destructors that matter, child processes and folders, are
+//! handed to the limit as a clean-up.
 
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::Builder;
@@ -18,7 +19,8 @@ pub struct Limit {
 }
 
 impl Limit {
-    /// Ends the process with status [`TIMED_OUT`] unless dropped within `limit`, after a line with `what` and a call of `clean_up`.
+    /// Ends the process with status [`TIMED_OUT`] unless dropped within `limit`, after a line with
+    /// `what` and a call of `clean_up`.
     ///
     /// # Errors
     /// If no thread can be started.

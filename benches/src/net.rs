@@ -9,7 +9,8 @@ use bmi_tcp::{TcpConfig, TcpTransport};
 /// The backend over TCP.
 pub type Tcp = TcpTransport;
 
-/// An endpoint over TCP with default settings, under a name for logs; the backend is known when this is built.
+/// An endpoint over TCP with default settings, under a name for logs; the backend is known when
+/// this is built.
 ///
 /// # Errors
 /// If the system has no more descriptors.

@@ -1,11 +1,13 @@
 //! Samples: what a benchmark prints with `--sample`, for `cargo xtask compare` to read.
 //!
-//! **Why.** A comparison of two builds needs many short measurements of both, in turns, each by a new process. So every benchmark has
-//! one form that measures each of its lines once, within some seconds, and prints nothing but JSON. The names of the lines are the
-//! same in every run: the comparison matches them across builds.
+//! **Why.** A comparison of two builds needs many short measurements of both, in turns, each by a
+//! new process. So every benchmark has one form that measures each of its lines once, within some
+//! seconds, and prints nothing but JSON. The names of the lines are the same in every run: the
+//! comparison matches them across builds.
 //!
-//! **Format.** A JSON array on standard output, one object for each line: `{"name": "tcp stat, 1 in flight", "value": 0.000052,
-//! "unit": "s"}`. Builds of different dates are compared, so a line's name and unit do not change unless what it measures does.
+//! **Format.** A JSON array on standard output, one object for each line: `{"name": "tcp stat, 1 in
+//! flight", "value": 0.000052, "unit": "s"}`. Builds of different dates are compared, so a line's
+//! name and unit do not change unless what it measures does.
 
 use std::io::Write;
 

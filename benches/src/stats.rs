@@ -1,6 +1,7 @@
 //! Medians and other ranks of a handful of samples.
 
-/// The sample at `rank` (0 the least, 1 the greatest) by the nearest-rank rule; 0 if there are none.
+/// The sample at `rank` (0 the least, 1 the greatest) by the nearest-rank rule; 0 if there are
+/// none.
 pub fn quantile(samples: &mut [f64], rank: f64) -> f64 {
     samples.sort_by(f64::total_cmp);
     let last = samples.len().saturating_sub(1);

@@ -1,4 +1,5 @@
-//! Figures as people read them: sizes in binary units, rates in decimal ones, times in whatever fits.
+//! Figures as people read them: sizes in binary units, rates in decimal ones, times in whatever
+//! fits.
 
 use std::time::Duration;
 

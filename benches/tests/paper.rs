@@ -1,5 +1,6 @@
-//! The papers' experiments, reduced: each runs, gives the same digits twice, and keeps the orders that the papers state. Their programs over real transports:
-//! the same bytes come back. How long anything takes is not asserted.
+//! The papers' experiments, reduced: each runs, gives the same digits twice, and keeps the orders
+//! that the papers state. Their programs over real transports: the same bytes come back. How long
+//! anything takes is not asserted.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 use benches::paper::report::{Report, summary};
@@ -20,7 +21,8 @@ fn reduced(name: &str) -> Report {
     report
 }
 
-/// The report, after the whole of it was made a second time and came out the same, pictures too; and all of its comparisons are numbers.
+/// The report, after the whole of it was made a second time and came out the same, pictures too;
+/// and all of its comparisons are numbers.
 fn twice(name: &str) -> Report {
     let report = reduced(name);
     let json = |report: &Report| serde_json::to_string(report).unwrap();
@@ -52,7 +54,7 @@ fn figures_7_and_8_grow_with_nodes() {
     for (name, figure) in [("ibnice", "fig7"), ("vapi", "fig8")] {
         let report = twice(name);
         for direction in ["read", "write"] {
-            assert!(predicted(&report, &format!("000.{figure}.{direction}")) > 50.0, "{name}, {direction}");
+            assert!(predicted(&report, &format!("pvfs-ib.{figure}.{direction}")) > 50.0, "{name}, {direction}");
         }
     }
 }
@@ -61,17 +63,17 @@ fn figures_7_and_8_grow_with_nodes() {
 fn figure_9_verbs_are_ahead_of_tcp_in_memory_and_not_behind_on_disk() {
     let report = twice("mpi-io");
     for direction in ["read", "write"] {
-        assert!(predicted(&report, &format!("000.fig9.ramfs.{direction}")) > 2.0);
-        assert!(predicted(&report, &format!("000.fig9.disk.{direction}")) > 0.0);
+        assert!(predicted(&report, &format!("pvfs-ib.fig9.ramfs.{direction}")) > 2.0);
+        assert!(predicted(&report, &format!("pvfs-ib.fig9.disk.{direction}")) > 0.0);
     }
     // Four disks of 25 MB/s.
-    assert!((80.0..=100.0).contains(&predicted(&report, "000.fig9.disk.peak")));
+    assert!((80.0..=100.0).contains(&predicted(&report, "pvfs-ib.fig9.disk.peak")));
 }
 
 #[test]
 fn figure_10_tcp_needs_a_processor_and_verbs_do_not() {
     let report = twice("cpu");
-    assert!(predicted(&report, "000.fig10.ibnice") > 60.0 && predicted(&report, "000.fig10.vapi") < 6.5);
+    assert!(predicted(&report, "pvfs-ib.fig10.ibnice") > 60.0 && predicted(&report, "pvfs-ib.fig10.vapi") < 6.5);
 }
 
 #[test]
@@ -81,7 +83,8 @@ fn figure_11_has_the_order_of_the_schemes() {
 
 #[test]
 fn figure_12_overlap_is_complete_below_two_megabytes() {
-    // Once: it moves 640 MB. What does not hold, and why, says PAPERS.md, 9; nothing else may join it.
+    // Once: it moves 640 MB. What does not hold, and why, says PAPERS.md, 9; nothing else may join
+    // it.
     let known = ["read: a slight loss when the unit is very small", "write: units below about 2 MB overlap completely"];
     let report = reduced("units");
     let wrong = report.checks.iter().filter(|check| !check.holds).map(|check| check.what.as_str());
@@ -93,7 +96,7 @@ fn figures_13_and_14_lists_and_hints_pay() {
     as_published(&twice("tile"));
     let hints = twice("hints");
     as_published(&hints);
-    assert!(predicted(&hints, "000.fig14.read") > 1.0 && predicted(&hints, "000.fig14.write") > 1.0);
+    assert!(predicted(&hints, "pvfs-ib.fig14.read") > 1.0 && predicted(&hints, "pvfs-ib.fig14.write") > 1.0);
 }
 
 /// What nobody can predict is printed with its error and not counted; everything else counts.
@@ -109,14 +112,15 @@ fn results_apart_do_not_count() {
 #[test]
 fn normal_service_is_a_copy_and_a_transfer_in_a_row() {
     // Less than either by itself: 590 and 827 MB/s.
-    assert!((200.0..345.0).contains(&predicted(&twice("normal"), "001.fig4.normal")));
+    assert!((200.0..345.0).contains(&predicted(&twice("normal"), "unifier-pvfs.fig4.normal")));
 }
 
 #[test]
 fn zero_copy_lists_are_ahead_of_packing_over_quadrics() {
-    for (name, ids) in
-        [("quadrics", ["002.fig4.read", "002.fig5.write"]), ("quadrics-tile", ["002.fig6.read", "002.fig6.write"])]
-    {
+    for (name, ids) in [
+        ("quadrics", ["quadrics-pvfs2.fig4.read", "quadrics-pvfs2.fig5.write"]),
+        ("quadrics-tile", ["quadrics-pvfs2.fig6.read", "quadrics-pvfs2.fig6.write"]),
+    ] {
         let report = twice(name);
         assert!(ids.iter().all(|id| predicted(&report, id) > 10.0), "{name}");
     }
@@ -127,7 +131,8 @@ fn extended_collective_is_ahead_of_two_phase() {
     as_published(&twice("ecio"));
 }
 
-/// The program over the simulator, TCP and shared memory: it compares what it reads with what it wrote.
+/// The program over the simulator, TCP and shared memory: it compares what it reads with what it
+/// wrote.
 fn everywhere<W: Workload>(setup: &Setup, workload: &W) {
     for place in [Bed::sim(Profile::default()), Bed::Real(Scheme::Tcp), Bed::Real(Scheme::Shm)] {
         let outs = bed::run(&place, setup, workload).unwrap_or_else(|error| panic!("{place:?}: {error}"));

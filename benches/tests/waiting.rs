@@ -1,5 +1,6 @@
-//! How drivers wait, over TCP: an idle endpoint takes no processor time in the event modes and all of it when polling, and every mode carries a
-//! conversation. Processor time is the calling thread's, as the kernel counts it: how long anything takes by the clock does not matter.
+//! How drivers wait, over TCP: an idle endpoint takes no processor time in the event modes and all
+//! of it when polling, and every mode carries a conversation. Processor time is the calling
+//! thread's, as the kernel counts it: how long anything takes by the clock does not matter.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 use std::time::Duration;
@@ -53,7 +54,8 @@ fn an_idle_endpoint_takes_no_processor_time_unless_it_polls() {
             let spent = run(tcp_endpoint("idle").unwrap(), waiting, idle()).unwrap();
             assert!(spent < IDLE / 20, "{runner}, {waiting:?}: {spent:?} of {IDLE:?}");
         }
-        // On a machine that is full of other work a polling thread gets only its share, but far more than one that sleeps.
+        // On a machine that is full of other work a polling thread gets only its share, but far
+        // more than one that sleeps.
         let spent = run(tcp_endpoint("polling").unwrap(), Waiting::PAPER_SERVER, idle()).unwrap();
         assert!(spent > IDLE / 20, "{runner}: a driver that polls took only {spent:?} of {IDLE:?}");
     }

@@ -2,8 +2,8 @@
 
 use bmi_core::Time;
 
-/// The earliest of all deadlines. Adding one is cheap; when one may have gone away, the transport looks for the earliest anew at the end of its
-/// poll, once however many went.
+/// The earliest of all deadlines. Adding one is cheap; when one may have gone away, the transport
+/// looks for the earliest anew at the end of its poll, once however many went.
 ///
 /// ```
 /// use bmi_backend::Deadlines;

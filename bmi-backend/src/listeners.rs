@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use bmi_core::Time;
 
-/// Connections taken from one listener in one poll, so that a flood of them does not stop everything else.
+/// Connections taken from one listener in one poll, so that a flood of them does not stop
+/// everything else.
 const BATCH: u32 = 64;
 /// When the system has no descriptors left, how long until the next try.
 const RETRY: Duration = Duration::from_millis(100);
@@ -16,10 +17,12 @@ struct Listener<S> {
     retry_at: Option<Time>,
 }
 
-/// The listening sockets of a transport, in the order in which they were added, and which of them may have a connection.
+/// The listening sockets of a transport, in the order in which they were added, and which of them
+/// may have a connection.
 ///
-/// **Why.** Readiness is told once (by edges), so it is noted until the socket says that there is no more; and when the system has no descriptor
-/// for a connection that waits, no edge comes when it has one again, so the socket is tried again after 100 ms.
+/// **Why.** Readiness is told once (by edges), so it is noted until the socket says that there is
+/// no more; and when the system has no descriptor for a connection that waits, no edge comes when
+/// it has one again, so the socket is tried again after 100 ms.
 ///
 /// **Protocol** of one poll:
 ///
@@ -81,8 +84,9 @@ impl<S> Listeners<S> {
         }
     }
 
-    /// The next connection of a walk that takes at most 64 from each listener; `None` at its end. `accept` takes one from a socket, without blocking.
-    /// What fails for want of descriptors or memory is logged and tried again later: then [`Listeners::deadline`] says when.
+    /// The next connection of a walk that takes at most 64 from each listener; `None` at its end.
+    /// `accept` takes one from a socket, without blocking. What fails for want of descriptors or
+    /// memory is logged and tried again later: then [`Listeners::deadline`] says when.
     pub fn accept<T>(
         &mut self,
         round: &mut Round,

@@ -1,9 +1,11 @@
 //! Host names and TCP sockets, never on the caller's time (C1).
 //!
-//! **Protocol** of reaching an address. IP addresses and `localhost` are known at once ([`literal`]). Anything else goes to a helper thread
-//! ([`Resolver`]), started with the first such name; it leaves the answer in a mailbox and wakes the transport. Names are looked up one after
-//! another: a slow one delays the next, whose connect then ends by its own deadline. The thread ends when its transport is gone and the look-up at
-//! hand is over. Then each address is dialed in turn ([`dial`]), and when its socket reports something, [`dialed`] says what became of it.
+//! **Protocol** of reaching an address. IP addresses and `localhost` are known at once
+//! ([`literal`]). Anything else goes to a helper thread ([`Resolver`]), started with the first such
+//! name; it leaves the answer in a mailbox and wakes the transport. Names are looked up one after
+//! another: a slow one delays the next, whose connect then ends by its own deadline. The thread
+//! ends when its transport is gone and the look-up at hand is over. Then each address is dialed in
+//! turn ([`dial`]), and when its socket reports something, [`dialed`] says what became of it.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
@@ -31,10 +33,12 @@ pub fn literal(addr: &Addr) -> Option<Vec<SocketAddr>> {
     Some(ips.into_iter().map(|ip| SocketAddr::new(ip, addr.port())).collect())
 }
 
-/// Listens at `addr`, without blocking, after `tune` has set what must be set before; returns the address with the port that was taken.
+/// Listens at `addr`, without blocking, after `tune` has set what must be set before; returns the
+/// address with the port that was taken.
 ///
 /// # Errors
-/// `Invalid` for a name that would have to be looked up, and for what [`listen_failed`] calls so; `Exhausted`, `Io`.
+/// `Invalid` for a name that would have to be looked up, and for what [`listen_failed`] calls so;
+/// `Exhausted`, `Io`.
 pub fn listen(addr: &Addr, tune: impl FnOnce(&Socket) -> io::Result<()>) -> Result<(TcpListener, Addr), Error> {
     let Some(&[at, ..]) = literal(addr).as_deref() else {
         let why = format!("{addr}: listen at an IP address or localhost, names are not looked up");
@@ -66,7 +70,8 @@ pub fn dial(to: SocketAddr, tune: impl FnOnce(&Socket) -> io::Result<()>) -> io:
     }
 }
 
-/// What became of a dialed socket that reported something: connected, failed, or `None` for neither yet.
+/// What became of a dialed socket that reported something: connected, failed, or `None` for neither
+/// yet.
 pub fn dialed(stream: &impl AsFd) -> Option<io::Result<()>> {
     let socket = SockRef::from(stream);
     match (socket.take_error(), socket.peer_addr()) {
@@ -109,7 +114,8 @@ pub struct Resolver {
 }
 
 impl Resolver {
-    /// No thread yet; it will be called `thread` (15 bytes are shown), and wakes the transport by `waker`.
+    /// No thread yet; it will be called `thread` (15 bytes are shown), and wakes the transport by
+    /// `waker`.
     pub fn new(thread: &'static str, waker: Waker) -> Resolver {
         Resolver { thread, mailbox: Arc::new(Mailbox { answers: Returns::default(), waker }), questions: None }
     }

@@ -1,7 +1,9 @@
 //! What the system, a limit or an argument does not allow, told so that a caller can act on it.
 //!
-//! **Why here.** [`bmi_core::ErrorKind`] says what a caller can do, and an error number says what happened; which of the two stands for the other depends on
-//! what was being done. The same `ECONNREFUSED` is a server that does not listen when dialing, and the loss of the peer on a connection.
+//! **Why here.** [`bmi_core::ErrorKind`] says what a caller can do, and an error number says what
+//! happened; which of the two stands for the other depends on what was being done. The same
+//! `ECONNREFUSED` is a server that does not listen when dialing, and the loss of the peer on a
+//! connection.
 
 use std::io;
 
@@ -55,7 +57,8 @@ pub fn check_scheme(addr: &Addr, scheme: Scheme, backend: &str) -> Result<(), Er
     Err(Error::new(ErrorKind::Invalid, format!("{addr} is no address of the {backend} backend")))
 }
 
-/// The error of a `listen` that the system refused. What is wrong with the address, or with who may use it, is `Invalid`.
+/// The error of a `listen` that the system refused. What is wrong with the address, or with who may
+/// use it, is `Invalid`.
 pub fn listen_failed(addr: &Addr, error: io::Error) -> Error {
     let kind = match error.kind() {
         io::ErrorKind::AddrNotAvailable
@@ -67,7 +70,8 @@ pub fn listen_failed(addr: &Addr, error: io::Error) -> Error {
     Error::new(kind, format!("cannot listen at {addr}")).caused_by(error).during("listen")
 }
 
-/// What the failure of an established connection's socket is to a caller. Whatever says that the peer does not answer any more is its loss.
+/// What the failure of an established connection's socket is to a caller. Whatever says that the
+/// peer does not answer any more is its loss.
 pub fn lost(error: &io::Error) -> ErrorKind {
     match ErrorKind::from(error) {
         ErrorKind::Refused | ErrorKind::TimedOut => ErrorKind::PeerLost,
@@ -75,7 +79,8 @@ pub fn lost(error: &io::Error) -> ErrorKind {
     }
 }
 
-/// What a failed attempt to reach a listener is to a caller. There is no peer yet that could be lost.
+/// What a failed attempt to reach a listener is to a caller. There is no peer yet that could be
+/// lost.
 pub fn unreached(error: &io::Error) -> ErrorKind {
     match ErrorKind::from(error) {
         ErrorKind::PeerLost => ErrorKind::Refused,

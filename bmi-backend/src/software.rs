@@ -1,15 +1,22 @@
-//! An adapter that is made of software: a processor moves the bytes, and checks what an adapter would have checked.
+//! An adapter that is made of software: a processor moves the bytes, and checks what an adapter
+//! would have checked.
 //!
-//! **Why.** Such an adapter pins nothing, so registering only counts: limits hold, and foreign segments are refused. What matters is the exposure. It is
-//! the one place where a peer's key, bounds and rights are checked (C7), so it stands once, and is tested once.
+//! **Why.** Such an adapter pins nothing, so registering only counts: limits hold, and foreign
+//! segments are refused. What matters is the exposure. It is the one place where a peer's key,
+//! bounds and rights are checked (C7), so it stands once, and is tested once.
 //!
 //! **Invariants**
-//! 1. A key names one exposure of one connection. Its upper 44 bits come from a keyed hash of a counter with a secret of this transport, so that it
-//!    can be neither guessed nor derived from other keys; its lower 20 bits are the slot. No key is given twice, none has zeros above the slot.
-//! 2. [`Exposures::check`] is the only way from a peer's bytes to memory. What it returns holds the region.
-//! 3. Each connection has [`Exposures`] of its own, so another connection's key finds nothing, and the end of a connection is the end of its exposures.
+//! 1. A key names one exposure of one connection. Its upper 44 bits come from a keyed hash of a
+//!    counter with a secret of this transport, so that it can be neither guessed nor derived from
+//!    other keys; its lower 20 bits are the slot. No key is given twice, none has zeros above the
+//!    slot.
+//! 2. [`Exposures::check`] is the only way from a peer's bytes to memory. What it returns holds the
+//!    region.
+//! 3. Each connection has [`Exposures`] of its own, so another connection's key finds nothing, and
+//!    the end of a connection is the end of its exposures.
 //!
-//! **Source** DESIGN.md, section 5. **Tests** here; the forged, foreign, revoked and out-of-bounds keys of the conformance suite; `bmi-tcp/tests/remote_access.rs`.
+//! **Source** DESIGN.md, section 5. **Tests** here; the forged, foreign, revoked and out-of-bounds
+//! keys of the conformance suite; `bmi-tcp/tests/remote_access.rs`.
 
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
@@ -24,18 +31,22 @@ use slab::Slab;
 
 use crate::Limit;
 
-/// Longest head of a work request, in bytes: room for the protocol's header and its largest control message.
+/// Longest head of a work request, in bytes: room for the protocol's header and its largest control
+/// message.
 pub const MAX_HEAD: usize = 256;
-/// Largest inline send, head included, in bytes: an eager message of the protocol as it is by default.
+/// Largest inline send, head included, in bytes: an eager message of the protocol as it is by
+/// default.
 pub const MAX_INLINE: usize = (8 << 10) + MAX_HEAD;
 /// Segments of a work request: as many as one system call takes (`IOV_MAX`).
 pub const MAX_SEGMENTS: usize = 1024;
-/// Reads that a peer may have outstanding on a connection. Both sides count them, so that a flood of them is a violation and no queue.
+/// Reads that a peer may have outstanding on a connection. Both sides count them, so that a flood
+/// of them is a violation and no queue.
 pub const MAX_READS: usize = 64;
 /// Longest work request, in bytes. Any: nothing is allocated by it.
 pub const MAX_WORK_LEN: u64 = 1 << 40;
 
-/// What an adapter made of software can do, with queues of these depths: everything, by the processor.
+/// What an adapter made of software can do, with queues of these depths: everything, by the
+/// processor.
 pub fn capabilities(send_queue_depth: usize, recv_queue_depth: usize) -> Capabilities {
     let mut capabilities = Capabilities::minimal();
     capabilities.one_sided = OneSided::Emulated;
@@ -124,7 +135,8 @@ pub struct Keys {
 }
 
 impl Keys {
-    /// A new secret; `limit` is how many exposures a connection may have, never more than the 1 Mi that a key can tell apart.
+    /// A new secret; `limit` is how many exposures a connection may have, never more than the 1 Mi
+    /// that a key can tell apart.
     #[expect(clippy::disallowed_methods, reason = "keys are not to be guessed")]
     pub fn new(limit: Limit) -> Keys {
         Keys { secret: RandomState::new(), made: 0, limit: Limit { max: limit.max.min(1 << SLOT_BITS), ..limit } }
@@ -186,7 +198,8 @@ impl Exposures {
         self.slots.iter().map(|(_, exposure)| (exposure.key, &exposure.segment, exposure.access))
     }
 
-    /// The `len` bytes at `addr` of what `key` names, if the peer may reach them with all of `rights`. An access of no bytes is checked like any other.
+    /// The `len` bytes at `addr` of what `key` names, if the peer may reach them with all of
+    /// `rights`. An access of no bytes is checked like any other.
     pub fn check(&self, key: u64, addr: u64, len: u64, rights: Access) -> Option<Segment> {
         let exposure = self.find(key)?;
         let granted = (exposure.access.remote_read || !rights.remote_read)
@@ -197,7 +210,8 @@ impl Exposures {
     }
 }
 
-/// What a side tells a peer that it cuts off: which request was to blame, and what its status is there.
+/// What a side tells a peer that it cuts off: which request was to blame, and what its status is
+/// there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Refusal {
     /// What the request completes with.

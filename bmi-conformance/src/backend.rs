@@ -17,18 +17,22 @@ pub trait Backend {
     /// Its name, for messages.
     fn name(&self) -> String;
 
-    /// The capability set, written down by hand: a flag that flips in the backend fails every test rather than skip some.
+    /// The capability set, written down by hand: a flag that flips in the backend fails every test
+    /// rather than skip some.
     fn expected_capabilities(&self) -> Capabilities;
 
-    /// Whether its adapters show messages to a taker (C16). Written down by hand as the capabilities are: if one that says so shows nothing, tests fail.
-    fn shows_messages(&self) -> bool {
+    /// Whether its adapters show messages to a receiver (C16). Written down by hand as the
+    /// capabilities are: if one that says so shows nothing, tests fail.
+    fn has_inline_receives(&self) -> bool {
         false
     }
 
-    /// A new adapter on the node of this name. Called twice with one name it gives two adapters of that node.
+    /// A new adapter on the node of this name. Called twice with one name it gives two adapters of
+    /// that node.
     fn transport(&self, node: &str) -> Self::Transport;
 
-    /// An address that an adapter of the node can listen at, free at each call (port 0 where the backend has that).
+    /// An address that an adapter of the node can listen at, free at each call (port 0 where the
+    /// backend has that).
     fn listen_addr(&self, node: &str) -> Addr;
 
     /// An address of the node that nobody listens at.
@@ -37,12 +41,13 @@ pub trait Backend {
     /// The clock.
     fn clock(&self) -> Self::Clock;
 
-    /// Called when no adapter has anything to do at this instant: lets time pass until something happens, at most until
-    /// `until`, and by about a millisecond at most if that is `None` and nothing is about to happen. Where time passes by itself, gives
-    /// others the processor.
+    /// Called when no adapter has anything to do at this instant: lets time pass until something
+    /// happens, at most until `until`, and by about a millisecond at most if that is `None` and
+    /// nothing is about to happen. Where time passes by itself, gives others the processor.
     fn pass(&self, until: Option<Time>);
 
-    /// How long, on the backend's clock, the suite waits for anything before it fails. Only failing tests take that long.
+    /// How long, on the backend's clock, the suite waits for anything before it fails. Only failing
+    /// tests take that long.
     fn patience(&self) -> Duration {
         Duration::from_secs(20)
     }
@@ -58,8 +63,8 @@ pub trait Backend {
     }
 }
 
-/// Any backend, without its types. The suite runs over this one type, so that it is compiled once, in
-/// this crate, and not again in the tests of each backend.
+/// Any backend, without its types. The suite runs over this one type, so that it is compiled once,
+/// in this crate, and not again in the tests of each backend.
 pub(crate) struct AnyBackend<'a>(&'a dyn Erased);
 
 impl<'a> AnyBackend<'a> {
@@ -82,7 +87,7 @@ impl Clock for AnyClock {
 trait Erased {
     fn name(&self) -> String;
     fn expected_capabilities(&self) -> Capabilities;
-    fn shows_messages(&self) -> bool;
+    fn has_inline_receives(&self) -> bool;
     fn transport(&self, node: &str) -> Box<dyn Transport>;
     fn listen_addr(&self, node: &str) -> Addr;
     fn vacant_addr(&self, node: &str) -> Addr;
@@ -102,8 +107,8 @@ impl<K: Backend> Erased for K {
         Backend::expected_capabilities(self)
     }
 
-    fn shows_messages(&self) -> bool {
-        Backend::shows_messages(self)
+    fn has_inline_receives(&self) -> bool {
+        Backend::has_inline_receives(self)
     }
 
     fn transport(&self, node: &str) -> Box<dyn Transport> {
@@ -151,8 +156,8 @@ impl Backend for AnyBackend<'_> {
         self.0.expected_capabilities()
     }
 
-    fn shows_messages(&self) -> bool {
-        self.0.shows_messages()
+    fn has_inline_receives(&self) -> bool {
+        self.0.has_inline_receives()
     }
 
     fn transport(&self, node: &str) -> Box<dyn Transport> {

@@ -21,8 +21,8 @@ pub fn pattern(seed: u64, len: usize) -> Vec<u8> {
     bytes
 }
 
-/// `len` bytes of memory, all zero, in pages that can be shared: a backend to which that means nothing takes it as any memory, and
-/// one to which it means much is tested on it.
+/// `len` bytes of memory, all zero, in pages that can be shared: a backend to which that means
+/// nothing takes it as any memory, and one to which it means much is tested on it.
 pub fn memory(len: usize) -> Memory {
     Memory::shareable(len).expect("the machine that runs the suite has memory for it")
 }
@@ -42,7 +42,8 @@ pub struct Guarded {
 }
 
 impl Guarded {
-    /// Pieces of these lengths. Every second pair stands in the memory in reverse, so that list order is not address order.
+    /// Pieces of these lengths. Every second pair stands in the memory in reverse, so that list
+    /// order is not address order.
     pub fn new(lens: &[usize]) -> Guarded {
         let total: usize = lens.iter().sum::<usize>() + GAP * (lens.len() + 1);
         let memory = memory(total);
@@ -127,7 +128,8 @@ impl Guarded {
         self.check(what, &[]);
     }
 
-    /// Whether nobody else holds the memory any more: no operation, no registration, no peer. Gives up this list's own handles.
+    /// Whether nobody else holds the memory any more: no operation, no registration, no peer. Gives
+    /// up this list's own handles.
     pub fn into_sole(self) -> Memory {
         self.memory
     }

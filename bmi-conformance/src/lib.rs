@@ -1,8 +1,9 @@
 //! One test per behaviour of a backend, and every backend runs them all.
 //!
-//! **Why.** The protocol above is written against the contract in [`bmi_core::transport`], not against a backend. What the contract
-//! says is tested here, once, so that a new backend is as good as it is complete: it implements [`Backend`], pins its capability
-//! set, and gets one `#[test]` for each behaviour:
+//! **Why.** The protocol above is written against the contract in [`bmi_core::transport`], not
+//! against a backend. What the contract says is tested here, once, so that a new backend is as good
+//! as it is complete: it implements [`Backend`], pins its capability set, and gets one `#[test]`
+//! for each behaviour:
 //!
 //! ```text
 //! bmi_conformance::conformance_suite!(MyBackend::new());
@@ -13,22 +14,26 @@
 //! | transport | the contract C1 to C16, adapter against adapter | [`transport`] |
 //! | message | the message interface of [`bmi_core::AsyncEndpoint`] over the backend | [`message`] |
 //!
-//! A backend's own tests, of what the suite does not know about it, have their frame in [`world`]; that nothing is allocated per operation is tested by
-//! [`allocation`]. [`Local`] is the [`Backend`] of one whose adapters are all in this process.
+//! A backend's own tests, of what the suite does not know about it, have their frame in [`world`];
+//! that nothing is allocated per operation is tested by [`allocation`]. [`Local`] is the
+//! [`Backend`] of one whose adapters are all in this process.
 //!
-//! The suite runs over `Box<dyn Transport>`, whatever the backend is, so that it is compiled once. That
-//! the box forwards every method is tested in [`bmi_core::transport`].
+//! The suite runs over `Box<dyn Transport>`, whatever the backend is, so that it is compiled once.
+//! That the box forwards every method is tested in [`bmi_core::transport`].
 //!
 //! **Invariants**
-//! 1. No test depends on how long something takes. Waiting is a loop with a bound, and reaching the bound fails by name.
-//! 2. No test skips in silence. One that needs a capability which the backend's pinned set lacks checks that the backend refuses.
+//! 1. No test depends on how long something takes. Waiting is a loop with a bound, and reaching the
+//!    bound fails by name.
+//! 2. No test skips in silence. One that needs a capability which the backend's pinned set lacks
+//!    checks that the backend refuses.
 //! 3. A test that is not in the list of [`conformance_suite!`] fails `every_behaviour_is_listed`.
 //!
-//! **Faults.** [`FaultyBackend`] wraps any backend, and each of its adapters in a [`Faulty`] that makes queues full, events late and
-//! batches small, as the contract allows. A wrapped backend must pass the whole suite too.
+//! **Faults.** [`FaultyBackend`] wraps any backend, and each of its adapters in a [`Faulty`] that
+//! makes queues full, events late and batches small, as the contract allows. A wrapped backend must
+//! pass the whole suite too.
 //!
-//! **Source.** The form follows opendal (`core/tests/behavior`), rustls (`rustls-test/tests/api.rs`) and object_store
-//! (`src/integration.rs`).
+//! **Source.** The form follows opendal (`core/tests/behavior`), rustls
+//! (`rustls-test/tests/api.rs`) and object_store (`src/integration.rs`).
 
 // Runs inside the simulator: see clippy.toml.
 #![warn(clippy::disallowed_types)]
@@ -61,10 +66,12 @@ struct Behaviour<'a> {
     test: fn(&AnyBackend<'a>),
 }
 
-/// Runs the behaviour of this name over a backend, after checking that the capability set is the one that the backend pins.
+/// Runs the behaviour of this name over a backend, after checking that the capability set is the
+/// one that the backend pins.
 ///
 /// # Panics
-/// If the backend does not behave, if its capabilities are others than it pins, or if there is no such behaviour.
+/// If the backend does not behave, if its capabilities are others than it pins, or if there is no
+/// such behaviour.
 pub fn run<K: Backend>(backend: &K, name: &str) {
     assert_eq!(
         backend.transport("capabilities").capabilities(),
@@ -88,8 +95,8 @@ fn behaviours<'a>() -> Vec<Behaviour<'a>> {
     conformance_suite!(@list @registry)
 }
 
-/// Expands to one `#[test]` for each behaviour, in modules named as in this crate. The argument makes a backend; it is
-/// evaluated for each test.
+/// Expands to one `#[test]` for each behaviour, in modules named as in this crate. The argument
+/// makes a backend; it is evaluated for each test.
 ///
 /// This list is the only place where a behaviour is entered.
 #[macro_export]
@@ -108,7 +115,7 @@ macro_rules! conformance_suite {
                 order_in_both_directions, unsignalled_sends, memory_is_held_until_completion, full_queues_hand_back,
                 receiver_not_ready_ends_the_connection, too_long_ends_the_connection, large_messages,
             }
-            transport::inline {
+            transport::inline_receive {
                 taken_or_received_each_comes_once, every_other_is_taken, one_connection_takes_and_one_does_not,
                 both_sides_take, immediate_data_beside_messages_that_are_taken, nothing_is_shown_outside_a_connections_life,
                 too_long_is_not_shown, a_message_without_a_receive_is_not_shown,
@@ -119,7 +126,7 @@ macro_rules! conformance_suite {
                 work_beyond_its_target_is_invalid, forged_access_costs_the_connection, zero_length_access_is_checked,
                 exposure_belongs_to_one_connection, revoked_access_costs_the_connection, exposures_hold_their_region,
             }
-            transport::now {
+            transport::immediate_access {
                 lists_of_any_shape, order_with_what_is_posted, what_posting_would_refuse,
             }
             transport::end {
@@ -147,7 +154,7 @@ macro_rules! conformance_suite {
                 receive_never_matched, rendezvous_never_matched, connect_to_a_silent_listener, peer_stops_polling,
                 already_passed, late_bytes_touch_nothing, timers_in_order, next_deadline_is_the_earliest,
             }
-            message::direct {
+            message::offered_receive {
                 receives_posted_ahead, offers_cross_messages, an_offer_that_is_late_beside_another_tag,
                 offers_are_withdrawn,
             }
@@ -164,7 +171,7 @@ macro_rules! conformance_suite {
                 many_transfers, bulk_beside_messages, exposures_are_held_and_come_back, exposures_outlive_their_peer,
                 forged_descriptors_cut_only_the_forger, descriptors_belong_to_one_peer, revoked_descriptors_are_dead,
             }
-            message::at_once {
+            message::immediate {
                 over_when_posted, beside_long_ones, what_is_wrong_is_said,
             }
             message::fast {

@@ -1,4 +1,5 @@
-//! The frame of a backend whose adapters are all in this process: what such a backend says about itself is the same but for a few words.
+//! The frame of a backend whose adapters are all in this process: what such a backend says about
+//! itself is the same but for a few words.
 
 use std::time::Duration;
 
@@ -27,8 +28,9 @@ pub struct Local<T> {
 }
 
 impl<T> Local<T> {
-    /// A backend whose adapters `make` makes, all alike; `expected`, `listen` and `vacant` are as [`Backend::expected_capabilities`],
-    /// [`Backend::listen_addr`] and [`Backend::vacant_addr`] say. Tries 8 cases of each property.
+    /// A backend whose adapters `make` makes, all alike; `expected`, `listen` and `vacant` are as
+    /// [`Backend::expected_capabilities`], [`Backend::listen_addr`] and [`Backend::vacant_addr`]
+    /// say. Tries 8 cases of each property.
     pub fn new(
         name: &'static str,
         expected: Capabilities,
@@ -47,9 +49,9 @@ impl<T> Local<T> {
         self
     }
 
-    /// Its adapters show messages to a taker: see [`Backend::shows_messages`].
+    /// Its adapters show messages to a receiver: see [`Backend::has_inline_receives`].
     #[must_use]
-    pub fn showing_messages(mut self) -> Local<T> {
+    pub fn with_inline_receives(mut self) -> Local<T> {
         self.shows = true;
         self
     }
@@ -67,7 +69,7 @@ impl<T: Transport + 'static> Backend for Local<T> {
         self.expected.clone()
     }
 
-    fn shows_messages(&self) -> bool {
+    fn has_inline_receives(&self) -> bool {
         self.shows
     }
 

@@ -1,8 +1,9 @@
 //! The drive loop of the message level: endpoints, and adapters without one, around one future.
 //!
-//! **Why.** The message interface is tested as its users see it, from `async` code. But who polls an endpoint, and when, must be in
-//! the hands of the test: a peer that stops polling is one of the behaviours. So the suite has a loop of its own, the same for every
-//! backend. The future is polled only when it was woken, so a lost wake-up shows as a failure, not as a slow success.
+//! **Why.** The message interface is tested as its users see it, from `async` code. But who polls
+//! an endpoint, and when, must be in the hands of the test: a peer that stops polling is one of the
+//! behaviours. So the suite has a loop of its own, the same for every backend. The future is polled
+//! only when it was woken, so a lost wake-up shows as a failure, not as a slow success.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -16,13 +17,14 @@ use std::time::Duration;
 
 use bmi_core::transport::Event;
 use bmi_core::{
-    Addr, AsyncEndpoint, Config, Endpoint, ErrorKind, Holdings, Operation, Options, PeerEvent, PeerId, Time, Transport,
+    Addr, AsyncEndpoint, Config, Endpoint, ErrorKind, Operation, Options, PeerEvent, PeerId, ResourceUsage, Time,
+    Transport,
 };
 
 use crate::backend::Backend;
 
-/// How long an operation may take that is expected to succeed. Shorter than any patience, so that the operation itself says what
-/// went wrong.
+/// How long an operation may take that is expected to succeed. Shorter than any patience, so that
+/// the operation itself says what went wrong.
 pub const SOON: Duration = Duration::from_secs(8);
 
 /// An endpoint over the adapters of a backend.
@@ -128,7 +130,8 @@ impl<'b, K: Backend> Net<'b, K> {
     /// A new endpoint on the node `name`.
     pub fn endpoint(&self, name: &str, config: &Config) -> End<K> {
         let config = Config { name: name.to_owned(), ..config.clone() };
-        // Under rough faults an adapter may refuse its first registrations; another one is made then.
+        // Under rough faults an adapter may refuse its first registrations; another one is made
+        // then.
         let made = (0..100).find_map(|_| {
             match Endpoint::new(self.backend.transport(name), config.clone(), self.backend.now()) {
                 Err(error) if error.kind() == ErrorKind::Exhausted => None,
@@ -153,8 +156,8 @@ impl<'b, K: Backend> Net<'b, K> {
         self.members.borrow_mut().push(Member { name: name.to_owned(), paused: false, what });
     }
 
-    /// Lets go of the members of this name. When the test has dropped its handles too, the adapter goes, as when its process
-    /// dies.
+    /// Lets go of the members of this name. When the test has dropped its handles too, the adapter
+    /// goes, as when its process dies.
     pub fn kill(&self, name: &str) {
         let mut members = self.members.borrow_mut();
         let before = members.len();
@@ -230,9 +233,9 @@ impl<'b, K: Backend> Net<'b, K> {
         for member in self.members.borrow().iter() {
             match &member.what {
                 Driven::Endpoint(endpoint) => {
-                    let (holdings, counters) = endpoint.with(|e| (e.holdings(), e.counters()));
+                    let (resource_usage, counters) = endpoint.with(|e| (e.resource_usage(), e.counters()));
                     let deadline = endpoint.next_deadline();
-                    text += &format!("\n  {}: next {deadline:?}, {holdings:?}, {counters:?}", member.name);
+                    text += &format!("\n  {}: next {deadline:?}, {resource_usage:?}, {counters:?}", member.name);
                 }
                 Driven::Bare(bare) => text += &format!("\n  {}: {:?}", member.name, bare.0.borrow().events),
             }
@@ -275,9 +278,9 @@ impl<'b, K: Backend> Net<'b, K> {
 
     /// Waits until the endpoint holds nothing but this many peers: whatever it did, all came back.
     pub async fn settled(&self, endpoint: &End<K>, peers: usize, what: &str) {
-        let idle = Holdings { peers, ..Holdings::default() };
+        let idle = ResourceUsage { peers, ..ResourceUsage::default() };
         self.until(&format!("{what}: nothing held but {peers} peers"), || {
-            (endpoint.with(|e| e.holdings()) == idle).then_some(())
+            (endpoint.with(|e| e.resource_usage()) == idle).then_some(())
         })
         .await;
     }

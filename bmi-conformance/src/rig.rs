@@ -1,13 +1,15 @@
-//! The step loop of the transport level: a few adapters, polled in turn, and the events that each reported.
+//! The step loop of the transport level: a few adapters, polled in turn, and the events that each
+//! reported.
 //!
-//! **Why.** The contract is about what an adapter reports and when memory is touched, so its tests see every event, in order, and
-//! decide when each adapter is polled. Nothing here sleeps; waiting is a loop that polls, lets time pass, and fails by name when
-//! the backend's patience is over.
+//! **Why.** The contract is about what an adapter reports and when memory is touched, so its tests
+//! see every event, in order, and decide when each adapter is polled. Nothing here sleeps; waiting
+//! is a loop that polls, lets time pass, and fails by name when the backend's patience is over.
 
 use std::collections::VecDeque;
 
 use bmi_core::transport::{
-    ConnId, Event, Payload, PostError, Taker, WorkCompletion, WorkId, WorkKind, WorkOptions, WorkStatus, WriteTarget,
+    ConnId, Event, InlineReceiver, Payload, PostError, WorkCompletion, WorkId, WorkKind, WorkOptions, WorkStatus,
+    WriteTarget,
 };
 use bmi_core::{Access, Addr, Error, Memory, MemoryRegion, RemoteSlice, Segment, Time, Transport};
 
@@ -28,7 +30,7 @@ struct Side<T> {
     node: &'static str,
     transport: Option<T>,
     paused: bool,
-    taker: Option<Box<dyn Taker>>,
+    receiver: Option<Box<dyn InlineReceiver>>,
     events: VecDeque<Event>,
 }
 
@@ -36,8 +38,8 @@ impl<T: Transport> Side<T> {
     /// Polls the adapter once; `None` if it was dropped.
     fn poll(&mut self, now: Time, scratch: &mut Vec<Event>) -> Option<bool> {
         let transport = self.transport.as_mut()?;
-        let busy = match &mut self.taker {
-            Some(taker) => transport.poll_taking(now, scratch, &mut **taker),
+        let busy = match &mut self.receiver {
+            Some(receiver) => transport.poll_inline(now, scratch, &mut **receiver),
             None => transport.poll(now, scratch),
         };
         self.events.extend(scratch.drain(..));
@@ -67,7 +69,7 @@ impl<'b, K: Backend> Rig<'b, K> {
     pub fn new(backend: &'b K) -> Rig<'b, K> {
         let side = |node| {
             let transport = Some(backend.transport(node));
-            Side { node, transport, paused: false, taker: None, events: VecDeque::new() }
+            Side { node, transport, paused: false, receiver: None, events: VecDeque::new() }
         };
         Rig { backend, sides: vec![side("a"), side("b"), side("c")], scratch: Vec::new(), turns: 0 }
     }
@@ -123,10 +125,10 @@ impl<'b, K: Backend> Rig<'b, K> {
         self.sides[side].poll(now, &mut self.scratch).expect("the adapter was not dropped")
     }
 
-    /// From now on the adapter of a side is polled with this taker (C16). What it takes, and what the side reports, is in order if the test looks at all events after
-    /// each turn.
-    pub fn set_taker(&mut self, side: usize, taker: impl Taker + 'static) {
-        self.sides[side].taker = Some(Box::new(taker));
+    /// From now on the adapter of a side is polled with this receiver (C16). What it takes, and
+    /// what the side reports, is in order if the test looks at all events after each turn.
+    pub fn set_inline_receiver(&mut self, side: usize, receiver: impl InlineReceiver + 'static) {
+        self.sides[side].receiver = Some(Box::new(receiver));
     }
 
     /// Turns until `found` has something.
@@ -203,8 +205,8 @@ impl<'b, K: Backend> Rig<'b, K> {
         }
     }
 
-    /// Checks that a side has nothing more to say about a connection that ended: what another connection does meanwhile is the
-    /// proof that it had time to.
+    /// Checks that a side has nothing more to say about a connection that ended: what another
+    /// connection does meanwhile is the proof that it had time to.
     pub fn nothing_more(&mut self, side: usize, conn: ConnId, what: &str) {
         let other = (0..self.sides.len()).find(|s| *s != side && self.sides[*s].transport.is_some());
         let other = other.expect("a rig has three sides");
@@ -217,7 +219,7 @@ impl<'b, K: Backend> Rig<'b, K> {
         self.end_of(other, link.far, "end of the connection for proof");
     }
 
-    // ---- connections ------------------------------------------------------------------------------------------------------
+    // ---- connections ----------------------------------------------------------------------------
 
     /// Lets a side listen at a free address.
     pub fn listen(&mut self, side: usize) -> Addr {
@@ -287,7 +289,7 @@ impl<'b, K: Backend> Rig<'b, K> {
         }
     }
 
-    // ---- memory -----------------------------------------------------------------------------------------------------------
+    // ---- memory ---------------------------------------------------------------------------------
 
     /// Registers memory.
     pub fn register(&mut self, side: usize, memory: &Memory) -> MemoryRegion {
@@ -308,7 +310,7 @@ impl<'b, K: Backend> Rig<'b, K> {
         (region, slice)
     }
 
-    // ---- posting, again and again while the queue says full ----------------------------------------------------------------
+    // ---- posting, again and again while the queue says full -------------------------------------
 
     fn retry(
         &mut self,
@@ -395,7 +397,8 @@ impl<'b, K: Backend> Rig<'b, K> {
         self.retry(|t| t.post_read(conn, WorkId(work), segments, remote, options), side)
     }
 
-    /// Posts without polling in between. Says whether it was accepted; a queue that says full several times in a row is full.
+    /// Posts without polling in between. Says whether it was accepted; a queue that says full
+    /// several times in a row is full.
     ///
     /// # Panics
     /// On any other refusal.

@@ -1,6 +1,8 @@
-//! A small generator of pseudo-random numbers, so that a plan of faults or a pattern of bytes is its seed and nothing else.
+//! A small generator of pseudo-random numbers, so that a plan of faults or a pattern of bytes is
+//! its seed and nothing else.
 //!
-//! **Source.** SplitMix64 (Steele, Lea, Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014).
+//! **Source.** SplitMix64 (Steele, Lea, Flood, "Fast splittable pseudorandom number generators",
+//! OOPSLA 2014).
 
 /// Same seed, same numbers, on every machine.
 #[derive(Clone, Debug)]

@@ -1,13 +1,16 @@
-//! Two adapters in one thread, polled in turn: the frame of a backend's own tests, of what the suite does not know about it.
+//! Two adapters in one thread, polled in turn: the frame of a backend's own tests, of what the
+//! suite does not know about it.
 //!
-//! **Why.** Such tests look at one adapter more closely than a suite for all can, and time is handed in: it stands still unless a test moves it.
+//! **Why.** Such tests look at one adapter more closely than a suite for all can, and time is
+//! handed in: it stands still unless a test moves it.
 
 use std::time::Duration;
 
 use bmi_core::transport::{ConnId, Event, WorkCompletion, WorkId, WorkKind, WorkStatus};
 use bmi_core::{Addr, Error, Memory, Segment, Time, Transport};
 
-/// Polls in which nothing happened, after which a test gives up: loopback and rings deliver within a few.
+/// Polls in which nothing happened, after which a test gives up: loopback and rings deliver within
+/// a few.
 const PATIENCE: usize = 200_000;
 
 /// An adapter and what it reported.

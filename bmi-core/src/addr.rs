@@ -1,7 +1,8 @@
-//! Addresses of endpoints, as people write them: `tcp://host:port`, `ib://device:port/host:port`, `shm:///path`, `sim://node:port`.
+//! Addresses of endpoints, as people write them: `tcp://host:port`, `ib://device:port/host:port`,
+//! `shm:///path`, `sim://node:port`.
 //!
-//! The scheme names the backend. An address is only text until a backend resolves it; parsing checks its form and never looks
-//! anything up, so it cannot block.
+//! The scheme names the backend. An address is only text until a backend resolves it; parsing
+//! checks its form and never looks anything up, so it cannot block.
 
 use std::fmt;
 use std::str::FromStr;
@@ -44,7 +45,8 @@ impl fmt::Display for Scheme {
     }
 }
 
-/// The adapter that an `ib://` address names. It is one of *this* host: two sides of a connection may name different ones.
+/// The adapter that an `ib://` address names. It is one of *this* host: two sides of a connection
+/// may name different ones.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Device {
     /// As the system calls it, `mlx5_0` or `rxe0`.
@@ -109,7 +111,8 @@ pub struct Addr {
 }
 
 impl Addr {
-    /// `tcp://host:port`; `host` is a name, an IPv4 address, or an IPv6 address without brackets. Port 0 asks `listen` for a free one.
+    /// `tcp://host:port`; `host` is a name, an IPv4 address, or an IPv6 address without brackets.
+    /// Port 0 asks `listen` for a free one.
     pub fn tcp(host: impl Into<String>, port: u16) -> Addr {
         Addr { scheme: Scheme::Tcp, device: None, host: host.into(), port }
     }
@@ -124,8 +127,8 @@ impl Addr {
         Addr { scheme: Scheme::Shm, device: None, host: path.into(), port: 0 }
     }
 
-    /// The address as another host uses it: without the adapter, which is the one of the host that listens. A client's own is the one that its transport
-    /// was opened on.
+    /// The address as another host uses it: without the adapter, which is the one of the host that
+    /// listens. A client's own is the one that its transport was opened on.
     #[must_use]
     pub fn without_device(&self) -> Addr {
         Addr { device: None, ..self.clone() }

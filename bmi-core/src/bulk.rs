@@ -1,5 +1,5 @@
-//! Bulk transfer: one side exposes a list of memory pieces and sends their small description along with a request; the other
-//! pulls or pushes, between any two lists.
+//! Bulk transfer: one side exposes a list of memory pieces and sends their small description along
+//! with a request; the other pulls or pushes, between any two lists.
 //!
 //! **Layout** of a descriptor on the wire:
 //!
@@ -12,14 +12,18 @@
 //!     ranges         as crate::extents has them
 //! ```
 //!
-//! A list of many pieces of few allocations costs a few bytes a piece, a regular one a few bytes in all.
+//! A list of many pieces of few allocations costs a few bytes a piece, a regular one a few bytes in
+//! all.
 //!
 //! **Invariants**
-//! 1. A descriptor that came from a peer is a claim, checked by the peer's own adapter when it is used; a lying one costs the liar its connection.
-//! 2. Decoding makes no more pieces than the caller allows, and sets nothing aside before that was checked.
+//! 1. A descriptor that came from a peer is a claim, checked by the peer's own adapter when it is
+//!    used; a lying one costs the liar its connection.
+//! 2. Decoding makes no more pieces than the caller allows, and sets nothing aside before that was
+//!    checked.
 //!
-//! **Source.** Server-based RDMA of paper 000, section 3.2.3, Figure 3: the client provides the buffers with the request, the server
-//! moves the bytes when it can. A pull serves a PVFS write, a push a PVFS read. Lists of pieces on both sides: paper 002, section 3.
+//! **Source.** Server-based RDMA of [PVFS-IB §3.2.3, Figure 3]: the client provides the
+//! buffers with the request, the server moves the bytes when it can. A pull serves a PVFS write, a
+//! push a PVFS read. Lists of pieces on both sides: [Quadrics-PVFS2 §3].
 
 use std::fmt;
 use std::sync::Arc;
@@ -45,7 +49,8 @@ pub struct BulkDescriptor {
 }
 
 impl BulkDescriptor {
-    /// Most pieces of a descriptor that is deserialized, as [`Config::max_pieces`](crate::Config::max_pieces) has it by default.
+    /// Most pieces of a descriptor that is deserialized, as
+    /// [`Config::max_pieces`](crate::Config::max_pieces) has it by default.
     pub const MAX_PIECES: usize = 16_384;
 
     /// The pieces in order.

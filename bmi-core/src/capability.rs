@@ -1,4 +1,5 @@
-//! What an adapter can do, as numbers and flags that the communication manager and the conformance suite choose by.
+//! What an adapter can do, as numbers and flags that the communication manager and the conformance
+//! suite choose by.
 
 use std::time::Duration;
 
@@ -16,7 +17,7 @@ pub enum OneSided {
 pub enum Registration {
     /// Book-keeping only; register without a second thought.
     Free,
-    /// Pins pages: a price for each region and one for each page of 4 KiB (paper 000, section 5).
+    /// Pins pages: a price for each region and one for each page of 4 KiB ([PVFS-IB §5]).
     Pins {
         /// For each region, registering and deregistering together.
         per_region: Duration,
@@ -25,14 +26,15 @@ pub enum Registration {
     },
 }
 
-/// The capability set of a transport. Fixed for its lifetime; every backend pins its own in a test, so that a flag that flips
-/// fails instead of skipping.
+/// The capability set of a transport. Fixed for its lifetime; every backend pins its own in a test,
+/// so that a flag that flips fails instead of skipping.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Capabilities {
     /// Who moves the bytes of a one-sided operation.
     pub one_sided: OneSided,
-    /// RDMA read is there. Without it, writes go by grants (the hybrid mechanism of paper 000, section 3.2.3).
+    /// RDMA read is there. Without it, writes go by grants (the hybrid mechanism of [PVFS-IB
+    /// §3.2.3]).
     pub rdma_read: bool,
     /// RDMA write may carry 32 bits of immediate data that consume a receive at the peer.
     pub write_with_immediate: bool,
@@ -54,10 +56,12 @@ pub struct Capabilities {
     pub max_outstanding_reads: usize,
     /// Distinct service classes that reach the wire; 1 if the class of a work request is ignored.
     pub service_levels: u8,
-    /// Memory in shareable pages ([`crate::Memory::shareable`]) is handed to a peer as a whole when a part of it is exposed, and a peer's may stand in
-    /// this process too ([`crate::Transport::map_remote`]).
+    /// Memory in shareable pages ([`crate::Memory::shareable`]) is handed to a peer as a whole when
+    /// a part of it is exposed, and a peer's may stand in this process too
+    /// ([`crate::Transport::map_remote`]).
     pub shares_pages: bool,
-    /// The transport has a file descriptor to wait on; without, it wakes the waker that `arm` was given.
+    /// The transport has a file descriptor to wait on; without, it wakes the waker that `arm` was
+    /// given.
     pub event_fd: bool,
 }
 

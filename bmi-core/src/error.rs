@@ -1,7 +1,8 @@
-//! One coarse, prescriptive error for the whole public interface: what kind it is, what was being done, with whom, and why.
+//! One coarse, prescriptive error for the whole public interface: what kind it is, what was being
+//! done, with whom, and why.
 //!
-//! A new kind is added only where a caller would act differently. Backends keep their own `thiserror` enums inside and map them
-//! here once.
+//! A new kind is added only where a caller would act differently. Backends keep their own
+//! `thiserror` enums inside and map them here once.
 
 use std::error::Error as StdError;
 use std::fmt;
@@ -19,7 +20,8 @@ pub enum ErrorKind {
     Incompatible,
     /// Nobody listens at the address, or the peer said no.
     Refused,
-    /// The connection is gone: the peer died, was cut off, or closed. Connect again and repeat what is safe to repeat.
+    /// The connection is gone: the peer died, was cut off, or closed. Connect again and repeat what
+    /// is safe to repeat.
     PeerLost,
     /// The deadline passed first.
     TimedOut,
@@ -172,7 +174,7 @@ impl From<&std::io::Error> for ErrorKind {
             Io::TimedOut => ErrorKind::TimedOut,
             Io::OutOfMemory | Io::StorageFull | Io::QuotaExceeded => ErrorKind::Exhausted,
             Io::InvalidInput | Io::AddrInUse => ErrorKind::Invalid,
-            // The library has no name for a want of descriptors or of buffers.
+            // The library has no name for a ClearToWrite for descriptors or of buffers.
             _ => match Errno::from_io_error(error) {
                 Some(Errno::MFILE | Errno::NFILE | Errno::NOBUFS) => ErrorKind::Exhausted,
                 _ => ErrorKind::Io,

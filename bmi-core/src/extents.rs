@@ -1,14 +1,18 @@
 //! Lists of ranges as few bytes: pieces of memory in a descriptor, regions of a file in a request.
 //!
-//! **Why.** A request for a noncontiguous access names thousands of ranges (paper 000, section 6.7, had room for 128), and it has to travel
-//! before the first byte of data. Ranges are near each other, often equally long and equally far apart: a tile of an array is one run.
+//! **Why.** A request for a noncontiguous access names thousands of ranges ([PVFS-IB §6.7],
+//! had room for 128), and it has to travel before the first byte of data. Ranges are near each
+//! other, often equally long and equally far apart: a tile of an array is one run.
 //!
 //! **Invariants**
-//! 1. Decoding never panics, whatever the bytes, and makes no more ranges than the caller allows: a run of a few bytes may stand for many, so the
-//!    bound is checked before a run is spread out, and nothing is set aside ahead.
-//! 2. What was encoded is decoded to the same ranges in the same order; any values of 64 bits are allowed.
+//! 1. Decoding never panics, whatever the bytes, and makes no more ranges than the caller allows: a
+//!    run of a few bytes may stand for many, so the bound is checked before a run is spread out,
+//!    and nothing is set aside ahead.
+//! 2. What was encoded is decoded to the same ranges in the same order; any values of 64 bits are
+//!    allowed.
 //!
-//! **Layout.** Runs, one behind the other; varints of 7 bits a byte, the lowest first; `zigzag` makes small numbers of small negative ones:
+//! **Layout.** Runs, one behind the other; varints of 7 bits a byte, the lowest first; `zigzag`
+//! makes small numbers of small negative ones:
 //!
 //! ```text
 //!   run     head = zigzag(start - end of the range before) << 2 | same length << 1 | repeated     varint, up to 66 bits
@@ -247,7 +251,7 @@ mod tests {
 
     #[test]
     fn a_tile_is_one_run_and_neighbours_cost_few_bytes() {
-        // Paper 000, Figure 6: 768 rows of 1024 elements in lines of 2048.
+        // [PVFS-IB, Figure 6]: 768 rows of 1024 elements in lines of 2048.
         let rows = (0..768u64).map(|row| ((1 << 40) | (row * 2048), 1024));
         assert!(encode(Vec::new(), rows).len() <= 16);
         let ragged: Vec<Extent> = (0..1000u64).map(|n| (n * 5000 + n * n % 977, 3000 + n * 7 % 501)).collect();

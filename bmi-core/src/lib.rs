@@ -1,4 +1,5 @@
-//! One message interface for storage systems, over backends that all look like an InfiniBand adapter.
+//! One message interface for storage systems, over backends that all look like an InfiniBand
+//! adapter.
 //!
 //! | where | what |
 //! |---|---|
@@ -17,6 +18,7 @@
 #![warn(clippy::disallowed_types)]
 
 mod addr;
+mod async_endpoint;
 mod bulk;
 mod capability;
 pub mod comm;
@@ -25,8 +27,7 @@ pub mod driver;
 mod endpoint;
 mod error;
 pub mod extents;
-mod face;
-mod inline;
+mod inline_receive;
 mod lists;
 pub mod mem;
 mod mutated;
@@ -37,12 +38,12 @@ mod time;
 pub mod transport;
 
 pub use addr::{Addr, Device, Scheme};
+pub use async_endpoint::{AsyncEndpoint, Operation};
 pub use bulk::{BulkDescriptor, Exposure};
 pub use capability::{Capabilities, OneSided, Registration};
 pub use config::Config;
-pub use endpoint::{Counters, Endpoint, Grant, Holdings, PeerEvent, PeerLimits, Pinned, Unexpected};
+pub use endpoint::{Counters, Endpoint, Grant, PeerEvent, PeerLimits, Pinned, ResourceUsage, Unexpected};
 pub use error::{Error, ErrorKind};
-pub use face::{AsyncEndpoint, Operation};
 pub use lists::{ListPrices, Lists};
 pub use mem::{Access, MemList, MemSlice, Memory, MemoryRegion, RemoteKey, RemoteSlice, Segment};
 pub use mutated::{mutated, mutated_each};

@@ -1,17 +1,22 @@
-//! Seeded bugs: places where the protocol can be made to break one of its own rules, to see whether the tests notice.
+//! Seeded bugs: places where the protocol can be made to break one of its own rules, to see whether
+//! the tests notice.
 //!
-//! **Why.** A sweep over thousands of seeds that finds nothing says little, unless it is known to find what is there. So bugs of the kinds that such
-//! protocols really have, a credit that does not come back, a bound off by one, a stale key that is still good, stand in the code behind [`mutated`],
-//! and `cargo xtask mutants` switches on one after the other and runs the sweeps.
+//! **Why.** A sweep over thousands of seeds that finds nothing says little, unless it is known to
+//! find what is there. So bugs of the kinds that such protocols really have, a credit that does not
+//! come back, a bound off by one, a stale key that is still good, stand in the code behind
+//! [`mutated`], and `cargo xtask mutants` switches on one after the other and runs the sweeps.
 //!
 //! **Invariants**
 //! 1. Without the feature `mutants` every place is a constant `false` and costs nothing. Only
-//!    `cargo xtask` builds with the feature, in debug, so that one build serves all of its steps: the
-//!    sweeps that find the bugs are the programs that pass without a bug. No release build has the feature.
-//! 2. With it, a process has at most one bug: the one that the environment variable `BMI_MUTANT` names.
+//!    `cargo xtask` builds with the feature, in debug, so that one build serves all of its steps:
+//!    the sweeps that find the bugs are the programs that pass without a bug. No release build has
+//!    the feature.
+//! 2. With it, a process has at most one bug: the one that the environment variable `BMI_MUTANT`
+//!    names.
 //! 3. A bug changes what a user can see. One that only costs time belongs to the benchmarks.
 //!
-//! Names are `area/what-goes-wrong`; there is no list of them, `cargo xtask mutants` reads them from the sources.
+//! Names are `area/what-goes-wrong`; there is no list of them, `cargo xtask mutants` reads them
+//! from the sources.
 
 /// Whether the bug with this name is switched on.
 #[cfg(not(feature = "mutants"))]
@@ -47,7 +52,8 @@ mod switched {
         }
         let before = REACHED.fetch_add(1, Relaxed);
         if before == 0 {
-            // For whoever wants to know why a bug was not found: whether its place is reached at all.
+            // For whoever wants to know why a bug was not found: whether its place is reached at
+            // all.
             eprintln!("the place of the bug {name} is reached");
         }
         Some(before + 1)

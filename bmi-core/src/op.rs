@@ -12,7 +12,8 @@ use crate::transport::ServiceClass;
 /// Matches a send with a receive of the same peer.
 pub type Tag = u64;
 
-/// Names a posted operation: a slot and a generation, so that a stale id is noticed and never reaches another operation.
+/// Names a posted operation: a slot and a generation, so that a stale id is noticed and never
+/// reaches another operation.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct OpId(pub(crate) Key);
 
@@ -83,16 +84,18 @@ impl OpKind {
 /// How an operation is to be carried out. `Options::default()` has no deadline and class `Message`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Options {
-    /// When the operation must have ended. At the deadline it is cancelled; it ends `TimedOut`, at the latest
-    /// [`Config::fence_grace`](crate::Config::fence_grace) later.
+    /// When the operation must have ended. At the deadline it is cancelled; it ends `TimedOut`, at
+    /// the latest [`Config::fence_grace`](crate::Config::fence_grace) later.
     pub deadline: Option<Time>,
     /// Service class of what goes over the wire for it.
     pub class: ServiceClass,
-    /// How its list of memory is moved; `Auto` leaves it to [`Config::lists`](crate::Config::lists).
+    /// How its list of memory is moved; `Auto` leaves it to
+    /// [`Config::lists`](crate::Config::lists).
     pub lists: Lists,
     /// Handed back in the completion: BMI's user pointer.
     pub user: u64,
-    /// Of a send: goes into a fast-RDMA slot of the peer, if one is free, though an eager message has room for it.
+    /// Of a send: goes into a fast-RDMA slot of the peer, if one is free, though an eager message
+    /// has room for it.
     pub slot: bool,
 }
 
@@ -126,7 +129,8 @@ impl Options {
     }
 }
 
-/// What became of an operation: small, and cheap to hand around. [`crate::Endpoint::explain`] makes an [`crate::Error`] of a failure.
+/// What became of an operation: small, and cheap to hand around. [`crate::Endpoint::explain`] makes
+/// an [`crate::Error`] of a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Completion {
     /// The operation; its id is free again.

@@ -1,9 +1,10 @@
 //! Things that come back from handles dropped elsewhere: keys of regions, exposures, receive slots.
 //!
-//! **Why.** A handle may be dropped on any thread and at any time, in the middle of the endpoint's own work too; what it stood for can be
-//! taken back only by the endpoint. So a drop leaves a note here, and the next poll reads the notes. Looking costs one load;
-//! the lock is held for a push or a move of the vector, never across a call. An endpoint that is about to sleep leaves its waker here, for the
-//! first note to wake it: somebody may wait for what comes back.
+//! **Why.** A handle may be dropped on any thread and at any time, in the middle of the endpoint's
+//! own work too; what it stood for can be taken back only by the endpoint. So a drop leaves a note
+//! here, and the next poll reads the notes. Looking costs one load; the lock is held for a push or
+//! a move of the vector, never across a call. An endpoint that is about to sleep leaves its waker
+//! here, for the first note to wake it: somebody may wait for what comes back.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -41,7 +42,8 @@ impl<N> Returns<N> {
         }
     }
 
-    /// Promises to wake `waker` once at the next note. `false` if one waits already: then it is no time to sleep.
+    /// Promises to wake `waker` once at the next note. `false` if one waits already: then it is no
+    /// time to sleep.
     #[must_use]
     pub fn wake_at_next(&self, waker: &Waker) -> bool {
         let known = self.sleeper.lock().unwrap_or_else(PoisonError::into_inner).replace(waker.clone());

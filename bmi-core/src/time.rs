@@ -1,7 +1,7 @@
 //! Time as the library sees it: nanoseconds since an origin that only the [`Clock`] knows.
 //!
-//! The protocol reads no clock. Whoever drives an endpoint hands the time in; on a real machine it comes from
-//! [`crate::driver::MonotonicClock`], in the simulator from its event queue.
+//! The protocol reads no clock. Whoever drives an endpoint hands the time in; on a real machine it
+//! comes from [`crate::driver::MonotonicClock`], in the simulator from its event queue.
 
 use std::fmt;
 use std::ops::{Add, Sub};

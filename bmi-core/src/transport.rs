@@ -1,8 +1,9 @@
 //! The contract of a backend: an adapter with reliable connected queue pairs, nothing more.
 //!
-//! **Why so little.** Matching, eager and rendezvous, credits, bulk, paths, deadlines stand once, above this trait, and are tested
-//! once, in the simulator, for every backend. A backend moves bytes and reports what became of them. `ARCHITECTURE.md` tries the
-//! trait on four backends (TCP in software, verbs, shared memory, simulated) and gives the reason for each decision.
+//! **Why so little.** Matching, eager and rendezvous, credits, bulk, paths, deadlines stand once,
+//! above this trait, and are tested once, in the simulator, for every backend. A backend moves
+//! bytes and reports what became of them. `ARCHITECTURE.md` tries the trait on four backends (TCP
+//! in software, verbs, shared memory, simulated) and gives the reason for each decision.
 //!
 //! **Life of a connection**
 //!
@@ -19,45 +20,61 @@
 //!
 //! **The contract.** C-numbers are cited by the tests of `bmi-conformance`.
 //!
-//! - **C1 non-blocking.** No method blocks, sleeps or waits for a peer. Names that need a look-up are resolved elsewhere and the result
-//!   is an event.
-//! - **C2 progress.** Work advances inside [`Transport::poll`] (an adapter in hardware may also advance by itself). Posting may do work at
-//!   once, but must not need to: small requests posted between two polls may be handed over together by the second.
-//! - **C3 order.** Sends and writes of one connection take effect at the peer in the order in which they were posted: a send, or the
-//!   immediate data of a write, is delivered after the bytes of every write posted before it are in place. Reads are ordered with
-//!   nothing; wait for their completion.
-//! - **C4 completions.** Every request posted with success completes exactly once, unless it was posted unsignalled and succeeds.
-//!   Signalled completions of sends and writes come in posting order, and so do those of reads, among themselves: a chain of requests
-//!   of which only the last is signalled is done when that one is. An unsuccessful one comes always. A receive completes when a send, or a write with immediate data, has consumed it, in the order of posting.
-//! - **C5 memory.** From a successful post until its completion (for an unsignalled request: until a later signalled one of the same
-//!   connection and kind has completed, or `Disconnected`), the backend holds the regions of the request's segments. A failed post has touched nothing and
+//! - **C1 non-blocking.** No method blocks, sleeps or waits for a peer. Names that need a look-up
+//!   are resolved elsewhere and the result is an event.
+//! - **C2 progress.** Work advances inside [`Transport::poll`] (an adapter in hardware may also
+//!   advance by itself). Posting may do work at once, but must not need to: small requests posted
+//!   between two polls may be handed over together by the second.
+//! - **C3 order.** Sends and writes of one connection take effect at the peer in the order in which
+//!   they were posted: a send, or the immediate data of a write, is delivered after the bytes of
+//!   every write posted before it are in place. Reads are ordered with nothing; wait for their
+//!   completion.
+//! - **C4 completions.** Every request posted with success completes exactly once, unless it was
+//!   posted unsignalled and succeeds. Signalled completions of sends and writes come in posting
+//!   order, and so do those of reads, among themselves: a chain of requests of which only the last
+//!   is signalled is done when that one is. An unsuccessful one comes always. A receive completes
+//!   when a send, or a write with immediate data, has consumed it, in the order of posting.
+//! - **C5 memory.** From a successful post until its completion (for an unsignalled request: until
+//!   a later signalled one of the same connection and kind has completed, or `Disconnected`), the
+//!   backend holds the regions of the request's segments. A failed post has touched nothing and
 //!   holds nothing.
-//! - **C6 end.** When a connection ends, for whatever reason, its outstanding requests complete with [`WorkStatus::Flushed`], and then
-//!   exactly one [`Event::Disconnected`] is reported. After that event the backend touches no memory on behalf of the connection, and
-//!   its `ConnId` is never used again, nor is its slot before the next poll. A post to an ended or unknown connection is [`PostError::NotConnected`].
-//! - **C7 remote access.** A peer reaches only what [`Transport::expose`] gave to its own connection: right key, right connection, within bounds,
-//!   with the right granted, not yet revoked. Anything else ends the peer's connection, changes no byte and delivers none. A
+//! - **C6 end.** When a connection ends, for whatever reason, its outstanding requests complete
+//!   with [`WorkStatus::Flushed`], and then exactly one [`Event::Disconnected`] is reported. After
+//!   that event the backend touches no memory on behalf of the connection, and its `ConnId` is
+//!   never used again, nor is its slot before the next poll. A post to an ended or unknown
+//!   connection is [`PostError::NotConnected`].
+//! - **C7 remote access.** A peer reaches only what [`Transport::expose`] gave to its own
+//!   connection: right key, right connection, within bounds, with the right granted, not yet
+//!   revoked. Anything else ends the peer's connection, changes no byte and delivers none. A
 //!   zero-length access is checked like any other.
-//! - **C8 bad bytes.** Whatever arrives, a backend neither panics, nor allocates by a size it has not checked, nor stalls other connections.
-//!   It ends that connection with [`ErrorKind::Protocol`](crate::ErrorKind::Protocol) and a reason in words.
-//! - **C9 receiver not ready.** A send that finds no posted receive ends the connection: flow control is the caller's duty, and the
-//!   protocol above has credits for it.
-//! - **C10 short and long receives.** A receive longer than the message keeps the rest of its memory untouched; a shorter one
-//!   completes [`WorkStatus::TooLong`] and ends the connection.
-//! - **C11 waiting.** After [`Transport::arm`] said [`Armed::Waiting`], anything that gives `poll` something to do wakes the waiter. Waking too often is allowed.
-//! - **C12 deadlines.** [`Transport::next_deadline`] is the earliest time at which `poll` has something to do though nothing arrives: a handshake that
-//!   must be dropped, a retry.
-//! - **C13 release.** A region whose last handle is gone is deregistered at the next poll, or by a registration that would fail for want of its room; its
-//!   memory may be gone before. A transport holds no [`Memory`] for a registration, only for exposures and work (its [`MemoryRegion`]s do). Dropping the transport ends every connection and frees
-//!   everything.
-//! - **C14 idle.** With nothing to do, `poll` makes at most a constant number of system calls and allocates nothing; in the steady state no method of
-//!   the data path (`post_*`, `write_now`, `read_now`, `poll`, `poll_taking`) allocates.
-//! - **C15 full queues.** After a post was refused with [`PostError::QueueFull`], the first poll that makes room in that queue returns `true`, whether or not it
-//!   reports an event; and C11 covers it. So a caller that was refused need not try again before.
-//! - **C16 inline receives.** [`Transport::poll_taking`] may show a message to its [`Taker`] where it stands, before a receive takes it in: only while that poll
-//!   has reported no event of the connection, whose `Established` an earlier one has reported, and only a message that the receive at the front has room for. A message that is taken is done with, and that
-//!   receive stays posted (behind the others, where an adapter cannot leave it in its place); one that is not goes the usual way. So the order of C3 and C4 holds for
-//!   whoever takes what it is shown and then handles the events.
+//! - **C8 bad bytes.** Whatever arrives, a backend neither panics, nor allocates by a size it has
+//!   not checked, nor stalls other connections. It ends that connection with
+//!   [`ErrorKind::Protocol`](crate::ErrorKind::Protocol) and a reason in words.
+//! - **C9 receiver not ready.** A send that finds no posted receive ends the connection: flow
+//!   control is the caller's duty, and the protocol above has credits for it.
+//! - **C10 short and long receives.** A receive longer than the message keeps the rest of its
+//!   memory untouched; a shorter one completes [`WorkStatus::TooLong`] and ends the connection.
+//! - **C11 waiting.** After [`Transport::arm`] said [`Armed::Waiting`], anything that gives `poll`
+//!   something to do wakes the waiter. Waking too often is allowed.
+//! - **C12 deadlines.** [`Transport::next_deadline`] is the earliest time at which `poll` has
+//!   something to do though nothing arrives: a handshake that must be dropped, a retry.
+//! - **C13 release.** A region whose last handle is gone is deregistered at the next poll, or by a
+//!   registration that would fail for want of its room; its memory may be gone before. A transport
+//!   holds no [`Memory`] for a registration, only for exposures and work (its [`MemoryRegion`]s
+//!   do). Dropping the transport ends every connection and frees everything.
+//! - **C14 idle.** With nothing to do, `poll` makes at most a constant number of system calls and
+//!   allocates nothing; in the steady state no method of the data path (`post_*`, `write_now`,
+//!   `read_now`, `poll`, `poll_inline`) allocates.
+//! - **C15 full queues.** After a post was refused with [`PostError::QueueFull`], the first poll
+//!   that makes room in that queue returns `true`, whether or not it reports an event; and C11
+//!   covers it. So a caller that was refused need not try again before.
+//! - **C16 inline receives.** [`Transport::poll_inline`] may show a message to its
+//!   [`InlineReceiver`] where it stands, before a receive takes it in: only while that poll has
+//!   reported no event of the connection, whose `Established` an earlier one has reported, and only
+//!   a message that the receive at the front has room for. A message that is taken is done with,
+//!   and that receive stays posted (behind the others, where an adapter cannot leave it in its
+//!   place); one that is not goes the usual way. So the order of C3 and C4 holds for whoever takes
+//!   what it is shown and then handles the events.
 
 use std::os::fd::BorrowedFd;
 use std::task::Waker;
@@ -65,11 +82,12 @@ use std::task::Waker;
 use crate::addr::Addr;
 use crate::capability::Capabilities;
 use crate::error::Error;
-pub use crate::inline::{Arrived, Taker};
+pub use crate::inline_receive::{InlineMessage, InlineReceiver};
 use crate::mem::{Access, MemList, MemSlice, Memory, MemoryRegion, RemoteKey, RemotePages, RemoteSlice, Segment};
 use crate::time::Time;
 
-/// Longest private data that travels with a connection request, an acceptance or a rejection, in bytes.
+/// Longest private data that travels with a connection request, an acceptance or a rejection, in
+/// bytes.
 pub const MAX_PRIVATE_DATA: usize = 256;
 
 /// Names a connection of one transport: a slot and how often the slot was used before.
@@ -85,7 +103,8 @@ pub struct ConnId {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct WorkId(pub u64);
 
-/// How urgent a work request is. Backends map it to what they have: a service level, a traffic class, a queue, or nothing.
+/// How urgent a work request is. Backends map it to what they have: a service level, a traffic
+/// class, a queue, or nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ServiceClass {
     /// Flow control and small messages, ahead of everything.
@@ -190,7 +209,8 @@ pub enum PostError {
     QueueFull,
     /// The connection is not, or no longer, one that takes this request.
     NotConnected,
-    /// A limit of [`Capabilities`] was not kept, or a segment belongs to another transport. A bug of the caller.
+    /// A limit of [`Capabilities`] was not kept, or a segment belongs to another transport. A bug
+    /// of the caller.
     Invalid(&'static str),
 }
 
@@ -210,8 +230,9 @@ pub enum WorkKind {
 /// What became of a work request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum WorkStatus {
-    /// Done. For a send or a write: the memory may be used again (the peer's adapter, not its program, has the bytes, or will have them
-    /// unless the connection ends). For a read or receive: the bytes are there.
+    /// Done. For a send or a write: the memory may be used again (the peer's adapter, not its
+    /// program, has the bytes, or will have them unless the connection ends). For a read or
+    /// receive: the bytes are there.
     Ok,
     /// The connection ended first.
     Flushed,
@@ -236,19 +257,21 @@ pub struct WorkCompletion {
     pub kind: WorkKind,
     /// What became of it.
     pub status: WorkStatus,
-    /// Receive: bytes delivered into it (0 for a write with immediate data, whose bytes went elsewhere). Otherwise the request's length.
+    /// Receive: bytes delivered into it (0 for a write with immediate data, whose bytes went
+    /// elsewhere). Otherwise the request's length.
     pub len: u64,
     /// Receive: the immediate data of the write that consumed it.
     pub immediate: Option<u32>,
 }
 
-/// What [`Transport::poll`] reports, in order of occurrence. An [`Event::Established`] precedes the connection's first completion,
-/// [`Event::Disconnected`] follows its last.
+/// What [`Transport::poll`] reports, in order of occurrence. An [`Event::Established`] precedes the
+/// connection's first completion, [`Event::Disconnected`] follows its last.
 #[derive(Debug)]
 pub enum Event {
     /// A work request ended.
     Work(WorkCompletion),
-    /// A peer wants to connect: post receives, then `accept` or `reject`. Until then receives are the only work it takes.
+    /// A peer wants to connect: post receives, then `accept` or `reject`. Until then receives are
+    /// the only work it takes.
     ConnectRequest {
         /// The connection to be.
         conn: ConnId,
@@ -261,7 +284,8 @@ pub enum Event {
     Established {
         /// The connection.
         conn: ConnId,
-        /// On the connecting side what the peer passed to `accept`, unchecked; empty on the accepting side.
+        /// On the connecting side what the peer passed to `accept`, unchecked; empty on the
+        /// accepting side.
         private: Box<[u8]>,
     },
     /// The peer said no; the `ConnId` is gone.
@@ -300,72 +324,83 @@ pub struct BulkWay {
     pub why: &'static str,
 }
 
-/// An adapter (see the [module](self) for the contract). Object-safe, single-threaded: one owner drives it.
+/// An adapter (see the [module](self) for the contract). Object-safe, single-threaded: one owner
+/// drives it.
 pub trait Transport {
-    // ---- what it is -------------------------------------------------------------------------------------------------------
+    // ---- what it is -----------------------------------------------------------------------------
 
     /// What it can do; the same for its whole life.
     fn capabilities(&self) -> &Capabilities;
 
-    // ---- connections ------------------------------------------------------------------------------------------------------
+    // ---- connections ----------------------------------------------------------------------------
 
-    /// Starts to accept connections at `addr`; returns the address with the port that was taken. May be called several times.
+    /// Starts to accept connections at `addr`; returns the address with the port that was taken.
+    /// May be called several times.
     ///
     /// # Errors
     /// `Invalid` for an address of another scheme or one in use, `Exhausted`, `Io`.
     fn listen(&mut self, addr: &Addr) -> Result<Addr, Error>;
 
-    /// Starts to connect to `addr`. Ends in `Established`, `Rejected` or `Disconnected`, not before the next poll and not after
-    /// `deadline`. Receives may be posted at once.
+    /// Starts to connect to `addr`. Ends in `Established`, `Rejected` or `Disconnected`, not before
+    /// the next poll and not after `deadline`. Receives may be posted at once.
     ///
     /// # Errors
-    /// `Invalid` for an address of another scheme or for private data over [`MAX_PRIVATE_DATA`]; `Exhausted`.
+    /// `Invalid` for an address of another scheme or for private data over [`MAX_PRIVATE_DATA`];
+    /// `Exhausted`.
     fn connect(&mut self, addr: &Addr, private: &[u8], deadline: Time) -> Result<ConnId, Error>;
 
     /// Says yes to a `ConnectRequest`; `Established` or `Disconnected` follows.
     ///
     /// # Errors
-    /// `PeerLost` if the request is no longer there; `Invalid` for private data over [`MAX_PRIVATE_DATA`].
+    /// `PeerLost` if the request is no longer there; `Invalid` for private data over
+    /// [`MAX_PRIVATE_DATA`].
     fn accept(&mut self, conn: ConnId, private: &[u8]) -> Result<(), Error>;
 
-    /// Says no to a `ConnectRequest`, with a reason for the peer. The `ConnId` is gone at once: its receives complete `Flushed`, no
-    /// `Disconnected` follows. Unknown connections and private data over the limit are ignored.
+    /// Says no to a `ConnectRequest`, with a reason for the peer. The `ConnId` is gone at once: its
+    /// receives complete `Flushed`, no `Disconnected` follows. Unknown connections and private data
+    /// over the limit are ignored.
     fn reject(&mut self, conn: ConnId, private: &[u8]);
 
-    /// Ends a connection. What was posted before is still handed to the network, as far as that is possible until `deadline`; requests that
-    /// wait for the peer (reads, receives) are flushed. `Disconnected` follows by `deadline`. Called again, the earlier deadline counts;
-    /// a deadline that has passed cuts at once. Unknown connections are ignored.
+    /// Ends a connection. What was posted before is still handed to the network, as far as that is
+    /// possible until `deadline`; requests that wait for the peer (reads, receives) are flushed.
+    /// `Disconnected` follows by `deadline`. Called again, the earlier deadline counts; a deadline
+    /// that has passed cuts at once. Unknown connections are ignored.
     fn disconnect(&mut self, conn: ConnId, deadline: Time);
 
-    // ---- memory -----------------------------------------------------------------------------------------------------------
+    // ---- memory ---------------------------------------------------------------------------------
 
-    /// Registers `memory`, so that its pieces may stand in work requests. Deregistered when the last handle of the region is gone.
+    /// Registers `memory`, so that its pieces may stand in work requests. Deregistered when the
+    /// last handle of the region is gone.
     ///
     /// # Errors
-    /// `Exhausted` if the adapter or a limit of the system refuses though everything released was deregistered (C13); the text says which limit.
+    /// `Exhausted` if the adapter or a limit of the system refuses though everything released was
+    /// deregistered (C13); the text says which limit.
     fn register(&mut self, memory: &Memory) -> Result<MemoryRegion, Error>;
 
-    /// Lets the peer of `conn`, and nobody else, reach `segment` as `access` says, until `revoke` or the connection's end. Holds the region.
+    /// Lets the peer of `conn`, and nobody else, reach `segment` as `access` says, until `revoke`
+    /// or the connection's end. Holds the region.
     ///
     /// # Errors
     /// `PeerLost` for an ended connection, `Exhausted`.
     fn expose(&mut self, conn: ConnId, segment: &Segment, access: Access) -> Result<RemoteSlice, Error>;
 
-    /// Ends an exposure. When the call returns no new access begins; one that is under way in an emulated adapter ends the
-    /// connection rather than go on. Unknown keys are ignored.
+    /// Ends an exposure. When the call returns no new access begins; one that is under way in an
+    /// emulated adapter ends the connection rather than go on. Unknown keys are ignored.
     fn revoke(&mut self, conn: ConnId, key: RemoteKey);
 
-    // ---- the data path ----------------------------------------------------------------------------------------------------
+    // ---- the data path --------------------------------------------------------------------------
 
-    /// Posts a receive: the next message that is not preceded by an earlier receive is scattered over `segments`, at most
-    /// [`Capabilities::max_segments`] of them (none for a receive that only takes immediate data).
+    /// Posts a receive: the next message that is not preceded by an earlier receive is scattered
+    /// over `segments`, at most [`Capabilities::max_segments`] of them (none for a receive that
+    /// only takes immediate data).
     ///
     /// # Errors
     /// See [`PostError`].
     fn post_recv(&mut self, conn: ConnId, work: WorkId, segments: &[Segment]) -> Result<(), PostError>;
 
-    /// Sends `head` and behind it `payload` as one message. `head`, at most [`Capabilities::max_head`] bytes, is copied before the
-    /// call returns, so a protocol header needs no buffer of its own.
+    /// Sends `head` and behind it `payload` as one message. `head`, at most
+    /// [`Capabilities::max_head`] bytes, is copied before the call returns, so a protocol header
+    /// needs no buffer of its own.
     ///
     /// # Errors
     /// See [`PostError`].
@@ -378,7 +413,8 @@ pub trait Transport {
         options: WorkOptions,
     ) -> Result<(), PostError>;
 
-    /// Writes `head` and behind it `segments` to the beginning of the target. `head` is copied as in `post_send`.
+    /// Writes `head` and behind it `segments` to the beginning of the target. `head` is copied as
+    /// in `post_send`.
     ///
     /// # Errors
     /// See [`PostError`]; `Invalid` if the bytes are more than the target has.
@@ -405,73 +441,84 @@ pub trait Transport {
         options: WorkOptions,
     ) -> Result<(), PostError>;
 
-    /// Writes `from` to the beginning of `remote` while it is posted, as an inline send is copied while it is posted: `true` says that the bytes are in place, behind
-    /// everything that was posted before (C3), that the memory is free again, and that no completion follows. It needs no registration. `false` says that nothing has
-    /// happened, because the transport cannot, something waits before it, it is too long or in too many pieces for a call that returns soon, or something is wrong: post it, which
-    /// tells. What C7 does not plainly allow, without bytes too, is such a no, and costs the connection nothing.
+    /// Writes `from` to the beginning of `remote` while it is posted, as an inline send is copied
+    /// while it is posted: `true` says that the bytes are in place, behind everything that was
+    /// posted before (C3), that the memory is free again, and that no completion follows. It needs
+    /// no registration. `false` says that nothing has happened, because the transport cannot,
+    /// something waits before it, it is too long or in too many pieces for a call that returns
+    /// soon, or something is wrong: post it, which tells. What C7 does not plainly allow, without
+    /// bytes too, is such a no, and costs the connection nothing.
     fn write_now(&mut self, conn: ConnId, from: &[MemSlice], remote: RemoteSlice) -> bool {
         let _ = (conn, from, remote);
         false
     }
 
-    /// Reads the beginning of `remote` while it is posted, scattered over `into`, as many bytes as these hold: as [`Transport::write_now`]. It is ordered with no write that
-    /// waits, as no read is.
+    /// Reads the beginning of `remote` while it is posted, scattered over `into`, as many bytes as
+    /// these hold: as [`Transport::write_now`]. It is ordered with no write that waits, as no read
+    /// is.
     fn read_now(&mut self, conn: ConnId, into: &[MemSlice], remote: RemoteSlice) -> bool {
         let _ = (conn, into, remote);
         false
     }
 
-    /// The peer's memory itself, where it stands in this process too, for the kernel to read from (`access.remote_read`) or write to
-    /// (`access.remote_write`) without a copy: page sharing. `None` where the transport cannot, where the memory is not of that kind, or
-    /// where key, bounds or rights do not allow it; then read or write it as ever, which says what is wrong. While the answer lives the
-    /// peer cannot end the exposure in peace: a `revoke` there ends the connection, as it does in the middle of any access.
+    /// The peer's memory itself, where it stands in this process too, for the kernel to read from
+    /// (`access.remote_read`) or write to (`access.remote_write`) without a copy: page sharing.
+    /// `None` where the transport cannot, where the memory is not of that kind, or where key,
+    /// bounds or rights do not allow it; then read or write it as ever, which says what is wrong.
+    /// While the answer lives the peer cannot end the exposure in peace: a `revoke` there ends the
+    /// connection, as it does in the middle of any access.
     fn map_remote(&mut self, conn: ConnId, remote: RemoteSlice, access: Access) -> Option<RemotePages> {
         let _ = (conn, remote, access);
         None
     }
 
-    /// For people, in the plan: how bytes get to and from the peer's memory on this connection, by the kind of memory, and why so. Empty where there is
-    /// one way for all.
+    /// For people, in the plan: how bytes get to and from the peer's memory on this connection, by
+    /// the kind of memory, and why so. Empty where there is one way for all.
     fn bulk_ways(&mut self, conn: ConnId) -> Vec<BulkWay> {
         let _ = conn;
         Vec::new()
     }
 
-    /// Makes progress and appends what happened to `events`. Bounded: with many events pending it returns after a batch of
-    /// a few hundred, for the caller to call again. Returns whether there was anything to do: bytes moved or events reported.
+    /// Makes progress and appends what happened to `events`. Bounded: with many events pending it
+    /// returns after a batch of a few hundred, for the caller to call again. Returns whether there
+    /// was anything to do: bytes moved or events reported.
     fn poll(&mut self, now: Time, events: &mut Vec<Event>) -> bool;
 
-    /// [`Transport::poll`], with a taker for messages that are at hand (C16). A transport that has none at hand, an adapter that scatters them into receives by itself,
-    /// just polls.
-    fn poll_taking(&mut self, now: Time, events: &mut Vec<Event>, taker: &mut dyn Taker) -> bool {
-        let _ = taker;
+    /// [`Transport::poll`], with a receiver for messages that are at hand (C16). A transport that
+    /// has none at hand, an adapter that scatters them into receives by itself, just polls.
+    fn poll_inline(&mut self, now: Time, events: &mut Vec<Event>, receiver: &mut dyn InlineReceiver) -> bool {
+        let _ = receiver;
         self.poll(now, events)
     }
 
-    /// The protocol above has made the processor do `work` for the data path. An adapter of a real host has nothing to do: the time has passed already.
-    /// A simulated host charges its processor, so that copies cost because the protocol makes them.
+    /// The protocol above has made the processor do `work` for the data path. An adapter of a real
+    /// host has nothing to do: the time has passed already. A simulated host charges its processor,
+    /// so that copies cost because the protocol makes them.
     fn charge(&mut self, work: HostWork) {
         let _ = work;
     }
 
-    // ---- waiting ----------------------------------------------------------------------------------------------------------
+    // ---- waiting --------------------------------------------------------------------------------
 
     /// See C12.
     fn next_deadline(&self) -> Option<Time>;
 
-    /// Gets ready to sleep. If `Waiting`, then from now until the next poll whatever gives `poll` something to do makes [`Transport::event_fd`]
-    /// readable, or, where there is none, wakes `waker` once.
+    /// Gets ready to sleep. If `Waiting`, then from now until the next poll whatever gives `poll`
+    /// something to do makes [`Transport::event_fd`] readable, or, where there is none, wakes
+    /// `waker` once.
     fn arm(&mut self, waker: &Waker) -> Armed;
 
-    /// A descriptor that becomes readable (see `arm`). Polling, not reading, makes it unreadable again.
+    /// A descriptor that becomes readable (see `arm`). Polling, not reading, makes it unreadable
+    /// again.
     fn event_fd(&self) -> Option<BorrowedFd<'_>>;
 
     /// Wakes whoever waits on this transport, from any thread.
     fn waker(&self) -> Waker;
 }
 
-/// A transport that was chosen at run time. Every method is forwarded, those with a default too: a wrapper that leaves one out would quietly take
-/// a capability away. A test below compares the lists; the conformance suite runs over `Box<dyn Transport>` (`bmi-sim/tests/conformance.rs`).
+/// A transport that was chosen at run time. Every method is forwarded, those with a default too: a
+/// wrapper that leaves one out would quietly take a capability away. A test below compares the
+/// lists; the conformance suite runs over `Box<dyn Transport>` (`bmi-sim/tests/conformance.rs`).
 impl<T: Transport + ?Sized> Transport for Box<T> {
     fn capabilities(&self) -> &Capabilities {
         (**self).capabilities()
@@ -567,8 +614,8 @@ impl<T: Transport + ?Sized> Transport for Box<T> {
         (**self).poll(now, events)
     }
 
-    fn poll_taking(&mut self, now: Time, events: &mut Vec<Event>, taker: &mut dyn Taker) -> bool {
-        (**self).poll_taking(now, events, taker)
+    fn poll_inline(&mut self, now: Time, events: &mut Vec<Event>, receiver: &mut dyn InlineReceiver) -> bool {
+        (**self).poll_inline(now, events, receiver)
     }
 
     fn charge(&mut self, work: HostWork) {
@@ -604,7 +651,8 @@ mod tests {
         names
     }
 
-    /// One with a default that is not forwarded compiles, and takes a capability away where nobody looks for it.
+    /// One with a default that is not forwarded compiles, and takes a capability away where nobody
+    /// looks for it.
     #[test]
     fn a_box_forwards_every_method_of_the_contract() {
         let contract = methods("\npub trait Transport {\n");

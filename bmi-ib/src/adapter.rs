@@ -1,4 +1,5 @@
-//! The device and port of a transport: what it can do, which of its addresses to use, its completion queues.
+//! The device and port of a transport: what it can do, which of its addresses to use, its
+//! completion queues.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -10,8 +11,9 @@ use crate::config::{COMPLETIONS, IbConfig, MAX_HEAD, MAX_INLINE, MAX_SEGMENTS, M
 use crate::memory::io_error;
 use crate::verbs::{self, Channel, CompletionQueue, Context, DeviceLimits, Domain, Gid, QueuePairLimits, Unavailable};
 
-/// What registering and deregistering costs, measured on Soft-RoCE (`ib_measure registration`): 59 µs for one buffer of 400 kB, 2.9 ms for 100 of
-/// 4 kB. Most of it is the system calls. Adapters differ, so this is an order of magnitude; an endpoint that calibrates itself measures its own.
+/// What registering and deregistering costs, measured on Soft-RoCE (`ib_measure registration`): 59
+/// µs for one buffer of 400 kB, 2.9 ms for 100 of 4 kB. Most of it is the system calls. Adapters
+/// differ, so this is an order of magnitude; an endpoint that calibrates itself measures its own.
 const PER_REGION: Duration = Duration::from_micros(28);
 const PER_PAGE: Duration = Duration::from_nanos(300);
 
@@ -30,8 +32,8 @@ pub(crate) struct Adapter {
     pub(crate) state: verbs::Port,
     pub(crate) limits: DeviceLimits,
     pub(crate) channel: Arc<Channel>,
-    /// Every connection has entries of one for everything that it can have outstanding, so that none overruns; when they are given
-    /// away another queue is made.
+    /// Every connection has entries of one for everything that it can have outstanding, so that
+    /// none overruns; when they are given away another queue is made.
     pub(crate) queues: Vec<Completions>,
     queue_pair: QueuePairLimits,
     gids: Vec<Gid>,
@@ -207,8 +209,8 @@ fn choose_port(context: &Context, wanted: Option<u8>) -> Result<(u8, verbs::Port
     Err(Error::new(ErrorKind::Unsupported, text).during("create an InfiniBand transport"))
 }
 
-/// Picks by content, never by place: on RoCE version 2 entries only, best the one of the side channel's own address, then IPv4, then global IPv6,
-/// then link-local. On InfiniBand the first.
+/// Picks by content, never by place: on RoCE version 2 entries only, best the one of the side
+/// channel's own address, then IPv4, then global IPv6, then link-local. On InfiniBand the first.
 fn choose_gid(gids: &[Gid], ethernet: bool, local: Option<IpAddr>) -> Option<Gid> {
     if !ethernet {
         return gids.first().copied();

@@ -11,10 +11,11 @@ use bmi_core::{Addr, Device};
 pub struct IbConfig {
     /// The adapter and its port; without one the first device, without a port its first active one.
     pub device: Option<Device>,
-    /// A side channel that has not sent its whole, right greeting this long after it was accepted is dropped, and so is a peer that was accepted and does
-    /// not confirm. 5 s.
+    /// A side channel that has not sent its whole, right greeting this long after it was accepted
+    /// is dropped, and so is a peer that was accepted and does not confirm. 5 s.
     pub handshake_timeout: Duration,
-    /// How long a queue pair that failed may take to flush, and its peer to say why, before it is destroyed. 200 ms.
+    /// How long a queue pair that failed may take to flush, and its peer to say why, before it is
+    /// destroyed. 200 ms.
     pub drain: Duration,
     /// How long a port may be down before its connections are ended. 1 s.
     pub port_down_grace: Duration,
@@ -32,11 +33,13 @@ pub struct IbConfig {
     pub recv_queue_depth: usize,
     /// Registered bytes of a connection for heads and inline payload, at least 32 KiB. 256 KiB.
     pub staging: usize,
-    /// Bytes up to which the adapter is asked to take a request's payload with the request; it may offer fewer. 256.
+    /// Bytes up to which the adapter is asked to take a request's payload with the request; it may
+    /// offer fewer. 256.
     pub adapter_inline: u32,
     /// Reads that a connection may have outstanding, if the adapter can; more are queued here. 16.
     pub max_outstanding_reads: u8,
-    /// Time that the peer's adapter may take to answer: 4.096 µs times two to the power of this, 67 ms. 14.
+    /// Time that the peer's adapter may take to answer: 4.096 µs times two to the power of this, 67
+    /// ms. 14.
     pub ack_timeout: u8,
     /// How often a request is sent again, 0 to 6. 6.
     pub retries: u8,
@@ -102,5 +105,6 @@ pub(crate) const MAX_INLINE: usize = (8 << 10) + MAX_HEAD;
 pub(crate) const MAX_SEGMENTS: usize = 16;
 /// Longest work request, in bytes, if the port takes it.
 pub(crate) const MAX_WORK_LEN: u64 = 1 << 30;
-/// Entries that a completion queue is made with, if the adapter takes as many; when they are given away, another queue is made.
+/// Entries that a completion queue is made with, if the adapter takes as many; when they are given
+/// away, another queue is made.
 pub(crate) const COMPLETIONS: usize = 8192;

@@ -1,4 +1,5 @@
-//! How connections come to be and how they end: listening, dialing, the handshake on the side channel, draining.
+//! How connections come to be and how they end: listening, dialing, the handshake on the side
+//! channel, draining.
 //!
 //! **Protocol** of a connection's phases; `!` marks the end.
 //!
@@ -13,13 +14,16 @@
 //!        '--a failure, BYE, the peer's end, disconnect() without time-----^
 //! ```
 //!
-//! The accepting side's queue pair is ready to send before the connecting side's can receive, so it waits for READY. Draining: the queue
-//! pair is in error, and every request comes back flushed. When the adapter says that the queue pair failed and not why, draining also
-//! waits for the peer's word, which comes over the side channel.
+//! The accepting side's queue pair is ready to send before the connecting side's can receive, so it
+//! waits for READY. Draining: the queue pair is in error, and every request comes back flushed.
+//! When the adapter says that the queue pair failed and not why, draining also waits for the peer's
+//! word, which comes over the side channel.
 //!
 //! **Invariants**
-//! 1. A half-open side channel owns a buffer of one message, nothing more; there are at most `max_half_open` of them.
-//! 2. A queue pair exists from `connect` on, or from the moment when the whole right greeting is there. It is destroyed before the end is reported.
+//! 1. A half-open side channel owns a buffer of one message, nothing more; there are at most
+//!    `max_half_open` of them.
+//! 2. A queue pair exists from `connect` on, or from the moment when the whole right greeting is
+//!    there. It is destroyed before the end is reported.
 //! 3. Every phase but Requested and Established has a deadline.
 //!
 //! **Tests** The conformance suite, `tests/faults.rs`, `tests/side_channel.rs`.
@@ -103,7 +107,7 @@ impl IbTransport {
         self.adapter.check_device(addr)
     }
 
-    // ---- listening --------------------------------------------------------------------------------------------------------
+    // ---- listening ------------------------------------------------------------------------------
 
     pub(crate) fn start_listening(&mut self, addr: &Addr) -> Result<Addr, Error> {
         self.check_addr(addr)?;
@@ -152,7 +156,7 @@ impl IbTransport {
         self.mark_ready(id.slot);
     }
 
-    // ---- dialing ----------------------------------------------------------------------------------------------------------
+    // ---- dialing --------------------------------------------------------------------------------
 
     pub(crate) fn start_connecting(&mut self, addr: &Addr, private: &[u8], deadline: Time) -> Result<ConnId, Error> {
         self.check_addr(addr)?;
@@ -270,7 +274,7 @@ impl IbTransport {
         self.mark_ready(slot);
     }
 
-    // ---- the handshake ----------------------------------------------------------------------------------------------------
+    // ---- the handshake --------------------------------------------------------------------------
 
     /// This side of a connection, as the peer needs it.
     fn own_port(&mut self, slot: u32) -> Port {
@@ -439,7 +443,7 @@ impl IbTransport {
         self.flush(connection);
     }
 
-    // ---- the end ----------------------------------------------------------------------------------------------------------
+    // ---- the end --------------------------------------------------------------------------------
 
     /// Takes a connection out of the tables.
     fn discard(&mut self, slot: u32) -> Option<Connection> {

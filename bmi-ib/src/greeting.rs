@@ -1,9 +1,12 @@
-//! The messages of the side channel: how two adapters find each other, and what they cannot tell each other by verbs.
+//! The messages of the side channel: how two adapters find each other, and what they cannot tell
+//! each other by verbs.
 //!
-//! **Why.** Queue pairs are connected with numbers and addresses that somebody must carry; a TCP connection does, as in most programs that use
-//! verbs without a connection manager. It stays, because the kernel closes it when a process dies, which no queue pair tells.
+//! **Why.** Queue pairs are connected with numbers and addresses that somebody must carry; a TCP
+//! connection does, as in most programs that use verbs without a connection manager. It stays,
+//! because the kernel closes it when a process dies, which no queue pair tells.
 //!
-//! **Layout** Every message has 64 bytes, little-endian; up to 256 bytes of private data follow a greeting.
+//! **Layout** Every message has 64 bytes, little-endian; up to 256 bytes of private data follow a
+//! greeting.
 //!
 //! ```text
 //!   0  magic "bmi-ib\r\n"    8  version u16   10  kind u8   11  code u8   12  private length u16   14  own u8, zero u8
@@ -22,7 +25,8 @@
 //! | Check | either | may I reach this key? (an access that adapters do not check, see `queue_pair`) |
 //! | Checked | either | you may |
 //!
-//! **Tests** Any bytes decode to something or to a [`Violation`], and what was encoded decodes to itself: below.
+//! **Tests** Any bytes decode to something or to a [`Violation`], and what was encoded decodes to
+//! itself: below.
 
 use bmi_core::transport::MAX_PRIVATE_DATA;
 
@@ -100,7 +104,8 @@ impl Message {
         bytes
     }
 
-    /// The message at the beginning of `bytes`, and how much private data follows it; `None` if there are too few bytes to know.
+    /// The message at the beginning of `bytes`, and how much private data follows it; `None` if
+    /// there are too few bytes to know.
     pub(crate) fn decode(bytes: &[u8]) -> Result<Option<(Message, usize)>, Violation> {
         let magic = bytes.len().min(MAGIC.len());
         if bytes[..magic] != MAGIC[..magic] {

@@ -1,8 +1,9 @@
 //! The InfiniBand and RoCE backend of [`bmi_core`]: real verbs, loaded when they are asked for.
 //!
-//! **Why.** This is what the contract was modelled on: the adapter moves the bytes, checks the keys and keeps the order; the processor only
-//! posts and polls. A program with this backend builds without any package and starts on a machine without libibverbs; only
-//! [`IbTransport::new`] says what is missing.
+//! **Why.** This is what the contract was modelled on: the adapter moves the bytes, checks the keys
+//! and keeps the order; the processor only posts and polls. A program with this backend builds
+//! without any package and starts on a machine without libibverbs; only [`IbTransport::new`] says
+//! what is missing.
 //!
 //! | where | what |
 //! |---|---|
@@ -21,18 +22,24 @@
 //!
 //! **Invariants**
 //! 1. What the contract says, C1 to C16 of [`bmi_core::transport`].
-//! 2. One owner drives a transport; only wakers and dropped regions reach it from other threads, through a mailbox each.
-//! 3. A connection has a protection domain of its own: a peer's keys are good on its own queue pair and nowhere else.
+//! 2. One owner drives a transport; only wakers and dropped regions reach it from other threads,
+//!    through a mailbox each.
+//! 3. A connection has a protection domain of its own: a peer's keys are good on its own queue pair
+//!    and nowhere else.
 //!
-//! **Limits** One device and port for a transport. Service level and traffic class are the connection's, from [`IbConfig`]: the class of a work
-//! request is ignored, because one queue pair has one of each, and order binds a connection to one queue pair. No shared receive queue: it
-//! belongs to a protection domain, of which every connection has its own. A region that is first used on a connection while a request is
-//! posted is registered then; if the system refuses, the connection ends and says why. On RoCE the kernel looks for the peer's hardware address while a
-//! queue pair is connected, which blocks one poll, for a second at most if nobody has the address that the peer named.
+//! **Limits** One device and port for a transport. Service level and traffic class are the
+//! connection's, from [`IbConfig`]: the class of a work request is ignored, because one queue pair
+//! has one of each, and order binds a connection to one queue pair. No shared receive queue: it
+//! belongs to a protection domain, of which every connection has its own. A region that is first
+//! used on a connection while a request is posted is registered then; if the system refuses, the
+//! connection ends and says why. On RoCE the kernel looks for the peer's hardware address while a
+//! queue pair is connected, which blocks one poll, for a second at most if nobody has the address
+//! that the peer named.
 //!
-//! **Fork** A child does not share the parent's adapter. With kernels from 5.12 on, pinned pages are copied for the child at `fork`, so that the
-//! parent's registrations stay good; with older ones `ibv_fork_init` is called before the first registration. The child must leave
-//! transports alone and may `exec`. `tests/fork.rs` tests it.
+//! **Fork** A child does not share the parent's adapter. With kernels from 5.12 on, pinned pages
+//! are copied for the child at `fork`, so that the parent's registrations stay good; with older
+//! ones `ibv_fork_init` is called before the first registration. The child must leave transports
+//! alone and may `exec`. `tests/fork.rs` tests it.
 
 mod adapter;
 mod config;
@@ -53,7 +60,7 @@ use std::sync::Arc;
 use std::task::{Wake, Waker};
 
 use bmi_backend::net::Resolver;
-use bmi_backend::{Deadlines, Listeners, Slots};
+use bmi_backend::{ConnectionTable, Deadlines, Listeners};
 use bmi_core::transport::{Armed, ConnId, Event, Payload, PostError, Transport, WorkId, WorkOptions, WriteTarget};
 use bmi_core::{
     Access, Addr, Capabilities, Error, ErrorKind, Memory, MemoryRegion, RemoteKey, RemoteSlice, Segment, Time,
@@ -96,8 +103,9 @@ pub struct IbTransport {
     poll: mio::Poll,
     epoll_events: mio::Events,
     waker: Waker,
-    slots: Slots<Connection>,
-    /// A connection may be on its way to being established, or to its end. Asked at each poll, so it is not counted anew each time.
+    slots: ConnectionTable<Connection>,
+    /// A connection may be on its way to being established, or to its end. Asked at each poll, so
+    /// it is not counted anew each time.
     unsettled: bool,
     listeners: Listeners<TcpListener>,
     resolver: Resolver,
@@ -156,8 +164,9 @@ impl IbTransport {
     /// An adapter with no connections.
     ///
     /// # Errors
-    /// `Unsupported` if there is no library, no device or no active port: the text says what is missing and what to install. `Invalid` for
-    /// settings beyond what the device can. `Io` or `Exhausted` if the system has no descriptor or object for it.
+    /// `Unsupported` if there is no library, no device or no active port: the text says what is
+    /// missing and what to install. `Invalid` for settings beyond what the device can. `Io` or
+    /// `Exhausted` if the system has no descriptor or object for it.
     #[expect(clippy::disallowed_methods, reason = "cookies are not to be guessed")]
     pub fn new(config: IbConfig) -> Result<IbTransport, Error> {
         let failed = |error| Error::from(error).during("create an InfiniBand transport");
@@ -174,7 +183,7 @@ impl IbTransport {
             epoll_events: mio::Events::with_capacity(EPOLL_EVENTS),
             resolver: Resolver::new("bmi-ib-resolve", waker.clone()),
             waker,
-            slots: Slots::new(config.connections()),
+            slots: ConnectionTable::new(config.connections()),
             unsettled: false,
             listeners: Listeners::default(),
             regions: Regions::new(config.regions()),
@@ -211,7 +220,8 @@ impl IbTransport {
         (self.secret.hash_one(self.made) & 0xff_ffff) as u32
     }
 
-    /// The queues of a connection on which `allowed` work may be posted, with everything in `segments` registered there.
+    /// The queues of a connection on which `allowed` work may be posted, with everything in
+    /// `segments` registered there.
     fn queues(
         &mut self,
         conn: ConnId,
@@ -246,7 +256,8 @@ impl IbTransport {
         connection.queues.as_deref_mut().ok_or(PostError::NotConnected)
     }
 
-    /// Something was posted: the first since the last poll leaves at once, more wait for the next poll.
+    /// Something was posted: the first since the last poll leaves at once, more wait for the next
+    /// poll.
     fn posted(&mut self, conn: ConnId) {
         let at_once = self
             .slots

@@ -1,17 +1,23 @@
 //! Registrations, exposures, and what the system says when it may not pin more.
 //!
-//! **Why a domain per connection.** A remote key is good for every queue pair of its protection domain, and it is 32 bits that can be guessed. So
-//! that one peer never reaches what was exposed to another, each connection has a domain of its own. The price: a region that work requests of
-//! several connections name is registered once in each, when it is first used there; what is exposed is registered for exactly its range.
-//! Memory windows of type 2, bound to one queue pair, would cost less on an adapter with many connections, but Soft-RoCE checks a window's
-//! accesses against the bounds of the region beneath it, not against its own (`tests/windows.rs` shows it), so they are not used.
+//! **Why a domain per connection.** A remote key is good for every queue pair of its protection
+//! domain, and it is 32 bits that can be guessed. So that one peer never reaches what was exposed
+//! to another, each connection has a domain of its own. The price: a region that work requests of
+//! several connections name is registered once in each, when it is first used there; what is
+//! exposed is registered for exactly its range. Memory windows of type 2, bound to one queue pair,
+//! would cost less on an adapter with many connections, but Soft-RoCE checks a window's accesses
+//! against the bounds of the region beneath it, not against its own (`tests/windows.rs` shows it),
+//! so they are not used.
 //!
 //! **Invariants**
-//! 1. [`Regions::register`] pins nothing: it says what would not fit, so that the error is told early. Pinning is per connection, [`Keys`].
-//! 2. A region's registrations end when its last handle is gone, at the next poll, or with their connection.
+//! 1. [`Regions::register`] pins nothing: it says what would not fit, so that the error is told
+//!    early. Pinning is per connection, [`Keys`].
+//! 2. A region's registrations end when its last handle is gone, at the next poll, or with their
+//!    connection.
 //! 3. A peer learns no address: what is exposed begins at its offset in a page.
 //!
-//! **Tests** The conformance suite's `transport::remote`; `tests/hostile.rs`; `tests/faults.rs` for the limit.
+//! **Tests** The conformance suite's `transport::remote`; `tests/hostile.rs`; `tests/faults.rs` for
+//! the limit.
 
 use std::collections::HashMap;
 use std::io;
@@ -28,7 +34,8 @@ const PAGE: u64 = 4096;
 /// Capability that lifts the limit on locked memory, `CAP_IPC_LOCK`.
 const CAP_IPC_LOCK: u32 = 14;
 
-/// A region: which connections have registered it. It does not hold the memory (C13): a registration of memory that is gone can be named by nobody.
+/// A region: which connections have registered it. It does not hold the memory (C13): a
+/// registration of memory that is gone can be named by nobody.
 struct Known {
     users: Vec<u32>,
 }
@@ -62,8 +69,9 @@ impl Regions {
         Ok(MemoryRegion::new(memory.clone(), LocalKey(index as u64), self.owner.clone()))
     }
 
-    /// Notes that the connection in `slot` has registered a region. A slot that has had it before, for a connection that ended, is noted already: so a
-    /// region that outlives its connections has at most as many notes as there are slots.
+    /// Notes that the connection in `slot` has registered a region. A slot that has had it before,
+    /// for a connection that ended, is noted already: so a region that outlives its connections has
+    /// at most as many notes as there are slots.
     pub(crate) fn note_user(&mut self, region: &MemoryRegion, slot: u32) {
         if let Some(known) = self.known.get_mut(region.local_key().0 as usize)
             && !known.users.contains(&slot)
@@ -72,7 +80,8 @@ impl Regions {
         }
     }
 
-    /// Forgets what was released; `forget` is called with each region's number and each connection that may have registered it.
+    /// Forgets what was released; `forget` is called with each region's number and each connection
+    /// that may have registered it.
     pub(crate) fn collect(&mut self, mut forget: impl FnMut(usize, u32)) {
         self.queue.drain(&mut self.released);
         for key in self.released.drain(..) {
@@ -115,8 +124,9 @@ impl Keys {
 
 /// Registers memory that the caller keeps alive for longer than the registration.
 pub(crate) fn pin(domain: &Arc<Domain>, ptr: *mut u8, len: usize, begin: u64, rights: Rights) -> Result<Region, Error> {
-    // SAFETY: what peers may reach is kept alive by the exposure beside the region. What only this side may name is kept alive by whoever names it, a
-    // work request's segment or the staging ring: a registration that outlives its memory keeps pages pinned that nobody reaches.
+    // SAFETY: what peers may reach is kept alive by the exposure beside the region. What only this
+    // side may name is kept alive by whoever names it, a work request's segment or the staging
+    // ring: a registration that outlives its memory keeps pages pinned that nobody reaches.
     unsafe { Region::new(domain, ptr, len, begin, rights) }.map_err(|error| match error.raw_os_error() {
         Some(libc::ENOMEM | libc::EAGAIN) => match Locked::now() {
             Some(locked) => locked.explain(len as u64).caused_by(error),
@@ -196,7 +206,8 @@ impl Exposures {
         limit.admit(self.by_key.len()).map_err(|error| error.during("expose"))?;
         let begin = segment.as_ptr() as u64 % PAGE;
         let (region, key) = if segment.is_empty() {
-            // Nothing to register. A key that no adapter has: accesses by it are checked by the peer's program.
+            // Nothing to register. A key that no adapter has: accesses by it are checked by the
+            // peer's program.
             self.empty += 1;
             (None, (1 << 32) + self.empty)
         } else {
@@ -215,7 +226,8 @@ impl Exposures {
         self.by_key.remove(&key);
     }
 
-    /// Whether the peer may reach no bytes at `addr` by `key`. Adapters do not check accesses without bytes.
+    /// Whether the peer may reach no bytes at `addr` by `key`. Adapters do not check accesses
+    /// without bytes.
     pub(crate) fn allows_nothing_at(&self, key: u64, addr: u64, write: bool) -> bool {
         self.by_key.get(&key).is_some_and(|exposed| {
             let granted = if write { exposed.access.remote_write } else { exposed.access.remote_read };

@@ -6,9 +6,10 @@
 //!   events that wait -> deadlines -> hand over -> look (epoll, now and then) -> side channels -> completions -> hand over -> ends
 //! ```
 //!
-//! **Waiting.** The completion channel, the device's asynchronous events, the side channels and the waker stand in one epoll
-//! descriptor. [`IbTransport::prepare_to_sleep`] first asks every completion queue for an event, and only then looks into it: what came before is
-//! seen by looking, what comes after makes the event. What looking found is kept for the next poll.
+//! **Waiting.** The completion channel, the device's asynchronous events, the side channels and the
+//! waker stand in one epoll descriptor. [`IbTransport::prepare_to_sleep`] first asks every
+//! completion queue for an event, and only then looks into it: what came before is seen by looking,
+//! what comes after makes the event. What looking found is kept for the next poll.
 //!
 //! **Invariants**
 //! 1. An idle poll makes no system call but one in [`LOOK_EVERY`], and allocates nothing.
@@ -107,7 +108,7 @@ impl IbTransport {
         any
     }
 
-    // ---- waiting ----------------------------------------------------------------------------------------------------------
+    // ---- waiting --------------------------------------------------------------------------------
 
     fn has_work(&self) -> bool {
         !self.pending.is_empty()
@@ -217,7 +218,8 @@ impl IbTransport {
         }
     }
 
-    /// The device is gone, or as good as gone: it tells nothing any more, so connections end by their drain's time limit, and it is not asked again.
+    /// The device is gone, or as good as gone: it tells nothing any more, so connections end by
+    /// their drain's time limit, and it is not asked again.
     fn lose_device(&mut self) {
         if !std::mem::replace(&mut self.gone, true) {
             let name = self.adapter.context.name().to_owned();
@@ -233,7 +235,7 @@ impl IbTransport {
         self.end(id.slot, id, fault);
     }
 
-    // ---- side channels ----------------------------------------------------------------------------------------------------
+    // ---- side channels --------------------------------------------------------------------------
 
     fn read_side_channels(&mut self) -> bool {
         let mut moved = false;
@@ -279,7 +281,7 @@ impl IbTransport {
         self.end(slot, id, fault);
     }
 
-    // ---- handing over -----------------------------------------------------------------------------------------------------
+    // ---- handing over ---------------------------------------------------------------------------
 
     fn hand_over(&mut self) -> bool {
         let mut moved = false;
@@ -320,7 +322,7 @@ impl IbTransport {
         }
     }
 
-    // ---- completions ------------------------------------------------------------------------------------------------------
+    // ---- completions ----------------------------------------------------------------------------
 
     /// Takes a batch from a completion queue into `early`; returns whether it may have more.
     fn poll_queue(&mut self, index: usize) -> bool {
@@ -398,7 +400,8 @@ fn received(outcome: Outcome) -> (WorkStatus, Option<Fault>) {
     match outcome {
         Outcome::Ok => (WorkStatus::Ok, None),
         Outcome::Flushed => (WorkStatus::Flushed, Some(Fault::QueuePair)),
-        // The memory of a receive is registered, so all that can be wrong with it is that it is short; Soft-RoCE says it in the second way.
+        // The memory of a receive is registered, so all that can be wrong with it is that it is
+        // short; Soft-RoCE says it in the second way.
         Outcome::Length | Outcome::LocalOperation => (WorkStatus::TooLong, Some(Violation::TooLong.into())),
         other => (WorkStatus::Failed, Some(Fault::Adapter(format!("{other:?}")))),
     }

@@ -7,18 +7,23 @@
 //!                             └─ read ──> reads, beyond the limit ──────^
 //! ```
 //!
-//! **Doorbells.** The first request after a poll is handed over at once, so a lone message never waits. What is posted behind it before the
-//! next poll is collected and leaves with that poll as one linked list: one doorbell, on Soft-RoCE one system call. Of unsignalled requests every
+//! **Doorbells.** The first request after a poll is handed over at once, so a lone message never
+//! waits. What is posted behind it before the next poll is collected and leaves with that poll as
+//! one linked list: one doorbell, on Soft-RoCE one system call. Of unsignalled requests every
 //! fourth part of the queue is signalled by the backend, to learn that the queue has room.
 //!
-//! **Accesses without bytes.** Adapters do not check the key of an access of no bytes (InfiniBand specification, C9-88), the contract does (C7). So
-//! before such a request, and before one whose key no adapter can have, the peer's program is asked over the side channel; what was posted
+//! **Accesses without bytes.** Adapters do not check the key of an access of no bytes (InfiniBand
+//! specification, C9-88), the contract does (C7). So before such a request, and before one whose
+//! key no adapter can have, the peer's program is asked over the side channel; what was posted
 //! behind it waits for the answer. Such requests are rare, so that they are slow costs nothing.
 //!
 //! **Invariants**
-//! 1. A request's segments stand in the segment queue beside its record until it has ended; so what the adapter reaches is held (C5).
-//! 2. Requests, waiting ones and reads together are at most the depth; the adapter's queue has room for one more, the marker.
-//! 3. Completions come in the order of the adapter's queue, so one says that all before it are done.
+//! 1. A request's segments stand in the segment queue beside its record until it has ended; so what
+//!    the adapter reaches is held (C5).
+//! 2. Requests, waiting ones and reads together are at most the depth; the adapter's queue has room
+//!    for one more, the marker.
+//! 3. Completions come in the order of the adapter's queue, so one says that all before it are
+//!    done.
 //!
 //! **Tests** The conformance suite.
 
@@ -84,7 +89,8 @@ struct Recv {
 /// Everything that is posted on a connection.
 pub(crate) struct QueuePair {
     conn: ConnId,
-    // Torn down in this order: the queue pair first, so that nothing is reached any more; the domain last.
+    // Torn down in this order: the queue pair first, so that nothing is reached any more; the
+    // domain last.
     pub(crate) verbs: verbs::QueuePair,
     keys: Keys,
     pub(crate) exposures: Exposures,
@@ -123,8 +129,9 @@ pub(crate) enum Flushed {
     Ask(Message),
 }
 
-/// How many of the `len` bytes of a receive's next segment the adapter is told of. No message is longer than `max_work_len`, so what a receive has beyond
-/// that is never written; and an entry's length has 32 bits.
+/// How many of the `len` bytes of a receive's next segment the adapter is told of. No message is
+/// longer than `max_work_len`, so what a receive has beyond that is never written; and an entry's
+/// length has 32 bits.
 fn take_room(room: &mut u64, len: usize) -> u32 {
     let len = (*room).min(len as u64);
     *room -= len;
@@ -177,7 +184,7 @@ impl QueuePair {
         &self.domain
     }
 
-    // ---- registrations ----------------------------------------------------------------------------------------------------
+    // ---- registrations --------------------------------------------------------------------------
 
     /// The first region among those of `segments` that this connection has yet to register.
     pub(crate) fn unregistered<'s>(&self, segments: &'s [Segment]) -> Option<&'s MemoryRegion> {
@@ -200,7 +207,7 @@ impl QueuePair {
         Sge::new(segment.as_ptr() as u64, len, key)
     }
 
-    // ---- posting ----------------------------------------------------------------------------------------------------------
+    // ---- posting --------------------------------------------------------------------------------
 
     pub(crate) fn check_segments(segments: &[Segment]) -> Result<(), PostError> {
         if segments.len() > MAX_SEGMENTS {
@@ -224,7 +231,8 @@ impl QueuePair {
             }
         }
         let id = RECV | tag(self.conn) | u64::from(self.next_recv);
-        // SAFETY: the segments are held until the receive has ended (invariant 1), or the queue pair is gone.
+        // SAFETY: the segments are held until the receive has ended (invariant 1), or the queue
+        // pair is gone.
         match unsafe { self.verbs.post_receive(id, &entries[..count]) } {
             Ok(()) => {}
             Err(error) if error.raw_os_error() == Some(libc::ENOMEM) => return Err(PostError::QueueFull),
@@ -326,7 +334,7 @@ impl QueuePair {
         !self.rang && self.waiting.len() == 1
     }
 
-    // ---- what goes out ----------------------------------------------------------------------------------------------------
+    // ---- what goes out --------------------------------------------------------------------------
 
     /// Whether a flush would find something that may go.
     pub(crate) fn has_waiting(&self) -> bool {
@@ -427,7 +435,8 @@ impl QueuePair {
             return Ok(());
         }
         self.rang = true;
-        // SAFETY: segments and staged bytes are held until their request has ended (invariant 1), or the queue pair is gone.
+        // SAFETY: segments and staged bytes are held until their request has ended (invariant 1),
+        // or the queue pair is gone.
         unsafe { self.verbs.post_send(chain) }.map_err(|(_, error)| error)
     }
 
@@ -436,7 +445,8 @@ impl QueuePair {
         self.requests.is_empty() && self.waiting.is_empty()
     }
 
-    /// Posts a request without effect, signalled, behind all others, unless it was already: when it has ended, they have.
+    /// Posts a request without effect, signalled, behind all others, unless it was already: when it
+    /// has ended, they have.
     pub(crate) fn mark(&mut self, chain: &mut Chain) -> io::Result<()> {
         if std::mem::replace(&mut self.marked, true) || self.requests.is_empty() {
             return Ok(());
@@ -461,7 +471,7 @@ impl QueuePair {
         self.requests.is_empty() && self.recvs.is_empty()
     }
 
-    // ---- completions ------------------------------------------------------------------------------------------------------
+    // ---- completions ----------------------------------------------------------------------------
 
     /// The oldest receive ended; `false` if there is none.
     pub(crate) fn complete_recv(
@@ -477,7 +487,8 @@ impl QueuePair {
         true
     }
 
-    /// The request of this number ended, and so did, with success, all before it. Returns what kind it was; `None` for the marker.
+    /// The request of this number ended, and so did, with success, all before it. Returns what kind
+    /// it was; `None` for the marker.
     pub(crate) fn complete_send(
         &mut self,
         number: u32,
@@ -532,7 +543,8 @@ impl QueuePair {
 mod tests {
     use super::*;
 
-    /// The length of a receive's segment was cut to 32 bits: one of 4 GiB had no room at all, and the first message for it ended the connection.
+    /// The length of a receive's segment was cut to 32 bits: one of 4 GiB had no room at all, and
+    /// the first message for it ended the connection.
     #[test]
     fn receives_of_gigabytes_have_room_for_any_message() {
         let given = |lens: &[usize]| {

@@ -1,4 +1,5 @@
-//! The TCP connection beside a queue pair: messages in, messages out, and the news that the peer is gone.
+//! The TCP connection beside a queue pair: messages in, messages out, and the news that the peer is
+//! gone.
 
 use std::io::{self, Read, Write};
 use std::net::IpAddr;
@@ -9,7 +10,8 @@ use mio::net::TcpStream;
 use crate::error::{Fault, Violation};
 use crate::greeting::{MESSAGE, Message};
 
-/// Bytes that may wait for the peer to read them: answers to a peer that asks and does not listen must not pile up.
+/// Bytes that may wait for the peer to read them: answers to a peer that asks and does not listen
+/// must not pile up.
 const MAX_UNSENT: usize = 16 << 10;
 
 /// A message, and the bytes behind it.

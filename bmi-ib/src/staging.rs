@@ -1,7 +1,7 @@
 //! The registered ring of a connection that heads and inline payload are copied into while posting.
 //!
-//! **Layout** Places are handed out in order and come back in order. One that would not fit before the end begins at the start; what it
-//! skips comes back with it.
+//! **Layout** Places are handed out in order and come back in order. One that would not fit before
+//! the end begins at the start; what it skips comes back with it.
 //!
 //! ```text
 //!   [ free | oldest place … newest place | free ]        head = oldest, used = bytes from there on, skips included

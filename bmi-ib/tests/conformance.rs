@@ -1,5 +1,5 @@
-//! The shared conformance suite over verbs: with the defaults, with little of everything, and behind adapters that make trouble.
-//! Needs an RDMA device; `cargo xtask rxe` has one.
+//! The shared conformance suite over verbs: with the defaults, with little of everything, and
+//! behind adapters that make trouble. Needs an RDMA device; `cargo xtask rxe` has one.
 
 use std::time::Duration;
 

@@ -1,5 +1,6 @@
-//! What can go wrong beside and beneath a connection: a peer killed with SIGKILL, a link that goes down, a receiver that is not ready, a
-//! limit on locked memory. Needs an RDMA device, and for the link the machine of `cargo xtask rxe`, whose device stands on `d0`.
+//! What can go wrong beside and beneath a connection: a peer killed with SIGKILL, a link that goes
+//! down, a receiver that is not ready, a limit on locked memory. Needs an RDMA device, and for the
+//! link the machine of `cargo xtask rxe`, whose device stands on `d0`.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking, its helpers too")]
 
@@ -36,8 +37,8 @@ fn spawn(name: &str, parent: &str) -> Child {
     Command::new(own).args(["--exact", name, "--ignored", "--nocapture"]).env(PARENT, parent).spawn().unwrap()
 }
 
-/// The other process of the SIGKILL tests: connects to its parent, exposes memory, says where, and goes on until a write reaches [`MIDDLE`] of
-/// it; then it kills itself.
+/// The other process of the SIGKILL tests: connects to its parent, exposes memory, says where, and
+/// goes on until a write reaches [`MIDDLE`] of it; then it kills itself.
 #[test]
 #[ignore = "a part of another test, in a process of its own"]
 fn child_that_exposes_memory() {
@@ -80,8 +81,9 @@ fn meet_child(side: &mut Side, addr: &Addr) -> (Child, ConnId, RemoteSlice) {
     (child, conn, RemoteSlice::from_wire(&note.to_vec().try_into().unwrap()))
 }
 
-/// Kills `child` when a read has brought the byte at [`MIDDLE`] of `landing`; without that, waits for it to kill itself. A thread of its own: on
-/// Soft-RoCE a transfer happens inside the calls that post and poll.
+/// Kills `child` when a read has brought the byte at [`MIDDLE`] of `landing`; without that, waits
+/// for it to kill itself. A thread of its own: on Soft-RoCE a transfer happens inside the calls
+/// that post and poll.
 fn kill_in_the_middle(mut child: Child, landing: Option<Memory>) -> std::thread::JoinHandle<()> {
     let watch = move || {
         let clock = MonotonicClock::new();
@@ -98,7 +100,8 @@ fn kill_in_the_middle(mut child: Child, landing: Option<Memory>) -> std::thread:
     std::thread::Builder::new().name("killer".to_owned()).spawn(watch).unwrap()
 }
 
-/// Has reads, or writes, of megabytes outstanding, and the peer dies when the first of them is half done.
+/// Has reads, or writes, of megabytes outstanding, and the peer dies when the first of them is half
+/// done.
 fn killed_in_the_middle_of(write: bool) {
     let _alone = alone();
     let mut side = Side::new(MonotonicClock::new(), IbConfig::default());
@@ -173,7 +176,8 @@ fn message(pair: &mut Pair, near: ConnId, far: ConnId, what: &str) {
     assert_eq!((done.work, done.status), (WorkId(6), WorkStatus::Ok), "{what}");
 }
 
-/// A link that stays down ends the connections, with a reason that names the port; when it is up again, connecting works.
+/// A link that stays down ends the connections, with a reason that names the port; when it is up
+/// again, connecting works.
 #[test]
 fn a_link_that_stays_down_ends_connections() {
     let _alone = alone();

@@ -6,8 +6,9 @@ use bmi_core::transport::{WorkId, WorkOptions};
 use bmi_core::{Access, Memory, Transport};
 use support::Pair;
 
-/// After a fork the parent's pages are still those that the adapter knows, whoever of the two writes first: what the parent writes then is what a
-/// read brings, and what a write brings is what the parent sees.
+/// After a fork the parent's pages are still those that the adapter knows, whoever of the two
+/// writes first: what the parent writes then is what a read brings, and what a write brings is what
+/// the parent sees.
 #[test]
 fn registered_pages_stay_with_the_parent() {
     const LEN: usize = 3 * 4096;
@@ -24,7 +25,8 @@ fn registered_pages_stay_with_the_parent() {
     if child == 0 {
         let mut byte = [0u8; 1];
         let (pipe, page) = (std::os::fd::AsRawFd::as_raw_fd(&parent_wrote), there.as_ptr());
-        // SAFETY: the descriptor is open, the buffer its own; the page is the child's copy; `_exit` runs nothing of the parent's.
+        // SAFETY: the descriptor is open, the buffer its own; the page is the child's copy; `_exit`
+        // runs nothing of the parent's.
         unsafe {
             page.write_volatile(99);
             libc::read(pipe, byte.as_mut_ptr().cast(), 1);

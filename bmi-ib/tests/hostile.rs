@@ -1,4 +1,5 @@
-//! A peer that reaches for what was not given to it. Needs an RDMA device; `cargo xtask rxe` has one.
+//! A peer that reaches for what was not given to it. Needs an RDMA device; `cargo xtask rxe` has
+//! one.
 
 mod support;
 
@@ -10,12 +11,14 @@ use support::Pair;
 const BYTES: usize = 64 << 10;
 const SECRET: u8 = 0x5a;
 
-/// 10,000 attempts with random keys, addresses and lengths, many close to the truth, at memory that is exposed to another connection, to nobody,
-/// for reading only, or on a page beside. No byte of it changes, none is read, and an attempt that was carried out ends its connection.
+/// 10,000 attempts with random keys, addresses and lengths, many close to the truth, at memory that
+/// is exposed to another connection, to nobody, for reading only, or on a page beside. No byte of
+/// it changes, none is read, and an attempt that was carried out ends its connection.
 #[test]
 fn ten_thousand_random_attempts_change_no_byte() {
     const ATTEMPTS: u32 = 10_000;
-    // Attempts per connection: the first that reaches the victim's adapter ends it, the others die with it.
+    // Attempts per connection: the first that reaches the victim's adapter ends it, the others die
+    // with it.
     const PER_CONNECTION: u32 = 100;
     let mut rng = Rng::new(11);
     let mut pair = Pair::new();

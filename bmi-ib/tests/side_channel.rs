@@ -1,5 +1,5 @@
-//! The side channel: peers that say nothing, too little, too much or nonsense, and two that dial each other at once. Needs an RDMA device;
-//! `cargo xtask rxe` has one.
+//! The side channel: peers that say nothing, too little, too much or nonsense, and two that dial
+//! each other at once. Needs an RDMA device; `cargo xtask rxe` has one.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking, its helpers too")]
 
@@ -20,8 +20,9 @@ const CONNECT: u8 = 1;
 const READY: u8 = 4;
 const CHECKED: u8 = 7;
 
-/// A message of the side channel, as the module `greeting` draws it: a queue pair that nobody has, at this machine's own address (the kernel would look
-/// for one that nobody has, and block for a second).
+/// A message of the side channel, as the module `greeting` draws it: a queue pair that nobody has,
+/// at this machine's own address (the kernel would look for one that nobody has, and block for a
+/// second).
 fn message(kind: u8) -> [u8; 64] {
     let mut bytes = [0; 64];
     bytes[..8].copy_from_slice(b"bmi-ib\r\n");
@@ -80,7 +81,8 @@ fn works(a: &mut Side, near: ConnId, b: &mut Side, far: ConnId, what: &str) {
     assert_eq!(&memory.to_vec()[..5], b"hello", "{what}");
 }
 
-/// Silent side channels are bounded in number and in time, and a peer that speaks is served when they are gone.
+/// Silent side channels are bounded in number and in time, and a peer that speaks is served when
+/// they are gone.
 #[test]
 fn silent_side_channels_are_bounded_and_dropped_in_time() {
     let clock = MonotonicClock::new();
@@ -102,7 +104,8 @@ fn silent_side_channels_are_bounded_and_dropped_in_time() {
     works(&mut a, near, &mut b, far, "after them");
 }
 
-/// What is no greeting closes its side channel and nothing else; a peer of another version is told ours.
+/// What is no greeting closes its side channel and nothing else; a peer of another version is told
+/// ours.
 #[test]
 fn nonsense_costs_its_sender_the_side_channel() {
     const TRIES: usize = 200;
@@ -135,7 +138,8 @@ fn nonsense_costs_its_sender_the_side_channel() {
     works(&mut pair.a, near, &mut pair.b, far, "the connection beside is as it was");
 }
 
-/// A peer that was accepted and never confirms has no longer than the handshake may take; so has one that only dials.
+/// A peer that was accepted and never confirms has no longer than the handshake may take; so has
+/// one that only dials.
 #[test]
 fn a_handshake_that_is_never_finished_ends() {
     let clock = MonotonicClock::new();
@@ -157,7 +161,8 @@ fn a_handshake_that_is_never_finished_ends() {
     assert!(b.now() >= deadline, "not before its deadline");
 }
 
-/// A message at a point where it is not allowed ends the connection, with everything that was posted.
+/// A message at a point where it is not allowed ends the connection, with everything that was
+/// posted.
 #[test]
 fn a_message_out_of_order_ends_the_connection() {
     for second in [CONNECT, READY, CHECKED, 99] {

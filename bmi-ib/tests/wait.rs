@@ -1,5 +1,6 @@
-//! Sleeping on the event fd. Needs an RDMA device; `cargo xtask rxe` has one.
-//! On Soft-RoCE a loopback send completes inside the call that posts it, so who waits must post from another thread.
+//! Sleeping on the event fd. Needs an RDMA device; `cargo xtask rxe` has one. On Soft-RoCE a
+//! loopback send completes inside the call that posts it, so who waits must post from another
+//! thread.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking, its helpers too")]
 

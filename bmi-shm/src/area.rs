@@ -1,7 +1,9 @@
-//! What one side of a connection writes and the other reads: its ring, its position, its announcements, its exposures.
+//! What one side of a connection writes and the other reads: its ring, its position, its
+//! announcements, its exposures.
 //!
-//! **Why one area each.** A side's area is mapped writable by that side alone (the seal `F_SEAL_FUTURE_WRITE`), so nothing that this side has
-//! written can be changed by the peer. What is left to distrust is what the peer writes in *its* area: words that are copied, then checked.
+//! **Why one area each.** A side's area is mapped writable by that side alone (the seal
+//! `F_SEAL_FUTURE_WRITE`), so nothing that this side has written can be changed by the peer. What
+//! is left to distrust is what the peer writes in *its* area: words that are copied, then checked.
 //!
 //! **Layout**, in bytes. Words that different moments touch stand in different cache lines.
 //!
@@ -15,17 +17,22 @@
 //!     …  ring          on a page of its own: what this side sends
 //! ```
 //!
-//! **Exposures and claims.** The table tells the peer where memory stands that it may reach, so that it can move the bytes by itself. It is
-//! advice: what is not in it is asked for through the ring, and the owner checks and answers or refuses there. To reach memory by it
-//! the peer first writes the key to one of its claims, passes a full fence, and then reads the entry; the owner that revokes first wipes the
-//! entry, passes a full fence, and then reads the claims. So either the peer finds no entry, or the owner finds the claim.
+//! **Exposures and claims.** The table tells the peer where memory stands that it may reach, so
+//! that it can move the bytes by itself. It is advice: what is not in it is asked for through the
+//! ring, and the owner checks and answers or refuses there. To reach memory by it the peer first
+//! writes the key to one of its claims, passes a full fence, and then reads the entry; the owner
+//! that revokes first wipes the entry, passes a full fence, and then reads the claims. So either
+//! the peer finds no entry, or the owner finds the claim.
 //!
-//! **The end.** A message that was left in its sender's memory is the sender's again when that has ended the connection, copied or not. So a side first says that it is
-//! `gone`, and then gives memory back; and the peer copies first and looks then, so that no byte of what came later is taken for the message.
+//! **The end.** A message that was left in its sender's memory is the sender's again when that has
+//! ended the connection, copied or not. So a side first says that it is `gone`, and then gives
+//! memory back; and the peer copies first and looks then, so that no byte of what came later is
+//! taken for the message.
 //!
 //! **Invariants**
-//! 1. An entry's key is stored last and wiped first, each with a release store; a reader that sees the same key before and behind has
-//!    the fields that belong to it (if the owner is honest; else any, and they are checked).
+//! 1. An entry's key is stored last and wiped first, each with a release store; a reader that sees
+//!    the same key before and behind has the fields that belong to it (if the owner is honest; else
+//!    any, and they are checked).
 //! 2. An area's length follows from two numbers, both bounded ([`Geometry::is_sane`]).
 
 use std::ptr::NonNull;
@@ -45,7 +52,8 @@ const GONE: usize = 448;
 const TABLE: usize = 512;
 const ENTRY: usize = 64;
 const PAGE: usize = 4096;
-/// Claims that a side can have at a time: one for its own copies, the others for pages that it was lent.
+/// Claims that a side can have at a time: one for its own copies, the others for pages that it was
+/// lent.
 pub(crate) const MAX_CLAIMS: usize = 32;
 
 /// The two numbers that an area is made by.
@@ -110,8 +118,8 @@ impl Area {
 
     fn word(&self, at: usize) -> &AtomicU64 {
         debug_assert!(at.is_multiple_of(8) && at + 8 <= self.mapping.len());
-        // SAFETY: within the mapping, which `self` keeps, and aligned; only ever accessed atomically. The peer's area is only loaded
-        // from, relaxed.
+        // SAFETY: within the mapping, which `self` keeps, and aligned; only ever accessed
+        // atomically. The peer's area is only loaded from, relaxed.
         unsafe { AtomicU64::from_ptr(self.mapping.ptr().as_ptr().add(at).cast()) }
     }
 
@@ -127,13 +135,15 @@ impl Area {
         self.word(TAKEN)
     }
 
-    /// Says that this side is at its end, before any memory that it sent from is used for something else.
+    /// Says that this side is at its end, before any memory that it sent from is used for something
+    /// else.
     pub(crate) fn leave(&self) {
         self.word(GONE).store(1, Ordering::Relaxed);
         fence(Ordering::Release);
     }
 
-    /// Whether that side was at its end before the last byte was read that this side has read of its memory.
+    /// Whether that side was at its end before the last byte was read that this side has read of
+    /// its memory.
     pub(crate) fn is_gone(&self) -> bool {
         fence(Ordering::Acquire);
         self.word(GONE).load(Ordering::Relaxed) != 0
@@ -155,7 +165,7 @@ impl Area {
         self.geometry.ring_at()
     }
 
-    // ---- exposures --------------------------------------------------------------------------------------------------------
+    // ---- exposures ------------------------------------------------------------------------------
 
     fn entry(&self, slot: usize) -> Option<[&AtomicU64; 5]> {
         let at = (slot < self.geometry.exposures).then(|| TABLE + slot * ENTRY)?;
@@ -207,7 +217,7 @@ impl Area {
         Some(Advice { place, access, len })
     }
 
-    // ---- claims -----------------------------------------------------------------------------------------------------------
+    // ---- claims ---------------------------------------------------------------------------------
 
     /// Says that memory is being reached by this key.
     pub(crate) fn claim(&self, number: usize, key: u64) {
@@ -279,7 +289,8 @@ impl ring::Space for RingSpace {
     fn word(&self, at: usize) -> &AtomicU64 {
         debug_assert!(at.is_multiple_of(LINE) && at < self.len, "a ring's words stand in its lines");
         let at = at & (self.len - LINE);
-        // SAFETY: the length is a power of two, so what is left is within the ring, aligned; accessed atomically only (a body is never copied over a word: bodies begin behind it).
+        // SAFETY: the length is a power of two, so what is left is within the ring, aligned;
+        // accessed atomically only (a body is never copied over a word: bodies begin behind it).
         unsafe { AtomicU64::from_ptr(self.base.as_ptr().add(at).cast()) }
     }
 
@@ -296,11 +307,13 @@ fn full_fence() {
     fence(Ordering::SeqCst);
 }
 
-/// `fence(SeqCst)`, by the cheapest instruction that is one: any with a lock orders what stands before and behind it, as `mfence` does, which takes three times as long.
+/// `fence(SeqCst)`, by the cheapest instruction that is one: any with a lock orders what stands
+/// before and behind it, as `mfence` does, which takes three times as long.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 #[inline]
 fn full_fence() {
-    // SAFETY: it adds nothing to the word at the top of the stack. Memory is not said to be left alone, so the compiler moves no access across.
+    // SAFETY: it adds nothing to the word at the top of the stack. Memory is not said to be left
+    // alone, so the compiler moves no access across.
     unsafe { std::arch::asm!("lock or dword ptr [rsp], 0") };
 }
 

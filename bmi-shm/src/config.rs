@@ -13,7 +13,8 @@ use crate::area::Geometry;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ShmConfig {
-    /// A socket that has not sent its whole, right hello this long after it was accepted is dropped. 5 s.
+    /// A socket that has not sent its whole, right hello this long after it was accepted is
+    /// dropped. 5 s.
     pub handshake_timeout: Duration,
     /// Accepted sockets without a hello, at most; above, new ones are closed at once. 256.
     pub max_half_open: usize,
@@ -23,22 +24,26 @@ pub struct ShmConfig {
     pub max_regions: usize,
     /// Exposures of one connection, at most; never more than 1 Mi. 1 Mi.
     pub max_exposures: usize,
-    /// Exposures of one connection of which the peer can find the place by itself, at most; it asks for the others. 4096: as many as the pieces of the longest list.
-    /// Each takes 64 bytes of shared memory once it was used.
+    /// Exposures of one connection of which the peer can find the place by itself, at most; it asks
+    /// for the others. 4096: as many as the pieces of the longest list. Each takes 64 bytes of
+    /// shared memory once it was used.
     pub advertised_exposures: usize,
-    /// Bytes of the ring from this side to the peer, a power of two from 64 KiB to 64 MiB. 256 KiB: it stays in the cache.
+    /// Bytes of the ring from this side to the peer, a power of two from 64 KiB to 64 MiB. 256 KiB:
+    /// it stays in the cache.
     pub ring_len: usize,
-    /// Memory that peers passed and that is kept mapped for each connection: pieces, and bytes together. The least recently used is
-    /// unmapped first. 1024 pieces, 64 GiB.
+    /// Memory that peers passed and that is kept mapped for each connection: pieces, and bytes
+    /// together. The least recently used is unmapped first. 1024 pieces, 64 GiB.
     pub max_mapped: (usize, u64),
-    /// The same for all connections together; what finds no room goes another way. A process may have some 65,000 mappings, and addresses for 128 TiB.
-    /// 16,384 pieces, 16 TiB.
+    /// The same for all connections together; what finds no room goes another way. A process may
+    /// have some 65,000 mappings, and addresses for 128 TiB. 16,384 pieces, 16 TiB.
     pub max_mapped_in_all: (usize, u64),
-    /// Pass memory that lives in shareable pages to peers that it is exposed to, and that it is sent to if they can reach it anyway. Without it they go by the next two
-    /// ways, and messages through the ring. `true`.
+    /// Pass memory that lives in shareable pages to peers that it is exposed to, and that it is
+    /// sent to if they can reach it anyway. Without it they go by the next two ways, and messages
+    /// through the ring. `true`.
     pub share_pages: bool,
-    /// Reach memory of the peer through the kernel (`process_vm_readv`, `process_vm_writev`) if both run under one user and it allows that. Without it
-    /// bytes go through the ring, in pieces, and the peer moves them while it polls. `true`.
+    /// Reach memory of the peer through the kernel (`process_vm_readv`, `process_vm_writev`) if
+    /// both run under one user and it allows that. Without it bytes go through the ring, in pieces,
+    /// and the peer moves them while it polls. `true`.
     pub cross_memory: bool,
     /// Users beside this process's own, and root, whose processes may connect. None.
     pub allowed_users: Vec<u32>,
@@ -74,16 +79,20 @@ impl ShmConfig {
         Geometry { ring_len: self.ring_len, exposures: self.advertised_exposures }
     }
 
-    /// Whether processes of `user` may talk to this one, which runs as `own`. (The socket's directory is closed to others than `own` and root too; this holds
-    /// also where somebody has opened it, and for the listener that this side dials.)
+    /// Whether processes of `user` may talk to this one, which runs as `own`. (The socket's
+    /// directory is closed to others than `own` and root too; this holds also where somebody has
+    /// opened it, and for the listener that this side dials.)
     pub(crate) fn admits(&self, user: u32, own: u32) -> bool {
         user == own || user == 0 || self.allowed_users.contains(&user)
     }
 
-    /// Whether the kernel may copy between this process, which runs as `own`, and one of `user`: between processes of one user only. A peer of another
-    /// user that this process may do more than (root may do more than anybody) could otherwise have it write where the peer itself may not: it
-    /// becomes, or gives its number to, a program of somebody else's, while a child keeps the socket. And whoever reaches a peer's memory by the kernel can
-    /// be made to wait there for ever (memory behind FUSE, `userfaultfd`), which a process of the same user can do to it anyway, by a signal.
+    /// Whether the kernel may copy between this process, which runs as `own`, and one of `user`:
+    /// between processes of one user only. A peer of another user that this process may do more
+    /// than (root may do more than anybody) could otherwise have it write where the peer itself may
+    /// not: it becomes, or gives its number to, a program of somebody else's, while a child keeps
+    /// the socket. And whoever reaches a peer's memory by the kernel can be made to wait there for
+    /// ever (memory behind FUSE, `userfaultfd`), which a process of the same user can do to it
+    /// anyway, by a signal.
     pub(crate) fn crosses(&self, user: u32, own: u32) -> bool {
         self.cross_memory && user == own
     }
@@ -103,7 +112,8 @@ impl ShmConfig {
         Err(Error::new(ErrorKind::Invalid, why))
     }
 
-    /// What a transport with this configuration can do: by the initiator's processor where memory can be reached; where it cannot, the peer must poll.
+    /// What a transport with this configuration can do: by the initiator's processor where memory
+    /// can be reached; where it cannot, the peer must poll.
     pub(crate) fn capabilities(&self) -> Capabilities {
         let mut capabilities = software::capabilities(self.send_queue_depth, self.recv_queue_depth);
         capabilities.shares_pages = self.share_pages;
@@ -136,7 +146,8 @@ mod tests {
         assert!(config.admits(1001, 1000) && !config.admits(1002, 1000));
     }
 
-    /// A server that ran as root reached the memory of whatever process had the number that an admitted user's client had once had, on that client's word.
+    /// A server that ran as root reached the memory of whatever process had the number that an
+    /// admitted user's client had once had, on that client's word.
     #[test]
     fn the_memory_of_another_users_process_is_not_reached_by_the_kernel() {
         let mut config = ShmConfig { allowed_users: vec![1001], ..ShmConfig::default() };

@@ -12,15 +12,17 @@
 //!                   '--another user, garbage, other version, handshake_timeout--> !   (nobody above ever hears of it)
 //! ```
 //!
-//! A peer's end is the end of its socket, which the kernel reports however the peer died. What it had put into its ring before stands there still:
-//! the mapping outlives the process.
+//! A peer's end is the end of its socket, which the kernel reports however the peer died. What it
+//! had put into its ring before stands there still: the mapping outlives the process.
 //!
-//! **Memory at the end.** An exposure that the peer has claimed at that moment keeps its region in *limbo* until the claim is given up, or for
+//! **Memory at the end.** An exposure that the peer has claimed at that moment keeps its region in
+//! *limbo* until the claim is given up, or for
 //! [`LIMBO`]: a copy that has begun cannot be stopped from here, and must not land in memory that serves something else meanwhile.
 //!
 //! **Invariants**
 //! 1. A half-open socket owns no memory; there are at most `max_half_open` of them.
-//! 2. Queues exist from `connect` on, or from the moment when the whole right hello is there; the link from the moment on when both areas are.
+//! 2. Queues exist from `connect` on, or from the moment when the whole right hello is there; the
+//!    link from the moment on when both areas are.
 //!
 //! **Tests** `tests/connection.rs`, `hostile_tests`, `tests/killed.rs`.
 
@@ -35,7 +37,7 @@ use bmi_core::transport::{ConnId, Event};
 use bmi_core::{Access, Addr, Error, ErrorKind, RemoteSlice, Scheme, Segment, Time};
 
 use crate::area::{Advice, Area};
-use crate::connection::{Calm, Connection, Draining, Phase};
+use crate::connection::{Activity, Connection, Draining, Phase};
 use crate::error::{Fault, Refusal, Violation};
 use crate::inbound::Inbound;
 use crate::link::Link;
@@ -54,7 +56,8 @@ const DIAL_RETRY: Duration = Duration::from_millis(1);
 const LIMBO: Duration = Duration::from_secs(1);
 /// How often it is looked whether it can go.
 const LIMBO_LOOK: Duration = Duration::from_millis(5);
-/// Looks at the peer's claims before a revocation ends the connection: longer than a unit takes to copy.
+/// Looks at the peer's claims before a revocation ends the connection: longer than a unit takes to
+/// copy.
 const CLAIM_LOOKS: usize = 2_000;
 
 /// Memory that a peer was reaching when its exposure ended.
@@ -119,7 +122,8 @@ impl ShmTransport {
         let deadline = *deadline;
         let path = Path::new(connection.peer.host());
         let connected = socket::connect(path).map_err(Fault::Unreachable).and_then(|socket| {
-            // Before a word is said: a stranger that listens there gets no descriptor, and learns no address.
+            // Before a word is said: a stranger that listens there gets no descriptor, and learns
+            // no address.
             let crosses = check_user(&self.config, &socket)?;
             let hello = hello(&self.config, &self.cookie, Greeting::Connect, crosses);
             let fd = connection.own_fd.as_ref().map(AsFd::as_fd);
@@ -147,7 +151,7 @@ impl ShmTransport {
         self.deadlines.refresh();
     }
 
-    // ---- accepting --------------------------------------------------------------------------------------------------------
+    // ---- accepting ------------------------------------------------------------------------------
 
     /// Accepts what waits at the listeners.
     pub(crate) fn accept_sockets(&mut self) -> bool {
@@ -187,7 +191,7 @@ impl ShmTransport {
         self.mark_ready(id.slot);
     }
 
-    // ---- packets ----------------------------------------------------------------------------------------------------------
+    // ---- packets --------------------------------------------------------------------------------
 
     /// Takes what the sockets have that reported something.
     pub(crate) fn read_sockets(&mut self, events: &mut Vec<Event>) -> bool {
@@ -195,7 +199,8 @@ impl ShmTransport {
         for _ in 0..self.ready.len() {
             let Some(slot) = self.ready.pop_front() else { break };
             let Some(connection) = self.slots.at_mut(slot) else { continue };
-            (connection.in_ready, connection.calm) = (false, Calm::Busy); // pages may come that something waits for
+            // Pages may come that something waits for.
+            (connection.in_ready, connection.activity) = (false, Activity::Busy);
             any |= self.read_packets(slot, events);
         }
         any
@@ -390,7 +395,7 @@ impl ShmTransport {
                 own.advertise(slot_of(key), key, Advice { place, access, len: segment.len() as u64 });
             }
         }
-        self.rota.add(slot);
+        self.schedule.add(slot);
         self.deadlines.refresh();
         self.mark_ready(slot);
     }
@@ -412,7 +417,7 @@ impl ShmTransport {
         }
     }
 
-    // ---- exposures --------------------------------------------------------------------------------------------------------
+    // ---- exposures ------------------------------------------------------------------------------
 
     pub(crate) fn expose_segment(
         &mut self,
@@ -460,13 +465,13 @@ impl ShmTransport {
         }
     }
 
-    // ---- the end ----------------------------------------------------------------------------------------------------------
+    // ---- the end --------------------------------------------------------------------------------
 
     /// Takes a connection out of the tables.
     fn remove(&mut self, slot: u32) -> Option<Connection> {
         let connection = self.slots.remove(slot)?;
         self.retired = true;
-        self.rota.remove(slot);
+        self.schedule.remove(slot);
         if let Phase::HalfOpen { .. } = connection.phase {
             self.half_open -= 1;
         }
@@ -485,7 +490,7 @@ impl ShmTransport {
         connection.draining.get_or_insert(Draining { fault, polls: (ring / 64) as u32 });
         connection.more = true;
         if connection.wake() {
-            self.rota.wake(slot);
+            self.schedule.wake(slot);
         }
     }
 
@@ -537,7 +542,7 @@ impl ShmTransport {
             && queues.has_gone()
             && link.refresh_taken().is_ok()
         {
-            queues.complete_gone(link.left_taken, &mut |event| self.pending.push_back(event));
+            queues.complete_gone(link.in_place_copied, &mut |event| self.pending.push_back(event));
         }
     }
 
@@ -562,7 +567,8 @@ impl ShmTransport {
         pending.push_back(Event::Disconnected { conn: connection.id, reason });
     }
 
-    /// Ends an established connection in order: what was posted goes into the ring, as far as that goes by the deadline.
+    /// Ends an established connection in order: what was posted goes into the ring, as far as that
+    /// goes by the deadline.
     pub(crate) fn close(&mut self, conn: ConnId, deadline: Time) {
         let now = self.now;
         let Some(connection) = self.slots.find_mut(conn) else { return };
@@ -573,7 +579,7 @@ impl ShmTransport {
                 connection.phase = Phase::Closing { reason, deadline };
                 connection.more = true;
                 if connection.wake() {
-                    self.rota.wake(conn.slot);
+                    self.schedule.wake(conn.slot);
                 }
                 connection.inbound = Inbound::default();
                 if let Some(queues) = &mut connection.queues {
@@ -632,7 +638,8 @@ fn token_of(slot: u32) -> usize {
     (slot as usize) << crate::TOKEN_BITS | crate::TOKEN_CONNECTION
 }
 
-/// What this side says of itself. Where its memory stands is told to those only who may reach it by the kernel.
+/// What this side says of itself. Where its memory stands is told to those only who may reach it by
+/// the kernel.
 fn hello(config: &ShmConfig, cookie: &[u64; 2], greeting: Greeting, crosses: bool) -> Hello {
     let (cookie, address) = if crosses { (cookie[0], std::ptr::from_ref(cookie) as u64) } else { (0, 0) };
     Hello { greeting, geometry: config.geometry(), cookie, address }

@@ -1,10 +1,11 @@
 //! A connection: its parts, and what is done with them at once, while all is as usual.
 //!
 //! **Invariants**
-//! 1. One that is calm is established, has a link and queues, and nothing in these but receives, reads that were asked for, and requests that have gone.
+//! 1. One that is calm is established, has a link and queues, and nothing in these but receives,
+//!    reads that were asked for, and requests that have gone.
 //! 2. Whatever gives it more calls [`Connection::wake`].
 //!
-//! **Tests** those of `connect` and `progress`; `tests/taking.rs`.
+//! **Tests** those of `connect` and `progress`; `tests/inline_receive.rs`.
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -44,7 +45,8 @@ pub(crate) struct Connection {
     pub(crate) id: ConnId,
     pub(crate) peer: Addr,
     pub(crate) phase: Phase,
-    /// Dropped before the socket, whose end the peer sees: that this side is gone, and what it has copied, is said by then.
+    /// Dropped before the socket, whose end the peer sees: that this side is gone, and what it has
+    /// copied, is said by then.
     pub(crate) link: Option<Box<Link>>,
     pub(crate) socket: Option<OwnedFd>,
     /// This side's area, and its descriptor until the peer has it.
@@ -62,17 +64,18 @@ pub(crate) struct Connection {
     pub(crate) in_ready: bool,
     /// There is work that only waits for its turn.
     pub(crate) more: bool,
-    pub(crate) calm: Calm,
-    /// Polls since something moved; `RESTS` for one that rests (see `rota`).
+    pub(crate) activity: Activity,
+    /// Polls since something moved; `RESTS` for one that rests (see `poll_schedule`).
     idle: u32,
 }
 
 /// What the last poll has left to do on a connection, and what came up since (see `progress`).
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Calm {
+pub(crate) enum Activity {
     /// There may be anything to do.
     Busy,
-    /// The peer is to be told something: how far its ring was read, or that it must wake if it sleeps. Nothing waits in the queues.
+    /// The peer is to be told something: how far its ring was read, or that it must wake if it
+    /// sleeps. Nothing waits in the queues.
     Owing,
     /// Nothing.
     Quiet,
@@ -99,7 +102,7 @@ impl Connection {
             draining: None,
             in_ready: false,
             more: false,
-            calm: Calm::Busy,
+            activity: Activity::Busy,
             idle: 0,
         }
     }
@@ -107,7 +110,7 @@ impl Connection {
     /// There is something for it to do; whether it has been at rest.
     #[inline]
     pub(crate) fn wake(&mut self) -> bool {
-        self.calm = Calm::Busy;
+        self.activity = Activity::Busy;
         std::mem::take(&mut self.idle) == RESTS
     }
 
@@ -120,14 +123,15 @@ impl Connection {
     /// Whether a poll has nothing to do here but to pass by.
     #[inline]
     pub(crate) fn is_quiet(&mut self) -> bool {
-        if self.calm == Calm::Busy {
+        if self.activity == Activity::Busy {
             return false;
         }
         let nothing = self.link.as_deref().is_some_and(|link| !link.reader.has_next());
-        nothing && (self.calm == Calm::Quiet || !self.pause())
+        nothing && (self.activity == Activity::Quiet || !self.pause())
     }
 
-    /// Nothing has come: tells the peer how far its ring was read, and looks whether it has copied what was left for it. Whether there is anything more to do.
+    /// Nothing has come: tells the peer how far its ring was read, and looks whether it has copied
+    /// what was left for it. Whether there is anything more to do.
     #[inline(never)]
     fn pause(&mut self) -> bool {
         self.inbound.pause();
@@ -138,13 +142,14 @@ impl Connection {
             return link.has_taken() || link.is_bell_due();
         }
         if !link.must_ring() {
-            self.calm = Calm::Quiet;
+            self.activity = Activity::Quiet;
         }
         link.is_bell_due()
     }
 
-    /// Leaves a message of `len` bytes where it is, if nothing waits before it and the peer has that mapped; whether it did.
-    pub(crate) fn leave_at_once(
+    /// Leaves a message of `len` bytes where it is, if nothing waits before it and the peer has
+    /// that mapped; whether it did.
+    pub(crate) fn leave_in_place(
         &mut self,
         work: WorkId,
         head: &[u8],
@@ -153,49 +158,52 @@ impl Connection {
         share_pages: bool,
     ) -> bool {
         let (Some(link), Some(queues)) = (self.link.as_deref_mut(), self.queues.as_deref_mut()) else { return false };
-        if self.calm == Calm::Busy || self.idle == RESTS || !queues.may_leave() {
+        if self.activity == Activity::Busy || self.idle == RESTS || !queues.may_leave() {
             return false;
         }
         let Some(number) = link.number_of(segments, share_pages) else { return false };
         if !outbound::leave_now(link, head, segments, number, len) {
             return false;
         }
-        queues.leave_at_once(work, segments, len, signalled, link.left);
-        (self.calm, self.idle) = (Calm::Owing, 0);
+        queues.leave_in_place(work, segments, len, signalled, link.in_place);
+        (self.activity, self.idle) = (Activity::Owing, 0);
         true
     }
 
     /// Takes in the messages of one that is calm, if that is all there is to do; whether it was.
     #[inline]
     pub(crate) fn take_in(&mut self, pass: &mut Pass<'_>) -> bool {
-        if self.calm == Calm::Busy {
+        if self.activity == Activity::Busy {
             return false;
         }
         let (Some(link), Some(queues)) = (self.link.as_deref_mut(), self.queues.as_deref_mut()) else { return false };
-        // What was copied in the poll before: said behind the answer, which would have waited until the peer had given the word's line up.
+        // What was copied in the poll before: said behind the answer, which would have waited until
+        // the peer had given the word's line up.
         link.say_taken();
         let all = self.inbound.take_in(link, queues, pass);
         let lied = queues.has_gone() && link.has_taken() && link.refresh_taken().is_err();
         if queues.has_gone() {
-            queues.end_gone(link.left_taken, pass.events);
+            queues.end_gone(link.in_place_copied, pass.events);
         }
         if !all || lied || link.reader.untold() >= link.quarter || link.is_bell_due() {
             pass.early.end = pass.events.len(); // it has its turn once more
             return false;
         }
-        (self.calm, self.idle) = (Calm::Owing, 0);
+        (self.activity, self.idle) = (Activity::Owing, 0);
         true
     }
 
-    /// Sends a short message at once, without a completion, if nothing waits before it and there is room; whether it did.
+    /// Sends a short message at once, without a completion, if nothing waits before it and there is
+    /// room; whether it did.
     #[inline]
-    pub(crate) fn send_at_once(&mut self, head: &[u8], slices: &[MemSlice]) -> bool {
-        // One that is calm is established and has nothing in its queues, and what is done at once takes no place there.
-        let Some(link) = self.link.as_deref_mut().filter(|_| self.calm != Calm::Busy) else { return false };
+    pub(crate) fn send_immediately(&mut self, head: &[u8], slices: &[MemSlice]) -> bool {
+        // One that is calm is established and has nothing in its queues, and what is done at once
+        // takes no place there.
+        let Some(link) = self.link.as_deref_mut().filter(|_| self.activity != Activity::Busy) else { return false };
         if self.idle == RESTS || !outbound::send_now(link, head, slices) {
             return false;
         }
-        (self.calm, self.idle) = (Calm::Owing, 0);
+        (self.activity, self.idle) = (Activity::Owing, 0);
         true
     }
 
@@ -221,7 +229,8 @@ impl Connection {
         true
     }
 
-    /// Whether there is something to do as soon as the peer has read: what is queued, or the last word of one that closes and has sent everything.
+    /// Whether there is something to do as soon as the peer has read: what is queued, or the last
+    /// word of one that closes and has sent everything.
     pub(crate) fn waits_for_room(&self) -> bool {
         let closing = matches!(self.phase, Phase::Closing { .. });
         self.queues.as_deref().is_some_and(|queues| queues.has_outgoing() || closing && !queues.has_requests())
@@ -242,7 +251,8 @@ impl Connection {
         self.socket.as_ref().is_some_and(|socket| socket::send(socket, packet.encode().bytes(), None).is_ok())
     }
 
-    /// Where a segment is advertised to stand, if anywhere: its pages are passed if they can be and were not.
+    /// Where a segment is advertised to stand, if anywhere: its pages are passed if they can be and
+    /// were not.
     pub(crate) fn place(&mut self, segment: &Segment, share_pages: bool) -> Option<Place> {
         let memory = segment.region().memory();
         let offset = segment.offset() as u64;

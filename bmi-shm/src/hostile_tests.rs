@@ -1,5 +1,6 @@
-//! A peer that speaks the protocol up to some point and then does what it likes: wrong descriptors, random packets, random words all over
-//! its area, no reading. Nothing of that may panic, hang, or touch another connection.
+//! A peer that speaks the protocol up to some point and then does what it likes: wrong descriptors,
+//! random packets, random words all over its area, no reading. Nothing of that may panic, hang, or
+//! touch another connection.
 
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
@@ -9,7 +10,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bmi_conformance::Rng;
-use bmi_core::transport::{Arrived, ConnId, Event, Payload, PostError, Taker, WorkId, WorkOptions, WorkStatus};
+use bmi_core::transport::{
+    ConnId, Event, InlineMessage, InlineReceiver, Payload, PostError, WorkId, WorkOptions, WorkStatus,
+};
 use bmi_core::{Access, Addr, ErrorKind, Memory, MemoryRegion, RemoteKey, RemoteSlice, Time, Transport};
 use rustix::fs::{MemfdFlags, SealFlags};
 
@@ -199,7 +202,8 @@ fn wrong_descriptors_in_the_handshake_are_refused() {
     victim.prove_honest();
 }
 
-/// Descriptors that come with a packet that is refused are closed: the reading end of a pipe sees the end once nobody has the other.
+/// Descriptors that come with a packet that is refused are closed: the reading end of a pipe sees
+/// the end once nobody has the other.
 #[test]
 fn descriptors_of_refused_packets_are_closed() {
     let mut victim = Victim::new();
@@ -251,7 +255,8 @@ fn lengths_that_cannot_be_mapped_cost_nothing_but_the_connection() {
     victim.prove_honest();
 }
 
-/// What the victim wrote cannot be changed: its area can neither be written, nor mapped writable, nor cut.
+/// What the victim wrote cannot be changed: its area can neither be written, nor mapped writable,
+/// nor cut.
 #[test]
 fn a_victims_area_is_out_of_reach() {
     let mut victim = Victim::new();
@@ -311,8 +316,9 @@ fn word(rng: &mut Rng, keys: &[u64]) -> u64 {
     }
 }
 
-/// A hostile peer writes random words to its ring, its positions, its table and its claims, while the victim sends, receives, reads and writes.
-/// The victim neither panics nor hangs; every request of it ends once; the honest connection goes on.
+/// A hostile peer writes random words to its ring, its positions, its table and its claims, while
+/// the victim sends, receives, reads and writes. The victim neither panics nor hangs; every request
+/// of it ends once; the honest connection goes on.
 #[test]
 fn scribbling_over_shared_memory_costs_at_most_the_connection() {
     let mut victim = Victim::new();
@@ -485,8 +491,8 @@ struct Overwritten<'a> {
     copies: Vec<[u8; 16]>,
 }
 
-impl Taker for Overwritten<'_> {
-    fn take(&mut self, _: ConnId, message: Arrived<'_>) -> bool {
+impl InlineReceiver for Overwritten<'_> {
+    fn take(&mut self, _: ConnId, message: InlineMessage<'_>) -> bool {
         for word in [7, 8] {
             (0..3).for_each(|index| {
                 self.hostile.area.raw(self.hostile.area.ring_at() + index * 8).store(word, Ordering::Relaxed);
@@ -499,17 +505,18 @@ impl Taker for Overwritten<'_> {
     }
 }
 
-/// What is taken in place may change meanwhile, its length in the ring too: what was checked counts.
+/// What is taken in place may change meanwhile, its length in the ring too: what was checked
+/// counts.
 #[test]
 fn a_message_that_changes_while_it_is_taken_is_as_long_as_it_was() {
     let mut victim = Victim::new();
     let (hostile, conn) = victim.hostile();
     victim.transport.post_recv(conn, WorkId(1), &[victim.region.segment(0, 100)]).unwrap();
     put_record(&hostile, 1, &[1, 2]);
-    let mut taker = Overwritten { hostile: &hostile, copies: Vec::new() };
-    while !victim.transport.poll_taking(victim.now, &mut victim.events, &mut taker) {}
+    let mut receiver = Overwritten { hostile: &hostile, copies: Vec::new() };
+    while !victim.transport.poll_inline(victim.now, &mut victim.events, &mut receiver) {}
     let copied = |word: u64| std::array::from_fn(|at| if at % 8 == 0 { word as u8 } else { 0 });
-    assert_eq!(taker.copies, [copied(7), copied(8)]);
+    assert_eq!(receiver.copies, [copied(7), copied(8)]);
     // The next record is looked for in the line behind it.
     hostile.area.raw(hostile.area.ring_at() + 64).store(1 << 32, Ordering::Release);
     let arrived = victim.take("the next message", |event| match event {
@@ -520,7 +527,8 @@ fn a_message_that_changes_while_it_is_taken_is_as_long_as_it_was() {
     victim.prove_honest();
 }
 
-/// Messages that are said to stay where they do not: outside of the memory, in more pieces than there may be, with sums that overflow or do not match.
+/// Messages that are said to stay where they do not: outside of the memory, in more pieces than
+/// there may be, with sums that overflow or do not match.
 #[test]
 fn messages_left_out_of_bounds_cost_the_connection() {
     let mut victim = Victim::new();
@@ -550,7 +558,8 @@ fn messages_left_out_of_bounds_cost_the_connection() {
     victim.prove_honest();
 }
 
-/// A message that stays in memory that never comes: it is asked for once, nobody else waits, and the connection can be left.
+/// A message that stays in memory that never comes: it is asked for once, nobody else waits, and
+/// the connection can be left.
 #[test]
 fn a_message_left_in_memory_that_never_comes_holds_up_nobody() {
     let mut victim = Victim::new();
@@ -577,7 +586,8 @@ fn a_message_left_in_memory_that_never_comes_holds_up_nobody() {
     assert!(victim.events.iter().all(|event| !matches!(event, Event::Work(work) if work.status == WorkStatus::Ok)));
 }
 
-/// Reads how many messages were said to be copied, at each line of the log: the connection's end is one, between the refusal and the end of the area.
+/// Reads how many messages were said to be copied, at each line of the log: the connection's end is
+/// one, between the refusal and the end of the area.
 struct Said {
     area: Area,
     seen: Arc<Mutex<Vec<u64>>>,
@@ -605,8 +615,9 @@ impl tracing::Subscriber for Said {
     fn exit(&self, _: &tracing::span::Id) {}
 }
 
-/// A message that stays was delivered, and the one behind it refused in the same turn. That the first was copied was said last of all, so the peer that had read the
-/// refusal by then took it for a refusal of the first.
+/// A message that stays was delivered, and the one behind it refused in the same turn. That the
+/// first was copied was said last of all, so the peer that had read the refusal by then took it for
+/// a refusal of the first.
 #[test]
 fn what_was_copied_is_said_before_what_comes_behind_it_is_refused() {
     let mut victim = Victim::new();
@@ -632,7 +643,8 @@ fn what_was_copied_is_said_before_what_comes_behind_it_is_refused() {
     assert_eq!(seen.lock().unwrap()[..], [1]);
 }
 
-/// More copies than messages were left, or fewer than before, are a lie; and a wrong proof is no proof.
+/// More copies than messages were left, or fewer than before, are a lie; and a wrong proof is no
+/// proof.
 #[test]
 fn lies_about_messages_left_cost_the_connection() {
     let mut victim = Victim::new();

@@ -1,26 +1,30 @@
 //! From the peer's ring to the receives and exposures of this side.
 //!
 //! **Invariants**
-//! 1. A record's word and prefix are copied once, then checked; a body is copied out of the ring once, to where it belongs. What the
-//!    peer changes meanwhile changes the bytes that arrive, and nothing else.
+//! 1. A record's word and prefix are copied once, then checked; a body is copied out of the ring
+//!    once, to where it belongs. What the peer changes meanwhile changes the bytes that arrive, and
+//!    nothing else.
 //! 2. The place of a record is given back after its bytes were copied.
-//! 3. One call handles a bounded number of records, and copies a bounded number of bytes of messages that stay in the peer's memory, whatever stands in the ring.
-//! 4. A message is shown to a taker before any byte of it is copied, and only if it is whole in one record, nothing was reported of its connection, and the receive at
-//!    the front has room (C16).
-//! 5. A message that stays is delivered if the peer had not ended when its last byte was copied; before that its bytes were the message's.
+//! 3. One call handles a bounded number of records, and copies a bounded number of bytes of
+//!    messages that stay in the peer's memory, whatever stands in the ring.
+//! 4. A message is shown to a receiver before any byte of it is copied, and only if it is whole in
+//!    one record, nothing was reported of its connection, and the receive at the front has room
+//!    (C16).
+//! 5. A message that stays is delivered if the peer had not ended when its last byte was copied;
+//!    before that its bytes were the message's.
 
 use std::ops::Range;
 
 use bmi_backend::software::Exposures;
 use bmi_core::mem::copy;
-use bmi_core::transport::{Arrived, ConnId, Event, Taker, WorkKind, WorkStatus};
+use bmi_core::transport::{ConnId, Event, InlineMessage, InlineReceiver, WorkKind, WorkStatus};
 use bmi_core::{Access, Segment};
 
 use crate::config::{MAX_HEAD, MAX_WORK_LEN};
 use crate::error::{Fault, Violation};
 use crate::link::Link;
 use crate::outbound::{
-    BUDGET, CLOSE, FIRST, LEFT, LEFT_WORDS, MAX_LEFT_PIECES, MORE, READ, REPLY, SEND, WRITE, WRITTEN,
+    BUDGET, CLOSE, FIRST, IN_PLACE, IN_PLACE_WORDS, MAX_IN_PLACE_PIECES, MORE, READ, REPLY, SEND, WRITE, WRITTEN,
 };
 use crate::queue_pair::QueuePair;
 use crate::ring::Record;
@@ -31,25 +35,25 @@ const RECORDS: usize = 512;
 
 /// What arrives in parts.
 enum Current {
-    Message { len: u64, left: u64, cursor: Cursor },
+    Message { len: u64, remaining: u64, cursor: Cursor },
     Write { key: u64, to: Segment, done: usize, immediate: Option<u32> },
-    Left(Left),
+    InPlace(InPlace),
 }
 
 /// A message that stays in the peer's memory until it is copied from there.
-struct Left {
+struct InPlace {
     len: u64,
     cursor: Cursor,
     /// Under which number its pages were passed.
     pages: u32,
     /// Offset and length of what is left to copy.
-    pieces: [(u64, u64); MAX_LEFT_PIECES],
+    pieces: [(u64, u64); MAX_IN_PLACE_PIECES],
     at: usize,
 }
 
 /// How far a message that stays was copied.
 #[derive(PartialEq)]
-enum Taking {
+enum CopyProgress {
     Done,
     /// The budget is spent.
     Spent,
@@ -80,17 +84,19 @@ pub(crate) struct Pass<'a> {
     pub(crate) events: &'a mut Vec<Event>,
     /// How many events there may be.
     pub(crate) limit: usize,
-    /// Events among which there may be some of this poll and of the connection whose turn comes next.
+    /// Events among which there may be some of this poll and of the connection whose turn comes
+    /// next.
     pub(crate) early: Range<usize>,
-    /// Whether messages are shown to the taker.
+    /// Whether messages are shown to the receiver.
     pub(crate) shows: bool,
-    pub(crate) taker: &'a mut dyn Taker,
+    pub(crate) receiver: &'a mut dyn InlineReceiver,
     /// Whether anything has moved.
     pub(crate) moved: bool,
 }
 
 impl Pass<'_> {
-    /// How many events there are now; `None` if no message of this connection may be shown, because one of them is of this poll and of it.
+    /// How many events there are now; `None` if no message of this connection may be shown, because
+    /// one of them is of this poll and of it.
     #[inline]
     fn shown_at(&self, conn: ConnId) -> Option<usize> {
         let none = self.early.is_empty() || self.events[self.early.clone()].iter().all(|event| conn_of(event) != conn);
@@ -116,7 +122,8 @@ pub(crate) struct Context<'a, 'b> {
     pub(crate) pass: &'a mut Pass<'b>,
 }
 
-/// Hands over a message that is whole in its record, to the taker if it may be shown and is taken, else to the receive at the front; `false` if that has no room.
+/// Hands over a message that is whole in its record, to the receiver if it may be shown and is
+/// taken, else to the receive at the front; `false` if that has no room.
 #[inline]
 fn hand_over(
     link: &Link,
@@ -128,14 +135,16 @@ fn hand_over(
     let Some(recv) = queues.receives.front().filter(|recv| recv.room() >= record.len as u64) else { return false };
     let from = link.reader.space().ptr(record.at);
     if shown_at == Some(pass.events.len()) {
-        // SAFETY: the record was checked to lie in the ring, which the link keeps mapped; of the processes that have it mapped only the peer's can write it.
-        let message = unsafe { Arrived::new(from, record.len) };
-        if pass.taker.take(queues.conn(), message) {
+        // SAFETY: the record was checked to lie in the ring, which the link keeps mapped; of the
+        // processes that have it mapped only the peer's can write it.
+        let message = unsafe { InlineMessage::new(from, record.len) };
+        if pass.receiver.take(queues.conn(), message) {
             return true;
         }
     }
     if let Some(to) = recv.ptr() {
-        // SAFETY: the ring's part was checked, the receive holds its segment, both are written by others only through `mem::copy`, by the kernel or by another process.
+        // SAFETY: the ring's part was checked, the receive holds its segment, both are written by
+        // others only through `mem::copy`, by the kernel or by another process.
         unsafe { copy::copy_between(to, from, record.len) };
     } else {
         let mut from = from;
@@ -148,18 +157,19 @@ fn hand_over(
     queues.complete_recv(WorkStatus::Ok, record.len as u64, None, pass.events)
 }
 
-/// Copies a message that stays in the peer's memory, if it is as usual: one piece of memory that is mapped, within the budget, for a receive of one segment that has room.
-/// `false` if not: then nothing has happened, and whatever is wrong with it shows again.
+/// Copies a message that stays in the peer's memory, if it is as usual: one piece of memory that is
+/// mapped, within the budget, for a receive of one segment that has room. `false` if not: then
+/// nothing has happened, and whatever is wrong with it shows again.
 #[inline(never)]
 fn fetch(link: &mut Link, queues: &mut QueuePair, pass: &mut Pass<'_>, record: Record, budget: &mut u64) -> bool {
-    const BODY: usize = (LEFT_WORDS + 2) * 8;
+    const BODY: usize = (IN_PLACE_WORDS + 2) * 8;
     if record.len < BODY {
         return false;
     }
     let mut body = [0; BODY];
     // SAFETY: the record was checked to lie in the ring, which the link keeps mapped.
     unsafe { copy::copy_out(&mut body, link.reader.space().ptr(record.at)) };
-    let mut words = [0; LEFT_WORDS + 2];
+    let mut words = [0; IN_PLACE_WORDS + 2];
     for (word, bytes) in words.iter_mut().zip(body.as_chunks().0) {
         *word = u64::from_le_bytes(*bytes);
     }
@@ -175,8 +185,9 @@ fn fetch(link: &mut Link, queues: &mut QueuePair, pass: &mut Pass<'_>, record: R
         return false;
     }
     let from = memory.as_ptr().wrapping_add(offset as usize);
-    // SAFETY: the head lies in the record, the piece in the mapping, which the link keeps; the receive, of one segment, has room for both. Others write all of these
-    // only through `mem::copy`, by the kernel or from another process.
+    // SAFETY: the head lies in the record, the piece in the mapping, which the link keeps; the
+    // receive, of one segment, has room for both. Others write all of these only through
+    // `mem::copy`, by the kernel or from another process.
     unsafe {
         copy::copy_between(to, link.reader.space().ptr(record.at + BODY), head);
         copy::copy_between(to.wrapping_add(head), from, piece as usize);
@@ -197,7 +208,8 @@ impl Context<'_, '_> {
     /// Word `index` of the body, which is long enough.
     fn word(&self, record: Record, index: usize) -> u64 {
         let mut bytes = [0; 8];
-        // SAFETY: the record was checked to lie in the ring, the caller checked that it has this word.
+        // SAFETY: the record was checked to lie in the ring, the caller checked that it has this
+        // word.
         unsafe { copy::copy_out(&mut bytes, self.at(record, index * 8)) };
         u64::from_le_bytes(bytes)
     }
@@ -219,31 +231,32 @@ impl Context<'_, '_> {
         Ok(Cursor::default())
     }
 
-    /// Copies `len` bytes of the body, from `offset` on, to the receive at the front, and moves `cursor` behind them.
+    /// Copies `len` bytes of the body, from `offset` on, to the receive at the front, and moves
+    /// `cursor` behind them.
     fn deliver(&self, record: Record, mut offset: usize, len: usize, cursor: &mut Cursor) {
         self.queues.receives.walk(cursor, len, |to, len| {
-            // SAFETY: the ring's part was checked, the receive holds its segments, both are written by others only through
-            // `mem::copy`, by the kernel or by another process.
+            // SAFETY: the ring's part was checked, the receive holds its segments, both are written
+            // by others only through `mem::copy`, by the kernel or by another process.
             unsafe { copy::copy_between(to, self.at(record, offset), len) };
             offset += len;
         });
     }
 }
 
-impl Left {
+impl InPlace {
     /// Copies what is left, as far as the budget goes.
-    fn take(&mut self, context: &mut Context<'_, '_>, budget: &mut u64) -> Result<Taking, Violation> {
+    fn take(&mut self, context: &mut Context<'_, '_>, budget: &mut u64) -> Result<CopyProgress, Violation> {
         while let Some((offset, len)) = self.pieces.get_mut(self.at) {
             let here = (*len).min(*budget);
             if here == 0 && *len > 0 {
-                return Ok(Taking::Spent);
+                return Ok(CopyProgress::Spent);
             }
             if here > 0 {
                 let Some(memory) = context.link.mapped.find(self.pages) else {
                     if context.link.mapped.ask(self.pages) {
                         context.link.ask = Some(self.pages);
                     }
-                    return Ok(Taking::Missing);
+                    return Ok(CopyProgress::Missing);
                 };
                 let begin = usize::try_from(*offset).ok().filter(|begin| {
                     usize::try_from(here)
@@ -253,8 +266,9 @@ impl Left {
                 });
                 let mut from = memory.as_ptr().wrapping_add(begin.ok_or(Violation::Record)?);
                 context.queues.receives.walk(&mut self.cursor, here as usize, |to, len| {
-                    // SAFETY: the source was checked to lie in the mapping, which the link keeps; the receive holds its segments. Others write both only
-                    // through `mem::copy`, by the kernel or from another process.
+                    // SAFETY: the source was checked to lie in the mapping, which the link keeps;
+                    // the receive holds its segments. Others write both only through `mem::copy`,
+                    // by the kernel or from another process.
                     unsafe { copy::copy_between(to, from, len) };
                     from = from.wrapping_add(len);
                 });
@@ -264,7 +278,7 @@ impl Left {
                 self.at += 1;
             }
         }
-        Ok(Taking::Done)
+        Ok(CopyProgress::Done)
     }
 }
 
@@ -276,7 +290,7 @@ impl Inbound {
 
     /// Whether nothing goes on before these pages come.
     pub(crate) fn waits_for(&self, number: u32) -> bool {
-        matches!(&self.current, Some(Current::Left(left)) if left.pages == number)
+        matches!(&self.current, Some(Current::InPlace(message)) if message.pages == number)
     }
 
     /// Nothing stands in the ring.
@@ -285,7 +299,8 @@ impl Inbound {
         self.streaming = false;
     }
 
-    /// Takes in whole messages that stand in the ring, as [`Inbound::receive`] does; `false` if there is anything else to do.
+    /// Takes in whole messages that stand in the ring, as [`Inbound::receive`] does; `false` if
+    /// there is anything else to do.
     #[inline]
     pub(crate) fn take_in(&mut self, link: &mut Link, queues: &mut QueuePair, pass: &mut Pass<'_>) -> bool {
         if self.current.is_some() {
@@ -304,7 +319,7 @@ impl Inbound {
             };
             let handed_over = match record.kind {
                 SEND => hand_over(link, queues, pass, shown_at, record),
-                LEFT => fetch(link, queues, pass, record, &mut budget),
+                IN_PLACE => fetch(link, queues, pass, record, &mut budget),
                 _ => false,
             };
             if !handed_over {
@@ -320,8 +335,9 @@ impl Inbound {
         false
     }
 
-    /// Handles what stands in the ring. The first record behind a call that found none is handled alone: its answer would wait for the line behind it, which the peer's
-    /// processor has, because no store is seen before the loads ahead of it are done.
+    /// Handles what stands in the ring. The first record behind a call that found none is handled
+    /// alone: its answer would wait for the line behind it, which the peer's processor has, because
+    /// no store is seen before the loads ahead of it are done.
     pub(crate) fn receive(&mut self, context: &mut Context<'_, '_>) -> Result<Received, Fault> {
         let mut received = Received::default();
         let mut budget = BUDGET;
@@ -331,7 +347,7 @@ impl Inbound {
                 (received.more, received.spent) = (true, true);
                 return Ok(received);
             }
-            if let Some(Current::Left(_)) = &self.current {
+            if let Some(Current::InPlace(_)) = &self.current {
                 if !self.take_left(context, &mut budget, &mut received)? {
                     return Ok(received);
                 }
@@ -367,12 +383,12 @@ impl Inbound {
         budget: &mut u64,
         received: &mut Received,
     ) -> Result<bool, Fault> {
-        let Some(Current::Left(left)) = &mut self.current else { return Ok(true) };
+        let Some(Current::InPlace(message)) = &mut self.current else { return Ok(true) };
         let before = *budget;
-        let (taking, len) = (left.take(context, budget)?, left.len);
+        let (progress, len) = (message.take(context, budget)?, message.len);
         received.moved |= *budget < before;
-        if taking != Taking::Done {
-            received.more = taking == Taking::Spent;
+        if progress != CopyProgress::Done {
+            received.more = progress == CopyProgress::Spent;
             received.spent = received.more;
             return Ok(false);
         }
@@ -392,7 +408,8 @@ impl Inbound {
             SEND => self.message(context, record, record.len as u64, 0),
             FIRST => {
                 let [len] = context.words(record)?;
-                // What fits one record comes in one; and a length that no sender may have is no reason to count on it.
+                // What fits one record comes in one; and a length that no sender may have is no
+                // reason to count on it.
                 if len <= (record.len - 8) as u64 || len > MAX_WORK_LEN {
                     return Err(Violation::Record.into());
                 }
@@ -414,7 +431,7 @@ impl Inbound {
                 if context.queues.add_reply(id, key, segment) { Ok(()) } else { Err(Violation::TooManyReads.into()) }
             }
             REPLY => self.reply(context, record),
-            LEFT => self.left(context, record),
+            IN_PLACE => self.in_place(context, record),
             CLOSE => Err(Fault::Closed),
             _ => Err(Violation::Record.into()),
         }
@@ -424,7 +441,8 @@ impl Inbound {
         if self.current.is_some() { Err(Violation::Record) } else { Ok(()) }
     }
 
-    /// A message begins, and ends here if all of it stands in this record, from `offset` of the body on.
+    /// A message begins, and ends here if all of it stands in this record, from `offset` of the
+    /// body on.
     fn message(&mut self, context: &mut Context<'_, '_>, record: Record, len: u64, offset: usize) -> Result<(), Fault> {
         self.no_current()?;
         let mut cursor = context.receive_for(len)?;
@@ -433,25 +451,25 @@ impl Inbound {
         if here as u64 == len {
             context.queues.complete_recv(WorkStatus::Ok, len, None, context.pass.events);
         } else {
-            self.current = Some(Current::Message { len, left: len - here as u64, cursor });
+            self.current = Some(Current::Message { len, remaining: len - here as u64, cursor });
         }
         Ok(())
     }
 
     /// A message begins that stays in the peer's memory, but for its head.
-    fn left(&mut self, context: &mut Context<'_, '_>, record: Record) -> Result<(), Fault> {
-        let words: [u64; LEFT_WORDS] = context.words(record)?;
+    fn in_place(&mut self, context: &mut Context<'_, '_>, record: Record) -> Result<(), Fault> {
+        let words: [u64; IN_PLACE_WORDS] = context.words(record)?;
         self.no_current()?;
         let (len, head, count) = (words[0], words[1] as u32 as usize, (words[1] >> 32) as usize);
         let pages = u32::try_from(words[2]).map_err(|_| Violation::Record)?;
-        let prefix = (LEFT_WORDS + 2 * count.min(MAX_LEFT_PIECES)) * 8;
-        if count > MAX_LEFT_PIECES || head > MAX_HEAD || record.len != prefix + head || len > MAX_WORK_LEN {
+        let prefix = (IN_PLACE_WORDS + 2 * count.min(MAX_IN_PLACE_PIECES)) * 8;
+        if count > MAX_IN_PLACE_PIECES || head > MAX_HEAD || record.len != prefix + head || len > MAX_WORK_LEN {
             return Err(Violation::Record.into());
         }
-        let mut pieces = [(0, 0); MAX_LEFT_PIECES];
+        let mut pieces = [(0, 0); MAX_IN_PLACE_PIECES];
         let mut sum = head as u64;
         for (index, piece) in pieces[..count].iter_mut().enumerate() {
-            let at = LEFT_WORDS + 2 * index;
+            let at = IN_PLACE_WORDS + 2 * index;
             *piece = (context.word(record, at), context.word(record, at + 1));
             sum = sum.checked_add(piece.1).ok_or(Violation::Record)?;
         }
@@ -460,16 +478,16 @@ impl Inbound {
         }
         let mut cursor = context.receive_for(len)?;
         context.deliver(record, prefix, head, &mut cursor);
-        self.current = Some(Current::Left(Left { len, cursor, pages, pieces, at: 0 }));
+        self.current = Some(Current::InPlace(InPlace { len, cursor, pages, pieces, at: 0 }));
         Ok(())
     }
 
     fn more(&mut self, context: &mut Context<'_, '_>, record: Record) -> Result<(), Fault> {
         match &mut self.current {
-            Some(Current::Message { len, left, cursor }) => {
-                *left = left.checked_sub(record.len as u64).ok_or(Violation::Record)?;
+            Some(Current::Message { len, remaining, cursor }) => {
+                *remaining = remaining.checked_sub(record.len as u64).ok_or(Violation::Record)?;
                 context.deliver(record, 0, record.len, cursor);
-                if *left == 0 {
+                if *remaining == 0 {
                     let len = *len;
                     self.current = None;
                     context.queues.complete_recv(WorkStatus::Ok, len, None, context.pass.events);
@@ -477,7 +495,7 @@ impl Inbound {
                 Ok(())
             }
             Some(Current::Write { .. }) => self.write_part(context, record, 0),
-            Some(Current::Left(_)) | None => Err(Violation::Record.into()),
+            Some(Current::InPlace(_)) | None => Err(Violation::Record.into()),
         }
     }
 
@@ -525,8 +543,8 @@ impl Inbound {
         let here = record.len - 8;
         let asked = context.queues.issued > 0;
         let read = context.queues.reads.front().filter(|read| asked && u64::from(read.id) == id);
-        let left = read.ok_or(Violation::Record)?.left;
-        if here as u64 > left || here == 0 && left > 0 {
+        let remaining = read.ok_or(Violation::Record)?.remaining;
+        if here as u64 > remaining || here == 0 && remaining > 0 {
             return Err(Violation::Record.into());
         }
         let mut offset = 8;
@@ -537,7 +555,7 @@ impl Inbound {
             offset += len;
         });
         context.queues.advance_read(here);
-        if here as u64 == left {
+        if here as u64 == remaining {
             context.pass.events.extend(context.queues.complete_read());
         }
         Ok(())

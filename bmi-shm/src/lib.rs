@@ -1,9 +1,11 @@
 //! The shared-memory backend of [`bmi_core`]: an RDMA adapter between processes of one host.
 //!
-//! **Why.** When client and server share a host, a small message deserves one fast copy each way and bulk deserves one, or none (paper 003, section 4.3). A
-//! small message goes through a ring in shared memory without a system call; a longer one stays in its sender's shareable memory, where the peer has that mapped, until the
-//! receiver has copied it. Bulk is copied by the side that asks for it, straight from or to the
-//! memory of the other; or it is not copied at all, when the kernel is handed the other's pages ([`bmi_core::Transport::map_remote`]).
+//! **Why.** When client and server share a host, a small message deserves one fast copy each way
+//! and bulk deserves one, or none ([pNFS-Lustre §4.3]). A small message goes through a ring in
+//! shared memory without a system call; a longer one stays in its sender's shareable memory, where
+//! the peer has that mapped, until the receiver has copied it. Bulk is copied by the side that asks
+//! for it, straight from or to the memory of the other; or it is not copied at all, when the kernel
+//! is handed the other's pages ([`bmi_core::Transport::map_remote`]).
 //!
 //! | where | what |
 //! |---|---|
@@ -17,7 +19,7 @@
 //! | `outbound`, `inbound` | from the queues to the ring, from the ring to the receives; the records |
 //! | `packet`, `socket` | the Unix socket: names, handshake, descriptors, wake-ups |
 //! | `pages` | memory that was passed, both ways |
-//! | `progress`, `rota` | the poll loop, sleeping and waking; whose ring is looked at when |
+//! | `progress`, `poll_schedule` | the poll loop, sleeping and waking; whose ring is looked at when |
 //! | `sys` | memfds, mappings, the memory of another process |
 //! | `error` | why connections end |
 //!
@@ -25,18 +27,25 @@
 //!
 //! **Invariants**
 //! 1. What the contract says, C1 to C16 of [`bmi_core::transport`].
-//! 2. One owner drives a transport; only wakers, dropped regions and dropped [`bmi_core::mem::RemotePages`] reach it from other threads.
-//! 3. Nothing in shared memory is trusted: words are copied, then checked. This side's area cannot be written by the peer at all.
+//! 2. One owner drives a transport; only wakers, dropped regions and dropped
+//!    [`bmi_core::mem::RemotePages`] reach it from other threads.
+//! 3. Nothing in shared memory is trusted: words are copied, then checked. This side's area cannot
+//!    be written by the peer at all.
 //!
-//! **What is passed.** Shareable memory is passed to a peer when a piece of it is exposed, or when a long message is sent from it and that peer has proved that it reaches all memory
-//! of this process by the kernel: it has said a secret word that stands in it. So what is passed for a send alone is nothing that the peer could not reach before.
+//! **What is passed.** Shareable memory is passed to a peer when a piece of it is exposed, or when
+//! a long message is sent from it and that peer has proved that it reaches all memory of this
+//! process by the kernel: it has said a secret word that stands in it. So what is passed for a send
+//! alone is nothing that the peer could not reach before.
 //!
-//! **What a peer can do.** A peer runs under this user, or one that [`ShmConfig::allowed_users`] names. It reaches memory that was passed to it, all of
-//! it, for as long as it likes; its library keeps to keys, bounds and rights, and a hostile one does not. It reaches nothing else through this
-//! library. Where the kernel lets one process reach the other's memory, it does so with or without this library, and this library asks it only between
-//! processes of one user. Nothing that a peer writes, or does to shared memory, ends this process or stops it.
+//! **What a peer can do.** A peer runs under this user, or one that [`ShmConfig::allowed_users`]
+//! names. It reaches memory that was passed to it, all of it, for as long as it likes; its library
+//! keeps to keys, bounds and rights, and a hostile one does not. It reaches nothing else through
+//! this library. Where the kernel lets one process reach the other's memory, it does so with or
+//! without this library, and this library asks it only between processes of one user. Nothing that
+//! a peer writes, or does to shared memory, ends this process or stops it.
 //!
-//! **Limits** The class of a work request is ignored: one ring is one ordered stream, and bulk does not go through it.
+//! **Limits** The class of a work request is ignored: one ring is one ordered stream, and bulk does
+//! not go through it.
 
 mod area;
 mod config;
@@ -50,10 +59,10 @@ mod link;
 mod outbound;
 mod packet;
 mod pages;
+mod poll_schedule;
 mod progress;
 mod queue_pair;
 mod ring;
-mod rota;
 mod segments;
 mod socket;
 mod sys;
@@ -65,11 +74,11 @@ use std::sync::Arc;
 use std::task::{Wake, Waker};
 
 use bmi_backend::software::{Keys, Regions};
-use bmi_backend::{Deadlines, Listeners, Slots};
+use bmi_backend::{ConnectionTable, Deadlines, Listeners};
 use bmi_core::mem::RemotePages;
 use bmi_core::transport::{
-    Armed, Arrived, BulkWay, ConnId, Event, Payload, PostError, Taker, Transport, WorkId, WorkKind, WorkOptions,
-    WriteTarget,
+    Armed, BulkWay, ConnId, Event, InlineMessage, InlineReceiver, Payload, PostError, Transport, WorkId, WorkKind,
+    WorkOptions, WriteTarget,
 };
 use bmi_core::{
     Access, Addr, Capabilities, Error, ErrorKind, MemSlice, Memory, MemoryRegion, RemoteKey, RemoteSlice, Segment, Time,
@@ -83,8 +92,8 @@ use connection::{Connection, Phase};
 use link::Link;
 use outbound::{LEFT_LEN, Outbound, POST_BUDGET, Ring};
 use pages::Room;
+use poll_schedule::PollSchedule;
 use queue_pair::QueuePair;
-use rota::Rota;
 use socket::Listening;
 
 /// A token is an index and, in its lowest bits, which table it is of.
@@ -117,10 +126,11 @@ pub struct ShmTransport {
     epoll: OwnedFd,
     epoll_events: Vec<epoll::Event>,
     waker: Waker,
-    /// A word that peers are told, where it stands, and behind it one that they are not: who can say that one can reach this process's memory by the kernel.
+    /// A word that peers are told, where it stands, and behind it one that they are not: who can
+    /// say that one can reach this process's memory by the kernel.
     cookie: Box<[u64; 2]>,
-    slots: Slots<Connection>,
-    rota: Rota,
+    slots: ConnectionTable<Connection>,
+    schedule: PollSchedule,
     /// Whose turn is first.
     first: usize,
     listeners: Listeners<Listening>,
@@ -157,7 +167,8 @@ pub struct ShmTransport {
     now: Time,
 }
 
-// SAFETY: `pieces` is scratch for one call and left empty; everything else may move between threads by itself.
+// SAFETY: `pieces` is scratch for one call and left empty; everything else may move between threads
+// by itself.
 unsafe impl Send for ShmTransport {}
 
 /// What [`ShmTransport::calls`] counts.
@@ -177,7 +188,8 @@ impl Wake for WakeFd {
     }
 
     fn wake_by_ref(self: &Arc<WakeFd>) {
-        // Watched by edges, each of which is a write; never read. It is non-blocking and this process's alone.
+        // Watched by edges, each of which is a write; never read. It is non-blocking and this
+        // process's alone.
         if let Err(error) = rustix::io::write(&self.0, &1u64.to_ne_bytes()) {
             tracing::error!(%error, "cannot wake the transport");
         }
@@ -188,7 +200,8 @@ impl ShmTransport {
     /// An adapter with no connections.
     ///
     /// # Errors
-    /// `Invalid` for a configuration out of its bounds; `Io` or `Exhausted` if the system has no descriptor for it.
+    /// `Invalid` for a configuration out of its bounds; `Io` or `Exhausted` if the system has no
+    /// descriptor for it.
     #[expect(clippy::disallowed_methods, reason = "the cookie is a secret between two processes of one host")]
     pub fn new(config: ShmConfig) -> Result<ShmTransport, Error> {
         const WHAT: &str = "create a shared-memory transport";
@@ -204,8 +217,8 @@ impl ShmTransport {
             epoll_events: Vec::with_capacity(EPOLL_EVENTS),
             waker: Waker::from(Arc::new(WakeFd(event))),
             cookie: Box::new([0, 1].map(|word: u64| RandomState::new().hash_one(word))),
-            slots: Slots::new(config.connections()),
-            rota: Rota::default(),
+            slots: ConnectionTable::new(config.connections()),
+            schedule: PollSchedule::default(),
             first: 0,
             listeners: Listeners::default(),
             accept_ready: false,
@@ -233,8 +246,8 @@ impl ShmTransport {
         })
     }
 
-    /// System calls that moving messages has cost so far: looks at the descriptors, and wake-ups of peers that slept. None while both sides are busy, but
-    /// one look in a millisecond.
+    /// System calls that moving messages has cost so far: looks at the descriptors, and wake-ups of
+    /// peers that slept. None while both sides are busy, but one look in a millisecond.
     pub fn calls(&self) -> ShmCalls {
         ShmCalls { looks: self.calls, wakes: self.wakes }
     }
@@ -284,7 +297,7 @@ impl ShmTransport {
             return Err(PostError::NotConnected);
         }
         if connection.wake() {
-            self.rota.wake(conn.slot);
+            self.schedule.wake(conn.slot);
         }
         let Connection { link: Some(link), queues: Some(queues), more, .. } = connection else {
             return Err(PostError::NotConnected);
@@ -314,7 +327,7 @@ impl Working<'_> {
         let len = self.queues.check_write(head, segments, &target)?;
         if len <= POST_BUDGET && outbound::write_now(self.link, self.queues, head, segments, &target, len) {
             self.queues.hold(segments);
-            self.pending.extend(self.queues.complete_at_once(work, WorkKind::Write, len, options));
+            self.pending.extend(self.queues.complete_immediately(work, WorkKind::Write, len, options));
             return Ok(());
         }
         self.queues.add_write(work, head, segments, target, options)?;
@@ -333,7 +346,7 @@ impl Working<'_> {
         let len = self.queues.check_read(segments, &remote)?;
         if len <= POST_BUDGET && outbound::read_now(self.link, self.queues, segments, &remote, len) {
             self.queues.hold(segments);
-            self.pending.extend(self.queues.complete_at_once(work, WorkKind::Read, len, options));
+            self.pending.extend(self.queues.complete_immediately(work, WorkKind::Read, len, options));
             return Ok(());
         }
         self.queues.add_read(work, segments, remote, options);
@@ -349,11 +362,11 @@ impl Working<'_> {
     }
 }
 
-/// The taker of a poll that has none.
-struct TakesNothing;
+/// The receiver of a poll that has none.
+struct ReceivesNothing;
 
-impl Taker for TakesNothing {
-    fn take(&mut self, _: ConnId, _: Arrived<'_>) -> bool {
+impl InlineReceiver for ReceivesNothing {
+    fn take(&mut self, _: ConnId, _: InlineMessage<'_>) -> bool {
         false
     }
 }
@@ -418,7 +431,7 @@ impl Transport for ShmTransport {
         options: WorkOptions,
     ) -> Result<(), PostError> {
         if let (Payload::Inline(slices), false) = (payload, options.signalled)
-            && self.slots.find_mut(conn).is_some_and(|connection| connection.send_at_once(head, slices))
+            && self.slots.find_mut(conn).is_some_and(|connection| connection.send_immediately(head, slices))
         {
             self.has_moved();
             return Ok(());
@@ -430,7 +443,7 @@ impl Transport for ShmTransport {
             let what = (segments, len);
             if long
                 && self.slots.find_mut(conn).is_some_and(|connection| {
-                    connection.leave_at_once(work, head, what, options.signalled, share_pages)
+                    connection.leave_in_place(work, head, what, options.signalled, share_pages)
                 })
             {
                 self.has_moved();
@@ -487,11 +500,11 @@ impl Transport for ShmTransport {
     }
 
     fn poll(&mut self, now: Time, events: &mut Vec<Event>) -> bool {
-        self.make_progress(now, events, false, &mut TakesNothing)
+        self.make_progress(now, events, false, &mut ReceivesNothing)
     }
 
-    fn poll_taking(&mut self, now: Time, events: &mut Vec<Event>, taker: &mut dyn Taker) -> bool {
-        self.make_progress(now, events, true, taker)
+    fn poll_inline(&mut self, now: Time, events: &mut Vec<Event>, receiver: &mut dyn InlineReceiver) -> bool {
+        self.make_progress(now, events, true, receiver)
     }
 
     fn next_deadline(&self) -> Option<Time> {

@@ -1,4 +1,5 @@
-//! The shared half of a connection: both areas, the ends of both rings, and the ways to the peer's memory.
+//! The shared half of a connection: both areas, the ends of both rings, and the ways to the peer's
+//! memory.
 //!
 //! **Ways to the peer's memory**, the first that is open is taken; `direct` says which.
 //!
@@ -8,7 +9,8 @@
 //! | the kernel | it does not, and the kernel lets this process reach the other's memory | one copy and a system call for each unit |
 //! | the ring | neither, or key, bounds or rights are not those advertised | two copies, the peer's processor, and its check |
 //!
-//! So nothing is ever refused by advice alone: what the advice does not allow is asked of the owner, whose answer counts.
+//! So nothing is ever refused by advice alone: what the advice does not allow is asked of the
+//! owner, whose answer counts.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,12 +23,13 @@ use bmi_core::{Access, Memory, RemoteSlice, Segment};
 use crate::area::{Area, MAX_CLAIMS, Place, RingSpace};
 use crate::config::MAX_INLINE;
 use crate::error::Violation;
-use crate::outbound::MAX_LEFT_PIECES;
+use crate::outbound::MAX_IN_PLACE_PIECES;
 use crate::pages::{Mapped, Passed};
 use crate::ring::{Reader, Space, Writer};
 use crate::sys::Process;
 
-/// Most bytes of a record's body: an eighth of a smaller ring, so that sender and receiver work at the same time.
+/// Most bytes of a record's body: an eighth of a smaller ring, so that sender and receiver work at
+/// the same time.
 pub(crate) const CHUNK: usize = 32 << 10;
 
 /// Polls with something to ring for before the bell is rung.
@@ -45,10 +48,11 @@ pub(crate) struct Link {
     pub(crate) chunk: usize,
     /// Most bytes of a message that is sent inline, in one record.
     pub(crate) short: usize,
-    /// A quarter of the peer's ring in bytes: what is read before the writer is told, while things go on.
+    /// A quarter of the peer's ring in bytes: what is read before the writer is told, while things
+    /// go on.
     pub(crate) quarter: u64,
-    /// Where the last record stands by which the peer must write to its own memory: until it has passed that, writes that do not go
-    /// through the ring would overtake.
+    /// Where the last record stands by which the peer must write to its own memory: until it has
+    /// passed that, writes that do not go through the ring would overtake.
     pub(crate) ring_writes_until: u64,
     /// The writer's position when it was last looked whether the peer sleeps.
     pub(crate) rung: u64,
@@ -66,10 +70,12 @@ pub(crate) struct Link {
     pub(crate) trusted: bool,
     /// Memory that a long message was sent from, to be passed.
     pub(crate) to_pass: Option<Memory>,
-    /// Messages that were left in this side's memory: announced, and those of them that the peer was seen to have copied.
-    pub(crate) left: u64,
-    pub(crate) left_taken: u64,
-    /// Messages of the peer that this side has copied from where they were left, and those of them that it has said so of; whether since the bell was rung.
+    /// Messages that were left in this side's memory: announced, and those of them that the peer
+    /// was seen to have copied.
+    pub(crate) in_place: u64,
+    pub(crate) in_place_copied: u64,
+    /// Messages of the peer that this side has copied from where they were left, and those of them
+    /// that it has said so of; whether since the bell was rung.
     taken: u64,
     said: u64,
     took: bool,
@@ -107,8 +113,8 @@ impl Link {
             owed: None,
             trusted: false,
             to_pass: None,
-            left: 0,
-            left_taken: 0,
+            in_place: 0,
+            in_place_copied: 0,
             taken: 0,
             said: 0,
             took: false,
@@ -124,17 +130,17 @@ impl Link {
     /// Looks how many of the messages that were left here the peer has copied.
     pub(crate) fn refresh_taken(&mut self) -> Result<(), Violation> {
         let said = self.peer.taken().load(Ordering::Acquire);
-        if said < self.left_taken || said > self.left {
+        if said < self.in_place_copied || said > self.in_place {
             return Err(Violation::Ring);
         }
-        self.left_taken = said;
+        self.in_place_copied = said;
         Ok(())
     }
 
     /// Whether the peer has copied more of the messages that were left here.
     #[inline]
     pub(crate) fn has_taken(&self) -> bool {
-        self.peer.taken().load(Ordering::Relaxed) != self.left_taken
+        self.peer.taken().load(Ordering::Relaxed) != self.in_place_copied
     }
 
     /// A message was copied from where the peer had left it; it is told later.
@@ -152,12 +158,13 @@ impl Link {
         }
     }
 
-    /// The number under which the peer has these segments mapped, if they stand in one memory. What it does not have yet, and may, is noted to be passed.
+    /// The number under which the peer has these segments mapped, if they stand in one memory. What
+    /// it does not have yet, and may, is noted to be passed.
     #[inline]
     pub(crate) fn number_of(&mut self, segments: &[Segment], share_pages: bool) -> Option<u32> {
         let first = segments.first()?.region();
         if !share_pages
-            || segments.len() > MAX_LEFT_PIECES
+            || segments.len() > MAX_IN_PLACE_PIECES
             || !segments.iter().all(|other| other.region().is_same(first))
         {
             return None;
@@ -190,7 +197,8 @@ impl Link {
         way
     }
 
-    /// Where the first `len` bytes of `remote` are mapped, if they are: as [`Link::direct`], for who has no use for another way.
+    /// Where the first `len` bytes of `remote` are mapped, if they are: as [`Link::direct`], for
+    /// who has no use for another way.
     #[inline]
     pub(crate) fn mapped(&mut self, remote: &RemoteSlice, len: u64, rights: Access) -> Option<*mut u8> {
         self.own.claim(0, remote.key.0);
@@ -252,7 +260,8 @@ impl Link {
         Some(RemotePages::new(memory.slice(offset, len), Arc::new(claim)))
     }
 
-    /// The ways that are open, for the plan: for memory in shareable pages, which this side passes if `shared`, and for any other.
+    /// The ways that are open, for the plan: for memory in shareable pages, which this side passes
+    /// if `shared`, and for any other.
     pub(crate) fn ways(&self, shared: bool) -> Vec<BulkWay> {
         let other = match self.process {
             Some(_) => (
@@ -311,13 +320,15 @@ impl Drop for Claim {
 /// Copies to or from the peer's memory.
 ///
 /// # Safety
-/// `len` bytes at both must be valid, and accessed by others only through `mem::copy`, by the kernel, or by another process.
+/// `len` bytes at both must be valid, and accessed by others only through `mem::copy`, by the
+/// kernel, or by another process.
 pub(crate) unsafe fn copy(to: *mut u8, from: *mut u8, len: usize) {
     // SAFETY: the caller vouches for it.
     unsafe { copy::copy_between(to, from, len) };
 }
 
-/// From this length on, in bytes, a transfer goes past the caches: source and target together are as much as a large one has room for.
+/// From this length on, in bytes, a transfer goes past the caches: source and target together are
+/// as much as a large one has room for.
 const LONG: u64 = 16 << 20;
 
 /// Copies a part of a transfer of `all` bytes to or from the peer's memory.
@@ -371,7 +382,8 @@ impl Link {
         self.rung = self.writer.position();
         let announced = crate::ring::announced::<RingSpace>(self.peer.sleep());
         let (nap, starved) = (announced >> 1, announced & 1 != 0);
-        // `told` is not asked for: room concerns a peer that waits for it, and none other is woken for nothing.
+        // `told` is not asked for: room concerns a peer that waits for it, and none other is woken
+        // for nothing.
         if announced == 0 || nap == self.woken || !(published || starved) {
             return false;
         }

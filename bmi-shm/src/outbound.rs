@@ -11,23 +11,29 @@
 //!   READ    key, address, length, id (8 each)       a read that the owner answers
 //!   REPLY   id (8), bytes                           a piece of the answer; answers come in the order of the reads
 //!   CLOSE   nothing                                 nothing follows
-//!   LEFT    length, head's length + 2^32 * pieces,  a message that stays where it is, but for its head: the receiver copies it from
+//!   IN_PLACE    length, head's length + 2^32 * pieces,  a message that stays where it is, but for its head: the receiver copies it from
 //!           number of pages (8 each);               there, once. It counts them in its area (`taken`), and the sender
 //!           offset, length of each (8 each); head   waits for that
 //! ```
 //!
-//! **Messages that stay** (LEFT) are those of [`LEFT_LEN`] bytes and more whose pages the peer has mapped: one copy instead of two, and none of it by the sender. What is
-//! sent behind one follows at once; only completions wait, since they come in order. The receiver says that it has copied one in its next poll, behind an answer if there is one: the
-//! sender has looked at that word, so a store there waits for its line, and stores behind it wait with it.
+//! **Messages that stay** (IN_PLACE) are those of [`LEFT_LEN`] bytes and more whose pages the peer
+//! has mapped: one copy instead of two, and none of it by the sender. What is sent behind one
+//! follows at once; only completions wait, since they come in order. The receiver says that it has
+//! copied one in its next poll, behind an answer if there is one: the sender has looked at that
+//! word, so a store there waits for its line, and stores behind it wait with it.
 //!
-//! **At once.** A short write or read on mapped memory that has nothing to wait for is done while it is posted ([`write_now`], [`read_now`]): one of up to [`POST_BUDGET`] bytes that
-//! was posted as work, whose completion the next poll reports, and one of up to [`NOW`] that was asked for at once ([`bmi_core::Transport::write_now`]), with none. A claim covers it as
-//! any other.
+//! **At once.** A short write or read on mapped memory that has nothing to wait for is done while
+//! it is posted ([`write_now`], [`read_now`]): one of up to [`POST_BUDGET`] bytes that was posted
+//! as work, whose completion the next poll reports, and one of up to [`NOW`] that was asked for at
+//! once ([`bmi_core::Transport::write_now`]), with none. A claim covers it as any other.
 //!
-//! `immediate` is 2^32 plus the 32 bits, or 0 for none. Records of replies stand between those of a message in parts.
+//! `immediate` is 2^32 plus the 32 bits, or 0 for none. Records of replies stand between those of a
+//! message in parts.
 //!
-//! **Turns.** Requests, reads and answers take turns record by record, so none holds up another. What goes to the peer's memory directly is
-//! copied in units of [`UNIT`], at most [`BUDGET`] in one turn, so that one connection does not hold up the others, nor a poll its caller. A long transfer goes past the caches.
+//! **Turns.** Requests, reads and answers take turns record by record, so none holds up another.
+//! What goes to the peer's memory directly is copied in units of [`UNIT`], at most [`BUDGET`] in
+//! one turn, so that one connection does not hold up the others, nor a poll its caller. A long
+//! transfer goes past the caches.
 
 use bmi_core::transport::{Event, WorkKind, WriteTarget};
 use bmi_core::{Access, MemSlice, RemoteSlice, Segment};
@@ -45,14 +51,14 @@ pub(crate) const WRITTEN: u8 = 5;
 pub(crate) const READ: u8 = 6;
 pub(crate) const REPLY: u8 = 7;
 pub(crate) const CLOSE: u8 = 8;
-pub(crate) const LEFT: u8 = 9;
+pub(crate) const IN_PLACE: u8 = 9;
 
 /// From this length on, in bytes, a message may stay where it is.
 pub(crate) const LEFT_LEN: u64 = 4 << 10;
 /// Pieces that it may have.
-pub(crate) const MAX_LEFT_PIECES: usize = 4;
+pub(crate) const MAX_IN_PLACE_PIECES: usize = 4;
 /// Bytes before its head: words, and two for each piece.
-pub(crate) const LEFT_WORDS: usize = 3;
+pub(crate) const IN_PLACE_WORDS: usize = 3;
 
 /// Bytes copied under one claim: what a revocation waits for at most, some 20 µs.
 pub(crate) const UNIT: u64 = 256 << 10;
@@ -60,7 +66,8 @@ pub(crate) const UNIT: u64 = 256 << 10;
 pub(crate) const BUDGET: u64 = 1 << 20;
 /// Bytes copied directly while posting.
 pub(crate) const POST_BUDGET: u64 = 64 << 10;
-/// Bytes that are copied at once by who asks for it: as many as under one claim. What is posted as work has its completion to wait for anyway, and there may be a queue of it.
+/// Bytes that are copied at once by who asks for it: as many as under one claim. What is posted as
+/// work has its completion to wait for anyway, and there may be a queue of it.
 const NOW: u64 = UNIT;
 /// Pieces that one system call takes (`IOV_MAX` of Linux).
 const MAX_PIECES: usize = 1024;
@@ -73,13 +80,14 @@ fn encode_immediate(immediate: Option<u32>) -> u64 {
 /// A pen over a new record's body; `None` if there is no room.
 fn begin(link: &mut Link, len: usize) -> Result<Option<(crate::ring::Reservation, Pen)>, Violation> {
     let Some(reservation) = link.reserve(len)? else { return Ok(None) };
-    // SAFETY: the body of a reserved record lies in this side's ring, which the link keeps mapped, and nobody reads it before it
-    // is published; the peer cannot write it.
+    // SAFETY: the body of a reserved record lies in this side's ring, which the link keeps mapped,
+    // and nobody reads it before it is published; the peer cannot write it.
     let pen = unsafe { Pen::new(link.writer.space().ptr(reservation.at), len) };
     Ok(Some((reservation, pen)))
 }
 
-/// A short message that is copied while it is posted: nothing waits before it. Whether there was room.
+/// A short message that is copied while it is posted: nothing waits before it. Whether there was
+/// room.
 #[inline]
 pub(crate) fn send_now(link: &mut Link, head: &[u8], slices: &[MemSlice]) -> bool {
     let len = slices.iter().fold(head.len(), |len, slice| len + slice.len());
@@ -101,7 +109,7 @@ pub(crate) fn send_now(link: &mut Link, head: &[u8], slices: &[MemSlice]) -> boo
 /// Bytes of a record of a message that stays, before its head.
 #[inline]
 fn left_prefix(pieces: usize) -> usize {
-    (LEFT_WORDS + 2 * pieces) * 8
+    (IN_PLACE_WORDS + 2 * pieces) * 8
 }
 
 /// How such a record begins.
@@ -120,8 +128,8 @@ fn write_piece(pen: &mut Pen, at: *mut u8, len: usize, base: usize) {
     pen.write(&(len as u64).to_le_bytes());
 }
 
-/// Announces a message of `len` bytes that stays where it is, in the memory that the peer has mapped under this number, while it is posted: nothing waits before it.
-/// Whether there was room.
+/// Announces a message of `len` bytes that stays where it is, in the memory that the peer has
+/// mapped under this number, while it is posted: nothing waits before it. Whether there was room.
 pub(crate) fn leave_now(link: &mut Link, head: &[u8], segments: &[Segment], number: u32, len: u64) -> bool {
     let Some(base) = segments.first().map(|segment| segment.region().memory().as_ptr() as usize) else { return false };
     if head.len() > MAX_HEAD || len > MAX_WORK_LEN {
@@ -134,8 +142,8 @@ pub(crate) fn leave_now(link: &mut Link, head: &[u8], segments: &[Segment], numb
     write_left(&mut pen, len, head.len(), segments.len(), number);
     segments.iter().for_each(|segment| write_piece(&mut pen, segment.as_ptr(), segment.len(), base));
     pen.write(head);
-    link.writer.publish(reservation, LEFT);
-    link.left += 1;
+    link.writer.publish(reservation, IN_PLACE);
+    link.in_place += 1;
     true
 }
 
@@ -176,7 +184,8 @@ impl Piece for MemSlice {
     }
 }
 
-/// A short write of `len` bytes, those of `head` and of all `pieces`, that is done while it is posted: nothing waits before it, and the target is mapped. Whether it was.
+/// A short write of `len` bytes, those of `head` and of all `pieces`, that is done while it is
+/// posted: nothing waits before it, and the target is mapped. Whether it was.
 #[inline]
 pub(crate) fn write_now(
     link: &mut Link,
@@ -225,8 +234,8 @@ pub(crate) fn read_now(
     let Some(mut from) = link.mapped(remote, len, Access::READ) else { return false };
     for piece in pieces {
         let (to, len) = piece.place();
-        // SAFETY: `mapped` has checked the source's bounds within a mapping that the link keeps, and `len` is the sum of all pieces; a piece lies in memory that it
-        // holds.
+        // SAFETY: `mapped` has checked the source's bounds within a mapping that the link keeps,
+        // and `len` is the sum of all pieces; a piece lies in memory that it holds.
         unsafe { copy(to, from, len) };
         from = from.wrapping_add(len);
     }
@@ -234,7 +243,8 @@ pub(crate) fn read_now(
     true
 }
 
-/// Bytes in all of `pieces`, if there are no more pieces than a work request has, nor bytes than the peer's piece and a copy while posting have.
+/// Bytes in all of `pieces`, if there are no more pieces than a work request has, nor bytes than
+/// the peer's piece and a copy while posting have.
 #[inline]
 pub(crate) fn len_now(pieces: &[MemSlice], remote: &RemoteSlice) -> Option<u64> {
     if pieces.len() > MAX_SEGMENTS {
@@ -280,7 +290,8 @@ enum Step {
 }
 
 impl Outbound<'_> {
-    /// Puts as much work on its way as goes. With `requests_only` reads and answers stay: the connection is being closed.
+    /// Puts as much work on its way as goes. With `requests_only` reads and answers stay: the
+    /// connection is being closed.
     pub(crate) fn turn(&mut self, requests_only: bool, mut report: impl FnMut(Event)) -> Result<Turn, Fault> {
         let mut turn = Turn::default();
         loop {
@@ -304,7 +315,7 @@ impl Outbound<'_> {
         }
     }
 
-    // ---- requests ---------------------------------------------------------------------------------------------------------
+    // ---- requests -------------------------------------------------------------------------------
 
     fn request_step(&mut self, report: &mut impl FnMut(Event)) -> Result<Step, Fault> {
         let Some(request) = self.queues.request() else { return Ok(Step::Stuck) };
@@ -323,21 +334,22 @@ impl Outbound<'_> {
 
     /// Ends the oldest request if all of it has gone.
     fn end_request(&mut self, report: &mut impl FnMut(Event)) {
-        if self.queues.request().is_some_and(|request| request.left == 0) {
+        if self.queues.request().is_some_and(|request| request.remaining == 0) {
             self.complete_request(0, report);
         }
     }
 
-    /// The oldest request that has not gone has gone, as message `left` of those that stay, or 0; it ends if all before it have.
-    fn complete_request(&mut self, left: u64, report: &mut impl FnMut(Event)) {
-        self.queues.leave_request(left);
-        self.queues.complete_gone(self.link.left_taken, report);
+    /// The oldest request that has not gone has gone, as message `left` of those that stay, or 0;
+    /// it ends if all before it have.
+    fn complete_request(&mut self, in_place: u64, report: &mut impl FnMut(Event)) {
+        self.queues.finish_request(in_place);
+        self.queues.complete_gone(self.link.in_place_copied, report);
     }
 
     /// Announces the oldest message, which stays where it is.
     fn leave_step(&mut self, report: &mut impl FnMut(Event)) -> Result<Step, Fault> {
         let Some((pages, head, pieces)) = self.queues.left_parts() else { return Ok(Step::Stuck) };
-        let len = self.queues.request().map_or(0, |request| request.left);
+        let len = self.queues.request().map_or(0, |request| request.remaining);
         let Some((reservation, mut pen)) = begin(self.link, left_prefix(pieces) + head)? else {
             return Ok(Step::Stuck);
         };
@@ -345,17 +357,18 @@ impl Outbound<'_> {
         self.queues.each_left_piece(|at, len| write_piece(&mut pen, at, len, pages.base));
         // SAFETY: the staged bytes of the request.
         self.queues.gather(head, |from, len| unsafe { pen.write_shared(from, len) });
-        self.link.writer.publish(reservation, LEFT);
+        self.link.writer.publish(reservation, IN_PLACE);
         self.queues.advance(len as usize);
-        self.link.left += 1;
-        self.complete_request(self.link.left, report);
+        self.link.in_place += 1;
+        self.complete_request(self.link.in_place, report);
         Ok(Step::Moved)
     }
 
-    /// Puts a record with `prefix` and the next bytes of the oldest request, as many as fit, into the ring.
+    /// Puts a record with `prefix` and the next bytes of the oldest request, as many as fit, into
+    /// the ring.
     fn record(&mut self, kind: u8, prefix: &[u8]) -> Result<Step, Fault> {
         let Some(request) = self.queues.request() else { return Ok(Step::Stuck) };
-        let here = request.left.min((self.link.chunk - prefix.len()) as u64) as usize;
+        let here = request.remaining.min((self.link.chunk - prefix.len()) as u64) as usize;
         let Some((reservation, mut pen)) = begin(self.link, prefix.len() + here)? else { return Ok(Step::Stuck) };
         pen.write(prefix);
         // SAFETY: the pieces are of the staging buffer and of segments that the queue holds.
@@ -395,7 +408,7 @@ impl Outbound<'_> {
         while self.link.ring_writes_until <= self.link.writer.consumed() {
             let Some(request) = self.queues.request() else { return Ok(Step::Stuck) };
             let Some(target) = request.target else { return Ok(Step::Stuck) };
-            let (len, done, unit) = (request.len, request.len - request.left, request.left.min(UNIT));
+            let (len, done, unit) = (request.len, request.len - request.remaining, request.remaining.min(UNIT));
             if unit > self.budget {
                 return Ok(if moved { Step::Moved } else { Step::Spent });
             }
@@ -408,7 +421,7 @@ impl Outbound<'_> {
             self.budget -= unit;
             self.queues.advance(copied);
             moved |= copied > 0;
-            if self.queues.request().is_some_and(|request| request.left == 0) {
+            if self.queues.request().is_some_and(|request| request.remaining == 0) {
                 return self.written_step(target.immediate, report);
             }
         }
@@ -430,11 +443,11 @@ impl Outbound<'_> {
     fn ring_write_step(&mut self, report: &mut impl FnMut(Event)) -> Result<Step, Fault> {
         let Some(request) = self.queues.request() else { return Ok(Step::Stuck) };
         let Some(target) = request.target else { return Ok(Step::Stuck) };
-        let done = request.len - request.left;
+        let done = request.len - request.remaining;
         let words = [
             target.remote.key.0,
             target.remote.addr.wrapping_add(done),
-            request.left,
+            request.remaining,
             encode_immediate(target.immediate),
         ];
         let step = self.record(WRITE, &encode_words(words))?;
@@ -454,8 +467,9 @@ impl Outbound<'_> {
             Way::Mapped(to) => {
                 let mut to = *to;
                 self.queues.gather(len, |from, len| {
-                    // SAFETY: `direct` has checked the target's bounds within a mapping that the link keeps; the source is of the
-                    // staging buffer or of segments that the queue holds.
+                    // SAFETY: `direct` has checked the target's bounds within a mapping that the
+                    // link keeps; the source is of the staging buffer or of segments that the queue
+                    // holds.
                     unsafe { copy_part(to, from, len, all) };
                     to = to.wrapping_add(len);
                 });
@@ -478,7 +492,8 @@ impl Outbound<'_> {
         let Some(process) = &self.link.process else { return 0 };
         let some = &self.pieces[..self.pieces.len().min(MAX_PIECES)];
         let len = some.iter().map(|piece| piece.iov_len).sum::<usize>().min(len);
-        // SAFETY: the pieces are of the staging buffer and of segments that the queues hold, and nobody has references to them.
+        // SAFETY: the pieces are of the staging buffer and of segments that the queues hold, and
+        // nobody has references to them.
         let copied = unsafe { process.copy(write, some, address, len) };
         self.pieces.clear();
         match copied {
@@ -490,7 +505,7 @@ impl Outbound<'_> {
         }
     }
 
-    // ---- reads ------------------------------------------------------------------------------------------------------------
+    // ---- reads ----------------------------------------------------------------------------------
 
     fn read_step(&mut self, report: &mut impl FnMut(Event)) -> Result<Step, Fault> {
         let mut moved = false;
@@ -498,8 +513,8 @@ impl Outbound<'_> {
             let Some(read) = self.queues.reads.front() else {
                 return Ok(if moved { Step::Moved } else { Step::Stuck });
             };
-            let (remote, len, done) = (read.remote, read.len, read.len - read.left);
-            let unit = read.left.min(UNIT);
+            let (remote, len, done) = (read.remote, read.len, read.len - read.remaining);
+            let unit = read.remaining.min(UNIT);
             if unit > self.budget {
                 return Ok(if moved { Step::Moved } else { Step::Spent });
             }
@@ -512,7 +527,7 @@ impl Outbound<'_> {
                 continue; // the kernel has refused, and will not be asked again
             }
             moved = true;
-            if self.queues.reads.front().is_some_and(|read| read.left == 0) {
+            if self.queues.reads.front().is_some_and(|read| read.remaining == 0) {
                 self.queues.complete_read().map(&mut *report);
             }
         }
@@ -526,7 +541,8 @@ impl Outbound<'_> {
             Way::Mapped(from) => {
                 let mut from = *from;
                 self.queues.scatter(len, |to, len| {
-                    // SAFETY: `direct` has checked the source's bounds within a mapping that the link keeps; the queue holds the segments.
+                    // SAFETY: `direct` has checked the source's bounds within a mapping that the
+                    // link keeps; the queue holds the segments.
                     unsafe { copy_part(to, from, len, all) };
                     from = from.wrapping_add(len);
                 });
@@ -547,8 +563,8 @@ impl Outbound<'_> {
             return Ok(Step::Stuck);
         }
         let Some(read) = self.queues.reads.get(self.queues.issued) else { return Ok(Step::Stuck) };
-        let addr = read.remote.addr.wrapping_add(read.len - read.left);
-        let words = [read.remote.key.0, addr, read.left, u64::from(read.id)];
+        let addr = read.remote.addr.wrapping_add(read.len - read.remaining);
+        let words = [read.remote.key.0, addr, read.remaining, u64::from(read.id)];
         let Some((reservation, mut pen)) = begin(self.link, 32)? else { return Ok(Step::Stuck) };
         pen.write(&encode_words(words));
         self.link.writer.publish(reservation, READ);
@@ -556,7 +572,7 @@ impl Outbound<'_> {
         Ok(Step::Moved)
     }
 
-    // ---- answers ----------------------------------------------------------------------------------------------------------
+    // ---- answers --------------------------------------------------------------------------------
 
     fn reply_step(&mut self) -> Result<Step, Fault> {
         let Some(reply) = self.queues.replies.front_mut() else { return Ok(Step::Stuck) };

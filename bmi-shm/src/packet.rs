@@ -1,4 +1,5 @@
-//! What the two sides say to each other over the Unix socket: the handshake, descriptors, wake-ups, and why a connection is cut.
+//! What the two sides say to each other over the Unix socket: the handshake, descriptors, wake-ups,
+//! and why a connection is cut.
 //!
 //! **Protocol.** Packets keep their bounds (`SOCK_SEQPACKET`). Little-endian, fixed width.
 //!
@@ -14,9 +15,11 @@
 //!           ──REFUSAL──>       <──REFUSAL──        REFUSAL  status, kind of work, its number: the last packet
 //! ```
 //!
-//! **Why wake over the socket** and not by an event fd that both sides hold: that would be one open file, whose flags and counter belong to both, whoever
-//! made it. A hostile sleeper could fill the counter and take `O_NONBLOCK` away, and the next write to it, the wake-up, would never return; an event fd knows no
-//! `RWF_NOWAIT` and cannot be opened a second time. A send on one's own end of a socket cannot be made to block.
+//! **Why wake over the socket** and not by an event fd that both sides hold: that would be one open
+//! file, whose flags and counter belong to both, whoever made it. A hostile sleeper could fill the
+//! counter and take `O_NONBLOCK` away, and the next write to it, the wake-up, would never return;
+//! an event fd knows no `RWF_NOWAIT` and cannot be opened a second time. A send on one's own end of
+//! a socket cannot be made to block.
 //!
 //! **Invariants** Decoding allocates private data only, at most [`MAX_PRIVATE_DATA`] bytes.
 //!
@@ -47,7 +50,8 @@ pub(crate) enum Greeting {
 pub(crate) struct Hello {
     pub(crate) greeting: Greeting,
     pub(crate) geometry: Geometry,
-    /// A word of the sender, and its address there: whoever can read it can reach the sender's memory by the kernel. Behind it stands a secret one, to prove it by.
+    /// A word of the sender, and its address there: whoever can read it can reach the sender's
+    /// memory by the kernel. Behind it stands a secret one, to prove it by.
     pub(crate) cookie: u64,
     pub(crate) address: u64,
 }

@@ -1,18 +1,24 @@
 //! Memory that both sides have mapped: what this side has passed, and what the peer has.
 //!
-//! **Why.** Passing and mapping memory costs a few system calls and, the first time, a fault for each page; so it is done once for each
-//! memory and connection, and kept for as long as the memory lives at its owner.
+//! **Why.** Passing and mapping memory costs a few system calls and, the first time, a fault for
+//! each page; so it is done once for each memory and connection, and kept for as long as the memory
+//! lives at its owner.
 //!
-//! **What a peer can reach.** The whole memory that was passed, as long as it keeps it mapped, not only the range that was exposed: the kernel shares
-//! files, not ranges. An honest peer keeps to keys, bounds and revocations; a hostile one can corrupt what was shared with it, and nothing
-//! else. Memory is passed when a piece of it is exposed for the first time. It is also passed when a long message is sent from it, to a peer that has proved that it
-//! reaches all memory of this process by the kernel anyway, and to no other.
+//! **What a peer can reach.** The whole memory that was passed, as long as it keeps it mapped, not
+//! only the range that was exposed: the kernel shares files, not ranges. An honest peer keeps to
+//! keys, bounds and revocations; a hostile one can corrupt what was shared with it, and nothing
+//! else. Memory is passed when a piece of it is exposed for the first time. It is also passed when
+//! a long message is sent from it, to a peer that has proved that it reaches all memory of this
+//! process by the kernel anyway, and to no other.
 //!
 //! **Invariants**
-//! 1. [`Passed`] holds no memory: only a note by which it learns that it is gone; then the peer is told to unmap it.
-//! 2. [`Mapped`] is bounded in pieces and bytes; the least recently used goes first, and can be asked for again.
-//! 3. All mappings of a transport together are bounded too ([`Room`]), however many connections a peer makes: a process may have some 65,000 mappings
-//!    (`vm.max_map_count`), and one that has them all can allocate no more.
+//! 1. [`Passed`] holds no memory: only a note by which it learns that it is gone; then the peer is
+//!    told to unmap it.
+//! 2. [`Mapped`] is bounded in pieces and bytes; the least recently used goes first, and can be
+//!    asked for again.
+//! 3. All mappings of a transport together are bounded too ([`Room`]), however many connections a
+//!    peer makes: a process may have some 65,000 mappings (`vm.max_map_count`), and one that has
+//!    them all can allocate no more.
 
 use std::collections::HashMap;
 use std::io;
@@ -106,7 +112,8 @@ impl Room {
         Arc::new(Room { pieces: AtomicU64::new(pieces as u64), bytes: AtomicU64::new(bytes) })
     }
 
-    /// Takes room for a mapping of `len` bytes. Only the transport's owner takes; room comes back on any thread.
+    /// Takes room for a mapping of `len` bytes. Only the transport's owner takes; room comes back
+    /// on any thread.
     fn take(self: &Arc<Room>, len: u64) -> Option<Taken> {
         if self.pieces.load(Ordering::Acquire) == 0 || self.bytes.load(Ordering::Acquire) < len {
             return None;
@@ -153,7 +160,8 @@ impl Mapped {
         Mapped { pieces: HashMap::new(), bytes: 0, clock: 0, most, room, asked: None, latest: None }
     }
 
-    /// Keeps a mapping under the number that the peer gave it, if there is room: else bytes go another way.
+    /// Keeps a mapping under the number that the peer gave it, if there is room: else bytes go
+    /// another way.
     pub(crate) fn insert(&mut self, number: u32, mapping: Mapping) -> io::Result<()> {
         self.remove(number);
         let (ptr, len) = (mapping.ptr(), mapping.len());
@@ -168,9 +176,10 @@ impl Mapped {
         let Some(taken) = self.room.take(len as u64) else {
             return Err(io::Error::new(io::ErrorKind::OutOfMemory, "no room for it (ShmConfig::max_mapped_in_all)"));
         };
-        // SAFETY: the mapping is kept by the memory; nobody in this process makes references to its bytes: this handle never leaves but in
-        // `RemotePages`, and `get_mut` is never called on it. What the peer does is as if the kernel did it: it is reached only by
-        // `mem::copy` and by system calls.
+        // SAFETY: the mapping is kept by the memory; nobody in this process makes references to its
+        // bytes: this handle never leaves but in `RemotePages`, and `get_mut` is never called on
+        // it. What the peer does is as if the kernel did it: it is reached only by `mem::copy` and
+        // by system calls.
         let memory = unsafe { Memory::from_raw_parts(ptr, len, Box::new((mapping, taken))) };
         self.clock += 1;
         self.bytes += len as u64;
@@ -246,7 +255,8 @@ mod tests {
         assert_eq!(small.bytes, 0);
     }
 
-    /// Each connection was bounded by itself, and a peer may have thousands: it could fill this process's table of mappings, whose next allocation then failed.
+    /// Each connection was bounded by itself, and a peer may have thousands: it could fill this
+    /// process's table of mappings, whose next allocation then failed.
     #[test]
     fn all_connections_together_have_a_bound() {
         let room = Room::new((3, 1 << 20));

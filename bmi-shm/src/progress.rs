@@ -1,17 +1,25 @@
-//! The poll loop: what rings and sockets have, what waits to go out, whom to wake, and when it is safe to sleep.
+//! The poll loop: what rings and sockets have, what waits to go out, whom to wake, and when it is
+//! safe to sleep.
 //!
-//! **Why.** While messages come and go no system call is made: each poll looks at one line of each ring. The descriptors are asked when nothing has
-//! come for a while, for new connections and dead peers, once a millisecond whatever comes, and before sleeping.
+//! **Why.** While messages come and go no system call is made: each poll looks at one line of each
+//! ring. The descriptors are asked when nothing has come for a while, for new connections and dead
+//! peers, once a millisecond whatever comes, and before sleeping.
 //!
-//! **Protocol** of waking. `arm` announces a nap in the own area of every connection, passes a full fence, and looks at every ring once more.
-//! A peer that publishes, or makes room for one that waits for room, passes a full fence and looks for a nap that it has not ended yet; if there is
-//! one it sends a WAKE packet, and the sleeper's epoll descriptor becomes readable. One nap is ended once. See `ring` for the proof.
+//! **Protocol** of waking. `arm` announces a nap in the own area of every connection, passes a full
+//! fence, and looks at every ring once more. A peer that publishes, or makes room for one that
+//! waits for room, passes a full fence and looks for a nap that it has not ended yet; if there is
+//! one it sends a WAKE packet, and the sleeper's epoll descriptor becomes readable. One nap is
+//! ended once. See `ring` for the proof.
 //!
-//! The fence costs as much as a message, because it waits for what was stored to arrive at the other processor. So a bell is due for some polls before it is rung
-//! ([`crate::link::BELL_POLLS`]): the polls of a side that is busy come at once, and who wants to sleep rings first.
+//! The fence costs as much as a message, because it waits for what was stored to arrive at the
+//! other processor. So a bell is due for some polls before it is rung
+//! ([`crate::link::BELL_POLLS`]): the polls of a side that is busy come at once, and who wants to
+//! sleep rings first.
 //!
-//! **Quiet connections.** Most polls find nothing. So what a poll leaves behind is noted once ([`Calm`]): while nothing waits in a connection's queues, a poll is a look at one word, what is
-//! short is sent and what is whole is taken in without asking for more, and only what is owed to the peer is seen to, when nothing has come.
+//! **Quiet connections.** Most polls find nothing. So what a poll leaves behind is noted once
+//! ([`Activity`]): while nothing waits in a connection's queues, a poll is a look at one word, what
+//! is short is sent and what is whole is taken in without asking for more, and only what is owed to
+//! the peer is seen to, when nothing has come.
 //!
 //! ```text
 //!            serve: nothing waits in the queues            pause: nothing is owed
@@ -21,9 +29,11 @@
 //! ```
 //!
 //! **Invariants**
-//! 1. What was published or consumed in a poll, or between two, is rung for within [`crate::link::BELL_POLLS`] polls, and before this side sleeps.
-//! 2. A calm connection is established and has nothing to do but to look at its ring, to tell the peer how far it has read, and to ring its bell; whatever gives it
-//!    more calls [`Connection::wake`].
+//! 1. What was published or consumed in a poll, or between two, is rung for within
+//!    [`crate::link::BELL_POLLS`] polls, and before this side sleeps.
+//! 2. A calm connection is established and has nothing to do but to look at its ring, to tell the
+//!    peer how far it has read, and to ring its bell; whatever gives it more calls
+//!    [`Connection::wake`].
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -32,11 +42,11 @@ use std::time::Duration;
 
 use bmi_core::Time;
 use bmi_core::mem::SharedPages;
-use bmi_core::transport::{Armed, Event, Taker};
+use bmi_core::transport::{Armed, Event, InlineReceiver};
 use rustix::event::epoll::{self, EventData, EventFlags};
 
 use crate::area::RingSpace;
-use crate::connection::{Calm, Connection, Phase};
+use crate::connection::{Activity, Connection, Phase};
 use crate::error::Fault;
 use crate::inbound::{Context, Pass};
 use crate::link::Link;
@@ -67,7 +77,7 @@ impl ShmTransport {
             connection.in_ready = true;
             self.ready.push_back(slot);
             if connection.wake() {
-                self.rota.wake(slot);
+                self.schedule.wake(slot);
             }
         }
     }
@@ -78,26 +88,26 @@ impl ShmTransport {
         Ok(epoll::add(&self.epoll, fd, EventData::new_u64(token as u64), flags)?)
     }
 
-    /// One poll. `shows`: messages are shown to the taker (C16).
+    /// One poll. `shows`: messages are shown to the receiver (C16).
     #[inline]
     pub(crate) fn make_progress(
         &mut self,
         now: Time,
         events: &mut Vec<Event>,
         shows: bool,
-        taker: &mut dyn Taker,
+        receiver: &mut dyn InlineReceiver,
     ) -> bool {
         self.now = now;
         let before = events.len();
         let (limit, early) = (before + BATCH, before..before);
-        if self.has_chores() || self.rota.resting() > 0 {
-            return self.make_all_progress(&mut Pass { events, limit, early, shows, taker, moved: false });
+        if self.has_chores() || self.schedule.resting() > 0 {
+            return self.make_all_progress(&mut Pass { events, limit, early, shows, receiver, moved: false });
         }
         let Some((step, slot)) = self.find_busy(0) else {
             self.unasked += 1;
             return false;
         };
-        let mut pass = Pass { events, limit, early, shows, taker, moved: false };
+        let mut pass = Pass { events, limit, early, shows, receiver, moved: false };
         self.serve_from(step, slot, &mut pass);
         self.conclude(&mut pass)
     }
@@ -147,7 +157,8 @@ impl ShmTransport {
         true
     }
 
-    /// Reports what came up meanwhile, looks for the earliest deadline if that may be another; whether there was anything to do in this poll.
+    /// Reports what came up meanwhile, looks for the earliest deadline if that may be another;
+    /// whether there was anything to do in this poll.
     #[inline]
     fn conclude(&mut self, pass: &mut Pass<'_>) -> bool {
         if pass.moved {
@@ -174,7 +185,8 @@ impl ShmTransport {
         });
     }
 
-    /// Messages come or go: no look at the descriptors for a while. A sender whose peer has died is soon without room.
+    /// Messages come or go: no look at the descriptors for a while. A sender whose peer has died is
+    /// soon without room.
     #[inline]
     pub(crate) fn has_moved(&mut self) {
         (self.unasked, self.look_at) = (0, self.now + LOOK_INTERVAL);
@@ -185,7 +197,7 @@ impl ShmTransport {
         pass.events.extend(self.pending.drain(..count));
     }
 
-    // ---- descriptors ------------------------------------------------------------------------------------------------------
+    // ---- descriptors ----------------------------------------------------------------------------
 
     /// Asks the descriptors, if it is time, and takes what they have.
     fn look(&mut self, events: &mut Vec<Event>) -> bool {
@@ -236,7 +248,7 @@ impl ShmTransport {
     /// Tells peers of memory that is gone.
     fn sweep(&mut self) {
         self.sweep_at = self.now + SWEEP_INTERVAL;
-        for slot in self.rota.all() {
+        for slot in self.schedule.all() {
             let Some(Connection { link: Some(link), socket: Some(socket), .. }) = self.slots.at_mut(slot) else {
                 continue;
             };
@@ -245,27 +257,30 @@ impl ShmTransport {
         }
     }
 
-    // ---- rings ------------------------------------------------------------------------------------------------------------
+    // ---- rings ----------------------------------------------------------------------------------
 
-    /// A turn for some of those that rest: before the others, so that those who are busy cannot keep them from being found.
+    /// A turn for some of those that rest: before the others, so that those who are busy cannot
+    /// keep them from being found.
     fn serve_resting(&mut self, pass: &mut Pass<'_>) {
-        for _ in 0..self.rota.resting().min(LOOKS_AT_REST) {
-            let Some(slot) = self.rota.take_turn() else { break };
+        for _ in 0..self.schedule.resting().min(LOOKS_AT_REST) {
+            let Some(slot) = self.schedule.take_turn() else { break };
             let quiet = self.slots.at_mut(slot).is_none_or(Connection::is_quiet);
             if !quiet && self.serve(slot, pass) {
-                self.rota.wake(slot);
+                self.schedule.wake(slot);
             }
         }
         pass.early.end = pass.events.len(); // one that has rested has a second turn
     }
 
-    /// A turn for those that are awake and have to be served, the first of which is at `step`, in `slot`.
+    /// A turn for those that are awake and have to be served, the first of which is at `step`, in
+    /// `slot`.
     #[inline]
     fn serve_from(&mut self, step: usize, slot: u32, pass: &mut Pass<'_>) {
-        let (mut found, count) = (Some((step, slot)), self.rota.awake().len());
+        let (mut found, count) = (Some((step, slot)), self.schedule.awake().len());
         while let Some((step, slot)) = found {
-            if self.rota.awake().len() != count {
-                // Those behind one that ended or went to rest have moved up: one may have its turn once more.
+            if self.schedule.awake().len() != count {
+                // Those behind one that ended or went to rest have moved up: one may have its turn
+                // once more.
                 pass.early.end = pass.events.len();
             }
             if pass.events.len() >= pass.limit {
@@ -282,18 +297,19 @@ impl ShmTransport {
         }
     }
 
-    /// Of those that are awake, counted from `first` and from `step` on, the next that has to be served. Those before it have nothing to do.
+    /// Of those that are awake, counted from `first` and from `step` on, the next that has to be
+    /// served. Those before it have nothing to do.
     #[inline]
     fn find_busy(&mut self, step: usize) -> Option<(usize, u32)> {
         let mut step = step;
-        while step < self.rota.awake().len() {
-            let slot = self.rota.awake_from(self.first, step);
+        while step < self.schedule.awake().len() {
+            let slot = self.schedule.awake_from(self.first, step);
             let connection = self.slots.at_mut(slot)?;
             if !connection.is_quiet() {
                 return Some((step, slot));
             }
             if connection.tires() {
-                self.rota.rest(slot);
+                self.schedule.rest(slot);
             }
             step += 1;
         }
@@ -324,14 +340,14 @@ impl ShmTransport {
         true
     }
 
-    // ---- sleeping ---------------------------------------------------------------------------------------------------------
+    // ---- sleeping -------------------------------------------------------------------------------
 
     fn has_work(&mut self) -> bool {
         if !self.pending.is_empty() || !self.ready.is_empty() || self.accept_ready {
             return true;
         }
-        let Self { rota, slots, .. } = self;
-        rota.all().any(|slot| {
+        let Self { schedule, slots, .. } = self;
+        schedule.all().any(|slot| {
             slots.at_mut(slot).is_some_and(|connection| {
                 let rings = |link: &Link| link.must_ring() || link.reader.untold() > 0;
                 let makes_room = connection.queues.as_deref().is_some_and(QueuePair::makes_room);
@@ -343,7 +359,7 @@ impl ShmTransport {
 
     /// The next poll rings where it must.
     fn hurry(&mut self) {
-        for slot in self.rota.all() {
+        for slot in self.schedule.all() {
             if let Some(Connection { link: Some(link), .. }) = self.slots.at_mut(slot) {
                 link.hurry();
             }
@@ -357,24 +373,25 @@ impl ShmTransport {
         }
         self.nap += 1;
         self.asleep = true;
-        for slot in self.rota.all() {
+        for slot in self.schedule.all() {
             let Some(connection) = self.slots.at_mut(slot) else { continue };
             let starved = u64::from(connection.waits_for_room());
             let Some(link) = &connection.link else { continue };
             ring::announce_sleep::<RingSpace>(link.own.sleep(), self.nap << 1 | starved);
         }
-        let Self { rota, slots, .. } = self;
-        let arrived = rota.all().any(|slot| {
+        let Self { schedule, slots, .. } = self;
+        let arrived = schedule.all().any(|slot| {
             let Some(connection) = slots.at_mut(slot) else { return false };
             let waits_for_room = connection.waits_for_room();
             let Connection { link: Some(link), queues: Some(queues), phase, .. } = connection else { return false };
             // One that is closing reads no more.
             let reads = !matches!(phase, Phase::Closing { .. });
             let room = || link.peer.consumed().load(Ordering::Relaxed) != link.writer.consumed();
-            let taken = || link.peer.taken().load(Ordering::Relaxed) != link.left_taken;
+            let taken = || link.peer.taken().load(Ordering::Relaxed) != link.in_place_copied;
             reads && link.reader.has_next() || waits_for_room && room() || queues.has_gone() && taken()
         });
-        // A full answer may not be all. What is left in epoll is no new edge for whoever sleeps on it.
+        // A full answer may not be all. What is left in epoll is no new edge for whoever sleeps on
+        // it.
         let all_seen = self.ask_epoll() < EPOLL_EVENTS;
         if arrived || !all_seen || self.has_work() {
             self.rouse();
@@ -391,7 +408,7 @@ impl ShmTransport {
             return;
         }
         self.asleep = false;
-        for slot in self.rota.all() {
+        for slot in self.schedule.all() {
             if let Some(Connection { link: Some(link), .. }) = self.slots.at_mut(slot) {
                 link.own.sleep().store(0, Ordering::Relaxed);
             }
@@ -432,7 +449,7 @@ fn serve(connection: &mut Connection, pass: &mut Pass<'_>, pieces: &mut Vec<libc
     let events = &mut *pass.events;
     if queues.has_gone() {
         link.refresh_taken()?;
-        served.moved |= queues.end_gone(link.left_taken, events);
+        served.moved |= queues.end_gone(link.in_place_copied, events);
     }
     if queues.has_outgoing() {
         let mut outbound = Outbound { link: &mut *link, queues: &mut *queues, pieces, budget: BUDGET };
@@ -458,11 +475,12 @@ fn serve(connection: &mut Connection, pass: &mut Pass<'_>, pieces: &mut Vec<libc
         }
     }
     let busy = closing || connection.more || connection.draining.is_some() || queues.needs_polls();
-    connection.calm = if busy { Calm::Busy } else { Calm::Owing };
+    connection.activity = if busy { Activity::Busy } else { Activity::Owing };
     Ok(served)
 }
 
-/// Asks for memory, and passes it; `false` if the socket is too full, so that it must be tried again.
+/// Asks for memory, and passes it; `false` if the socket is too full, so that it must be tried
+/// again.
 fn say_of_pages(link: &mut Link, socket: &OwnedFd) -> bool {
     let pass = |id: u32, pages: &SharedPages| {
         crate::socket::send(socket, Packet::Pages { id, len: pages.len() as u64 }.encode().bytes(), Some(pages.as_fd()))

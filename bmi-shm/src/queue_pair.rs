@@ -1,15 +1,18 @@
 //! The queues of a connection: requests to send, reads, answers to the peer's reads, receives.
 //!
-//! **Why.** What fits the ring at once never sees a queue ([`QueuePair::post_send`] with `Ring`): it is copied while it is posted. What does not fit
-//! waits here, its small parts copied to a staging buffer, its segments held.
+//! **Why.** What fits the ring at once never sees a queue ([`QueuePair::post_send`] with `Ring`):
+//! it is copied while it is posted. What does not fit waits here, its small parts copied to a
+//! staging buffer, its segments held.
 //!
 //! **Invariants**
-//! 1. A request is in its queue, and its segments in the segment queue beside it, until its last byte was copied; then their regions are held until
-//!    the next poll, which reports it. Nothing refers to them later: this backend copies, it lends nothing.
-//! 2. Queues are as long as the capabilities say, allocated once; segment queues grow to the most that was ever posted and keep that.
+//! 1. A request is in its queue, and its segments in the segment queue beside it, until its last
+//!    byte was copied; then their regions are held until the next poll, which reports it. Nothing
+//!    refers to them later: this backend copies, it lends nothing.
+//! 2. Queues are as long as the capabilities say, allocated once; segment queues grow to the most
+//!    that was ever posted and keep that.
 //! 3. The bytes at the front of the staging buffer belong to the oldest request that has not gone.
-//! 4. Requests that have `gone` wait for the peer to copy one that stays where it is, the first of them at the latest; those behind it wait because
-//!    completions come in order.
+//! 4. Requests that have `gone` wait for the peer to copy one that stays where it is, the first of
+//!    them at the latest; those behind it wait because completions come in order.
 
 use std::collections::VecDeque;
 
@@ -39,7 +42,7 @@ pub(crate) struct Request {
     segments: u32,
     cursor: Cursor,
     /// Bytes that have not gone.
-    pub(crate) left: u64,
+    pub(crate) remaining: u64,
     /// Of a write: where it goes.
     pub(crate) target: Option<WriteTarget>,
     /// What is left goes through the ring, and the record that says so has gone.
@@ -55,7 +58,8 @@ struct Gone {
     signalled: bool,
     len: u64,
     segments: u32,
-    /// It ends when the peer has copied as many of the messages that stay; 0 for one that does not stay, and only waits for those before it.
+    /// It ends when the peer has copied as many of the messages that stay; 0 for one that does not
+    /// stay, and only waits for those before it.
     until: u64,
 }
 
@@ -76,7 +80,7 @@ pub(crate) struct Read {
     pub(crate) cursor: Cursor,
     pub(crate) len: u64,
     /// Bytes that have not come.
-    pub(crate) left: u64,
+    pub(crate) remaining: u64,
 }
 
 /// An answer to a read of the peer.
@@ -96,21 +100,22 @@ pub(crate) trait Shortcut {
 /// Writes bytes one behind the other to memory that the peer may read.
 pub(crate) struct Pen {
     at: *mut u8,
-    left: usize,
+    remaining: usize,
 }
 
 impl Pen {
     /// # Safety
-    /// `len` bytes at `at` must be writable while the pen is used, and accessed by others only through `mem::copy` or the kernel.
+    /// `len` bytes at `at` must be writable while the pen is used, and accessed by others only
+    /// through `mem::copy` or the kernel.
     pub(crate) unsafe fn new(at: *mut u8, len: usize) -> Pen {
-        Pen { at, left: len }
+        Pen { at, remaining: len }
     }
 
     #[inline]
     fn advance(&mut self, len: usize) -> *mut u8 {
-        assert!(len <= self.left, "more is written than was reserved");
+        assert!(len <= self.remaining, "more is written than was reserved");
         let here = self.at;
-        (self.at, self.left) = (here.wrapping_add(len), self.left - len);
+        (self.at, self.remaining) = (here.wrapping_add(len), self.remaining - len);
         here
     }
 
@@ -122,7 +127,8 @@ impl Pen {
     }
 
     /// # Safety
-    /// `len` bytes at `from` must be readable, and written by others only through `mem::copy` or the kernel.
+    /// `len` bytes at `from` must be readable, and written by others only through `mem::copy` or
+    /// the kernel.
     #[inline]
     pub(crate) unsafe fn write_shared(&mut self, from: *mut u8, len: usize) {
         let to = self.advance(len);
@@ -193,7 +199,7 @@ impl QueuePair {
         self.conn
     }
 
-    // ---- posting ----------------------------------------------------------------------------------------------------------
+    // ---- posting --------------------------------------------------------------------------------
 
     #[inline]
     pub(crate) fn post_recv(&mut self, work: WorkId, segments: &[Segment]) -> Result<(), PostError> {
@@ -225,7 +231,8 @@ impl QueuePair {
         Ok(())
     }
 
-    /// Sends at once if nothing waits and `shortcut` takes it; then the completion is handed to `report`. Else the message waits.
+    /// Sends at once if nothing waits and `shortcut` takes it; then the completion is handed to
+    /// `report`. Else the message waits.
     pub(crate) fn post_send(
         &mut self,
         work: WorkId,
@@ -264,7 +271,7 @@ impl QueuePair {
             if let Payload::Gather(segments) = payload {
                 self.hold(segments);
             }
-            self.complete_at_once(work, WorkKind::Send, len, options).map(report);
+            self.complete_immediately(work, WorkKind::Send, len, options).map(report);
             return Ok(());
         }
         let segments = if let Payload::Gather(segments) = payload { segments } else { &[] };
@@ -291,7 +298,8 @@ impl QueuePair {
         Ok(())
     }
 
-    /// Holds the regions of what was copied while it was posted, until the next poll has reported it.
+    /// Holds the regions of what was copied while it was posted, until the next poll has reported
+    /// it.
     #[inline]
     pub(crate) fn hold(&mut self, segments: &[Segment]) {
         for segment in segments {
@@ -303,7 +311,7 @@ impl QueuePair {
 
     /// What was done while it was posted is reported by the next poll.
     #[inline]
-    pub(crate) fn complete_at_once(
+    pub(crate) fn complete_immediately(
         &mut self,
         work: WorkId,
         kind: WorkKind,
@@ -372,7 +380,7 @@ impl QueuePair {
             staged: head.len(),
             segments: segments.len() as u32,
             cursor,
-            left: len,
+            remaining: len,
             target,
             in_ring: false,
             pages: None,
@@ -401,7 +409,16 @@ impl QueuePair {
         let id = self.next_read_id;
         self.next_read_id = id.wrapping_add(1);
         let segments = segments.len() as u32;
-        self.reads.push_back(Read { work, signalled: options.signalled, remote, id, segments, cursor, len, left: len });
+        self.reads.push_back(Read {
+            work,
+            signalled: options.signalled,
+            remote,
+            id,
+            segments,
+            cursor,
+            len,
+            remaining: len,
+        });
     }
 
     #[inline]
@@ -419,13 +436,15 @@ impl QueuePair {
         self.fresh = 0;
     }
 
-    /// Whether the next poll has something to do for what is posted here, though nothing arrives and the peer has copied nothing.
+    /// Whether the next poll has something to do for what is posted here, though nothing arrives
+    /// and the peer has copied nothing.
     #[inline]
     pub(crate) fn needs_polls(&self) -> bool {
         self.fresh > 0 || !self.held.is_empty() || self.refused || self.has_outgoing()
     }
 
-    /// Whether the next poll makes room for a post that was refused, though nothing arrives: what is done takes none any longer.
+    /// Whether the next poll makes room for a post that was refused, though nothing arrives: what
+    /// is done takes none any longer.
     pub(crate) fn makes_room(&self) -> bool {
         self.refused
             && self.requests.len() + self.gone.len() + self.reads.len() < self.send_depth
@@ -455,13 +474,14 @@ impl QueuePair {
         !self.requests.is_empty() || self.has_gone()
     }
 
-    // ---- requests ---------------------------------------------------------------------------------------------------------
+    // ---- requests -------------------------------------------------------------------------------
 
     pub(crate) fn request(&mut self) -> Option<&mut Request> {
         self.requests.front_mut()
     }
 
-    /// Of the oldest request, which stays where it is: its pages, the length of its head, and how many pieces are behind that.
+    /// Of the oldest request, which stays where it is: its pages, the length of its head, and how
+    /// many pieces are behind that.
     pub(crate) fn left_parts(&self) -> Option<(Pages, usize, usize)> {
         let request = self.requests.front()?;
         Some((request.pages?, request.staged, request.segments as usize))
@@ -495,32 +515,35 @@ impl QueuePair {
         let staged = len.min(request.staged);
         self.staging.drain(..staged);
         request.staged -= staged;
-        request.left -= len as u64;
+        request.remaining -= len as u64;
         self.request_segments.walk(&mut request.cursor, len - staged, |_, _| {});
     }
 
     /// The oldest request has gone. It ends when the peer has copied `until` of those that stay.
-    pub(crate) fn leave_request(&mut self, until: u64) {
+    pub(crate) fn finish_request(&mut self, until: u64) {
         if let Some(Request { work, kind, signalled, len, segments, .. }) = self.requests.pop_front() {
             self.gone.push_back(Gone { work, kind, signalled, len, segments, until });
         }
     }
 
-    /// Whether a message may be left where it is while it is posted: nothing waits before it, and there is room in the queue.
+    /// Whether a message may be left where it is while it is posted: nothing waits before it, and
+    /// there is room in the queue.
     #[inline]
     pub(crate) fn may_leave(&self) -> bool {
         self.requests.is_empty() && self.gone.len() + self.reads.len() + self.fresh < self.send_depth
     }
 
-    /// A message of `len` bytes was left where it is while it was posted. It ends when the peer has copied `until` of those.
+    /// A message of `len` bytes was left where it is while it was posted. It ends when the peer has
+    /// copied `until` of those.
     #[inline]
-    pub(crate) fn leave_at_once(&mut self, work: WorkId, segments: &[Segment], len: u64, signalled: bool, until: u64) {
+    pub(crate) fn leave_in_place(&mut self, work: WorkId, segments: &[Segment], len: u64, signalled: bool, until: u64) {
         self.request_segments.push(segments);
         let segments = segments.len() as u32;
         self.gone.push_back(Gone { work, kind: WorkKind::Send, signalled, len, segments, until });
     }
 
-    /// [`QueuePair::complete_gone`] in a poll, which reports them: nothing is held any longer. Whether there were any.
+    /// [`QueuePair::complete_gone`] in a poll, which reports them: nothing is held any longer.
+    /// Whether there were any.
     pub(crate) fn end_gone(&mut self, taken: u64, events: &mut Vec<Event>) -> bool {
         let before = self.gone.len();
         while self.gone.front().is_some_and(|gone| gone.until <= taken)
@@ -534,7 +557,8 @@ impl QueuePair {
         self.gone.len() < before
     }
 
-    /// Ends those that have gone, in order, as far as the peer has copied what stays: `taken` of them.
+    /// Ends those that have gone, in order, as far as the peer has copied what stays: `taken` of
+    /// them.
     pub(crate) fn complete_gone(&mut self, taken: u64, report: &mut impl FnMut(Event)) {
         while self.gone.front().is_some_and(|gone| gone.until <= taken)
             && let Some(gone) = self.gone.pop_front()
@@ -547,7 +571,7 @@ impl QueuePair {
         }
     }
 
-    // ---- reads and answers ------------------------------------------------------------------------------------------------
+    // ---- reads and answers ----------------------------------------------------------------------
 
     /// Calls `each` with the places of the next `len` bytes of the oldest read.
     pub(crate) fn scatter(&self, len: usize, each: impl FnMut(*mut u8, usize)) {
@@ -559,7 +583,7 @@ impl QueuePair {
     /// The next `len` bytes of the oldest read have come.
     pub(crate) fn advance_read(&mut self, len: usize) {
         let Some(read) = self.reads.front_mut() else { return };
-        read.left -= len as u64;
+        read.remaining -= len as u64;
         self.read_segments.walk(&mut read.cursor, len, |_, _| {});
     }
 
@@ -586,7 +610,7 @@ impl QueuePair {
         self.replies.iter().any(|reply| reply.key == key)
     }
 
-    // ---- receives ---------------------------------------------------------------------------------------------------------
+    // ---- receives -------------------------------------------------------------------------------
 
     /// The oldest receive ends; whether there was one.
     #[inline]
@@ -603,9 +627,10 @@ impl QueuePair {
         true
     }
 
-    // ---- the end ----------------------------------------------------------------------------------------------------------
+    // ---- the end --------------------------------------------------------------------------------
 
-    /// Ends what waits for the peer: reads and receives. The request that the peer refused is told so.
+    /// Ends what waits for the peer: reads and receives. The request that the peer refused is told
+    /// so.
     pub(crate) fn flush_waiting(&mut self, culprit: Option<Refusal>, mut report: impl FnMut(Event)) {
         self.issued = 0;
         while let Some(read) = self.reads.pop_front() {
@@ -619,7 +644,8 @@ impl QueuePair {
         }
     }
 
-    /// Ends everything. The request that the peer refused, as far as this side can know it, is told so.
+    /// Ends everything. The request that the peer refused, as far as this side can know it, is told
+    /// so.
     pub(crate) fn flush_all(&mut self, culprit: Option<Refusal>, mut report: impl FnMut(Event)) {
         let mut guilty = culprit;
         let mut status = |kind| match guilty.take_if(|refusal| refusal.work == Some(kind)) {

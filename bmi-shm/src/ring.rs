@@ -1,10 +1,13 @@
-//! A ring of records from one writer to one reader, without locks, and the rule by which one wakes the other.
+//! A ring of records from one writer to one reader, without locks, and the rule by which one wakes
+//! the other.
 //!
-//! **Why.** A small message between two processes should cost what it costs to hand a cache line from one core to the other, and
-//! nothing else. So the word that says *there is a record* stands in the record's own first line: a reader that waits looks at one line, and
-//! when it changes the message is in it. Positions travel separately and rarely.
+//! **Why.** A small message between two processes should cost what it costs to hand a cache line
+//! from one core to the other, and nothing else. So the word that says *there is a record* stands
+//! in the record's own first line: a reader that waits looks at one line, and when it changes the
+//! message is in it. Positions travel separately and rarely.
 //!
-//! **Layout** of the ring, a power of two in bytes, and of a record. Every record begins on a cache line.
+//! **Layout** of the ring, a power of two in bytes, and of a record. Every record begins on a cache
+//! line.
 //!
 //! ```text
 //!   line 0        line 1        line 2                     last line
@@ -26,22 +29,27 @@
 //!   room = length - (position - consumed) (acquire) <──┘
 //! ```
 //!
-//! Lines are zeroed many at a time, behind a record that was published and before they run out. A zero that is stored with each record costs a second line
-//! handed over: the reader, which waits at this line, takes it back between the body and the word.
+//! Lines are zeroed many at a time, behind a record that was published and before they run out. A
+//! zero that is stored with each record costs a second line handed over: the reader, which waits at
+//! this line, takes it back between the body and the word.
 //!
-//! Waking is the usual store-load protocol. Who is about to sleep announces it, passes a full fence, and looks once more. Who has published
-//! passes a full fence and looks whether the other announced. In the total order of the two fences one comes first; so either the sleeper
-//! sees the record, or the publisher sees the sleeper.
+//! Waking is the usual store-load protocol. Who is about to sleep announces it, passes a full
+//! fence, and looks once more. Who has published passes a full fence and looks whether the other
+//! announced. In the total order of the two fences one comes first; so either the sleeper sees the
+//! record, or the publisher sees the sleeper.
 //!
 //! **Invariants**
-//! 1. The word behind the newest record is 0 before that record can be seen: a reader never takes old bytes for a record.
+//! 1. The word behind the newest record is 0 before that record can be seen: a reader never takes
+//!    old bytes for a record.
 //! 2. At least the word behind the newest record is free, so a full ring and an empty one differ.
-//! 3. The reader copies a word, then checks it; the writer checks a position before it uses it. Whatever stands there, nothing is reached
-//!    outside of the ring.
+//! 3. The reader copies a word, then checks it; the writer checks a position before it uses it.
+//!    Whatever stands there, nothing is reached outside of the ring.
 //!
-//! **Source.** The flag in the record's own line is that of FastForward (Giacomoni, Moseley, Vachharajani, PPoPP 2008); zeroing ahead allows
-//! records of any length. **Tests** in `ring_tests`: under loom, over all interleavings and all values that a weak memory
-//! may show; with plain memory, under Miri too (`cargo xtask test --only miri`); and a property test whose writer scribbles.
+//! **Source.** The flag in the record's own line is that of FastForward (Giacomoni, Moseley,
+//! Vachharajani, PPoPP 2008); zeroing ahead allows records of any length. **Tests** in
+//! `ring_tests`: under loom, over all interleavings and all values that a weak memory may show;
+//! with plain memory, under Miri too (`cargo xtask test --only miri`); and a property test whose
+//! writer scribbles.
 
 use std::sync::atomic::Ordering;
 
@@ -98,7 +106,8 @@ pub(crate) struct Writer<S> {
     position: u64,
     /// What the reader said last that it has consumed.
     consumed: u64,
-    /// From `position` to here the first word of each line is 0. Never more than a ring ahead of `consumed`.
+    /// From `position` to here the first word of each line is 0. Never more than a ring ahead of
+    /// `consumed`.
     zeroed: u64,
 }
 
@@ -132,7 +141,8 @@ impl<S: Space> Writer<S> {
         self.consumed
     }
 
-    /// Longest body that a ring of `len` bytes takes in every case: a quarter, so that a padded end and a record always fit.
+    /// Longest body that a ring of `len` bytes takes in every case: a quarter, so that a padded end
+    /// and a record always fit.
     pub(crate) const fn max_body(len: usize) -> usize {
         len / 4 - WORD
     }
@@ -158,7 +168,8 @@ impl<S: Space> Writer<S> {
         position as usize & (self.space.len() - 1)
     }
 
-    /// Room for a record with a body of `len` bytes, at most [`Writer::max_body`]; `None` if the reader must consume something first.
+    /// Room for a record with a body of `len` bytes, at most [`Writer::max_body`]; `None` if the
+    /// reader must consume something first.
     #[inline]
     pub(crate) fn reserve(&mut self, len: usize) -> Option<Reservation> {
         let size = size_of_record(len);
@@ -200,7 +211,8 @@ impl<S: Space> Writer<S> {
         }
     }
 
-    /// Zeroes the first words of the lines behind `position`: one at least where a record was reserved, and none that the reader may not have consumed.
+    /// Zeroes the first words of the lines behind `position`: one at least where a record was
+    /// reserved, and none that the reader may not have consumed.
     #[inline(never)]
     fn zero_ahead(&mut self) {
         let end = (self.position + (AHEAD * LINE) as u64).min(self.consumed + self.space.len() as u64);

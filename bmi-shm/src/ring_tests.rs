@@ -119,7 +119,8 @@ fn a_position_that_cannot_be_is_refused() {
     }
 }
 
-/// Two threads, for Miri, which explores some of their interleavings and checks that there is no data race.
+/// Two threads, for Miri, which explores some of their interleavings and checks that there is no
+/// data race.
 #[test]
 fn two_threads_with_plain_memory() {
     let count = if cfg!(miri) { 40 } else { 100_000 };
@@ -212,7 +213,8 @@ mod models {
 
     type Modelled = Words<AtomicU64>;
 
-    /// A ring of four lines with both ends at `lines` from the beginning, as after some time of use; and the reader's word.
+    /// A ring of four lines with both ends at `lines` from the beginning, as after some time of
+    /// use; and the reader's word.
     fn used(lines: u64) -> (Writer<Modelled>, Reader<Modelled>, Arc<AtomicU64>) {
         let space = Words::new(4 * LINE, || AtomicU64::new(0));
         let consumed = Arc::new(AtomicU64::new(0));
@@ -235,7 +237,8 @@ mod models {
         }
     }
 
-    /// What is published is seen whole and in order, on lines that held other records before, and over the end of the ring.
+    /// What is published is seen whole and in order, on lines that held other records before, and
+    /// over the end of the ring.
     #[test]
     fn records_are_seen_whole_and_in_order() {
         loom::model(|| {

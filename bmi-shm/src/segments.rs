@@ -1,13 +1,16 @@
 //! The segments of posted requests and receives, one behind the other.
 //!
-//! **Why.** A posted segment holds its region until it is done. Regions are counted, and counting up and down, twice each, costs more than the copy
-//! of a small message. But neighbours mostly lie in one region, the receive slots of an endpoint above all; so what is held is a *run*: the region once, and
-//! for how many segments in a row. Mostly there is one run, and it stands beside the queue, not in one of its own.
+//! **Why.** A posted segment holds its region until it is done. Regions are counted, and counting
+//! up and down, twice each, costs more than the copy of a small message. But neighbours mostly lie
+//! in one region, the receive slots of an endpoint above all; so what is held is a *run*: the
+//! region once, and for how many segments in a row. Mostly there is one run, and it stands beside
+//! the queue, not in one of its own.
 //!
 //! A receive has mostly one segment, and the piece that it is stands in the receive.
 //!
 //! **Invariants**
-//! 1. Each piece lies in the region of its run, which is held until the last piece of the run is taken out.
+//! 1. Each piece lies in the region of its run, which is held until the last piece of the run is
+//!    taken out.
 //! 2. What is popped was pushed first.
 //! 3. The pieces of a receive are in it if it has one segment, else all of them are in `pieces`.
 
@@ -75,7 +78,8 @@ struct Piece {
     len: usize,
 }
 
-// SAFETY: the pointer leads into the memory of a region that is held as long as the piece stands in its queue (invariant 1) and that may be used on any thread.
+// SAFETY: the pointer leads into the memory of a region that is held as long as the piece stands in
+// its queue (invariant 1) and that may be used on any thread.
 unsafe impl Send for Piece {}
 
 impl Piece {
@@ -130,7 +134,8 @@ impl SegmentQueue {
         self.pieces.range(first..first + count).for_each(|piece| each(piece.at, piece.len));
     }
 
-    /// Calls `each` with the pieces of the next `len` bytes from `cursor` on, and moves it behind them. What `each` gets lies in memory that the queue holds.
+    /// Calls `each` with the pieces of the next `len` bytes from `cursor` on, and moves it behind
+    /// them. What `each` gets lies in memory that the queue holds.
     #[inline]
     pub(crate) fn walk(&self, cursor: &mut Cursor, len: usize, each: impl FnMut(*mut u8, usize)) {
         let mut from = Cursor { piece: cursor.piece - self.popped, ..*cursor };
@@ -229,8 +234,9 @@ impl Receives {
         Some(recv.work)
     }
 
-    /// Calls `each` with the parts of the next `len` bytes of the front one from `cursor` on, which begins at its default, and moves it behind them. What `each` gets
-    /// lies in memory that the queue holds.
+    /// Calls `each` with the parts of the next `len` bytes of the front one from `cursor` on, which
+    /// begins at its default, and moves it behind them. What `each` gets lies in memory that the
+    /// queue holds.
     #[inline]
     pub(crate) fn walk(&self, cursor: &mut Cursor, len: usize, each: impl FnMut(*mut u8, usize)) {
         let Some(recv) = self.queue.front() else { return };

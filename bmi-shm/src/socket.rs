@@ -1,8 +1,10 @@
 //! Unix sockets: names in a directory of one's own, packets, descriptors.
 //!
-//! **Names.** A socket's directory must belong to this user and be closed to everybody else (mode 0700; it is made so if it is not there). A name
-//! left behind by a process that was killed is known by nobody answering at it, and removed. Two processes that want one name at the same moment
-//! take turns by a lock on the directory, held during these few calls only, so nothing is left of it either.
+//! **Names.** A socket's directory must belong to this user and be closed to everybody else (mode
+//! 0700; it is made so if it is not there). A name left behind by a process that was killed is
+//! known by nobody answering at it, and removed. Two processes that want one name at the same
+//! moment take turns by a lock on the directory, held during these few calls only, so nothing is
+//! left of it either.
 //!
 //! **Tests** `tests/connection.rs`.
 
@@ -21,7 +23,8 @@ use rustix::net::{
 const BACKLOG: i32 = 1024;
 /// Tries to get the lock of a directory. Each holder needs it for some microseconds.
 const LOCK_TRIES: usize = 1000;
-/// Descriptors of one packet that are taken over, to be closed if there are too many; what is above the kernel drops.
+/// Descriptors of one packet that are taken over, to be closed if there are too many; what is above
+/// the kernel drops.
 const MAX_DESCRIPTORS: usize = 4;
 
 fn new_socket() -> io::Result<OwnedFd> {
@@ -178,7 +181,8 @@ impl Passed {
     }
 }
 
-/// Receives a packet into `bytes`: its length, 0 at the peer's end, and more than `bytes` has if it is too long. Never blocks.
+/// Receives a packet into `bytes`: its length, 0 at the peer's end, and more than `bytes` has if it
+/// is too long. Never blocks.
 pub(crate) fn receive(socket: impl AsFd, bytes: &mut [u8]) -> io::Result<(usize, Passed)> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
     let mut control = RecvAncillaryBuffer::new(&mut space);

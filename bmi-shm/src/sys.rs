@@ -1,10 +1,13 @@
-//! Memory and processes, as the kernel gives them: memfds, mappings, and the memory of another process.
+//! Memory and processes, as the kernel gives them: memfds, mappings, and the memory of another
+//! process.
 //!
-//! **Why.** Everything that must hold before bytes of another process may be reached stands in one small place.
+//! **Why.** Everything that must hold before bytes of another process may be reached stands in one
+//! small place.
 //!
 //! **Invariants**
-//! 1. A descriptor that a peer passed is mapped only by [`map_peer`]: it is a memfd on ordinary pages, sealed against shrinking, and at least as
-//!    long as the mapping. So no access ends in `SIGBUS`, whatever the peer does.
+//! 1. A descriptor that a peer passed is mapped only by [`map_peer`]: it is a memfd on ordinary
+//!    pages, sealed against shrinking, and at least as long as the mapping. So no access ends in
+//!    `SIGBUS`, whatever the peer does.
 //! 2. An area of this side is sealed so that nobody else can ever map it writable ([`new_area`]).
 //!
 //! **Tests** `hostile_tests` passes descriptors of every wrong kind.
@@ -19,7 +22,8 @@ use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::mm::{MapFlags, ProtFlags};
 use rustix::process::{Pid, PidfdFlags};
 
-/// File system of a memfd on ordinary pages. One on huge pages has another, and can fail at any access when these run out.
+/// File system of a memfd on ordinary pages. One on huge pages has another, and can fail at any
+/// access when these run out.
 const TMPFS_MAGIC: i64 = 0x0102_1994;
 
 /// A mapping, unmapped when it is dropped.
@@ -29,7 +33,8 @@ pub(crate) struct Mapping {
     len: usize,
 }
 
-// SAFETY: an address range, valid on every thread; the bytes are reached atomically or by the kernel.
+// SAFETY: an address range, valid on every thread; the bytes are reached atomically or by the
+// kernel.
 unsafe impl Send for Mapping {}
 // SAFETY: as above.
 unsafe impl Sync for Mapping {}
@@ -70,7 +75,8 @@ pub(crate) fn new_area(len: usize) -> io::Result<(OwnedFd, Mapping)> {
     Ok((fd, mapping))
 }
 
-/// Maps what a peer passed, all `len` bytes of it. The outer error is the peer's fault, the inner one this system's.
+/// Maps what a peer passed, all `len` bytes of it. The outer error is the peer's fault, the inner
+/// one this system's.
 pub(crate) fn map_peer(fd: &OwnedFd, len: u64, writable: bool) -> Result<io::Result<Mapping>, &'static str> {
     // Only a memfd has seals at all.
     let seals = rustix::fs::fcntl_get_seals(fd).map_err(|_| "it passed a descriptor that is no memfd")?;
@@ -98,7 +104,8 @@ pub(crate) struct Credentials {
     pub(crate) user: u32,
 }
 
-/// Who is at the other end. By hand, because a process number may be 0 here, which the safe wrapper does not allow for.
+/// Who is at the other end. By hand, because a process number may be 0 here, which the safe wrapper
+/// does not allow for.
 pub(crate) fn credentials(socket: &OwnedFd) -> io::Result<Credentials> {
     let mut peer = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
     let mut len = size_of::<libc::ucred>() as libc::socklen_t;
@@ -120,8 +127,9 @@ pub(crate) fn credentials(socket: &OwnedFd) -> io::Result<Credentials> {
 
 /// Another process whose memory the kernel copies from and to for this one.
 ///
-/// The kernel allows it to a process that may trace the other: the same user, as a rule. It is no help to security and no harm: such a
-/// process can reach all of the other's memory without this library too.
+/// The kernel allows it to a process that may trace the other: the same user, as a rule. It is no
+/// help to security and no harm: such a process can reach all of the other's memory without this
+/// library too.
 #[derive(Debug)]
 pub(crate) struct Process {
     pid: i32,
@@ -129,7 +137,8 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// The process behind `pid`, if its memory can be read: `cookie` must stand at `address`. And the word behind it, the proof.
+    /// The process behind `pid`, if its memory can be read: `cookie` must stand at `address`. And
+    /// the word behind it, the proof.
     pub(crate) fn probe(pid: i32, address: u64, cookie: u64) -> Option<(Process, u64)> {
         let pid = Pid::from_raw(pid)?;
         // From here on the number names this process or, as the descriptor will tell, a dead one.
@@ -151,10 +160,12 @@ impl Process {
 
     /// Copies `len` bytes between the local pieces and `address` there; how many it was.
     ///
-    /// A number that was given to another process meanwhile would reach a stranger: so it is asked each time whether the process lives.
+    /// A number that was given to another process meanwhile would reach a stranger: so it is asked
+    /// each time whether the process lives.
     ///
     /// # Safety
-    /// The pieces must be valid for reads (`write`) or writes, with no reference to them, during the call.
+    /// The pieces must be valid for reads (`write`) or writes, with no reference to them, during
+    /// the call.
     pub(crate) unsafe fn copy(
         &self,
         write: bool,
@@ -167,7 +178,8 @@ impl Process {
         }
         let remote = libc::iovec { iov_base: address as *mut c_void, iov_len: len };
         let count = local.len() as libc::c_ulong;
-        // SAFETY: the caller vouches for the local pieces; the remote one is of no meaning in this process.
+        // SAFETY: the caller vouches for the local pieces; the remote one is of no meaning in this
+        // process.
         let copied = unsafe {
             if write {
                 libc::process_vm_writev(self.pid, local.as_ptr(), count, &remote, 1, 0)

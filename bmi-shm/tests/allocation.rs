@@ -1,4 +1,5 @@
-//! No allocation in the steady state. A program of its own, because the allocator counts for the whole process.
+//! No allocation in the steady state. A program of its own, because the allocator counts for the
+//! whole process.
 
 mod common;
 

@@ -1,5 +1,5 @@
-//! The shared conformance suite over shared memory: by mapped pages, by the kernel, by the ring alone with little of everything, and behind adapters
-//! that make trouble.
+//! The shared conformance suite over shared memory: by mapped pages, by the kernel, by the ring
+//! alone with little of everything, and behind adapters that make trouble.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -46,7 +46,7 @@ fn shm(name: &'static str, config: ShmConfig, expected: Capabilities) -> Local<S
         let _until_the_end = &folder;
         addr(&format!("{node}-{}", listeners.fetch_add(1, Ordering::Relaxed)))
     };
-    Local::new(name, expected, make, listen, vacant).showing_messages()
+    Local::new(name, expected, make, listen, vacant).with_inline_receives()
 }
 
 /// The defaults: memory of the suite is mapped by the peer.

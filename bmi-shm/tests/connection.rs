@@ -49,7 +49,8 @@ fn names_go_with_their_listener_and_other_files_are_left_alone() {
     transport().listen(&addr(&names, "a")).unwrap();
 }
 
-/// A path that is too long for a socket was told as a failure of the system when listening, and as nobody listening, worth a retry, when connecting.
+/// A path that is too long for a socket was told as a failure of the system when listening, and as
+/// nobody listening, worth a retry, when connecting.
 #[test]
 fn a_name_that_is_too_long_is_invalid() {
     let folder = tempfile::tempdir().unwrap();
@@ -103,7 +104,8 @@ fn sides_with_different_rings_understand_each_other() {
     }
 }
 
-/// What was sent before a side went away still arrives, as much as stood in the ring, and then the end.
+/// What was sent before a side went away still arrives, as much as stood in the ring, and then the
+/// end.
 #[test]
 fn what_was_sent_before_a_sudden_end_still_arrives() {
     let mut world = world();
@@ -123,7 +125,8 @@ fn what_was_sent_before_a_sudden_end_still_arrives() {
     assert_eq!(b.take_end(cb).map(|reason| reason.kind()), Some(ErrorKind::PeerLost));
 }
 
-/// What the peer of a closing connection had sent, and nobody was to read any more, kept the owner awake until the deadline, all processor time spent.
+/// What the peer of a closing connection had sent, and nobody was to read any more, kept the owner
+/// awake until the deadline, all processor time spent.
 #[test]
 fn a_closing_connection_lets_its_owner_sleep() {
     let mut config = ShmConfig::default();
@@ -152,8 +155,9 @@ fn a_closing_connection_lets_its_owner_sleep() {
     assert_eq!(arrived.count(), 40, "what was posted is handed over");
 }
 
-/// All that was posted was in the ring, and filled it but for the last word: nothing that waited for room was left in the queues, so the peer woke nobody when it had read, and
-/// both sides waited until the deadline.
+/// All that was posted was in the ring, and filled it but for the last word: nothing that waited
+/// for room was left in the queues, so the peer woke nobody when it had read, and both sides waited
+/// until the deadline.
 #[test]
 fn a_closing_connection_that_waits_for_room_is_woken() {
     let mut config = ShmConfig::default();
@@ -185,7 +189,8 @@ fn a_closing_connection_that_waits_for_room_is_woken() {
     assert_eq!(a.take_end(ca).map(|reason| reason.kind()), Some(ErrorKind::Cancelled));
 }
 
-/// Connections on which nothing moves are looked at in turn only; what comes on them, or is posted on them, or their end, is found all the same.
+/// Connections on which nothing moves are looked at in turn only; what comes on them, or is posted
+/// on them, or their end, is found all the same.
 #[test]
 fn connections_at_rest_are_found_again() {
     let mut world = world();

@@ -1,4 +1,5 @@
-//! A process that has no descriptor left. A program of its own with one test, because the limit is the whole process's.
+//! A process that has no descriptor left. A program of its own with one test, because the limit is
+//! the whole process's.
 
 #![allow(clippy::unwrap_used, reason = "test code")]
 
@@ -13,8 +14,9 @@ use bmi_core::{Access, ErrorKind, Transport};
 use common::world;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// The kernel drops the descriptors of a packet for which the receiver has no room. The receiver took that for a breach by the peer and cut it off; now the
-/// memory is reached another way, and a connection that cannot come to be says what ran out.
+/// The kernel drops the descriptors of a packet for which the receiver has no room. The receiver
+/// took that for a breach by the peer and cut it off; now the memory is reached another way, and a
+/// connection that cannot come to be says what ran out.
 #[test]
 fn a_want_of_descriptors_here_is_no_breach_by_the_peer() {
     let mut world = world();

@@ -34,15 +34,15 @@ static ALONE: Mutex<()> = Mutex::new(());
 
 /// What one process has open and mapped.
 #[derive(Debug, PartialEq, Eq)]
-struct Holdings {
+struct ResourceUsage {
     descriptors: usize,
     mappings: usize,
     names: usize,
 }
 
-fn holdings(folder: &std::path::Path) -> Holdings {
+fn resource_usage(folder: &std::path::Path) -> ResourceUsage {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
-    Holdings {
+    ResourceUsage {
         descriptors: std::fs::read_dir("/proc/self/fd").unwrap().count(),
         mappings: maps.lines().filter(|line| line.contains("memfd:")).count(),
         names: std::fs::read_dir(folder.join("names")).map_or(0, Iterator::count),
@@ -99,7 +99,8 @@ struct Server {
     /// Where messages arrive; the victims write all over the rest.
     inbox: [Segment; 1],
     events: Vec<Event>,
-    /// Connections, and where each victim's memory is. A victim that was killed early may be heard of beside the next.
+    /// Connections, and where each victim's memory is. A victim that was killed early may be heard
+    /// of beside the next.
     live: Vec<(ConnId, Option<RemoteSlice>)>,
     seen: u64,
     /// Requests posted, requests ended.
@@ -165,7 +166,8 @@ impl Server {
     }
 }
 
-/// A thousand clients, each killed after a random amount of work of its server: before it connected, in the handshake, in the middle of copies.
+/// A thousand clients, each killed after a random amount of work of its server: before it
+/// connected, in the handshake, in the middle of copies.
 #[test]
 fn clients_are_killed_a_thousand_times() {
     if let Ok(addr) = std::env::var(VICTIM) {
@@ -194,7 +196,7 @@ fn clients_are_killed_a_thousand_times() {
         worked: 0,
         late,
     };
-    let before = holdings(folder.path());
+    let before = resource_usage(folder.path());
     let mut rng = Rng::new(3);
     let mut established = 0;
     for _ in 0..1000 {
@@ -218,22 +220,24 @@ fn clients_are_killed_a_thousand_times() {
             assert!(turns < 1_000_000, "the death was not noticed");
         }
     }
-    // Handshakes that were never finished, and memory that a victim was copying from or to when it died.
+    // Handshakes that were never finished, and memory that a victim was copying from or to when it
+    // died.
     server.late = std::time::Duration::from_secs(60);
     for _ in 0..1000 {
         server.turn();
     }
     assert!(established > 500 && server.worked > 5_000, "{established} connections, {} requests", server.worked);
     assert_eq!(server.posted, server.ended, "every request ends once");
-    assert_eq!(holdings(folder.path()), before);
+    assert_eq!(resource_usage(folder.path()), before);
     let Server { transport, whole, .. } = server;
     drop(whole);
     assert!(memory.get_mut().is_some(), "nobody holds the memory that was exposed a thousand times");
     drop(transport);
-    assert_eq!(holdings(folder.path()).names, 0);
+    assert_eq!(resource_usage(folder.path()).names, 0);
 }
 
-/// A listener that is killed leaves its name behind; the next one takes it over. While it lives nobody does.
+/// A listener that is killed leaves its name behind; the next one takes it over. While it lives
+/// nobody does.
 #[test]
 fn names_of_killed_listeners_are_taken_over() {
     if let Ok(addr) = std::env::var(VICTIM) {

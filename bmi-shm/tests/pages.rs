@@ -1,4 +1,5 @@
-//! Memory that both sides have mapped: that it is, that it goes, and that the kernel can be handed the peer's pages.
+//! Memory that both sides have mapped: that it is, that it goes, and that the kernel can be handed
+//! the peer's pages.
 
 #![allow(clippy::unwrap_used, reason = "test code")]
 
@@ -17,7 +18,8 @@ use bmi_core::{Access, ErrorKind, Memory, RemoteKey, Transport};
 use bmi_shm::ShmConfig;
 use common::{World, world, world_with};
 
-/// One test at a time: mappings are the whole process's, and not every runner gives each test a process.
+/// One test at a time: mappings are the whole process's, and not every runner gives each test a
+/// process.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
@@ -62,7 +64,8 @@ fn memory_is_mapped_once_and_unmapped_when_its_owner_drops_it() {
     assert_eq!(mappings(), before + 1, "only the source is left");
 }
 
-/// Many memories on a connection that keeps two mapped: those that were unmapped are asked for and come back, and no byte goes astray.
+/// Many memories on a connection that keeps two mapped: those that were unmapped are asked for and
+/// come back, and no byte goes astray.
 #[test]
 fn mappings_are_bounded_and_come_back() {
     let _alone = alone();
@@ -95,7 +98,8 @@ fn mappings_are_bounded_and_come_back() {
     }
 }
 
-/// Long messages are copied once, by the peer, from where they are; they end when it has. The first goes through the ring, while the memory is passed.
+/// Long messages are copied once, by the peer, from where they are; they end when it has. The first
+/// goes through the ring, while the memory is passed.
 #[test]
 fn long_messages_stay_where_they_are_until_the_peer_copies_them() {
     let _alone = alone();
@@ -147,7 +151,8 @@ fn lent(world: &mut World, len: usize) -> (Memory, RemotePages, RemoteKey) {
     (memory, pages, remote.key)
 }
 
-/// `pwrite` from the peer's pages and `pread` into them, through files in memory and on disk, without a byte passing through this side's memory.
+/// `pwrite` from the peer's pages and `pread` into them, through files in memory and on disk,
+/// without a byte passing through this side's memory.
 #[test]
 fn the_kernel_moves_between_a_peers_pages_and_a_file() {
     let _alone = alone();
@@ -173,8 +178,9 @@ fn the_kernel_moves_between_a_peers_pages_and_a_file() {
     assert_eq!((image[99], image[LEN + 100]), (pattern(LEN + 300)[99], pattern(LEN + 300)[LEN + 100]));
 }
 
-/// A client that changes the memory it has lent, cuts it, and punches holes into it while the server's kernel writes it to a file, and reads a file into it: which bytes
-/// end where is its own affair; every call moves all bytes, and nobody faults.
+/// A client that changes the memory it has lent, cuts it, and punches holes into it while the
+/// server's kernel writes it to a file, and reads a file into it: which bytes end where is its own
+/// affair; every call moves all bytes, and nobody faults.
 #[test]
 fn memory_that_its_owner_changes_and_cuts_in_mid_write_is_written_all_the_same() {
     let _alone = alone();
@@ -203,7 +209,8 @@ fn memory_that_its_owner_changes_and_cuts_in_mid_write_is_written_all_the_same()
     let mut rounds = 0;
     while rounds < 10 || passes.load(Ordering::Relaxed) < 10 {
         let (number, at) = (std::os::fd::AsRawFd::as_raw_fd(&file), pages.as_ptr().cast());
-        // SAFETY: the pages are mapped while `pages` lives; the kernel does the reading and the writing, and nobody has a reference to the bytes.
+        // SAFETY: the pages are mapped while `pages` lives; the kernel does the reading and the
+        // writing, and nobody has a reference to the bytes.
         let moved = unsafe { [libc::pwrite(number, at, LEN, 0), libc::pread(number, at, LEN, 0)] };
         assert_eq!(moved, [LEN as isize; 2]);
         rounds += 1;
@@ -216,7 +223,8 @@ fn memory_that_its_owner_changes_and_cuts_in_mid_write_is_written_all_the_same()
     assert!(!world.a.events.iter().any(|event| matches!(event, Event::Disconnected { .. })));
 }
 
-/// Pages are lent only with the right key, within bounds, and with the rights that were given; otherwise nothing happens.
+/// Pages are lent only with the right key, within bounds, and with the rights that were given;
+/// otherwise nothing happens.
 #[test]
 fn pages_are_lent_by_key_bounds_and_rights() {
     let _alone = alone();
@@ -248,8 +256,8 @@ fn pages_are_lent_by_key_bounds_and_rights() {
     assert_eq!(world.work_b().status, WorkStatus::Ok);
 }
 
-/// Revoking what the peer has lent to its kernel ends the connection, and the memory is held until the peer gives it back; the pages stay
-/// mapped until then, although the connection is gone.
+/// Revoking what the peer has lent to its kernel ends the connection, and the memory is held until
+/// the peer gives it back; the pages stay mapped until then, although the connection is gone.
 #[test]
 fn revoking_lent_pages_ends_the_connection_and_holds_the_memory() {
     let _alone = alone();
@@ -290,7 +298,8 @@ fn memory_that_a_peer_never_gives_back_comes_back_in_time() {
     drop(pages);
 }
 
-/// Work on mapped memory is done while it is posted, up to 256 KiB in as many pieces as a request may have, and not behind what waits; by other ways it never is.
+/// Work on mapped memory is done while it is posted, up to 256 KiB in as many pieces as a request
+/// may have, and not behind what waits; by other ways it never is.
 #[test]
 fn short_work_on_mapped_memory_is_done_at_once() {
     let _alone = alone();
@@ -334,7 +343,8 @@ fn short_work_on_mapped_memory_is_done_at_once() {
     assert!(!a.write_now(ca, &[source.slice(0, 1)], remote) && !a.read_now(ca, &[source.slice(0, 1)], remote));
 }
 
-/// Each of a stream of messages that stay was short enough to be copied in one go, so all that had come were copied in one poll, up to a quarter of a gigabyte.
+/// Each of a stream of messages that stay was short enough to be copied in one go, so all that had
+/// come were copied in one poll, up to a quarter of a gigabyte.
 #[test]
 fn a_stream_of_long_messages_is_copied_in_bounded_turns() {
     let _alone = alone();
@@ -372,7 +382,8 @@ fn a_stream_of_long_messages_is_copied_in_bounded_turns() {
     assert_eq!(into.to_vec(), pattern(LEN));
 }
 
-/// A queue full of work that was done at once has room in the next poll, for which nothing else gave a reason: who was refused was let sleep for ever.
+/// A queue full of work that was done at once has room in the next poll, for which nothing else
+/// gave a reason: who was refused was let sleep for ever.
 #[test]
 fn who_was_refused_is_not_let_sleep_while_the_next_poll_makes_room() {
     let _alone = alone();

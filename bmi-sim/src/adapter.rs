@@ -1,7 +1,8 @@
 //! [`SimTransport`]: the contract of `bmi_core::transport` over the world.
 //!
-//! Everything happens in the world's events; posting schedules them, polling takes out what they reported. The time that
-//! `poll` is handed is not looked at: the world's own counts, and a deadline of [`Transport::next_deadline`] is an event of the world too.
+//! Everything happens in the world's events; posting schedules them, polling takes out what they
+//! reported. The time that `poll` is handed is not looked at: the world's own counts, and a
+//! deadline of [`Transport::next_deadline`] is an event of the world too.
 
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,8 +11,8 @@ use std::task::{Wake, Waker};
 
 use bmi_core::mem::{LocalKey, RegionOwner};
 use bmi_core::transport::{
-    Armed, ConnId, Event, HostWork, MAX_PRIVATE_DATA, Payload, PostError, Taker, Transport, WorkId, WorkOptions,
-    WriteTarget,
+    Armed, ConnId, Event, HostWork, InlineReceiver, MAX_PRIVATE_DATA, Payload, PostError, Transport, WorkId,
+    WorkOptions, WriteTarget,
 };
 use bmi_core::{
     Access, Addr, Capabilities, Error, MemSlice, Memory, MemoryRegion, RemoteKey, RemoteSlice, Scheme, Segment, Time,
@@ -169,7 +170,8 @@ impl SimTransport {
         Ok(())
     }
 
-    /// Charges the processor for posting, and for copying `captured` bytes of `pieces` pieces; returns when the adapter has the request.
+    /// Charges the processor for posting, and for copying `captured` bytes of `pieces` pieces;
+    /// returns when the adapter has the request.
     fn charge_post(&self, core: &mut Core, captured: usize, pieces: usize) -> u64 {
         let profile = &core.config.profile;
         let post = profile.cpu_post_ns;
@@ -219,7 +221,8 @@ impl SimTransport {
 fn begin_poll(core: &mut Core, id: u32, released: &mut Vec<LocalKey>, waiter: &Waiter) -> bool {
     let state = &mut core.adapters[id as usize];
     let node = state.node;
-    // Nothing that anybody waits for: a caller that was refused by a full queue would try again, register again, and so on for ever.
+    // Nothing that anybody waits for: a caller that was refused by a full queue would try again,
+    // register again, and so on for ever.
     state.registrations.collect(released);
     let nudged = std::mem::take(&mut state.nudged);
     charge_released(core, node, released);
@@ -231,7 +234,8 @@ fn begin_poll(core: &mut Core, id: u32, released: &mut Vec<LocalKey>, waiter: &W
 #[inline]
 fn end_poll(core: &mut Core, id: u32, any: bool) -> bool {
     if any {
-        // The caller tries again, and is turned away again if there is still no room. After a poll that found nothing it still waits to be told.
+        // The caller tries again, and is turned away again if there is still no room. After a poll
+        // that found nothing it still waits to be told.
         core.adapters[id as usize].starved = false;
     }
     any
@@ -454,13 +458,13 @@ impl Transport for SimTransport {
         end_poll(core, self.id, any)
     }
 
-    fn poll_taking(&mut self, now: Time, events: &mut Vec<Event>, taker: &mut dyn Taker) -> bool {
+    fn poll_inline(&mut self, now: Time, events: &mut Vec<Event>, receiver: &mut dyn InlineReceiver) -> bool {
         if self.inline_receive_bytes == 0 {
             return self.poll(now, events);
         }
         let sim = self.sim.clone();
         let nudged = begin_poll(&mut sim.0.core.borrow_mut(), self.id, &mut self.released, &self.waiter);
-        let any = self.drain_showing(&sim, BATCH, events, taker) || nudged;
+        let any = self.drain_inline(&sim, BATCH, events, receiver) || nudged;
         end_poll(&mut sim.0.core.borrow_mut(), self.id, any)
     }
 

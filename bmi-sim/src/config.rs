@@ -8,20 +8,25 @@ use crate::profile::Profile;
 use crate::rng::Rng;
 use crate::timeline::TraceOptions;
 
-/// Settings of a world. Two worlds with equal settings that run the same program do exactly the same.
+/// Settings of a world. Two worlds with equal settings that run the same program do exactly the
+/// same.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SimConfig {
     /// Where all random numbers come from: keys, jitter.
     pub seed: u64,
     /// What things cost.
     pub profile: Profile,
-    /// The adapters' capabilities, if not those of [`SimConfig::capabilities`]: tiny queues, for instance, to test back-pressure.
+    /// The adapters' capabilities, if not those of [`SimConfig::capabilities`]: tiny queues, for
+    /// instance, to test back-pressure.
     pub capabilities_override: Option<Capabilities>,
-    /// Messages of up to this many bytes are at hand while they are polled, and are shown to who can take them there (C16 of [`bmi_core::transport`]), as with an
-    /// adapter that writes short messages into the completion itself; 0 for adapters without inline receives, as those of all profiles are. Taking one costs its
-    /// completion, and what is copied; posting its receive again is saved.
+    /// Messages of up to this many bytes are at hand while they are polled, and are shown to who
+    /// can take them there (C16 of [`bmi_core::transport`]), as with an adapter that writes short
+    /// messages into the completion itself; 0 for adapters without inline receives, as those of all
+    /// profiles are. Taking one costs its completion, and what is copied; posting its receive again
+    /// is saved.
     pub inline_receive_bytes: u64,
-    /// Each message may be late by up to this, drawn from the seed, in ns. Connections stay in order, each by itself.
+    /// Each message may be late by up to this, drawn from the seed, in ns. Connections stay in
+    /// order, each by itself.
     pub jitter_ns: u64,
     /// Registrations that an adapter can hold; the next one fails, `Exhausted`.
     pub max_registrations: usize,
@@ -55,7 +60,8 @@ impl SimConfig {
         SimConfig { seed, ..SimConfig::default() }
     }
 
-    /// The same, with what a sweep varies drawn from the seed: half of the worlds have adapters with inline receives, for short messages or for all that protocols send eagerly.
+    /// The same, with what a sweep varies drawn from the seed: half of the worlds have adapters
+    /// with inline receives, for short messages or for all that protocols send eagerly.
     pub fn drawn(seed: u64) -> SimConfig {
         // A stream of its own: what is drawn here says nothing of anything else.
         let mut rng = Rng::new(seed ^ 0x696e_6c69_6e65);
@@ -77,7 +83,8 @@ impl SimConfig {
         SimConfig { profile, ..SimConfig::default() }
     }
 
-    /// What the adapters of this world can do. Largest inline send 256 bytes, so that longer messages go by gather.
+    /// What the adapters of this world can do. Largest inline send 256 bytes, so that longer
+    /// messages go by gather.
     pub fn capabilities(&self) -> Capabilities {
         if let Some(capabilities) = &self.capabilities_override {
             return capabilities.clone();

@@ -8,7 +8,8 @@
 //!             ──Ready──▶ Established
 //! ```
 //!
-//! or `Rejected`, `Refused`, the deadline. A node that is down refuses after the detection time, as does nobody.
+//! or `Rejected`, `Refused`, the deadline. A node that is down refuses after the detection time, as
+//! does nobody.
 
 use bmi_core::Addr;
 use bmi_core::transport::Event as Report;
@@ -157,7 +158,8 @@ impl Core {
 }
 
 impl Core {
-    /// The transport of an adapter is gone: its ports are free, its connections end, nobody will poll what it reports.
+    /// The transport of an adapter is gone: its ports are free, its connections end, nobody will
+    /// poll what it reports.
     pub(crate) fn drop_adapter(&mut self, adapter: u32) {
         let node = self.adapters[adapter as usize].node;
         self.nodes[node as usize].ports.retain(|_, owner| *owner != adapter);

@@ -1,20 +1,32 @@
-//! The processor of a node: what the transport makes it do, on which core, and when that is free again.
+//! The processor of a node: what the transport makes it do, on which core, and when that is free
+//! again.
 //!
-//! **Model.** [`Profile::cpu_cores`](crate::Profile::cpu_cores) cores for each node. Posting, taking completions, copying, registering and
-//! [`crate::Node::compute`] occupy the core that the task runs on. A task that is woken runs on the first core that is idle; if none is, it is held, and
-//! held tasks run in the order in which they were woken, each when a core is free. So with one core what a task sees, polls and posts comes after the
-//! work that it waited for; with several, a task that another one of its node wakes does not begin before the work that the other had caused by then, and
-//! never before its own. [`crate::Node::limit_cores`] keeps tasks to some cores: a program that is one thread. A task that makes the processor work goes on at once; the time at its node's clock has passed ([`crate::Node::now`]), that of
-//! the world follows. Tasks themselves cost nothing unless they say so. Calls from outside the node's tasks are charged to its first core.
+//! **Model.** [`Profile::cpu_cores`](crate::Profile::cpu_cores) cores for each node. Posting,
+//! taking completions, copying, registering and [`crate::Node::compute`] occupy the core that the
+//! task runs on. A task that is woken runs on the first core that is idle; if none is, it is held,
+//! and held tasks run in the order in which they were woken, each when a core is free. So with one
+//! core what a task sees, polls and posts comes after the work that it waited for; with several, a
+//! task that another one of its node wakes does not begin before the work that the other had caused
+//! by then, and never before its own. [`crate::Node::limit_cores`] keeps tasks to some cores: a
+//! program that is one thread. A task that makes the processor work goes on at once; the time at
+//! its node's clock has passed ([`crate::Node::now`]), that of the world follows. Tasks themselves
+//! cost nothing unless they say so. Calls from outside the node's tasks are charged to its first
+//! core.
 //!
-//! The kernel's work for an adapter in software is done by two threads of it, one for each direction. Sending is done where the program runs that sends,
-//! since its call does the work: on one of the cores for tasks. Receiving is an interrupt's: on any core, the one that is idle first.
+//! The kernel's work for an adapter in software is done by two threads of it, one for each
+//! direction. Sending is done where the program runs that sends, since its call does the work: on
+//! one of the cores for tasks. Receiving is an interrupt's: on any core, the one that is idle
+//! first.
 //!
-//! A copy shares the memory bus with the adapter, which has the right of way: what the adapter moves while a core copies, at
-//! [`Profile::memory_ps_per_byte`](crate::Profile::memory_ps_per_byte), first takes the time in which the copy leaves the bus idle, and then makes the copy
-//! take longer. The core is free later, and who waits for a disk in memory waits until then; what a program posted behind the copy leaves as booked.
+//! A copy shares the memory bus with the adapter, which has the right of way: what the adapter
+//! moves while a core copies, at
+//! [`Profile::memory_ps_per_byte`](crate::Profile::memory_ps_per_byte), first takes the time in
+//! which the copy leaves the bus idle, and then makes the copy take longer. The core is free later,
+//! and who waits for a disk in memory waits until then; what a program posted behind the copy
+//! leaves as booked.
 //!
-//! Waiting for the adapter is counted apart: time spent polling for nothing ([`crate::Node::cpu_spinning`]) keeps nobody from working.
+//! Waiting for the adapter is counted apart: time spent polling for nothing
+//! ([`crate::Node::cpu_spinning`]) keeps nobody from working.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -88,7 +100,8 @@ pub(crate) struct Cpu {
     /// Time spent, by `Work`.
     spent: [u64; 7],
     spinning: u64,
-    /// The time in which each core copies, or will: from and until. Other work between two copies is in it.
+    /// The time in which each core copies, or will: from and until. Other work between two copies
+    /// is in it.
     copying: Box<[(u64, u64)]>,
     /// How much longer each core's copies have taken, all together, in ns.
     slowed: Box<[u64]>,
@@ -142,8 +155,8 @@ impl Cpu {
         self.spare[core] = self.spare[core].saturating_add(ns);
     }
 
-    /// Somebody else needs the memory bus for `cost` ns at `at`. What `core` copies then takes longer by as much of it as its copies do not leave; nothing if
-    /// it does not copy then.
+    /// Somebody else needs the memory bus for `cost` ns at `at`. What `core` copies then takes
+    /// longer by as much of it as its copies do not leave; nothing if it does not copy then.
     fn slow_copy(&mut self, core: usize, at: u64, cost: u64) -> Option<Slice> {
         let (from, until) = &mut self.copying[core];
         if !(*from..*until).contains(&at) {
@@ -174,8 +187,8 @@ impl Cpu {
         copy.end.saturating_add(self.slowed[copy.core] - copy.slowed)
     }
 
-    /// Which core a thread of the kernel works on from `from` on: of those that it may have the one that is idle first, of these the last, which tasks take
-    /// last.
+    /// Which core a thread of the kernel works on from `from` on: of those that it may have the one
+    /// that is idle first, of these the last, which tasks take last.
     fn kernel_core(&self, side: Side, from: u64) -> usize {
         let may = match side {
             Side::Transmit => &self.cores[..self.task_cores],
@@ -200,10 +213,11 @@ impl Cpu {
         self.task_cores = cores.clamp(1, self.cores.len());
     }
 
-    // ---- tasks ------------------------------------------------------------------------------------------------------------
+    // ---- tasks ----------------------------------------------------------------------------------
 
-    /// A task that may run from `not_before` on wants to. If it can run now, a core is its own until [`Cpu::left`]; else it is held, and an event is due at the
-    /// time that is returned, if none is yet.
+    /// A task that may run from `not_before` on wants to. If it can run now, a core is its own
+    /// until [`Cpu::left`]; else it is held, and an event is due at the time that is returned, if
+    /// none is yet.
     pub(crate) fn enter(&mut self, now: u64, task: TaskKey, not_before: u64) -> Result<(), Option<u64>> {
         let waits = |held: &Held| held.not_before <= now;
         let queue = not_before > now || (!self.held.is_empty() && self.held.iter().any(waits));
@@ -252,7 +266,8 @@ impl Cpu {
         self.held.remove(at).map(|held| held.task)
     }
 
-    /// Whether a task has to be kept from running before its own work is done: with one core it is anyway.
+    /// Whether a task has to be kept from running before its own work is done: with one core it is
+    /// anyway.
     pub(crate) fn is_parallel(&self) -> bool {
         self.task_cores > 1
     }
@@ -300,7 +315,8 @@ impl Core {
         slice.end
     }
 
-    /// Makes the current core of a node copy for `cost` ns, of which it needs the memory bus for `bus`; returns when it has done.
+    /// Makes the current core of a node copy for `cost` ns, of which it needs the memory bus for
+    /// `bus`; returns when it has done.
     pub(crate) fn charge_copy(&mut self, node: u32, cost: u64, bus: u64) -> u64 {
         let end = self.charge(node, Work::Copying, cost);
         if cost > 0 {
@@ -310,7 +326,8 @@ impl Core {
         end
     }
 
-    /// The adapter moves `bytes` bytes from or to memory from `at` on: the copies that the node's cores make then take longer.
+    /// The adapter moves `bytes` bytes from or to memory from `at` on: the copies that the node's
+    /// cores make then take longer.
     pub(crate) fn dma(&mut self, node: u32, at: u64, bytes: u64) {
         let profile = &self.config.profile;
         let cost = per_bytes(bytes, profile.memory_ps_per_byte);
@@ -326,7 +343,8 @@ impl Core {
         }
     }
 
-    /// Makes the kernel's thread for one direction work at these in turn, from `from` on at the earliest; returns when it has done.
+    /// Makes the kernel's thread for one direction work at these in turn, from `from` on at the
+    /// earliest; returns when it has done.
     pub(crate) fn charge_kernel(&mut self, node: u32, side: Side, from: u64, works: &[(Work, u64)]) -> u64 {
         let cpu = &mut self.nodes[node as usize].cpu;
         let mut done = from.max(cpu.kernel[side as usize]);

@@ -1,9 +1,12 @@
 //! A node's disk: how long it takes, and when it fails. What is stored is kept by whoever uses it.
 //!
-//! **Model.** A latency, then a price for each byte. The latencies of up to [`DiskProfile::queue_depth`](crate::DiskProfile::queue_depth) requests
-//! overlap, their bytes pass one after the other. With a cache ([`DiskProfile::cache_bytes`](crate::DiskProfile::cache_bytes)) a write is done when the
-//! processor has copied it, as long as there is room; the disk catches up meanwhile, and a sync waits for it. Where the disk is memory
-//! ([`DiskProfile::memory`](crate::DiskProfile::memory)) the node's processor does the work, besides everything else it has to do.
+//! **Model.** A latency, then a price for each byte. The latencies of up to
+//! [`DiskProfile::queue_depth`](crate::DiskProfile::queue_depth) requests overlap, their bytes pass
+//! one after the other. With a cache
+//! ([`DiskProfile::cache_bytes`](crate::DiskProfile::cache_bytes)) a write is done when the
+//! processor has copied it, as long as there is room; the disk catches up meanwhile, and a sync
+//! waits for it. Where the disk is memory ([`DiskProfile::memory`](crate::DiskProfile::memory)) the
+//! node's processor does the work, besides everything else it has to do.
 
 use std::future::Future;
 use std::rc::Rc;
@@ -46,7 +49,8 @@ impl DiskState {
         self.places.clear();
     }
 
-    /// A request that takes a place from `begin` on, for `latency`, and then the disk for `bytes`. Returns when its bytes begin and end to pass.
+    /// A request that takes a place from `begin` on, for `latency`, and then the disk for `bytes`.
+    /// Returns when its bytes begin and end to pass.
     fn request(&mut self, depth: usize, begin: u64, latency: u64, bytes: u64) -> (u64, u64) {
         if self.places.len() < depth.max(1) && self.places.iter().all(|free| *free > begin) {
             self.places.push(0);
@@ -138,8 +142,8 @@ impl SimDisk {
         self.node.disk_users().iter().for_each(|user| user.behaves(fault));
     }
 
-    /// A store on this disk that wants to know when the power fails ([`Node::crash`]) and when the disk refuses. It outlives the node's programs, as
-    /// a disk does.
+    /// A store on this disk that wants to know when the power fails ([`Node::crash`]) and when the
+    /// disk refuses. It outlives the node's programs, as a disk does.
     pub fn attach(&self, user: Rc<dyn DiskUser>) {
         self.node.sim.0.with(|core| core.nodes[self.node.id as usize].disk_users.push(user));
     }

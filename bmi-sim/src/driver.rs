@@ -1,7 +1,10 @@
-//! Drives an endpoint inside a world: progress, then sleep until the adapter, a task, or a deadline has something to do.
+//! Drives an endpoint inside a world: progress, then sleep until the adapter, a task, or a deadline
+//! has something to do.
 //!
-//! **Model of waiting.** A driver that polls costs no events: the time that it waits is counted ([`Node::cpu_spinning`]) when something comes. A driver that
-//! sleeps pays the profile's `cpu_wake_ns` of its node's processor when its *adapter* has something; what the node's own tasks post wakes nobody.
+//! **Model of waiting.** A driver that polls costs no events: the time that it waits is counted
+//! ([`Node::cpu_spinning`]) when something comes. A driver that sleeps pays the profile's
+//! `cpu_wake_ns` of its node's processor when its *adapter* has something; what the node's own
+//! tasks post wakes nobody.
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -15,8 +18,8 @@ use bmi_core::{AsyncEndpoint, Time};
 use crate::node::Node;
 use crate::world::{Sim, Sleep};
 
-/// Drives `endpoint` for as long as the future is polled, free of the cost of waiting. Takes any transport, a wrapper around a
-/// [`crate::SimTransport`] too.
+/// Drives `endpoint` for as long as the future is polled, free of the cost of waiting. Takes any
+/// transport, a wrapper around a [`crate::SimTransport`] too.
 pub async fn drive<T: Transport>(sim: Sim, endpoint: AsyncEndpoint<T>) {
     run(sim, endpoint, None).await;
 }
@@ -42,7 +45,8 @@ impl Idle {
         }
     }
 
-    /// Something woke the driver: accounts for the waiting. Returns whether the processor has to wake up first.
+    /// Something woke the driver: accounts for the waiting. Returns whether the processor has to
+    /// wake up first.
     fn ended(&mut self) -> bool {
         let Some((since, patience)) = self.since.take() else { return false };
         let idle = self.node.now() - since;
@@ -60,7 +64,8 @@ impl Idle {
 }
 
 async fn run<T: Transport>(sim: Sim, endpoint: AsyncEndpoint<T>, mut idle: Option<Idle>) {
-    // Kept when the next deadline is a later one: waking too early is cheaper than a new timer for each operation.
+    // Kept when the next deadline is a later one: waking too early is cheaper than a new timer for
+    // each operation.
     let mut timer = pin!(None);
     poll_fn(|cx| {
         if idle.as_mut().is_some_and(Idle::ended) {

@@ -1,4 +1,5 @@
-//! What goes wrong inside the simulator, mapped once to the library's errors; and why a world cannot go on.
+//! What goes wrong inside the simulator, mapped once to the library's errors; and why a world
+//! cannot go on.
 
 use bmi_core::{Error, ErrorKind, Time};
 

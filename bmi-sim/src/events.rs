@@ -1,4 +1,5 @@
-//! The event queue: what will happen, in order of time and, at the same time, in order of scheduling; and the digest over what did.
+//! The event queue: what will happen, in order of time and, at the same time, in order of
+//! scheduling; and the digest over what did.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -7,7 +8,8 @@ use slab::Slab;
 
 use crate::network::{Packet, Side, Unit};
 
-/// Names a connection of the world: adapter, slot, and how often the slot was used before. Never names two connections.
+/// Names a connection of the world: adapter, slot, and how often the slot was used before. Never
+/// names two connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct ConnRef {
     pub(crate) adapter: u32,
@@ -40,9 +42,11 @@ pub(crate) enum Event {
     CloseDeadline { conn: ConnRef },
     /// The connection's peer is dead, and that shows now.
     PeerGone { conn: ConnRef },
-    /// The link between two nodes has been down for the detection time, unless it came up in between.
+    /// The link between two nodes has been down for the detection time, unless it came up in
+    /// between.
     LinkDead { a: u32, b: u32, epoch: u64 },
-    /// A packet was lost too often: the adapter that waits for its acknowledgement gives the connection up.
+    /// A packet was lost too often: the adapter that waits for its acknowledgement gives the
+    /// connection up.
     GivenUp { conn: ConnRef },
     /// A fault that was scheduled.
     Fault { index: u32 },
@@ -83,8 +87,9 @@ impl Event {
 
 /// The queue, the clock that it moves, and the digest.
 ///
-/// Events stand in a table; the heap has only their order: time, then a number that counts up, then the place in the table, in one integer. So what
-/// the heap moves is small, and two events are compared at once.
+/// Events stand in a table; the heap has only their order: time, then a number that counts up, then
+/// the place in the table, in one integer. So what the heap moves is small, and two events are
+/// compared at once.
 #[derive(Default)]
 pub(crate) struct EventQueue {
     pub(crate) now: u64,
@@ -143,7 +148,8 @@ impl EventQueue {
     }
 
     fn mix(&mut self, word: u64) {
-        // Multiply and rotate by odd constants: any difference in one word reaches all bits within a few more.
+        // Multiply and rotate by odd constants: any difference in one word reaches all bits within
+        // a few more.
         self.digest = (self.digest.rotate_left(23) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     }
 

@@ -1,14 +1,16 @@
 //! The executor: `!Send` tasks, run one at a time, in the order in which they were woken.
 //!
-//! **Why an own one.** Order must depend on the seed alone, a node's tasks must be droppable at a stroke (its death) and
-//! hold still (a pause), and a ready queue that is empty is the sign that virtual time may go on.
+//! **Why an own one.** Order must depend on the seed alone, a node's tasks must be droppable at a
+//! stroke (its death) and hold still (a pause), and a ready queue that is empty is the sign that
+//! virtual time may go on.
 //!
 //! **Invariants**
 //! 1. A task is in the ready queue at most once (`queued`).
 //! 2. No borrow of the executor or of the world is held while a future is polled or dropped.
 //!
-//! The ready queue stands behind an `Arc<Mutex>`, because a [`Waker`] may be sent to another thread by the language's rules; within a world the lock
-//! is never contended. A wake from another thread works but is of course not repeatable.
+//! The ready queue stands behind an `Arc<Mutex>`, because a [`Waker`] may be sent to another thread
+//! by the language's rules; within a world the lock is never contended. A wake from another thread
+//! works but is of course not repeatable.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -37,7 +39,8 @@ pub(crate) const ROOT: usize = usize::MAX;
 #[derive(Default)]
 pub(crate) struct ReadyQueue {
     tasks: Mutex<VecDeque<(TaskKey, u64)>>,
-    /// What a task that runs has made its processor do ends then; 0 if others of its node may run meanwhile without being ahead of it.
+    /// What a task that runs has made its processor do ends then; 0 if others of its node may run
+    /// meanwhile without being ahead of it.
     stamp: AtomicU64,
 }
 
@@ -156,7 +159,8 @@ impl Executor {
         };
         let done = future.as_mut().poll(&mut Context::from_waker(&waker)).is_ready();
         let mut tasks = self.tasks.borrow_mut();
-        // The task may have been removed while it ran, by itself: its node was killed. Then the future ends here.
+        // The task may have been removed while it ran, by itself: its node was killed. Then the
+        // future ends here.
         if let Some(task) = tasks.get_mut(key.index).filter(|task| task.generation == key.generation) {
             if done {
                 tasks.remove(key.index);

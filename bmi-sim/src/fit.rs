@@ -1,9 +1,12 @@
-//! Fits a profile to a few measurements: [`Measurements`] in, [`Profile`] out, and what is left between the two.
+//! Fits a profile to a few measurements: [`Measurements`] in, [`Profile`] out, and what is left
+//! between the two.
 //!
-//! **Why.** Who has a machine can measure a latency and a bandwidth, not what its adapter spends on a descriptor. The prices of a base profile are
-//! turned until the same measurements, made in the simulator, come out.
+//! **Why.** Who has a machine can measure a latency and a bandwidth, not what its adapter spends on
+//! a descriptor. The prices of a base profile are turned until the same measurements, made in the
+//! simulator, come out.
 //!
-//! **How.** Each measurement turns a group of prices, which keep their proportions to each other (the base's):
+//! **How.** Each measurement turns a group of prices, which keep their proportions to each other
+//! (the base's):
 //!
 //! | measurement | turns |
 //! |---|---|
@@ -15,9 +18,9 @@
 //! | copies | `copy_cached_ps_per_byte`, `copy_ps_per_byte`, and with it `memory_ps_per_byte` |
 //! | disk | `disk.read_ps_per_byte`, `disk.write_ps_per_byte` |
 //!
-//! Measurements that no prices can give (a read that is faster than two writes) stay as a residual, which is for whoever reads it to judge.
-//! Measurements of what the base's kind of machine does not do (a read over TCP) are named in
-//! [`Fit::left_out`].
+//! Measurements that no prices can give (a read that is faster than two writes) stay as a residual,
+//! which is for whoever reads it to judge. Measurements of what the base's kind of machine does not
+//! do (a read over TCP) are named in [`Fit::left_out`].
 //!
 //! Tested by `tests/fit.rs`: measurements of a known profile are fitted back, and bandwidths are
 //! compared with the prices themselves. `calibrate` tests that its own example is recovered.
@@ -38,7 +41,8 @@ const ROUNDS: usize = 16;
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Measurements {
-    /// One way of a send of 4 bytes: half of a round trip. Over TCP the reader blocks, else it polls.
+    /// One way of a send of 4 bytes: half of a round trip. Over TCP the reader blocks, else it
+    /// polls.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub send_one_way_us: Option<f64>,
     /// One way of an RDMA write of 4 bytes into memory that the peer looks at.
@@ -155,7 +159,8 @@ impl Measurements {
         toml::to_string(self).expect("numbers and tables of numbers")
     }
 
-    /// What the simulator measures of a profile: everything that makes sense for it, registration and copies at the sizes of `like`.
+    /// What the simulator measures of a profile: everything that makes sense for it, registration
+    /// and copies at the sizes of `like`.
     ///
     /// # Errors
     /// What an adapter of the profile refuses.
@@ -258,7 +263,8 @@ fn turn_latencies(profile: &mut Profile, measured: &Measurements, got: &Measurem
     let send = off(both(measured.send_one_way_us, got.send_one_way_us));
     let read = off(both(measured.read_round_trip_us, got.read_round_trip_us));
     let p = &mut *profile;
-    // The gap is there twice, once at each end; that the proportions are not exactly kept the next round sees.
+    // The gap is there twice, once at each end; that the proportions are not exactly kept the next
+    // round sees.
     if let Some(delta) = write {
         spread(delta, [&mut p.link_latency_ns, &mut p.adapter_message_ns, &mut p.cpu_post_ns]);
     }

@@ -1,7 +1,8 @@
 //! The simulated backend: adapters, nodes and disks in virtual time, on one thread, from one seed.
 //!
-//! The *real* protocol, server and client code runs in a [`World`]; only transport, clock, disk and random numbers are the simulator's. Time is
-//! in whole nanoseconds and moves only when no task is ready. The same seed gives the same run: [`Sim::digest`] says so.
+//! The *real* protocol, server and client code runs in a [`World`]; only transport, clock, disk and
+//! random numbers are the simulator's. Time is in whole nanoseconds and moves only when no task is
+//! ready. The same seed gives the same run: [`Sim::digest`] says so.
 //!
 //! A protocol of its user, tested without a network:
 //!
@@ -43,8 +44,9 @@
 //! | [`fit()`], [`Measurements`] | a profile from a few measurements |
 //! | [`Usage`], [`Trace`] | where processor time went; what everything did, for a browser |
 //!
-//! Inside: `events` (queue and digest), `executor`, `network` (adapters, links, order), `connect` and `queue_pair` (the contract's connections), `inline` (messages shown
-//! to a taker), `memory` (exposures, copies), `cpu` (cores and who runs on them), `profile_file`, `timeline`.
+//! Inside: `events` (queue and digest), `executor`, `network` (adapters, links, order), `connect`
+//! and `queue_pair` (the contract's connections), `inline` (messages shown to a receiver), `memory`
+//! (exposures, copies), `cpu` (cores and who runs on them), `profile_file`, `timeline`.
 
 // Runs inside the simulator: see clippy.toml.
 #![warn(clippy::disallowed_types)]
@@ -62,7 +64,7 @@ mod events;
 mod executor;
 pub mod faults;
 mod fit;
-mod inline;
+mod inline_receive;
 mod memory;
 mod micro;
 mod network;

@@ -58,7 +58,8 @@ impl Registrations {
         Registrations { owner: Arc::new(ReleaseQueue::default()), live: 0, next_key: 1, failing: 0 }
     }
 
-    /// A key that no region has, which says how many pages its region has: so releasing needs no table.
+    /// A key that no region has, which says how many pages its region has: so releasing needs no
+    /// table.
     pub(crate) fn fresh_key(&mut self, pages: u64) -> LocalKey {
         self.next_key += 1;
         LocalKey(self.next_key << Self::PAGE_BITS | pages.min((1 << Self::PAGE_BITS) - 1))
@@ -86,7 +87,8 @@ struct Scatter<'a> {
 }
 
 impl Scatter<'_> {
-    /// The next piece of at most `len` bytes: its segment, offset in it, length. Empty segments are passed over.
+    /// The next piece of at most `len` bytes: its segment, offset in it, length. Empty segments are
+    /// passed over.
     fn next(&mut self, len: usize) -> Option<(&Segment, usize, usize)> {
         while self.segments.first().is_some_and(|first| self.offset == first.len()) {
             self.segments = &self.segments[1..];
@@ -100,8 +102,8 @@ impl Scatter<'_> {
     }
 }
 
-/// Copies `head` and behind it the bytes of `from` to the segments `to`, beginning at `skip` bytes of the first. What does not fit is left out;
-/// the caller has checked the lengths.
+/// Copies `head` and behind it the bytes of `from` to the segments `to`, beginning at `skip` bytes
+/// of the first. What does not fit is left out; the caller has checked the lengths.
 pub(crate) fn copy(head: &[u8], from: &[Segment], to: &[Segment], skip: usize) {
     let mut scatter = Scatter { segments: to, offset: skip };
     let mut rest = head;

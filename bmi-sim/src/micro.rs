@@ -1,7 +1,9 @@
-//! The micro-benchmarks of a profile, in virtual time: what `perf_main` and `ttcp` would measure on such machines.
+//! The micro-benchmarks of a profile, in virtual time: what `perf_main` and `ttcp` would measure on
+//! such machines.
 //!
-//! **Why.** A measured time is a sum of many prices, and queues hide some of them. So a profile is not compared with measurements price by price: the same
-//! measurements are made of it, over the backend itself. [`crate::fit`] turns the prices until they agree.
+//! **Why.** A measured time is a sum of many prices, and queues hide some of them. So a profile is
+//! not compared with measurements price by price: the same measurements are made of it, over the
+//! backend itself. [`crate::fit`] turns the prices until they agree.
 //!
 //! **Invariants.** No measurement can count what another one did: each takes a [`Micro`] of its
 //! own, made for it, and consumes it. When a measurement ends, each request that it posted has

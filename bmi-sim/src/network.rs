@@ -1,32 +1,43 @@
-//! The network: adapters that are busy while bytes pass, links with latency, packets that stay in order.
+//! The network: adapters that are busy while bytes pass, links with latency, packets that stay in
+//! order.
 //!
-//! **Model.** Each node has one adapter; all transports of the node share it. It is two resources, one for sending and one for receiving, each busy for a
-//! price per message and a price per byte. A message is cut into units; after each unit the adapter chooses anew, at both ends: the lowest service class
-//! that is ready first (control, messages, bulk), and within it one unit from each queue pair in turn. So a small message waits for one unit of
-//! somebody else's bulk data, and two bulk transfers share. Within a connection nothing overtakes: its class is that of the message at
-//! its front. The replies to a peer's reads are a queue of their own, since reads are ordered with nothing (C3).
+//! **Model.** Each node has one adapter; all transports of the node share it. It is two resources,
+//! one for sending and one for receiving, each busy for a price per message and a price per byte. A
+//! message is cut into units; after each unit the adapter chooses anew, at both ends: the lowest
+//! service class that is ready first (control, messages, bulk), and within it one unit from each
+//! queue pair in turn. So a small message waits for one unit of somebody else's bulk data, and two
+//! bulk transfers share. Within a connection nothing overtakes: its class is that of the message at
+//! its front. The replies to a peer's reads are a queue of their own, since reads are ordered with
+//! nothing (C3).
 //!
-//! A unit's first byte reaches the other adapter one link latency after it left; its last byte is there when the receiving side has had time for
-//! all of them, so an idle path costs the bytes once (cut-through), and two senders to one receiver share its bandwidth. Acknowledgements take
-//! the link's latency and nobody's time.
+//! A unit's first byte reaches the other adapter one link latency after it left; its last byte is
+//! there when the receiving side has had time for all of them, so an idle path costs the bytes once
+//! (cut-through), and two senders to one receiver share its bandwidth. Acknowledgements take the
+//! link's latency and nobody's time.
 //!
-//! **Events.** A unit that finds its sending side idle books it and is under way at once; it arrives in one event, at the time at which its last byte would be
-//! there if the receiving side had been idle since its first. If it was not, the unit waits for its turn. So a short message between idle adapters is one
-//! event, and its acknowledgement another.
+//! **Events.** A unit that finds its sending side idle books it and is under way at once; it
+//! arrives in one event, at the time at which its last byte would be there if the receiving side
+//! had been idle since its first. If it was not, the unit waits for its turn. So a short message
+//! between idle adapters is one event, and its acknowledgement another.
 //!
-//! The host's bus is booked together with the adapter: one for both directions ([`Profile::bus_half_duplex`](crate::Profile::bus_half_duplex)) or one for
-//! each. A copy that a processor makes meanwhile takes longer, since both need the host's memory
-//! ([`Profile::memory_ps_per_byte`](crate::Profile::memory_ps_per_byte)). The switch has a port for each adapter; bytes that wait there are known from what was sent to it. A unit that would find it full waits at its
-//! sender, where others of other connections pass it, or is lost and sent again later ([`Profile::switch_port_drops`](crate::Profile::switch_port_drops)).
+//! The host's bus is booked together with the adapter: one for both directions
+//! ([`Profile::bus_half_duplex`](crate::Profile::bus_half_duplex)) or one for each. A copy that a
+//! processor makes meanwhile takes longer, since both need the host's memory
+//! ([`Profile::memory_ps_per_byte`](crate::Profile::memory_ps_per_byte)). The switch has a port for
+//! each adapter; bytes that wait there are known from what was sent to it. A unit that would find
+//! it full waits at its sender, where others of other connections pass it, or is lost and sent
+//! again later ([`Profile::switch_port_drops`](crate::Profile::switch_port_drops)).
 //!
-//! An adapter in software ([`Profile::software`](crate::Profile::software)) has threads of the node's kernel send each unit before it leaves and take it in
-//! when it has come.
+//! An adapter in software ([`Profile::software`](crate::Profile::software)) has threads of the
+//! node's kernel send each unit before it leaves and take it in when it has come.
 //!
 //! **Invariants**
-//! 1. Packets from one connection arrive in the order in which they were sent, whatever the jitter; so do its answers.
-//! 2. A packet for a connection that is gone is dropped; its sender has been told otherwise, or is being told. So is what a connection that is gone
-//!    had still to send, but for its good-bye.
-//! 3. While a link is down packets wait at its far end, in order. After the detection time its connections end.
+//! 1. Packets from one connection arrive in the order in which they were sent, whatever the jitter;
+//!    so do its answers.
+//! 2. A packet for a connection that is gone is dropped; its sender has been told otherwise, or is
+//!    being told. So is what a connection that is gone had still to send, but for its good-bye.
+//! 3. While a link is down packets wait at its far end, in order. After the detection time its
+//!    connections end.
 //!
 //! Tested by `tests/classes.rs`, `tests/model.rs`, `tests/table2.rs`.
 
@@ -85,7 +96,8 @@ pub(crate) enum Nak {
 }
 
 impl Packet {
-    /// Whether it is a request or a reply to one, which nobody waits for once its connection is gone.
+    /// Whether it is a request or a reply to one, which nobody waits for once its connection is
+    /// gone.
     fn is_work(&self) -> bool {
         matches!(self, Packet::Message { .. } | Packet::ReadRequest { .. } | Packet::ReadReply { .. })
     }
@@ -272,7 +284,8 @@ impl<W: Waiting> Turns<W> {
         }
     }
 
-    /// Takes out the queue whose turn it is among those that are ready at `now`; else says when the first one will be.
+    /// Takes out the queue whose turn it is among those that are ready at `now`; else says when the
+    /// first one will be.
     fn next(&mut self, now: u64) -> Result<(Flow, VecDeque<W>), Option<u64>> {
         let fronts = || self.flows.iter().enumerate().filter_map(|(at, (_, queue))| Some((at, queue.front()?)));
         // The first of equals: whoever was served last stands at the end.
@@ -378,7 +391,8 @@ pub(crate) fn link_key(a: u32, b: u32) -> (u32, u32) {
 }
 
 impl Core {
-    /// How long a packet takes from one node to another; `waits` is the connection that gives up if it never arrives.
+    /// How long a packet takes from one node to another; `waits` is the connection that gives up if
+    /// it never arrives.
     fn latency(&mut self, from: u32, to: u32, waits: ConnRef) -> u64 {
         let profile = &self.config.profile;
         let base = if from == to { profile.loopback_latency_ns } else { profile.link_latency_ns };
@@ -389,7 +403,8 @@ impl Core {
         }
     }
 
-    /// Sends a packet of `flow` from one node's adapter to another's: at once if nothing is in its way, else it is queued.
+    /// Sends a packet of `flow` from one node's adapter to another's: at once if nothing is in its
+    /// way, else it is queued.
     pub(crate) fn transmit(&mut self, route: (u32, u32), flow: Flow, sending: Sending) {
         let (from, to) = route;
         let Sending { packet, class, len, segments, ready, extra, tail } = sending;
@@ -414,7 +429,8 @@ impl Core {
         };
         let half = &self.nodes[from as usize].port.transmit;
         let at = ready.max(self.queue.now);
-        // Nobody can come before it: the line is idle by then, and whoever posts later is ready later.
+        // Nobody can come before it: the line is idle by then, and whoever posts later is ready
+        // later.
         if half.turns.flows.is_empty() && half.free <= at && self.send_unit(from, flow, &mut outgoing, at) == Sent::Last
         {
             return;
@@ -423,7 +439,8 @@ impl Core {
         self.go_on(from, Side::Transmit);
     }
 
-    /// Lets a side of an adapter do what it can do now, and sees to it that it goes on when it can do more.
+    /// Lets a side of an adapter do what it can do now, and sees to it that it goes on when it can
+    /// do more.
     pub(crate) fn go_on(&mut self, node: u32, side: Side) {
         let now = self.queue.now;
         let port = &mut self.nodes[node as usize].port;
@@ -555,9 +572,10 @@ impl Core {
         flow
     }
 
-    // ---- the switch -------------------------------------------------------------------------------------------------------
+    // ---- the switch -----------------------------------------------------------------------------
 
-    /// When a unit may leave that would find the port of the switch full, where such a one has to wait. Its place is taken then.
+    /// When a unit may leave that would find the port of the switch full, where such a one has to
+    /// wait. Its place is taken then.
     fn full_port(&self, node: u32, out: &Outgoing, at: u64, latency: u64, len: u64) -> Option<u64> {
         let profile = &self.config.profile;
         let free = profile.switch_port_bytes == 0 || profile.switch_port_drops || out.admitted;
@@ -569,7 +587,8 @@ impl Core {
         (later > at).then_some(later)
     }
 
-    /// A unit comes to the port of the switch that leads to its target. Returns whether it is lost there.
+    /// A unit comes to the port of the switch that leads to its target. Returns whether it is lost
+    /// there.
     fn port_loses(&mut self, node: u32, out: &Outgoing, arrival: u64, busy: u64) -> bool {
         let profile = &self.config.profile;
         if profile.switch_port_bytes == 0 || node == out.to {
@@ -590,7 +609,7 @@ impl Core {
         false
     }
 
-    // ---- the receiving side -----------------------------------------------------------------------------------------------
+    // ---- the receiving side ---------------------------------------------------------------------
 
     /// The last byte of a unit would be there now, if the adapter had been idle since its first.
     fn take_unit(&mut self, node: u32, unit: Unit) {

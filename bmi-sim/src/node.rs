@@ -31,7 +31,7 @@ impl Node {
         self.sim.0.with(|core| f(&mut core.nodes[self.id as usize], core.queue.now))
     }
 
-    // ---- what it is -------------------------------------------------------------------------------------------------------
+    // ---- what it is -----------------------------------------------------------------------------
 
     /// Its name.
     pub fn name(&self) -> String {
@@ -53,7 +53,8 @@ impl Node {
         self.state(|node, _| node.alive)
     }
 
-    /// Time that its processor has spent on the transport's work, on the protocol's copies and on [`Node::compute`].
+    /// Time that its processor has spent on the transport's work, on the protocol's copies and on
+    /// [`Node::compute`].
     pub fn cpu_busy(&self) -> Duration {
         self.usage().busy()
     }
@@ -63,19 +64,22 @@ impl Node {
         self.state(|node, _| node.cpu.usage())
     }
 
-    /// Units that the switch lost on the way to it: its port was full ([`crate::Profile::switch_port_drops`]).
+    /// Units that the switch lost on the way to it: its port was full
+    /// ([`crate::Profile::switch_port_drops`]).
     pub fn lost_units(&self) -> u64 {
         self.state(|node, _| node.port.lost())
     }
 
-    /// Time that its endpoints have spent polling for nothing, until they last found something; work goes on meanwhile. See [`crate::drive_with`].
+    /// Time that its endpoints have spent polling for nothing, until they last found something;
+    /// work goes on meanwhile. See [`crate::drive_with`].
     pub fn cpu_spinning(&self) -> Duration {
         self.usage().spinning
     }
 
-    // ---- what runs on it --------------------------------------------------------------------------------------------------
+    // ---- what runs on it ------------------------------------------------------------------------
 
-    /// Starts a task on it; on a killed node the handle ends at once. Dropping the handle lets the task run on.
+    /// Starts a task on it; on a killed node the handle ends at once. Dropping the handle lets the
+    /// task run on.
     pub fn spawn<T: 'static>(&self, future: impl Future<Output = T> + 'static) -> JoinHandle<T> {
         if !self.is_alive() {
             return JoinHandle::killed();
@@ -115,8 +119,9 @@ impl Node {
         Ok(endpoint)
     }
 
-    /// Its tasks run on the first `cores` cores of its processor only, at least one: with 1 they are a program of one thread, as the servers and clients of
-    /// the papers are. The kernel's work for an adapter in software still takes any core.
+    /// Its tasks run on the first `cores` cores of its processor only, at least one: with 1 they
+    /// are a program of one thread, as the servers and clients of the papers are. The kernel's work
+    /// for an adapter in software still takes any core.
     pub fn limit_cores(&self, cores: usize) {
         self.state(|node, _| node.cpu.limit_tasks(cores));
     }
@@ -126,7 +131,8 @@ impl Node {
         SimDisk { node: self.clone() }
     }
 
-    /// The virtual time here: when the processor has done what it was given so far. Ahead of the world's while a task makes it work.
+    /// The virtual time here: when the processor has done what it was given so far. Ahead of the
+    /// world's while a task makes it work.
     pub fn now(&self) -> Time {
         self.sim.0.now_at(self.id)
     }
@@ -161,8 +167,10 @@ impl Node {
         self.state(|node, _| node.cpu.spin(ns));
     }
 
-    /// Charges what a program pays that slept until its adapter had something: interrupt, switch, and the call that it slept in. Where the adapter is in
-    /// software only the switch, because the interrupt is the kernel's and charged anyway. Drivers of this crate do it by themselves ([`crate::drive_with`]).
+    /// Charges what a program pays that slept until its adapter had something: interrupt, switch,
+    /// and the call that it slept in. Where the adapter is in software only the switch, because the
+    /// interrupt is the kernel's and charged anyway. Drivers of this crate do it by themselves
+    /// ([`crate::drive_with`]).
     pub fn wake_up(&self) {
         self.sim.0.with(|core| {
             let profile = &core.config.profile;
@@ -173,9 +181,10 @@ impl Node {
         });
     }
 
-    // ---- faults -----------------------------------------------------------------------------------------------------------
+    // ---- faults ---------------------------------------------------------------------------------
 
-    /// Runs `program` on it now, and anew whenever it comes up again after it was killed: what an init script is for. Called again, that runs too.
+    /// Runs `program` on it now, and anew whenever it comes up again after it was killed: what an
+    /// init script is for. Called again, that runs too.
     pub fn boot<F: Future<Output = ()> + 'static>(&self, program: impl Fn(Node) -> F + 'static) {
         let program: Program = Rc::new(move |node: Node| {
             let running = program(node.clone());
@@ -187,7 +196,8 @@ impl Node {
         }
     }
 
-    /// Its clock on the wall, in ns since 1970: virtual time and a day in 2023, unless a plan of faults has stepped it.
+    /// Its clock on the wall, in ns since 1970: virtual time and a day in 2023, unless a plan of
+    /// faults has stepped it.
     pub fn wall_ns(&self) -> u64 {
         self.state(|node, now| u64::try_from(i128::from(node.wall_ns) + i128::from(now)).unwrap_or(0))
     }
@@ -220,8 +230,9 @@ impl Node {
         self.kill();
     }
 
-    /// Kills it, as `kill -9` ends a program: its tasks are dropped, its connections end, its ports are free. Its peers notice after the detection time.
-    /// What it wrote to its disk is there, synced or not.
+    /// Kills it, as `kill -9` ends a program: its tasks are dropped, its connections end, its ports
+    /// are free. Its peers notice after the detection time. What it wrote to its disk is there,
+    /// synced or not.
     pub fn kill(&self) {
         if self.state(|node, _| node.lasting.armed.take()).is_some() {
             self.disk_users().iter().for_each(|user| user.cuts_off(None));
@@ -235,8 +246,8 @@ impl Node {
         self.sim.0.executor.drop_tasks(|node| node == Some(id));
     }
 
-    /// Lets a killed node run again, with no transports, an idle processor, and no tasks but its programs ([`Node::boot`]). No effect on one that
-    /// is alive.
+    /// Lets a killed node run again, with no transports, an idle processor, and no tasks but its
+    /// programs ([`Node::boot`]). No effect on one that is alive.
     pub fn restart(&self) {
         let programs = self.state(|node, _| {
             if node.alive {

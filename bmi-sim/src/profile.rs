@@ -1,45 +1,49 @@
-//! What things cost: every price of the model as a named parameter, kept in files that name each one's source.
+//! What things cost: every price of the model as a named parameter, kept in files that name each
+//! one's source.
 //!
-//! Times are in nanoseconds (`_ns`), prices per byte in picoseconds (`_ps_per_byte`; 12.5 GB/s is 80), so that all arithmetic is on integers. MB are
-//! 2^20 bytes, as in the papers. A resource whose price is 0 is never waited for and costs no events.
+//! Times are in nanoseconds (`_ns`), prices per byte in picoseconds (`_ps_per_byte`; 12.5 GB/s is
+//! 80), so that all arithmetic is on integers. MB are 2^20 bytes, as in the papers. A resource
+//! whose price is 0 is never waited for and costs no events.
 //!
 //! | profile | what | source |
 //! |---|---|---|
 //! | [`Profile::default`] | a 100 Gb/s adapter and a flash disk, round numbers | none |
-//! | `vapi-2003` | InfiniHost on PCI-X, the first paper's machines | paper 000, Table 2 and section 5 |
-//! | `ibnice-2003` | the same with TCP | paper 000, Table 2 |
-//! | `elan4-2005` | QsNet II, no registration | paper 002, figures at second hand |
-//! | `gige-2008` | TCP over gigabit Ethernet | paper 003; mostly assumed |
+//! | `vapi-2003` | InfiniHost on PCI-X, the first paper's machines | [PVFS-IB, Table 2, §5] |
+//! | `ibnice-2003` | the same with TCP | [PVFS-IB, Table 2] |
+//! | `elan4-2005` | QsNet II, no registration | [Quadrics-PVFS2], figures at second hand |
+//! | `gige-2008` | TCP over gigabit Ethernet | [pNFS-Lustre]; mostly assumed |
 //! | `cx7-400` | a 400 Gb/s adapter on PCIe 5.0 | the rates of port and bus are the vendor's, the rest assumed |
-//! | `ibnice-uncached-2003` | as `ibnice-2003`, the program's buffers in no cache | paper 001, Table 1 |
-//! | disks: `ramfs-2003`, `ramfs-uncached-2003`, `ramfs-uncached-2005`, `ext3-ide-2003`, `nvme` | | paper 000, Table 3; paper 001, Table 1; press reports |
+//! | `ibnice-uncached-2003` | as `ibnice-2003`, the program's buffers in no cache | [Unifier-PVFS, Table 1] |
+//! | disks: `ramfs-2003`, `ramfs-uncached-2003`, `ramfs-uncached-2005`, `ext3-ide-2003`, `nvme` | | [PVFS-IB, Table 3]; [Unifier-PVFS, Table 1]; press reports |
 //!
 //! The files stand in `bmi-sim/profiles/`; each parameter's source is in the comment beside it.
 //!
-//! **Calibration.** `vapi-2003` and `ibnice-2003` reproduce the first paper's micro-benchmarks end to end, each within 3 %: `tests/table2.rs` runs
-//! them. Nothing was fitted to a system result.
+//! **Calibration.** `vapi-2003` and `ibnice-2003` reproduce the first paper's micro-benchmarks end
+//! to end, each within 3 %: `tests/table2.rs` runs them. Nothing was fitted to a system result.
 
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// The prices of an adapter, a link, a host and a disk. `Profile::default()` is a present-day machine, [`Profile::named`] knows others,
-/// [`Profile::load`] reads one from a file.
+/// The prices of an adapter, a link, a host and a disk. `Profile::default()` is a present-day
+/// machine, [`Profile::named`] knows others, [`Profile::load`] reads one from a file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Profile {
-    // ---- network ----------------------------------------------------------------------------------------------------------
+    // ---- network --------------------------------------------------------------------------------
     /// One way through cables and switch, first byte.
     pub link_latency_ns: u64,
     /// The same between two adapters of one node.
     pub loopback_latency_ns: u64,
     /// Headers that travel with each message.
     pub wire_header_bytes: u64,
-    /// Messages are cut into units of this many bytes; between two units another queue pair has its turn.
+    /// Messages are cut into units of this many bytes; between two units another queue pair has its
+    /// turn.
     pub wire_unit_bytes: u64,
     /// Bytes that may wait in the switch for one adapter, besides one unit; 0 for any number.
     pub switch_port_bytes: u64,
-    /// A full port of the switch loses what comes (Ethernet); else who sends to it has to wait (InfiniBand).
+    /// A full port of the switch loses what comes (Ethernet); else who sends to it has to wait
+    /// (InfiniBand).
     pub switch_port_drops: bool,
     /// What was lost is sent again after this time.
     pub retransmit_ns: u64,
@@ -47,8 +51,9 @@ pub struct Profile {
     pub connection_setup_ns: u64,
     /// How long a peer that no longer answers goes unnoticed.
     pub detection_ns: u64,
-    // ---- adapter and bus --------------------------------------------------------------------------------------------------
-    /// Each message occupies the sending and the receiving adapter this long, besides its bytes: the gap between messages.
+    // ---- adapter and bus ------------------------------------------------------------------------
+    /// Each message occupies the sending and the receiving adapter this long, besides its bytes:
+    /// the gap between messages.
     pub adapter_message_ns: u64,
     /// Each piece of a gather list beyond the first occupies the sending adapter this long.
     pub adapter_segment_ns: u64,
@@ -56,9 +61,11 @@ pub struct Profile {
     pub adapter_ps_per_byte: u64,
     /// The same for each byte that is read.
     pub read_ps_per_byte: u64,
-    /// A message that consumes a receive occupies the receiving adapter this long, besides: the descriptor is fetched, the completion written.
+    /// A message that consumes a receive occupies the receiving adapter this long, besides: the
+    /// descriptor is fetched, the completion written.
     pub receive_ns: u64,
-    /// The same for a send, which is scattered as the descriptor says; a write with immediate data is not.
+    /// The same for a send, which is scattered as the descriptor says; a write with immediate data
+    /// is not.
     pub receive_scatter_ns: u64,
     /// The responder's adapter needs this long to begin a read's reply.
     pub read_response_ns: u64,
@@ -68,7 +75,7 @@ pub struct Profile {
     pub bus_ps_per_byte: u64,
     /// Both directions share the bus (PCI-X); else each has its own (PCIe).
     pub bus_half_duplex: bool,
-    // ---- host -------------------------------------------------------------------------------------------------------------
+    // ---- host -----------------------------------------------------------------------------------
     /// Cores of a node's processor. Tasks and the work of interrupts spread over them.
     pub cpu_cores: u64,
     /// Host CPU for posting a send, write or read.
@@ -77,13 +84,15 @@ pub struct Profile {
     pub cpu_post_receive_ns: u64,
     /// Host CPU for taking a completion.
     pub cpu_completion_ns: u64,
-    /// Host CPU for entering the kernel and coming back: once when a program goes to sleep; with an adapter in software once for each post.
+    /// Host CPU for entering the kernel and coming back: once when a program goes to sleep; with an
+    /// adapter in software once for each post.
     pub system_call_ns: u64,
-    /// Host CPU for an interrupt: when the adapter wakes a program that sleeps; with an adapter in software also when something comes to an idle one.
+    /// Host CPU for an interrupt: when the adapter wakes a program that sleeps; with an adapter in
+    /// software also when something comes to an idle one.
     pub interrupt_ns: u64,
     /// Host CPU for switching to a program that slept.
     pub context_switch_ns: u64,
-    // ---- copies -----------------------------------------------------------------------------------------------------------
+    // ---- copies ---------------------------------------------------------------------------------
     /// Host CPU for each byte that is copied, while a copy is short.
     pub copy_cached_ps_per_byte: u64,
     /// Up to here a copy is short.
@@ -92,11 +101,13 @@ pub struct Profile {
     pub copy_ps_per_byte: u64,
     /// Host CPU for each piece that a copy is made of.
     pub copy_piece_ns: u64,
-    /// Each byte that crosses the memory bus occupies it this long: what the adapter moves once, what a core copies once while the copy is short (its source
-    /// is out of the cache, its target in it), beyond that three times (the source is read, the target's line is read and written back). The adapter has the
-    /// right of way. 0 for a bus that is never in the way. Not for an adapter in software, whose prices contain it.
+    /// Each byte that crosses the memory bus occupies it this long: what the adapter moves once,
+    /// what a core copies once while the copy is short (its source is out of the cache, its target
+    /// in it), beyond that three times (the source is read, the target's line is read and written
+    /// back). The adapter has the right of way. 0 for a bus that is never in the way. Not for an
+    /// adapter in software, whose prices contain it.
     pub memory_ps_per_byte: u64,
-    // ---- registration -----------------------------------------------------------------------------------------------------
+    // ---- registration ---------------------------------------------------------------------------
     /// Host CPU to register a region. With [`Profile::register_page_ns`] 0: no registration.
     pub register_region_ns: u64,
     /// Host CPU to register a page of 4 KiB.
@@ -107,7 +118,7 @@ pub struct Profile {
     pub deregister_region_ns: u64,
     /// Host CPU for each page of a batch.
     pub deregister_page_ns: u64,
-    // ---- an adapter in software -------------------------------------------------------------------------------------------
+    // ---- an adapter in software -----------------------------------------------------------------
     /// The host's processor moves the bytes, on both sides: TCP.
     pub software: bool,
     /// Bytes of a packet. Software only.
@@ -122,7 +133,7 @@ pub struct Profile {
     pub cpu_receive_ps_per_byte: u64,
     /// Host CPU for each packet that arrives. Software only.
     pub cpu_receive_packet_ns: u64,
-    // ---- disk -------------------------------------------------------------------------------------------------------------
+    // ---- disk -----------------------------------------------------------------------------------
     /// What the disks cost.
     pub disk: DiskProfile,
 }
@@ -145,11 +156,13 @@ pub struct DiskProfile {
     pub read_ps_per_byte: u64,
     /// Each byte written.
     pub write_ps_per_byte: u64,
-    /// Bytes of the host's cache that written data may take before they are on the disk; 0 for writes that go through.
+    /// Bytes of the host's cache that written data may take before they are on the disk; 0 for
+    /// writes that go through.
     pub cache_bytes: u64,
     /// Host CPU for each byte that is copied to the cache.
     pub cache_ps_per_byte: u64,
-    /// Where the disk is memory: how often each byte that is read crosses the memory bus ([`Profile::memory_ps_per_byte`]).
+    /// Where the disk is memory: how often each byte that is read crosses the memory bus
+    /// ([`Profile::memory_ps_per_byte`]).
     pub read_crossings: u64,
     /// The same for each byte that is written.
     pub write_crossings: u64,
@@ -175,8 +188,8 @@ impl Default for DiskProfile {
 }
 
 impl Default for Profile {
-    /// A 100 Gb/s adapter behind one switch and a flash disk: round numbers in the range of present-day data sheets, not measured. One core: what a
-    /// program gives to its transport.
+    /// A 100 Gb/s adapter behind one switch and a flash disk: round numbers in the range of
+    /// present-day data sheets, not measured. One core: what a program gives to its transport.
     fn default() -> Profile {
         Profile {
             link_latency_ns: 1_000,
@@ -228,7 +241,7 @@ impl Default for Profile {
 }
 
 impl Profile {
-    /// The first testbed of paper 000 over VAPI: `vapi-2003` on ext3.
+    /// The first testbed of [PVFS-IB] over VAPI: `vapi-2003` on ext3.
     pub fn vapi_2003() -> Profile {
         Profile::named("vapi-2003").expect("a test reads every file of the crate")
     }
@@ -238,7 +251,8 @@ impl Profile {
         Profile::named("ibnice-2003").expect("a test reads every file of the crate")
     }
 
-    /// The same with files in memory: ramfs writes 556 and reads 1,057 MB/s, by the processor's copies (paper 000, Table 3).
+    /// The same with files in memory: ramfs writes 556 and reads 1,057 MB/s, by the processor's
+    /// copies ([PVFS-IB, Table 3]).
     pub fn on_ramfs(self) -> Profile {
         self.with_disk(DiskProfile::named("ramfs-2003").expect("a test reads every file of the crate"))
     }
@@ -248,7 +262,8 @@ impl Profile {
         Profile { disk, ..self }
     }
 
-    /// One-way time of a message of `len` bytes through idle adapters, posting and completion aside.
+    /// One-way time of a message of `len` bytes through idle adapters, posting and completion
+    /// aside.
     pub fn one_way(&self, len: u64) -> Duration {
         let bytes = per_bytes(len + self.wire_header_bytes, self.adapter_ps_per_byte);
         Duration::from_nanos(2 * self.adapter_message_ns + self.link_latency_ns + bytes)

@@ -1,7 +1,9 @@
-//! Profiles in files: TOML, one key for each parameter, checked as a whole before anything runs with it.
+//! Profiles in files: TOML, one key for each parameter, checked as a whole before anything runs
+//! with it.
 //!
-//! **Layout.** A file has every key of [`Profile`], or says `base = "vapi-2003"` and has those that differ. `disk` is the name of a disk, or a table
-//! with every key of [`DiskProfile`]; without it the base's. What a key does not name, no run can depend on: unknown keys are errors.
+//! **Layout.** A file has every key of [`Profile`], or says `base = "vapi-2003"` and has those that
+//! differ. `disk` is the name of a disk, or a table with every key of [`DiskProfile`]; without it
+//! the base's. What a key does not name, no run can depend on: unknown keys are errors.
 //!
 //! ```
 //! use bmi_sim::Profile;
@@ -26,7 +28,8 @@ pub enum ProfileError {
     /// The file cannot be read.
     #[error("cannot read {0}: {1}")]
     Unreadable(PathBuf, std::io::Error),
-    /// Not TOML, a key that there is not, one that is missing, or a value of the wrong type; the text names it.
+    /// Not TOML, a key that there is not, one that is missing, or a value of the wrong type; the
+    /// text names it.
     #[error("{0}")]
     Malformed(String),
     /// A value that makes no sense.
@@ -134,7 +137,8 @@ fn nonsense(key: impl Into<String>, why: impl Into<String>) -> ProfileError {
     ProfileError::Nonsense { key: key.into(), why: why.into() }
 }
 
-/// The greatest value of a parameter, from its unit, so that no sum of a run overflows: an hour, a millisecond a byte, a terabyte.
+/// The greatest value of a parameter, from its unit, so that no sum of a run overflows: an hour, a
+/// millisecond a byte, a terabyte.
 fn greatest(key: &str) -> i64 {
     match key {
         key if key.ends_with("_ns") => 3_600_000_000_000,
@@ -168,7 +172,8 @@ fn check(table: &Table, prefix: &str) -> Result<(), ProfileError> {
 }
 
 impl Profile {
-    /// One that comes with the crate: `vapi-2003`, `ibnice-2003`, `ibnice-uncached-2003`, `elan4-2005`, `gige-2008`, `cx7-400`.
+    /// One that comes with the crate: `vapi-2003`, `ibnice-2003`, `ibnice-uncached-2003`,
+    /// `elan4-2005`, `gige-2008`, `cx7-400`.
     ///
     /// # Errors
     /// [`ProfileError::Unknown`], which lists them.
@@ -213,7 +218,8 @@ impl Profile {
         })
     }
 
-    /// Reads one from TOML text: every parameter, or `base = "NAME"` and those that differ; `disk` may be a disk's name.
+    /// Reads one from TOML text: every parameter, or `base = "NAME"` and those that differ; `disk`
+    /// may be a disk's name.
     ///
     /// # Errors
     /// [`ProfileError`], naming the key at fault.
@@ -234,7 +240,8 @@ impl Profile {
 }
 
 impl DiskProfile {
-    /// One that comes with the crate: `ramfs-2003`, `ramfs-uncached-2003`, `ramfs-uncached-2005`, `ext3-ide-2003`, `nvme`.
+    /// One that comes with the crate: `ramfs-2003`, `ramfs-uncached-2003`, `ramfs-uncached-2005`,
+    /// `ext3-ide-2003`, `nvme`.
     ///
     /// # Errors
     /// [`ProfileError::Unknown`], which lists them.

@@ -1,13 +1,17 @@
 //! One side of a connection, and what becomes of the work that is posted to it.
 //!
 //! **Invariants**
-//! 1. A request is in exactly one of `sends`, `reads`, `receives` from its post to its completion, and with it its regions.
-//! 2. `sends` and `reads` complete from the front: packets of a connection and their answers keep their order.
-//! 3. A place in a queue is taken from the post until the completion is *polled* (for an unsignalled success: until it is acknowledged), so
-//!    neither a queue nor the list of unpolled events grows without bound.
-//! 4. Bytes are copied once, when the target's adapter has them all and has checked the access; for a read, when the owner's adapter begins to
-//!    reply. Of a write that is on its way when its connection ends, some bytes may be in place. Nothing is copied for a connection that has ended on
-//!    either side.
+//! 1. A request is in exactly one of `sends`, `reads`, `receives` from its post to its completion,
+//!    and with it its regions.
+//! 2. `sends` and `reads` complete from the front: packets of a connection and their answers keep
+//!    their order.
+//! 3. A place in a queue is taken from the post until the completion is *polled* (for an
+//!    unsignalled success: until it is acknowledged), so neither a queue nor the list of unpolled
+//!    events grows without bound.
+//! 4. Bytes are copied once, when the target's adapter has them all and has checked the access; for
+//!    a read, when the owner's adapter begins to reply. Of a write that is on its way when its
+//!    connection ends, some bytes may be in place. Nothing is copied for a connection that has
+//!    ended on either side.
 //!
 //! **States**
 //!
@@ -24,7 +28,7 @@ use bmi_core::{Error, RemoteSlice, Segment, ServiceClass};
 use crate::error::SimError;
 use crate::events::ConnRef;
 use crate::faults::link::Strike;
-use crate::inline;
+use crate::inline_receive;
 use crate::memory::{self, Exposures};
 use crate::network::{Flow, InOrder, Nak, Packet, Sending, link_key};
 use crate::world::Core;
@@ -56,7 +60,8 @@ impl SendWork {
     }
 }
 
-/// What a send or write carries: bytes captured when it was posted, then pieces of memory. The vectors come from a pool and go back to it.
+/// What a send or write carries: bytes captured when it was posted, then pieces of memory. The
+/// vectors come from a pool and go back to it.
 #[derive(Debug, Default)]
 pub(crate) struct Bytes {
     pub(crate) captured: Vec<u8>,
@@ -242,7 +247,8 @@ impl Core {
         }
     }
 
-    /// What a plan of faults has in store for a request that is at its target: why it is refused, and what that means there.
+    /// What a plan of faults has in store for a request that is at its target: why it is refused,
+    /// and what that means there.
     fn struck(&mut self, from: ConnRef, to: ConnRef, takes_receive: bool) -> Option<(Nak, SimError)> {
         if self.links.is_empty() {
             return None;
@@ -278,7 +284,8 @@ impl Core {
         let struck = if closing { None } else { self.struck(from, to, takes_receive) };
         let outcome = match (struck, target) {
             (Some(refusal), _) => Err(refusal),
-            // The receives of a closing connection have been flushed; its program no longer cares what comes.
+            // The receives of a closing connection have been flushed; its program no longer cares
+            // what comes.
             (None, None) if closing => Ok(()),
             (None, None) => self.receive(to, &bytes, len),
             (None, Some(target)) => self.accept_write(to, &bytes, len, target, closing),
@@ -345,7 +352,7 @@ impl Core {
     ) {
         let (conn, work, kind) = (at.id(), receive.work, WorkKind::Recv);
         let report = Report::Work(WorkCompletion { conn, work, kind, status, len, immediate });
-        if self.config.inline_receive_bytes > 0 && inline::is_message(&report) {
+        if self.config.inline_receive_bytes > 0 && inline_receive::is_message(&report) {
             self.adapters[at.adapter as usize].at_hand.push_back(receive);
         } else {
             self.pool.keep_segments(receive.segments);
@@ -369,7 +376,8 @@ impl Core {
         let Some(work) = reader.reads.get((number - reader.reads_base) as usize) else { return };
         match owner.exposures.check(work.remote, work.len, false) {
             Ok((segment, at)) => {
-                // The reader may not look at its memory before the completion, so the bytes may be there early.
+                // The reader may not look at its memory before the completion, so the bytes may be
+                // there early.
                 memory::copy_out_of(segment, at, work.len as usize, &work.segments);
                 let (len, class) = (work.len, work.class);
                 let ready = self.queue.now + self.config.profile.read_response_ns;
@@ -485,7 +493,8 @@ impl Core {
         self.report(at.adapter, Report::Disconnected { conn: at.id(), reason });
     }
 
-    /// A connection ends with a write on its way: some of its bytes, from the front, may be in place already.
+    /// A connection ends with a write on its way: some of its bytes, from the front, may be in
+    /// place already.
     fn leave_partly_written(&mut self, conn: &Conn) {
         let Some(at) = conn.arrived.checked_sub(conn.sends_base) else { return };
         let Some(write) = usize::try_from(at).ok().and_then(|at| conn.sends.get(at)) else { return };
@@ -504,7 +513,8 @@ impl Core {
         }
     }
 
-    /// This side wants to disconnect: flush what waits for the peer, hand over the rest until `deadline`.
+    /// This side wants to disconnect: flush what waits for the peer, hand over the rest until
+    /// `deadline`.
     pub(crate) fn begin_close(&mut self, at: ConnRef, deadline: u64) {
         let now = self.queue.now;
         let Some(conn) = self.conn_mut(at) else { return };

@@ -1,7 +1,7 @@
 //! The world's random numbers: one small generator, fed by the seed alone.
 //!
-//! **Source.** xoshiro256** 1.0 (Blackman, Vigna), its state filled by splitmix64 as its authors advise. Not for secrets outside a
-//! simulation.
+//! **Source.** xoshiro256** 1.0 (Blackman, Vigna), its state filled by splitmix64 as its authors
+//! advise. Not for secrets outside a simulation.
 
 /// A seeded generator; the same seed gives the same numbers on every machine.
 #[derive(Clone, Debug)]
@@ -34,7 +34,8 @@ impl Rng {
         result
     }
 
-    /// A number below `bound`, or 0 if `bound` is 0. Drawn by multiplication; the bias is below `bound / 2^64`.
+    /// A number below `bound`, or 0 if `bound` is 0. Drawn by multiplication; the bias is below
+    /// `bound / 2^64`.
     pub fn below(&mut self, bound: u64) -> u64 {
         ((u128::from(self.next_u64()) * u128::from(bound)) >> 64) as u64
     }
@@ -46,8 +47,8 @@ mod tests {
 
     #[test]
     fn the_stream_is_pinned() {
-        // splitmix64 of 0 begins with e220a8397b1dcdaf, 6e789e6aa1b965f4 (the authors' test vector); any change of the stream changes
-        // every recorded digest.
+        // splitmix64 of 0 begins with e220a8397b1dcdaf, 6e789e6aa1b965f4 (the authors' test
+        // vector); any change of the stream changes every recorded digest.
         let rng = Rng::new(0);
         assert_eq!(rng.0[..2], [0xe220_a839_7b1d_cdaf, 0x6e78_9e6a_a1b9_65f4]);
         let (mut a, mut b) = (Rng::new(7), Rng::new(7));

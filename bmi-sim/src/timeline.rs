@@ -1,10 +1,12 @@
-//! Timelines: what every core, adapter, link, switch port and disk did, in the format that browsers show.
+//! Timelines: what every core, adapter, link, switch port and disk did, in the format that browsers
+//! show.
 //!
-//! **Why.** A number says that a run was slow; a timeline says where the time went. Recording costs nothing while it is off (one branch for each span), and
-//! changes nothing of the run while it is on: the digest stays the same.
+//! **Why.** A number says that a run was slow; a timeline says where the time went. Recording costs
+//! nothing while it is off (one branch for each span), and changes nothing of the run while it is
+//! on: the digest stays the same.
 //!
-//! **Layout.** Chrome's trace event format (JSON, times in µs with three decimals), which `chrome://tracing` and Perfetto open as it is. A process is a node; its
-//! rows are
+//! **Layout.** Chrome's trace event format (JSON, times in µs with three decimals), which
+//! `chrome://tracing` and Perfetto open as it is. A process is a node; its rows are
 //!
 //! | row | what a span is |
 //! |---|---|
@@ -14,9 +16,11 @@
 //! | `switch port` | bytes that wait for this node's adapter (a counter; it shows what a unit finds when it comes, and when all have left) |
 //! | `disk` | bytes of a request |
 //!
-//! An arrow goes from the last unit of each message at the sending adapter to the same at the receiving one.
+//! An arrow goes from the last unit of each message at the sending adapter to the same at the
+//! receiving one.
 //!
-//! **Source.** "Trace Event Format", Google: complete events (`X`), async events (`b`, `e`), counters (`C`), flows (`s`, `f`), metadata (`M`).
+//! **Source.** "Trace Event Format", Google: complete events (`X`), async events (`b`, `e`),
+//! counters (`C`), flows (`s`, `f`), metadata (`M`).
 //!
 //! Tested by `tests/timeline.rs`.
 
@@ -192,7 +196,8 @@ impl Trace {
     }
 }
 
-/// Names a row and says where it stands. What overlaps, and counters, are no threads: they have rows of their own, named by their events.
+/// Names a row and says where it stands. What overlaps, and counters, are no threads: they have
+/// rows of their own, named by their events.
 fn row(out: &mut impl Write, pid: u32, row: u16) -> io::Result<()> {
     let name = match row {
         TRANSMIT => "adapter transmit".to_owned(),

@@ -4,10 +4,12 @@ use std::fmt;
 use std::ops::{Add, Sub};
 use std::time::Duration;
 
-/// Processor time of a node by what it was spent on, since the start. Subtract an earlier one from a later one to get what lies between.
+/// Processor time of a node by what it was spent on, since the start. Subtract an earlier one from
+/// a later one to get what lies between.
 ///
-/// Everything but [`Usage::spinning`] occupied a core of [`crate::Profile::cpu_cores`]. Spinning is what drivers that poll spent finding nothing: it
-/// keeps nobody from working, because whoever has work takes the core.
+/// Everything but [`Usage::spinning`] occupied a core of [`crate::Profile::cpu_cores`]. Spinning is
+/// what drivers that poll spent finding nothing: it keeps nobody from working, because whoever has
+/// work takes the core.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     /// [`crate::Node::compute`]: what the program says that it computes.
@@ -34,7 +36,8 @@ impl Usage {
         self.parts()[..7].iter().map(|(_, time)| *time).sum()
     }
 
-    /// The part of `window` that `cores` cores were busy, from 0 to 1. More than 1 if work was charged ahead: the last request of a window ends behind it.
+    /// The part of `window` that `cores` cores were busy, from 0 to 1. More than 1 if work was
+    /// charged ahead: the last request of a window ends behind it.
     pub fn utilisation(&self, window: Duration, cores: u32) -> f64 {
         let available = window.as_secs_f64() * f64::from(cores);
         if available > 0.0 { self.busy().as_secs_f64() / available } else { 0.0 }

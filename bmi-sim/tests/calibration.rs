@@ -1,4 +1,5 @@
-//! Calibration finds what the profile was given, and on the first paper's machines crossovers near the paper's 4 KiB and 64 KiB.
+//! Calibration finds what the profile was given, and on the first paper's machines crossovers near
+//! the paper's 4 KiB and 64 KiB.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 use std::time::Duration;
@@ -20,24 +21,26 @@ async fn connected(client: &Node, server: &Node, config: Config) -> (AsyncEndpoi
     (c, peer)
 }
 
-/// Measures between two fresh nodes, twice: the same comes out, and nothing is left behind. Says how long it took.
+/// Measures between two fresh nodes, twice: the same comes out, and nothing is left behind. Says
+/// how long it took.
 fn measure(sim: SimConfig, config: Config) -> (Measured, Duration) {
     let world = World::with(sim);
     let (server, client) = (world.node("server"), world.node("client"));
     let (here, there) = (client.clone(), server.clone());
     let task = client.spawn(async move {
         let (c, peer) = connected(&here, &there, config).await;
-        let before = c.holdings();
+        let before = c.resource_usage();
         let start = c.now();
         let measured = comm::measure(&c, peer, c.within(SECOND)).await?;
         let took = c.now() - start;
         here.sleep(Duration::from_millis(1)).await;
-        // A staging buffer, made when it was first needed, and what the pin-down cache has not looked at since.
+        // A staging buffer, made when it was first needed, and what the pin-down cache has not
+        // looked at since.
         let registrations = c.with(|c| c.transport().registrations());
         assert_eq!(comm::measure(&c, peer, c.within(SECOND)).await?, measured, "virtual time has no noise");
         here.sleep(Duration::from_millis(1)).await;
         assert_eq!(c.with(|c| c.transport().registrations()), registrations, "more are held each time");
-        assert_eq!(c.holdings(), before);
+        assert_eq!(c.resource_usage(), before);
         Ok::<_, bmi_core::Error>((measured, took))
     });
     let (measured, took) = world.block_on(task).unwrap().unwrap();
@@ -66,9 +69,10 @@ fn the_papers_machines_are_measured_as_they_are() {
     within_3_percent("copy of 64 KiB", measured.copy.at(65_536), copy.as_nanos() as u64);
 }
 
-/// Paper 000, section 6.5: inline up to 4 KiB, fast RDMA up to 64 KiB, server-based above. Within a factor of two where the memory is not registered, as
-/// a program's is that does nothing about it. (Fast RDMA up to 118 KiB, because the thresholds weigh a material difference, while the paper took the
-/// size that its slots have; slots of 64 KiB cap it here as there.)
+/// [PVFS-IB §6.5]: inline up to 4 KiB, fast RDMA up to 64 KiB, server-based above. Within a
+/// factor of two where the memory is not registered, as a program's is that does nothing about it.
+/// (Fast RDMA up to 118 KiB, because the thresholds weigh a material difference, while the paper
+/// took the size that its slots have; slots of 64 KiB cap it here as there.)
 #[test]
 fn crossovers_are_near_the_papers() {
     let (measured, _) = measure(SimConfig::vapi_2003(), Config::default());
@@ -79,9 +83,11 @@ fn crossovers_are_near_the_papers() {
     }
     let Crossovers { inline, fast } = measured.crossovers(Direction::Write, true);
     near("fast RDMA, registered", fast, 64 << 10);
-    // The same slots serve both cases in the paper. From registered memory fast RDMA saves both copies of inline, so it is ahead sooner.
+    // The same slots serve both cases in the paper. From registered memory fast RDMA saves both
+    // copies of inline, so it is ahead sooner.
     assert!((1 << 10..4 << 10).contains(&inline), "{inline}");
-    // Into registered memory a fast read is a server-based one without the wait before the reply, so it is not ahead as long.
+    // Into registered memory a fast read is a server-based one without the wait before the reply,
+    // so it is not ahead as long.
     let Crossovers { inline, fast } = measured.crossovers(Direction::Read, true);
     assert!((1 << 10..8 << 10).contains(&inline) && (16 << 10..64 << 10).contains(&fast), "{inline}, {fast}");
     let thresholds = measured.thresholds();
@@ -174,7 +180,7 @@ fn a_peer_that_does_not_answer_leaves_the_policy_as_it_was() {
         assert_eq!((c.with(|c| *c.policy()), &known), (Policy::default(), &Calibrations::default()));
         there.resume();
         here.sleep(SECOND).await;
-        assert_eq!((c.holdings().operations, c.holdings().work), (0, 0));
+        assert_eq!((c.resource_usage().operations, c.resource_usage().work), (0, 0));
         // The late answer disturbs nobody.
         comm::calibrate(&c, peer, &mut known, c.within(SECOND)).await.unwrap();
     });

@@ -1,5 +1,6 @@
-//! The real protocol under faults drawn from a seed: nodes killed and restarted, paused, cut off. Whatever happens, every operation ends by its
-//! deadline, an answer is the right one, nothing is held afterwards, and the run repeats. `BMI_SEEDS=0..5000` runs more of it.
+//! The real protocol under faults drawn from a seed: nodes killed and restarted, paused, cut off.
+//! Whatever happens, every operation ends by its deadline, an answer is the right one, nothing is
+//! held afterwards, and the run repeats. `BMI_SEEDS=0..5000` runs more of it.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -54,7 +55,8 @@ async fn ask(endpoint: &Endpoint, peer: PeerId, tag: u64, rng: &mut Rng) -> Resu
     Ok(())
 }
 
-/// Asks until the trouble is over, and then once more; returns how many answers and how many errors came.
+/// Asks until the trouble is over, and then once more; returns how many answers and how many errors
+/// came.
 async fn client(node: Node, server: Node, seed: u64, endpoint: Endpoint) -> (u64, u64) {
     let mut rng = Rng::new(seed);
     let (mut answers, mut errors, mut tag) = (0, 0, 0);
@@ -148,7 +150,7 @@ fn run(seed: u64) -> (u64, u64, u64) {
     }
     world.run_for(Duration::from_secs(1));
     for endpoint in &endpoints {
-        let held = endpoint.holdings();
+        let held = endpoint.resource_usage();
         assert_eq!(held, Default::default(), "seed {seed}");
     }
     (answers, errors, world.digest())
@@ -204,7 +206,7 @@ fn a_bulk_transfer_survives_or_ends() {
             Ok::<_, Error>(())
         });
         world.run_for(Duration::from_millis(100));
-        assert_eq!(c.holdings(), Default::default(), "killed at {at_us} µs");
+        assert_eq!(c.resource_usage(), Default::default(), "killed at {at_us} µs");
         ends.push(outcome.map_err(|error| error.kind()));
     }
     assert!(ends.iter().any(Result::is_ok) && ends.iter().any(Result::is_err), "{ends:?}");

@@ -1,4 +1,5 @@
-//! The harness finds what it is made for: wrong answers, panics, stalls, leaks, runs that differ; and says how to see them again.
+//! The harness finds what it is made for: wrong answers, panics, stalls, leaks, runs that differ;
+//! and says how to see them again.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 use std::cell::Cell;

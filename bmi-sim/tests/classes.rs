@@ -1,5 +1,6 @@
-//! Long messages do not hold the adapter: queue pairs take turns by units, control and messages pass bulk, at both ends; within a connection
-//! nothing overtakes. And the processor is one: what runs on a node waits for what it does.
+//! Long messages do not hold the adapter: queue pairs take turns by units, control and messages
+//! pass bulk, at both ends; within a connection nothing overtakes. And the processor is one: what
+//! runs on a node waits for what it does.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 mod support;
@@ -136,7 +137,8 @@ fn messages_pass_the_replies_to_reads() {
     assert!(arrived - posted < Duration::from_micros(8 + 2 * 10), "{:?}", arrived - posted);
 }
 
-/// A node has one processor: a task goes on when what it was made to do is done, and others wait for it.
+/// A node has one processor: a task goes on when what it was made to do is done, and others wait
+/// for it.
 #[test]
 fn tasks_wait_for_their_processor() {
     let world = World::new(1);
@@ -210,7 +212,8 @@ fn pauses(waiting: Waiting) -> (Duration, Duration, Duration) {
     (busy, client.cpu_spinning(), took)
 }
 
-/// Paper 000, section 3.2.4: polling answers fastest and burns the processor; sleeping does neither.
+/// [PVFS-IB §3.2.4]: polling answers fastest and burns the processor; sleeping does
+/// neither.
 #[test]
 fn waiting_costs_the_processor_as_chosen() {
     let (busy, spun, took) = pauses(Waiting::Busy);

@@ -1,5 +1,5 @@
-//! The shared conformance suite over the simulator: as it is, with tiny queues and jitter, without RDMA read, with inline receives, and behind adapters
-//! that make trouble.
+//! The shared conformance suite over the simulator: as it is, with tiny queues and jitter, without
+//! RDMA read, with inline receives, and behind adapters that make trouble.
 
 use std::time::Duration;
 
@@ -64,7 +64,7 @@ impl Sim {
 
 impl Sim {
     /// A world whose adapters show messages that are not too long.
-    fn showing() -> Sim {
+    fn with_inline_receives() -> Sim {
         let config = SimConfig { inline_receive_bytes: 2000, ..SimConfig::seeded(4) };
         Sim { name: "sim, inline receives", world: World::with(config), expected: pinned(), shows: true }
     }
@@ -82,7 +82,7 @@ impl Backend for Sim {
         self.expected.clone()
     }
 
-    fn shows_messages(&self) -> bool {
+    fn has_inline_receives(&self) -> bool {
         self.shows
     }
 
@@ -127,9 +127,9 @@ mod writes_only {
     bmi_conformance::conformance_suite!(Sim::writes_only());
 }
 
-mod showing {
+mod inline_receives {
     use super::*;
-    bmi_conformance::conformance_suite!(Sim::showing());
+    bmi_conformance::conformance_suite!(Sim::with_inline_receives());
 }
 
 mod troubled {
@@ -138,7 +138,10 @@ mod troubled {
 }
 
 /// Messages shown by the adapter itself, by the wrapper, by both or by none.
-mod troubled_showing {
+mod troubled_inline_receives {
     use super::*;
-    bmi_conformance::conformance_suite!(FaultyBackend::new(Sim::showing(), bmi_conformance::Plan::mild(5)));
+    bmi_conformance::conformance_suite!(FaultyBackend::new(
+        Sim::with_inline_receives(),
+        bmi_conformance::Plan::mild(5)
+    ));
 }

@@ -1,5 +1,6 @@
-//! One seed, one run: the same digest twice; another seed, with jitter, another one. And whatever is posted, cut and killed, in any order, every
-//! request ends exactly once and every region comes back.
+//! One seed, one run: the same digest twice; another seed, with jitter, another one. And whatever
+//! is posted, cut and killed, in any order, every request ends exactly once and every region comes
+//! back.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 mod support;
@@ -205,7 +206,8 @@ fn another_seed_is_another_run() {
     assert_ne!(run(1, &steps), run(2, &steps));
 }
 
-/// The digest of this run is pinned: it must be the same in debug and in release, on every machine, and change only when the model does.
+/// The digest of this run is pinned: it must be the same in debug and in release, on every machine,
+/// and change only when the model does.
 #[test]
 fn the_digest_is_pinned() {
     let world = World::with(SimConfig { jitter_ns: 1_000, ..SimConfig::seeded(42) });

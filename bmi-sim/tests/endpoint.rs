@@ -52,7 +52,7 @@ fn echo_run(config: SimConfig) -> (u64, u64) {
     });
     world.run();
     assert!(client.cpu_busy() > Duration::ZERO);
-    assert_eq!(c.holdings().work, 0);
+    assert_eq!(c.resource_usage().work, 0);
     (world.digest(), world.events())
 }
 

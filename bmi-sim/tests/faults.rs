@@ -33,7 +33,8 @@ fn names() -> (String, String) {
 }
 
 impl Pair {
-    /// Sends one small message under a plan that begins now; the sender's error, and how long it took to arrive.
+    /// Sends one small message under a plan that begins now; the sender's error, and how long it
+    /// took to arrive.
     fn one_message(&self, fault: Fault) -> Result<Duration, ErrorKind> {
         Plan::NONE.with(0, fault).apply(&self.world);
         self.world.run_for(Duration::from_nanos(1));
@@ -42,7 +43,8 @@ impl Pair {
         self.world.block_on(async {
             let message = self.ends[0].send_unexpected(self.peer, 7, vec![5; 100], options);
             let arrived = self.ends[1].next_unexpected();
-            // A message that was sent by copy ends at once; then the connection's end says what became of it.
+            // A message that was sent by copy ends at once; then the connection's end says what
+            // became of it.
             let lost = async {
                 let sent = message.await.map_err(|error| error.kind());
                 if sent.is_ok() {
@@ -115,7 +117,7 @@ fn damage_a_missing_receive_and_an_overrun_end_the_connection() {
         let pair = pair();
         assert_eq!(pair.one_message(fault.clone()), Err(ErrorKind::PeerLost), "{fault}");
         pair.world.run_for(Duration::from_secs(1));
-        assert_eq!(pair.ends[1].holdings().peers, 0, "{fault}");
+        assert_eq!(pair.ends[1].resource_usage().peers, 0, "{fault}");
         // The next connection is as good as any.
         let addr = pair.nodes[1].addr(1);
         pair.world.block_on(pair.ends[0].connect(&addr, Options::default())).unwrap();
@@ -241,7 +243,8 @@ fn a_missing_receive_hits_what_takes_a_receive() {
     assert_eq!(target.to_vec(), [7; 100]);
 }
 
-/// What was asked for is done, and the answer never comes; messages the other way before that are no answers.
+/// What was asked for is done, and the answer never comes; messages the other way before that are
+/// no answers.
 #[test]
 fn a_lost_answer_comes_after_what_it_answers() {
     let (a, b) = names();
@@ -280,7 +283,8 @@ fn the_request_of_a_read_is_damaged_as_any_other() {
     });
 }
 
-/// The retries of one queue pair are its own: others between the two nodes were ended with it, and both sides knew at the same moment.
+/// The retries of one queue pair are its own: others between the two nodes were ended with it, and
+/// both sides knew at the same moment.
 #[test]
 fn a_packet_that_is_lost_too_often_ends_its_connection_and_no_other() {
     let (a, b) = names();
@@ -306,7 +310,7 @@ fn a_packet_that_is_lost_too_often_ends_its_connection_and_no_other() {
     });
     assert!(sent.1 > sent.0, "the other side notices later: {sent:?}");
     pair.world.run_for(Duration::from_secs(1));
-    assert_eq!(pair.ends[0].holdings().peers, 1);
+    assert_eq!(pair.ends[0].resource_usage().peers, 1);
     let received = pair.world.block_on(async {
         pair.ends[0].send_unexpected(idle, 8, vec![6], Options::default()).await.unwrap();
         pair.ends[1].next_unexpected().await.tag()
@@ -434,7 +438,8 @@ impl DiskUser for Burst {
     }
 }
 
-/// A store that writes many things at once was found by a power failure before or after, and never in the middle.
+/// A store that writes many things at once was found by a power failure before or after, and never
+/// in the middle.
 #[test]
 fn the_power_fails_in_the_middle_of_a_write_and_nobody_learns_of_it() {
     let mut written = Vec::new();
@@ -515,7 +520,8 @@ fn the_end_of_a_plan_ends_nothing_that_was_done_by_hand() {
     assert!(of_third.get() > before.0 && of_fourth.get() > before.1);
 }
 
-/// What ended at the very instant of the calm was left by both: the calm took it for over, and then its own end found nothing to end.
+/// What ended at the very instant of the calm was left by both: the calm took it for over, and then
+/// its own end found nothing to end.
 #[test]
 fn a_calm_at_the_instant_at_which_a_fault_ends_ends_it() {
     let pair = pair();

@@ -1,5 +1,6 @@
-//! One test for each figure of paper 000 about the mechanism: the real calls of the communication manager on the paper's machines, in virtual time. Nothing
-//! of the model was fitted to these figures; what is asserted is their shape. `--nocapture` shows the numbers.
+//! One test for each figure of [PVFS-IB] about the mechanism: the real calls of the communication
+//! manager on the paper's machines, in virtual time. Nothing of the model was fitted to these
+//! figures; what is asserted is their shape. `--nocapture` shows the numbers.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 use std::rc::Rc;
@@ -17,8 +18,9 @@ fn testbed() -> SimConfig {
     SimConfig { profile: Profile::vapi_2003().on_ramfs(), ..SimConfig::default() }
 }
 
-/// Answers calls as an I/O server with its files in memory: what came with a request goes to the file from where it is, else it is moved in units between
-/// the client and registered buffers of the server, two of them, while the file takes or gives the other.
+/// Answers calls as an I/O server with its files in memory: what came with a request goes to the
+/// file from where it is, else it is moved in units between the client and registered buffers of
+/// the server, two of them, while the file takes or gives the other.
 async fn serve(node: Node, endpoint: Endpoint, unit: usize) {
     let buffers = [0, 1].map(|_| Memory::zeroed(unit).unwrap());
     let _regions = buffers.each_ref().map(|memory| endpoint.with(|endpoint| endpoint.register(memory)).unwrap());
@@ -57,7 +59,8 @@ async fn take(node: &Node, incoming: &Rc<Incoming<SimTransport>>, buffers: &[Mem
         let (incoming, into) = (incoming.clone(), buffers[at / unit % 2].slice(0, unit.min(len - at)));
         node.spawn(async move { incoming.fetch(at as u64, into, options).await.unwrap() })
     };
-    // Two under way from the start; a buffer is fetched into again when the file has taken what was in it.
+    // Two under way from the start; a buffer is fetched into again when the file has taken what was
+    // in it.
     let mut fetches: std::collections::VecDeque<_> = (0..len).step_by(unit).take(2).map(fetch).collect();
     let mut next = 2 * unit;
     for at in (0..len).step_by(unit) {
@@ -115,7 +118,8 @@ fn run<R: 'static, F: Future<Output = R> + 'static>(
 
 /// Access times of one scheme, in µs, for all sizes of Figure 11.
 fn scheme(direction: Direction, path: Path, hit: bool) -> Vec<f64> {
-    // Messages that are long enough for all of the figure, so that inline is what it says at every size.
+    // Messages that are long enough for all of the figure, so that inline is what it says at every
+    // size.
     let config = Config { eager_limit: 72 << 10, fast_slot_bytes: 72 << 10, credit_messages: 12, ..Config::default() };
     run(config, 64 << 10, move |node, caller, peer| async move {
         let endpoint = caller.endpoint().clone();
@@ -150,8 +154,9 @@ fn sizes() -> impl Iterator<Item = usize> {
     (7..=16).map(|power| 1 << power)
 }
 
-/// Paper 000, Figure 11 and section 6.5: "In both cases, the Fast RDMA scheme offers the best performance"; inline and fast RDMA are ahead of server-based
-/// for small transfers; server-based without a hit is the worst by far, "due to the prohibitively costly memory registration".
+/// [PVFS-IB, Figure 11, §6.5]: "In both cases, the Fast RDMA scheme offers the best
+/// performance"; inline and fast RDMA are ahead of server-based for small transfers; server-based
+/// without a hit is the worst by far, "due to the prohibitively costly memory registration".
 #[test]
 fn figure_11_small_transfers() {
     for direction in Direction::ALL {
@@ -208,8 +213,9 @@ fn units() -> impl Iterator<Item = usize> {
     (16..=25).map(|power| 1 << power)
 }
 
-/// Paper 000, Figure 12 and section 6.6: "a transfer size smaller than about 2 MB is sufficient to allow complete overlap between I/O access and
-/// communication. There is a slight degradation when the transfer size is very small".
+/// [PVFS-IB, Figure 12, §6.6]: "a transfer size smaller than about 2 MB is sufficient to
+/// allow complete overlap between I/O access and communication. There is a slight degradation when
+/// the transfer size is very small".
 #[test]
 fn figure_12_transfer_units() {
     for direction in Direction::ALL {

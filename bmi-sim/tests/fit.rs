@@ -1,4 +1,5 @@
-//! Measurements of a known profile are fitted back, from a base that is another machine; what cannot be fitted is said.
+//! Measurements of a known profile are fitted back, from a base that is another machine; what
+//! cannot be fitted is said.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 use bmi_sim::{CopyRate, Fit, Measurements, Profile, RegisterTime, fit};

@@ -1,7 +1,9 @@
-//! The k-th message of a tag goes to the k-th receive of that tag, whichever path each message takes.
+//! The k-th message of a tag goes to the k-th receive of that tag, whichever path each message
+//! takes.
 //!
-//! Guards `endpoint::direct` of bmi-core above all: offers of receives cross messages on the wire, and both sides must come to the same
-//! matching. Sizes stand around every limit between two paths, credits are scarce, both sides post at random times.
+//! Guards `endpoint::offered_receive` of bmi-core above all: offers of receives cross messages on
+//! the wire, and both sides must come to the same matching. Sizes stand around every limit between
+//! two paths, credits are scarce, both sides post at random times.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -111,7 +113,7 @@ fn run(seed: u64, cancels: bool) -> Counters {
         }
         sender.sleep(Duration::from_millis(500)).await;
         for endpoint in [&incoming, &outgoing] {
-            let held = endpoint.holdings();
+            let held = endpoint.resource_usage();
             assert_eq!((held.peers, held.operations, held.exposures, held.work), (1, 0, 0, 0), "seed {seed}: {held:?}");
             assert_eq!(endpoint.counters().violations, 0, "seed {seed}");
         }
@@ -124,7 +126,7 @@ fn every_message_goes_to_its_receive() {
     let counters: Vec<Counters> = (0..400).map(|seed| run(seed, false)).collect();
     let total = |count: fn(&Counters) -> u64| counters.iter().map(count).sum::<u64>();
     for (path, count) in
-        [("eager", total(|c| c.eager)), ("direct", total(|c| c.direct)), ("rendezvous", total(|c| c.rendezvous))]
+        [("eager", total(|c| c.eager)), ("offered", total(|c| c.offered)), ("rendezvous", total(|c| c.rendezvous))]
     {
         assert!(count > 500, "the path {path} was taken only {count} times: this test no longer tests it");
     }

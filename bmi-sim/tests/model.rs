@@ -1,4 +1,5 @@
-//! Resources and their queues: cores, bus, ports of the switch, disks; and where a node's processor time is counted.
+//! Resources and their queues: cores, bus, ports of the switch, disks; and where a node's processor
+//! time is counted.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 mod support;
@@ -18,7 +19,7 @@ fn world(profile: Profile) -> World {
     World::with(SimConfig::with_profile(profile))
 }
 
-// ---- cores ----------------------------------------------------------------------------------------------------------------
+// ---- cores --------------------------------------------------------------------------------------
 
 /// Time that four tasks of one millisecond take.
 fn four_tasks(cores: u64, limit: Option<usize>) -> Duration {
@@ -53,7 +54,8 @@ fn tasks_spread_over_cores() {
     assert_eq!(four_tasks(8, Some(2)), 2 * MS);
 }
 
-/// A task that another one wakes does not overtake the work that the other did before, and its own work is done one after the other.
+/// A task that another one wakes does not overtake the work that the other did before, and its own
+/// work is done one after the other.
 #[test]
 fn who_is_woken_comes_after_the_work_that_was_done_before() {
     let world = world(Profile { cpu_cores: 4, ..Profile::default() });
@@ -74,7 +76,7 @@ fn who_is_woken_comes_after_the_work_that_was_done_before() {
     assert_eq!((woken, waker), (Time::ZERO + 2 * MS, Time::ZERO + 5 * MS));
 }
 
-// ---- where time is counted ------------------------------------------------------------------------------------------------
+// ---- where time is counted ----------------------------------------------------------------------
 
 #[test]
 fn time_is_counted_where_it_was_spent() {
@@ -103,7 +105,8 @@ fn time_is_counted_where_it_was_spent() {
     assert_eq!((all - all, before + woken), (Usage::default(), all));
 }
 
-/// A hundred messages of 10 kB from a client to a server that sleeps between them; what the server's processor did.
+/// A hundred messages of 10 kB from a client to a server that sleeps between them; what the
+/// server's processor did.
 fn served(profile: Profile) -> Usage {
     let world = world(profile);
     let (server, client) = (world.node("server"), world.node("client"));
@@ -145,7 +148,7 @@ fn tcp_costs_packets_copies_calls_and_interrupts() {
     assert_eq!((tcp.registration, rdma.registration > Duration::ZERO), (Duration::ZERO, true));
 }
 
-// ---- bus and switch -------------------------------------------------------------------------------------------------------
+// ---- bus and switch -----------------------------------------------------------------------------
 
 /// Sides with a region of `len` bytes that their peers may write, and how to write to them.
 struct Writers {
@@ -168,7 +171,8 @@ impl Writers {
         Writers { sides, remotes, regions }
     }
 
-    /// Every side in `from` writes `count` times to its peer; how long until all have been told that it is there.
+    /// Every side in `from` writes `count` times to its peer; how long until all have been told
+    /// that it is there.
     fn write(&mut self, world: &World, from: &[usize], count: usize) -> Duration {
         self.post(from, count);
         self.wait(world, from, count)
@@ -213,7 +217,8 @@ fn a_shared_bus_carries_both_directions_in_turn() {
     assert!((0.95..1.1).contains(&(both / one)), "PCIe: {one} s in one direction, {both} s in both");
 }
 
-/// What a copy of 64 MiB that side `copies` makes costs more while side 0 writes `count` times 1 MiB to side 1.
+/// What a copy of 64 MiB that side `copies` makes costs more while side 0 writes `count` times 1
+/// MiB to side 1.
 fn slowed(profile: &Profile, copies: usize, count: usize) -> Duration {
     let world = world(profile.clone());
     let mut writers = Writers::new(&world, vec![pair(&world)], 1 << 20);
@@ -251,7 +256,8 @@ fn a_copy_beside_a_stream_takes_longer_by_the_bytes_that_pass() {
     assert_eq!((node.usage().application, node.usage().copying), (100 * MS, Duration::ZERO));
 }
 
-/// A disk in memory is a copy, and who waits for it notices: of what the adapter needs of the memory bus, as much as the copy does not leave.
+/// A disk in memory is a copy, and who waits for it notices: of what the adapter needs of the
+/// memory bus, as much as the copy does not leave.
 #[test]
 fn a_disk_in_memory_is_slowed_by_a_stream() {
     let took = |crossings: u64, count: usize| {
@@ -274,7 +280,8 @@ fn a_disk_in_memory_is_slowed_by_a_stream() {
     assert_eq!(took(2, 16), took(2, 0), "the bus is idle for a third of this copy");
 }
 
-/// `clients` clients write to one server, and one more to another server meanwhile. Returns both times.
+/// `clients` clients write to one server, and one more to another server meanwhile. Returns both
+/// times.
 fn incast(profile: Profile, clients: usize) -> (World, Duration) {
     let world = world(profile);
     let pairs = (0..clients).map(|at| pair_between(&world, &format!("client{at}"), "server")).collect();
@@ -307,7 +314,8 @@ fn a_full_ethernet_port_loses_what_comes_and_it_is_sent_again() {
     assert!(took < Duration::from_secs(10), "{took:?}: and all arrived");
 }
 
-/// Pieces of a gather list cost the sending adapter, which an adapter that chains operations says with `adapter_segment_ns`.
+/// Pieces of a gather list cost the sending adapter, which an adapter that chains operations says
+/// with `adapter_segment_ns`.
 #[test]
 fn each_piece_of_a_gather_list_costs() {
     let took = |pieces: usize| {
@@ -324,7 +332,7 @@ fn each_piece_of_a_gather_list_costs() {
     assert_eq!(took(16) - took(1), Duration::from_nanos(15_000));
 }
 
-// ---- disks ----------------------------------------------------------------------------------------------------------------
+// ---- disks --------------------------------------------------------------------------------------
 
 type Request = Pin<Box<dyn Future<Output = Result<(), bmi_core::Error>>>>;
 

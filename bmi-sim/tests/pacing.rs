@@ -1,5 +1,5 @@
-//! Pacing on an I/O server in virtual time: peers get equal shares however much each asks for, small transfers pass bulk, and peers that have come to a
-//! halt hold up nobody.
+//! Pacing on an I/O server in virtual time: peers get equal shares however much each asks for,
+//! small transfers pass bulk, and peers that have come to a halt hold up nobody.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 use std::cell::Cell;
@@ -52,7 +52,8 @@ fn crowd(clients: usize, config: Config) -> Crowd {
 }
 
 impl Crowd {
-    /// Moves `len` bytes again and again, pulls and pushes in turn, with `window` transfers at a time; counts the bytes.
+    /// Moves `len` bytes again and again, pulls and pushes in turn, with `window` transfers at a
+    /// time; counts the bytes.
     fn load(&self, peer: usize, len: usize, window: usize) -> Rc<Cell<u64>> {
         let moved = Rc::new(Cell::new(0));
         for n in 0..window {
@@ -137,7 +138,8 @@ fn a_small_transfer_waits_for_one_unit_at_most() {
     assert!(longest > near, "there was something to wait for");
 }
 
-/// Of 16 clients 8 can be reached no more. What the server has under way with them would fill its bound until the adapter gives them up after 10 ms.
+/// Of 16 clients 8 can be reached no more. What the server has under way with them would fill its
+/// bound until the adapter gives them up after 10 ms.
 #[test]
 fn peers_that_have_stalled_leave_the_adapter_to_the_others() {
     let in_flight = (8 * UNIT) as u64;
@@ -156,6 +158,6 @@ fn peers_that_have_stalled_leave_the_adapter_to_the_others() {
     let after = sum(8) - before;
     assert!(after > rate * 4 * 3 / 4, "{after} bytes in 4 ms; {rate} in 1 ms before");
     crowd.run_for(SECOND);
-    let holdings = crowd.endpoint.holdings();
-    assert_eq!(holdings.peers, 8, "{holdings:?}");
+    let resource_usage = crowd.endpoint.resource_usage();
+    assert_eq!(resource_usage.peers, 8, "{resource_usage:?}");
 }

@@ -1,6 +1,8 @@
-//! The pin-down cache under real transfers: what is registered how often, and what happens when the adapter refuses.
+//! The pin-down cache under real transfers: what is registered how often, and what happens when the
+//! adapter refuses.
 //!
-//! Paper 000: sections 3.3.3 and 6.5 (0 % and 100 % hits), 5 and 6.8 (768 rows of a tile, 1 registration with hints).
+//! [PVFS-IB]: sections 3.3.3 and 6.5 (0 % and 100 % hits), 5 and 6.8 (768 rows of a tile, 1
+//! registration with hints).
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 use std::ptr::NonNull;
@@ -72,8 +74,8 @@ impl Pair {
     fn settled(&self, what: &str) {
         self.world.run_for(SETTLED);
         for (endpoint, idle) in [(&self.a, self.idle.0), (&self.b, self.idle.1)] {
-            let holdings = endpoint.holdings();
-            assert_eq!(holdings, bmi_core::Holdings { peers: 1, ..Default::default() }, "{what}");
+            let resource_usage = endpoint.resource_usage();
+            assert_eq!(resource_usage, bmi_core::ResourceUsage { peers: 1, ..Default::default() }, "{what}");
             let pinned = endpoint.with(|e| e.pinned());
             assert_eq!(pinned.in_use, 0, "{what}");
             // Staging buffers and fast-RDMA slots come when they are needed and stay.
@@ -153,7 +155,8 @@ fn memory_dropped_while_the_endpoint_sleeps_is_deregistered() {
     );
 }
 
-/// The shapes that a random transfer takes: lengths of the pieces, and whether each is a memory of its own.
+/// The shapes that a random transfer takes: lengths of the pieces, and whether each is a memory of
+/// its own.
 fn list(seed: usize, lens: &[usize], apart: bool, fill: bool) -> MemList {
     let total: usize = lens.iter().sum();
     let bytes = if fill { pattern(seed, total) } else { vec![0; total] };
@@ -178,7 +181,8 @@ fn list(seed: usize, lens: &[usize], apart: bool, fill: bool) -> MemList {
         .collect()
 }
 
-/// One transfer of `lens` by every path. Before each, the next registrations of both sides fail, as many as `failing` says. Checks the bytes.
+/// One transfer of `lens` by every path. Before each, the next registrations of both sides fail, as
+/// many as `failing` says. Checks the bytes.
 async fn every_path(
     pair: &Pair,
     seed: usize,
@@ -207,7 +211,8 @@ async fn every_path(
     pair.a.send(pair.to_b, 2, from.clone(), pair.a.within(SECOND)).await?;
     receive.await?;
     assert!(one.to_vec() == expected, "send to an offer, seed {seed}");
-    // What the program exposes cannot be copied behind its back; so that is done while registering works.
+    // What the program exposes cannot be copied behind its back; so that is done while registering
+    // works.
     fail(&pair.b, 0);
     let target = list(seed, lens, apart, false);
     let exposed = pair.b.expose(pair.to_a, target.clone(), Access::READ_WRITE)?;
@@ -230,7 +235,8 @@ fn registrations_that_fail_now_and_then_cost_a_copy_at_most() {
     let pair = pair(SimConfig::seeded(7), &Config::default());
     for seed in 0..120 {
         let lens = LENGTHS[seed % LENGTHS.len()];
-        // A send that is announced needs one registration of its whole length: with nothing to evict, the second refusal is the last.
+        // A send that is announced needs one registration of its whole length: with nothing to
+        // evict, the second refusal is the last.
         let long = lens.iter().sum::<usize>() > 256 << 10;
         let failing = (seed / 3 % if long { 2 } else { 5 }, seed / 7 % 4);
         let outcome = pair.world.block_on(every_path(&pair, seed, lens, seed % 2 == 0, failing));
@@ -241,7 +247,7 @@ fn registrations_that_fail_now_and_then_cost_a_copy_at_most() {
     pair.settled("after registrations that failed");
     let (a, b) = (pair.a.counters(), pair.b.counters());
     assert!(a.pin_failures > 50 && b.pin_failures > 20, "{a:?} {b:?}");
-    assert!(a.direct > 0 && a.fast > 0 && a.rendezvous > 0, "{a:?}");
+    assert!(a.offered > 0 && a.fast > 0 && a.rendezvous > 0, "{a:?}");
 }
 
 #[test]
@@ -287,7 +293,7 @@ fn transfers_without_registration_take_turns_and_may_be_cancelled_or_cut() {
         let pull = |into| pair.a.pull(pair.to_b, exposed.descriptor(), 0, into, pair.a.within(SECOND));
         let pulls: Vec<_> = targets.iter().map(pull).collect();
         pair.world.run_for(Duration::from_micros(30));
-        assert!(pair.a.holdings().work > 0);
+        assert!(pair.a.resource_usage().work > 0);
         match end {
             "cancel" => pulls.iter().step_by(2).for_each(|pull| pull.cancel()),
             "cut" => pair.world.cut(&pair.nodes.0, &pair.nodes.1),
@@ -311,8 +317,8 @@ fn transfers_without_registration_take_turns_and_may_be_cancelled_or_cut() {
         );
         drop(exposed);
         pair.world.run_for(SETTLED);
-        let held = pair.a.holdings();
-        assert_eq!((held.spares, held.work, held.operations), (0, 0, 0), "{end}");
+        let held = pair.a.resource_usage();
+        assert_eq!((held.fallback_buffers, held.work, held.operations), (0, 0, 0), "{end}");
         assert_eq!(pair.a.with(|e| e.pinned()).in_use, 0, "{end}");
     }
 }
@@ -349,10 +355,10 @@ const WIDTH: usize = 2048;
 const ELEMENT: usize = 64;
 const TILE: (usize, usize) = (1024, 768);
 
-/// Reads a tile of paper 000, Figure 6(a), into an array of the program's, with or without saying what the rows are parts of; says how many registrations and
-/// exposures that took.
-fn read_tile(hints: bool, expose_hulls: bool) -> (u64, usize) {
-    let pair = pair(SimConfig::seeded(4), &Config { expose_hulls, ..Config::default() });
+/// Reads a tile of [PVFS-IB, Figure 6(a)], into an array of the program's, with or without saying
+/// what the rows are parts of; says how many registrations and exposures that took.
+fn read_tile(hints: bool, expose_groups: bool) -> (u64, usize) {
+    let pair = pair(SimConfig::seeded(4), &Config { expose_groups, ..Config::default() });
     let mut array = vec![0u8; WIDTH * 1536 * ELEMENT];
     let base = NonNull::new(array.as_mut_ptr()).unwrap();
     let parent = Extent::new(base, (WIDTH * (TILE.1 - 1) + TILE.0) * ELEMENT);
@@ -362,7 +368,8 @@ fn read_tile(hints: bool, expose_hulls: bool) -> (u64, usize) {
         // SAFETY: within the array.
         let row = |row: usize| Extent::new(unsafe { base.add(row * WIDTH * ELEMENT) }, row_len);
         let list = (0..TILE.1).map(|at| (row(at), hints.then_some(parent)));
-        // SAFETY: the array lives to the end of this function, is not touched while there are lists, and is forgotten at the end.
+        // SAFETY: the array lives to the end of this function, is not touched while there are
+        // lists, and is forgotten at the end.
         unsafe { foreign.list(list) }.unwrap()
     };
     let data = Memory::from(pattern(5, TILE.1 * row_len));
@@ -372,7 +379,7 @@ fn read_tile(hints: bool, expose_hulls: bool) -> (u64, usize) {
         let list = rows();
         let exposed = pair.b.expose(pair.to_a, list, Access::WRITE).unwrap();
         if round == 0 {
-            exposures = pair.b.holdings().exposures;
+            exposures = pair.b.resource_usage().exposures;
         }
         pair.world.block_on(pair.a.push(pair.to_b, exposed.descriptor(), 0, &data, pair.a.within(SECOND))).unwrap();
         assert_eq!(registered(&pair.b) - before, if hints { 1 } else { TILE.1 }, "round {round}");
@@ -403,8 +410,8 @@ fn a_tile_needs_one_registration_with_hints_and_768_without() {
 
 #[test]
 fn the_gaps_are_the_peers_only_where_hulls_are_allowed() {
-    for expose_hulls in [true, false] {
-        let pair = pair(SimConfig::seeded(5), &Config { expose_hulls, ..Config::default() });
+    for expose_groups in [true, false] {
+        let pair = pair(SimConfig::seeded(5), &Config { expose_groups, ..Config::default() });
         let memory = Memory::from(vec![7; 1000]);
         let list: MemList = [memory.slice(100, 10), memory.slice(500, 10)].into_iter().collect();
         let exposed = pair.b.expose(pair.to_a, list, Access::READ).unwrap();
@@ -413,7 +420,7 @@ fn the_gaps_are_the_peers_only_where_hulls_are_allowed() {
         let lie = bmi_core::BulkDescriptor::try_from(vec![bmi_core::RemoteSlice { len: 400, ..first }]).unwrap();
         let into = Memory::zeroed(400).unwrap();
         let read = pair.world.block_on(pair.a.pull(pair.to_b, &lie, 0, &into, pair.a.within(SECOND)));
-        assert_eq!(read.is_ok(), expose_hulls);
+        assert_eq!(read.is_ok(), expose_groups);
     }
 }
 

@@ -1,5 +1,6 @@
-//! The profiles reproduce the micro-benchmarks that they were calibrated on, end to end and each within 3 %: paper 000, Table 2 and section 5; paper
-//! 001, Table 1 (memory copy). Measured as `perf_main` and `ttcp` do: ping-pong of 4 bytes, a stream of long messages. MB are 2^20 bytes.
+//! The profiles reproduce the micro-benchmarks that they were calibrated on, end to end and each
+//! within 3 %: [PVFS-IB, Table 2, §5]; [Unifier-PVFS, Table 1] (memory copy). Measured as
+//! `perf_main` and `ttcp` do: ping-pong of 4 bytes, a stream of long messages. MB are 2^20 bytes.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 mod support;
@@ -26,7 +27,8 @@ fn micros(time: Duration) -> f64 {
     time.as_secs_f64() * 1e6
 }
 
-/// Two connected sides of a testbed, each with a registered buffer that the other may read and write.
+/// Two connected sides of a testbed, each with a registered buffer that the other may read and
+/// write.
 struct Bed {
     world: World,
     sides: [Side; 2],

@@ -8,7 +8,8 @@ use bmi_core::{Config, Memory, Options};
 use bmi_sim::{Profile, SimConfig, Trace, TraceOptions, World};
 use serde_json::Value;
 
-/// A client that sends small and large messages to a server, which computes and writes to its disk. Returns the digest and the timeline.
+/// A client that sends small and large messages to a server, which computes and writes to its disk.
+/// Returns the digest and the timeline.
 fn run(trace: Option<TraceOptions>) -> (u64, Option<Trace>, Duration) {
     let profile = Profile::named("vapi-2003").unwrap();
     let world = World::with(SimConfig { trace, ..SimConfig::with_profile(profile) });
@@ -124,8 +125,9 @@ fn recording_changes_nothing_and_stays_within_its_room() {
     assert_eq!(count("s"), count("f"), "no arrow without its other end");
 }
 
-/// The format's rules, event by event, as its description has them: what each phase must have, numbers that are numbers, spans that nest, arrows that begin and
-/// end within a span. A counter that never came back to zero showed bytes at a port for the rest of the run.
+/// The format's rules, event by event, as its description has them: what each phase must have,
+/// numbers that are numbers, spans that nest, arrows that begin and end within a span. A counter
+/// that never came back to zero showed bytes at a port for the rest of the run.
 #[test]
 fn every_event_is_as_the_format_says() {
     let (_, trace, _) = run(Some(TraceOptions::default()));

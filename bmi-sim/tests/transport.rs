@@ -71,7 +71,8 @@ fn inline_payload_may_change_after_the_post() {
     assert_eq!(to.memory().to_vec(), b"xbcd\0\0\0\0", "C10: the rest of the receive is untouched");
 }
 
-/// C3, C4: a write is in place before the immediate data or the send behind it is delivered, and completions keep the posting order.
+/// C3, C4: a write is in place before the immediate data or the send behind it is delivered, and
+/// completions keep the posting order.
 #[test]
 fn writes_sends_and_immediates_keep_their_order() {
     let world = World::with(SimConfig { jitter_ns: 50_000, ..SimConfig::seeded(3) });
@@ -164,7 +165,8 @@ fn a_cut_flushes_everything() {
     assert!(memory.get_mut().is_some());
 }
 
-/// C7: a wrong key, bound or right, or a revoked exposure, changes no byte and ends the connection on both sides.
+/// C7: a wrong key, bound or right, or a revoked exposure, changes no byte and ends the connection
+/// on both sides.
 #[test]
 fn forbidden_accesses_end_the_connection() {
     type Forge = fn(RemoteSlice) -> RemoteSlice;
@@ -311,7 +313,8 @@ fn arming_wakes_for_whatever_comes() {
     assert_eq!(woken(), 1, "for the end");
 }
 
-/// C11: the place that a silent success leaves is something to wake for, if somebody was turned away.
+/// C11: the place that a silent success leaves is something to wake for, if somebody was turned
+/// away.
 #[test]
 fn a_full_queue_wakes_its_owner_when_there_is_room() {
     let world = limited(|capabilities| (capabilities.send_queue_depth, capabilities.recv_queue_depth) = (2, 4));
@@ -583,8 +586,9 @@ fn bandwidth_is_a_resource() {
     assert!(both >= 1_600, "{both} µs");
 }
 
-/// A poll that found nothing took it for told: room that was made behind it, by sends without a completion, was never reported, and whoever had been turned
-/// away waited for ever. The sweep found it at one seed in three thousand.
+/// A poll that found nothing took it for told: room that was made behind it, by sends without a
+/// completion, was never reported, and whoever had been turned away waited for ever. The sweep
+/// found it at one seed in three thousand.
 #[test]
 fn room_in_a_full_queue_is_told_also_after_a_poll_that_found_nothing() {
     let world = World::new(1);

@@ -1,12 +1,14 @@
-//! Measures the transport against plain sockets, two busy-polling threads in one run, and prints the ratios.
+//! Measures the transport against plain sockets, two busy-polling threads in one run, and prints
+//! the ratios.
 //!
 //! ```text
 //! cargo run --release -p bmi-tcp --example raw [-- rounds [which]]
 //! ```
 //!
-//! Only ratios of one run mean something: each round runs both sides of a comparison in turn, for some ten milliseconds each, and the best
-//! round of each counts: on a busy machine the others measure the scheduler. The plain side is as simple as sockets get:
-//! non-blocking reads and writes of the whole message in a loop.
+//! Only ratios of one run mean something: each round runs both sides of a comparison in turn, for
+//! some ten milliseconds each, and the best round of each counts: on a busy machine the others
+//! measure the scheduler. The plain side is as simple as sockets get: non-blocking reads and writes
+//! of the whole message in a loop.
 #![expect(
     clippy::disallowed_methods,
     clippy::unwrap_used,
@@ -42,7 +44,8 @@ struct Side {
 }
 
 impl Side {
-    /// Connects two sides; the second runs `peer` on a thread of its own. Its memory of `BULK` bytes is exposed to the first.
+    /// Connects two sides; the second runs `peer` on a thread of its own. Its memory of `BULK`
+    /// bytes is exposed to the first.
     fn pair(peer: impl FnOnce(Side) + Send + 'static) -> (Side, thread::JoinHandle<()>) {
         let mut listener = TcpTransport::new(TcpConfig::default()).unwrap();
         let addr = listener.listen(&Addr::tcp("127.0.0.1", 0)).unwrap();
@@ -152,7 +155,8 @@ fn latency() -> f64 {
     ns / (2 * PINGS) as f64
 }
 
-/// Messages of 64 bytes in a second, at most `WINDOW` unanswered; the peer answers each quarter of a window.
+/// Messages of 64 bytes in a second, at most `WINDOW` unanswered; the peer answers each quarter of
+/// a window.
 fn rate() -> f64 {
     const EVERY: usize = WINDOW / 4;
     let (mut side, peer) = Side::pair(answerer(EVERY));
@@ -290,7 +294,8 @@ fn plain_bulk() -> f64 {
     (BULK_COUNT * BULK) as f64 / secs
 }
 
-/// The values of one measurement, the larger the better, with their name and the reference that they are compared with.
+/// The values of one measurement, the larger the better, with their name and the reference that
+/// they are compared with.
 struct Row {
     name: &'static str,
     unit: f64,

@@ -11,12 +11,14 @@ pub(crate) use bmi_backend::software::{MAX_HEAD, MAX_INLINE, MAX_READS, MAX_SEGM
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TcpConfig {
-    /// A socket that has not sent its whole, right preamble this long after it was accepted is dropped. 5 s.
+    /// A socket that has not sent its whole, right preamble this long after it was accepted is
+    /// dropped. 5 s.
     pub handshake_timeout: Duration,
     /// How long a connection that this side cut may take to tell the peer why. 1 s.
     pub linger: Duration,
-    /// A peer from which nothing is heard for about this long is taken for dead, whether bytes wait for it (`TCP_USER_TIMEOUT`) or not
-    /// (keep-alive probes). Zero leaves the system's defaults, which are hours. 10 s.
+    /// A peer from which nothing is heard for about this long is taken for dead, whether bytes wait
+    /// for it (`TCP_USER_TIMEOUT`) or not (keep-alive probes). Zero leaves the system's defaults,
+    /// which are hours. 10 s.
     pub peer_timeout: Duration,
     /// Accepted sockets without a preamble, at most; above, new ones are closed at once. 256.
     pub max_half_open: usize,
@@ -24,9 +26,11 @@ pub struct TcpConfig {
     pub max_connections: usize,
     /// Registered regions, at most. 1 Mi.
     pub max_regions: usize,
-    /// Exposures of one connection, at most; never more than 1 Mi, because a key names one of so many slots. 1 Mi.
+    /// Exposures of one connection, at most; never more than 1 Mi, because a key names one of so
+    /// many slots. 1 Mi.
     pub max_exposures: usize,
-    /// `SO_SNDBUF` in bytes; `None` leaves it to the system, whose automatic tuning goes further than a fixed size may. `None`.
+    /// `SO_SNDBUF` in bytes; `None` leaves it to the system, whose automatic tuning goes further
+    /// than a fixed size may. `None`.
     pub send_buffer: Option<usize>,
     /// `SO_RCVBUF` in bytes; `None` as above. `None`.
     pub recv_buffer: Option<usize>,

@@ -13,7 +13,8 @@
 //! ```
 //!
 //! **Invariants**
-//! 1. A half-open socket owns a buffer of one preamble, nothing more; there are at most `max_half_open` of them.
+//! 1. A half-open socket owns a buffer of one preamble, nothing more; there are at most
+//!    `max_half_open` of them.
 //! 2. Queues exist from `connect` on, or from the moment when the whole right preamble is there.
 //!
 //! **Tests** `tests/connection.rs`, `tests/hostile.rs`.
@@ -53,7 +54,8 @@ pub(crate) enum Phase {
 pub(crate) struct Ending {
     pub(crate) reason: Error,
     pub(crate) deadline: Time,
-    /// Requests that wait are still sent, and the peer's end is waited for. Else only the last frame goes out.
+    /// Requests that wait are still sent, and the peer's end is waited for. Else only the last
+    /// frame goes out.
     pub(crate) graceful: bool,
     /// CLOSE or ERROR, until it is on the wire.
     pub(crate) last: Option<Frame>,
@@ -168,7 +170,8 @@ fn dial(to: SocketAddr, config: &TcpConfig) -> io::Result<TcpStream> {
     Ok(TcpStream::from_std(stream))
 }
 
-/// Sends what fits at once, for sockets that have nothing else to send, and says that nothing follows.
+/// Sends what fits at once, for sockets that have nothing else to send, and says that nothing
+/// follows.
 fn say_last(stream: &TcpStream, bytes: &[u8]) {
     // SAFETY: borrowed for the call.
     let sent = unsafe { vectored::send(stream.as_fd(), &[Piece::of(bytes)]) };
@@ -325,7 +328,8 @@ impl TcpTransport {
             Err(error) => Err(Fault::Socket(error)),
         };
         match (greeted, &connection.phase) {
-            // More bytes are needed; whether there are some is not known before the socket says that there are none.
+            // More bytes are needed; whether there are some is not known before the socket says
+            // that there are none.
             (Ok(None), _) => self.mark_ready(slot),
             (Ok(Some((Greeting::Connect, private))), Phase::HalfOpen { .. }) if inbound.buffered().is_empty() => {
                 connection.phase = Phase::Requested;
@@ -390,8 +394,9 @@ impl TcpTransport {
         }
     }
 
-    /// Keeps a socket that was shut until the peer has seen the end of it. As many as may be half-open, no more: whoever makes this side
-    /// shut sockets faster than they go away must not use up its descriptors.
+    /// Keeps a socket that was shut until the peer has seen the end of it. As many as may be
+    /// half-open, no more: whoever makes this side shut sockets faster than they go away must not
+    /// use up its descriptors.
     fn linger(&mut self, mut stream: TcpStream) {
         if self.lingering.len() >= self.config.max_half_open {
             return;
@@ -406,7 +411,7 @@ impl TcpTransport {
         }
     }
 
-    // ---- the end ----------------------------------------------------------------------------------------------------------
+    // ---- the end --------------------------------------------------------------------------------
 
     /// Takes a connection out of the tables.
     fn remove(&mut self, slot: u32) -> Option<Connection> {
@@ -458,7 +463,8 @@ impl TcpTransport {
         pending.push_back(Event::Disconnected { conn: connection.id, reason });
     }
 
-    /// Ends an established connection in order: what was posted goes out, then CLOSE, then the peer's end is waited for.
+    /// Ends an established connection in order: what was posted goes out, then CLOSE, then the
+    /// peer's end is waited for.
     pub(crate) fn close(&mut self, conn: ConnId, deadline: Time) {
         let now = self.now;
         let Some(connection) = self.slots.find_mut(conn) else { return };

@@ -1,10 +1,12 @@
 //! What stands on the wire: a preamble each way, then frames.
 //!
-//! **Why.** Every field has a fixed width and place, so that a frame can be checked before anything is done for it. Long messages are
-//! cut by a fixed rule (never by the sender's choice), so that answers to the peer's reads pass between the pieces of this side's
-//! own bulk, and the receiver knows the length of every piece beforehand.
+//! **Why.** Every field has a fixed width and place, so that a frame can be checked before anything
+//! is done for it. Long messages are cut by a fixed rule (never by the sender's choice), so that
+//! answers to the peer's reads pass between the pieces of this side's own bulk, and the receiver
+//! knows the length of every piece beforehand.
 //!
-//! **Protocol.** Little-endian. A preamble (its layout is the same in all versions), then `private` bytes, at most 256:
+//! **Protocol.** Little-endian. A preamble (its layout is the same in all versions), then `private`
+//! bytes, at most 256:
 //!
 //! ```text
 //!   0        8         10     11     12        14        16
@@ -33,7 +35,8 @@
 //!
 //! Between the pieces of a SEND or WRITE only READ, REPLY, CLOSE and ERROR may stand.
 //!
-//! **Tests** `every_frame_round_trips`, `any_bytes_decode_or_are_refused`, and `tests/hostile.rs` with raw sockets.
+//! **Tests** `every_frame_round_trips`, `any_bytes_decode_or_are_refused`, and `tests/hostile.rs`
+//! with raw sockets.
 
 use bmi_backend::software::Refusal;
 use bmi_core::transport::MAX_PRIVATE_DATA;
@@ -50,7 +53,8 @@ pub(crate) const PREAMBLE: usize = 16;
 pub(crate) const HEADER: usize = 16;
 /// Bytes of the header of WRITE and READ.
 pub(crate) const LONG_HEADER: usize = 40;
-/// Longest payload of a frame, in bytes: some 50 µs of a fast loopback, so nobody waits long behind one.
+/// Longest payload of a frame, in bytes: some 50 µs of a fast loopback, so nobody waits long behind
+/// one.
 pub(crate) const PIECE: u64 = 256 << 10;
 
 /// Payload of the next frame of something that has `left` bytes to go.
@@ -91,7 +95,8 @@ impl Preamble {
         wire
     }
 
-    /// `None` while `bytes` may still become one. Wrong bytes are refused as soon as they are there.
+    /// `None` while `bytes` may still become one. Wrong bytes are refused as soon as they are
+    /// there.
     pub(crate) fn decode(bytes: &[u8]) -> Result<Option<Preamble>, Violation> {
         let known = bytes.len().min(MAGIC.len());
         if bytes[..known] != MAGIC[..known] {
@@ -116,7 +121,8 @@ impl Preamble {
     }
 }
 
-/// A refusal as the word that stands in an ERROR frame: status, kind of work, two bytes of zeros, the number of the read.
+/// A refusal as the word that stands in an ERROR frame: status, kind of work, two bytes of zeros,
+/// the number of the read.
 fn refusal_to_wire(refusal: Refusal) -> u64 {
     let [status, work] = [refusal.status_to_wire(), refusal.work_to_wire()];
     u64::from(status) | u64::from(work) << 8 | u64::from(refusal.id) << 32
@@ -177,7 +183,8 @@ impl Frame {
         (wire, LONG_HEADER)
     }
 
-    /// The frame at the beginning of `bytes` and the length of its header; `None` while there are too few.
+    /// The frame at the beginning of `bytes` and the length of its header; `None` while there are
+    /// too few.
     pub(crate) fn decode(bytes: &[u8]) -> Result<Option<(Frame, usize)>, Violation> {
         let Some(short) = bytes.first_chunk::<HEADER>() else { return Ok(None) };
         let (kind, flags) = (short[0], short[1]);

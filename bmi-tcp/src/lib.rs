@@ -1,8 +1,9 @@
 //! The TCP backend of [`bmi_core`]: an RDMA adapter in software.
 //!
-//! **Why.** It runs everywhere, and it is the baseline that RDMA is measured against; so it must not lose what TCP can give. Small messages
-//! are coalesced into few system calls without delaying a lone one; bulk goes from the user's memory to the socket and from the
-//! socket into its target, with no copy in between.
+//! **Why.** It runs everywhere, and it is the baseline that RDMA is measured against; so it must
+//! not lose what TCP can give. Small messages are coalesced into few system calls without delaying
+//! a lone one; bulk goes from the user's memory to the socket and from the socket into its target,
+//! with no copy in between.
 //!
 //! | where | what |
 //! |---|---|
@@ -20,11 +21,13 @@
 //!
 //! **Invariants**
 //! 1. What the contract says, C1 to C16 of [`bmi_core::transport`].
-//! 2. One owner drives a transport; only wakers and dropped regions reach it from other threads, through a mailbox each.
+//! 2. One owner drives a transport; only wakers and dropped regions reach it from other threads,
+//!    through a mailbox each.
 //!
-//! **Limits** Host names are looked up when connecting, not when listening. The class of a work request is ignored: one connection is one
-//! ordered stream. A send or write completes when the kernel has its bytes, so a refusal by the peer usually finds it completed
-//! already and shows as the connection's end; reads are told individually.
+//! **Limits** Host names are looked up when connecting, not when listening. The class of a work
+//! request is ignored: one connection is one ordered stream. A send or write completes when the
+//! kernel has its bytes, so a refusal by the peer usually finds it completed already and shows as
+//! the connection's end; reads are told individually.
 
 mod config;
 mod connect;
@@ -43,7 +46,7 @@ use std::task::{Wake, Waker};
 
 use bmi_backend::net::Resolver;
 use bmi_backend::software::{Keys, Regions};
-use bmi_backend::{Deadlines, Listeners, Slots};
+use bmi_backend::{ConnectionTable, Deadlines, Listeners};
 use bmi_core::transport::{Armed, ConnId, Event, Payload, PostError, Transport, WorkId, WorkOptions, WriteTarget};
 use bmi_core::{
     Access, Addr, Capabilities, Error, ErrorKind, Memory, MemoryRegion, RemoteKey, RemoteSlice, Segment, Time,
@@ -87,7 +90,7 @@ pub struct TcpTransport {
     poll: mio::Poll,
     epoll_events: mio::Events,
     waker: Waker,
-    slots: Slots<Connection>,
+    slots: ConnectionTable<Connection>,
     listeners: Listeners<TcpListener>,
     lingering: Slab<Lingering>,
     resolver: Resolver,
@@ -142,7 +145,7 @@ impl TcpTransport {
             epoll_events: mio::Events::with_capacity(EPOLL_EVENTS),
             resolver: Resolver::new("bmi-tcp-resolve", waker.clone()),
             waker,
-            slots: Slots::new(config.connections()),
+            slots: ConnectionTable::new(config.connections()),
             listeners: Listeners::default(),
             lingering: Slab::new(),
             regions: Regions::new(config.regions()),

@@ -6,15 +6,17 @@
 //!   events that wait -> deadlines -> send -> look (epoll, or read hot sockets unasked) -> accept -> receive -> send
 //! ```
 //!
-//! **Why hot sockets.** An owner that polls without pause would pay two system calls each time, one to learn that there is nothing. A socket
-//! that gave bytes lately is simply read; epoll is asked only every few polls, or when somebody slept on it, or when output
-//! waits for room.
+//! **Why hot sockets.** An owner that polls without pause would pay two system calls each time, one
+//! to learn that there is nothing. A socket that gave bytes lately is simply read; epoll is asked
+//! only every few polls, or when somebody slept on it, or when output waits for room.
 //!
 //! **Invariants**
-//! 1. A connection with something to send that the kernel would take stands in `dirty`, one whose socket may have bytes in `ready`. So
-//!    it is safe to sleep when both are empty and epoll reports nothing (C11). Readiness is edge-triggered: a mark is dropped
-//!    only when the kernel said that there is nothing more.
-//! 2. Work per connection and poll is bounded in bytes, frames and events; what is left over stands in the lists.
+//! 1. A connection with something to send that the kernel would take stands in `dirty`, one whose
+//!    socket may have bytes in `ready`. So it is safe to sleep when both are empty and epoll
+//!    reports nothing (C11). Readiness is edge-triggered: a mark is dropped only when the kernel
+//!    said that there is nothing more.
+//! 2. Work per connection and poll is bounded in bytes, frames and events; what is left over stands
+//!    in the lists.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -88,7 +90,8 @@ impl TcpTransport {
     }
 
     pub(crate) fn prepare_to_sleep(&mut self) -> Armed {
-        // A full answer may not be all. What is left in epoll is no new edge for whoever sleeps on it.
+        // A full answer may not be all. What is left in epoll is no new edge for whoever sleeps on
+        // it.
         let all_seen = self.has_work() || self.ask_epoll() < EPOLL_EVENTS;
         if self.has_work() || !all_seen {
             return Armed::Busy;
@@ -117,7 +120,7 @@ impl TcpTransport {
         any
     }
 
-    // ---- looking ----------------------------------------------------------------------------------------------------------
+    // ---- looking --------------------------------------------------------------------------------
 
     /// Learns which sockets may have bytes.
     fn look(&mut self) {
@@ -174,7 +177,7 @@ impl TcpTransport {
         }
     }
 
-    // ---- receiving --------------------------------------------------------------------------------------------------------
+    // ---- receiving ------------------------------------------------------------------------------
 
     fn receive_ready(&mut self, events: &mut Vec<Event>, limit: usize) -> bool {
         let mut moved = false;
@@ -280,7 +283,7 @@ impl TcpTransport {
         }
     }
 
-    // ---- sending ----------------------------------------------------------------------------------------------------------
+    // ---- sending --------------------------------------------------------------------------------
 
     fn send_dirty(&mut self, events: &mut Vec<Event>, limit: usize) -> bool {
         let mut moved = false;
@@ -317,7 +320,8 @@ impl TcpTransport {
                 sent.moved || events.len() > before
             }
             Err(error) => {
-                // What the peer said last may still stand in the socket, and says more than this error.
+                // What the peer said last may still stand in the socket, and says more than this
+                // error.
                 tracing::debug!(%error, "sending failed; reading what is left");
                 if !connection.blocked {
                     connection.blocked = true;
@@ -382,8 +386,8 @@ fn send_some(connection: &mut Connection, pieces: &mut Vec<vectored::Piece>) -> 
         }
         queues.wire.gather(pieces);
         let asked: usize = pieces.iter().map(vectored::Piece::len).sum();
-        // SAFETY: the wire's own bytes are not touched during the call; memory that it refers to is held by the queues (their
-        // invariant 1).
+        // SAFETY: the wire's own bytes are not touched during the call; memory that it refers to is
+        // held by the queues (their invariant 1).
         match unsafe { vectored::send(stream.as_fd(), pieces) } {
             Ok(n) => {
                 queues.wire.advance(n);

@@ -1,7 +1,8 @@
 //! The queues of a connection: requests to send, reads, replies to the peer's reads, receives.
 //!
-//! **Why three queues outwards.** Sends and writes are ordered among themselves (C3), reads with nothing, and the answers to the peer's reads must
-//! neither wait for this side's requests nor hold them up. So each has its own queue, and [`QueuePair::commit`] takes turns:
+//! **Why three queues outwards.** Sends and writes are ordered among themselves (C3), reads with
+//! nothing, and the answers to the peer's reads must neither wait for this side's requests nor hold
+//! them up. So each has its own queue, and [`QueuePair::commit`] takes turns:
 //!
 //! ```text
 //!   reads, up to 64 outstanding ── all, 40 bytes each ──────┐
@@ -9,13 +10,16 @@
 //!   replies ────────────────────── one piece, 256 KiB ──────┘
 //! ```
 //!
-//! The next round is put on the wire when the last has left, so that what is urgent waits for one round at most. Larger rounds do not pay:
-//! 256 KiB in a system call is where the receiver copies out of the cache what the sender has just copied into it.
+//! The next round is put on the wire when the last has left, so that what is urgent waits for one
+//! round at most. Larger rounds do not pay: 256 KiB in a system call is where the receiver copies
+//! out of the cache what the sender has just copied into it.
 //!
 //! **Invariants**
-//! 1. A request is in its queue, and its segments in the segment queue beside it, until the wire has sent its last byte (`end`);
-//!    the same for replies. So the wire's references to memory are good.
-//! 2. Queues are as long as the capabilities say, allocated once; segment queues grow to the most that was ever posted and keep that.
+//! 1. A request is in its queue, and its segments in the segment queue beside it, until the wire
+//!    has sent its last byte (`end`); the same for replies. So the wire's references to memory are
+//!    good.
+//! 2. Queues are as long as the capabilities say, allocated once; segment queues grow to the most
+//!    that was ever posted and keep that.
 //! 3. `next_*` counts the entries at a queue's front that are wholly committed.
 
 use std::collections::VecDeque;
@@ -31,8 +35,8 @@ use crate::frame::{Frame, LONG_HEADER, PIECE, piece};
 use crate::vectored::Piece;
 use crate::wire::Wire;
 
-/// Gathered payload up to this many bytes is copied behind its header, where that is cheaper than an entry of its own in the
-/// system call.
+/// Gathered payload up to this many bytes is copied behind its header, where that is cheaper than
+/// an entry of its own in the system call.
 const COPY_LIMIT: usize = 2048;
 /// Segments of consecutive requests.
 #[derive(Default)]
@@ -68,7 +72,8 @@ impl SegmentQueue {
         self.segments.drain(..count as usize);
     }
 
-    /// Calls `each` with the pieces (segment, offset in it, length) of the next `len` bytes from `cursor` on, and moves it behind them.
+    /// Calls `each` with the pieces (segment, offset in it, length) of the next `len` bytes from
+    /// `cursor` on, and moves it behind them.
     pub(crate) fn walk(&self, cursor: &mut Cursor, mut len: usize, mut each: impl FnMut(&Segment, usize, usize)) {
         while len > 0 {
             let segment = &self.segments[(cursor.segment - self.popped) as usize];
@@ -178,7 +183,7 @@ impl QueuePair {
         }
     }
 
-    // ---- what comes in ----------------------------------------------------------------------------------------------------
+    // ---- what comes in --------------------------------------------------------------------------
 
     /// The receive that the next message takes.
     pub(crate) fn next_recv(&self) -> Option<&Recv> {
@@ -236,7 +241,7 @@ impl QueuePair {
         self.replies.truncate(self.next_reply);
     }
 
-    // ---- posting ----------------------------------------------------------------------------------------------------------
+    // ---- posting --------------------------------------------------------------------------------
 
     pub(crate) fn post_recv(&mut self, work: WorkId, segments: &[Segment]) -> Result<(), PostError> {
         check_segments(segments)?;
@@ -379,10 +384,11 @@ impl QueuePair {
         Ok(())
     }
 
-    // ---- what goes out ----------------------------------------------------------------------------------------------------
+    // ---- what goes out --------------------------------------------------------------------------
 
-    /// Puts a round of work on the wire, once all that was put there before has left. With `requests_only` reads and replies stay:
-    /// the connection is being closed and nobody waits for them.
+    /// Puts a round of work on the wire, once all that was put there before has left. With
+    /// `requests_only` reads and replies stay: the connection is being closed and nobody waits for
+    /// them.
     pub(crate) fn commit(&mut self, requests_only: bool) {
         if self.wire.backlog() > 0 {
             return;
@@ -457,7 +463,8 @@ impl QueuePair {
         }
     }
 
-    /// Ends requests and replies whose bytes the kernel has, with at most `limit` completions; `false` if more wait.
+    /// Ends requests and replies whose bytes the kernel has, with at most `limit` completions;
+    /// `false` if more wait.
     pub(crate) fn complete_sent(&mut self, events: &mut Vec<Event>, limit: usize) -> bool {
         let sent = self.wire.sent();
         while self.replies.front().is_some_and(|reply| reply.end <= sent) {
@@ -478,7 +485,7 @@ impl QueuePair {
         true
     }
 
-    // ---- the end ----------------------------------------------------------------------------------------------------------
+    // ---- the end --------------------------------------------------------------------------------
 
     /// Ends what waits for the peer: reads and receives.
     pub(crate) fn flush_waiting(&mut self, culprit: Option<Refusal>, mut report: impl FnMut(Event)) {
@@ -492,7 +499,8 @@ impl QueuePair {
         }
     }
 
-    /// Ends everything. The request that the peer refused, as far as this side can know it, is told so.
+    /// Ends everything. The request that the peer refused, as far as this side can know it, is told
+    /// so.
     pub(crate) fn flush_all(&mut self, culprit: Option<Refusal>, mut report: impl FnMut(Event)) {
         let mut guilty = culprit;
         while let Some(request) = self.requests.pop_front() {

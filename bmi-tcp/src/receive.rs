@@ -1,21 +1,26 @@
-//! The receiving half of a connection: from the socket to frames, and their payload to where it belongs.
+//! The receiving half of a connection: from the socket to frames, and their payload to where it
+//! belongs.
 //!
-//! **Why.** Two needs pull apart: many small frames shall come in with one system call, bulk shall land in its target without a copy. So
-//! each call reads first into the target of the payload at hand, as far as it is known, and behind that into a read-ahead buffer:
+//! **Why.** Two needs pull apart: many small frames shall come in with one system call, bulk shall
+//! land in its target without a copy. So each call reads first into the target of the payload at
+//! hand, as far as it is known, and behind that into a read-ahead buffer:
 //!
 //! ```text
 //!   one call:  | rest of the payload -> target memory … | next frames -> read-ahead (16 bytes … 64 KiB) |
 //! ```
 //!
-//! The read-ahead is short while bulk is coming (what falls into it must be copied) and long while small frames come.
+//! The read-ahead is short while bulk is coming (what falls into it must be copied) and long while
+//! small frames come.
 //!
 //! **Invariants**
-//! 1. Access is checked once for each message, when its header comes, for its whole length, before a byte is placed (C7).
-//! 2. A message in progress holds its target: a receive and a read by their queue, a write by a segment of its own. So memory
-//!    outlives every byte that is placed.
+//! 1. Access is checked once for each message, when its header comes, for its whole length, before
+//!    a byte is placed (C7).
+//! 2. A message in progress holds its target: a receive and a read by their queue, a write by a
+//!    segment of its own. So memory outlives every byte that is placed.
 //! 3. While payload of a frame is outstanding (`here > 0`) after parsing, the buffer is empty.
 //!
-//! **Tests** `tests/transfer.rs`, `tests/hostile.rs` (frames cut at every byte), the conformance suite.
+//! **Tests** `tests/transfer.rs`, `tests/hostile.rs` (frames cut at every byte), the conformance
+//! suite.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -124,7 +129,8 @@ impl Inbound {
         (self.buf, self.start, self.end, self.read_ahead) = (buf, 0, len, capacity);
     }
 
-    /// Reads once into the buffer, without looking at what came; 0 is the end of the stream or a full buffer.
+    /// Reads once into the buffer, without looking at what came; 0 is the end of the stream or a
+    /// full buffer.
     pub(crate) fn fill(&mut self, socket: BorrowedFd<'_>) -> io::Result<usize> {
         self.buf.copy_within(self.start..self.end, 0);
         (self.start, self.end) = (0, self.end - self.start);
@@ -135,13 +141,14 @@ impl Inbound {
         Ok(n)
     }
 
-    /// Gives up what is in progress: not one more byte is placed. From here on [`Inbound::discard`] is all that may be called.
+    /// Gives up what is in progress: not one more byte is placed. From here on [`Inbound::discard`]
+    /// is all that may be called.
     pub(crate) fn abandon(&mut self) {
         (self.message, self.here, self.in_reply) = (None, 0, false);
     }
 
-    /// Drops what has come and what is in progress, and reads on, dropping, within the budget. Whether the stream is at its end, and whether
-    /// there may be more.
+    /// Drops what has come and what is in progress, and reads on, dropping, within the budget.
+    /// Whether the stream is at its end, and whether there may be more.
     pub(crate) fn discard(&mut self, socket: BorrowedFd<'_>) -> io::Result<(bool, bool)> {
         self.abandon();
         let mut budget = BYTE_BUDGET;
@@ -169,8 +176,9 @@ impl Inbound {
                 return Ok(Received { moved, more: true });
             }
             let (direct, asked) = self.aim(context);
-            // SAFETY: `aim` listed the targets of the payload at hand, held by the queues or by `self.message`, and the free part of `self.buf`,
-            // to which no reference exists during the call.
+            // SAFETY: `aim` listed the targets of the payload at hand, held by the queues or by
+            // `self.message`, and the free part of `self.buf`, to which no reference exists during
+            // the call.
             let n = match unsafe { vectored::receive(context.socket, context.pieces) } {
                 Ok(0) => return Err(Fault::Eof),
                 Ok(n) => n,
@@ -197,7 +205,8 @@ impl Inbound {
         }
     }
 
-    /// Lists where the next bytes go; returns how many of them go straight to their target, and all together.
+    /// Lists where the next bytes go; returns how many of them go straight to their target, and all
+    /// together.
     fn aim(&mut self, context: &mut Context<'_>) -> (usize, usize) {
         context.pieces.clear();
         if self.here == 0 {

@@ -1,8 +1,11 @@
-//! The two system calls of the data path, over raw pieces of memory. All `unsafe` of this crate stands here and at its callers.
+//! The two system calls of the data path, over raw pieces of memory. All `unsafe` of this crate
+//! stands here and at its callers.
 //!
-//! **Why.** `std::io::IoSlice` is made from references, and a reference to memory that a peer may write is forbidden (`bmi_core::mem`).
+//! **Why.** `std::io::IoSlice` is made from references, and a reference to memory that a peer may
+//! write is forbidden (`bmi_core::mem`).
 //!
-//! **Invariants** A [`Piece`] is dereferenced by the kernel only, inside a call of this module; the caller of that call vouches for it.
+//! **Invariants** A [`Piece`] is dereferenced by the kernel only, inside a call of this module; the
+//! caller of that call vouches for it.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -15,7 +18,8 @@ pub(crate) const MAX_PIECES: usize = 1024;
 #[repr(transparent)]
 pub(crate) struct Piece(libc::iovec);
 
-// SAFETY: an address and a length. Whoever has the kernel follow it answers for what it names (`send`, `receive`).
+// SAFETY: an address and a length. Whoever has the kernel follow it answers for what it names
+// (`send`, `receive`).
 unsafe impl Send for Piece {}
 
 impl Piece {
@@ -58,7 +62,8 @@ fn moved(n: isize) -> io::Result<usize> {
 /// Hands the pieces to the socket, as far as it takes them; never blocks, never raises a signal.
 ///
 /// # Safety
-/// Every piece must be readable during the call, and concurrent accesses to it atomic or the kernel's.
+/// Every piece must be readable during the call, and concurrent accesses to it atomic or the
+/// kernel's.
 pub(crate) unsafe fn send(socket: BorrowedFd<'_>, pieces: &[Piece]) -> io::Result<usize> {
     const FLAGS: libc::c_int = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
     // SAFETY: the caller vouches for the pieces; `message` points to a live array of them.
@@ -70,10 +75,12 @@ pub(crate) unsafe fn send(socket: BorrowedFd<'_>, pieces: &[Piece]) -> io::Resul
     })
 }
 
-/// Fills the pieces in order from the socket, as far as it has bytes; never blocks. 0 is the end of the stream.
+/// Fills the pieces in order from the socket, as far as it has bytes; never blocks. 0 is the end of
+/// the stream.
 ///
 /// # Safety
-/// Every piece must be writable during the call, nobody may hold a reference to it, and concurrent accesses must be atomic or the kernel's.
+/// Every piece must be writable during the call, nobody may hold a reference to it, and concurrent
+/// accesses must be atomic or the kernel's.
 pub(crate) unsafe fn receive(socket: BorrowedFd<'_>, pieces: &[Piece]) -> io::Result<usize> {
     // SAFETY: the caller vouches for the pieces; `message` points to a live array of them.
     moved(unsafe {

@@ -1,7 +1,9 @@
-//! What a connection has decided to send next, byte for byte: staged bytes, frame headers and the user's memory, in order.
+//! What a connection has decided to send next, byte for byte: staged bytes, frame headers and the
+//! user's memory, in order.
 //!
-//! **Why.** One system call shall carry many small messages and the bulk between them. Small bytes are copied into a ring when they are
-//! posted; large ones are only referred to. Both kinds of runs stand in one queue and leave in one gather.
+//! **Why.** One system call shall carry many small messages and the bulk between them. Small bytes
+//! are copied into a ring when they are posted; large ones are only referred to. Both kinds of runs
+//! stand in one queue and leave in one gather.
 //!
 //! **Layout**
 //!
@@ -14,7 +16,8 @@
 //! ```
 //!
 //! **Invariants**
-//! 1. Who commits a [`Piece`] of memory keeps it alive until `sent` has passed the position that `committed` had after it.
+//! 1. Who commits a [`Piece`] of memory keeps it alive until `sent` has passed the position that
+//!    `committed` had after it.
 //! 2. Bytes of the ring are committed in the order in which they were staged.
 
 use std::collections::VecDeque;
@@ -86,7 +89,8 @@ impl Wire {
         self.staged += slice.len();
     }
 
-    /// Where the next `len` staged bytes begin, and how many of them stand there before the ring wraps.
+    /// Where the next `len` staged bytes begin, and how many of them stand there before the ring
+    /// wraps.
     fn tail(&mut self, len: usize) -> (usize, usize) {
         assert!(len <= self.room(), "the caller looked for room");
         if self.staged == 0 {
@@ -116,7 +120,8 @@ impl Wire {
         self.runs.push_back(Run::Memory(piece));
     }
 
-    /// Lists what leaves next, as much as one system call takes. The pieces are good until this is changed.
+    /// Lists what leaves next, as much as one system call takes. The pieces are good until this is
+    /// changed.
     pub(crate) fn gather(&self, pieces: &mut Vec<Piece>) {
         pieces.clear();
         let mut head = self.head;

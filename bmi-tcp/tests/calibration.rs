@@ -1,4 +1,5 @@
-//! Calibration over loopback: it ends by itself, with numbers that make a policy. What they are is the machine's business; `--nocapture` shows them.
+//! Calibration over loopback: it ends by itself, with numbers that make a policy. What they are is
+//! the machine's business; `--nocapture` shows them.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 use std::time::Duration;
@@ -25,7 +26,7 @@ fn loopback_is_measured_and_used() {
         while client.limits(peer).unwrap().fast == 0 {
             client.sleep(Duration::from_millis(1)).await;
         }
-        let before = (client.holdings(), server.holdings());
+        let before = (client.resource_usage(), server.resource_usage());
         let (options, mut known) = (client.within(Duration::from_secs(60)), Calibrations::default());
         let start = client.now();
         let measured = comm::calibrate(&client, peer, &mut known, options).await.unwrap();
@@ -41,6 +42,6 @@ fn loopback_is_measured_and_used() {
         // Known by now: nothing is measured again.
         let again = comm::calibrate(&client, peer, &mut known, options).await.unwrap();
         assert_eq!(again, measured);
-        assert_eq!((client.holdings(), server.holdings()), before);
+        assert_eq!((client.resource_usage(), server.resource_usage()), before);
     });
 }

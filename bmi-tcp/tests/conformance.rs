@@ -1,4 +1,5 @@
-//! The shared conformance suite over TCP on loopback: with the defaults, over IPv6 with little of everything, and behind adapters that make trouble.
+//! The shared conformance suite over TCP on loopback: with the defaults, over IPv6 with little of
+//! everything, and behind adapters that make trouble.
 
 use bmi_conformance::{FaultyBackend, Local, Plan};
 use bmi_core::{Addr, Capabilities, OneSided, Registration};
@@ -36,7 +37,8 @@ fn ordinary() -> Local<TcpTransport> {
     tcp("tcp", "127.0.0.1", TcpConfig::default(), pinned())
 }
 
-/// Over IPv6, with socket buffers that hold next to nothing and short queues: every frame comes in pieces.
+/// Over IPv6, with socket buffers that hold next to nothing and short queues: every frame comes in
+/// pieces.
 fn little() -> Local<TcpTransport> {
     let mut config = TcpConfig::default();
     config.send_buffer = Some(4 << 10);

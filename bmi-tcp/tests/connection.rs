@@ -144,8 +144,9 @@ fn disconnecting_hands_over_what_was_posted() {
     assert_eq!(world.a.transport.next_deadline(), None);
 }
 
-/// A read of the peer that is still to be answered is nothing to wait for when the connection is being closed. Revoking its exposure then
-/// ended the connection at once, and what had been posted before never left.
+/// A read of the peer that is still to be answered is nothing to wait for when the connection is
+/// being closed. Revoking its exposure then ended the connection at once, and what had been posted
+/// before never left.
 #[test]
 fn revoking_after_a_disconnect_does_not_drop_what_was_posted() {
     let mut world = world();

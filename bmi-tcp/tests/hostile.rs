@@ -1,4 +1,5 @@
-//! Raw sockets against a transport (C8): garbage, truncated, oversized and misplaced frames. The connection ends with a reason, others go on.
+//! Raw sockets against a transport (C8): garbage, truncated, oversized and misplaced frames. The
+//! connection ends with a reason, others go on.
 
 #![allow(clippy::unwrap_used, reason = "test code")]
 
@@ -104,8 +105,9 @@ fn another_version_is_told_ours() {
     assert!(world.b.events.is_empty());
 }
 
-/// Each socket of another version is kept for a while, so that it sees the answer; there was no bound on how many, and a peer that only
-/// ever dials used up all descriptors, below the limit of half-open sockets.
+/// Each socket of another version is kept for a while, so that it sees the answer; there was no
+/// bound on how many, and a peer that only ever dials used up all descriptors, below the limit of
+/// half-open sockets.
 #[test]
 fn sockets_of_another_version_do_not_pile_up() {
     let mut config = bmi_tcp::TcpConfig::default();

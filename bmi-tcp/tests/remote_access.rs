@@ -1,4 +1,5 @@
-//! What a peer may not do (C7, C9, C10): every violation costs it the connection, changes no byte, and is told to it.
+//! What a peer may not do (C7, C9, C10): every violation costs it the connection, changes no byte,
+//! and is told to it.
 
 mod common;
 

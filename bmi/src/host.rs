@@ -5,8 +5,9 @@ use std::fs;
 /// Where Linux says which boot of which machine this is: a random number, drawn when it starts.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
-/// A name that all processes of this host, in whatever container, have in common and no other host has; `None` if the system does not say. Two sides
-/// with the same one may be able to share memory; whether they see the same files is another question.
+/// A name that all processes of this host, in whatever container, have in common and no other host
+/// has; `None` if the system does not say. Two sides with the same one may be able to share memory;
+/// whether they see the same files is another question.
 pub fn host_id() -> Option<String> {
     let text = fs::read_to_string(BOOT_ID).ok()?;
     let id = text.trim();

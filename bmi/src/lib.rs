@@ -1,7 +1,9 @@
-//! What a program that embeds the transport depends on: the message interface of `bmi-core`, and transports opened by the scheme of an address.
+//! What a program that embeds the transport depends on: the message interface of `bmi-core`, and
+//! transports opened by the scheme of an address.
 //!
-//! **Why.** A program that names a backend's type is built for that backend. Most want to be told at run time, by an address, which one to use,
-//! and to go on with another if this machine does not have it. [`open`] gives them any backend as a `Box<dyn Transport>`.
+//! **Why.** A program that names a backend's type is built for that backend. Most want to be told
+//! at run time, by an address, which one to use, and to go on with another if this machine does not
+//! have it. [`open`] gives them any backend as a `Box<dyn Transport>`.
 //!
 //! | feature | scheme | backend |
 //! |---|---|---|
@@ -9,7 +11,8 @@
 //! | `ib` | `ib://device/host:port` | verbs: where there is an adapter |
 //! | `shm` | `shm:///path` | memory shared between processes of one host |
 //!
-//! All are on by default, and each can be left out. The simulator is not among them: its transports belong to a world.
+//! All are on by default, and each can be left out. The simulator is not among them: its transports
+//! belong to a world.
 //!
 //! ```
 //! use bmi::{Addr, OpenOptions, Transport};

@@ -1,14 +1,15 @@
 //! Opening a transport by its scheme: the one place that knows every backend.
 //!
-//! **Adding a backend** takes a feature of this crate, a field of [`OpenOptions`], and the two arms of its scheme below, one for the build with it and
-//! one for the build without.
+//! **Adding a backend** takes a feature of this crate, a field of [`OpenOptions`], and the two arms
+//! of its scheme below, one for the build with it and one for the build without.
 
 use bmi_core::{Addr, AsyncEndpoint, Clock, Config, Endpoint, Error, ErrorKind, Scheme, Transport};
 
 /// A transport of any backend.
 pub type AnyTransport = Box<dyn Transport>;
 
-/// Settings of the backends; each takes what is its own. `OpenOptions::default()` has every backend's defaults.
+/// Settings of the backends; each takes what is its own. `OpenOptions::default()` has every
+/// backend's defaults.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct OpenOptions {
@@ -24,7 +25,8 @@ pub struct OpenOptions {
 }
 
 impl OpenOptions {
-    /// With the adapter that `addr` names, if it names one: an address that is listened at names the adapter of its own host.
+    /// With the adapter that `addr` names, if it names one: an address that is listened at names
+    /// the adapter of its own host.
     #[must_use]
     pub fn at(self, addr: &Addr) -> OpenOptions {
         match addr.device() {
@@ -39,7 +41,8 @@ impl OpenOptions {
     }
 }
 
-/// Whether this build has the backend of a scheme. That it is there says nothing of the machine: see [`open`].
+/// Whether this build has the backend of a scheme. That it is there says nothing of the machine:
+/// see [`open`].
 pub fn is_built_in(scheme: Scheme) -> bool {
     match scheme {
         Scheme::Tcp => cfg!(feature = "tcp"),
@@ -52,7 +55,8 @@ pub fn is_built_in(scheme: Scheme) -> bool {
 /// A new transport for addresses of `scheme`.
 ///
 /// # Errors
-/// `Unsupported`, with what is missing in words, if this build or this machine has no such transport; what the backend says otherwise.
+/// `Unsupported`, with what is missing in words, if this build or this machine has no such
+/// transport; what the backend says otherwise.
 pub fn open(scheme: Scheme, options: &OpenOptions) -> Result<AnyTransport, Error> {
     match scheme {
         #[cfg(feature = "tcp")]
@@ -82,7 +86,8 @@ fn left_out(scheme: &str, _: &OpenOptions) -> Error {
     Error::new(ErrorKind::Unsupported, text)
 }
 
-/// An endpoint for addresses of `scheme`. Endpoints of one program that are used together go by copies of one clock.
+/// An endpoint for addresses of `scheme`. Endpoints of one program that are used together go by
+/// copies of one clock.
 ///
 /// # Errors
 /// As [`open`]; those of [`Endpoint::new`].

@@ -1,8 +1,11 @@
-//! A ledger that must book every deposit once, however often the wire fails; and the test that finds out when it does not.
+//! A ledger that must book every deposit once, however often the wire fails; and the test that
+//! finds out when it does not.
 //!
-//! A client that loses its connection does not know whether its deposit was booked. It connects again and sends it again, under the same number; the
-//! ledger knows the numbers that it has booked. A [`Ledger`] that is `careless` has a bug on purpose: it forgets to look. Nothing in an
-//! ordinary test shows that. The test below, a sweep over seeds and faults, shows it within some seeds, and prints what it takes:
+//! A client that loses its connection does not know whether its deposit was booked. It connects
+//! again and sends it again, under the same number; the ledger knows the numbers that it has
+//! booked. A [`Ledger`] that is `careless` has a bug on purpose: it forgets to look. Nothing in an
+//! ordinary test shows that. The test below, a sweep over seeds and faults, shows it within some
+//! seeds, and prints what it takes:
 //!
 //! ```text
 //! check "ledger" fails at seed 11
@@ -42,7 +45,8 @@ impl Ledger {
     }
 }
 
-/// Books deposits for ever. A deposit is an unexpected message: client and number, eight bytes each. The answer is empty.
+/// Books deposits for ever. A deposit is an unexpected message: client and number, eight bytes
+/// each. The answer is empty.
 pub async fn keep<T: Transport>(endpoint: AsyncEndpoint<T>, ledger: Rc<RefCell<Ledger>>) {
     loop {
         let deposit = endpoint.next_unexpected().await;
@@ -93,7 +97,8 @@ mod tests {
 
     use super::*;
 
-    // The whole test. The ledger is kept in memory, so its node is spared from power failures; the clients are the test itself.
+    // The whole test. The ledger is kept in memory, so its node is spared from power failures; the
+    // clients are the test itself.
     fn sweep(careless: bool) -> Result<Report, Box<Failure>> {
         check::sweep("ledger").nodes(3).seeds(0..100).faults(Swarm::all().without(Kind::Crash)).try_run(
             |world| async move {

@@ -6,7 +6,8 @@
 //! | `one_sided_put` | exposing memory, a descriptor in a message, a push |
 //! | `protocol_in_sim` | a protocol of twenty lines, and its unit test in the simulator, faults included |
 //!
-//! [`ledger`] has no program, only a test: a sweep over seeds and faults that finds a bug planted in it.
+//! [`ledger`] has no program, only a test: a sweep over seeds and faults that finds a bug planted
+//! in it.
 
 pub mod ledger;
 pub mod tickets;

@@ -1,7 +1,9 @@
-//! A protocol of twenty lines: a dispenser hands out tickets, numbers from 1 on, each to one taker only.
+//! A protocol of twenty lines: a dispenser hands out tickets, numbers from 1 on, each to one taker
+//! only.
 //!
-//! It is generic over the transport, so the same code runs over TCP, over verbs, and in the simulator, where its tests are. Those tests
-//! cut connections in the middle of a request: a ticket may be lost on the way, but it must never be handed out twice.
+//! It is generic over the transport, so the same code runs over TCP, over verbs, and in the
+//! simulator, where its tests are. Those tests cut connections in the middle of a request: a ticket
+//! may be lost on the way, but it must never be handed out twice.
 
 use std::time::Duration;
 
@@ -46,9 +48,11 @@ mod tests {
 
     use super::*;
 
-    /// Three takers draw twenty tickets each; with `cut` each one's connection is cut again and again, at times that depend on the seed. Returns who got which, and the run's digest.
+    /// Three takers draw twenty tickets each; with `cut` each one's connection is cut again and
+    /// again, at times that depend on the seed. Returns who got which, and the run's digest.
     fn run(seed: u64, cut: bool) -> (Vec<u64>, u64) {
-        // A world: virtual time, one thread, everything from the seed. Nodes in it have a processor and an adapter.
+        // A world: virtual time, one thread, everything from the seed. Nodes in it have a processor
+        // and an adapter.
         let world = World::new(seed);
         let dispenser = world.node("dispenser");
         let server = dispenser.endpoint(Config::named("dispenser")).unwrap();

@@ -1,8 +1,10 @@
 //! The namespace: directories, names, attributes, and the servers that there are.
 //!
 //! **Invariants**
-//! 1. Every request has the client's time limit; an operation of several requests gives each its own.
-//! 2. Requests that change the namespace are executed once, also when the connection is lost in between.
+//! 1. Every request has the client's time limit; an operation of several requests gives each its
+//!    own.
+//! 2. Requests that change the namespace are executed once, also when the connection is lost in
+//!    between.
 //! 3. The manager is never in the data path; sizes of files come from the I/O servers.
 
 use std::cell::RefCell;
@@ -23,12 +25,13 @@ use crate::connection::{Connections, Outgoing, Resend, unexpected};
 use crate::error::{Error, Failure, ServerName};
 use crate::file::{Datafile, File};
 use crate::path::FsPath;
-use crate::route::{Outlets, Over, Preference, Route};
+use crate::route::{Endpoints, Preference, Route, TransportChoice};
 
 /// Settings of a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientOptions {
-    /// A number that no other client has; draw it at random. The manager recognises repeated requests by it.
+    /// A number that no other client has; draw it at random. The manager recognises repeated
+    /// requests by it.
     pub id: u128,
     /// How long a single request may take.
     pub timeout: Duration,
@@ -43,13 +46,15 @@ pub struct ClientOptions {
     /// Group of what is created.
     pub gid: u32,
     /// Over which of its transports it reaches a server.
-    pub over: Over,
-    /// What this machine calls itself, as its servers do (the boot id of Linux); without, no server is taken to be on it.
+    pub over: TransportChoice,
+    /// What this machine calls itself, as its servers do (the boot id of Linux); without, no server
+    /// is taken to be on it.
     pub host: Option<String>,
 }
 
 impl ClientOptions {
-    /// The defaults: 30 s and 16 MiB for each request, paths by policy, the best transport for each server.
+    /// The defaults: 30 s and 16 MiB for each request, paths by policy, the best transport for each
+    /// server.
     pub fn new(id: u128) -> ClientOptions {
         ClientOptions {
             id,
@@ -59,7 +64,7 @@ impl ClientOptions {
             largest_transfer: 16 << 20,
             uid: 0,
             gid: 0,
-            over: Over::Auto,
+            over: TransportChoice::Auto,
             host: None,
         }
     }
@@ -152,8 +157,8 @@ impl<T: Transport> Clone for Client<T> {
 }
 
 impl<T: Transport + 'static> Client<T> {
-    /// A client of the file system whose manager listens at `manager`. Asks the manager who the I/O servers are; those are connected when they
-    /// are needed.
+    /// A client of the file system whose manager listens at `manager`. Asks the manager who the I/O
+    /// servers are; those are connected when they are needed.
     ///
     /// # Errors
     /// If the manager cannot be reached, or speaks another version.
@@ -162,18 +167,22 @@ impl<T: Transport + 'static> Client<T> {
         manager: Addr,
         options: ClientOptions,
     ) -> Result<Client<T>, Error> {
-        Client::connect_over(Outlets::one(manager.scheme(), endpoint), manager, options).await
+        Client::connect_over(Endpoints::one(manager.scheme(), endpoint), manager, options).await
     }
 
-    /// As [`Client::connect`], with an endpoint for each of several transports: each server is reached over the best that leads to it, or as
-    /// [`ClientOptions::over`] says.
+    /// As [`Client::connect`], with an endpoint for each of several transports: each server is
+    /// reached over the best that leads to it, or as [`ClientOptions::over`] says.
     ///
     /// # Errors
     /// As there; `Unreachable` if a server cannot be reached over the transport that was asked for.
-    pub async fn connect_over(outlets: Outlets<T>, manager: Addr, options: ClientOptions) -> Result<Client<T>, Error> {
+    pub async fn connect_over(
+        endpoints: Endpoints<T>,
+        manager: Addr,
+        options: ClientOptions,
+    ) -> Result<Client<T>, Error> {
         let preference = Preference { client: options.id, over: options.over, host: options.host.clone() };
         let client = Client(Rc::new(Inner {
-            connections: Connections::new(outlets, preference),
+            connections: Connections::new(endpoints, preference),
             options,
             manager: ServerName { addr: manager, iod: None },
             iods: RefCell::default(),
@@ -209,7 +218,7 @@ impl<T: Transport + 'static> Client<T> {
         }
     }
 
-    // ---- getters ----------------------------------------------------------------------------------------------------------
+    // ---- getters --------------------------------------------------------------------------------
 
     /// The endpoint that it speaks through; of several the first.
     pub fn endpoint(&self) -> &AsyncEndpoint<T> {
@@ -221,8 +230,9 @@ impl<T: Transport + 'static> Client<T> {
         self.0.connections.endpoints()
     }
 
-    /// `len` zero bytes for data that is read or written often: of the kind that its transports move best. Any other memory serves as well; only
-    /// between processes of one host does it take a copy more.
+    /// `len` zero bytes for data that is read or written often: of the kind that its transports
+    /// move best. Any other memory serves as well; only between processes of one host does it take
+    /// a copy more.
     ///
     /// # Errors
     /// `Exhausted` without memory.
@@ -245,8 +255,8 @@ impl<T: Transport + 'static> Client<T> {
         self.0.iods.borrow().clone()
     }
 
-    /// The memory of the program that [`File::read_extended`] and [`File::write_extended`] have met. What is to be freed or unmapped has to be
-    /// forgotten there first.
+    /// The memory of the program that [`File::read_extended`] and [`File::write_extended`] have
+    /// met. What is to be freed or unmapped has to be forgotten there first.
     pub fn foreign(&self) -> &Foreign {
         &self.0.foreign
     }
@@ -262,7 +272,7 @@ impl<T: Transport + 'static> Client<T> {
         &self.0
     }
 
-    // ---- names ------------------------------------------------------------------------------------------------------------
+    // ---- names ----------------------------------------------------------------------------------
 
     /// Makes a directory; the one above must be there.
     ///
@@ -305,8 +315,8 @@ impl<T: Transport + 'static> Client<T> {
     /// Makes a file, and opens it.
     ///
     /// # Errors
-    /// `Exists` if it is there and `options` are exclusive, `IsDirectory`, `NotFound` for the directory above, `Invalid` for a layout that
-    /// cannot be, and those of every request.
+    /// `Exists` if it is there and `options` are exclusive, `IsDirectory`, `NotFound` for the
+    /// directory above, `Invalid` for a layout that cannot be, and those of every request.
     pub async fn create(&self, path: &FsPath, options: CreateOptions) -> Result<File<T>, Error> {
         let CreateOptions { strip_size, servers, mode, exclusive } = options;
         let (uid, gid) = (self.0.options.uid, self.0.options.gid);
@@ -403,7 +413,8 @@ impl<T: Transport + 'static> Client<T> {
     /// Removes a file or an empty directory.
     ///
     /// # Errors
-    /// `NotFound`, `NotEmpty`, `IsDirectory` or `NotDirectory` by `kind`, and those of every request.
+    /// `NotFound`, `NotEmpty`, `IsDirectory` or `NotDirectory` by `kind`, and those of every
+    /// request.
     pub async fn remove(&self, path: &FsPath, kind: RemoveKind) -> Result<(), Error> {
         let request = ManagerRequest::Remove { place: place(path), kind };
         self.ask_done(request).await.map_err(|error| error.during(format!("remove {path}")))
@@ -474,7 +485,7 @@ impl<T: Transport + 'static> Client<T> {
         ReadDir { client: self.clone(), path: path.clone(), dir, after: Some(String::new()) }
     }
 
-    // ---- servers ----------------------------------------------------------------------------------------------------------
+    // ---- servers --------------------------------------------------------------------------------
 
     /// Asks every server, the manager first, whether it is there.
     pub async fn ping(&self) -> Vec<Pong> {
@@ -498,7 +509,8 @@ impl<T: Transport + 'static> Client<T> {
         Pong { result: result.map(|_| took).map_err(|failure| Error::from(failure).during("ping")), server }
     }
 
-    /// The way to each server, the manager first, and why it was taken; servers that are not connected yet are connected.
+    /// The way to each server, the manager first, and why it was taken; servers that are not
+    /// connected yet are connected.
     pub async fn routes(&self) -> Vec<(ServerName, Result<Route, Error>)> {
         let manager = std::iter::once(self.0.manager.clone());
         let ask = async |server: ServerName| {
@@ -512,8 +524,9 @@ impl<T: Transport + 'static> Client<T> {
         join_all(manager.chain(self.iods()).map(ask)).await
     }
 
-    /// Which path data of each size takes to and from each I/O server, and why. With `calibrate` the thresholds are measured first, in some
-    /// milliseconds for each adapter and host that it leads to, and used from then on; else they are what the endpoint has.
+    /// Which path data of each size takes to and from each I/O server, and why. With `calibrate`
+    /// the thresholds are measured first, in some milliseconds for each adapter and host that it
+    /// leads to, and used from then on; else they are what the endpoint has.
     pub async fn plans(&self, calibrate: bool) -> Vec<(ServerName, Result<Plan, Error>)> {
         let mut known = Calibrations::default();
         let mut plans = Vec::new();
@@ -527,7 +540,8 @@ impl<T: Transport + 'static> Client<T> {
     async fn plan_of(&self, server: &ServerName, known: Option<&mut Calibrations>) -> Result<Plan, Error> {
         let deadline = self.0.deadline();
         let failed = |error| Error::from(Failure::transport(server.clone(), error)).during("plan");
-        // With the answer is here what the server says of itself when a connection is made: its slots.
+        // With the answer is here what the server says of itself when a connection is made: its
+        // slots.
         let ping = RequestBody::Iod(IodRequest::Ping);
         self.0
             .ask(server, deadline, Resend::Once, ping)
@@ -559,7 +573,7 @@ impl<T: Transport + 'static> Client<T> {
         Ok(Space { manager, servers: join_all(self.iods().into_iter().map(ask)).await })
     }
 
-    // ---- plumbing ---------------------------------------------------------------------------------------------------------
+    // ---- plumbing -------------------------------------------------------------------------------
 
     /// What the manager knows of a file, opened.
     pub(crate) async fn file(&self, path: &FsPath, entry: Entry) -> Result<File<T>, Error> {
@@ -650,7 +664,8 @@ impl<T: Transport + 'static> ReadDir<T> {
         let during = |error: Error| error.during(format!("readdir {}", self.path));
         let reply = self.client.ask_manager(request).await.map_err(during)?;
         let ManagerReply::Entries { entries, more } = reply else { return Err(self.client.odd(reply.into())) };
-        // A server that says "more" and sends nothing, or what it has sent before, would have us ask for ever.
+        // A server that says "more" and sends nothing, or what it has sent before, would have us
+        // ask for ever.
         let before = entries.first().is_some_and(|first| first.name <= after);
         if before || !entries.is_sorted_by(|one, next| one.name < next.name) {
             let text = "a page of a directory out of its order";

@@ -1,16 +1,21 @@
-//! Requests to servers and their replies: connections by server, made when needed and again when lost.
+//! Requests to servers and their replies: connections by server, made when needed and again when
+//! lost.
 //!
-//! **Why.** Whoever asks a server something should not have to think about connections, tags, buffers or what to do when the server has been
-//! restarted meanwhile. Here a request goes in and a reply or a failure that names the server comes out, within the deadline.
+//! **Why.** Whoever asks a server something should not have to think about connections, tags,
+//! buffers or what to do when the server has been restarted meanwhile. Here a request goes in and a
+//! reply or a failure that names the server comes out, within the deadline.
 //!
 //! **Invariants**
-//! 1. At most one connection to a server, over the transport that [`crate::route`] chose; requests that need it while it is being made wait for the same
-//!    attempt.
-//! 2. A request that changes the namespace keeps its id when it is sent again, so the manager executes it once.
-//! 3. A write is never sent again: the first one might still be on its way to the disk, and overtake what is written there next.
+//! 1. At most one connection to a server, over the transport that [`crate::route`] chose; requests
+//!    that need it while it is being made wait for the same attempt.
+//! 2. A request that changes the namespace keeps its id when it is sent again, so the manager
+//!    executes it once.
+//! 3. A write is never sent again: the first one might still be on its way to the disk, and
+//!    overtake what is written there next.
 //! 4. Every wait has a deadline.
 //!
-//! **Protocol.** See [`fs_proto`]: each request is a call of [`bmi_core::comm`], whose tag is the request's sequence number.
+//! **Protocol.** See [`fs_proto`]: each request is a call of [`bmi_core::comm`], whose tag is the
+//! request's sequence number.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -24,10 +29,11 @@ use fs_proto::{ErrorCode, FsError, ReplyBody, Request, RequestBody, RequestId, c
 use futures_util::future::{Either, FutureExt, LocalBoxFuture, Shared, select};
 
 use crate::error::{Failure, ServerName};
-use crate::route::{Outlets, Preference, Route, Via, leave, reach};
+use crate::route::{Endpoints, Preference, Route, Via, leave, reach};
 
-/// Replies that may come when nobody waits for them any more, on one connection. Each lies about until the connection ends, and keeps
-/// the credits that the server sent it with, so the connection is ended before they run out.
+/// Replies that may come when nobody waits for them any more, on one connection. Each lies about
+/// until the connection ends, and keeps the credits that the server sent it with, so the connection
+/// is ended before they run out.
 const MOST_LATE: u32 = 32;
 /// First pause before a server that has gone away is tried again; doubled each time.
 const FIRST_PAUSE: Duration = Duration::from_millis(5);
@@ -43,7 +49,8 @@ pub(crate) enum Resend {
     Never,
     /// Connect again and repeat, once: nothing is changed by asking twice.
     Once,
-    /// Try until the deadline: whether the change was made is not known, and the server can tell by the request's id.
+    /// Try until the deadline: whether the change was made is not known, and the server can tell by
+    /// the request's id.
     UntilDeadline,
 }
 
@@ -80,7 +87,7 @@ enum Peer {
 
 /// All of a client's connections.
 pub(crate) struct Connections<T: Transport> {
-    outlets: Rc<Outlets<T>>,
+    endpoints: Rc<Endpoints<T>>,
     preference: Rc<Preference>,
     next_seq: Cell<u64>,
     next_attempt: Cell<u64>,
@@ -92,10 +99,10 @@ pub(crate) struct Connections<T: Transport> {
 }
 
 impl<T: Transport + 'static> Connections<T> {
-    pub(crate) fn new(outlets: Outlets<T>, preference: Preference) -> Connections<T> {
+    pub(crate) fn new(endpoints: Endpoints<T>, preference: Preference) -> Connections<T> {
         Connections {
-            callers: outlets.endpoints().map(|endpoint| Caller::new(endpoint.clone())).collect(),
-            outlets: Rc::new(outlets),
+            callers: endpoints.endpoints().map(|endpoint| Caller::new(endpoint.clone())).collect(),
+            endpoints: Rc::new(endpoints),
             preference: Rc::new(preference),
             next_seq: Cell::new(1),
             next_attempt: Cell::new(0),
@@ -107,22 +114,22 @@ impl<T: Transport + 'static> Connections<T> {
 
     /// The first endpoint; its clock is that of all.
     pub(crate) fn endpoint(&self) -> &AsyncEndpoint<T> {
-        self.outlets.at(0)
+        self.endpoints.at(0)
     }
 
     /// All endpoints.
     pub(crate) fn endpoints(&self) -> impl Iterator<Item = &AsyncEndpoint<T>> {
-        self.outlets.endpoints()
+        self.endpoints.endpoints()
     }
 
     /// Whether memory is best taken from pages that another process can be given.
     pub(crate) fn shares_memory(&self) -> bool {
-        self.outlets.shares_memory()
+        self.endpoints.shares_memory()
     }
 
     /// The endpoint through which a server was reached.
     fn through(&self, via: Via) -> &AsyncEndpoint<T> {
-        self.outlets.at(via.outlet)
+        self.endpoints.at(via.endpoint_index)
     }
 
     /// The way to a server, while it is connected.
@@ -138,7 +145,8 @@ impl<T: Transport + 'static> Connections<T> {
         self.resent.get()
     }
 
-    /// The endpoint through which a server is reached, and as which peer; `None` while it is not connected.
+    /// The endpoint through which a server is reached, and as which peer; `None` while it is not
+    /// connected.
     pub(crate) fn connected(&self, addr: &Addr) -> Option<(&AsyncEndpoint<T>, PeerId)> {
         match self.peers.borrow().get(addr) {
             Some(Peer::Connected { via, .. }) => {
@@ -149,10 +157,13 @@ impl<T: Transport + 'static> Connections<T> {
         }
     }
 
-    /// Bytes that a request to a server may have, the description of its memory included; `None` while it is not connected.
+    /// Bytes that a request to a server may have, the description of its memory included; `None`
+    /// while it is not connected.
     pub(crate) fn room(&self, addr: &Addr) -> Option<usize> {
         match self.peers.borrow().get(addr) {
-            Some(Peer::Connected { via, .. }) => Some(self.callers[via.outlet].room(via.peer)).filter(|room| *room > 0),
+            Some(Peer::Connected { via, .. }) => {
+                Some(self.callers[via.endpoint_index].room(via.peer)).filter(|room| *room > 0)
+            }
             _ => None,
         }
     }
@@ -189,9 +200,9 @@ impl<T: Transport + 'static> Connections<T> {
 
     fn start_connecting(&self, server: &ServerName, attempt: u64) -> Connecting {
         self.next_attempt.set(attempt + 1);
-        let (outlets, preference, target) = (self.outlets.clone(), self.preference.clone(), server.clone());
+        let (endpoints, preference, target) = (self.endpoints.clone(), self.preference.clone(), server.clone());
         let connect = async move {
-            let (via, route) = reach(&outlets, &preference, &target).await?;
+            let (via, route) = reach(&endpoints, &preference, &target).await?;
             tracing::debug!(%route, "connected");
             Ok((via, Rc::new(route)))
         };
@@ -221,7 +232,8 @@ impl<T: Transport + 'static> Connections<T> {
             };
             let gone = error.kind() == ErrorKind::PeerLost || (lost && error.kind() == ErrorKind::Refused);
             let again = match resend {
-                // The connection was found dead before anything went out: this is the first time that the request is sent.
+                // The connection was found dead before anything went out: this is the first time
+                // that the request is sent.
                 Resend::Never => gone && !lost && !sent,
                 Resend::Once => gone && !lost,
                 Resend::UntilDeadline => gone && self.endpoint().now() + pause < deadline,
@@ -250,7 +262,8 @@ impl<T: Transport + 'static> Connections<T> {
         let via = self.peer(server, deadline).await?;
         let result = self.exchange(server, via, deadline, seq, outgoing, sent).await;
         if matches!(&result, Err(error) if error.kind() == ErrorKind::PeerLost) {
-            // The adapter may know of the loss before the endpoint does; the next attempt is to have a new connection.
+            // The adapter may know of the loss before the endpoint does; the next attempt is to
+            // have a new connection.
             let mut peers = self.peers.borrow_mut();
             if matches!(peers.get(&server.addr), Some(Peer::Connected { via: current, .. }) if *current == via) {
                 peers.remove(&server.addr);
@@ -276,7 +289,7 @@ impl<T: Transport + 'static> Connections<T> {
             body: outgoing.body.clone(),
         });
         let options = Options::by(deadline).lists(outgoing.lists);
-        let caller = &self.callers[via.outlet];
+        let caller = &self.callers[via.endpoint_index];
         let call = caller.call(via.peer, seq, &request, outgoing.data.clone(), outgoing.path, options)?;
         *sent = true;
         let mut awaited = Awaited { connections: self, addr: &server.addr, via, here: false };
@@ -286,7 +299,8 @@ impl<T: Transport + 'static> Connections<T> {
     }
 }
 
-/// A reply that is waited for. If the wait ends without it, because of the deadline or because the future was dropped, it may still come.
+/// A reply that is waited for. If the wait ends without it, because of the deadline or because the
+/// future was dropped, it may still come.
 struct Awaited<'a, T: Transport> {
     connections: &'a Connections<T>,
     addr: &'a Addr,
@@ -307,7 +321,7 @@ impl<T: Transport> Drop for Awaited<'_, T> {
         *late += 1;
         if *late >= MOST_LATE {
             peers.remove(self.addr);
-            leave(self.connections.outlets.at(self.via.outlet), self.via.peer);
+            leave(self.connections.endpoints.at(self.via.endpoint_index), self.via.peer);
         }
     }
 }
@@ -325,8 +339,9 @@ fn interpret(server: &ServerName, reply: Reply) -> Result<Answer, Failure> {
     }
 }
 
-/// A request's number; that of a change stands among those that have no reply yet. Others do not: the manager keeps the replies to changes only,
-/// and a read or write that takes its time must not have it keep all that came since.
+/// A request's number; that of a change stands among those that have no reply yet. Others do not:
+/// the manager keeps the replies to changes only, and a read or write that takes its time must not
+/// have it keep all that came since.
 struct Ticket<'a, T: Transport> {
     connections: &'a Connections<T>,
     seq: u64,

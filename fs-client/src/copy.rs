@@ -1,8 +1,9 @@
-//! Whole files, to and from the local machine, in a pipeline: while some blocks are on the network, others are read from or written to
-//! the local disk.
+//! Whole files, to and from the local machine, in a pipeline: while some blocks are on the network,
+//! others are read from or written to the local disk.
 //!
-//! **Why.** A block at a time would have the disk wait for the network and the network for the disk. Several lanes, each with a block of
-//! registered memory that is used again and again, keep both at work, and copy nothing in between: the kernel moves the bytes between page cache and
+//! **Why.** A block at a time would have the disk wait for the network and the network for the
+//! disk. Several lanes, each with a block of registered memory that is used again and again, keep
+//! both at work, and copy nothing in between: the kernel moves the bytes between page cache and
 //! registered memory, the adapter between registered memory and the servers.
 //!
 //! ```text
@@ -12,11 +13,13 @@
 //! ```
 //!
 //! **Invariants**
-//! 1. A lane needs exactly one block, and holds nothing while it waits for it: lanes cannot wait for each other in a circle.
-//! 2. Blocks come from one [`Blocks`], so any number of concurrent copies uses a bounded amount of memory.
+//! 1. A lane needs exactly one block, and holds nothing while it waits for it: lanes cannot wait
+//!    for each other in a circle.
+//! 2. Blocks come from one [`Blocks`], so any number of concurrent copies uses a bounded amount of
+//!    memory.
 //! 3. After an error no further block is begun; the blocks under way end first.
 //!
-//! **Source.** Pipelined transfer, paper 000, section 4.2, seen from the client.
+//! **Source.** Pipelined transfer, [PVFS-IB §4.2], seen from the client.
 
 use std::cell::{Cell, RefCell};
 use std::fs;
@@ -47,7 +50,8 @@ pub struct Blocks<T: Transport> {
 }
 
 impl<T: Transport + 'static> Blocks<T> {
-    /// At most `count` blocks of `block_size` bytes, registered with each endpoint of the client; memory is set aside when a block is first needed.
+    /// At most `count` blocks of `block_size` bytes, registered with each endpoint of the client;
+    /// memory is set aside when a block is first needed.
     pub fn new(client: Client<T>, block_size: usize, count: usize) -> Blocks<T> {
         Blocks { client, block_size, free: Semaphore::new(count.max(1)), spare: RefCell::default() }
     }
@@ -62,7 +66,8 @@ impl<T: Transport + 'static> Blocks<T> {
             None => {
                 let exhausted = |error: bmi_core::Error| Error::new(ErrorCode::Busy, error.to_string());
                 let memory = self.client.memory(self.block_size).map_err(exhausted)?;
-                // An adapter that can register no more may still manage piece by piece, so a refusal is not an error yet.
+                // An adapter that can register no more may still manage piece by piece, so a
+                // refusal is not an error yet.
                 let register = |endpoint: &AsyncEndpoint<T>| endpoint.with(|endpoint| endpoint.register(&memory)).ok();
                 let regions = self.client.endpoints().filter_map(register).collect();
                 (memory, regions)
@@ -72,8 +77,8 @@ impl<T: Transport + 'static> Blocks<T> {
     }
 }
 
-/// A block in use. Dropped, its memory is given up, because an operation that failed may have left somebody at work on it; what went well is
-/// [recycled](Block::recycle).
+/// A block in use. Dropped, its memory is given up, because an operation that failed may have left
+/// somebody at work on it; what went well is [recycled](Block::recycle).
 struct Block<'a, T: Transport> {
     blocks: &'a Blocks<T>,
     memory: Memory,
@@ -147,8 +152,8 @@ impl std::ops::AddAssign for Copied {
 }
 
 impl<T: Transport + 'static> Copier<T> {
-    /// Copies with `lanes` blocks of `block_size` bytes under way for each file, and at most twice as many over all files; `progress` is
-    /// called as bytes arrive.
+    /// Copies with `lanes` blocks of `block_size` bytes under way for each file, and at most twice
+    /// as many over all files; `progress` is called as bytes arrive.
     ///
     /// # Errors
     /// If the thread for local files cannot be started.
@@ -165,9 +170,10 @@ impl<T: Transport + 'static> Copier<T> {
         Ok(Copier { client, blocks, io, lanes, files: lanes * 2, create, sync: false, progress: Box::new(progress) })
     }
 
-    // ---- to the servers ---------------------------------------------------------------------------------------------------
+    // ---- to the servers -------------------------------------------------------------------------
 
-    /// Stores one local file as `target`, replacing what is there. What tells no size, a named pipe for instance, is read to its end.
+    /// Stores one local file as `target`, replacing what is there. What tells no size, a named pipe
+    /// for instance, is read to its end.
     ///
     /// # Errors
     /// `Io` naming the local file; those of [`Client::create`] and [`File::write_at`].
@@ -182,7 +188,8 @@ impl<T: Transport + 'static> Copier<T> {
                 if metadata.is_dir() {
                     return Err(io::Error::from(io::ErrorKind::IsADirectory));
                 }
-                // Only a regular file knows how many bytes it will yield, and those of the kernel say 0 however many that are.
+                // Only a regular file knows how many bytes it will yield, and those of the kernel
+                // say 0 however many that are.
                 let (len, mode) = match metadata.is_file() {
                     true => (metadata.len(), metadata.permissions().mode() & 0o777),
                     false => (0, CreateOptions::default().mode),
@@ -242,8 +249,8 @@ impl<T: Transport + 'static> Copier<T> {
                 async move {
                     let block = self.blocks.take().await?;
                     let slice = block.slice(self.blocks.block_size);
-                    // The thread reads one block after the other; where a block belongs is known when it has been read, whichever
-                    // lane asked for it.
+                    // The thread reads one block after the other; where a block belongs is known
+                    // when it has been read, whichever lane asked for it.
                     let read = move || {
                         let len = local::read_stream(&*input, &slice)?;
                         Ok((position.fetch_add(len as u64, Ordering::Relaxed), len))
@@ -272,7 +279,8 @@ impl<T: Transport + 'static> Copier<T> {
         if self.sync { remote.sync().await } else { Ok(()) }
     }
 
-    /// A new file, or one that is there, emptied; replaced if it is striped otherwise than asked for.
+    /// A new file, or one that is there, emptied; replaced if it is striped otherwise than asked
+    /// for.
     async fn create_or_empty(&self, target: &FsPath, mode: u32) -> Result<File<T>, Error> {
         match self.client.create(target, CreateOptions { exclusive: true, mode, ..self.create }).await {
             Err(error) if error.code() == ErrorCode::Exists => {}
@@ -289,7 +297,8 @@ impl<T: Transport + 'static> Copier<T> {
         self.client.create(target, CreateOptions { exclusive: false, mode, ..self.create }).await
     }
 
-    /// Runs `step` for block after block, in as many lanes as there are, until one says that there is no more; returns the bytes.
+    /// Runs `step` for block after block, in as many lanes as there are, until one says that there
+    /// is no more; returns the bytes.
     async fn in_lanes<F>(&self, step: impl Fn(u64) -> F) -> Result<u64, Error>
     where
         F: Future<Output = Result<Step, Error>>,
@@ -321,10 +330,10 @@ impl<T: Transport + 'static> Copier<T> {
         first.map(|()| total.get())
     }
 
-    // ---- from the servers -------------------------------------------------------------------------------------------------
+    // ---- from the servers -----------------------------------------------------------------------
 
-    /// Fetches one file to the local `target`, replacing what is there once it is complete. A target that is no file, a pipe for instance, gets its bytes in
-    /// order.
+    /// Fetches one file to the local `target`, replacing what is there once it is complete. A
+    /// target that is no file, a pipe for instance, gets its bytes in order.
     ///
     /// # Errors
     /// `Io` naming the local file; those of [`Client::open`] and [`File::read_at`].
@@ -400,7 +409,8 @@ impl<T: Transport + 'static> Copier<T> {
             let len = self.read(remote, offset, size, &block).await?;
             Ok::<_, Error>((block, len))
         };
-        // In order: the oldest block has its memory first, so the ones behind it cannot keep it waiting.
+        // In order: the oldest block has its memory first, so the ones behind it cannot keep it
+        // waiting.
         let mut blocks = stream::iter(offsets).map(fetch).buffered(self.lanes);
         let mut bytes = 0;
         while let Some((block, len)) = blocks.try_next().await? {
@@ -420,13 +430,14 @@ impl<T: Transport + 'static> Copier<T> {
         Ok(usize::try_from(len).unwrap_or(want).min(want))
     }
 
-    // ---- trees ------------------------------------------------------------------------------------------------------------
+    // ---- trees ----------------------------------------------------------------------------------
 
-    /// Stores a local directory with everything below as the directory `target`. Links and special files are not copied, and reported as an
-    /// error once everything else is there.
+    /// Stores a local directory with everything below as the directory `target`. Links and special
+    /// files are not copied, and reported as an error once everything else is there.
     ///
     /// # Errors
-    /// `Io` naming the local file; those of the file system. After the first error no further file is begun.
+    /// `Io` naming the local file; those of the file system. After the first error no further file
+    /// is begun.
     pub async fn put_tree(&self, source: &Path, target: &FsPath) -> Result<Copied, Error> {
         let mut copied = Copied::default();
         let mut special: Vec<PathBuf> = Vec::new();

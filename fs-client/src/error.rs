@@ -1,8 +1,10 @@
-//! One error for the whole client: what was being done, and for each server that failed, which one, which ranges of the file, and why.
+//! One error for the whole client: what was being done, and for each server that failed, which one,
+//! which ranges of the file, and why.
 //!
-//! **Why.** An operation on a striped file talks to several servers at once, and any of them may fail for its own reason. Reporting
-//! the first and hiding the rest would leave the caller guessing which bytes are on disk. So an error carries all failures; what no
-//! failure names was acknowledged, and stays.
+//! **Why.** An operation on a striped file talks to several servers at once, and any of them may
+//! fail for its own reason. Reporting the first and hiding the rest would leave the caller guessing
+//! which bytes are on disk. So an error carries all failures; what no failure names was
+//! acknowledged, and stays.
 //!
 //! ```text
 //! write to tcp://10.0.0.3:7001 (iod 2) of bytes 131072..196608 failed: no space left: the store is full
@@ -39,7 +41,8 @@ impl fmt::Display for ServerName {
 pub struct Failure {
     /// The server; `None` if it was this side.
     pub server: Option<Arc<ServerName>>,
-    /// The ranges of the file, in bytes from its beginning, that are concerned: neighbours joined, at most [`Failure::MAX_RANGES`].
+    /// The ranges of the file, in bytes from its beginning, that are concerned: neighbours joined,
+    /// at most [`Failure::MAX_RANGES`].
     pub ranges: Vec<Range<u64>>,
     /// What a caller can do about it.
     pub code: ErrorCode,
@@ -167,7 +170,8 @@ impl Error {
         self
     }
 
-    /// What a caller can do about it. Of several failures, one that repeating will not cure counts: a full disk before a lost connection.
+    /// What a caller can do about it. Of several failures, one that repeating will not cure counts:
+    /// a full disk before a lost connection.
     pub fn code(&self) -> ErrorCode {
         let failures = &self.0.failures;
         failures.iter().find(|failure| !failure.code.is_retryable()).unwrap_or(&failures[0]).code

@@ -1,11 +1,12 @@
 //! The bytes of a file: reads and writes, contiguous or lists on both sides, striped over servers.
 //!
 //! **Invariants**
-//! 1. All servers concerned work at once; a failure of one does not stop the others, and the error names each that failed with its ranges.
+//! 1. All servers concerned work at once; a failure of one does not stop the others, and the error
+//!    names each that failed with its ranges.
 //! 2. A read is short only at the end of the file; bytes that were never written are zeros.
 //! 3. A server can reach memory only while a request to it is under way.
 //!
-//! **Source.** Paper 000, sections 2.1, 3.2.3 (server-based transfer), 4.1 (inline), 5 (list I/O).
+//! **Source.** [PVFS-IB §2.1, §3.2.3] (server-based transfer), 4.1 (inline), 5 (list I/O).
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -26,7 +27,8 @@ use crate::error::{Error, Failure, ServerName};
 use crate::path::FsPath;
 use crate::plan::{Plan, PlanLimits, ServerPaths, Transfer, file_ranges};
 
-/// Bytes of a request beside its lists: version, ids, time limit, kind, handle, lengths, each at its longest.
+/// Bytes of a request beside its lists: version, ids, time limit, kind, handle, lengths, each at
+/// its longest.
 const REQUEST_ROOM: usize = 128;
 /// Requests of one operation under way at a time, for each server.
 const WINDOW: usize = 4;
@@ -40,7 +42,8 @@ pub struct Datafile {
     pub handle: DatafileHandle,
     /// Its size in bytes.
     pub size: u64,
-    /// When it was last written to or its size changed, in nanoseconds since 1970 by the server's clock; 0 if never.
+    /// When it was last written to or its size changed, in nanoseconds since 1970 by the server's
+    /// clock; 0 if never.
     pub mtime_ns: u64,
 }
 
@@ -90,7 +93,8 @@ impl Unsynced {
     }
 }
 
-/// What a sync that is under way is about. What is not taken out of it goes back, also if the sync is dropped before its end.
+/// What a sync that is under way is about. What is not taken out of it goes back, also if the sync
+/// is dropped before its end.
 struct Taken<'a> {
     unsynced: &'a RefCell<Vec<Unsynced>>,
     before: Vec<Unsynced>,
@@ -134,7 +138,7 @@ impl<T: Transport + 'static> File<T> {
         &self.client
     }
 
-    // ---- getters ----------------------------------------------------------------------------------------------------------
+    // ---- getters --------------------------------------------------------------------------------
 
     /// The path that it was opened by.
     pub fn path(&self) -> &FsPath {
@@ -156,10 +160,12 @@ impl<T: Transport + 'static> File<T> {
         &self.inner.servers
     }
 
-    /// How a read or write of `regions` would be carried out: which requests, and which path their data takes unless slots or credits are short.
+    /// How a read or write of `regions` would be carried out: which requests, and which path their
+    /// data takes unless slots or credits are short.
     ///
     /// # Errors
-    /// `Invalid` if `memory` and `regions` are not equally long, `TooLarge` if a region ends beyond what a file can have.
+    /// `Invalid` if `memory` and `regions` are not equally long, `TooLarge` if a region ends beyond
+    /// what a file can have.
     pub fn plan(&self, direction: Direction, regions: &[Region], memory: &MemList) -> Result<Plan, Error> {
         Ok(self.cut(direction, regions, memory)?.with_paths(self.paths(memory)))
     }
@@ -194,7 +200,8 @@ impl<T: Transport + 'static> File<T> {
         })
     }
 
-    /// Which path data of each size takes to or from each server, and whether this memory counts as registered there.
+    /// Which path data of each size takes to or from each server, and whether this memory counts as
+    /// registered there.
     fn paths(&self, memory: &MemList) -> Vec<ServerPaths> {
         let connections = &self.client.inner().connections;
         let paths = |endpoint: &AsyncEndpoint<T>, peer| {
@@ -210,21 +217,23 @@ impl<T: Transport + 'static> File<T> {
         self.inner.servers.iter().map(one).collect()
     }
 
-    // ---- data -------------------------------------------------------------------------------------------------------------
+    // ---- data -----------------------------------------------------------------------------------
 
-    /// Reads from `offset` into `memory`; returns how many bytes there were, fewer than asked for only at the end of the file. Memory behind them is
-    /// zero.
+    /// Reads from `offset` into `memory`; returns how many bytes there were, fewer than asked for
+    /// only at the end of the file. Memory behind them is zero.
     ///
     /// # Errors
-    /// One that names each server that failed and the ranges that were not read; those of every request.
+    /// One that names each server that failed and the ranges that were not read; those of every
+    /// request.
     pub async fn read_at(&self, offset: u64, memory: impl Into<MemList>) -> Result<u64, Error> {
         let memory = memory.into();
         let regions = [Region::new(offset, memory.len() as u64)];
         self.read_list(&regions, memory).await
     }
 
-    /// Reads `regions` of the file, in order, into `memory`, in order; the two lists need not have the same shape. Returns how many of the bytes
-    /// lie before the end of the file; the others are zero.
+    /// Reads `regions` of the file, in order, into `memory`, in order; the two lists need not have
+    /// the same shape. Returns how many of the bytes lie before the end of the file; the others are
+    /// zero.
     ///
     /// # Errors
     /// As [`File::read_at`]; `Invalid` if the lists are not equally long.
@@ -237,7 +246,8 @@ impl<T: Transport + 'static> File<T> {
         let known: Vec<u64> = sizes.iter().map(|size| size.unwrap_or(0)).collect();
         let mut size = self.distribution().file_size(&known);
         if size < last && sizes.contains(&None) && !mutated("client/size-of-those-that-were-read") {
-            // The servers that were read end before what was asked for; the others may hold later bytes.
+            // The servers that were read end before what was asked for; the others may hold later
+            // bytes.
             size = self.size_with(&sizes).await.map_err(during)?;
         }
         let size = if mutated("client/short-read-reported-as-full") { last } else { size };
@@ -247,15 +257,16 @@ impl<T: Transport + 'static> File<T> {
     /// Writes `memory` at `offset`. What is written reaches the disk with [`File::sync`].
     ///
     /// # Errors
-    /// One that names each server that failed and the ranges that may not have been written; everything else was. Those of every request.
+    /// One that names each server that failed and the ranges that may not have been written;
+    /// everything else was. Those of every request.
     pub async fn write_at(&self, offset: u64, memory: impl Into<MemList>) -> Result<(), Error> {
         let memory = memory.into();
         let regions = [Region::new(offset, memory.len() as u64)];
         self.write_list(&regions, memory).await
     }
 
-    /// Writes `memory`, in order, to `regions` of the file, in order; the two lists need not have the same shape. Where regions overlap,
-    /// which of the bytes stay is not defined.
+    /// Writes `memory`, in order, to `regions` of the file, in order; the two lists need not have
+    /// the same shape. Where regions overlap, which of the bytes stay is not defined.
     ///
     /// # Errors
     /// As [`File::write_at`]; `Invalid` if the lists are not equally long.
@@ -266,8 +277,9 @@ impl<T: Transport + 'static> File<T> {
         Ok(())
     }
 
-    /// The requests, made once the servers concerned are connected: only then are their limits known. A server that cannot be reached is noticed when
-    /// its part is carried out, with the ranges that it costs.
+    /// The requests, made once the servers concerned are connected: only then are their limits
+    /// known. A server that cannot be reached is noticed when its part is carried out, with the
+    /// ranges that it costs.
     async fn ready(&self, direction: Direction, regions: &[Region], memory: MemList) -> Result<Plan, Error> {
         let connections = &self.client.inner().connections;
         let missing = |server: &&ServerName| connections.room(&server.addr).is_none();
@@ -338,7 +350,8 @@ impl<T: Transport + 'static> File<T> {
         *unsynced = unsynced.and(start);
     }
 
-    /// Translates what the server said to ranges of the file; all of the transfer's if it named none.
+    /// Translates what the server said to ranges of the file; all of the transfer's if it named
+    /// none.
     fn with_ranges(&self, plan: &Plan, transfer: &Transfer, failure: Failure) -> Failure {
         let ranges = match failure.physical.as_slice() {
             [] => plan.file_ranges(transfer),
@@ -347,7 +360,7 @@ impl<T: Transport + 'static> File<T> {
         failure.of_ranges(ranges)
     }
 
-    // ---- the whole file ---------------------------------------------------------------------------------------------------
+    // ---- the whole file -------------------------------------------------------------------------
 
     /// Its size in bytes, from the sizes of its datafiles.
     ///
@@ -385,7 +398,8 @@ impl<T: Transport + 'static> File<T> {
     /// Makes it `size` bytes long: cut off, or filled up with a hole.
     ///
     /// # Errors
-    /// `TooLarge`, and those of every request; a server that failed is named, the others have been changed.
+    /// `TooLarge`, and those of every request; a server that failed is named, the others have been
+    /// changed.
     pub async fn set_len(&self, size: u64) -> Result<(), Error> {
         let during = |error: Error| error.during(format!("truncate {}", self.path()));
         if size > MAX_OFFSET {
@@ -407,8 +421,9 @@ impl<T: Transport + 'static> File<T> {
     /// Has all servers put what was written on their disks; from then on it survives a crash.
     ///
     /// # Errors
-    /// Those of every request; a server that failed is named. `Io` if a server was started anew after it took bytes through this handle and before
-    /// they were synced: they may be lost, and have to be written again. It is said once.
+    /// Those of every request; a server that failed is named. `Io` if a server was started anew
+    /// after it took bytes through this handle and before they were synced: they may be lost, and
+    /// have to be written again. It is said once.
     pub async fn sync(&self) -> Result<(), Error> {
         let sync = |_, datafile| Some(IodRequest::Sync { datafile });
         // What is written from now on is not covered.
@@ -440,7 +455,8 @@ impl<T: Transport + 'static> File<T> {
         Ok(())
     }
 
-    /// Asks each server what `request` says for it; returns what `take` finds in the answers of those that were asked.
+    /// Asks each server what `request` says for it; returns what `take` finds in the answers of
+    /// those that were asked.
     async fn ask_all<R>(
         &self,
         resend: Resend,

@@ -1,14 +1,18 @@
 //! A local file that is being fetched: nobody sees it before it is complete.
 //!
-//! **Why.** A fetch can end in the middle: a server dies, the disk is full, somebody presses Ctrl-C. What is left then must not look like the file, and must
-//! not have cost the file that stood there before.
+//! **Why.** A fetch can end in the middle: a server dies, the disk is full, somebody presses
+//! Ctrl-C. What is left then must not look like the file, and must not have cost the file that
+//! stood there before.
 //!
-//! **How.** The bytes go into a file without a name in the target's directory (`O_TMPFILE`), which is given its name when it is complete; whatever ends the
-//! program before, `kill -9` too, leaves nothing behind. A file system without such files gets one with a name of its own, which is removed on failure.
+//! **How.** The bytes go into a file without a name in the target's directory (`O_TMPFILE`), which
+//! is given its name when it is complete; whatever ends the program before, `kill -9` too, leaves
+//! nothing behind. A file system without such files gets one with a name of its own, which is
+//! removed on failure.
 //!
 //! **Invariants**
 //! 1. The target is what it was, or the whole file.
-//! 2. A link stays a link, and leads to the new file. A file that is replaced hands on its permissions.
+//! 2. A link stays a link, and leads to the new file. A file that is replaced hands on its
+//!    permissions.
 //! 3. What is no file, a device or a pipe, is written to and never replaced.
 
 use std::fs::{self, File, OpenOptions, Permissions};
@@ -21,7 +25,8 @@ use std::sync::Arc;
 use rustix::fs::{AtFlags, CWD, linkat};
 use tempfile::{Builder, TempPath};
 
-/// Beginning of the names that exist for a moment, or as long as a fetch where files must have names.
+/// Beginning of the names that exist for a moment, or as long as a fetch where files must have
+/// names.
 const PREFIX: &str = ".pvfs-get-";
 
 /// Where fetched bytes go.
@@ -35,7 +40,8 @@ pub(crate) struct Landing {
 }
 
 impl Landing {
-    /// Makes ready for a file that is to be at `target`, with the permissions `mode` as far as the process's mask allows, unless a file is there already.
+    /// Makes ready for a file that is to be at `target`, with the permissions `mode` as far as the
+    /// process's mask allows, unless a file is there already.
     ///
     /// # Errors
     /// Those of the system; `IsADirectory`.
@@ -55,7 +61,8 @@ impl Landing {
                     named: None,
                 });
             }
-            // A link that leads nowhere is filled where it leads to, as `cp` does it not, but `>` does.
+            // A link that leads nowhere is filled where it leads to, as `cp` does it not, but `>`
+            // does.
             Err(error) if error.kind() == io::ErrorKind::NotFound && fs::symlink_metadata(target).is_ok() => {
                 let file = OpenOptions::new().write(true).create(true).truncate(true).mode(mode).open(target)?;
                 return Ok(Landing { file: Arc::new(file), target: None, named: None });
@@ -115,7 +122,8 @@ fn directory(path: &Path) -> &Path {
     path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// A file without a name; `None` where that cannot be had. What is really wrong the attempt with a name will say.
+/// A file without a name; `None` where that cannot be had. What is really wrong the attempt with a
+/// name will say.
 fn open_nameless(dir: &Path, mode: u32) -> Option<File> {
     OpenOptions::new().read(true).write(true).mode(mode).custom_flags(libc::O_TMPFILE).open(dir).ok()
 }

@@ -1,4 +1,5 @@
-//! The client of the file system: a library over any transport of `bmi-core`, and the command `pvfs`.
+//! The client of the file system: a library over any transport of `bmi-core`, and the command
+//! `pvfs`.
 //!
 //! | where | what |
 //! |---|---|
@@ -6,12 +7,13 @@
 //! | [`File`] | the bytes: reads and writes, contiguous or lists on both sides |
 //! | [`Extended`], [`ExtendedRaw`] | lists with the allocations that their pieces lie in |
 //! | [`Plan`] | how a read or write is split among servers, which path the bytes take, and why |
-//! | [`Outlets`], [`Route`] | which transport leads to a server, and why |
+//! | [`Endpoints`], [`Route`] | which transport leads to a server, and why |
 //! | [`copy`] | whole files and trees, to and from the local machine |
 //! | [`Error`] | what went wrong, at which server, with which ranges of the file |
 //!
-//! The library starts no task and reads no clock: its futures run on whatever drives the endpoint, and every one of them ends within
-//! the client's time limit for each request that it makes. Only [`local`], which reads and writes local files, has a thread.
+//! The library starts no task and reads no clock: its futures run on whatever drives the endpoint,
+//! and every one of them ends within the client's time limit for each request that it makes. Only
+//! [`local`], which reads and writes local files, has a thread.
 //!
 //! ```no_run
 //! use bmi::{Addr, Config, Memory, OpenOptions, driver};
@@ -54,4 +56,4 @@ pub use fs_proto::{Attr, DirEntry, Distribution, ErrorCode, Handle, Kind, Layout
 pub use list::{Extended, ExtendedRaw};
 pub use path::FsPath;
 pub use plan::{Plan, PlanLimits, Transfer};
-pub use route::{Outlets, Over, Route};
+pub use route::{Endpoints, Route, TransportChoice};

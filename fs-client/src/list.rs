@@ -1,7 +1,9 @@
-//! The extended list interface: noncontiguous in memory and in the file at once, with the allocations that the pieces of memory lie in.
+//! The extended list interface: noncontiguous in memory and in the file at once, with the
+//! allocations that the pieces of memory lie in.
 //!
-//! **Why.** A program's buffers are often parts of one allocation: the rows of a tile in an array. Registered one by one they cost a registration each. Only the
-//! program knows that they belong together, so it says so, and the allocation is registered as one (group registration):
+//! **Why.** A program's buffers are often parts of one allocation: the rows of a tile in an array.
+//! Registered one by one they cost a registration each. Only the program knows that they belong
+//! together, so it says so, and the allocation is registered as one (group registration):
 //!
 //! ```text
 //!   allocation   |---------------------- array ----------------------|     allocation_offsets, allocation_lengths (one for each piece)
@@ -9,12 +11,15 @@
 //!   file         [ region 0 ][ region 1 ]  …                               file_offsets, file_lengths
 //! ```
 //!
-//! Bytes are paired in order: the first of the pieces with the first of the regions, whatever their shapes.
+//! Bytes are paired in order: the first of the pieces with the first of the regions, whatever their
+//! shapes.
 //!
-//! **Source.** Paper 000, section 5, `pvfs_read_list` with `allocation_offsets` and `allocation_lengths`; section 6.8 (768 registrations without,
-//! one with). Theirs trusts the hint; ours checks that a piece lies within it.
+//! **Source.** [PVFS-IB §5], `pvfs_read_list` with `allocation_offsets` and
+//! `allocation_lengths`; section 6.8 (768 registrations without, one with). Theirs trusts the hint;
+//! ours checks that a piece lies within it.
 //!
-//! **Tests.** `tests/sim.rs`: the tile of section 6.8, its registrations counted and its bytes compared.
+//! **Tests.** `tests/sim.rs`: the tile of section 6.8, its registrations counted and its bytes
+//! compared.
 
 use std::ptr::NonNull;
 
@@ -25,7 +30,8 @@ use fs_proto::{ErrorCode, Region};
 use crate::error::Error;
 use crate::file::File;
 
-/// A noncontiguous access to memory that this library owns. The arrays of one group are equally long.
+/// A noncontiguous access to memory that this library owns. The arrays of one group are equally
+/// long.
 #[derive(Clone, Copy, Debug)]
 pub struct Extended<'a> {
     /// The allocation that each piece lies in.
@@ -40,15 +46,16 @@ pub struct Extended<'a> {
     pub file_lengths: &'a [u64],
 }
 
-/// A noncontiguous access to the program's own memory. The arrays of one group are equally long; those of the allocations may be empty,
-/// and then each piece is registered by itself.
+/// A noncontiguous access to the program's own memory. The arrays of one group are equally long;
+/// those of the allocations may be empty, and then each piece is registered by itself.
 #[derive(Clone, Copy, Debug)]
 pub struct ExtendedRaw<'a> {
     /// First byte of each piece of memory.
     pub mem_offsets: &'a [*mut u8],
     /// Length of each piece, in bytes.
     pub mem_lengths: &'a [usize],
-    /// First byte of the allocation that each piece lies in, or of the part of it that is worth a registration.
+    /// First byte of the allocation that each piece lies in, or of the part of it that is worth a
+    /// registration.
     pub allocation_offsets: &'a [*mut u8],
     /// Length of that, in bytes.
     pub allocation_lengths: &'a [usize],
@@ -130,10 +137,13 @@ impl<T: Transport + 'static> File<T> {
     /// As [`File::read_extended`].
     ///
     /// # Safety
-    /// The promise of [`Foreign::slice`](bmi_core::mem::Foreign::slice), for [`Client::foreign`](crate::Client::foreign): the bytes of all pieces and allocations
-    /// stay mapped, readable and writable until they are [forgotten](bmi_core::mem::Foreign::forget) there, and until the future has ended, nobody else touches
-    /// those of the pieces. A future that was *dropped* has not ended: an adapter may be at the memory until the client's endpoints hold no operation and
-    /// no exposure any more ([`AsyncEndpoint::holdings`](bmi_core::AsyncEndpoint::holdings)).
+    /// The promise of [`Foreign::slice`](bmi_core::mem::Foreign::slice), for
+    /// [`Client::foreign`](crate::Client::foreign): the bytes of all pieces and allocations stay
+    /// mapped, readable and writable until they are [forgotten](bmi_core::mem::Foreign::forget)
+    /// there, and until the future has ended, nobody else touches those of the pieces. A future
+    /// that was *dropped* has not ended: an adapter may be at the memory until the client's
+    /// endpoints hold no operation and no exposure any more
+    /// ([`AsyncEndpoint::resource_usage`](bmi_core::AsyncEndpoint::resource_usage)).
     pub async unsafe fn read_extended_raw(&self, access: ExtendedRaw<'_>) -> Result<u64, Error> {
         let regions = regions(access.file_offsets, access.file_lengths)?;
         // SAFETY: the caller's promise, word by word.

@@ -1,13 +1,18 @@
-//! Local files, read and written straight from memory that adapters may touch, on a thread of their own.
+//! Local files, read and written straight from memory that adapters may touch, on a thread of their
+//! own.
 //!
-//! **Why.** Copying a file in means: local disk to memory to network. A `read` into a private buffer would add a copy of every byte; a `read` on the
-//! thread that drives the endpoint would stop the network for as long as the disk takes. So a worker thread makes the system calls, and
+//! **Why.** Copying a file in means: local disk to memory to network. A `read` into a private
+//! buffer would add a copy of every byte; a `read` on the thread that drives the endpoint would
+//! stop the network for as long as the disk takes. So a worker thread makes the system calls, and
 //! the kernel moves the bytes between page cache and registered memory.
 //!
 //! **Invariants**
-//! 1. No reference to the bytes of a [`Memory`](bmi_core::Memory) is made: only the kernel touches them (rule 2 of [`bmi_core::mem`]).
-//! 2. A job holds a handle of its memory until it has run; dropping the future that waits for it frees nothing under the kernel's feet.
-//! 3. Jobs run in the order in which they were handed in. Dropping the last handle ends the thread once the jobs before it have run.
+//! 1. No reference to the bytes of a [`Memory`](bmi_core::Memory) is made: only the kernel touches
+//!    them (rule 2 of [`bmi_core::mem`]).
+//! 2. A job holds a handle of its memory until it has run; dropping the future that waits for it
+//!    frees nothing under the kernel's feet.
+//! 3. Jobs run in the order in which they were handed in. Dropping the last handle ends the thread
+//!    once the jobs before it have run.
 
 use std::fs::File;
 use std::io;
@@ -41,7 +46,8 @@ impl LocalIo {
         Ok(LocalIo { jobs })
     }
 
-    /// Runs `work` on the thread. The returned future may be dropped; the work is done all the same.
+    /// Runs `work` on the thread. The returned future may be dropped; the work is done all the
+    /// same.
     ///
     /// # Errors
     /// Those of `work`; `BrokenPipe` if the work panicked and took the thread with it.
@@ -58,13 +64,15 @@ impl LocalIo {
     }
 }
 
-/// Reads from `offset` of `file` until `into` is full or the file ends; returns how many bytes there were.
+/// Reads from `offset` of `file` until `into` is full or the file ends; returns how many bytes
+/// there were.
 ///
 /// # Errors
 /// Those of `pread`, interruptions aside.
 pub fn read_at(file: &File, offset: u64, into: &MemSlice) -> io::Result<usize> {
     transfer(into, offset, |ptr, len, at| {
-        // SAFETY: `ptr` and `len` come from `transfer`: `len` bytes that the handle in `into` keeps alive. The kernel writes them.
+        // SAFETY: `ptr` and `len` come from `transfer`: `len` bytes that the handle in `into` keeps
+        // alive. The kernel writes them.
         unsafe { libc::pread(file.as_raw_fd(), ptr.cast(), len, at) }
     })
 }
@@ -81,7 +89,8 @@ pub fn write_at(file: &File, offset: u64, from: &MemSlice) -> io::Result<()> {
     complete(written, from)
 }
 
-/// Reads from a pipe or a file's current position until `into` is full or there is no more; returns how many bytes there were.
+/// Reads from a pipe or a file's current position until `into` is full or there is no more; returns
+/// how many bytes there were.
 ///
 /// # Errors
 /// Those of `read`, interruptions aside.
@@ -124,7 +133,8 @@ fn transfer(
     while done < slice.len() {
         let at = libc::off_t::try_from(offset + done as u64)
             .map_err(|_| io::Error::new(io::ErrorKind::FileTooLarge, "offset beyond what the system can address"))?;
-        // `done` is below the slice's length, so the pointer stays within the memory that the slice's handle keeps.
+        // `done` is below the slice's length, so the pointer stays within the memory that the
+        // slice's handle keeps.
         match call(slice.as_ptr().wrapping_add(done), slice.len() - done, at) {
             0 => break,
             moved if moved > 0 => done += moved.unsigned_abs(),

@@ -1,13 +1,17 @@
 //! Paths of the file system, checked before anything is sent.
 //!
-//! **Why.** A path that cannot name anything should cost no round trip, and the message should say what is wrong with it in words of
-//! the one who typed it. The manager checks again; a client is not to be trusted.
+//! **Why.** A path that cannot name anything should cost no round trip, and the message should say
+//! what is wrong with it in words of the one who typed it. The manager checks again; a client is
+//! not to be trusted.
 //!
 //! **Invariants**
-//! 1. A [`FsPath`] begins with `/`, has no empty component, and does not end with `/` unless it is the root.
-//! 2. No component is `.` or `..`, is longer than [`MAX_NAME`] bytes, or holds a NUL byte. The whole is at most [`MAX_PATH`] bytes long.
+//! 1. A [`FsPath`] begins with `/`, has no empty component, and does not end with `/` unless it is
+//!    the root.
+//! 2. No component is `.` or `..`, is longer than [`MAX_NAME`] bytes, or holds a NUL byte. The
+//!    whole is at most [`MAX_PATH`] bytes long.
 //!
-//! `.` and `..` are refused rather than resolved: with links, which a later version may have, `a/b/..` need not be `a`.
+//! `.` and `..` are refused rather than resolved: with links, which a later version may have,
+//! `a/b/..` need not be `a`.
 
 use std::fmt;
 use std::str::FromStr;

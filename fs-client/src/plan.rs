@@ -1,19 +1,25 @@
-//! How one read or write is carried out: split by the file's distribution into requests to servers, each with the pieces of memory that
-//! belong to its ranges of the datafile.
+//! How one read or write is carried out: split by the file's distribution into requests to servers,
+//! each with the pieces of memory that belong to its ranges of the datafile.
 //!
-//! **Why.** The memory and the file may both be lists, of shapes that have nothing to do with each other or with the strips. Working out
-//! which byte goes where, once, without any I/O, makes it possible to test it against a model, to print it, and to send everything at once.
+//! **Why.** The memory and the file may both be lists, of shapes that have nothing to do with each
+//! other or with the strips. Working out which byte goes where, once, without any I/O, makes it
+//! possible to test it against a model, to print it, and to send everything at once.
 //!
 //! **Invariants**
-//! 1. Every byte of the memory list is in exactly one transfer, paired with the byte of the file at the same position of the file list.
-//! 2. Within a transfer, memory and datafile ranges are in the order of the lists; neighbours are joined.
-//! 3. A transfer's request fits into one message to any of the servers, whatever path its data takes: the ranges as they are encoded, and
-//!    the description of the memory at its largest.
-//! 4. Transfers stand in turns, one of each server, so that all servers have work from the first request on.
+//! 1. Every byte of the memory list is in exactly one transfer, paired with the byte of the file at
+//!    the same position of the file list.
+//! 2. Within a transfer, memory and datafile ranges are in the order of the lists; neighbours are
+//!    joined.
+//! 3. A transfer's request fits into one message to any of the servers, whatever path its data
+//!    takes: the ranges as they are encoded, and the description of the memory at its largest.
+//! 4. Transfers stand in turns, one of each server, so that all servers have work from the first
+//!    request on.
 //!
-//! Which path the data of a transfer takes is no part of the cut: the endpoint's policy decides when the request goes out ([`bmi_core::comm`]). A printed
-//! plan says what it will be unless slots or credits are short. Whether the pieces of memory are moved one by one or packed first is decided here, for the
-//! whole access, by the rule of [`bmi_core::Lists`]: the length of a piece is that of an extent below.
+//! Which path the data of a transfer takes is no part of the cut: the endpoint's policy decides
+//! when the request goes out ([`bmi_core::comm`]). A printed plan says what it will be unless slots
+//! or credits are short. Whether the pieces of memory are moved one by one or packed first is
+//! decided here, for the whole access, by the rule of [`bmi_core::Lists`]: the length of a piece is
+//! that of an extent below.
 //!
 //! **Layout.** Memory `m`, file ranges `f`, strips of two servers:
 //!
@@ -24,7 +30,8 @@
 //!   extents  |A  |B  |A |A|B  |  |A|B |A  |B  |A  |       each within one m, one f, one strip
 //! ```
 //!
-//! **Source.** Paper 000, section 5 (list I/O) and 6.7 (128 ranges in a request); PVFS's `io_req` by distribution.
+//! **Source.** [PVFS-IB §5] (list I/O) and 6.7 (128 ranges in a request); PVFS's `io_req`
+//! by distribution.
 
 use std::fmt;
 use std::ops::Range;
@@ -36,7 +43,8 @@ use fs_proto::{Distribution, Region};
 
 use crate::error::Failure;
 
-/// Largest description of a piece of memory, in bytes: a key of its own in the table, its place there, the length of its ranges, address and length.
+/// Largest description of a piece of memory, in bytes: a key of its own in the table, its place
+/// there, the length of its ranges, address and length.
 const PIECE_COST: usize = 8 + 3 + 1 + MAX_ENCODED;
 /// The number of keys, before the table.
 const TABLE_COST: usize = 3;
@@ -44,13 +52,15 @@ const TABLE_COST: usize = 3;
 /// What a plan goes by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PlanLimits {
-    /// Room for ranges and the description of memory in a request, in bytes: the longest message less the request's fixed part.
+    /// Room for ranges and the description of memory in a request, in bytes: the longest message
+    /// less the request's fixed part.
     pub request: usize,
     /// Most ranges of the datafile in a request.
     pub regions: usize,
     /// Most pieces of memory in a request.
     pub pieces: usize,
-    /// Most bytes in a request, so that one request never needs long enough to run into its deadline.
+    /// Most bytes in a request, so that one request never needs long enough to run into its
+    /// deadline.
     pub transfer: u64,
     /// How lists of memory are moved.
     pub lists: Lists,
@@ -59,7 +69,8 @@ pub struct PlanLimits {
 }
 
 impl PlanLimits {
-    /// How the memory of an access is moved: `total` bytes in `pieces` pieces, in strips of `strip` bytes.
+    /// How the memory of an access is moved: `total` bytes in `pieces` pieces, in strips of `strip`
+    /// bytes.
     fn lists(&self, total: u64, pieces: u64, strip: u64) -> Lists {
         if self.lists != Lists::Auto {
             return self.lists;
@@ -69,7 +80,8 @@ impl PlanLimits {
     }
 }
 
-/// What is known of the way to a server: which path data of each size takes, and whether the memory at hand counts as registered.
+/// What is known of the way to a server: which path data of each size takes, and whether the memory
+/// at hand counts as registered.
 #[derive(Clone, Debug)]
 pub(crate) struct ServerPaths {
     pub(crate) plan: comm::Plan,
@@ -106,8 +118,8 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Pairs `memory` with `regions` of a file laid out as `layout`. Both must be equally long, and no region may reach beyond
-    /// [`fs_proto::limits::MAX_OFFSET`] (the caller has checked).
+    /// Pairs `memory` with `regions` of a file laid out as `layout`. Both must be equally long, and
+    /// no region may reach beyond [`fs_proto::limits::MAX_OFFSET`] (the caller has checked).
     pub fn new(
         direction: Direction,
         distribution: Distribution,
@@ -155,12 +167,14 @@ impl Plan {
         Plan { paths, ..self }
     }
 
-    /// The ranges of the file, in bytes from its beginning, that a transfer covers; the last one may reach over several.
+    /// The ranges of the file, in bytes from its beginning, that a transfer covers; the last one
+    /// may reach over several.
     pub fn file_ranges(&self, transfer: &Transfer) -> Vec<Range<u64>> {
         file_ranges(&self.distribution, transfer.datafile, &transfer.regions)
     }
 
-    /// The path that a transfer's data takes unless slots or credits are short, and why; `None` for a plan that does not know its servers.
+    /// The path that a transfer's data takes unless slots or credits are short, and why; `None` for
+    /// a plan that does not know its servers.
     pub fn path(&self, transfer: &Transfer) -> Option<(comm::Path, &str)> {
         let ServerPaths { plan, registered } = self.paths.get(transfer.datafile)?;
         // Where registration costs nothing there is one table only.
@@ -172,7 +186,8 @@ impl Plan {
     }
 }
 
-/// The ranges of a file that `regions` of one of its datafiles hold: a few, as an error message names them.
+/// The ranges of a file that `regions` of one of its datafiles hold: a few, as an error message
+/// names them.
 pub(crate) fn file_ranges(distribution: &Distribution, datafile: usize, regions: &[Region]) -> Vec<Range<u64>> {
     let most = Failure::MAX_RANGES;
     let logical = regions.iter().flat_map(|region| distribution.logical_ranges(datafile, *region, most));
@@ -298,7 +313,8 @@ mod tests {
         prices: ListPrices { request_ns: 300, copy_byte_ps: 100, copy_piece_ns: 20 },
     };
 
-    /// Cuts a memory of `len` bytes into pieces at `cuts`, and hands them out in an order drawn from `keys`: lists of any shape.
+    /// Cuts a memory of `len` bytes into pieces at `cuts`, and hands them out in an order drawn
+    /// from `keys`: lists of any shape.
     fn pieces(len: usize, cuts: &[usize], keys: &[u32]) -> MemList {
         let memory = Memory::zeroed(len).unwrap();
         let mut bounds: Vec<usize> = cuts.iter().map(|cut| cut % (len + 1)).chain([0, len]).collect();

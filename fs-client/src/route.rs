@@ -1,8 +1,11 @@
-//! Which transport leads to a server: by itself the best that both sides have and that is proved to lead to the same server.
+//! Which transport leads to a server: by itself the best that both sides have and that is proved to
+//! lead to the same server.
 //!
-//! **Why a proof.** The addresses of a cluster are shared by all its machines, and a path like `/run/pvfs/iod-1` exists on many of them. A socket at the
-//! right path may be another server's, of another host or another cluster, and taking it for the right one would destroy data. So a client begins
-//! with the address that the server is known by, asks there who it is, and asks again at the end of any other way.
+//! **Why a proof.** The addresses of a cluster are shared by all its machines, and a path like
+//! `/run/pvfs/iod-1` exists on many of them. A socket at the right path may be another server's, of
+//! another host or another cluster, and taking it for the right one would destroy data. So a client
+//! begins with the address that the server is known by, asks there who it is, and asks again at the
+//! end of any other way.
 //!
 //! **Protocol**
 //!
@@ -15,12 +18,16 @@
 //!     none: stay with the known address
 //! ```
 //!
-//! With one endpoint, or one asked for that the known address is already of, nobody is asked anything.
+//! With one endpoint, or one asked for that the known address is already of, nobody is asked
+//! anything.
 //!
 //! **Invariants**
-//! 1. Requests go to the known address, or to an instance that said over both ways that it is the same.
-//! 2. A way that does not work costs at most [`PATIENCE`] and is not tried again until the connection is lost.
-//! 3. What was asked for by name ([`Over::Only`]) is taken or is an error, never replaced.
+//! 1. Requests go to the known address, or to an instance that said over both ways that it is the
+//!    same.
+//! 2. A way that does not work costs at most [`PATIENCE`] and is not tried again until the
+//!    connection is lost.
+//! 3. What was asked for by name ([`TransportChoice::Only`]) is taken or is an error, never
+//!    replaced.
 //!
 //! Guarded by `tests/routes.rs`.
 
@@ -38,7 +45,7 @@ const PATIENCE: Duration = Duration::from_secs(3);
 
 /// Which transports a client uses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Over {
+pub enum TransportChoice {
     /// For each server the best that leads to it.
     #[default]
     Auto,
@@ -47,27 +54,27 @@ pub enum Over {
 }
 
 /// A client's endpoints: one for each transport that it may use.
-pub struct Outlets<T: Transport> {
+pub struct Endpoints<T: Transport> {
     open: Vec<(Scheme, AsyncEndpoint<T>)>,
     absent: Vec<(Scheme, String)>,
 }
 
-impl<T: Transport> Outlets<T> {
+impl<T: Transport> Endpoints<T> {
     /// A single endpoint, for addresses of one scheme.
-    pub fn one(scheme: Scheme, endpoint: AsyncEndpoint<T>) -> Outlets<T> {
-        Outlets { open: vec![(scheme, endpoint)], absent: Vec::new() }
+    pub fn one(scheme: Scheme, endpoint: AsyncEndpoint<T>) -> Endpoints<T> {
+        Endpoints { open: vec![(scheme, endpoint)], absent: Vec::new() }
     }
 
     /// With another endpoint. All must go by the same clock.
     #[must_use]
-    pub fn and(mut self, scheme: Scheme, endpoint: AsyncEndpoint<T>) -> Outlets<T> {
+    pub fn and(mut self, scheme: Scheme, endpoint: AsyncEndpoint<T>) -> Endpoints<T> {
         self.open.push((scheme, endpoint));
         self
     }
 
     /// Takes note why there is no endpoint for `scheme`, for those who ask why it was not used.
     #[must_use]
-    pub fn without(mut self, scheme: Scheme, why: impl Into<String>) -> Outlets<T> {
+    pub fn without(mut self, scheme: Scheme, why: impl Into<String>) -> Endpoints<T> {
         self.absent.push((scheme, why.into()));
         self
     }
@@ -126,7 +133,7 @@ impl fmt::Display for Route {
 /// A server that is connected: through which endpoint, and as which peer of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Via {
-    pub(crate) outlet: usize,
+    pub(crate) endpoint_index: usize,
     pub(crate) peer: PeerId,
 }
 
@@ -135,7 +142,7 @@ pub(crate) struct Via {
 pub(crate) struct Preference {
     /// The client's number.
     pub(crate) client: u128,
-    pub(crate) over: Over,
+    pub(crate) over: TransportChoice,
     /// What the client calls the machine that it runs on.
     pub(crate) host: Option<String>,
 }
@@ -152,18 +159,18 @@ fn rank(scheme: Scheme) -> u8 {
 
 impl Preference {
     /// Whether a server known by an address of `scheme` may be reached in another way at all.
-    fn has_choice<T: Transport>(&self, outlets: &Outlets<T>, scheme: Scheme) -> bool {
+    fn has_choice<T: Transport>(&self, endpoints: &Endpoints<T>, scheme: Scheme) -> bool {
         match self.over {
-            Over::Auto => outlets.open.iter().any(|(other, _)| rank(*other) < rank(scheme)),
-            Over::Only(only) => only != scheme,
+            TransportChoice::Auto => endpoints.open.iter().any(|(other, _)| rank(*other) < rank(scheme)),
+            TransportChoice::Only(only) => only != scheme,
         }
     }
 
     /// The addresses worth a try, the best first.
     fn candidates(&self, known: &Addr, offered: &[Addr]) -> Vec<Addr> {
         let wanted = |addr: &&Addr| match self.over {
-            Over::Auto => rank(addr.scheme()) < rank(known.scheme()),
-            Over::Only(only) => addr.scheme() == only,
+            TransportChoice::Auto => rank(addr.scheme()) < rank(known.scheme()),
+            TransportChoice::Only(only) => addr.scheme() == only,
         };
         let mut all: Vec<Addr> = offered.iter().filter(wanted).cloned().collect();
         all.sort_by_key(|addr| rank(addr.scheme()));
@@ -173,25 +180,25 @@ impl Preference {
 
 /// Connects to a server over the transport that suits it best.
 pub(crate) async fn reach<T: Transport>(
-    outlets: &Outlets<T>,
+    endpoints: &Endpoints<T>,
     preference: &Preference,
     server: &ServerName,
 ) -> Result<(Via, Route), bmi_core::Error> {
     let known = &server.addr;
     let refused = |kind, why: String| bmi_core::Error::new(kind, why).during("connect").with_peer(known);
-    let outlet = outlets.find(known.scheme()).map_err(|why| refused(ErrorKind::Unsupported, why))?;
-    let endpoint = outlets.at(outlet);
-    let via = Via { outlet, peer: endpoint.connect(&known.without_device(), Options::default()).await? };
+    let index = endpoints.find(known.scheme()).map_err(|why| refused(ErrorKind::Unsupported, why))?;
+    let endpoint = endpoints.at(index);
+    let via = Via { endpoint_index: index, peer: endpoint.connect(&known.without_device(), Options::default()).await? };
     let mut route =
         Route { server: server.clone(), addr: known.clone(), reason: String::new(), passed_over: Vec::new() };
-    if !preference.has_choice(outlets, known.scheme()) {
-        let asked = preference.over == Over::Only(known.scheme());
+    if !preference.has_choice(endpoints, known.scheme()) {
+        let asked = preference.over == TransportChoice::Only(known.scheme());
         route.reason = if asked { "as asked for".to_owned() } else { "nothing better here".to_owned() };
         return Ok((via, route));
     }
     let identity = match identify(endpoint, via.peer, preference.client, endpoint.now() + PATIENCE).await {
         Ok(identity) => check_role(server, identity).inspect_err(|_| leave(endpoint, via.peer))?,
-        Err(error) if preference.over == Over::Auto && endpoint.limits(via.peer).is_some() => {
+        Err(error) if preference.over == TransportChoice::Auto && endpoint.limits(via.peer).is_some() => {
             route.reason = format!("it does not say how else it can be reached: {error}");
             return Ok((via, route));
         }
@@ -201,7 +208,7 @@ pub(crate) async fn reach<T: Transport>(
         }
     };
     for addr in preference.candidates(known, &identity.addrs) {
-        match try_way(outlets, preference, &identity, &addr).await {
+        match try_way(endpoints, preference, &identity, &addr).await {
             Ok(other) => {
                 leave(endpoint, via.peer);
                 let why = if addr.scheme() == Scheme::Shm { "on this host" } else { "both have it" };
@@ -211,7 +218,7 @@ pub(crate) async fn reach<T: Transport>(
             Err(why) => route.passed_over.push((addr, why)),
         }
     }
-    if let Over::Only(only) = preference.over {
+    if let TransportChoice::Only(only) = preference.over {
         leave(endpoint, via.peer);
         let why = match route.passed_over.as_slice() {
             [] => format!("the server does not offer {only}://"),
@@ -229,22 +236,22 @@ pub(crate) async fn reach<T: Transport>(
 
 /// Connects in another way and makes sure that the same server is at its end; else says why not.
 async fn try_way<T: Transport>(
-    outlets: &Outlets<T>,
+    endpoints: &Endpoints<T>,
     preference: &Preference,
     identity: &Identity,
     addr: &Addr,
 ) -> Result<Via, String> {
-    let outlet = outlets.find(addr.scheme())?;
+    let index = endpoints.find(addr.scheme())?;
     if addr.scheme() == Scheme::Shm && preference.host.as_deref().is_none_or(|host| host != identity.host) {
         return Err("another host".to_owned());
     }
-    let endpoint = outlets.at(outlet);
+    let endpoint = endpoints.at(index);
     let deadline = endpoint.now() + PATIENCE;
     let peer =
         endpoint.connect(&addr.without_device(), Options::by(deadline)).await.map_err(|error| error.to_string())?;
     let found = identify(endpoint, peer, preference.client, deadline).await;
     let wrong = match found {
-        Ok(found) if found.is_same(identity) => return Ok(Via { outlet, peer }),
+        Ok(found) if found.is_same(identity) => return Ok(Via { endpoint_index: index, peer }),
         Ok(_) => "another server is there".to_owned(),
         Err(error) => error.to_string(),
     };

@@ -1,4 +1,5 @@
-//! What goes wrong around the commands: transfers that end in the middle, directories that are others' or nobody's, output that programs read.
+//! What goes wrong around the commands: transfers that end in the middle, directories that are
+//! others' or nobody's, output that programs read.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking, its helpers too")]
 
@@ -31,7 +32,8 @@ fn limited(cluster: &Cluster, before: &str, args: &str) -> Output {
     command.output().unwrap()
 }
 
-/// A fetch that failed left what it had, under the file's name, and the file that was there before was gone.
+/// A fetch that failed left what it had, under the file's name, and the file that was there before
+/// was gone.
 #[test]
 fn a_get_that_fails_or_is_killed_leaves_what_was_there() {
     let cluster = Cluster::start(2);
@@ -166,7 +168,8 @@ fn a_server_with_the_wrong_directory_does_not_serve() {
     assert!(fs::read(cluster.path("back")).unwrap() == pattern(500_000, 1));
 }
 
-/// A manager that begins anew gives out the numbers of old datafiles again: new files would show old ones' bytes.
+/// A manager that begins anew gives out the numbers of old datafiles again: new files would show
+/// old ones' bytes.
 #[test]
 fn a_manager_that_lost_its_directory_is_not_given_the_old_data() {
     let mut cluster = Cluster::start(1);

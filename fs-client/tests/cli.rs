@@ -82,7 +82,8 @@ fn a_tour_of_all_commands() {
     assert_eq!((space["files"].as_u64(), space["servers"].as_array().unwrap().len()), (Some(0), 3));
 }
 
-/// The adapter of that name is nowhere; a machine without verbs at all has it no more than one with.
+/// The adapter of that name is nowhere; a machine without verbs at all has it no more than one
+/// with.
 const NO_ADAPTER: &str = "ib://no_such_adapter/127.0.0.1";
 
 #[test]
@@ -151,7 +152,8 @@ fn servers_of_this_host_are_reached_over_shared_memory() {
     assert!(fs::read(cluster.path("three")).unwrap() == bytes);
 }
 
-/// As on a machine where another cluster's server has a socket of that name: it must not be given this one's data.
+/// As on a machine where another cluster's server has a socket of that name: it must not be given
+/// this one's data.
 #[test]
 fn a_socket_of_another_server_is_passed_over() {
     let cluster = Cluster::start_with(2, over_shm);
@@ -212,7 +214,8 @@ fn standard_input_and_output() {
     assert_eq!(first, bytes[..10]);
 }
 
-/// The size of what is no regular file says nothing about its bytes: they were taken for none, and an empty file was stored.
+/// The size of what is no regular file says nothing about its bytes: they were taken for none, and
+/// an empty file was stored.
 #[test]
 fn a_pipe_with_a_name_is_stored_with_its_bytes() {
     let cluster = Cluster::start(1);

@@ -18,7 +18,8 @@ use fs_proto::codec;
 use proptest::prelude::*;
 use servers::{Garbage, MockCluster};
 
-/// Fails rather than wait: no operation may take longer than its own time limit and the grace to let go of memory.
+/// Fails rather than wait: no operation may take longer than its own time limit and the grace to
+/// let go of memory.
 const LIMIT: Duration = Duration::from_secs(5);
 
 #[test]
@@ -70,7 +71,7 @@ fn lists_move_by_every_path_and_in_every_way() {
             assert!(paths.requests(Direction::Write, path) > 0, "{path_taken:?}, {lists:?}: {paths}");
             // Exposures that were dropped are revoked at the next poll.
             cluster.world.sim().sleep(Duration::from_millis(1)).await;
-            let left = client.endpoint().with(|endpoint| endpoint.holdings());
+            let left = client.endpoint().with(|endpoint| endpoint.resource_usage());
             assert_eq!(
                 (left.operations, left.exposures, left.parked),
                 (0, 0, 0),
@@ -80,8 +81,9 @@ fn lists_move_by_every_path_and_in_every_way() {
     }
 }
 
-/// Section 6.8 of paper 000: the upper left 1024 x 768 tile of a 2048 x 1536 array of 64-byte elements, noncontiguous in memory and in the file. Its rows are
-/// registered one by one, unless the program says that they lie in one allocation.
+/// Section 6.8 of [PVFS-IB]: the upper left 1024 x 768 tile of a 2048 x 1536 array of 64-byte
+/// elements, noncontiguous in memory and in the file. Its rows are registered one by one, unless
+/// the program says that they lie in one allocation.
 #[test]
 fn a_tile_needs_one_registration_with_hints_and_one_for_each_row_without() {
     const ELEMENT: usize = 64;
@@ -113,7 +115,8 @@ fn a_tile_needs_one_registration_with_hints_and_one_for_each_row_without() {
             let regions: Vec<_> = file_offsets.iter().map(|offset| Region::new(*offset, ROW as u64)).collect();
             file.write_list(&regions, tile.clone()).await.unwrap();
             let before = client.endpoint().counters();
-            // SAFETY: the array lives until the end of the test, and nobody looks at it before the client and its world are gone.
+            // SAFETY: the array lives until the end of the test, and nobody looks at it before the
+            // client and its world are gone.
             let read = unsafe { file.read_extended_raw(access(hints)) }.await.unwrap();
             assert_eq!(read, tile.len() as u64);
             let registered = client.endpoint().counters().pin_misses - before.pin_misses;
@@ -380,7 +383,7 @@ fn futures_may_be_dropped_at_any_time() {
         }
         assert_eq!(bodies::read(&file, 0, 300_000).await, pattern(300_000, 1));
         cluster.world.sim().sleep(Duration::from_secs(5)).await;
-        let left = client.endpoint().with(|endpoint| endpoint.holdings());
+        let left = client.endpoint().with(|endpoint| endpoint.resource_usage());
         assert_eq!((left.operations, left.exposures), (0, 0), "{left:?}");
     });
 }

@@ -1,5 +1,6 @@
-//! Which transport leads to a server: a client with several endpoints, servers that listen on several, in one simulated world. Simulated adapters
-//! under other addresses stand in for `shm://`, `ib://` and `tcp://`.
+//! Which transport leads to a server: a client with several endpoints, servers that listen on
+//! several, in one simulated world. Simulated adapters under other addresses stand in for `shm://`,
+//! `ib://` and `tcp://`.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking, its helpers too")]
 
@@ -17,7 +18,7 @@ use alias::{Alias, Names};
 use bmi_core::{Addr, AsyncEndpoint, Config, Endpoint, Scheme, Transport};
 use bmi_sim::{Node, World};
 use bodies::{path, pattern, striped};
-use fs_client::{Client, ClientOptions, ErrorCode, Outlets, Over, Route};
+use fs_client::{Client, ClientOptions, Endpoints, ErrorCode, Route, TransportChoice};
 use fs_proto::{Identity, Role};
 use fs_server::iod::{Iod, IodSettings};
 use fs_server::manager::{Manager, ManagerSettings};
@@ -45,7 +46,8 @@ fn port(scheme: Scheme) -> u16 {
     Scheme::ALL.iter().position(|other| *other == scheme).unwrap() as u16 + 1
 }
 
-/// A manager and two I/O servers, each on a node and a host of its own name, all but `iod1` on the client's host `here`.
+/// A manager and two I/O servers, each on a node and a host of its own name, all but `iod1` on the
+/// client's host `here`.
 struct Setting {
     world: World,
     names: Names,
@@ -123,18 +125,18 @@ impl Setting {
     }
 
     /// A client on host `here` with an endpoint for each of `schemes`.
-    async fn client(&self, schemes: &[Scheme], over: Over) -> Result<Client<Any>, fs_client::Error> {
+    async fn client(&self, schemes: &[Scheme], over: TransportChoice) -> Result<Client<Any>, fs_client::Error> {
         let node = self.world.node("client");
-        let mut outlets = Outlets::one(schemes[0], self.endpoint(&node));
+        let mut endpoints = Endpoints::one(schemes[0], self.endpoint(&node));
         for scheme in &schemes[1..] {
-            outlets = outlets.and(*scheme, self.endpoint(&node));
+            endpoints = endpoints.and(*scheme, self.endpoint(&node));
         }
         if !schemes.contains(&Scheme::Ib) {
-            outlets = outlets.without(Scheme::Ib, "no adapter");
+            endpoints = endpoints.without(Scheme::Ib, "no adapter");
         }
         let host = Some("here".to_owned());
         let options = ClientOptions { timeout: Duration::from_secs(8), over, host, ..ClientOptions::new(5) };
-        Client::connect_over(outlets, addr("manager", KNOWN), options).await
+        Client::connect_over(endpoints, addr("manager", KNOWN), options).await
     }
 }
 
@@ -164,7 +166,7 @@ fn each_server_is_reached_over_the_best_that_both_have() {
     let setting = Setting::new(1);
     setting.start_all();
     setting.world.block_on(async {
-        let client = setting.client(&ALL, Over::Auto).await.unwrap();
+        let client = setting.client(&ALL, TransportChoice::Auto).await.unwrap();
         let routes = routes(&client).await;
         assert_eq!(taken(&routes), [Scheme::Tcp, Scheme::Shm, Scheme::Ib]);
         assert_eq!(routes[0].reason, "nothing better is offered");
@@ -174,13 +176,14 @@ fn each_server_is_reached_over_the_best_that_both_have() {
         let sent: Vec<u64> = client.endpoints().map(|endpoint| endpoint.counters().unexpected).collect();
         assert!(sent[1] > 1 && sent[2] > 1, "requests went that way: {sent:?}");
         for endpoint in client.endpoints() {
-            let left = endpoint.holdings();
+            let left = endpoint.resource_usage();
             assert_eq!((left.operations, left.exposures, left.parked, left.peers), (0, 0, 0, 1), "{left:?}");
         }
     });
 }
 
-/// The path leads to another server of the same host: the one with the right name that was started for another cluster.
+/// The path leads to another server of the same host: the one with the right name that was started
+/// for another cluster.
 #[test]
 fn a_socket_that_is_another_servers_is_not_used() {
     let setting = Setting::new(2);
@@ -194,7 +197,7 @@ fn a_socket_that_is_another_servers_is_not_used() {
     setting.start("imp", Role::Iod(0), "here", &[Scheme::Shm], iod);
     setting.names.borrow_mut().insert(addr("iod0", Scheme::Shm), node.addr(1));
     setting.world.block_on(async {
-        let client = setting.client(&[Scheme::Tcp, Scheme::Shm], Over::Auto).await.unwrap();
+        let client = setting.client(&[Scheme::Tcp, Scheme::Shm], TransportChoice::Auto).await.unwrap();
         let routes = routes(&client).await;
         assert_eq!(taken(&routes), [Scheme::Tcp; 3]);
         let expected = [
@@ -204,7 +207,8 @@ fn a_socket_that_is_another_servers_is_not_used() {
         assert_eq!(routes[1].passed_over, expected);
         moves_bytes(&client).await;
         assert_eq!(store.stat().await.unwrap().datafiles, 0, "not a byte went to the wrong one");
-        let error = setting.client(&[Scheme::Tcp, Scheme::Shm], Over::Only(Scheme::Shm)).await.err().unwrap();
+        let error =
+            setting.client(&[Scheme::Tcp, Scheme::Shm], TransportChoice::Only(Scheme::Shm)).await.err().unwrap();
         assert!(error.to_string().contains("the server does not offer shm://"), "the manager has none: {error}");
     });
 }
@@ -215,7 +219,7 @@ fn a_way_that_does_not_work_is_passed_over_and_named() {
     setting.start_all();
     setting.names.borrow_mut().remove(&addr("iod0", Scheme::Shm));
     setting.world.block_on(async {
-        let client = setting.client(&ALL, Over::Auto).await.unwrap();
+        let client = setting.client(&ALL, TransportChoice::Auto).await.unwrap();
         let routes = routes(&client).await;
         assert_eq!(taken(&routes)[1], Scheme::Ib);
         let text = routes[1].to_string();
@@ -224,7 +228,8 @@ fn a_way_that_does_not_work_is_passed_over_and_named() {
     });
 }
 
-/// A socket that is there and whose server has come to a halt: the way costs its patience, and no request.
+/// A socket that is there and whose server has come to a halt: the way costs its patience, and no
+/// request.
 #[test]
 fn a_way_that_says_nothing_is_given_up_in_time() {
     let setting = Setting::new(4);
@@ -234,7 +239,7 @@ fn a_way_that_says_nothing_is_given_up_in_time() {
     let endpoint = setting.endpoint(&halted);
     endpoint.listen(&addr("iod0", Scheme::Shm)).unwrap();
     setting.world.block_on(async {
-        let client = setting.client(&[Scheme::Tcp, Scheme::Shm], Over::Auto).await.unwrap();
+        let client = setting.client(&[Scheme::Tcp, Scheme::Shm], TransportChoice::Auto).await.unwrap();
         assert_eq!(taken(&routes(&client).await)[1], Scheme::Tcp);
         moves_bytes(&client).await;
     });
@@ -248,11 +253,11 @@ fn what_was_asked_for_is_taken_or_is_an_error() {
     setting.start_iod(1, 1, "there", &[KNOWN]);
     setting.start_manager();
     setting.world.block_on(async {
-        let client = setting.client(&ALL, Over::Only(Scheme::Tcp)).await.unwrap();
+        let client = setting.client(&ALL, TransportChoice::Only(Scheme::Tcp)).await.unwrap();
         let all = routes(&client).await;
         assert_eq!(taken(&all), [Scheme::Tcp; 3]);
         assert!(all.iter().all(|route| route.reason == "as asked for"));
-        let error = setting.client(&ALL, Over::Only(Scheme::Shm)).await.err().unwrap();
+        let error = setting.client(&ALL, TransportChoice::Only(Scheme::Shm)).await.err().unwrap();
         assert_eq!(error.code(), ErrorCode::Unreachable);
         assert!(error.to_string().contains("(manager)") && error.to_string().contains("does not offer shm"), "{error}");
     });
@@ -263,7 +268,7 @@ fn a_server_that_was_started_again_is_found_over_the_same_way() {
     let setting = Setting::new(6);
     setting.start_all();
     setting.world.block_on(async {
-        let client = setting.client(&ALL, Over::Auto).await.unwrap();
+        let client = setting.client(&ALL, TransportChoice::Auto).await.unwrap();
         moves_bytes(&client).await;
         let node = setting.world.node("iod0");
         node.kill();
@@ -296,7 +301,7 @@ fn a_server_that_is_another_than_it_is_known_as_is_refused() {
     setting.start_iod(1, 1, "there", &[KNOWN]);
     setting.start_manager();
     setting.world.block_on(async {
-        let client = setting.client(&ALL, Over::Auto).await.unwrap();
+        let client = setting.client(&ALL, TransportChoice::Auto).await.unwrap();
         let results = client.routes().await;
         let error = results[1].1.as_ref().unwrap_err();
         assert!(error.to_string().contains("this is I/O server 1, not I/O server 0"), "{error}");

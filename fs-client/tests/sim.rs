@@ -63,8 +63,8 @@ proptest! {
         });
     }
 
-    /// Connections are cut at random moments while names are made, moved and removed; at the end the namespace is what it would be had nothing
-    /// happened.
+    /// Connections are cut at random moments while names are made, moved and removed; at the end
+    /// the namespace is what it would be had nothing happened.
     #[test]
     fn changes_are_made_once_however_often_connections_are_cut(
         seed in any::<u64>(),
@@ -143,7 +143,8 @@ fn an_iod_killed_during_a_transfer_ends_it_and_synced_data_survives() {
     });
 }
 
-/// The manager keeps replies to changes until the client confirms them; it confirmed nothing while a read or write was under way.
+/// The manager keeps replies to changes until the client confirms them; it confirmed nothing while
+/// a read or write was under way.
 #[test]
 fn a_slow_transfer_does_not_stop_changes() {
     let setting = setting(5, ClusterOptions::with_iods(1));
@@ -182,7 +183,8 @@ fn the_namespace_survives_its_manager() {
     });
 }
 
-/// A sync that was dropped before its end had taken the note of what was to be synced with it, and the next one vouched for bytes that were lost.
+/// A sync that was dropped before its end had taken the note of what was to be synced with it, and
+/// the next one vouched for bytes that were lost.
 #[test]
 fn a_sync_that_is_given_up_forgets_nothing() {
     let setting = setting(13, ClusterOptions { disk_cache: true, ..ClusterOptions::with_iods(2) });
@@ -232,8 +234,8 @@ fn the_time_of_a_file_is_that_of_its_last_change() {
     });
 }
 
-/// A server took bytes, was started anew before they were on its disk, and then answered a sync of nothing with yes: the program was told that its bytes
-/// were durable, and they were gone.
+/// A server took bytes, was started anew before they were on its disk, and then answered a sync of
+/// nothing with yes: the program was told that its bytes were durable, and they were gone.
 #[test]
 fn a_sync_does_not_vouch_for_what_a_restarted_server_has_lost() {
     let setting = setting(12, ClusterOptions { disk_cache: true, ..ClusterOptions::with_iods(2) });

@@ -1,4 +1,5 @@
-//! The whole file system, real client and real servers, over TCP on loopback: the test bodies of the simulator, unchanged.
+//! The whole file system, real client and real servers, over TCP on loopback: the test bodies of
+//! the simulator, unchanged.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking, its helpers too")]
 
@@ -17,7 +18,8 @@ use fs_client::copy::Copier;
 use fs_client::{Client, ClientOptions, ErrorCode};
 use fs_server::embedded::{ClusterOptions, EmbeddedCluster};
 
-/// Any transport, as `pvfs` has it: the library has its code compiled for that type, and so has this test.
+/// Any transport, as `pvfs` has it: the library has its code compiled for that type, and so has
+/// this test.
 type TcpClient = Client<AnyTransport>;
 
 /// Runs `body` with a client of a fresh cluster.

@@ -14,7 +14,8 @@ pub enum Kind {
     Dir,
 }
 
-/// Attributes as `stat` shows them. Times are nanoseconds since 1970, by the manager's clock or as a client set them.
+/// Attributes as `stat` shows them. Times are nanoseconds since 1970, by the manager's clock or as
+/// a client set them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Attr {
     /// File or directory.
@@ -25,13 +26,14 @@ pub struct Attr {
     pub uid: u32,
     /// Group.
     pub gid: u32,
-    /// Directory: its number of entries. File: its size in bytes, which only the I/O servers know; 0 in a manager's reply, filled
-    /// in by the client library from the sizes of the datafiles ([`crate::Distribution::file_size`]).
+    /// Directory: its number of entries. File: its size in bytes, which only the I/O servers know;
+    /// 0 in a manager's reply, filled in by the client library from the sizes of the datafiles
+    /// ([`crate::Distribution::file_size`]).
     pub size: u64,
     /// Last access, in nanoseconds.
     pub atime_ns: u64,
-    /// Last change of the content, in nanoseconds. Of a file, only the I/O servers know when it was written; the client library fills that in as it does
-    /// the size ([`Entry::touched_ns`]).
+    /// Last change of the content, in nanoseconds. Of a file, only the I/O servers know when it was
+    /// written; the client library fills that in as it does the size ([`Entry::touched_ns`]).
     pub mtime_ns: u64,
     /// Last change of the attributes, in nanoseconds.
     pub ctime_ns: u64,
@@ -63,7 +65,8 @@ pub struct Entry {
     pub attr: Attr,
     /// Where a file's bytes are; `None` for a directory.
     pub layout: Option<Layout>,
-    /// When `attr.mtime_ns` was set, in nanoseconds by the manager's clock: when the file was made, or by hand. What an I/O server has written later is a
-    /// later change of the content, which the manager is not told.
+    /// When `attr.mtime_ns` was set, in nanoseconds by the manager's clock: when the file was made,
+    /// or by hand. What an I/O server has written later is a later change of the content, which the
+    /// manager is not told.
     pub touched_ns: u64,
 }

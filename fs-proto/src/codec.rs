@@ -10,9 +10,11 @@
 //! ```
 //!
 //! **Invariants**
-//! 1. Decoding never panics, whatever the bytes, and sets aside no more memory than the bytes themselves justify or the limits allow: every list and
-//!    text is bounded (see [`crate::limits`]), and checked before it is made.
-//! 2. What was decoded keeps the limits: regions that do not overflow, a layout with as many datafiles as servers.
+//! 1. Decoding never panics, whatever the bytes, and sets aside no more memory than the bytes
+//!    themselves justify or the limits allow: every list and text is bounded (see
+//!    [`crate::limits`]), and checked before it is made.
+//! 2. What was decoded keeps the limits: regions that do not overflow, a layout with as many
+//!    datafiles as servers.
 //! 3. There are no bytes too few and none too many.
 //!
 //! Guarded by the round trips and mutations in the tests below.
@@ -22,8 +24,9 @@ use serde::{Deserialize, Serialize};
 use crate::reply::Reply;
 use crate::request::Request;
 
-/// Version of requests and replies. One that differs is refused. 4: stores are registered ([`crate::ManagerRequest::Register`]), and when a file was written
-/// is known ([`crate::IodReply::Held`], [`crate::Entry::touched_ns`]).
+/// Version of requests and replies. One that differs is refused. 4: stores are registered
+/// ([`crate::ManagerRequest::Register`]), and when a file was written is known
+/// ([`crate::IodReply::Held`], [`crate::Entry::touched_ns`]).
 pub const VERSION: u8 = 4;
 
 /// Why bytes are no request or reply.

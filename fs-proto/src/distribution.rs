@@ -1,11 +1,14 @@
 //! Which server holds which byte of a file.
 //!
-//! **Why.** A file is striped over I/O servers, so that they work in parallel. Clients, and nobody else, translate: the manager stores
-//! a distribution with each file, the I/O servers know only their own datafiles.
+//! **Why.** A file is striped over I/O servers, so that they work in parallel. Clients, and nobody
+//! else, translate: the manager stores a distribution with each file, the I/O servers know only
+//! their own datafiles.
 //!
 //! **Invariants**
-//! 1. Every logical offset of a file lies at exactly one (server, physical offset), and the other way round.
-//! 2. Splitting regions keeps every byte exactly once, and on each server in the order of the request.
+//! 1. Every logical offset of a file lies at exactly one (server, physical offset), and the other
+//!    way round.
+//! 2. Splitting regions keeps every byte exactly once, and on each server in the order of the
+//!    request.
 //!
 //! **Layout** of `simple_stripe` with three servers; the number is the strip's:
 //!
@@ -28,7 +31,8 @@ use crate::handle::DatafileHandle;
 use crate::limits::{self, MAX_OFFSET, MAX_SERVERS, MAX_STRIP, MIN_STRIP};
 use crate::region::Region;
 
-/// How the bytes of a file lie on its servers. Servers are counted within the file's [`Layout`], from 0.
+/// How the bytes of a file lie on its servers. Servers are counted within the file's [`Layout`],
+/// from 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[non_exhaustive]
 pub enum Distribution {
@@ -66,8 +70,9 @@ pub struct Strip {
 pub struct Share {
     /// Ranges of the server's datafile, in the order of the request, neighbours joined.
     pub physical: Vec<Region>,
-    /// Which bytes of the request these are, counted over all its regions as they stand in the caller's buffer, neighbours joined. As many bytes as
-    /// `physical`, though not the same number of pieces.
+    /// Which bytes of the request these are, counted over all its regions as they stand in the
+    /// caller's buffer, neighbours joined. As many bytes as `physical`, though not the same number
+    /// of pieces.
     pub stream: Vec<Region>,
     /// Bytes in this share.
     pub len: u64,
@@ -89,7 +94,8 @@ impl Distribution {
     /// Strips of `strip_size` bytes over `servers` servers.
     ///
     /// # Errors
-    /// `Invalid` unless the strip size is from [`MIN_STRIP`] to [`MAX_STRIP`] and there are 1 to [`MAX_SERVERS`] servers.
+    /// `Invalid` unless the strip size is from [`MIN_STRIP`] to [`MAX_STRIP`] and there are 1 to
+    /// [`MAX_SERVERS`] servers.
     pub fn simple_stripe(strip_size: u64, servers: u32) -> Result<Distribution, FsError> {
         let invalid = |what: String| Err(FsError::new(ErrorCode::Invalid, what));
         if !(MIN_STRIP..=MAX_STRIP).contains(&strip_size) {
@@ -121,7 +127,8 @@ impl Distribution {
         Location { server: (strip % servers) as usize, physical: strip / servers * strip_size + within }
     }
 
-    /// Where the byte at a location stands in the file; `None` beyond [`MAX_OFFSET`], or for a server that the file does not lie on.
+    /// Where the byte at a location stands in the file; `None` beyond [`MAX_OFFSET`], or for a
+    /// server that the file does not lie on.
     pub fn logical(&self, at: Location) -> Option<u64> {
         let Distribution::SimpleStripe { strip_size, servers } = *self;
         let (stripe, within) = (at.physical / strip_size, at.physical % strip_size);
@@ -148,7 +155,8 @@ impl Distribution {
         })
     }
 
-    /// Splits a list of logical regions into each server's share; index = server. Servers without a share have an empty one.
+    /// Splits a list of logical regions into each server's share; index = server. Servers without a
+    /// share have an empty one.
     pub fn split(&self, regions: &[Region]) -> Vec<Share> {
         let mut shares = vec![Share::default(); self.servers()];
         let mut stream = 0;
@@ -161,13 +169,14 @@ impl Distribution {
         shares
     }
 
-    /// Translates a range of a server's datafile back to the ranges of the file, for error messages; at most `max` of them, the last one
-    /// covering the rest.
+    /// Translates a range of a server's datafile back to the ranges of the file, for error
+    /// messages; at most `max` of them, the last one covering the rest.
     pub fn logical_ranges(&self, server: usize, physical: Region, max: usize) -> Vec<Region> {
         let mut ranges: Vec<Region> = Vec::new();
         let (mut at, end) = (physical.offset, physical.offset.saturating_add(physical.len));
         while at < end {
-            // On a single server all strips are neighbours: one step, or a range from the wire would be walked strip by strip.
+            // On a single server all strips are neighbours: one step, or a range from the wire
+            // would be walked strip by strip.
             let full = ranges.len() >= max.max(1) || self.servers() == 1;
             // With no room left, one last step to the end of the range.
             let next =
@@ -187,8 +196,8 @@ impl Distribution {
         ranges
     }
 
-    /// Size of the file whose datafiles have these sizes (index = server; missing ones count as empty): one more than the largest offset of any
-    /// byte in them.
+    /// Size of the file whose datafiles have these sizes (index = server; missing ones count as
+    /// empty): one more than the largest offset of any byte in them.
     pub fn file_size(&self, datafiles: &[u64]) -> u64 {
         let end = |(server, size): (usize, &u64)| {
             let last = size.checked_sub(1)?;
@@ -197,7 +206,8 @@ impl Distribution {
         datafiles.iter().take(self.servers()).enumerate().filter_map(end).max().unwrap_or(0)
     }
 
-    /// Size of `server`'s datafile when the file has `file_size` bytes: what a truncation asks of it.
+    /// Size of `server`'s datafile when the file has `file_size` bytes: what a truncation asks of
+    /// it.
     pub fn datafile_size(&self, server: usize, file_size: u64) -> u64 {
         let Distribution::SimpleStripe { strip_size, servers } = *self;
         let stripe = strip_size * u64::from(servers);
@@ -219,13 +229,14 @@ impl<'de> Deserialize<'de> for Distribution {
     }
 }
 
-/// Where a file's bytes are: its distribution, and for each of its servers which I/O server of the cluster that is and what the
-/// datafile there is called.
+/// Where a file's bytes are: its distribution, and for each of its servers which I/O server of the
+/// cluster that is and what the datafile there is called.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Layout {
     /// How the bytes lie.
     distribution: Distribution,
-    /// I/O server (index into [`crate::ClusterInfo::iods`] of the whole cluster) and datafile, in the order of the distribution.
+    /// I/O server (index into [`crate::ClusterInfo::iods`] of the whole cluster) and datafile, in
+    /// the order of the distribution.
     datafiles: Vec<(u32, DatafileHandle)>,
 }
 
@@ -247,7 +258,8 @@ impl Layout {
         &self.distribution
     }
 
-    /// I/O server of the cluster (from 0) and datafile there, one for each server of the distribution, in its order.
+    /// I/O server of the cluster (from 0) and datafile there, one for each server of the
+    /// distribution, in its order.
     pub fn datafiles(&self) -> &[(u32, DatafileHandle)] {
         &self.datafiles
     }
@@ -297,7 +309,8 @@ mod tests {
         ) {
             let regions: Vec<_> = regions.into_iter().map(|(offset, len)| Region::new(offset, len)).collect();
             let total: u64 = regions.iter().map(|region| region.len).sum();
-            // The logical offset of every byte of the request's stream, from the regions and from the shares.
+            // The logical offset of every byte of the request's stream, from the regions and from
+            // the shares.
             let expected: Vec<u64> = regions.iter().flat_map(|region| region.offset..region.offset + region.len).collect();
             let mut found = vec![None; total as usize];
             for (server, share) in d.split(&regions).iter().enumerate() {

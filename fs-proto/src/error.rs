@@ -1,5 +1,5 @@
-//! One error for the whole file system, on the wire and in the client library: a code that a program acts on, words for people,
-//! and, where data is concerned, which server and which ranges.
+//! One error for the whole file system, on the wire and in the client library: a code that a
+//! program acts on, words for people, and, where data is concerned, which server and which ranges.
 
 use std::fmt;
 
@@ -37,7 +37,8 @@ pub enum ErrorCode {
     Stale,
     /// A file, region or message is larger than what can be.
     TooLarge,
-    /// The time limit passed first. A change of the namespace may or may not have happened; resend it under the same id to know.
+    /// The time limit passed first. A change of the namespace may or may not have happened; resend
+    /// it under the same id to know.
     Timeout,
     /// The server cannot be reached, or the connection to it was lost.
     Unreachable,
@@ -104,8 +105,8 @@ impl fmt::Display for ErrorCode {
     }
 }
 
-/// What went wrong. A server fills in code, detail and, for data, ranges of its datafile; the client library adds the server, and
-/// translates the ranges to those of the file.
+/// What went wrong. A server fills in code, detail and, for data, ranges of its datafile; the
+/// client library adds the server, and translates the ranges to those of the file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FsError {
     /// What a caller can do about it.
@@ -113,7 +114,8 @@ pub struct FsError {
     /// What happened, in words.
     #[serde(deserialize_with = "limits::text::<MAX_DETAIL, _>")]
     pub detail: String,
-    /// The ranges that were not read or written, at most [`MAX_ERROR_RANGES`]; everything else of the request was.
+    /// The ranges that were not read or written, at most [`MAX_ERROR_RANGES`]; everything else of
+    /// the request was.
     #[serde(deserialize_with = "limits::bounded::<MAX_ERROR_RANGES, _, _>")]
     pub ranges: Vec<Region>,
     /// Which server said so, as the client knows it; never on the wire.
@@ -132,7 +134,8 @@ impl FsError {
         FsError { code, detail, ranges: Vec::new(), server: None }
     }
 
-    /// Names the ranges concerned. Of more than [`MAX_ERROR_RANGES`], the last one named covers all that follow.
+    /// Names the ranges concerned. Of more than [`MAX_ERROR_RANGES`], the last one named covers all
+    /// that follow.
     #[must_use]
     pub fn with_ranges(mut self, ranges: impl IntoIterator<Item = Region>) -> FsError {
         self.ranges.clear();
@@ -182,7 +185,8 @@ impl fmt::Display for FsError {
 impl std::error::Error for FsError {}
 
 impl From<bmi_core::Error> for FsError {
-    /// What an error of the transport means for a request: the connection's trouble, not the disk's.
+    /// What an error of the transport means for a request: the connection's trouble, not the
+    /// disk's.
     fn from(error: bmi_core::Error) -> FsError {
         let code = match error.kind() {
             ErrorKind::TimedOut => ErrorCode::Timeout,

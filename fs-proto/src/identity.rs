@@ -1,8 +1,10 @@
-//! Who a server is: what a client that may reach it in several ways compares before it takes another way than the first.
+//! Who a server is: what a client that may reach it in several ways compares before it takes
+//! another way than the first.
 //!
-//! **Why.** A configuration is shared by all machines of a cluster, and a path or a device name in it means something else on each. A client
-//! that finds a socket at the right path may have found another server's. So it asks, both over the connection that it trusts and over the new
-//! one; only the same instance of the same server has the same answer.
+//! **Why.** A configuration is shared by all machines of a cluster, and a path or a device name in
+//! it means something else on each. A client that finds a socket at the right path may have found
+//! another server's. So it asks, both over the connection that it trusts and over the new one; only
+//! the same instance of the same server has the same answer.
 
 use bmi_core::Addr;
 use serde::{Deserialize, Deserializer, Serialize};
@@ -23,7 +25,8 @@ pub enum Role {
 pub struct Identity {
     /// What it is in its cluster.
     pub role: Role,
-    /// The machine that it runs on, in a form that only its own processes share (the boot id of Linux); empty if it does not know.
+    /// The machine that it runs on, in a form that only its own processes share (the boot id of
+    /// Linux); empty if it does not know.
     #[serde(deserialize_with = "limits::text::<MAX_HOST, _>")]
     pub host: String,
     /// Drawn at random when it was started: another start is another instance.
@@ -42,7 +45,8 @@ impl Identity {
     /// With as many addresses as `room` bytes of an encoded reply take.
     #[must_use]
     pub fn within(&self, room: usize) -> Identity {
-        // Beside the addresses: version, variants, role, instance, and lengths, each at its longest.
+        // Beside the addresses: version, variants, role, instance, and lengths, each at its
+        // longest.
         let mut left = room.saturating_sub(self.host.len() + 48);
         let fits = |addr: &&Addr| {
             let needed = addr.to_string().len() + 2;
@@ -55,7 +59,8 @@ impl Identity {
     }
 }
 
-/// An address is text on the wire; its own check bounds the host, this the text before it is copied.
+/// An address is text on the wire; its own check bounds the host, this the text before it is
+/// copied.
 #[derive(Deserialize)]
 struct Text(#[serde(deserialize_with = "limits::text::<MAX_ADDR, _>")] String);
 

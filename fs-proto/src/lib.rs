@@ -1,4 +1,5 @@
-//! What clients and servers of the file system say to each other: requests, replies, handles, distributions, and their bytes.
+//! What clients and servers of the file system say to each other: requests, replies, handles,
+//! distributions, and their bytes.
 //!
 //! | where | what |
 //! |---|---|
@@ -10,9 +11,10 @@
 //! | [`Region`], [`Regions`] | ranges of bytes, lists of them |
 //! | [`FsError`], [`ErrorCode`] | what went wrong, where |
 //!
-//! **Protocol.** A request is a call of [`bmi_core::comm`], whose tag is the client's own number for the request; requests and replies are its bytes, the
-//! data of a read or write is its data. Which way that takes, with the message, by RDMA into a slot, or moved by the server or the client, is the
-//! communication manager's concern and in no request.
+//! **Protocol.** A request is a call of [`bmi_core::comm`], whose tag is the client's own number
+//! for the request; requests and replies are its bytes, the data of a read or write is its data.
+//! Which way that takes, with the message, by RDMA into a slot, or moved by the server or the
+//! client, is the communication manager's concern and in no request.
 //!
 //! ```text
 //!  client                                                server
@@ -21,8 +23,9 @@
 //!    reply                                        ◀────  reply(reply [, data of a small read])
 //! ```
 //!
-//! **Source.** Paper 000, sections 2.1, 3.2, 4. Where we differ: every request has an id and a time limit, and requests that change the
-//! namespace are executed once, also when they are sent again after a reconnect.
+//! **Source.** [PVFS-IB §2.1, §3.2, §4]. Where we differ: every request has an id and a time
+//! limit, and requests that change the namespace are executed once, also when they are sent again
+//! after a reconnect.
 
 // Runs inside the simulator: see clippy.toml.
 #![warn(clippy::disallowed_types)]

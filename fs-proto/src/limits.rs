@@ -1,4 +1,5 @@
-//! How long things may be. Checked when decoding, so that no length from the wire drives an allocation or a loop unchecked.
+//! How long things may be. Checked when decoding, so that no length from the wire drives an
+//! allocation or a loop unchecked.
 
 use serde::de::{Error as _, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
@@ -9,10 +10,12 @@ use std::marker::PhantomData;
 pub const MAX_NAME: usize = 255;
 /// Longest path, in bytes (as Linux has it).
 pub const MAX_PATH: usize = 4096;
-/// Regions in one request: 128 times what the first paper had room for (paper 000, section 6.7). A request of a few bytes can name so many if they are
-/// regular, so this also bounds what a server sets aside for one: 256 KiB.
+/// Regions in one request: 128 times what the first paper had room for ([PVFS-IB §6.7]). A
+/// request of a few bytes can name so many if they are regular, so this also bounds what a server
+/// sets aside for one: 256 KiB.
 pub const MAX_REGIONS: usize = 16_384;
-/// Servers that a file may be striped over, and I/O servers of a cluster. A layout of this many stays below 4 KiB encoded.
+/// Servers that a file may be striped over, and I/O servers of a cluster. A layout of this many
+/// stays below 4 KiB encoded.
 pub const MAX_SERVERS: usize = 256;
 /// Longest address as text, in bytes: that of verbs, with the longest names of adapter and host.
 pub const MAX_ADDR: usize = 400;
@@ -35,10 +38,12 @@ pub const MAX_DETAIL: usize = 512;
 /// Ranges that an error names; the last one then covers the rest.
 pub const MAX_ERROR_RANGES: usize = 16;
 
-/// What stands beside the body of a reply in its message, in bytes: a page of a directory is that much shorter.
+/// What stands beside the body of a reply in its message, in bytes: a page of a directory is that
+/// much shorter.
 pub const REPLY_ROOM: usize = 64;
 
-/// Deserializes a list of at most `MAX` elements; sets memory aside for what has come, not for what is announced.
+/// Deserializes a list of at most `MAX` elements; sets memory aside for what has come, not for what
+/// is announced.
 pub(crate) fn bounded<'de, const MAX: usize, T, D>(deserializer: D) -> Result<Vec<T>, D::Error>
 where
     T: Deserialize<'de>,
@@ -72,7 +77,8 @@ where
     deserializer.deserialize_seq(Bounded::<T, MAX>(PhantomData))
 }
 
-/// Deserializes a text of at most `MAX` bytes. The text is borrowed until its length has been checked.
+/// Deserializes a text of at most `MAX` bytes. The text is borrowed until its length has been
+/// checked.
 pub(crate) fn text<'de, const MAX: usize, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
     let text = <&str>::deserialize(deserializer)?;
     if text.len() > MAX {

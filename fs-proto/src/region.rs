@@ -57,10 +57,12 @@ impl fmt::Display for Region {
     }
 }
 
-/// A checked list of regions, in the order in which their bytes stand in memory: at most [`MAX_REGIONS`], none reaching beyond
-/// [`MAX_OFFSET`], and not more than that together. Regions may overlap and may be empty.
+/// A checked list of regions, in the order in which their bytes stand in memory: at most
+/// [`MAX_REGIONS`], none reaching beyond [`MAX_OFFSET`], and not more than that together. Regions
+/// may overlap and may be empty.
 ///
-/// On the wire they are ranges as [`bmi_core::extents`] has them: a few bytes each, and a regular list a few bytes in all.
+/// On the wire they are ranges as [`bmi_core::extents`] has them: a few bytes each, and a regular
+/// list a few bytes in all.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Regions {
     list: Vec<Region>,
@@ -103,7 +105,8 @@ impl TryFrom<Vec<Region>> for Regions {
     type Error = FsError;
 
     /// # Errors
-    /// `TooLarge` for too many regions, for one that ends beyond [`MAX_OFFSET`], or if all together are more than that.
+    /// `TooLarge` for too many regions, for one that ends beyond [`MAX_OFFSET`], or if all together
+    /// are more than that.
     fn try_from(list: Vec<Region>) -> Result<Regions, FsError> {
         let too_large = |what: String| FsError::new(ErrorCode::TooLarge, what);
         if list.len() > MAX_REGIONS {

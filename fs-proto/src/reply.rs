@@ -96,8 +96,9 @@ pub struct ManagerStat {
 /// The cluster, as far as one message has room.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClusterInfo {
-    /// The addresses that the I/O servers are known by, from the one asked for on, in the order that [`crate::Layout`] counts them. Where else
-    /// a server listens it says itself ([`crate::RequestBody::Identify`]).
+    /// The addresses that the I/O servers are known by, from the one asked for on, in the order
+    /// that [`crate::Layout`] counts them. Where else a server listens it says itself
+    /// ([`crate::RequestBody::Identify`]).
     #[serde(deserialize_with = "addresses")]
     pub iods: Vec<Addr>,
     /// How many I/O servers there are in all.
@@ -122,7 +123,8 @@ pub enum IodReply {
         len: u64,
         /// The datafile's size now, in bytes.
         size: u64,
-        /// Which start of the server this is: what was written before another one, and not synced then, may be lost.
+        /// Which start of the server this is: what was written before another one, and not synced
+        /// then, may be lost.
         start: u64,
     },
     /// Bytes were read.
@@ -138,7 +140,8 @@ pub enum IodReply {
     Held {
         /// Its size, in bytes.
         size: u64,
-        /// When it was last written to or its size changed, in nanoseconds since 1970 by the server's clock; 0 if never.
+        /// When it was last written to or its size changed, in nanoseconds since 1970 by the
+        /// server's clock; 0 if never.
         mtime_ns: u64,
     },
 }

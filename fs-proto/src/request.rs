@@ -21,10 +21,11 @@ pub struct RequestId {
 pub struct Request {
     /// Its id.
     pub id: RequestId,
-    /// The client has the replies to all requests with a smaller `seq`, and will not send those again: the server may forget
-    /// them.
+    /// The client has the replies to all requests with a smaller `seq`, and will not send those
+    /// again: the server may forget them.
     pub unanswered: u64,
-    /// How long the server may work at it, in milliseconds, counted from its arrival. The server has a limit of its own.
+    /// How long the server may work at it, in milliseconds, counted from its arrival. The server
+    /// has a limit of its own.
     pub timeout_ms: u32,
     /// What is asked.
     pub body: RequestBody,
@@ -53,8 +54,9 @@ impl From<IodRequest> for RequestBody {
     }
 }
 
-/// A place in the namespace: a path from a directory. Components are separated by `/`; leading, trailing and doubled ones
-/// do not matter, `.` and `..` are refused (clients resolve them). The empty path is the directory itself.
+/// A place in the namespace: a path from a directory. Components are separated by `/`; leading,
+/// trailing and doubled ones do not matter, `.` and `..` are refused (clients resolve them). The
+/// empty path is the directory itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Place {
     /// Where the path begins.
@@ -117,7 +119,8 @@ pub enum ManagerRequest {
         strip_size: u64,
         /// I/O servers to stripe over; 0 for all (at most [`crate::limits::MAX_SERVERS`]).
         servers: u32,
-        /// Whether a file that is already there is an error (`Exists`) or the answer. A directory there is always an error.
+        /// Whether a file that is already there is an error (`Exists`) or the answer. A directory
+        /// there is always an error.
         exclusive: bool,
     },
     /// Finds what is at a place. Answered by `Entry`.
@@ -125,8 +128,9 @@ pub enum ManagerRequest {
         /// Where.
         place: Place,
     },
-    /// Lists a directory in the order of names (by bytes), a page at a time. Answered by `Entries`; ask again with the last name until there is no
-    /// more. Entries that stay there all the while are listed exactly once.
+    /// Lists a directory in the order of names (by bytes), a page at a time. Answered by `Entries`;
+    /// ask again with the last name until there is no more. Entries that stay there all the while
+    /// are listed exactly once.
     Readdir {
         /// Which.
         dir: DirHandle,
@@ -148,14 +152,16 @@ pub enum ManagerRequest {
         /// What.
         set: SetAttr,
     },
-    /// Moves a name, atomically. A file at `to` is replaced by a file, an empty directory by a directory. Answered by `Done`. Changes the namespace.
+    /// Moves a name, atomically. A file at `to` is replaced by a file, an empty directory by a
+    /// directory. Answered by `Done`. Changes the namespace.
     Rename {
         /// From where.
         from: Place,
         /// To where; its parent must be there.
         to: Place,
     },
-    /// Removes a file, or an empty directory. Answered by `Done`. Changes the namespace; the file's data is removed later by the manager.
+    /// Removes a file, or an empty directory. Answered by `Done`. Changes the namespace; the file's
+    /// data is removed later by the manager.
     Remove {
         /// Where.
         place: Place,
@@ -164,12 +170,14 @@ pub enum ManagerRequest {
     },
     /// What the manager holds. Answered by `Stat`.
     Statfs,
-    /// Who the I/O servers are and what the cluster's limits are. Answered by `Cluster`, paged like a directory.
+    /// Who the I/O servers are and what the cluster's limits are. Answered by `Cluster`, paged like
+    /// a directory.
     Cluster {
         /// Begin at this I/O server.
         first: u32,
     },
-    /// An I/O server says which store it has. Answered by `Done`; `Invalid` if it is not the one that it had before, or another server's.
+    /// An I/O server says which store it has. Answered by `Done`; `Invalid` if it is not the one
+    /// that it had before, or another server's.
     Register {
         /// Which I/O server.
         iod: u32,
@@ -217,13 +225,14 @@ impl ManagerRequest {
 
 /// Requests to an I/O server. All may be sent again: executed twice, they have the effect of once.
 ///
-/// A datafile need not be created: one that nobody wrote is an empty one. One that was removed is `Stale` for those who still write to it.
+/// A datafile need not be created: one that nobody wrote is an empty one. One that was removed is
+/// `Stale` for those who still write to it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum IodRequest {
     /// Are you there? Answered by [`crate::IodReply::Done`].
     Ping,
-    /// Writes regions, in order. Answered by `Written`, once the bytes are in the store, though not necessarily on the disk. Where regions
-    /// overlap, which bytes stay is not defined.
+    /// Writes regions, in order. Answered by `Written`, once the bytes are in the store, though not
+    /// necessarily on the disk. Where regions overlap, which bytes stay is not defined.
     Write {
         /// To which datafile.
         datafile: DatafileHandle,
@@ -232,15 +241,17 @@ pub enum IodRequest {
         /// Whether the bytes are to be on the disk before the answer, as with `Sync`.
         sync: bool,
     },
-    /// Reads regions, in order. Answered by `Read`. Never short: bytes that were never written, and those beyond the end of the
-    /// datafile, are zero. (The end of the *file* is the client's to find, from the sizes of all its datafiles.)
+    /// Reads regions, in order. Answered by `Read`. Never short: bytes that were never written, and
+    /// those beyond the end of the datafile, are zero. (The end of the *file* is the client's to
+    /// find, from the sizes of all its datafiles.)
     Read {
         /// From which datafile.
         datafile: DatafileHandle,
         /// Where in it: as many bytes as the call has room for.
         regions: Regions,
     },
-    /// Makes the datafile `size` bytes long, cut off or filled up with zeros. Answered by `Written`.
+    /// Makes the datafile `size` bytes long, cut off or filled up with zeros. Answered by
+    /// `Written`.
     Truncate {
         /// Which.
         datafile: DatafileHandle,
@@ -252,7 +263,8 @@ pub enum IodRequest {
         /// Which.
         datafile: DatafileHandle,
     },
-    /// Puts what was written on the disk. Answered by `Written`; from then on what was written since the start that it names survives a crash.
+    /// Puts what was written on the disk. Answered by `Written`; from then on what was written
+    /// since the start that it names survives a crash.
     Sync {
         /// Which.
         datafile: DatafileHandle,

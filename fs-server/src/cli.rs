@@ -1,6 +1,7 @@
 //! The command `pvfsd`.
 //!
-//! Exit status: 0 after a stop that was asked for, 1 if the server failed, 2 for a wrong command line or configuration.
+//! Exit status: 0 after a stop that was asked for, 1 if the server failed, 2 for a wrong command
+//! line or configuration.
 
 use std::ffi::OsString;
 use std::fs;
@@ -22,31 +23,36 @@ use crate::manager::ManagerSettings;
 
 /// The servers of a small parallel file system.
 ///
-/// A cluster is one manager (names, attributes, layouts) and one or more I/O servers (data). All read the same configuration:
+/// A cluster is one manager (names, attributes, layouts) and one or more I/O servers (data). All
+/// read the same configuration:
 ///
 ///   pvfsd init --dir /srv/pvfs         write pvfs.toml, for a cluster on this machine
 ///   pvfsd manager &                    start the manager
 ///   pvfsd iod 0 & pvfsd iod 1 & …      start the I/O servers of the configuration
 ///   pvfs servers                       see whether they are there, and over which transport
 ///
-/// A server may listen on several transports at once (tcp, ib, shm): the configuration lists its addresses. One whose device is missing is left out
-/// with a warning; the first one, by which clients know the server, must be there.
+/// A server may listen on several transports at once (tcp, ib, shm): the configuration lists its
+/// addresses. One whose device is missing is left out with a warning; the first one, by which
+/// clients know the server, must be there.
 ///
-/// A data directory says whose it is, and the manager knows which one each I/O server had: a server with the wrong one, or with an empty one in its place, is
-/// refused and says so. --adopt takes it all the same, for instance an empty one in place of a disk that is lost.
+/// A data directory says whose it is, and the manager knows which one each I/O server had: a server
+/// with the wrong one, or with an empty one in its place, is refused and says so. --adopt takes it
+/// all the same, for instance an empty one in place of a disk that is lost.
 ///
-/// A server prints "listening on ADDRESS" for each address when it is ready, logs to standard error (RUST_LOG=debug shows more), and stops
-/// in good order at SIGTERM or SIGINT.
+/// A server prints "listening on ADDRESS" for each address when it is ready, logs to standard error
+/// (RUST_LOG=debug shows more), and stops in good order at SIGTERM or SIGINT.
 #[derive(Debug, Parser)]
 #[command(name = "pvfsd", version, verbatim_doc_comment)]
 struct Arguments {
     /// The configuration file.
     #[arg(long, short, global = true, default_value = "pvfs.toml")]
     config: PathBuf,
-    /// Wait for requests by polling without pause: the lowest latency, at the price of a whole core for each server.
+    /// Wait for requests by polling without pause: the lowest latency, at the price of a whole core
+    /// for each server.
     #[arg(long, global = true)]
     busy: bool,
-    /// Take the data directory though it is another one than the server had before, or another server's. What only the other one held then reads as zeros.
+    /// Take the data directory though it is another one than the server had before, or another
+    /// server's. What only the other one held then reads as zeros.
     #[arg(long, global = true)]
     adopt: bool,
     #[command(subcommand)]

@@ -37,7 +37,8 @@ pub struct Config {
 pub struct Cluster {
     /// The manager's addresses.
     pub manager: ServerAddrs,
-    /// The I/O servers' addresses. Files know their servers by the place in this list: append, never reorder.
+    /// The I/O servers' addresses. Files know their servers by the place in this list: append,
+    /// never reorder.
     pub iods: Vec<ServerAddrs>,
     /// Strip size of files that ask for no other.
     #[serde(default = "default_strip")]
@@ -86,7 +87,8 @@ impl Default for LimitSection {
     }
 }
 
-/// Transfers of this many bytes or more go to storage threads: a smaller one takes about as long in the page cache as handing it over does.
+/// Transfers of this many bytes or more go to storage threads: a smaller one takes about as long in
+/// the page cache as handing it over does.
 pub const DEFAULT_OFFLOAD: u64 = 128 << 10;
 
 /// A number of bytes, written as `4096`, `"64K"`, `"1M"`, `"2G"`, `"1T"`.
@@ -198,8 +200,8 @@ impl Config {
         PathBuf::from(self.storage.iod.replace("{index}", &index.to_string()))
     }
 
-    /// A configuration with comments, for a cluster on this machine with `iods` I/O servers that keeps its data under `dir`, each server listening
-    /// over each of the schemes.
+    /// A configuration with comments, for a cluster on this machine with `iods` I/O servers that
+    /// keeps its data under `dir`, each server listening over each of the schemes.
     ///
     /// # Errors
     /// If there are no such addresses: too few ports, or a path too long for a socket.

@@ -9,7 +9,8 @@
 //! | [`config`], [`cli`] | what `pvfsd` is told |
 //! | [`embedded`] | a whole cluster in one process, for tests and demonstrations |
 //!
-//! Generic over the transport; nothing here knows which backend it runs over but [`cli`] and [`embedded`].
+//! Generic over the transport; nothing here knows which backend it runs over but [`cli`] and
+//! [`embedded`].
 
 // Runs inside the simulator: see clippy.toml.
 #![warn(clippy::disallowed_types)]

@@ -1,19 +1,25 @@
 //! The loop that every server runs: take requests, decode them, work at several at a time, reply.
 //!
-//! A server that listens on several transports runs it once for each ([`serve_all`]), over one store: what a client does is the same whichever way it
-//! comes, and no transport waits for another.
+//! A server that listens on several transports runs it once for each ([`serve_all`]), over one
+//! store: what a client does is the same whichever way it comes, and no transport waits for
+//! another.
 //!
 //! **Invariants**
-//! 1. Bounded: at most [`Limits::requests`] requests are worked at, [`Limits::per_peer`] for one peer. What is above waits as it came and holds its
-//!    sender's credits, so the sender stops. Peers whose requests wait take turns.
-//! 2. Requests that move much data ([`Handler::class`]) are counted apart from all others, with the same limits: a small request begins at once,
-//!    however many long ones are under way or wait.
-//! 3. A request's future is run to its end and never dropped, so that no buffer goes back to its pool while a disk or an adapter is still
-//!    at it. It ends in time because everything that it waits for has a deadline or fails when the peer is lost.
-//! 4. A request whose time is over when its turn comes is answered `Timeout` and not begun: its client has given up, and what it does next must not be undone by it.
-//! 5. Nobody pays for another's mistake: a malformed request costs its sender the connection, a logged reason, and nothing else.
+//! 1. Bounded: at most [`Limits::requests`] requests are worked at, [`Limits::per_peer`] for one
+//!    peer. What is above waits as it came and holds its sender's credits, so the sender stops.
+//!    Peers whose requests wait take turns.
+//! 2. Requests that move much data ([`Handler::class`]) are counted apart from all others, with the
+//!    same limits: a small request begins at once, however many long ones are under way or wait.
+//! 3. A request's future is run to its end and never dropped, so that no buffer goes back to its
+//!    pool while a disk or an adapter is still at it. It ends in time because everything that it
+//!    waits for has a deadline or fails when the peer is lost.
+//! 4. A request whose time is over when its turn comes is answered `Timeout` and not begun: its
+//!    client has given up, and what it does next must not be undone by it.
+//! 5. Nobody pays for another's mistake: a malformed request costs its sender the connection, a
+//!    logged reason, and nothing else.
 //!
-//! **Protocol.** See `fs_proto` for requests and replies, and [`bmi_core::comm`] for the calls that carry them and their data.
+//! **Protocol.** See `fs_proto` for requests and replies, and [`bmi_core::comm`] for the calls that
+//! carry them and their data.
 
 use std::any::Any;
 use std::cell::Cell;
@@ -43,7 +49,8 @@ pub struct Limits {
     pub per_peer: usize,
     /// Longest time for one request, whatever its client allows.
     pub request_timeout: Duration,
-    /// How long a client may take over receiving its reply, and how long a stopping server waits for what is under way.
+    /// How long a client may take over receiving its reply, and how long a stopping server waits
+    /// for what is under way.
     pub reply_timeout: Duration,
 }
 
@@ -85,8 +92,9 @@ impl Session {
     }
 }
 
-/// How much sooner than its client a server gives a request up: an eighth of the time, but not more than this. So the answer that says so is there before the client has
-/// taken its memory back; a transfer that meets memory that was taken back costs the connection.
+/// How much sooner than its client a server gives a request up: an eighth of the time, but not more
+/// than this. So the answer that says so is there before the client has taken its memory back; a
+/// transfer that meets memory that was taken back costs the connection.
 const SOONER: Duration = Duration::from_millis(500);
 
 /// How long a server works at a request whose client waits for `timeout`.
@@ -109,7 +117,8 @@ impl Context {
         Ok(())
     }
 
-    /// Takes `client` for the one at the other end of the connection. The first that is named there is; a connection has one.
+    /// Takes `client` for the one at the other end of the connection. The first that is named there
+    /// is; a connection has one.
     ///
     /// # Errors
     /// `Invalid` for another one.
@@ -157,10 +166,12 @@ impl From<Result<ReplyBody, FsError>> for Answer {
 /// What makes a server of the loop.
 #[async_trait(?Send)]
 pub trait Handler<T: Transport> {
-    /// Answers a request, and moves its data by `call`. Must end soon after [`Context::deadline`] or the loss of the peer.
+    /// Answers a request, and moves its data by `call`. Must end soon after [`Context::deadline`]
+    /// or the loss of the peer.
     async fn handle(&self, context: &Context, request: Request, call: &Incoming<T>) -> Answer;
 
-    /// How urgent a request with `data` bytes of data is: `Bulk` if it moves so much that others are not to wait for it.
+    /// How urgent a request with `data` bytes of data is: `Bulk` if it moves so much that others
+    /// are not to wait for it.
     fn class(&self, data: u64) -> ServiceClass {
         let _ = data;
         ServiceClass::Message
@@ -171,11 +182,13 @@ pub trait Handler<T: Transport> {
         let _ = peer;
     }
 
-    /// Work that goes on beside the requests, once for a server however many transports it has. Never ends.
+    /// Work that goes on beside the requests, once for a server however many transports it has.
+    /// Never ends.
     async fn background(&self);
 }
 
-/// Requests that are counted together: those that move much data, and all others, so that neither wait for the other.
+/// Requests that are counted together: those that move much data, and all others, so that neither
+/// wait for the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Lane {
     Small,
@@ -257,7 +270,8 @@ impl Desk {
         None
     }
 
-    /// A request of `peer` has ended; returns a parked one that can begin now: of the peer whose turn it is.
+    /// A request of `peer` has ended; returns a parked one that can begin now: of the peer whose
+    /// turn it is.
     fn finished(&mut self, peer: PeerId, lane: Lane) -> Option<Job> {
         let index = lane as usize;
         self.running[index] -= 1;
@@ -281,8 +295,8 @@ impl Desk {
     }
 }
 
-/// Serves until `stop` ends; then takes no more requests, ends those under way, and closes its connections. `identity` is what the server says
-/// to those who ask who it is.
+/// Serves until `stop` ends; then takes no more requests, ends those under way, and closes its
+/// connections. `identity` is what the server says to those who ask who it is.
 pub async fn serve<T: Transport, H: Handler<T>>(
     endpoint: &AsyncEndpoint<T>,
     handler: &H,
@@ -293,8 +307,9 @@ pub async fn serve<T: Transport, H: Handler<T>>(
     beside(handler, attend(endpoint, handler, identity, limits, stop)).await;
 }
 
-/// As [`serve`], over several endpoints at once, each with the handler that belongs to it. The handlers share one store, so the first one's work
-/// in the background is everybody's. Ends when the last loop has ended.
+/// As [`serve`], over several endpoints at once, each with the handler that belongs to it. The
+/// handlers share one store, so the first one's work in the background is everybody's. Ends when
+/// the last loop has ended.
 pub async fn serve_all<T: Transport, H: Handler<T>>(
     fronts: &[(AsyncEndpoint<T>, &H)],
     identity: &Identity,
@@ -351,7 +366,8 @@ async fn attend<T: Transport, H: Handler<T>>(
                 let mut next = Some(message);
                 // What has arrived together is worked at together.
                 while let Some(message) = next.take() {
-                    // Nobody waits for the reply to a peer that is lost, and no event will come any more to forget it.
+                    // Nobody waits for the reply to a peer that is lost, and no event will come any
+                    // more to forget it.
                     if endpoint.limits(message.peer()).is_some() {
                         let bulk = handler.class(announced(&message)) == ServiceClass::Bulk;
                         let lane = if bulk { Lane::Bulk } else { Lane::Small };
@@ -395,7 +411,8 @@ async fn answer<T: Transport, H: Handler<T>>(
     };
     let answer = match codec::decode_request(call.request()) {
         Ok(request) => {
-            // Counted from when it came, not from when its turn came: its client has been waiting since.
+            // Counted from when it came, not from when its turn came: its client has been waiting
+            // since.
             let timeout = allowance(Duration::from_millis(request.timeout_ms.into())).min(limits.request_timeout);
             let context = Context { peer, deadline: arrived + timeout, room: call.room(), session };
             if let RequestBody::Identify = request.body {

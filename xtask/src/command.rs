@@ -1,8 +1,10 @@
-//! Runs one program: passes its output on line by line, limits its time, notes the totals that it prints.
+//! Runs one program: passes its output on line by line, limits its time, notes the totals that it
+//! prints.
 //!
 //! **Invariants**
 //! 1. Standard input is closed: nothing that is run can wait for an answer.
-//! 2. Every run ends: at the limit the program and what it started are killed, and the run has failed.
+//! 2. Every run ends: at the limit the program and what it started are killed, and the run has
+//!    failed.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
@@ -30,7 +32,8 @@ pub(crate) struct Failure {
     pub(crate) reason: String,
     /// What the program had counted by then.
     pub(crate) totals: Totals,
-    /// Nothing is wrong with the project: this machine cannot do it. Said loudly, counted as skipped.
+    /// Nothing is wrong with the project: this machine cannot do it. Said loudly, counted as
+    /// skipped.
     pub(crate) is_skip: bool,
 }
 
@@ -181,7 +184,8 @@ impl Write for Kept {
     }
 }
 
-/// Copies `from` to `to` line by line on a thread of its own, and reports the totals among the lines.
+/// Copies `from` to `to` line by line on a thread of its own, and reports the totals among the
+/// lines.
 fn pass_on(
     from: impl Read + Send + 'static,
     mut to: impl Write + Send + 'static,
@@ -218,7 +222,8 @@ fn wait(
             Err(error) => return Some(Err(error)),
         }
         if Instant::now() >= end {
-            // The child first, so that it starts no more; its own children are looked up while it is still their parent.
+            // The child first, so that it starts no more; its own children are looked up while it
+            // is still their parent.
             let family = descendants(child.id());
             let _ = child.kill();
             // By system call: a bare machine has no `kill`.
@@ -237,8 +242,8 @@ fn wait(
     }
 }
 
-/// The processes that `process` started, and those that they started. Not a process group, because a key press that interrupts this
-/// program must reach them too.
+/// The processes that `process` started, and those that they started. Not a process group, because
+/// a key press that interrupts this program must reach them too.
 fn descendants(process: u32) -> Vec<u32> {
     let mut family = vec![process];
     let mut next = 0;
@@ -275,7 +280,8 @@ mod tests {
 
     const LONG: Duration = Duration::from_secs(60);
 
-    /// Runs a shell script. Its output goes nowhere: what looks like totals must not be read as this test's own.
+    /// Runs a shell script. Its output goes nowhere: what looks like totals must not be read as
+    /// this test's own.
     fn shell(script: &str, limit: Duration) -> Result<Totals, Failure> {
         let mut invocation = Invocation::new(Path::new("."), "sh", "-c");
         invocation.command.arg(script);

@@ -1,7 +1,8 @@
-//! The same sweeps in debug and in release must have the same digests: what runs inside the simulator may depend on its seed and on nothing else, not
-//! on the compiler's mood either.
+//! The same sweeps in debug and in release must have the same digests: what runs inside the
+//! simulator may depend on its seed and on nothing else, not on the compiler's mood either.
 //!
-//! Sweeps print a line that begins with `check` and ends with their digest (`bmi_sim::check::Report`).
+//! Sweeps print a line that begins with `check` and ends with their digest
+//! (`bmi_sim::check::Report`).
 
 use std::path::Path;
 use std::time::Duration;

@@ -1,4 +1,5 @@
-//! `cargo xtask`: what is more than a one-liner. `test` is the project's test command, `bench` runs the micro-benchmark.
+//! `cargo xtask`: what is more than a one-liner. `test` is the project's test command, `bench` runs
+//! the micro-benchmark.
 //!
 //! **Why** a program and not a script: it runs wherever the project builds, and is tested with it.
 //!
@@ -48,11 +49,12 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Task {
-    /// The test command: sets the machine up, then runs every step and stops at the first that fails.
+    /// The test command: sets the machine up, then runs every step and stops at the first that
+    /// fails.
     ///
-    /// Prints each step with how long it took, a summary, and as its last line the totals: "N passed, N failed, N skipped".
-    /// Tests, doctests, examples and the main job count one each; a step that counts nothing (fmt, clippy, rustdoc)
-    /// counts as one failure when it fails.
+    /// Prints each step with how long it took, a summary, and as its last line the totals: "N
+    /// passed, N failed, N skipped". Tests, doctests, examples and the main job count one each; a
+    /// step that counts nothing (fmt, clippy, rustdoc) counts as one failure when it fails.
     Test(TestArgs),
     /// The micro-benchmark against plain sockets, in release; see `cargo xtask bench -- --help`.
     Bench {
@@ -60,13 +62,17 @@ enum Task {
         #[arg(last = true)]
         args: Vec<String>,
     },
-    /// Builds two commits, or a commit and the working tree, runs their benchmarks in turns, and reports which rows are worse.
+    /// Builds two commits, or a commit and the working tree, runs their benchmarks in turns, and
+    /// reports which rows are worse.
     ///
-    /// Prints for each row what A and B measured, the cost of B divided by the cost of A, and the confidence interval of that ratio.
+    /// Prints for each row what A and B measured, the cost of B divided by the cost of A, and the
+    /// confidence interval of that ratio.
     Compare(compare::CompareArgs),
-    /// Switches on the bugs that are seeded in the code, one after the other, and says which of them the sweeps in the simulator find.
+    /// Switches on the bugs that are seeded in the code, one after the other, and says which of
+    /// them the sweeps in the simulator find.
     Mutants(mutants::MutantsArgs),
-    /// Real verbs without an adapter: boots a small emulated machine with Soft-RoCE and runs the tests of `bmi-ib` in it.
+    /// Real verbs without an adapter: boots a small emulated machine with Soft-RoCE and runs the
+    /// tests of `bmi-ib` in it.
     Rxe(rxe::RxeArgs),
     /// What runs inside that machine.
     #[command(hide = true)]

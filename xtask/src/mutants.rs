@@ -1,9 +1,13 @@
-//! `cargo xtask mutants`: switches on the bugs that are seeded in the code, one after the other, and says which of them the sweeps find.
+//! `cargo xtask mutants`: switches on the bugs that are seeded in the code, one after the other,
+//! and says which of them the sweeps find.
 //!
-//! **Why.** Sweeps that pass show little unless they are known to fail when they should. See `bmi_core::mutated`.
+//! **Why.** Sweeps that pass show little unless they are known to fail when they should. See
+//! `bmi_core::mutated`.
 //!
-//! **How.** The names are read from the sources. The sweeps are those of the step `tests`, which are built
-//! with the feature `mutants`. Each run of one is a process with at most one bug, named by `BMI_MUTANT`. A bug is found if a sweep that passes without it fails, or does not end in time.
+//! **How.** The names are read from the sources. The sweeps are those of the step `tests`, which
+//! are built with the feature `mutants`. Each run of one is a process with at most one bug, named
+//! by `BMI_MUTANT`. A bug is found if a sweep that passes without it fails, or does not end in
+//! time.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

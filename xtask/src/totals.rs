@@ -1,4 +1,5 @@
-//! Reads the totals out of what test runners print: `cargo nextest`'s summary line, the `test result:` lines of libtest.
+//! Reads the totals out of what test runners print: `cargo nextest`'s summary line, the `test
+//! result:` lines of libtest.
 
 use std::fmt;
 use std::ops::AddAssign;
@@ -27,11 +28,13 @@ impl Totals {
     /// What one line of a runner's output adds; `None` for a line that is no summary.
     pub(crate) fn from_line(line: &str) -> Option<Totals> {
         let line = without_colour(line);
-        // At the beginning of the line: `cargo nextest` repeats what failed tests printed, indented, and that was counted already.
+        // At the beginning of the line: `cargo nextest` repeats what failed tests printed,
+        // indented, and that was counted already.
         let counts = if let Some(rest) = line.strip_prefix("test result:") {
             rest
         } else if line.trim_start().starts_with("Summary [") {
-            // `Summary [   1.2s] 9 tests run: 8 passed (1 slow), 1 failed, 2 skipped`, or `9/12 tests run: …` when cut short
+            // `Summary [ 1.2s] 9 tests run: 8 passed (1 slow), 1 failed, 2 skipped`, or `9/12 tests
+            // run: …` when cut short
             line.split_once("run:")?.1
         } else {
             return None;

@@ -1,4 +1,5 @@
-//! Fits a profile of the simulator to a few measurements of a machine, and says how well it fits. See `bmi_sim::fit`.
+//! Fits a profile of the simulator to a few measurements of a machine, and says how well it fits.
+//! See `bmi_sim::fit`.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -30,12 +31,13 @@ disk_write_mb_per_s = 25.0
 
 /// Fits a profile of the simulator to a few measurements of a machine.
 ///
-/// The prices of a base profile are turned until the simulator measures what the machine did. What was not measured stays as in the base,
-/// so take one that is like the machine: `vapi-2003` or `cx7-400` for an adapter that moves bytes itself, `ibnice-2003` or `gige-2008` for TCP.
-/// The profile goes to standard output as TOML, for `Profile::load`; a table of what was measured and what the fitted profile gives goes to
-/// standard error. If the profile misses a measurement by more than --tolerance, it is written all
-/// the same, but the exit status is 1: the measurements contradict each other, or the base is of
-/// the wrong kind.
+/// The prices of a base profile are turned until the simulator measures what the machine did. What
+/// was not measured stays as in the base, so take one that is like the machine: `vapi-2003` or
+/// `cx7-400` for an adapter that moves bytes itself, `ibnice-2003` or `gige-2008` for TCP. The
+/// profile goes to standard output as TOML, for `Profile::load`; a table of what was measured and
+/// what the fitted profile gives goes to standard error. If the profile misses a measurement by
+/// more than --tolerance, it is written all the same, but the exit status is 1: the measurements
+/// contradict each other, or the base is of the wrong kind.
 ///
 /// Every program with an option --base, --show, --profile or --over that takes a profile takes the
 /// file too: `ab workload --over profile.toml …`.

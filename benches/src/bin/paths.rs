@@ -1,8 +1,10 @@
-//! The four paths side by side, over real sockets: what each costs for each size, and whether the plan chose well.
+//! The four paths side by side, over real sockets: what each costs for each size, and whether the
+//! plan chose well.
 //!
-//! A client and a server, a thread each, over the loopback. A write hands the server its data, a read brings it; the server keeps nothing. For each size all paths take
-//! turns, round by round, so that what else the machine does meets all of them; a figure is the median of the rounds, and a path's ratio is to the path that the plan
-//! takes.
+//! A client and a server, a thread each, over the loopback. A write hands the server its data, a
+//! read brings it; the server keeps nothing. For each size all paths take turns, round by round, so
+//! that what else the machine does meets all of them; a figure is the median of the rounds, and a
+//! path's ratio is to the path that the plan takes.
 
 use std::process::ExitCode;
 use std::sync::mpsc;
@@ -27,7 +29,8 @@ struct Cli {
     /// Rounds; each makes a few calls by every path.
     #[arg(long, default_value_t = 41, value_parser = clap::value_parser!(u32).range(3..))]
     rounds: u32,
-    /// Exit with status 1 if another path was faster than the plan's by more than this many per cent.
+    /// Exit with status 1 if another path was faster than the plan's by more than this many per
+    /// cent.
     #[arg(long, value_name = "PER CENT")]
     check: Option<f64>,
     /// One JSON object for each size and direction instead of the table.

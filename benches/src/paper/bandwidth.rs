@@ -1,4 +1,4 @@
-//! Paper 000, Figures 7 to 10: `pvfs-test` by the number of nodes.
+//! [PVFS-IB, Figures 7 to 10]: `pvfs-test` by the number of nodes.
 
 use super::machines::Machine;
 use super::published::{Value, find};
@@ -75,8 +75,8 @@ fn at(grid: &Grid, servers: usize, clients: usize) -> Point {
 
 /// What three more nodes have brought, each.
 fn slopes(report: &mut Report, figure: &str, one: Point, four: Point) {
-    report.compare(&format!("000.{figure}.read"), (four.read - one.read) / 3.0);
-    report.compare(&format!("000.{figure}.write"), (four.write - one.write) / 3.0);
+    report.compare(&format!("pvfs-ib.{figure}.read"), (four.read - one.read) / 3.0);
+    report.compare(&format!("pvfs-ib.{figure}.write"), (four.write - one.write) / 3.0);
 }
 
 /// Figure 7.
@@ -96,7 +96,8 @@ pub(super) fn ibnice(scale: Scale) -> Result<Report, Failed> {
 pub(super) fn vapi(scale: Scale) -> Result<Report, Failed> {
     let grid = grid(&Machine::verbs(machines::vapi()), scale)?;
     let mut report = Report { figures: figures("vapi", "Figure 8, PVFS over VAPI", &grid), ..Report::default() };
-    // "The bandwidth increase from adding another I/O node … for simultaneous reads from many compute nodes."
+    // "The bandwidth increase from adding another I/O node … for simultaneous reads from many
+    // compute nodes."
     let (one, four) = (at(&grid, 1, 4), at(&grid, 4, 4));
     slopes(&mut report, "fig8", one, four);
     for figure in &mut report.figures {
@@ -151,10 +152,10 @@ pub(super) fn mpi_io(scale: Scale) -> Result<Report, Failed> {
         }
         report.figures.push(figure);
         let last = |way: usize| ways[way].1.last().map_or(f64::NAN, |(_, point)| of(point));
-        report.compare(&format!("000.fig9.ramfs.{direction}"), last(0) / last(1));
-        report.compare(&format!("000.fig9.disk.{direction}"), 100.0 * (last(2) / last(3) - 1.0));
+        report.compare(&format!("pvfs-ib.fig9.ramfs.{direction}"), last(0) / last(1));
+        report.compare(&format!("pvfs-ib.fig9.disk.{direction}"), 100.0 * (last(2) / last(3) - 1.0));
         if direction == "write" {
-            report.compare("000.fig9.disk.peak", last(2));
+            report.compare("pvfs-ib.fig9.disk.peak", last(2));
         }
     }
     Ok(report)
@@ -181,8 +182,8 @@ pub(super) fn cpu(scale: Scale) -> Result<Report, Failed> {
         series: Vec::new(),
     };
     let machines = [
-        ("IBNice", "000.fig10.ibnice", Machine::tcp(machines::ibnice())),
-        ("VAPI", "000.fig10.vapi", Machine::verbs(machines::vapi())),
+        ("IBNice", "pvfs-ib.fig10.ibnice", Machine::tcp(machines::ibnice())),
+        ("VAPI", "pvfs-ib.fig10.vapi", Machine::verbs(machines::vapi())),
     ];
     for (name, id, machine) in machines {
         let points = counts.iter().map(|clients| Ok((*clients as f64, point(&machine, *clients, 4, scale)?)));

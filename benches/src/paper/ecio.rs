@@ -1,4 +1,5 @@
-//! Paper 004: noncontiguous access of several clients to one server, collective I/O against its extension.
+//! [ECIO-IB]: noncontiguous access of several clients to one server, collective I/O against its
+//! extension.
 
 use super::published::{ECIO_TABLE_1, EcioRow, Published, Unit, Value};
 use super::report::{Comparison, Figure, Report, Series, Style};
@@ -8,7 +9,7 @@ use crate::workload::{Failed, Span, bed, elapsed};
 
 /// How often the paper repeats each.
 const TIMES: f64 = 100.0;
-const SOURCE: &str = "004, 5.1, Table 1";
+const SOURCE: &str = "[ECIO-IB §5.1, Table 1]";
 
 /// Seconds of a hundred accesses, write and read.
 fn seconds(clients: usize, elements: usize, strategy: Strategy) -> Result<(f64, f64), Failed> {
@@ -57,7 +58,7 @@ pub(super) fn tables(scale: Scale) -> Result<Report, Failed> {
             let table = 1 + 2 * at + usize::from(clients == 4);
             report.figures.push(Figure {
                 name: format!("ecio-{direction}-{clients}"),
-                title: format!("Paper 004, Table {table}, noncontiguous {direction}, {clients} clients, one server"),
+                title: format!("[ECIO-IB], Table {table}, noncontiguous {direction}, {clients} clients, one server"),
                 x: "elements".into(),
                 y: "seconds for 100 accesses".into(),
                 style: Style::Lines,
@@ -67,7 +68,7 @@ pub(super) fn tables(scale: Scale) -> Result<Report, Failed> {
     }
     report.notes.push(
         "the paper's seconds do not count: they are 6 MB/s, or 0.6 µs for each element of 4 bytes, which no disk and no micro-benchmark of the paper explains. Here the \
-         disk is that of paper 000, 25 MB/s, four times as fast, and the seconds that are saved are a quarter of the paper's too; that the gains agree is no \
+         disk is that of [PVFS-IB], 25 MB/s, four times as fast, and the seconds that are saved are a quarter of the paper's too; that the gains agree is no \
          proof of more"
             .into(),
     );
@@ -81,7 +82,7 @@ fn gains(two_phase: &[(f64, f64)], extended: &[(f64, f64)]) -> String {
 
 fn compare(report: &mut Report, row: &EcioRow, collective: f64, extended: f64) {
     let of = |what: &'static str, value: Value, unit: Unit| Published {
-        id: "004.table1",
+        id: "ecio-ib.table1",
         what,
         value,
         unit,
@@ -89,7 +90,7 @@ fn compare(report: &mut Report, row: &EcioRow, collective: f64, extended: f64) {
     };
     let gain = |two_phase: f64, extended: f64| 100.0 * (two_phase / extended - 1.0);
     let mut add = |name: &str, published: Published, predicted: f64| {
-        let mut one = Comparison::with(&format!("004.table1.{}k.{name}", row.count), published, predicted);
+        let mut one = Comparison::with(&format!("ecio-ib.table1.{}k.{name}", row.count), published, predicted);
         one.what = format!("{}, {} thousand elements", one.what, row.count);
         report.comparisons.push(one);
     };

@@ -1,4 +1,5 @@
-//! The machines of the papers: profiles of the simulator, and settings of the file system as the papers describe theirs.
+//! The machines of the papers: profiles of the simulator, and settings of the file system as the
+//! papers describe theirs.
 
 use bmi_core::Config;
 use bmi_core::driver::Waiting;
@@ -13,7 +14,7 @@ pub(super) struct Machine {
 }
 
 impl Machine {
-    /// Clients poll for what they send and sleep until the reply (paper 000, section 3.2.4).
+    /// Clients poll for what they send and sleep until the reply ([PVFS-IB §3.2.4]).
     pub(super) fn verbs(bed: Bed) -> Machine {
         Machine { bed, waiting: Waiting::PAPER_CLIENT }
     }
@@ -30,37 +31,39 @@ fn machine(profile: &str, disk: &str) -> Bed {
     Bed::sim(Profile::named(profile).expect(known).with_disk(DiskProfile::named(disk).expect(known)))
 }
 
-/// Paper 000 over verbs, files in memory, the server's buffers in no cache.
+/// [PVFS-IB] over verbs, files in memory, the server's buffers in no cache.
 pub(super) fn vapi() -> Bed {
     machine("vapi-2003", "ramfs-uncached-2003")
 }
 
-/// Paper 000 over verbs, files on disk.
+/// [PVFS-IB] over verbs, files on disk.
 pub(super) fn vapi_disk() -> Bed {
     machine("vapi-2003", "ext3-ide-2003")
 }
 
-/// Paper 000 over TCP, files in memory, everybody's buffers in no cache.
+/// [PVFS-IB] over TCP, files in memory, everybody's buffers in no cache.
 pub(super) fn ibnice() -> Bed {
     machine("ibnice-uncached-2003", "ramfs-uncached-2003")
 }
 
-/// Paper 000 over TCP, files on disk.
+/// [PVFS-IB] over TCP, files on disk.
 pub(super) fn ibnice_disk() -> Bed {
     machine("ibnice-uncached-2003", "ext3-ide-2003")
 }
 
-/// Paper 001 over verbs, *Normal* service of files that the system has in its cache.
+/// [Unifier-PVFS] over verbs, *Normal* service of files that the system has in its cache.
 pub(super) fn vapi_cached() -> Bed {
     machine("vapi-2003", "ramfs-uncached-2003")
 }
 
-/// Paper 002: Quadrics Elan4, which needs no registration; PVFS2's files in the system's cache (as in paper 001, at this machine's bus: it has no figure of its own).
+/// [Quadrics-PVFS2]: Quadrics Elan4, which needs no registration; PVFS2's files in the system's cache (as
+/// in [Unifier-PVFS], at this machine's bus: it has no figure of its own).
 pub(super) fn elan4() -> Bed {
     machine("elan4-2005", "ramfs-uncached-2005")
 }
 
-/// The file system as it is by default: strips of 64 KiB, inline to 4 KiB, fast RDMA to 64 KiB, as paper 000 has it.
+/// The file system as it is by default: strips of 64 KiB, inline to 4 KiB, fast RDMA to 64 KiB, as
+/// [PVFS-IB] has it.
 pub(super) fn setup(clients: usize, servers: usize) -> Setup {
     Setup { endpoint: Config::default(), ..Setup::new(clients, servers) }
 }

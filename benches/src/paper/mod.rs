@@ -1,11 +1,15 @@
-//! The papers, reproduced: the real client and server in the simulator, and what comes out beside what was published.
+//! The papers, reproduced: the real client and server in the simulator, and what comes out beside
+//! what was published.
 //!
-//! **Why.** A model that was calibrated on micro-benchmarks alone is worth as much as its predictions of whole systems. Here they stand side by side,
-//! with the error; `benches/PAPERS.md` says where the model is off, and why.
+//! **Why.** A model that was calibrated on micro-benchmarks alone is worth as much as its
+//! predictions of whole systems. Here they stand side by side, with the error; `benches/PAPERS.md`
+//! says where the model is off, and why.
 //!
 //! **Invariants**
-//! 1. The machines are profiles of `bmi-sim`, calibrated on micro-benchmarks; nothing here turns a price.
-//! 2. What runs is the file system's own client and server ([`crate::workload`]); no formula stands in for them.
+//! 1. The machines are profiles of `bmi-sim`, calibrated on micro-benchmarks; nothing here turns a
+//!    price.
+//! 2. What runs is the file system's own client and server ([`crate::workload`]); no formula stands
+//!    in for them.
 //! 3. A reproduction is deterministic: the same command prints the same digits.
 //!
 //! | module | what |
@@ -74,73 +78,73 @@ impl Reproduction {
 pub const ALL: &[Reproduction] = &[
     Reproduction {
         name: "ibnice",
-        source: "000, 6.3, Figure 7",
+        source: "[PVFS-IB §6.3, Figure 7]",
         what: "pvfs-test over TCP on InfiniBand: bandwidth by compute and I/O nodes",
         run: bandwidth::ibnice,
     },
     Reproduction {
         name: "vapi",
-        source: "000, 6.3, Figure 8",
+        source: "[PVFS-IB §6.3, Figure 8]",
         what: "pvfs-test over verbs: bandwidth by compute and I/O nodes",
         run: bandwidth::vapi,
     },
     Reproduction {
         name: "mpi-io",
-        source: "000, 6.4, Figure 9",
+        source: "[PVFS-IB §6.4, Figure 9]",
         what: "the same with four I/O nodes, in memory and on disk, TCP and verbs",
         run: bandwidth::mpi_io,
     },
     Reproduction {
         name: "cpu",
-        source: "000, 6.4, Figure 10",
+        source: "[PVFS-IB §6.4, Figure 10]",
         what: "processor utilisation of the compute nodes meanwhile",
         run: bandwidth::cpu,
     },
     Reproduction {
         name: "small",
-        source: "000, 6.5, Figure 11",
+        source: "[PVFS-IB §6.5, Figure 11]",
         what: "access time of small writes by scheme",
         run: small::figure_11,
     },
     Reproduction {
         name: "units",
-        source: "000, 6.6, Figure 12",
+        source: "[PVFS-IB §6.6, Figure 12]",
         what: "32 MB by transfer unit",
         run: small::figure_12,
     },
     Reproduction {
         name: "tile",
-        source: "000, 6.7, Figure 13",
+        source: "[PVFS-IB §6.7, Figure 13]",
         what: "mpi-tile-io with and without list I/O",
         run: tile::figure_13,
     },
     Reproduction {
         name: "hints",
-        source: "000, 6.8, Figure 14",
+        source: "[PVFS-IB §6.8, Figure 14]",
         what: "mpi-tile-io with noncontiguous memory, allocations named or not",
         run: tile::figure_14,
     },
     Reproduction {
         name: "normal",
-        source: "001, 6.2, Figure 4",
+        source: "[Unifier-PVFS §6.2, Figure 4]",
         what: "cached read, Normal service",
         run: small::normal,
     },
     Reproduction {
         name: "quadrics",
-        source: "002, 4.1, Figures 4 and 5",
+        source: "[Quadrics-PVFS2 §4.1, Figures 4 and 5]",
         what: "list I/O over Quadrics, zero copy against packing",
         run: quadrics::concurrent,
     },
     Reproduction {
         name: "quadrics-tile",
-        source: "002, 4.2, Figure 6",
+        source: "[Quadrics-PVFS2 §4.2, Figure 6]",
         what: "MPI-Tile-IO over Quadrics, zero copy against packing",
         run: quadrics::tiles,
     },
     Reproduction {
         name: "ecio",
-        source: "004, 5, Tables 1 to 4",
+        source: "[ECIO-IB §5, Tables 1 to 4]",
         what: "interleaved elements of several clients, two-phase against extended collective I/O",
         run: ecio::tables,
     },

@@ -1,8 +1,11 @@
-//! What the papers publish of their systems, each figure with its place: the results that the simulator has to predict.
+//! What the papers publish of their systems, each figure with its place: the results that the
+//! simulator has to predict.
 //!
-//! **Invariant.** Nothing here is an input of the model. Its inputs are the micro-benchmarks that `bmi-sim`'s profiles name, and those alone.
+//! **Invariant.** Nothing here is an input of the model. Its inputs are the micro-benchmarks that
+//! `bmi-sim`'s profiles name, and those alone.
 //!
-//! Curves are not here: the text of the papers gives slopes, peaks, ratios and orders, and its pictures are not at hand.
+//! Curves are not here: the text of the papers gives slopes, peaks, ratios and orders, and its
+//! pictures are not at hand.
 
 /// A published result.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -30,7 +33,8 @@ pub enum Value {
     Range(f64, f64),
     /// No less.
     AtLeast(f64),
-    /// So much, but nothing that this model could say: printed beside what it says, with the error, and not counted. The page says why.
+    /// So much, but nothing that this model could say: printed beside what it says, with the error,
+    /// and not counted. The page says why.
     Apart(f64),
     /// The text at hand does not say: the model says it alone.
     HeldBack,
@@ -62,80 +66,153 @@ use Value::{About, Apart, AtLeast, Exact, HeldBack, Range};
 
 /// All of them.
 pub const ALL: &[Published] = &[
-    // ---- paper 000: PVFS over InfiniBand ----------------------------------------------------------------------------------
-    of("000.fig7.read", "IBNice read, each further compute node", About(120.0), MbPerS, "000, 6.3, Figure 7"),
-    of("000.fig7.write", "IBNice write, each further compute node", About(160.0), MbPerS, "000, 6.3, Figure 7"),
-    of("000.fig8.read", "VAPI read, each further I/O node", About(400.0), MbPerS, "000, 6.3, Figure 8"),
+    // ---- [PVFS-IB]: PVFS over InfiniBand --------------------------------------------------------
+    of("pvfs-ib.fig7.read", "IBNice read, each further compute node", About(120.0), MbPerS, "[PVFS-IB §6.3, Figure 7]"),
     of(
-        "000.fig8.write",
+        "pvfs-ib.fig7.write",
+        "IBNice write, each further compute node",
+        About(160.0),
+        MbPerS,
+        "[PVFS-IB §6.3, Figure 7]",
+    ),
+    of("pvfs-ib.fig8.read", "VAPI read, each further I/O node", About(400.0), MbPerS, "[PVFS-IB §6.3, Figure 8]"),
+    of(
+        "pvfs-ib.fig8.write",
         "VAPI write, each further I/O node (\"slightly less\")",
         About(400.0),
         MbPerS,
-        "000, 6.3, Figure 8",
+        "[PVFS-IB §6.3, Figure 8]",
     ),
-    of("000.fig9.ramfs.read", "ramfs read, VAPI over IBNice", About(3.0), Times, "000, 6.4, Figure 9"),
-    of("000.fig9.ramfs.write", "ramfs write, VAPI over IBNice", About(3.0), Times, "000, 6.4, Figure 9"),
-    of("000.fig9.disk.read", "ext3 read, VAPI over IBNice", Range(15.0, 42.0), GainPercent, "000, 6.4, Figure 9"),
-    of("000.fig9.disk.write", "ext3 write, VAPI over IBNice", Range(15.0, 42.0), GainPercent, "000, 6.4, Figure 9"),
-    of("000.fig9.disk.peak", "ext3 write over VAPI, four compute nodes", Exact(95.0), MbPerS, "000, 6.4, Figure 9"),
-    of("000.fig10.ibnice", "client CPU over IBNice, one compute node", Exact(91.0), CpuPercent, "000, 6.4, Figure 10"),
-    of("000.fig10.vapi", "client CPU over VAPI", Exact(1.5), CpuPercent, "000, 6.4, Figure 10"),
+    of("pvfs-ib.fig9.ramfs.read", "ramfs read, VAPI over IBNice", About(3.0), Times, "[PVFS-IB §6.4, Figure 9]"),
+    of("pvfs-ib.fig9.ramfs.write", "ramfs write, VAPI over IBNice", About(3.0), Times, "[PVFS-IB §6.4, Figure 9]"),
     of(
-        "000.fig11.inline.miss",
+        "pvfs-ib.fig9.disk.read",
+        "ext3 read, VAPI over IBNice",
+        Range(15.0, 42.0),
+        GainPercent,
+        "[PVFS-IB §6.4, Figure 9]",
+    ),
+    of(
+        "pvfs-ib.fig9.disk.write",
+        "ext3 write, VAPI over IBNice",
+        Range(15.0, 42.0),
+        GainPercent,
+        "[PVFS-IB §6.4, Figure 9]",
+    ),
+    of(
+        "pvfs-ib.fig9.disk.peak",
+        "ext3 write over VAPI, four compute nodes",
+        Exact(95.0),
+        MbPerS,
+        "[PVFS-IB §6.4, Figure 9]",
+    ),
+    of(
+        "pvfs-ib.fig10.ibnice",
+        "client CPU over IBNice, one compute node",
+        Exact(91.0),
+        CpuPercent,
+        "[PVFS-IB §6.4, Figure 10]",
+    ),
+    of("pvfs-ib.fig10.vapi", "client CPU over VAPI", Exact(1.5), CpuPercent, "[PVFS-IB §6.4, Figure 10]"),
+    of(
+        "pvfs-ib.fig11.inline.miss",
         "inline gives way to fast RDMA, memory not registered",
         Apart(4096.0),
         Bytes,
-        "000, 6.5, Figure 11",
+        "[PVFS-IB §6.5, Figure 11]",
     ),
     of(
-        "000.fig11.inline.hit",
+        "pvfs-ib.fig11.inline.hit",
         "inline gives way to fast RDMA, memory registered",
         Apart(4096.0),
         Bytes,
-        "000, 6.5, Figure 11",
+        "[PVFS-IB §6.5, Figure 11]",
     ),
     of(
-        "000.fig11.fast.miss",
+        "pvfs-ib.fig11.fast.miss",
         "fast RDMA gives way to server-based, not registered",
         AtLeast(65536.0),
         Bytes,
-        "000, 6.5, Figure 11",
+        "[PVFS-IB §6.5, Figure 11]",
     ),
     of(
-        "000.fig11.fast.hit",
+        "pvfs-ib.fig11.fast.hit",
         "fast RDMA gives way to server-based, registered",
         AtLeast(65536.0),
         Bytes,
-        "000, 6.5, Figure 11",
+        "[PVFS-IB §6.5, Figure 11]",
     ),
-    of("000.fig13.vapi.write", "tile write over VAPI, list I/O over none", HeldBack, Times, "000, 6.7, Figure 13"),
-    of("000.fig13.vapi.read", "tile read over VAPI, list I/O over none", HeldBack, Times, "000, 6.7, Figure 13"),
-    of("000.fig13.ibnice.write", "tile write over IBNice, list I/O over none", HeldBack, Times, "000, 6.7, Figure 13"),
-    of("000.fig13.ibnice.read", "tile read over IBNice, list I/O over none", HeldBack, Times, "000, 6.7, Figure 13"),
-    of("000.fig14.write", "tile write, allocations named over not", HeldBack, Times, "000, 6.8, Figure 14"),
-    of("000.fig14.read", "tile read, allocations named over not", HeldBack, Times, "000, 6.8, Figure 14"),
-    // ---- paper 001: Unifier -----------------------------------------------------------------------------------------------
-    of("001.fig4.normal", "Normal service, cached read, peak", Exact(324.0), MbPerS, "001, 6.2, Figure 4"),
-    // ---- paper 002: Quadrics ----------------------------------------------------------------------------------------------
-    of("002.fig4.read", "list I/O read, zero copy over packing, most", Exact(89.0), GainPercent, "002, 4.1, Figure 4"),
     of(
-        "002.fig5.write",
+        "pvfs-ib.fig13.vapi.write",
+        "tile write over VAPI, list I/O over none",
+        HeldBack,
+        Times,
+        "[PVFS-IB §6.7, Figure 13]",
+    ),
+    of(
+        "pvfs-ib.fig13.vapi.read",
+        "tile read over VAPI, list I/O over none",
+        HeldBack,
+        Times,
+        "[PVFS-IB §6.7, Figure 13]",
+    ),
+    of(
+        "pvfs-ib.fig13.ibnice.write",
+        "tile write over IBNice, list I/O over none",
+        HeldBack,
+        Times,
+        "[PVFS-IB §6.7, Figure 13]",
+    ),
+    of(
+        "pvfs-ib.fig13.ibnice.read",
+        "tile read over IBNice, list I/O over none",
+        HeldBack,
+        Times,
+        "[PVFS-IB §6.7, Figure 13]",
+    ),
+    of("pvfs-ib.fig14.write", "tile write, allocations named over not", HeldBack, Times, "[PVFS-IB §6.8, Figure 14]"),
+    of("pvfs-ib.fig14.read", "tile read, allocations named over not", HeldBack, Times, "[PVFS-IB §6.8, Figure 14]"),
+    // ---- [Unifier-PVFS]: Unifier ---------------------------------------------------------------------
+    of(
+        "unifier-pvfs.fig4.normal",
+        "Normal service, cached read, peak",
+        Exact(324.0),
+        MbPerS,
+        "[Unifier-PVFS §6.2, Figure 4]",
+    ),
+    // ---- [Quadrics-PVFS2]: Quadrics --------------------------------------------------------------------
+    of(
+        "quadrics-pvfs2.fig4.read",
+        "list I/O read, zero copy over packing, most",
+        Exact(89.0),
+        GainPercent,
+        "[Quadrics-PVFS2 §4.1, Figure 4]",
+    ),
+    of(
+        "quadrics-pvfs2.fig5.write",
         "list I/O write, zero copy over packing, most",
         Exact(52.0),
         GainPercent,
-        "002, 4.1, Figure 5",
+        "[Quadrics-PVFS2 §4.1, Figure 5]",
     ),
     of(
-        "002.fig6.read",
+        "quadrics-pvfs2.fig6.read",
         "MPI-Tile-IO read, zero copy over packing, most",
         Exact(113.0),
         GainPercent,
-        "002, 4.2, Figure 6",
+        "[Quadrics-PVFS2 §4.2, Figure 6]",
     ),
-    of("002.fig6.write", "MPI-Tile-IO write, zero copy over packing", Exact(66.0), GainPercent, "002, 4.2, Figure 6"),
+    of(
+        "quadrics-pvfs2.fig6.write",
+        "MPI-Tile-IO write, zero copy over packing",
+        Exact(66.0),
+        GainPercent,
+        "[Quadrics-PVFS2 §4.2, Figure 6]",
+    ),
 ];
 
-/// A row of paper 004, Table 1: noncontiguous write, two clients and one server, all of it executed 100 times.
+/// A row of [ECIO-IB, Table 1]: noncontiguous write, two clients and one server, all of it executed
+/// 100 times.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct EcioRow {
     /// Elements of 4 bytes, in thousands.
@@ -150,7 +227,7 @@ const fn row(count: usize, collective: f64, extended: f64) -> EcioRow {
     EcioRow { count, collective, extended }
 }
 
-/// Paper 004, section 5.1, Table 1. Tables 2 to 4 are held back.
+/// [ECIO-IB §5.1, Table 1]. Tables 2 to 4 are held back.
 pub const ECIO_TABLE_1: &[EcioRow] = &[
     row(4, 1.65, 1.48),
     row(8, 1.94, 1.77),

@@ -1,4 +1,4 @@
-//! Paper 002: zero-copy list I/O over Quadrics, against packing.
+//! [Quadrics-PVFS2]: zero-copy list I/O over Quadrics, against packing.
 
 use bmi_core::Lists;
 
@@ -45,8 +45,8 @@ pub(super) fn concurrent(scale: Scale) -> Result<Report, Failed> {
         writes.push(Series::predicted(format!("{servers}S zero copy"), chain_write));
         writes.push(Series::predicted(format!("{servers}S LIO"), pack_write));
     }
-    report.compare("002.fig4.read", 100.0 * (most.0 - 1.0));
-    report.compare("002.fig5.write", 100.0 * (most.1 - 1.0));
+    report.compare("quadrics-pvfs2.fig4.read", 100.0 * (most.0 - 1.0));
+    report.compare("quadrics-pvfs2.fig5.write", 100.0 * (most.1 - 1.0));
     report.check(
         "reads gain more than writes",
         most.0 > most.1,
@@ -57,7 +57,7 @@ pub(super) fn concurrent(scale: Scale) -> Result<Report, Failed> {
     {
         report.figures.push(Figure {
             name: format!("quadrics-{name}"),
-            title: format!("Paper 002, {title}, blocks of 1 MB, 4 MB a process"),
+            title: format!("[Quadrics-PVFS2], {title}, blocks of 1 MB, 4 MB a process"),
             x: "clients".into(),
             y: "aggregate bandwidth, MB/s".into(),
             style: Style::Lines,
@@ -75,11 +75,11 @@ pub(super) fn tiles(scale: Scale) -> Result<Report, Failed> {
     let chain = tile::run(&machines::elan4(), &setup(4, 4, Lists::Chain), &program)?;
     let pack = tile::run(&machines::elan4(), &setup(4, 4, Lists::Pack), &program)?;
     let mut report = Report::default();
-    report.compare("002.fig6.read", 100.0 * (chain.read / pack.read - 1.0));
-    report.compare("002.fig6.write", 100.0 * (chain.write / pack.write - 1.0));
+    report.compare("quadrics-pvfs2.fig6.read", 100.0 * (chain.read / pack.read - 1.0));
+    report.compare("quadrics-pvfs2.fig6.write", 100.0 * (chain.write / pack.write - 1.0));
     report.figures.push(Figure {
         name: "quadrics-tile".into(),
-        title: "Paper 002, Figure 6, MPI-Tile-IO, elements of 32 bytes".into(),
+        title: "[Quadrics-PVFS2, Figure 6], MPI-Tile-IO, elements of 32 bytes".into(),
         x: String::new(),
         y: "aggregate bandwidth, MB/s".into(),
         style: Style::Bars(vec!["read".into(), "write".into()]),

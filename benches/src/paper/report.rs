@@ -1,4 +1,5 @@
-//! What a reproduction has found out: results beside the published ones, orders that hold or do not, and curves.
+//! What a reproduction has found out: results beside the published ones, orders that hold or do
+//! not, and curves.
 
 use serde::Serialize;
 
@@ -14,7 +15,8 @@ pub struct Comparison {
     pub what: String,
     /// Unit of both.
     pub unit: &'static str,
-    /// The published value; a range as its two ends, without upper end the largest number that there is; none if it is held back.
+    /// The published value; a range as its two ends, without upper end the largest number that
+    /// there is; none if it is held back.
     pub published: Vec<f64>,
     /// What the model says.
     pub predicted: f64,
@@ -71,8 +73,8 @@ impl Comparison {
     }
 }
 
-/// The error of a prediction: relative to the published value in percent, of the factor for a gain, in points for utilisation; of a range to its nearer
-/// end, and none within.
+/// The error of a prediction: relative to the published value in percent, of the factor for a gain,
+/// in points for utilisation; of a range to its nearer end, and none within.
 fn error(unit: Unit, published: &[f64], predicted: f64) -> Option<f64> {
     let near = match *published {
         [] => return None,
@@ -235,8 +237,8 @@ impl Figure {
     }
 }
 
-/// Of all comparisons that count, other than utilisation: the median and the largest error without sign, in percent, and how many
-/// they are; then the largest of utilisation, in points.
+/// Of all comparisons that count, other than utilisation: the median and the largest error without
+/// sign, in percent, and how many they are; then the largest of utilisation, in points.
 pub fn summary<'a>(all: impl Iterator<Item = &'a Comparison>) -> Summary {
     let (mut errors, mut cpu) = (Vec::new(), Vec::new());
     for one in all.filter(|one| one.counted) {

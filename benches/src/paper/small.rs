@@ -1,4 +1,4 @@
-//! Single accesses: paper 000, Figures 11 and 12; paper 001, Figure 4.
+//! Single accesses: [PVFS-IB, Figures 11, 12]; [Unifier-PVFS, Figure 4].
 
 use bmi_core::Config;
 use bmi_core::comm::{Direction, Path};
@@ -13,7 +13,8 @@ use crate::workload::{Failed, Setup, bed, mb_per_s};
 const KIB: usize = 1 << 10;
 const MIB: usize = 1 << 20;
 
-/// Messages and slots that are long enough for all of Figure 11, so that a scheme is what it says at every size.
+/// Messages and slots that are long enough for all of Figure 11, so that a scheme is what it says
+/// at every size.
 fn long_messages() -> Config {
     Config {
         eager_limit: 136 * KIB,
@@ -38,7 +39,8 @@ fn schemes(scale: Scale) -> Result<Schemes, Failed> {
     let one = |path: Path, registered: bool| {
         let program =
             Access { direction: Direction::Write, sizes: sizes.clone(), registered, rounds: scale.pick(4, 2) };
-        // The wake-up of a sleeping client would be in some schemes and not in others (see PAPERS.md), so this one polls.
+        // The wake-up of a sleeping client would be in some schemes and not in others (see
+        // PAPERS.md), so this one polls.
         let setup =
             Setup { endpoint: long_messages(), path: Some(path), waiting: Waiting::Busy, ..machines::setup(1, 1) };
         let times = bed::run(&machines::vapi(), &setup, &program)?.swap_remove(0);
@@ -87,10 +89,10 @@ pub(super) fn figure_11(scale: Scale) -> Result<Report, Failed> {
     });
     let setup = Setup { waiting: Waiting::Busy, ..machines::setup(1, 1) };
     let crossings = bed::run(&machines::vapi(), &setup, &Crossings)?.swap_remove(0);
-    report.compare("000.fig11.inline.miss", crossings.write.inline as f64);
-    report.compare("000.fig11.inline.hit", crossings.write_registered.inline as f64);
-    report.compare("000.fig11.fast.miss", crossing(sizes, &fast[0], &server[0]));
-    report.compare("000.fig11.fast.hit", crossing(sizes, &fast[1], &server[1]));
+    report.compare("pvfs-ib.fig11.inline.miss", crossings.write.inline as f64);
+    report.compare("pvfs-ib.fig11.inline.hit", crossings.write_registered.inline as f64);
+    report.compare("pvfs-ib.fig11.fast.miss", crossing(sizes, &fast[0], &server[0]));
+    report.compare("pvfs-ib.fig11.fast.hit", crossing(sizes, &fast[1], &server[1]));
     report.notes.push(
         "inline gives way where the library, having measured the adapter, finds that it takes materially longer (a quarter); the paper chose one size for both cases, \
          \"for simpler design complexity\", and its curves do not cross, so the two do not count; fast RDMA gives way where the curves cross; where the paper's cross \
@@ -100,7 +102,8 @@ pub(super) fn figure_11(scale: Scale) -> Result<Report, Failed> {
     Ok(report)
 }
 
-/// The size at which `second` becomes faster than `first`, between the two sizes where it does; the last size if it does not.
+/// The size at which `second` becomes faster than `first`, between the two sizes where it does; the
+/// last size if it does not.
 fn crossing(sizes: &[usize], first: &[f64], second: &[f64]) -> f64 {
     let ahead: Vec<f64> = first.iter().zip(second).map(|(first, second)| second - first).collect();
     let crossed = ahead.windows(2).position(|pair| pair[0] > 0.0 && pair[1] <= 0.0);
@@ -143,7 +146,8 @@ pub(super) fn figure_12(scale: Scale) -> Result<Report, Failed> {
         );
         report.check(
             &format!("{direction}: a single unit, which overlaps with nothing, is slower"),
-            // With nothing in the way overlap would save up to half; copies and adapter share the memory bus.
+            // With nothing in the way overlap would save up to half; copies and adapter share the
+            // memory bus.
             percent(32 * MIB) < 85.0,
             format!("{:.1} % with 32 MiB", percent(32 * MIB)),
         );
@@ -160,7 +164,8 @@ pub(super) fn figure_12(scale: Scale) -> Result<Report, Failed> {
     Ok(report)
 }
 
-/// Paper 001, Figure 4: only its *Normal* service, a file read and a network write one after the other.
+/// [Unifier-PVFS, Figure 4]: only its *Normal* service, a file read and a network write one after the
+/// other.
 pub(super) fn normal(scale: Scale) -> Result<Report, Failed> {
     let sizes: Vec<usize> = scale.pick((12..=19).map(|power| 1 << power).collect(), vec![16 * KIB, 128 * KIB]);
     // One unit at a time, so that nothing overlaps.
@@ -173,10 +178,10 @@ pub(super) fn normal(scale: Scale) -> Result<Report, Failed> {
         sizes.iter().zip(&times).map(|(size, time)| (*size as f64, mb_per_s(*size as u64, *time))).collect();
     let peak = points.iter().map(|point| point.1).fold(0.0, f64::max);
     let mut report = Report::default();
-    report.compare("001.fig4.normal", peak);
+    report.compare("unifier-pvfs.fig4.normal", peak);
     report.figures.push(Figure {
         name: "normal".into(),
-        title: "Paper 001, Figure 4, cached read, Normal service".into(),
+        title: "[Unifier-PVFS, Figure 4], cached read, Normal service".into(),
         x: "access size".into(),
         y: "bandwidth, MB/s".into(),
         style: Style::Sizes,

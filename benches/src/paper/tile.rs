@@ -1,4 +1,4 @@
-//! Tiles: paper 000, Figures 13 and 14. Their figures are held back, so the model speaks alone.
+//! Tiles: [PVFS-IB, Figures 13, 14]. Their figures are held back, so the model speaks alone.
 
 use super::machines::Machine;
 use super::report::{Figure, Report, Series, Style};
@@ -12,7 +12,8 @@ pub(super) fn tile(element: usize, scale: Scale) -> Tile {
     Tile { size_x, size_y, ..Tile::paper(element) }
 }
 
-/// Aggregate bandwidth of read and write in MB/s, and the registrations of a client in a round, both ways.
+/// Aggregate bandwidth of read and write in MB/s, and the registrations of a client in a round,
+/// both ways.
 pub(super) struct Tiles {
     pub(super) read: f64,
     pub(super) write: f64,
@@ -53,8 +54,8 @@ pub(super) fn figure_13(scale: Scale) -> Result<Report, Failed> {
         let list = run(&bed, &setup, &program)?;
         without.extend([one.read, one.write]);
         with.extend([list.read, list.write]);
-        report.compare(&format!("000.fig13.{name}.read"), list.read / one.read);
-        report.compare(&format!("000.fig13.{name}.write"), list.write / one.write);
+        report.compare(&format!("pvfs-ib.fig13.{name}.read"), list.read / one.read);
+        report.compare(&format!("pvfs-ib.fig13.{name}.write"), list.write / one.write);
     }
     let gains = with.iter().zip(&without).map(|(with, without)| with / without);
     report.check(
@@ -74,15 +75,16 @@ pub(super) fn figure_13(scale: Scale) -> Result<Report, Failed> {
     Ok(report)
 }
 
-/// Figure 14: the memory noncontiguous as well, and new in each round; the library told that the rows are one allocation, or not.
+/// Figure 14: the memory noncontiguous as well, and new in each round; the library told that the
+/// rows are one allocation, or not.
 pub(super) fn figure_14(scale: Scale) -> Result<Report, Failed> {
     let program = Tile { fresh: true, ..tile(64, scale) };
     let setup = machines::setup(4, 4);
     let rows = run(&machines::vapi(), &setup, &Tile { memory: TileMemory::Rows, ..program })?;
     let hints = run(&machines::vapi(), &setup, &Tile { memory: TileMemory::Array, ..program })?;
     let mut report = Report::default();
-    report.compare("000.fig14.read", hints.read / rows.read);
-    report.compare("000.fig14.write", hints.write / rows.write);
+    report.compare("pvfs-ib.fig14.read", hints.read / rows.read);
+    report.compare("pvfs-ib.fig14.write", hints.write / rows.write);
     report.check(
         "a registration for each row without the hint, one with it",
         rows.registrations == program.size_y as u64 && hints.registrations == 1,

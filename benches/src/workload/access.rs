@@ -1,7 +1,9 @@
-//! Single accesses, one after the other: what one of a size takes, with memory that is registered or not.
+//! Single accesses, one after the other: what one of a size takes, with memory that is registered
+//! or not.
 //!
-//! **Source.** Paper 000, section 6.5 (Figure 11: access times of 128 B to 64 KiB by scheme, all or none of the buffers in the pin-down cache) and section
-//! 6.6 (Figure 12: one access of 32 MB); paper 001, section 6.2 (reads of one size after the other, data in memory).
+//! **Source.** [PVFS-IB §6.5] (Figure 11: access times of 128 B to 64 KiB by scheme, all or
+//! none of the buffers in the pin-down cache) and section 6.6 (Figure 12: one access of 32 MB);
+//! [Unifier-PVFS §6.2] (reads of one size after the other, data in memory).
 
 use std::time::Duration;
 
@@ -18,7 +20,8 @@ pub struct Access {
     pub direction: Direction,
     /// Bytes of an access.
     pub sizes: Vec<usize>,
-    /// Whether the memory is registered before; if not, each access has memory that the adapter has never seen.
+    /// Whether the memory is registered before; if not, each access has memory that the adapter has
+    /// never seen.
     pub registered: bool,
     /// Accesses of each size that are measured, after one that is not, at consecutive offsets.
     pub rounds: usize,

@@ -7,8 +7,9 @@
 //! | time | virtual | the machine's |
 //! | processor time | the node's | the thread's |
 //!
-//! In the simulator each program is one thread, as the papers' servers and clients are ("the server is a single thread", paper 000, 3.3.2): its tasks have one core of
-//! their node, whatever it has. Interrupts take any.
+//! In the simulator each program is one thread, as the papers' servers and clients are ("the server
+//! is a single thread", [PVFS-IB], 3.3.2): its tasks have one core of their node, whatever it has.
+//! Interrupts take any.
 
 use std::path::Path;
 use std::rc::Rc;
@@ -219,7 +220,8 @@ fn anywhere(scheme: Scheme, folder: &Path, number: usize) -> Result<Addr, Failed
     })
 }
 
-/// All results, or the error that was there first: a rank whose neighbour has failed fails too, and says less.
+/// All results, or the error that was there first: a rank whose neighbour has failed fails too, and
+/// says less.
 fn first_cause<R>(outs: Vec<Result<R, Failed>>) -> Result<Vec<R>, Failed> {
     let mut errors = Vec::new();
     let mut all = Vec::new();

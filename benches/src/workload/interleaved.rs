@@ -1,4 +1,5 @@
-//! Elements of all clients, interleaved in one file: the datatype of paper 004, Figure 3, by several strategies.
+//! Elements of all clients, interleaved in one file: the datatype of [ECIO-IB, Figure 3], by
+//! several strategies.
 //!
 //! ```text
 //!   memory of client 0   [0][2][4][6] …        file   [0][1][2][3][4][5][6][7] …
@@ -12,10 +13,11 @@
 //! | [`TwoPhase`](Strategy::TwoPhase) | one for each client's part | the clients: elements of others are sent to whoever has their part (collective I/O) |
 //! | [`Extended`](Strategy::Extended) | one for 16,384 elements: a regular list is a few bytes, whatever its length | the server |
 //!
-//! **Extended** is as much of the paper's ECIO as our interface says: the view travels with the request, not ahead of it in a call of its own, and the server
-//! puts each client's elements in their places, but does not put together what two clients write.
+//! **Extended** is as much of the paper's ECIO as our interface says: the view travels with the
+//! request, not ahead of it in a call of its own, and the server puts each client's elements in
+//! their places, but does not put together what two clients write.
 //!
-//! **Source.** Paper 004, sections 3.1, 4 and 5.
+//! **Source.** [ECIO-IB §3.1, §4, §5].
 
 use std::fmt;
 
@@ -61,7 +63,8 @@ impl fmt::Display for Strategy {
 /// The program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Interleaved {
-    /// Elements in the file, all clients' together; divisible by the square of the number of clients.
+    /// Elements in the file, all clients' together; divisible by the square of the number of
+    /// clients.
     pub elements: usize,
     /// Bytes of an element.
     pub element: usize,
@@ -267,7 +270,8 @@ impl<T: Transport + 'static> Process<'_, T> {
         }
         self.part.copy_from(0, &part);
         self.parcels.iter().zip(&parcels).for_each(|(memory, bytes)| memory.copy_from(0, bytes));
-        // What a program does of this: one copy of everything, element by element. (The copies around it are of Rust's making.)
+        // What a program does of this: one copy of everything, element by element. (The copies
+        // around it are of Rust's making.)
         self.rank.copied(self.part.len() as u64, (self.part.len() / element) as u64);
     }
 }

@@ -1,19 +1,24 @@
-//! The workloads of the papers, each written once, as a parallel program over the file system's client, and run over the simulator or a real transport.
+//! The workloads of the papers, each written once, as a parallel program over the file system's
+//! client, and run over the simulator or a real transport.
 //!
-//! **Why once.** What the simulator predicts for the machines of 2003 is worth something only if the same program moves the same bytes on a machine that
-//! is here. So a workload knows nothing of where it runs: it is a [`Workload`], its processes are [`Rank`]s with a client, a barrier and a meter.
+//! **Why once.** What the simulator predicts for the machines of 2003 is worth something only if
+//! the same program moves the same bytes on a machine that is here. So a workload knows nothing of
+//! where it runs: it is a [`Workload`], its processes are [`Rank`]s with a client, a barrier and a
+//! meter.
 //!
 //! **Invariants**
-//! 1. A workload checks what it reads, where it reads what it has written: a wrong byte is an error, not a fast run.
-//! 2. Only what stands between the barriers of [`Rank::timed`] is measured; files, memory and connections are made before.
+//! 1. A workload checks what it reads, where it reads what it has written: a wrong byte is an
+//!    error, not a fast run.
+//! 2. Only what stands between the barriers of [`Rank::timed`] is measured; files, memory and
+//!    connections are made before.
 //! 3. In the simulator the same setup gives the same figures.
 //!
 //! | module | what | source |
 //! |---|---|---|
-//! | [`pvfs_test`] | concurrent write and read of one region each | paper 000, sections 6.3, 6.4; paper 002, 4.1 |
-//! | [`access`] | time of single small accesses | paper 000, section 6.5; paper 001, 6.2 |
-//! | [`tile`] | tiles of a two-dimensional array | paper 000, sections 6.7, 6.8; paper 002, 4.2 |
-//! | [`interleaved`] | elements of all clients interleaved in one file, by four strategies | paper 004, section 5 |
+//! | [`pvfs_test`] | concurrent write and read of one region each | [PVFS-IB §6.3, §6.4]; [Quadrics-PVFS2], 4.1 |
+//! | [`access`] | time of single small accesses | [PVFS-IB §6.5]; [Unifier-PVFS], 6.2 |
+//! | [`tile`] | tiles of a two-dimensional array | [PVFS-IB §6.7, §6.8]; [Quadrics-PVFS2], 4.2 |
+//! | [`interleaved`] | elements of all clients interleaved in one file, by four strategies | [ECIO-IB §5] |
 //! | [`bed`] | where they run | |
 //!
 //! **Tests.** `tests/paper.rs` runs each in the simulator and over TCP.
@@ -49,7 +54,8 @@ pub fn mb_per_s(bytes: u64, time: Duration) -> f64 {
     bytes as f64 / f64::from(1 << 20) / time.as_secs_f64().max(1e-12)
 }
 
-/// How long a phase has taken that all ranks have gone through in several rounds: in each round the slowest rank counts, since the others wait for it.
+/// How long a phase has taken that all ranks have gone through in several rounds: in each round the
+/// slowest rank counts, since the others wait for it.
 pub fn elapsed<'a>(ranks: impl IntoIterator<Item = &'a [Span]>) -> Duration {
     let mut slowest: Vec<Duration> = Vec::new();
     for rank in ranks {

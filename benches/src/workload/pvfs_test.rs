@@ -1,7 +1,9 @@
-//! `pvfs-test`: all clients write one contiguous region each of one file, at once, and read it back.
+//! `pvfs-test`: all clients write one contiguous region each of one file, at once, and read it
+//! back.
 //!
-//! **Source.** Paper 000, section 6.3: "each compute node writes and reads a single contiguous region of size 2N MB, where N is the number of I/O nodes in
-//! use"; the program comes with PVFS. Its buffer is the same in every round, so that the rounds after the first find it registered.
+//! **Source.** [PVFS-IB §6.3]: "each compute node writes and reads a single contiguous
+//! region of size 2N MB, where N is the number of I/O nodes in use"; the program comes with PVFS.
+//! Its buffer is the same in every round, so that the rounds after the first find it registered.
 
 use bmi_core::{MemList, Transport};
 use fs_client::{CreateOptions, Region};
@@ -13,8 +15,8 @@ use super::{Failed, Rank, Span, Workload, fill, pattern};
 pub struct PvfsTest {
     /// Bytes of each client's region.
     pub len: usize,
-    /// Into how many blocks the region is cut; those of all clients alternate in the file. 1 is the program of paper 000; paper 002 has blocks of
-    /// 1 MB in one list.
+    /// Into how many blocks the region is cut; those of all clients alternate in the file. 1 is the
+    /// program of [PVFS-IB]; [Quadrics-PVFS2] has blocks of 1 MB in one list.
     pub blocks: usize,
     /// Into how many pieces of memory, with gaps between them, each block is cut.
     pub pieces: usize,
@@ -23,7 +25,7 @@ pub struct PvfsTest {
 }
 
 impl PvfsTest {
-    /// The program of paper 000 with `servers` I/O nodes: 2N MB, three rounds.
+    /// The program of [PVFS-IB] with `servers` I/O nodes: 2N MB, three rounds.
     pub fn paper(servers: usize) -> PvfsTest {
         PvfsTest { len: servers * (2 << 20), blocks: 1, pieces: 1, rounds: 3 }
     }

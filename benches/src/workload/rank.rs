@@ -187,7 +187,8 @@ impl<T: Transport + 'static> Rank<T> {
         Ok(Span { time, busy: after.0.saturating_sub(busy), spinning: after.1.saturating_sub(spinning) })
     }
 
-    /// Says that the program itself has copied `bytes` bytes in `pieces` pieces. A simulated processor takes its time for it; a real one has.
+    /// Says that the program itself has copied `bytes` bytes in `pieces` pieces. A simulated
+    /// processor takes its time for it; a real one has.
     pub fn copied(&self, bytes: u64, pieces: u64) {
         self.client.endpoint().with(|endpoint| endpoint.transport_mut().charge(HostWork::Copy { bytes, pieces }));
     }

@@ -1,4 +1,5 @@
-//! `mpi-tile-io`: a two-dimensional array in a file, of which each process reads or writes one tile.
+//! `mpi-tile-io`: a two-dimensional array in a file, of which each process reads or writes one
+//! tile.
 //!
 //! ```text
 //!   file, row by row               memory of a process
@@ -9,10 +10,12 @@
 //!   +--------+--------+
 //! ```
 //!
-//! **Source.** Paper 000, sections 6.7 (2 × 2 tiles of 1024 × 768 elements of 24 bytes, with and without list I/O) and 6.8 (64 bytes, the memory noncontiguous
-//! as well, with and without allocation hints); paper 002, section 4.2 (32 bytes).
+//! **Source.** [PVFS-IB §6.7] (2 × 2 tiles of 1024 × 768 elements of 24 bytes, with and
+//! without list I/O) and 6.8 (64 bytes, the memory noncontiguous as well, with and without
+//! allocation hints); [Quadrics-PVFS2 §4.2] (32 bytes).
 //!
-//! **Without hints** each row of the memory is an allocation of its own to the library, as it is to PVFS when nobody says that the rows belong together.
+//! **Without hints** each row of the memory is an allocation of its own to the library, as it is to
+//! PVFS when nobody says that the rows belong together.
 
 use bmi_core::{MemList, MemSlice, Transport};
 use fs_client::{CreateOptions, Region};
@@ -54,7 +57,7 @@ pub struct Tile {
 }
 
 impl Tile {
-    /// The tiles of papers 000 and 002, 2 × 2 of 1024 × 768 elements, with list I/O.
+    /// The tiles of [PVFS-IB] and [Quadrics-PVFS2], 2 × 2 of 1024 × 768 elements, with list I/O.
     pub fn paper(element: usize) -> Tile {
         let memory = TileMemory::Contiguous;
         let (size_x, size_y) = (1024, 768);

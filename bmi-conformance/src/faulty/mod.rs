@@ -1,23 +1,26 @@
 //! A wrapper around any transport that makes trouble, by a seeded plan.
 //!
-//! **Why.** A backend in good health seldom shows a full queue, a late event or a failed registration, and never at every place in
-//! the protocol. The wrapper does, the same way each time for the same seed. Its trouble comes in two kinds:
+//! **Why.** A backend in good health seldom shows a full queue, a late event or a failed
+//! registration, and never at every place in the protocol. The wrapper does, the same way each time
+//! for the same seed. Its trouble comes in two kinds:
 //!
 //! | kind | what | the contract |
 //! |---|---|---|
-//! | mild | queues that say full, events held back for some polls, short batches, messages shown to a taker or not | is kept: the whole suite must pass |
+//! | mild | queues that say full, events held back for some polls, short batches, messages shown to a receiver or not | is kept: the whole suite must pass |
 //! | rough | registrations refused, connections cut | is kept too, but operations fail: each must end, nothing may leak |
 //!
 //! **Invariants**
 //! 1. Events keep their order, across connections too.
-//! 2. While something is held back, or a queue has just said full, `poll` says that there is something to do and `arm` says `Busy`: nobody sleeps
-//!    on what the wrapper keeps.
-//! 3. A message is shown to a taker only when all that came before it on its connection has been let through by earlier polls, or taken (C16).
-//! 4. A receive within `recv_queue_depth` is never refused: the depth is a promise (see [`Plan::queue_full`]).
+//! 2. While something is held back, or a queue has just said full, `poll` says that there is
+//!    something to do and `arm` says `Busy`: nobody sleeps on what the wrapper keeps.
+//! 3. A message is shown to a receiver only when all that came before it on its connection has been
+//!    let through by earlier polls, or taken (C16).
+//! 4. A receive within `recv_queue_depth` is never refused: the depth is a promise (see
+//!    [`Plan::queue_full`]).
 
+mod inline_receive;
 mod names;
 mod plan;
-mod showing;
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -27,8 +30,8 @@ use std::time::Duration;
 
 use bmi_core::mem::RemotePages;
 use bmi_core::transport::{
-    Armed, BulkWay, ConnId, Event, HostWork, Payload, PostError, Taker, WorkCompletion, WorkId, WorkKind, WorkOptions,
-    WorkStatus, WriteTarget,
+    Armed, BulkWay, ConnId, Event, HostWork, InlineReceiver, Payload, PostError, WorkCompletion, WorkId, WorkKind,
+    WorkOptions, WorkStatus, WriteTarget,
 };
 use bmi_core::{
     Access, Addr, Capabilities, Error, ErrorKind, MemSlice, Memory, MemoryRegion, RemoteKey, RemoteSlice, Segment,
@@ -37,8 +40,8 @@ use bmi_core::{
 
 pub use plan::Plan;
 
+use inline_receive::{Receives, Through};
 use names::Names;
-use showing::{Receives, Through};
 
 use crate::backend::Backend;
 use crate::rig::conn_of;
@@ -108,7 +111,7 @@ impl<T: Transport> Faulty<T> {
     }
 
     /// Moves events through, as many as the plan lets; messages may be taken on their way.
-    fn let_through(&mut self, events: &mut Vec<Event>, mut taker: Option<&mut dyn Taker>) {
+    fn let_through(&mut self, events: &mut Vec<Event>, mut receiver: Option<&mut dyn InlineReceiver>) {
         if self.delay > 0 {
             self.delay -= 1;
             return;
@@ -120,8 +123,8 @@ impl<T: Transport> Faulty<T> {
         self.reported.clear();
         for _ in 0..batch {
             let Some(event) = self.held.pop_front() else { break };
-            if let Some(taker) = taker.as_deref_mut()
-                && self.is_taken(&event, taker)
+            if let Some(receiver) = receiver.as_deref_mut()
+                && self.is_taken(&event, receiver)
             {
                 continue;
             }
@@ -145,12 +148,15 @@ impl<T: Transport> Faulty<T> {
         }
     }
 
-    /// Shows a message that has come into a receive, if the plan says so; posts the receive again if it was taken.
-    fn is_taken(&mut self, event: &Event, taker: &mut dyn Taker) -> bool {
-        let Some(&WorkCompletion { conn, work, len, .. }) = showing::message(event) else { return false };
+    /// Shows a message that has come into a receive, if the plan says so; posts the receive again
+    /// if it was taken.
+    fn is_taken(&mut self, event: &Event, receiver: &mut dyn InlineReceiver) -> bool {
+        let Some(&WorkCompletion { conn, work, len, .. }) = inline_receive::message(event) else { return false };
         let within = self.receives.count(conn) <= self.inner.capabilities().recv_queue_depth;
         let may = within && !self.reported.contains(&conn) && self.rng.chance(self.plan.inline);
-        if !may || !self.receives.read(conn, work, len, &mut self.shown) || !showing::show(taker, conn, &mut self.shown)
+        if !may
+            || !self.receives.read(conn, work, len, &mut self.shown)
+            || !inline_receive::show(receiver, conn, &mut self.shown)
         {
             return false;
         }
@@ -171,13 +177,13 @@ impl<T: Transport> Faulty<T> {
         self.held.insert(at, Event::Work(flushed));
     }
 
-    fn poll_with(&mut self, now: Time, events: &mut Vec<Event>, mut taker: Option<&mut dyn Taker>) -> bool {
+    fn poll_with(&mut self, now: Time, events: &mut Vec<Event>, mut receiver: Option<&mut dyn InlineReceiver>) -> bool {
         self.cut();
-        let busy = match &mut taker {
-            Some(taker) => {
+        let busy = match &mut receiver {
+            Some(receiver) => {
                 let (names, held, rng, chance) = (&mut self.names, &self.held, &mut self.rng, self.plan.inline);
-                let mut through = Through { taker: &mut **taker, names, held, rng, chance, busy: false };
-                self.inner.poll_taking(now, &mut self.scratch, &mut through) | through.busy
+                let mut through = Through { receiver: &mut **receiver, names, held, rng, chance, busy: false };
+                self.inner.poll_inline(now, &mut self.scratch, &mut through) | through.busy
             }
             None => self.inner.poll(now, &mut self.scratch),
         };
@@ -191,7 +197,7 @@ impl<T: Transport> Faulty<T> {
         }
         let waiting = !self.held.is_empty() || self.said_full;
         self.said_full = false;
-        self.let_through(events, taker);
+        self.let_through(events, receiver);
         busy || waiting
     }
 }
@@ -304,8 +310,8 @@ impl<T: Transport> Transport for Faulty<T> {
         self.poll_with(now, events, None)
     }
 
-    fn poll_taking(&mut self, now: Time, events: &mut Vec<Event>, taker: &mut dyn Taker) -> bool {
-        self.poll_with(now, events, Some(taker))
+    fn poll_inline(&mut self, now: Time, events: &mut Vec<Event>, receiver: &mut dyn InlineReceiver) -> bool {
+        self.poll_with(now, events, Some(receiver))
     }
 
     fn next_deadline(&self) -> Option<Time> {
@@ -370,7 +376,7 @@ impl<K: Backend> Backend for FaultyBackend<K> {
         self.inner.expected_capabilities()
     }
 
-    fn shows_messages(&self) -> bool {
+    fn has_inline_receives(&self) -> bool {
         self.plan.inline > 0
     }
 

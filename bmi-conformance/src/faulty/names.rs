@@ -1,10 +1,11 @@
 //! Names of connections, as the caller of the wrapper sees them.
 //!
-//! **Why.** The transport inside may use a slot again once it has reported a connection's end; when the wrapper holds that report back, its
-//! caller would see two connections in one slot. So the wrapper names connections itself.
+//! **Why.** The transport inside may use a slot again once it has reported a connection's end; when
+//! the wrapper holds that report back, its caller would see two connections in one slot. So the
+//! wrapper names connections itself.
 //!
-//! **Invariant.** A slot is free again when the end of its connection has been let through, and never because of `reject`, after
-//! which completions still come.
+//! **Invariant.** A slot is free again when the end of its connection has been let through, and
+//! never because of `reject`, after which completions still come.
 
 use std::collections::BTreeMap;
 
@@ -37,7 +38,8 @@ impl Names {
         outer
     }
 
-    /// What the transport inside calls it; a name that it does not know for one that is not, or no longer, in use.
+    /// What the transport inside calls it; a name that it does not know for one that is not, or no
+    /// longer, in use.
     pub(super) fn inward(&self, outer: ConnId) -> ConnId {
         match self.slots.get(outer.slot as usize) {
             Some((generation, Some(inner))) if *generation == outer.generation => *inner,

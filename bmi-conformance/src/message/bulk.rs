@@ -10,7 +10,8 @@ use crate::backend::Backend;
 use crate::data::{Guarded, is_sole, memory, pattern};
 use crate::net::{Net, soon};
 
-/// Shapes of the exposed list, of the local list, and where in the exposed one the local one begins.
+/// Shapes of the exposed list, of the local list, and where in the exposed one the local one
+/// begins.
 const SHAPES: [(&[usize], &[usize], u64); 9] = [
     (&[], &[], 0),
     (&[10], &[], 10),
@@ -23,7 +24,8 @@ const SHAPES: [(&[usize], &[usize], u64); 9] = [
     (&[1, 70_000, 1], &[3; 20], 40_000),
 ];
 
-/// A pull brings the bytes of any part of the exposed list into a list of any shape. Without `rdma_read` it is refused here, and nothing else happens.
+/// A pull brings the bytes of any part of the exposed list into a list of any shape. Without
+/// `rdma_read` it is refused here, and nothing else happens.
 pub fn pull_between_any_two_lists<K: Backend>(backend: &K) {
     let net = Net::new(backend);
     net.run(async {
@@ -58,7 +60,8 @@ pub fn pull_between_any_two_lists<K: Backend>(backend: &K) {
     });
 }
 
-/// A push carries a list of any shape to any part of the exposed list, and touches nothing else; a message sent after its end arrives behind its bytes.
+/// A push carries a list of any shape to any part of the exposed list, and touches nothing else; a
+/// message sent after its end arrives behind its bytes.
 pub fn push_between_any_two_lists<K: Backend>(backend: &K) {
     let net = Net::new(backend);
     net.run(async {
@@ -81,7 +84,8 @@ pub fn push_between_any_two_lists<K: Backend>(backend: &K) {
     });
 }
 
-/// A descriptor travels as a list of remote slices and works on the other side as it did on the first.
+/// A descriptor travels as a list of remote slices and works on the other side as it did on the
+/// first.
 pub fn descriptors_travel<K: Backend>(backend: &K) {
     let net = Net::new(backend);
     net.run(async {
@@ -110,8 +114,9 @@ pub fn descriptors_travel<K: Backend>(backend: &K) {
     });
 }
 
-/// Thousands of pieces on both sides, of shapes that have nothing to do with each other: moved piece by piece, where only the last request of a unit is
-/// signalled, and packed. The description of the exposed list takes a few bytes a piece and travels in a message.
+/// Thousands of pieces on both sides, of shapes that have nothing to do with each other: moved
+/// piece by piece, where only the last request of a unit is signalled, and packed. The description
+/// of the exposed list takes a few bytes a piece and travels in a message.
 pub fn thousands_of_pieces<K: Backend>(backend: &K) {
     let net = Net::new(backend);
     net.run(async {
@@ -152,7 +157,8 @@ pub fn thousands_of_pieces<K: Backend>(backend: &K) {
     });
 }
 
-/// A transfer of many pieces that is cancelled in the middle of a unit ends, and everything comes back.
+/// A transfer of many pieces that is cancelled in the middle of a unit ends, and everything comes
+/// back.
 pub fn cancelled_between_pieces<K: Backend>(backend: &K) {
     let net = Net::new(backend);
     net.run(async {
@@ -204,7 +210,8 @@ pub fn out_of_range_is_refused_here<K: Backend>(backend: &K) {
     });
 }
 
-/// Many transfers of both kinds at a time, more than may be in flight, each get their own bytes; a long one does not keep a short one waiting for ever.
+/// Many transfers of both kinds at a time, more than may be in flight, each get their own bytes; a
+/// long one does not keep a short one waiting for ever.
 pub fn many_transfers<K: Backend>(backend: &K) {
     let net = Net::new(backend);
     net.run(async {
@@ -218,7 +225,8 @@ pub fn many_transfers<K: Backend>(backend: &K) {
                 let (peer, descriptor) = (pair.to_b, exposure.descriptor());
                 if n % 2 == 0 || !reads(backend) {
                     pair.a.push(peer, descriptor, 0, here.list(), soon(&pair.a)).await.expect("push");
-                    // The push has ended at the peer's adapter; a message behind it says it is in place.
+                    // The push has ended at the peer's adapter; a message behind it says it is in
+                    // place.
                     let told = pair.b.recv(pair.to_a, n as u64, memory(1), soon(&pair.b));
                     pair.a.send(peer, n as u64, vec![1], soon(&pair.a)).await.expect("send");
                     told.await.expect("receive");
@@ -276,8 +284,9 @@ pub fn bulk_beside_messages<K: Backend>(backend: &K) {
     });
 }
 
-/// Exposed memory is held until the exposure is dropped, and counted, one for each piece, or where registration costs or the peer gets all pages one for each memory; then it is
-/// the program's again.
+/// Exposed memory is held until the exposure is dropped, and counted, one for each piece, or where
+/// registration costs or the peer gets all pages one for each memory; then it is the program's
+/// again.
 pub fn exposures_are_held_and_come_back<K: Backend>(backend: &K) {
     let net = Net::new(backend);
     net.run(async {
@@ -288,7 +297,7 @@ pub fn exposures_are_held_and_come_back<K: Backend>(backend: &K) {
         net.turns(10).await;
         let whole =
             pair.b.with(|e| e.capabilities().registration != Registration::Free || e.capabilities().shares_pages);
-        assert_eq!(pair.b.with(|e| e.holdings()).exposures, if whole { 1 } else { 3 });
+        assert_eq!(pair.b.with(|e| e.resource_usage()).exposures, if whole { 1 } else { 3 });
         assert!(!is_sole(&mut memory), "exposed memory is held");
         drop(exposure);
         pair.settled(&net, "after the exposure was dropped").await;
@@ -323,7 +332,8 @@ struct Lie {
     forge: fn(RemoteSlice) -> RemoteSlice,
 }
 
-/// A forged descriptor costs its user the connection: the operation ends in an error that names it, not one byte moves, and a third party goes on undisturbed.
+/// A forged descriptor costs its user the connection: the operation ends in an error that names it,
+/// not one byte moves, and a third party goes on undisturbed.
 pub fn forged_descriptors_cut_only_the_forger<K: Backend>(backend: &K) {
     let lies = [
         Lie {

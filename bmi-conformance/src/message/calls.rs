@@ -15,8 +15,8 @@ use crate::net::{End, Net, Pair, soon};
 /// What a server of these tests stages data in at a time, in bytes.
 const UNIT: usize = 16 << 10;
 
-/// Answers the next call as a storage server does, in units, whatever the path: the bytes of a write are returned, those of a read are
-/// `pattern(seed)`. The reply repeats the request.
+/// Answers the next call as a storage server does, in units, whatever the path: the bytes of a
+/// write are returned, those of a read are `pattern(seed)`. The reply repeats the request.
 async fn answer<K: Backend>(b: &End<K>, seed: u64) -> Vec<u8> {
     let incoming = Incoming::new(b, b.next_unexpected().await).expect("a call");
     let (len, options) = (usize::try_from(incoming.len()).expect("a test's length"), soon(b));
@@ -48,7 +48,8 @@ async fn answer<K: Backend>(b: &End<K>, seed: u64) -> Vec<u8> {
     staged.to_vec()
 }
 
-/// One write and one read of `list`, by `forced` or by the policy; returns the paths that they took.
+/// One write and one read of `list`, by `forced` or by the policy; returns the paths that they
+/// took.
 async fn both_ways<K: Backend>(
     pair: &Pair<K>,
     seed: u64,
@@ -74,7 +75,8 @@ async fn both_ways<K: Backend>(
     [wrote, reply.choice.expect("a call with data").path]
 }
 
-/// Every path, forced, moves lists of any length both ways, and takes what it was told wherever that fits.
+/// Every path, forced, moves lists of any length both ways, and takes what it was told wherever
+/// that fits.
 pub fn every_path_both_ways<K: Backend>(backend: &K) {
     let net = Net::new(backend);
     let reads = backend.expected_capabilities().rdma_read;
@@ -118,8 +120,9 @@ pub fn calls_with_little_of_everything<K: Backend>(backend: &K) {
     });
 }
 
-/// A server gets the client's pages themselves where the backend announces it, and nowhere else: what it reads in them is the data of a write, and what it
-/// leaves in them is that of a read, in one piece or in many. They are given back with the list.
+/// A server gets the client's pages themselves where the backend announces it, and nowhere else:
+/// what it reads in them is the data of a write, and what it leaves in them is that of a read, in
+/// one piece or in many. They are given back with the list.
 pub fn pages_are_lent_as_announced<K: Backend>(backend: &K) {
     let net = Net::new(backend);
     let capabilities = backend.expected_capabilities();
@@ -213,7 +216,8 @@ pub fn the_policy_is_followed_and_told<K: Backend>(backend: &K) {
     });
 }
 
-/// When all slots hold requests that the server is still at, the next one takes another path, and says why; answered, they are free again.
+/// When all slots hold requests that the server is still at, the next one takes another path, and
+/// says why; answered, they are free again.
 pub fn slots_run_out_and_come_back<K: Backend>(backend: &K) {
     let net = Net::new(backend);
     net.run(async {
@@ -229,7 +233,8 @@ pub fn slots_run_out_and_come_back<K: Backend>(backend: &K) {
                 .collect();
             let since = pair.a.with(|e| e.path_counters()).since(&before);
             let (fast, missed) = (since.requests(Direction::Write, Path::FastRdma), since.missed(Miss::NoSlot));
-            // An adapter that hands a request back leaves it in the queue, and those behind it do not wait for the second slot.
+            // An adapter that hands a request back leaves it in the queue, and those behind it do
+            // not wait for the second slot.
             assert!(
                 (1..=2).contains(&fast) && fast + missed == 4,
                 "round {round}: {fast} fast, {missed} without a slot"
@@ -246,7 +251,8 @@ pub fn slots_run_out_and_come_back<K: Backend>(backend: &K) {
     });
 }
 
-/// A reply longer than a head has room for, with and without data asked for; and the longest request.
+/// A reply longer than a head has room for, with and without data asked for; and the longest
+/// request.
 pub fn long_replies_and_requests<K: Backend>(backend: &K) {
     let net = Net::new(backend);
     net.run(async {
@@ -277,7 +283,8 @@ pub fn long_replies_and_requests<K: Backend>(backend: &K) {
     });
 }
 
-/// A grant is used once and ends its operation; one that is cancelled, or runs out, can no longer be written, and what is announced for it is dropped.
+/// A grant is used once and ends its operation; one that is cancelled, or runs out, can no longer
+/// be written, and what is announced for it is dropped.
 pub fn grants_end<K: Backend>(backend: &K) {
     let net = Net::new(backend);
     net.run(async {
@@ -293,7 +300,8 @@ pub fn grants_end<K: Backend>(backend: &K) {
         let passed = Options::by(pair.b.now());
         let (_, late) = pair.b.grant(pair.to_a, &target, passed).expect("grant");
         assert_eq!(late.await.expect_err("late").kind(), ErrorKind::TimedOut);
-        // The token of a grant that is over, with other memory that may be written: announced to nobody.
+        // The token of a grant that is over, with other memory that may be written: announced to
+        // nobody.
         let other = memory(100);
         let exposure = pair.b.expose(pair.to_a, &other, Access::WRITE).expect("expose");
         let stale = bmi_core::Grant { descriptor: exposure.descriptor().clone(), token: grant.token };
@@ -409,7 +417,8 @@ pub fn nonsense_is_no_call<K: Backend>(backend: &K) {
     });
 }
 
-/// What a server answers that cannot be right ends the call in `Protocol`: lengths that wrap, grants for more than the data, kinds that there are not.
+/// What a server answers that cannot be right ends the call in `Protocol`: lengths that wrap,
+/// grants for more than the data, kinds that there are not.
 pub fn replies_that_cannot_be_right<K: Backend>(backend: &K) {
     /// The header of a reply: kind, bytes, place.
     fn header(kind: u8, bytes: usize, at: u64) -> Vec<u8> {

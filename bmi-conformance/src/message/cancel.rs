@@ -23,7 +23,8 @@ async fn end_of<K: Backend>(net: &Net<'_, K>, endpoint: &End<K>, op: OpId, what:
     net.until(what, || endpoint.with(|e| e.poll_op(op))).await
 }
 
-/// A receive that nothing matched ends `Cancelled`; the message that comes later goes to the next receive.
+/// A receive that nothing matched ends `Cancelled`; the message that comes later goes to the next
+/// receive.
 pub fn unmatched_receive<K: Backend>(backend: &K) {
     let net = Net::new(backend);
     net.run(async {
@@ -46,7 +47,8 @@ pub fn unmatched_receive<K: Backend>(backend: &K) {
     });
 }
 
-/// An announced send that no receive has matched ends `Cancelled`; a receive posted later gets the next message.
+/// An announced send that no receive has matched ends `Cancelled`; a receive posted later gets the
+/// next message.
 pub fn unmatched_rendezvous<K: Backend>(backend: &K) {
     let net = Net::new(backend);
     net.run(async {
@@ -173,7 +175,8 @@ enum Blow {
     Both,
 }
 
-/// Starts a transfer, lets it run for `turns`, strikes, and checks that both sides end, agree with what arrived, and hold nothing.
+/// Starts a transfer, lets it run for `turns`, strikes, and checks that both sides end, agree with
+/// what arrived, and hold nothing.
 async fn strike<K: Backend>(net: &Net<'_, K>, pair: &Pair<K>, blow: Blow, size: usize, turns: u32) {
     let what = format!("{blow:?} cancelled, {size} bytes, after {turns} turns");
     let (source, target) = (Guarded::filled(9, &[size / 2, size - size / 2]), Guarded::new(&[size]));
@@ -206,8 +209,8 @@ async fn strike<K: Backend>(net: &Net<'_, K>, pair: &Pair<K>, blow: Blow, size: 
     if let (None, Some(op), true) = (received, recv, blow != Blow::Send) {
         received = Some(end_of(net, &pair.b, op, &format!("{what}: the receive")).await);
     }
-    // The side that was not cancelled ends too if the two had met, and what tells it is ahead of a ping; else it waits for
-    // another partner, and gets one.
+    // The side that was not cancelled ends too if the two had met, and what tells it is ahead of a
+    // ping; else it waits for another partner, and gets one.
     pair.ping(net, &what).await;
     if sent.is_none()
         && let Posted::Pending(op) = send
@@ -232,7 +235,7 @@ async fn strike<K: Backend>(net: &Net<'_, K>, pair: &Pair<K>, blow: Blow, size: 
         target.check(&what, &pattern(9, size));
     }
     // An eager message that was sent and whose receive was cancelled is parked for the next one.
-    if sent.status.is_ok() && received.status.is_err() && pair.b.with(|e| e.holdings()).parked > 0 {
+    if sent.status.is_ok() && received.status.is_err() && pair.b.with(|e| e.resource_usage()).parked > 0 {
         pair.b.recv(pair.to_a, 1, memory(size), soon(&pair.b)).await.expect("the parked message");
     }
     pair.settled(net, &what).await;
@@ -241,8 +244,9 @@ async fn strike<K: Backend>(net: &Net<'_, K>, pair: &Pair<K>, blow: Blow, size: 
     pair.ping(net, &what).await;
 }
 
-/// A transfer cancelled at either side or both, after every number of turns from none to well behind its end: each side ends
-/// `Ok` or `Cancelled`, `Ok` means all bytes, and nothing is left over.
+/// A transfer cancelled at either side or both, after every number of turns from none to well
+/// behind its end: each side ends `Ok` or `Cancelled`, `Ok` means all bytes, and nothing is left
+/// over.
 pub fn in_every_state<K: Backend>(backend: &K) {
     let net = Net::new(backend);
     net.run(async {
@@ -257,7 +261,8 @@ pub fn in_every_state<K: Backend>(backend: &K) {
     });
 }
 
-/// Futures of every kind dropped after every number of turns: nothing leaks, and the connection, if it still stands, works.
+/// Futures of every kind dropped after every number of turns: nothing leaks, and the connection, if
+/// it still stands, works.
 pub fn futures_are_dropped_at_any_time<K: Backend>(backend: &K) {
     let net = Net::new(backend);
     net.run(async {
@@ -287,13 +292,13 @@ pub fn futures_are_dropped_at_any_time<K: Backend>(backend: &K) {
             // Eager messages are gone once they are sent; whoever gets them takes them out.
             net.until(&format!("{what}: nothing on its way"), || {
                 while pair.b.with(|e| e.poll_unexpected()).is_some() {}
-                pair.a.with(|e| e.holdings().operations == 0).then_some(())
+                pair.a.with(|e| e.resource_usage().operations == 0).then_some(())
             })
             .await;
             pair.ping(&net, &what).await;
             drop(exposure);
             while pair.b.with(|e| e.poll_unexpected()).is_some() {}
-            while pair.b.with(|e| e.holdings()).parked > 0 {
+            while pair.b.with(|e| e.resource_usage()).parked > 0 {
                 pair.b.recv(pair.to_a, 3, memory(900), soon(&pair.b)).await.expect("the parked message");
             }
             pair.settled(&net, &what).await;

@@ -16,11 +16,14 @@ fn more_sends_than_credits<K: Backend>(backend: &K, config: &Config, size: usize
     net.run(async {
         let pair = net.pair(config).await;
         let sends: Vec<_> = (0..messages).map(|n| pair.a.send(pair.to_b, 1, pattern(n, size), soon(&pair.a))).collect();
-        net.until("messages to be parked", || (pair.b.with(|e| e.holdings()).parked > 0).then_some(())).await;
+        net.until("messages to be parked", || (pair.b.with(|e| e.resource_usage()).parked > 0).then_some(())).await;
         net.turns(100).await;
-        let holdings = pair.b.with(|e| e.holdings());
-        assert!(holdings.slots <= usize::from(config.credit_messages), "{holdings:?}");
-        assert!(holdings.parked * (size + MESSAGE_OVERHEAD) <= config.credit_bytes as usize, "{holdings:?}");
+        let resource_usage = pair.b.with(|e| e.resource_usage());
+        assert!(resource_usage.slots <= usize::from(config.credit_messages), "{resource_usage:?}");
+        assert!(
+            resource_usage.parked * (size + MESSAGE_OVERHEAD) <= config.credit_bytes as usize,
+            "{resource_usage:?}"
+        );
         assert!(pair.a.counters().credit_waits > 0, "nobody waited for a credit");
         assert!(pair.b.counters().unmatched > 0, "nothing was counted as unmatched");
         for n in 0..messages {
@@ -113,7 +116,8 @@ pub fn one_peer_cannot_starve_another<K: Backend>(backend: &K) {
     });
 }
 
-/// A send that gets no credit ends at its deadline, in an error that names peer and operation; later ones go on.
+/// A send that gets no credit ends at its deadline, in an error that names peer and operation;
+/// later ones go on.
 pub fn a_starved_send_times_out<K: Backend>(backend: &K) {
     let net = Net::new(backend);
     net.run(async {
@@ -144,7 +148,7 @@ pub fn unmatched_are_parked<K: Backend>(backend: &K) {
         for n in 0..10u64 {
             pair.a.send(pair.to_b, n % 2, pattern(n, 100 + n as usize), soon(&pair.a)).await.expect("eager send");
         }
-        net.until("all messages parked", || (pair.b.with(|e| e.holdings()).parked == 10).then_some(())).await;
+        net.until("all messages parked", || (pair.b.with(|e| e.resource_usage()).parked == 10).then_some(())).await;
         assert_eq!(pair.b.counters().unmatched, 10);
         for n in [1, 3, 0, 2, 4, 5, 6, 7, 8, 9u64] {
             let target = memory(200);

@@ -59,7 +59,8 @@ pub fn rendezvous_never_matched<K: Backend>(backend: &K) {
     });
 }
 
-/// Connecting to a listener that never answers; without a deadline of its own the configuration's counts.
+/// Connecting to a listener that never answers; without a deadline of its own the configuration's
+/// counts.
 pub fn connect_to_a_silent_listener<K: Backend>(backend: &K) {
     use bmi_core::Transport;
     let net = Net::new(backend);
@@ -79,8 +80,8 @@ pub fn connect_to_a_silent_listener<K: Backend>(backend: &K) {
     });
 }
 
-/// A transfer whose peer stops polling in the middle: both kinds of send, receive, pull and push end in bounded time, and all
-/// memory comes back.
+/// A transfer whose peer stops polling in the middle: both kinds of send, receive, pull and push
+/// end in bounded time, and all memory comes back.
 pub fn peer_stops_polling<K: Backend>(backend: &K) {
     let net = Net::new(backend);
     net.run(async {
@@ -102,7 +103,8 @@ pub fn peer_stops_polling<K: Backend>(backend: &K) {
         let pushing = pair.a.push(pair.to_b, exposure.descriptor(), 0, &buffers[3], options);
         net.turns(6).await;
         net.pause("b", true);
-        // A backend whose adapter works without its program may finish in time; all others run into the deadline.
+        // A backend whose adapter works without its program may finish in time; all others run into
+        // the deadline.
         for (operation, work) in [("receive", incoming), ("send", sending), (second, pulling), ("push", pushing)] {
             if let Err(error) = work.await {
                 let kinds = [ErrorKind::TimedOut, ErrorKind::PeerLost];
@@ -117,7 +119,7 @@ pub fn peer_stops_polling<K: Backend>(backend: &K) {
         }
         net.pause("b", false);
         drop((outgoing, landing, exposure));
-        let peers = pair.a.with(|e| e.holdings()).peers;
+        let peers = pair.a.with(|e| e.resource_usage()).peers;
         net.settled(&pair.a, peers, "the side that timed out").await;
         net.settled(&pair.b, peers, "the side that stopped").await;
     });
@@ -158,7 +160,8 @@ pub fn late_bytes_touch_nothing<K: Backend>(backend: &K) {
     });
 }
 
-/// Timers end in the order of their times, also those that one poll finds due together; `sleep` ends at its time, not before.
+/// Timers end in the order of their times, also those that one poll finds due together; `sleep`
+/// ends at its time, not before.
 pub fn timers_in_order<K: Backend>(backend: &K) {
     let net = Net::new(backend);
     net.run(async {

@@ -9,8 +9,9 @@ use crate::data::{Guarded, filled, is_sole, memory, pattern};
 use crate::net::{Net, all_end_well, soon};
 use crate::rng::Rng;
 
-/// Every size around the limit between eager and rendezvous, and sizes of several transfer units, arrive whole, whether the receive
-/// or the send comes first; the counters name the way that each went.
+/// Every size around the limit between eager and rendezvous, and sizes of several transfer units,
+/// arrive whole, whether the receive or the send comes first; the counters name the way that each
+/// went.
 pub fn sizes_around_the_eager_limit<K: Backend>(backend: &K) {
     let net = Net::new(backend);
     net.run(async {
@@ -42,8 +43,9 @@ pub fn sizes_around_the_eager_limit<K: Backend>(backend: &K) {
                 assert_eq!((sent.peer, received.peer), (Some(pair.to_b), Some(pair.to_a)), "{what}");
                 target.check(&what, &bytes);
                 let after = pair.a.counters();
-                // A receive that was there first may be written into directly; that saves the rendezvous.
-                let long = |counters: &Counters| counters.rendezvous + counters.direct;
+                // A receive that was there first may be written into directly; that saves the
+                // rendezvous.
+                let long = |counters: &Counters| counters.rendezvous + counters.offered;
                 let ways = (after.eager - before.eager, long(&after) - long(&before));
                 assert_eq!(ways, if size <= limit { (1, 0) } else { (0, 1) }, "{what}");
                 assert_eq!(after.bytes_sent - before.bytes_sent, size as u64, "{what}");
@@ -55,7 +57,8 @@ pub fn sizes_around_the_eager_limit<K: Backend>(backend: &K) {
     });
 }
 
-/// Lists on both sides, of shapes that have nothing to do with each other, with pieces of no bytes, out of address order.
+/// Lists on both sides, of shapes that have nothing to do with each other, with pieces of no bytes,
+/// out of address order.
 pub fn lists_of_different_shapes<K: Backend>(backend: &K) {
     let net = Net::new(backend);
     net.run(async {
@@ -88,13 +91,15 @@ pub fn lists_of_different_shapes<K: Backend>(backend: &K) {
     });
 }
 
-/// A receive takes the oldest message of its tag and peer, whatever other tags do and however each message travels.
+/// A receive takes the oldest message of its tag and peer, whatever other tags do and however each
+/// message travels.
 pub fn tags_match_in_order<K: Backend>(backend: &K) {
     let net = Net::new(backend);
     net.run(async {
         let pair = net.pair(&Config::default()).await;
         let limit = Config::default().eager_limit;
-        // Sizes on both sides of the limit in turn, so that a small message would like to overtake a large one.
+        // Sizes on both sides of the limit in turn, so that a small message would like to overtake
+        // a large one.
         let plan: Vec<(u64, usize)> =
             (0..24u64).map(|n| (n % 3, if n % 2 == 0 { limit * 3 } else { 10 + n as usize })).collect();
         let sends: Vec<_> = plan
@@ -167,8 +172,8 @@ pub fn short_receives<K: Backend>(backend: &K) {
     });
 }
 
-/// A message longer than the receive that it matches ends the receive `TooLong`, and the send too if it has not ended before; no guard byte is touched,
-/// and the connection goes on.
+/// A message longer than the receive that it matches ends the receive `TooLong`, and the send too
+/// if it has not ended before; no guard byte is touched, and the connection goes on.
 pub fn too_long_for_the_receive<K: Backend>(backend: &K) {
     let net = Net::new(backend);
     net.run(async {
@@ -227,7 +232,8 @@ pub fn limits_of_messages<K: Backend>(backend: &K) {
     });
 }
 
-/// Many messages in both directions at once, of all sizes, far more than there are credits: all arrive, in order, whole.
+/// Many messages in both directions at once, of all sizes, far more than there are credits: all
+/// arrive, in order, whole.
 pub fn many_outstanding<K: Backend>(backend: &K) {
     const MESSAGES: usize = 150;
     let net = Net::new(backend);

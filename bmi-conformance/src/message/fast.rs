@@ -1,4 +1,5 @@
-//! Fast RDMA: messages of middle size in slots that the peer registered when the connection was made.
+//! Fast RDMA: messages of middle size in slots that the peer registered when the connection was
+//! made.
 
 use bmi_core::{Config, ErrorKind, MemList, Memory};
 
@@ -24,14 +25,16 @@ fn halves(len: usize) -> Guarded {
     Guarded::new(&[len / 2, len - len / 2])
 }
 
-/// A pattern in two pieces of plain memory: what stands in shareable pages would be announced to a peer that can have them.
+/// A pattern in two pieces of plain memory: what stands in shareable pages would be announced to a
+/// peer that can have them.
 fn apart(seed: u64, len: usize) -> MemList {
     let mut front = pattern(seed, len);
     let back = front.split_off(len / 3);
     [front, back].map(|bytes| Memory::from(bytes).all()).into_iter().collect()
 }
 
-/// Expected messages beyond the eager limit and up to the slot's length go fast, whether their receive is there before or after them.
+/// Expected messages beyond the eager limit and up to the slot's length go fast, whether their
+/// receive is there before or after them.
 pub fn messages_of_middle_size_go_fast<K: Backend>(backend: &K) {
     let net = Net::new(backend);
     net.run(async {
@@ -64,7 +67,8 @@ pub fn messages_of_middle_size_go_fast<K: Backend>(backend: &K) {
     });
 }
 
-/// Messages of one tag arrive in the order in which they were posted, though they go eagerly, fast, by rendezvous and straight into offered receives.
+/// Messages of one tag arrive in the order in which they were posted, though they go eagerly, fast,
+/// by rendezvous and straight into offered receives.
 pub fn order_across_all_paths<K: Backend>(backend: &K) {
     let net = Net::new(backend);
     net.run(async {
@@ -95,7 +99,8 @@ pub fn order_across_all_paths<K: Backend>(backend: &K) {
     });
 }
 
-/// Unexpected messages may be as long as a slot; the next one waits until the program has dropped those before it.
+/// Unexpected messages may be as long as a slot; the next one waits until the program has dropped
+/// those before it.
 pub fn unexpected_messages_of_middle_size<K: Backend>(backend: &K) {
     let net = Net::new(backend);
     net.run(async {
@@ -118,7 +123,8 @@ pub fn unexpected_messages_of_middle_size<K: Backend>(backend: &K) {
     });
 }
 
-/// Memory that is registered leaves from where it is, with a small piece copied before it; the operation then ends with the adapter.
+/// Memory that is registered leaves from where it is, with a small piece copied before it; the
+/// operation then ends with the adapter.
 pub fn registered_memory_is_gathered<K: Backend>(backend: &K) {
     let net = Net::new(backend);
     net.run(async {

@@ -1,7 +1,9 @@
-//! A peer that does not keep the protocol: it is cut off, with a reason in words, and nobody else notices.
+//! A peer that does not keep the protocol: it is cut off, with a reason in words, and nobody else
+//! notices.
 //!
-//! The intruder is a bare adapter. Its hello is a real one, taken from an endpoint that connected to it, and then spoilt; its messages are made
-//! here from the layout in the protocol's documentation.
+//! The intruder is a bare adapter. Its hello is a real one, taken from an endpoint that connected
+//! to it, and then spoilt; its messages are made here from the layout in the protocol's
+//! documentation.
 
 use bmi_core::transport::{ConnId, Event, MAX_PRIVATE_DATA, Payload, PostError, WorkId, WorkOptions, WriteTarget};
 use bmi_core::{Access, Addr, Config, ErrorKind, OneSided, Options, RemoteKey, RemoteSlice, Time, Transport};
@@ -208,7 +210,8 @@ pub fn garbage_hello_is_refused<K: Backend>(backend: &K) {
     });
 }
 
-/// A version or feature that does not fit is named, to the peer that was refused and by its endpoint; what is appended to a hello is ignored.
+/// A version or feature that does not fit is named, to the peer that was refused and by its
+/// endpoint; what is appended to a hello is ignored.
 pub fn mismatch_names_what_is_missing<K: Backend>(backend: &K) {
     let net = Net::new(backend);
     net.run(async {
@@ -308,8 +311,8 @@ fn bad_messages() -> Vec<(&'static str, Vec<u8>)> {
         ("written with a payload", Forged { kind: WRITTEN, len: 5, op: 3, ..zero }.with(&[0; 5])),
         ("a withdrawal with a length", Forged { kind: WITHDRAW, len: 1, ..zero }.with(&[])),
         ("a withdrawal confirmed with a tag", Forged { kind: WITHDRAWN, tag: 1, ..zero }.with(&[])),
-        ("a want of nothing", Forged { kind: WANT, len: 5, op: 3, ..zero }.with(&table(&[5]))),
-        ("a want of half a piece", Forged { kind: WANT, len: 5, op: 3, ..zero }.with(&table(&[5])[..12])),
+        ("a ClearToWrite for nothing", Forged { kind: WANT, len: 5, op: 3, ..zero }.with(&table(&[5]))),
+        ("a ClearToWrite for half a piece", Forged { kind: WANT, len: 5, op: 3, ..zero }.with(&table(&[5])[..12])),
         ("slots without a place", Forged { kind: SLOTS, len: 4096, op: 1, ..zero }.with(&[])),
         ("no slots", Forged { kind: SLOTS, len: 4096, ..zero }.with(&table(&[4096]))),
         ("nine slots", Forged { kind: SLOTS, len: 4096, op: 9, ..zero }.with(&table(&[1 << 20]))),
@@ -327,7 +330,8 @@ fn bad_messages() -> Vec<(&'static str, Vec<u8>)> {
     ]
 }
 
-/// Each message that breaks a rule costs the intruder its connection, is counted, and disturbs nobody.
+/// Each message that breaks a rule costs the intruder its connection, is counted, and disturbs
+/// nobody.
 pub fn bad_messages_cut_their_sender<K: Backend>(backend: &K) {
     let net = Net::new(backend);
     net.run(async {
@@ -344,7 +348,8 @@ pub fn bad_messages_cut_their_sender<K: Backend>(backend: &K) {
     });
 }
 
-/// What stands in a fast-RDMA slot, and which slot it is, is believed no more than any other message.
+/// What stands in a fast-RDMA slot, and which slot it is, is believed no more than any other
+/// message.
 pub fn forged_slots<K: Backend>(backend: &K) {
     let net = Net::new(backend);
     net.run(async {
@@ -386,7 +391,8 @@ pub fn forged_slots<K: Backend>(backend: &K) {
     });
 }
 
-/// Messages for which there is no credit, and messages longer than any receive, cost the connection; what came before them is bounded.
+/// Messages for which there is no credit, and messages longer than any receive, cost the
+/// connection; what came before them is bounded.
 pub fn overdrawn_credits<K: Backend>(backend: &K) {
     let net = Net::new(backend);
     net.run(async {
@@ -404,7 +410,8 @@ pub fn overdrawn_credits<K: Backend>(backend: &K) {
         for _ in 0..40 {
             intruder.say(&net, &breach, &Forged { kind: CREDIT, ..zero }.with(&[])).await;
         }
-        // Each is answered or not; in the end there are more than credits for them, unless each came back in time.
+        // Each is answered or not; in the end there are more than credits for them, unless each
+        // came back in time.
         intruder.leave(&breach);
         let breach = intruder.breach(&net, &pair.addr).await;
         intruder.say(&net, &breach, &Forged { kind: EAGER, len: 5000, ..zero }.with(&[7; 5000])).await;
@@ -413,7 +420,8 @@ pub fn overdrawn_credits<K: Backend>(backend: &K) {
     });
 }
 
-/// A forged end of a rendezvous, of the intruder's own or of somebody else's, ends only the intruder.
+/// A forged end of a rendezvous, of the intruder's own or of somebody else's, ends only the
+/// intruder.
 pub fn forged_finish<K: Backend>(backend: &K) {
     let net = Net::new(backend);
     net.run(async {
@@ -440,7 +448,7 @@ pub fn forged_finish<K: Backend>(backend: &K) {
         }
         // Of somebody else's, by every name that it may have.
         let honest = pair.b.send(pair.to_a, 1, pattern(1, 50_000), soon(&pair.b));
-        net.until("the announcement", || (pair.a.with(|e| e.holdings()).parked > 0).then_some(())).await;
+        net.until("the announcement", || (pair.a.with(|e| e.resource_usage()).parked > 0).then_some(())).await;
         for name in (0..6u64).flat_map(|slot| [slot, slot | 1 << 32, slot | 2 << 32]) {
             let breach = intruder.breach(&net, &pair.addr).await;
             intruder.say(&net, &breach, &Forged { len: 50_000, op: name, ..zero }.with(&[])).await;
@@ -454,7 +462,8 @@ pub fn forged_finish<K: Backend>(backend: &K) {
     });
 }
 
-/// A peer that says it wrote into a receive that was offered to it, beyond its end or twice, is cut off; the receive ends.
+/// A peer that says it wrote into a receive that was offered to it, beyond its end or twice, is cut
+/// off; the receive ends.
 pub fn forged_written<K: Backend>(backend: &K) {
     let net = Net::new(backend);
     net.run(async {
@@ -482,8 +491,8 @@ pub fn forged_written<K: Backend>(backend: &K) {
     });
 }
 
-/// Who says where it wants an announced message gets it there, once (that is how adapters without RDMA read receive); a want that lies costs the
-/// connection, and the send ends.
+/// Who says where it wants an announced message gets it there, once (that is how adapters without
+/// RDMA read receive); a ClearToWrite that lies costs the connection, and the send ends.
 pub fn wants<K: Backend>(backend: &K) {
     let net = Net::new(backend);
     net.run(async {
@@ -492,7 +501,7 @@ pub fn wants<K: Backend>(backend: &K) {
         // What it says of the length, how often it wants it, whether it has the memory.
         let cases = [(5000, 1, true), (5000, 2, true), (4999, 1, true), (u64::MAX, 1, true), (5000, 1, false)];
         for (len, times, exposed) in cases {
-            let what = format!("a want of {len}, {times} times");
+            let what = format!("a ClearToWrite for {len}, {times} times");
             let breach = intruder.breach(&net, &pair.addr).await;
             let peer = newest_peer(&net, &pair.b).await;
             let mut source = bmi_core::Memory::from(pattern(1, 5000));
@@ -520,7 +529,8 @@ pub fn wants<K: Backend>(backend: &K) {
             } else if let Err(error) = send.await {
                 assert_eq!(error.operation(), Some("send"), "{what}: {error}");
             } else {
-                // An emulated adapter may have ended the write before it hears that the peer has no such memory.
+                // An emulated adapter may have ended the write before it hears that the peer has no
+                // such memory.
                 let told_late = backend.expected_capabilities().one_sided == OneSided::Emulated && !exposed;
                 assert!(times == 2 || told_late, "{what}: it was sent nowhere");
             }
@@ -535,7 +545,8 @@ fn word(message: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(message[at..at + 8].try_into().expect("eight bytes"))
 }
 
-/// An announcement of memory that was never exposed: the receive that it matches ends in an error, its memory comes back untouched.
+/// An announcement of memory that was never exposed: the receive that it matches ends in an error,
+/// its memory comes back untouched.
 pub fn announced_but_not_exposed<K: Backend>(backend: &K) {
     let net = Net::new(backend);
     net.run(async {
@@ -560,7 +571,8 @@ pub fn announced_but_not_exposed<K: Backend>(backend: &K) {
     });
 }
 
-/// Many messages of random bytes, and of real headers with random fields: nothing panics, hangs or leaks.
+/// Many messages of random bytes, and of real headers with random fields: nothing panics, hangs or
+/// leaks.
 pub fn random_messages<K: Backend>(backend: &K) {
     let net = Net::new(backend);
     net.run(async {

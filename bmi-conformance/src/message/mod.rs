@@ -1,15 +1,16 @@
-//! The message level: what [`bmi_core::AsyncEndpoint`] and [`bmi_core::Endpoint`] promise, over the backend's adapters.
+//! The message level: what [`bmi_core::AsyncEndpoint`] and [`bmi_core::Endpoint`] promise, over the
+//! backend's adapters.
 
-pub mod at_once;
 pub mod bulk;
 pub mod calls;
 pub mod cancel;
 pub mod credits;
 pub mod deadlines;
-pub mod direct;
 pub mod expected;
 pub mod fast;
 pub mod hostile;
+pub mod immediate;
+pub mod offered_receive;
 pub mod peers;
 pub mod polling;
 pub mod property;
@@ -18,12 +19,14 @@ pub mod unexpected;
 
 use bmi_core::Config;
 
-/// Whether the backend's adapters can read their peers' memory; else pulls are refused, and pushes stand in for them here.
+/// Whether the backend's adapters can read their peers' memory; else pulls are refused, and pushes
+/// stand in for them here.
 pub(crate) fn reads<K: crate::Backend>(backend: &K) -> bool {
     backend.expected_capabilities().rdma_read
 }
 
-/// Limits small enough that every one is reached by a few messages: 4 credits, an eager limit of 1 KiB, transfers in units of 4 KiB.
+/// Limits small enough that every one is reached by a few messages: 4 credits, an eager limit of 1
+/// KiB, transfers in units of 4 KiB.
 pub fn tight() -> Config {
     let eager_limit = 1024;
     Config {

@@ -8,7 +8,8 @@ use crate::backend::Backend;
 use crate::data::{is_sole, memory, pattern};
 use crate::net::{Net, all_end_well, soon};
 
-/// Both sides hear of the connection, know each other's address, and agree on the smaller of each limit.
+/// Both sides hear of the connection, know each other's address, and agree on the smaller of each
+/// limit.
 pub fn limits_are_agreed<K: Backend>(backend: &K) {
     let net = Net::new(backend);
     net.run(async {
@@ -17,7 +18,8 @@ pub fn limits_are_agreed<K: Backend>(backend: &K) {
         let (a, b) = (net.endpoint("a", &small), net.endpoint("b", &large));
         let addr = b.listen(&net.listen_addr("b")).expect("listen");
         let (to_b, to_a) = net.connect(&a, &b, &addr).await;
-        // Slots are described after the connection stands; without them there is nothing to wait for.
+        // Slots are described after the connection stands; without them there is nothing to wait
+        // for.
         let expected = PeerLimits { eager: 512, fast: 0, message: 1 << 20, pieces: 50 };
         assert_eq!((a.limits(to_b), b.limits(to_a)), (Some(expected), Some(expected)));
         assert_eq!(a.peer_addr(to_b), Some(addr));
@@ -81,7 +83,8 @@ pub fn work_waits_for_the_connection<K: Backend>(backend: &K) {
     });
 }
 
-/// A peer that dies ends every operation on it, whatever its kind and state, in `PeerLost`, naming operation and peer; all memory comes back.
+/// A peer that dies ends every operation on it, whatever its kind and state, in `PeerLost`, naming
+/// operation and peer; all memory comes back.
 pub fn a_dead_peer_ends_every_operation<K: Backend>(backend: &K) {
     let net = Net::new(backend);
     net.run(async {
@@ -142,7 +145,7 @@ pub fn a_dead_caller_is_forgotten<K: Backend>(backend: &K) {
             a.send(to_b, n, pattern(n, 500), soon(&a)).await.expect("eager send");
         }
         let announced = a.send(to_b, 9, pattern(9, 50_000), Options::default());
-        net.until("messages parked", || (b.with(|e| e.holdings()).parked >= 3).then_some(())).await;
+        net.until("messages parked", || (b.with(|e| e.resource_usage()).parked >= 3).then_some(())).await;
         drop(announced);
         drop(a);
         net.kill("a");
@@ -151,7 +154,8 @@ pub fn a_dead_caller_is_forgotten<K: Backend>(backend: &K) {
     });
 }
 
-/// `disconnect` lets everything go out that was posted before, large and small; the peer gets it all, then hears of the end.
+/// `disconnect` lets everything go out that was posted before, large and small; the peer gets it
+/// all, then hears of the end.
 pub fn disconnect_flushes<K: Backend>(backend: &K) {
     let net = Net::new(backend);
     net.run(async {
@@ -183,7 +187,8 @@ pub fn disconnect_flushes<K: Backend>(backend: &K) {
     });
 }
 
-/// Receives end `Cancelled` on the side that disconnects, `PeerLost` on the other; a second disconnect is an error.
+/// Receives end `Cancelled` on the side that disconnects, `PeerLost` on the other; a second
+/// disconnect is an error.
 pub fn disconnect_ends_receives<K: Backend>(backend: &K) {
     let net = Net::new(backend);
     net.run(async {
@@ -257,7 +262,8 @@ pub fn a_restarted_peer_is_reached_again<K: Backend>(backend: &K) {
     });
 }
 
-/// Two connections between the same endpoints are two peers: tags, order and credits are each one's own.
+/// Two connections between the same endpoints are two peers: tags, order and credits are each one's
+/// own.
 pub fn two_connections_are_two_peers<K: Backend>(backend: &K) {
     let net = Net::new(backend);
     net.run(async {

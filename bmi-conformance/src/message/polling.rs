@@ -13,8 +13,8 @@ fn receives<K: Backend>(end: &End<K>, peer: bmi_core::PeerId) -> Vec<OpId> {
     (0..6).map(|tag| post(tag).expect("post").pending().expect("nothing has arrived")).collect()
 }
 
-/// `poll_op` finds the one, `poll_some` those of a set, `poll_all` the rest; each completion comes once, with user word, tag, peer and
-/// length.
+/// `poll_op` finds the one, `poll_some` those of a set, `poll_all` the rest; each completion comes
+/// once, with user word, tag, peer and length.
 pub fn one_some_and_all<K: Backend>(backend: &K) {
     let net = Net::new(backend);
     net.run(async {
@@ -51,8 +51,8 @@ pub fn one_some_and_all<K: Backend>(backend: &K) {
     });
 }
 
-/// What can end at once does: an eager send with a credit, and a receive whose message is parked, leave no operation behind, or one that
-/// ends without any further work of the peer.
+/// What can end at once does: an eager send with a credit, and a receive whose message is parked,
+/// leave no operation behind, or one that ends without any further work of the peer.
 pub fn completion_at_once<K: Backend>(backend: &K) {
     let net = Net::new(backend);
     net.run(async {
@@ -65,7 +65,7 @@ pub fn completion_at_once<K: Backend>(backend: &K) {
         };
         assert_eq!((sent.kind, sent.status, sent.len, sent.tag, sent.user), (OpKind::Send, Ok(()), 100, 1, 5));
         net.pause("b", false);
-        net.until("the message parked", || (pair.b.with(|e| e.holdings()).parked == 1).then_some(())).await;
+        net.until("the message parked", || (pair.b.with(|e| e.resource_usage()).parked == 1).then_some(())).await;
         net.pause("a", true);
         let target = memory(100);
         let got = match pair.b.with(|e| e.post_recv(pair.to_a, 1, &target, options)).expect("post") {
@@ -90,7 +90,7 @@ pub fn uncollected_completions_stay<K: Backend>(backend: &K) {
         for _ in 0..10 {
             pair.ping(&net, "beside an uncollected completion").await;
         }
-        assert_eq!(pair.b.with(|e| e.holdings()).operations, 1);
+        assert_eq!(pair.b.with(|e| e.resource_usage()).operations, 1);
         let end = pair.b.with(|e| e.poll_op(op)).expect("still there");
         assert_eq!((end.status, end.len), (Ok(()), 10));
         pair.settled(&net, "at the end").await;

@@ -1,4 +1,5 @@
-//! Properties: whatever lists, sizes, orders and cancels, exactly the right bytes arrive, nothing else is touched, nothing leaks.
+//! Properties: whatever lists, sizes, orders and cancels, exactly the right bytes arrive, nothing
+//! else is touched, nothing leaks.
 //!
 //! Cases come from a fixed seed, so a failure comes back.
 
@@ -15,7 +16,8 @@ use crate::backend::Backend;
 use crate::data::{Guarded, is_sole, memory, pattern};
 use crate::net::{End, Net, Pair, soon};
 
-/// One message: its two lists, when each side is posted, and whether one of them is cancelled, after how many turns.
+/// One message: its two lists, when each side is posted, and whether one of them is cancelled,
+/// after how many turns.
 #[derive(Clone, Debug)]
 struct Message {
     to_b: bool,
@@ -27,7 +29,8 @@ struct Message {
     cancel: Option<(bool, u32)>,
 }
 
-/// One bulk transfer: the two lists, how they are moved, and where in the exposed one it begins, in thousandths of what is possible.
+/// One bulk transfer: the two lists, how they are moved, and where in the exposed one it begins, in
+/// thousandths of what is possible.
 #[derive(Clone, Debug)]
 struct Bulk {
     push: bool,
@@ -76,8 +79,9 @@ fn check<K: Backend, S: Strategy>(backend: &K, strategy: &S, property: impl Fn(&
     tried.unwrap_or_else(|failure| panic!("{failure}"));
 }
 
-/// Any messages in both directions, posted in any order, some cancelled: each receive gets the bytes of the send that it matches in the order
-/// of its tag, or `TooLong`; guard bytes stay; nothing leaks.
+/// Any messages in both directions, posted in any order, some cancelled: each receive gets the
+/// bytes of the send that it matches in the order of its tag, or `TooLong`; guard bytes stay;
+/// nothing leaks.
 pub fn any_messages<K: Backend>(backend: &K) {
     check(backend, &vec(message(), 1..14), |net, messages| {
         net.run(async {
@@ -96,7 +100,8 @@ fn ends<'p, K: Backend>(
     if message.to_b { (&pair.a, pair.to_b, &pair.b, pair.to_a) } else { (&pair.b, pair.to_a, &pair.a, pair.to_b) }
 }
 
-/// Messages that may be cancelled have a tag of their own, so that they leave the matching of the others alone.
+/// Messages that may be cancelled have a tag of their own, so that they leave the matching of the
+/// others alone.
 fn tag_of(number: usize, message: &Message) -> u64 {
     if message.cancel.is_some() { 1000 + number as u64 } else { message.tag }
 }
@@ -174,7 +179,8 @@ async fn exchange<K: Backend>(net: &Net<'_, K>, pair: &Pair<K>, messages: &[Mess
     }
 }
 
-/// Receives what was sent eagerly to receives that were cancelled, then checks that nothing is left.
+/// Receives what was sent eagerly to receives that were cancelled, then checks that nothing is
+/// left.
 async fn sweep<K: Backend>(net: &Net<'_, K>, pair: &Pair<K>, messages: &[Message]) {
     pair.ping(net, "behind all messages").await;
     for (n, message) in messages.iter().enumerate().filter(|(_, m)| m.cancel.is_some()) {
@@ -187,7 +193,8 @@ async fn sweep<K: Backend>(net: &Net<'_, K>, pair: &Pair<K>, messages: &[Message
     pair.settled(net, "after all messages").await;
 }
 
-/// Any pulls and pushes, all at once: exactly the bytes of the range move, nothing else is touched, nothing leaks.
+/// Any pulls and pushes, all at once: exactly the bytes of the range move, nothing else is touched,
+/// nothing leaks.
 pub fn any_bulk<K: Backend>(backend: &K) {
     check(backend, &vec(bulk(), 1..10), |net, transfers| {
         net.run(async {
@@ -240,6 +247,7 @@ async fn transfer<K: Backend>(pair: &Pair<K>, n: u64, bulk: &Bulk) -> (Guarded, 
     };
     let done = work.await.unwrap_or_else(|error| panic!("transfer {n}: {error}"));
     assert_eq!(done.len, local.len() as u64, "transfer {n}");
-    // The end of a push does not say that its bytes are in place: the exposure is kept until something behind it has arrived.
+    // The end of a push does not say that its bytes are in place: the exposure is kept until
+    // something behind it has arrived.
     (exposed, local, at as usize, exposure)
 }

@@ -1,4 +1,5 @@
-//! Rough trouble: registrations refused and connections cut at random, on top of the mild kind. Every operation ends, and everything comes back.
+//! Rough trouble: registrations refused and connections cut at random, on top of the mild kind.
+//! Every operation ends, and everything comes back.
 
 use std::time::Duration;
 
@@ -19,8 +20,8 @@ const ROUNDS: u32 = 12;
 /// How long each operation may take; under faults many run into it.
 const BRIEF: Duration = Duration::from_millis(60);
 
-/// Random operations of every kind between three endpoints, under several seeds: each ends, in time, with an error that says what it was; then
-/// nothing is held any more and all memory is back.
+/// Random operations of every kind between three endpoints, under several seeds: each ends, in
+/// time, with an error that says what it was; then nothing is held any more and all memory is back.
 pub fn everything_ends_and_comes_back<K: Backend>(backend: &K) {
     for seed in 0..SEEDS {
         let faulty = FaultyBackend::new(AnyBackend::new(backend), Plan::rough(seed));
@@ -95,7 +96,8 @@ async fn storm<K: Backend>(net: &Net<'_, K>, seed: u64) {
                 },
             }
         }
-        // Who else might reach an exposure: whoever has it, for its peer or not. A wrong one costs a connection, as a cut does.
+        // Who else might reach an exposure: whoever has it, for its peer or not. A wrong one costs
+        // a connection, as a cut does.
         for exposure in exposures.iter().take(6) {
             let station = &stations[rng.index(3)];
             if let Some(peer) = station.peers.first() {
@@ -146,7 +148,7 @@ async fn calm<K: Backend>(net: &Net<'_, K>, stations: &mut [Station<K>]) {
                     station.end.with(|e| e.abandon(op));
                 }
             }
-            (station.end.with(|e| e.holdings()).peers == 0).then_some(())
+            (station.end.with(|e| e.resource_usage()).peers == 0).then_some(())
         })
         .await;
         station.attend();

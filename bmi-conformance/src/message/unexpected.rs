@@ -8,7 +8,8 @@ use crate::backend::Backend;
 use crate::data::{Guarded, memory, pattern};
 use crate::net::{Net, all_end_well, soon};
 
-/// Any size up to the limit arrives whole, with its tag and its sender; none is an operation at the receiver.
+/// Any size up to the limit arrives whole, with its tag and its sender; none is an operation at the
+/// receiver.
 pub fn arrive_without_a_receive<K: Backend>(backend: &K) {
     let net = Net::new(backend);
     net.run(async {
@@ -44,7 +45,8 @@ pub fn over_the_limit_is_too_long<K: Backend>(backend: &K) {
     });
 }
 
-/// A receive of the same tag does not take an unexpected message, nor is an expected one handed out as unexpected.
+/// A receive of the same tag does not take an unexpected message, nor is an expected one handed out
+/// as unexpected.
 pub fn expected_and_unexpected_do_not_mix<K: Backend>(backend: &K) {
     let net = Net::new(backend);
     net.run(async {
@@ -64,7 +66,8 @@ pub fn expected_and_unexpected_do_not_mix<K: Backend>(backend: &K) {
     });
 }
 
-/// Far more than there are credits, nobody taking them out: the sender waits, nothing is lost, and all arrive in order when they are taken.
+/// Far more than there are credits, nobody taking them out: the sender waits, nothing is lost, and
+/// all arrive in order when they are taken.
 pub fn a_crowd_waits_its_turn<K: Backend>(backend: &K) {
     const MESSAGES: u64 = 60;
     let net = Net::new(backend);
@@ -75,7 +78,7 @@ pub fn a_crowd_waits_its_turn<K: Backend>(backend: &K) {
             (0..MESSAGES).map(|n| pair.a.send_unexpected(pair.to_b, n, pattern(n, size(n)), soon(&pair.a))).collect();
         net.turns(100).await;
         assert!(pair.a.counters().credit_waits > 0, "nobody waited for a credit");
-        let slots = pair.b.with(|e| e.holdings()).slots;
+        let slots = pair.b.with(|e| e.resource_usage()).slots;
         assert!(slots <= tight().credit_messages.into(), "{slots} slots hold messages");
         for n in 0..MESSAGES {
             let message = pair.b.next_unexpected().await;
@@ -97,7 +100,7 @@ pub fn held_messages_hold_their_slots<K: Backend>(backend: &K) {
             pair.a.send_unexpected(pair.to_b, n, pattern(n, 1000), soon(&pair.a)).await.expect("send unexpected");
             held.push(pair.b.next_unexpected().await);
         }
-        let slots = pair.b.with(|e| e.holdings()).slots;
+        let slots = pair.b.with(|e| e.resource_usage()).slots;
         assert!((1..=3).contains(&slots), "{slots} slots hold three messages");
         for (n, message) in held.iter().enumerate() {
             assert!(message.bytes() == pattern(n as u64, 1000), "message {n} stays as it is while it is held");

@@ -14,8 +14,8 @@ pub(super) fn segments<K: Backend>(rig: &mut Rig<'_, K>, side: usize, list: &Gua
     list.pieces().iter().map(|piece| region.segment(piece.offset(), piece.len())).collect()
 }
 
-/// Heads and gathered payloads of many shapes arrive as one message, head first, scattered over a list of another shape; a
-/// receive that is longer keeps the rest untouched (C10).
+/// Heads and gathered payloads of many shapes arrive as one message, head first, scattered over a
+/// list of another shape; a receive that is longer keeps the rest untouched (C10).
 pub fn gather_and_scatter<K: Backend>(backend: &K) {
     let mut rig = Rig::new(backend);
     let link = rig.link(A, B);
@@ -49,7 +49,8 @@ pub fn gather_and_scatter<K: Backend>(backend: &K) {
     }
 }
 
-/// Head and inline payload are copied before the call returns: what the caller writes there afterwards does not travel.
+/// Head and inline payload are copied before the call returns: what the caller writes there
+/// afterwards does not travel.
 pub fn inline_is_copied_while_posting<K: Backend>(backend: &K) {
     let mut rig = Rig::new(backend);
     let link = rig.link(A, B);
@@ -71,7 +72,8 @@ pub fn inline_is_copied_while_posting<K: Backend>(backend: &K) {
     target.check("head and inline payload", &expected);
 }
 
-/// Heads up to `max_head`; longer ones, too many segments, too much inline and work over `max_work_len` are `Invalid` and leave the connection as it was.
+/// Heads up to `max_head`; longer ones, too many segments, too much inline and work over
+/// `max_work_len` are `Invalid` and leave the connection as it was.
 pub fn limits_are_enforced<K: Backend>(backend: &K) {
     let mut rig = Rig::new(backend);
     let link = rig.link(A, B);
@@ -134,8 +136,8 @@ pub fn foreign_segments_are_invalid<K: Backend>(backend: &K) {
     rig.ping(A, B, link, "the connection is as it was");
 }
 
-/// Messages of all sizes in both directions at once arrive whole and in posting order; completions come in posting order
-/// (C3, C4).
+/// Messages of all sizes in both directions at once arrive whole and in posting order; completions
+/// come in posting order (C3, C4).
 pub fn order_in_both_directions<K: Backend>(backend: &K) {
     const MESSAGES: usize = 300;
     const WINDOW: usize = 16;
@@ -161,7 +163,8 @@ pub fn order_in_both_directions<K: Backend>(backend: &K) {
         }
         landing.push((bytes, region));
     }
-    // A side sends message n when the other has received n - WINDOW and posted that receive again: none is without a receive.
+    // A side sends message n when the other has received n - WINDOW and posted that receive again:
+    // none is without a receive.
     let (mut sent, mut received, mut finished) = ([0; 2], [0; 2], [0; 2]);
     while received != [MESSAGES; 2] || finished != [MESSAGES; 2] {
         for (side, conn) in ends {
@@ -200,7 +203,8 @@ pub fn order_in_both_directions<K: Backend>(backend: &K) {
     }
 }
 
-/// Unsignalled sends report nothing; the completion of a later signalled one frees their memory (C4, C5).
+/// Unsignalled sends report nothing; the completion of a later signalled one frees their memory
+/// (C4, C5).
 pub fn unsignalled_sends<K: Backend>(backend: &K) {
     let mut rig = Rig::new(backend);
     let link = rig.link(A, B);
@@ -251,8 +255,8 @@ pub fn memory_is_held_until_completion<K: Backend>(backend: &K) {
     assert_eq!(target.to_vec(), source.to_vec());
 }
 
-/// Queues take at least what the capabilities say, hand back what is above, and take more after progress; nothing that was
-/// accepted is lost (C2, C4).
+/// Queues take at least what the capabilities say, hand back what is above, and take more after
+/// progress; nothing that was accepted is lost (C2, C4).
 pub fn full_queues_hand_back<K: Backend>(backend: &K) {
     let mut rig = Rig::new(backend);
     let link = rig.link(A, B);
@@ -308,7 +312,8 @@ pub fn receiver_not_ready_ends_the_connection<K: Backend>(backend: &K) {
     rig.nothing_more(A, link.near, "after the end");
 }
 
-/// A message longer than its receive: the receive completes `TooLong`, nothing behind it is touched, the connection ends (C10).
+/// A message longer than its receive: the receive completes `TooLong`, nothing behind it is
+/// touched, the connection ends (C10).
 pub fn too_long_ends_the_connection<K: Backend>(backend: &K) {
     for (len, room) in [(10usize, 9usize), (1, 0), (70_000, 4096)] {
         let mut rig = Rig::new(backend);
@@ -332,7 +337,8 @@ pub fn too_long_ends_the_connection<K: Backend>(backend: &K) {
     }
 }
 
-/// A large message, more than any socket buffer or pipe holds, arrives whole while both sides are polled.
+/// A large message, more than any socket buffer or pipe holds, arrives whole while both sides are
+/// polled.
 pub fn large_messages<K: Backend>(backend: &K) {
     let mut rig = Rig::new(backend);
     let link = rig.link(A, B);

@@ -9,8 +9,8 @@ use crate::backend::Backend;
 use crate::data::{filled, memory};
 use crate::rig::{A, B, C, Rig};
 
-/// `disconnect` flushes receives on both sides; each side hears one `Disconnected`, `Cancelled` where it was asked for; names are dead
-/// afterwards (C6).
+/// `disconnect` flushes receives on both sides; each side hears one `Disconnected`, `Cancelled`
+/// where it was asked for; names are dead afterwards (C6).
 pub fn disconnect_flushes_receives<K: Backend>(backend: &K) {
     let mut rig = Rig::new(backend);
     let link = rig.link(A, B);
@@ -71,8 +71,8 @@ pub fn disconnect_hands_over_what_was_posted<K: Backend>(backend: &K) {
     assert_eq!(seen, expected, "sends complete");
 }
 
-/// A deadline that has passed cuts at once, with work outstanding of every kind; each request completes exactly once and its
-/// memory comes back (C4, C5, C6).
+/// A deadline that has passed cuts at once, with work outstanding of every kind; each request
+/// completes exactly once and its memory comes back (C4, C5, C6).
 pub fn passed_deadline_cuts<K: Backend>(backend: &K) {
     let mut rig = Rig::new(backend);
     let link = rig.link(A, B);
@@ -106,7 +106,8 @@ pub fn passed_deadline_cuts<K: Backend>(backend: &K) {
     rig.released(&mut there, "the peer's memory");
 }
 
-/// The earlier of two deadlines counts, and there is one `Disconnected`, however often `disconnect` is called.
+/// The earlier of two deadlines counts, and there is one `Disconnected`, however often `disconnect`
+/// is called.
 pub fn disconnect_twice<K: Backend>(backend: &K) {
     let mut rig = Rig::new(backend);
     let link = rig.link(A, B);
@@ -119,7 +120,8 @@ pub fn disconnect_twice<K: Backend>(backend: &K) {
     rig.nothing_more(A, link.near, "disconnected three times");
 }
 
-/// A peer that does not poll holds nothing up: with more outstanding than the way to it can hold, `Disconnected` comes by the deadline (C6).
+/// A peer that does not poll holds nothing up: with more outstanding than the way to it can hold,
+/// `Disconnected` comes by the deadline (C6).
 pub fn disconnect_from_a_stalled_peer<K: Backend>(backend: &K) {
     let mut rig = Rig::new(backend);
     let link = rig.link(A, B);
@@ -144,7 +146,8 @@ pub fn disconnect_from_a_stalled_peer<K: Backend>(backend: &K) {
     rig.end_of(B, link.far, "the stalled peer hears of it");
 }
 
-/// When an adapter is dropped its peers' connections end, with everything outstanding on them flushed (C6, C13).
+/// When an adapter is dropped its peers' connections end, with everything outstanding on them
+/// flushed (C6, C13).
 pub fn dropped_adapter_ends_its_connections<K: Backend>(backend: &K) {
     let mut rig = Rig::new(backend);
     let links = [rig.link(A, B), rig.link(A, B)];

@@ -1,9 +1,10 @@
-//! The transport level: the contract C1 to C16 of [`bmi_core::transport`], one adapter against another, nothing in between.
+//! The transport level: the contract C1 to C16 of [`bmi_core::transport`], one adapter against
+//! another, nothing in between.
 
 pub mod channel;
 pub mod connect;
 pub mod end;
-pub mod inline;
-pub mod now;
+pub mod immediate_access;
+pub mod inline_receive;
 pub mod remote;
 pub mod waiting;

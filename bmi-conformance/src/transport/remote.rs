@@ -20,7 +20,8 @@ fn expose_piece<K: Backend>(
     rig.adapter(side).expose(conn, &segment, access).expect("expose")
 }
 
-/// Writes of a head and of lists land at the target's beginning, at offsets too, and touch nothing else.
+/// Writes of a head and of lists land at the target's beginning, at offsets too, and touch nothing
+/// else.
 pub fn writes_land_where_they_should<K: Backend>(backend: &K) {
     let mut rig = Rig::new(backend);
     let link = rig.link(A, B);
@@ -43,7 +44,8 @@ pub fn writes_land_where_they_should<K: Backend>(backend: &K) {
         }
         let done = rig.done(A, link.near, number, WorkKind::Write, "the write");
         assert_eq!(done.len, bytes.len() as u64);
-        // A write that completed is at the peer's adapter; a message behind it says that it is in place (C3).
+        // A write that completed is at the peer's adapter; a message behind it says that it is in
+        // place (C3).
         rig.ping(A, B, link, "behind the write");
         let mut image = vec![crate::data::GUARD; at as usize];
         image.extend(bytes);
@@ -51,7 +53,8 @@ pub fn writes_land_where_they_should<K: Backend>(backend: &K) {
     }
 }
 
-/// A write that the peer's program is not told of is in place when a message posted after it arrives (C3), however large it is.
+/// A write that the peer's program is not told of is in place when a message posted after it
+/// arrives (C3), however large it is.
 pub fn messages_come_behind_writes<K: Backend>(backend: &K) {
     let mut rig = Rig::new(backend);
     let link = rig.link(A, B);
@@ -70,8 +73,8 @@ pub fn messages_come_behind_writes<K: Backend>(backend: &K) {
     }
 }
 
-/// Immediate data consumes a receive, in order with sends, after the bytes are in place; without bytes too (C3, C4).
-/// Needs `write_with_immediate`; without it such a write is `Invalid`.
+/// Immediate data consumes a receive, in order with sends, after the bytes are in place; without
+/// bytes too (C3, C4). Needs `write_with_immediate`; without it such a write is `Invalid`.
 pub fn immediate_data<K: Backend>(backend: &K) {
     let mut rig = Rig::new(backend);
     let link = rig.link(A, B);
@@ -124,8 +127,8 @@ pub fn immediate_data_without_a_receive<K: Backend>(backend: &K) {
     rig.ping(A, B, other, "another connection");
 }
 
-/// Reads, whole and in part, scattered over lists of any shape, bring the bytes and touch nothing else.
-/// Needs `rdma_read`; without it a read is `Invalid`.
+/// Reads, whole and in part, scattered over lists of any shape, bring the bytes and touch nothing
+/// else. Needs `rdma_read`; without it a read is `Invalid`.
 pub fn reads_bring_what_is_there<K: Backend>(backend: &K) {
     let mut rig = Rig::new(backend);
     let link = rig.link(A, B);
@@ -149,7 +152,8 @@ pub fn reads_bring_what_is_there<K: Backend>(backend: &K) {
     }
 }
 
-/// A chain of reads of which only the last is signalled reports once, and then all bytes are there (C4). Needs `rdma_read`.
+/// A chain of reads of which only the last is signalled reports once, and then all bytes are there
+/// (C4). Needs `rdma_read`.
 pub fn chains_of_reads<K: Backend>(backend: &K) {
     if !backend.expected_capabilities().rdma_read {
         return reads_bring_what_is_there(backend);
@@ -172,7 +176,8 @@ pub fn chains_of_reads<K: Backend>(backend: &K) {
     assert!(rig.unread(A).is_empty(), "an unsignalled read reported: {:?}", rig.unread(A));
 }
 
-/// More reads than may be outstanding, and large ones among them, all complete with their own bytes. Needs `rdma_read`.
+/// More reads than may be outstanding, and large ones among them, all complete with their own
+/// bytes. Needs `rdma_read`.
 pub fn many_reads<K: Backend>(backend: &K) {
     let expected = backend.expected_capabilities();
     if !expected.rdma_read {
@@ -283,8 +288,8 @@ const FORGERIES: [Forgery; 13] = [
     },
 ];
 
-/// Reaches for `remote` and checks that this costs the connection, that no byte changed on either side, that nothing behind it is delivered, and that
-/// `other` goes on undisturbed (C7).
+/// Reaches for `remote` and checks that this costs the connection, that no byte changed on either
+/// side, that nothing behind it is delivered, and that `other` goes on undisturbed (C7).
 fn costs_the_connection<K: Backend>(
     rig: &mut Rig<'_, K>,
     (link, other): (Link, Link),
@@ -301,7 +306,8 @@ fn costs_the_connection<K: Backend>(
     let posted =
         if write { rig.write(A, link.near, 1, &list, remote) } else { rig.read(A, link.near, 1, &list, remote) };
     posted.unwrap_or_else(|refusal| panic!("{what}: the near adapter cannot know: {refusal:?}"));
-    // Behind it, a message that must not be delivered any more. The connection may have ended already.
+    // Behind it, a message that must not be delivered any more. The connection may have ended
+    // already.
     let _ = rig.send(A, link.near, 2, b"behind", Payload::EMPTY, WorkOptions::SIGNALLED);
     let (completions, reason) = rig.end_of(B, link.far, what);
     let statuses: Vec<_> = completions.iter().map(|c| (c.work.0, c.status)).collect();
@@ -349,7 +355,8 @@ pub fn zero_length_access_is_checked<K: Backend>(backend: &K) {
     }
 }
 
-/// What was exposed on one connection cannot be reached from another of the same two adapters, nor from a third adapter (C7).
+/// What was exposed on one connection cannot be reached from another of the same two adapters, nor
+/// from a third adapter (C7).
 pub fn exposure_belongs_to_one_connection<K: Backend>(backend: &K) {
     let mut rig = Rig::new(backend);
     let addr = rig.listen(B);
@@ -371,7 +378,8 @@ pub fn exposure_belongs_to_one_connection<K: Backend>(backend: &K) {
     target.check("after the owner's write", &pattern(4, 64));
 }
 
-/// After `revoke` the key is dead, its region free; other exposures of the same region live on (C7).
+/// After `revoke` the key is dead, its region free; other exposures of the same region live on
+/// (C7).
 pub fn revoked_access_costs_the_connection<K: Backend>(backend: &K) {
     let mut rig = Rig::new(backend);
     let addr = rig.listen(B);
@@ -389,8 +397,8 @@ pub fn revoked_access_costs_the_connection<K: Backend>(backend: &K) {
     costs_the_connection(&mut rig, (link, other), first, WRITE, &target, "a revoked key");
 }
 
-/// An exposure holds its region until it is revoked or the connection ends; revoking what is not there is ignored; exposing on an ended
-/// connection is `PeerLost` (C5, C6).
+/// An exposure holds its region until it is revoked or the connection ends; revoking what is not
+/// there is ignored; exposing on an ended connection is `PeerLost` (C5, C6).
 pub fn exposures_hold_their_region<K: Backend>(backend: &K) {
     let mut rig = Rig::new(backend);
     let link = rig.link(A, B);

@@ -63,7 +63,8 @@ pub fn event_fd_as_announced<K: Backend>(backend: &K) {
     assert_eq!(rig.adapter(A).event_fd().is_some(), announced);
 }
 
-/// A sleeper is woken by a message, a connection request, and a peer's end, each time after it went to sleep anew (C11).
+/// A sleeper is woken by a message, a connection request, and a peer's end, each time after it went
+/// to sleep anew (C11).
 pub fn arrivals_wake<K: Backend>(backend: &K) {
     let mut rig = Rig::new(backend);
     let link = rig.link(A, B);
@@ -95,7 +96,8 @@ pub fn arrivals_wake<K: Backend>(backend: &K) {
     rig.end_of(B, far, "the end");
 }
 
-/// What needs several polls wakes again after each: a transfer larger than one poll moves arrives whole at a receiver that polls only when woken (C11).
+/// What needs several polls wakes again after each: a transfer larger than one poll moves arrives
+/// whole at a receiver that polls only when woken (C11).
 pub fn a_sleeper_gets_a_large_message_whole<K: Backend>(backend: &K) {
     let mut rig = Rig::new(backend);
     let link = rig.link(A, B);
@@ -135,8 +137,8 @@ pub fn waker_wakes<K: Backend>(backend: &K) {
     }
 }
 
-/// Once all is done an adapter says so: `poll` has nothing to do, no deadline is pending, `arm` says `Waiting`, and the
-/// descriptor is not readable (C12, C14).
+/// Once all is done an adapter says so: `poll` has nothing to do, no deadline is pending, `arm`
+/// says `Waiting`, and the descriptor is not readable (C12, C14).
 pub fn idle_is_idle<K: Backend>(backend: &K) {
     let mut rig = Rig::new(backend);
     let link = rig.link(A, B);

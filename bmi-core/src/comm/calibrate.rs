@@ -1,10 +1,13 @@
-//! Calibration: what an adapter's operations and a host's copies cost, measured over a live connection in some milliseconds, and the crossovers that follow.
+//! Calibration: what an adapter's operations and a host's copies cost, measured over a live
+//! connection in some milliseconds, and the crossovers that follow.
 //!
-//! **Why.** Which path is the cheapest depends on the machine: on its copies, its registration, its adapter's latencies. The paper found 4 KiB and
-//! 64 KiB on one cluster of 2003; here they are the fall-back.
+//! **Why.** Which path is the cheapest depends on the machine: on its copies, its registration, its
+//! adapter's latencies. The paper found 4 KiB and 64 KiB on one cluster of 2003; here they are the
+//! fall-back.
 //!
-//! **Protocol.** The peer's endpoint answers probes by itself ([`crate::Endpoint`], `endpoint/probe.rs`); nothing is asked of its program. Measured by the
-//! endpoint's clock, the least of a few rounds:
+//! **Protocol.** The peer's endpoint answers probes by itself ([`crate::Endpoint`],
+//! `endpoint/probe.rs`); nothing is asked of its program. Measured by the endpoint's clock, the
+//! least of a few rounds:
 //!
 //! ```text
 //!   empty message, there and back                              -> half of it: one way
@@ -15,7 +18,8 @@
 //!   copies; registrations of 1 and of 16 pages, released again
 //! ```
 //!
-//! **Model.** Time from the client's call to its reply, as in Figure 11 of the paper; *n* bytes, *e* an empty message one way:
+//! **Model.** Time from the client's call to its reply, as in Figure 11 of the paper; *n* bytes,
+//! *e* an empty message one way:
 //!
 //! | | write | read |
 //! |---|---|---|
@@ -25,14 +29,16 @@
 //! | server-based | e + read(n) + e | e + pushed(n) + e |
 //! | … not registered | and register(n) | and register(n) |
 //!
-//! Inline copies twice, on each side once (the receive slot goes back before the data is used); fast RDMA once, and into or from registered memory not at all;
-//! server-based never.
+//! Inline copies twice, on each side once (the receive slot goes back before the data is used);
+//! fast RDMA once, and into or from registered memory not at all; server-based never.
 //!
-//! **Crossovers.** What needs less is preferred where it makes no *material difference*, which is also why the paper sends inline at all (section 6.5: fast RDMA
-//! was always a little faster). Inline needs no slot; server-based needs neither slot nor copy, and lets the server take the data when it has
-//! room. Material is more than a [fifth](MATERIAL) of the request's time.
+//! **Crossovers.** What needs less is preferred where it makes no *material difference*, which is
+//! also why the paper sends inline at all (section 6.5: fast RDMA was always a little faster).
+//! Inline needs no slot; server-based needs neither slot nor copy, and lets the server take the
+//! data when it has room. Material is more than a [fifth](MATERIAL) of the request's time.
 //!
-//! **Source.** Paper 000, sections 4.1, 6.5. Tested by `bmi-sim/tests/calibration.rs` (the paper's machines) and `benches/tests/calibration.rs` (TCP).
+//! **Source.** [PVFS-IB §4.1, §6.5]. Tested by `bmi-sim/tests/calibration.rs` (the paper's
+//! machines) and `benches/tests/calibration.rs` (TCP).
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -42,10 +48,10 @@ use serde::{Deserialize, Serialize};
 
 use super::path::{Direction, Path};
 use super::policy::{Crossovers, Policy, Thresholds};
+use crate::async_endpoint::{AsyncEndpoint, Operation};
 use crate::capability::Registration;
 use crate::endpoint::{AREA, ProbePath};
 use crate::error::{Error, ErrorKind};
-use crate::face::{AsyncEndpoint, Operation};
 use crate::mem::{MemList, Memory, MemoryRegion};
 use crate::op::{Options, PeerId, Posted};
 use crate::transport::{HostWork, Transport};
@@ -54,14 +60,16 @@ use crate::transport::{HostWork, Transport};
 pub const MATERIAL: u64 = 5;
 /// Rounds of each measurement; the least counts, the others were disturbed.
 const ROUNDS: usize = 5;
-/// Sizes at which is measured, in bytes, up to [`AREA`]: the least beyond what is copied even where it is registered.
+/// Sizes at which is measured, in bytes, up to [`AREA`]: the least beyond what is copied even where
+/// it is registered.
 const SIZES: [usize; 2] = [2 << 10, 8 << 10];
 /// Longest size that crossovers are looked for at, in bytes.
 const LONGEST: usize = 1 << 20;
 const PAGE: usize = 4096;
 
-/// A time that grows with the bytes: straight between three measurements, and straight on beyond them. Copies cost more once they are longer than a
-/// cache, so a line through two would be wrong at both ends.
+/// A time that grows with the bytes: straight between three measurements, and straight on beyond
+/// them. Copies cost more once they are longer than a cache, so a line through two would be wrong
+/// at both ends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Curve {
     /// Bytes and ns, by bytes.
@@ -118,8 +126,9 @@ impl Measured {
         self.register_region_ns + bytes.div_ceil(PAGE) as u64 * self.register_page_ns
     }
 
-    /// Time of a request with `bytes` bytes of data by a path, in ns; `None` if it cannot be taken. Client-based
-    /// transfers are not modelled: they are never the cheapest where the others can be taken.
+    /// Time of a request with `bytes` bytes of data by a path, in ns; `None` if it cannot be taken.
+    /// Client-based transfers are not modelled: they are never the cheapest where the others can be
+    /// taken.
     pub fn cost(&self, direction: Direction, registered: bool, path: Path, bytes: usize) -> Option<u64> {
         let empty = self.empty_ns;
         let copy = self.copy.at(bytes);
@@ -139,7 +148,8 @@ impl Measured {
     /// Where the paths cross; fast RDMA as if slots had no end.
     pub fn crossovers(&self, direction: Direction, registered: bool) -> Crossovers {
         let cost = |path, bytes| self.cost(direction, registered, path, bytes);
-        // Whether a path that needs less takes not materially longer than another one. A path that cannot be taken is no rival.
+        // Whether a path that needs less takes not materially longer than another one. A path that
+        // cannot be taken is no rival.
         let good_enough = |path, than, bytes| match (cost(path, bytes), cost(than, bytes)) {
             (Some(cost), Some(other)) => cost <= other + other / MATERIAL,
             (Some(_), None) => true,
@@ -192,7 +202,8 @@ impl Calibrations {
     }
 }
 
-/// Names the adapter that leads to `peer`, for [`Calibrations`]: scheme, host, and what the adapter can do. `None` without the peer.
+/// Names the adapter that leads to `peer`, for [`Calibrations`]: scheme, host, and what the adapter
+/// can do. `None` without the peer.
 pub fn adapter<T: Transport>(endpoint: &AsyncEndpoint<T>, peer: PeerId) -> Option<String> {
     let addr = endpoint.peer_addr(peer)?;
     let what = endpoint.with(|endpoint| {
@@ -228,7 +239,8 @@ pub async fn calibrate<T: Transport>(
 /// Measures, over a connection that is up and has nothing else to do for some milliseconds.
 ///
 /// # Errors
-/// `Unsupported` if the peer answers no probes, `Exhausted` if the connection is busy, `PeerLost`, `TimedOut`.
+/// `Unsupported` if the peer answers no probes, `Exhausted` if the connection is busy, `PeerLost`,
+/// `TimedOut`.
 pub async fn measure<T: Transport>(
     endpoint: &AsyncEndpoint<T>,
     peer: PeerId,
@@ -311,7 +323,8 @@ impl<T: Transport> Rig<'_, T> {
         Ok(Some(self.one_way(ProbePath::Fast, sizes, empty).await?))
     }
 
-    /// The least time of a copy between buffers that the caches have lost sight of, where they are not larger than that.
+    /// The least time of a copy between buffers that the caches have lost sight of, where they are
+    /// not larger than that.
     fn copy(&self, len: usize) -> Result<Duration, Error> {
         const AROUND: usize = 1 << 20;
         let (from, to) = (Memory::zeroed(AROUND)?, Memory::zeroed(AROUND)?);
@@ -333,7 +346,8 @@ impl<T: Transport> Rig<'_, T> {
         Ok(least)
     }
 
-    /// Registering and releasing: for a region, and for a page. `round` is what an echo takes, in which the adapter notices the release.
+    /// Registering and releasing: for a region, and for a page. `round` is what an echo takes, in
+    /// which the adapter notices the release.
     async fn registration(&self, round: Duration) -> Result<(u64, u64), Error> {
         if self.endpoint.with(|endpoint| endpoint.capabilities().registration == Registration::Free) {
             return Ok((0, 0));

@@ -9,10 +9,10 @@ use super::policy::Choice;
 use super::wire::{
     CALL_HEAD, CallHead, REPLY_HEAD, REPLY_HEADER, ReplyHeader, ReplyKind, Way, bad_reply, descriptor, put_descriptor,
 };
+use crate::async_endpoint::{AsyncEndpoint, Operation};
 use crate::bulk::Exposure;
 use crate::endpoint::Grant;
 use crate::error::{Error, ErrorKind};
-use crate::face::{AsyncEndpoint, Operation};
 use crate::mem::{Access, MemList, Memory};
 use crate::mutated;
 use crate::op::{Options, PeerId, Tag};
@@ -20,7 +20,8 @@ use crate::transport::{ServiceClass, Transport};
 
 /// Reply buffers that are kept for the next calls.
 const SPARE: usize = 256;
-/// Pieces of the user's memory that a server writes ahead of a reply; for more, one message and a copy cost less.
+/// Pieces of the user's memory that a server writes ahead of a reply; for more, one message and a
+/// copy cost less.
 const FEW_PIECES: usize = 16;
 
 /// The data of a call.
@@ -91,16 +92,19 @@ impl<T: Transport> Caller<T> {
         &self.endpoint
     }
 
-    /// Bytes that a request to `peer` may have, its descriptor of memory included and data aside; 0 without a connection.
+    /// Bytes that a request to `peer` may have, its descriptor of memory included and data aside; 0
+    /// without a connection.
     pub fn room(&self, peer: PeerId) -> usize {
         self.endpoint.limits(peer).map_or(0, |limits| limits.eager.max(limits.fast).saturating_sub(CALL_HEAD))
     }
 
-    /// Sends `request` with `body` and gets ready for the reply. `tag` must not be in use for another call to this peer. `forced` takes a path
-    /// whatever the policy says, where it can be taken.
+    /// Sends `request` with `body` and gets ready for the reply. `tag` must not be in use for
+    /// another call to this peer. `forced` takes a path whatever the policy says, where it can be
+    /// taken.
     ///
     /// # Errors
-    /// Nothing was sent then: `PeerLost`, `Exhausted`, `TooLong` if the request does not fit a message.
+    /// Nothing was sent then: `PeerLost`, `Exhausted`, `TooLong` if the request does not fit a
+    /// message.
     pub fn call(
         &self,
         peer: PeerId,
@@ -333,7 +337,8 @@ impl<T: Transport> Call<T> {
         Ok(Reply { bytes: buffer.to_vec(), carried, choice: self.choice })
     }
 
-    /// The part of the data that a grant or an offer is about, its body, and the receive for what comes next.
+    /// The part of the data that a grant or an offer is about, its body, and the receive for what
+    /// comes next.
     fn part(&mut self, header: ReplyHeader, len: u64) -> Result<(MemList, Vec<u8>), Error> {
         let body = header.bytes as usize;
         if self.exposure.is_some() || self.narrow || len != (REPLY_HEADER + body) as u64 {
@@ -368,7 +373,8 @@ impl<T: Transport> Call<T> {
         Ok(())
     }
 
-    /// The `len` bytes of the data from `at` on, if it has them. A server that moves more in all than there is would never come to an end.
+    /// The `len` bytes of the data from `at` on, if it has them. A server that moves more in all
+    /// than there is would never come to an end.
     fn cut(&mut self, data: &MemList, at: u64, len: u64) -> Result<MemList, Error> {
         let whole = data.len() as u64;
         let end = at.checked_add(len).filter(|end| len > 0 && *end <= whole);

@@ -1,8 +1,11 @@
-//! The communication manager: which way the data of each request takes, and the calls that carry it out.
+//! The communication manager: which way the data of each request takes, and the calls that carry it
+//! out.
 //!
-//! **Why.** A storage request comes with data of any size, in memory that may or may not be registered, for a peer that may or may not have room for it.
-//! There are four ways to move it, each the best somewhere (paper 000, sections 3.2.3 and 4.1). A program should not have to know: it makes a [`Caller`] call
-//! with a request and a list of memory, and the server takes an [`Incoming`] and fetches or stores, whatever the path.
+//! **Why.** A storage request comes with data of any size, in memory that may or may not be
+//! registered, for a peer that may or may not have room for it. There are four ways to move it,
+//! each the best somewhere ([PVFS-IB §3.2.3, §4.1]). A program should not have to know:
+//! it makes a [`Caller`] call with a request and a list of memory, and the server takes an
+//! [`Incoming`] and fetches or stores, whatever the path.
 //!
 //! **Protocol**
 //!
@@ -22,8 +25,9 @@
 //!  hybrid         client-based for writes, server-based for reads: RDMA write both ways
 //! ```
 //!
-//! **Source.** Paper 000, sections 3.2.3 (mechanisms), 3.4 (choice), 4.1 (inline, fast RDMA). Where we differ: the thresholds are measured
-//! ([`Thresholds`]), and a path that has no room right now is passed over rather than waited for.
+//! **Source.** [PVFS-IB §3.2.3] (mechanisms), 3.4 (choice), 4.1 (inline, fast RDMA). Where
+//! we differ: the thresholds are measured ([`Thresholds`]), and a path that has no room right now
+//! is passed over rather than waited for.
 
 mod calibrate;
 mod call;

@@ -1,10 +1,11 @@
 //! Data of a call packed into one piece, where that costs less than moving its pieces one by one.
 //!
-//! **Why.** The server sees as many pieces as the client exposes, and needs a request for each; and each has to be described in the request. The client
-//! decides both by copying: a write's pieces into one before it is exposed, a read's out of one when the reply is here ([`crate::lists`]).
+//! **Why.** The server sees as many pieces as the client exposes, and needs a request for each; and
+//! each has to be described in the request. The client decides both by copying: a write's pieces
+//! into one before it is exposed, a read's out of one when the reply is here ([`crate::lists`]).
 //!
-//! **Memory.** Packed data stands in buffers that are kept for the next calls, and with them their registrations. A buffer whose call was dropped is not
-//! used again: the server may still be at it.
+//! **Memory.** Packed data stands in buffers that are kept for the next calls, and with them their
+//! registrations. A buffer whose call was dropped is not used again: the server may still be at it.
 
 use super::call::Caller;
 use super::path::Direction;
@@ -32,8 +33,8 @@ pub(super) struct Packed {
 }
 
 impl<T: Transport> Caller<T> {
-    /// Packs `data` if its pieces are not to be moved one by one, by the server or by this side as the server grants; `front` is the length of
-    /// the request so far.
+    /// Packs `data` if its pieces are not to be moved one by one, by the server or by this side as
+    /// the server grants; `front` is the length of the request so far.
     ///
     /// # Errors
     /// `Exhausted` without memory.
@@ -74,7 +75,8 @@ impl<T: Transport> Caller<T> {
         Ok(Some(packed))
     }
 
-    /// The reply is here: hands the data of a read to the user's pieces. Of a read that failed they then hold anything.
+    /// The reply is here: hands the data of a read to the user's pieces. Of a read that failed they
+    /// then hold anything.
     pub(super) fn unpack(&self, packed: Packed) {
         if packed.direction == Direction::Read && !mutated("call/reply-not-unpacked") {
             let mut at = 0;
@@ -91,7 +93,8 @@ impl<T: Transport> Caller<T> {
         self.endpoint().with(|endpoint| endpoint.transport_mut().charge(work));
     }
 
-    /// The smallest of the kept buffers that is long enough, or a new one, of a length that others may want too.
+    /// The smallest of the kept buffers that is long enough, or a new one, of a length that others
+    /// may want too.
     fn take_packing(&self, len: usize) -> Result<Memory, Error> {
         let mut kept = self.packing.borrow_mut();
         let fits = kept.iter().enumerate().filter(|(_, buffer)| buffer.len() >= len);

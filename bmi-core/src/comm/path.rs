@@ -8,7 +8,8 @@ use std::str::FromStr;
 pub enum Path {
     /// Behind the request or the reply, in one eager message.
     Inline,
-    /// Behind the request or the reply, written into a slot; or, for a read into registered memory, written there ahead of the reply.
+    /// Behind the request or the reply, written into a slot; or, for a read into registered memory,
+    /// written there ahead of the reply.
     FastRdma,
     /// Moved by the server's adapter, in units.
     ServerBased,

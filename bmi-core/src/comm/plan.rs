@@ -30,13 +30,15 @@ pub struct Plan {
     pub rules: Vec<Rule>,
     /// Where the thresholds come from.
     pub thresholds: &'static str,
-    /// How bytes get to and from the peer's memory, by the kind of memory; empty where there is one way for all.
+    /// How bytes get to and from the peer's memory, by the kind of memory; empty where there is one
+    /// way for all.
     pub ways: Vec<BulkWay>,
 }
 
 impl Plan {
-    /// The plan of `policy`, where `best` says what is true when nothing is in the way; its direction, length and registration do not count.
-    /// With `registration_is_free` memory counts as registered always.
+    /// The plan of `policy`, where `best` says what is true when nothing is in the way; its
+    /// direction, length and registration do not count. With `registration_is_free` memory counts
+    /// as registered always.
     pub(crate) fn new(policy: &Policy, best: &Facts, registration_is_free: bool) -> Plan {
         let mut rules: Vec<Rule> = Vec::new();
         for direction in Direction::ALL {

@@ -14,7 +14,7 @@ pub struct Crossovers {
 }
 
 impl Crossovers {
-    /// What paper 000 uses (section 6.5): 4 KiB and 64 KiB.
+    /// What [PVFS-IB] uses (section 6.5): 4 KiB and 64 KiB.
     pub const PAPER: Crossovers = Crossovers { inline: 4 << 10, fast: 64 << 10 };
 }
 
@@ -85,7 +85,8 @@ pub struct Facts {
     pub registered: bool,
     /// Bytes of data that an eager message has room for behind this request, or in its reply.
     pub inline_room: usize,
-    /// Bytes of data that a fast-RDMA slot has room for behind this request, or in its reply; `None` if the peer (for a read, this side) has none.
+    /// Bytes of data that a fast-RDMA slot has room for behind this request, or in its reply;
+    /// `None` if the peer (for a read, this side) has none.
     pub fast_room: Option<usize>,
     /// A slot is free; always for a read.
     pub slot_free: bool,
@@ -106,15 +107,17 @@ pub struct Choice {
     pub missed: Option<Miss>,
 }
 
-/// Longest data of a read that may go ahead of its reply into the client's memory, in bytes. The server has it whole in its memory for that long, so there is a
-/// limit, and both sides know it: four times the largest slot by default.
+/// Longest data of a read that may go ahead of its reply into the client's memory, in bytes. The
+/// server has it whole in its memory for that long, so there is a limit, and both sides know it:
+/// four times the largest slot by default.
 pub const LONGEST_AHEAD: u64 = 256 << 10;
 
 impl Policy {
     /// Chooses.
     pub fn choose(&self, facts: &Facts) -> Choice {
         let wanted = self.wanted(facts);
-        // From the path that is wanted to the next dearer one, until one can be taken. Server-based and client-based always can, one of them.
+        // From the path that is wanted to the next dearer one, until one can be taken. Server-based
+        // and client-based always can, one of them.
         let mut missed = None;
         let mut path = wanted;
         while let Some(miss) = facts.obstacle(path) {

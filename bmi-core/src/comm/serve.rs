@@ -1,7 +1,7 @@
 //! The server's side of a call: a request, its data wherever it is, and the answer.
 //!
-//! A server takes the data of a write with [`Incoming::data`] or [`Incoming::fetch`], moves that of a read with [`Incoming::store`] or gives it to
-//! [`Incoming::reply`], and need not know the path.
+//! A server takes the data of a write with [`Incoming::data`] or [`Incoming::fetch`], moves that of
+//! a read with [`Incoming::store`] or gives it to [`Incoming::reply`], and need not know the path.
 
 use std::fmt;
 
@@ -9,16 +9,17 @@ use super::path::{Direction, Path};
 use super::wire::{
     CALL_HEAD, CallHead, REPLY_HEAD, REPLY_HEADER, ReplyHeader, ReplyKind, Way, descriptor, put_descriptor,
 };
+use crate::async_endpoint::AsyncEndpoint;
 use crate::bulk::BulkDescriptor;
 use crate::endpoint::Unexpected;
 use crate::error::{Error, ErrorKind};
-use crate::face::AsyncEndpoint;
 use crate::mem::{Access, MemList, MemSlice, Memory};
 use crate::mutated;
 use crate::op::{Options, PeerId, Tag};
 use crate::transport::{HostWork, ServiceClass, Transport};
 
-/// Bytes of data that a message says its request has; 0 for one that is no call. For a server to decide when to take it apart.
+/// Bytes of data that a message says its request has; 0 for one that is no call. For a server to
+/// decide when to take it apart.
 pub fn announced(message: &Unexpected) -> u64 {
     let mut wire = [0; CALL_HEAD];
     if message.len() < CALL_HEAD {
@@ -47,7 +48,8 @@ pub struct Incoming<T: Transport> {
 }
 
 impl<T: Transport> Incoming<T> {
-    /// Takes a message apart. The receive slot that it was in is free at once, a fast-RDMA slot with data in it when the request is answered.
+    /// Takes a message apart. The receive slot that it was in is free at once, a fast-RDMA slot
+    /// with data in it when the request is answered.
     ///
     /// # Errors
     /// `Protocol` for bytes that are no call: whoever sent them is best cut off.
@@ -84,7 +86,8 @@ impl<T: Transport> Incoming<T> {
         let (data, message) = match (head.carries_data(), message.in_fast_slot().cloned()) {
             (false, _) => (None, None),
             (true, Some(slot)) => (Some(slot.slice(at, slot.len() - at)), Some(message)),
-            // At most an eager message; copied, so that the receive slot and its credit go back before the disk is waited for.
+            // At most an eager message; copied, so that the receive slot and its credit go back
+            // before the disk is waited for.
             (true, None) => {
                 let bytes = message.bytes()[at..].to_vec();
                 let work = HostWork::Copy { bytes: bytes.len() as u64, pieces: 1 };
@@ -137,8 +140,9 @@ impl<T: Transport> Incoming<T> {
         }
     }
 
-    /// The data of a write, if it came with the request: good for the store as it is. In a fast-RDMA slot the client can still change it; then it is the
-    /// client's own data that is spoilt.
+    /// The data of a write, if it came with the request: good for the store as it is. In a
+    /// fast-RDMA slot the client can still change it; then it is the client's own data that is
+    /// spoilt.
     pub fn data(&self) -> Option<&MemSlice> {
         self.data.as_ref()
     }
@@ -187,7 +191,8 @@ impl<T: Transport> Incoming<T> {
     /// Moves `from` to the data of a read, from `at` on.
     ///
     /// # Errors
-    /// `Invalid` if the data is not a read's, does not reach so far, or is to go with the reply; `PeerLost`, `TimedOut`.
+    /// `Invalid` if the data is not a read's, does not reach so far, or is to go with the reply;
+    /// `PeerLost`, `TimedOut`.
     pub async fn store(&self, at: u64, from: impl Into<MemList>, options: Options) -> Result<(), Error> {
         let from = from.into();
         self.check(Direction::Read, at, from.len() as u64)?;
@@ -208,10 +213,12 @@ impl<T: Transport> Incoming<T> {
         taken.await.map(|_| ())
     }
 
-    /// The client's memory itself, `len` bytes of the data from `at` on, where it stands in this process too: a store reads it (for a write) or fills
-    /// it (for a read), and nothing is copied on the way. `None` where that cannot be; then [`Incoming::fetch`] or [`Incoming::store`] moves the bytes, and says
-    /// what is wrong if anything is. The client may change the bytes while they are read; then it is its own data that is spoilt. The pages
-    /// are given back when the list is dropped, and every part of it.
+    /// The client's memory itself, `len` bytes of the data from `at` on, where it stands in this
+    /// process too: a store reads it (for a write) or fills it (for a read), and nothing is copied
+    /// on the way. `None` where that cannot be; then [`Incoming::fetch`] or [`Incoming::store`]
+    /// moves the bytes, and says what is wrong if anything is. The client may change the bytes
+    /// while they are read; then it is its own data that is spoilt. The pages are given back when
+    /// the list is dropped, and every part of it.
     pub fn pages(&self, at: u64, len: u64) -> Option<MemList> {
         let remote = self.remote.as_ref()?;
         let access = match self.head.direction? {
@@ -235,7 +242,8 @@ impl<T: Transport> Incoming<T> {
         self.endpoint.send(self.peer, self.tag, message, options).await.map(|_| ())
     }
 
-    /// Answers. `data` is that of a read for which [`Incoming::replies_with_data`], all of it, or `None` if there is none to be had.
+    /// Answers. `data` is that of a read for which [`Incoming::replies_with_data`], all of it, or
+    /// `None` if there is none to be had.
     ///
     /// # Errors
     /// `Invalid` for data of another length or for another request; `PeerLost`, `TimedOut`.
@@ -257,7 +265,8 @@ impl<T: Transport> Incoming<T> {
                 std::iter::once(Memory::from(front).all()).chain(data.pieces().iter().cloned()).collect()
             }
             (Some(data), Some(remote)) if !data.is_empty() => {
-                // Ahead of the reply: what is posted first arrives first (C3), so the reply need not wait for its end.
+                // Ahead of the reply: what is posted first arrives first (C3), so the reply need
+                // not wait for its end.
                 let bulk = options.class(ServiceClass::Message);
                 let push = self.endpoint.push(self.peer, remote, 0, data, bulk);
                 let issued = push.id().is_none_or(|op| self.endpoint.with(|endpoint| endpoint.is_issued(op)));

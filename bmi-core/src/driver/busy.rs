@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 
-use crate::face::AsyncEndpoint;
+use crate::async_endpoint::AsyncEndpoint;
 use crate::transport::Transport;
 
 /// Remembers that the future can go on.
@@ -22,7 +22,8 @@ impl Wake for Flag {
     }
 }
 
-/// Runs `future` to its end on this thread, polling every endpoint in `endpoints` in turn without ever sleeping.
+/// Runs `future` to its end on this thread, polling every endpoint in `endpoints` in turn without
+/// ever sleeping.
 pub fn block_on<T: Transport, F: Future>(endpoints: &[AsyncEndpoint<T>], future: F) -> F::Output {
     let mut future = pin!(future);
     let flag = Arc::new(Flag(AtomicBool::new(true)));

@@ -1,10 +1,11 @@
-//! Driving an endpoint under tokio, waiting as [`Waiting`] says: on the transport's event fd, without processor time while idle, or by polling, or first one and
-//! then the other.
+//! Driving an endpoint under tokio, waiting as [`Waiting`] says: on the transport's event fd,
+//! without processor time while idle, or by polling, or first one and then the other.
 //!
-//! **Protocol.** Poll until there is nothing to do, letting the tasks that were woken run in between, so that what they post leaves together with
-//! the next poll. Poll on, for as long as the waiting says; the other tasks of the runtime have their turn after each poll. Then arm; what arrived
-//! in between makes that *busy*, and the loop goes on. Otherwise sleep until the fd is readable, a task posts something, or the next
-//! deadline.
+//! **Protocol.** Poll until there is nothing to do, letting the tasks that were woken run in
+//! between, so that what they post leaves together with the next poll. Poll on, for as long as the
+//! waiting says; the other tasks of the runtime have their turn after each poll. Then arm; what
+//! arrived in between makes that *busy*, and the loop goes on. Otherwise sleep until the fd is
+//! readable, a task posts something, or the next deadline.
 //!
 //! Tested by `benches/tests/waiting.rs`: an idle endpoint takes no processor time.
 
@@ -20,15 +21,16 @@ use tokio::task::{JoinSet, LocalSet};
 use tokio::time::Sleep;
 
 use super::{Waiter, Waiting};
+use crate::async_endpoint::AsyncEndpoint;
 use crate::error::{Error, ErrorKind};
-use crate::face::AsyncEndpoint;
 use crate::transport::{Armed, Transport};
 
 /// Polls for nothing before the runtime has its turn, which costs a system call.
 const POLLS: usize = 8;
 
-/// Drives `endpoint` for as long as the future is polled: spawn it with `tokio::task::spawn_local`, or `select!` it against the work.
-/// Sleeps whenever there is nothing to do ([`Waiting::Event`]). Needs a tokio runtime with I/O and time enabled.
+/// Drives `endpoint` for as long as the future is polled: spawn it with `tokio::task::spawn_local`,
+/// or `select!` it against the work. Sleeps whenever there is nothing to do ([`Waiting::Event`]).
+/// Needs a tokio runtime with I/O and time enabled.
 ///
 /// # Errors
 /// `Unsupported` for a transport without an event fd; `Io` if tokio cannot wait on it.
@@ -44,7 +46,8 @@ pub async fn drive_with<T: Transport>(endpoint: AsyncEndpoint<T>, waiting: Waiti
     let fd = endpoint
         .with_event_fd(|fd| fd.map(|fd| fd.as_fd().try_clone_to_owned()))
         .ok_or_else(|| Error::new(ErrorKind::Unsupported, "the transport has no event fd to wait on"))??;
-    // SAFETY: the descriptor is our own and stays open and the same until the `AsyncFd` is dropped; an `OwnedFd` always says the same.
+    // SAFETY: the descriptor is our own and stays open and the same until the `AsyncFd` is dropped;
+    // an `OwnedFd` always says the same.
     let fd = unsafe { AsyncFd::register_with_interest(fd, Interest::READABLE) }.map_err(std::io::Error::from)?;
     let mut waiter = Waiter::new(waiting);
     loop {
@@ -76,8 +79,9 @@ async fn wait<T: Transport>(endpoint: &AsyncEndpoint<T>, fd: &AsyncFd<OwnedFd>) 
             // Woken, by whom does not matter.
             return Poll::Ready(Ok(()));
         }
-        // First the fd: from here on its edge wakes us, so what arrives while arming is not lost. What it has to say by now is old, arming
-        // sees what it stood for; so it is asked again at once, without a round through the runtime.
+        // First the fd: from here on its edge wakes us, so what arrives while arming is not lost.
+        // What it has to say by now is old, arming sees what it stood for; so it is asked again at
+        // once, without a round through the runtime.
         if let Poll::Ready(ready) = fd.poll_read_ready(cx) {
             ready?.clear_ready();
             if fd.poll_read_ready(cx)?.is_ready() {
@@ -97,7 +101,8 @@ fn is_over(sleep: Option<std::pin::Pin<&mut Sleep>>, cx: &mut Context<'_>) -> bo
     sleep.is_some_and(|sleep| sleep.poll(cx).is_ready())
 }
 
-/// Runs `future` to its end on a new current-thread runtime, with `endpoint` driven beside it ([`Waiting::Event`]).
+/// Runs `future` to its end on a new current-thread runtime, with `endpoint` driven beside it
+/// ([`Waiting::Event`]).
 ///
 /// # Errors
 /// As [`drive`].
@@ -124,8 +129,9 @@ pub fn block_on_with<T: Transport + 'static, F: Future>(
     })
 }
 
-/// As [`block_on`], with any number of endpoints. Each is a task of its own, so that what one has to do costs the others no system call. They
-/// must go by the same clock if deadlines of one are used with another.
+/// As [`block_on`], with any number of endpoints. Each is a task of its own, so that what one has
+/// to do costs the others no system call. They must go by the same clock if deadlines of one are
+/// used with another.
 ///
 /// # Errors
 /// As [`drive`], of whichever endpoint fails first.

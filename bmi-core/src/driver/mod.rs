@@ -1,5 +1,6 @@
-//! Thin loops that drive an endpoint, waiting as [`Waiting`] says: `thread` (feature `thread`) on the calling thread with `poll(2)`, `event` (feature
-//! `tokio`) under tokio. [`busy`] polls several endpoints without pause. The simulator has its own in `bmi-sim`.
+//! Thin loops that drive an endpoint, waiting as [`Waiting`] says: `thread` (feature `thread`) on
+//! the calling thread with `poll(2)`, `event` (feature `tokio`) under tokio. [`busy`] polls several
+//! endpoints without pause. The simulator has its own in `bmi-sim`.
 
 pub mod busy;
 #[cfg(feature = "tokio")]

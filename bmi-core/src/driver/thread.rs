@@ -1,8 +1,10 @@
-//! Driving an endpoint and running a future on the calling thread, without a runtime: `poll(2)` on the transport's event fd.
+//! Driving an endpoint and running a future on the calling thread, without a runtime: `poll(2)` on
+//! the transport's event fd.
 //!
-//! **Protocol.** Run the future if it was woken; poll the endpoint; when neither had anything to do, keep polling for as long as [`Waiting`] says; then arm
-//! and sleep until the fd is readable or the next deadline. A waker of the future, from whatever thread, wakes the transport's waiter, and with it
-//! the fd.
+//! **Protocol.** Run the future if it was woken; poll the endpoint; when neither had anything to
+//! do, keep polling for as long as [`Waiting`] says; then arm and sleep until the fd is readable or
+//! the next deadline. A waker of the future, from whatever thread, wakes the transport's waiter,
+//! and with it the fd.
 
 use std::future::Future;
 use std::pin::pin;
@@ -14,8 +16,8 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec};
 
 use super::{Waiter, Waiting};
+use crate::async_endpoint::AsyncEndpoint;
 use crate::error::{Error, ErrorKind};
-use crate::face::AsyncEndpoint;
 use crate::time::Time;
 use crate::transport::{Armed, Transport};
 
@@ -33,7 +35,8 @@ impl Wake for Alarm {
 
     fn wake_by_ref(self: &Arc<Self>) {
         self.ready.store(true, Ordering::SeqCst);
-        // Only a sleeping thread needs the system call; it looks at `ready` once more after it has said that it sleeps.
+        // Only a sleeping thread needs the system call; it looks at `ready` once more after it has
+        // said that it sleeps.
         if self.asleep.load(Ordering::SeqCst) {
             self.transport.wake_by_ref();
         }
@@ -43,7 +46,8 @@ impl Wake for Alarm {
 /// Runs `future` to its end on this thread, with `endpoint` driven beside it.
 ///
 /// # Errors
-/// `Unsupported` if it may have to sleep and the transport has no event fd; `Io` if the system cannot wait.
+/// `Unsupported` if it may have to sleep and the transport has no event fd; `Io` if the system
+/// cannot wait.
 pub fn block_on<T: Transport, F: Future>(
     endpoint: &AsyncEndpoint<T>,
     waiting: Waiting,

@@ -1,10 +1,12 @@
 //! How a driver waits: by polling, by sleeping, or by polling for a while and then sleeping.
 //!
-//! **Why a choice.** Polling answers fastest and takes a whole core; sleeping takes none and pays an interrupt and a switch for each time it is woken.
-//! What is better depends on how long the waiting lasts, and on what else the core could do.
+//! **Why a choice.** Polling answers fastest and takes a whole core; sleeping takes none and pays
+//! an interrupt and a switch for each time it is woken. What is better depends on how long the
+//! waiting lasts, and on what else the core could do.
 //!
-//! **Source.** Paper 000, section 3.2.4: a client polls for the completion of what it sends and sleeps until the reply; a dedicated server polls.
-//! Adaptive waiting is not in the paper: it polls for as long as that has paid, and no longer than it was allowed.
+//! **Source.** [PVFS-IB §3.2.4]: a client polls for the completion of what it sends and
+//! sleeps until the reply; a dedicated server polls. Adaptive waiting is not in the paper: it polls
+//! for as long as that has paid, and no longer than it was allowed.
 
 use std::time::Duration;
 
@@ -13,7 +15,8 @@ use std::time::Duration;
 pub enum Waiting {
     /// Polls without pause: the lowest latency, a whole core.
     Busy,
-    /// Sleeps at once until the transport, a task or a deadline has something to do: no processor time while idle.
+    /// Sleeps at once until the transport, a task or a deadline has something to do: no processor
+    /// time while idle.
     #[default]
     Event,
     /// Polls for up to `spin`, as long as that has paid lately (see [`Spin`]), then sleeps.
@@ -23,17 +26,19 @@ pub enum Waiting {
     },
     /// Polls while requests of this side are with the adapter, then sleeps for what the peers send.
     PollSends {
-        /// The longest that it polls for nothing before it sleeps all the same: a peer may have stopped taking.
+        /// The longest that it polls for nothing before it sleeps all the same: a peer may have
+        /// stopped taking.
         at_most: Duration,
     },
 }
 
 impl Waiting {
-    /// A client of paper 000: polls for the completion of its requests, sleeps until the replies.
+    /// A client of [PVFS-IB]: polls for the completion of its requests, sleeps until the replies.
     pub const PAPER_CLIENT: Waiting = Waiting::PollSends { at_most: Duration::from_millis(1) };
-    /// A server of paper 000, on a machine of its own.
+    /// A server of [PVFS-IB], on a machine of its own.
     pub const PAPER_SERVER: Waiting = Waiting::Busy;
-    /// Polls for no longer than sleeping and waking would take, some 50 µs: at worst it takes twice the processor time of either.
+    /// Polls for no longer than sleeping and waking would take, some 50 µs: at worst it takes twice
+    /// the processor time of either.
     pub const ADAPTIVE: Waiting = Waiting::Adaptive { spin: Duration::from_micros(50) };
 }
 
@@ -45,7 +50,8 @@ impl Waiting {
 /// | nothing came while it polled | half as long next time; below an eighth of the limit, not at all |
 /// | it slept, but not longer than the limit | polling would have paid: twice as long, at least an eighth of the limit |
 ///
-/// So an idle endpoint stops polling after a few rounds, and a busy one is found polling within a few.
+/// So an idle endpoint stops polling after a few rounds, and a busy one is found polling within a
+/// few.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Spin {
     limit: Duration,
@@ -93,7 +99,8 @@ impl Waiter {
         Waiter { waiting, spin: Spin::new(limit) }
     }
 
-    /// How long to poll for nothing before sleeping; `None` for ever. `sending`: requests of this side are with the adapter.
+    /// How long to poll for nothing before sleeping; `None` for ever. `sending`: requests of this
+    /// side are with the adapter.
     pub fn patience(&self, sending: bool) -> Option<Duration> {
         match self.waiting {
             Waiting::Busy => None,

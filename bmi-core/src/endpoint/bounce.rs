@@ -1,10 +1,12 @@
-//! Send slots: registered memory that small messages are copied to when the adapter cannot take them from where they are.
+//! Send slots: registered memory that small messages are copied to when the adapter cannot take
+//! them from where they are.
 //!
-//! **Why.** Registering a page costs more than copying it (paper 000, section 4.1.1: inline transfer), and a list may have more pieces than a
-//! work request has entries.
+//! **Why.** Registering a page costs more than copying it ([PVFS-IB §4.1.1]: inline
+//! transfer), and a list may have more pieces than a work request has entries.
 //!
-//! **Size.** A slot comes back when the adapter has sent it, which needs nothing but the adapter; so any number above zero is free of
-//! deadlock. 64 slots are half a connection's credits, half a MiB an endpoint.
+//! **Size.** A slot comes back when the adapter has sent it, which needs nothing but the adapter;
+//! so any number above zero is free of deadlock. 64 slots are half a connection's credits, half a
+//! MiB an endpoint.
 
 use crate::error::Error;
 use crate::mem::{MemList, Memory, Segment};

@@ -24,7 +24,8 @@ impl<T: Transport> Endpoint<T> {
         self.paths
     }
 
-    /// Which path data of each size takes, and why: with `peer`, as far as its limits allow; without, between two endpoints with these settings.
+    /// Which path data of each size takes, and why: with `peer`, as far as its limits allow;
+    /// without, between two endpoints with these settings.
     pub fn plan(&mut self, peer: Option<PeerId>) -> Plan {
         let limits = peer.and_then(|peer| self.limits(peer));
         let eager = limits.map_or(self.config.eager_limit, |limits| limits.eager);
@@ -52,8 +53,8 @@ impl<T: Transport> Endpoint<T> {
         self.transport.capabilities().registration == Registration::Free
     }
 
-    /// Chooses the path for `data` behind a request whose message has `request` bytes without it, and counts the choice; with `forced` instead
-    /// of what the policy forces.
+    /// Chooses the path for `data` behind a request whose message has `request` bytes without it,
+    /// and counts the choice; with `forced` instead of what the policy forces.
     pub(crate) fn choose_path(
         &mut self,
         peer: PeerId,
@@ -103,8 +104,9 @@ impl<T: Transport> Endpoint<T> {
 }
 
 impl<T: Transport> Endpoint<T> {
-    /// The `len` bytes from `at` on of what `peer` exposed, as memory of this process, where its transport and the memory allow it
-    /// ([`Transport::map_remote`]): page sharing. `None` also for what lies in more than [`MOST_LENT`] exposures, each of which takes a claim.
+    /// The `len` bytes from `at` on of what `peer` exposed, as memory of this process, where its
+    /// transport and the memory allow it ([`Transport::map_remote`]): page sharing. `None` also for
+    /// what lies in more than [`MOST_LENT`] exposures, each of which takes a claim.
     pub(crate) fn map_remote(
         &mut self,
         peer: PeerId,
@@ -136,8 +138,8 @@ impl<T: Transport> Endpoint<T> {
             }
             let begin = group.iter().map(|piece| piece.addr).min()?;
             let end = group.iter().map(|piece| piece.addr.checked_add(piece.len)).max()??;
-            let hull = RemoteSlice { key: group[0].key, addr: begin, len: end - begin };
-            let memory = self.transport.map_remote(conn, hull, access)?.into_memory();
+            let whole = RemoteSlice { key: group[0].key, addr: begin, len: end - begin };
+            let memory = self.transport.map_remote(conn, whole, access)?.into_memory();
             for piece in group {
                 lent.push(memory.slice(usize::try_from(piece.addr - begin).ok()?, usize::try_from(piece.len).ok()?));
             }
@@ -149,7 +151,8 @@ impl<T: Transport> Endpoint<T> {
     }
 }
 
-/// Exposures of a peer that one unit of a transfer takes pages of; a transport has only so many claims for a connection.
+/// Exposures of a peer that one unit of a transfer takes pages of; a transport has only so many
+/// claims for a connection.
 const MOST_LENT: usize = 4;
 
 /// What a plan sets aside for the request, in bytes: a request with a few ranges.

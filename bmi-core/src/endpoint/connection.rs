@@ -1,24 +1,25 @@
 //! Peers that come and go: hello, agreement, orderly and other ends.
 //!
-//! **Protocol.** Receives are posted before the hello is sent or answered, so that the first message finds one. The hello is the private data
-//! of connect and accept, a refusal that of reject (see `proto::hello`).
+//! **Protocol.** Receives are posted before the hello is sent or answered, so that the first
+//! message finds one. The hello is the private data of connect and accept, a refusal that of reject
+//! (see `proto::hello`).
 
 use std::collections::VecDeque;
 
 use super::op::State;
 use super::pacing::Moving;
 use super::peer::{Link, Notice, Peer, Repost};
-use super::sending::is_drained;
+use super::send::is_drained;
 use super::work::Work;
 use super::{Endpoint, KEPT_EVENTS, PeerEvent, PeerLimits};
 use crate::addr::Addr;
 use crate::error::{Error, ErrorKind};
 use crate::mutated;
 use crate::op::{OpId, OpKind, Options, PeerId};
-use crate::proto::credit::{Credit, Grant};
-use crate::proto::hello::{FAST_SLOTS, Hello, PROBES, WANTS, decode_refusal, encode_refusal};
+use crate::proto::credit::{Credit, CreditAccount};
+use crate::proto::hello::{FAST_SLOTS, Hello, PROBES, WRITE_RENDEZVOUS, decode_refusal, encode_refusal};
 use crate::proto::matching::Matching;
-use crate::proto::slots::Slots;
+use crate::proto::receive_slots::ReceiveSlots;
 use crate::time::Time;
 use crate::transport::{ConnId, Transport};
 
@@ -118,7 +119,7 @@ impl<T: Transport> Endpoint<T> {
         let record = self.peers.get_mut(peer.0).expect("the caller has it");
         record.credit = Some(Credit::granted_by(hello));
         record.takes_slots = hello.has(FAST_SLOTS);
-        record.takes_wants = hello.has(WANTS);
+        record.understands_write_rendezvous = hello.has(WRITE_RENDEZVOUS);
         record.areas.understood = hello.has(PROBES);
         record.limits = PeerLimits {
             eager: match mutated("hello/own-limit-only") {
@@ -147,7 +148,7 @@ impl<T: Transport> Endpoint<T> {
         }
         let before = std::mem::replace(&mut record.link, Link::Up);
         if record.takes_slots && self.config.fast_slots > 0 && self.transport.capabilities().write_with_immediate {
-            record.notices.push_back(Notice::Slots);
+            record.notices.push_back(Notice::FastSlots);
         }
         tracing::debug!(peer = %addr, outgoing, "connected");
         self.push_event(PeerEvent::Connected { peer, addr, outgoing });
@@ -202,15 +203,15 @@ impl<T: Transport> Endpoint<T> {
         self.peer_events.push_back(event);
     }
 
-    fn make_slots(&mut self) -> Result<Slots, Error> {
+    fn make_slots(&mut self) -> Result<ReceiveSlots, Error> {
         let hello = Hello::of(&self.config);
         let count = usize::from(hello.messages) + usize::from(hello.control);
-        self.registry.register_own(|| Slots::new(&mut self.transport, count, self.config.eager_limit))
+        self.registry.register_own(|| ReceiveSlots::new(&mut self.transport, count, self.config.eager_limit))
     }
 
     /// Enters a peer's record and posts its receives.
-    fn insert_peer(&mut self, conn: ConnId, addr: Addr, outgoing: bool, link: Link, slots: Slots) -> PeerId {
-        let grant = Grant::of(&Hello::of(&self.config));
+    fn insert_peer(&mut self, conn: ConnId, addr: Addr, outgoing: bool, link: Link, slots: ReceiveSlots) -> PeerId {
+        let grant = CreditAccount::of(&Hello::of(&self.config));
         let limits = PeerLimits {
             eager: self.config.eager_limit,
             fast: 0,
@@ -237,7 +238,7 @@ impl<T: Transport> Endpoint<T> {
             unposted,
             held: 0,
             takes_slots: false,
-            takes_wants: false,
+            understands_write_rendezvous: false,
             areas: Default::default(),
             fast: None,
             their_fast: None,

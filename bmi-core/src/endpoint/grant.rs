@@ -1,7 +1,8 @@
 //! Grants: memory that a peer may write, once, and says so with immediate data when it has.
 //!
-//! **Why.** Where RDMA read is missing or slow, data goes the other way round: who has the buffers describes them, who has the data writes it there (client-based
-//! RDMA, paper 000, section 3.2.3). The end of the last write is known without a message: it carries immediate data.
+//! **Why.** Where RDMA read is missing or slow, data goes the other way round: who has the buffers
+//! describes them, who has the data writes it there (client-based RDMA, [PVFS-IB §3.2.3]).
+//! The end of the last write is known without a message: it carries immediate data.
 //!
 //! **Protocol**
 //!
@@ -11,16 +12,17 @@
 //!   ends        <══ the last one, immediate data: bit 31 set, 20 bits slot, 11 bits generation of the grant's operation
 //! ```
 //!
-//! Immediate data without bit 31 is a fast-RDMA slot's number (see [`super::fast`]).
+//! Immediate data without bit 31 is a fast-RDMA slot's number (see [`super::fast_rdma`]).
 //!
-//! **Invariants.** A grant that is ended early is revoked first; what the peer still announces then finds nothing and is dropped. The last write spends a
-//! message credit: its immediate data consumes a receive.
+//! **Invariants.** A grant that is ended early is revoked first; what the peer still announces then
+//! finds nothing and is dropped. The last write spends a message credit: its immediate data
+//! consumes a receive.
 
 use serde::{Deserialize, Serialize};
 
 use super::Endpoint;
 use super::op::{Op, State};
-use super::receiving::Violation;
+use super::receive::Violation;
 use crate::bulk::BulkDescriptor;
 use crate::error::{Error, ErrorKind};
 use crate::mem::{Access, MemList};
@@ -54,11 +56,12 @@ pub(super) fn is_granted(immediate: u32) -> bool {
 }
 
 impl<T: Transport> Endpoint<T> {
-    /// Lets `peer` write `list`, once, with [`Endpoint::post_push_granted`]. The operation (`OpKind::Grant`) ends when it has, or early, and then the
-    /// peer can no longer write.
+    /// Lets `peer` write `list`, once, with [`Endpoint::post_push_granted`]. The operation
+    /// (`OpKind::Grant`) ends when it has, or early, and then the peer can no longer write.
     ///
     /// # Errors
-    /// `PeerLost`, `Exhausted`; `Invalid` for an empty list or too many pieces; `Unsupported` without immediate data.
+    /// `PeerLost`, `Exhausted`; `Invalid` for an empty list or too many pieces; `Unsupported`
+    /// without immediate data.
     pub fn post_grant(
         &mut self,
         peer: PeerId,
@@ -87,7 +90,8 @@ impl<T: Transport> Endpoint<T> {
         Ok((Grant { descriptor, token }, id))
     }
 
-    /// Writes `local` to the beginning of what `grant` describes and tells the peer with the last write.
+    /// Writes `local` to the beginning of what `grant` describes and tells the peer with the last
+    /// write.
     ///
     /// # Errors
     /// As [`Endpoint::post_push`]; `Invalid` for an empty list.

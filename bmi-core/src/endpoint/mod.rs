@@ -1,7 +1,8 @@
 //! The message interface: an endpoint, its peers, and the operations between them.
 //!
-//! An endpoint is driven: operations are posted, [`Endpoint::poll`] makes progress, completions are taken out. It does no I/O of its own,
-//! reads no clock, starts no thread; time comes in with each poll. `&mut self` throughout: one owner, no locks.
+//! An endpoint is driven: operations are posted, [`Endpoint::poll`] makes progress, completions are
+//! taken out. It does no I/O of its own, reads no clock, starts no thread; time comes in with each
+//! poll. `&mut self` throughout: one owner, no locks.
 //!
 //! ```text
 //!  post_send, post_recv, post_send_unexpected, post_pull, post_push, connect …      -> Posted::{Done, Pending(op)}
@@ -12,44 +13,49 @@
 //! ```
 //!
 //! **Invariants**
-//! 1. Every operation that was posted ends exactly once; an id of an ended and collected operation finds nothing.
-//! 2. What an operation held (memory, exposures, credits, slots) is back when it ends, or with its peer.
-//! 3. Messages of one peer leave in the order in which they were posted; those of one tag match receives of that tag in order.
+//! 1. Every operation that was posted ends exactly once; an id of an ended and collected operation
+//!    finds nothing.
+//! 2. What an operation held (memory, exposures, credits, slots) is back when it ends, or with its
+//!    peer.
+//! 3. Messages of one peer leave in the order in which they were posted; those of one tag match
+//!    receives of that tag in order.
 //!
-//! **Source.** BMI (Carns, PVFS2): `BMI_post_send`, `post_recv`, `post_sendunexpected`, their `_list` forms, `test`, `testsome`,
-//! `testcontext`, `testunexpected`, `cancel`, `memalloc`, `set_info`, `addr_lookup`, `addr_rev_lookup`. Where we differ: ids are
-//! checked, memory is owned by the operation, every operation can have a deadline, and bulk transfer is part of the interface.
+//! **Source.** BMI (Carns, PVFS2): `BMI_post_send`, `post_recv`, `post_sendunexpected`, their
+//! `_list` forms, `test`, `testsome`, `testcontext`, `testunexpected`, `cancel`, `memalloc`,
+//! `set_info`, `addr_lookup`, `addr_rev_lookup`. Where we differ: ids are checked, memory is owned
+//! by the operation, every operation can have a deadline, and bulk transfer is part of the
+//! interface.
 
-mod at_once;
 mod bounce;
 mod choice;
 mod connection;
-mod direct;
-mod exposing;
-mod fast;
+mod exposure;
+mod fallback_buffer;
+mod fast_rdma;
 mod grant;
-mod moving;
+mod immediate;
+mod inline_receive;
+mod offered_receive;
 mod op;
 mod pacing;
 mod packing;
 mod peer;
 mod probe;
 mod progress;
-mod receiving;
+mod receive;
 mod records;
 mod report;
-mod sending;
-mod spare;
+mod send;
 mod staging;
-mod taking;
 mod timing;
+mod transfer;
 mod unit;
-mod wanting;
 mod work;
+mod write_rendezvous;
 
 pub use grant::Grant;
 pub(crate) use probe::{AREA, ProbePath};
-pub use report::{Counters, Holdings, PeerEvent, PeerLimits, Pinned, Unexpected};
+pub use report::{Counters, PeerEvent, PeerLimits, Pinned, ResourceUsage, Unexpected};
 
 use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
@@ -58,12 +64,12 @@ use std::task::Waker;
 use std::time::Duration;
 
 use bounce::Bounce;
+use fallback_buffer::FallbackBuffers;
 use op::State;
 use pacing::Turns;
 use packing::Packing;
 use peer::Peer;
 use records::{Left, Records};
-use spare::Spares;
 use staging::Staging;
 use unit::Transfers;
 
@@ -93,7 +99,8 @@ pub struct Endpoint<T: Transport> {
     now: Time,
     ops: Records,
     transfers: Transfers,
-    /// Operations asked to end early, whose fence is set by the next poll: only that knows the time.
+    /// Operations asked to end early, whose fence is set by the next poll: only that knows the
+    /// time.
     fences: Vec<OpId>,
     peers: Table<Peer>,
     /// Which peer a connection belongs to, by the connection's slot.
@@ -118,7 +125,7 @@ pub struct Endpoint<T: Transport> {
     /// Where small pieces of transfers are packed.
     packing: Packing,
     /// What stands in for memory that cannot be registered.
-    spares: Spares,
+    fallback_buffers: FallbackBuffers,
     revoked: Arc<Returns<(PeerId, RemoteKey)>>,
     released: Arc<Returns<report::Release>>,
     counters: Counters,
@@ -139,7 +146,8 @@ impl<T: Transport> Endpoint<T> {
     /// An endpoint over `transport`. `now` is the time at the driver's clock.
     ///
     /// # Errors
-    /// `Invalid` for settings out of bounds (see [`Config::validate`]) or beyond what the transport can, `Exhausted` without memory.
+    /// `Invalid` for settings out of bounds (see [`Config::validate`]) or beyond what the transport
+    /// can, `Exhausted` without memory.
     pub fn new(mut transport: T, config: Config, now: Time) -> Result<Endpoint<T>, Error> {
         config.validate()?;
         let receives = usize::from(config.credit_messages) + usize::from(crate::proto::hello::CONTROL_CREDITS);
@@ -160,7 +168,7 @@ impl<T: Transport> Endpoint<T> {
         }
         let pins = pin_limits(&config, transport.capabilities());
         let bounce = Bounce::new(&mut transport, config.eager_limit)?;
-        let spares = Spares::new(&mut transport, &config)?;
+        let fallback_buffers = FallbackBuffers::new(&mut transport, &config)?;
         let staging = Staging::new(config.fast_slot_bytes);
         let packing = Packing::new(&mut transport, config.transfer_unit)?;
         let max_inline = transport.capabilities().max_inline;
@@ -185,7 +193,7 @@ impl<T: Transport> Endpoint<T> {
             bounce,
             staging,
             packing,
-            spares,
+            fallback_buffers,
             revoked: Arc::default(),
             released: Arc::default(),
             counters: Counters::default(),
@@ -200,7 +208,7 @@ impl<T: Transport> Endpoint<T> {
         })
     }
 
-    // ---- getters ----------------------------------------------------------------------------------------------------------
+    // ---- getters --------------------------------------------------------------------------------
 
     /// Its settings.
     pub fn config(&self) -> &Config {
@@ -217,7 +225,8 @@ impl<T: Transport> Endpoint<T> {
         &self.transport
     }
 
-    /// The transport, to set what only the backend knows. Posting work behind the endpoint's back confuses it.
+    /// The transport, to set what only the backend knows. Posting work behind the endpoint's back
+    /// confuses it.
     pub fn transport_mut(&mut self) -> &mut T {
         &mut self.transport
     }
@@ -247,9 +256,9 @@ impl<T: Transport> Endpoint<T> {
     }
 
     /// What it holds right now.
-    pub fn holdings(&self) -> Holdings {
+    pub fn resource_usage(&self) -> ResourceUsage {
         let peers = || self.peers.iter().map(|(_, peer)| peer);
-        Holdings {
+        ResourceUsage {
             peers: self.peers.len(),
             operations: self.ops.len(),
             slots: peers().map(|peer| peer.held).sum(),
@@ -257,18 +266,20 @@ impl<T: Transport> Endpoint<T> {
             parked: peers().map(|peer| peer.parked.len()).sum(),
             exposures: peers().map(|peer| peer.exposures).sum(),
             work: self.work + self.bounce.in_use() + self.staging.in_use() + self.packing.in_use(),
-            spares: self.spares.in_use(),
+            fallback_buffers: self.fallback_buffers.in_use(),
         }
     }
 
-    /// What it holds for work that has to end some time: [`Endpoint::holdings`] without connections and without those who only wait for a point in time.
-    pub fn unfinished(&self) -> Holdings {
+    /// What it holds for work that has to end some time: [`Endpoint::resource_usage`] without
+    /// connections and without those who only wait for a point in time.
+    pub fn unfinished(&self) -> ResourceUsage {
         let timers = self.ops.iter().filter(|(_, op)| op.kind == OpKind::Timer).count();
-        let held = self.holdings();
-        Holdings { peers: 0, operations: held.operations - timers, ..held }
+        let held = self.resource_usage();
+        ResourceUsage { peers: 0, operations: held.operations - timers, ..held }
     }
 
-    /// Whether requests of this side are with the adapter: sends, reads and writes whose completion is awaited.
+    /// Whether requests of this side are with the adapter: sends, reads and writes whose completion
+    /// is awaited.
     pub fn is_sending(&self) -> bool {
         self.work > 0 || self.bounce.in_use() > 0
     }
@@ -304,7 +315,7 @@ impl<T: Transport> Endpoint<T> {
         })
     }
 
-    // ---- connections ------------------------------------------------------------------------------------------------------
+    // ---- connections ----------------------------------------------------------------------------
 
     /// Accepts connections at `addr`; returns the address with the port that was taken.
     ///
@@ -314,8 +325,9 @@ impl<T: Transport> Endpoint<T> {
         self.transport.listen(addr).map_err(|error| error.during("listen"))
     }
 
-    /// Starts to connect. The operation (`OpKind::Connect`) ends when the peer is connected, or cannot be; without a deadline, after
-    /// [`Config::connect_timeout`]. Work may be posted to the peer at once; it waits for the connection.
+    /// Starts to connect. The operation (`OpKind::Connect`) ends when the peer is connected, or
+    /// cannot be; without a deadline, after [`Config::connect_timeout`]. Work may be posted to the
+    /// peer at once; it waits for the connection.
     ///
     /// # Errors
     /// `Invalid` for an address that is not the transport's, `Exhausted`.
@@ -323,9 +335,11 @@ impl<T: Transport> Endpoint<T> {
         self.start_connect(addr, options).map_err(|error| error.during("connect").with_peer(addr))
     }
 
-    /// Ends a connection, after what was posted before has been sent; the operation (`OpKind::Disconnect`) ends when it is gone,
-    /// without a deadline after [`Config::fence_grace`] at the latest. Receives are cancelled. Unexpected messages that the peer's
-    /// program has not taken when its connection ends are dropped there: who needs to know that one was handled waits for its reply.
+    /// Ends a connection, after what was posted before has been sent; the operation
+    /// (`OpKind::Disconnect`) ends when it is gone, without a deadline after
+    /// [`Config::fence_grace`] at the latest. Receives are cancelled. Unexpected messages that the
+    /// peer's program has not taken when its connection ends are dropped there: who needs to know
+    /// that one was handled waits for its reply.
     ///
     /// # Errors
     /// `PeerLost` if it is gone or going already.
@@ -333,10 +347,11 @@ impl<T: Transport> Endpoint<T> {
         self.start_disconnect(peer, options)
     }
 
-    // ---- memory -----------------------------------------------------------------------------------------------------------
+    // ---- memory ---------------------------------------------------------------------------------
 
-    /// Registers memory ahead of use, for as long as the region is held; after that the pin-down cache may keep it. Memory that was not registered
-    /// ahead is registered when an operation needs it.
+    /// Registers memory ahead of use, for as long as the region is held; after that the pin-down
+    /// cache may keep it. Memory that was not registered ahead is registered when an operation
+    /// needs it.
     ///
     /// # Errors
     /// Those of [`Transport::register`].
@@ -344,14 +359,17 @@ impl<T: Transport> Endpoint<T> {
         self.registry.register(&mut self.transport, memory).map_err(|error| error.during("register"))
     }
 
-    /// Whether memory is registered already, so that work on it costs no registration: the paper's `check_if_registered`.
+    /// Whether memory is registered already, so that work on it costs no registration: the paper's
+    /// `check_if_registered`.
     pub fn is_registered(&self, memory: &Memory) -> bool {
         self.registry.is_registered(memory)
     }
 
-    /// Lets one peer reach a list of memory as `access` says, until the exposure is dropped or the peer is lost. Where registration costs, pieces
-    /// of one [`Memory`] become one exposure with the gaps between them, unless [`Config::expose_hulls`] says no. Memory that cannot be registered cannot be
-    /// exposed: a copy would not show what program and peer write. The caller may expose memory of [`Memory::zeroed`] instead, and copy.
+    /// Lets one peer reach a list of memory as `access` says, until the exposure is dropped or the
+    /// peer is lost. Where registration costs, pieces of one [`Memory`] become one exposure with
+    /// the gaps between them, unless [`Config::expose_groups`] says no. Memory that cannot be
+    /// registered cannot be exposed: a copy would not show what program and peer write. The caller
+    /// may expose memory of [`Memory::zeroed`] instead, and copy.
     ///
     /// # Errors
     /// `PeerLost`, `Exhausted`; `Invalid` for more than [`Config::max_pieces`] pieces.
@@ -363,12 +381,14 @@ impl<T: Transport> Endpoint<T> {
         Ok(Exposure { peer, descriptor, revoked: Arc::clone(&self.revoked) })
     }
 
-    // ---- operations -------------------------------------------------------------------------------------------------------
+    // ---- operations -----------------------------------------------------------------------------
 
-    /// Sends an expected message: it goes into the receive that the peer posts, or has posted, for this tag.
+    /// Sends an expected message: it goes into the receive that the peer posts, or has posted, for
+    /// this tag.
     ///
     /// # Errors
-    /// `PeerLost`, `Invalid` for too many pieces, `TooLong` beyond the limit of a message. Nothing was posted then.
+    /// `PeerLost`, `Invalid` for too many pieces, `TooLong` beyond the limit of a message. Nothing
+    /// was posted then.
     pub fn post_send(
         &mut self,
         peer: PeerId,
@@ -379,8 +399,9 @@ impl<T: Transport> Endpoint<T> {
         self.start_send(peer, Kind::Eager, tag, list.into(), options)
     }
 
-    /// Sends a message that needs no receive: the peer finds it with `poll_unexpected`. At most [`PeerLimits::eager`] or [`PeerLimits::fast`] bytes,
-    /// whichever is more; a longer one than the former waits for a slot to be free.
+    /// Sends a message that needs no receive: the peer finds it with `poll_unexpected`. At most
+    /// [`PeerLimits::eager`] or [`PeerLimits::fast`] bytes, whichever is more; a longer one than
+    /// the former waits for a slot to be free.
     ///
     /// # Errors
     /// As [`Endpoint::post_send`].
@@ -394,8 +415,8 @@ impl<T: Transport> Endpoint<T> {
         self.start_send(peer, Kind::Unexpected, tag, list.into(), options)
     }
 
-    /// Receives the next expected message of `peer` with `tag`. It may be shorter than the list; if it is longer, both sides end in
-    /// `TooLong` (the sender only if it sent by rendezvous).
+    /// Receives the next expected message of `peer` with `tag`. It may be shorter than the list; if
+    /// it is longer, both sides end in `TooLong` (the sender only if it sent by rendezvous).
     ///
     /// # Errors
     /// `PeerLost`, `Invalid` for too many pieces.
@@ -412,7 +433,8 @@ impl<T: Transport> Endpoint<T> {
     /// Reads from what `peer` exposed: the bytes from `at` on, as many as `local` holds.
     ///
     /// # Errors
-    /// `PeerLost`; `Invalid` if the range does not lie within the descriptor; `Unsupported` without RDMA read: then the other side has to push.
+    /// `PeerLost`; `Invalid` if the range does not lie within the descriptor; `Unsupported` without
+    /// RDMA read: then the other side has to push.
     pub fn post_pull(
         &mut self,
         peer: PeerId,
@@ -424,7 +446,8 @@ impl<T: Transport> Endpoint<T> {
         self.start_bulk(OpKind::Pull, peer, remote, at, local.into(), options)
     }
 
-    /// Writes `local` to what `peer` exposed, from `at` on. A message sent after the push has ended arrives after its bytes.
+    /// Writes `local` to what `peer` exposed, from `at` on. A message sent after the push has ended
+    /// arrives after its bytes.
     ///
     /// # Errors
     /// As [`Endpoint::post_pull`].
@@ -445,7 +468,8 @@ impl<T: Transport> Endpoint<T> {
         self.insert_op(OpKind::Timer, None, 0, None, options, State::Waiting)
     }
 
-    /// Asks an operation to end early. It still completes, `Cancelled` or, if it was faster, as it would have.
+    /// Asks an operation to end early. It still completes, `Cancelled` or, if it was faster, as it
+    /// would have.
     pub fn cancel(&mut self, op: OpId) {
         self.end_early(op, ErrorKind::Cancelled);
     }
@@ -469,9 +493,10 @@ impl<T: Transport> Endpoint<T> {
         }
     }
 
-    // ---- progress and completions -----------------------------------------------------------------------------------------
+    // ---- progress and completions ---------------------------------------------------------------
 
-    /// Makes progress at the time `now`, which must not go back. Returns whether there was anything to do.
+    /// Makes progress at the time `now`, which must not go back. Returns whether there was anything
+    /// to do.
     pub fn poll(&mut self, now: Time) -> bool {
         self.progress(now)
     }
@@ -499,12 +524,13 @@ impl<T: Transport> Endpoint<T> {
         self.unexpected.pop_front()
     }
 
-    /// The next peer that came or went. A program that never asks loses the oldest of these events beyond a thousand.
+    /// The next peer that came or went. A program that never asks loses the oldest of these events
+    /// beyond a thousand.
     pub fn poll_event(&mut self) -> Option<PeerEvent> {
         self.peer_events.pop_front()
     }
 
-    // ---- waiting ----------------------------------------------------------------------------------------------------------
+    // ---- waiting --------------------------------------------------------------------------------
 
     /// The time at which to poll though nothing arrives.
     pub fn next_deadline(&self) -> Option<Time> {
@@ -521,9 +547,11 @@ impl<T: Transport> Endpoint<T> {
         .min()
     }
 
-    /// Gets ready to sleep (see [`Transport::arm`]). `waker` is woken too when a message or an exposure is dropped, whether or not there is an event fd.
+    /// Gets ready to sleep (see [`Transport::arm`]). `waker` is woken too when a message or an
+    /// exposure is dropped, whether or not there is an event fd.
     pub fn arm(&mut self, waker: &Waker) -> Armed {
-        // Transfers and peers that wait for the adapter to take more are moved on by its progress, which wakes.
+        // Transfers and peers that wait for the adapter to take more are moved on by its progress,
+        // which wakes.
         let idle =
             self.dirty.is_empty() && self.fences.is_empty() && self.released.is_empty() && self.revoked.is_empty();
         if !idle {
@@ -542,9 +570,10 @@ impl<T: Transport> Endpoint<T> {
         self.transport.event_fd()
     }
 
-    // ---- for the async face -----------------------------------------------------------------------------------------------
+    // ---- for the async face ---------------------------------------------------------------------
 
-    /// The completion of `op`, or a promise to wake `waker` when there is one. `None` in the inner place: no such operation.
+    /// The completion of `op`, or a promise to wake `waker` when there is one. `None` in the inner
+    /// place: no such operation.
     pub(crate) fn poll_op_or_wake(&mut self, op: OpId, waker: &Waker) -> Option<Option<Completion>> {
         let Some(record) = self.ops.get_mut(op.0) else { return Some(None) };
         if record.is_done() {
@@ -572,7 +601,7 @@ impl<T: Transport> Endpoint<T> {
         !self.peer_events.is_empty()
     }
 
-    // ---- records ----------------------------------------------------------------------------------------------------------
+    // ---- records --------------------------------------------------------------------------------
 
     /// Enters a record and sets its timer.
     #[inline]
@@ -638,7 +667,8 @@ impl<T: Transport> Endpoint<T> {
         }
     }
 
-    /// Puts a peer on the list of those with something to send, if it has. Called behind every change that may have given it something.
+    /// Puts a peer on the list of those with something to send, if it has. Called behind every
+    /// change that may have given it something.
     #[inline]
     fn mark_dirty(&mut self, peer: PeerId) {
         if let Some(record) = self.peers.get_mut(peer.0)

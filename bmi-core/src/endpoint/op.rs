@@ -26,7 +26,7 @@
 
 use std::task::Waker;
 
-use super::spare::Spare;
+use super::fallback_buffer::FallbackBuffer;
 use super::unit::Transfer;
 use crate::error::ErrorKind;
 use crate::mem::{MemList, RemoteSlice};
@@ -48,8 +48,9 @@ pub(super) enum State {
     Matching(Place),
     /// Receive by rendezvous, pull, push; a send that the peer wants to be written.
     Moving(Box<Transfer>),
-    /// Receive by rendezvous, without RDMA read: the sender's name for its operation, and where it was told to write.
-    Wanted { named: u64, remote: OneOrMany<RemoteSlice> },
+    /// Receive by rendezvous, without RDMA read: the sender's name for its operation, and where it
+    /// was told to write.
+    AwaitingWrite { named: u64, remote: OneOrMany<RemoteSlice> },
     /// Grant: the peer may write.
     Granted(OneOrMany<RemoteSlice>),
     /// Connect, disconnect, timer.
@@ -61,7 +62,8 @@ pub(super) enum State {
 }
 
 impl State {
-    /// Puts `next` in its place. The compiler asks of every state that is replaced what it holds; the usual ones hold nothing.
+    /// Puts `next` in its place. The compiler asks of every state that is replaced what it holds;
+    /// the usual ones hold nothing.
     #[inline(always)]
     pub(super) fn put(&mut self, next: State) {
         let before = std::mem::replace(self, next);
@@ -94,7 +96,8 @@ pub(super) struct Cursor {
     pub(super) offset: u64,
 }
 
-/// The record. It is written and vacated once for each message, so what few operations have stands elsewhere.
+/// The record. It is written and vacated once for each message, so what few operations have stands
+/// elsewhere.
 #[derive(Debug)]
 pub(super) struct Op {
     pub(super) kind: OpKind,
@@ -109,9 +112,10 @@ pub(super) struct Op {
     pub(super) state: State,
     /// For a send: the staging buffer that part of it was copied to.
     pub(super) staged: Option<u32>,
-    /// What it has in place of memory that could not be registered (see [`super::spare`]).
-    pub(super) stand_in: Option<Box<Spare>>,
-    /// For a receive: its memory, if the sender may write into it (see [`super::direct`]).
+    /// What it has in place of memory that could not be registered (see
+    /// [`super::fallback_buffer`]).
+    pub(super) fallback: Option<Box<FallbackBuffer>>,
+    /// For a receive: its memory, if the sender may write into it (see [`super::offered_receive`]).
     pub(super) offer: Offer,
     /// Set once it has been asked to end early: how it will end.
     pub(super) ending: Option<ErrorKind>,
@@ -138,7 +142,7 @@ impl Op {
             remote: None,
             immediate: None,
             staged: None,
-            stand_in: None,
+            fallback: None,
             offer: Offer::None,
             options: Options::default(),
             state: State::Vacant,
@@ -158,8 +162,8 @@ impl Op {
         self.state.put(State::Vacant);
         (self.offer, self.immediate, self.staged) = (Offer::None, None, None);
         (self.ending, self.timer, self.abandoned) = (None, None, false);
-        if self.waker.is_some() || self.remote.is_some() || self.stand_in.is_some() {
-            (self.waker, self.remote, self.stand_in) = (None, None, None);
+        if self.waker.is_some() || self.remote.is_some() || self.fallback.is_some() {
+            (self.waker, self.remote, self.fallback) = (None, None, None);
         }
     }
 

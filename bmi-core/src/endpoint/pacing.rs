@@ -1,8 +1,9 @@
 //! Pacing: whose turn it is to hand a unit to the adapter, and when there is room for one.
 //!
-//! **Why.** What the adapter has got stands in its queue before everything that comes later. So it gets no more than keeps it busy, and what waits,
-//! waits here, where it can be put in order: an I/O server with a hundred clients must serve all of them, and not make a small request wait
-//! for another's bulk.
+//! **Why.** What the adapter has got stands in its queue before everything that comes later. So it
+//! gets no more than keeps it busy, and what waits, waits here, where it can be put in order: an
+//! I/O server with a hundred clients must serve all of them, and not make a small request wait for
+//! another's bulk.
 //!
 //! **Protocol**
 //!
@@ -13,26 +14,34 @@
 //!              │ t1 t6   │ t3   │ t4 t8
 //! ```
 //!
-//! - *Turns are the peers'*, not the transfers': one with 64 transfers gets no more than one with a single transfer.
-//! - *Urgent* are transfers of class `Control`, and those of class `Message` that are no longer than a unit. All others are bulk.
-//! - *Room.* [`Config::peer_in_flight_bytes`](crate::Config::peer_in_flight_bytes) for each peer, [`Config::in_flight_bytes`](crate::Config::in_flight_bytes)
-//!   for all together. A unit is admitted whole. A peer without urgent bytes in flight may always have one urgent unit.
-//! - *Stalled.* A peer with bytes in flight of which none has ended for [`Config::stall_patience`](crate::Config::stall_patience) no longer counts in the
-//!   common bound, and gets no further unit until it moves: whatever it holds, there is room for all others.
+//! - *Turns are the peers'*, not the transfers': one with 64 transfers gets no more than one with a
+//!   single transfer.
+//! - *Urgent* are transfers of class `Control`, and those of class `Message` that are no longer
+//!   than a unit. All others are bulk.
+//! - *Room.* [`Config::peer_in_flight_bytes`](crate::Config::peer_in_flight_bytes) for each peer,
+//!   [`Config::in_flight_bytes`](crate::Config::in_flight_bytes) for all together. A unit is
+//!   admitted whole. A peer without urgent bytes in flight may always have one urgent unit.
+//! - *Stalled.* A peer with bytes in flight of which none has ended for
+//!   [`Config::stall_patience`](crate::Config::stall_patience) no longer counts in the common
+//!   bound, and gets no further unit until it moves: whatever it holds, there is room for all
+//!   others.
 //!
 //! **Invariants**
-//! 1. A bulk unit waits for at most one unit of each other peer that has room, and 8 urgent ones for each of these.
-//! 2. An urgent transfer that finds its peer without urgent bytes waits for no bulk but what the adapter has got: `in_flight_bytes`, and a unit.
+//! 1. A bulk unit waits for at most one unit of each other peer that has room, and 8 urgent ones
+//!    for each of these.
+//! 2. An urgent transfer that finds its peer without urgent bytes waits for no bulk but what the
+//!    adapter has got: `in_flight_bytes`, and a unit.
 //! 3. `in_flight` is the sum of the peers'; all zero when no transfer is under way.
 //!
-//! **Source.** Paper 000, section 3.4: arranging transfers, network scheduling. Guarded by `bmi-sim/tests/pacing.rs`.
+//! **Source.** [PVFS-IB §3.4]: arranging transfers, network scheduling. Guarded by
+//! `bmi-sim/tests/pacing.rs`.
 
 use std::collections::VecDeque;
 
 use super::Endpoint;
-use super::moving::Outcome;
 use super::op::State;
 use super::peer::Peer;
+use super::transfer::Outcome;
 use super::unit::Unit;
 use crate::config::Config;
 use crate::op::{OpId, PeerId};
@@ -72,7 +81,8 @@ pub(super) struct Moving {
     in_flight: [u64; 2],
     /// Work requests with the adapter.
     requests: usize,
-    /// Units whose last request is with the adapter, in the order in which they will end: those that read and those that write.
+    /// Units whose last request is with the adapter, in the order in which they will end: those
+    /// that read and those that write.
     reads: VecDeque<Unit>,
     writes: VecDeque<Unit>,
     /// When a unit ended last, or the first was begun.
@@ -116,7 +126,7 @@ enum Turn {
 }
 
 impl Turns {
-    /// Whether `moving` may begin another unit.
+    /// Whether `transfer` may begin another unit.
     fn room(&self, moving: &Moving, level: Level, config: &Config) -> Result<(), Turn> {
         if level == Level::Urgent && moving.in_flight[0] == 0 {
             return Ok(());
@@ -195,7 +205,8 @@ impl<T: Transport> Endpoint<T> {
         self.turns.quiet_until = None;
     }
 
-    /// Hands units to the adapter, as far as there is room, one of each peer in turn. Returns whether any went.
+    /// Hands units to the adapter, as far as there is room, one of each peer in turn. Returns
+    /// whether any went.
     pub(super) fn pump_transfers(&mut self) -> bool {
         if self.turns.are_idle() || self.turns.quiet_until.is_some_and(|until| self.now < until) {
             return false;
@@ -234,8 +245,8 @@ impl<T: Transport> Endpoint<T> {
         }
     }
 
-    /// Lets the first peer of a level that has room hand over a unit; if there is none, says what stands in the way, the adapter's bound before
-    /// all else but a full queue.
+    /// Lets the first peer of a level that has room hand over a unit; if there is none, says what
+    /// stands in the way, the adapter's bound before all else but a full queue.
     fn give_turn(&mut self, level: Level) -> Turn {
         let mut why = Turn::Nothing;
         for _ in 0..self.turns.rings[level as usize].len() {
@@ -261,7 +272,8 @@ impl<T: Transport> Endpoint<T> {
         loop {
             let Some(record) = self.peers.get_mut(peer.0) else { return Turn::Nothing };
             let Some(id) = record.moving.queues[level as usize].front().copied() else { return Turn::Nothing };
-            // A unit that was begun is finished, whatever the bounds say by now: it was admitted whole.
+            // A unit that was begun is finished, whatever the bounds say by now: it was admitted
+            // whole.
             let begun = self
                 .ops
                 .get(id.0)
@@ -283,7 +295,8 @@ impl<T: Transport> Endpoint<T> {
         }
     }
 
-    /// Finds peers that have come to a halt; says whether there is one more. Looks at the peers only when one can have stalled since the last time.
+    /// Finds peers that have come to a halt; says whether there is one more. Looks at the peers
+    /// only when one can have stalled since the last time.
     fn mark_stalled(&mut self) -> bool {
         if self.now < self.turns.no_stall_before {
             return false;

@@ -1,12 +1,17 @@
-//! Packing buffers: registered memory in one piece, which lists of small pieces are packed into and unpacked from.
+//! Packing buffers: registered memory in one piece, which lists of small pieces are packed into and
+//! unpacked from.
 //!
-//! **Why.** A request has few entries, and a list may have thousands of pieces; below some size copying them costs less than further requests
-//! ([`crate::lists`]). And an adapter may refuse to register the list: then its bytes go by way of a buffer too, a unit at a time.
+//! **Why.** A request has few entries, and a list may have thousands of pieces; below some size
+//! copying them costs less than further requests ([`crate::lists`]). And an adapter may refuse to
+//! register the list: then its bytes go by way of a buffer too, a unit at a time.
 //!
-//! **Size.** A buffer holds one unit of a transfer. It comes back when the unit has ended, which may need the peer; a unit that finds none free goes
-//! without, as a chain. A unit that cannot go without waits for one of the reserve, which is registered when the endpoint is made and which only such units take; it comes
-//! back at the end of the unit, by the deadline of its operation at the latest. So any number is free of deadlock. 16 units are more than [`Config::in_flight_bytes`](crate::Config::in_flight_bytes) has room
-//! for by default. Each is made when it is first needed, and kept.
+//! **Size.** A buffer holds one unit of a transfer. It comes back when the unit has ended, which
+//! may need the peer; a unit that finds none free goes without, as a chain. A unit that cannot go
+//! without waits for one of the reserve, which is registered when the endpoint is made and which
+//! only such units take; it comes back at the end of the unit, by the deadline of its operation at
+//! the latest. So any number is free of deadlock. 16 units are more than
+//! [`Config::in_flight_bytes`](crate::Config::in_flight_bytes) has room for by default. Each is
+//! made when it is first needed, and kept.
 
 use crate::error::Error;
 use crate::mem::{MemList, MemSlice, Memory, MemoryRegion, Segment};
@@ -15,7 +20,8 @@ use crate::transport::Transport;
 use super::op::Cursor;
 
 const BUFFERS: usize = 16;
-/// Buffers registered ahead, for lists that cannot be registered: double buffering (paper 000, section 4.2).
+/// Buffers registered ahead, for lists that cannot be registered: double buffering ([PVFS-IB
+/// §4.2]).
 const RESERVE: usize = 2;
 /// Longest buffer, in bytes: 16 of them are to be affordable, whatever the transfer unit is.
 const LONGEST: usize = 1 << 20;
@@ -104,7 +110,8 @@ pub(super) enum Copying {
     Skip,
 }
 
-/// Copies between `packed` and as much of `list` from `at` on; returns where the list goes on, and how many pieces there were.
+/// Copies between `packed` and as much of `list` from `at` on; returns where the list goes on, and
+/// how many pieces there were.
 pub(super) fn copy(list: &MemList, mut at: Cursor, packed: &MemSlice, way: Copying) -> (Cursor, u64) {
     let (mut done, mut pieces) = (0, 0);
     while done < packed.len() {

@@ -3,17 +3,17 @@
 use std::collections::VecDeque;
 
 use super::PeerLimits;
-use super::fast::{FastSlots, TheirSlots};
+use super::fast_rdma::{FastSlots, TheirSlots};
 use super::pacing::Moving;
 use crate::addr::Addr;
 use crate::error::Error;
 use crate::mem::RemoteSlice;
 use crate::op::{OpId, Tag};
-use crate::proto::credit::{Credit, Grant};
+use crate::proto::credit::{Credit, CreditAccount};
 use crate::proto::header::FinishStatus;
 use crate::proto::matching::Matching;
 use crate::proto::one_or_many::OneOrMany;
-use crate::proto::slots::Slots;
+use crate::proto::receive_slots::ReceiveSlots;
 use crate::transport::ConnId;
 
 /// Where a connection is on its way.
@@ -90,11 +90,11 @@ pub(super) enum Notice {
         op: u64,
     },
     /// Where a receive wants the message that was announced for it.
-    Want {
+    ClearToWrite {
         op: OpId,
     },
     /// Where our fast-RDMA slots are.
-    Slots,
+    FastSlots,
     /// To a probe.
     Answer {
         name: u64,
@@ -128,8 +128,8 @@ pub(super) struct Peer {
     /// What we may send; `None` until the peer's hello is here.
     pub(super) credit: Option<Credit>,
     /// What it may send.
-    pub(super) grant: Grant,
-    pub(super) slots: Slots,
+    pub(super) grant: CreditAccount,
+    pub(super) slots: ReceiveSlots,
     /// Slots that the adapter had no room for.
     pub(super) unposted: Vec<(usize, Repost)>,
     /// Slots that hold a message for the program.
@@ -137,18 +137,19 @@ pub(super) struct Peer {
     /// It knows fast-RDMA slots and may be told of ours.
     pub(super) takes_slots: bool,
     /// It writes what it announced where it is told to.
-    pub(super) takes_wants: bool,
+    pub(super) understands_write_rendezvous: bool,
     pub(super) areas: super::probe::Areas,
     /// Our fast-RDMA slots, once it was told of them.
     pub(super) fast: Option<FastSlots>,
     /// Its fast-RDMA slots.
     pub(super) their_fast: Option<TheirSlots>,
     pub(super) notices: VecDeque<Notice>,
-    /// How many of them answer a Withdraw or a Cancel and cost this side nothing else: a peer that takes none could ask for ever more.
+    /// How many of them answer a Withdraw or a Cancel and cost this side nothing else: a peer that
+    /// takes none could ask for ever more.
     pub(super) answers: usize,
     /// Sends, pulls and pushes in the order in which they were posted.
     pub(super) queue: VecDeque<OpId>,
-    pub(super) offers: super::direct::Offers,
+    pub(super) offers: super::offered_receive::Offers,
     /// Receives of the peer that we may write into.
     pub(super) ready: Matching<ReadyReceive>,
     /// Expected messages sent that the peer may not have seen, in order.
@@ -160,7 +161,8 @@ pub(super) struct Peer {
     pub(super) posted: Matching<OpId>,
     /// Messages without a receive.
     pub(super) parked: Matching<Parked>,
-    /// Sends announced or with the adapter, pulls and pushes moving, receives that are read or wanted: what `Closing` waits for.
+    /// Sends announced or with the adapter, pulls and pushes moving, receives that are read or
+    /// wanted: what `Closing` waits for.
     pub(super) busy: usize,
     pub(super) exposures: usize,
     /// Its transfers.
@@ -177,8 +179,8 @@ impl Peer {
         self.parked.pop(tag)
     }
 
-    /// Whether a turn of [`super::progress`] would find something to do for it: something to send, credits that press, slots to post, a
-    /// connection to close.
+    /// Whether a turn of [`super::progress`] would find something to do for it: something to send,
+    /// credits that press, slots to post, a connection to close.
     #[inline]
     pub(super) fn wants_turn(&self) -> bool {
         !self.notices.is_empty()

@@ -1,5 +1,6 @@
-//! Probes: small questions that the peer's endpoint answers by itself, so that an adapter can be measured over a live connection without the help of
-//! the peer's program (see [`crate::comm::calibrate`]).
+//! Probes: small questions that the peer's endpoint answers by itself, so that an adapter can be
+//! measured over a live connection without the help of the peer's program (see
+//! [`crate::comm::calibrate`]).
 //!
 //! **Protocol**
 //!
@@ -12,8 +13,9 @@
 //! ```
 //!
 //! **Invariants**
-//! 1. What a peer can make this side hold by probes is one exposure for each connection and one area of [`AREA`] bytes for the endpoint. The area holds
-//!    what the peers' calibrations wrote there, which is nothing of anybody's.
+//! 1. What a peer can make this side hold by probes is one exposure for each connection and one
+//!    area of [`AREA`] bytes for the endpoint. The area holds what the peers' calibrations wrote
+//!    there, which is nothing of anybody's.
 //! 2. Answers are owed within the limit of all answers; they spend message credits and no bytes.
 //! 3. An answer to a question that is no longer asked is ignored.
 //!
@@ -22,8 +24,8 @@
 use super::Endpoint;
 use super::op::{Op, State};
 use super::peer::{Notice, Repost};
-use super::receiving::Violation;
-use super::sending::{Attempt, Message};
+use super::receive::Violation;
+use super::send::{Attempt, Message};
 use super::timing;
 use super::work::Work;
 use crate::bulk::BulkDescriptor;
@@ -63,12 +65,13 @@ pub(super) struct Areas {
 }
 
 impl<T: Transport> Endpoint<T> {
-    // ---- who asks ---------------------------------------------------------------------------------------------------------
+    // ---- who asks -------------------------------------------------------------------------------
 
     /// Asks `peer` to answer a message of this payload; the operation ends with the answer.
     ///
     /// # Errors
-    /// `Unsupported` if the peer does not answer probes, `Exhausted` if the message cannot leave at once, `PeerLost`.
+    /// `Unsupported` if the peer does not answer probes, `Exhausted` if the message cannot leave at
+    /// once, `PeerLost`.
     pub(crate) fn post_echo(
         &mut self,
         peer: PeerId,
@@ -139,7 +142,7 @@ impl<T: Transport> Endpoint<T> {
         Err(Error::new(ErrorKind::Unsupported, "the peer answers no probes").with_peer(&record.addr))
     }
 
-    // ---- who answers ------------------------------------------------------------------------------------------------------
+    // ---- who answers ----------------------------------------------------------------------------
 
     /// A probe came in a receive slot.
     pub(super) fn on_probe(

@@ -1,8 +1,9 @@
-//! The poll: what came back from other threads, what the adapter reports, what is due, what can be sent.
+//! The poll: what came back from other threads, what the adapter reports, what is due, what can be
+//! sent.
 
 use super::Endpoint;
+use super::inline_receive::InlineReceives;
 use super::op::State;
-use super::taking::Taking;
 use super::work::Work;
 use crate::op::PeerId;
 use crate::time::Time;
@@ -45,9 +46,9 @@ impl<T: Transport> Endpoint<T> {
     #[inline]
     fn poll_transport(&mut self) -> bool {
         let Self { transport, by_conn, peers, ops, dirty, counters, events, .. } = self;
-        let mut taking = Taking { by_conn, peers, ops, dirty, counters, copied: (0, 0) };
-        let moved = transport.poll_taking(self.now, events, &mut taking);
-        let (bytes, pieces) = taking.copied;
+        let mut inline = InlineReceives { by_conn, peers, ops, dirty, counters, copied: (0, 0) };
+        let moved = transport.poll_inline(self.now, events, &mut inline);
+        let (bytes, pieces) = inline.copied;
         if bytes > 0 {
             self.transport.charge(HostWork::Copy { bytes, pieces });
         }
@@ -139,7 +140,8 @@ impl<T: Transport> Endpoint<T> {
                 }
                 _ => self.unit_done(peer, op, len, status),
             },
-            // A receive that was flushed, or a silent message that failed: the connection's end follows.
+            // A receive that was flushed, or a silent message that failed: the connection's end
+            // follows.
             (Work::Slot(_) | Work::Silent | Work::Op(_), _) => {}
         }
     }
@@ -147,7 +149,8 @@ impl<T: Transport> Endpoint<T> {
     /// Lets every peer with something to send have its turn.
     fn pump_peers(&mut self) -> bool {
         let before = self.transmitted;
-        // By index: a turn may put peers on the list, this one too; they have theirs in the next poll.
+        // By index: a turn may put peers on the list, this one too; they have theirs in the next
+        // poll.
         let turns = self.dirty.len();
         for at in 0..turns {
             let peer = self.dirty[at];

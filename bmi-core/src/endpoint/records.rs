@@ -1,14 +1,18 @@
 //! The records of all operations: where they stand, which have ended, what is due.
 //!
-//! **Why.** An operation ends in many places: the poll, a post, a message that is taken while the adapter polls. What has to be done then is here, once, apart from the
-//! transport, so that all of them reach it.
+//! **Why.** An operation ends in many places: the poll, a post, a message that is taken while the
+//! adapter polls. What has to be done then is here, once, apart from the transport, so that all of
+//! them reach it.
 //!
 //! **Invariants**
-//! 1. A record that is done is in `done`, once, until it is collected; those collected by name leave a name behind, and those names are never the majority.
+//! 1. A record that is done is in `done`, once, until it is collected; those collected by name
+//!    leave a name behind, and those names are never the majority.
 //! 2. An operation has at most one timer that counts (see [`super::timing`]).
-//! 3. A place without an operation holds nothing of the former one ([`Op::vacate`]): [`Records::insert`] relies on it.
+//! 3. A place without an operation holds nothing of the former one ([`Op::vacate`]):
+//!    [`Records::insert`] relies on it.
 //!
-//! **Source.** Ours. **Tests.** Below; and every test of the message interface, since each compares what is held with the idle state.
+//! **Source.** Ours. **Tests.** Below; and every test of the message interface, since each compares
+//! what is held with the idle state.
 
 use std::task::Waker;
 
@@ -37,7 +41,8 @@ pub(super) struct Records {
     wakes: Vec<Waker>,
 }
 
-/// A record's place. Records are written and vacated where they stand, since there is one for each message; so no [`crate::proto::table::Table`].
+/// A record's place. Records are written and vacated where they stand, since there is one for each
+/// message; so no [`crate::proto::table::Table`].
 struct Slot {
     /// Of the operation that is here, or [`NOBODY`].
     generation: u32,
@@ -78,7 +83,7 @@ impl Records {
         }
     }
 
-    // ---- entering and looking up ------------------------------------------------------------------------------------------
+    // ---- entering and looking up ----------------------------------------------------------------
 
     pub(super) fn len(&self) -> usize {
         self.slots.len() - self.free.len()
@@ -154,12 +159,13 @@ impl Records {
         }
     }
 
-    // ---- the end ----------------------------------------------------------------------------------------------------------
+    // ---- the end --------------------------------------------------------------------------------
 
-    /// Ends an operation: gives back its memory and makes its completion. What it held of the endpoint is the caller's to settle.
+    /// Ends an operation: gives back its memory and makes its completion. What it held of the
+    /// endpoint is the caller's to settle.
     pub(super) fn finish(&mut self, id: OpId, status: Result<(), ErrorKind>, len: u64) -> Option<Left> {
         let op = self.get_mut(id.0)?;
-        op.stand_in = None;
+        op.fallback = None;
         op.remote = None;
         let (staged, offer, peer) = (op.staged.take(), op.offer, op.peer);
         let transfer = match std::mem::replace(&mut op.state, State::Waiting) {
@@ -243,7 +249,7 @@ impl Records {
         into.append(&mut self.wakes);
     }
 
-    // ---- timers -----------------------------------------------------------------------------------------------------------
+    // ---- timers ---------------------------------------------------------------------------------
 
     pub(super) fn set_timer(&mut self, id: OpId, at: Time) {
         self.clear_timer(id);
@@ -317,7 +323,8 @@ mod tests {
         assert_eq!(records.pop_due(Time::from_nanos(9)), None);
     }
 
-    /// Each field by its name: one more does not compile until somebody has thought of it in [`Op::vacate`].
+    /// Each field by its name: one more does not compile until somebody has thought of it in
+    /// [`Op::vacate`].
     #[test]
     fn a_place_holds_nothing_of_its_former_operation() {
         let mut records = Records::new();
@@ -355,7 +362,7 @@ mod tests {
                 options,
                 state,
                 staged,
-                stand_in,
+                fallback,
                 offer,
                 ending,
                 timer,
@@ -366,7 +373,7 @@ mod tests {
             assert_eq!((*kind, *peer, *tag, *options), (OpKind::Timer, None, 0, Options::default()));
             assert_eq!((*immediate, *staged, *offer), (None, None, Offer::None));
             assert_eq!((*ending, *timer, *abandoned), (None, None, false));
-            assert!(list.is_none() && remote.is_none() && stand_in.is_none() && waker.is_none(), "{op:?}");
+            assert!(list.is_none() && remote.is_none() && fallback.is_none() && waker.is_none(), "{op:?}");
             records.forget(second);
         }
         assert_eq!((records.len(), records.pop_due(Time::from_nanos(9))), (0, None));

@@ -10,8 +10,8 @@ use crate::mem::{MemSlice, Memory};
 use crate::op::{PeerId, Tag};
 use crate::returns::Returns;
 
-/// A message that needed no receive. It lies where it arrived; dropping it gives the space, and with it the credit, back to the
-/// peer.
+/// A message that needed no receive. It lies where it arrived; dropping it gives the space, and
+/// with it the credit, back to the peer.
 pub struct Unexpected {
     pub(super) peer: PeerId,
     pub(super) tag: Tag,
@@ -24,7 +24,8 @@ pub struct Unexpected {
 pub(super) enum Bytes {
     /// In a receive slot: the slots' memory, where in it, how many, which slot.
     Slot { memory: Memory, offset: usize, len: usize, slot: u32 },
-    /// In a fast-RDMA slot, which the peer can write to: so there is never a reference to it, only to a copy.
+    /// In a fast-RDMA slot, which the peer can write to: so there is never a reference to it, only
+    /// to a copy.
     Fast { slice: MemSlice, slot: u8, copy: OnceCell<Box<[u8]>> },
     /// Copied out of the way.
     Copied(Box<[u8]>),
@@ -83,8 +84,9 @@ impl Unexpected {
     /// Its bytes, in place; those of a message in a fast-RDMA slot are copied once.
     pub fn bytes(&self) -> &[u8] {
         match &self.bytes {
-            // SAFETY: a slot that holds a message is not posted (invariant of `proto::slots`), its memory is exposed to nobody, and the
-            // slot stays ours until this value is dropped. The handle keeps the memory.
+            // SAFETY: a slot that holds a message is not posted (invariant of `proto::slots`), its
+            // memory is exposed to nobody, and the slot stays ours until this value is dropped. The
+            // handle keeps the memory.
             Bytes::Slot { memory, offset, len, .. } => unsafe {
                 std::slice::from_raw_parts(memory.as_ptr().add(*offset), *len)
             },
@@ -135,9 +137,11 @@ pub enum PeerEvent {
 /// What was agreed with a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PeerLimits {
-    /// Longest unexpected message that it takes in a receive slot, and longest expected one that is sent eagerly, in bytes.
+    /// Longest unexpected message that it takes in a receive slot, and longest expected one that is
+    /// sent eagerly, in bytes.
     pub eager: usize,
-    /// Longest message that it takes in a fast-RDMA slot, in bytes; 0 if it has none, or has not described them yet.
+    /// Longest message that it takes in a fast-RDMA slot, in bytes; 0 if it has none, or has not
+    /// described them yet.
     pub fast: usize,
     /// Longest message or bulk transfer, in bytes.
     pub message: u64,
@@ -154,13 +158,15 @@ pub struct Counters {
     pub fast: u64,
     /// Of those, the ones of which all but small pieces went straight from the program's memory.
     pub fast_gathered: u64,
-    /// Messages that were short enough for a fast-RDMA slot but found none free, and were announced.
+    /// Messages that were short enough for a fast-RDMA slot but found none free, and were
+    /// announced.
     pub slot_misses: u64,
     /// Expected messages written straight into a receive that the peer had offered.
-    pub direct: u64,
+    pub offered: u64,
     /// Expected messages sent by rendezvous.
     pub rendezvous: u64,
-    /// Rendezvous lists that had to be copied into one piece, because the peer's receive has no room to describe them.
+    /// Rendezvous lists that had to be copied into one piece, because the peer's receive has no
+    /// room to describe them.
     pub packed: u64,
     /// Unexpected messages sent.
     pub unexpected: u64,
@@ -169,7 +175,7 @@ pub struct Counters {
     /// Bulk transfers pushed.
     pub pushes: u64,
     /// Of both, those that were over when they were posted: without a work request.
-    pub moved_at_once: u64,
+    pub immediate: u64,
     /// Work requests of rendezvous receives, pulls and pushes.
     pub transfer_requests: u64,
     /// Units that they made up: each ends in one completion.
@@ -202,25 +208,28 @@ pub struct Counters {
     pub pin_failures: u64,
     /// Batches of registrations that were let go.
     pub pin_batches: u64,
-    /// Transfers and messages that were copied through memory of the endpoint's, because theirs could not be registered.
+    /// Transfers and messages that were copied through memory of the endpoint's, because theirs
+    /// could not be registered.
     pub bounced: u64,
 }
 
-/// What the pin-down cache holds right now. Registrations that nobody uses are no leak: they are kept for the next use, within
-/// [`Config::pin_cache_entries`](crate::Config::pin_cache_entries) and [`Config::pin_cache_bytes`](crate::Config::pin_cache_bytes).
+/// What the pin-down cache holds right now. Registrations that nobody uses are no leak: they are
+/// kept for the next use, within [`Config::pin_cache_entries`](crate::Config::pin_cache_entries)
+/// and [`Config::pin_cache_bytes`](crate::Config::pin_cache_bytes).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Pinned {
     /// Registrations, in use, idle, and waiting to be let go.
     pub entries: usize,
     /// Their bytes.
     pub bytes: u64,
-    /// Those that an operation, an exposure or the program holds: zero when idle, unless the program holds regions of its own.
+    /// Those that an operation, an exposure or the program holds: zero when idle, unless the
+    /// program holds regions of its own.
     pub in_use: usize,
 }
 
 /// What an endpoint holds right now; all zero but `peers` when idle, so a leak shows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Holdings {
+pub struct ResourceUsage {
     /// Connections, in any state.
     pub peers: usize,
     /// Operations not yet ended, or ended and not yet collected.
@@ -231,10 +240,11 @@ pub struct Holdings {
     pub fast_slots: usize,
     /// Messages parked because nobody has received them.
     pub parked: usize,
-    /// Exposures not yet revoked, one for each key: pieces may share one ([`Config::expose_hulls`](crate::Config::expose_hulls)).
+    /// Exposures not yet revoked, one for each key: pieces may share one
+    /// ([`Config::expose_groups`](crate::Config::expose_groups)).
     pub exposures: usize,
     /// Work requests handed to the adapter and not completed, posted receives aside.
     pub work: usize,
-    /// Spares of the endpoint that stand in for memory that cannot be registered.
-    pub spares: usize,
+    /// FallbackBuffers of the endpoint that stand in for memory that cannot be registered.
+    pub fallback_buffers: usize,
 }

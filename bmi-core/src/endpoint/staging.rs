@@ -1,10 +1,12 @@
-//! Staging buffers: registered memory that a message is put together in before it is written into a fast-RDMA slot of the peer.
+//! Staging buffers: registered memory that a message is put together in before it is written into a
+//! fast-RDMA slot of the peer.
 //!
-//! **Why.** Paper 000, section 4.1.2: if the user's buffer is not registered, the data is copied into this side's own fast-RDMA buffer, and request and
-//! data leave in one operation.
+//! **Why.** [PVFS-IB §4.1.2]: if the user's buffer is not registered, the data is copied
+//! into this side's own fast-RDMA buffer, and request and data leave in one operation.
 //!
-//! **Size.** A buffer comes back when the adapter has sent it, which needs nothing but the adapter; so any number above zero is free of deadlock, and a
-//! message that finds none takes another path or waits for the adapter. Buffers are made when they are first needed and kept.
+//! **Size.** A buffer comes back when the adapter has sent it, which needs nothing but the adapter;
+//! so any number above zero is free of deadlock, and a message that finds none takes another path
+//! or waits for the adapter. Buffers are made when they are first needed and kept.
 
 use crate::error::Error;
 use crate::mem::{MemSlice, Memory, MemoryRegion, Segment};
@@ -50,7 +52,8 @@ impl Staging {
         Ok(Some(Filling { buffer, filled: 0 }))
     }
 
-    /// Copies `piece` behind what the buffer holds and returns where it stands. The caller knows that it fits.
+    /// Copies `piece` behind what the buffer holds and returns where it stands. The caller knows
+    /// that it fits.
     pub(super) fn append(&self, filling: &mut Filling, piece: &MemSlice) -> Segment {
         let (memory, region) = &self.buffers[filling.buffer as usize];
         memory.slice(filling.filled, piece.len()).copy_from_slice_of(piece);

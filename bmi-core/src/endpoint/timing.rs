@@ -1,7 +1,8 @@
 //! Deadlines, and ending operations early.
 //!
-//! **Invariant.** An operation has at most one timer that counts: its deadline, and once it was asked to end, the fence: the time at which the
-//! connection is cut because the peer has not let go of the memory.
+//! **Invariant.** An operation has at most one timer that counts: its deadline, and once it was
+//! asked to end, the fence: the time at which the connection is cut because the peer has not let go
+//! of the memory.
 
 use super::op::{Offer, Op, State};
 use super::peer::Notice;
@@ -31,7 +32,8 @@ impl<T: Transport> Endpoint<T> {
         self.ops.tidy_timers();
     }
 
-    /// Ends an operation before its time, as `kind` says, at once if no adapter can be at its memory.
+    /// Ends an operation before its time, as `kind` says, at once if no adapter can be at its
+    /// memory.
     pub(super) fn end_early(&mut self, id: OpId, kind: ErrorKind) {
         let Some(op) = self.ops.get_mut(id.0) else { return };
         if op.is_done() || op.ending.is_some() {
@@ -55,7 +57,8 @@ impl<T: Transport> Endpoint<T> {
         self.finish(id, Err(kind), 0);
     }
 
-    /// Asks whoever may be at the operation's memory to stop; the operation ends when that is certain, by the grace at the latest.
+    /// Asks whoever may be at the operation's memory to stop; the operation ends when that is
+    /// certain, by the grace at the latest.
     fn fence(&mut self, id: OpId, kind: ErrorKind) {
         let op = self.ops.get_mut(id.0).expect("the caller has it");
         op.ending = Some(kind);
@@ -66,7 +69,7 @@ impl<T: Transport> Endpoint<T> {
                 conn.into_iter().for_each(|conn| self.transport.disconnect(conn, self.now));
                 return;
             }
-            (State::Announced(_) | State::Matching(_) | State::Wanted { .. }, _) => false,
+            (State::Announced(_) | State::Matching(_) | State::AwaitingWrite { .. }, _) => false,
             (State::Moving(transfer), _) => {
                 if (transfer.outstanding == 0 || mutated("cancel/does-not-wait-for-the-adapter")) && !transfer.broken {
                     return self.finish_transfer(id);
@@ -85,7 +88,8 @@ impl<T: Transport> Endpoint<T> {
         }
     }
 
-    /// Sets the fences of operations that were asked to end since the last time, to the grace from now.
+    /// Sets the fences of operations that were asked to end since the last time, to the grace from
+    /// now.
     pub(super) fn set_fences(&mut self) {
         while let Some(id) = self.fences.pop() {
             if self.ops.get(id.0).is_some_and(|op| !op.is_done()) {
@@ -102,7 +106,8 @@ impl<T: Transport> Endpoint<T> {
         }
     }
 
-    /// Ends all operations of a peer whose connection is gone; no adapter is at their memory any more.
+    /// Ends all operations of a peer whose connection is gone; no adapter is at their memory any
+    /// more.
     pub(super) fn end_all_of(&mut self, peer: crate::PeerId, record: &Peer, reason: &Error) {
         let ids: Vec<OpId> = self
             .ops

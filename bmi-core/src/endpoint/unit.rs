@@ -23,7 +23,8 @@ use crate::{mutated, mutated_each};
 pub(super) struct Transfer {
     /// The peer's pieces, in order.
     pub(super) remote: OneOrMany<RemoteSlice>,
-    /// The regions of the local pieces, in the order of the operation's list; none while the pieces are packed.
+    /// The regions of the local pieces, in the order of the operation's list; none while the pieces
+    /// are packed.
     pub(super) regions: OneOrMany<RegionRun>,
     /// The region that the local cursor is in.
     pub(super) region: usize,
@@ -45,13 +46,15 @@ pub(super) struct Transfer {
     pub(super) level: Level,
     /// A work request failed: the connection is about to end, and the operation with it.
     pub(super) broken: bool,
-    /// For a receive: the sender's name for its operation, to be told the end; for a send that is wanted: the receiver's.
+    /// For a receive: the sender's name for its operation, to be told the end; for a send that is
+    /// wanted: the receiver's.
     pub(super) announced_as: Option<u64>,
     /// For a push: the immediate data of its last write.
     pub(super) immediate: Option<u32>,
 }
 
-/// Records of transfers that have ended, for the next ones: so an operation's own record stays short, and a transfer allocates nothing.
+/// Records of transfers that have ended, for the next ones: so an operation's own record stays
+/// short, and a transfer allocates nothing.
 #[derive(Debug, Default)]
 pub(super) struct Transfers {
     #[expect(clippy::vec_box, reason = "the boxes themselves are used again")]

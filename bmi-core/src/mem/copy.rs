@@ -1,30 +1,38 @@
 //! Copies into, out of and between shared memory, without a data race in the language's sense.
 //!
-//! **Why.** The other side of a shared byte may be written at any moment: by a peer through an emulated adapter, by another
-//! thread with a handle to the same [`super::Memory`]. A plain `memcpy` would then be undefined behaviour. Two ways are not: relaxed atomics of a machine
-//! word, a plain load or store each; and moves in an assembler block, which the compiler sees as it sees a system
-//! call: bytes that change by other means than the program's. What is read under a race is some mixture of old and new bytes,
-//! never anything worse.
+//! **Why.** The other side of a shared byte may be written at any moment: by a peer through an
+//! emulated adapter, by another thread with a handle to the same [`super::Memory`]. A plain
+//! `memcpy` would then be undefined behaviour. Two ways are not: relaxed atomics of a machine word,
+//! a plain load or store each; and moves in an assembler block, which the compiler sees as it sees
+//! a system call: bytes that change by other means than the program's. What is read under a race is
+//! some mixture of old and new bytes, never anything worse.
 //!
-//! **Layout.** On x86-64 short copies go through registers, 16 bytes at a time; the last 16 may overlap those before, so that a ragged end needs no case of its
-//! own. From `WIDE_MOVE` bytes on they are of 32 bytes where the processor has them (AVX), and copies of `STRING_MOVE` bytes and more go by `rep movsb`, from a
-//! line boundary of the target on: elsewhere it is slow. Without AVX it begins at `SHORT_STRING_MOVE`. Elsewhere, and under Miri, copies walk the shared side in aligned words of eight bytes, its
-//! ragged ends in single bytes; the private side is read and written unaligned.
+//! **Layout.** On x86-64 short copies go through registers, 16 bytes at a time; the last 16 may
+//! overlap those before, so that a ragged end needs no case of its own. From `WIDE_MOVE` bytes on
+//! they are of 32 bytes where the processor has them (AVX), and copies of `STRING_MOVE` bytes and
+//! more go by `rep movsb`, from a line boundary of the target on: elsewhere it is slow. Without AVX
+//! it begins at `SHORT_STRING_MOVE`. Elsewhere, and under Miri, copies walk the shared side in
+//! aligned words of eight bytes, its ragged ends in single bytes; the private side is read and
+//! written unaligned.
 //!
-//! What is longer than the caches goes past them where it can ([`copy_past_caches`]): a target that is stored by whole lines need not be read first. The string move does so by itself, but
-//! only for tens of megabytes in one go, which is too long for one step of a backend. Measured on Zen 5, 32 MiB in steps of 256 KiB: 22 GB/s by string moves, 26 GB/s past the caches; the C library's `memcpy`,
-//! all in one, 20 GB/s.
+//! What is longer than the caches goes past them where it can ([`copy_past_caches`]): a target that
+//! is stored by whole lines need not be read first. The string move does so by itself, but only for
+//! tens of megabytes in one go, which is too long for one step of a backend. Measured on Zen 5, 32
+//! MiB in steps of 256 KiB: 22 GB/s by string moves, 26 GB/s past the caches; the C library's
+//! `memcpy`, all in one, 20 GB/s.
 //!
 //! Public for backends that move bytes by themselves.
 //!
-//! **Tests.** Every alignment and the lengths around the limits, in `memory`; all ways are compared with a plain copy.
+//! **Tests.** Every alignment and the lengths around the limits, in `memory`; all ways are compared
+//! with a plain copy.
 
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
 
 const WORD: usize = size_of::<u64>();
 
-/// From this length on the string move wins over wide registers: it costs some 30 cycles to begin, and then moves 32 bytes or more a cycle. Measured on Zen 5, alone:
-/// 4 KiB in 30 ns by the string move, in 25 ns by registers; 60 KiB in 490 and 660 ns.
+/// From this length on the string move wins over wide registers: it costs some 30 cycles to begin,
+/// and then moves 32 bytes or more a cycle. Measured on Zen 5, alone: 4 KiB in 30 ns by the string
+/// move, in 25 ns by registers; 60 KiB in 490 and 660 ns.
 const STRING_MOVE: usize = 8 << 10;
 /// And over registers of 16 bytes.
 const SHORT_STRING_MOVE: usize = 256;
@@ -45,7 +53,8 @@ mod moves {
     macro_rules! register_move {
         ($name:ident, $class:ident, $load:literal, $store:literal) => {
             /// # Safety
-            /// `dst` must be valid for writes and `src` for reads of as many bytes as the register has.
+            /// `dst` must be valid for writes and `src` for reads of as many bytes as the register
+            /// has.
             #[inline(always)]
             unsafe fn $name(dst: *mut u8, src: *const u8) {
                 // SAFETY: the caller vouches for the bytes. No flags and no stack are touched.
@@ -68,7 +77,8 @@ mod moves {
     /// `dst` must be valid for writes and `src` for reads of `len` bytes.
     #[inline]
     pub(super) unsafe fn copy(dst: *mut u8, src: *const u8, len: usize) {
-        // SAFETY: every move lies within `len` bytes: from `at` on where that many are left, or the last ones of all.
+        // SAFETY: every move lies within `len` bytes: from `at` on where that many are left, or the
+        // last ones of all.
         unsafe {
             if (super::WIDE_MOVE..super::STRING_MOVE).contains(&len) && is_x86_feature_detected!("avx") {
                 wide(dst, src, len);
@@ -93,13 +103,14 @@ mod moves {
         }
     }
 
-    /// Moves 64 bytes at a time; the last 64 are read first and written last, and may overlap those before.
+    /// Moves 64 bytes at a time; the last 64 are read first and written last, and may overlap those
+    /// before.
     ///
     /// # Safety
     /// As [`copy`]; `len` must be 64 at least, and the processor have AVX.
     unsafe fn wide(dst: *mut u8, src: *const u8, len: usize) {
-        // SAFETY: `at` stays below `last`, and `last + 64` is `len`; the caller vouches for the ranges and for AVX. The upper halves of all vector
-        // registers are lost, and said to be.
+        // SAFETY: `at` stays below `last`, and `last + 64` is `len`; the caller vouches for the
+        // ranges and for AVX. The upper halves of all vector registers are lost, and said to be.
         unsafe {
             asm!(
                 "vmovdqu ymm2, [{src} + {last}]",
@@ -127,7 +138,8 @@ mod moves {
         }
     }
 
-    /// Moves past the caches where it can. What is stored behind it in the program is stored behind it.
+    /// Moves past the caches where it can. What is stored behind it in the program is stored behind
+    /// it.
     ///
     /// # Safety
     /// As [`copy`].
@@ -138,8 +150,9 @@ mod moves {
         }
         let head = dst.align_offset(64);
         let body = (len - head) & !127;
-        // SAFETY: `head` is below 64, and `head + body` at most `len`; the caller vouches for the ranges. A prefetch reaches for nothing. Stores past the caches are ordered with no
-        // others but by the fence. The upper halves of all vector registers are lost, and said to be.
+        // SAFETY: `head` is below 64, and `head + body` at most `len`; the caller vouches for the
+        // ranges. A prefetch reaches for nothing. Stores past the caches are ordered with no others
+        // but by the fence. The upper halves of all vector registers are lost, and said to be.
         unsafe {
             copy(dst, src, head);
             asm!(
@@ -172,8 +185,8 @@ mod moves {
     /// As [`copy`]; `len` must be 64 at least.
     unsafe fn string(dst: *mut u8, src: *const u8, len: usize) {
         let head = dst.align_offset(64);
-        // SAFETY: the caller vouches for the ranges; `head` is below 64. The direction flag is clear, as the calling convention demands; no flags and no stack
-        // are touched.
+        // SAFETY: the caller vouches for the ranges; `head` is below 64. The direction flag is
+        // clear, as the calling convention demands; no flags and no stack are touched.
         unsafe {
             if head > 0 {
                 (0..64).step_by(16).for_each(|at| move_16(dst.add(at), src.add(at)));
@@ -209,8 +222,8 @@ fn ragged_head(ptr: *const u8, len: usize) -> usize {
 /// Copies `src` to shared memory at `dst`.
 ///
 /// # Safety
-/// `dst` must be valid for writes of `src.len()` bytes for the whole call, and all concurrent accesses to them made by this module or by the
-/// kernel.
+/// `dst` must be valid for writes of `src.len()` bytes for the whole call, and all concurrent
+/// accesses to them made by this module or by the kernel.
 #[inline]
 pub unsafe fn copy_in(dst: *mut u8, src: &[u8]) {
     if BY_PROCESSOR {
@@ -225,8 +238,8 @@ pub unsafe fn copy_in(dst: *mut u8, src: &[u8]) {
 /// Copies shared memory at `src` to `dst`.
 ///
 /// # Safety
-/// `src` must be valid for reads and writes of `dst.len()` bytes for the whole call, and all concurrent accesses to them made by this
-/// module or by the kernel.
+/// `src` must be valid for reads and writes of `dst.len()` bytes for the whole call, and all
+/// concurrent accesses to them made by this module or by the kernel.
 #[inline]
 pub unsafe fn copy_out(dst: &mut [u8], src: *mut u8) {
     if BY_PROCESSOR {
@@ -238,16 +251,17 @@ pub unsafe fn copy_out(dst: &mut [u8], src: *mut u8) {
     }
 }
 
-/// Copies `len` bytes between two pieces of shared memory. If they overlap, which bytes of the overlap end where is not defined.
+/// Copies `len` bytes between two pieces of shared memory. If they overlap, which bytes of the
+/// overlap end where is not defined.
 ///
 /// # Safety
-/// Both ranges must be valid for reads and writes for the whole call, and all concurrent accesses to them made by this module or by the
-/// kernel.
+/// Both ranges must be valid for reads and writes for the whole call, and all concurrent accesses
+/// to them made by this module or by the kernel.
 #[inline]
 pub unsafe fn copy_between(dst: *mut u8, src: *mut u8, len: usize) {
     if BY_PROCESSOR {
-        // SAFETY: the caller vouches for both ranges. Where they overlap, the bytes that come out are some that were there, and no reference to
-        // either exists.
+        // SAFETY: the caller vouches for both ranges. Where they overlap, the bytes that come out
+        // are some that were there, and no reference to either exists.
         return unsafe { moves::copy(dst, src, len) };
     }
     // Through a small private buffer, so that relative misalignment needs no case of its own.
@@ -264,7 +278,8 @@ pub unsafe fn copy_between(dst: *mut u8, src: *mut u8, len: usize) {
     }
 }
 
-/// [`copy_between`], past the caches where the processor can: for a part of something that they have no room for.
+/// [`copy_between`], past the caches where the processor can: for a part of something that they
+/// have no room for.
 ///
 /// # Safety
 /// As [`copy_between`].
@@ -292,7 +307,8 @@ unsafe fn words_in(dst: *mut u8, src: &[u8]) {
     }
     for (index, word) in src[head..body_end].chunks_exact(WORD).enumerate() {
         let word = u64::from_ne_bytes(word.try_into().expect("chunks of a word"));
-        // SAFETY: within the caller's range, and aligned, because `head` bytes lead to a word boundary.
+        // SAFETY: within the caller's range, and aligned, because `head` bytes lead to a word
+        // boundary.
         unsafe { AtomicU64::from_ptr(dst.add(head + index * WORD).cast()) }.store(word, Relaxed);
     }
     for (index, byte) in src[body_end..].iter().enumerate() {
@@ -314,7 +330,8 @@ unsafe fn words_out(dst: &mut [u8], src: *mut u8) {
         *byte = unsafe { AtomicU8::from_ptr(src.add(index)) }.load(Relaxed);
     }
     for (index, word) in dst[head..body_end].chunks_exact_mut(WORD).enumerate() {
-        // SAFETY: within the caller's range, and aligned, because `head` bytes lead to a word boundary.
+        // SAFETY: within the caller's range, and aligned, because `head` bytes lead to a word
+        // boundary.
         let value = unsafe { AtomicU64::from_ptr(src.add(head + index * WORD).cast()) }.load(Relaxed);
         word.copy_from_slice(&value.to_ne_bytes());
     }

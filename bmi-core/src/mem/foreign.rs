@@ -1,13 +1,17 @@
-//! Memory that the program owns and names by address: which ranges of it are known, and as which [`Memory`].
+//! Memory that the program owns and names by address: which ranges of it are known, and as which
+//! [`Memory`].
 //!
-//! **Why.** A [`Memory`] owns its bytes, which makes a cached registration safe. A program with buffers of its own, behind an MPI library or
-//! a C interface, has only addresses. Its pieces are often parts of one allocation, rows of a tile in an array; registered one by one they cost a
-//! registration each, registered as what they are, one in all (group registration, paper 000, section 5: 768 rows, 1 registration). Only the program
-//! knows, so it says so: each piece may come with the *parent* that it lies in.
+//! **Why.** A [`Memory`] owns its bytes, which makes a cached registration safe. A program with
+//! buffers of its own, behind an MPI library or a C interface, has only addresses. Its pieces are
+//! often parts of one allocation, rows of a tile in an array; registered one by one they cost a
+//! registration each, registered as what they are, one in all (group registration, [PVFS-IB §5]:
+//! 768 rows, 1 registration). Only the program knows, so it says so: each piece may come with the
+//! *parent* that it lies in.
 //!
-//! **How.** A table from address ranges to memories. A piece is looked up by the range that it needs, its parent's or else its own; if a known range contains
-//! that, the piece is a slice of the same `Memory`, and its registration is found in the pin-down cache. If not, the range becomes a memory,
-//! together with the known ranges that it overlaps.
+//! **How.** A table from address ranges to memories. A piece is looked up by the range that it
+//! needs, its parent's or else its own; if a known range contains that, the piece is a slice of the
+//! same `Memory`, and its registration is found in the pin-down cache. If not, the range becomes a
+//! memory, together with the known ranges that it overlaps.
 //!
 //! ```text
 //!   known ──────[ array: Memory#7                                     ]────────[ Memory#9 ]──
@@ -15,18 +19,22 @@
 //!                     Memory#7[..] Memory#7[..] Memory#7[..]  -> 1 registration
 //! ```
 //!
-//! **Never stale.** Nobody tells this library that foreign memory is freed or unmapped, so the program has to: [`Foreign::forget`]. After that call no new
-//! piece finds the old memory, and the registration goes with the last operation that uses it. What is mapped at the address later has another
-//! [`super::MemoryId`], so it never meets the old registration. With the feature `userfaultfd` the kernel can tell instead
-//! (`Watch`).
+//! **Never stale.** Nobody tells this library that foreign memory is freed or unmapped, so the
+//! program has to: [`Foreign::forget`]. After that call no new piece finds the old memory, and the
+//! registration goes with the last operation that uses it. What is mapped at the address later has
+//! another [`super::MemoryId`], so it never meets the old registration. With the feature
+//! `userfaultfd` the kernel can tell instead (`Watch`).
 //!
 //! **Invariants**
 //! 1. Known ranges do not overlap; each has one memory, which covers it exactly.
-//! 2. There are at most as many as the limit; the least recently used go first. A range that went is only registered again when it is needed.
-//! 3. No `&mut` to the bytes is ever made ([`Memory::get_mut`] says `None`): old and new memories may name the same bytes for a while.
+//! 2. There are at most as many as the limit; the least recently used go first. A range that went
+//!    is only registered again when it is needed.
+//! 3. No `&mut` to the bytes is ever made ([`Memory::get_mut`] says `None`): old and new memories
+//!    may name the same bytes for a while.
 //!
-//! **Source.** The extended list I/O interface of paper 000, section 5: `mem_offsets`, `mem_lengths`, `allocation_offsets`,
-//! `allocation_lengths`. Theirs trusts the hint; ours checks that a piece lies within it.
+//! **Source.** The extended list I/O interface of [PVFS-IB §5]: `mem_offsets`,
+//! `mem_lengths`, `allocation_offsets`, `allocation_lengths`. Theirs trusts the hint; ours checks
+//! that a piece lies within it.
 //!
 //! **Tests.** Below, against a model; `bmi-sim/tests/pin_cache.rs` counts the registrations.
 
@@ -38,10 +46,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use super::{MemList, MemSlice, Memory};
 use crate::error::{Error, ErrorKind};
 
-/// Ranges that a table knows by default: twice the pieces of the longest list, so that one list without parents does not drive out everything else.
+/// Ranges that a table knows by default: twice the pieces of the longest list, so that one list
+/// without parents does not drive out everything else.
 const DEFAULT_LIMIT: usize = 8192;
 
-/// A range of addresses: a piece, the parent that it lies in, or what is to be forgotten. Naming one is safe, using it is not.
+/// A range of addresses: a piece, the parent that it lies in, or what is to be forgotten. Naming
+/// one is safe, using it is not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {
     /// Its first byte.
@@ -58,7 +68,8 @@ impl Extent {
 
     /// First address and the one behind the last.
     pub(super) fn bounds(self) -> Result<(usize, usize), Error> {
-        // Exposed, because a range that is known through one pointer serves pieces that came as others.
+        // Exposed, because a range that is known through one pointer serves pieces that came as
+        // others.
         let start = self.ptr.as_ptr().expose_provenance();
         let end = start.checked_add(self.len).filter(|_| isize::try_from(self.len).is_ok());
         end.map(|end| (start, end)).ok_or_else(|| {
@@ -155,20 +166,25 @@ impl Foreign {
         self.len() == 0
     }
 
-    /// A piece of foreign memory, for the lists that operations take. `parent` is what should be registered for it: the allocation that it lies in, or the
-    /// part of that which is worth it. Without, the piece is registered by itself, unless a range that is known already contains it.
+    /// A piece of foreign memory, for the lists that operations take. `parent` is what should be
+    /// registered for it: the allocation that it lies in, or the part of that which is worth it.
+    /// Without, the piece is registered by itself, unless a range that is known already contains
+    /// it.
     ///
     /// # Errors
-    /// `Invalid` if the piece does not lie within its parent, or either wraps around the address space.
+    /// `Invalid` if the piece does not lie within its parent, or either wraps around the address
+    /// space.
     ///
     /// # Safety
     /// All bytes of `piece` and `parent` must stay mapped, readable and writable until
-    /// - the slice, its clones, every operation and every exposure that was given one, and every [`Memory`] and [`super::MemoryRegion`] taken from them are gone, **and**
+    /// - the slice, its clones, every operation and every exposure that was given one, and every
+    ///   [`Memory`] and [`super::MemoryRegion`] taken from them are gone, **and**
     /// - [`Foreign::forget`] has been called for them, or the table and its clones were dropped.
     ///
-    /// As long as a slice or an operation or exposure with one is there, nobody may hold a reference to the bytes of `piece` or access them other than atomically or
-    /// through the kernel; the bytes of `parent` besides the pieces are not touched, unless a peer is allowed to reach them
-    /// ([`Config::expose_hulls`](crate::Config::expose_hulls)) and does.
+    /// As long as a slice or an operation or exposure with one is there, nobody may hold a
+    /// reference to the bytes of `piece` or access them other than atomically or through the
+    /// kernel; the bytes of `parent` besides the pieces are not touched, unless a peer is allowed
+    /// to reach them ([`Config::expose_groups`](crate::Config::expose_groups)) and does.
     pub unsafe fn slice(&self, piece: Extent, parent: Option<Extent>) -> Result<MemSlice, Error> {
         let (start, end) = piece.bounds()?;
         let (low, high) = parent.unwrap_or(piece).bounds()?;
@@ -180,8 +196,9 @@ impl Foreign {
             return Ok(Memory::from(Vec::new()).all());
         }
         let mut table = self.lock();
-        // SAFETY: the caller vouches for the bytes of the piece and its parent; those of ranges that are known were vouched for when they became so,
-        // and the promise lasts until they are forgotten.
+        // SAFETY: the caller vouches for the bytes of the piece and its parent; those of ranges
+        // that are known were vouched for when they became so, and the promise lasts until they are
+        // forgotten.
         let (memory, at) = unsafe { table.find(low, high) };
         let stale = std::mem::take(&mut table.stale);
         drop(table);
@@ -189,8 +206,8 @@ impl Foreign {
         Ok(memory.slice(start - at, piece.len))
     }
 
-    /// A list of pieces, each with its parent if there is one: what `mem_offsets`, `mem_lengths`, `allocation_offsets` and `allocation_lengths` say in the paper's
-    /// interface.
+    /// A list of pieces, each with its parent if there is one: what `mem_offsets`, `mem_lengths`,
+    /// `allocation_offsets` and `allocation_lengths` say in the paper's interface.
     ///
     /// # Errors
     /// As [`Foreign::slice`].
@@ -205,8 +222,10 @@ impl Foreign {
         slices.collect()
     }
 
-    /// Forgets every known range that overlaps `extent`: to be called before the memory is freed or unmapped, and after the operations with it have ended.
-    /// Its registrations are let go by the endpoints that made them, each at its next poll or a moment later. Returns how many ranges were forgotten.
+    /// Forgets every known range that overlaps `extent`: to be called before the memory is freed or
+    /// unmapped, and after the operations with it have ended. Its registrations are let go by the
+    /// endpoints that made them, each at its next poll or a moment later. Returns how many ranges
+    /// were forgotten.
     pub fn forget(&self, extent: Extent) -> usize {
         let Ok((start, end)) = extent.bounds() else { return 0 };
         let forgotten = self.lock().take_overlapping(start, end);
@@ -242,7 +261,8 @@ impl Foreign {
 }
 
 impl Table {
-    /// The memory that contains `low..high`, made if there is none, and the address of its first byte.
+    /// The memory that contains `low..high`, made if there is none, and the address of its first
+    /// byte.
     ///
     /// # Safety
     /// The bytes `low..high` must be as [`Foreign::slice`] says.
@@ -261,7 +281,8 @@ impl Table {
         }
         self.drop_oldest();
         let ptr = NonNull::new(std::ptr::with_exposed_provenance_mut(start)).expect("an extent's pointer is not null");
-        // SAFETY: every byte belongs to a range that somebody vouched for, and overlapping ranges leave no gap.
+        // SAFETY: every byte belongs to a range that somebody vouched for, and overlapping ranges
+        // leave no gap.
         let memory = unsafe { Memory::shared(ptr, end - start) };
         self.known.insert(start, Known { memory: memory.clone(), used: self.clock });
         (memory, start)
@@ -279,7 +300,8 @@ impl Table {
         taken
     }
 
-    /// Makes room for one more range: a quarter goes at a time, so looking for the oldest is paid by many.
+    /// Makes room for one more range: a quarter goes at a time, so looking for the oldest is paid
+    /// by many.
     fn drop_oldest(&mut self) {
         if self.known.len() < self.limit {
             return;
@@ -327,7 +349,8 @@ mod tests {
         let base = at(&mut bytes);
         let foreign = Foreign::new();
         let parent = Some(Extent::new(base, 1000));
-        // SAFETY: the vector lives to the end of the test, and is not touched while there are slices.
+        // SAFETY: the vector lives to the end of the test, and is not touched while there are
+        // slices.
         unsafe {
             let first = foreign.slice(Extent::new(base.add(10), 5), parent).unwrap();
             let second = foreign.slice(Extent::new(base.add(900), 100), parent).unwrap();
@@ -370,7 +393,8 @@ mod tests {
     }
 
     proptest! {
-        /// Any sequence of pieces, parents and forgetting: every slice names its bytes, known ranges are disjoint, pieces within one known range share it.
+        /// Any sequence of pieces, parents and forgetting: every slice names its bytes, known
+        /// ranges are disjoint, pieces within one known range share it.
         #[test]
         fn any_sequence_finds_the_right_bytes(
             steps in proptest::collection::vec((0u8..8, 0usize..200, 1usize..40, 0usize..30, 0usize..30), 1..100),

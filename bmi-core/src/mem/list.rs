@@ -80,7 +80,8 @@ impl MemSlice {
         self.memory.copy_to(self.offset, to);
     }
 
-    /// Copies the beginning of `from` over its own, as far as both reach; returns how many bytes that was.
+    /// Copies the beginning of `from` over its own, as far as both reach; returns how many bytes
+    /// that was.
     pub fn copy_from_slice_of(&self, from: &MemSlice) -> usize {
         let len = self.len.min(from.len);
         // SAFETY: both ranges were checked when the slices were made; the handles keep the memory.
@@ -102,7 +103,8 @@ impl fmt::Debug for MemSlice {
     }
 }
 
-/// A message's memory: one piece, or several in order. Cheap to clone; one piece needs no allocation.
+/// A message's memory: one piece, or several in order. Cheap to clone; one piece needs no
+/// allocation.
 #[derive(Clone, Debug)]
 pub struct MemList(Pieces);
 
@@ -136,7 +138,8 @@ impl MemList {
         self.len() == 0
     }
 
-    /// Scatters `from` over the pieces, beginning `at` bytes into the list; returns how many bytes found room.
+    /// Scatters `from` over the pieces, beginning `at` bytes into the list; returns how many bytes
+    /// found room.
     #[inline]
     pub fn copy_from(&self, at: usize, from: &[u8]) -> usize {
         let mut done = 0;

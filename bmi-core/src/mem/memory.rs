@@ -1,4 +1,5 @@
-//! The owner of bytes that an adapter may touch: allocated here, or taken over from a `Vec` or from somebody's mapping.
+//! The owner of bytes that an adapter may touch: allocated here, or taken over from a `Vec` or from
+//! somebody's mapping.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::any::Any;
@@ -11,9 +12,11 @@ use super::{MemSlice, RemotePages, SharedPages, copy};
 use crate::error::{Error, ErrorKind};
 use crate::returns::Returns;
 
-/// Page size that allocations are aligned to, in bytes: what adapters register and direct I/O asks for.
+/// Page size that allocations are aligned to, in bytes: what adapters register and direct I/O asks
+/// for.
 const PAGE: usize = 4096;
-/// From this length on an allocator asks the system for pages of their own (the GNU C library: `M_MMAP_THRESHOLD`).
+/// From this length on an allocator asks the system for pages of their own (the GNU C library:
+/// `M_MMAP_THRESHOLD`).
 const FRESH: usize = 128 << 10;
 
 /// Names a [`Memory`] for as long as the process runs; never used twice.
@@ -29,7 +32,8 @@ struct Inner {
     ptr: NonNull<u8>,
     len: usize,
     backing: Backing,
-    /// Pin-down caches that have, or had, a registration of it: they are told when the last handle is gone. One entry for each endpoint.
+    /// Pin-down caches that have, or had, a registration of it: they are told when the last handle
+    /// is gone. One entry for each endpoint.
     watchers: Mutex<Vec<Weak<Returns<MemoryId>>>>,
 }
 
@@ -48,8 +52,8 @@ enum Backing {
     Lent { _pages: RemotePages },
 }
 
-// SAFETY: the bytes are reached only through `copy` (atomic accesses), through the kernel, or through `get_mut`, which needs the only
-// handle. The pointer itself never changes.
+// SAFETY: the bytes are reached only through `copy` (atomic accesses), through the kernel, or
+// through `get_mut`, which needs the only handle. The pointer itself never changes.
 unsafe impl Send for Inner {}
 // SAFETY: as above.
 unsafe impl Sync for Inner {}
@@ -69,7 +73,8 @@ impl Memory {
         Memory::new(ptr, len, Backing::Shared)
     }
 
-    /// A peer's bytes, which it may change at any moment; the pages are given back with the last handle. Never given out as `&mut`.
+    /// A peer's bytes, which it may change at any moment; the pages are given back with the last
+    /// handle. Never given out as `&mut`.
     pub(super) fn lent(pages: RemotePages) -> Memory {
         let ptr = NonNull::new(pages.as_ptr()).expect("pages are mapped somewhere");
         Memory::new(ptr, pages.len(), Backing::Lent { _pages: pages })
@@ -94,8 +99,9 @@ impl Memory {
             return Ok(Memory::from(Vec::new()));
         }
         let exhausted = || Error::new(ErrorKind::Exhausted, format!("no memory for a buffer of {len} bytes"));
-        // The allocator zeroes what is aligned more than usual by writing it, page by page. A long piece without such a wish comes fresh from the system, which
-        // has it zero, and whose pages are there when they are first touched: an idle endpoint touches few of its own.
+        // The allocator zeroes what is aligned more than usual by writing it, page by page. A long
+        // piece without such a wish comes fresh from the system, which has it zero, and whose pages
+        // are there when they are first touched: an idle endpoint touches few of its own.
         let (size, align) = if len < FRESH { (len, PAGE) } else { (len.checked_add(PAGE).ok_or_else(exhausted)?, 16) };
         let layout = Layout::from_size_align(size, align).map_err(|_| exhausted())?;
         // SAFETY: the layout is not empty.
@@ -107,12 +113,14 @@ impl Memory {
         Ok(Memory::new(ptr, len, Backing::Pages { base, layout }))
     }
 
-    /// `len` zero bytes in pages that another process of this host can be given ([`Memory::shared_pages`]), so that a transport between
-    /// processes moves them without help of the kernel, or not at all. Every other transport takes them as it takes any memory. Costs
-    /// three system calls and a descriptor for as long as the memory lives; where the system has no more of those, it is plain memory.
+    /// `len` zero bytes in pages that another process of this host can be given
+    /// ([`Memory::shared_pages`]), so that a transport between processes moves them without help of
+    /// the kernel, or not at all. Every other transport takes them as it takes any memory. Costs
+    /// three system calls and a descriptor for as long as the memory lives; where the system has no
+    /// more of those, it is plain memory.
     ///
-    /// A peer that such memory was exposed to can reach **all of it**, for as long as it keeps the pages mapped: put nothing secret beside
-    /// what is exposed.
+    /// A peer that such memory was exposed to can reach **all of it**, for as long as it keeps the
+    /// pages mapped: put nothing secret beside what is exposed.
     ///
     /// # Errors
     /// As [`Memory::zeroed`].
@@ -131,11 +139,13 @@ impl Memory {
         }
     }
 
-    /// Takes over bytes that somebody else allocated, a shared mapping for instance; `keep` is dropped with the last handle.
+    /// Takes over bytes that somebody else allocated, a shared mapping for instance; `keep` is
+    /// dropped with the last handle.
     ///
     /// # Safety
-    /// Until `keep` is dropped, `ptr` must stay valid for reads and writes of `len` bytes, and nobody may hold a reference to them
-    /// or access them other than atomically or through the kernel.
+    /// Until `keep` is dropped, `ptr` must stay valid for reads and writes of `len` bytes, and
+    /// nobody may hold a reference to them or access them other than atomically or through the
+    /// kernel.
     pub unsafe fn from_raw_parts(ptr: NonNull<u8>, len: usize, keep: Box<dyn Any + Send + Sync>) -> Memory {
         Memory::new(ptr, len, Backing::Foreign { _keep: keep })
     }
@@ -157,29 +167,34 @@ impl Memory {
         self.0.len == 0
     }
 
-    /// Where the bytes stand. For the kernel and for adapters; making a reference of it breaks invariant 2.
+    /// Where the bytes stand. For the kernel and for adapters; making a reference of it breaks
+    /// invariant 2.
     #[inline]
     pub fn as_ptr(&self) -> *mut u8 {
         self.0.ptr.as_ptr()
     }
 
-    /// The bytes, if this is the only handle: no operation under way, no exposure, no [`super::MemoryRegion`], no clone. A registration that the pin-down
-    /// cache keeps after use is no handle. `None` for memory of [`super::Foreign`] and for a peer's.
+    /// The bytes, if this is the only handle: no operation under way, no exposure, no
+    /// [`super::MemoryRegion`], no clone. A registration that the pin-down cache keeps after use is
+    /// no handle. `None` for memory of [`super::Foreign`] and for a peer's.
     pub fn get_mut(&mut self) -> Option<&mut [u8]> {
         let inner = Arc::get_mut(&mut self.0)
             .filter(|inner| !matches!(inner.backing, Backing::Shared | Backing::Lent { .. }))?;
-        // SAFETY: the only handle is borrowed exclusively, so nobody else can reach the bytes while the reference lives: work requests and
-        // exposures hold handles, and who would post new ones has to show one. Shared bytes, which other memories may name, and a peer's were ruled out.
+        // SAFETY: the only handle is borrowed exclusively, so nobody else can reach the bytes while
+        // the reference lives: work requests and exposures hold handles, and who would post new
+        // ones has to show one. Shared bytes, which other memories may name, and a peer's were
+        // ruled out.
         Some(unsafe { std::slice::from_raw_parts_mut(inner.ptr.as_ptr(), inner.len) })
     }
 
-    /// The bytes as a `Vec`, without a copy if they came from one and this is the only handle, else copied.
+    /// The bytes as a `Vec`, without a copy if they came from one and this is the only handle, else
+    /// copied.
     pub fn into_vec(mut self) -> Vec<u8> {
         if let Some(inner) = Arc::get_mut(&mut self.0)
             && let Backing::Vec { capacity } = inner.backing
         {
-            // SAFETY: pointer, length and capacity are those of the vector that was taken apart in `from`; the dangling empty
-            // vector left in their place makes the drop below a no-op.
+            // SAFETY: pointer, length and capacity are those of the vector that was taken apart in
+            // `from`; the dangling empty vector left in their place makes the drop below a no-op.
             let vec = unsafe { Vec::from_raw_parts(inner.ptr.as_ptr(), inner.len, capacity) };
             (inner.ptr, inner.len, inner.backing) = (NonNull::dangling(), 0, Backing::Vec { capacity: 0 });
             return vec;
@@ -201,7 +216,8 @@ impl Memory {
     #[inline]
     pub fn copy_from(&self, offset: usize, from: &[u8]) {
         self.check(offset, from.len());
-        // SAFETY: the range was checked, invariant 1 keeps it valid, invariant 2 makes other accesses atomic.
+        // SAFETY: the range was checked, invariant 1 keeps it valid, invariant 2 makes other
+        // accesses atomic.
         unsafe { copy::copy_in(self.as_ptr().add(offset), from) }
     }
 

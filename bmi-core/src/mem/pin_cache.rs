@@ -1,7 +1,8 @@
 //! The pin-down cache: registrations of the program's memory, kept after use.
 //!
-//! **Why.** Registering pins pages and costs more than moving them (paper 000, section 5: 120 µs a region and 4 µs a page), and programs use
-//! their buffers again. So a registration stays when the operation that needed it has ended, and the next one finds it.
+//! **Why.** Registering pins pages and costs more than moving them ([PVFS-IB §5]: 120 µs a
+//! region and 4 µs a page), and programs use their buffers again. So a registration stays when the
+//! operation that needed it has ended, and the next one finds it.
 //!
 //! **Layout**
 //!
@@ -12,25 +13,35 @@
 //! ```
 //!
 //! **Invariants**
-//! 1. *Never stale.* An entry is found by the id of a [`Memory`], and ids are never used twice; who asks has a handle, so the bytes that were registered are
-//!    still there. When the last handle goes, no id names the entry any more; the memory's drop leaves a note and the next poll takes the entry out.
-//! 2. *Keeps nothing alive.* An entry has the registration, not the memory. The bytes are freed when the program, and the operations under way, drop them.
-//!    What stays until the next batch is the adapter's hold on the pages, which nobody can name.
-//! 3. *Takes no exclusive access away.* For the same reason [`Memory::get_mut`] does not see an entry. That is sound: to get a [`MemoryRegion`] out of an
-//!    entry one has to show a handle, and while `get_mut`'s reference lives there is no other than the borrowed one.
-//! 4. *Bounded.* Entries and bytes, `leaving` included, stay within the bounds, but for entries in use: those cannot be given up, and go when
-//!    they are idle. Each call looks at [`SCAN`] of them at most.
+//! 1. *Never stale.* An entry is found by the id of a [`Memory`], and ids are never used twice; who
+//!    asks has a handle, so the bytes that were registered are still there. When the last handle
+//!    goes, no id names the entry any more; the memory's drop leaves a note and the next poll takes
+//!    the entry out.
+//! 2. *Keeps nothing alive.* An entry has the registration, not the memory. The bytes are freed
+//!    when the program, and the operations under way, drop them. What stays until the next batch is
+//!    the adapter's hold on the pages, which nobody can name.
+//! 3. *Takes no exclusive access away.* For the same reason [`Memory::get_mut`] does not see an
+//!    entry. That is sound: to get a [`MemoryRegion`] out of an entry one has to show a handle, and
+//!    while `get_mut`'s reference lives there is no other than the borrowed one.
+//! 4. *Bounded.* Entries and bytes, `leaving` included, stay within the bounds, but for entries in
+//!    use: those cannot be given up, and go when they are idle. Each call looks at [`SCAN`] of them
+//!    at most.
 //! 5. Using a registration again is O(1) and allocates nothing.
 //!
-//! **Deregistration** is delayed and batched. When a bound is reached, a sixteenth of it goes at once, so the next registrations find room. What has lost its memory
-//! waits until [`Limits::linger`] after the first of its batch. The transport deregisters a batch in one go (C13).
+//! **Deregistration** is delayed and batched. When a bound is reached, a sixteenth of it goes at
+//! once, so the next registrations find room. What has lost its memory waits until
+//! [`Limits::linger`] after the first of its batch. The transport deregisters a batch in one go
+//! (C13).
 //!
-//! **When the adapter refuses,** what waits is let go, then a batch of idle entries, then all of them, with another try after each.
+//! **When the adapter refuses,** what waits is let go, then a batch of idle entries, then all of
+//! them, with another try after each.
 //!
-//! **Source.** Paper 000, sections 3.3.3 and 4.1.2 (`check_if_registered`); Tezuka et al., pin-down cache. Theirs are keyed by address, so they have to watch
-//! `munmap`; ours is keyed by the identity of owned memory. For addresses of others see [`super::Foreign`].
+//! **Source.** [PVFS-IB §3.3.3, §4.1.2] (`check_if_registered`); Tezuka et al., pin-down
+//! cache. Theirs are keyed by address, so they have to watch `munmap`; ours is keyed by the
+//! identity of owned memory. For addresses of others see [`super::Foreign`].
 //!
-//! **Tests.** A model below, with any sequence of uses, drops and failures; through real transfers `bmi-sim/tests/pin_cache.rs`.
+//! **Tests.** A model below, with any sequence of uses, drops and failures; through real transfers
+//! `bmi-sim/tests/pin_cache.rs`.
 #![expect(clippy::disallowed_types, reason = "a map whose hasher is the same in every run")]
 
 use std::collections::HashMap;
@@ -51,7 +62,8 @@ use crate::transport::Transport;
 /// Entries in use that one call passes over in search of idle ones.
 const SCAN: usize = 64;
 
-/// The part of a bound that goes when it is reached: one in sixteen is few to lose and enough to share the price of a batch.
+/// The part of a bound that goes when it is reached: one in sixteen is few to lose and enough to
+/// share the price of a batch.
 const BATCH_PART: usize = 16;
 
 /// Bounds of a cache.
@@ -61,7 +73,8 @@ pub(crate) struct Limits {
     pub(crate) entries: usize,
     /// Bytes registered.
     pub(crate) bytes: u64,
-    /// How long what nobody can use any more may stay registered, so that it is let go together with others.
+    /// How long what nobody can use any more may stay registered, so that it is let go together
+    /// with others.
     pub(crate) linger: Duration,
 }
 
@@ -165,7 +178,7 @@ impl PinCache {
         }
     }
 
-    // ---- getters ----------------------------------------------------------------------------------------------------------
+    // ---- getters --------------------------------------------------------------------------------
 
     pub(crate) fn counts(&self) -> PinCounts {
         self.counts
@@ -193,9 +206,10 @@ impl PinCache {
         entry.kept || entry.region.is_in_use()
     }
 
-    // ---- looking up -------------------------------------------------------------------------------------------------------
+    // ---- looking up -----------------------------------------------------------------------------
 
-    /// The registration of `memory`, if there is one: the paper's `check_if_registered`. Counted as a hit; never registers.
+    /// The registration of `memory`, if there is one: the paper's `check_if_registered`. Counted as
+    /// a hit; never registers.
     pub(crate) fn check_if_registered(&mut self, memory: &Memory) -> Option<MemoryRegion> {
         let at = *self.index.get(&memory.id())?;
         if !self.is_good(at) {
@@ -217,7 +231,8 @@ impl PinCache {
         self.register_by(memory, |memory| transport.register(memory))
     }
 
-    /// Registers memory of the endpoint's own, which is not kept in the cache; what is idle there gives way.
+    /// Registers memory of the endpoint's own, which is not kept in the cache; what is idle there
+    /// gives way.
     ///
     /// # Errors
     /// Those of `adapter`, which is tried again after an `Exhausted`.
@@ -280,9 +295,10 @@ impl PinCache {
         Err(refused)
     }
 
-    // ---- letting go -------------------------------------------------------------------------------------------------------
+    // ---- letting go -----------------------------------------------------------------------------
 
-    /// Sees to it that one more registration of `len` bytes stays within the bounds, as far as idle entries can give way.
+    /// Sees to it that one more registration of `len` bytes stays within the bounds, as far as idle
+    /// entries can give way.
     fn make_room(&mut self, len: u64) {
         let Limits { entries, bytes, .. } = self.limits;
         let fits = |cache: &PinCache, entries: usize, bytes: u64| {
@@ -302,7 +318,8 @@ impl PinCache {
         self.let_go();
     }
 
-    /// Gives up idle entries, the least recently used first: at most `count`, passing over at most `scan` in use, while `more` says so.
+    /// Gives up idle entries, the least recently used first: at most `count`, passing over at most
+    /// `scan` in use, while `more` says so.
     fn evict(&mut self, mut count: usize, scan: usize, more: impl Fn(&PinCache) -> bool) {
         let mut scan = scan.min(self.kept.len);
         while count > 0 && self.kept.len > 0 && more(self) {
@@ -336,7 +353,8 @@ impl PinCache {
         self.leaving.push(entry.region);
     }
 
-    /// Takes out those that were only passing and that nobody uses any more; looks at `scan` of them.
+    /// Takes out those that were only passing and that nobody uses any more; looks at `scan` of
+    /// them.
     fn take_passed(&mut self, scan: usize) {
         for _ in 0..self.passing.len.min(scan) {
             let at = self.passing.oldest;
@@ -370,7 +388,8 @@ impl PinCache {
         self.due = None;
     }
 
-    /// Takes in what was dropped, keeps the bounds, and lets a batch go when it is due. Returns whether anything was let go.
+    /// Takes in what was dropped, keeps the bounds, and lets a batch go when it is due. Returns
+    /// whether anything was let go.
     #[inline]
     pub(crate) fn poll(&mut self, now: Time) -> bool {
         let within = self.kept.len <= self.limits.entries && self.kept_bytes <= self.limits.bytes;
@@ -405,7 +424,8 @@ impl PinCache {
         self.due
     }
 
-    /// Whether it is safe to sleep; `waker` is woken when memory is dropped whose pages the adapter holds.
+    /// Whether it is safe to sleep; `waker` is woken when memory is dropped whose pages the adapter
+    /// holds.
     pub(crate) fn arm(&self, waker: &Waker) -> bool {
         // Where registering pins nothing there is no hurry: the next poll, whenever it is, lets go.
         self.limits.linger.is_zero() || self.gone.wake_at_next(waker)

@@ -49,7 +49,8 @@ impl Access {
 pub struct RemoteSlice {
     /// Names the exposure.
     pub key: RemoteKey,
-    /// Where it begins; only the adapter that made it knows what it counts, but adding bytes moves it by bytes.
+    /// Where it begins; only the adapter that made it knows what it counts, but adding bytes moves
+    /// it by bytes.
     pub addr: u64,
     /// Its length in bytes.
     pub len: u64,
@@ -74,7 +75,8 @@ impl RemoteSlice {
         wire
     }
 
-    /// The inverse of [`RemoteSlice::to_wire`]. Nothing is checked but the form; the adapter that owns the memory checks the rest.
+    /// The inverse of [`RemoteSlice::to_wire`]. Nothing is checked but the form; the adapter that
+    /// owns the memory checks the rest.
     pub fn from_wire(wire: &[u8; Self::WIRE_LEN]) -> RemoteSlice {
         let word = |at: usize| u64::from_le_bytes(wire[at..at + 8].try_into().expect("eight bytes"));
         RemoteSlice { key: RemoteKey(word(0)), addr: word(8), len: word(16) }
@@ -94,16 +96,20 @@ pub(crate) fn keys_of(slices: &[RemoteSlice]) -> OneOrMany<RemoteKey> {
 
 /// Who is told when the last handle of a region is gone.
 pub trait RegionOwner: Send + Sync {
-    /// The region may be deregistered. Called from whatever thread dropped the handle; must not block.
+    /// The region may be deregistered. Called from whatever thread dropped the handle; must not
+    /// block.
     fn release(&self, key: LocalKey);
 }
 
-/// Memory that a transport has registered, in use: whoever holds one may post work on it. Holds a handle of its [`Memory`], so the bytes stay.
+/// Memory that a transport has registered, in use: whoever holds one may post work on it. Holds a
+/// handle of its [`Memory`], so the bytes stay.
 ///
-/// Handles are counted. A registration ends when its last handle is gone, those of the pin-down cache included: then it is released, and its transport
-/// deregisters it at the next poll. The cache's handles hold no memory, so a registration may outlive the bytes it was made for. That harms nobody: only
-/// a work request or an exposure reaches memory, and each of them holds a `MemoryRegion`. A backend must not keep the [`Memory`] itself for a
-/// registration, or [`Memory::get_mut`] would find it.
+/// Handles are counted. A registration ends when its last handle is gone, those of the pin-down
+/// cache included: then it is released, and its transport deregisters it at the next poll. The
+/// cache's handles hold no memory, so a registration may outlive the bytes it was made for. That
+/// harms nobody: only a work request or an exposure reaches memory, and each of them holds a
+/// `MemoryRegion`. A backend must not keep the [`Memory`] itself for a registration, or
+/// [`Memory::get_mut`] would find it.
 #[derive(Clone)]
 pub struct MemoryRegion {
     // First, so that it is released before the memory is.
@@ -154,7 +160,8 @@ impl MemoryRegion {
         Segment { region: self.clone(), offset, len }
     }
 
-    /// As [`MemoryRegion::segment`], for a caller that needs the region no more: nothing is counted.
+    /// As [`MemoryRegion::segment`], for a caller that needs the region no more: nothing is
+    /// counted.
     ///
     /// # Panics
     /// As there.
@@ -181,7 +188,8 @@ impl fmt::Debug for MemoryRegion {
     }
 }
 
-/// A registration without its memory: nobody can post work on it until he brings a handle of the memory along.
+/// A registration without its memory: nobody can post work on it until he brings a handle of the
+/// memory along.
 pub(crate) struct CachedRegion(Arc<Registered>);
 
 impl CachedRegion {

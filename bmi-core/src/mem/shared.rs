@@ -1,12 +1,15 @@
 //! Pages that another process can be given: a sealed `memfd` and its mapping.
 //!
-//! **Why.** Between two processes of one host, memory that both have mapped needs no transfer at all, or one copy without the kernel. The
-//! descriptor is all that a backend needs for it; how it reaches the other process is the backend's business.
+//! **Why.** Between two processes of one host, memory that both have mapped needs no transfer at
+//! all, or one copy without the kernel. The descriptor is all that a backend needs for it; how it
+//! reaches the other process is the backend's business.
 //!
 //! **Invariants**
-//! 1. The file is as long as the mapping for its whole life: it is sealed against shrinking and growing before anybody else can have it. So
-//!    no access to the mapping, in any process, ends in `SIGBUS`.
-//! 2. The mapping lives as long as this value. Backends keep a [`std::sync::Weak`] if they only want to know whether it still does.
+//! 1. The file is as long as the mapping for its whole life: it is sealed against shrinking and
+//!    growing before anybody else can have it. So no access to the mapping, in any process, ends in
+//!    `SIGBUS`.
+//! 2. The mapping lives as long as this value. Backends keep a [`std::sync::Weak`] if they only
+//!    want to know whether it still does.
 
 use std::ffi::c_void;
 use std::fmt;
@@ -24,7 +27,8 @@ pub struct SharedPages {
     fd: OwnedFd,
 }
 
-// SAFETY: an address range and a descriptor, valid on every thread; the bytes are reached by the rules of `Memory`.
+// SAFETY: an address range and a descriptor, valid on every thread; the bytes are reached by the
+// rules of `Memory`.
 unsafe impl Send for SharedPages {}
 // SAFETY: as above.
 unsafe impl Sync for SharedPages {}

@@ -1,22 +1,30 @@
-//! Hears from the kernel when foreign memory is unmapped: a monitor by `userfaultfd`, for programs that cannot call [`Foreign::forget`] themselves.
+//! Hears from the kernel when foreign memory is unmapped: a monitor by `userfaultfd`, for programs
+//! that cannot call [`Foreign::forget`] themselves.
 //!
-//! **Why.** A library between the program and this one sees buffers come, not go. With the kernel's word the table forgets what is unmapped before anything else can be
-//! mapped there; no `munmap` is patched.
+//! **Why.** A library between the program and this one sees buffers come, not go. With the kernel's
+//! word the table forgets what is unmapped before anything else can be mapped there; no `munmap` is
+//! patched.
 //!
-//! **How.** Ranges are registered with a userfaultfd, in a mode that never faults. When one is unmapped, moved or given back (`munmap`, `mremap`, `madvise`), the kernel
-//! **holds the caller up** until the event has been read. So a thread of the program's does nothing but [`Watch::wait`] in a loop. If it stops, whoever unmaps a watched
-//! range stops too, until the `Watch` is dropped.
+//! **How.** Ranges are registered with a userfaultfd, in a mode that never faults. When one is
+//! unmapped, moved or given back (`munmap`, `mremap`, `madvise`), the kernel **holds the caller
+//! up** until the event has been read. So a thread of the program's does nothing but
+//! [`Watch::wait`] in a loop. If it stops, whoever unmaps a watched range stops too, until the
+//! `Watch` is dropped.
 //!
 //! **Invariants**
-//! 1. The thread that waits takes no lock and neither allocates nor frees: either could unmap a watched range, or wait for somebody who does. It writes to a ring of fixed
-//!    size; [`Foreign`] reads it before every look-up. If the ring is full, everything is forgotten.
-//! 2. A look-up after an unmapping has returned does not find the range: the kernel lets the caller go on only when the event is read, and from before that until it
-//!    stands in the ring `pending` says so, and look-ups wait.
+//! 1. The thread that waits takes no lock and neither allocates nor frees: either could unmap a
+//!    watched range, or wait for somebody who does. It writes to a ring of fixed size; [`Foreign`]
+//!    reads it before every look-up. If the ring is full, everything is forgotten.
+//! 2. A look-up after an unmapping has returned does not find the range: the kernel lets the caller
+//!    go on only when the event is read, and from before that until it stands in the ring `pending`
+//!    says so, and look-ups wait.
 //!
-//! **Limits.** Linux; anonymous and shared memory. Without privilege the kernel allows it only if `vm.unprivileged_userfaultfd` is set or `/dev/userfaultfd` is open to the
-//! user; [`Watch::new`] says `Unsupported` otherwise. A child of `fork` is not watched.
+//! **Limits.** Linux; anonymous and shared memory. Without privilege the kernel allows it only if
+//! `vm.unprivileged_userfaultfd` is set or `/dev/userfaultfd` is open to the user; [`Watch::new`]
+//! says `Unsupported` otherwise. A child of `fork` is not watched.
 //!
-//! **Source.** `userfaultfd(2)`, `ioctl_userfaultfd(2)`. **Tests** below; they need the permission and say so when they do not have it.
+//! **Source.** `userfaultfd(2)`, `ioctl_userfaultfd(2)`. **Tests** below; they need the permission
+//! and say so when they do not have it.
 
 use std::fmt;
 use std::io;
@@ -51,7 +59,8 @@ struct Message {
     words: [u64; 3],
 }
 
-/// Ranges that were unmapped: one writer, the thread that waits; one reader at a time, under the table's lock.
+/// Ranges that were unmapped: one writer, the thread that waits; one reader at a time, under the
+/// table's lock.
 pub(super) struct Ring {
     ranges: [(AtomicUsize, AtomicUsize); RING],
     written: AtomicUsize,
@@ -124,7 +133,8 @@ impl Watch {
     /// A watch that tells `foreign`, which may have only one in its life.
     ///
     /// # Errors
-    /// `Unsupported` if the kernel has no userfaultfd or does not allow it, or if `foreign` is watched already.
+    /// `Unsupported` if the kernel has no userfaultfd or does not allow it, or if `foreign` is
+    /// watched already.
     pub fn new(foreign: &Foreign) -> Result<Watch, Error> {
         // SAFETY: no memory is passed.
         let fd = unsafe { libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC | libc::O_NONBLOCK) };
@@ -144,23 +154,27 @@ impl Watch {
     /// Watches the pages that `extent` lies in.
     ///
     /// # Errors
-    /// `Unsupported` for memory that the kernel does not watch, file mappings for instance; `Invalid` for a range that wraps.
+    /// `Unsupported` for memory that the kernel does not watch, file mappings for instance;
+    /// `Invalid` for a range that wraps.
     pub fn cover(&self, extent: Extent) -> Result<(), Error> {
         let (start, end) = extent.bounds()?;
         let start = start - start % PAGE;
         let len = (end - start).next_multiple_of(PAGE);
         let mut register = [start as u64, len as u64, MODE_WRITE_PROTECT, 0u64];
-        // SAFETY: `struct uffdio_register` is four words of 64 bits. The mode changes nothing until something is write-protected, and nothing is.
+        // SAFETY: `struct uffdio_register` is four words of 64 bits. The mode changes nothing until
+        // something is write-protected, and nothing is.
         if unsafe { libc::ioctl(self.fd.as_raw_fd(), UFFDIO_REGISTER, register.as_mut_ptr()) } != 0 {
             return Err(refused("UFFDIO_REGISTER"));
         }
         Ok(())
     }
 
-    /// Waits for the next event, and notes it. For a thread of its own, which may do nothing else; only one at a time.
+    /// Waits for the next event, and notes it. For a thread of its own, which may do nothing else;
+    /// only one at a time.
     ///
     /// # Errors
-    /// Those of `poll(2)` and `read(2)`; then nobody is told any more, and the watch is to be dropped.
+    /// Those of `poll(2)` and `read(2)`; then nobody is told any more, and the watch is to be
+    /// dropped.
     pub fn wait(&self) -> io::Result<()> {
         let mut polled = libc::pollfd { fd: self.fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
         // SAFETY: one entry, which lives over the call.

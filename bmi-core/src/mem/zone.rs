@@ -1,38 +1,55 @@
-//! Zones of equal buffers that a server stages data in: registered once, shared fairly and by need among its clients.
+//! Zones of equal buffers that a server stages data in: registered once, shared fairly and by need
+//! among its clients.
 //!
-//! **Why.** Bulk data needs memory that the adapters know, between the network and the disk, for as long as one unit takes. Registering it for each
-//! transfer costs more than moving a small one; one buffer for a whole request would let a single client take all there is; and pieces
-//! of any size cut out of one arena leave holes. So there are zones, each with buffers of one size, each size twice the one before.
+//! **Why.** Bulk data needs memory that the adapters know, between the network and the disk, for as
+//! long as one unit takes. Registering it for each transfer costs more than moving a small one; one
+//! buffer for a whole request would let a single client take all there is; and pieces of any size
+//! cut out of one arena leave holes. So there are zones, each with buffers of one size, each size
+//! twice the one before.
 //!
 //! **Invariants**
-//! 1. *Bounded.* All buffers together, leased or free, have at most [`ZoneSettings::total`] bytes. What is leased is in one [`Lease`]; dropping it gives the
-//!    buffer back. Whoever has a lease drops it only when no operation is at its memory any more.
-//! 2. *Two budgets.* Small transfers (those that fit the smallest buffer and are not of class `Bulk`) have an eighth of the bytes to themselves, bulk has the rest. Neither
-//!    ever waits for the other.
-//! 3. *Nobody holds all.* With `n` clients that hold or wait, one gets another buffer only if it then holds at most `1/(n + 1)` of a budget; if that is less than
-//!    the smallest buffer, one of those. So a client alone has half, and what it leaves is there at once for whoever comes next. The share shrinks
-//!    as clients come and grows as they go. No more is taken back than comes back by itself.
-//! 4. *In turn.* Waiting clients are served in a row, one buffer each, then they go to its end. The requests of one client are served in the order in which they asked.
-//! 5. *No fragmentation.* A buffer that the budgets admit can be had, whatever sizes were used before.
+//! 1. *Bounded.* All buffers together, leased or free, have at most [`ZoneSettings::total`] bytes.
+//!    What is leased is in one [`Lease`]; dropping it gives the buffer back. Whoever has a lease
+//!    drops it only when no operation is at its memory any more.
+//! 2. *Two budgets.* Small transfers (those that fit the smallest buffer and are not of class
+//!    `Bulk`) have an eighth of the bytes to themselves, bulk has the rest. Neither ever waits for
+//!    the other.
+//! 3. *Nobody holds all.* With `n` clients that hold or wait, one gets another buffer only if it
+//!    then holds at most `1/(n + 1)` of a budget; if that is less than the smallest buffer, one of
+//!    those. So a client alone has half, and what it leaves is there at once for whoever comes
+//!    next. The share shrinks as clients come and grows as they go. No more is taken back than
+//!    comes back by itself.
+//! 4. *In turn.* Waiting clients are served in a row, one buffer each, then they go to its end. The
+//!    requests of one client are served in the order in which they asked.
+//! 5. *No fragmentation.* A buffer that the budgets admit can be had, whatever sizes were used
+//!    before.
 //!
-//! **Which buffer.** For a request of some size, in this order: a free one of the zone with just enough room; a new one, if the total allows; a free one of a larger zone, within
-//! the client's share; a new one in place of free ones that are stale; a smaller one, and the transfer is cut; at last a new one
-//! in place of free ones that are not stale. Stale is what was of no use in its own size for a number of takes or for some time. Stale buffers go back to the system,
-//! all but [`ZoneSettings::keep`] bytes: so zones grow and shrink with the working set.
+//! **Which buffer.** For a request of some size, in this order: a free one of the zone with just
+//! enough room; a new one, if the total allows; a free one of a larger zone, within the client's
+//! share; a new one in place of free ones that are stale; a smaller one, and the transfer is cut;
+//! at last a new one in place of free ones that are not stale. Stale is what was of no use in its
+//! own size for a number of takes or for some time. Stale buffers go back to the system, all but
+//! [`ZoneSettings::keep`] bytes: so zones grow and shrink with the working set.
 //!
-//! **No deadlock, no starvation.** *A lease comes back:* its holder must not ask for anything more while it has it, except for time of network and
-//! disk, which end by their deadlines. A step of a request may wait for a lease while other steps of the same request hold some: they
-//! go on without it. *So a waiting client gets its turn:* one that waits and holds nothing is passed over only while less than the smallest buffer
-//! is left in its budget (invariant 5: bytes are all that counts). Then something is leased, comes back, and the row is gone through from its
-//! front. Those before it in the row get one buffer each and go to the end, behind it; those behind it find the budget as empty as
-//! it does. So it sees at most one grant for each other client. *A waiting client that holds something* waits for its own leases to come back,
-//! after which it holds nothing. *A client that has come to a halt* keeps what it holds until its deadlines, `1/(n + 1)` at most when it took it; to leave others
-//! without a buffer, as many clients must halt as fill the budget.
+//! **No deadlock, no starvation.** *A lease comes back:* its holder must not ask for anything more
+//! while it has it, except for time of network and disk, which end by their deadlines. A step of a
+//! request may wait for a lease while other steps of the same request hold some: they go on without
+//! it. *So a waiting client gets its turn:* one that waits and holds nothing is passed over only
+//! while less than the smallest buffer is left in its budget (invariant 5: bytes are all that
+//! counts). Then something is leased, comes back, and the row is gone through from its front. Those
+//! before it in the row get one buffer each and go to the end, behind it; those behind it find the
+//! budget as empty as it does. So it sees at most one grant for each other client. *A waiting
+//! client that holds something* waits for its own leases to come back, after which it holds
+//! nothing. *A client that has come to a halt* keeps what it holds until its deadlines, `1/(n + 1)`
+//! at most when it took it; to leave others without a buffer, as many clients must halt as fill the
+//! budget.
 //!
-//! **Source.** Paper 000, section 3.3.2 (zones of 64 KiB to 2 MiB, the larger zone as fall-back, cutting as the last resort, seldom used buffers
-//! deregistered). Budgets, shares and turns are ours; there is no rule for fairness in the paper.
+//! **Source.** [PVFS-IB §3.3.2] (zones of 64 KiB to 2 MiB, the larger zone as fall-back,
+//! cutting as the last resort, seldom used buffers deregistered). Budgets, shares and turns are
+//! ours; there is no rule for fairness in the paper.
 //!
-//! **Tests.** `zone/ledger/tests.rs` checks the invariants against a model under any sequence of takes, drops, cancels, departures and failures.
+//! **Tests.** `zone/ledger/tests.rs` checks the invariants against a model under any sequence of
+//! takes, drops, cancels, departures and failures.
 
 mod ledger;
 
@@ -43,7 +60,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use self::ledger::{Grant, Lane, Ledger, Turn};
+use self::ledger::{BufferGrant, Lane, Ledger, Turn};
 use super::{MemSlice, Memory, MemoryRegion};
 use crate::error::{Error, ErrorKind};
 use crate::time::Time;
@@ -70,7 +87,8 @@ impl ZoneSettings {
     /// See [`ZoneSettings::SMALLEST`].
     pub const LARGEST: usize = 2 << 20;
 
-    /// Zones of `smallest`, twice that, and so on up to `largest`, which ends the row whether it is a power of two of it or not.
+    /// Zones of `smallest`, twice that, and so on up to `largest`, which ends the row whether it is
+    /// a power of two of it or not.
     pub fn doubling(smallest: usize, largest: usize, total: usize) -> ZoneSettings {
         let mut sizes: Vec<usize> = std::iter::successors(Some(smallest.max(1)), |size| size.checked_mul(2))
             .take_while(|size| *size < largest)
@@ -79,7 +97,8 @@ impl ZoneSettings {
         ZoneSettings { sizes, total, keep: total / 8, idle: Duration::from_secs(10), idle_takes: 1024 }
     }
 
-    /// Checks that there are sizes, ascending, and that the total has room for two of the smallest for each of the budgets.
+    /// Checks that there are sizes, ascending, and that the total has room for two of the smallest
+    /// for each of the budgets.
     ///
     /// # Errors
     /// `Invalid`, saying what is wrong.
@@ -110,13 +129,15 @@ impl ZoneSettings {
 }
 
 impl Default for ZoneSettings {
-    /// Zones of 64 KiB to 2 MiB (paper 000, section 3.3.2) with 32 MiB in all. What was not used for 10 seconds or 1024 takes is stale; 4 MiB are kept.
+    /// Zones of 64 KiB to 2 MiB ([PVFS-IB §3.3.2]) with 32 MiB in all. What was not used
+    /// for 10 seconds or 1024 takes is stale; 4 MiB are kept.
     fn default() -> ZoneSettings {
         ZoneSettings::doubling(ZoneSettings::SMALLEST, ZoneSettings::LARGEST, 32 << 20)
     }
 }
 
-/// What zones did so far, and what they hold. Sizes are those of the buffers, whether a transfer needed all of them or not.
+/// What zones did so far, and what they hold. Sizes are those of the buffers, whether a transfer
+/// needed all of them or not.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ZoneCounters {
     /// Buffers asked for.
@@ -160,7 +181,8 @@ struct Shared<C> {
     tender: Cell<Option<Waker>>,
 }
 
-/// Zones of buffers, shared by the clients `C` (see the [module](self)). A clone is another handle to the same zones.
+/// Zones of buffers, shared by the clients `C` (see the [module](self)). A clone is another handle
+/// to the same zones.
 pub struct ZonePool<C: Copy + Ord> {
     shared: Rc<Shared<C>>,
 }
@@ -172,7 +194,8 @@ impl<C: Copy + Ord> Clone for ZonePool<C> {
 }
 
 impl<C: Copy + Ord> Shared<C> {
-    /// Wakes and drops what the ledger wants woken and dropped, outside of its borrow: wakers and owners may do as they like.
+    /// Wakes and drops what the ledger wants woken and dropped, outside of its borrow: wakers and
+    /// owners may do as they like.
     fn settle(&self) {
         let (mut wakes, mut retired) = {
             let mut ledger = self.ledger.borrow_mut();
@@ -213,8 +236,9 @@ impl<C: Copy + Ord> Shared<C> {
         Ok(buffer)
     }
 
-    /// Puts a buffer behind a grant: the one that was free, registered with adapters that came since; a new one; or a smaller one that is free.
-    fn back(&self, grant: Grant<C, Buffer>) -> Result<Grant<C, Buffer>, Error> {
+    /// Puts a buffer behind a grant: the one that was free, registered with adapters that came
+    /// since; a new one; or a smaller one that is free.
+    fn back(&self, grant: BufferGrant<C, Buffer>) -> Result<BufferGrant<C, Buffer>, Error> {
         let mut grant = grant;
         loop {
             let result = match &mut grant.buffer {
@@ -252,12 +276,13 @@ impl<C: Copy + Ord> ZonePool<C> {
         Ok(ZonePool { shared: Rc::new(shared) })
     }
 
-    /// Has every buffer registered with one more adapter, before it is leased the next time. A server calls this once for each of its endpoints.
+    /// Has every buffer registered with one more adapter, before it is leased the next time. A
+    /// server calls this once for each of its endpoints.
     pub fn add_adapter(&self, register: impl Fn(&Memory) -> Result<MemoryRegion, Error> + 'static) {
         self.shared.adapters.borrow_mut().push(Rc::new(register));
     }
 
-    // ---- getters ----------------------------------------------------------------------------------------------------------
+    // ---- getters --------------------------------------------------------------------------------
 
     /// What it did, and what it holds.
     pub fn counters(&self) -> ZoneCounters {
@@ -275,9 +300,10 @@ impl<C: Copy + Ord> ZonePool<C> {
         self.shared.ledger.borrow().held(client, Lane::Bulk)
     }
 
-    /// The size of unit that a bulk transfer of `total` bytes by `client` is best moved in now, at most `longest`: the largest buffer of which two fit the transfer, so
-    /// that network and disk overlap (paper 000, section 4.2), and two fit the client's share. Never less than the smallest buffer, unless the
-    /// transfer is.
+    /// The size of unit that a bulk transfer of `total` bytes by `client` is best moved in now, at
+    /// most `longest`: the largest buffer of which two fit the transfer, so that network and disk
+    /// overlap ([PVFS-IB §4.2]), and two fit the client's share. Never less than the
+    /// smallest buffer, unless the transfer is.
     pub fn unit(&self, client: C, total: u64, longest: usize) -> usize {
         let ledger = self.shared.ledger.borrow();
         let total = usize::try_from(total).unwrap_or(usize::MAX);
@@ -286,16 +312,17 @@ impl<C: Copy + Ord> ZonePool<C> {
         best.or(ledger.sizes().next()).unwrap_or(room).min(total).min(longest.max(1))
     }
 
-    /// How many units of this size a transfer of `client` should have under way: two overlap, up to `most` if its share has room for them; one, and no overlap,
-    /// if `most` says so.
+    /// How many units of this size a transfer of `client` should have under way: two overlap, up to
+    /// `most` if its share has room for them; one, and no overlap, if `most` says so.
     pub fn depth(&self, client: C, unit: usize, most: usize) -> usize {
         let share = self.shared.ledger.borrow().share(client, Lane::Bulk);
         (share / unit.max(1)).clamp(most.clamp(1, 2), most.max(1))
     }
 
-    // ---- mutators ---------------------------------------------------------------------------------------------------------
+    // ---- mutators -------------------------------------------------------------------------------
 
-    /// A buffer for `len` bytes of `client`, when it is its turn: [`ZonePool::reserve`] and [`Reservation::open`] in one.
+    /// A buffer for `len` bytes of `client`, when it is its turn: [`ZonePool::reserve`] and
+    /// [`Reservation::open`] in one.
     ///
     /// # Errors
     /// Those of the two.
@@ -303,8 +330,10 @@ impl<C: Copy + Ord> ZonePool<C> {
         self.reserve(client, class, len, now).await?.open()
     }
 
-    /// Leave to have a buffer for `len` bytes of `client`, when it is its turn. It may have room for fewer: then the transfer is to be cut. Transfers of
-    /// class `Bulk` have one budget, all others another, meant for those that fit the smallest buffer. Dropping the future leaves the row.
+    /// Leave to have a buffer for `len` bytes of `client`, when it is its turn. It may have room
+    /// for fewer: then the transfer is to be cut. Transfers of class `Bulk` have one budget, all
+    /// others another, meant for those that fit the smallest buffer. Dropping the future leaves the
+    /// row.
     ///
     /// # Errors
     /// `PeerLost` after [`ZonePool::depart`].
@@ -323,7 +352,8 @@ impl<C: Copy + Ord> ZonePool<C> {
         Ok(Reservation { len: grant.size.min(len), grant: Some(grant), shared: Rc::clone(&self.shared) })
     }
 
-    /// `client` is gone: what waits for it ends, `PeerLost`. Its leases come back when they are dropped.
+    /// `client` is gone: what waits for it ends, `PeerLost`. Its leases come back when they are
+    /// dropped.
     pub fn depart(&self, client: C) {
         self.shared.with(|ledger| ledger.depart(client));
     }
@@ -333,7 +363,8 @@ impl<C: Copy + Ord> ZonePool<C> {
         self.shared.with(|ledger| ledger.trim(now));
     }
 
-    /// When to call [`ZonePool::trim`]; waits until there is something that it may have to give back. One task at a time.
+    /// When to call [`ZonePool::trim`]; waits until there is something that it may have to give
+    /// back. One task at a time.
     pub async fn next_trim(&self) -> Time {
         poll_fn(|cx| match self.shared.ledger.borrow().next_trim() {
             Some(at) => Poll::Ready(at),
@@ -353,7 +384,7 @@ struct Queued<'a, C: Copy + Ord> {
 }
 
 impl<C: Copy + Ord> Future for Queued<'_, C> {
-    type Output = Result<Grant<C, Buffer>, Error>;
+    type Output = Result<BufferGrant<C, Buffer>, Error>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let ticket = self.ticket.expect("polled after its turn had come");
@@ -379,11 +410,13 @@ impl<C: Copy + Ord> Drop for Queued<'_, C> {
 
 /// Leave to have a buffer. Dropping it gives it back.
 ///
-/// **Why.** Making and registering a buffer keeps the processor busy for as long as several messages take. When a hundred clients begin at once, those who wait for their turn
-/// elsewhere need not have their buffers made all at the same moment, before anybody's small request is looked at.
+/// **Why.** Making and registering a buffer keeps the processor busy for as long as several
+/// messages take. When a hundred clients begin at once, those who wait for their turn elsewhere
+/// need not have their buffers made all at the same moment, before anybody's small request is
+/// looked at.
 pub struct Reservation<C: Copy + Ord> {
     shared: Rc<Shared<C>>,
-    grant: Option<Grant<C, Buffer>>,
+    grant: Option<BufferGrant<C, Buffer>>,
     len: usize,
 }
 
@@ -398,7 +431,8 @@ impl<C: Copy + Ord> Reservation<C> {
         self.len == 0
     }
 
-    /// The buffer: the one that was free, or a new one. If that cannot be made, a smaller one that is free.
+    /// The buffer: the one that was free, or a new one. If that cannot be made, a smaller one that
+    /// is free.
     ///
     /// # Errors
     /// `Exhausted`, or what else kept a buffer from being made when no other is free.
@@ -420,7 +454,7 @@ impl<C: Copy + Ord> Drop for Reservation<C> {
 /// A buffer in use. Dropping it gives the buffer back.
 pub struct Lease<C: Copy + Ord> {
     shared: Rc<Shared<C>>,
-    grant: Option<Grant<C, Buffer>>,
+    grant: Option<BufferGrant<C, Buffer>>,
     len: usize,
 }
 

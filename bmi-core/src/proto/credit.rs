@@ -1,38 +1,48 @@
-//! Credits: who may send how much to whom, in messages and in bytes, for each connection and direction.
+//! Credits: who may send how much to whom, in messages and in bytes, for each connection and
+//! direction.
 //!
-//! **Why.** A send that finds no posted receive costs the connection, on every backend. And a receive that is posted again at once is no
-//! flow control: messages that nobody has received yet are parked, and parked bytes must be bounded too. So there are three purses:
+//! **Why.** A send that finds no posted receive costs the connection, on every backend. And a
+//! receive that is posted again at once is no flow control: messages that nobody has received yet
+//! are parked, and parked bytes must be bounded too. So there are three windows:
 //!
-//! | purse | one credit is | spent by | comes back when |
+//! | window | one credit is | spent by | comes back when |
 //! |---|---|---|---|
 //! | messages | a posted receive | every message but Credit | the receive is posted again, or still is: the message was handled, copied out of the way, or taken where the adapter showed it |
 //! | bytes | a byte that may be parked | Eager, Unexpected, Announce, Ready: payload and [`OVERHEAD`] | the message was received, or dropped by the program; the offer was used, void or withdrawn |
 //! | control | a posted receive of the reserve | Credit | the receive is posted again |
 //! | fast slots | one certain slot | Eager or Unexpected written into it, with a message credit for the receive that its immediate data consumes | the message was received, or dropped by the program |
 //!
-//! Credits come back on any header that goes the other way, or in a Credit message of their own if half of a purse is waiting to go back, or if
-//! the peer has too few left for one full message and any are waiting. Slots count like credits of their own; nobody ever waits for one who could not
+//! Credits come back on any header that goes the other way, or in a Credit message of their own if
+//! half of a window is waiting to go back, or if the peer has too few left for one full message and
+//! any are waiting. Slots count like credits of their own; nobody ever waits for one who could not
 //! send in another way.
 //!
 //! **Invariants**
-//! 1. For each purse: what the sender has + what is on the wire either way + what the receiver holds or has waiting = what was granted in the hello.
+//! 1. For each window: what the sender has + what is on the wire either way + what the receiver
+//!    holds or has waiting = what was granted in the hello.
 //! 2. A message finds a receive: receives posted = message credits + control credits not spent.
-//! 3. *No deadlock.* Receive slots are held by messages that wait for the program up to half of the message purse; beyond, they are copied out (within
-//!    the byte purse). So at least half of the messages purse always comes back without the program's help, and the half-purse rule sends it.
-//!    Offers (Ready) take at most half of the byte purse, so messages always have the other half.
-//!    Finish and Cancel spend no bytes, so what ends an operation never waits for the program. A Credit message spends only control, and the last one only if it
-//!    returns a control credit. So the two sides never run out both: the message that spent a side's last gave the other one, and that was
-//!    on its way when the other's last was spent, or came after. The side that has one returns what it holds of the other's, by a Credit message
-//!    if need be, when it holds all but one; as it takes several to provoke one, the two sides do not keep each other awake.
-//! 4. A peer that spends what it does not have, or returns what was not spent, has broken the protocol.
+//! 3. *No deadlock.* Receive slots are held by messages that wait for the program up to half of the
+//!    message window; beyond, they are copied out (within the byte window). So at least half of the
+//!    messages window always comes back without the program's help, and the half-window rule sends
+//!    it. Offers (Ready) take at most half of the byte window, so messages always have the other
+//!    half. Finish and Cancel spend no bytes, so what ends an operation never waits for the
+//!    program. A Credit message spends only control, and the last one only if it returns a control
+//!    credit. So the two sides never run out both: the message that spent a side's last gave the
+//!    other one, and that was on its way when the other's last was spent, or came after. The side
+//!    that has one returns what it holds of the other's, by a Credit message if need be, when it
+//!    holds all but one; as it takes several to provoke one, the two sides do not keep each other
+//!    awake.
+//! 4. A peer that spends what it does not have, or returns what was not spent, has broken the
+//!    protocol.
 //!
-//! **Source.** Paper 000, section 3.3.1. Bytes and the reserve are ours.
+//! **Source.** [PVFS-IB §3.3.1]. Bytes and the reserve are ours.
 
 use super::header::Returned;
 use super::hello::{CONTROL_CREDITS, Hello};
 use crate::{mutated, mutated_each};
 
-/// What a message costs in bytes beside its payload: its record while parked. Empty messages are not free.
+/// What a message costs in bytes beside its payload: its record while parked. Empty messages are
+/// not free.
 pub(crate) const OVERHEAD: u32 = 64;
 
 /// Bytes that a message with this payload costs.
@@ -41,7 +51,7 @@ pub(crate) fn cost(payload_len: usize) -> u32 {
     u32::try_from(payload_len).expect("payloads are bounded by the eager limit") + OVERHEAD
 }
 
-/// The sender's purses: what this side may still send.
+/// The sender's windows: what this side may still send.
 #[derive(Debug)]
 pub(crate) struct Credit {
     messages: u16,
@@ -125,13 +135,15 @@ impl Credit {
         self.bytes += bytes;
     }
 
-    /// Whether an offer that costs `bytes` leaves half of the purse. What an offer costs comes back only when a message uses it, and the
-    /// peer's program may wait for one of ours before it sends any.
+    /// Whether an offer that costs `bytes` leaves half of the window. What an offer costs comes
+    /// back only when a message uses it, and the peer's program may wait for one of ours before it
+    /// sends any.
     pub(crate) fn may_offer(&self, bytes: u32) -> bool {
         self.bytes.checked_sub(bytes).is_some_and(|left| left >= self.granted.bytes / 2)
     }
 
-    /// Message credits that have not come back: no more messages than this can be unseen by the peer.
+    /// Message credits that have not come back: no more messages than this can be unseen by the
+    /// peer.
     #[inline]
     pub(crate) fn messages_out(&self) -> usize {
         usize::from(self.granted.messages - self.messages)
@@ -185,9 +197,10 @@ impl Credit {
     }
 }
 
-/// The receiver's view of its peer's purses: what it still has at least, and what waits to go back.
+/// The receiver's view of its peer's windows: what it still has at least, and what waits to go
+/// back.
 #[derive(Debug)]
-pub(crate) struct Grant {
+pub(crate) struct CreditAccount {
     window: Returned,
     theirs: Returned,
     waiting: Returned,
@@ -195,11 +208,11 @@ pub(crate) struct Grant {
     full_message: u32,
 }
 
-impl Grant {
+impl CreditAccount {
     /// What this side's hello grants.
-    pub(crate) fn of(hello: &Hello) -> Grant {
+    pub(crate) fn of(hello: &Hello) -> CreditAccount {
         let window = Returned { control: hello.control, messages: hello.messages, bytes: hello.bytes, slots: 0 };
-        Grant { window, theirs: window, waiting: Returned::default(), full_message: hello.eager + OVERHEAD }
+        CreditAccount { window, theirs: window, waiting: Returned::default(), full_message: hello.eager + OVERHEAD }
     }
 
     /// A message came that cost a message credit and `bytes`.
@@ -220,7 +233,9 @@ impl Grant {
         self.theirs.messages > 0 && self.theirs.bytes >= bytes
     }
 
-    /// A message that is [admitted](Grant::admits) came and went, and its receive is posted: [`Grant::arrived`], [`Grant::reposted`] and [`Grant::unparked`] in one.
+    /// A message that is [admitted](CreditAccount::admits) came and went, and its receive is
+    /// posted: [`CreditAccount::arrived`], [`CreditAccount::reposted`] and
+    /// [`CreditAccount::unparked`] in one.
     #[inline]
     pub(crate) fn taken(&mut self, bytes: u32) {
         self.theirs.messages -= 1;
@@ -347,10 +362,10 @@ mod tests {
     use super::*;
     use crate::config::Config;
 
-    fn pair() -> (Credit, Grant) {
+    fn pair() -> (Credit, CreditAccount) {
         let config = Config { eager_limit: 256, credit_messages: 4, credit_bytes: 4 * 320, ..Config::default() };
         let hello = Hello::of(&config);
-        (Credit::granted_by(&hello), Grant::of(&hello))
+        (Credit::granted_by(&hello), CreditAccount::of(&hello))
     }
 
     #[test]
@@ -364,10 +379,11 @@ mod tests {
         assert!(credit.refill(Returned { messages: 1, ..Returned::default() }).is_err());
     }
 
-    /// One end of a connection on which both sides have sent until their purses of bytes were empty.
+    /// One end of a connection on which both sides have sent until their windows of bytes were
+    /// empty.
     struct Side {
         credit: Credit,
-        grant: Grant,
+        grant: CreditAccount,
         parked: u32,
         /// Credit messages on the way to it.
         arriving: VecDeque<Returned>,
@@ -398,8 +414,9 @@ mod tests {
     }
 
     proptest! {
-        /// Both directions, with Credit messages that cross: once both programs have received everything, both sides can send a full
-        /// message. They could not when each had spent its last control credit on small change.
+        /// Both directions, with Credit messages that cross: once both programs have received
+        /// everything, both sides can send a full message. They could not when each had spent its
+        /// last control credit on small change.
         #[test]
         fn credit_messages_that_cross_leave_nobody_stuck(steps in proptest::collection::vec((0usize..2, 0u8..4), 0..200)) {
             let config =
@@ -407,7 +424,7 @@ mod tests {
             let hello = Hello::of(&config);
             let mut sides = [(); 2].map(|()| Side {
                 credit: Credit::granted_by(&hello),
-                grant: Grant::of(&hello),
+                grant: CreditAccount::of(&hello),
                 parked: 0,
                 arriving: VecDeque::new(),
             });
@@ -455,8 +472,8 @@ mod tests {
             }
         }
 
-        /// One direction, any order of sending, handling and releasing: nothing is created or lost, and a sender that waits is always
-        /// helped once everything is released.
+        /// One direction, any order of sending, handling and releasing: nothing is created or lost,
+        /// and a sender that waits is always helped once everything is released.
         #[test]
         fn conserved_and_alive(steps in proptest::collection::vec((0u8..4, 0usize..=256), 0..300)) {
             let (mut credit, mut grant) = pair();

@@ -21,16 +21,19 @@
 //!  8 Written     none                             0       bytes written      the receiver's operation
 //!  9 Withdraw    none                             0       0                  the receiver's operation
 //! 10 Withdrawn   none                             0       0                  the receiver's operation
-//! 11 Slots       24 bytes: the slots' memory      0       of a slot          how many
-//! 12 Want        24 bytes for each remote piece   the receiver's operation, of the message, the sender's operation
+//! 11 FastSlots   24 bytes: the slots' memory      0       of a slot          how many
+//! 12 ClearToWrite     24 bytes for each remote piece   the receiver's operation, of the message, the sender's operation
 //! 15 Probe       anything, or 24 bytes: memory    the asker's operation, length of the payload, what it is (see `endpoint::probe`)
 //! ```
 //!
-//! Announce, the receiver's RDMA reads, and Finish are the rendezvous; without RDMA read Announce, Want, the sender's RDMA writes, and Written (see
-//! `endpoint::wanting`). Ready, the sender's RDMA write, and Written the direct path (see
-//! `endpoint::direct`). Slots says where the fast-RDMA slots are; Eager and Unexpected may stand in one of them (see `endpoint::fast`). Everything that is zero above must be zero on the wire.
+//! Announce, the receiver's RDMA reads, and Finish are the rendezvous; without RDMA read Announce,
+//! Want, the sender's RDMA writes, and Written (see `endpoint::write_rendezvous`). Ready, the
+//! sender's RDMA write, and Written the direct path (see `endpoint::offered_receive`). Slots says
+//! where the fast-RDMA slots are; Eager and Unexpected may stand in one of them (see
+//! `endpoint::fast_rdma`). Everything that is zero above must be zero on the wire.
 //!
-//! **Source.** Paper 000, table 1 (request, reply, control, data) and section 3.3.1 (credits piggybacked or on their own).
+//! **Source.** [PVFS-IB, Table 1] (request, reply, control, data) and section 3.3.1 (credits
+//! piggybacked or on their own).
 
 /// Bytes of a header on the wire.
 pub(crate) const HEADER_LEN: usize = 32;
@@ -48,8 +51,8 @@ pub(crate) enum Kind {
     Written = 8,
     Withdraw = 9,
     Withdrawn = 10,
-    Slots = 11,
-    Want = 12,
+    FastSlots = 11,
+    ClearToWrite = 12,
     Probe = 15,
 }
 
@@ -109,7 +112,8 @@ impl Header {
         wire
     }
 
-    /// Splits a message into header and payload and checks what can be checked without knowing the connection.
+    /// Splits a message into header and payload and checks what can be checked without knowing the
+    /// connection.
     ///
     /// # Errors
     /// What is wrong with it, in words.
@@ -119,8 +123,9 @@ impl Header {
         Header::decode_head(wire, payload.len()).map(|header| (header, payload))
     }
 
-    /// Tag and credits, if any come back, of an Eager message with a payload of `payload_len` bytes; `None` if it is anything else. What [`Header::decode_head`] says of it, by
-    /// fewer steps.
+    /// Tag and credits, if any come back, of an Eager message with a payload of `payload_len`
+    /// bytes; `None` if it is anything else. What [`Header::decode_head`] says of it, by fewer
+    /// steps.
     #[inline(always)]
     pub(crate) fn decode_eager(wire: &[u8; HEADER_LEN], payload_len: usize) -> Option<(u64, Option<Returned>)> {
         let word = |at: usize| u64::from_le_bytes(wire[at..at + 8].try_into().expect("eight bytes"));
@@ -135,7 +140,8 @@ impl Header {
         eager.then(|| (word(8), (first >> 4 != 0).then_some(returned)))
     }
 
-    /// The header of a message with a payload of `payload_len` bytes, checked as far as that is possible without knowing the connection.
+    /// The header of a message with a payload of `payload_len` bytes, checked as far as that is
+    /// possible without knowing the connection.
     ///
     /// # Errors
     /// What is wrong with it, in words.
@@ -153,8 +159,8 @@ impl Header {
             8 => Kind::Written,
             9 => Kind::Withdraw,
             10 => Kind::Withdrawn,
-            11 => Kind::Slots,
-            12 => Kind::Want,
+            11 => Kind::FastSlots,
+            12 => Kind::ClearToWrite,
             15 => Kind::Probe,
             _ => return Err("a message of unknown kind"),
         };
@@ -188,9 +194,9 @@ impl Header {
         let right = match self.kind {
             Kind::Eager | Kind::Unexpected => self.len == payload_len as u64 && self.op == 0,
             Kind::Probe => self.len == payload_len as u64,
-            Kind::Announce | Kind::Want => payload_len.is_multiple_of(crate::RemoteSlice::WIRE_LEN),
+            Kind::Announce | Kind::ClearToWrite => payload_len.is_multiple_of(crate::RemoteSlice::WIRE_LEN),
             Kind::Ready => payload_len == crate::RemoteSlice::WIRE_LEN,
-            Kind::Slots => payload_len == crate::RemoteSlice::WIRE_LEN && self.tag == 0,
+            Kind::FastSlots => payload_len == crate::RemoteSlice::WIRE_LEN && self.tag == 0,
             Kind::Finish => payload_len == 0,
             Kind::Written => payload_len == 0 && self.tag == 0,
             Kind::Cancel | Kind::Withdraw | Kind::Withdrawn => payload_len == 0 && self.tag == 0 && self.len == 0,

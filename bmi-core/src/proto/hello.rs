@@ -1,7 +1,9 @@
-//! The versioned hello that both sides exchange while connecting, as the private data of `connect`, `accept` and `reject`.
+//! The versioned hello that both sides exchange while connecting, as the private data of `connect`,
+//! `accept` and `reject`.
 //!
-//! **Why.** Both sides learn before the first message whether they understand each other, how much each may send, and how long a message may
-//! be; receives are posted before the hello is answered, so the first message finds one.
+//! **Why.** Both sides learn before the first message whether they understand each other, how much
+//! each may send, and how long a message may be; receives are posted before the hello is answered,
+//! so the first message finds one.
 //!
 //! **Layout**, little-endian:
 //!
@@ -39,14 +41,14 @@ const FEATURES: [(u64, &str); 7] = [
     (8, "ready receives"),
     (FAST_SLOTS, "fast-RDMA slots"),
     (PROBES, "probes"),
-    (WANTS, "wanted messages"),
+    (WRITE_RENDEZVOUS, "write rendezvous"),
 ];
 /// It writes into fast-RDMA slots, and returns those of its own.
 pub(crate) const FAST_SLOTS: u64 = 16;
 /// It answers probes.
 pub(crate) const PROBES: u64 = 32;
 /// It writes what it has announced where a reader without RDMA read wants it.
-pub(crate) const WANTS: u64 = 64;
+pub(crate) const WRITE_RENDEZVOUS: u64 = 64;
 /// What this build has, and what it cannot do without in a peer.
 const SUPPORTED: u64 = 127;
 const REQUIRED: u64 = 15;

@@ -1,10 +1,12 @@
 //! Messages wait for their receive, receives for their message: first in, first out, for each tag.
 //!
-//! **Why two places for tags.** Most peers use a few tags at a time. So the first few stand side by side and are compared one by one, which costs less than
-//! a hash and touches two cache lines; only what is beyond them is in a map.
+//! **Why two places for tags.** Most peers use a few tags at a time. So the first few stand side by
+//! side and are compared one by one, which costs less than a hash and touches two cache lines; only
+//! what is beyond them is in a map.
 //!
-//! **Invariant.** A tag is known, near or far but not both, if and only if it has an entry; so nothing grows with the tags that were ever used. In
-//! the steady state nothing is allocated: nodes that are free wait for the next entry, and the map keeps its room.
+//! **Invariant.** A tag is known, near or far but not both, if and only if it has an entry; so
+//! nothing grows with the tags that were ever used. In the steady state nothing is allocated: nodes
+//! that are free wait for the next entry, and the map keeps its room.
 #![expect(clippy::disallowed_types, reason = "a map whose hasher is the same in every run")]
 
 use std::collections::HashMap;
@@ -34,8 +36,9 @@ const NEAR: usize = 8;
 /// The oldest and the newest entry of a tag.
 type Ends = (u32, u32);
 
-/// Hashes one word, a tag or an id, by one multiplication, whose upper half is folded into the lower: looked up several times for each message. It has no random
-/// state, so that a run can be repeated; what a peer can make collide is bounded by its credits.
+/// Hashes one word, a tag or an id, by one multiplication, whose upper half is folded into the
+/// lower: looked up several times for each message. It has no random state, so that a run can be
+/// repeated; what a peer can make collide is bounded by its credits.
 #[derive(Default)]
 pub(crate) struct WordHasher(u64);
 
@@ -182,7 +185,8 @@ impl<V> Matching<V> {
         self.remove(Place(place))
     }
 
-    /// Takes the oldest of `tag`, if `wanted` says so: [`Matching::first`] and [`Matching::remove`] with one look at the tag.
+    /// Takes the oldest of `tag`, if `wanted` says so: [`Matching::first`] and [`Matching::remove`]
+    /// with one look at the tag.
     #[inline(always)]
     pub(crate) fn pop_if(&mut self, tag: Tag, wanted: impl FnOnce(&V) -> bool) -> Option<V> {
         let Some(near) = self.near[..self.near_len].iter().position(|(near, _)| *near == tag) else {

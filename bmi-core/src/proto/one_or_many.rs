@@ -1,4 +1,5 @@
-//! A short list that needs no allocation while it has one entry: the usual case on the data path. A clone shares what is on the heap.
+//! A short list that needs no allocation while it has one entry: the usual case on the data path. A
+//! clone shares what is on the heap.
 
 use std::sync::Arc;
 

@@ -1,6 +1,8 @@
-//! A slab whose keys are checked: a slot, and a generation that tells a reused slot from the one that the caller means.
+//! A slab whose keys are checked: a slot, and a generation that tells a reused slot from the one
+//! that the caller means.
 
-/// Generations are kept below this, so that slot, generation and a two-bit kind share a 64-bit word (see `endpoint::work`).
+/// Generations are kept below this, so that slot, generation and a two-bit kind share a 64-bit word
+/// (see `endpoint::work`).
 pub(crate) const GENERATIONS: u32 = 1 << 30;
 
 /// Names an entry of a [`Table`].

@@ -1,5 +1,5 @@
-//! What is due when. Entries of operations that ended early stay behind and are swept when they outnumber the others, so that many short
-//! operations with long deadlines do not pile up.
+//! What is due when. Entries of operations that ended early stay behind and are swept when they
+//! outnumber the others, so that many short operations with long deadlines do not pile up.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -35,7 +35,8 @@ impl Timers {
         !self.stale && self.heap.peek().is_none_or(|Reverse((at, _))| *at > now)
     }
 
-    /// The earliest entry, if it is due at `now`; the caller finds out whether it still counts, and if so says [`Timers::forget`].
+    /// The earliest entry, if it is due at `now`; the caller finds out whether it still counts, and
+    /// if so says [`Timers::forget`].
     pub(crate) fn pop_due(&mut self, now: Time) -> Option<OpId> {
         let Reverse((at, _)) = self.heap.peek()?;
         if *at > now {

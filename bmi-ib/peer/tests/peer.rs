@@ -1,5 +1,6 @@
-//! Verbs by somebody else: the `ibverbs` crate (bindings and library of its own making) at the other end of a connection of ours, and its idea
-//! of the structures beside ours. Needs an RDMA device.
+//! Verbs by somebody else: the `ibverbs` crate (bindings and library of its own making) at the
+//! other end of a connection of ours, and its idea of the structures beside ours. Needs an RDMA
+//! device.
 
 use std::io::{Read, Write};
 use std::mem::MaybeUninit;
@@ -13,7 +14,8 @@ use bmi_ib::{IbConfig, IbTransport};
 use ibverbs::{QueuePairEndpoint, ibv_qp_type, ibv_wc};
 use ibverbs_sys as ffi;
 
-/// Sizes and offsets of what crosses into C are those that `ibverbs-sys` found in its own copy of the header.
+/// Sizes and offsets of what crosses into C are those that `ibverbs-sys` found in its own copy of
+/// the header.
 #[test]
 fn structures_are_laid_out_as_theirs() {
     use std::mem::{offset_of, size_of};
@@ -61,7 +63,8 @@ const PATTERN: u32 = 3;
 /// What their call reads in a completion that is all zeros but for [`PATTERN`] at `offset`.
 fn field_of_completion(name: &str, offset: usize) -> Option<u32> {
     let mut end = MaybeUninit::<ibv_wc>::zeroed();
-    // SAFETY: the field has four bytes at least and lies within; all fields are integers, for which any of these values is one.
+    // SAFETY: the field has four bytes at least and lies within; all fields are integers, for which
+    // any of these values is one.
     let end = unsafe {
         end.as_mut_ptr().cast::<u8>().add(offset).cast::<u32>().write_unaligned(PATTERN);
         if name == "ibv_wc.vendor_err" {
@@ -83,8 +86,8 @@ fn field_of_completion(name: &str, offset: usize) -> Option<u32> {
 
 const LEN: usize = 5000;
 
-/// Their queue pair against our transport, which dials: messages go both ways. The side channel is played by hand, byte for byte, as its
-/// module describes it.
+/// Their queue pair against our transport, which dials: messages go both ways. The side channel is
+/// played by hand, byte for byte, as its module describes it.
 #[test]
 fn messages_go_both_ways() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -178,7 +181,8 @@ fn messages_go_both_ways() {
     // Theirs to ours.
     let (out, back) = buffer.split_at_mut(LEN);
     out.copy_from_slice(back);
-    // SAFETY: nobody touches the buffer before its bytes have arrived at our side, which is waited for below.
+    // SAFETY: nobody touches the buffer before its bytes have arrived at our side, which is waited
+    // for below.
     unsafe { queue_pair.post_send(&mut buffer, ..LEN, 8) }.unwrap();
     let Event::Work(got) = next(&mut ours, "their send") else { panic!("an end") };
     assert_eq!((got.work, got.kind, got.status, got.len), (WorkId(1), WorkKind::Recv, WorkStatus::Ok, LEN as u64));

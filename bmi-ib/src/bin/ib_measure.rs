@@ -3,12 +3,13 @@
 //! ```text
 //! ib_measure SERIES SIZE OPERATIONS     one number, in perftest's unit and under its name, as in `ib_measure ib_send_lat 64 5000`
 //! ib_measure all                        all series and sizes, a JSON line each
-//! ib_measure registration               what registering costs: one buffer of 400 kB, 100 of 4 kB (paper 000, section 5)
+//! ib_measure registration               what registering costs: one buffer of 400 kB, 100 of 4 kB ([PVFS-IB §5])
 //! ```
 //!
-//! Latency is half a round trip for sends and writes and a whole read, the median, in µs, without what reading the clock costs (perftest reads a
-//! register instead); bandwidth is in MiB/s. Two adapters, a thread
-//! each, on the first device. Speeds on Soft-RoCE say nothing of an adapter; ratios do.
+//! Latency is half a round trip for sends and writes and a whole read, the median, in µs, without
+//! what reading the clock costs (perftest reads a register instead); bandwidth is in MiB/s. Two
+//! adapters, a thread each, on the first device. Speeds on Soft-RoCE say nothing of an adapter;
+//! ratios do.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -26,11 +27,13 @@ const SIZES: [(usize, usize); 4] = [(64, 5000), (4 << 10, 3000), (64 << 10, 500)
 const WINDOW: u64 = 64;
 /// Messages between two words of the receiver about how far it is.
 const CREDIT: u64 = 32;
-/// Polls that go by one reading of the clock. Deadlines of milliseconds need no more, and in an emulated machine reading it is a system call.
+/// Polls that go by one reading of the clock. Deadlines of milliseconds need no more, and in an
+/// emulated machine reading it is a system call.
 const CLOCK_EVERY: u32 = 16;
 const WARM_UP: usize = 20;
 
-/// One adapter, its connection, its buffer, and the peer's. What is sent stands in the first half of the buffer, what comes goes to the second.
+/// One adapter, its connection, its buffer, and the peer's. What is sent stands in the first half
+/// of the buffer, what comes goes to the second.
 struct End {
     transport: IbTransport,
     clock: MonotonicClock,
@@ -282,7 +285,8 @@ fn measure(series: &str, size: usize, operations: usize) -> Result<f64> {
     if series.ends_with("lat") { latency(series, size, operations) } else { bandwidth(series, size, operations) }
 }
 
-/// Registers and deregisters, by exposing on a connection; the mean in µs for the whole set of buffers.
+/// Registers and deregisters, by exposing on a connection; the mean in µs for the whole set of
+/// buffers.
 fn registration() -> Result<()> {
     const ROUNDS: u32 = 50;
     let (mut a, _b) = pair(64)?;

@@ -44,8 +44,8 @@ impl Channel {
             if unsafe { loaded().ibv_get_cq_event(self.raw.as_ptr(), &mut queue, &mut user) } != 0 {
                 return count;
             }
-            // SAFETY: one event of this queue was taken just now. A queue is destroyed only by its owner, who also drains, and destroying waits
-            // for acknowledgements.
+            // SAFETY: one event of this queue was taken just now. A queue is destroyed only by its
+            // owner, who also drains, and destroying waits for acknowledgements.
             unsafe { loaded().ibv_ack_cq_events(queue, 1) };
             count += 1;
         }

@@ -236,7 +236,8 @@ impl Context {
     /// What the driver says; there is no such port.
     pub fn port(&self, number: u8) -> io::Result<Port> {
         let mut attr = MaybeUninit::<sys::ibv_port_attr>::zeroed();
-        // SAFETY: the context is open. The call fills the older, shorter structure, which begins like this one; the rest stays zero.
+        // SAFETY: the context is open. The call fills the older, shorter structure, which begins
+        // like this one; the rest stays zero.
         check(unsafe { loaded().ibv_query_port(self.raw(), number, attr.as_mut_ptr().cast()) })?;
         // SAFETY: all fields are integers, zeroed and then filled.
         let attr = unsafe { attr.assume_init() };
@@ -292,7 +293,8 @@ impl Context {
 fn meaning_of(event: &sys::ibv_async_event) -> AsyncEvent {
     // SAFETY: events of ports carry a port.
     let port = || u8::try_from(unsafe { event.element.port_num }).unwrap_or(0);
-    // SAFETY: events of queue pairs carry one, which is not destroyed before its events are acknowledged.
+    // SAFETY: events of queue pairs carry one, which is not destroyed before its events are
+    // acknowledged.
     let number = || unsafe { (*event.element.qp).qp_num };
     match event.event_type {
         sys::IBV_EVENT_PORT_ERR => AsyncEvent::PortDown(port()),

@@ -1,18 +1,22 @@
 //! Verbs, safely enough: libibverbs loaded at run time, and an owner for each of its objects.
 //!
-//! **Why loaded.** A program that can speak verbs must build without a package and start without the library; only asking for an
-//! adapter says what is missing. So nothing is linked: `library` looks for `libibverbs.so.1` once, and the calls that C declares inline go
-//! through the context's own table.
+//! **Why loaded.** A program that can speak verbs must build without a package and start without
+//! the library; only asking for an adapter says what is missing. So nothing is linked: `library`
+//! looks for `libibverbs.so.1` once, and the calls that C declares inline go through the context's
+//! own table.
 //!
 //! **Invariants**
 //! 1. Only this module calls C. `sys` is generated and private to it.
-//! 2. Objects are torn down in the order that verbs ask for, queue pair, region, completion queue, channel, domain, context, because each
-//!    holds what it was made from.
-//! 3. What a work request points to must outlive it. That is the caller's promise, and why posting is `unsafe`.
-//! 4. Legacy calls only (`ibv_post_send`, `ibv_poll_cq`): the extended ones give wrong results on Soft-RoCE of kernel 6.1.
+//! 2. Objects are torn down in the order that verbs ask for, queue pair, region, completion queue,
+//!    channel, domain, context, because each holds what it was made from.
+//! 3. What a work request points to must outlive it. That is the caller's promise, and why posting
+//!    is `unsafe`.
+//! 4. Legacy calls only (`ibv_post_send`, `ibv_poll_cq`): the extended ones give wrong results on
+//!    Soft-RoCE of kernel 6.1.
 //!
-//! **Not a stable interface**: it is public for the tests that play a hostile peer, and to be replaced by the `ibverbs` crate once a release of that
-//! can carry one-sided work (see `ARCHITECTURE.md`).
+//! **Not a stable interface**: it is public for the tests that play a hostile peer, and to be
+//! replaced by the `ibverbs` crate once a release of that can carry one-sided work (see
+//! `ARCHITECTURE.md`).
 
 mod completion;
 mod context;
@@ -73,7 +77,8 @@ impl std::error::Error for Unavailable {}
 fn library() -> Result<&'static sys::Ibverbs, Unavailable> {
     static LOADED: OnceLock<Result<sys::Ibverbs, String>> = OnceLock::new();
     let loaded = LOADED.get_or_init(|| {
-        // SAFETY: the library's initialisers are those of a system library; the signatures in `sys` are those of its header.
+        // SAFETY: the library's initialisers are those of a system library; the signatures in `sys`
+        // are those of its header.
         let library = unsafe { sys::Ibverbs::new(LIBRARY) }.map_err(|error| error.to_string())?;
         prepare_fork(&library);
         Ok(library)
@@ -81,8 +86,9 @@ fn library() -> Result<&'static sys::Ibverbs, Unavailable> {
     loaded.as_ref().map_err(|why| Unavailable::Library(why.clone()))
 }
 
-/// Makes `fork` safe before the first registration. Kernels from 5.12 on copy pinned pages for the child when it forks, and need nothing; for
-/// older ones the library keeps registered pages out of the child.
+/// Makes `fork` safe before the first registration. Kernels from 5.12 on copy pinned pages for the
+/// child when it forks, and need nothing; for older ones the library keeps registered pages out of
+/// the child.
 fn prepare_fork(library: &sys::Ibverbs) {
     // SAFETY: no arguments, no registration has been made yet.
     let unneeded = unsafe { library.ibv_is_fork_initialized() } == sys::IBV_FORK_UNNEEDED;

@@ -36,7 +36,8 @@ pub struct Path {
     pub psn: u32,
     /// The peer's LID, on InfiniBand.
     pub lid: u16,
-    /// The peer's address, and where this side's stands in its table: a global route header is used.
+    /// The peer's address, and where this side's stands in its table: a global route header is
+    /// used.
     pub global: Option<([u8; 16], u8)>,
     /// Service level on InfiniBand.
     pub service_level: u8,
@@ -82,7 +83,8 @@ pub enum Opcode<'a> {
     WriteWithImmediate(u64, u32, u32),
     /// From the peer's memory: address and key.
     Read(u64, u32),
-    /// Binds a window to `len` bytes of a region that begin at an address, for remote reads and writes, under this key.
+    /// Binds a window to `len` bytes of a region that begin at an address, for remote reads and
+    /// writes, under this key.
     Bind(&'a Window, &'a Region, u64, u64, u32),
 }
 
@@ -341,11 +343,13 @@ impl QueuePair {
         self.modify(|attr| attr.qp_state = sys::IBV_QPS_ERR, sys::IBV_QP_STATE)
     }
 
-    /// Posts the requests of `chain` together, and empties it. On failure the number says how many of them were taken.
+    /// Posts the requests of `chain` together, and empties it. On failure the number says how many
+    /// of them were taken.
     ///
     /// # Safety
-    /// Until a request has ended, or this queue pair is dropped, the memory that it names must stay valid; for inline requests until the
-    /// call returns, and their addresses are those of this process.
+    /// Until a request has ended, or this queue pair is dropped, the memory that it names must stay
+    /// valid; for inline requests until the call returns, and their addresses are those of this
+    /// process.
     ///
     /// # Errors
     /// What the driver says; `ENOMEM` for a full queue.
@@ -356,7 +360,8 @@ impl QueuePair {
         // SAFETY: the queue pair and its context are there, the table of calls complete.
         let call = unsafe { (*self.raw.as_ref().context).ops.post_send }.expect("every driver has post_send");
         let (first, mut bad) = (chain.link(), null_mut());
-        // SAFETY: the requests are linked and stay in place during the call; the caller vouches for their memory.
+        // SAFETY: the requests are linked and stay in place during the call; the caller vouches for
+        // their memory.
         let result = check(unsafe { call(self.raw.as_ptr(), first, &mut bad) });
         let len = std::mem::take(&mut chain.len);
         result.map_err(|error| {
@@ -382,7 +387,8 @@ impl QueuePair {
             num_sge: segments.len() as i32,
         };
         let mut bad = null_mut();
-        // SAFETY: `Sge` is laid out as `ibv_sge`, which the call only reads; the caller vouches for the memory.
+        // SAFETY: `Sge` is laid out as `ibv_sge`, which the call only reads; the caller vouches for
+        // the memory.
         check(unsafe { call(self.raw.as_ptr(), &mut request, &mut bad) })
     }
 }
@@ -390,7 +396,8 @@ impl QueuePair {
 impl Drop for QueuePair {
     fn drop(&mut self) {
         let _domain = &self.domain;
-        // SAFETY: made here, destroyed once. When the call returns the adapter touches nothing on its behalf any more.
+        // SAFETY: made here, destroyed once. When the call returns the adapter touches nothing on
+        // its behalf any more.
         check_destroyed("queue pair", unsafe { loaded().ibv_destroy_qp(self.raw.as_ptr()) });
     }
 }

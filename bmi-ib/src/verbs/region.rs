@@ -84,11 +84,12 @@ unsafe impl Send for Region {}
 unsafe impl Sync for Region {}
 
 impl Region {
-    /// Registers `len` bytes at `ptr`, more than none. Work requests and peers name the first byte `begin`, whose offset in a page must be that of
-    /// `ptr`.
+    /// Registers `len` bytes at `ptr`, more than none. Work requests and peers name the first byte
+    /// `begin`, whose offset in a page must be that of `ptr`.
     ///
     /// # Safety
-    /// The bytes must stay where they are, valid for what `rights` allow, until the region is dropped.
+    /// The bytes must stay where they are, valid for what `rights` allow, until the region is
+    /// dropped.
     ///
     /// # Errors
     /// What the kernel says; `ENOMEM` when it may not pin that much.
@@ -125,13 +126,14 @@ impl Region {
 impl Drop for Region {
     fn drop(&mut self) {
         let _domain = &self.domain;
-        // SAFETY: made here, deregistered once. When the call returns the adapter reaches it no more.
+        // SAFETY: made here, deregistered once. When the call returns the adapter reaches it no
+        // more.
         check_destroyed("memory region", unsafe { loaded().ibv_dereg_mr(self.raw.as_ptr()) });
     }
 }
 
-/// A memory window of type 2: once bound, a part of a region that one queue pair's peer may reach. Nothing but the test that shows why the
-/// backend does without them uses it.
+/// A memory window of type 2: once bound, a part of a region that one queue pair's peer may reach.
+/// Nothing but the test that shows why the backend does without them uses it.
 #[derive(Debug)]
 pub struct Window {
     raw: NonNull<sys::ibv_mw>,

@@ -15,7 +15,8 @@ pub struct Report {
     pub faults: u64,
     /// Events of the worlds, all together.
     pub events: u64,
-    /// A number over the digests of all runs: the same wherever the same sweep is run, in debug and in release.
+    /// A number over the digests of all runs: the same wherever the same sweep is run, in debug and
+    /// in release.
     pub digest: u64,
 }
 
@@ -53,8 +54,8 @@ pub enum Why {
 }
 
 impl Why {
-    /// Whether it is the same failure, as far as one can tell: of the same kind, and a panic in the same place. A smaller plan that fails in another way
-    /// is no explanation.
+    /// Whether it is the same failure, as far as one can tell: of the same kind, and a panic in the
+    /// same place. A smaller plan that fails in another way is no explanation.
     pub(super) fn is_like(&self, other: &Why) -> bool {
         // The text of a panic ends with its place.
         let place = |text: &str| text.rsplit_once(" (").map(|(_, place)| place.to_owned());
@@ -109,8 +110,9 @@ impl Failure {
     }
 }
 
-/// What makes the harness run this test and no other. It names its threads after the tests; if it runs the test on its main thread, it may have been
-/// told which one. If not, all tests of the package see the seed, and this one among them.
+/// What makes the harness run this test and no other. It names its threads after the tests; if it
+/// runs the test on its main thread, it may have been told which one. If not, all tests of the
+/// package see the seed, and this one among them.
 fn test_of(thread: Option<&str>, args: impl IntoIterator<Item = String>) -> String {
     if let Some(test) = thread.filter(|name| *name != "main") {
         return format!(" {test} -- --exact");
@@ -142,7 +144,8 @@ impl std::error::Error for Failure {}
 mod tests {
     use super::*;
 
-    /// On the harness's main thread the sweep's own name stood in the command, which is no test's: the command ran nothing and passed.
+    /// On the harness's main thread the sweep's own name stood in the command, which is no test's:
+    /// the command ran nothing and passed.
     #[test]
     fn a_replay_names_the_test_and_not_the_sweep() {
         let args = |args: &[&str]| args.iter().map(|arg| (*arg).to_owned()).collect::<Vec<_>>();

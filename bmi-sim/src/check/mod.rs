@@ -1,7 +1,9 @@
-//! Checking a protocol: a test of it in a world of some nodes, over many seeds, each with faults of its own.
+//! Checking a protocol: a test of it in a world of some nodes, over many seeds, each with faults of
+//! its own.
 //!
-//! **Why.** A protocol fails in the rare case: a loss between two messages, a restart in the middle, both at once. A test names the nodes, the faults and
-//! the seeds, and says what must hold; the rest is done here.
+//! **Why.** A protocol fails in the rare case: a loss between two messages, a restart in the
+//! middle, both at once. A test names the nodes, the faults and the seeds, and says what must hold;
+//! the rest is done here.
 //!
 //! ```
 //! use bmi_core::{Config, Memory};
@@ -33,12 +35,15 @@
 //! assert_eq!(report.seeds, 20);
 //! ```
 //!
-//! **What counts as a failure.** An error that the test returns; a panic, in the test or in any task of the world; a stall (nobody can go on, tasks spin, or
-//! virtual time or events run out); a leak (an endpoint that is still there holds operations, slots, parked messages, exposures or work some time
-//! after the test's end); and a run that differs from its repetition (every so many seeds are run twice).
+//! **What counts as a failure.** An error that the test returns; a panic, in the test or in any
+//! task of the world; a stall (nobody can go on, tasks spin, or virtual time or events run out); a
+//! leak (an endpoint that is still there holds operations, slots, parked messages, exposures or
+//! work some time after the test's end); and a run that differs from its repetition (every so many
+//! seeds are run twice).
 //!
-//! **What a failure says.** The seed, what happened, the plan of faults shrunk to the few events that it takes to fail in the same way, and one command that
-//! runs just that. The command sets variables that every sweep listens to:
+//! **What a failure says.** The seed, what happened, the plan of faults shrunk to the few events
+//! that it takes to fail in the same way, and one command that runs just that. The command sets
+//! variables that every sweep listens to:
 //!
 //! | variable | meaning |
 //! |---|---|
@@ -51,7 +56,8 @@
 //! 1. A run depends on the test, the seed and the plan, and on nothing else.
 //! 2. Shrinking ends: it is bounded in runs.
 //!
-//! **Source.** Delta debugging: Zeller, Hildebrandt, Simplifying and Isolating Failure-Inducing Input (2002).
+//! **Source.** Delta debugging: Zeller, Hildebrandt, Simplifying and Isolating Failure-Inducing
+//! Input (2002).
 //!
 //! Tested by `tests/check.rs`; `examples/src/ledger.rs` finds a planted bug.
 
@@ -93,7 +99,8 @@ impl<E: Display> Verdict for Result<(), E> {
     }
 }
 
-/// The seeds of a test that has a loop of its own: those that the environment asks for, as for a [`Sweep`], or the `usual` ones.
+/// The seeds of a test that has a loop of its own: those that the environment asks for, as for a
+/// [`Sweep`], or the `usual` ones.
 ///
 /// # Panics
 /// For a variable of the environment that makes no sense.
@@ -180,8 +187,8 @@ impl Sweep {
         self
     }
 
-    /// Virtual time between the end of a test, or of the faults, and the look for leaks; three seconds without: longer than
-    /// [`Config::fence_grace`](bmi_core::Config::fence_grace).
+    /// Virtual time between the end of a test, or of the faults, and the look for leaks; three
+    /// seconds without: longer than [`Config::fence_grace`](bmi_core::Config::fence_grace).
     #[must_use]
     pub fn settle(mut self, settle: Duration) -> Sweep {
         self.settle = settle;
@@ -209,7 +216,8 @@ impl Sweep {
         self
     }
 
-    /// What endpoints hold at the end is the test's own business: for programs that leave receives posted.
+    /// What endpoints hold at the end is the test's own business: for programs that leave receives
+    /// posted.
     #[must_use]
     pub fn ignoring_leaks(mut self) -> Sweep {
         self.leaks = false;
@@ -219,7 +227,8 @@ impl Sweep {
     /// Runs the test for every seed.
     ///
     /// # Panics
-    /// At the first seed that fails, with the [`Failure`] as its text; for a variable of the environment that makes no sense.
+    /// At the first seed that fails, with the [`Failure`] as its text; for a variable of the
+    /// environment that makes no sense.
     pub fn run<V: Verdict, F: Future<Output = V>>(&self, test: impl Fn(Case) -> F) -> Report {
         match self.try_run(test) {
             Ok(report) => report,

@@ -1,4 +1,5 @@
-//! Catching panics without their noise: a plan that is being shrunk fails a hundred times, and only the last time is news.
+//! Catching panics without their noise: a plan that is being shrunk fails a hundred times, and only
+//! the last time is news.
 
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, PanicHookInfo, catch_unwind, set_hook, take_hook};
@@ -19,7 +20,8 @@ fn describe(info: &PanicHookInfo<'_>) -> String {
     }
 }
 
-/// Calls `f`; if it panics, says what the panic said, and where. Other threads' panics are printed as ever.
+/// Calls `f`; if it panics, says what the panic said, and where. Other threads' panics are printed
+/// as ever.
 pub(super) fn catch<R>(f: impl FnOnce() -> R) -> Result<R, String> {
     HOOK.call_once(|| {
         let before = take_hook();

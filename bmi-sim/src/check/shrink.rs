@@ -1,12 +1,14 @@
 //! From a plan that fails to a small one that still does.
 //!
-//! **How.** First events are left out: halves, quarters, down to single ones, as delta debugging does (the complements only: a bug that needs a single
-//! event is found that way too). Then what is left is made simpler, one number at a time: rounder and earlier times, shorter durations, smaller counts. Both are repeated until
-//! nothing more helps or the budget is spent.
+//! **How.** First events are left out: halves, quarters, down to single ones, as delta debugging
+//! does (the complements only: a bug that needs a single event is found that way too). Then what is
+//! left is made simpler, one number at a time: rounder and earlier times, shorter durations,
+//! smaller counts. Both are repeated until nothing more helps or the budget is spent.
 
 use crate::faults::{At, Fault, Plan};
 
-/// Returns the smallest plan that was found for which `fails` says yes, and how many runs that took. `plan` is taken to fail.
+/// Returns the smallest plan that was found for which `fails` says yes, and how many runs that
+/// took. `plan` is taken to fail.
 pub(super) fn shrink(plan: &Plan, budget: u64, fails: impl FnMut(&Plan) -> bool) -> (Plan, u64) {
     let mut hunt = Hunt { best: plan.clone(), budget, runs: 0, fails };
     if hunt.budget > 0 && !hunt.best.events.is_empty() {

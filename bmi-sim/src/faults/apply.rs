@@ -1,4 +1,5 @@
-//! From a plan to what happens in the world: every event becomes an action at its time, and every fault that lasts another one at its end.
+//! From a plan to what happens in the world: every event becomes an action at its time, and every
+//! fault that lasts another one at its end.
 
 use std::time::Duration;
 
@@ -12,8 +13,8 @@ use crate::node::Node;
 use crate::world::{Core, Sim};
 
 impl Plan {
-    /// Schedules all events in `sim`, and the end of all trouble. Names of nodes that are not there are ignored when their time comes: a plan
-    /// may have been drawn for a larger world.
+    /// Schedules all events in `sim`, and the end of all trouble. Names of nodes that are not there
+    /// are ignored when their time comes: a plan may have been drawn for a larger world.
     pub fn apply(&self, sim: &Sim) {
         let start = sim.now();
         for event in &self.events {
@@ -89,14 +90,16 @@ fn begin(sim: &Sim, fault: &Fault) {
     }
 }
 
-/// Whether the fault that lasts `until` then is the one that counts; if so it is over. Who looks at the same instant, but before this, must find it still there.
+/// Whether the fault that lasts `until` then is the one that counts; if so it is over. Who looks at
+/// the same instant, but before this, must find it still there.
 fn ends(lasts: &mut u64, until: u64) -> bool {
     let over = *lasts == until;
     *lasts = if over { 0 } else { *lasts };
     over
 }
 
-/// Until when a node is under the faults of a plan that last, in ns; 0 without. Of two that overlap the longer one counts: none ends another.
+/// Until when a node is under the faults of a plan that last, in ns; 0 without. Of two that overlap
+/// the longer one counts: none ends another.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Lasting {
     pub(crate) paused: u64,
@@ -209,8 +212,9 @@ impl Sim {
         Some(Node { sim: self.clone(), id })
     }
 
-    /// Ends all trouble that plans have made: links are whole, nodes up, disks work. Clocks stay as they are, and so does what was done by hand: a node that a test has
-    /// killed or paused, a link that it has cut.
+    /// Ends all trouble that plans have made: links are whole, nodes up, disks work. Clocks stay as
+    /// they are, and so does what was done by hand: a node that a test has killed or paused, a link
+    /// that it has cut.
     pub fn calm(&self) {
         let now = self.now().as_nanos();
         let (links, nodes) = self.0.with(|core| {

@@ -1,8 +1,9 @@
 //! Drawing plans: a swarm.
 //!
-//! **Why a swarm.** If every run has a little of every fault, none has much of one, and faults hide each other: a connection that is cut all the
-//! time never fills a queue. So each seed turns on a subset of the kinds, and each of those at a rate of its own, from one event in a run to many; one
-//! run in sixteen has none at all.
+//! **Why a swarm.** If every run has a little of every fault, none has much of one, and faults hide
+//! each other: a connection that is cut all the time never fills a queue. So each seed turns on a
+//! subset of the kinds, and each of those at a rate of its own, from one event in a run to many;
+//! one run in sixteen has none at all.
 //!
 //! **Source.** Groce, Zhang, Eide, Chen, Regehr: Swarm Testing (ISSTA 2012).
 
@@ -82,7 +83,8 @@ impl Default for Swarm {
 }
 
 impl Swarm {
-    /// All kinds of faults, at most twenty of each, within the first 100 ms; those that last do so for up to 30 ms.
+    /// All kinds of faults, at most twenty of each, within the first 100 ms; those that last do so
+    /// for up to 30 ms.
     pub fn all() -> Swarm {
         Swarm::of(&Kind::ALL)
     }
@@ -126,7 +128,8 @@ impl Swarm {
         self
     }
 
-    /// No fault of `kind` hits the node called `node`: one, for instance, whose program is the test itself.
+    /// No fault of `kind` hits the node called `node`: one, for instance, whose program is the test
+    /// itself.
     #[must_use]
     pub fn sparing(mut self, kind: Kind, node: &str) -> Swarm {
         self.spared.push((kind, node.to_owned()));
@@ -148,7 +151,8 @@ impl Plan {
             return plan;
         }
         for kind in &swarm.kinds {
-            // Half of the kinds are off. Drawn for each kind, on or off, so that one kind more or less in the list changes little.
+            // Half of the kinds are off. Drawn for each kind, on or off, so that one kind more or
+            // less in the list changes little.
             let (on, mut own) = (rng.below(2) == 0, Rng::new(rng.next_u64()));
             let victims: Vec<&String> = nodes.iter().filter(|node| swarm.hits(*kind, node)).collect();
             if !on || victims.is_empty() {

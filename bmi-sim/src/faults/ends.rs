@@ -1,8 +1,11 @@
-//! How connections end: cut, their node killed, their link down for too long, a packet lost too often.
+//! How connections end: cut, their node killed, their link down for too long, a packet lost too
+//! often.
 //!
-//! **Model.** A killed node falls silent: its tasks are dropped, its connections end, its peers notice after the profile's detection time. A paused
-//! node's *program* stands still while its adapter works on, as with a stopped process. On a link that is down packets wait at the far end; if it comes up
-//! within the detection time nothing is lost but time, else the connections over it end on both sides.
+//! **Model.** A killed node falls silent: its tasks are dropped, its connections end, its peers
+//! notice after the profile's detection time. A paused node's *program* stands still while its
+//! adapter works on, as with a stopped process. On a link that is down packets wait at the far end;
+//! if it comes up within the detection time nothing is lost but time, else the connections over it
+//! end on both sides.
 
 use crate::error::SimError;
 use crate::events::{ConnRef, Event};
@@ -41,7 +44,8 @@ impl Core {
         }
     }
 
-    /// A packet was lost too often: this side gives the connection up, which the other one notices later, and no other connection at all.
+    /// A packet was lost too often: this side gives the connection up, which the other one notices
+    /// later, and no other connection at all.
     pub(crate) fn give_up(&mut self, at: ConnRef) {
         let Some(conn) = self.conn(at) else { return };
         if let Some(peer) = conn.peer {
@@ -72,7 +76,8 @@ impl Core {
         }
     }
 
-    /// The link has been down for the detection time, if it still is. Those who are connecting have a deadline of their own.
+    /// The link has been down for the detection time, if it still is. Those who are connecting have
+    /// a deadline of their own.
     pub(crate) fn link_dead(&mut self, a: u32, b: u32, epoch: u64) {
         if self.links.get(&(a, b)).is_none_or(|link| !link.down || link.epoch != epoch) {
             return;

@@ -1,11 +1,12 @@
 //! What a link between two nodes does to packets while a plan says so.
 //!
-//! **Model of a lossy wire.** A packet is lost, or arrives damaged and is dropped, with a probability. Its sender hears nothing and sends it again after
-//! [`RETRY_US`], doubled each time; after [`RETRIES`] the adapter gives the connection up. As a connection keeps its order, what is behind the
-//! packet waits for it (go back n).
+//! **Model of a lossy wire.** A packet is lost, or arrives damaged and is dropped, with a
+//! probability. Its sender hears nothing and sends it again after [`RETRY_US`], doubled each time;
+//! after [`RETRIES`] the adapter gives the connection up. As a connection keeps its order, what is
+//! behind the packet waits for it (go back n).
 //!
-//! **Source.** Timeout and retry count of an InfiniBand queue pair (IBTA volume 1, 9.7.6.1): local ACK timeout doubling is the practice of current
-//! adapters; seven retries is the largest count.
+//! **Source.** Timeout and retry count of an InfiniBand queue pair (IBTA volume 1, 9.7.6.1): local
+//! ACK timeout doubling is the practice of current adapters; seven retries is the largest count.
 
 use crate::rng::Rng;
 
@@ -96,7 +97,8 @@ impl Trouble {
         (late + again, never)
     }
 
-    /// Whether one attempt fails. All draw, so that each draws as often as it would without the others.
+    /// Whether one attempt fails. All draw, so that each draws as often as it would without the
+    /// others.
     fn loses(&mut self) -> bool {
         self.lossy.iter_mut().fold(false, |lost, lossy| (lossy.rng.below(100) < lossy.percent) | lost)
     }

@@ -1,8 +1,10 @@
 //! What a disk's cache loses when the power fails.
 //!
-//! **Model.** A disk writes whole sectors, in any order, whenever it likes; only a sync that has ended says that what came before is there. So after a
-//! power failure each sector that was written and not synced is the old one, the new one, or torn: its front new, its rest old. A run is usually
-//! of one temper (all lost, all kept, mixed), because a mixture alone would hide bugs that need much lost at once.
+//! **Model.** A disk writes whole sectors, in any order, whenever it likes; only a sync that has
+//! ended says that what came before is there. So after a power failure each sector that was written
+//! and not synced is the old one, the new one, or torn: its front new, its rest old. A run is
+//! usually of one temper (all lost, all kept, mixed), because a mixture alone would hide bugs that
+//! need much lost at once.
 
 use crate::disk::DiskFault;
 use crate::rng::Rng;
@@ -10,15 +12,17 @@ use crate::rng::Rng;
 /// Bytes that a disk writes at once.
 pub const SECTOR: usize = 512;
 
-/// A store on a node's disk, which has to know when its power fails or it begins to refuse. See [`crate::SimDisk::attach`].
+/// A store on a node's disk, which has to know when its power fails or it begins to refuse. See
+/// [`crate::SimDisk::attach`].
 pub trait DiskUser {
-    /// The power fails: what was not synced is gone, as `loss` says. Called before the node's tasks are dropped; what those do to the store
-    /// while they are dropped must change nothing.
+    /// The power fails: what was not synced is gone, as `loss` says. Called before the node's tasks
+    /// are dropped; what those do to the store while they are dropped must change nothing.
     fn power_fails(&self, loss: &mut Loss);
 
-    /// The power is about to fail in the middle of what the store writes: when it comes to the `writes`th write or sync from now, it and everything after it
-    /// fails and changes nothing, and [`DiskUser::is_cut_off`] says so. `None`: it is not going to fail after all. Stores that write whenever they are asked,
-    /// one thing at a time, need not care.
+    /// The power is about to fail in the middle of what the store writes: when it comes to the
+    /// `writes`th write or sync from now, it and everything after it fails and changes nothing, and
+    /// [`DiskUser::is_cut_off`] says so. `None`: it is not going to fail after all. Stores that
+    /// write whenever they are asked, one thing at a time, need not care.
     fn cuts_off(&self, writes: Option<u32>) {
         let _ = writes;
     }

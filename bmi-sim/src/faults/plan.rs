@@ -1,4 +1,5 @@
-//! A plan of faults: what goes wrong, to whom, and when. Data, so that it can be drawn, printed, shrunk, edited by hand and run again.
+//! A plan of faults: what goes wrong, to whom, and when. Data, so that it can be drawn, printed,
+//! shrunk, edited by hand and run again.
 //!
 //! **Text.** JSON in one line, so that it fits an environment variable:
 //!
@@ -6,9 +7,10 @@
 //! {"events":[{"at_us":1200,"cut":{"a":"n0","b":"n1"}},{"at_us":1500,"crash":{"node":"n1","for_us":3000,"salt":7}}]}
 //! ```
 //!
-//! Times are in microseconds of virtual time, nodes are named. A fault that lasts says for how long and ends by itself, so every plan has an
-//! [end](Plan::end_us), after which the world is whole again. What a fault needs of chance it draws from its own `salt`: leaving out one
-//! event of a plan changes no other.
+//! Times are in microseconds of virtual time, nodes are named. A fault that lasts says for how long
+//! and ends by itself, so every plan has an [end](Plan::end_us), after which the world is whole
+//! again. What a fault needs of chance it draws from its own `salt`: leaving out one event of a
+//! plan changes no other.
 
 use std::fmt;
 use std::str::FromStr;
@@ -26,7 +28,8 @@ pub enum Fault {
         /// The other.
         b: String,
     },
-    /// The link between two nodes is down: nothing is delivered; after the detection time their connections end.
+    /// The link between two nodes is down: nothing is delivered; after the detection time their
+    /// connections end.
     Partition {
         /// One node.
         a: String,
@@ -35,7 +38,8 @@ pub enum Fault {
         /// For how long.
         for_us: u64,
     },
-    /// Each packet between two nodes is late by up to `by_us`, drawn. Connections stay in order, each by itself; queue pairs overtake each other.
+    /// Each packet between two nodes is late by up to `by_us`, drawn. Connections stay in order,
+    /// each by itself; queue pairs overtake each other.
     Delay {
         /// One node.
         a: String,
@@ -48,8 +52,10 @@ pub enum Fault {
         /// Feeds the draw.
         salt: u32,
     },
-    /// Each packet between two nodes is lost or damaged with this probability. The adapters send it again, after a time-out that doubles; a
-    /// packet that was lost too often ends its connection: at the side that waits for it at once, at the other after the detection time. A duplicate is dropped by its number and shows nowhere.
+    /// Each packet between two nodes is lost or damaged with this probability. The adapters send it
+    /// again, after a time-out that doubles; a packet that was lost too often ends its connection:
+    /// at the side that waits for it at once, at the other after the detection time. A duplicate is
+    /// dropped by its number and shows nowhere.
     Lossy {
         /// One node.
         a: String,
@@ -62,31 +68,33 @@ pub enum Fault {
         /// Feeds the draw.
         salt: u32,
     },
-    /// The next message or read between two nodes arrives damaged on a wire whose adapters do not send again: the receiver's check fails, and the
-    /// connection ends.
+    /// The next message or read between two nodes arrives damaged on a wire whose adapters do not
+    /// send again: the receiver's check fails, and the connection ends.
     Corrupt {
         /// One node.
         a: String,
         /// The other.
         b: String,
     },
-    /// The next message between two nodes finds its receiver not ready (C9), whatever was posted: the connection ends. Writes without immediate data, and
-    /// reads, take no receive and pass.
+    /// The next message between two nodes finds its receiver not ready (C9), whatever was posted:
+    /// the connection ends. Writes without immediate data, and reads, take no receive and pass.
     NotReady {
         /// One node.
         a: String,
         /// The other.
         b: String,
     },
-    /// The next message from `a` to `b` arrives, and of what `b` sends back on its connection the first message arrives damaged: the connection ends, so whatever was asked
-    /// for has been done, and nobody was told.
+    /// The next message from `a` to `b` arrives, and of what `b` sends back on its connection the
+    /// first message arrives damaged: the connection ends, so whatever was asked for has been done,
+    /// and nobody was told.
     Unanswered {
         /// Who asks.
         a: String,
         /// Who does it.
         b: String,
     },
-    /// The completion queue of a node overruns: all its connections end; its peers notice after the detection time.
+    /// The completion queue of a node overruns: all its connections end; its peers notice after the
+    /// detection time.
     Overrun {
         /// The node.
         node: String,
@@ -98,8 +106,9 @@ pub enum Fault {
         /// For how long.
         for_us: u64,
     },
-    /// The power of a node fails. Its memory is lost, what its disk had synced is kept, and what was not synced is lost, kept or torn, sector by
-    /// sector. When the power is back, the node's programs ([`crate::Node::boot`]) start anew.
+    /// The power of a node fails. Its memory is lost, what its disk had synced is kept, and what
+    /// was not synced is lost, kept or torn, sector by sector. When the power is back, the node's
+    /// programs ([`crate::Node::boot`]) start anew.
     Crash {
         /// The node.
         node: String,
@@ -108,8 +117,9 @@ pub enum Fault {
         /// Feeds the draw of what the disk loses.
         salt: u32,
     },
-    /// The power of a node fails while a store is writing to its disk, in the middle of what it writes at once: within the next
-    /// [`Fault::MOST_WRITES`] writes, drawn from the salt; after [`Fault::PATIENCE_US`] whether there was a write or not. Else as [`Fault::Crash`].
+    /// The power of a node fails while a store is writing to its disk, in the middle of what it
+    /// writes at once: within the next [`Fault::MOST_WRITES`] writes, drawn from the salt; after
+    /// [`Fault::PATIENCE_US`] whether there was a write or not. Else as [`Fault::Crash`].
     CrashWriting {
         /// The node.
         node: String,
@@ -139,8 +149,9 @@ pub enum Fault {
         /// How many of each adapter.
         count: u32,
     },
-    /// A node's clock on the wall ([`crate::Node::wall_ns`]) is set, forwards or back. The clock that endpoints go by never steps, since
-    /// deadlines are on the monotonic clock of a real system: a program that stood still is [`Fault::Pause`].
+    /// A node's clock on the wall ([`crate::Node::wall_ns`]) is set, forwards or back. The clock
+    /// that endpoints go by never steps, since deadlines are on the monotonic clock of a real
+    /// system: a program that stood still is [`Fault::Pause`].
     ClockStep {
         /// The node.
         node: String,
@@ -150,8 +161,8 @@ pub enum Fault {
 }
 
 impl Fault {
-    /// For how long it lasts, in µs; 0 if it is over at once. One that waits for its victim does so for [`Fault::PATIENCE_US`], if the plan
-    /// ends with it.
+    /// For how long it lasts, in µs; 0 if it is over at once. One that waits for its victim does so
+    /// for [`Fault::PATIENCE_US`], if the plan ends with it.
     pub fn for_us(&self) -> u64 {
         let mut copy = self.clone();
         let waits = matches!(
@@ -166,7 +177,8 @@ impl Fault {
     /// A power failure that comes in the middle of writing comes within so many writes.
     pub const MOST_WRITES: u32 = 32;
 
-    /// How long a plan goes on for the sake of a fault that hits the *next* message or registration, in µs.
+    /// How long a plan goes on for the sake of a fault that hits the *next* message or
+    /// registration, in µs.
     pub const PATIENCE_US: u64 = 10_000;
 
     /// Its duration, for those that have one.

@@ -1,4 +1,5 @@
-//! What the world knows: nodes, transports, connections, and what happens next. Everything but the tasks.
+//! What the world knows: nodes, transports, connections, and what happens next. Everything but the
+//! tasks.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
@@ -6,7 +7,7 @@ use std::sync::Arc;
 use std::task::Waker;
 
 use bmi_core::transport::{Event as Report, WorkKind};
-use bmi_core::{Capabilities, Holdings};
+use bmi_core::{Capabilities, ResourceUsage};
 
 use super::Sim;
 use super::timers::Timers;
@@ -17,7 +18,7 @@ use crate::disk::DiskState;
 use crate::events::{ConnRef, Event, EventQueue};
 use crate::executor::{Executor, ReadyQueue, TaskKey};
 use crate::faults::{DiskUser, Lasting};
-use crate::inline;
+use crate::inline_receive;
 use crate::memory::Registrations;
 use crate::network::{LinkState, Port, Side};
 use crate::node::Node;
@@ -29,7 +30,7 @@ use crate::timeline::Timeline;
 pub(crate) type Program = Rc<dyn Fn(Node)>;
 
 /// What an endpoint holds; `None` once it is gone.
-pub(crate) type Observer = Box<dyn Fn() -> Option<Holdings>>;
+pub(crate) type Observer = Box<dyn Fn() -> Option<ResourceUsage>>;
 
 /// A node.
 pub(crate) struct NodeState {
@@ -68,10 +69,12 @@ pub(crate) struct AdapterState {
     /// Of its connections, those that there are.
     pub(crate) deadlines: BTreeSet<(u64, u32)>,
     pub(crate) reports: VecDeque<Report>,
-    /// With inline receives: the receives of those of `reports` that are messages, in their order. Until a report is polled its message can still be taken.
+    /// With inline receives: the receives of those of `reports` that are messages, in their order.
+    /// Until a report is polled its message can still be taken.
     pub(crate) at_hand: VecDeque<RecvWork>,
     pub(crate) waiter: Arc<Waiter>,
-    /// A post was turned away with a full queue, and no poll has said yet that it may be tried again (C15).
+    /// A post was turned away with a full queue, and no poll has said yet that it may be tried
+    /// again (C15).
     pub(crate) starved: bool,
     /// A queue that was full has a place again.
     pub(crate) nudged: bool,
@@ -79,7 +82,8 @@ pub(crate) struct AdapterState {
 }
 
 impl AdapterState {
-    /// A poll finds nothing to report: all that was reported of the connections of these slots has been polled, and before this call.
+    /// A poll finds nothing to report: all that was reported of the connections of these slots has
+    /// been polled, and before this call.
     pub(crate) fn free_slots(&mut self) {
         self.free.append(&mut self.limbo);
     }
@@ -167,7 +171,7 @@ impl Core {
         }
     }
 
-    // ---- transports and their connections ---------------------------------------------------------------------------------
+    // ---- transports and their connections -------------------------------------------------------
 
     pub(crate) fn add_adapter(&mut self, node: u32) -> u32 {
         self.adapters.push(AdapterState {
@@ -223,7 +227,8 @@ impl Core {
         Some(conn)
     }
 
-    /// A connection's handshake, or its disconnect, is given up at `deadline`; `u64::MAX` for never.
+    /// A connection's handshake, or its disconnect, is given up at `deadline`; `u64::MAX` for
+    /// never.
     pub(crate) fn set_deadline(&mut self, at: ConnRef, deadline: u64) {
         let Some(conn) = self.conn_mut(at) else { return };
         let before = std::mem::replace(&mut conn.deadline, deadline);
@@ -234,7 +239,8 @@ impl Core {
         }
     }
 
-    /// The caller knows, or will know once it has polled everything, that the connection of this slot is gone.
+    /// The caller knows, or will know once it has polled everything, that the connection of this
+    /// slot is gone.
     pub(crate) fn free_slot(&mut self, at: ConnRef) {
         self.adapters[at.adapter as usize].limbo.push(at.slot);
     }
@@ -268,7 +274,7 @@ impl Core {
         while into.len() - before < batch {
             let Some(report) = state.reports.pop_front() else { break };
             completions += u64::from(state.polled(&report));
-            if inline && inline::is_message(&report) {
+            if inline && inline_receive::is_message(&report) {
                 self.pool.keep_segments(state.at_hand.pop_front().expect("a receive for each message").segments);
             }
             into.push(report);
@@ -278,7 +284,7 @@ impl Core {
         into.len() > before
     }
 
-    // ---- events -----------------------------------------------------------------------------------------------------------
+    // ---- events ---------------------------------------------------------------------------------
 
     /// Whether nothing would happen: deadlines of what has long ended must not move time.
     fn is_stale(&self, event: &Event) -> bool {
@@ -334,7 +340,7 @@ impl Core {
         None
     }
 
-    // ---- for people -----------------------------------------------------------------------------------------------------------
+    // ---- for people -----------------------------------------------------------------------------
 
     pub(super) fn describe(&self, executor: &Executor) -> String {
         use std::fmt::Write as _;

@@ -1,15 +1,17 @@
 //! The world: nodes, connections, time, and the loop that moves them.
 //!
-//! **Why one structure.** Everything that the simulation knows stands in [`Core`], behind one `RefCell`; tasks stand in the executor beside it. An event
-//! is executed with the core borrowed and wakes tasks only afterwards; a task runs with nothing borrowed. So no call from a task can meet a
-//! half-done event.
+//! **Why one structure.** Everything that the simulation knows stands in [`Core`], behind one
+//! `RefCell`; tasks stand in the executor beside it. An event is executed with the core borrowed
+//! and wakes tasks only afterwards; a task runs with nothing borrowed. So no call from a task can
+//! meet a half-done event.
 //!
-//! **Layout.** `core.rs` is what the world knows, `tasks.rs` which task may run, `timers.rs` who waits for a time, `sim.rs` the handle that tasks have, and
-//! this file the loop.
+//! **Layout.** `core.rs` is what the world knows, `tasks.rs` which task may run, `timers.rs` who
+//! waits for a time, `sim.rs` the handle that tasks have, and this file the loop.
 //!
 //! **Invariants**
 //! 1. Time moves only when no task is ready.
-//! 2. Equal settings and equal programs give equal digests: order comes from the event queue and the ready queue alone, and all maps are ordered.
+//! 2. Equal settings and equal programs give equal digests: order comes from the event queue and
+//!    the ready queue alone, and all maps are ordered.
 //!
 //! Tested by `tests/determinism.rs`.
 
@@ -35,7 +37,8 @@ use crate::config::SimConfig;
 use crate::error::{StallKind, Stalled};
 use crate::executor::{Executor, ROOT, TaskWaker};
 
-/// A simulated world, and what runs it. Dropping it drops its tasks. See the [crate](crate) for an example.
+/// A simulated world, and what runs it. Dropping it drops its tasks. See the [crate](crate) for an
+/// example.
 pub struct World {
     sim: Sim,
 }
@@ -151,8 +154,8 @@ impl World {
         self.now()
     }
 
-    /// Runs the tasks that are ready, then executes one event, if one happens by `limit`. Returns whether one did. For those who drive transports
-    /// by hand.
+    /// Runs the tasks that are ready, then executes one event, if one happens by `limit`. Returns
+    /// whether one did. For those who drive transports by hand.
     ///
     /// # Panics
     /// If tasks spin without time passing.

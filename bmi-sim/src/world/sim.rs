@@ -6,7 +6,7 @@ use std::future::Future;
 use std::rc::Rc;
 use std::time::Duration;
 
-use bmi_core::{Capabilities, Holdings, Time};
+use bmi_core::{Capabilities, ResourceUsage, Time};
 
 use super::core::{Core, NodeState};
 use super::timers::Sleep;
@@ -61,12 +61,13 @@ impl Shared {
     }
 }
 
-/// A handle to a world, for tasks: cheap to clone, does not keep the tasks of a dropped [`World`](crate::World) alive.
+/// A handle to a world, for tasks: cheap to clone, does not keep the tasks of a dropped
+/// [`World`](crate::World) alive.
 #[derive(Clone)]
 pub struct Sim(pub(crate) Rc<Shared>);
 
 impl Sim {
-    // ---- time -------------------------------------------------------------------------------------------------------------
+    // ---- time -----------------------------------------------------------------------------------
 
     /// The virtual time.
     pub fn now(&self) -> Time {
@@ -88,7 +89,8 @@ impl Sim {
         Sleep { sim: self.clone(), at: at.as_nanos(), timer: None }
     }
 
-    /// Calls `action` at a point in virtual time: for faults by schedule. A time that has passed means now.
+    /// Calls `action` at a point in virtual time: for faults by schedule. A time that has passed
+    /// means now.
     pub fn at(&self, time: Time, action: impl FnOnce(&Sim) + 'static) {
         self.0.with(|core| {
             core.actions.push(Some(Box::new(action)));
@@ -97,7 +99,7 @@ impl Sim {
         });
     }
 
-    // ---- nodes and tasks --------------------------------------------------------------------------------------------------
+    // ---- nodes and tasks ------------------------------------------------------------------------
 
     /// The node called `name`; made if there is none yet.
     pub fn node(&self, name: &str) -> Node {
@@ -129,14 +131,16 @@ impl Sim {
         Node { sim: self.clone(), id }
     }
 
-    /// Starts a task that belongs to no node: a script of faults, an observer. Dropping the handle lets it run on.
+    /// Starts a task that belongs to no node: a script of faults, an observer. Dropping the handle
+    /// lets it run on.
     pub fn spawn<T: 'static>(&self, future: impl Future<Output = T> + 'static) -> JoinHandle<T> {
         JoinHandle::spawn(self, None, future)
     }
 
-    // ---- what was done ----------------------------------------------------------------------------------------------------
+    // ---- what was done --------------------------------------------------------------------------
 
-    /// A number over every event executed so far: time, kind, nodes, connection, length. Equal runs have equal digests.
+    /// A number over every event executed so far: time, kind, nodes, connection, length. Equal runs
+    /// have equal digests.
     pub fn digest(&self) -> u64 {
         self.0.core.borrow().queue.digest()
     }
@@ -146,13 +150,13 @@ impl Sim {
         self.0.core.borrow().queue.count()
     }
 
-    /// What endpoints of nodes that are up hold though they should not, if nothing is under way any more: one line for each. Connections, and what waits on
-    /// them, are no leak.
+    /// What endpoints of nodes that are up hold though they should not, if nothing is under way any
+    /// more: one line for each. Connections, and what waits on them, are no leak.
     pub fn leaks(&self) -> Vec<String> {
         let core = self.0.core.borrow();
         let held = core.observers.iter().filter_map(|(node, observer)| {
             let held = observer()?;
-            (held != Holdings::default()).then(|| format!("  {}: {held:?}", core.nodes[*node as usize].name))
+            (held != ResourceUsage::default()).then(|| format!("  {}: {held:?}", core.nodes[*node as usize].name))
         });
         held.collect()
     }
@@ -170,14 +174,15 @@ impl Sim {
         Trace { sim: self.clone() }
     }
 
-    // ---- faults -----------------------------------------------------------------------------------------------------------
+    // ---- faults ---------------------------------------------------------------------------------
 
     /// Ends every connection between two nodes, at once and on both sides, `PeerLost`.
     pub fn cut(&self, a: &Node, b: &Node) {
         self.0.with(|core| core.cut(a.id, b.id));
     }
 
-    /// Takes the link between two nodes down: nothing is delivered. After the profile's detection time their connections end.
+    /// Takes the link between two nodes down: nothing is delivered. After the profile's detection
+    /// time their connections end.
     pub fn partition(&self, a: &Node, b: &Node) {
         self.0.with(|core| core.partition(a.id, b.id));
     }

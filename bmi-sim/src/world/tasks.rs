@@ -1,4 +1,5 @@
-//! Which task runs: those that are ready, when their node is not paused and its processor has a core for them.
+//! Which task runs: those that are ready, when their node is not paused and its processor has a
+//! core for them.
 
 use super::core::Core;
 use super::sim::Sim;
@@ -61,7 +62,8 @@ impl Core {
         }
     }
 
-    /// A task of `node` has run: the next one may, when what it caused is done. Returns when that is, where it keeps others from running.
+    /// A task of `node` has run: the next one may, when what it caused is done. Returns when that
+    /// is, where it keeps others from running.
     fn left(&mut self, node: u32) -> Option<u64> {
         let cpu = &mut self.nodes[node as usize].cpu;
         self.running = None;
@@ -76,7 +78,8 @@ impl Core {
         self.release_later(node, at);
     }
 
-    /// A held task of `node` may run at `at`, if nothing lets it already. Who has not to wait for time to pass needs no event.
+    /// A held task of `node` may run at `at`, if nothing lets it already. Who has not to wait for
+    /// time to pass needs no event.
     fn release_later(&mut self, node: u32, at: Option<u64>) {
         match at {
             Some(at) if at > self.queue.now => self.queue.schedule(at, Event::CpuFree { node }),
@@ -87,7 +90,8 @@ impl Core {
 }
 
 impl Sim {
-    /// Polls every task that is ready, and those that become ready by it. `root` is polled for the key `root_key`; stops when it says so.
+    /// Polls every task that is ready, and those that become ready by it. `root` is polled for the
+    /// key `root_key`; stops when it says so.
     pub(super) fn run_ready(&self, root_key: TaskKey, root: &mut dyn FnMut() -> bool) -> Result<bool, StallKind> {
         let executor = &self.0.executor;
         for _ in 0..LIVELOCK_POLLS {

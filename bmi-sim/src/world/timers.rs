@@ -52,7 +52,8 @@ impl Core {
         entry.waker.take()
     }
 
-    /// A timer was dropped before its time; its event stays behind, until there are too many of those.
+    /// A timer was dropped before its time; its event stays behind, until there are too many of
+    /// those.
     fn cancel_timer(&mut self, timer: (u32, u32)) -> Option<Waker> {
         let waker = self.drop_timer(timer)?;
         self.timers.cancelled += 1;

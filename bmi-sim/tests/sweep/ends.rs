@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use bmi_conformance::data::{filled, memory, pattern};
-use bmi_core::{Access, Config, ErrorKind, Holdings, Memory, PeerEvent};
+use bmi_core::{Access, Config, ErrorKind, Memory, PeerEvent, ResourceUsage};
 use bmi_sim::{Rng, SimConfig, World};
 use futures_util::future::Either;
 
@@ -38,7 +38,8 @@ pub(crate) fn an_orderly_end(world: &World, sides: &[Side; 2], rng: &mut Rng) {
     sides.iter().for_each(|side| check_idle(side, 0, "after an orderly end"));
 }
 
-/// What a peer was once shown is good for nothing when it is over: the attempt costs the connection, and no byte.
+/// What a peer was once shown is good for nothing when it is over: the attempt costs the
+/// connection, and no byte.
 pub(crate) fn stale_keys(world: &World, rng: &mut Rng) {
     for (round, granted) in [(0, false), (1, true)] {
         let [c, d] = &pair(world, rng, [["c0", "d0"], ["c1", "d1"]][round]);
@@ -62,7 +63,7 @@ pub(crate) fn stale_keys(world: &World, rng: &mut Rng) {
         assert!(target.to_vec() == pattern(2, 2000), "bytes were changed with a key that was over");
         world.run_for(SOON);
         for side in [c, d] {
-            assert_eq!(side.endpoint.holdings(), Holdings::default(), "after a stale key");
+            assert_eq!(side.endpoint.resource_usage(), ResourceUsage::default(), "after a stale key");
         }
     }
 }
@@ -106,7 +107,8 @@ pub(crate) fn a_lost_peer(world: &World, rng: &mut Rng) {
     check_idle(e, 0, "after its peer was killed");
 }
 
-/// Operations that nobody answers end by their deadline, at the latest a grace later, and the connection stands.
+/// Operations that nobody answers end by their deadline, at the latest a grace later, and the
+/// connection stands.
 pub(crate) fn deadlines(world: &World, rng: &mut Rng) {
     let sides = pair(world, rng, ["f", "g"]);
     let [f, g] = &sides;
@@ -141,14 +143,15 @@ pub(crate) fn deadlines(world: &World, rng: &mut Rng) {
     sides.iter().for_each(|side| check_idle(side, 1, "after deadlines"));
 }
 
-/// Both sides have spent all they had, and return it in small pieces that cross on a long link, until neither may send one more. Then both want to send a
-/// long message: what the last control credit was kept for.
+/// Both sides have spent all they had, and return it in small pieces that cross on a long link,
+/// until neither may send one more. Then both want to send a long message: what the last control
+/// credit was kept for.
 pub(crate) fn both_run_out_of_credits(seed: u64, rng: &mut Rng) {
     const EAGER: usize = 256;
     let mut config = SimConfig::drawn(seed);
     config.profile.link_latency_ns = 1_000_000;
     let world = World::with(config);
-    let settings = small_purses(EAGER);
+    let settings = small_windows(EAGER);
     let sides = pair_with(&world, [settings.clone(), settings], ["h", "i"]);
     let (kept, gap) = (rng.below(8) as usize, Duration::from_micros(10 + rng.below(60)));
     let talk = sides.iter().map(|side| async move {
@@ -174,8 +177,9 @@ pub(crate) fn both_run_out_of_credits(seed: u64, rng: &mut Rng) {
     sides.iter().for_each(|side| check_idle(side, 1, "after all credits were spent"));
 }
 
-/// The purse of bytes is four messages of `eager` bytes, which is sixteen short ones; so is that of messages.
-fn small_purses(eager: usize) -> Config {
+/// The window of bytes is four messages of `eager` bytes, which is sixteen short ones; so is that
+/// of messages.
+fn small_windows(eager: usize) -> Config {
     Config {
         eager_limit: eager,
         credit_messages: 16,
@@ -186,14 +190,15 @@ fn small_purses(eager: usize) -> Config {
     }
 }
 
-/// Many short messages each way, received as they arrive, some before their receive is posted, by adapters that show them. The purse of bytes is so small that a few credits
-/// which do not come back stop it.
+/// Many short messages each way, received as they arrive, some before their receive is posted, by
+/// adapters that show them. The window of bytes is so small that a few credits which do not come
+/// back stop it.
 pub(crate) fn long_streams_of_short_messages(seed: u64, rng: &mut Rng) {
     const EAGER: usize = 256;
     const MESSAGES: usize = 160;
     let config = SimConfig { inline_receive_bytes: 64 << 10, ..SimConfig::seeded(seed) };
     let world = World::with(config);
-    let settings = small_purses(EAGER);
+    let settings = small_windows(EAGER);
     let sides = pair_with(&world, [settings.clone(), settings], ["j", "k"]);
     let lens: Vec<usize> = (0..MESSAGES).map(|_| rng.below(EAGER as u64 + 1) as usize).collect();
     let gaps: Vec<Duration> = (0..MESSAGES).map(|_| Duration::from_micros(rng.below(30))).collect();

@@ -1,15 +1,18 @@
-//! Random programs of two nodes over the real protocol: everything that the message interface can do, at the same time, over adapters and with
-//! settings drawn from the seed.
+//! Random programs of two nodes over the real protocol: everything that the message interface can
+//! do, at the same time, over adapters and with settings drawn from the seed.
 //!
-//! **Why.** The conformance suite shows each behaviour by itself; bugs of a protocol live where they meet. Nothing fails in these worlds, so whatever a
-//! program asks for must happen: the right bytes in the right place and nowhere else, each operation ended as it had to, nothing held afterwards, and
-//! the connection still standing. Worlds in which things fail are in `chaos.rs`.
+//! **Why.** The conformance suite shows each behaviour by itself; bugs of a protocol live where
+//! they meet. Nothing fails in these worlds, so whatever a program asks for must happen: the right
+//! bytes in the right place and nowhere else, each operation ended as it had to, nothing held
+//! afterwards, and the connection still standing. Worlds in which things fail are in `chaos.rs`.
 //!
-//! **Layout.** A seed draws the world ([`settings`]), some forty exchanges ([`script::Script`]), each with its own tags, that both nodes begin at random
-//! times, and two streams of messages each way. `ends.rs` has what ends a connection. One seed again: `BMI_SEED=17 cargo test -p bmi-sim --test sweep`; more
-//! of them: `BMI_SEEDS=0..5000`.
+//! **Layout.** A seed draws the world ([`settings`]), some forty exchanges ([`script::Script`]),
+//! each with its own tags, that both nodes begin at random times, and two streams of messages each
+//! way. `ends.rs` has what ends a connection. One seed again: `BMI_SEED=17 cargo test -p bmi-sim
+//! --test sweep`; more of them: `BMI_SEEDS=0..5000`.
 //!
-//! The sweeps are also what `cargo xtask mutants` measures: they must find the bugs that are seeded in the code.
+//! The sweeps are also what `cargo xtask mutants` measures: they must find the bugs that are seeded
+//! in the code.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 mod ends;
@@ -19,7 +22,7 @@ mod script;
 use std::time::Duration;
 
 use bmi_core::comm::{Direction, Path, PathCounters};
-use bmi_core::{AsyncEndpoint, Capabilities, Config, Holdings, PeerEvent, PeerId};
+use bmi_core::{AsyncEndpoint, Capabilities, Config, PeerEvent, PeerId, ResourceUsage};
 use bmi_sim::check::seeds;
 use bmi_sim::{Node, Rng, SimConfig, SimTransport, World};
 
@@ -49,7 +52,8 @@ impl Drop for Named {
     }
 }
 
-/// The world of a seed: adapters with much or little room, registration free or dear, times that vary.
+/// The world of a seed: adapters with much or little room, registration free or dear, times that
+/// vary.
 fn world(rng: &mut Rng, seed: u64) -> World {
     let mut config = SimConfig::drawn(seed);
     config.jitter_ns = [0, 2_000, 30_000][rng.below(3) as usize];
@@ -85,7 +89,7 @@ fn settings(rng: &mut Rng) -> Config {
         transfer_unit,
         in_flight_bytes: (one_of(&[1, 4]) * transfer_unit) as u64,
         peer_in_flight_bytes: (one_of(&[1, 2]) * transfer_unit) as u64,
-        expose_hulls: one_of(&[0, 1]) == 0,
+        expose_groups: one_of(&[0, 1]) == 0,
         pin_cache_entries: one_of(&[0, 2, 4096]),
         fence_grace: GRACE,
         ..Config::default()
@@ -118,8 +122,8 @@ fn pair_with(world: &World, [one, other]: [Config; 2], names: [&str; 2]) -> [Sid
 
 /// Checks that an endpoint holds nothing but `peers` connections.
 fn check_idle(side: &Side, peers: usize, what: &str) {
-    let held = side.endpoint.holdings();
-    assert_eq!(held, Holdings { peers, ..Holdings::default() }, "{what}, {}", side.node.name());
+    let held = side.endpoint.resource_usage();
+    assert_eq!(held, ResourceUsage { peers, ..ResourceUsage::default() }, "{what}, {}", side.node.name());
     assert_eq!(side.endpoint.counters().violations, 0, "{what}, {}", side.node.name());
     assert_eq!(side.endpoint.with(|endpoint| endpoint.pinned().in_use), 0, "{what}, {}", side.node.name());
 }

@@ -56,8 +56,9 @@ impl Plot {
 pub(crate) fn play(world: &World, sides: &[Side; 2], rng: &mut Rng) -> PathCounters {
     let reads = sides[0].endpoint.with(|endpoint| endpoint.capabilities().rdma_read);
     let mut scripts: Vec<Script> = (0..EXCHANGES).map(|_| Script::draw(rng, reads)).collect();
-    // A message that is sent before anybody asks for it is parked until its request, behind it, has arrived. Four of them are all that a peer may park, and
-    // offers may take half of that: with more than one the program would wait for itself.
+    // A message that is sent before anybody asks for it is parked until its request, behind it, has
+    // arrived. Four of them are all that a peer may park, and offers may take half of that: with
+    // more than one the program would wait for itself.
     let mut early = 0;
     for script in &mut scripts {
         if let Script::CancelledSend { len, late, cancel } = *script {
@@ -101,7 +102,7 @@ pub(crate) fn play(world: &World, sides: &[Side; 2], rng: &mut Rng) -> PathCount
     counters[0].plus(&counters[1])
 }
 
-// ---- streams --------------------------------------------------------------------------------------------------------------
+// ---- streams ------------------------------------------------------------------------------------
 
 fn content(seed: u64, number: usize, len: usize) -> Vec<u8> {
     pattern(seed.wrapping_add(number as u64), len)
@@ -138,7 +139,7 @@ async fn receive_all(side: Side, tag: Tag, steps: Vec<Step>, seed: u64) {
     }
 }
 
-// ---- who asks -------------------------------------------------------------------------------------------------------------
+// ---- who asks -----------------------------------------------------------------------------------
 
 /// Makes the call of an exchange, with `more` behind its number.
 async fn call(side: &Side, number: usize, more: &[u8], body: Body, options: Options) -> Reply {
@@ -260,7 +261,7 @@ async fn call_with_data(side: &Side, plot: &Plot, number: usize, what: &str) {
     drop(region);
 }
 
-// ---- who answers ----------------------------------------------------------------------------------------------------------
+// ---- who answers --------------------------------------------------------------------------------
 
 /// Takes what nobody posted a receive for.
 async fn attend(side: Side, plot: Rc<Plot>) {

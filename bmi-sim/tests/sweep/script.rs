@@ -22,9 +22,11 @@ pub(crate) enum Script {
         unit: usize,
         answer: usize,
     },
-    /// The initiator exposes a list; the other side moves the bytes from `at` on into, or out of, a list of another shape.
+    /// The initiator exposes a list; the other side moves the bytes from `at` on into, or out of, a
+    /// list of another shape.
     Bulk { push: bool, exposed: Vec<usize>, at: usize, pieces: usize, lists: Lists },
-    /// A message to the initiator, and its receive, which is cancelled after a while and posted again.
+    /// A message to the initiator, and its receive, which is cancelled after a while and posted
+    /// again.
     CancelledReceive { len: usize, late: Duration, cancel: Duration },
     /// A message of the initiator that is cancelled after a while, and another one in its place.
     CancelledSend { len: usize, late: Duration, cancel: Duration },

@@ -1,7 +1,9 @@
-//! One-sided put: one side exposes memory, the other writes into it, and no program on the first side touches a byte.
+//! One-sided put: one side exposes memory, the other writes into it, and no program on the first
+//! side touches a byte.
 //!
-//! Shows bulk transfer: `expose`, the small descriptor that goes along with a message, `push`, lists of different shapes on
-//! the two sides, and how the owner of the memory learns that the bytes are there.
+//! Shows bulk transfer: `expose`, the small descriptor that goes along with a message, `push`,
+//! lists of different shapes on the two sides, and how the owner of the memory learns that the
+//! bytes are there.
 //!
 //! ```text
 //!   owner                                    writer
@@ -56,7 +58,8 @@ async fn owner(endpoint: &AsyncEndpoint<TcpTransport>, writer: &Addr) -> Result<
     Ok(buffer)
 }
 
-/// Takes the offer and writes its own bytes there, from one contiguous buffer: the shapes need not agree, only the lengths.
+/// Takes the offer and writes its own bytes there, from one contiguous buffer: the shapes need not
+/// agree, only the lengths.
 async fn writer(endpoint: &AsyncEndpoint<TcpTransport>) -> Result<(), Error> {
     // A message that nobody posted a receive for: how a request arrives at a server.
     let offer = endpoint.next_unexpected().await;
@@ -66,7 +69,8 @@ async fn writer(endpoint: &AsyncEndpoint<TcpTransport>) -> Result<(), Error> {
         .chunks(RemoteSlice::WIRE_LEN)
         .map(|wire| wire.try_into().map(RemoteSlice::from_wire).map_err(|_| bad()))
         .collect();
-    // What a peer sends is a claim; a false one is refused by the peer's own adapter when it is used.
+    // What a peer sends is a claim; a false one is refused by the peer's own adapter when it is
+    // used.
     let target = BulkDescriptor::try_from(pieces?)?;
     let bytes = Memory::from((0..LEN).map(|at| at as u8).collect::<Vec<u8>>());
     endpoint.push(offer.peer(), &target, 0, &bytes, endpoint.within(PATIENCE)).await?;

@@ -1,7 +1,8 @@
 //! Ping-pong: two endpoints, a message there and back, how long it took.
 //!
-//! Shows the least that a program needs: an endpoint over a transport, a connection, expected messages with tags, a driver.
-//! The two sides run on a thread each and talk over TCP on the loopback, as two processes on two machines would.
+//! Shows the least that a program needs: an endpoint over a transport, a connection, expected
+//! messages with tags, a driver. The two sides run on a thread each and talk over TCP on the
+//! loopback, as two processes on two machines would.
 //!
 //! ```text
 //! cargo run -p examples --bin ping_pong
@@ -15,14 +16,16 @@ use bmi_core::driver::{MonotonicClock, busy};
 use bmi_core::{Addr, AsyncEndpoint, Clock, Config, Endpoint, Error, ErrorKind, Memory, Options, PeerEvent, Tag};
 use bmi_tcp::{TcpConfig, TcpTransport};
 
-/// Both sides agree on the tags: a receive gets the next message of its peer with its own tag, whatever else comes in between.
+/// Both sides agree on the tags: a receive gets the next message of its peer with its own tag,
+/// whatever else comes in between.
 const PING: Tag = 1;
 const PONG: Tag = 2;
 const ROUNDS: u32 = 2000;
 /// Nothing waits for ever: every operation below has a deadline.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// An endpoint is a transport (here TCP) with the protocol over it; the `async` face is what programs mostly use.
+/// An endpoint is a transport (here TCP) with the protocol over it; the `async` face is what
+/// programs mostly use.
 fn open(name: &str) -> Result<AsyncEndpoint<TcpTransport>, Error> {
     let clock = MonotonicClock::new();
     let transport = TcpTransport::new(TcpConfig::default())?;
@@ -37,7 +40,8 @@ async fn echo(endpoint: &AsyncEndpoint<TcpTransport>) -> Result<(), Error> {
         PeerEvent::Connected { peer, .. } => peer,
         PeerEvent::Lost { reason, .. } => return Err(reason),
     };
-    // Memory that an adapter may touch is owned and counted. A handle is passed to an operation; no borrow can end too early.
+    // Memory that an adapter may touch is owned and counted. A handle is passed to an operation; no
+    // borrow can end too early.
     let buffer = Memory::zeroed(64)?;
     for _ in 0..ROUNDS {
         let received = endpoint.recv(peer, PING, &buffer, endpoint.within(PATIENCE)).await?;
@@ -57,8 +61,8 @@ async fn ping(endpoint: &AsyncEndpoint<TcpTransport>, addr: &Addr) -> Result<Vec
     let mut times = Vec::new();
     for _ in 0..ROUNDS {
         let begin = Instant::now();
-        // Operations are posted when the method is called, not when the future is polled: the receive is there before the
-        // message that provokes its answer leaves.
+        // Operations are posted when the method is called, not when the future is polled: the
+        // receive is there before the message that provokes its answer leaves.
         let pong = endpoint.recv(peer, PONG, &answer, endpoint.within(PATIENCE));
         endpoint.send(peer, PING, &message, Options::default()).await?;
         let received = pong.await?;
@@ -77,7 +81,8 @@ fn main() -> Result<(), Error> {
         // Port 0 asks for any that is free; `listen` says which it was.
         let addr = endpoint.listen(&Addr::tcp("127.0.0.1", 0))?;
         let _ = tell.send(addr);
-        // A driver makes the endpoint go while a future runs: this one polls without pause. `driver::event` sleeps instead.
+        // A driver makes the endpoint go while a future runs: this one polls without pause.
+        // `driver::event` sleeps instead.
         busy::block_on(std::slice::from_ref(&endpoint), echo(&endpoint))
     })?;
     let addr = told.recv().map_err(|_| Error::new(ErrorKind::Io, "the echoing side did not come up"));

@@ -1,5 +1,6 @@
-//! Runs the ticket protocol of this crate (`examples/src/tickets.rs`; its unit tests stand there too) in the simulator, and says what the world
-//! saw: virtual time, events, processor time, and the digest that is the same for the same seed.
+//! Runs the ticket protocol of this crate (`examples/src/tickets.rs`; its unit tests stand there
+//! too) in the simulator, and says what the world saw: virtual time, events, processor time, and
+//! the digest that is the same for the same seed.
 //!
 //! ```text
 //! cargo run -p examples --bin protocol_in_sim

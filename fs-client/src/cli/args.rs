@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bmi::{Addr, Scheme};
 use clap::{Args, Parser, Subcommand};
-use fs_client::{FsPath, Over};
+use fs_client::{FsPath, TransportChoice};
 
 use super::size;
 
@@ -37,13 +37,15 @@ pub(crate) struct Cli {
 /// Options of every command.
 #[derive(Debug, Args)]
 pub(crate) struct Global {
-    /// Address of the manager, tcp://host:port, ib://device/host:port or shm:///path; without it, the environment variable PVFS_MANAGER
+    /// Address of the manager, tcp://host:port, ib://device/host:port or shm:///path; without it,
+    /// the environment variable PVFS_MANAGER
     #[arg(long, short = 'm', global = true, value_name = "ADDR")]
     pub(crate) manager: Option<Addr>,
 
-    /// Transport to reach every server over: tcp, ib, shm; auto takes for each the best that works: shm on this host, else ib, else tcp
+    /// Transport to reach every server over: tcp, ib, shm; auto takes for each the best that works:
+    /// shm on this host, else ib, else tcp
     #[arg(long, global = true, value_name = "WHICH", default_value = "auto", value_parser = over)]
-    pub(crate) over: Over,
+    pub(crate) over: TransportChoice,
 
     /// Longest time that a single request may take: 500ms, 10s, 2m
     #[arg(long, global = true, value_name = "TIME", default_value = "30s", value_parser = size::duration)]
@@ -205,12 +207,12 @@ pub(crate) enum Command {
 }
 
 /// Which transports to use.
-fn over(text: &str) -> Result<Over, String> {
+fn over(text: &str) -> Result<TransportChoice, String> {
     if text == "auto" {
-        return Ok(Over::Auto);
+        return Ok(TransportChoice::Auto);
     }
     let known = [Scheme::Tcp, Scheme::Ib, Scheme::Shm].into_iter().find(|scheme| scheme.as_str() == text);
-    known.map(Over::Only).ok_or_else(|| "there are tcp, ib, shm and auto".to_owned())
+    known.map(TransportChoice::Only).ok_or_else(|| "there are tcp, ib, shm and auto".to_owned())
 }
 
 /// How a new file is laid out.

@@ -1,9 +1,11 @@
 //! The command line: from arguments to an exit status.
 //!
 //! **Invariants**
-//! 1. Exit status 0: done; 1: an operation failed; 2: the command line is wrong, and nothing was done.
-//! 2. Every error is one line on standard error that begins with `pvfs: `. Standard output has results only; with `--json`, one document, whose field
-//!    `errors` has those lines too, also if the command ended early.
+//! 1. Exit status 0: done; 1: an operation failed; 2: the command line is wrong, and nothing was
+//!    done.
+//! 2. Every error is one line on standard error that begins with `pvfs: `. Standard output has
+//!    results only; with `--json`, one document, whose field `errors` has those lines too, also if
+//!    the command ended early.
 //! 3. A reader that goes away (`pvfs cat … | head`) ends the command quietly.
 
 mod args;
@@ -20,7 +22,7 @@ use std::process::ExitCode;
 
 use bmi::{Addr, AnyTransport, AsyncEndpoint, Config, OpenOptions, Scheme, driver};
 use clap::Parser;
-use fs_client::{Client, ClientOptions, Outlets, Over};
+use fs_client::{Client, ClientOptions, Endpoints, TransportChoice};
 
 use args::{Cli, Command, Global};
 use output::{Output, complain, one_line};
@@ -82,7 +84,8 @@ pub(crate) fn main() -> ExitCode {
     }
 }
 
-/// `PVFS_LOG=debug` shows what the library does; without it, only errors are printed, and those by us.
+/// `PVFS_LOG=debug` shows what the library does; without it, only errors are printed, and those by
+/// us.
 fn log_to_stderr() {
     let filter = tracing_subscriber::EnvFilter::try_from_env("PVFS_LOG")
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("off"));
@@ -107,8 +110,8 @@ fn execute(cli: Cli, output: &mut Output) -> Result<(), Stop> {
         return view::imagined(*size, layout, *rows, output);
     }
     let manager = manager(&cli.global)?;
-    let outlets = open(&manager, cli.global.over)?;
-    let endpoints: Vec<_> = outlets.endpoints().cloned().collect();
+    let endpoints = open(&manager, cli.global.over)?;
+    let driven: Vec<_> = endpoints.endpoints().cloned().collect();
     let options = ClientOptions {
         timeout: cli.global.timeout,
         uid: rustix::process::getuid().as_raw(),
@@ -118,11 +121,11 @@ fn execute(cli: Cli, output: &mut Output) -> Result<(), Stop> {
         ..ClientOptions::new(random_id()?)
     };
     let busy = cli.global.busy;
-    let work = command(outlets, manager, options, cli, output);
+    let work = command(endpoints, manager, options, cli, output);
     if busy {
-        driver::busy::block_on(&endpoints, work)
+        driver::busy::block_on(&driven, work)
     } else {
-        driver::event::block_on_all(&endpoints, work).map_err(Stop::failed)?
+        driver::event::block_on_all(&driven, work).map_err(Stop::failed)?
     }
 }
 
@@ -136,27 +139,29 @@ fn manager(global: &Global) -> Result<Addr, Stop> {
     }
 }
 
-/// An endpoint for each transport that may be used: the manager's and, unless one was asked for by name, all that this machine has. I/O servers are
-/// known by TCP addresses wherever they have one, so that is always among them.
-fn open(manager: &Addr, over: Over) -> Result<Outlets<AnyTransport>, Stop> {
+/// An endpoint for each transport that may be used: the manager's and, unless one was asked for by
+/// name, all that this machine has. I/O servers are known by TCP addresses wherever they have one,
+/// so that is always among them.
+fn open(manager: &Addr, over: TransportChoice) -> Result<Endpoints<AnyTransport>, Stop> {
     let clock = driver::MonotonicClock::new();
-    // What the caller says of the manager's address is his own: the adapter in it is this machine's.
+    // What the caller says of the manager's address is his own: the adapter in it is this
+    // machine's.
     let options = OpenOptions::default().at(manager);
     let endpoint = |scheme| bmi::endpoint(scheme, &options, Config::named("pvfs"), clock);
     let first: AsyncEndpoint<AnyTransport> = endpoint(manager.scheme()).map_err(Stop::failed)?;
-    let mut outlets = Outlets::one(manager.scheme(), first);
+    let mut endpoints = Endpoints::one(manager.scheme(), first);
     for scheme in [Scheme::Tcp, Scheme::Shm, Scheme::Ib].into_iter().filter(|scheme| *scheme != manager.scheme()) {
-        let asked = over == Over::Only(scheme);
-        if !asked && over != Over::Auto && scheme != Scheme::Tcp {
+        let asked = over == TransportChoice::Only(scheme);
+        if !asked && over != TransportChoice::Auto && scheme != Scheme::Tcp {
             continue;
         }
-        outlets = match endpoint(scheme) {
-            Ok(endpoint) => outlets.and(scheme, endpoint),
+        endpoints = match endpoint(scheme) {
+            Ok(endpoint) => endpoints.and(scheme, endpoint),
             Err(error) if asked => return Err(Stop::failed(error)),
-            Err(error) => outlets.without(scheme, error.to_string()),
+            Err(error) => endpoints.without(scheme, error.to_string()),
         };
     }
-    Ok(outlets)
+    Ok(endpoints)
 }
 
 /// A number that no other client has.
@@ -168,13 +173,13 @@ fn random_id() -> Result<u128, Stop> {
 }
 
 async fn command(
-    outlets: Outlets<AnyTransport>,
+    endpoints: Endpoints<AnyTransport>,
     manager: Addr,
     options: ClientOptions,
     cli: Cli,
     output: &mut Output,
 ) -> Result<(), Stop> {
-    let client = Client::connect_over(outlets, manager, options).await?;
+    let client = Client::connect_over(endpoints, manager, options).await?;
     match cli.command {
         Command::Ping { count } => namespace::ping(&client, count, output).await,
         Command::Plan { calibrate } => plan::plan(&client, calibrate, output).await,

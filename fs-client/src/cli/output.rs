@@ -1,4 +1,5 @@
-//! What a command prints: results on standard output, as text or as one JSON document; errors, a line each, on standard error.
+//! What a command prints: results on standard output, as text or as one JSON document; errors, a
+//! line each, on standard error.
 
 use std::borrow::Cow;
 use std::io::{ErrorKind, IsTerminal, Write};
@@ -63,8 +64,8 @@ impl Output {
         !self.failures.is_empty()
     }
 
-    /// The command ends early, and says why on standard error: what it had to say besides is of no use any more, but a program that reads JSON is to get
-    /// a document all the same.
+    /// The command ends early, and says why on standard error: what it had to say besides is of no
+    /// use any more, but a program that reads JSON is to get a document all the same.
     pub(crate) fn give_up(mut self, error: &str) {
         if self.json {
             self.failures.push(one_line(error));
@@ -107,7 +108,8 @@ impl Output {
     }
 }
 
-/// Says on standard error what went wrong. Nobody may be listening there; the exit status tells as well.
+/// Says on standard error what went wrong. Nobody may be listening there; the exit status tells as
+/// well.
 pub(crate) fn complain(line: &str) {
     let _ = writeln!(std::io::stderr(), "pvfs: {}", printable(line));
 }
@@ -123,7 +125,8 @@ pub(crate) fn transferred(copied: &fs_client::copy::Copied, took: Duration) -> S
     format!("{what}, {bytes} in {:.3} s, {rate}", took.as_secs_f64())
 }
 
-/// A name as a line of text can show it: a name may have line feeds and the control codes of terminals in it.
+/// A name as a line of text can show it: a name may have line feeds and the control codes of
+/// terminals in it.
 pub(crate) fn printable(name: &str) -> Cow<'_, str> {
     if !name.contains(char::is_control) {
         return Cow::Borrowed(name);
@@ -152,7 +155,8 @@ pub(crate) fn show_mode(kind: fs_client::Kind, mode: u32) -> String {
 pub(crate) fn show_time(ns: u64) -> String {
     let seconds = ns / 1_000_000_000;
     let (days, rest) = (seconds / 86_400, seconds % 86_400);
-    // Days to a date of the Gregorian calendar: years begin in March, so that the leap day is the last of its year.
+    // Days to a date of the Gregorian calendar: years begin in March, so that the leap day is the
+    // last of its year.
     let shifted = days + 719_468;
     let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);
     let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;

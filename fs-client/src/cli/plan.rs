@@ -1,4 +1,5 @@
-//! `plan`: over which transport each I/O server is reached, which path data of each size takes, and why.
+//! `plan`: over which transport each I/O server is reached, which path data of each size takes, and
+//! why.
 //!
 //! ```text
 //! tcp://127.0.0.1:7001 (iod 0): over shm: on this host (shm:///srv/pvfs/sockets/iod-0)

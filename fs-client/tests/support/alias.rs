@@ -1,5 +1,6 @@
-//! A simulated adapter under other addresses: it stands in for a transport of another scheme, so that a test can have several of them in one
-//! world, and can say what is to be found at an address.
+//! A simulated adapter under other addresses: it stands in for a transport of another scheme, so
+//! that a test can have several of them in one world, and can say what is to be found at an
+//! address.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -9,7 +10,7 @@ use std::task::Waker;
 
 use bmi_core::mem::RemotePages;
 use bmi_core::transport::{
-    Armed, BulkWay, ConnId, Event, HostWork, Payload, PostError, Taker, WorkId, WorkOptions, WriteTarget,
+    Armed, BulkWay, ConnId, Event, HostWork, InlineReceiver, Payload, PostError, WorkId, WorkOptions, WriteTarget,
 };
 use bmi_core::{
     Access, Addr, Capabilities, Error, ErrorKind, MemSlice, Memory, MemoryRegion, RemoteKey, RemoteSlice, Segment,
@@ -118,8 +119,8 @@ impl Transport for Alias {
         self.inner.poll(now, events)
     }
 
-    fn poll_taking(&mut self, now: Time, events: &mut Vec<Event>, taker: &mut dyn Taker) -> bool {
-        self.inner.poll_taking(now, events, taker)
+    fn poll_inline(&mut self, now: Time, events: &mut Vec<Event>, receiver: &mut dyn InlineReceiver) -> bool {
+        self.inner.poll_inline(now, events, receiver)
     }
 
     fn write_now(&mut self, conn: ConnId, from: &[MemSlice], remote: RemoteSlice) -> bool {

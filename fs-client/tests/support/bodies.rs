@@ -1,4 +1,5 @@
-//! Test bodies that know nothing of the transport: the same over the simulator, over TCP, and against the mock servers.
+//! Test bodies that know nothing of the transport: the same over the simulator, over TCP, and
+//! against the mock servers.
 
 use bmi_core::{MemList, Memory, Transport};
 use fs_client::{Client, CreateOptions, Direction, ErrorCode, FsPath, Kind, Path, Region, RemoveKind, SetAttr};
@@ -31,7 +32,8 @@ pub async fn code<V>(result: impl Future<Output = Result<V, fs_client::Error>>) 
     }
 }
 
-/// Every body once, over `servers` servers, with a directory of `entries`; nothing is held at the end.
+/// Every body once, over `servers` servers, with a directory of `entries`; nothing is held at the
+/// end.
 pub async fn everything<T: Transport + 'static>(client: &Client<T>, servers: u32, entries: usize) {
     namespace(client).await;
     many_entries(client, entries).await;
@@ -42,7 +44,7 @@ pub async fn everything<T: Transport + 'static>(client: &Client<T>, servers: u32
     list_io(&file, &hard_steps()).await;
     assert!(client.ping().await.iter().all(|pong| pong.result.is_ok()));
     assert!(client.statfs().await.unwrap().servers.iter().all(|server| server.result.is_ok()));
-    let left = client.endpoint().with(|endpoint| endpoint.holdings());
+    let left = client.endpoint().with(|endpoint| endpoint.resource_usage());
     assert_eq!((left.operations, left.exposures, left.parked), (0, 0, 0), "everything came back: {left:?}");
 }
 
@@ -182,7 +184,8 @@ pub fn any_steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step.prop_map(|(write, regions, cuts)| Step { write, regions, cuts }), 1..8)
 }
 
-/// Runs list accesses against a model. Regions of a write that overlap an earlier one are left out: what they leave is not defined.
+/// Runs list accesses against a model. Regions of a write that overlap an earlier one are left out:
+/// what they leave is not defined.
 pub async fn list_io<T: Transport + 'static>(file: &fs_client::File<T>, steps: &[Step]) {
     let mut model: Vec<u8> = Vec::new();
     for (index, step) in steps.iter().enumerate() {
@@ -227,7 +230,8 @@ pub async fn list_io<T: Transport + 'static>(file: &fs_client::File<T>, steps: &
     assert!(whole == model, "the whole file is the model");
 }
 
-/// Steps that no random choice should have to find: empty lists, empty regions, many small pieces, more than one message holds.
+/// Steps that no random choice should have to find: empty lists, empty regions, many small pieces,
+/// more than one message holds.
 pub fn hard_steps() -> Vec<Step> {
     let combs = |write| Step {
         write,

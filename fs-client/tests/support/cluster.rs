@@ -9,9 +9,10 @@ use std::sync::OnceLock;
 
 use serde_json::Value;
 
-/// The server's program: `PVFSD` names one; else it is the one beside `pvfs` if that is up to date, as in a run of the whole workspace, which
-/// builds both; else it is built there. Asking cargo in any case would have each test process of nextest wait for cargo's lock, and
-/// build the server anew whenever the run around it has chosen other features.
+/// The server's program: `PVFSD` names one; else it is the one beside `pvfs` if that is up to date,
+/// as in a run of the whole workspace, which builds both; else it is built there. Asking cargo in
+/// any case would have each test process of nextest wait for cargo's lock, and build the server
+/// anew whenever the run around it has chosen other features.
 pub(crate) fn pvfsd() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     BUILT.get_or_init(|| {
@@ -24,7 +25,8 @@ pub(crate) fn pvfsd() -> &'static Path {
             return program;
         }
         let mut build = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-        // With the features that this test's own dependencies have, so that they are not compiled once more.
+        // With the features that this test's own dependencies have, so that they are not compiled
+        // once more.
         build.args(["build", "-p", "fs-server", "--features", "sim", "--bin", "pvfsd", "--target-dir"]);
         build.arg(beside.parent().unwrap());
         build.args((beside.file_name().unwrap() == "release").then_some("--release"));
@@ -34,7 +36,8 @@ pub(crate) fn pvfsd() -> &'static Path {
     })
 }
 
-/// Whether a program is younger than all that it was made from: cargo lists that beside it, in the syntax of make.
+/// Whether a program is younger than all that it was made from: cargo lists that beside it, in the
+/// syntax of make.
 fn is_current(program: &Path) -> bool {
     let changed = |path: &Path| fs::metadata(path).and_then(|metadata| metadata.modified());
     let (Ok(built), Ok(rule)) = (changed(program), fs::read_to_string(program.with_extension("d"))) else {
@@ -59,7 +62,8 @@ impl Cluster {
         Cluster::start_with(iods, |addr, _, _| format!("{addr:?}"))
     }
 
-    /// `addrs` makes of a server's TCP address, its number (0 is the manager) and the folder what stands in the configuration.
+    /// `addrs` makes of a server's TCP address, its number (0 is the manager) and the folder what
+    /// stands in the configuration.
     pub(crate) fn start_with(iods: usize, addrs: impl Fn(&str, usize, &Path) -> String) -> Cluster {
         let dir = tempfile::tempdir().unwrap();
         // Ports that are free now; all at once, so that they differ.

@@ -1,5 +1,6 @@
-//! Servers made for testing the client: they keep everything in tables, and misbehave on request. They stand in one world with the client,
-//! so a test can look at what they were asked, and in which state a fault left them.
+//! Servers made for testing the client: they keep everything in tables, and misbehave on request.
+//! They stand in one world with the client, so a test can look at what they were asked, and in
+//! which state a fault left them.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -17,7 +18,8 @@ use fs_proto::{
 /// How the servers misbehave.
 #[derive(Default)]
 pub struct Faults {
-    /// The manager cuts the connection after it has executed that many more changes, before the reply.
+    /// The manager cuts the connection after it has executed that many more changes, before the
+    /// reply.
     pub cut_after_change: Cell<u32>,
     /// This iod's disk is full.
     pub full: Cell<Option<u32>>,

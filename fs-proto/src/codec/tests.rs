@@ -269,7 +269,8 @@ fn limits_hold_on_the_wire() {
     assert!(decode_request(&encode_request(&just)).is_ok());
 }
 
-/// Retells the attack: a few bytes that announce a list of 2^60 elements, or a region that ends beyond all offsets.
+/// Retells the attack: a few bytes that announce a list of 2^60 elements, or a region that ends
+/// beyond all offsets.
 #[test]
 fn an_announced_length_allocates_nothing() {
     let getsize = IodRequest::Read { datafile: DatafileHandle(0x55), regions: Regions::default() };
@@ -287,7 +288,8 @@ fn an_announced_length_allocates_nothing() {
     };
     let just = with_regions(vec![(0, 0); MAX_REGIONS]);
     assert!(decode_request(&just).is_ok());
-    // As short as the last, but of one region too many; of as many as 64 bits count; and of one that ends beyond all offsets.
+    // As short as the last, but of one region too many; of as many as 64 bits count; and of one
+    // that ends beyond all offsets.
     for ranges in [vec![(0, 0); MAX_REGIONS + 1], vec![(MAX_OFFSET, 1)], vec![(u64::MAX, 2)]] {
         assert!(matches!(decode_request(&with_regions(ranges)), Err(CodecError::Malformed(_))));
     }

@@ -1,7 +1,8 @@
 //! Where servers listen: one address or several, and which of them a server is known by.
 //!
-//! **Why a first among them.** Clients, layouts, errors and listings need one name for a server, and a way to it that is the same from every
-//! machine. Over that way a client asks the server for the others, and takes a better one if it is really the same server (`fs_proto::Identity`).
+//! **Why a first among them.** Clients, layouts, errors and listings need one name for a server,
+//! and a way to it that is the same from every machine. Over that way a client asks the server for
+//! the others, and takes a better one if it is really the same server (`fs_proto::Identity`).
 
 use std::fmt;
 use std::path::Path;
@@ -13,7 +14,8 @@ use serde::{Deserialize, Deserializer};
 
 use super::ConfigError;
 
-/// Where one server listens: an address, or a list of them, written `"tcp://a:7001"` or `["tcp://a:7001", "shm:///run/pvfs/iod-0"]`. Never empty.
+/// Where one server listens: an address, or a list of them, written `"tcp://a:7001"` or
+/// `["tcp://a:7001", "shm:///run/pvfs/iod-0"]`. Never empty.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerAddrs(Vec<Addr>);
 
@@ -23,7 +25,8 @@ impl ServerAddrs {
         &self.0
     }
 
-    /// The address that the server is known by: the one that clients begin with, and that errors and listings name.
+    /// The address that the server is known by: the one that clients begin with, and that errors
+    /// and listings name.
     pub fn primary(&self) -> &Addr {
         &self.0[0]
     }
@@ -40,8 +43,8 @@ impl TryFrom<Vec<Addr>> for ServerAddrs {
     }
 }
 
-/// Of a server's addresses the one that it is known by. Every machine has TCP, so that is the first choice; shared memory reaches only one machine, so
-/// it is the last.
+/// Of a server's addresses the one that it is known by. Every machine has TCP, so that is the first
+/// choice; shared memory reaches only one machine, so it is the last.
 fn primary(addrs: &[Addr]) -> Option<&Addr> {
     let of = |scheme| addrs.iter().find(|addr| addr.scheme() == scheme);
     of(Scheme::Tcp).or_else(|| of(Scheme::Ib)).or_else(|| addrs.first())
@@ -86,7 +89,8 @@ impl<'de> Deserialize<'de> for ServerAddrs {
 pub(super) fn check(manager: &ServerAddrs, iods: &[ServerAddrs]) -> Result<(), ConfigError> {
     let fail = |text: String| Err(ConfigError(format!("cluster: {text}")));
     let servers = || iods.iter().chain([manager]);
-    // Whoever found the manager on another machine would take a socket of its own machine for this server.
+    // Whoever found the manager on another machine would take a socket of its own machine for this
+    // server.
     let one_machine = servers().all(|addrs| addrs.primary().scheme() == Scheme::Shm);
     if let Some(addrs) = servers().find(|addrs| addrs.primary().scheme() == Scheme::Shm && !one_machine) {
         let addr = addrs.primary();
@@ -102,7 +106,8 @@ pub(super) fn check(manager: &ServerAddrs, iods: &[ServerAddrs]) -> Result<(), C
             match addr.scheme() {
                 Scheme::Tcp | Scheme::Ib if addr.port() != 0 => places.push((addr.host(), addr.port(), addr)),
                 Scheme::Tcp | Scheme::Ib => return fail(format!("{addr} needs a port")),
-                // The same path on another machine is another socket; which servers share a machine is not known here.
+                // The same path on another machine is another socket; which servers share a machine
+                // is not known here.
                 Scheme::Shm if sockets.contains(&addr) => return fail(format!("{addr} is there twice")),
                 Scheme::Shm => sockets.push(addr),
                 Scheme::Sim => {
@@ -120,8 +125,9 @@ pub(super) fn check(manager: &ServerAddrs, iods: &[ServerAddrs]) -> Result<(), C
     }
 }
 
-/// Addresses on this machine for server `number` of `servers` (0 is the manager), one for each scheme. TCP has the ports from `port` on, the side
-/// channel of verbs those behind them; sockets stand under `dir`.
+/// Addresses on this machine for server `number` of `servers` (0 is the manager), one for each
+/// scheme. TCP has the ports from `port` on, the side channel of verbs those behind them; sockets
+/// stand under `dir`.
 pub(super) fn local(
     over: &[Scheme],
     number: usize,

@@ -31,7 +31,8 @@ pub use threads::{EmbeddedCluster, ServerThread};
 pub struct ClusterOptions {
     /// I/O servers.
     pub iods: usize,
-    /// What each server listens on, one address of each scheme; the first is the one that it is known by. Not in the simulator.
+    /// What each server listens on, one address of each scheme; the first is the one that it is
+    /// known by. Not in the simulator.
     pub over: Vec<Scheme>,
     /// Strip size of files that ask for no other, in bytes.
     pub strip_size: u64,
@@ -49,7 +50,8 @@ pub struct ClusterOptions {
     pub disk_capacity: u64,
     /// In the simulator: whether disks take time (the node's disk profile) or not.
     pub disk_costs: bool,
-    /// In the simulator: whether the I/O servers' disks have a cache that a power failure empties. What the manager did not sync is always lost.
+    /// In the simulator: whether the I/O servers' disks have a cache that a power failure empties.
+    /// What the manager did not sync is always lost.
     pub disk_cache: bool,
 }
 

@@ -1,10 +1,13 @@
 //! Which store an I/O server has: told to the manager, who knows which one it had before.
 //!
-//! **Why.** A directory says itself which server's it is (`store/identity.rs`), but not whether it is the one with the data: the mount point of a disk that is
-//! not mounted is an empty directory, and an empty directory is what every store begins with. The manager remembers each I/O server's store.
+//! **Why.** A directory says itself which server's it is (`store/identity.rs`), but not whether it
+//! is the one with the data: the mount point of a disk that is not mounted is an empty directory,
+//! and an empty directory is what every store begins with. The manager remembers each I/O server's
+//! store.
 //!
-//! **How.** The server begins to serve and asks beside that, until it has an answer: the manager need not be there yet, and while it is not, no client
-//! learns of any file. If the answer is no, the server stops and says why.
+//! **How.** The server begins to serve and asks beside that, until it has an answer: the manager
+//! need not be there yet, and while it is not, no client learns of any file. If the answer is no,
+//! the server stops and says why.
 
 use std::time::Duration;
 
@@ -19,7 +22,8 @@ const SHORTEST: Duration = Duration::from_millis(50);
 /// How long to wait at most.
 const LONGEST: Duration = Duration::from_secs(5);
 
-/// Asks until there is an answer. Ends if that is no; if it is yes, never. `client` is a number that no other client has.
+/// Asks until there is an answer. Ends if that is no; if it is yes, never. `client` is a number
+/// that no other client has.
 pub(super) async fn register<T: Transport>(
     endpoint: &AsyncEndpoint<T>,
     manager: &Addr,

@@ -1,12 +1,15 @@
-//! One server, whole: its store, an endpoint and a request loop for each transport that it listens on.
+//! One server, whole: its store, an endpoint and a request loop for each transport that it listens
+//! on.
 //!
-//! **Why several endpoints and not one over several transports.** An endpoint's protocol is tuned to one adapter: its limits, its registrations, its
-//! event fd. Side by side they share nothing but the store, and a transport that is missing or broken takes no other with it.
+//! **Why several endpoints and not one over several transports.** An endpoint's protocol is tuned
+//! to one adapter: its limits, its registrations, its event fd. Side by side they share nothing but
+//! the store, and a transport that is missing or broken takes no other with it.
 //!
 //! **Invariants**
-//! 1. Storage first: a server that cannot keep anything, or whose directory is not its own, does not listen.
-//! 2. The address that it is known by must be there, because clients begin with it. Any other that cannot be had is named in one warning, and the
-//!    server does without.
+//! 1. Storage first: a server that cannot keep anything, or whose directory is not its own, does
+//!    not listen.
+//! 2. The address that it is known by must be there, because clients begin with it. Any other that
+//!    cannot be had is named in one warning, and the server does without.
 //! 3. All loops stop together.
 
 use std::cell::Cell;
@@ -80,13 +83,14 @@ pub(crate) struct Server {
 
 /// A transport that is open.
 #[derive(Clone)]
-struct Outlet {
+struct OpenEndpoint {
     scheme: Scheme,
     endpoint: AsyncEndpoint<AnyTransport>,
 }
 
 impl Server {
-    /// Runs on this thread until `stop` ends; calls `ready` with the addresses once it listens at all of them.
+    /// Runs on this thread until `stop` ends; calls `ready` with the addresses once it listens at
+    /// all of them.
     pub(crate) fn run(self, ready: impl FnOnce(&[Addr]), stop: impl Future<Output = ()>) -> Result<(), FsError> {
         match &self.role {
             Role::Manager { dir, settings } => {
@@ -98,38 +102,38 @@ impl Server {
                     return Err(FsError::new(ErrorCode::Io, text));
                 }
                 let store = MetaStore::open(path)?;
-                let (outlets, missing) = self.open(settings.iods.iter().map(Addr::scheme))?;
-                let manager = Manager::new(outlets[0].endpoint.clone(), store, settings.clone(), wall_clock)?;
-                let with_one = |manager: Manager<_>, Outlet { scheme, endpoint }: &Outlet| {
+                let (opened, missing) = self.open(settings.iods.iter().map(Addr::scheme))?;
+                let manager = Manager::new(opened[0].endpoint.clone(), store, settings.clone(), wall_clock)?;
+                let with_one = |manager: Manager<_>, OpenEndpoint { scheme, endpoint }: &OpenEndpoint| {
                     manager.with_endpoint(*scheme, endpoint.clone())
                 };
-                let manager = outlets.iter().fold(manager, with_one);
-                let handlers: Vec<_> = outlets.iter().map(|_| &manager).collect();
-                self.serve(&outlets, &handlers, missing, ready, stop)
+                let manager = opened.iter().fold(manager, with_one);
+                let handlers: Vec<_> = opened.iter().map(|_| &manager).collect();
+                self.serve(&opened, &handlers, missing, ready, stop)
             }
             Role::Iod { index, dir, settings, offload, manager } => {
                 let claim = Claim::take(dir, fs_proto::Role::Iod(*index), self.adopt, random_number()?)?;
                 let store = Rc::new(FileStore::open(dir, *offload)?);
-                let (outlets, missing) = self.open(manager.iter().map(Addr::scheme))?;
+                let (opened, missing) = self.open(manager.iter().map(Addr::scheme))?;
                 // One set of buffers and one row of clients, whichever way they come.
-                let first = Iod::new(outlets[0].endpoint.clone(), store.clone(), *settings)?
-                    .started_as(random_number()? as u64);
-                let others = outlets[1..].iter().zip(1..);
-                let others = others.map(|(outlet, index)| first.beside(outlet.endpoint.clone(), index));
+                let first =
+                    Iod::new(opened[0].endpoint.clone(), store.clone(), *settings)?.started_as(random_number()? as u64);
+                let others = opened[1..].iter().zip(1..);
+                let others = others.map(|(open, index)| first.beside(open.endpoint.clone(), index));
                 let others: Vec<_> = others.collect();
                 let handlers: Vec<_> = std::iter::once(&first).chain(&others).collect();
                 let refusal = Cell::new(None);
                 let refused = async {
                     let known = manager.as_ref().zip(random_number().ok());
-                    let way = |addr: &Addr| outlets.iter().find(|outlet| outlet.scheme == addr.scheme());
-                    let Some((manager, client, outlet)) =
+                    let way = |addr: &Addr| opened.iter().find(|open| open.scheme == addr.scheme());
+                    let Some((manager, client, open)) =
                         known.and_then(|(addr, client)| Some((addr, client, way(addr)?)))
                     else {
                         return pending().await;
                     };
                     let used = !claim.fresh && store.stat().await.is_ok_and(|stat| stat.datafiles > 0);
                     let request = ManagerRequest::Register { iod: *index, store: claim.store, used, adopt: self.adopt };
-                    refusal.set(Some(register(&outlet.endpoint, manager, request, client).await));
+                    refusal.set(Some(register(&open.endpoint, manager, request, client).await));
                 };
                 let stop = async {
                     tokio::select! {
@@ -137,16 +141,17 @@ impl Server {
                         () = refused => {}
                     }
                 };
-                self.serve(&outlets, &handlers, missing, ready, stop)?;
+                self.serve(&opened, &handlers, missing, ready, stop)?;
                 refusal.take().map_or(Ok(()), Err)
             }
         }
     }
 
-    /// Opens a transport for each scheme that it listens on, the one that it is known by first, and for those that it only connects over. Returns with
-    /// them a text for each that could not be opened.
-    fn open(&self, connects: impl Iterator<Item = Scheme>) -> Result<(Vec<Outlet>, Vec<String>), FsError> {
-        let (mut outlets, mut missing) = (Vec::<Outlet>::new(), Vec::new());
+    /// Opens a transport for each scheme that it listens on, the one that it is known by first, and
+    /// for those that it only connects over. Returns with them a text for each that could not be
+    /// opened.
+    fn open(&self, connects: impl Iterator<Item = Scheme>) -> Result<(Vec<OpenEndpoint>, Vec<String>), FsError> {
+        let (mut opened, mut missing) = (Vec::<OpenEndpoint>::new(), Vec::new());
         let clock = MonotonicClock::new();
         let mut tried = Vec::new();
         let listens = self.listen.iter().map(|addr| (addr.scheme(), Some(addr)));
@@ -157,23 +162,24 @@ impl Server {
             tried.push(scheme);
             let transports = addr.map_or(self.transports.clone(), |addr| self.transports.clone().at(addr));
             match bmi::endpoint(scheme, &transports, self.endpoint.clone(), clock) {
-                Ok(endpoint) => outlets.push(Outlet { scheme, endpoint }),
-                Err(error) if outlets.is_empty() => return Err(FsError::from(error)),
+                Ok(endpoint) => opened.push(OpenEndpoint { scheme, endpoint }),
+                Err(error) if opened.is_empty() => return Err(FsError::from(error)),
                 Err(error) => missing.push(error.to_string()),
             }
         }
-        if outlets.is_empty() {
+        if opened.is_empty() {
             return Err(FsError::new(ErrorCode::Invalid, "a server needs an address to listen at"));
         }
-        Ok((outlets, missing))
+        Ok((opened, missing))
     }
 
-    /// Listens at every address whose transport is open; returns where. What is missing is added to `missing`.
-    fn listen(&self, outlets: &[Outlet], missing: &mut Vec<String>) -> Result<Vec<Addr>, FsError> {
+    /// Listens at every address whose transport is open; returns where. What is missing is added to
+    /// `missing`.
+    fn listen(&self, opened: &[OpenEndpoint], missing: &mut Vec<String>) -> Result<Vec<Addr>, FsError> {
         let mut listening = Vec::new();
         for addr in &self.listen {
-            let Some(outlet) = outlets.iter().find(|outlet| outlet.scheme == addr.scheme()) else { continue };
-            match outlet.endpoint.listen(addr) {
+            let Some(open) = opened.iter().find(|open| open.scheme == addr.scheme()) else { continue };
+            match open.endpoint.listen(addr) {
                 Ok(addr) => listening.push(addr),
                 Err(error) if listening.is_empty() => return Err(FsError::from(error)),
                 Err(error) => missing.push(format!("{addr}: {error}")),
@@ -184,13 +190,13 @@ impl Server {
 
     fn serve<H: Handler<AnyTransport>>(
         &self,
-        outlets: &[Outlet],
+        opened: &[OpenEndpoint],
         handlers: &[&H],
         mut missing: Vec<String>,
         ready: impl FnOnce(&[Addr]),
         stop: impl Future<Output = ()>,
     ) -> Result<(), FsError> {
-        let addrs = self.listen(outlets, &mut missing)?;
+        let addrs = self.listen(opened, &mut missing)?;
         if !missing.is_empty() {
             tracing::warn!(missing = missing.join("; "), "serving without some of the transports");
         }
@@ -200,7 +206,7 @@ impl Server {
         };
         let identity = Identity { role, host: self.host.clone(), instance: random_number()?, addrs };
         ready(&identity.addrs);
-        let endpoints: Vec<_> = outlets.iter().map(|outlet| outlet.endpoint.clone()).collect();
+        let endpoints: Vec<_> = opened.iter().map(|open| open.endpoint.clone()).collect();
         let fronts: Vec<_> = endpoints.iter().cloned().zip(handlers.iter().copied()).collect();
         let serve = serve_all(&fronts, &identity, self.limits, stop);
         Ok(event::block_on_all_with(&endpoints, self.waiting, serve)?)

@@ -127,8 +127,9 @@ impl DiskUser for SharedBackend {
 /// How long a server that could not be started waits until it is tried again.
 const START_AGAIN: Duration = Duration::from_millis(10);
 
-/// A cluster of simulated nodes. Dropping the handle changes nothing: the servers belong to their nodes, which start them whenever they come up
-/// ([`Node::boot`]), also after a crash that a plan of faults asks for.
+/// A cluster of simulated nodes. Dropping the handle changes nothing: the servers belong to their
+/// nodes, which start them whenever they come up ([`Node::boot`]), also after a crash that a plan
+/// of faults asks for.
 pub struct SimCluster {
     sim: Sim,
     stores: Vec<MemStore>,
@@ -194,7 +195,8 @@ impl SimCluster {
         &self.stores[index]
     }
 
-    /// The power of the manager's node fails, and comes back: the manager has what it had synced and nothing else.
+    /// The power of the manager's node fails, and comes back: the manager has what it had synced
+    /// and nothing else.
     pub fn restart_manager(&self) {
         let node = self.manager_node();
         node.crash(&mut Loss::everything());
@@ -209,7 +211,8 @@ impl SimCluster {
     }
 }
 
-/// Starts a server, again and again until it comes up, as a system's init does: its disk may refuse. Then serves.
+/// Starts a server, again and again until it comes up, as a system's init does: its disk may
+/// refuse. Then serves.
 async fn keep_up<H: Handler<SimTransport>>(
     node: Node,
     role: Role,

@@ -71,7 +71,8 @@ impl ServerThread {
     }
 }
 
-/// A cluster on this machine, its data under one directory. Dropping it stops the servers without waiting for them.
+/// A cluster on this machine, its data under one directory. Dropping it stops the servers without
+/// waiting for them.
 pub struct EmbeddedCluster {
     dir: PathBuf,
     options: ClusterOptions,
@@ -98,8 +99,8 @@ impl Slot {
 }
 
 impl EmbeddedCluster {
-    /// Starts the servers, with what `dir` holds of an earlier cluster of the same shape. Over TCP and verbs they listen at free ports of
-    /// 127.0.0.1, over shared memory at sockets under `dir`.
+    /// Starts the servers, with what `dir` holds of an earlier cluster of the same shape. Over TCP
+    /// and verbs they listen at free ports of 127.0.0.1, over shared memory at sockets under `dir`.
     ///
     /// # Errors
     /// What keeps a server from coming up, with its name.

@@ -1,10 +1,12 @@
 //! The I/O server: datafiles, read and written by lists of regions.
 //!
-//! **Protocol.** How data travels is the client's choice ([`bmi_core::comm`]); a step of the server is the same for all paths. Data that comes with the request goes to
-//! the store from where it stands, data that goes with the reply comes from the store into a registered buffer and from there to the wire. What is longer is
-//! *fetched* for a write and *stored* for a read, when buffers and disk allow: pulled and pushed by this side, or by the client as it is granted. Such a
-//! transfer is cut into units; several units of a request are under way at a time, each in a buffer of its own, so that the network moves one
-//! while the disk moves another:
+//! **Protocol.** How data travels is the client's choice ([`bmi_core::comm`]); a step of the server
+//! is the same for all paths. Data that comes with the request goes to the store from where it
+//! stands, data that goes with the reply comes from the store into a registered buffer and from
+//! there to the wire. What is longer is *fetched* for a write and *stored* for a read, when buffers
+//! and disk allow: pulled and pushed by this side, or by the client as it is granted. Such a
+//! transfer is cut into units; several units of a request are under way at a time, each in a buffer
+//! of its own, so that the network moves one while the disk moves another:
 //!
 //! ```text
 //!   write   unit 1  [buffer][  fetch   ][ disk  ]
@@ -13,16 +15,20 @@
 //!           unit 2          [buffer][ disk  ][  store   ]
 //! ```
 //!
-//! The buffers come from zones ([`bmi_core::mem::zone`]), shared fairly by the clients. Units of concurrent requests take turns between *clients*, at the network and at
-//! the disk (`iod/turns.rs`). What is small waits for neither: before a small request are at most the units at work.
+//! The buffers come from zones ([`bmi_core::mem::zone`]), shared fairly by the clients. Units of
+//! concurrent requests take turns between *clients*, at the network and at the disk
+//! (`iod/turns.rs`). What is small waits for neither: before a small request are at most the units
+//! at work.
 //!
 //! **Invariants**
 //! 1. An error names the ranges that were not written or read; all others were.
 //! 2. Every step ends: in time, or because its client is gone.
-//! 3. *No deadlock.* A unit takes its buffer first, then one turn at a time, and asks for no second of either while it has one. What it does during a turn waits
-//!    for network or disk, which end by their deadlines; so turns and buffers come back.
+//! 3. *No deadlock.* A unit takes its buffer first, then one turn at a time, and asks for no second
+//!    of either while it has one. What it does during a turn waits for network or disk, which end
+//!    by their deadlines; so turns and buffers come back.
 //!
-//! **Source.** Paper 000, sections 3.2.3 (server-based RDMA, Figure 3), 3.3.2 (server buffers), 4.1.1 (inline) and 4.2 (pipelined bulk transfer).
+//! **Source.** [PVFS-IB §3.2.3] (server-based RDMA, Figure 3), 3.3.2 (server buffers),
+//! 4.1.1 (inline) and 4.2 (pipelined bulk transfer).
 
 mod read;
 mod transfer;
@@ -47,24 +53,28 @@ use transfer::Stages;
 /// How an I/O server uses its memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IodSettings {
-    /// Bytes of the longest transfer unit. Units are shorter for short requests, and when many clients share the buffers.
+    /// Bytes of the longest transfer unit. Units are shorter for short requests, and when many
+    /// clients share the buffers.
     pub unit: usize,
     /// Buffers of this size that there is memory for.
     pub buffers: usize,
-    /// Units of one request that are under way at a time, at most; two overlap network and disk, one does not.
+    /// Units of one request that are under way at a time, at most; two overlap network and disk,
+    /// one does not.
     pub depth: usize,
 }
 
 impl Default for IodSettings {
-    /// 64 buffers of 512 KiB, three for each request. Of 256 KiB, 512 KiB and 1 MiB the middle one moved most through four servers
-    /// on one machine with two cores; paper 000, Figure 12, finds overlap complete below some 2 MB.
+    /// 64 buffers of 512 KiB, three for each request. Of 256 KiB, 512 KiB and 1 MiB the middle one
+    /// moved most through four servers on one machine with two cores; [PVFS-IB, Figure 12], finds
+    /// overlap complete below some 2 MB.
     fn default() -> IodSettings {
         IodSettings { unit: 512 << 10, buffers: 64, depth: 3 }
     }
 }
 
 impl IodSettings {
-    /// The zones that these settings come to: from 64 KiB, or less if there is little memory, to 2 MiB or the unit, as far as the memory goes.
+    /// The zones that these settings come to: from 64 KiB, or less if there is little memory, to 2
+    /// MiB or the unit, as far as the memory goes.
     ///
     /// # Errors
     /// `Invalid` for settings without room for a single unit.
@@ -112,14 +122,16 @@ impl<T: Transport + 'static, S: DataStore> Iod<T, S> {
         Ok(iod)
     }
 
-    /// A number that no other start of this server has: clients that see another one know that what they had not synced may be lost.
+    /// A number that no other start of this server has: clients that see another one know that what
+    /// they had not synced may be lost.
     #[must_use]
     pub fn started_as(mut self, start: u64) -> Iod<T, S> {
         self.start = start;
         self
     }
 
-    /// The same server on one more endpoint: one store, one set of buffers, one row of clients. `index` tells its endpoints apart; the first one's is 0.
+    /// The same server on one more endpoint: one store, one set of buffers, one row of clients.
+    /// `index` tells its endpoints apart; the first one's is 0.
     pub fn beside(&self, endpoint: AsyncEndpoint<T>, index: u32) -> Iod<T, S>
     where
         S: Clone,
@@ -182,8 +194,9 @@ impl<T: Transport + 'static, S: DataStore> Iod<T, S> {
         }
     }
 
-    /// Syncs a datafile. If that fails, the system may have thrown away what it could not write, and will say so to nobody else: what others wrote and have not
-    /// synced is as doubtful as after a restart, and is told them as one.
+    /// Syncs a datafile. If that fails, the system may have thrown away what it could not write,
+    /// and will say so to nobody else: what others wrote and have not synced is as doubtful as
+    /// after a restart, and is told them as one.
     async fn sync(&self, datafile: DatafileHandle) -> Result<(), FsError> {
         let result = self.store.sync(datafile).await;
         if matches!(&result, Err(error) if error.code != ErrorCode::Stale) {

@@ -32,7 +32,8 @@ impl<T: Transport + 'static, S: DataStore> Iod<T, S> {
         Ok(Answer::Reply(Reply { result: Ok(reply.into()) }, data))
     }
 
-    /// All bytes, for the reply: into a buffer that the adapter knows, so that nothing is copied on this side.
+    /// All bytes, for the reply: into a buffer that the adapter knows, so that nothing is copied on
+    /// this side.
     async fn read_whole(
         &self,
         context: &Context,
@@ -63,7 +64,8 @@ impl<T: Transport + 'static, S: DataStore> Iod<T, S> {
         Ok(ReadData { list, keep })
     }
 
-    /// One unit: from the store into the client's pages, where they are mapped here; else into a buffer, and from there into the client's memory.
+    /// One unit: from the store into the client's pages, where they are mapped here; else into a
+    /// buffer, and from there into the client's memory.
     async fn read_unit(
         &self,
         context: &Context,

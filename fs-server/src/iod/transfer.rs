@@ -1,11 +1,14 @@
 //! A bulk transfer: cut into units, several under way at a time, each in a buffer of its own.
 //!
-//! **Protocol.** See the [module above](super) for the picture. A unit gets leave to have a buffer from the zones, then a turn at the network or the disk, in which it takes
-//! the buffer, then one at the other, and gives the buffer back. How long the next unit is, is decided when the one before it has its leave: from what the transfer has in
-//! all, and from what the zones have for this client at that time.
+//! **Protocol.** See the [module above](super) for the picture. A unit gets leave to have a buffer
+//! from the zones, then a turn at the network or the disk, in which it takes the buffer, then one
+//! at the other, and gives the buffer back. How long the next unit is, is decided when the one
+//! before it has its leave: from what the transfer has in all, and from what the zones have for
+//! this client at that time.
 //!
-//! **Small transfers**, those that fit the smallest buffer, are one unit. They have buffers of their own and wait for no turn, so that at the disk
-//! at most the units at work are before them. See [`Stages`] for the places.
+//! **Small transfers**, those that fit the smallest buffer, are one unit. They have buffers of
+//! their own and wait for no turn, so that at the disk at most the units at work are before them.
+//! See [`Stages`] for the places.
 //!
 //! **Invariants**
 //! 1. An error names the ranges that were not written or read; all others were.
@@ -25,13 +28,16 @@ use super::{Client, Iod};
 use crate::service::Context;
 use crate::store::DataStore;
 
-/// How long a unit may take over the network before the next one may begin all the same. A unit of 512 KiB takes this long at some 50 MB/s; a client that
-/// is slower than that, or has come to a halt, does not fill the adapter.
+/// How long a unit may take over the network before the next one may begin all the same. A unit of
+/// 512 KiB takes this long at some 50 MB/s; a client that is slower than that, or has come to a
+/// halt, does not fill the adapter.
 pub(super) const PATIENCE: Duration = Duration::from_millis(10);
 
-/// Units that are on the way over the network at a time, at least and at most: two overlap with each other, and more than these no turn can tell apart.
+/// Units that are on the way over the network at a time, at least and at most: two overlap with
+/// each other, and more than these no turn can tell apart.
 const NATIVE_PLACES: std::ops::RangeInclusive<usize> = 2..=64;
-/// And where software moves them: the kernel has a queue for each connection, and processors may work at several.
+/// And where software moves them: the kernel has a queue for each connection, and processors may
+/// work at several.
 const EMULATED_PLACES: usize = 16;
 
 /// The turns at a server's two stages. A clone is another handle to the same.
@@ -42,9 +48,11 @@ pub(super) struct Stages {
 }
 
 impl Stages {
-    /// Where the adapter moves the bytes, as many units of `unit` bytes are on the way over the network at a time as its endpoint hands to it
-    /// (`in_flight`, [`bmi_core::Config::in_flight_bytes`]). With fewer, servers whose requests come at the same time served the same few clients at the same time
-    /// and the other clients' links lay idle. Small messages do not wait for them: they pass by their service level.
+    /// Where the adapter moves the bytes, as many units of `unit` bytes are on the way over the
+    /// network at a time as its endpoint hands to it (`in_flight`,
+    /// [`bmi_core::Config::in_flight_bytes`]). With fewer, servers whose requests come at the same
+    /// time served the same few clients at the same time and the other clients' links lay idle.
+    /// Small messages do not wait for them: they pass by their service level.
     pub(super) fn new(one_sided: OneSided, in_flight: u64, unit: usize, disk_places: usize) -> Stages {
         let native = usize::try_from(in_flight / unit.max(1) as u64).unwrap_or(usize::MAX);
         let native = native.clamp(*NATIVE_PLACES.start(), *NATIVE_PLACES.end());
@@ -53,7 +61,8 @@ impl Stages {
     }
 }
 
-/// A part of a transfer, with leave to have a buffer for it: the request's bytes that begin `at` bytes into it.
+/// A part of a transfer, with leave to have a buffer for it: the request's bytes that begin `at`
+/// bytes into it.
 pub(super) struct Unit<'a> {
     regions: &'a Regions,
     pub(super) at: u64,
@@ -65,8 +74,8 @@ pub(super) struct Unit<'a> {
 }
 
 impl Unit<'_> {
-    /// Memory for the bytes of the unit from `done` on: all of them, unless there is only a smaller buffer. To be called when it is needed, not before:
-    /// buffers are made in turn.
+    /// Memory for the bytes of the unit from `done` on: all of them, unless there is only a smaller
+    /// buffer. To be called when it is needed, not before: buffers are made in turn.
     pub(super) fn memory(&self, done: u64) -> Result<MemSlice, FsError> {
         let lease = match (self.lease.get(), self.reserved.take()) {
             (Some(lease), _) => lease,
@@ -95,8 +104,9 @@ impl<T: Transport + 'static, S: DataStore> Iod<T, S> {
         (self.adapter, peer)
     }
 
-    /// Carries out a transfer unit by unit, several at a time. What was not begun when one failed is not gone through unit by unit: a transfer can be as
-    /// long as its client says, and no client has to have the memory for it.
+    /// Carries out a transfer unit by unit, several at a time. What was not begun when one failed
+    /// is not gone through unit by unit: a transfer can be as long as its client says, and no
+    /// client has to have the memory for it.
     pub(super) async fn in_units(
         &self,
         context: &Context,
@@ -161,8 +171,8 @@ impl<T: Transport + 'static, S: DataStore> Iod<T, S> {
         self.stages.network.during(self.client(context.peer), work, patience).await
     }
 
-    /// Does `work` at the disk when it is this client's turn, or at once if it is small, unless the request's time is over by then. A disk that takes long keeps
-    /// everybody waiting anyway.
+    /// Does `work` at the disk when it is this client's turn, or at once if it is small, unless the
+    /// request's time is over by then. A disk that takes long keeps everybody waiting anyway.
     pub(super) async fn at_disk<R, F: Future<Output = Result<R, FsError>>>(
         &self,
         context: &Context,

@@ -1,16 +1,22 @@
-//! Turns at something that only a few can use at a time: clients in a row, one turn each, however many each asks for.
+//! Turns at something that only a few can use at a time: clients in a row, one turn each, however
+//! many each asks for.
 //!
-//! **Why.** A disk works at requests in the order in which it gets them. Were every unit handed to it as soon as its buffer is there, then a small read would
-//! queue behind all the units of all clients; and a client with ten requests would get ten times what one with a single request gets. So units wait here, and
-//! small requests do not: before them are only those at work, whose number is the number of places.
+//! **Why.** A disk works at requests in the order in which it gets them. Were every unit handed to
+//! it as soon as its buffer is there, then a small read would queue behind all the units of all
+//! clients; and a client with ten requests would get ten times what one with a single request gets.
+//! So units wait here, and small requests do not: before them are only those at work, whose number
+//! is the number of places.
 //!
 //! **Invariants**
-//! 1. At most `places` turns are held. A turn that is dropped, or outlives its patience, is the next one's.
-//! 2. Waiting clients get turns in a row, one each, then they go to its end; units of one client in the order in which they asked. So a unit waits
-//!    for at most one turn of each other client for each that its own client asked for before.
+//! 1. At most `places` turns are held. A turn that is dropped, or outlives its patience, is the
+//!    next one's.
+//! 2. Waiting clients get turns in a row, one each, then they go to its end; units of one client in
+//!    the order in which they asked. So a unit waits for at most one turn of each other client for
+//!    each that its own client asked for before.
 //! 3. *No deadlock.* What is done during a turn waits for nothing but network or disk.
 //!
-//! **Source.** Paper 000, section 3.4: the communication manager schedules transfers, to avoid delaying other traffic.
+//! **Source.** [PVFS-IB §3.4]: the communication manager schedules transfers, to avoid
+//! delaying other traffic.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
@@ -66,8 +72,9 @@ impl<C: Copy + Ord> Turns<C> {
         receiver.await.expect("turns are passed on as long as anybody has a handle to them")
     }
 
-    /// Does `work` in a turn of `client`. After `patience` the turn is somebody else's and the work goes on without: what has come to a halt, halts nobody
-    /// else. `work` is called when the turn has come.
+    /// Does `work` in a turn of `client`. After `patience` the turn is somebody else's and the work
+    /// goes on without: what has come to a halt, halts nobody else. `work` is called when the turn
+    /// has come.
     pub(super) async fn during<F: Future>(
         &self,
         client: C,

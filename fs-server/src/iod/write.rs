@@ -28,7 +28,8 @@ impl<T: Transport + 'static, S: DataStore> Iod<T, S> {
         self.at_disk(context, small, || self.store.write(datafile, regions, &list)).await
     }
 
-    /// One unit: from the client's pages into the store, where they are mapped here; else into a buffer, and from there into the store.
+    /// One unit: from the client's pages into the store, where they are mapped here; else into a
+    /// buffer, and from there into the store.
     async fn write_unit(
         &self,
         context: &Context,

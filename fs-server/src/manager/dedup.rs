@@ -1,17 +1,21 @@
 //! Which changes were made already, and what was answered.
 //!
-//! **Why.** A client that loses its connection does not know whether its `rename` happened. It connects again and sends the request
-//! once more, under the same id. The table remembers the reply, in the same transaction as the change, so it survives the manager's crash too.
+//! **Why.** A client that loses its connection does not know whether its `rename` happened. It
+//! connects again and sends the request once more, under the same id. The table remembers the
+//! reply, in the same transaction as the change, so it survives the manager's crash too.
 //!
 //! **Invariants**
 //! 1. A reply is remembered in the transaction of its change: both are there or neither.
-//! 2. Bounded: at most [`WINDOW`] replies for each client and [`CLIENTS`] clients; the client says up to where it has its replies, and those are
-//!    dropped. Of the clients that are not connected, the one that has been silent longest is forgotten first.
-//! 3. A connection speaks for one client (`Context::speaks_for`), so a peer cannot push others out by inventing names.
+//! 2. Bounded: at most [`WINDOW`] replies for each client and [`CLIENTS`] clients; the client says
+//!    up to where it has its replies, and those are dropped. Of the clients that are not connected,
+//!    the one that has been silent longest is forgotten first.
+//! 3. A connection speaks for one client (`Context::speaks_for`), so a peer cannot push others out
+//!    by inventing names.
 //!
-//! A client that was forgotten, and then sends again a request from before, would have it executed again. It must have been silent and without a connection
-//! while [`CLIENTS`] others connected and made changes. Clients that are connected are remembered beyond that number, and bounded by the connections
-//! that there can be.
+//! A client that was forgotten, and then sends again a request from before, would have it executed
+//! again. It must have been silent and without a connection while [`CLIENTS`] others connected and
+//! made changes. Clients that are connected are remembered beyond that number, and bounded by the
+//! connections that there can be.
 //!
 //! **Layout**
 //!
@@ -30,7 +34,8 @@ const TURNS: TableDefinition<'static, u64, u128> = TableDefinition::new("turns")
 const REPLIES: TableDefinition<'static, (u128, u64), &'static [u8]> = TableDefinition::new("replies");
 const WHO: TableDefinition<'static, u128, (u64, u64)> = TableDefinition::new("clients");
 
-/// Replies kept for one client: more changes than it can have under way at once, given the credits of a connection.
+/// Replies kept for one client: more changes than it can have under way at once, given the credits
+/// of a connection.
 pub(super) const WINDOW: u64 = 256;
 /// Clients remembered.
 pub(super) const CLIENTS: u64 = 4096;
@@ -54,8 +59,9 @@ impl<'t> Dedup<'t> {
         })
     }
 
-    /// What was answered to this request, if it came before. `unanswered` is what the request confirms: it counts before the window is looked
-    /// at, because a client whose window is full could not confirm anything else.
+    /// What was answered to this request, if it came before. `unanswered` is what the request
+    /// confirms: it counts before the window is looked at, because a client whose window is full
+    /// could not confirm anything else.
     pub(super) fn recall(&self, id: RequestId, unanswered: u64) -> Result<Option<Vec<u8>>, Fault> {
         if let Some(reply) = self.replies.get((id.client, id.seq))? {
             return Ok(Some(reply.value().to_vec()));
@@ -77,7 +83,8 @@ impl<'t> Dedup<'t> {
         Ok(self.replies.range((client, floor)..=(client, u64::MAX))?.count() as u64)
     }
 
-    /// Remembers an answer, and drops those below `unanswered`; and clients, beyond those that may be kept, that are not connected.
+    /// Remembers an answer, and drops those below `unanswered`; and clients, beyond those that may
+    /// be kept, that are not connected.
     pub(super) fn remember(
         &mut self,
         id: RequestId,

@@ -1,15 +1,17 @@
 //! The manager: namespace, attributes, layouts. Never in the data path.
 //!
-//! **Why one commit for many.** A commit waits for the disk; meanwhile more changes arrive. They wait in a queue, and the next commit takes all
-//! that are there (a bounded number): durable before acknowledged, and still many a second.
+//! **Why one commit for many.** A commit waits for the disk; meanwhile more changes arrive. They
+//! wait in a queue, and the next commit takes all that are there (a bounded number): durable before
+//! acknowledged, and still many a second.
 //!
 //! **Invariants**
 //! 1. A change is durable before it is answered.
 //! 2. A change is made once, however often its request arrives (`dedup`).
-//! 3. No datafile is lost: it belongs to a file, or it is an orphan and will be removed from its I/O server (`orphans`).
+//! 3. No datafile is lost: it belongs to a file, or it is an orphan and will be removed from its
+//!    I/O server (`orphans`).
 //! 4. An I/O server's store is the one that it had before (`stores`).
 //!
-//! **Source.** Paper 000, section 2.1; DESIGN section 3.
+//! **Source.** [PVFS-IB §2.1]; DESIGN section 3.
 
 mod dedup;
 mod namespace;
@@ -41,7 +43,8 @@ const GROUP: usize = 128;
 /// What the manager is told when it starts.
 #[derive(Clone, Debug)]
 pub struct ManagerSettings {
-    /// The addresses that the I/O servers are known by, in the order that layouts count them. It must never change once files exist.
+    /// The addresses that the I/O servers are known by, in the order that layouts count them. It
+    /// must never change once files exist.
     pub iods: Vec<Addr>,
     /// Strip size of files that ask for no other, in bytes.
     pub strip_size: u64,
@@ -109,11 +112,12 @@ pub struct Manager<T: Transport> {
 }
 
 impl<T: Transport> Manager<T> {
-    /// A manager over `store`. `wall` is the time for attributes, in nanoseconds since 1970: a binary hands in the system's clock, the
-    /// simulator its own.
+    /// A manager over `store`. `wall` is the time for attributes, in nanoseconds since 1970: a
+    /// binary hands in the system's clock, the simulator its own.
     ///
     /// # Errors
-    /// `Invalid` without I/O servers or with a strip size out of bounds; `Io` if the store cannot be prepared.
+    /// `Invalid` without I/O servers or with a strip size out of bounds; `Io` if the store cannot
+    /// be prepared.
     pub fn new(
         endpoint: AsyncEndpoint<T>,
         store: MetaStore,

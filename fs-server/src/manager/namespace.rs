@@ -10,13 +10,16 @@
 //! ```
 //!
 //! **Invariants**
-//! 1. Every check of a change stands before its first write: a change that is refused has written nothing, so that several changes can
-//!    share a transaction.
-//! 2. Every object but the root has exactly one name, and its `parent` is the directory of that name.
+//! 1. Every check of a change stands before its first write: a change that is refused has written
+//!    nothing, so that several changes can share a transaction.
+//! 2. Every object but the root has exactly one name, and its `parent` is the directory of that
+//!    name.
 //! 3. A directory's `size` is its number of names, its `nlink` two and one for each subdirectory.
-//! 4. A handle is given out once. A datafile is in the layout of one file or among the orphans, until its server has removed it.
+//! 4. A handle is given out once. A datafile is in the layout of one file or among the orphans,
+//!    until its server has removed it.
 //!
-//! **Source.** Paper 000, section 2.1. Guarded by the tests in `tests.rs`, which check 2 to 4 after every change of a random sequence.
+//! **Source.** [PVFS-IB §2.1]. Guarded by the tests in `tests.rs`, which check 2 to 4 after
+//! every change of a random sequence.
 
 use bmi_core::mutated;
 
@@ -211,7 +214,8 @@ impl<O: ReadableTable<u64, &'static [u8]>, N: ReadableTable<Key, Named>> View<O,
         Ok(entry)
     }
 
-    /// The entries behind `after`, at most `max` and not more than `room` bytes of reply; and whether there are more.
+    /// The entries behind `after`, at most `max` and not more than `room` bytes of reply; and
+    /// whether there are more.
     pub(super) fn readdir(
         &self,
         dir: DirHandle,
@@ -373,8 +377,8 @@ impl<'t> Change<'t> {
         Ok(object.entry(raw))
     }
 
-    /// Makes a file, striped over `servers` of the cluster's `iods` I/O servers (0: all); which one comes first goes round. One that is
-    /// there already is the answer, unless `exclusive`.
+    /// Makes a file, striped over `servers` of the cluster's `iods` I/O servers (0: all); which one
+    /// comes first goes round. One that is there already is the answer, unless `exclusive`.
     pub(super) fn create(
         &mut self,
         place: &Place,
@@ -398,7 +402,8 @@ impl<'t> Change<'t> {
         let servers = if servers == 0 { iods.min(MAX_SERVERS as u32) } else { servers };
         let distribution = Distribution::simple_stripe(strip_size, servers)?;
         let raw = self.handles(1 + u64::from(servers))?;
-        // The file's own number would go up by `servers + 1` from file to file, and could miss some servers for ever.
+        // The file's own number would go up by `servers + 1` from file to file, and could miss some
+        // servers for ever.
         let first = self.counter("created")? % u64::from(iods);
         self.count("created", 1)?;
         let datafile = |index: u64| (((first + index) % u64::from(iods)) as u32, DatafileHandle(raw + 1 + index));

@@ -1,11 +1,13 @@
 //! Removing the datafiles of removed files.
 //!
-//! **Why here.** `remove` ends when the name is gone, in one transaction that also lists the datafiles as orphans. The I/O servers are told
-//! afterwards, by the manager: a client that dies in between leaves nothing behind, nor does a manager or an I/O server that is down for a while.
+//! **Why here.** `remove` ends when the name is gone, in one transaction that also lists the
+//! datafiles as orphans. The I/O servers are told afterwards, by the manager: a client that dies in
+//! between leaves nothing behind, nor does a manager or an I/O server that is down for a while.
 //!
-//! **How.** One loop for each I/O server: read a page of its orphans, connect if need be, send a removal for each, strike off those that were
-//! confirmed. Removing twice is removing once, so a crash between confirmation and striking off does no harm. After a failure the
-//! loop waits, twice as long each time, up to [`LONGEST`].
+//! **How.** One loop for each I/O server: read a page of its orphans, connect if need be, send a
+//! removal for each, strike off those that were confirmed. Removing twice is removing once, so a
+//! crash between confirmation and striking off does no harm. After a failure the loop waits, twice
+//! as long each time, up to [`LONGEST`].
 
 use std::time::Duration;
 
@@ -98,7 +100,8 @@ impl<T: Transport> Manager<T> {
         match failure {
             None => Ok(true),
             Some(error) => {
-                // Whatever it was, begin anew: with a server that was restarted the old connection is of no use.
+                // Whatever it was, begin anew: with a server that was restarted the old connection
+                // is of no use.
                 *peer = None;
                 let _ = endpoint.disconnect(connected, endpoint.within(PATIENCE)).await;
                 Err(error.with_server(&self.settings.iods[iod]))

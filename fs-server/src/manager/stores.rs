@@ -1,8 +1,10 @@
 //! Which store each I/O server has.
 //!
-//! **Why.** Bytes that were never written are zeros. An I/O server that is started over an empty directory, because its disk is not mounted, would answer zeros
-//! for every file, and take new bytes that are gone when the disk comes back. So each says its store's number when it is started, and is
-//! told if it had another one before. Who lost a disk for good says so (`pvfsd --adopt`).
+//! **Why.** Bytes that were never written are zeros. An I/O server that is started over an empty
+//! directory, because its disk is not mounted, would answer zeros for every file, and take new
+//! bytes that are gone when the disk comes back. So each says its store's number when it is
+//! started, and is told if it had another one before. Who lost a disk for good says so (`pvfsd
+//! --adopt`).
 //!
 //! **Layout**
 //!
@@ -17,7 +19,8 @@ use super::Fault;
 
 const STORES: TableDefinition<'static, u32, u128> = TableDefinition::new("stores");
 
-/// Takes note of the store of I/O server `iod` of `iods`. `used` says that it had datafiles in it already; with `adopt` it is right whatever was known.
+/// Takes note of the store of I/O server `iod` of `iods`. `used` says that it had datafiles in it
+/// already; with `adopt` it is right whatever was known.
 pub(super) fn register(
     transaction: &WriteTransaction,
     iod: u32,

@@ -91,7 +91,8 @@ fn the_client_silent_longest_is_forgotten() {
     });
 }
 
-/// A peer that invented thousands of clients could have the answers of all others forgotten, and their changes made twice.
+/// A peer that invented thousands of clients could have the answers of all others forgotten, and
+/// their changes made twice.
 #[test]
 fn clients_that_are_connected_are_not_forgotten_for_others() {
     let store = MetaStore::in_memory().unwrap();

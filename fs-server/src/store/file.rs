@@ -5,13 +5,15 @@
 //! ```text
 //!   <dir>/00/000000000000e100      subdirectory: the handle's last byte; file: the handle, in hexadecimal
 //!   <dir>/01/…
-//!   <dir>/removed                  what was removed not long ago (`graves.rs`)
+//!   <dir>/removed                  what was removed not long ago (`tombstone_file.rs`)
 //! ```
 //!
-//! **What happens where.** Opening, looking and small transfers take microseconds and run on the server's own thread. Transfers of
-//! `offload` bytes or more, truncation, removal and syncing go to the worker threads of the tokio runtime, if there is one, so that disk and network overlap.
+//! **What happens where.** Opening, looking and small transfers take microseconds and run on the
+//! server's own thread. Transfers of `offload` bytes or more, truncation, removal and syncing go to
+//! the worker threads of the tokio runtime, if there is one, so that disk and network overlap.
 //!
-//! **Durability.** `sync` is `fdatasync` of the file and `fsync` of its directory, so that the name survives too.
+//! **Durability.** `sync` is `fdatasync` of the file and `fsync` of its directory, so that the name
+//! survives too.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -25,10 +27,11 @@ use async_trait::async_trait;
 use bmi_core::{MemList, MemSlice};
 use fs_proto::{DatafileHandle, ErrorCode, FsError, IodStat, Region};
 
-use super::graves::Graves;
-use super::{DataStore, Held, Tombstones, durable_dir, remainder, sys};
+use super::tombstone_file::TombstoneFile;
+use super::{DataStore, Held, TombstoneSet, durable_dir, remainder, sys};
 
-/// Transfers handed to worker threads at a time. The page cache and a flash disk work at several at once; beyond a few there are no more cores and channels.
+/// Transfers handed to worker threads at a time. The page cache and a flash disk work at several at
+/// once; beyond a few there are no more cores and channels.
 const PLACES: usize = 8;
 
 /// Files kept open; well below the usual limit of 1024 descriptors for a process.
@@ -39,8 +42,8 @@ pub struct FileStore {
     dir: PathBuf,
     offload: u64,
     open: RefCell<OpenFiles>,
-    removed: RefCell<Tombstones>,
-    graves: Arc<Graves>,
+    removed: RefCell<TombstoneSet>,
+    tombstone_file: Arc<TombstoneFile>,
 }
 
 /// The files last used, with the tick of their last use.
@@ -91,13 +94,14 @@ async fn offload<R: Send + 'static>(work: impl FnOnce() -> R + Send + 'static) -
 }
 
 impl FileStore {
-    /// The store in `dir`, which is made if it is not there. Transfers of `offload` bytes or more go to worker threads.
+    /// The store in `dir`, which is made if it is not there. Transfers of `offload` bytes or more
+    /// go to worker threads.
     ///
     /// # Errors
     /// `Permission`, `NoSpace` or `Io`, naming the directory.
     pub fn open(dir: impl Into<PathBuf>, offload: u64) -> Result<FileStore, FsError> {
         let dir = dir.into();
-        let prepare = || -> io::Result<(Graves, Tombstones)> {
+        let prepare = || -> io::Result<(TombstoneFile, TombstoneSet)> {
             durable_dir(&dir)?;
             for sub in 0..=0xffu8 {
                 match fs::create_dir(dir.join(format!("{sub:02x}"))) {
@@ -105,11 +109,11 @@ impl FileStore {
                     _ => {}
                 }
             }
-            let graves = Graves::open(&dir)?;
+            let tombstone_file = TombstoneFile::open(&dir)?;
             File::open(&dir)?.sync_all()?;
-            Ok(graves)
+            Ok(tombstone_file)
         };
-        let (graves, removed) = prepare().map_err(|error| {
+        let (tombstone_file, removed) = prepare().map_err(|error| {
             let code = match error.kind() {
                 io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => ErrorCode::Permission,
                 io::ErrorKind::StorageFull => ErrorCode::NoSpace,
@@ -117,8 +121,8 @@ impl FileStore {
             };
             FsError::new(code, format!("data directory {}: {error}", dir.display()))
         })?;
-        let (graves, removed) = (Arc::new(graves), RefCell::new(removed));
-        Ok(FileStore { dir, offload, open: RefCell::default(), removed, graves })
+        let (tombstone_file, removed) = (Arc::new(tombstone_file), RefCell::new(removed));
+        Ok(FileStore { dir, offload, open: RefCell::default(), removed, tombstone_file })
     }
 
     fn subdir(&self, datafile: DatafileHandle) -> PathBuf {
@@ -266,9 +270,9 @@ impl DataStore for FileStore {
     async fn remove(&self, datafile: DatafileHandle) -> Result<(), FsError> {
         self.removed.borrow_mut().bury(datafile);
         self.open.borrow_mut().files.remove(&datafile);
-        let (path, subdir, graves) = (self.path(datafile), self.subdir(datafile), self.graves.clone());
+        let (path, subdir, tombstone_file) = (self.path(datafile), self.subdir(datafile), self.tombstone_file.clone());
         let result = offload(move || {
-            if let Err(error) = graves.bury(datafile) {
+            if let Err(error) = tombstone_file.bury(datafile) {
                 tracing::warn!(%datafile, %error, "removed, but this is not noted");
             }
             match fs::remove_file(path) {

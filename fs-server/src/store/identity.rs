@@ -1,13 +1,16 @@
 //! Whose data a directory holds: a file in it says so, and a lock keeps a second server out.
 //!
-//! **Why.** Bytes that were never written are zeros, so a server that is started with the wrong directory, another server's or the empty mount point of a
-//! disk that is not mounted, looks like one that works, and answers zeros. Two servers on one directory would each keep what the other removed.
+//! **Why.** Bytes that were never written are zeros, so a server that is started with the wrong
+//! directory, another server's or the empty mount point of a disk that is not mounted, looks like
+//! one that works, and answers zeros. Two servers on one directory would each keep what the other
+//! removed.
 //!
 //! **Invariants**
 //! 1. A directory without an identity is taken only if it is empty.
 //! 2. One with an identity is taken only for the role that stands there, by one server at a time.
-//! 3. A store's number is drawn when its directory is first taken, and never changes. The manager knows the number of each I/O server's store (see
-//!    [`crate::manager`]), and so notices a directory that was exchanged for another.
+//! 3. A store's number is drawn when its directory is first taken, and never changes. The manager
+//!    knows the number of each I/O server's store (see [`crate::manager`]), and so notices a
+//!    directory that was exchanged for another.
 //!
 //! **Layout**
 //!
@@ -73,11 +76,12 @@ pub(crate) struct Claim {
 }
 
 impl Claim {
-    /// Takes a directory for a server, making it if it is not there. With `adopt` it is taken also if it is another's or nobody's. `number` is drawn at random,
-    /// for a store that has none yet.
+    /// Takes a directory for a server, making it if it is not there. With `adopt` it is taken also
+    /// if it is another's or nobody's. `number` is drawn at random, for a store that has none yet.
     ///
     /// # Errors
-    /// `Busy` if another server has it; `Invalid` if it is not this server's; `Io`, `Permission`, `NoSpace`. Each names the directory.
+    /// `Busy` if another server has it; `Invalid` if it is not this server's; `Io`, `Permission`,
+    /// `NoSpace`. Each names the directory.
     pub(crate) fn take(dir: &Path, role: Role, adopt: bool, number: u128) -> Result<Claim, FsError> {
         let fail = |error: io::Error| {
             let code = match error.kind() {

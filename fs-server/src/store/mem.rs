@@ -1,4 +1,5 @@
-//! Datafiles in memory, with a disk's size and, if wanted, its prices: for the simulator and for tests.
+//! Datafiles in memory, with a disk's size and, if wanted, its prices: for the simulator and for
+//! tests.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -9,7 +10,7 @@ use bmi_core::MemList;
 use fs_proto::{DatafileHandle, ErrorCode, FsError, IodStat, Region};
 
 use super::file::zero;
-use super::{DataStore, Fates, Held, SECTOR, Tombstones, remainder};
+use super::{DataStore, Fates, Held, SECTOR, TombstoneSet, remainder};
 
 /// What a store's disk does besides keeping bytes: take time, and fail.
 #[async_trait(?Send)]
@@ -65,7 +66,8 @@ struct Datafile {
     size: u64,
     mtime_ns: u64,
     chunks: BTreeMap<u64, Box<[u8]>>,
-    /// What the disk had before the changes since each sync began, by the syncs' numbers; empty if all is durable.
+    /// What the disk had before the changes since each sync began, by the syncs' numbers; empty if
+    /// all is durable.
     before: BTreeMap<u64, Before>,
 }
 
@@ -132,7 +134,8 @@ impl Datafile {
     }
 }
 
-/// Datafiles in memory. A clone is the same store: it outlives the server that uses it, as a disk does.
+/// Datafiles in memory. A clone is the same store: it outlives the server that uses it, as a disk
+/// does.
 #[derive(Clone)]
 pub struct MemStore(Rc<Inner>);
 
@@ -143,7 +146,7 @@ struct Inner {
     datafiles: RefCell<BTreeMap<DatafileHandle, Datafile>>,
     /// Removed, and not yet from the disk.
     buried: RefCell<BTreeMap<DatafileHandle, Datafile>>,
-    removed: RefCell<Tombstones>,
+    removed: RefCell<TombstoneSet>,
     /// Whether what was not synced can be lost.
     volatile: bool,
     /// Counts the syncs that began.
@@ -161,8 +164,8 @@ impl MemStore {
         MemStore::made(Box::new(medium), capacity, false)
     }
 
-    /// A store whose disk has a cache: what was not synced is lost when the power fails ([`MemStore::power_fails`]). It keeps the old bytes of all that
-    /// was not synced.
+    /// A store whose disk has a cache: what was not synced is lost when the power fails
+    /// ([`MemStore::power_fails`]). It keeps the old bytes of all that was not synced.
     pub fn cached(medium: impl Medium + 'static, capacity: u64) -> MemStore {
         MemStore::made(Box::new(medium), capacity, true)
     }
@@ -180,9 +183,10 @@ impl MemStore {
         }))
     }
 
-    /// The power fails: `fates` says what is left of what was not synced. What the server knew besides is gone too.
+    /// The power fails: `fates` says what is left of what was not synced. What the server knew
+    /// besides is gone too.
     pub fn power_fails(&self, fates: &mut dyn Fates) {
-        *self.0.removed.borrow_mut() = Tombstones::default();
+        *self.0.removed.borrow_mut() = TombstoneSet::default();
         let mut datafiles = self.0.datafiles.borrow_mut();
         let before = std::mem::take(&mut *datafiles);
         *datafiles = before.into_iter().filter_map(|(name, file)| Some((name, file.after(fates)?))).collect();

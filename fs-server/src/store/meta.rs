@@ -10,16 +10,19 @@ use std::sync::{Arc, Mutex, PoisonError};
 use fs_proto::{ErrorCode, FsError};
 use redb::{Builder, Database, DatabaseError, ReadTransaction, ReadableDatabase, StorageBackend, WriteTransaction};
 
-/// Bytes of the database's page cache. The whole namespace of a small cluster; the system's page cache holds the rest.
+/// Bytes of the database's page cache. The whole namespace of a small cluster; the system's page
+/// cache holds the rest.
 const CACHE_BYTES: usize = 64 << 20;
 
 /// The manager's database. A transaction is durable once its commit returns.
 ///
-/// After a failure of its disk, a full one too, the database refuses everything, because it does not know what reached the disk. So it is
-/// closed and opened anew, from what is durable, before the next transaction; else the manager would have to be restarted.
+/// After a failure of its disk, a full one too, the database refuses everything, because it does
+/// not know what reached the disk. So it is closed and opened anew, from what is durable, before
+/// the next transaction; else the manager would have to be restarted.
 ///
-/// The database grows by large steps and uses the pages little by little. On a disk that is full by then, nothing could be changed any more, not even removed to make
-/// room. So its file has all its blocks from the beginning.
+/// The database grows by large steps and uses the pages little by little. On a disk that is full by
+/// then, nothing could be changed any more, not even removed to make room. So its file has all its
+/// blocks from the beginning.
 pub struct MetaStore {
     database: RefCell<Option<Database>>,
     file: Option<Solid>,
@@ -34,7 +37,8 @@ struct Solid {
 }
 
 impl Solid {
-    /// Fills the holes. Where that cannot be, because the disk is full or the file system does not know how, they stay, and it is tried again next time.
+    /// Fills the holes. Where that cannot be, because the disk is full or the file system does not
+    /// know how, they stay, and it is tried again next time.
     fn fill(&self) -> io::Result<()> {
         let len = self.file.metadata()?.len();
         if len > self.len.get() {
@@ -124,10 +128,12 @@ impl MetaStore {
     }
 }
 
-/// A database's bytes in memory. A clone is the same bytes, which so outlive a server that is stopped, as a disk does.
+/// A database's bytes in memory. A clone is the same bytes, which so outlive a server that is
+/// stopped, as a disk does.
 ///
-/// A power failure ([`SharedBackend::power_fails`]) leaves what was synced, and of what was not as much as it likes. Handles from before are
-/// dead: what a database writes while it is dropped does not reach the disk any more. [`SharedBackend::reopen`] gives one that lives.
+/// A power failure ([`SharedBackend::power_fails`]) leaves what was synced, and of what was not as
+/// much as it likes. Handles from before are dead: what a database writes while it is dropped does
+/// not reach the disk any more. [`SharedBackend::reopen`] gives one that lives.
 #[derive(Clone, Debug, Default)]
 pub struct SharedBackend {
     bytes: Arc<Mutex<Bytes>>,
@@ -207,8 +213,9 @@ impl SharedBackend {
         SharedBackend { bytes: self.bytes.clone(), power }
     }
 
-    /// The power fails at the `writes`th write or sync from now, which changes nothing any more, as nothing after it does; `None`: it does not.
-    /// [`SharedBackend::power_fails`] says what is left.
+    /// The power fails at the `writes`th write or sync from now, which changes nothing any more, as
+    /// nothing after it does; `None`: it does not. [`SharedBackend::power_fails`] says what is
+    /// left.
     pub fn cut_off(&self, writes: Option<u32>) {
         self.bytes.lock().unwrap_or_else(PoisonError::into_inner).fuse = writes;
     }
@@ -218,7 +225,8 @@ impl SharedBackend {
         self.bytes.lock().unwrap_or_else(PoisonError::into_inner).fuse == Some(0)
     }
 
-    /// From now on the disk answers writes with this error, and with `all` everything; `None`: it works.
+    /// From now on the disk answers writes with this error, and with `all` everything; `None`: it
+    /// works.
     pub fn refuse(&self, fault: Option<(io::ErrorKind, bool)>) {
         self.bytes.lock().unwrap_or_else(PoisonError::into_inner).fault = fault;
     }

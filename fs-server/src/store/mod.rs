@@ -1,20 +1,22 @@
 //! Where servers keep things: datafiles ([`DataStore`]) and metadata ([`MetaStore`]).
 //!
-//! **Why a trait for data.** The I/O server runs unchanged over a directory of files ([`FileStore`]) and, in the simulator, over memory with
-//! a disk's prices ([`MemStore`] with a [`Medium`]). Metadata needs none: the embedded store itself runs over a file or over memory.
+//! **Why a trait for data.** The I/O server runs unchanged over a directory of files
+//! ([`FileStore`]) and, in the simulator, over memory with a disk's prices ([`MemStore`] with a
+//! [`Medium`]). Metadata needs none: the embedded store itself runs over a file or over memory.
 //!
 //! **Invariants** of every [`DataStore`]
-//! 1. A datafile that nobody wrote is an empty one; one that was removed is `Stale` ([`Tombstones`]).
+//! 1. A datafile that nobody wrote is an empty one; one that was removed is `Stale`
+//!    ([`TombstoneSet`]).
 //! 2. Reads are never short: bytes never written, and those beyond the end, are zero.
 //! 3. What was written before a `sync` that succeeded survives a crash.
 //! 4. An error of `read` or `write` names the ranges that were not done; the others were.
 
 mod file;
-mod graves;
 mod identity;
 mod mem;
 mod meta;
 mod sys;
+mod tombstone_file;
 
 use std::collections::{BTreeSet, VecDeque};
 use std::fs::{self, File};
@@ -37,14 +39,17 @@ pub use meta::{MetaStore, SharedBackend};
 pub struct Held {
     /// Its length in bytes.
     pub size: u64,
-    /// When it was last written to or its length changed, in nanoseconds since 1970; 0 if never, or if the store has no clock.
+    /// When it was last written to or its length changed, in nanoseconds since 1970; 0 if never, or
+    /// if the store has no clock.
     pub mtime_ns: u64,
 }
 
-/// The store of an I/O server. Futures must be run to their end, so that no operation on `from` or `into` outlives them.
+/// The store of an I/O server. Futures must be run to their end, so that no operation on `from` or
+/// `into` outlives them.
 #[async_trait(?Send)]
 pub trait DataStore {
-    /// Transfers that it works at, at a time, without one of them waiting for another: 1 for one disk arm.
+    /// Transfers that it works at, at a time, without one of them waiting for another: 1 for one
+    /// disk arm.
     fn places(&self) -> usize {
         1
     }
@@ -136,18 +141,20 @@ impl<S: DataStore + ?Sized> DataStore for Rc<S> {
     }
 }
 
-/// Datafiles that were removed not long ago. Handles are never given out twice, so whoever still writes to one holds an old layout, and
-/// must not bring the datafile back to life, where nobody would ever remove it again.
+/// Datafiles that were removed not long ago. Handles are never given out twice, so whoever still
+/// writes to one holds an old layout, and must not bring the datafile back to life, where nobody
+/// would ever remove it again.
 ///
-/// Bounded: the last [`Tombstones::KEPT`] removals; over files also those of earlier starts. A client that writes to a file removed longer ago leaves
-/// a datafile behind that only a check of the whole cluster would find.
+/// Bounded: the last [`TombstoneSet::KEPT`] removals; over files also those of earlier starts. A
+/// client that writes to a file removed longer ago leaves a datafile behind that only a check of
+/// the whole cluster would find.
 #[derive(Debug, Default)]
-pub struct Tombstones {
+pub struct TombstoneSet {
     order: VecDeque<DatafileHandle>,
     removed: BTreeSet<DatafileHandle>,
 }
 
-impl Tombstones {
+impl TombstoneSet {
     /// How many are kept; one costs some 24 bytes.
     pub const KEPT: usize = 1 << 16;
 
@@ -175,8 +182,8 @@ impl Tombstones {
     }
 }
 
-/// Makes a directory, and those above it, as far as they are not there, durably: what is synced in it later must not be lost with a name
-/// that never reached the disk.
+/// Makes a directory, and those above it, as far as they are not there, durably: what is synced in
+/// it later must not be lost with a name that never reached the disk.
 pub(crate) fn durable_dir(dir: &Path) -> io::Result<()> {
     durable_dir_by(dir, |above| File::open(above)?.sync_all())
 }
@@ -186,7 +193,8 @@ fn durable_dir_by(dir: &Path, sync: impl FnMut(&Path) -> io::Result<()>) -> io::
     let dir = std::path::absolute(dir)?;
     let missing = dir.ancestors().take_while(|dir| !dir.exists()).count();
     fs::create_dir_all(&dir)?;
-    // The nearest one in any case: whoever made the directory may have been killed before it came to this.
+    // The nearest one in any case: whoever made the directory may have been killed before it came
+    // to this.
     dir.ancestors().skip(1).take(missing.max(1)).try_for_each(sync)
 }
 
@@ -198,7 +206,8 @@ pub trait Fates {
     /// Whether something that cannot be torn, a name or a length, is there as it was changed last.
     fn keeps(&mut self) -> bool;
 
-    /// Makes of the bytes of a sector, `now`, what is left of them; `old` is what the disk had, and zeros behind that.
+    /// Makes of the bytes of a sector, `now`, what is left of them; `old` is what the disk had, and
+    /// zeros behind that.
     fn sector(&mut self, old: &[u8], now: &mut [u8]);
 }
 

@@ -1,7 +1,9 @@
-//! Reading and writing files straight from and to shared memory: the only module of this crate with `unsafe`.
+//! Reading and writing files straight from and to shared memory: the only module of this crate with
+//! `unsafe`.
 //!
-//! **Why.** `pread` and `pwrite` of the standard library and of `rustix` take slices, and a slice of memory that an adapter may touch is not
-//! allowed to exist (`bmi_core::mem`, invariant 2). The system calls themselves need only addresses.
+//! **Why.** `pread` and `pwrite` of the standard library and of `rustix` take slices, and a slice
+//! of memory that an adapter may touch is not allowed to exist (`bmi_core::mem`, invariant 2). The
+//! system calls themselves need only addresses.
 
 use std::fs::File;
 use std::io;
@@ -30,7 +32,8 @@ fn position(offset: u64) -> io::Result<libc::off_t> {
 /// Writes some of `from`'s bytes at `offset` of `file`; returns how many.
 pub(super) fn write_at(file: &File, offset: u64, from: &MemSlice) -> io::Result<usize> {
     let offset = position(offset)?;
-    // SAFETY: the slice's handle keeps `len` bytes at its address mapped during the call; only the kernel reads them.
+    // SAFETY: the slice's handle keeps `len` bytes at its address mapped during the call; only the
+    // kernel reads them.
     retry(|| unsafe { libc::pwrite(file.as_raw_fd(), from.as_ptr().cast(), from.len(), offset) })
 }
 

@@ -27,7 +27,8 @@ async fn read(store: &dyn DataStore, regions: &[Region]) -> Result<Vec<u8>, FsEr
     store.read(FILE, regions, &list).await.map(|()| list.to_vec())
 }
 
-/// A store over files whose large transfers go to workers, one that does all itself, and one in memory.
+/// A store over files whose large transfers go to workers, one that does all itself, and one in
+/// memory.
 fn each(test: impl AsyncFn(&dyn DataStore)) {
     for offload in [0, u64::MAX] {
         let dir = tempfile::tempdir().unwrap();
@@ -91,14 +92,14 @@ fn a_removed_datafile_does_not_come_back() {
 
 #[test]
 fn tombstones_are_bounded() {
-    let mut tombstones = Tombstones::default();
-    for raw in 0..Tombstones::KEPT as u64 + 10 {
+    let mut tombstones = TombstoneSet::default();
+    for raw in 0..TombstoneSet::KEPT as u64 + 10 {
         tombstones.bury(DatafileHandle(raw));
         tombstones.bury(DatafileHandle(raw));
     }
     assert!(tombstones.check(DatafileHandle(9)).is_ok());
     assert!(tombstones.check(DatafileHandle(10)).is_err());
-    assert_eq!((tombstones.order.len(), tombstones.removed.len()), (Tombstones::KEPT, Tombstones::KEPT));
+    assert_eq!((tombstones.order.len(), tombstones.removed.len()), (TombstoneSet::KEPT, TombstoneSet::KEPT));
 }
 
 #[test]
@@ -205,7 +206,8 @@ proptest! {
     }
 }
 
-/// A power failure that tears: names and lengths as they were changed last, of every sector the first hundred bytes.
+/// A power failure that tears: names and lengths as they were changed last, of every sector the
+/// first hundred bytes.
 struct Tears;
 
 impl Fates for Tears {
@@ -265,7 +267,8 @@ fn what_was_cut_off_and_not_synced_is_as_it_was() {
     assert_eq!(bytes, [7; 3000]);
 }
 
-/// The power fails in the middle of what a database writes at once: from then on nothing reaches the disk, and what is left opens.
+/// The power fails in the middle of what a database writes at once: from then on nothing reaches
+/// the disk, and what is left opens.
 #[test]
 fn a_database_survives_a_power_failure_in_the_middle_of_a_commit() {
     const TABLE: redb::TableDefinition<'_, u64, u64> = redb::TableDefinition::new("numbers");
@@ -372,7 +375,8 @@ fn a_new_directory_is_durable_by_its_name_up_to_what_was_there() {
     assert_eq!(full.unwrap_err().kind(), std::io::ErrorKind::StorageFull);
 }
 
-/// On a full disk nothing could be removed any more: the database had room in its file, but the file had holes.
+/// On a full disk nothing could be removed any more: the database had room in its file, but the
+/// file had holes.
 #[test]
 fn the_metadata_has_its_blocks_before_it_needs_them() {
     use std::os::unix::fs::MetadataExt;
@@ -396,7 +400,8 @@ fn the_metadata_has_its_blocks_before_it_needs_them() {
     assert!(full && grown > begun, "{begun} bytes, then {grown}");
 }
 
-/// The list of what was removed was in memory only: after a restart whoever still had an old layout brought a datafile back that nobody would remove.
+/// The list of what was removed was in memory only: after a restart whoever still had an old layout
+/// brought a datafile back that nobody would remove.
 #[test]
 fn a_removed_datafile_does_not_come_back_after_a_restart_either() {
     let dir = tempfile::tempdir().unwrap();

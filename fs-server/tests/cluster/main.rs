@@ -1,12 +1,16 @@
-//! The whole file system under every fault: real clients, a real manager, real I/O servers, in the simulator.
+//! The whole file system under every fault: real clients, a real manager, real I/O servers, in the
+//! simulator.
 //!
-//! **What is done.** Two clients do what comes to their minds, each in a directory of its own and both in one file that they share, while a swarm of
-//! faults hits everybody. Every answer is compared with a model (`model.rs`). Once the faults are over everything must succeed, and in
-//! time; then everything is written anew and synced, nothing may be held that faults left behind, the power of all nodes fails at once, and everything is compared
-//! again. At the end all is removed; no orphan and no datafile may be left, and every endpoint must have given back what it held.
+//! **What is done.** Two clients do what comes to their minds, each in a directory of its own and
+//! both in one file that they share, while a swarm of faults hits everybody. Every answer is
+//! compared with a model (`model.rs`). Once the faults are over everything must succeed, and in
+//! time; then everything is written anew and synced, nothing may be held that faults left behind,
+//! the power of all nodes fails at once, and everything is compared again. At the end all is
+//! removed; no orphan and no datafile may be left, and every endpoint must have given back what it
+//! held.
 //!
-//! Clients crash too. One that comes up again knows the names that it was told of, and nothing else: what it was about may have happened or not, or may happen
-//! a while later.
+//! Clients crash too. One that comes up again knows the names that it was told of, and nothing
+//! else: what it was about may have happened or not, or may happen a while later.
 //!
 //! `BMI_SEEDS=0..5000 cargo test -p fs-server --test cluster` runs more of it.
 
@@ -38,10 +42,12 @@ const SERVERS: usize = 4;
 const CLIENTS: usize = 2;
 /// Longest time for one request.
 const PATIENCE: Duration = Duration::from_millis(400);
-/// No operation may take longer once the faults are over; several requests, each of which may have to connect again.
+/// No operation may take longer once the faults are over; several requests, each of which may have
+/// to connect again.
 const BOUND: Duration = Duration::from_secs(2);
 
-/// Settings that differ from seed to seed: adapters with little room; endpoints with few credits, without slots.
+/// Settings that differ from seed to seed: adapters with little room; endpoints with few credits,
+/// without slots.
 fn endpoint(seed: u64, name: &str) -> Config {
     let mut rng = Rng::new(seed ^ 0x0065_6e64);
     let mut config = Config {
@@ -59,7 +65,7 @@ fn endpoint(seed: u64, name: &str) -> Config {
         (config.transfer_unit, config.eager_limit) = (8 << 10, 2 << 10);
     }
     if rng.below(3) == 0 {
-        (config.pin_cache_entries, config.expose_hulls) = (rng.below(3) as usize, false);
+        (config.pin_cache_entries, config.expose_groups) = (rng.below(3) as usize, false);
     }
     config
 }
@@ -240,7 +246,7 @@ async fn scenario(world: Case, deaths: Rc<Cell<usize>>) -> Result<(), String> {
     // The last acknowledgements.
     world.sleep(Duration::from_millis(100)).await;
     for player in &players {
-        let (who, held) = (player.who, player.client().endpoint().holdings());
+        let (who, held) = (player.who, player.client().endpoint().resource_usage());
         if (held.operations, held.exposures, held.work) != (0, 0, 0) {
             return Err(format!("client {who} holds {held:?}"));
         }

@@ -1,14 +1,19 @@
 //! What a file may hold, given what was done to it, what was answered, and when the power failed.
 //!
 //! **Rules.** For each byte, what a read between two points in time may find:
-//! 1. what any write (or cutting off, which writes zeros) put there that had begun by the end of the read, and zero, where nothing ever was,
-//! 2. unless it was overwritten: by a write that was acknowledged before the read began, began after the other one had ended, and is *settled*.
-//! 3. A write is settled if it was acknowledged and cannot be lost: it was synced, or no power failed since it began.
-//! 4. A sync covers what its own client had had acknowledged before, whatever failed in between, or the sync would have said so; what others wrote it
-//!    covers if no power failed in between.
-//! 5. A write that failed may still take effect for [`ZOMBIE`] after it was given up, and is overwritten by no write that began before.
-//! 6. So may a write whose client crashed before it was told. After a crash a client is somebody else: it does not know what a server has lost of its
-//!    former writes, so its syncs say nothing of them if a server failed in between.
+//! 1. what any write (or cutting off, which writes zeros) put there that had begun by the end of
+//!    the read, and zero, where nothing ever was,
+//! 2. unless it was overwritten: by a write that was acknowledged before the read began, began
+//!    after the other one had ended, and is *settled*.
+//! 3. A write is settled if it was acknowledged and cannot be lost: it was synced, or no power
+//!    failed since it began.
+//! 4. A sync covers what its own client had had acknowledged before, whatever failed in between, or
+//!    the sync would have said so; what others wrote it covers if no power failed in between.
+//! 5. A write that failed may still take effect for [`ZOMBIE`] after it was given up, and is
+//!    overwritten by no write that began before.
+//! 6. So may a write whose client crashed before it was told. After a crash a client is somebody
+//!    else: it does not know what a server has lost of its former writes, so its syncs say nothing
+//!    of them if a server failed in between.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -16,7 +21,8 @@ use std::time::Duration;
 
 use bmi_core::Time;
 
-/// How long a request that its client has given up may still take effect: its time limit, a pause, a disk's queue.
+/// How long a request that its client has given up may still take effect: its time limit, a pause,
+/// a disk's queue.
 pub const ZOMBIE: Duration = Duration::from_secs(2);
 
 /// A change of a file's bytes.
@@ -99,7 +105,8 @@ impl Model {
         self.syncs.push(Sync { who, start, end, good });
     }
 
-    /// The length that the file must have had between two points in time, if nothing ever went wrong with it and nobody changed it then.
+    /// The length that the file must have had between two points in time, if nothing ever went
+    /// wrong with it and nobody changed it then.
     pub fn size(&self, from: Time, to: Time, crashes: &[Time]) -> Option<u64> {
         let sure = self.ops.iter().all(|op| op.end <= from && self.settled(op, to, crashes));
         // One after the other, or else the order is not known.

@@ -78,7 +78,8 @@ impl Player {
         self.link.clone().expect("it acts only while it is up")
     }
 
-    /// How the models know it: after a crash it is somebody else, who knows nothing of what the servers had told it.
+    /// How the models know it: after a crash it is somebody else, who knows nothing of what the
+    /// servers had told it.
     fn writer(&self) -> usize {
         self.lives * self.players + self.who
     }
@@ -169,7 +170,7 @@ impl Player {
         }
     }
 
-    // ---- names ------------------------------------------------------------------------------------------------------------
+    // ---- names ----------------------------------------------------------------------------------
 
     async fn create(&mut self) -> Outcome {
         let name = self.fresh_name();
@@ -282,7 +283,7 @@ impl Player {
         }
     }
 
-    // ---- bytes ------------------------------------------------------------------------------------------------------------
+    // ---- bytes ----------------------------------------------------------------------------------
 
     /// A range: small, middle or large.
     fn range(&mut self) -> Range<u64> {
@@ -393,13 +394,14 @@ impl Player {
         self.settle("truncate", result).map(|_| ())
     }
 
-    // ---- the end ----------------------------------------------------------------------------------------------------------
+    // ---- the end --------------------------------------------------------------------------------
 
     fn everything(&self) -> Vec<Known> {
         self.files.values().chain(&self.shared).cloned().collect()
     }
 
-    /// Now nothing may fail: everything is compared, and written anew so that nothing of it is in doubt.
+    /// Now nothing may fail: everything is compared, and written anew so that nothing of it is in
+    /// doubt.
     pub async fn finish(&mut self) -> Outcome {
         self.list().await?;
         for known in self.everything() {

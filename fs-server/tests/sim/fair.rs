@@ -1,11 +1,12 @@
-//! Sharing: what each of many clients gets, how long the small wait for the large, and how much memory it takes.
+//! Sharing: what each of many clients gets, how long the small wait for the large, and how much
+//! memory it takes.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
 use async_trait::async_trait;
 use bmi_core::mem::zone::ZonePool;
-use bmi_core::{Holdings, Time};
+use bmi_core::{ResourceUsage, Time};
 use bmi_sim::{Profile, SimConfig, SimDisk};
 use fs_proto::{DatafileHandle, Identity, IodRequest, IodStat, Role};
 use fs_server::iod::{Iod, IodSettings};
@@ -74,7 +75,7 @@ struct Server {
     zones: ZonePool<(u32, PeerId)>,
     endpoint: AsyncEndpoint<SimTransport>,
     /// What the endpoint holds when it has no clients.
-    idle: Holdings,
+    idle: ResourceUsage,
 }
 
 impl Server {
@@ -85,7 +86,7 @@ impl Server {
         let addr = endpoint.listen(&node.addr(1)).unwrap();
         let store = Counting { store: MemStore::on(Disk(node.disk()), 1 << 40), moved: Rc::default() };
         let iod = Iod::new(endpoint.clone(), store.clone(), settings).unwrap();
-        let (zones, server, idle) = (iod.zones().clone(), endpoint.clone(), endpoint.holdings());
+        let (zones, server, idle) = (iod.zones().clone(), endpoint.clone(), endpoint.resource_usage());
         let identity = Identity { role: Role::Iod(0), host: node.name(), instance: 1, addrs: vec![addr.clone()] };
         node.spawn(async move { serve(&endpoint, &iod, &identity, Limits::default(), std::future::pending()).await });
         Server { world, addr, store, zones, endpoint: server, idle }
@@ -129,7 +130,8 @@ fn jain(values: &[u64]) -> f64 {
     sum * sum / (values.len() as f64 * squares)
 }
 
-/// When all clients begin at once. Until then they are connected, which keeps a server's processor busy for some 20 µs each.
+/// When all clients begin at once. Until then they are connected, which keeps a server's processor
+/// busy for some 20 µs each.
 const BEGIN: Time = Time::from_nanos(10_000_000);
 
 /// The datafile of a busy client.
@@ -137,7 +139,8 @@ fn file(index: u64) -> DatafileHandle {
     DatafileHandle(1000 + index)
 }
 
-/// A client that has `outstanding` transfers of `len` bytes under way at all times, all from or to the same memory and datafile.
+/// A client that has `outstanding` transfers of `len` bytes under way at all times, all from or to
+/// the same memory and datafile.
 fn busy_client(server: &Server, index: u64, outstanding: usize, len: u64, reads: bool) {
     let node = server.world.node(&format!("busy{index}"));
     let (client, addr) = (Client::new(&node, index.into()).forcing(Path::ServerBased), server.addr.clone());
@@ -157,7 +160,8 @@ fn busy_client(server: &Server, index: u64, outstanding: usize, len: u64, reads:
     });
 }
 
-/// Writes, reads and pings of a page at most, one after the other, until `end`; returns how long the slowest of each took.
+/// Writes, reads and pings of a page at most, one after the other, until `end`; returns how long
+/// the slowest of each took.
 async fn small_requests(client: &Client, iod: PeerId, end: Time) -> [Duration; 3] {
     let (file, page) = (DatafileHandle(1), regions(&[(0, 4096)]));
     let bytes = Memory::from(pattern(4096, 1));
@@ -188,9 +192,11 @@ fn unhindered() -> [Duration; 3] {
     })
 }
 
-/// What a small request may wait for, in a server whose units have `unit` bytes. At the disk one unit at work: those that have no turn yet are not at
-/// the disk. At the server's adapter the units that have a turn at the network, two of them, on their way in or out. At its processor what posting and completing these takes. A client's
-/// own adapter and processor have nothing else to do.
+/// What a small request may wait for, in a server whose units have `unit` bytes. At the disk one
+/// unit at work: those that have no turn yet are not at the disk. At the server's adapter the units
+/// that have a turn at the network, two of them, on their way in or out. At its processor what
+/// posting and completing these takes. A client's own adapter and processor have nothing else to
+/// do.
 fn worst_wait(profile: &Profile, unit: u64) -> Duration {
     let processor = Duration::from_nanos(3 * (profile.cpu_post_ns + profile.cpu_completion_ns));
     at_disk(profile, unit) + 2 * at_adapter(profile, unit) + processor
@@ -224,7 +230,8 @@ fn a_hundred_clients_get_the_same_and_small_requests_wait_for_one_unit_at_most()
             before = now;
         }
         let (first, then) = server.world.block_on(async { small.await.unwrap() });
-        // Units are of the full size while the first few clients are there alone, and then what 101 have a share for: a quarter of it.
+        // Units are of the full size while the first few clients are there alone, and then what 101
+        // have a share for: a quarter of it.
         for (slowest, unit) in [(first, 512 << 10), (then, 128 << 10)] {
             for (loaded, idle) in slowest.into_iter().zip(idle) {
                 let (wait, bound) = (loaded.saturating_sub(idle), worst_wait(&profile, unit));
@@ -243,9 +250,11 @@ fn a_greedy_client_costs_others_a_bounded_number_of_units() {
     busy_client(&server, 0, 64, 4 << 20, false);
     // Transfers of less than the smallest buffer, and of one unit, among 64 of eight units each.
     for (id, len, bound) in [
-        // Its pull behind two units at the network, its write behind one at the disk; then a full unit of its own could have passed.
+        // Its pull behind two units at the network, its write behind one at the disk; then a full
+        // unit of its own could have passed.
         (1, 32 << 10, worst_wait(&profile, 512 << 10)),
-        // Two units: each behind two at the network and, at the disk, behind the one at work and at most one more, whose turn had come.
+        // Two units: each behind two at the network and, at the disk, behind the one at work and at
+        // most one more, whose turn had come.
         (2, 128 << 10, 2 * (2 * at_disk(&profile, 512 << 10) + 2 * at_adapter(&profile, 512 << 10))),
     ] {
         let client = Client::new(&server.world.node(&format!("modest{id}")), id.into()).forcing(Path::ServerBased);
@@ -311,7 +320,8 @@ fn buffers_that_nobody_needs_any_more_go_back_to_the_system() {
     });
 }
 
-/// Clients whose links are down keep their buffers until they are given up, and the turns at the network for a moment only.
+/// Clients whose links are down keep their buffers until they are given up, and the turns at the
+/// network for a moment only.
 #[test]
 fn clients_that_come_to_a_halt_do_not_halt_the_others() {
     let config =
@@ -336,7 +346,8 @@ fn clients_that_come_to_a_halt_do_not_halt_the_others() {
     });
 }
 
-/// Clients that die in the middle of their calls, by every path, while registrations fail: at the end every buffer is back and nothing is held.
+/// Clients that die in the middle of their calls, by every path, while registrations fail: at the
+/// end every buffer is back and nothing is held.
 #[test]
 fn random_deaths_and_failed_registrations_leak_nothing() {
     for seed in 0..6 {
@@ -375,6 +386,6 @@ fn random_deaths_and_failed_registrations_leak_nothing() {
         assert!(server.zones.counters().takes > 50, "{:?}", server.zones.counters());
         server.world.run_for(Duration::from_secs(70));
         assert_eq!(server.zones.counters().leased, 0, "seed {seed}");
-        assert_eq!(server.endpoint.holdings(), server.idle, "seed {seed}");
+        assert_eq!(server.endpoint.resource_usage(), server.idle, "seed {seed}");
     }
 }

@@ -10,8 +10,9 @@ use super::*;
 
 const FILE: DatafileHandle = DatafileHandle(77);
 
-/// A request's time began when its turn had come, so a write that had waited behind others was carried out long after its client had given it up, and over what
-/// the client had written there since.
+/// A request's time began when its turn had come, so a write that had waited behind others was
+/// carried out long after its client had given it up, and over what the client had written there
+/// since.
 #[test]
 fn a_request_that_waited_too_long_is_not_begun() {
     let limits = Limits { per_peer: 1, ..Limits::default() };
@@ -37,7 +38,8 @@ fn a_request_that_waited_too_long_is_not_begun() {
     });
 }
 
-/// The server went on with a transfer until after its client had given up, met memory that had been taken back, and the connection was cut.
+/// The server went on with a transfer until after its client had given up, met memory that had been
+/// taken back, and the connection was cut.
 #[test]
 fn a_transfer_that_runs_out_of_time_does_not_cost_the_connection() {
     for path in [Path::ServerBased, Path::ClientBased] {
@@ -65,7 +67,8 @@ fn a_transfer_that_runs_out_of_time_does_not_cost_the_connection() {
     }
 }
 
-/// Each name that a peer invented was a client of its own to the manager, who can remember only so many.
+/// Each name that a peer invented was a client of its own to the manager, who can remember only so
+/// many.
 #[test]
 fn a_connection_speaks_for_one_client() {
     let (world, cluster) = cluster(3, ClusterOptions::with_iods(1));

@@ -1,4 +1,5 @@
-//! Manager and I/O servers over the simulator, spoken to in calls: what the protocol promises, whatever a client library makes of it.
+//! Manager and I/O servers over the simulator, spoken to in calls: what the protocol promises,
+//! whatever a client library makes of it.
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something unexpected happens")]
 

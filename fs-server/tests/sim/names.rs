@@ -108,7 +108,8 @@ fn a_request_sent_again_is_answered_and_not_executed_again() {
     world.block_on(async {
         let manager = client.connect(&addr).await;
         assert_eq!(client.send(manager, &request, Body::None).await.unwrap(), first, "after a crash");
-        // Once the client has confirmed, an old copy of the request that was under way all the time is refused.
+        // Once the client has confirmed, an old copy of the request that was under way all the time
+        // is refused.
         client.manager(manager, mkdir("later")).await.unwrap();
         let late = client.send(manager, &request, Body::None).await.unwrap();
         assert_eq!(code(late.result), Some(ErrorCode::Invalid));

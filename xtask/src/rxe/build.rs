@@ -31,7 +31,8 @@ fn cargo(root: &Path, args: &str, more: &[String]) -> Result<Vec<Built>, Failure
     Ok(Invocation::cargo(root, &args).args(more).output(LIMIT)?.lines().filter_map(built).collect())
 }
 
-/// The programs of the tests: the servers, the command, the A/B run, as the test command's own steps build them.
+/// The programs of the tests: the servers, the command, the A/B run, as the test command's own
+/// steps build them.
 pub(crate) fn programs(root: &Path) -> Result<Vec<Built>, Failure> {
     all(root).map(|all| all.into_iter().filter(|one| !one.is_test).collect())
 }
@@ -48,8 +49,8 @@ const TESTED: &str = "bmi-ib";
 pub(crate) fn tests(root: &Path) -> Result<Vec<Built>, Failure> {
     let ours = |one: &Built| one.is_test && one.package == TESTED;
     let unit_tests = all(root)?.into_iter().filter(|one| ours(one));
-    // Select the whole workspace and of it the tests with these names. Then their dependencies have the
-    // features of the other steps and are built already.
+    // Select the whole workspace and of it the tests with these names. Then their dependencies have
+    // the features of the other steps and are built already.
     let names = device_tests(root)?;
     let mut args: Vec<String> = names.iter().flat_map(|name| ["--test".to_owned(), name.clone()]).collect();
     args.extend(["--features".to_owned(), format!("{},{TESTED}/{}", steps::features(root)?, steps::DEVICE_TESTS)]);
@@ -66,7 +67,8 @@ fn device_tests(root: &Path) -> Result<Vec<String>, Failure> {
     Ok(targets.map(|target| target.name).collect())
 }
 
-/// The program that measures our verbs, a program of `bmi-ib`; in release, because its figures are compared.
+/// The program that measures our verbs, a program of `bmi-ib`; in release, because its figures are
+/// compared.
 pub(crate) fn measure(root: &Path) -> Result<Vec<Built>, Failure> {
     cargo(root, &format!("build --release --package bmi-ib --bin {MEASURE}"), &[])
 }
@@ -74,7 +76,8 @@ pub(crate) fn measure(root: &Path) -> Result<Vec<Built>, Failure> {
 /// Its name.
 pub(crate) const MEASURE: &str = "ib_measure";
 
-/// The test programs of the independent peer. It stands outside the workspace, because what it needs is not needed to build the project.
+/// The test programs of the independent peer. It stands outside the workspace, because what it
+/// needs is not needed to build the project.
 pub(crate) fn peer(root: &Path) -> Result<Vec<Built>, Failure> {
     let target = crate::target(root).join("rxe-peer");
     let args = format!("test --no-run --manifest-path {PEER}/Cargo.toml --target-dir {}", target.display());

@@ -1,11 +1,13 @@
 //! The machine's root file system: an archive that the kernel unpacks into memory when it starts.
 //!
-//! **Why not compressed:** the emulated processor would take longer to unpack it than the host takes to copy it. For the same reason
-//! programs lose their debug sections on the way in (what is left still names functions in a backtrace).
+//! **Why not compressed:** the emulated processor would take longer to unpack it than the host
+//! takes to copy it. For the same reason programs lose their debug sections on the way in (what is
+//! left still names functions in a backtrace).
 //!
 //! **Invariants**
 //! 1. Every folder stands before what lies in it: entries are kept sorted by path.
-//! 2. A program comes with all shared libraries that `ldd` lists, at the same paths. One that is missing is a failure here, not a riddle inside.
+//! 2. A program comes with all shared libraries that `ldd` lists, at the same paths. One that is
+//!    missing is a failure here, not a riddle inside.
 //!
 //! **Layout** the `newc` form of cpio, one record for each entry:
 //!
@@ -147,14 +149,16 @@ fn libraries(programs: &[PathBuf]) -> Result<Vec<PathBuf>, Failure> {
     Ok(libraries)
 }
 
-/// The path in a line of `ldd`: `libc.so.6 => /lib/…/libc.so.6 (0x…)` or `/lib64/ld-linux-x86-64.so.2 (0x…)`.
+/// The path in a line of `ldd`: `libc.so.6 => /lib/…/libc.so.6 (0x…)` or
+/// `/lib64/ld-linux-x86-64.so.2 (0x…)`.
 fn library(line: &str) -> Option<&str> {
     let (path, _) = line.rsplit_once(" (0x")?;
     let path = path.rsplit_once("=> ").map_or(path, |(_, path)| path).trim();
     path.starts_with('/').then_some(path)
 }
 
-/// A copy of `program` in `folder`, as `name`, without its debug sections; made anew only when the program is younger.
+/// A copy of `program` in `folder`, as `name`, without its debug sections; made anew only when the
+/// program is younger.
 pub(crate) fn stripped(program: &Path, folder: &Path, name: &str) -> Result<PathBuf, Failure> {
     let failed = |error: io::Error| Failure::new(format!("{}: {error}", program.display()));
     let changed = |path: &Path| fs::metadata(path).and_then(|metadata| metadata.modified());

@@ -1,7 +1,8 @@
 //! The kernel that the machine boots, and its modules in the order in which they must be loaded.
 //!
-//! **Why** Debian's own: `linux-image-amd64` has Soft-RoCE as a module on every machine where the package can be installed, whatever kernel runs
-//! there. The running kernel is often another one, without it.
+//! **Why** Debian's own: `linux-image-amd64` has Soft-RoCE as a module on every machine where the
+//! package can be installed, whatever kernel runs there. The running kernel is often another one,
+//! without it.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -30,8 +31,9 @@ impl Kernel {
         Kernel::newest(Path::new("/boot"), Path::new("/lib/modules"))
     }
 
-    /// The newest kernel in `boot` (`/boot`) that has every module that a machine loads in `modules`
-    /// (`/lib/modules`). Kernels for clouds (`-cloud-amd64`) have similar names and no Soft-RoCE.
+    /// The newest kernel in `boot` (`/boot`) that has every module that a machine loads in
+    /// `modules` (`/lib/modules`). Kernels for clouds (`-cloud-amd64`) have similar names and no
+    /// Soft-RoCE.
     fn newest(boot: &Path, modules: &Path) -> Option<Kernel> {
         let entries = boot.read_dir().ok()?;
         entries
@@ -79,7 +81,8 @@ fn has_modules(folder: &Path) -> bool {
     [MODULES, MODULES_ALONE, MODULES_PAIR].concat().iter().all(|module| there.contains(*module))
 }
 
-/// The files in what `modprobe --show-depends` prints: `insmod FILE OPTIONS`, or `builtin NAME` for what needs no loading.
+/// The files in what `modprobe --show-depends` prints: `insmod FILE OPTIONS`, or `builtin NAME` for
+/// what needs no loading.
 fn files_of(output: &str) -> Vec<PathBuf> {
     output
         .lines()

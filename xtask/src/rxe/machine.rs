@@ -1,7 +1,8 @@
 //! Starts the emulated machine and follows it to its end.
 //!
 //! **Invariants**
-//! 1. Every machine ends: at the limit QEMU is killed; and init turns the machine off by itself a little earlier, should nobody be there to kill it.
+//! 1. Every machine ends: at the limit QEMU is killed; and init turns the machine off by itself a
+//!    little earlier, should nobody be there to kill it.
 //! 2. Its folder goes with the run; that of a run that was killed goes with the next.
 //! 3. A machine that stops without having said `Done` has failed.
 
@@ -47,8 +48,8 @@ pub(crate) struct Spec<'a> {
     pub(crate) limit: Duration,
 }
 
-/// A folder of this run alone. Its owner holds a lock on a file in it for as long as it lives, so that the folder of a run that was killed is known by
-/// its free lock, and goes with the next run.
+/// A folder of this run alone. Its owner holds a lock on a file in it for as long as it lives, so
+/// that the folder of a run that was killed is known by its free lock, and goes with the next run.
 pub(crate) struct Folder {
     path: PathBuf,
     _lock: File,
@@ -59,7 +60,8 @@ const FOLDER: &str = "bmi-rxe-";
 const LOCK: &str = "lock";
 
 impl Folder {
-    /// A new folder; `name` keeps those of one process apart. Its path is short, because a socket's path must be.
+    /// A new folder; `name` keeps those of one process apart. Its path is short, because a socket's
+    /// path must be.
     pub(crate) fn new(name: &str) -> Result<Folder, Failure> {
         let all = std::env::temp_dir();
         remove_orphans(&all);
@@ -68,7 +70,8 @@ impl Folder {
 
     fn within(all: &Path, name: &str) -> io::Result<Folder> {
         let name = format!("{FOLDER}{}-{name}", std::process::id());
-        // Under another name until it is locked: else another run could take it for an orphan meanwhile.
+        // Under another name until it is locked: else another run could take it for an orphan
+        // meanwhile.
         let (hidden, path) = (all.join(format!(".{name}")), all.join(name));
         fs::create_dir(&hidden)?;
         let lock = File::create_new(hidden.join(LOCK))?;
@@ -89,7 +92,8 @@ impl Drop for Folder {
     }
 }
 
-/// Removes folders of this user whose owner is gone. One without a lock file, or with a lock that somebody holds, in whatever process or container, stays.
+/// Removes folders of this user whose owner is gone. One without a lock file, or with a lock that
+/// somebody holds, in whatever process or container, stays.
 fn remove_orphans(all: &Path) {
     let Ok(own) = fs::metadata("/proc/self").map(|metadata| metadata.uid()) else { return };
     for entry in fs::read_dir(all).into_iter().flatten().flatten() {
@@ -132,7 +136,8 @@ impl Machine {
         command.arg("-device").arg(format!("virtserialport,chardev=reports,name={}", inside::PORT));
         let messages = File::create(folder.path().join("qemu"))
             .map_err(|error| Failure::new(format!("{}: {error}", folder.path().display())))?;
-        // An input that stays open and silent: where it ends, QEMU takes the port for unplugged and the machine waits for ever.
+        // An input that stays open and silent: where it ends, QEMU takes the port for unplugged and
+        // the machine waits for ever.
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(messages);
         let mut qemu = command.spawn().map_err(|error| Failure::new(format!("qemu cannot be started: {error}")))?;
         let stdout = qemu.stdout.take().expect("it was asked for one line above");
@@ -150,7 +155,8 @@ impl Machine {
         reader.map(|_| machine).map_err(|error| Failure::new(format!("a thread cannot be started: {error}")))
     }
 
-    /// Hands each record to `on` until the machine is off. Fails if it was not done by then; with `stop`, it is ended when that becomes true.
+    /// Hands each record to `on` until the machine is off. Fails if it was not done by then; with
+    /// `stop`, it is ended when that becomes true.
     #[expect(clippy::disallowed_methods, reason = "a time limit on a real process")]
     pub(crate) fn follow(mut self, on: &mut dyn FnMut(Record), stop: Option<&AtomicBool>) -> Result<(), Failure> {
         const LOOK_AGAIN: Duration = Duration::from_millis(200);
@@ -239,9 +245,10 @@ fn qemu(spec: &Spec<'_>, folder: &Path) -> Result<Command, Failure> {
     command.args(["-no-reboot", "-nodefaults"]);
     command.args(["-smp", &spec.cpus.to_string(), "-m", &spec.memory_mib.to_string()]);
     command.arg("-kernel").arg(&spec.kernel.image).arg("-initrd").arg(&image);
-    // On a busy host the timer comes too late for the kernel's check of it, and it would give up. The time stamp counter is not declared
-    // reliable, for its rate is measured wrongly then; the kernel's own watchdog notices that.
-    // A kernel that has found a bug in itself stops at once, instead of going on without one of its threads.
+    // On a busy host the timer comes too late for the kernel's check of it, and it would give up.
+    // The time stamp counter is not declared reliable, for its rate is measured wrongly then; the
+    // kernel's own watchdog notices that. A kernel that has found a bug in itself stops at once,
+    // instead of going on without one of its threads.
     command.args([
         "-append",
         "console=ttyS0 quiet panic=-1 oops=panic random.trust_cpu=on mitigations=off no_timer_check",
@@ -292,7 +299,8 @@ fn image_of(spec: &Spec<'_>) -> Result<Image, Failure> {
     }
     let found = |name: &str| setup::program(name).ok_or_else(|| Failure::new(format!("{name} is not installed")));
     image.program("/bin/busybox", &found("busybox")?);
-    // Called by this name, kmod loads one file; unlike busybox it reads every compression that Debian has used.
+    // Called by this name, kmod loads one file; unlike busybox it reads every compression that
+    // Debian has used.
     image.program("/usr/sbin/insmod", &found("kmod")?);
     for name in PROGRAMS {
         image.program(&format!("/usr/bin/{name}"), &found(name)?);

@@ -1,12 +1,15 @@
-//! `cargo xtask rxe`: real verbs without an adapter. Boots a small emulated machine with Soft-RoCE, the kernel's own RoCE v2 in software,
-//! and runs in it what needs an RDMA device.
+//! `cargo xtask rxe`: real verbs without an adapter. Boots a small emulated machine with Soft-RoCE,
+//! the kernel's own RoCE v2 in software, and runs in it what needs an RDMA device.
 //!
-//! **Why** verbs that are only compiled are not tested, and adapters are rare. Soft-RoCE needs a kernel module, which neither a container nor most
-//! kernels of hired machines have; an emulated machine brings its own kernel, and needs no right but to run a program.
+//! **Why** verbs that are only compiled are not tested, and adapters are rare. Soft-RoCE needs a
+//! kernel module, which neither a container nor most kernels of hired machines have; an emulated
+//! machine brings its own kernel, and needs no right but to run a program.
 //!
 //! **Invariants**
-//! 1. What cannot run is said to be *skipped*, with the reason, and counted so. It never counts as passed.
-//! 2. What was begun and of which nothing more was heard has failed: a panic of the kernel, a hang, a limit.
+//! 1. What cannot run is said to be *skipped*, with the reason, and counted so. It never counts as
+//!    passed.
+//! 2. What was begun and of which nothing more was heard has failed: a panic of the kernel, a hang,
+//!    a limit.
 //! 3. Plain emulation only. Hardware help (KVM) exists on some machines and hangs there.
 //!
 //! **Layout**
@@ -34,7 +37,8 @@
 //! | `inside` | what runs in the machine: test programs, scenarios of several processes |
 //! | `suite`, `pair`, `report` | all of it as tests |
 //!
-//! **Tests** of the parts stand in each; the group `machine` shows with programs of others that the whole works.
+//! **Tests** of the parts stand in each; the group `machine` shows with programs of others that the
+//! whole works.
 
 pub(crate) mod build;
 mod image;
@@ -100,7 +104,8 @@ pub(crate) struct RxeArgs {
     /// Look around: a shell in the machine, on this terminal.
     #[arg(long, conflicts_with_all = ["run", "test", "only", "filter", "list", "bench", "json"])]
     shell: bool,
-    /// With --run, --test and --shell: bring this program along, as /bin/NAME (may be given several times).
+    /// With --run, --test and --shell: bring this program along, as /bin/NAME (may be given several
+    /// times).
     #[arg(long, value_name = "PATH")]
     with: Vec<PathBuf>,
     /// An environment variable inside (may be given several times).
@@ -183,7 +188,8 @@ pub(crate) fn step(root: &Path) -> Result<Totals, Failure> {
     }
 }
 
-/// Brings this machine into the state that is needed, and says so as a skip where that is impossible.
+/// Brings this machine into the state that is needed, and says so as a skip where that is
+/// impossible.
 fn set_up(root: &Path) -> Result<Kernel, Failure> {
     let here = (std::env::consts::OS, std::env::consts::ARCH);
     if here != ("linux", "x86_64") {
@@ -268,7 +274,8 @@ fn by_hand(root: &Path, kernel: &Kernel, args: &RxeArgs, env: Vec<(String, Strin
     }
     let mut reporter = Reporter::new(false, args.verbose);
     Machine::start(&spec, "one")?.follow(&mut |record| reporter.take(record), None)?;
-    // A status above 255 does not exist; none at all means that the device did not come up, which was said.
+    // A status above 255 does not exist; none at all means that the device did not come up, which
+    // was said.
     Ok(ExitCode::from(reporter.status().and_then(|status| u8::try_from(status).ok()).unwrap_or(1)))
 }
 

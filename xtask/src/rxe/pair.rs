@@ -38,7 +38,8 @@ pub(crate) fn run(
             link: Link::Pair { own: socket(index), peer: socket(1 - index), index },
             plan: Some(&plan),
             programs: &programs,
-            // With a single one, Soft-RoCE starves the kernel's own threads while it sends again what was lost.
+            // With a single one, Soft-RoCE starves the kernel's own threads while it sends again
+            // what was lost.
             cpus: CPUS,
             memory_mib: MEMORY_MIB,
             limit: LIMIT,
@@ -50,7 +51,8 @@ pub(crate) fn run(
     follow(server, user, reporter)
 }
 
-/// Follows both to their ends. A server that nobody can use any more is stopped, and is not blamed for that.
+/// Follows both to their ends. A server that nobody can use any more is stopped, and is not blamed
+/// for that.
 fn follow(server: Machine, user: Machine, reporter: &mut Reporter) -> Result<(), Failure> {
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {

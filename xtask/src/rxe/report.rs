@@ -1,6 +1,7 @@
 //! Tells people, or programs, what the tests in the machine came to.
 //!
-//! **Invariant** a test that began and of whose end nothing was heard has failed; so has a group that was asked for and had no test.
+//! **Invariant** a test that began and of whose end nothing was heard has failed; so has a group
+//! that was asked for and had no test.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -20,7 +21,8 @@ struct Line {
     output: String,
 }
 
-/// Of so many failures the output is shown; when there are more, they mostly have one cause. `--json` has all of it.
+/// Of so many failures the output is shown; when there are more, they mostly have one cause.
+/// `--json` has all of it.
 const SHOWN: u64 = 20;
 
 /// Collects what a machine reports, and prints it as it comes.
@@ -119,7 +121,8 @@ impl Reporter {
         })
     }
 
-    /// Prints the counts of each group, in the order in which they ran, and the totals; or all of it as JSON.
+    /// Prints the counts of each group, in the order in which they ran, and the totals; or all of
+    /// it as JSON.
     pub(crate) fn print(&self, seconds: f64) {
         let totals = self.totals();
         if self.json {

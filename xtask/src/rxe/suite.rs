@@ -41,7 +41,8 @@ impl Choice {
 const TEST_LIMIT_S: u64 = 60;
 /// For all that runs in one machine. What is usual takes less than four minutes.
 const LIMIT: Duration = Duration::from_secs(900);
-/// Test programs whose tests keep to themselves, so that several run at a time: processes of their own, with their own queue pairs.
+/// Test programs whose tests keep to themselves, so that several run at a time: processes of their
+/// own, with their own queue pairs.
 const SIDE_BY_SIDE: &[&str] = &["bmi_ib", "conformance"];
 /// The machine's processors.
 pub(crate) const CPUS: u32 = 2;
@@ -147,7 +148,8 @@ impl Work {
     }
 }
 
-/// The chosen test programs. A group that is none of ours is asked for in vain, and cargo is not troubled for scenarios alone.
+/// The chosen test programs. A group that is none of ours is asked for in vain, and cargo is not
+/// troubled for scenarios alone.
 fn test_programs(root: &Path, choice: &Choice, reporter: &mut Reporter) -> Result<Vec<build::Built>, Failure> {
     let is_scenario = |group: &String| SCENARIOS.iter().any(|scenario| scenario.group == group);
     if !choice.only.is_empty() && choice.only.iter().all(is_scenario) {

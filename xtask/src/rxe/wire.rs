@@ -1,9 +1,12 @@
-//! What the host tells the machine to do, and how the machine reports: a channel of its own, beside the console.
+//! What the host tells the machine to do, and how the machine reports: a channel of its own, beside
+//! the console.
 //!
-//! **Why** the console is no channel: the kernel writes into it whenever it likes, in the middle of any line. So results go through a port of
-//! their own (virtio-serial), and the console is kept for diagnosis.
+//! **Why** the console is no channel: the kernel writes into it whenever it likes, in the middle of
+//! any line. So results go through a port of their own (virtio-serial), and the console is kept for
+//! diagnosis.
 //!
-//! **Protocol** The plan is a file of the image, in JSON. The machine answers with records until the port closes:
+//! **Protocol** The plan is a file of the image, in JSON. The machine answers with records until
+//! the port closes:
 //!
 //! ```text
 //! kind (1 byte) │ length (4 bytes, little endian) │ that many bytes
@@ -11,7 +14,8 @@
 //!   'r'  a `Report` in JSON
 //! ```
 //!
-//! The last report is `Done`. A channel that closes without it has failed, whatever was reported before.
+//! The last report is `Done`. A channel that closes without it has failed, whatever was reported
+//! before.
 
 use std::io::{self, Read, Write};
 
@@ -99,7 +103,8 @@ pub(crate) enum Report {
     },
     /// A line for people, such as a measured ratio.
     Note(String),
-    /// A program has ended with this status: 128 and the signal's number if by a signal, 124 if killed at its limit.
+    /// A program has ended with this status: 128 and the signal's number if by a signal, 124 if
+    /// killed at its limit.
     Exited(i32),
     /// All jobs are done; the machine turns itself off.
     Done,

@@ -1,4 +1,5 @@
-//! What differs between the transports: how a cluster comes up, what drives a client, which clock and which processor count.
+//! What differs between the transports: how a cluster comes up, what drives a client, which clock
+//! and which processor count.
 //!
 //! | | over TCP, verbs, shared memory | in the simulator |
 //! |---|---|---|
@@ -87,7 +88,8 @@ pub(crate) fn over(
     Ok(Measured { transport: scheme.as_str(), plan, put, get, wrong })
 }
 
-/// Measures where the paths cross, and returns the plan that follows; all I/O servers are on this host.
+/// Measures where the paths cross, and returns the plan that follows; all I/O servers are on this
+/// host.
 async fn calibrated<T: Transport + 'static>(client: &Client<T>) -> Result<String, Failed> {
     let (_, plan) = client.plans(true).await.swap_remove(0);
     Ok(plan?.to_string())

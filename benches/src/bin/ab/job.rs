@@ -1,7 +1,9 @@
-//! Stores a tree through one client and reads it back through another: the same code over every transport.
+//! Stores a tree through one client and reads it back through another: the same code over every
+//! transport.
 //!
-//! **What is timed.** Storing a file: create and write. Reading one: open and read. Neither local disk nor checksums; directories, sizes and
-//! listings are checked outside the clock. One operation at a time, so that latency and processor time are those of the operation.
+//! **What is timed.** Storing a file: create and write. Reading one: open and read. Neither local
+//! disk nor checksums; directories, sizes and listings are checked outside the clock. One operation
+//! at a time, so that latency and processor time are those of the operation.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -27,13 +29,15 @@ fn place(name: &str) -> Result<FsPath, fs_client::Error> {
     format!("/{name}").parse()
 }
 
-/// The memory that all pieces are stored from, or read into, one after the other, as a program does that cares: it is registered and shared once.
+/// The memory that all pieces are stored from, or read into, one after the other, as a program does
+/// that cares: it is registered and shared once.
 fn buffer<T: Transport + 'static>(client: &Client<T>, tree: &Tree) -> Result<Memory, bmi_core::Error> {
     let longest = tree.files.iter().map(|file| file.len).max().unwrap_or(0);
     client.memory(longest.clamp(1, PIECE) as usize)
 }
 
-/// Makes the folders and stores the files. Returns what it took, and the checksum of each file as it was read from the tree.
+/// Makes the folders and stores the files. Returns what it took, and the checksum of each file as
+/// it was read from the tree.
 ///
 /// # Errors
 /// If a file cannot be read or stored.
@@ -72,7 +76,8 @@ pub(crate) async fn store<T: Transport + 'static>(
     Ok((tallies, sums))
 }
 
-/// Reads everything back and compares. Returns what it took, and a line for each thing that is not as it was stored.
+/// Reads everything back and compares. Returns what it took, and a line for each thing that is not
+/// as it was stored.
 ///
 /// # Errors
 /// If the store does not answer.
@@ -177,7 +182,8 @@ mod tests {
 
     use super::*;
 
-    /// Stores a small tree in a simulated cluster, lets `spoil` change the store, reads back and returns the differences found.
+    /// Stores a small tree in a simulated cluster, lets `spoil` change the store, reads back and
+    /// returns the differences found.
     fn differences(spoil: impl AsyncFnOnce(&Client<bmi_sim::SimTransport>)) -> Vec<String> {
         let mut tree = Tree::default();
         tree.add_made(3, 1000);

@@ -1,8 +1,10 @@
-//! The main job: a real directory tree, stored in a file system and read back, over every transport that this machine has, side by side.
+//! The main job: a real directory tree, stored in a file system and read back, over every transport
+//! that this machine has, side by side.
 //!
-//! **How.** For each transport an embedded cluster comes up (one manager, four I/O servers); one client stores the tree, a second one, which
-//! has seen nothing of it, reads it back; names, lengths and checksums are compared. The same code does this over every transport; only
-//! what stands in `cluster` differs. In the simulator time is the model's, elsewhere the machine's.
+//! **How.** For each transport an embedded cluster comes up (one manager, four I/O servers); one
+//! client stores the tree, a second one, which has seen nothing of it, reads it back; names,
+//! lengths and checksums are compared. The same code does this over every transport; only what
+//! stands in `cluster` differs. In the simulator time is the model's, elsewhere the machine's.
 //!
 //! | module | what |
 //! |---|---|
@@ -36,16 +38,19 @@ use crate::progress::Progress;
 use crate::report::Measured;
 use crate::tree::Tree;
 
-/// Stores a directory tree in a file system and reads it back, over TCP, shared memory, verbs and in the simulator, and compares.
+/// Stores a directory tree in a file system and reads it back, over TCP, shared memory, verbs and
+/// in the simulator, and compares.
 ///
-/// For each transport: one manager and four I/O servers come up, a client stores the tree, a second client reads it back, and names,
-/// lengths and checksums are compared; any difference makes the exit status non-zero. The table says for each transport and class of
-/// file sizes how many files there were, bandwidth and latency (an operation is one file: create and write, or open and read), the path that
-/// the data took (inline: inside request or reply; server-based: the server moved it by RDMA), and the processor time of the
-/// client for each file.
+/// For each transport: one manager and four I/O servers come up, a client stores the tree, a second
+/// client reads it back, and names, lengths and checksums are compared; any difference makes the
+/// exit status non-zero. The table says for each transport and class of file sizes how many files
+/// there were, bandwidth and latency (an operation is one file: create and write, or open and
+/// read), the path that the data took (inline: inside request or reply; server-based: the server
+/// moved it by RDMA), and the processor time of the client for each file.
 ///
-/// Over tcp, shm and ib everything is real and on this machine, servers included. In the simulator (sim) time and processor time are those of the model
-/// (an adapter of 100 Gb/s); its processor time counts the transport's work only.
+/// Over tcp, shm and ib everything is real and on this machine, servers included. In the simulator
+/// (sim) time and processor time are those of the model (an adapter of 100 Gb/s); its processor
+/// time counts the transport's work only.
 #[derive(Parser)]
 #[command(
     name = "ab",
@@ -196,7 +201,8 @@ fn tree(cli: &Cli) -> Result<Tree, Failed> {
     Ok(tree)
 }
 
-/// The workspace: `cargo run` tells where the package is. Started otherwise, the folder in which the program was started.
+/// The workspace: `cargo run` tells where the package is. Started otherwise, the folder in which
+/// the program was started.
 fn own_sources() -> PathBuf {
     match std::env::var_os("CARGO_MANIFEST_DIR") {
         Some(package) => Path::new(&package).parent().unwrap_or(Path::new(".")).to_owned(),

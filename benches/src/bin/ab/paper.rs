@@ -8,11 +8,14 @@ use serde::Serialize;
 
 use crate::job::Failed;
 
-/// Reproduces experiments of the papers in the simulator: the real client and server, on the papers' machines.
+/// Reproduces experiments of the papers in the simulator: the real client and server, on the
+/// papers' machines.
 ///
-/// Prints for each result that was published what the model predicts, and the error. The machines are profiles of the simulator that were calibrated on
-/// micro-benchmarks (latency, bandwidth, registration, copies, disk) and on nothing else; so what is off is the model's, or ours. benches/PAPERS.md says
-/// where and why. MB are 2^20 bytes, as in the papers. The same command prints the same digits.
+/// Prints for each result that was published what the model predicts, and the error. The machines
+/// are profiles of the simulator that were calibrated on micro-benchmarks (latency, bandwidth,
+/// registration, copies, disk) and on nothing else; so what is off is the model's, or ours.
+/// benches/PAPERS.md says where and why. MB are 2^20 bytes, as in the papers. The same command
+/// prints the same digits.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:\n  cargo run --release -p benches -- paper --list\n  \
                         cargo run --release -p benches -- paper vapi cpu\n  \
@@ -46,7 +49,8 @@ struct Named {
 }
 
 impl Paper {
-    /// Runs what was asked for; whether everything that the papers say in words holds is told, and is no failure.
+    /// Runs what was asked for; whether everything that the papers say in words holds is told, and
+    /// is no failure.
     pub(crate) fn run(&self) -> Result<bool, Failed> {
         if self.list {
             let mut table = benches::table::Table::new(3, ["name", "source", "what"]);

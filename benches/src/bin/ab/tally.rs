@@ -6,8 +6,8 @@ use bmi_core::comm::{Direction, Miss, Path, PathCounters};
 use hdrhistogram::Histogram;
 use serde::{Serialize, Serializer};
 
-/// Upper bounds of the size classes in bytes, and their names. The bounds are those of the transfer paths: up to 4 KiB goes inline, 64 KiB is a
-/// strip, 1 MiB and more keeps all servers busy.
+/// Upper bounds of the size classes in bytes, and their names. The bounds are those of the transfer
+/// paths: up to 4 KiB goes inline, 64 KiB is a strip, 1 MiB and more keeps all servers busy.
 pub(crate) const CLASSES: [(u64, &str); 4] =
     [(4 << 10, "<= 4 KiB"), (64 << 10, "<= 64 KiB"), (1 << 20, "<= 1 MiB"), (u64::MAX, "> 1 MiB")];
 
@@ -47,7 +47,8 @@ pub(crate) struct Line {
     pub(crate) bytes_per_second: f64,
     pub(crate) median_seconds: f64,
     pub(crate) p99_seconds: f64,
-    /// Requests to I/O servers, by the path of their data, and the cheaper paths that were passed over.
+    /// Requests to I/O servers, by the path of their data, and the cheaper paths that were passed
+    /// over.
     #[serde(serialize_with = "paths")]
     pub(crate) paths: PathCounters,
     /// Processor time of the client, an operation.
@@ -109,7 +110,8 @@ fn requests(paths: &PathCounters, path: Path) -> u64 {
     Direction::ALL.iter().map(|direction| paths.requests(*direction, path)).sum()
 }
 
-/// An object of what was not zero: requests by path, and the reasons why cheaper paths were passed over.
+/// An object of what was not zero: requests by path, and the reasons why cheaper paths were passed
+/// over.
 fn paths<S: Serializer>(paths: &PathCounters, serializer: S) -> Result<S::Ok, S::Error> {
     let taken = Path::TAKEN.into_iter().map(|path| (path.as_str(), requests(paths, path)));
     let missed = Miss::ALL.into_iter().map(|miss| (miss.as_str(), paths.missed(miss)));

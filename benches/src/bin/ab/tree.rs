@@ -5,7 +5,8 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-/// Folders and files, by their paths in the store: relative, parts joined by `/`, folders before what is in them.
+/// Folders and files, by their paths in the store: relative, parts joined by `/`, folders before
+/// what is in them.
 #[derive(Debug, Default)]
 pub(crate) struct Tree {
     pub(crate) folders: Vec<String>,
@@ -68,7 +69,8 @@ impl Bytes {
 }
 
 impl Tree {
-    /// Everything below `root`, in the order of names, but for the entries of `root` itself that `skip` names.
+    /// Everything below `root`, in the order of names, but for the entries of `root` itself that
+    /// `skip` names.
     ///
     /// # Errors
     /// If a folder cannot be read, naming it.
@@ -107,7 +109,8 @@ impl Tree {
         Ok(())
     }
 
-    /// Keeps every so-manieth file, so that at most `most` are left, and only the folders that these need.
+    /// Keeps every so-manieth file, so that at most `most` are left, and only the folders that
+    /// these need.
     pub(crate) fn thin_out(&mut self, most: usize) {
         let step = self.files.len().div_ceil(most.max(1)).max(1);
         let mut number = 0;
@@ -137,7 +140,8 @@ impl Tree {
     }
 }
 
-/// Bytes that look random and are the same for the same seed (xorshift64*, Marsaglia 2003, Vigna 2016).
+/// Bytes that look random and are the same for the same seed (xorshift64*, Marsaglia 2003, Vigna
+/// 2016).
 fn made(seed: u64, len: usize) -> Vec<u8> {
     let mut state = seed | 1;
     let mut bytes = Vec::with_capacity(len + 8);

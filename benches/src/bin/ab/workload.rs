@@ -18,11 +18,13 @@ use clap::{Args, Subcommand};
 
 use crate::job::Failed;
 
-/// Runs a program of the papers over transports of this machine, or in the simulator on machines that are not here.
+/// Runs a program of the papers over transports of this machine, or in the simulator on machines
+/// that are not here.
 ///
-/// It is the same program: over tcp, shm and ib servers and processes are threads of this machine and time is the clock's; in the simulator they are nodes, and
-/// time and processor time are the model's. What is read is compared with what was written; a difference makes the exit status non-zero. MB are
-/// 2^20 bytes.
+/// It is the same program: over tcp, shm and ib servers and processes are threads of this machine
+/// and time is the clock's; in the simulator they are nodes, and time and processor time are the
+/// model's. What is read is compared with what was written; a difference makes the exit status
+/// non-zero. MB are 2^20 bytes.
 #[derive(Args)]
 #[command(
     after_help = "Examples:\n  cargo run --release -p benches -- workload pvfs-test --over tcp,shm,vapi-2003\n  \
@@ -46,14 +48,15 @@ struct Place {
     // the other commands by id alone, so an id that the main job has too would get a value of the
     // wrong type.
     #[arg(id = "workload-over", long = "over", value_name = "PLACE", value_delimiter = ',', default_value = "tcp", value_parser = over, global = true)]
-    over: Vec<Over>,
+    over: Vec<Target>,
     /// Processes of the program; mpi-tile-io has one for each tile.
     #[arg(id = "workload-clients", long = "clients", value_name = "CLIENTS", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=64), global = true)]
     clients: u16,
     /// I/O servers.
     #[arg(id = "workload-servers", long = "servers", value_name = "SERVERS", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=64), global = true)]
     servers: u16,
-    /// The path that data has to take: inline, fast-rdma, server-based, client-based, hybrid [default: as the library chooses].
+    /// The path that data has to take: inline, fast-rdma, server-based, client-based, hybrid
+    /// [default: as the library chooses].
     #[arg(id = "workload-path", long = "path", value_name = "PATH", value_parser = path, global = true)]
     path: Option<Path>,
     /// How lists of memory are moved: auto, chain, pack.
@@ -104,7 +107,8 @@ enum Program {
         /// Rows in a call; 1 is without list I/O.
         #[arg(long, default_value_t = 128, value_parser = clap::value_parser!(u16).range(1..))]
         rows_a_call: u16,
-        /// What a tile is held in: contiguous; array (rows of a larger array, said to be one allocation); rows (the same, not said).
+        /// What a tile is held in: contiguous; array (rows of a larger array, said to be one
+        /// allocation); rows (the same, not said).
         #[arg(long, default_value = "contiguous", value_parser = memory)]
         memory: TileMemory,
         /// New memory for each access.
@@ -127,12 +131,12 @@ enum Program {
 
 /// A place to run, under its name.
 #[derive(Clone)]
-struct Over {
+struct Target {
     name: String,
     bed: Bed,
 }
 
-fn over(text: &str) -> Result<Over, String> {
+fn over(text: &str) -> Result<Target, String> {
     let real = [Scheme::Tcp, Scheme::Shm, Scheme::Ib].into_iter().find(|scheme| scheme.as_str() == text);
     let bed = match real {
         Some(scheme) => Bed::Real(scheme),
@@ -142,7 +146,7 @@ fn over(text: &str) -> Result<Over, String> {
                 .map_err(|error| format!("there are tcp, shm, ib, sim, and profiles: {error}"))?,
         ),
     };
-    Ok(Over { name: text.to_owned(), bed })
+    Ok(Target { name: text.to_owned(), bed })
 }
 
 /// One of the values that have names.

@@ -5,7 +5,7 @@ use clap::ValueEnum;
 
 /// The transport.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Over {
+pub(crate) enum Target {
     /// Memory shared between two processes; here both sides are in one.
     Shm,
     /// TCP over the loopback.
@@ -86,7 +86,7 @@ impl Play {
 /// One line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Line {
-    pub(crate) over: Over,
+    pub(crate) over: Target,
     pub(crate) play: Play,
     /// Bytes of a message or transfer.
     pub(crate) len: usize,
@@ -118,7 +118,7 @@ impl Line {
     /// shared memory. Callgrind counts the string instruction that copies (`bmi_core::mem::copy`)
     /// once for each byte, so that the copy would hide all the rest. Over TCP the kernel copies.
     pub(crate) fn copied(&self) -> u64 {
-        let by_string_move = cfg!(target_arch = "x86_64") && self.over == Over::Shm && self.len >= 64 << 10;
+        let by_string_move = cfg!(target_arch = "x86_64") && self.over == Target::Shm && self.len >= 64 << 10;
         if by_string_move { self.len as u64 } else { 0 }
     }
 
@@ -143,20 +143,20 @@ pub(crate) fn all() -> Vec<Line> {
         lines.extend(plays.iter().map(|&(play, len)| Line { over, play, len, mode }));
     };
     let short = [(Idle, 0), (Ping, 8), (Rate, 64)];
-    add(Over::Shm, Polling, &short);
+    add(Target::Shm, Polling, &short);
     // Up to 256 KiB over shared memory is one unit of work, which ends when it is posted.
     let transfers = [(Push, 256 * KIB), (Pull, 256 * KIB), (Push, 257 * KIB), (Pull, 257 * KIB)];
-    add(Over::Shm, Polling, &[(Ping, 64 * KIB)]);
-    add(Over::Shm, Polling, &transfers);
+    add(Target::Shm, Polling, &[(Ping, 64 * KIB)]);
+    add(Target::Shm, Polling, &transfers);
     let raw = [(RawIdle, 0), (RawPing, 8), (RawRate, 64), (RawPing, 4 * KIB)];
-    add(Over::Shm, Polling, &raw);
-    add(Over::Shm, Sleeping, &[(Wake, 0), (Ping, 8), (Rate, 64)]);
+    add(Target::Shm, Polling, &raw);
+    add(Target::Shm, Sleeping, &[(Wake, 0), (Ping, 8), (Rate, 64)]);
     let longer = [(Ping, 4 * KIB), (Ping, 64 * KIB), (Push, 64 * KIB), (Pull, 64 * KIB)];
-    add(Over::Tcp, Polling, &short);
-    add(Over::Tcp, Polling, &longer);
-    add(Over::Tcp, Polling, &raw);
-    add(Over::Tcp, Sleeping, &[(Wake, 0), (Ping, 8), (Rate, 64)]);
-    add(Over::Tcp, Sleeping, &longer);
+    add(Target::Tcp, Polling, &short);
+    add(Target::Tcp, Polling, &longer);
+    add(Target::Tcp, Polling, &raw);
+    add(Target::Tcp, Sleeping, &[(Wake, 0), (Ping, 8), (Rate, 64)]);
+    add(Target::Tcp, Sleeping, &longer);
     lines
 }
 

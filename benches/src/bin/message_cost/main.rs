@@ -28,7 +28,7 @@ use serde::Serialize;
 
 use crate::backend::Backend;
 use crate::callgrind::{Count, WINDOWS};
-use crate::line::{Line, Over, Play};
+use crate::line::{Line, Play, Target};
 use crate::pair::Pair;
 use crate::raw::Raw;
 
@@ -54,7 +54,7 @@ struct Cli {
     only: Option<String>,
     /// Only lines over these transports [default: all].
     #[arg(long, value_enum, value_delimiter = ',', value_name = "SCHEMES")]
-    over: Vec<Over>,
+    over: Vec<Target>,
     /// Operations to count of each line [default: 32 to 2048, by line].
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     count: Option<u32>,
@@ -188,8 +188,8 @@ fn play_named(name: &str, count: Option<u32>) -> Result<()> {
 /// Plays a line: connects, warms up, and plays `count` operations as often as they are counted.
 fn play(line: &Line, count: usize) -> std::result::Result<(), bmi_core::Error> {
     match line.over {
-        Over::Shm => play_over::<ShmTransport>(line, count),
-        Over::Tcp => play_over::<TcpTransport>(line, count),
+        Target::Shm => play_over::<ShmTransport>(line, count),
+        Target::Tcp => play_over::<TcpTransport>(line, count),
     }
 }
 

@@ -1,12 +1,16 @@
-//! The transport against plain sockets: the same measurements, between the same two processes, in turns.
+//! The transport against plain sockets: the same measurements, between the same two processes, in
+//! turns.
 //!
-//! **How.** This program starts itself again as its peer. For every row, rounds of plain sockets and rounds of the library alternate, who comes
-//! first changing each time, so that whatever else the machine does hits both; a row's ratio is the median of its rounds' ratios.
-//! How many messages a round has is found beforehand, so that each takes about as long.
+//! **How.** This program starts itself again as its peer. For every row, rounds of plain sockets
+//! and rounds of the library alternate, who comes first changing each time, so that whatever else
+//! the machine does hits both; a row's ratio is the median of its rounds' ratios. How many messages
+//! a round has is found beforehand, so that each takes about as long.
 //!
-//! **What is compared.** `ours` against `plain`; neither knows of the measurement. The same number of buffers of the same size on both
-//! sides; `TCP_NODELAY`; a stream ends when its last byte is acknowledged by the peer's program. For the rate there are two baselines: a write
-//! for each full window of messages, the best that is possible, and a write for each message, what a simple program does.
+//! **What is compared.** `ours` against `plain`; neither knows of the measurement. The same number
+//! of buffers of the same size on both sides; `TCP_NODELAY`; a stream ends when its last byte is
+//! acknowledged by the peer's program. For the rate there are two baselines: a write for each full
+//! window of messages, the best that is possible, and a write for each message, what a simple
+//! program does.
 
 mod ours;
 mod peer;
@@ -28,9 +32,10 @@ use crate::report::{Line, Round};
 
 /// The transport against plain sockets, over TCP on the loopback: latency, bandwidth, message rate.
 ///
-/// "plain" is a minimal non-blocking ping-pong and stream between the same two processes in the same run. "ratio" is
-/// bmi to plain, the median over the rounds; "cpu" is the processor time of both processes, bmi to plain; "aim" is what the
-/// project set itself. Close other programs first: what else runs on the machine widens "least..greatest".
+/// "plain" is a minimal non-blocking ping-pong and stream between the same two processes in the
+/// same run. "ratio" is bmi to plain, the median over the rounds; "cpu" is the processor time of
+/// both processes, bmi to plain; "aim" is what the project set itself. Close other programs first:
+/// what else runs on the machine widens "least..greatest".
 #[derive(Parser)]
 #[command(after_help = "Examples:\n  cargo xtask bench                            everything, about two minutes\n  \
                         cargo xtask bench -- --quick                 a few seconds, rough\n  \
@@ -69,7 +74,8 @@ enum ModeArg {
     Sleeping,
 }
 
-/// What is measured: test, message sizes, window. Latency: two buffers, one for each way. Bandwidth: some MiB under way.
+/// What is measured: test, message sizes, window. Latency: two buffers, one for each way.
+/// Bandwidth: some MiB under way.
 const ROWS: &[(What, &[(usize, usize)])] = &[
     (What::Latency, &[(4, 2), (4 << 10, 2), (64 << 10, 2)]),
     (What::Send, STREAM),
@@ -174,7 +180,8 @@ fn measure_sample(cli: &Cli) -> std::io::Result<()> {
     sample::print(&lines)
 }
 
-/// What a reader must know to judge the figures: how many processors, and how busy they were with this and everything else.
+/// What a reader must know to judge the figures: how many processors, and how busy they were with
+/// this and everything else.
 fn machine() -> String {
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
     let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
@@ -202,7 +209,8 @@ fn run_row(peer: &mut Peer, phase: Phase, rounds: u16, round: Duration) -> std::
     Ok(samples)
 }
 
-/// How many messages take about as long as a round should; the trials that find it also warm everything up.
+/// How many messages take about as long as a round should; the trials that find it also warm
+/// everything up.
 fn count_for(peer: &mut Peer, phase: Phase, round: Duration) -> std::io::Result<u64> {
     // Beyond this the samples of a round would fill memory, and nothing would become more exact.
     const MOST: u64 = 1 << 20;

@@ -1,4 +1,5 @@
-//! The same measurements through the library, over any backend: one code for both sides' endpoints, two drivers.
+//! The same measurements through the library, over any backend: one code for both sides' endpoints,
+//! two drivers.
 //!
 //! Operations are given no deadline of their own: the limit of the phase ends what hangs.
 
@@ -163,7 +164,8 @@ impl<T: Transport + 'static> Ours<T> {
         }
         window.drain().await?;
         let elapsed_here = begin.elapsed();
-        // What was written is known to be in place when a message sent after it has been answered; what was read is here.
+        // What was written is known to be in place when a message sent after it has been answered;
+        // what was read is here.
         self.signal().await?;
         self.await_signal().await?;
         let elapsed = if phase.what == What::Write { begin.elapsed() } else { elapsed_here };

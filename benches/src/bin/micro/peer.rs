@@ -1,8 +1,8 @@
 //! The other process: this program again, told over its standard input what to serve next.
 //!
-//! **Protocol**, a line of JSON each: the peer says [`Hello`]; then for each [`Phase`] that it reads it serves its part and answers
-//! with an [`Outcome`]. It ends when its input does. Both sides sleep in a pipe between phases, so that whoever is not
-//! measured takes no processor time.
+//! **Protocol**, a line of JSON each: the peer says [`Hello`]; then for each [`Phase`] that it
+//! reads it serves its part and answers with an [`Outcome`]. It ends when its input does. Both
+//! sides sleep in a pipe between phases, so that whoever is not measured takes no processor time.
 
 use std::io::{BufRead, BufReader, Error, Lines, Result, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -61,7 +61,8 @@ fn tell(what: &impl serde::Serialize) -> Result<()> {
     out.flush()
 }
 
-/// The measuring side's view of it: the process, and a connection of each kind. Dropping it ends the process.
+/// The measuring side's view of it: the process, and a connection of each kind. Dropping it ends
+/// the process.
 pub(crate) struct Peer {
     process: Arc<Mutex<Child>>,
     orders: Option<ChildStdin>,

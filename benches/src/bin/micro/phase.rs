@@ -27,7 +27,8 @@ pub(crate) enum What {
     Write,
     /// A stream of RDMA reads from the peer. Plain: the peer streams to us.
     Read,
-    /// As `Send`, with small messages: the messages count, not the bytes. Plain: a write for each full window.
+    /// As `Send`, with small messages: the messages count, not the bytes. Plain: a write for each
+    /// full window.
     Rate,
     /// As `Rate`. Plain: a write for each message.
     RateEach,
@@ -54,7 +55,8 @@ pub(crate) struct Phase {
     pub(crate) what: What,
     /// Bytes of a message.
     pub(crate) size: usize,
-    /// Messages under way at most; also how many buffers of `size` each side cycles through, plain or not.
+    /// Messages under way at most; also how many buffers of `size` each side cycles through, plain
+    /// or not.
     pub(crate) window: usize,
     /// Messages in all.
     pub(crate) count: u64,
@@ -88,7 +90,8 @@ pub(crate) struct Hello {
 /// What a side measured of one phase.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Outcome {
-    /// Latency: half of the median round trip. Otherwise the whole duration. Seconds; of no meaning on the peer's side.
+    /// Latency: half of the median round trip. Otherwise the whole duration. Seconds; of no meaning
+    /// on the peer's side.
     pub(crate) seconds: f64,
     /// Processor time of this process, user and system, in seconds.
     pub(crate) cpu: f64,

@@ -1,7 +1,8 @@
-//! The baseline: the least that two processes can do over a TCP socket. Non-blocking calls; when there is nothing, look again (polling)
-//! or wait in `poll(2)` (sleeping).
+//! The baseline: the least that two processes can do over a TCP socket. Non-blocking calls; when
+//! there is nothing, look again (polling) or wait in `poll(2)` (sleeping).
 //!
-//! Each side cycles through as many buffers as the library does, so that both touch the same amount of memory.
+//! Each side cycles through as many buffers as the library does, so that both touch the same amount
+//! of memory.
 
 use std::io::{ErrorKind, Read, Result, Write};
 use std::net::TcpStream;

@@ -1,7 +1,10 @@
-//! Files of 32 MiB in the file system over shared memory, beside a plain `pwrite` and `pread` of the same size on the same file system.
+//! Files of 32 MiB in the file system over shared memory, beside a plain `pwrite` and `pread` of
+//! the same size on the same file system.
 //!
-//! **How.** One manager and the default I/O servers, threads of this process, their data in memory. Both files are written once before; then rounds of both
-//! alternate, so that both find the same machine. The client's buffer is [`Client::memory`], so that the servers' kernel takes its pages as they are.
+//! **How.** One manager and the default I/O servers, threads of this process, their data in memory.
+//! Both files are written once before; then rounds of both alternate, so that both find the same
+//! machine. The client's buffer is [`Client::memory`], so that the servers' kernel takes its pages
+//! as they are.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;

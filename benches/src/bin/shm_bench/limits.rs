@@ -29,18 +29,21 @@ impl Line {
     pub(crate) fn open(folder: &str) -> Result<Line> {
         let file = File::options().read(true).write(true).open(Path::new(folder).join("line"))?;
         let access = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a new mapping at an address of the kernel's choice; it stays until the process ends.
+        // SAFETY: a new mapping at an address of the kernel's choice; it stays until the process
+        // ends.
         let ptr = unsafe { rustix::mm::mmap(std::ptr::null_mut(), 4096, access, MapFlags::SHARED, &file, 0)? };
         Ok(Line(ptr.cast()))
     }
 
     fn word(&self, number: usize) -> &AtomicU64 {
-        // SAFETY: within the page that `open` mapped for good, aligned, and accessed atomically only.
+        // SAFETY: within the page that `open` mapped for good, aligned, and accessed atomically
+        // only.
         unsafe { AtomicU64::from_ptr(self.0.add(number * LINE).cast()) }
     }
 }
 
-/// One way of a line between two processors, in seconds: the best of several batches, on the near side.
+/// One way of a line between two processors, in seconds: the best of several batches, on the near
+/// side.
 #[expect(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
 pub(crate) fn hand_over(line: &mut Line, near: bool) -> f64 {
     let (to, from) = if near { (line.word(0), line.word(1)) } else { (line.word(1), line.word(0)) };
@@ -72,7 +75,8 @@ pub(crate) struct Limits {
 }
 
 impl Limits {
-    /// What a row cannot beat with one copy: the line for what fits one, `memcpy` for what does not.
+    /// What a row cannot beat with one copy: the line for what fits one, `memcpy` for what does
+    /// not.
     pub(crate) fn of(&self, row: &Row) -> Option<f64> {
         match row.test {
             Test::Latency | Test::WriteLatency | Test::Immediate if row.size <= LINE => Some(self.line),
@@ -85,7 +89,8 @@ impl Limits {
     }
 }
 
-/// Bytes a second of the C library's `memcpy` in pieces of `size`: between the same two buffers, or going through more than fits the cache.
+/// Bytes a second of the C library's `memcpy` in pieces of `size`: between the same two buffers, or
+/// going through more than fits the cache.
 #[expect(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
 fn memcpy(size: usize, in_cache: bool) -> f64 {
     let room = if in_cache { size } else { OUT_OF_CACHE.max(size) };

@@ -1,17 +1,23 @@
-//! Shared memory between two processes against the limits of the machine, and against UCX and libfabric where they are installed.
+//! Shared memory between two processes against the limits of the machine, and against UCX and
+//! libfabric where they are installed.
 //!
-//! **How.** This program starts itself again as its peer; each process keeps to a processor of its own. Both walk the same list of rows.
-//! A row has short rounds, of which the one counts that only a tenth of them beat, so that what else the machine does falls
-//! out: a process that loses its processor for a moment loses a round, not the row. All of it, the other libraries too, is done in several passes, and the best
-//! of each counts: the processors of a virtual machine are near each other for some seconds and then far. The limits are measured in the same run: a cache line handed
-//! between the two processors, and `memcpy` of the same sizes, with the buffers in the cache and out of it.
+//! **How.** This program starts itself again as its peer; each process keeps to a processor of its
+//! own. Both walk the same list of rows. A row has short rounds, of which the one counts that only
+//! a tenth of them beat, so that what else the machine does falls out: a process that loses its
+//! processor for a moment loses a round, not the row. All of it, the other libraries too, is done
+//! in several passes, and the best of each counts: the processors of a virtual machine are near
+//! each other for some seconds and then far. The limits are measured in the same run: a cache line
+//! handed between the two processors, and `memcpy` of the same sizes, with the buffers in the cache
+//! and out of it.
 //!
-//! **As the others do.** `ucx_perftest` and `fi_pingpong` use one buffer again and again on each side; so do these rows (of 32 MiB: two, in turn, as `memcpy`
-//! beside it does). A one-sided write is seen by looking at its last byte (*writelatency*, as in `ucp_put_lat`); with immediate data, which no other library has
-//! there, by a completion (*immediate*).
+//! **As the others do.** `ucx_perftest` and `fi_pingpong` use one buffer again and again on each
+//! side; so do these rows (of 32 MiB: two, in turn, as `memcpy` beside it does). A one-sided write
+//! is seen by looking at its last byte (*writelatency*, as in `ucp_put_lat`); with immediate data,
+//! which no other library has there, by a completion (*immediate*).
 //!
-//! **Levels.** *raw* is the transport itself: posted receives, no matching, no credits. *message* is `bmi_core::Endpoint` over it: tags, credits,
-//! paths. The clock is read every 64th poll at both. *file* is the file system over that, beside a plain system call (see [`mod@file`]).
+//! **Levels.** *raw* is the transport itself: posted receives, no matching, no credits. *message*
+//! is `bmi_core::Endpoint` over it: tags, credits, paths. The clock is read every 64th poll at
+//! both. *file* is the file system over that, beside a plain system call (see [`mod@file`]).
 
 mod file;
 mod limits;
@@ -29,7 +35,8 @@ use benches::units;
 use clap::Parser;
 use serde::Serialize;
 
-/// Shared memory between two processes: latency, bandwidth, message rate, beside the limits and two other libraries.
+/// Shared memory between two processes: latency, bandwidth, message rate, beside the limits and two
+/// other libraries.
 #[derive(Parser)]
 #[command(after_help = "Examples:\n  \
                         shm_bench                                everything, some minutes\n  \
@@ -251,8 +258,8 @@ impl Drop for Peer {
     }
 }
 
-/// All passes. A virtual machine's processors are near each other at one moment and far at the next; so everything is measured several times, in turns, and of each the
-/// best counts.
+/// All passes. A virtual machine's processors are near each other at one moment and far at the
+/// next; so everything is measured several times, in turns, and of each the best counts.
 fn measure(cli: &Cli) -> Result<()> {
     let mut lines = empty_lines(cli)?;
     let total = passes(cli);
@@ -273,8 +280,8 @@ fn measure(cli: &Cli) -> Result<()> {
     }
 }
 
-/// One pass of the library alone, for `cargo xtask compare`. Passes differ; the comparison takes many
-/// samples.
+/// One pass of the library alone, for `cargo xtask compare`. Passes differ; the comparison takes
+/// many samples.
 fn measure_sample(cli: &Cli) -> Result<()> {
     let mut lines = empty_lines(cli)?;
     measure_pairs(cli, &mut lines)?;

@@ -178,8 +178,9 @@ impl Messages {
         self.wait(&mut sending, 0)
     }
 
-    /// Messages one way. The receiver keeps its window of receives full and polls when it is, as `ucx_perftest` does, so that receives wait for messages; the sender polls
-    /// now and then for credits.
+    /// Messages one way. The receiver keeps its window of receives full and polls when it is, as
+    /// `ucx_perftest` does, so that receives wait for messages; the sender polls now and then for
+    /// credits.
     fn stream(&mut self, row: &Row, near: bool, count: usize) -> Result<(), Error> {
         let window = if row.test == Test::Rate { 256 } else { (ROOM / row.size).min(16) };
         let places = places(row);
@@ -214,7 +215,8 @@ impl Messages {
     }
 }
 
-/// Buffers that a stream uses in turn: as the other libraries' programs one, and two where one alone does not stay in the cache.
+/// Buffers that a stream uses in turn: as the other libraries' programs one, and two where one
+/// alone does not stay in the cache.
 fn places(row: &Row) -> usize {
     if row.size >= 8 << 20 { 2 } else { 1 }
 }

@@ -1,4 +1,5 @@
-//! Other libraries, by their own benchmark programs, where these are installed: the same processors, the same sizes.
+//! Other libraries, by their own benchmark programs, where these are installed: the same
+//! processors, the same sizes.
 
 use std::process::{Child, Command, Stdio};
 
@@ -45,7 +46,8 @@ fn count(row: &Row, quick: bool) -> usize {
     (if quick { full / 10 } else { full }).max(16)
 }
 
-/// Ways to set UCX up between two processes of a host: as it chooses itself; without the kernel; everything eager. Each is the best for some sizes.
+/// Ways to set UCX up between two processes of a host: as it chooses itself; without the kernel;
+/// everything eager. Each is the best for some sizes.
 pub(crate) const UCX: [&[(&str, &str)]; 3] = [
     &[("UCX_TLS", "shm,self")],
     &[("UCX_TLS", "posix,self")],
@@ -76,7 +78,8 @@ pub(crate) fn ucx(row: &Row, settings: &[(&str, &str)], quick: bool) -> Option<f
         args
     };
     let printed = run("ucx_perftest", settings, &args(None), &args(Some("127.0.0.1")))?;
-    // iterations, latency at the percentile, of now, overall (us), bandwidth now, overall (MB/s of 2^20), rate now, overall
+    // iterations, latency at the percentile, of now, overall (us), bandwidth now, overall (MB/s of
+    // 2^20), rate now, overall
     let numbers = |line: &str| line.split(',').filter_map(|cell| cell.trim().parse().ok()).collect::<Vec<f64>>();
     let figures = printed.lines().map(numbers).rfind(|cells| cells.len() >= 8)?;
     Some(match row.test {

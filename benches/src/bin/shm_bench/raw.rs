@@ -225,7 +225,8 @@ impl Raw {
         self.remote.slice((place * len) as u64, len as u64).ok_or_else(|| failed("no such place"))
     }
 
-    /// Both sides begin a row. Each has one receive more than the row needs, from before; empty messages take these.
+    /// Both sides begin a row. Each has one receive more than the row needs, from before; empty
+    /// messages take these.
     fn meet(&mut self, near: bool) -> Result<(), Error> {
         if near {
             self.send_head(&[])?;
@@ -262,7 +263,8 @@ impl Raw {
         self.going = (0..places(row)).map(|place| self.out.segment(place * row.size, row.size)).collect();
         self.coming = (0..places(row)).map(|place| self.into.segment(place * row.size, row.size)).collect();
         match row.test {
-            // One more than is needed, so that a receive is posted again behind the answer and not before it.
+            // One more than is needed, so that a receive is posted again behind the answer and not
+            // before it.
             Test::Latency => (0..2).try_for_each(|_| self.recv(0)),
             Test::Immediate => (0..2).try_for_each(|_| self.recv_nothing()),
             Test::Send | Test::Rate if near => (0..=count.div_ceil(half)).try_for_each(|_| self.recv_nothing()),

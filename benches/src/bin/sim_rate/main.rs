@@ -1,8 +1,10 @@
 //! How fast the simulator is, in real time on one core, and the same digest twice.
 //!
-//! Nodes are paired; each pair sends a small message back and forth over its own connection, all pairs at once. Once through the whole stack
-//! (matching, credits, the simulated adapters and the network, as anything else does), once between raw transports: the bare model. Then many nodes
-//! that do nothing are made, to see what one of them takes. The program fails if two runs of one seed differ.
+//! Nodes are paired; each pair sends a small message back and forth over its own connection, all
+//! pairs at once. Once through the whole stack (matching, credits, the simulated adapters and the
+//! network, as anything else does), once between raw transports: the bare model. Then many nodes
+//! that do nothing are made, to see what one of them takes. The program fails if two runs of one
+//! seed differ.
 
 mod bare;
 mod stack;
@@ -19,10 +21,12 @@ use clap::Parser;
 
 type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
 
-/// How fast the simulator is: events and messages a second, in real time on one core, and memory of an idle node.
+/// How fast the simulator is: events and messages a second, in real time on one core, and memory of
+/// an idle node.
 ///
-/// Every line is run twice with one seed, and has to give the same digest. "events" are what the model executes; a message of a few bytes is two,
-/// one when it arrives and one when that is acknowledged, and what its processors need besides.
+/// Every line is run twice with one seed, and has to give the same digest. "events" are what the
+/// model executes; a message of a few bytes is two, one when it arrives and one when that is
+/// acknowledged, and what its processors need besides.
 #[derive(Parser)]
 #[command(after_help = "Examples:\n  \
                         sim_rate                                   everything, a few seconds\n  \
@@ -129,7 +133,8 @@ fn resident() -> Outcome<u64> {
     Ok(pages * rustix::param::page_size() as u64)
 }
 
-/// Makes nodes that do nothing, bare, and some with an endpoint that waits. To be called before anything else has used memory and given it back.
+/// Makes nodes that do nothing, bare, and some with an endpoint that waits. To be called before
+/// anything else has used memory and given it back.
 fn idle(config: &SimConfig, nodes: u32) -> Outcome<()> {
     for (count, endpoints) in [(nodes, false), (nodes, true)] {
         let world = World::with(config.clone());
@@ -218,9 +223,9 @@ fn trace(cli: &Cli, config: SimConfig, path: &Path) -> Outcome<()> {
     Ok(())
 }
 
-/// Runs each line once, for `cargo xtask compare`. A change of the protocol may need fewer events for
-/// a message, so the whole stack's messages are counted too; in the bare model a message is always
-/// as many events.
+/// Runs each line once, for `cargo xtask compare`. A change of the protocol may need fewer events
+/// for a message, so the whole stack's messages are counted too; in the bare model a message is
+/// always as many events.
 fn sample(cli: &Cli, config: &SimConfig, lines: &[Line]) -> Outcome<()> {
     let mut sampled = Vec::new();
     for line in lines {

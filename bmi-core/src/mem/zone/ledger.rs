@@ -1,8 +1,10 @@
-//! Who holds how many bytes, who waits, and which buffers stand free: the zones' state machine, without memory and without futures.
+//! Who holds how many bytes, who waits, and which buffers stand free: the zones' state machine,
+//! without memory and without futures.
 //!
-//! It counts bytes first and buffers second. Whether a client may have a buffer depends on bytes alone ([`Ledger::admits`]); which buffer it gets
-//! ([`Ledger::fetch`]) is a matter of thrift. A buffer that is admitted can always be had: what is not leased is either free or not made yet, and
-//! free buffers of other sizes can be given up to make the one that is needed.
+//! It counts bytes first and buffers second. Whether a client may have a buffer depends on bytes
+//! alone ([`Ledger::admits`]); which buffer it gets ([`Ledger::fetch`]) is a matter of thrift. A
+//! buffer that is admitted can always be had: what is not leased is either free or not made yet,
+//! and free buffers of other sizes can be given up to make the one that is needed.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::task::Waker;
@@ -38,9 +40,10 @@ struct Stamp {
     take: u64,
 }
 
-/// Leave to hold a buffer of a zone. Whoever has it gives it back ([`Ledger::give_back`], [`Ledger::failed`]).
+/// Leave to hold a buffer of a zone. Whoever has it gives it back ([`Ledger::give_back`],
+/// [`Ledger::failed`]).
 #[derive(Debug)]
-pub(super) struct Grant<C, B> {
+pub(super) struct BufferGrant<C, B> {
     pub(super) client: C,
     pub(super) lane: Lane,
     zone: usize,
@@ -93,7 +96,7 @@ enum Ticket<C, B> {
         len: usize,
         waker: Option<Waker>,
     },
-    Granted(Grant<C, B>),
+    Granted(BufferGrant<C, B>),
     /// Its client is gone.
     Void,
 }
@@ -101,7 +104,7 @@ enum Ticket<C, B> {
 /// What became of a ticket.
 pub(super) enum Turn<C, B> {
     Wait,
-    Granted(Grant<C, B>),
+    Granted(BufferGrant<C, B>),
     Gone,
 }
 
@@ -146,7 +149,7 @@ impl<C: Copy + Ord, B> Ledger<C, B> {
         }
     }
 
-    // ---- getters ----------------------------------------------------------------------------------------------------------
+    // ---- getters --------------------------------------------------------------------------------
 
     pub(super) fn made(&self) -> usize {
         self.made
@@ -174,10 +177,10 @@ impl<C: Copy + Ord, B> Ledger<C, B> {
         fronts.map(|(used, _)| used.at + self.idle).min()
     }
 
-    // ---- what comes in ----------------------------------------------------------------------------------------------------
+    // ---- what comes in --------------------------------------------------------------------------
 
     /// A client asks for a buffer for `len` bytes. Gets it, or a ticket to wait with.
-    pub(super) fn ask(&mut self, client: C, lane: Lane, len: usize, now: Time) -> Result<Grant<C, B>, usize> {
+    pub(super) fn ask(&mut self, client: C, lane: Lane, len: usize, now: Time) -> Result<BufferGrant<C, B>, usize> {
         self.trim(now);
         self.now.take += 1;
         self.counters.takes += 1;
@@ -230,7 +233,8 @@ impl<C: Copy + Ord, B> Ledger<C, B> {
                     self.budgets[lane as usize].turns.retain(|other| *other != client);
                 }
                 self.forget_if_idle(client, lane);
-                // Others have a larger share now, or another ticket of this client is first, for fewer bytes.
+                // Others have a larger share now, or another ticket of this client is first, for
+                // fewer bytes.
                 self.serve(lane);
             }
             Ticket::Granted(grant) => self.give_back(grant),
@@ -258,7 +262,7 @@ impl<C: Copy + Ord, B> Ledger<C, B> {
     }
 
     /// A buffer comes back.
-    pub(super) fn give_back(&mut self, mut grant: Grant<C, B>) {
+    pub(super) fn give_back(&mut self, mut grant: BufferGrant<C, B>) {
         self.counters.leased -= grant.size as u64;
         match grant.buffer.take() {
             Some(buffer) => self.shelve(grant.zone, grant.used, buffer),
@@ -269,7 +273,7 @@ impl<C: Copy + Ord, B> Ledger<C, B> {
     }
 
     /// A buffer could not be made: another one, that is free, in its place; or the grant is over.
-    pub(super) fn failed(&mut self, mut grant: Grant<C, B>) -> Option<Grant<C, B>> {
+    pub(super) fn failed(&mut self, mut grant: BufferGrant<C, B>) -> Option<BufferGrant<C, B>> {
         debug_assert!(grant.buffer.is_none(), "what is there cannot fail to be made");
         self.counters.failed += 1;
         self.made -= grant.size;
@@ -294,7 +298,8 @@ impl<C: Copy + Ord, B> Ledger<C, B> {
         None
     }
 
-    /// Gives buffers back to the system that were of no use for long, as far as more are there than are to be kept.
+    /// Gives buffers back to the system that were of no use for long, as far as more are there than
+    /// are to be kept.
     pub(super) fn trim(&mut self, now: Time) {
         self.now.at = self.now.at.max(now);
         loop {
@@ -304,17 +309,19 @@ impl<C: Copy + Ord, B> Ledger<C, B> {
         }
     }
 
-    // ---- who may have one -------------------------------------------------------------------------------------------------
+    // ---- who may have one -----------------------------------------------------------------------
 
     /// Largest zone whose buffers have at most `len` bytes.
     fn at_most(&self, len: usize) -> Option<usize> {
         self.zones.iter().rposition(|zone| zone.size <= len)
     }
 
-    /// The zone whose buffers a request for `len` bytes by `client` may have now, and how many bytes a larger one may have instead.
+    /// The zone whose buffers a request for `len` bytes by `client` may have now, and how many
+    /// bytes a larger one may have instead.
     ///
-    /// A client that holds nothing may have one buffer, of its share at most or the smallest, out of whatever is left. One that holds something waits until
-    /// it can have one of the right size within its share: its own come back, and smaller and smaller pieces help nobody.
+    /// A client that holds nothing may have one buffer, of its share at most or the smallest, out
+    /// of whatever is left. One that holds something waits until it can have one of the right size
+    /// within its share: its own come back, and smaller and smaller pieces help nobody.
     fn admits(&self, client: C, lane: Lane, len: usize) -> Option<(usize, usize)> {
         let budget = &self.budgets[lane as usize];
         let (share, left) = (budget.share(), budget.limit - budget.leased);
@@ -363,15 +370,15 @@ impl<C: Copy + Ord, B> Ledger<C, B> {
         state.waiting[lane as usize].pop_front();
         self.counters.leased += size as u64;
         self.counters.most_leased = self.counters.most_leased.max(self.counters.leased);
-        let grant = Ticket::Granted(Grant { client, lane, zone, used, size, buffer });
+        let grant = Ticket::Granted(BufferGrant { client, lane, zone, used, size, buffer });
         if let Ticket::Waiting { waker, .. } = std::mem::replace(&mut self.tickets[ticket], grant) {
             self.wakes.extend(waker);
         }
     }
 
     /// What a client held has come back.
-    fn settle_account(&mut self, grant: &Grant<C, B>) {
-        let Grant { client, lane, size, .. } = *grant;
+    fn settle_account(&mut self, grant: &BufferGrant<C, B>) {
+        let BufferGrant { client, lane, size, .. } = *grant;
         self.budgets[lane as usize].leased -= size;
         let state = self.clients.get_mut(&client).expect("a client that holds is known");
         state.held[lane as usize] -= size;
@@ -389,10 +396,10 @@ impl<C: Copy + Ord, B> Ledger<C, B> {
         }
     }
 
-    // ---- which one --------------------------------------------------------------------------------------------------------
+    // ---- which one ------------------------------------------------------------------------------
 
-    /// A buffer of zone `want`, or what comes nearest: see the [module](super) for the order. The caller has leave for it, and for a
-    /// larger one up to `ceiling` bytes.
+    /// A buffer of zone `want`, or what comes nearest: see the [module](super) for the order. The
+    /// caller has leave for it, and for a larger one up to `ceiling` bytes.
     fn fetch(&mut self, want: usize, ceiling: usize) -> (usize, Stamp, Option<B>) {
         let size = self.zones[want].size;
         if let Some((_, buffer)) = self.zones[want].free.pop_back() {
@@ -457,7 +464,8 @@ impl<C: Copy + Ord, B> Ledger<C, B> {
         }
     }
 
-    /// Puts a buffer where it belongs by its last use, which is the back unless it served in place of another.
+    /// Puts a buffer where it belongs by its last use, which is the back unless it served in place
+    /// of another.
     fn shelve(&mut self, zone: usize, used: Stamp, buffer: B) {
         let free = &mut self.zones[zone].free;
         let at = free.partition_point(|(other, _)| *other <= used);

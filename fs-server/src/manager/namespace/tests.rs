@@ -47,7 +47,8 @@ fn lookup(store: &MetaStore, path: &str) -> Result<Entry, ErrorCode> {
     look(store, |transaction| view(transaction)?.lookup(&Place::root(path)))
 }
 
-/// Checks invariants 2 to 4 of the module over all that is there; returns every path with its handle.
+/// Checks invariants 2 to 4 of the module over all that is there; returns every path with its
+/// handle.
 fn check(store: &MetaStore) -> BTreeMap<String, Handle> {
     let transaction = store.read().unwrap();
     let view = view(&transaction).unwrap();

@@ -1,4 +1,5 @@
-//! The file system over verbs: servers and clients are processes of their own, and what is read back is compared byte for byte.
+//! The file system over verbs: servers and clients are processes of their own, and what is read
+//! back is compared byte for byte.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -179,12 +180,14 @@ pub(crate) fn several_clients(scene: &Scene<'_>) -> Result<(), String> {
     })
 }
 
-/// A put that is still under way when its server is killed: it reads from a pipe that nobody closes.
+/// A put that is still under way when its server is killed: it reads from a pipe that nobody
+/// closes.
 pub(crate) fn killed_server(scene: &Scene<'_>) -> Result<(), String> {
     let mut cluster = Cluster::start(scene, "127.0.0.1")?;
     let pipe = "/tmp/pipe";
     scene.ok(&["mkfifo", pipe])?;
-    // Opened for both, the pipe holds the command back neither when it begins nor when it has read all.
+    // Opened for both, the pipe holds the command back neither when it begins nor when it has read
+    // all.
     let mut feed = fs::File::options().read(true).write(true).open(pipe).map_err(|error| error.to_string())?;
     let put = cluster.begin(&["put", pipe, "/torn", "--timeout", "5s"])?;
     // More than one block, so that the servers have a part of it.
@@ -223,7 +226,8 @@ fn size(folder: &Path) -> u64 {
         .sum()
 }
 
-/// Clients die by SIGKILL at odd moments of large transfers both ways; the servers go on serving others.
+/// Clients die by SIGKILL at odd moments of large transfers both ways; the servers go on serving
+/// others.
 pub(crate) fn killed_clients(scene: &Scene<'_>) -> Result<(), String> {
     let cluster = Cluster::start(scene, "127.0.0.1")?;
     let (from, back) = ("/tmp/victim", "/tmp/victim.back");

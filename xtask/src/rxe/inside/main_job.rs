@@ -5,7 +5,8 @@ use std::path::Path;
 
 use super::scenario::Scene;
 
-/// `ab` compares every byte itself and ends with a bad status where one differs. Its table goes to the report.
+/// `ab` compares every byte itself and ends with a bad status where one differs. Its table goes to
+/// the report.
 pub(crate) fn ib_against_tcp(scene: &Scene<'_>) -> Result<(), String> {
     const TREE: &str = "/tmp/tree";
     plant(Path::new(TREE)).map_err(|error| format!("{TREE}: {error}"))?;
@@ -14,7 +15,8 @@ pub(crate) fn ib_against_tcp(scene: &Scene<'_>) -> Result<(), String> {
     fs::remove_dir_all(TREE).map_err(|error| format!("{TREE}: {error}"))
 }
 
-/// Files of 1 MiB, one after another: the rows say how much processor time the client spends on one, over verbs and over TCP.
+/// Files of 1 MiB, one after another: the rows say how much processor time the client spends on
+/// one, over verbs and over TCP.
 pub(crate) fn stream(scene: &Scene<'_>) -> Result<(), String> {
     const STREAM: &str = "/tmp/stream";
     const FILES: usize = 48;

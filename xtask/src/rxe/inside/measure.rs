@@ -1,7 +1,8 @@
 //! Our verbs against `perftest`, in the same machine and the same minute.
 //!
-//! **Why ratios only.** Emulated, an operation costs what the emulator costs; the same is true of both sides, so a ratio says how much we add, and
-//! nothing here says how fast an adapter is. Rounds alternate, so that whatever else the host does falls on both; the median is taken.
+//! **Why ratios only.** Emulated, an operation costs what the emulator costs; the same is true of
+//! both sides, so a ratio says how much we add, and nothing here says how fast an adapter is.
+//! Rounds alternate, so that whatever else the host does falls on both; the median is taken.
 
 use super::perftest::perftest;
 use super::scenario::Scene;
@@ -57,15 +58,16 @@ pub(crate) fn ratios(scene: &Scene<'_>) -> Result<(), String> {
     Ok(())
 }
 
-/// `ib_measure SERIES SIZE OPERATIONS` prints one number, in the unit of `perftest`: the typical time of an operation in µs (half a
-/// round trip for send and write), or MB/s.
+/// `ib_measure SERIES SIZE OPERATIONS` prints one number, in the unit of `perftest`: the typical
+/// time of an operation in µs (half a round trip for send and write), or MB/s.
 fn ours(scene: &Scene<'_>, series: &Series, size: usize, operations: usize) -> Result<f64, String> {
     let output = scene.ok(&[MEASURE, series.program, &size.to_string(), &operations.to_string()])?;
     output.trim().parse().map_err(|_| format!("{MEASURE} printed no number:\n{output}"))
 }
 
 fn theirs(scene: &Scene<'_>, series: &Series, size: usize, operations: usize) -> Result<f64, String> {
-    // Without "-F" it refuses to report where its clock and its processor disagree, as emulated ones do now and then.
+    // Without "-F" it refuses to report where its clock and its processor disagree, as emulated
+    // ones do now and then.
     let output = perftest(scene, series.program, &["-F", "-s", &size.to_string(), "-n", &operations.to_string()])?;
     number(&output, size, series.column).ok_or_else(|| format!("{} printed no number:\n{output}", series.program))
 }

@@ -1,9 +1,12 @@
-//! What runs inside the machine: this very program, started by `init.sh`. It carries out the plan and reports over a port of its own.
+//! What runs inside the machine: this very program, started by `init.sh`. It carries out the plan
+//! and reports over a port of its own.
 //!
 //! **Invariants**
-//! 1. Every job ends: a program that takes longer than its limit is killed, and so is all that it started.
+//! 1. Every job ends: a program that takes longer than its limit is killed, and so is all that it
+//!    started.
 //! 2. A job leaves no process behind for the next one.
-//! 3. Each test runs in a process of its own, so that one that hangs or dies is named, and costs no other its result.
+//! 3. Each test runs in a process of its own, so that one that hangs or dies is named, and costs no
+//!    other its result.
 
 mod files;
 mod main_job;

@@ -1,4 +1,5 @@
-//! The test with two machines: one serves, the other one stores there and reads back, over a link that loses packets.
+//! The test with two machines: one serves, the other one stores there and reads back, over a link
+//! that loses packets.
 //!
 //! **Protocol** The serving side has a cluster; it is done when it finds the directory `/finished`.
 
@@ -40,7 +41,8 @@ fn counters() -> String {
     counts.collect::<Vec<_>>().join(", ")
 }
 
-/// Asks until it goes well; the other machine boots in its own time. In the end, says what was wrong last.
+/// Asks until it goes well; the other machine boots in its own time. In the end, says what was
+/// wrong last.
 fn await_ok(mut ask: impl FnMut() -> Result<String, String>) -> Result<(), String> {
     const TRIES: u32 = 120;
     const BETWEEN: Duration = Duration::from_millis(500);
@@ -81,7 +83,8 @@ fn server() -> Result<String, String> {
     own.rsplit_once('.').map(|(network, _)| format!("{network}.1")).ok_or_else(|| format!("an odd address: {own}"))
 }
 
-/// How many packets the link has dropped, in what `tc -s` prints: `Sent 9 bytes 1 pkt (dropped 5, overlimits …`.
+/// How many packets the link has dropped, in what `tc -s` prints: `Sent 9 bytes 1 pkt (dropped 5,
+/// overlimits …`.
 fn dropped(statistics: &str) -> Option<u64> {
     statistics.split_once("(dropped ")?.1.split(',').next()?.trim().parse().ok()
 }

@@ -1,4 +1,5 @@
-//! The programs of others that use the device: `perftest`, the examples of libibverbs. They show that the machine works.
+//! The programs of others that use the device: `perftest`, the examples of libibverbs. They show
+//! that the machine works.
 
 use std::fs;
 use std::time::Duration;
@@ -6,7 +7,8 @@ use std::time::Duration;
 use super::scenario::{PROGRAM_LIMIT, Scene};
 use super::{DEVICE, await_some, gid_index};
 
-/// `perftest` alone: its two processes send to each other, so that a failure elsewhere is not the machine's.
+/// `perftest` alone: its two processes send to each other, so that a failure elsewhere is not the
+/// machine's.
 pub(crate) fn once(scene: &Scene<'_>) -> Result<(), String> {
     perftest(scene, "ib_send_lat", &["-s", "64", "-n", "200"]).map(drop)
 }
@@ -50,7 +52,8 @@ fn both(scene: &Scene<'_>, words: &[&str], port: u16) -> Result<String, String> 
     }
 }
 
-/// Whether somebody listens on a TCP port, by the kernel's own table (asking by connecting would be taken for a client).
+/// Whether somebody listens on a TCP port, by the kernel's own table (asking by connecting would be
+/// taken for a client).
 fn listens(port: u16) -> bool {
     const LISTEN: &str = "0A";
     ["/proc/net/tcp", "/proc/net/tcp6"].iter().any(|table| {

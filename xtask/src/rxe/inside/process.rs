@@ -1,7 +1,7 @@
 //! Runs programs inside the machine, and ends all that they leave behind.
 //!
-//! **Invariant** nothing here waits for the end of a program's output: a process that it left behind may hold it open for ever. Leftovers
-//! are killed first; what a test prints goes to a file.
+//! **Invariant** nothing here waits for the end of a program's output: a process that it left
+//! behind may hold it open for ever. Leftovers are killed first; what a test prints goes to a file.
 
 use std::collections::HashSet;
 use std::fs::{self, File};
@@ -113,7 +113,8 @@ pub(crate) fn wait(child: &mut Child, limit: Duration) -> std::io::Result<i32> {
 /// The same; at the limit, `last` is called before anything is killed.
 #[expect(clippy::disallowed_methods, reason = "a time limit on a real process")]
 fn wait_or(child: &mut Child, limit: Duration, last: &mut dyn FnMut()) -> std::io::Result<i32> {
-    /// The kernel tears a process's verbs down before it lets it go. One that it never lets go is left behind.
+    /// The kernel tears a process's verbs down before it lets it go. One that it never lets go is
+    /// left behind.
     const TEAR_DOWN: Duration = Duration::from_secs(10);
     let mut end = Instant::now() + limit;
     let mut killed = false;
@@ -164,7 +165,8 @@ pub(crate) fn baseline() -> &'static HashSet<u32> {
     BASELINE.get_or_init(|| processes().collect())
 }
 
-/// What the threads of all processes but those of the [`baseline`] wait for, as far as the kernel tells.
+/// What the threads of all processes but those of the [`baseline`] wait for, as far as the kernel
+/// tells.
 fn waiting() -> String {
     let mut text = String::new();
     for process in processes().filter(|process| !baseline().contains(process)) {
@@ -185,7 +187,8 @@ fn waiting() -> String {
 pub(crate) fn end_leftovers() {
     const ROUNDS: u32 = 500;
     for _ in 0..ROUNDS {
-        // The kernel starts threads as it likes; those have no program, and neither have the dead that init has not yet buried.
+        // The kernel starts threads as it likes; those have no program, and neither have the dead
+        // that init has not yet buried.
         let left: Vec<Pid> = processes()
             .filter(|process| !baseline().contains(process))
             .filter(|process| fs::read_link(format!("/proc/{process}/exe")).is_ok())

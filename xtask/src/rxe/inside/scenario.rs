@@ -1,6 +1,8 @@
-//! The table of what runs in the machine beside test programs: several processes that work together. Each is reported as a test.
+//! The table of what runs in the machine beside test programs: several processes that work
+//! together. Each is reported as a test.
 //!
-//! **How to add one.** A function that takes a [`Scene`] and answers with an error in words, and its line in [`SCENARIOS`].
+//! **How to add one.** A function that takes a [`Scene`] and answers with an error in words, and
+//! its line in [`SCENARIOS`].
 
 use std::fs;
 use std::path::PathBuf;

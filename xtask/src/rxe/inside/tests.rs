@@ -25,7 +25,8 @@ pub(crate) struct Program<'a> {
     pub(crate) workers: usize,
 }
 
-/// What begins so is no test but the other process of one, which starts it; it is ignored so that nothing else does.
+/// What begins so is no test but the other process of one, which starts it; it is ignored so that
+/// nothing else does.
 const PART: &str = "child_";
 
 fn is_part(name: &str) -> bool {

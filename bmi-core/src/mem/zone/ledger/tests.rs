@@ -65,7 +65,7 @@ struct Model {
     next_buffer: u32,
     /// Every buffer there is, with its size.
     buffers: BTreeMap<u32, usize>,
-    leases: Vec<Grant<u8, u32>>,
+    leases: Vec<BufferGrant<u8, u32>>,
     waiters: Vec<Waiter>,
     void: BTreeSet<usize>,
 }
@@ -85,7 +85,7 @@ impl Model {
     }
 
     /// Puts buffers behind a grant as the pool does.
-    fn back(&mut self, mut grant: Grant<u8, u32>) {
+    fn back(&mut self, mut grant: BufferGrant<u8, u32>) {
         loop {
             if let Some(buffer) = grant.buffer {
                 assert_eq!(self.buffers.get(&buffer), Some(&grant.size), "a buffer that exists, of the zone's size");
@@ -170,7 +170,7 @@ impl Model {
     }
 
     /// All that is leased: by leases, and by grants that nobody has collected.
-    fn leased(&self) -> impl Iterator<Item = &Grant<u8, u32>> {
+    fn leased(&self) -> impl Iterator<Item = &BufferGrant<u8, u32>> {
         let uncollected = self.ledger.tickets.iter().filter_map(|(_, ticket)| match ticket {
             Ticket::Granted(grant) => Some(grant),
             _ => None,
@@ -212,7 +212,8 @@ impl Model {
                 assert_eq!(self.ledger.held(client, lane), held);
                 assert!(held <= (budget.limit / 2).max(SIZES[0]), "nobody ever has more than half");
             }
-            // Nobody waits who could be served: the smallest buffer for one that holds nothing; for others the right one within the share.
+            // Nobody waits who could be served: the smallest buffer for one that holds nothing; for
+            // others the right one within the share.
             for (ticket, client) in self.queued(lane) {
                 let held = self.leased_of(lane, Some(client));
                 let share = budget.limit / (active.len() + 1);
@@ -258,7 +259,8 @@ impl Model {
         self.ledger.tickets.iter().map(|(at, _)| at).filter(|ticket| self.is_granted(*ticket)).collect()
     }
 
-    /// Counts what others were granted from the row, for each that waits at the head of its client's queue and holds nothing.
+    /// Counts what others were granted from the row, for each that waits at the head of its
+    /// client's queue and holds nothing.
     fn watch_turns(&mut self, before: &BTreeSet<usize>) {
         let after = self.granted_waiters();
         let new: Vec<(u8, Lane)> = after

@@ -1,5 +1,6 @@
-//! Messages of middle size whose receive was there first: the receiver offers its memory, the sender writes into it. Offers and messages cross
-//! on the wire, and both sides must still pair the same message with the same receive.
+//! Messages of middle size whose receive was there first: the receiver offers its memory, the
+//! sender writes into it. Offers and messages cross on the wire, and both sides must still pair the
+//! same message with the same receive.
 
 use bmi_core::{ErrorKind, Options};
 use futures_util::future::join;
@@ -12,8 +13,8 @@ use crate::net::{Net, Pair, all_end_well, soon};
 /// A size above the eager limit of [`tight`] and below its transfer unit.
 const MIDDLE: usize = 3000;
 
-/// Receives posted ahead, of one piece each: their messages arrive whole and in order, short ones leave the rest untouched, and it is counted that
-/// they took the direct path.
+/// Receives posted ahead, of one piece each: their messages arrive whole and in order, short ones
+/// leave the rest untouched, and it is counted that they took the direct path.
 pub fn receives_posted_ahead<K: Backend>(backend: &K) {
     let net = Net::new(backend);
     net.run(async {
@@ -39,12 +40,13 @@ pub fn receives_posted_ahead<K: Backend>(backend: &K) {
             assert_eq!(len, sizes[n] as u64, "message {n}");
             targets[n].check(&format!("message {n}"), &pattern(n as u64, sizes[n]));
         }
-        assert!(pair.a.counters().direct > 0, "{:?}", pair.a.counters());
+        assert!(pair.a.counters().offered > 0, "{:?}", pair.a.counters());
         pair.settled(&net, "after all messages").await;
     });
 }
 
-/// A message that left before the offer arrived takes the receive behind the offer; the sender drops the offer.
+/// A message that left before the offer arrived takes the receive behind the offer; the sender
+/// drops the offer.
 pub fn offers_cross_messages<K: Backend>(backend: &K) {
     let net = Net::new(backend);
     net.run(async {
@@ -73,8 +75,9 @@ pub fn offers_cross_messages<K: Backend>(backend: &K) {
     });
 }
 
-/// An eager message of one tag, then one written into an offered receive of another tag, then the offer of the first tag's receive arrives late: it belongs to the
-/// eager message, and the next message of that tag must not be written into it.
+/// An eager message of one tag, then one written into an offered receive of another tag, then the
+/// offer of the first tag's receive arrives late: it belongs to the eager message, and the next
+/// message of that tag must not be written into it.
 pub fn an_offer_that_is_late_beside_another_tag<K: Backend>(backend: &K) {
     const LATE: u64 = 1;
     const EARLY: u64 = 2;
@@ -109,7 +112,8 @@ pub fn an_offer_that_is_late_beside_another_tag<K: Backend>(backend: &K) {
     });
 }
 
-/// An offered receive that is cancelled, or times out, ends as it should at any time; what is sent later goes to the next receive.
+/// An offered receive that is cancelled, or times out, ends as it should at any time; what is sent
+/// later goes to the next receive.
 pub fn offers_are_withdrawn<K: Backend>(backend: &K) {
     let net = Net::new(backend);
     net.run(async {
@@ -136,7 +140,8 @@ pub fn offers_are_withdrawn<K: Backend>(backend: &K) {
                         if let Some(send) = send {
                             let other = memory(MIDDLE);
                             let receive = pair.b.recv(pair.to_a, 1, &other, soon(&pair.b));
-                            // The transfer may have been under way: then it was cancelled on both sides, and the other receive waits.
+                            // The transfer may have been under way: then it was cancelled on both
+                            // sides, and the other receive waits.
                             match send.await {
                                 Ok(_) => {
                                     receive.await.unwrap_or_else(|error| panic!("{what}: {error}"));

@@ -1,7 +1,10 @@
-//! One-sided work that is done while it is posted ([`Transport::write_now`], [`Transport::read_now`]).
+//! One-sided work that is done while it is posted ([`Transport::write_now`],
+//! [`Transport::read_now`]).
 //!
-//! A transport may always say no. So each test checks both answers wherever it asks: a yes means that the bytes are in place, behind all that was posted before, and that
-//! nothing follows; a no that nothing has happened, and that posting the same does it, or says what is wrong. What a backend must say yes to, its own tests pin.
+//! A transport may always say no. So each test checks both answers wherever it asks: a yes means
+//! that the bytes are in place, behind all that was posted before, and that nothing follows; a no
+//! that nothing has happened, and that posting the same does it, or says what is wrong. What a
+//! backend must say yes to, its own tests pin.
 
 use bmi_core::transport::{ConnId, Event, Payload, WorkKind, WorkOptions};
 use bmi_core::{Access, MemSlice, RemoteSlice, Transport};
@@ -39,7 +42,8 @@ const SHAPES: [(u64, &[usize]); 7] = [
     (0, &[70_000]),
 ];
 
-/// Lists of any shape are gathered to, and scattered from, the beginning of what is named, and nothing else is touched (C3).
+/// Lists of any shape are gathered to, and scattered from, the beginning of what is named, and
+/// nothing else is touched (C3).
 pub fn lists_of_any_shape<K: Backend>(backend: &K) {
     let mut rig = Rig::new(backend);
     let link = rig.link(A, B);
@@ -71,8 +75,9 @@ pub fn lists_of_any_shape<K: Backend>(backend: &K) {
     }
 }
 
-/// A write at once comes behind those that were posted, however long they are, and before the message that is sent behind it; a message that is sent before it
-/// is not held up (C3). The memory is free at once.
+/// A write at once comes behind those that were posted, however long they are, and before the
+/// message that is sent behind it; a message that is sent before it is not held up (C3). The memory
+/// is free at once.
 pub fn order_with_what_is_posted<K: Backend>(backend: &K) {
     let mut rig = Rig::new(backend);
     let link = rig.link(A, B);
@@ -124,7 +129,8 @@ pub fn order_with_what_is_posted<K: Backend>(backend: &K) {
     }
 }
 
-/// Asks for both, and checks that it is not done, that no byte changed, and that the connection stands: whatever is wrong, posting says it (C7).
+/// Asks for both, and checks that it is not done, that no byte changed, and that the connection
+/// stands: whatever is wrong, posting says it (C7).
 fn refused<K: Backend>(
     rig: &mut Rig<'_, K>,
     conn: ConnId,
@@ -144,8 +150,9 @@ fn refused<K: Backend>(
     assert!(local.memory().to_vec() == untouched, "{what}: a byte was delivered");
 }
 
-/// A wrong key, rights that were not given, every way out of bounds, a revoked key, one of another connection, a connection that has ended: no, and nothing has
-/// happened, to the connection neither (C6, C7).
+/// A wrong key, rights that were not given, every way out of bounds, a revoked key, one of another
+/// connection, a connection that has ended: no, and nothing has happened, to the connection neither
+/// (C6, C7).
 pub fn what_posting_would_refuse<K: Backend>(backend: &K) {
     const BOTH: (bool, bool) = (true, true);
     let mut rig = Rig::new(backend);

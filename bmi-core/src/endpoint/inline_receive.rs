@@ -1,23 +1,31 @@
-//! Expected messages that are taken where they arrive, straight into the receive that waits for them (C16 of [`crate::transport`]).
+//! Expected messages that are taken where they arrive, straight into the receive that waits for
+//! them (C16 of [`crate::transport`]).
 //!
-//! **Why.** The usual way of a short message is: into a receive slot, a completion, matched, out of the slot, the slot posted again. Where the adapter shows a message
-//! before it does the first of these, all but the matching and one copy can be left out. What is taken is the plain case alone: an Eager message whose receive
-//! waits and has room. For anything else the answer is no, and the usual way finds out what it is.
+//! **Why.** The usual way of a short message is: into a receive slot, a completion, matched, out of
+//! the slot, the slot posted again. Where the adapter shows a message before it does the first of
+//! these, all but the matching and one copy can be left out. What is taken is the plain case alone:
+//! an Eager message whose receive waits and has room. For anything else the answer is no, and the
+//! usual way finds out what it is.
 //!
 //! **Invariants**
-//! 1. What a message says is checked as in [`super::receiving`]; what is not in order is not taken, and is found again, and answered, by the usual way.
-//! 2. A message that is taken costs and gives back the same credits as one whose slot was posted again: the slot never went.
-//! 3. No message overtakes another: one is shown only while nothing of its connection waits to be handled (C16), and while a receive waits no message of its tag does.
+//! 1. What a message says is checked as in [`super::receive`]; what is not in order is not taken,
+//!    and is found again, and answered, by the usual way.
+//! 2. A message that is taken costs and gives back the same credits as one whose slot was posted
+//!    again: the slot never went.
+//! 3. No message overtakes another: one is shown only while nothing of its connection waits to be
+//!    handled (C16), and while a receive waits no message of its tag does.
 //!
-//! **Source.** Paper 003, section 4.3: small messages on one host deserve a single fast copy.
+//! **Source.** [pNFS-Lustre §4.3]: small messages on one host deserve a single fast copy.
 //!
-//! **Tests.** The message level of `bmi_conformance` over adapters that show messages, over `Faulty`, which shows them by chance, and the sweeps of `bmi-sim`, in half of whose worlds adapters do.
+//! **Tests.** The message level of `bmi_conformance` over adapters that show messages, over
+//! `Faulty`, which shows them by chance, and the sweeps of `bmi-sim`, in half of whose worlds
+//! adapters do.
 
 use super::op::Offer;
 use super::peer::{Link, Peer};
 use super::records::Records;
 use super::report::Counters;
-use crate::inline::{Arrived, Taker};
+use crate::inline_receive::{InlineMessage, InlineReceiver};
 use crate::mem::MemSlice;
 use crate::op::{OpId, PeerId};
 use crate::proto::credit;
@@ -27,7 +35,7 @@ use crate::transport::ConnId;
 use crate::{mutated, mutated_each};
 
 /// What an endpoint needs to take messages while its adapter polls.
-pub(super) struct Taking<'a> {
+pub(super) struct InlineReceives<'a> {
     pub(super) by_conn: &'a [Option<(ConnId, PeerId)>],
     pub(super) peers: &'a mut Table<Peer>,
     pub(super) ops: &'a mut Records,
@@ -37,10 +45,10 @@ pub(super) struct Taking<'a> {
     pub(super) copied: (u64, u64),
 }
 
-impl Taking<'_> {
-    /// As [`Taker::take`]; `None` for no.
+impl InlineReceives<'_> {
+    /// As [`InlineReceiver::take`]; `None` for no.
     #[inline(always)]
-    fn try_take(&mut self, conn: ConnId, message: &Arrived<'_>) -> Option<()> {
+    fn try_take(&mut self, conn: ConnId, message: &InlineMessage<'_>) -> Option<()> {
         let (known, peer_id) = (*self.by_conn.get(conn.slot as usize)?)?;
         let peer = self.peers.get_mut(peer_id.0)?;
         let len = message.len().checked_sub(HEADER_LEN)?;
@@ -91,7 +99,7 @@ impl Taking<'_> {
 }
 
 /// Copies a payload of `len` bytes to as many of the pieces as it fills; how many that is.
-fn scatter(message: &Arrived<'_>, len: usize, pieces: &[MemSlice]) -> u64 {
+fn scatter(message: &InlineMessage<'_>, len: usize, pieces: &[MemSlice]) -> u64 {
     let (mut done, mut filled) = (0, 0);
     for piece in pieces {
         let here = piece.len().min(len - done);
@@ -101,8 +109,8 @@ fn scatter(message: &Arrived<'_>, len: usize, pieces: &[MemSlice]) -> u64 {
     filled
 }
 
-impl Taker for Taking<'_> {
-    fn take(&mut self, conn: ConnId, message: Arrived<'_>) -> bool {
+impl InlineReceiver for InlineReceives<'_> {
+    fn take(&mut self, conn: ConnId, message: InlineMessage<'_>) -> bool {
         self.try_take(conn, &message).is_some()
     }
 }

@@ -1,7 +1,7 @@
 //! Messages on their way in: checked, matched, delivered or parked.
 //!
-//! **Invariant.** Whatever a message says is checked against what this side granted before anything is done for it. A violation cuts the peer
-//! off and leaves everybody else alone.
+//! **Invariant.** Whatever a message says is checked against what this side granted before anything
+//! is done for it. A violation cuts the peer off and leaves everybody else alone.
 
 use super::op::{Op, State};
 use super::peer::{Content, Link, Notice, Parked, Peer, Repost};
@@ -70,7 +70,8 @@ impl<T: Transport> Endpoint<T> {
         match parked.content {
             Content::Slot(slot, len) => {
                 let list = self.ops.get(id.0).and_then(|op| op.list.as_ref()).expect("a receive has its list");
-                // SAFETY: a slot that holds a parked message is here: it is posted again only below.
+                // SAFETY: a slot that holds a parked message is here: it is posted again only
+                // below.
                 let payload = &unsafe { record.slots.bytes(slot, HEADER_LEN + len) }[HEADER_LEN..];
                 let status = deliver(list, payload);
                 self.transport.charge(HostWork::copy(len, list));
@@ -105,7 +106,8 @@ impl<T: Transport> Endpoint<T> {
         if !peer.is_up() {
             return;
         }
-        // SAFETY: the completion just gave the slot back; it is posted again only after the message has been handled.
+        // SAFETY: the completion just gave the slot back; it is posted again only after the message
+        // has been handled.
         let message = unsafe { peer.slots.bytes(slot, len) };
         let decoded = Header::decode(message).map(|(header, payload)| (header, payload.len()));
         let taken = decoded.and_then(|(header, len)| peer.take_credits(header.returned).map(|()| (header, len)));
@@ -134,8 +136,8 @@ impl<T: Transport> Endpoint<T> {
             Kind::Written => self.on_written(peer_id, slot, header),
             Kind::Withdraw => self.on_withdraw(peer_id, slot, header.op),
             Kind::Withdrawn => self.on_withdrawn(peer_id, slot, header.op),
-            Kind::Slots => self.on_slots(peer_id, slot, header, len),
-            Kind::Want => self.on_want(peer_id, slot, header, len),
+            Kind::FastSlots => self.on_slots(peer_id, slot, header, len),
+            Kind::ClearToWrite => self.on_clear_to_write(peer_id, slot, header, len),
             Kind::Probe => self.on_probe(peer_id, slot, header, len),
         }
     }
@@ -308,7 +310,8 @@ impl<T: Transport> Endpoint<T> {
         Ok(())
     }
 
-    /// Owes the peer an answer. An honest one has no more questions open than its credits had room for.
+    /// Owes the peer an answer. An honest one has no more questions open than its credits had room
+    /// for.
     pub(super) fn answer(&mut self, peer_id: PeerId, notice: Notice) -> Result<(), Violation> {
         let limit = self.config.credit_bytes / credit::OVERHEAD + u32::from(self.config.credit_messages);
         let peer = self.peers.get_mut(peer_id.0).expect("the caller has it");

@@ -1,6 +1,8 @@
-//! Short pulls and pushes, which may be over when they are posted ([`bmi_core::Transport::write_now`]).
+//! Short pulls and pushes, which may be over when they are posted
+//! ([`bmi_core::Transport::write_now`]).
 //!
-//! Over a transport that never does it at once these tests check that such transfers end as any other; the counter `moved_at_once` says which it was.
+//! Over a transport that never does it at once these tests check that such transfers end as any
+//! other; the counter `immediate` says which it was.
 
 use bmi_core::{Access, Completion, Config, ErrorKind, Lists, OpKind, Options, Posted, Time};
 
@@ -31,8 +33,8 @@ async fn end_of<K: Backend>(
     }
 }
 
-/// Whichever way a short transfer goes, its completion says the same, its bytes are in place before a message that is sent behind it, it is counted, and nothing
-/// is left of it.
+/// Whichever way a short transfer goes, its completion says the same, its bytes are in place before
+/// a message that is sent behind it, it is counted, and nothing is left of it.
 pub fn over_when_posted<K: Backend>(backend: &K) {
     let net = Net::new(backend);
     net.run(async {
@@ -72,7 +74,7 @@ pub fn over_when_posted<K: Backend>(backend: &K) {
             }
         }
         let counters = pair.a.counters();
-        assert_eq!((counters.pushes, counters.pulls, counters.moved_at_once), (pushes, pulls, at_once));
+        assert_eq!((counters.pushes, counters.pulls, counters.immediate), (pushes, pulls, at_once));
         assert_eq!(counters.bytes_pushed, 20 * 3115);
         assert_eq!(counters.bytes_pulled, if reads(backend) { 20 * 3115 } else { 0 });
         drop(exposure);
@@ -80,7 +82,8 @@ pub fn over_when_posted<K: Backend>(backend: &K) {
     });
 }
 
-/// Short transfers beside long ones under way: all end, each with its own bytes, and nobody waits for ever.
+/// Short transfers beside long ones under way: all end, each with its own bytes, and nobody waits
+/// for ever.
 pub fn beside_long_ones<K: Backend>(backend: &K) {
     let net = Net::new(backend);
     net.run(async {

@@ -1,8 +1,8 @@
-//! The `async` face of an endpoint. A future may be dropped at any time: its operation is abandoned, and the endpoint keeps the
-//! memory until no adapter can touch it.
+//! The `async` face of an endpoint. A future may be dropped at any time: its operation is
+//! abandoned, and the endpoint keeps the memory until no adapter can touch it.
 //!
-//! Operations are posted when the method is *called*, not when the future is first polled, so a receive can be posted before the
-//! request that provokes its message:
+//! Operations are posted when the method is *called*, not when the future is first polled, so a
+//! receive can be posted before the request that provokes its message:
 //!
 //! ```text
 //! let reply = endpoint.recv(server, tag, &buffer, options);     // posted here
@@ -10,8 +10,8 @@
 //! let len = reply.await?.len;
 //! ```
 //!
-//! A clone is another handle to the same endpoint. Single-threaded: runs on any executor that takes `!Send` futures, and something
-//! must drive it (see [`crate::driver`]).
+//! A clone is another handle to the same endpoint. Single-threaded: runs on any executor that takes
+//! `!Send` futures, and something must drive it (see [`crate::driver`]).
 
 use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
@@ -23,7 +23,7 @@ use std::time::Duration;
 
 use crate::addr::Addr;
 use crate::bulk::{BulkDescriptor, Exposure};
-use crate::endpoint::{Counters, Endpoint, Grant, Holdings, PeerEvent, PeerLimits, Unexpected};
+use crate::endpoint::{Counters, Endpoint, Grant, PeerEvent, PeerLimits, ResourceUsage, Unexpected};
 use crate::error::{Error, ErrorKind};
 use crate::mem::{Access, MemList};
 use crate::op::{Completion, OpId, Options, PeerId, Posted, Tag};
@@ -151,7 +151,7 @@ impl<T: Transport> AsyncEndpoint<T> {
         result
     }
 
-    // ---- getters ----------------------------------------------------------------------------------------------------------
+    // ---- getters --------------------------------------------------------------------------------
 
     /// The time at the clock.
     pub fn now(&self) -> Time {
@@ -178,14 +178,14 @@ impl<T: Transport> AsyncEndpoint<T> {
         self.shared.endpoint.borrow().counters()
     }
 
-    /// See [`Endpoint::holdings`].
-    pub fn holdings(&self) -> Holdings {
-        self.shared.endpoint.borrow().holdings()
+    /// See [`Endpoint::resource_usage`].
+    pub fn resource_usage(&self) -> ResourceUsage {
+        self.shared.endpoint.borrow().resource_usage()
     }
 
-    /// Says what is unfinished ([`Endpoint::unfinished`]) whenever it is asked, and does not keep the endpoint alive: `None` once it is gone. For those who
-    /// watch for leaks.
-    pub fn observer(&self) -> impl Fn() -> Option<Holdings> + use<T> {
+    /// Says what is unfinished ([`Endpoint::unfinished`]) whenever it is asked, and does not keep
+    /// the endpoint alive: `None` once it is gone. For those who watch for leaks.
+    pub fn observer(&self) -> impl Fn() -> Option<ResourceUsage> + use<T> {
         let shared = Rc::downgrade(&self.shared);
         move || shared.upgrade().map(|shared| shared.endpoint.borrow().unfinished())
     }
@@ -195,7 +195,7 @@ impl<T: Transport> AsyncEndpoint<T> {
         self.shared.endpoint.borrow().is_sending()
     }
 
-    // ---- connections and memory -------------------------------------------------------------------------------------------
+    // ---- connections and memory -----------------------------------------------------------------
 
     /// See [`Endpoint::listen`].
     ///
@@ -208,7 +208,8 @@ impl<T: Transport> AsyncEndpoint<T> {
     /// Connects to `addr`. Dropping the future gives the attempt up.
     ///
     /// # Errors
-    /// `Refused`, `Incompatible`, `TimedOut`, or what else kept the peer away; `Invalid` for an address that is not the transport's.
+    /// `Refused`, `Incompatible`, `TimedOut`, or what else kept the peer away; `Invalid` for an
+    /// address that is not the transport's.
     pub async fn connect(&self, addr: &Addr, options: Options) -> Result<PeerId, Error> {
         let options =
             Options { deadline: options.deadline.or_else(|| Some(self.now() + self.connect_timeout())), ..options };
@@ -239,7 +240,7 @@ impl<T: Transport> AsyncEndpoint<T> {
         self.with(|endpoint| endpoint.expose(peer, list, access))
     }
 
-    // ---- operations -------------------------------------------------------------------------------------------------------
+    // ---- operations -----------------------------------------------------------------------------
 
     /// Sends an expected message; see [`Endpoint::post_send`].
     pub fn send(&self, peer: PeerId, tag: Tag, list: impl Into<MemList>, options: Options) -> Operation<T> {
@@ -299,7 +300,8 @@ impl<T: Transport> AsyncEndpoint<T> {
         Ok((grant, self.operation(Ok(Posted::Pending(op)))))
     }
 
-    /// Writes `local` where the peer has granted it, and tells it; see [`Endpoint::post_push_granted`].
+    /// Writes `local` where the peer has granted it, and tells it; see
+    /// [`Endpoint::post_push_granted`].
     pub fn push_granted(
         &self,
         peer: PeerId,
@@ -360,9 +362,10 @@ impl<T: Transport> AsyncEndpoint<T> {
         }
     }
 
-    // ---- for drivers ------------------------------------------------------------------------------------------------------
+    // ---- for drivers ----------------------------------------------------------------------------
 
-    /// Polls the endpoint once at the clock's time and wakes the futures that can go on; returns whether there was anything to do.
+    /// Polls the endpoint once at the clock's time and wakes the futures that can go on; returns
+    /// whether there was anything to do.
     pub fn progress(&self) -> bool {
         let now = self.now();
         self.shared.posted.set(false);
@@ -386,8 +389,9 @@ impl<T: Transport> AsyncEndpoint<T> {
         self.shared.endpoint.borrow().next_deadline()
     }
 
-    /// Gets ready to sleep: `waker` is woken when a task posts an operation, asks for one to be cancelled, or drops a message or an exposure, and
-    /// when the transport has something to do, unless that has an event fd to say so.
+    /// Gets ready to sleep: `waker` is woken when a task posts an operation, asks for one to be
+    /// cancelled, or drops a message or an exposure, and when the transport has something to do,
+    /// unless that has an event fd to say so.
     pub fn arm(&self, waker: &Waker) -> Armed {
         if self.shared.posted.get() {
             return Armed::Busy;

@@ -1,23 +1,26 @@
 //! Whose ring is looked at in which poll.
 //!
-//! **Why.** A server may have hundreds of clients of which few speak. A look at a ring with nothing in it costs some nanoseconds, or more where its
-//! line has left the cache. So a connection on which nothing has moved for a while *rests*: each poll looks at all that are awake, and in turn at a few
-//! of those that rest. A first message to one of a thousand that rest is found after some hundred polls, a few microseconds; the next ones at once.
+//! **Why.** A server may have hundreds of clients of which few speak. A look at a ring with nothing
+//! in it costs some nanoseconds, or more where its line has left the cache. So a connection on
+//! which nothing has moved for a while *rests*: each poll looks at all that are awake, and in turn
+//! at a few of those that rest. A first message to one of a thousand that rest is found after some
+//! hundred polls, a few microseconds; the next ones at once.
 //!
 //! **Invariants**
 //! 1. Every connection with a link stands in exactly one of the two lists.
-//! 2. One that rests has nothing to do but to find what its peer sends: whatever gives it more wakes it.
+//! 2. One that rests has nothing to do but to find what its peer sends: whatever gives it more
+//!    wakes it.
 
 /// Connections with a link, by slot.
 #[derive(Default)]
-pub(crate) struct Rota {
+pub(crate) struct PollSchedule {
     awake: Vec<u32>,
     resting: Vec<u32>,
     /// Whose turn is next among those that rest.
     next: usize,
 }
 
-impl Rota {
+impl PollSchedule {
     pub(crate) fn add(&mut self, slot: u32) {
         self.awake.push(slot);
     }
@@ -81,21 +84,21 @@ mod tests {
 
     #[test]
     fn everybody_is_in_one_list_and_has_a_turn() {
-        let mut rota = Rota::default();
-        (0..5).for_each(|slot| rota.add(slot));
-        (0..3).for_each(|slot| rota.rest(slot));
-        rota.rest(1);
-        assert_eq!((rota.awake().len(), rota.resting()), (2, 3));
-        let mut turns: Vec<_> = (0..3).filter_map(|_| rota.take_turn()).collect();
+        let mut schedule = PollSchedule::default();
+        (0..5).for_each(|slot| schedule.add(slot));
+        (0..3).for_each(|slot| schedule.rest(slot));
+        schedule.rest(1);
+        assert_eq!((schedule.awake().len(), schedule.resting()), (2, 3));
+        let mut turns: Vec<_> = (0..3).filter_map(|_| schedule.take_turn()).collect();
         turns.sort_unstable();
         assert_eq!(turns, [0, 1, 2]);
-        rota.wake(1);
-        rota.wake(4);
-        rota.remove(0);
-        let mut all: Vec<_> = rota.all().collect();
+        schedule.wake(1);
+        schedule.wake(4);
+        schedule.remove(0);
+        let mut all: Vec<_> = schedule.all().collect();
         all.sort_unstable();
-        assert_eq!((all, rota.resting()), (vec![1, 2, 3, 4], 1));
-        rota.remove(2);
-        assert_eq!(rota.take_turn(), None);
+        assert_eq!((all, schedule.resting()), (vec![1, 2, 3, 4], 1));
+        schedule.remove(2);
+        assert_eq!(schedule.take_turn(), None);
     }
 }

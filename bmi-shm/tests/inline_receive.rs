@@ -4,7 +4,9 @@
 
 mod common;
 
-use bmi_core::transport::{Arrived, ConnId, Event, Payload, Taker, WorkId, WorkKind, WorkOptions, WorkStatus};
+use bmi_core::transport::{
+    ConnId, Event, InlineMessage, InlineReceiver, Payload, WorkId, WorkKind, WorkOptions, WorkStatus,
+};
 use bmi_core::{Memory, Segment, Transport};
 use common::{World, world};
 
@@ -14,8 +16,8 @@ struct Choosing<F> {
     takes: F,
 }
 
-impl<F: FnMut(&[u8]) -> bool> Taker for Choosing<F> {
-    fn take(&mut self, conn: ConnId, message: Arrived<'_>) -> bool {
+impl<F: FnMut(&[u8]) -> bool> InlineReceiver for Choosing<F> {
+    fn take(&mut self, conn: ConnId, message: InlineMessage<'_>) -> bool {
         let mut bytes = vec![0; message.len()];
         message.copy_to(0, &mut bytes);
         let takes = (self.takes)(&bytes);
@@ -44,9 +46,9 @@ fn receives(world: &mut World, conn: ConnId, count: usize, len: usize) -> Memory
 }
 
 /// One poll of `b`; the receives that it reports.
-fn poll(world: &mut World, taker: &mut dyn Taker) -> (bool, Vec<(u64, WorkStatus, u64)>) {
+fn poll(world: &mut World, receiver: &mut dyn InlineReceiver) -> (bool, Vec<(u64, WorkStatus, u64)>) {
     let now = world.now;
-    let moved = world.b.transport.poll_taking(now, &mut world.b.events, taker);
+    let moved = world.b.transport.poll_inline(now, &mut world.b.events, receiver);
     let events = std::mem::take(&mut world.b.events).into_iter().filter_map(|event| match event {
         Event::Work(work) if work.kind == WorkKind::Recv => Some((work.work.0, work.status, work.len)),
         _ => None,
@@ -54,7 +56,8 @@ fn poll(world: &mut World, taker: &mut dyn Taker) -> (bool, Vec<(u64, WorkStatus
     (moved, events.collect())
 }
 
-/// Whichever are taken: who takes what he is shown and then handles the events has all of them, in their order, and only those that were not taken use up receives.
+/// Whichever are taken: who takes what he is shown and then handles the events has all of them, in
+/// their order, and only those that were not taken use up receives.
 #[test]
 fn messages_taken_and_not_taken_keep_their_order() {
     const COUNT: u8 = 200;
@@ -68,12 +71,12 @@ fn messages_taken_and_not_taken_keep_their_order() {
             (0..=sent % 4).for_each(|step| send(&mut world, ca, &[sent + step; 3], WorkOptions::UNSIGNALLED));
             sent += sent % 4 + 1;
         }
-        let mut taker = choosing(|message: &[u8]| pattern(message[0]));
-        let (moved, events) = poll(&mut world, &mut taker);
-        let taken: Vec<u8> = taker.shown.iter().map(|(_, message)| message[0]).filter(|one| pattern(*one)).collect();
+        let mut receiver = choosing(|message: &[u8]| pattern(message[0]));
+        let (moved, events) = poll(&mut world, &mut receiver);
+        let taken: Vec<u8> = receiver.shown.iter().map(|(_, message)| message[0]).filter(|one| pattern(*one)).collect();
         assert_eq!(moved, !(taken.is_empty() && events.is_empty()));
-        assert!(taker.shown.len() <= taken.len() + 1, "none is shown behind one that was not taken");
-        assert!(taker.shown.iter().all(|(conn, message)| *conn == cb && message[..] == [message[0]; 3]));
+        assert!(receiver.shown.len() <= taken.len() + 1, "none is shown behind one that was not taken");
+        assert!(receiver.shown.iter().all(|(conn, message)| *conn == cb && message[..] == [message[0]; 3]));
         order.extend(taken);
         for event in events {
             assert_eq!((event.0, event.1, event.2), (used, WorkStatus::Ok, 3), "receives are used in their order");
@@ -84,7 +87,8 @@ fn messages_taken_and_not_taken_keep_their_order() {
     assert_eq!(order, (0..sent).collect::<Vec<_>>());
 }
 
-/// A connection that was found among those that rest has two turns in one poll: a message that was not taken in the first was overtaken in the second.
+/// A connection that was found among those that rest has two turns in one poll: a message that was
+/// not taken in the first was overtaken in the second.
 #[test]
 fn none_is_overtaken_behind_a_rest() {
     let mut world = world();
@@ -94,19 +98,20 @@ fn none_is_overtaken_behind_a_rest() {
         world.poll();
     }
     (0..3).for_each(|number| send(&mut world, ca, &[number], WorkOptions::UNSIGNALLED));
-    let mut taker = choosing(|message: &[u8]| message[0] > 0);
+    let mut receiver = choosing(|message: &[u8]| message[0] > 0);
     let events = loop {
-        let (moved, events) = poll(&mut world, &mut taker);
+        let (moved, events) = poll(&mut world, &mut receiver);
         if moved {
             break events;
         }
     };
     assert!(!events.is_empty());
-    assert_eq!(taker.shown, [(cb, vec![0])]);
+    assert_eq!(receiver.shown, [(cb, vec![0])]);
 }
 
-/// Behind one that ended in the middle of a poll those that were left moved up. Where turns did not begin with the first, one had its turn twice, and a message that was not
-/// taken in the first was overtaken in the second.
+/// Behind one that ended in the middle of a poll those that were left moved up. Where turns did not
+/// begin with the first, one had its turn twice, and a message that was not taken in the first was
+/// overtaken in the second.
 #[test]
 fn none_is_overtaken_behind_a_connection_that_ends_in_the_same_poll() {
     let mut world = world();
@@ -135,12 +140,13 @@ fn none_is_overtaken_behind_a_connection_that_ends_in_the_same_poll() {
         world.a.transport.poll(now, &mut world.a.events);
     }
     world.now = world.later(1); // so its socket is looked at
-    let mut taker = choosing(|message: &[u8]| message[0] > 0);
-    poll(&mut world, &mut taker);
-    assert_eq!(taker.shown, [(conns[3].1, vec![0])]);
+    let mut receiver = choosing(|message: &[u8]| message[0] > 0);
+    poll(&mut world, &mut receiver);
+    assert_eq!(receiver.shown, [(conns[3].1, vec![0])]);
 }
 
-/// What was reported of a connection comes before what arrived on it later: a completion that waited for the poll, too.
+/// What was reported of a connection comes before what arrived on it later: a completion that
+/// waited for the poll, too.
 #[test]
 fn nothing_is_shown_in_a_poll_that_has_reported_something() {
     let mut world = world();
@@ -150,14 +156,15 @@ fn nothing_is_shown_in_a_poll_that_has_reported_something() {
     world.a.transport.post_recv(ca, WorkId(1), &[room]).unwrap();
     world.b.transport.post_send(cb, WorkId(2), b"out", Payload::EMPTY, WorkOptions::SIGNALLED).unwrap();
     send(&mut world, ca, b"in", WorkOptions::UNSIGNALLED);
-    let mut taker = choosing(|_: &[u8]| true);
+    let mut receiver = choosing(|_: &[u8]| true);
     let now = world.now;
-    world.b.transport.poll_taking(now, &mut world.b.events, &mut taker);
+    world.b.transport.poll_inline(now, &mut world.b.events, &mut receiver);
     let kinds = world.b.events.iter().map(|event| matches!(event, Event::Work(work) if work.kind == WorkKind::Send));
-    assert_eq!((kinds.collect::<Vec<_>>(), taker.shown), (vec![true, false], vec![]));
+    assert_eq!((kinds.collect::<Vec<_>>(), receiver.shown), (vec![true, false], vec![]));
 }
 
-/// What comes in parts or stays in the sender's memory takes its receive, and a poll without a taker gives everything to receives.
+/// What comes in parts or stays in the sender's memory takes its receive, and a poll without a
+/// receiver gives everything to receives.
 #[test]
 fn only_whole_messages_are_shown() {
     let mut world = world();
@@ -168,13 +175,13 @@ fn only_whole_messages_are_shown() {
     let segments = [segment];
     world.a.transport.post_send(ca, WorkId(1), b"", Payload::Gather(&segments), WorkOptions::UNSIGNALLED).unwrap();
     send(&mut world, ca, b"", WorkOptions::UNSIGNALLED);
-    let (mut taker, mut ends) = (choosing(|_: &[u8]| true), Vec::new());
-    while taker.shown.is_empty() {
+    let (mut receiver, mut ends) = (choosing(|_: &[u8]| true), Vec::new());
+    while receiver.shown.is_empty() {
         let now = world.now;
         world.a.transport.poll(now, &mut world.a.events);
-        ends.extend(poll(&mut world, &mut taker).1);
+        ends.extend(poll(&mut world, &mut receiver).1);
     }
-    assert_eq!((ends, taker.shown), (vec![(0, WorkStatus::Ok, len as u64)], vec![(cb, vec![])]));
+    assert_eq!((ends, receiver.shown), (vec![(0, WorkStatus::Ok, len as u64)], vec![(cb, vec![])]));
     send(&mut world, ca, b"seen", WorkOptions::UNSIGNALLED);
     let work = world.work_b();
     assert_eq!((work.work, work.len), (WorkId(1), 4));
@@ -188,11 +195,11 @@ fn what_has_no_room_is_not_shown() {
         let (ca, cb) = world.connect();
         let _memory = receives(&mut world, cb, rooms, 8);
         send(&mut world, ca, b"too long for it", WorkOptions::UNSIGNALLED);
-        let mut taker = choosing(|_: &[u8]| true);
+        let mut receiver = choosing(|_: &[u8]| true);
         let (mut ends, mut over) = (Vec::new(), false);
         while !over {
             let now = world.now;
-            world.b.transport.poll_taking(now, &mut world.b.events, &mut taker);
+            world.b.transport.poll_inline(now, &mut world.b.events, &mut receiver);
             for event in std::mem::take(&mut world.b.events) {
                 match event {
                     Event::Work(work) => ends.push(work.status),
@@ -201,6 +208,6 @@ fn what_has_no_room_is_not_shown() {
                 }
             }
         }
-        assert_eq!((ends, taker.shown), (status.into_iter().collect(), vec![]));
+        assert_eq!((ends, receiver.shown), (status.into_iter().collect(), vec![]));
     }
 }

@@ -1,14 +1,20 @@
 //! What a peer may reach: exposing the pieces of a list, and taking that back.
 //!
-//! **Why hulls.** Where registration costs, an exposure costs too: a memory window or a key for each. The pieces of a list mostly lie in one
-//! allocation, so one exposure from the first to the last of them does, and each piece is a slice of it (group registration, paper 000, section 5). The price: the
-//! peer can also reach the gaps, with the same rights, until the exposure ends. Where registration is free each piece is exposed by itself, which is
-//! as narrow as can be; but for memory whose pages the peer gets as a whole ([`Capabilities::shares_pages`](crate::Capabilities)): there one key says nothing less, and
-//! is all that the peer needs to have any number of pieces mapped. [`Config::expose_hulls`](crate::Config::expose_hulls) says no to hulls.
+//! **Why groups.** Where registration costs, an exposure costs too: a memory window or a key for
+//! each. The pieces of a list mostly lie in one allocation, so one exposure from the first to the
+//! last of them does, and each piece is a slice of it (group registration, [PVFS-IB §5]).
+//! The price: the peer can also reach the gaps, with the same rights, until the exposure ends.
+//! Where registration is free each piece is exposed by itself, which is as narrow as can be; but
+//! for memory whose pages the peer gets as a whole
+//! ([`Capabilities::shares_pages`](crate::Capabilities)): there one key says nothing less, and is
+//! all that the peer needs to have any number of pieces mapped.
+//! [`Config::expose_groups`](crate::Config::expose_groups) says no to groups.
 //!
-//! **Without registration.** A send that is announced may be copied into one piece that can be registered (`spare`). What the program exposes itself may not: it
-//! can change the memory, or look at it, at any time while it is exposed, and a copy would not show that. So [`Endpoint::expose`] ends in `Exhausted`. A
-//! receive that cannot be exposed is not offered, and gets its message another way.
+//! **Without registration.** A send that is announced may be copied into one piece that can be
+//! registered (`fallback_buffer`). What the program exposes itself may not: it can change the
+//! memory, or look at it, at any time while it is exposed, and a copy would not show that. So
+//! [`Endpoint::expose`] ends in `Exhausted`. A receive that cannot be exposed is not offered, and
+//! gets its message another way.
 //!
 //! **Invariant.** Exposures of a peer are counted by key; several slices may share one.
 
@@ -24,7 +30,7 @@ use crate::proto::one_or_many::OneOrMany;
 use crate::transport::{ConnId, HostWork, Transport};
 
 /// The stretch of one memory that pieces of a list lie in.
-struct Hull {
+struct Group {
     memory: Memory,
     start: usize,
     end: usize,
@@ -44,10 +50,10 @@ impl<T: Transport> Endpoint<T> {
         let narrow = capabilities.registration == Registration::Free && !list.pieces().iter().all(shared);
         let remote = match list.pieces() {
             [piece] => OneOrMany::One(self.expose_piece(conn, piece, access)?),
-            pieces if narrow || !self.config.expose_hulls => {
+            pieces if narrow || !self.config.expose_groups => {
                 OneOrMany::Many(self.expose_each(conn, pieces, access)?.into())
             }
-            pieces => OneOrMany::Many(self.expose_hulls(conn, pieces, access)?.into()),
+            pieces => OneOrMany::Many(self.expose_groups(conn, pieces, access)?.into()),
         };
         self.peers.get_mut(peer.0).expect("looked up above").exposures += keys_of(remote.as_slice()).as_slice().len();
         Ok(remote)
@@ -72,28 +78,29 @@ impl<T: Transport> Endpoint<T> {
         Ok(made)
     }
 
-    fn expose_hulls(&mut self, conn: ConnId, pieces: &[MemSlice], access: Access) -> Result<Vec<RemoteSlice>, Error> {
-        let mut hulls: BTreeMap<MemoryId, Hull> = BTreeMap::new();
+    fn expose_groups(&mut self, conn: ConnId, pieces: &[MemSlice], access: Access) -> Result<Vec<RemoteSlice>, Error> {
+        let mut groups: BTreeMap<MemoryId, Group> = BTreeMap::new();
         for piece in pieces {
             let (start, end) = (piece.offset(), piece.offset() + piece.len());
-            let hull = hulls.entry(piece.memory().id());
-            let hull = hull.or_insert_with(|| Hull { memory: piece.memory().clone(), start, end });
-            (hull.start, hull.end) = (hull.start.min(start), hull.end.max(end));
+            let group = groups.entry(piece.memory().id());
+            let group = group.or_insert_with(|| Group { memory: piece.memory().clone(), start, end });
+            (group.start, group.end) = (group.start.min(start), group.end.max(end));
         }
         let stretches: Vec<MemSlice> =
-            hulls.values().map(|hull| hull.memory.slice(hull.start, hull.end - hull.start)).collect();
+            groups.values().map(|group| group.memory.slice(group.start, group.end - group.start)).collect();
         let remote = self.expose_each(conn, &stretches, access)?;
         let exposed: BTreeMap<MemoryId, (usize, RemoteSlice)> =
-            hulls.into_iter().zip(remote).map(|((id, hull), remote)| (id, (hull.start, remote))).collect();
+            groups.into_iter().zip(remote).map(|((id, group), remote)| (id, (group.start, remote))).collect();
         let slice = |piece: &MemSlice| {
             let (start, remote) = &exposed[&piece.memory().id()];
             let at = (piece.offset() - start) as u64;
-            remote.slice(at, piece.len() as u64).expect("a piece lies within its hull")
+            remote.slice(at, piece.len() as u64).expect("a piece lies within its group")
         };
         Ok(pieces.iter().map(slice).collect())
     }
 
-    /// Exposes the list of a send to its reader; if its memory cannot be registered, a copy in one piece, which the operation keeps.
+    /// Exposes the list of a send to its reader; if its memory cannot be registered, a copy in one
+    /// piece, which the operation keeps.
     pub(super) fn expose_send(
         &mut self,
         peer: PeerId,
@@ -106,15 +113,15 @@ impl<T: Transport> Endpoint<T> {
         };
         let conn = self.peers.get(peer.0).ok_or_else(|| self.lost_error(peer))?.conn;
         // The peer may take its time, so the last spare is not for this.
-        let Some(spare) = self.spares.take(&mut self.transport, &mut self.registry, list.len(), 1) else {
+        let Some(fallback) = self.fallback_buffers.take(&mut self.transport, &mut self.registry, list.len(), 1) else {
             return Err(refused);
         };
-        spare.fill(list);
+        fallback.fill(list);
         self.transport.charge(HostWork::copy(list.len(), list));
-        let remote = self.transport.expose(conn, &spare.segment(list.len()), Access::READ)?;
+        let remote = self.transport.expose(conn, &fallback.segment(list.len()), Access::READ)?;
         self.peers.get_mut(peer.0).expect("looked up above").exposures += 1;
         if let Some(op) = self.ops.get_mut(id.0) {
-            op.stand_in = Some(Box::new(spare));
+            op.fallback = Some(Box::new(fallback));
         }
         Ok(OneOrMany::One(remote))
     }

@@ -1,22 +1,30 @@
-//! Inline receives (C16 of [`bmi_core::transport`]): messages that whoever polls can take where they stand.
+//! Inline receives (C16 of [`bmi_core::transport`]): messages that whoever polls can take where
+//! they stand.
 //!
-//! **Why.** What takes messages in the protocol above is to be tested under every fault. No profile has them, so that what the papers measured is predicted as before; a world
-//! has them by [`SimConfig::inline_receive_bytes`](crate::SimConfig::inline_receive_bytes), and half of a sweep's worlds do.
+//! **Why.** What takes messages in the protocol above is to be tested under every fault. No profile
+//! has them, so that what the papers measured is predicted as before; a world has them by
+//! [`SimConfig::inline_receive_bytes`](crate::SimConfig::inline_receive_bytes), and half of a
+//! sweep's worlds do.
 //!
-//! **How.** As in an adapter that writes short messages into the completion itself: a message has its receive when it arrives, and its completion waits to be polled. While it is polled
-//! it is shown; if it is taken, its receive is posted again, behind the others.
+//! **How.** As in an adapter that writes short messages into the completion itself: a message has
+//! its receive when it arrives, and its completion waits to be polled. While it is polled it is
+//! shown; if it is taken, its receive is posted again, behind the others.
 //!
 //! **Invariants**
-//! 1. With inline receives `at_hand` has one receive for each report that is a message, in the same order; without, it is empty.
-//! 2. A message is shown if the poll has reported nothing of its connection before, and only while the connection is open: so a receive can always be posted again.
-//! 3. A receive keeps its place in the queue (`recv_places`) while it is posted, at hand and posted again. Taking costs the processor a completion, and nothing for posting.
-//! 4. A taker is called with nothing borrowed.
+//! 1. With inline receives `at_hand` has one receive for each report that is a message, in the same
+//!    order; without, it is empty.
+//! 2. A message is shown if the poll has reported nothing of its connection before, and only while
+//!    the connection is open: so a receive can always be posted again.
+//! 3. A receive keeps its place in the queue (`recv_places`) while it is posted, at hand and posted
+//!    again. Taking costs the processor a completion, and nothing for posting.
+//! 4. A receiver is called with nothing borrowed.
 //!
-//! **Source.** "Scatter to CQE" of adapters by Mellanox. Those take back a receive's place in the queue and their drivers post it again; that is not charged here, since drivers do it in batches.
+//! **Source.** "Scatter to CQE" of adapters by Mellanox. Those take back a receive's place in the
+//! queue and their drivers post it again; that is not charged here, since drivers do it in batches.
 //!
 //! Tested by the conformance suite (`tests/conformance.rs`, `inline`) and by all sweeps.
 
-use bmi_core::transport::{Arrived, ConnId, Event as Report, Taker, WorkKind, WorkStatus};
+use bmi_core::transport::{ConnId, Event as Report, InlineMessage, InlineReceiver, WorkKind, WorkStatus};
 
 use crate::adapter::SimTransport;
 use crate::cpu::Work;
@@ -53,20 +61,20 @@ impl Core {
     fn post_again(&mut self, at: ConnRef, receive: RecvWork) {
         match self.conn_mut(at) {
             Some(conn) => conn.receives.push_back(receive),
-            // The taker itself has made an end of the node.
+            // The receiver itself has made an end of the node.
             None => self.pool.keep_segments(receive.segments),
         }
     }
 }
 
 impl SimTransport {
-    /// As `Core::drain_reports`, but shows messages to a taker.
-    pub(crate) fn drain_showing(
+    /// As `Core::drain_reports`, but shows messages to a receiver.
+    pub(crate) fn drain_inline(
         &mut self,
         sim: &Sim,
         batch: usize,
         into: &mut Vec<Report>,
-        taker: &mut dyn Taker,
+        receiver: &mut dyn InlineReceiver,
     ) -> bool {
         self.reported.clear();
         let (mut polled, mut completions) = (0, 0);
@@ -75,7 +83,7 @@ impl SimTransport {
             polled += 1;
             let conn = conn_of(&report);
             if let Some(receive) = receive {
-                if self.is_at_hand(sim, &report, &receive) && taker.take(conn, Arrived::of(&mut self.shown)) {
+                if self.is_at_hand(sim, &report, &receive) && receiver.take(conn, InlineMessage::of(&mut self.shown)) {
                     completions += 1;
                     sim.0.core.borrow_mut().post_again(self.at(conn), receive);
                     continue;

@@ -1,13 +1,15 @@
-//! Fast RDMA: messages of middle size, written into slots that the peer registered when the connection was made.
+//! Fast RDMA: messages of middle size, written into slots that the peer registered when the
+//! connection was made.
 //!
-//! **Why.** An announced message costs its reader a round trip, and short ones more for registering than for moving. A slot is there already: one RDMA
-//! write with immediate data carries header, request and data, from the user's memory where that is registered, and tells the peer at once.
+//! **Why.** An announced message costs its reader a round trip, and short ones more for registering
+//! than for moving. A slot is there already: one RDMA write with immediate data carries header,
+//! request and data, from the user's memory where that is registered, and tells the peer at once.
 //!
 //! **Protocol**
 //!
 //! ```text
 //!   receiver                                         sender
-//!   connected   ──Slots(memory, how many, length)──>  keeps it
+//!   connected   ──FastSlots(memory, how many, length)──>  keeps it
 //!                                                     message: header in the head, small and unregistered pieces
 //!                                                     in a staging buffer, registered pieces where they are
 //!   receive     <══ write to slot n, immediate n ═══  slot n is spent, with a message credit
@@ -17,25 +19,28 @@
 //!   slot   | header, 32 bytes | payload, up to Config::fast_slot_bytes | … next slot, on a page of its own
 //! ```
 //!
-//! A message in a slot is an Eager or an Unexpected like any other: it is matched, parked and delivered by the same rules and in the same order (C3 orders writes
-//! and sends of a connection).
+//! A message in a slot is an Eager or an Unexpected like any other: it is matched, parked and
+//! delivered by the same rules and in the same order (C3 orders writes and sends of a connection).
 //!
 //! **Invariants**
-//! 1. A slot is the peer's to write until its immediate data arrives, then ours until its bit has gone back. A peer that names a slot that is not
-//!    its to use is cut off.
-//! 2. The peer *can* write to a slot at any time. So nothing in it is ever referred to: header and payload are copied out, the header
-//!    once, and what is checked is the copy. A peer that writes too early spoils its own messages.
-//! 3. Nobody waits for a slot who could send otherwise: an expected message is announced instead. An unexpected message beyond the eager limit has no
-//!    other way and waits; its slot comes back as soon as the program drops the message in it, as a credit does.
+//! 1. A slot is the peer's to write until its immediate data arrives, then ours until its bit has
+//!    gone back. A peer that names a slot that is not its to use is cut off.
+//! 2. The peer *can* write to a slot at any time. So nothing in it is ever referred to: header and
+//!    payload are copied out, the header once, and what is checked is the copy. A peer that writes
+//!    too early spoils its own messages.
+//! 3. Nobody waits for a slot who could send otherwise: an expected message is announced instead.
+//!    An unexpected message beyond the eager limit has no other way and waits; its slot comes back
+//!    as soon as the program drops the message in it, as a credit does.
 //!
-//! **Source.** Paper 000, section 4.1.2. Theirs is one slot for each connection; several need the bits, so that later requests do not overwrite earlier ones.
+//! **Source.** [PVFS-IB §4.1.2]. Theirs is one slot for each connection; several need the
+//! bits, so that later requests do not overwrite earlier ones.
 
 use std::cell::OnceCell;
 
 use super::peer::{Content, Parked, Repost};
-use super::receiving::Violation;
+use super::receive::Violation;
 use super::report::{Bytes, Unexpected};
-use super::sending::{Attempt, Message};
+use super::send::{Attempt, Message};
 use super::work::Work;
 use super::{Endpoint, grant, staging};
 use crate::capability::Registration;
@@ -48,7 +53,8 @@ use crate::{mutated, mutated_each};
 
 /// A slot begins on a page.
 const PAGE: usize = 4096;
-/// Pieces up to this length are copied rather than registered, even where that is free: a record of their own costs more than the copy.
+/// Pieces up to this length are copied rather than registered, even where that is free: a record of
+/// their own costs more than the copy.
 const SMALL: usize = 1024;
 
 /// Slots that the peer writes into.
@@ -84,7 +90,7 @@ impl TheirSlots {
 }
 
 impl<T: Transport> Endpoint<T> {
-    // ---- the receiver -----------------------------------------------------------------------------------------------------
+    // ---- the receiver ---------------------------------------------------------------------------
 
     /// Makes the slots of a connection and tells the peer; says whether the notice is off the list.
     pub(super) fn send_slots(&mut self, peer_id: PeerId) -> bool {
@@ -109,7 +115,7 @@ impl<T: Transport> Endpoint<T> {
                 return true;
             }
         };
-        let message = Message { kind: Kind::Slots, tag: 0, len: slot_len as u64, op: count.into() };
+        let message = Message { kind: Kind::FastSlots, tag: 0, len: slot_len as u64, op: count.into() };
         let options = WorkOptions { signalled: false, class: ServiceClass::Control };
         if let Err(error) = self.transmit(peer_id, message, &remote.to_wire(), Payload::EMPTY, Work::Silent, options) {
             self.transport.revoke(conn, remote.key);
@@ -216,7 +222,7 @@ impl<T: Transport> Endpoint<T> {
         }
     }
 
-    // ---- the sender -------------------------------------------------------------------------------------------------------
+    // ---- the sender -----------------------------------------------------------------------------
 
     /// The peer describes its slots.
     pub(super) fn on_slots(
@@ -255,8 +261,9 @@ impl<T: Transport> Endpoint<T> {
             .is_some_and(|peer| peer.credit.as_ref().is_some_and(|credit| credit.has_slot() && credit.has_message()))
     }
 
-    /// Writes a message into a slot of the peer; `Blocked` if there is none, no credit, or nothing to stage it in yet, `Failed` if nothing can be had.
-    /// Without an operation only messages that end at once are sent.
+    /// Writes a message into a slot of the peer; `Blocked` if there is none, no credit, or nothing
+    /// to stage it in yet, `Failed` if nothing can be had. Without an operation only messages that
+    /// end at once are sent.
     pub(super) fn send_fast(
         &mut self,
         peer_id: PeerId,
@@ -269,7 +276,8 @@ impl<T: Transport> Endpoint<T> {
         if !self.has_fast_slot(peer_id, list.len()) {
             return Attempt::Blocked;
         }
-        // What is registered already leaves from where it is, which takes an operation; it is not copied only to end at once.
+        // What is registered already leaves from where it is, which takes an operation; it is not
+        // copied only to end at once.
         let stays = |piece: &crate::MemSlice| piece.len() > SMALL && self.registry.is_registered(piece.memory());
         if id.is_none() && list.pieces().iter().any(stays) {
             return Attempt::Blocked;
@@ -279,7 +287,8 @@ impl<T: Transport> Endpoint<T> {
         let attempt = match gathered {
             Ok(Some(gathered)) => {
                 let Gathered { staged, all_staged } = gathered;
-                // With all of it staged the operation is over; else it waits for the adapter to have read the program's memory.
+                // With all of it staged the operation is over; else it waits for the adapter to
+                // have read the program's memory.
                 let work = match (id, &staged) {
                     (_, Some(filling)) if all_staged => Work::Staged(filling.buffer),
                     (Some(id), _) => Work::Op(id),
@@ -309,7 +318,8 @@ impl<T: Transport> Endpoint<T> {
         attempt
     }
 
-    /// Puts a message together: registered pieces where they are, the others in a staging buffer. `None` if nothing is free to stage it in.
+    /// Puts a message together: registered pieces where they are, the others in a staging buffer.
+    /// `None` if nothing is free to stage it in.
     fn gather(
         &mut self,
         list: &MemList,

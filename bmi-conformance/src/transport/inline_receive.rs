@@ -1,13 +1,15 @@
-//! Inline receives (C16): messages that are taken where they stand, beside messages that come as events.
+//! Inline receives (C16): messages that are taken where they stand, beside messages that come as
+//! events.
 //!
-//! A backend that shows nothing passes too: all comes as events then. [`Backend::shows_messages`] says which one must show something.
+//! A backend that shows nothing passes too: all comes as events then.
+//! [`Backend::has_inline_receives`] says which one must show something.
 
 use std::cell::RefCell;
 use std::rc::Rc;
 
 use bmi_core::transport::{
-    Arrived, ConnId, Event, Payload, PostError, Taker, WorkCompletion, WorkId, WorkKind, WorkOptions, WorkStatus,
-    WriteTarget,
+    ConnId, Event, InlineMessage, InlineReceiver, Payload, PostError, WorkCompletion, WorkId, WorkKind, WorkOptions,
+    WorkStatus, WriteTarget,
 };
 use bmi_core::{Access, Memory, MemoryRegion, RemoteSlice, Transport};
 
@@ -17,7 +19,8 @@ use crate::data::{GUARD, Guarded, filled, memory, pattern};
 use crate::rig::{A, B, Link, Rig};
 use crate::rng::Rng;
 
-/// Receives that a connection has posted. More messages than that arrive, so each has to stay posted, or to be posted again.
+/// Receives that a connection has posted. More messages than that arrive, so each has to stay
+/// posted, or to be posted again.
 const WINDOW: usize = 6;
 /// Messages of a connection.
 const MESSAGES: usize = 150;
@@ -79,7 +82,8 @@ impl Log {
     }
 }
 
-/// Which messages are taken: by the number of their stream, and by how many of it were shown before.
+/// Which messages are taken: by the number of their stream, and by how many of it were shown
+/// before.
 type Choice = fn(usize, usize) -> bool;
 
 /// Holds everything that it is shown against what was sent, and takes what it is told to take.
@@ -89,8 +93,8 @@ struct Watcher {
     choice: Choice,
 }
 
-impl Taker for Watcher {
-    fn take(&mut self, conn: ConnId, message: Arrived<'_>) -> bool {
+impl InlineReceiver for Watcher {
+    fn take(&mut self, conn: ConnId, message: InlineMessage<'_>) -> bool {
         self.log.with(self.side, conn, |number, stream| {
             let mut bytes = vec![0; message.len()];
             message.copy_to(0, &mut bytes);
@@ -107,8 +111,8 @@ impl Taker for Watcher {
 /// Somebody who must not be shown anything.
 struct Nobody(&'static str);
 
-impl Taker for Nobody {
-    fn take(&mut self, _: ConnId, message: Arrived<'_>) -> bool {
+impl InlineReceiver for Nobody {
+    fn take(&mut self, _: ConnId, message: InlineMessage<'_>) -> bool {
         panic!("{message:?} was shown: {}", self.0);
     }
 }
@@ -139,7 +143,8 @@ impl Way {
         way
     }
 
-    /// Posts the receive of a slot, without a poll: what is taken meanwhile would overtake what the test has not looked at.
+    /// Posts the receive of a slot, without a poll: what is taken meanwhile would overtake what the
+    /// test has not looked at.
     fn recv<K: Backend>(&mut self, rig: &mut Rig<'_, K>, slot: usize) {
         let list = [self.region.segment(slot * ROOM, ROOM)];
         let posted = rig.try_post(self.to, |t| t.post_recv(self.far, WorkId(slot as u64), &list));
@@ -229,8 +234,10 @@ fn handle<K: Backend>(rig: &mut Rig<'_, K>, ways: &mut [Way], log: &Log) {
     }
 }
 
-/// Sends everything over `links` connections, from A to B or both ways; each receiver takes what `choice` says. Holds every message against what was sent, and
-/// sees that each connection has as many receives posted at its end as at its beginning. Gives how many each one was shown, took, and received, those from A to B first.
+/// Sends everything over `links` connections, from A to B or both ways; each receiver takes what
+/// `choice` says. Holds every message against what was sent, and sees that each connection has as
+/// many receives posted at its end as at its beginning. Gives how many each one was shown, took,
+/// and received, those from A to B first.
 fn exchange<K: Backend>(
     backend: &K,
     links: usize,
@@ -249,7 +256,7 @@ fn exchange<K: Backend>(
         log.0.borrow_mut().push(Stream::new(way.to, way.far, messages(100 + number as u64, immediates)));
     }
     for side in [A, B] {
-        rig.set_taker(side, Watcher { side, log: log.clone(), choice });
+        rig.set_inline_receiver(side, Watcher { side, log: log.clone(), choice });
     }
     let (total, give_up, mut rng) = (ways.len() * MESSAGES, rig.far_off(), Rng::new(7));
     while log.progress() < total || ways.iter().any(|way| way.unfinished > 0) {
@@ -286,12 +293,13 @@ fn exchange<K: Backend>(
     log.0.borrow().iter().map(|stream| (stream.shown, stream.taken, stream.received)).collect()
 }
 
-/// Messages of all sizes come exactly once and in order, whether they are taken or received; N receives are enough for more than N messages, since
-/// those of messages that were taken stay posted. Who never takes gets everything as before.
+/// Messages of all sizes come exactly once and in order, whether they are taken or received; N
+/// receives are enough for more than N messages, since those of messages that were taken stay
+/// posted. Who never takes gets everything as before.
 pub fn taken_or_received_each_comes_once<K: Backend>(backend: &K) {
     let (shown, taken, received) = exchange(backend, 1, false, false, |_, _| true)[0];
     assert_eq!((taken, taken + received), (shown, MESSAGES));
-    assert!(shown > 0 || !backend.shows_messages(), "{} showed nothing", backend.name());
+    assert!(shown > 0 || !backend.has_inline_receives(), "{} showed nothing", backend.name());
     let (_, taken, received) = exchange(backend, 1, false, false, |_, _| false)[0];
     assert_eq!((taken, received), (0, MESSAGES));
 }
@@ -300,7 +308,7 @@ pub fn taken_or_received_each_comes_once<K: Backend>(backend: &K) {
 pub fn every_other_is_taken<K: Backend>(backend: &K) {
     let (shown, taken, received) = exchange(backend, 1, false, false, |_, shown| shown % 2 == 1)[0];
     assert_eq!((taken, taken + received), (shown / 2, MESSAGES));
-    assert!(taken > 0 || !backend.shows_messages(), "{} showed {shown}", backend.name());
+    assert!(taken > 0 || !backend.has_inline_receives(), "{} showed {shown}", backend.name());
 }
 
 /// What is taken of one connection concerns no other.
@@ -308,18 +316,20 @@ pub fn one_connection_takes_and_one_does_not<K: Backend>(backend: &K) {
     let streams = exchange(backend, 2, false, false, |number, _| number % 2 == 0);
     assert!(streams.iter().all(|(_, taken, received)| taken + received == MESSAGES), "{streams:?}");
     assert_eq!(streams[1].1, 0, "{streams:?}");
-    assert!(streams[0].1 > 0 || !backend.shows_messages(), "{streams:?}");
+    assert!(streams[0].1 > 0 || !backend.has_inline_receives(), "{streams:?}");
 }
 
-/// Both sides send and take on two connections, so that completions of sends stand between the messages.
+/// Both sides send and take on two connections, so that completions of sends stand between the
+/// messages.
 pub fn both_sides_take<K: Backend>(backend: &K) {
     let streams = exchange(backend, 2, true, false, |_, shown| shown % 7 != 6);
     assert_eq!(streams.len(), 4);
     assert!(streams.iter().all(|(_, taken, received)| taken + received == MESSAGES), "{streams:?}");
-    assert!(streams.iter().all(|(_, taken, _)| *taken > 0) || !backend.shows_messages(), "{streams:?}");
+    assert!(streams.iter().all(|(_, taken, _)| *taken > 0) || !backend.has_inline_receives(), "{streams:?}");
 }
 
-/// Immediate data is no message, so it is never shown; it keeps its place in the order (C3). Needs `write_with_immediate`; without it such a write is `Invalid`.
+/// Immediate data is no message, so it is never shown; it keeps its place in the order (C3). Needs
+/// `write_with_immediate`; without it such a write is `Invalid`.
 pub fn immediate_data_beside_messages_that_are_taken<K: Backend>(backend: &K) {
     if !backend.expected_capabilities().write_with_immediate {
         let mut rig = Rig::new(backend);
@@ -333,15 +343,16 @@ pub fn immediate_data_beside_messages_that_are_taken<K: Backend>(backend: &K) {
     for choice in [(|_, _| true) as Choice, |_, shown| shown % 3 != 0] {
         let (_, taken, received) = exchange(backend, 1, false, true, choice)[0];
         assert_eq!(taken + received, MESSAGES);
-        assert!(taken > 0 || !backend.shows_messages(), "{taken} taken");
+        assert!(taken > 0 || !backend.has_inline_receives(), "{taken} taken");
     }
 }
 
-/// Nothing is shown of a connection before its `Established` has been reported by an earlier poll, nor after its end, though it was sent at once.
+/// Nothing is shown of a connection before its `Established` has been reported by an earlier poll,
+/// nor after its end, though it was sent at once.
 pub fn nothing_is_shown_outside_a_connections_life<K: Backend>(backend: &K) {
     let mut rig = Rig::new(backend);
     let log = Log::default();
-    rig.set_taker(B, Watcher { side: B, log: log.clone(), choice: |_, _| true });
+    rig.set_inline_receiver(B, Watcher { side: B, log: log.clone(), choice: |_, _| true });
     let addr = rig.listen(B);
     let landing = rig.register(B, &memory(64));
     for round in 0..20u64 {
@@ -398,12 +409,13 @@ pub fn nothing_is_shown_outside_a_connections_life<K: Backend>(backend: &K) {
     }
 }
 
-/// A message that its receive has no room for is not shown; the receive completes `TooLong`, and the connection ends (C10).
+/// A message that its receive has no room for is not shown; the receive completes `TooLong`, and
+/// the connection ends (C10).
 pub fn too_long_is_not_shown<K: Backend>(backend: &K) {
     for (len, room) in [(10usize, 9usize), (1, 0), (70_000, 4096)] {
         let mut rig = Rig::new(backend);
         let link = rig.link(A, B);
-        rig.set_taker(B, Nobody("its receive has no room for it"));
+        rig.set_inline_receiver(B, Nobody("its receive has no room for it"));
         let target = Guarded::new(&[room]);
         let scatter = segments(&mut rig, B, &target);
         rig.recv(B, link.far, 1, &scatter).expect("receive");
@@ -421,12 +433,12 @@ pub fn too_long_is_not_shown<K: Backend>(backend: &K) {
     }
 }
 
-/// A message that finds no receive is not shown and ends the connection (C9), at once or when the only receive, which stayed posted for some messages that were
-/// taken, is used up.
+/// A message that finds no receive is not shown and ends the connection (C9), at once or when the
+/// only receive, which stayed posted for some messages that were taken, is used up.
 pub fn a_message_without_a_receive_is_not_shown<K: Backend>(backend: &K) {
     let mut rig = Rig::new(backend);
     let link = rig.link(A, B);
-    rig.set_taker(B, Nobody("no receive was posted"));
+    rig.set_inline_receiver(B, Nobody("no receive was posted"));
     rig.send(A, link.near, 1, b"anybody there?", Payload::EMPTY, WorkOptions::SIGNALLED).expect("send");
     rig.end_of(A, link.near, "the sender's end");
     let (completions, _) = rig.end_of(B, link.far, "the receiver's end");
@@ -435,7 +447,7 @@ pub fn a_message_without_a_receive_is_not_shown<K: Backend>(backend: &K) {
     let (link, log) = (rig.link(A, B), Log::default());
     let sent = (0..8).map(|number| Sent::Message(pattern(number, 16))).collect();
     log.0.borrow_mut().push(Stream::new(B, link.far, sent));
-    rig.set_taker(B, Watcher { side: B, log: log.clone(), choice: |_, shown| shown < 3 });
+    rig.set_inline_receiver(B, Watcher { side: B, log: log.clone(), choice: |_, shown| shown < 3 });
     let landing = rig.register(B, &memory(16));
     rig.recv(B, link.far, 1, &[landing.segment(0, 16)]).expect("the only receive");
     for number in 0.. {

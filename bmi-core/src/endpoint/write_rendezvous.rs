@@ -1,14 +1,16 @@
-//! Rendezvous without RDMA read: who cannot read what was announced says where to, and the sender writes it there.
+//! Rendezvous without RDMA read: who cannot read what was announced says where to, and the sender
+//! writes it there.
 //!
-//! **Why.** A long message is announced and read by its receiver. An adapter without RDMA read ([`Capabilities::rdma_read`](crate::Capabilities::rdma_read)) cannot,
-//! so data goes the other way round, as with a grant ([`super::grant`]): the receiver describes its memory.
+//! **Why.** A long message is announced and read by its receiver. An adapter without RDMA read
+//! ([`Capabilities::rdma_read`](crate::Capabilities::rdma_read)) cannot, so data goes the other way
+//! round, as with a grant ([`super::grant`]): the receiver describes its memory.
 //!
 //! **Protocol**
 //!
 //! ```text
 //!   receiver                                          sender
 //!                <──Announce(tag, op, length)───────  post_send
-//!   has a receive ──Want(op, receive, memory)──────>  reads nothing of it: Announced becomes Moving
+//!   has a receive ──ClearToWrite(op, receive, memory)──────>  reads nothing of it: Announced becomes Moving
 //!                <════ RDMA writes, in units ════════
 //!   ends         <──Written(receive, length)────────  ends when the adapter is done
 //!
@@ -16,20 +18,24 @@
 //!   ends         <──Withdrawn(receive), or Written──  ends
 //! ```
 //!
-//! A sender that gives up says Cancel, as for any announcement. If a Want is on its way already the answer to that is Withdrawn.
+//! A sender that gives up says Cancel, as for any announcement. If a ClearToWrite is on its way
+//! already the answer to that is Withdrawn.
 //!
-//! **Memory.** What has more pieces than a Want has room for, or cannot be registered, is written into a stand-in ([`super::spare`]) and copied from there.
-//! If there is none, both sides end in `Exhausted`.
+//! **Memory.** What has more pieces than a ClearToWrite has room for, or cannot be registered, is
+//! written into a fallback buffer ([`super::fallback_buffer`]) and copied from there. If there is
+//! none, both sides end in `Exhausted`.
 //!
-//! **Invariants.** The receive's memory is revoked when the sender has said that it writes no more, never before: a write that found its key gone would
-//! cost the connection. A Want spends a message credit and no bytes, since it is never parked.
+//! **Invariants.** The receive's memory is revoked when the sender has said that it writes no more,
+//! never before: a write that found its key gone would cost the connection. A ClearToWrite spends a
+//! message credit and no bytes, since it is never parked.
 //!
-//! **Source.** Client-based RDMA write (paper 000, section 3.2.3). Tested by the conformance suite over an adapter without RDMA read, and by the sweeps.
+//! **Source.** Client-based RDMA write ([PVFS-IB §3.2.3]). Tested by the conformance suite
+//! over an adapter without RDMA read, and by the sweeps.
 
 use super::op::{Cursor, State};
 use super::peer::{Notice, Repost};
-use super::receiving::Violation;
-use super::sending::Message;
+use super::receive::Violation;
+use super::send::Message;
 use super::{Endpoint, timing};
 use crate::error::ErrorKind;
 use crate::mem::{Access, MemList, RemoteSlice};
@@ -40,11 +46,11 @@ use crate::proto::one_or_many::OneOrMany;
 use crate::transport::{HostWork, Transport};
 
 impl<T: Transport> Endpoint<T> {
-    // ---- the receiver -----------------------------------------------------------------------------------------------------
+    // ---- the receiver ---------------------------------------------------------------------------
 
     /// Has an announced message of `len` bytes, which fits, written into its receive.
-    pub(super) fn start_wanting(&mut self, peer_id: PeerId, id: OpId, named: u64, len: u64) {
-        let understood = self.peers.get(peer_id.0).is_some_and(|peer| peer.takes_wants);
+    pub(super) fn start_write_rendezvous(&mut self, peer_id: PeerId, id: OpId, named: u64, len: u64) {
+        let understood = self.peers.get(peer_id.0).is_some_and(|peer| peer.understands_write_rendezvous);
         let remote = if understood { self.expose_receive(peer_id, id, len) } else { None };
         let (Some(remote), Some(peer)) = (remote, self.peers.get_mut(peer_id.0)) else {
             self.notify(peer_id, Notice::Finish { op: named, status: FinishStatus::Exhausted, len: 0 });
@@ -52,11 +58,11 @@ impl<T: Transport> Endpoint<T> {
             return self.finish(id, Err(kind), len);
         };
         peer.busy += 1;
-        self.ops.get_mut(id.0).expect("the caller has it").state = State::Wanted { named, remote };
-        self.notify(peer_id, Notice::Want { op: id });
+        self.ops.get_mut(id.0).expect("the caller has it").state = State::AwaitingWrite { named, remote };
+        self.notify(peer_id, Notice::ClearToWrite { op: id });
     }
 
-    /// Exposes the first `len` bytes of a receive to be written, or a stand-in for them.
+    /// Exposes the first `len` bytes of a receive to be written, or a fallback buffer for them.
     fn expose_receive(&mut self, peer_id: PeerId, id: OpId, len: u64) -> Option<OneOrMany<RemoteSlice>> {
         let len = usize::try_from(len).ok()?;
         let list: MemList = self.ops.get(id.0)?.list.as_ref()?.range(0, len).collect();
@@ -68,18 +74,18 @@ impl<T: Transport> Endpoint<T> {
             return Some(remote);
         }
         // The peer may take its time, so the last spare is not for this.
-        let spare = self.spares.take(&mut self.transport, &mut self.registry, len, 1)?;
+        let fallback = self.fallback_buffers.take(&mut self.transport, &mut self.registry, len, 1)?;
         let conn = self.peers.get(peer_id.0)?.conn;
-        let remote = self.transport.expose(conn, &spare.segment(len), Access::WRITE).ok()?;
+        let remote = self.transport.expose(conn, &fallback.segment(len), Access::WRITE).ok()?;
         self.peers.get_mut(peer_id.0)?.exposures += 1;
         self.counters.bounced += 1;
-        self.ops.get_mut(id.0)?.stand_in = Some(Box::new(spare));
+        self.ops.get_mut(id.0)?.fallback = Some(Box::new(fallback));
         Some(OneOrMany::One(remote))
     }
 
-    /// Sends a Want at the head of the notices; says whether it is off the list.
-    pub(super) fn send_want(&mut self, peer_id: PeerId, id: OpId) -> bool {
-        let Some(State::Wanted { named, remote }) = self.ops.get(id.0).map(|op| &op.state) else {
+    /// Sends a ClearToWrite at the head of the notices; says whether it is off the list.
+    pub(super) fn send_clear_to_write(&mut self, peer_id: PeerId, id: OpId) -> bool {
+        let Some(State::AwaitingWrite { named, remote }) = self.ops.get(id.0).map(|op| &op.state) else {
             self.drop_notice(peer_id);
             return true;
         };
@@ -89,7 +95,7 @@ impl<T: Transport> Endpoint<T> {
             return false;
         }
         let len = remote.as_slice().iter().map(|piece| piece.len).sum();
-        let message = Message { kind: Kind::Want, tag: timing::name_of(id), len, op: named };
+        let message = Message { kind: Kind::ClearToWrite, tag: timing::name_of(id), len, op: named };
         if let Err(error) = self.transmit_pieces(peer_id, message, remote.as_slice()) {
             self.unspend(peer_id, 0);
             self.refused(peer_id, error);
@@ -100,18 +106,20 @@ impl<T: Transport> Endpoint<T> {
     }
 
     /// The sender has written what a receive wanted.
-    pub(super) fn on_wanted_written(&mut self, peer_id: PeerId, id: OpId, len: u64) -> Result<(), Violation> {
+    pub(super) fn on_rendezvous_written(&mut self, peer_id: PeerId, id: OpId, len: u64) -> Result<(), Violation> {
         let op = self.ops.get(id.0).expect("the caller has it");
-        let State::Wanted { remote, .. } = &op.state else { return Err("a message written that was not wanted") };
+        let State::AwaitingWrite { remote, .. } = &op.state else {
+            return Err("a message written that was not wanted");
+        };
         let remote = remote.clone();
         if len != remote.as_slice().iter().map(|piece| piece.len).sum::<u64>() {
             return Err("a message written that is not as long as announced");
         }
-        if let (Some(spare), Some(list)) = (&op.stand_in, &op.list) {
-            let pieces = spare.spill(list, usize::try_from(len).unwrap_or(usize::MAX));
+        if let (Some(fallback), Some(list)) = (&op.fallback, &op.list) {
+            let pieces = fallback.spill(list, usize::try_from(len).unwrap_or(usize::MAX));
             self.transport.charge(HostWork::Copy { bytes: len, pieces });
         }
-        if !mutated("want/good-for-ever") {
+        if !mutated("write-rendezvous/good-for-ever") {
             self.revoke_all(peer_id, remote.as_slice());
         }
         self.received(id, Ok(()), len);
@@ -120,19 +128,19 @@ impl<T: Transport> Endpoint<T> {
     }
 
     /// The sender will write no more, and has not written all.
-    pub(super) fn on_wanted_withdrawn(&mut self, peer_id: PeerId, id: OpId) {
+    pub(super) fn on_rendezvous_withdrawn(&mut self, peer_id: PeerId, id: OpId) {
         let op = self.ops.get(id.0).expect("the caller has it");
-        let State::Wanted { remote, .. } = &op.state else { return };
+        let State::AwaitingWrite { remote, .. } = &op.state else { return };
         let (remote, ending) = (remote.clone(), op.ending.unwrap_or(ErrorKind::Cancelled));
         self.revoke_all(peer_id, remote.as_slice());
         self.finish(id, Err(ending), 0);
         self.no_longer_busy(peer_id);
     }
 
-    // ---- the sender -------------------------------------------------------------------------------------------------------
+    // ---- the sender -----------------------------------------------------------------------------
 
     /// The peer says where it wants an announced message.
-    pub(super) fn on_want(
+    pub(super) fn on_clear_to_write(
         &mut self,
         peer_id: PeerId,
         slot: usize,
@@ -147,14 +155,16 @@ impl<T: Transport> Endpoint<T> {
         let remote: OneOrMany<RemoteSlice> =
             wire.map(|wire| RemoteSlice::from_wire(wire.try_into().expect("exact chunks"))).collect();
         let op = self.ops.get(timing::op_of(header.op).0).filter(|op| op.peer == Some(peer_id));
-        let op = op.ok_or("a want of no operation of ours")?;
-        let State::Announced(shown) = &op.state else { return Err("a want of an operation that was not announced") };
+        let op = op.ok_or("a ClearToWrite for no operation of ours")?;
+        let State::Announced(shown) = &op.state else {
+            return Err("a ClearToWrite for an operation that was not announced");
+        };
         let total = remote.as_slice().iter().try_fold(0u64, |sum, piece| sum.checked_add(piece.len));
         if header.len != op.len() as u64 || total != Some(header.len) {
-            return Err("a want that is not as long as what was announced");
+            return Err("a ClearToWrite that is not as long as what was announced");
         }
         if remote.as_slice().len() > self.config.max_pieces {
-            return Err("a want of more pieces than were agreed on");
+            return Err("a ClearToWrite for more pieces than were agreed on");
         }
         let (id, shown, ending, total) = (timing::op_of(header.op), shown.clone(), op.ending, header.len);
         self.repost(peer_id, slot, Repost::Message);
@@ -173,9 +183,9 @@ impl<T: Transport> Endpoint<T> {
     }
 
     /// A transfer that the peer wanted is over: says how.
-    pub(super) fn tell_who_wanted(&mut self, peer_id: PeerId, name: u64, written: Option<u64>) {
+    pub(super) fn notify_written(&mut self, peer_id: PeerId, name: u64, written: Option<u64>) {
         let notice = match written {
-            None if mutated("want/told-written-though-stopped") => Notice::Written { op: name, len: 0 },
+            None if mutated("write-rendezvous/told-written-though-stopped") => Notice::Written { op: name, len: 0 },
             Some(len) => Notice::Written { op: name, len },
             None => Notice::Withdrawn { op: name },
         };
@@ -187,7 +197,7 @@ impl<T: Transport> Endpoint<T> {
     }
 
     /// The peer wants no more of a message that is being written; whether there is one.
-    pub(super) fn stop_wanted(&mut self, peer_id: PeerId, name: u64) -> bool {
+    pub(super) fn stop_rendezvous_write(&mut self, peer_id: PeerId, name: u64) -> bool {
         let moving = self.ops.iter().find(|(_, op)| {
             op.peer == Some(peer_id)
                 && op.kind == OpKind::Send

@@ -1,7 +1,9 @@
-//! The direct path: a message of middle size is written straight into a receive that was posted before it.
+//! The direct path: a message of middle size is written straight into a receive that was posted
+//! before it.
 //!
-//! **Why.** A rendezvous costs two more trips than the data: the announcement and the read. Where the receive is there first, the receiver can say so, off the
-//! critical path, and the sender needs one trip: an RDMA write and a short message behind it.
+//! **Why.** A rendezvous costs two more trips than the data: the announcement and the read. Where
+//! the receive is there first, the receiver can say so, off the critical path, and the sender needs
+//! one trip: an RDMA write and a short message behind it.
 //!
 //! **Protocol**
 //!
@@ -16,27 +18,34 @@
 //!   ends            <──Withdrawn(op)────────────  behind a Written, if it was used
 //! ```
 //!
-//! **Which message matches which receive** must come out the same on both sides: the k-th of a tag with the k-th of that tag.
-//! 1. A receive is offered only if no earlier receive of its tag waits that was not. So the offers that the sender keeps for a tag are the
-//!    peer's oldest receives of it, in order.
-//! 2. Every expected message that the sender sends takes the oldest offer of its tag with it, used or not.
-//! 3. Messages on the wire when the receiver made its offer match before it. The offer says how many expected messages the receiver had seen. The
-//!    sender sets an offer off against the oldest message of that tag that was not seen and has not been set off; if there is one, the offer is void.
-//!    The messages not seen are at most the message credits that are out; so a list that is full is cleared of the others, and is bounded.
+//! **Which message matches which receive** must come out the same on both sides: the k-th of a tag
+//! with the k-th of that tag.
+//! 1. A receive is offered only if no earlier receive of its tag waits that was not. So the offers
+//!    that the sender keeps for a tag are the peer's oldest receives of it, in order.
+//! 2. Every expected message that the sender sends takes the oldest offer of its tag with it, used
+//!    or not.
+//! 3. Messages on the wire when the receiver made its offer match before it. The offer says how
+//!    many expected messages the receiver had seen. The sender sets an offer off against the oldest
+//!    message of that tag that was not seen and has not been set off; if there is one, the offer is
+//!    void. The messages not seen are at most the message credits that are out; so a list that is
+//!    full is cleared of the others, and is bounded.
 //!
-//! **When it is not worth it.** Where the sender is ahead of the receiver, offers and messages cross and every offer is a message for nothing. So after
-//! [`WASTED`] offers in a row that no message used, the peer is told of one receive in [`TRIAL`] only, until one is used again.
+//! **When it is not worth it.** Where the sender is ahead of the receiver, offers and messages
+//! cross and every offer is a message for nothing. So after [`WASTED`] offers in a row that no
+//! message used, the peer is told of one receive in [`TRIAL`] only, until one is used again.
 //!
-//! **Limits.** One piece at the receiver, one work request at the sender, at most a transfer unit: so write and Written leave together and nothing
-//! of the same tag can come between. Longer messages lose little by a rendezvous.
+//! **Limits.** One piece at the receiver, one work request at the sender, at most a transfer unit:
+//! so write and Written leave together and nothing of the same tag can come between. Longer
+//! messages lose little by a rendezvous.
 //!
-//! **Source.** Client-based RDMA write with the grant sent ahead (paper 000, sections 3.2.3 and 4.1.2: the first control message is avoided by
-//! buffers that the peer knows). Theirs are fixed buffers with a copy behind; here it is the receive itself.
+//! **Source.** Client-based RDMA write with the grant sent ahead ([PVFS-IB §3.2.3, §4.1.2]: the
+//! first control message is avoided by buffers that the peer knows). Theirs are fixed buffers with
+//! a copy behind; here it is the receive itself.
 
 use super::op::{Offer, State};
 use super::peer::{Notice, Peer, ReadyReceive, Repost, Unseen};
-use super::receiving::Violation;
-use super::sending::{Attempt, Message};
+use super::receive::Violation;
+use super::send::{Attempt, Message};
 use super::work::Work;
 use super::{Endpoint, timing};
 use crate::mem::{Access, MemList, RemoteSlice};
@@ -46,9 +55,11 @@ use crate::proto::credit;
 use crate::proto::header::{HEADER_LEN, Header, Kind};
 use crate::transport::{Payload, ServiceClass, Transport, WorkOptions};
 
-/// Room to spare, at least, in the list of messages that the peer may not have seen, whenever it was cleared of the others: which should be seldom.
+/// Room to spare, at least, in the list of messages that the peer may not have seen, whenever it
+/// was cleared of the others: which should be seldom.
 const KEPT_UNSEEN: usize = 256;
-/// Offers in a row that nobody used, after which the next are not made: as many as a program that posts its receives in pairs may waste while it starts.
+/// Offers in a row that nobody used, after which the next are not made: as many as a program that
+/// posts its receives in pairs may waste while it starts.
 const WASTED: u8 = 8;
 /// Then one receive in so many is offered, to see whether times have changed.
 const TRIAL: u8 = 64;
@@ -74,7 +85,7 @@ impl Offers {
 }
 
 impl<T: Transport> Endpoint<T> {
-    // ---- the receiver -----------------------------------------------------------------------------------------------------
+    // ---- the receiver ---------------------------------------------------------------------------
 
     /// Whether a receive is of a size and shape that is offered.
     #[inline]
@@ -83,12 +94,13 @@ impl<T: Transport> Endpoint<T> {
         peer.is_up() && list.pieces().len() == 1 && (eager + 1..=unit).contains(&list.len())
     }
 
-    /// Offers a receive that was just posted behind `behind` and [may be](Self::may_be_offered), if rule 1 allows.
+    /// Offers a receive that was just posted behind `behind` and [may be](Self::may_be_offered), if
+    /// rule 1 allows.
     pub(super) fn offer(&mut self, peer_id: PeerId, id: OpId, behind: Option<OpId>) {
         let behind_offer = behind.and_then(|op| self.ops.get(op.0)).is_none_or(|op| op.offer != Offer::None);
         let op = self.ops.get_mut(id.0).expect("the caller has it");
         let worth = self.peers.get_mut(peer_id.0).is_some_and(|peer| peer.offers.are_worth_it());
-        if worth && (behind_offer || mutated("direct/offered-out-of-order")) {
+        if worth && (behind_offer || mutated("offered-receive/offered-out-of-order")) {
             op.offer = Offer::Intended;
             self.notify(peer_id, Notice::Ready { op: id });
         }
@@ -105,7 +117,8 @@ impl<T: Transport> Endpoint<T> {
         let peer = self.peers.get_mut(peer_id.0).expect("the caller has it");
         let (seen, cost) = (peer.seen, credit::cost(RemoteSlice::WIRE_LEN));
         let Some(credit) = peer.credit.as_mut() else { return false };
-        // A notice waits for a message credit, never for bytes: the program may be what those wait for.
+        // A notice waits for a message credit, never for bytes: the program may be what those wait
+        // for.
         let affordable = credit.may_offer(cost);
         if affordable && !credit.spend(cost) {
             return false;
@@ -161,9 +174,9 @@ impl<T: Transport> Endpoint<T> {
             .get(id.0)
             .filter(|op| op.peer == Some(peer_id))
             .ok_or("a message written into no receive of ours")?;
-        if matches!(op.state, State::Wanted { .. }) {
+        if matches!(op.state, State::AwaitingWrite { .. }) {
             self.repost(peer_id, slot, Repost::Message);
-            return self.on_wanted_written(peer_id, id, header.len);
+            return self.on_rendezvous_written(peer_id, id, header.len);
         }
         let (State::Matching(place), Offer::Made(memory)) = (&op.state, op.offer) else {
             return Err("a message written into a receive that was not offered");
@@ -181,7 +194,8 @@ impl<T: Transport> Endpoint<T> {
         Ok(())
     }
 
-    /// A receive that was offered has ended: by a message that used the offer, or by one that did not.
+    /// A receive that was offered has ended: by a message that used the offer, or by one that did
+    /// not.
     pub(super) fn offer_ended(&mut self, peer_id: PeerId, memory: RemoteSlice, used: bool) {
         if let Some(peer) = self.peers.get_mut(peer_id.0) {
             peer.offers.wasted = if used { 0 } else { peer.offers.wasted.saturating_add(1) };
@@ -197,8 +211,8 @@ impl<T: Transport> Endpoint<T> {
         let Some(op) = self.ops.get(id.0).filter(|op| op.peer == Some(peer_id) && op.kind == OpKind::Recv) else {
             return Ok(());
         };
-        if matches!(op.state, State::Wanted { .. }) {
-            self.on_wanted_withdrawn(peer_id, id);
+        if matches!(op.state, State::AwaitingWrite { .. }) {
+            self.on_rendezvous_withdrawn(peer_id, id);
             return Ok(());
         }
         let (State::Matching(place), Some(ending)) = (&op.state, op.ending) else { return Ok(()) };
@@ -208,7 +222,7 @@ impl<T: Transport> Endpoint<T> {
         Ok(())
     }
 
-    // ---- the sender -------------------------------------------------------------------------------------------------------
+    // ---- the sender -----------------------------------------------------------------------------
 
     /// The peer offers a receive.
     pub(super) fn on_ready(
@@ -230,7 +244,7 @@ impl<T: Transport> Endpoint<T> {
         let seen = peer.unseen.iter().take_while(|message| message.number < header.len).count();
         peer.unseen.drain(..seen);
         let crossed = |message: &&mut Unseen| message.tag == header.tag && !message.matched;
-        match peer.unseen.iter_mut().find(crossed).filter(|_| !mutated("direct/crossing-message-overlooked")) {
+        match peer.unseen.iter_mut().find(crossed).filter(|_| !mutated("offered-receive/crossing-message-overlooked")) {
             Some(message) => {
                 message.matched = true;
                 peer.grant.unparked(cost);
@@ -247,12 +261,12 @@ impl<T: Transport> Endpoint<T> {
     pub(super) fn on_withdraw(&mut self, peer_id: PeerId, slot: usize, name: u64) -> Result<(), Violation> {
         self.spent_message(peer_id)?;
         self.repost(peer_id, slot, Repost::Message);
-        if self.stop_wanted(peer_id, name) {
+        if self.stop_rendezvous_write(peer_id, name) {
             return Ok(());
         }
         let peer = self.peers.get_mut(peer_id.0).expect("the caller has it");
         if let Some(place) = peer.ready.find(|ready| ready.op == name)
-            && !mutated("direct/withdrawn-offer-kept")
+            && !mutated("offered-receive/withdrawn-offer-kept")
         {
             peer.ready.remove(place);
             peer.grant.unparked(credit::cost(RemoteSlice::WIRE_LEN));
@@ -270,7 +284,7 @@ impl<T: Transport> Endpoint<T> {
     }
 
     /// Writes a message into the receive that it matches.
-    pub(super) fn send_direct(
+    pub(super) fn send_into_offer(
         &mut self,
         peer_id: PeerId,
         id: OpId,
@@ -289,7 +303,7 @@ impl<T: Transport> Endpoint<T> {
                         break;
                     }
                     self.segments = segments;
-                    return self.without_spare(peer_id, list.len(), &error);
+                    return self.without_fallback_buffer(peer_id, list.len(), &error);
                 }
             }
         }
@@ -307,10 +321,11 @@ impl<T: Transport> Endpoint<T> {
         }
         self.work += 1;
         self.count_stand_in(id);
-        self.counters.direct += 1;
+        self.counters.offered += 1;
         self.counters.bytes_sent += len;
         self.sent_expected(peer_id, tag);
-        // Ahead of all messages, and of notices whose order does not matter to it: nothing may come between.
+        // Ahead of all messages, and of notices whose order does not matter to it: nothing may come
+        // between.
         if let Some(peer) = self.peers.get_mut(peer_id.0) {
             peer.notices.push_front(Notice::Written { op, len });
         }
@@ -325,7 +340,8 @@ impl<T: Transport> Endpoint<T> {
 }
 
 impl Peer {
-    /// Book-keeping for every expected message that goes out: it takes the oldest offer of its tag with it.
+    /// Book-keeping for every expected message that goes out: it takes the oldest offer of its tag
+    /// with it.
     #[inline]
     pub(super) fn sent_expected(&mut self, tag: Tag) {
         let number = self.sent;
@@ -344,7 +360,8 @@ impl Peer {
     #[cold]
     fn forget_seen(&mut self) {
         let out = self.credit.as_ref().map_or(0, credit::Credit::messages_out);
-        // The Written of a message that was just written has not spent its credit yet; it is the only one, for nothing is sent before it.
+        // The Written of a message that was just written has not spent its credit yet; it is the
+        // only one, for nothing is sent before it.
         let seen = self.unseen.len().saturating_sub(out);
         self.unseen.drain(..seen);
         // As much again as is left, so that this is seldom also where credits are many.

@@ -1,19 +1,26 @@
-//! Bytes between two lists: rendezvous receives, pulls and pushes, as chains of RDMA in units that take turns.
+//! Bytes between two lists: rendezvous receives, pulls and pushes, as chains of RDMA in units that
+//! take turns.
 //!
-//! **Protocol.** A transfer is a chain of RDMA reads or writes. Each request takes as much as lies contiguous at the peer and as the adapter's entries can
-//! gather or scatter here. Requests make up units: as many as [`Config::transfer_unit`](crate::Config::transfer_unit) bytes or half of a connection's queue
-//! have room for. Only the last request of a unit is signalled; since reads complete in order, and writes too (C4), its completion
-//! ends the unit: thousands of small pieces cost few completions. Failures are always reported; they end the connection, and with it everything is
-//! settled. Whose unit goes next, and when, is in [`super::pacing`].
+//! **Protocol.** A transfer is a chain of RDMA reads or writes. Each request takes as much as lies
+//! contiguous at the peer and as the adapter's entries can gather or scatter here. Requests make up
+//! units: as many as [`Config::transfer_unit`](crate::Config::transfer_unit) bytes or half of a
+//! connection's queue have room for. Only the last request of a unit is signalled; since reads
+//! complete in order, and writes too (C4), its completion ends the unit: thousands of small pieces
+//! cost few completions. Failures are always reported; they end the connection, and with it
+//! everything is settled. Whose unit goes next, and when, is in [`super::pacing`].
 //!
-//! Where the local list is packed ([`crate::lists`]), each unit has a packing buffer: pieces are copied in before a write, and out after a read has ended.
+//! Where the local list is packed ([`crate::lists`]), each unit has a packing buffer: pieces are
+//! copied in before a write, and out after a read has ended.
 //!
 //! **Invariants**
-//! 1. A unit that was begun gets its signalled request: the transfer's next one if the queue was full in between, and one of a single byte if the
-//!    transfer was asked to end. So everything that was posted is known to end.
-//! 2. In the steady state nothing here allocates: the queues of units keep their room, lists and regions are shared.
+//! 1. A unit that was begun gets its signalled request: the transfer's next one if the queue was
+//!    full in between, and one of a single byte if the transfer was asked to end. So everything
+//!    that was posted is known to end.
+//! 2. In the steady state nothing here allocates: the queues of units keep their room, lists and
+//!    regions are shared.
 //!
-//! **Source.** Paper 000, sections 3.2.3 (server-based RDMA), 4.2 (pipelined bulk transfer); paper 002, section 3 (chained RDMA with a single event).
+//! **Source.** [PVFS-IB §3.2.3] (server-based RDMA), 4.2 (pipelined bulk transfer); [Quadrics-PVFS2
+//! §3] (chained RDMA with a single event).
 
 use super::Endpoint;
 use super::op::{Cursor, Op, State, writes};
@@ -33,7 +40,7 @@ use crate::proto::one_or_many::OneOrMany;
 use crate::transport::{HostWork, PostError, ServiceClass, Transport, WorkOptions, WorkStatus, WriteTarget};
 use crate::{mutated, mutated_each};
 
-/// Bytes of a page, as registration counts them (paper 000, section 5).
+/// Bytes of a page, as registration counts them ([PVFS-IB §5]).
 const PAGE: usize = 4096;
 
 /// How posting one unit went.
@@ -87,7 +94,7 @@ impl<T: Transport> Endpoint<T> {
     ) -> Result<Posted, Error> {
         let cursor = unit::seek(remote.pieces(), at);
         if immediate.is_none()
-            && let Some(done) = self.move_at_once(kind, peer, remote, cursor, &local, &options)
+            && let Some(done) = self.transfer_immediately(kind, peer, remote, cursor, &local, &options)
         {
             return Ok(Posted::Done(done));
         }
@@ -133,7 +140,8 @@ impl<T: Transport> Endpoint<T> {
         Ok(())
     }
 
-    /// Whether all of a transfer is with the adapter, or it is over: what is sent from now on arrives behind it.
+    /// Whether all of a transfer is with the adapter, or it is over: what is sent from now on
+    /// arrives behind it.
     pub fn is_issued(&self, op: OpId) -> bool {
         match self.ops.get(op.0).map(|op| &op.state) {
             Some(State::Queued) => false,
@@ -173,7 +181,7 @@ impl<T: Transport> Endpoint<T> {
         } else if len > room && !mutated("rendezvous/longer-than-the-receive") {
             (FinishStatus::TooLong, ErrorKind::TooLong)
         } else if len > 0 && !self.transport.capabilities().rdma_read {
-            return self.start_wanting(peer, id, named, len);
+            return self.start_write_rendezvous(peer, id, named, len);
         } else {
             return self.start_transfer(id, remote, Cursor::default(), len, Some(named));
         };
@@ -232,8 +240,8 @@ impl<T: Transport> Endpoint<T> {
         }
     }
 
-    /// Whether the pieces of a transfer's local list are packed (see [`crate::lists`]): saved are the requests that more entries than one has room for
-    /// would take, and the registrations.
+    /// Whether the pieces of a transfer's local list are packed (see [`crate::lists`]): saved are
+    /// the requests that more entries than one has room for would take, and the registrations.
     fn packs(&self, list: &MemList, total: u64, lists: Lists) -> bool {
         let pieces = list.pieces();
         if pieces.len() < 2 {
@@ -272,7 +280,8 @@ impl<T: Transport> Endpoint<T> {
         let Some(peer) = self.peers.get_mut(peer.0) else { return Outcome::Over };
         let (list, writes) = (op.list.as_ref().expect("a transfer has its list"), writes(op.kind));
         let class = if transfer.level == Level::Urgent { op.options.class } else { ServiceClass::Bulk };
-        // Asked to end in the middle of a unit: one byte more, to know when the adapter is through with those before it.
+        // Asked to end in the middle of a unit: one byte more, to know when the adapter is through
+        // with those before it.
         let closing = op.ending.is_some();
         let capabilities = self.transport.capabilities();
         let (max_segments, max_len) = (capabilities.max_segments, capabilities.max_work_len);
@@ -333,7 +342,8 @@ impl<T: Transport> Endpoint<T> {
         }
     }
 
-    /// Checks that there is a unit to post, and if it is a new one, finds the memory for it: a packing buffer, or the regions of the list.
+    /// Checks that there is a unit to post, and if it is a new one, finds the memory for it: a
+    /// packing buffer, or the regions of the list.
     fn begin_unit(&mut self, id: OpId) -> Result<(), Outcome> {
         let op = self.ops.get_mut(id.0).ok_or(Outcome::Over)?;
         let State::Moving(transfer) = &mut op.state else { return Err(Outcome::Over) };
@@ -377,7 +387,8 @@ impl<T: Transport> Endpoint<T> {
         tracing::error!(op = ?id, why, "the transport calls a unit invalid");
         let op = self.ops.get_mut(id.0).expect("the caller has it");
         op.ending.get_or_insert(ErrorKind::Unsupported);
-        // What was begun cannot be closed any more: only the end of the connection tells when its memory is free.
+        // What was begun cannot be closed any more: only the end of the connection tells when its
+        // memory is free.
         if let Some(peer) = op.peer {
             self.cut(peer, Error::new(ErrorKind::Unsupported, format!("the transport calls a unit invalid: {why}")));
         }
@@ -389,7 +400,8 @@ impl<T: Transport> Endpoint<T> {
         let Some(op) = self.ops.get_mut(id.0) else { return };
         let State::Moving(transfer) = &mut op.state else { return };
         if status != WorkStatus::Ok {
-            // The connection ends, and with it everything is settled: which of the unsignalled ones were carried out nobody can tell.
+            // The connection ends, and with it everything is settled: which of the unsignalled ones
+            // were carried out nobody can tell.
             transfer.broken = true;
             if status == WorkStatus::RemoteAccess {
                 op.ending.get_or_insert(ErrorKind::Protocol);
@@ -432,7 +444,7 @@ impl<T: Transport> Endpoint<T> {
             _ => Ok(()),
         };
         if let (Some(named), OpKind::Send) = (named, kind) {
-            self.tell_who_wanted(peer, named, status.is_ok().then_some(total));
+            self.notify_written(peer, named, status.is_ok().then_some(total));
         } else if let Some(named) = named {
             let finish = if status.is_ok() { (FinishStatus::Ok, total) } else { (FinishStatus::Cancelled, 0) };
             self.notify(peer, Notice::Finish { op: named, status: finish.0, len: finish.1 });

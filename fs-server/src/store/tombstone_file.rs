@@ -1,10 +1,13 @@
-//! The datafiles that were removed not long ago, on disk: so that a server that is started anew still refuses those who write to them.
+//! The datafiles that were removed not long ago, on disk: so that a server that is started anew
+//! still refuses those who write to them.
 //!
-//! **Layout**: `<dir>/removed`, a handle of eight bytes, little-endian, for each removal, the last one at the end. Only the last [`Tombstones::KEPT`] count; when
-//! there are four times as many, the file is written anew. A tail that is no whole handle is from a write that was cut off.
+//! **Layout**: `<dir>/removed`, a handle of eight bytes, little-endian, for each removal, the last
+//! one at the end. Only the last [`TombstoneSet::KEPT`] count; when there are four times as many,
+//! the file is written anew. A tail that is no whole handle is from a write that was cut off.
 //!
-//! **Why errors do not stop a removal.** On a full disk, removing is what makes room. What is not noted is as it was before there was this file: a
-//! client with an old layout can bring back a datafile that nobody removes any more.
+//! **Why errors do not stop a removal.** On a full disk, removing is what makes room. What is not
+//! noted is as it was before there was this file: a client with an old layout can bring back a
+//! datafile that nobody removes any more.
 
 use std::collections::VecDeque;
 use std::fs::{self, File, OpenOptions};
@@ -14,7 +17,7 @@ use std::sync::{Mutex, PoisonError};
 
 use fs_proto::DatafileHandle;
 
-use super::Tombstones;
+use super::TombstoneSet;
 
 const NAME: &str = "removed";
 /// Bytes of a handle.
@@ -22,7 +25,7 @@ const ROW: usize = 8;
 
 /// The file. Used by worker threads, one at a time.
 #[derive(Debug)]
-pub(super) struct Graves {
+pub(super) struct TombstoneFile {
     dir: PathBuf,
     keep: usize,
     state: Mutex<State>,
@@ -36,16 +39,16 @@ struct State {
     last: VecDeque<u64>,
 }
 
-impl Graves {
+impl TombstoneFile {
     /// The file in `dir`, made if it is not there; and what it says.
-    pub(super) fn open(dir: &Path) -> io::Result<(Graves, Tombstones)> {
-        let graves = Graves::open_keeping(dir, Tombstones::KEPT)?;
-        let mut removed = Tombstones::default();
-        graves.with(|state| state.last.iter().for_each(|handle| removed.bury(DatafileHandle(*handle))));
-        Ok((graves, removed))
+    pub(super) fn open(dir: &Path) -> io::Result<(TombstoneFile, TombstoneSet)> {
+        let tombstone_file = TombstoneFile::open_keeping(dir, TombstoneSet::KEPT)?;
+        let mut removed = TombstoneSet::default();
+        tombstone_file.with(|state| state.last.iter().for_each(|handle| removed.bury(DatafileHandle(*handle))));
+        Ok((tombstone_file, removed))
     }
 
-    fn open_keeping(dir: &Path, keep: usize) -> io::Result<Graves> {
+    fn open_keeping(dir: &Path, keep: usize) -> io::Result<TombstoneFile> {
         let bytes = match fs::read(dir.join(NAME)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
             result => result?,
@@ -56,7 +59,7 @@ impl Graves {
         if !tail.is_empty() {
             file.set_len((rows.len() * ROW) as u64)?;
         }
-        Ok(Graves { dir: dir.to_owned(), keep, state: Mutex::new(State { file, rows: rows.len(), last }) })
+        Ok(TombstoneFile { dir: dir.to_owned(), keep, state: Mutex::new(State { file, rows: rows.len(), last }) })
     }
 
     fn with<R>(&self, f: impl FnOnce(&mut State) -> R) -> R {
@@ -96,32 +99,32 @@ impl Graves {
 mod tests {
     use super::*;
 
-    fn last(graves: &Graves) -> Vec<u64> {
-        graves.with(|state| state.last.iter().copied().collect())
+    fn last(tombstone_file: &TombstoneFile) -> Vec<u64> {
+        tombstone_file.with(|state| state.last.iter().copied().collect())
     }
 
     #[test]
     fn the_last_ones_are_kept_and_the_file_stays_small() {
         let dir = tempfile::tempdir().unwrap();
         for round in 0..5 {
-            let graves = Graves::open_keeping(dir.path(), 4).unwrap();
+            let tombstone_file = TombstoneFile::open_keeping(dir.path(), 4).unwrap();
             for handle in 0..10 {
-                graves.bury(DatafileHandle(round * 10 + handle)).unwrap();
+                tombstone_file.bury(DatafileHandle(round * 10 + handle)).unwrap();
                 assert!(fs::metadata(dir.path().join(NAME)).unwrap().len() <= 16 * 8);
             }
             let expected: Vec<u64> = (round * 10 + 6..round * 10 + 10).collect();
-            assert_eq!(last(&graves), expected);
-            assert_eq!(last(&Graves::open_keeping(dir.path(), 4).unwrap()), expected);
+            assert_eq!(last(&tombstone_file), expected);
+            assert_eq!(last(&TombstoneFile::open_keeping(dir.path(), 4).unwrap()), expected);
         }
     }
 
     #[test]
     fn a_write_that_was_cut_off_is_passed_over() {
         let dir = tempfile::tempdir().unwrap();
-        Graves::open_keeping(dir.path(), 4).unwrap().bury(DatafileHandle(7)).unwrap();
+        TombstoneFile::open_keeping(dir.path(), 4).unwrap().bury(DatafileHandle(7)).unwrap();
         OpenOptions::new().append(true).open(dir.path().join(NAME)).unwrap().write_all(&[1, 2, 3]).unwrap();
-        let graves = Graves::open_keeping(dir.path(), 4).unwrap();
-        graves.bury(DatafileHandle(8)).unwrap();
-        assert_eq!(last(&Graves::open_keeping(dir.path(), 4).unwrap()), [7, 8]);
+        let tombstone_file = TombstoneFile::open_keeping(dir.path(), 4).unwrap();
+        tombstone_file.bury(DatafileHandle(8)).unwrap();
+        assert_eq!(last(&TombstoneFile::open_keeping(dir.path(), 4).unwrap()), [7, 8]);
     }
 }

@@ -1,9 +1,11 @@
-//! Messages on their way out: eager, unexpected, announced; and the small ones that keep the protocol going.
+//! Messages on their way out: eager, unexpected, announced; and the small ones that keep the
+//! protocol going.
 //!
-//! **Protocol.** An eager message takes one of three ways to the adapter, cheapest first: copied while posting (inline), gathered from where it
-//! lies (registration free, or there already: `check_if_registered`), or copied to a send slot. The first and the last end the
-//! operation at once. A longer message is announced: its pieces are exposed to the peer, who reads them when it has a receive (paper 000,
-//! sections 3.2.3 and 4.1.1).
+//! **Protocol.** An eager message takes one of three ways to the adapter, cheapest first: copied
+//! while posting (inline), gathered from where it lies (registration free, or there already:
+//! `check_if_registered`), or copied to a send slot. The first and the last end the operation at
+//! once. A longer message is announced: its pieces are exposed to the peer, who reads them when it
+//! has a receive ([PVFS-IB §3.2.3, §4.1.1]).
 
 use super::op::{Op, State};
 use super::peer::{Link, Notice, Peer};
@@ -52,7 +54,7 @@ impl<T: Transport> Endpoint<T> {
         options: Options,
     ) -> Result<Posted, Error> {
         if self.send_inline(peer, kind, tag, &list, options) {
-            return Ok(Posted::Done(sent_at_once(peer, kind_of(kind), tag, &list, options)));
+            return Ok(Posted::Done(sent_immediately(peer, kind_of(kind), tag, &list, options)));
         }
         self.start_long_send(peer, kind, tag, list, options)
     }
@@ -80,7 +82,7 @@ impl<T: Transport> Endpoint<T> {
                 false => Attempt::Blocked,
             }
         {
-            return Ok(Posted::Done(sent_at_once(peer, op_kind, tag, &list, options)));
+            return Ok(Posted::Done(sent_immediately(peer, op_kind, tag, &list, options)));
         }
         let id = self.insert_op(op_kind, Some(peer), tag, Some(list), options, State::Queued);
         let record = self.peers.get_mut(peer.0).expect("checked");
@@ -92,8 +94,8 @@ impl<T: Transport> Endpoint<T> {
         Ok(self.posted(id))
     }
 
-    /// The short way of a short message: one look at the peer, one post, no record. Whatever stands in the way, it says no and nothing has happened; then the
-    /// long way finds out what it is.
+    /// The short way of a short message: one look at the peer, one post, no record. Whatever stands
+    /// in the way, it says no and nothing has happened; then the long way finds out what it is.
     #[inline]
     fn send_inline(&mut self, id: PeerId, kind: Kind, tag: Tag, list: &MemList, options: Options) -> bool {
         let Some(peer) = self.peers.get_mut(id.0) else { return false };
@@ -192,7 +194,7 @@ impl<T: Transport> Endpoint<T> {
             OpKind::SendUnexpected => self.send_eager(peer_id, Kind::Unexpected, tag, &list, class, Some(id)),
             _ if list.len() as u64 > peer.limits.message => Attempt::Failed(ErrorKind::TooLong),
             _ if eager => self.send_eager(peer_id, Kind::Eager, tag, &list, class, Some(id)),
-            _ if self.may_write(peer_id, tag, &list) => self.send_direct(peer_id, id, tag, &list, class),
+            _ if self.may_write(peer_id, tag, &list) => self.send_into_offer(peer_id, id, tag, &list, class),
             _ if self.is_within_reach(&list) => self.announce(peer_id, id, tag, &list),
             _ if self.goes_fast(peer_id, Kind::Eager, tag, &list) => {
                 match self.send_fast(peer_id, Kind::Eager, tag, &list, class, Some(id)) {
@@ -205,26 +207,30 @@ impl<T: Transport> Endpoint<T> {
         }
     }
 
-    /// Whether a message is sent eagerly: it is short enough, and nobody wants it in a slot that is free.
+    /// Whether a message is sent eagerly: it is short enough, and nobody wants it in a slot that is
+    /// free.
     fn goes_eagerly(&self, id: PeerId, peer: &Peer, list: &MemList, options: Options) -> bool {
         list.len() <= self.eager_limit(peer) && !(options.slot && self.has_fast_slot(id, list.len()))
     }
 
-    /// Whether the peer's processor can copy a list from where it stands, because it has the pages. Then a message without an offer is announced and copied once; a
-    /// slot would be a second copy, and the trip that slots save costs next to nothing on one host.
+    /// Whether the peer's processor can copy a list from where it stands, because it has the pages.
+    /// Then a message without an offer is announced and copied once; a slot would be a second copy,
+    /// and the trip that slots save costs next to nothing on one host.
     fn is_within_reach(&self, list: &MemList) -> bool {
         self.transport.capabilities().shares_pages
             && list.pieces().iter().all(|piece| piece.memory().shared_pages().is_some())
     }
 
-    /// Whether a message beyond the eager limit is to be written into a slot of the peer. An expected one whose receive was offered goes straight there, and one
-    /// that the peer can copy itself is announced.
+    /// Whether a message beyond the eager limit is to be written into a slot of the peer. An
+    /// expected one whose receive was offered goes straight there, and one that the peer can copy
+    /// itself is announced.
     fn goes_fast(&self, peer: PeerId, kind: Kind, tag: Tag, list: &MemList) -> bool {
         let better = kind == Kind::Eager && (self.is_within_reach(list) || self.may_write(peer, tag, list));
         !better && self.has_fast_slot(peer, list.len())
     }
 
-    /// Sends a message with its payload. Without an operation only the ways that end at once are tried.
+    /// Sends a message with its payload. Without an operation only the ways that end at once are
+    /// tried.
     pub(super) fn send_eager(
         &mut self,
         peer: PeerId,
@@ -371,7 +377,8 @@ impl<T: Transport> Endpoint<T> {
         }
     }
 
-    /// The list, or if it has more pieces than an announcement has room for, a copy in one piece, which takes its place.
+    /// The list, or if it has more pieces than an announcement has room for, a copy in one piece,
+    /// which takes its place.
     fn describable(&mut self, peer: PeerId, id: OpId, list: &MemList) -> Option<MemList> {
         let room = self.eager_limit(self.peers.get(peer.0)?) / RemoteSlice::WIRE_LEN;
         let pieces = list.pieces().len();
@@ -390,7 +397,8 @@ impl<T: Transport> Endpoint<T> {
         Some(packed)
     }
 
-    /// Sends an announcement, or a Want: few pieces stand in the head of the work request, many in a send slot.
+    /// Sends an announcement, or a ClearToWrite: few pieces stand in the head of the work request,
+    /// many in a send slot.
     pub(super) fn transmit_pieces(
         &mut self,
         peer: PeerId,
@@ -420,8 +428,8 @@ impl<T: Transport> Endpoint<T> {
     fn send_notice(&mut self, peer_id: PeerId, notice: Notice) -> bool {
         let message = match notice {
             Notice::Ready { op } => return self.send_ready(peer_id, op),
-            Notice::Slots => return self.send_slots(peer_id),
-            Notice::Want { op } => return self.send_want(peer_id, op),
+            Notice::FastSlots => return self.send_slots(peer_id),
+            Notice::ClearToWrite { op } => return self.send_clear_to_write(peer_id, op),
             Notice::Answer { name, area } => return self.send_answer(peer_id, name, area),
             Notice::Written { op, len } => Message { kind: Kind::Written, tag: 0, len, op },
             Notice::Withdraw { op } => Message { kind: Kind::Withdraw, tag: 0, len: 0, op },
@@ -552,7 +560,7 @@ fn kind_of(kind: Kind) -> OpKind {
 
 /// The completion of a message that needed no record.
 #[inline]
-fn sent_at_once(peer: PeerId, kind: OpKind, tag: Tag, list: &MemList, options: Options) -> Completion {
+fn sent_immediately(peer: PeerId, kind: OpKind, tag: Tag, list: &MemList, options: Options) -> Completion {
     let len = list.len() as u64;
     Completion { op: OpId::NONE, kind, peer: Some(peer), tag, len, status: Ok(()), user: options.user }
 }

@@ -1,17 +1,19 @@
 //! Inline receives (C16) of the wrapper's own, over any transport.
 //!
-//! **Why.** Few transports show messages, and those that do show what the moment brings. Here a message that has come into a receive is shown to the
-//! caller's taker, by chance; if it is taken, the receive is posted again. So what takes messages is tested over every transport.
+//! **Why.** Few transports show messages, and those that do show what the moment brings. Here a
+//! message that has come into a receive is shown to the caller's receiver, by chance; if it is
+//! taken, the receive is posted again. So what takes messages is tested over every transport.
 //!
 //! **Invariants**
-//! 1. A receive is known here from its post until the caller sees its completion, with its segments: what the caller believes to be posted.
-//! 2. A receive is posted again only within `recv_queue_depth`, counted as the caller counts. If that fails the connection has ended, and the receive completes
-//!    `Flushed` like all others.
+//! 1. A receive is known here from its post until the caller sees its completion, with its
+//!    segments: what the caller believes to be posted.
+//! 2. A receive is posted again only within `recv_queue_depth`, counted as the caller counts. If
+//!    that fails the connection has ended, and the receive completes `Flushed` like all others.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use bmi_core::Segment;
-use bmi_core::transport::{Arrived, ConnId, Event, Taker, WorkCompletion, WorkId, WorkKind, WorkStatus};
+use bmi_core::transport::{ConnId, Event, InlineMessage, InlineReceiver, WorkCompletion, WorkId, WorkKind, WorkStatus};
 
 use super::names::Names;
 use crate::rng::Rng;
@@ -66,15 +68,16 @@ pub(super) fn message(event: &Event) -> Option<&WorkCompletion> {
 }
 
 /// Shows a copy of `bytes`, and spoils it afterwards: whoever looks at it later sees nonsense.
-pub(super) fn show(taker: &mut dyn Taker, conn: ConnId, bytes: &mut [u8]) -> bool {
-    let taken = taker.take(conn, Arrived::of(bytes));
+pub(super) fn show(receiver: &mut dyn InlineReceiver, conn: ConnId, bytes: &mut [u8]) -> bool {
+    let taken = receiver.take(conn, InlineMessage::of(bytes));
     bytes.fill(0xdb);
     taken
 }
 
-/// The caller's taker, for what the transport inside shows: names are translated, and by chance nothing is shown.
+/// The caller's receiver, for what the transport inside shows: names are translated, and by chance
+/// nothing is shown.
 pub(super) struct Through<'a> {
-    pub(super) taker: &'a mut dyn Taker,
+    pub(super) receiver: &'a mut dyn InlineReceiver,
     pub(super) names: &'a mut Names,
     pub(super) held: &'a VecDeque<Event>,
     pub(super) rng: &'a mut Rng,
@@ -82,12 +85,12 @@ pub(super) struct Through<'a> {
     pub(super) busy: bool,
 }
 
-impl Taker for Through<'_> {
-    fn take(&mut self, conn: ConnId, message: Arrived<'_>) -> bool {
+impl InlineReceiver for Through<'_> {
+    fn take(&mut self, conn: ConnId, message: InlineMessage<'_>) -> bool {
         let conn = self.names.outward(conn);
         // What the wrapper holds back comes before it.
         let behind = self.held.iter().any(|event| crate::rig::conn_of(event) == conn);
-        let taken = !behind && self.rng.chance(self.chance) && self.taker.take(conn, message);
+        let taken = !behind && self.rng.chance(self.chance) && self.receiver.take(conn, message);
         self.busy |= taken;
         taken
     }

@@ -6,8 +6,9 @@
 //!   | slot 0: header, payload up to the eager limit | slot 1 | … | slot messages + control - 1 |
 //! ```
 //!
-//! **Invariant.** A slot is either *posted* (the adapter's), or *here* (ours): between its completion and the next post nobody else
-//! touches it. Only then may there be a reference to its bytes. The memory is never exposed to the peer.
+//! **Invariant.** A slot is either *posted* (the adapter's), or *here* (ours): between its
+//! completion and the next post nobody else touches it. Only then may there be a reference to its
+//! bytes. The memory is never exposed to the peer.
 
 use crate::error::Error;
 use crate::mem::{Memory, Segment};
@@ -15,20 +16,20 @@ use crate::proto::header::HEADER_LEN;
 use crate::transport::Transport;
 
 /// The slots of one connection.
-pub(crate) struct Slots {
+pub(crate) struct ReceiveSlots {
     memory: Memory,
     segments: Vec<Segment>,
     slot_len: usize,
 }
 
-impl Slots {
+impl ReceiveSlots {
     /// Allocates and registers `count` slots for payloads of up to `eager` bytes.
-    pub(crate) fn new<T: Transport>(transport: &mut T, count: usize, eager: usize) -> Result<Slots, Error> {
+    pub(crate) fn new<T: Transport>(transport: &mut T, count: usize, eager: usize) -> Result<ReceiveSlots, Error> {
         let slot_len = (HEADER_LEN + eager).next_multiple_of(64);
         let memory = Memory::zeroed(count * slot_len)?;
         let region = transport.register(&memory)?;
         let segments = (0..count).map(|slot| region.segment(slot * slot_len, HEADER_LEN + eager)).collect();
-        Ok(Slots { memory, segments, slot_len })
+        Ok(ReceiveSlots { memory, segments, slot_len })
     }
 
     pub(crate) fn count(&self) -> usize {
@@ -48,7 +49,8 @@ impl Slots {
     #[inline]
     pub(crate) unsafe fn bytes(&self, slot: usize, len: usize) -> &[u8] {
         let len = len.min(self.segments[slot].len());
-        // SAFETY: the range lies within the slot; the caller vouches that no adapter writes it, and nobody else has its address.
+        // SAFETY: the range lies within the slot; the caller vouches that no adapter writes it, and
+        // nobody else has its address.
         unsafe { std::slice::from_raw_parts(self.memory.as_ptr().add(slot * self.slot_len), len) }
     }
 

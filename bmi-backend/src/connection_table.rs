@@ -14,9 +14,10 @@ struct Slot<C> {
 ///
 /// **Invariants**
 /// 1. No name is given twice. A slot whose generations are used up is not used again.
-/// 2. No slot is used again before [`Slots::recycle`], which the transport calls at the beginning of a poll if those before have reported every
-///    end (C6): whoever indexes a table by slot has made room by then.
-pub struct Slots<C> {
+/// 2. No slot is used again before [`ConnectionTable::recycle`], which the transport calls at the
+///    beginning of a poll if those before have reported every end (C6): whoever indexes a table by
+///    slot has made room by then.
+pub struct ConnectionTable<C> {
     slots: Vec<Slot<C>>,
     free: Vec<u32>,
     /// Empty, but the end of their connection may not have been reported yet.
@@ -25,13 +26,14 @@ pub struct Slots<C> {
     limit: Limit,
 }
 
-impl<C> Slots<C> {
+impl<C> ConnectionTable<C> {
     /// No connections; `limit` is how many there may be.
-    pub fn new(limit: Limit) -> Slots<C> {
-        Slots { slots: Vec::new(), free: Vec::new(), retired: Vec::new(), live: 0, limit }
+    pub fn new(limit: Limit) -> ConnectionTable<C> {
+        ConnectionTable { slots: Vec::new(), free: Vec::new(), retired: Vec::new(), live: 0, limit }
     }
 
-    /// Slots, used and free: to walk over all connections while they change, with [`Slots::at_mut`].
+    /// ConnectionTable, used and free: to walk over all connections while they change, with
+    /// [`ConnectionTable::at_mut`].
     pub fn len(&self) -> u32 {
         self.slots.len() as u32
     }
@@ -103,7 +105,7 @@ mod tests {
 
     #[test]
     fn names_are_never_given_twice_and_slots_only_after_the_end_was_reported() {
-        let mut slots = Slots::new(Limit { max: 2, what: "connections", setting: "Config::max_connections" });
+        let mut slots = ConnectionTable::new(Limit { max: 2, what: "connections", setting: "Config::max_connections" });
         let first = slots.insert(|id| id).unwrap();
         assert_eq!(slots.find_mut(first), Some(&mut first.clone()));
         assert_eq!(slots.remove(first.slot), Some(first));
@@ -122,7 +124,7 @@ mod tests {
 
     #[test]
     fn a_slot_whose_generations_are_used_up_is_not_used_again() {
-        let mut slots = Slots::new(Limit { max: 9, what: "connections", setting: "-" });
+        let mut slots = ConnectionTable::new(Limit { max: 9, what: "connections", setting: "-" });
         let first = slots.insert(|id| id).unwrap();
         slots.slots[0].generation = u32::MAX;
         slots.remove(first.slot);
