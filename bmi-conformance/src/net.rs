@@ -129,7 +129,7 @@ impl<'b, K: Backend> Net<'b, K> {
 
     /// A new endpoint on the node `name`.
     pub fn endpoint(&self, name: &str, config: &Config) -> End<K> {
-        let config = Config { name: name.to_owned(), ..config.clone() };
+        let config = config.clone().name(name.to_owned());
         // Under rough faults an adapter may refuse its first registrations; another one is made
         // then.
         let made = (0..100).find_map(|_| {

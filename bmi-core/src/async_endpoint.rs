@@ -218,7 +218,7 @@ impl<T: Transport> AsyncEndpoint<T> {
     }
 
     fn connect_timeout(&self) -> Duration {
-        self.shared.endpoint.borrow().config().connect_timeout
+        self.shared.endpoint.borrow().config().timeouts.connect
     }
 
     /// Ends a connection after what was posted before has been sent; see [`Endpoint::disconnect`].
@@ -226,7 +226,7 @@ impl<T: Transport> AsyncEndpoint<T> {
     /// # Errors
     /// `PeerLost` if it is gone already.
     pub async fn disconnect(&self, peer: PeerId, options: Options) -> Result<(), Error> {
-        let grace = self.shared.endpoint.borrow().config().fence_grace;
+        let grace = self.shared.endpoint.borrow().config().timeouts.fence_grace;
         let options = Options { deadline: options.deadline.or_else(|| Some(self.now() + grace)), ..options };
         let op = self.with(|endpoint| endpoint.disconnect(peer, options))?;
         self.operation(Ok(Posted::Pending(op))).await.map(|_| ())

@@ -1,4 +1,19 @@
-//! What a user can set on an endpoint, with the defaults and their reasons.
+//! The settings of an endpoint, in groups, with their defaults and the reasons for them.
+//!
+//! **Why groups.** A program reads and changes a few settings that belong together: what a peer may
+//! have in flight, what is bounded, what memory may cost, how long things may take. The fields of a
+//! group can be read and assigned; a setting can also be changed in a chain of calls, each named
+//! like its field. All types are `#[non_exhaustive]`, so a new setting breaks no program.
+//!
+//! ```
+//! use std::time::Duration;
+//! use bmi_core::Config;
+//!
+//! let config = Config::named("replica-2").eager_limit(4 << 10).connect_timeout(Duration::from_secs(2));
+//! assert_eq!(config.credits.eager_limit, 4096);
+//! config.validate()?;
+//! # Ok::<(), bmi_core::Error>(())
+//! ```
 
 use std::time::Duration;
 
@@ -6,140 +21,270 @@ use crate::bulk::BulkDescriptor;
 use crate::error::{Error, ErrorKind};
 use crate::lists::{ListPrices, Lists};
 
-/// Settings of an endpoint. Start from `Config::default()`; [`Config::validate`] says what is wrong
-/// with a value.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// The settings of an endpoint. Start from `Config::default()` or [`Config::named`].
+///
+/// [`Config::validate`] checks all values; [`Endpoint::new`](crate::Endpoint::new) calls it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Config {
     /// A name for logs and for the peer's errors, at most 64 bytes.
     pub name: String,
+    /// What each peer may have in flight to this endpoint.
+    pub credits: CreditConfig,
+    /// Bounds on peers, messages and transfers.
+    pub limits: LimitConfig,
+    /// Registration of memory, and how lists are moved.
+    pub memory: MemoryConfig,
+    /// How long things may take.
+    pub timeouts: TimeoutConfig,
+}
+
+/// Flow control: what each peer may have in flight to this endpoint. All of it is allocated and
+/// registered for each connection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct CreditConfig {
     /// Longest message that is sent eagerly, in bytes: also the longest unexpected message.
-    /// [PVFS-IB §6.5], sends up to 4 KiB of data inline; 8 KiB leaves a request or reply and a page
-    /// of data room in one message.
+    ///
+    /// The default is 8 KiB. [PVFS-IB §6.5] sends up to 4 KiB of data inline; 8 KiB leaves room for
+    /// a page of data and its request or reply in one message.
     pub eager_limit: usize,
-    /// Receives posted for each connection: the credits in messages that its peer has. Each costs
-    /// `eager_limit` and a header of memory. With the four that are reserved for credits the
-    /// default makes 128, the least that a transport has room for. Fewer than two windows of a
-    /// program's small messages make the two sides take turns: 64 halved the rate at a window of 64
-    /// (`micro --only rate`).
-    pub credit_messages: u16,
-    /// Bytes that a peer may have parked here, in messages that arrived but are not yet received:
-    /// its credits in bytes.
-    pub credit_bytes: u32,
-    /// Fast-RDMA slots that each peer may write into, at most 8; 0 for none. One is enough for a
-    /// peer with one request outstanding ([PVFS-IB §4.1.2]); four let as many be on their
-    /// way or in work. They are registered as long as the connection stands.
+    /// Receives posted for each connection, which are the peer's credits in messages. Each costs
+    /// `eager_limit` bytes of memory and a header.
+    ///
+    /// With the four that are reserved for credits the default makes 128, the least that a transport
+    /// has room for. Fewer than two windows of a program's small messages make the two sides take
+    /// turns: 64 halved the rate at a window of 64 (`micro --only rate`).
+    pub messages: u16,
+    /// Bytes that a peer may have parked here in messages that have arrived and are not yet
+    /// received: its credits in bytes.
+    pub bytes: u32,
+    /// Fast-RDMA slots that each peer may write into, at most 8; 0 for none. They stay registered
+    /// as long as the connection lasts.
+    ///
+    /// One is enough for a peer with one request outstanding [PVFS-IB §4.1.2]. Four let as many be
+    /// on their way or being handled.
     pub fast_slots: u8,
-    /// Longest message in a fast-RDMA slot, in bytes: 64 KiB of data ([PVFS-IB §6.5]) and
-    /// room for the request before it.
+    /// Longest message in a fast-RDMA slot, in bytes. The default has room for 64 KiB of data
+    /// [PVFS-IB §6.5] and the request before it.
     pub fast_slot_bytes: usize,
-    /// Connections that it keeps at a time, both ways; a peer beyond is refused. Each costs its
-    /// receives: a MiB by default, of which the pages that messages have reached are really there.
+}
+
+/// Bounds on peers, messages and transfers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LimitConfig {
+    /// Connections at a time, incoming and outgoing; further peers are refused. Each costs its
+    /// receives: a MiB by default, of which only the pages that messages have reached are resident.
     pub max_peers: usize,
-    /// Unit in which bulk and rendezvous transfers are cut and interleaved, in bytes.
-    pub transfer_unit: usize,
-    /// Bytes of bulk and rendezvous work handed to the adapter at a time, over all peers. What is
-    /// handed over stands before everything that comes later, on an adapter without service levels;
-    /// so it is no more than keeps adapter and peers busy.
-    pub in_flight_bytes: u64,
-    /// Registrations of the program's memory that are kept after use (the pin-down cache); 0 keeps
-    /// none. 4096 are the pieces of the longest list, so that one list of separate buffers finds
-    /// all of them again; an adapter has room for a hundred thousand and more.
-    pub pin_cache_entries: usize,
-    /// Bytes of memory that may stay registered after use; a longer memory is registered for each
-    /// use. Pinned pages are lost to everybody else, so this is for the machine's owner to raise or
-    /// lower: 1 GiB holds ten of the 100 MB requests of [PVFS-IB §4.2]. If the system
-    /// allows less (`RLIMIT_MEMLOCK`), the adapter refuses, and the cache makes room then.
-    pub pin_cache_bytes: u64,
-    /// How long the registration of memory that the program has dropped may wait to be let go
-    /// together with others. 10 ms make it a hundred batches a second at most, and pages do not
-    /// stay pinned for longer than anybody would notice. Where registration is free nothing waits.
-    pub pin_linger: Duration,
-    /// Where registration costs, pieces of one [`Memory`](crate::Memory) are exposed to a peer as
-    /// one range from the first to the last of them (group registration, [PVFS-IB §5]): one
-    /// key and one memory window instead of one for each piece. The peer can then also reach what
-    /// lies between the pieces, with the rights of the exposure and for as long as the operation
-    /// lasts. Switch it off for peers that must not.
-    pub expose_groups: bool,
-    /// The same for one peer; always at least one unit.
-    pub peer_in_flight_bytes: u64,
-    /// A peer none of whose transfers has moved for so long no longer counts in `in_flight_bytes`:
-    /// it must not halt the others.
-    pub stall_patience: Duration,
-    /// How lists of memory are moved, unless the operation says
-    /// ([`Options::lists`](crate::Options::lists)).
-    pub lists: Lists,
-    /// What [`Lists::Auto`] goes by.
-    pub list_prices: ListPrices,
     /// Pieces that a list may have on either side.
     pub max_pieces: usize,
     /// Longest message and longest bulk transfer, in bytes.
     pub max_message: u64,
-    /// How long connecting may take when the call gives no deadline, and how long a peer may take
-    /// over its hello.
-    pub connect_timeout: Duration,
-    /// How long after its deadline, or after a cancel, an operation waits for the peer to let go of
-    /// its memory before the connection is cut.
-    pub fence_grace: Duration,
+    /// Bytes of a transfer unit: bulk and rendezvous transfers are cut into units and interleaved.
+    pub transfer_unit: usize,
+    /// Bytes of bulk and rendezvous work handed to the adapter at a time, over all peers. On an
+    /// adapter without service levels this work is ahead of everything that is posted later, so it
+    /// is no more than keeps adapter and peers busy.
+    pub in_flight_bytes: u64,
+    /// As `in_flight_bytes`, for one peer; always at least one unit.
+    pub peer_in_flight_bytes: u64,
 }
 
-impl Default for Config {
-    fn default() -> Config {
-        Config {
-            name: String::new(),
+/// Registration of the program's memory, and how lists are moved.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct MemoryConfig {
+    /// Registrations that the pin-down cache keeps after use; 0 keeps none.
+    ///
+    /// The default, 4096, is the number of pieces of a long list, so that a list of separate buffers
+    /// finds all of its registrations again. An adapter has room for a hundred thousand and more.
+    pub pin_cache_entries: usize,
+    /// Bytes of memory that may stay registered after use. Longer memory is registered for each use.
+    ///
+    /// Pinned pages are lost to all other programs, so the machine's owner decides. The default of
+    /// 1 GiB holds ten of the 100 MB requests of [PVFS-IB §4.2]. If the system allows less
+    /// (`RLIMIT_MEMLOCK`), the adapter refuses a registration and the cache makes room.
+    pub pin_cache_bytes: u64,
+    /// How long the registration of memory that the program has dropped may wait to be released
+    /// together with others. The default of 10 ms makes at most a hundred batches a second. Where
+    /// registration is free nothing waits.
+    pub pin_linger: Duration,
+    /// Exposes pieces of one [`Memory`](crate::Memory) to a peer as one range, from the first piece
+    /// to the last, where registration costs (group registration, [PVFS-IB §5]): one key instead of
+    /// one for each piece.
+    ///
+    /// The peer can then also access the gaps between the pieces, with the rights of the exposure
+    /// and while the operation lasts. Set it to false for peers that must not.
+    pub expose_groups: bool,
+    /// How lists of memory are moved, unless the operation says
+    /// ([`Options::lists`](crate::Options::lists)).
+    pub lists: Lists,
+    /// The prices that [`Lists::Auto`] compares.
+    pub list_prices: ListPrices,
+}
+
+/// How long things may take.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct TimeoutConfig {
+    /// How long connecting may take when the call gives no deadline, and how long a peer may take
+    /// to send its hello.
+    pub connect: Duration,
+    /// How long an operation waits, after its deadline or a cancel, for the peer to let go of its
+    /// memory before the connection is cut.
+    pub fence_grace: Duration,
+    /// A peer none of whose transfers has moved for this long no longer counts in
+    /// [`LimitConfig::in_flight_bytes`], so that it cannot halt the others.
+    pub stall_patience: Duration,
+}
+
+impl Default for CreditConfig {
+    fn default() -> CreditConfig {
+        CreditConfig {
             eager_limit: 8 << 10,
-            credit_messages: 124,
-            credit_bytes: 1 << 20,
+            messages: 124,
+            bytes: 1 << 20,
             fast_slots: 4,
             fast_slot_bytes: (64 + 4) << 10,
-            max_peers: 4096,
-            transfer_unit: 256 << 10,
-            pin_cache_entries: 4096,
-            pin_cache_bytes: 1 << 30,
-            pin_linger: Duration::from_millis(10),
-            expose_groups: true,
-            in_flight_bytes: 4 << 20,
-            peer_in_flight_bytes: 2 << 20,
-            stall_patience: Duration::from_millis(2),
-            lists: Lists::Auto,
-            list_prices: ListPrices::default(),
-            max_pieces: BulkDescriptor::MAX_PIECES,
-            max_message: 1 << 40,
-            connect_timeout: Duration::from_secs(5),
-            fence_grace: Duration::from_secs(1),
         }
     }
 }
 
+impl Default for LimitConfig {
+    fn default() -> LimitConfig {
+        LimitConfig {
+            max_peers: 4096,
+            max_pieces: BulkDescriptor::MAX_PIECES,
+            max_message: 1 << 40,
+            transfer_unit: 256 << 10,
+            in_flight_bytes: 4 << 20,
+            peer_in_flight_bytes: 2 << 20,
+        }
+    }
+}
+
+impl Default for MemoryConfig {
+    fn default() -> MemoryConfig {
+        MemoryConfig {
+            pin_cache_entries: 4096,
+            pin_cache_bytes: 1 << 30,
+            pin_linger: Duration::from_millis(10),
+            expose_groups: true,
+            lists: Lists::Auto,
+            list_prices: ListPrices::default(),
+        }
+    }
+}
+
+impl Default for TimeoutConfig {
+    fn default() -> TimeoutConfig {
+        TimeoutConfig {
+            connect: Duration::from_secs(5),
+            fence_grace: Duration::from_secs(1),
+            stall_patience: Duration::from_millis(2),
+        }
+    }
+}
+
+/// Defines a setter for each setting: `name: Type => path.to.field`.
+macro_rules! setters {
+    ($($(#[$doc:meta])* $name:ident: $type:ty => $($field:ident).+;)*) => {
+        $(
+            $(#[$doc])*
+            #[must_use]
+            pub fn $name(mut self, $name: $type) -> Config {
+                self.$($field).+ = $name;
+                self
+            }
+        )*
+    };
+}
+
+/// Setters. Each changes one setting and returns the settings, to be used in a chain.
 impl Config {
-    /// The default settings, under a name.
+    setters! {
+        /// Sets [`CreditConfig::eager_limit`], in bytes.
+        eager_limit: usize => credits.eager_limit;
+        /// Sets [`CreditConfig::messages`].
+        credit_messages: u16 => credits.messages;
+        /// Sets [`CreditConfig::bytes`].
+        credit_bytes: u32 => credits.bytes;
+        /// Sets [`CreditConfig::fast_slots`].
+        fast_slots: u8 => credits.fast_slots;
+        /// Sets [`CreditConfig::fast_slot_bytes`].
+        fast_slot_bytes: usize => credits.fast_slot_bytes;
+        /// Sets [`LimitConfig::max_peers`].
+        max_peers: usize => limits.max_peers;
+        /// Sets [`LimitConfig::max_pieces`].
+        max_pieces: usize => limits.max_pieces;
+        /// Sets [`LimitConfig::max_message`], in bytes.
+        max_message: u64 => limits.max_message;
+        /// Sets [`LimitConfig::transfer_unit`], in bytes.
+        transfer_unit: usize => limits.transfer_unit;
+        /// Sets [`LimitConfig::in_flight_bytes`].
+        in_flight_bytes: u64 => limits.in_flight_bytes;
+        /// Sets [`LimitConfig::peer_in_flight_bytes`].
+        peer_in_flight_bytes: u64 => limits.peer_in_flight_bytes;
+        /// Sets [`MemoryConfig::pin_cache_entries`].
+        pin_cache_entries: usize => memory.pin_cache_entries;
+        /// Sets [`MemoryConfig::pin_cache_bytes`].
+        pin_cache_bytes: u64 => memory.pin_cache_bytes;
+        /// Sets [`MemoryConfig::pin_linger`].
+        pin_linger: Duration => memory.pin_linger;
+        /// Sets [`MemoryConfig::expose_groups`].
+        expose_groups: bool => memory.expose_groups;
+        /// Sets [`MemoryConfig::lists`].
+        lists: Lists => memory.lists;
+        /// Sets [`MemoryConfig::list_prices`].
+        list_prices: ListPrices => memory.list_prices;
+        /// Sets [`TimeoutConfig::connect`].
+        connect_timeout: Duration => timeouts.connect;
+        /// Sets [`TimeoutConfig::fence_grace`].
+        fence_grace: Duration => timeouts.fence_grace;
+        /// Sets [`TimeoutConfig::stall_patience`].
+        stall_patience: Duration => timeouts.stall_patience;
+    }
+
+    /// Sets [`Config::name`].
+    #[must_use]
+    pub fn name(mut self, name: impl Into<String>) -> Config {
+        self.name = name.into();
+        self
+    }
+}
+
+impl Config {
+    /// Returns the default settings with a name.
     pub fn named(name: impl Into<String>) -> Config {
-        Config { name: name.into(), ..Config::default() }
+        Config::default().name(name)
     }
 
     /// Checks every value against its bounds.
     ///
     /// # Errors
-    /// `Invalid`, naming the field, the value and the bounds.
+    /// `Invalid`; the text names the setting, its value and the bounds.
     pub fn validate(&self) -> Result<(), Error> {
-        let within = |field: &str, value: u64, low: u64, high: u64| {
+        let within = |setting: &str, value: u64, low: u64, high: u64| {
             if (low..=high).contains(&value) {
                 return Ok(());
             }
-            Err(Error::new(ErrorKind::Invalid, format!("{field} is {value}; it must be from {low} to {high}")))
+            Err(Error::new(ErrorKind::Invalid, format!("{setting} is {value}; it must be from {low} to {high}")))
         };
-        within("name's length", self.name.len() as u64, 0, 64)?;
-        within("eager_limit", self.eager_limit as u64, 256, 1 << 20)?;
-        within("credit_messages", self.credit_messages.into(), 4, 4096)?;
-        within("credit_bytes", self.credit_bytes.into(), 4 * (self.eager_limit as u64 + 64), 1 << 30)?;
-        within("fast_slots", self.fast_slots.into(), 0, 8)?;
-        within("fast_slot_bytes", self.fast_slot_bytes as u64, self.eager_limit as u64, 16 << 20)?;
-        within("transfer_unit", self.transfer_unit as u64, 4096, 1 << 30)?;
-        within("in_flight_bytes", self.in_flight_bytes, self.transfer_unit as u64, 1 << 40)?;
-        within("peer_in_flight_bytes", self.peer_in_flight_bytes, 1, 1 << 40)?;
-        within("max_peers", self.max_peers as u64, 1, 1 << 24)?;
-        within("pin_cache_entries", self.pin_cache_entries as u64, 0, 1 << 24)?;
-        within("pin_cache_bytes", self.pin_cache_bytes, 0, 1 << 62)?;
-        within("max_pieces", self.max_pieces as u64, 1, 1 << 20)?;
-        within("max_message", self.max_message, 1, 1 << 62)
+        let Config { name, credits, limits, memory, timeouts: _ } = self;
+        within("name's length", name.len() as u64, 0, 64)?;
+        within("eager_limit", credits.eager_limit as u64, 256, 1 << 20)?;
+        within("credit_messages", credits.messages.into(), 4, 4096)?;
+        within("credit_bytes", credits.bytes.into(), 4 * (credits.eager_limit as u64 + 64), 1 << 30)?;
+        within("fast_slots", credits.fast_slots.into(), 0, 8)?;
+        within("fast_slot_bytes", credits.fast_slot_bytes as u64, credits.eager_limit as u64, 16 << 20)?;
+        within("transfer_unit", limits.transfer_unit as u64, 4096, 1 << 30)?;
+        within("in_flight_bytes", limits.in_flight_bytes, limits.transfer_unit as u64, 1 << 40)?;
+        within("peer_in_flight_bytes", limits.peer_in_flight_bytes, 1, 1 << 40)?;
+        within("max_peers", limits.max_peers as u64, 1, 1 << 24)?;
+        within("pin_cache_entries", memory.pin_cache_entries as u64, 0, 1 << 24)?;
+        within("pin_cache_bytes", memory.pin_cache_bytes, 0, 1 << 62)?;
+        within("max_pieces", limits.max_pieces as u64, 1, 1 << 20)?;
+        within("max_message", limits.max_message, 1, 1 << 62)
     }
 }

@@ -174,7 +174,7 @@ impl From<&std::io::Error> for ErrorKind {
             Io::TimedOut => ErrorKind::TimedOut,
             Io::OutOfMemory | Io::StorageFull | Io::QuotaExceeded => ErrorKind::Exhausted,
             Io::InvalidInput | Io::AddrInUse => ErrorKind::Invalid,
-            // The library has no name for a ClearToWrite for descriptors or of buffers.
+            // The library has no name for a lack of descriptors or of buffers.
             _ => match Errno::from_io_error(error) {
                 Some(Errno::MFILE | Errno::NFILE | Errno::NOBUFS) => ErrorKind::Exhausted,
                 _ => ErrorKind::Io,

@@ -91,7 +91,7 @@ fn crossovers_are_near_the_papers() {
     let Crossovers { inline, fast } = measured.crossovers(Direction::Read, true);
     assert!((1 << 10..8 << 10).contains(&inline) && (16 << 10..64 << 10).contains(&fast), "{inline}, {fast}");
     let thresholds = measured.thresholds();
-    assert_eq!(thresholds.write.fast, Config::default().fast_slot_bytes, "no longer than a slot");
+    assert_eq!(thresholds.write.fast, Config::default().credits.fast_slot_bytes, "no longer than a slot");
 }
 
 /// Figure 11: what the model says of the schemes' order, for all its sizes.
@@ -112,10 +112,10 @@ fn the_model_orders_the_schemes_as_figure_11() {
 
 #[test]
 fn without_slots_or_reads_the_others_are_measured() {
-    let (measured, _) = measure(SimConfig::vapi_2003(), Config { fast_slots: 0, ..Config::default() });
+    let (measured, _) = measure(SimConfig::vapi_2003(), Config::default().fast_slots(0));
     assert_eq!((measured.copied, measured.gathered), (None, None));
     let Crossovers { inline, fast } = measured.crossovers(Direction::Write, false);
-    assert_eq!(inline, Config::default().eager_limit, "there is nothing else");
+    assert_eq!(inline, Config::default().credits.eager_limit, "there is nothing else");
     assert!(fast > inline);
     let mut sim = SimConfig::vapi_2003();
     sim.capabilities_override = Some({

@@ -18,7 +18,7 @@ const PATIENCE: Duration = Duration::from_millis(50);
 const TROUBLE: Duration = Duration::from_millis(200);
 
 fn config() -> Config {
-    Config { fence_grace: Duration::from_millis(20), connect_timeout: PATIENCE, ..Config::default() }
+    Config::default().fence_grace(Duration::from_millis(20)).connect_timeout(PATIENCE)
 }
 
 /// Answers every request with its bytes in reverse.
@@ -75,7 +75,10 @@ async fn client(node: Node, server: Node, seed: u64, endpoint: Endpoint) -> (u64
         }
         .await;
         // Two operations, each its patience and its grace.
-        assert!(node.now() - start <= 2 * (PATIENCE + config().fence_grace), "an operation outlived its deadline");
+        assert!(
+            node.now() - start <= 2 * (PATIENCE + config().timeouts.fence_grace),
+            "an operation outlived its deadline"
+        );
         match outcome {
             Ok(()) => answers += 1,
             Err(error) => {

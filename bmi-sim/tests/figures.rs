@@ -120,7 +120,7 @@ fn run<R: 'static, F: Future<Output = R> + 'static>(
 fn scheme(direction: Direction, path: Path, hit: bool) -> Vec<f64> {
     // Messages that are long enough for all of the figure, so that inline is what it says at every
     // size.
-    let config = Config { eager_limit: 72 << 10, fast_slot_bytes: 72 << 10, credit_messages: 12, ..Config::default() };
+    let config = Config::default().eager_limit(72 << 10).fast_slot_bytes(72 << 10).credit_messages(12);
     run(config, 64 << 10, move |node, caller, peer| async move {
         let endpoint = caller.endpoint().clone();
         let mut times = Vec::new();

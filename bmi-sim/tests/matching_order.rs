@@ -55,7 +55,7 @@ fn run(seed: u64, cancels: bool) -> Counters {
     let (receiver, sender) = (world.node("receiver"), world.node("sender"));
     let credit_messages = 4 + u16::try_from(seed % 13).unwrap();
     let credit_bytes = 40_000 + u32::try_from(seed % 7).unwrap() * 20_000;
-    let config = Config { credit_messages, credit_bytes, transfer_unit: UNIT, ..Config::default() };
+    let config = Config::default().credit_messages(credit_messages).credit_bytes(credit_bytes).transfer_unit(UNIT);
     let (incoming, outgoing) = (receiver.endpoint(config.clone()).unwrap(), sender.endpoint(config).unwrap());
     let addr = incoming.listen(&receiver.addr(7)).unwrap();
     let mut rng = Rng::new(seed);

@@ -23,7 +23,7 @@ struct Crowd {
 }
 
 fn config() -> Config {
-    Config { transfer_unit: UNIT, ..Config::default() }
+    Config::default().transfer_unit(UNIT)
 }
 
 fn crowd(clients: usize, config: Config) -> Crowd {
@@ -103,7 +103,7 @@ fn jain(shares: &[u64]) -> f64 {
 #[test]
 fn peers_get_equal_shares_however_many_transfers_they_have() {
     let in_flight = (4 * UNIT) as u64;
-    let crowd = crowd(16, Config { in_flight_bytes: in_flight, peer_in_flight_bytes: in_flight / 2, ..config() });
+    let crowd = crowd(16, config().in_flight_bytes(in_flight).peer_in_flight_bytes(in_flight / 2));
     let moved: Vec<_> = (0..16)
         .map(|peer| match peer {
             0 => crowd.load(peer, UNIT, 64),
@@ -121,7 +121,7 @@ fn peers_get_equal_shares_however_many_transfers_they_have() {
 
 #[test]
 fn a_small_transfer_waits_for_one_unit_at_most() {
-    let crowd = crowd(20, Config { in_flight_bytes: UNIT as u64, ..config() });
+    let crowd = crowd(20, config().in_flight_bytes(UNIT as u64));
     let (near, far) = (crowd.small(0), crowd.small(19));
     assert_eq!(near, far, "nobody else is there");
     // All but the last have bulk under way, more than the server can move.
@@ -143,7 +143,7 @@ fn a_small_transfer_waits_for_one_unit_at_most() {
 #[test]
 fn peers_that_have_stalled_leave_the_adapter_to_the_others() {
     let in_flight = (8 * UNIT) as u64;
-    let crowd = crowd(16, Config { in_flight_bytes: in_flight, peer_in_flight_bytes: in_flight / 2, ..config() });
+    let crowd = crowd(16, config().in_flight_bytes(in_flight).peer_in_flight_bytes(in_flight / 2));
     let moved: Vec<_> = (0..16).map(|peer| crowd.load(peer, UNIT, 4)).collect();
     crowd.run_for(Duration::from_millis(1));
     let sum = |from: usize| moved[from..].iter().map(|moved| moved.get()).sum::<u64>();

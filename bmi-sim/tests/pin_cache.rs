@@ -109,7 +109,7 @@ fn every_use_after_the_first_is_a_hit() {
     assert_eq!((counters.pin_hits, counters.pin_misses, counters.pin_evictions), (49, 1, 0));
     let (fresh, counters) = fifty(&config, |_| Memory::zeroed(1 << 20).unwrap());
     assert_eq!((counters.pin_hits, counters.pin_misses), (0, 50), "other memory each time: nothing to hit");
-    let none = Config { pin_cache_entries: 0, ..Config::default() };
+    let none = Config::default().pin_cache_entries(0);
     let (without, counters) = fifty(&none, |_| same.clone());
     assert_eq!((counters.pin_hits, counters.pin_misses), (0, 50), "nothing is kept");
     // A MiB costs 120 µs and 256 pages of 4.1 µs to register, and 1.2 ms to move.
@@ -326,7 +326,7 @@ fn transfers_without_registration_take_turns_and_may_be_cancelled_or_cut() {
 #[test]
 fn a_small_adapter_is_shared_by_what_is_in_use() {
     // Learn how many registrations the endpoints themselves need, then leave room for six more.
-    let config = Config { fast_slots: 0, ..Config::default() };
+    let config = Config::default().fast_slots(0);
     let idle = pair(SimConfig::seeded(3), &config).idle;
     let sim = SimConfig { max_registrations: idle.0.max(idle.1) + 6, ..SimConfig::seeded(3) };
     let pair = pair(sim, &config);
@@ -358,7 +358,7 @@ const TILE: (usize, usize) = (1024, 768);
 /// Reads a tile of [PVFS-IB, Figure 6(a)], into an array of the program's, with or without saying
 /// what the rows are parts of; says how many registrations and exposures that took.
 fn read_tile(hints: bool, expose_groups: bool) -> (u64, usize) {
-    let pair = pair(SimConfig::seeded(4), &Config { expose_groups, ..Config::default() });
+    let pair = pair(SimConfig::seeded(4), &Config::default().expose_groups(expose_groups));
     let mut array = vec![0u8; WIDTH * 1536 * ELEMENT];
     let base = NonNull::new(array.as_mut_ptr()).unwrap();
     let parent = Extent::new(base, (WIDTH * (TILE.1 - 1) + TILE.0) * ELEMENT);
@@ -411,7 +411,7 @@ fn a_tile_needs_one_registration_with_hints_and_768_without() {
 #[test]
 fn the_gaps_are_the_peers_only_where_hulls_are_allowed() {
     for expose_groups in [true, false] {
-        let pair = pair(SimConfig::seeded(5), &Config { expose_groups, ..Config::default() });
+        let pair = pair(SimConfig::seeded(5), &Config::default().expose_groups(expose_groups));
         let memory = Memory::from(vec![7; 1000]);
         let list: MemList = [memory.slice(100, 10), memory.slice(500, 10)].into_iter().collect();
         let exposed = pair.b.expose(pair.to_a, list, Access::READ).unwrap();
@@ -426,7 +426,7 @@ fn the_gaps_are_the_peers_only_where_hulls_are_allowed() {
 
 #[test]
 fn what_is_longer_than_the_cache_is_registered_for_each_use() {
-    let config = Config { pin_cache_bytes: 1 << 20, ..Config::default() };
+    let config = Config::default().pin_cache_bytes(1 << 20);
     let pair = pair(SimConfig::seeded(6), &config);
     let (long, short) = (Memory::zeroed(2 << 20).unwrap(), Memory::zeroed(600 << 10).unwrap());
     let into = Memory::zeroed(600 << 10).unwrap();

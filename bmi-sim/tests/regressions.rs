@@ -35,7 +35,7 @@ fn pair(world: &World, config: &Config) -> Pair {
 
 /// Purses as small as they may be.
 fn tight() -> Config {
-    Config { eager_limit: 256, credit_messages: 16, credit_bytes: 4 * 320, transfer_unit: 4096, ..Config::default() }
+    Config::default().eager_limit(256).credit_messages(16).credit_bytes(4 * 320).transfer_unit(4096)
 }
 
 /// The grace of a cancel was counted from the last poll: after a long sleep it was over at once,
@@ -148,7 +148,7 @@ fn offered_receives_leave_credit_for_messages() {
 fn a_stalled_peer_does_not_hold_up_the_transfers_of_others() {
     const LEN: usize = 64 << 10;
     let world = World::new(1);
-    let config = Config { transfer_unit: 4096, in_flight_bytes: 4096, ..Config::default() };
+    let config = Config::default().transfer_unit(4096).in_flight_bytes(4096);
     let server = world.node("server");
     let s = server.endpoint(config.clone()).unwrap();
     s.listen(&server.addr(1)).unwrap();
@@ -181,7 +181,7 @@ fn a_stalled_peer_does_not_hold_up_the_transfers_of_others() {
 #[test]
 fn a_peer_beyond_the_limit_is_refused() {
     let world = World::new(1);
-    let config = Config { max_peers: 1, ..Config::default() };
+    let config = Config::default().max_peers(1);
     let Pair { a, to_b, to_a, b, _nodes: [_, far] } = &pair(&world, &config);
     let third = world.node("c").endpoint(Config::default()).unwrap();
     world.block_on(async {

@@ -190,13 +190,13 @@ impl<T: Transport + 'static> File<T> {
         let rooms = self.inner.servers.iter().filter_map(|server| inner.connections.room(&server.addr));
         let room = rooms.min();
         inner.connections.endpoint().with(|endpoint| PlanLimits {
-            request: room.unwrap_or(endpoint.config().eager_limit).saturating_sub(REQUEST_ROOM),
+            request: room.unwrap_or(endpoint.config().credits.eager_limit).saturating_sub(REQUEST_ROOM),
             regions: MAX_REGIONS,
             // One more goes with a message.
-            pieces: endpoint.config().max_pieces - 1,
+            pieces: endpoint.config().limits.max_pieces - 1,
             transfer: inner.options.largest_transfer.max(1),
-            lists: inner.options.lists.or(endpoint.config().lists),
-            prices: endpoint.config().list_prices,
+            lists: inner.options.lists.or(endpoint.config().memory.lists),
+            prices: endpoint.config().memory.list_prices,
         })
     }
 

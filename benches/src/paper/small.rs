@@ -16,13 +16,7 @@ const MIB: usize = 1 << 20;
 /// Messages and slots that are long enough for all of Figure 11, so that a scheme is what it says
 /// at every size.
 fn long_messages() -> Config {
-    Config {
-        eager_limit: 136 * KIB,
-        fast_slot_bytes: 264 * KIB,
-        credit_messages: 12,
-        credit_bytes: 1 << 20,
-        ..Config::default()
-    }
+    Config::default().eager_limit(136 * KIB).fast_slot_bytes(264 * KIB).credit_messages(12).credit_bytes(1 << 20)
 }
 
 /// Microseconds of a write of each size, by scheme and whether the memory is registered.

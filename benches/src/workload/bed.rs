@@ -105,7 +105,7 @@ impl Setup {
     }
 
     fn endpoint(&self, number: usize) -> Config {
-        Config { name: format!("client{number}"), ..self.endpoint.clone() }
+        self.endpoint.clone().name(format!("client{number}"))
     }
 }
 

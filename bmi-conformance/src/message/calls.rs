@@ -221,7 +221,7 @@ pub fn the_policy_is_followed_and_told<K: Backend>(backend: &K) {
 pub fn slots_run_out_and_come_back<K: Backend>(backend: &K) {
     let net = Net::new(backend);
     net.run(async {
-        let pair = ready(&net, &Config { fast_slots: 2, ..Config::default() }).await;
+        let pair = ready(&net, &Config::default().fast_slots(2)).await;
         let caller = Caller::new(pair.a.clone());
         for round in 0..3 {
             let before = pair.a.with(|e| e.path_counters());
@@ -357,8 +357,7 @@ pub fn any_lists_by_any_path<K: Backend>(backend: &K) {
         &(proptest::collection::vec((shape(), path, held, lists()), 1..6), any::<bool>()),
         |(calls, small)| {
             let net = Net::new(backend);
-            let config =
-                if small { Config { fast_slots: 1, fast_slot_bytes: 4096, ..tight() } } else { Config::default() };
+            let config = if small { tight().fast_slots(1).fast_slot_bytes(4096) } else { Config::default() };
             net.run(async {
                 let pair = ready(&net, &config).await;
                 for (number, (lens, path, held, lists)) in calls.iter().enumerate() {

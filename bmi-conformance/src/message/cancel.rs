@@ -10,7 +10,7 @@ use crate::net::{End, Net, Pair, soon};
 
 /// Limits as in [`tight`], and time enough for a slow peer to let go: no connection is cut.
 fn patient() -> Config {
-    Config { fence_grace: std::time::Duration::from_secs(8), ..tight() }
+    tight().fence_grace(std::time::Duration::from_secs(8))
 }
 
 /// The id of an operation that was posted and is under way.

@@ -19,9 +19,9 @@ fn more_sends_than_credits<K: Backend>(backend: &K, config: &Config, size: usize
         net.until("messages to be parked", || (pair.b.with(|e| e.resource_usage()).parked > 0).then_some(())).await;
         net.turns(100).await;
         let resource_usage = pair.b.with(|e| e.resource_usage());
-        assert!(resource_usage.slots <= usize::from(config.credit_messages), "{resource_usage:?}");
+        assert!(resource_usage.slots <= usize::from(config.credits.messages), "{resource_usage:?}");
         assert!(
-            resource_usage.parked * (size + MESSAGE_OVERHEAD) <= config.credit_bytes as usize,
+            resource_usage.parked * (size + MESSAGE_OVERHEAD) <= config.credits.bytes as usize,
             "{resource_usage:?}"
         );
         assert!(pair.a.counters().credit_waits > 0, "nobody waited for a credit");
@@ -44,8 +44,8 @@ pub fn exhausted_in_messages<K: Backend>(backend: &K) {
 
 /// Credits in bytes run out before those in messages: messages of the eager limit.
 pub fn exhausted_in_bytes<K: Backend>(backend: &K) {
-    let config = Config { credit_messages: 64, ..tight() };
-    more_sends_than_credits(backend, &config, config.eager_limit, 50);
+    let config = tight().credit_messages(64);
+    more_sends_than_credits(backend, &config, config.credits.eager_limit, 50);
 }
 
 /// Both sides send more than there are credits before either receives: nobody waits for ever.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use bmi_core::{Access, Completion, Config, Error, ErrorKind, Options};
+use bmi_core::{Access, Completion, Error, ErrorKind, Options};
 use futures_util::future::join;
 
 use super::{reads, tight};
@@ -67,7 +67,7 @@ pub fn connect_to_a_silent_listener<K: Backend>(backend: &K) {
     net.run(async {
         let silent = net.bare("silent");
         let addr = silent.with(|t| t.listen(&net.listen_addr("silent"))).expect("listen");
-        let config = Config { connect_timeout: SHORT, ..tight() };
+        let config = tight().connect_timeout(SHORT);
         let a = net.endpoint("a", &config);
         for options in [a.within(SHORT), Options::default()] {
             let started = a.now();
@@ -113,7 +113,7 @@ pub fn peer_stops_polling<K: Backend>(backend: &K) {
             }
         }
         let late = pair.a.now().since(options.deadline.expect("set above"));
-        assert!(late <= config.fence_grace + backend.patience() / 4, "the last operation ended {late:?} late");
+        assert!(late <= config.timeouts.fence_grace + backend.patience() / 4, "the last operation ended {late:?} late");
         for (index, buffer) in buffers.iter_mut().enumerate() {
             net.until(&format!("buffer {index} back"), || is_sole(buffer).then_some(())).await;
         }

@@ -17,7 +17,7 @@ pub fn sizes_around_the_eager_limit<K: Backend>(backend: &K) {
     net.run(async {
         let pair = net.pair(&tight()).await;
         let limit = pair.a.limits(pair.to_b).expect("connected").eager;
-        assert_eq!(limit, tight().eager_limit, "both sides have the same limit");
+        assert_eq!(limit, tight().credits.eager_limit, "both sides have the same limit");
         let sizes = [0, 1, 7, limit - 1, limit, limit + 1, 4096, 3 * 4096 + 1, 300_000];
         for (number, size) in sizes.into_iter().enumerate() {
             for receive_first in [true, false] {
@@ -97,7 +97,7 @@ pub fn tags_match_in_order<K: Backend>(backend: &K) {
     let net = Net::new(backend);
     net.run(async {
         let pair = net.pair(&Config::default()).await;
-        let limit = Config::default().eager_limit;
+        let limit = Config::default().credits.eager_limit;
         // Sizes on both sides of the limit in turn, so that a small message would like to overtake
         // a large one.
         let plan: Vec<(u64, usize)> =
@@ -178,7 +178,7 @@ pub fn too_long_for_the_receive<K: Backend>(backend: &K) {
     let net = Net::new(backend);
     net.run(async {
         let pair = net.pair(&tight()).await;
-        let limit = tight().eager_limit;
+        let limit = tight().credits.eager_limit;
         for (size, room) in [(1, 0), (11, 10), (limit, limit - 1), (limit + 1, limit), (50_000, 49_999), (50_000, 10)] {
             for receive_first in [true, false] {
                 let what = format!("{size} bytes into {room}");
@@ -213,7 +213,7 @@ pub fn too_long_for_the_receive<K: Backend>(backend: &K) {
 pub fn limits_of_messages<K: Backend>(backend: &K) {
     let net = Net::new(backend);
     net.run(async {
-        let config = Config { max_message: 10_000, max_pieces: 3, ..tight() };
+        let config = tight().max_message(10_000).max_pieces(3);
         let pair = net.pair(&config).await;
         let limits = pair.a.limits(pair.to_b).expect("connected");
         assert_eq!((limits.message, limits.pieces), (10_000, 3));

@@ -10,7 +10,7 @@ use crate::net::{End, Net, Pair, soon};
 /// A pair whose sides know each other's slots.
 pub(super) async fn ready<K: Backend>(net: &Net<'_, K>, config: &Config) -> Pair<K> {
     let pair = net.pair(config).await;
-    if config.fast_slots > 0 {
+    if config.credits.fast_slots > 0 {
         let known = || {
             let fast = |end: &End<K>, peer| end.limits(peer).is_some_and(|limits| limits.fast > 0);
             (fast(&pair.a, pair.to_b) && fast(&pair.b, pair.to_a)).then_some(())
@@ -40,7 +40,7 @@ pub fn messages_of_middle_size_go_fast<K: Backend>(backend: &K) {
     net.run(async {
         let config = Config::default();
         let pair = ready(&net, &config).await;
-        let (eager, fast) = (config.eager_limit, config.fast_slot_bytes);
+        let (eager, fast) = (config.credits.eager_limit, config.credits.fast_slot_bytes);
         for (number, len) in [eager, eager + 1, 20_000, fast - 1, fast, fast + 1].into_iter().enumerate() {
             for early in [true, false] {
                 let what = format!("{len} bytes, receive {}", if early { "first" } else { "last" });
@@ -72,7 +72,7 @@ pub fn messages_of_middle_size_go_fast<K: Backend>(backend: &K) {
 pub fn order_across_all_paths<K: Backend>(backend: &K) {
     let net = Net::new(backend);
     net.run(async {
-        let pair = ready(&net, &Config { fast_slots: 2, ..Config::default() }).await;
+        let pair = ready(&net, &Config::default().fast_slots(2)).await;
         let lens = [10usize, 20_000, 200_000, 30_000, 40_000, 50_000, 100, 9000, 70_000, 8192, 60_000, 1];
         for split in [0, 4, lens.len()] {
             // Some of the receives are there before the messages, some come after.
@@ -104,9 +104,9 @@ pub fn order_across_all_paths<K: Backend>(backend: &K) {
 pub fn unexpected_messages_of_middle_size<K: Backend>(backend: &K) {
     let net = Net::new(backend);
     net.run(async {
-        let config = Config { fast_slots: 2, ..Config::default() };
+        let config = Config::default().fast_slots(2);
         let pair = ready(&net, &config).await;
-        let len = config.fast_slot_bytes;
+        let len = config.credits.fast_slot_bytes;
         let sends: Vec<_> =
             (0..5).map(|tag| pair.a.send_unexpected(pair.to_b, tag, pattern(tag, len), soon(&pair.a))).collect();
         for tag in 0..5 {
@@ -153,8 +153,7 @@ pub fn registered_memory_is_gathered<K: Backend>(backend: &K) {
 pub fn without_slots<K: Backend>(backend: &K) {
     let net = Net::new(backend);
     net.run(async {
-        let (a, b) =
-            (net.endpoint("a", &Config { fast_slots: 0, ..Config::default() }), net.endpoint("b", &Config::default()));
+        let (a, b) = (net.endpoint("a", &Config::default().fast_slots(0)), net.endpoint("b", &Config::default()));
         let addr = b.listen(&net.listen_addr("b")).expect("listen");
         let (to_b, to_a) = net.connect(&a, &b, &addr).await;
         net.until("a knows b's slots", || a.limits(to_b).filter(|limits| limits.fast > 0)).await;

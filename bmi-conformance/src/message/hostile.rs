@@ -6,7 +6,7 @@
 //! documentation.
 
 use bmi_core::transport::{ConnId, Event, MAX_PRIVATE_DATA, Payload, PostError, WorkId, WorkOptions, WriteTarget};
-use bmi_core::{Access, Addr, Config, ErrorKind, OneSided, Options, RemoteKey, RemoteSlice, Time, Transport};
+use bmi_core::{Access, Addr, ErrorKind, OneSided, Options, RemoteKey, RemoteSlice, Time, Transport};
 use futures_util::future::join;
 
 use super::{reads, tight};
@@ -166,7 +166,7 @@ fn slice(len: u64) -> RemoteSlice {
 
 /// A victim with an honest peer: `a` and `b` of the pair, `b` being the victim.
 async fn scene<K: Backend>(net: &Net<'_, K>) -> (Pair<K>, Intruder<K>) {
-    let pair = net.pair(&Config { max_pieces: 8, max_message: 1 << 20, ..tight() }).await;
+    let pair = net.pair(&tight().max_pieces(8).max_message(1 << 20)).await;
     let intruder = Intruder::new(net).await;
     (pair, intruder)
 }
@@ -353,7 +353,7 @@ pub fn bad_messages_cut_their_sender<K: Backend>(backend: &K) {
 pub fn forged_slots<K: Backend>(backend: &K) {
     let net = Net::new(backend);
     net.run(async {
-        let pair = net.pair(&Config { fast_slots: 2, fast_slot_bytes: 4096, ..tight() }).await;
+        let pair = net.pair(&tight().fast_slots(2).fast_slot_bytes(4096)).await;
         let mut intruder = Intruder::new(&net).await;
         intruder.hello[8] |= 16;
         let zero = Forged::default();

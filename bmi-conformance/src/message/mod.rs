@@ -29,14 +29,12 @@ pub(crate) fn reads<K: crate::Backend>(backend: &K) -> bool {
 /// KiB, transfers in units of 4 KiB.
 pub fn tight() -> Config {
     let eager_limit = 1024;
-    Config {
-        eager_limit,
-        credit_messages: 4,
-        credit_bytes: 4 * (eager_limit as u32 + 64),
-        transfer_unit: 4096,
-        in_flight_bytes: 8192,
-        fast_slots: 0,
-        fence_grace: std::time::Duration::from_millis(200),
-        ..Config::default()
-    }
+    Config::default()
+        .eager_limit(eager_limit)
+        .credit_messages(4)
+        .credit_bytes(4 * (eager_limit as u32 + 64))
+        .transfer_unit(4096)
+        .in_flight_bytes(8192)
+        .fast_slots(0)
+        .fence_grace(std::time::Duration::from_millis(200))
 }

@@ -117,7 +117,7 @@ pub fn an_offer_that_is_late_beside_another_tag<K: Backend>(backend: &K) {
 pub fn offers_are_withdrawn<K: Backend>(backend: &K) {
     let net = Net::new(backend);
     net.run(async {
-        let pair: Pair<K> = net.pair(&bmi_core::Config { fence_grace: crate::net::SOON, ..tight() }).await;
+        let pair: Pair<K> = net.pair(&tight().fence_grace(crate::net::SOON)).await;
         for turns in (0..12).chain([20, 40]) {
             for with_message in [false, true] {
                 let what =

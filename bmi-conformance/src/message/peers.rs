@@ -13,8 +13,8 @@ use crate::net::{Net, all_end_well, soon};
 pub fn limits_are_agreed<K: Backend>(backend: &K) {
     let net = Net::new(backend);
     net.run(async {
-        let small = Config { eager_limit: 512, max_message: 1 << 20, max_pieces: 100, fast_slots: 0, ..tight() };
-        let large = Config { max_message: 1 << 30, max_pieces: 50, fast_slots: 0, ..Config::default() };
+        let small = tight().eager_limit(512).max_message(1 << 20).max_pieces(100).fast_slots(0);
+        let large = Config::default().max_message(1 << 30).max_pieces(50).fast_slots(0);
         let (a, b) = (net.endpoint("a", &small), net.endpoint("b", &large));
         let addr = b.listen(&net.listen_addr("b")).expect("listen");
         let (to_b, to_a) = net.connect(&a, &b, &addr).await;

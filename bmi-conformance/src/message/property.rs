@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use bmi_core::{Access, Config, ErrorKind, Exposure, Lists};
+use bmi_core::{Access, ErrorKind, Exposure, Lists};
 use futures_util::future::join_all;
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -85,7 +85,7 @@ fn check<K: Backend, S: Strategy>(backend: &K, strategy: &S, property: impl Fn(&
 pub fn any_messages<K: Backend>(backend: &K) {
     check(backend, &vec(message(), 1..14), |net, messages| {
         net.run(async {
-            let config = Config { fence_grace: crate::net::SOON, ..tight() };
+            let config = tight().fence_grace(crate::net::SOON);
             let pair = net.pair(&config).await;
             exchange(net, &pair, &messages).await;
         });

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use bmi_core::{Access, Config, ErrorKind, MemList, Options, PeerEvent, PeerId};
+use bmi_core::{Access, ErrorKind, MemList, Options, PeerEvent, PeerId};
 use futures_util::future::join_all;
 
 use super::{reads, tight};
@@ -52,7 +52,7 @@ impl<K: Backend> Station<K> {
 
 async fn storm<K: Backend>(net: &Net<'_, K>, seed: u64) {
     let mut rng = Rng::new(seed);
-    let config = Config { fence_grace: Duration::from_millis(50), ..tight() };
+    let config = tight().fence_grace(Duration::from_millis(50));
     let mut stations: Vec<Station<K>> = ["a", "b", "c"]
         .into_iter()
         .map(|name| {

@@ -79,7 +79,7 @@ pub fn a_crowd_waits_its_turn<K: Backend>(backend: &K) {
         net.turns(100).await;
         assert!(pair.a.counters().credit_waits > 0, "nobody waited for a credit");
         let slots = pair.b.with(|e| e.resource_usage()).slots;
-        assert!(slots <= tight().credit_messages.into(), "{slots} slots hold messages");
+        assert!(slots <= tight().credits.messages.into(), "{slots} slots hold messages");
         for n in 0..MESSAGES {
             let message = pair.b.next_unexpected().await;
             assert_eq!(message.tag(), n);

@@ -197,7 +197,7 @@ impl<T: Transport> Caller<T> {
         let front = CALL_HEAD + request.len();
         self.endpoint.with(|endpoint| {
             // One piece more than the user's goes with a message.
-            let too_many = data.pieces().len() >= endpoint.config().max_pieces;
+            let too_many = data.pieces().len() >= endpoint.config().limits.max_pieces;
             let forced = match () {
                 // Nothing to describe.
                 () if data.is_empty() => Some(Path::Inline),
@@ -388,6 +388,6 @@ impl<T: Transport> Call<T> {
     }
 
     fn max_pieces(&self) -> usize {
-        self.caller.endpoint.with(|endpoint| endpoint.config().max_pieces)
+        self.caller.endpoint.with(|endpoint| endpoint.config().limits.max_pieces)
     }
 }

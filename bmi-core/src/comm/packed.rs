@@ -51,11 +51,11 @@ impl<T: Transport> Caller<T> {
             return Ok(None);
         }
         let room = self.room(peer);
-        let packs = self.endpoint().with(|endpoint| match lists.or(endpoint.config().lists) {
+        let packs = self.endpoint().with(|endpoint| match lists.or(endpoint.config().memory.lists) {
             Lists::Chain => false,
             Lists::Pack => true,
             Lists::Auto => {
-                let prices = endpoint.config().list_prices;
+                let prices = endpoint.config().memory.list_prices;
                 let described = front - CALL_HEAD + pieces * PIECE <= room;
                 !described || prices.packing_pays(bytes as u64, pieces as u64, pieces as u64 - 1, 0)
             }

@@ -64,7 +64,7 @@ impl<T: Transport> Incoming<T> {
         let wire = front(CALL_HEAD);
         let wire = wire.first_chunk().ok_or_else(|| protocol("is no call"))?;
         let head = CallHead::decode(wire, message.len()).map_err(protocol)?;
-        let (max_pieces, max_data) = endpoint.with(|e| (e.config().max_pieces, e.config().max_message));
+        let (max_pieces, max_data) = endpoint.with(|e| (e.config().limits.max_pieces, e.config().limits.max_message));
         if head.data > max_data {
             return Err(Error::new(ErrorKind::Protocol, format!("a request with {} bytes of data", head.data)));
         }

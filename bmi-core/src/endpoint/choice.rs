@@ -28,9 +28,9 @@ impl<T: Transport> Endpoint<T> {
     /// without, between two endpoints with these settings.
     pub fn plan(&mut self, peer: Option<PeerId>) -> Plan {
         let limits = peer.and_then(|peer| self.limits(peer));
-        let eager = limits.map_or(self.config.eager_limit, |limits| limits.eager);
-        let slots = self.config.fast_slots > 0 && self.transport.capabilities().write_with_immediate;
-        let own = slots.then_some(self.config.fast_slot_bytes);
+        let eager = limits.map_or(self.config.credits.eager_limit, |limits| limits.eager);
+        let slots = self.config.credits.fast_slots > 0 && self.transport.capabilities().write_with_immediate;
+        let own = slots.then_some(self.config.credits.fast_slot_bytes);
         let fast = limits.map_or(own, |limits| Some(limits.fast).filter(|fast| *fast > 0));
         let best = Facts {
             direction: Direction::Write,
@@ -70,7 +70,7 @@ impl<T: Transport> Endpoint<T> {
         // What waits in the queue may be about to take the slot.
         let at_once = record.is_some_and(|record| record.queue.is_empty());
         let credit = record.and_then(|record| record.credit.as_ref());
-        let own_fast = record.and_then(|record| record.fast.as_ref()).map(|_| self.config.fast_slot_bytes);
+        let own_fast = record.and_then(|record| record.fast.as_ref()).map(|_| self.config.credits.fast_slot_bytes);
         let (eager, fast) = limits.map_or((0, 0), |limits| (limits.eager, limits.fast));
         let head = match direction {
             Direction::Write => request,

@@ -29,7 +29,7 @@ const KEPT_LOST: usize = 256;
 impl<T: Transport> Endpoint<T> {
     pub(super) fn start_connect(&mut self, addr: &Addr, options: Options) -> Result<(PeerId, OpId), Error> {
         let options =
-            Options { deadline: Some(options.deadline.unwrap_or(self.now + self.config.connect_timeout)), ..options };
+            Options { deadline: Some(options.deadline.unwrap_or(self.now + self.config.timeouts.connect)), ..options };
         let hello = Hello::of(&self.config);
         let slots = self.make_slots()?;
         let conn = self.transport.connect(addr, &hello.encode(), options.deadline.expect("set above"))?;
@@ -44,7 +44,7 @@ impl<T: Transport> Endpoint<T> {
         if !open {
             return Err(self.lost_error(peer).during("disconnect"));
         }
-        let deadline = options.deadline.unwrap_or(self.now + self.config.fence_grace);
+        let deadline = options.deadline.unwrap_or(self.now + self.config.timeouts.fence_grace);
         let options = Options { deadline: Some(deadline), ..options };
         let id = self.insert_op(OpKind::Disconnect, Some(peer), 0, None, options, State::Waiting);
         let record = self.peers.get_mut(peer.0).expect("checked");
@@ -99,7 +99,7 @@ impl<T: Transport> Endpoint<T> {
     }
 
     fn accept(&mut self, conn: ConnId, from: &Addr, hello: &Hello) -> Result<(), Error> {
-        if self.peers.len() >= self.config.max_peers {
+        if self.peers.len() >= self.config.limits.max_peers {
             let text =
                 format!("this side keeps {} connections and takes no more (Config::max_peers)", self.peers.len());
             return Err(Error::new(ErrorKind::Refused, text));
@@ -123,12 +123,12 @@ impl<T: Transport> Endpoint<T> {
         record.areas.understood = hello.has(PROBES);
         record.limits = PeerLimits {
             eager: match mutated("hello/own-limit-only") {
-                true => self.config.eager_limit,
-                false => self.config.eager_limit.min(hello.eager as usize),
+                true => self.config.credits.eager_limit,
+                false => self.config.credits.eager_limit.min(hello.eager as usize),
             },
             fast: 0,
-            message: self.config.max_message.min(hello.message),
-            pieces: self.config.max_pieces.min(hello.pieces as usize),
+            message: self.config.limits.max_message.min(hello.message),
+            pieces: self.config.limits.max_pieces.min(hello.pieces as usize),
         };
     }
 
@@ -147,7 +147,10 @@ impl<T: Transport> Endpoint<T> {
             return;
         }
         let before = std::mem::replace(&mut record.link, Link::Up);
-        if record.takes_slots && self.config.fast_slots > 0 && self.transport.capabilities().write_with_immediate {
+        if record.takes_slots
+            && self.config.credits.fast_slots > 0
+            && self.transport.capabilities().write_with_immediate
+        {
             record.notices.push_back(Notice::FastSlots);
         }
         tracing::debug!(peer = %addr, outgoing, "connected");
@@ -206,17 +209,17 @@ impl<T: Transport> Endpoint<T> {
     fn make_slots(&mut self) -> Result<ReceiveSlots, Error> {
         let hello = Hello::of(&self.config);
         let count = usize::from(hello.messages) + usize::from(hello.control);
-        self.registry.register_own(|| ReceiveSlots::new(&mut self.transport, count, self.config.eager_limit))
+        self.registry.register_own(|| ReceiveSlots::new(&mut self.transport, count, self.config.credits.eager_limit))
     }
 
     /// Enters a peer's record and posts its receives.
     fn insert_peer(&mut self, conn: ConnId, addr: Addr, outgoing: bool, link: Link, slots: ReceiveSlots) -> PeerId {
         let grant = CreditAccount::of(&Hello::of(&self.config));
         let limits = PeerLimits {
-            eager: self.config.eager_limit,
+            eager: self.config.credits.eager_limit,
             fast: 0,
-            message: self.config.max_message,
-            pieces: self.config.max_pieces,
+            message: self.config.limits.max_message,
+            pieces: self.config.limits.max_pieces,
         };
         let mut unposted = Vec::new();
         for slot in 0..slots.count() {

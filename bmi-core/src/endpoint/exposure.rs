@@ -50,7 +50,7 @@ impl<T: Transport> Endpoint<T> {
         let narrow = capabilities.registration == Registration::Free && !list.pieces().iter().all(shared);
         let remote = match list.pieces() {
             [piece] => OneOrMany::One(self.expose_piece(conn, piece, access)?),
-            pieces if narrow || !self.config.expose_groups => {
+            pieces if narrow || !self.config.memory.expose_groups => {
                 OneOrMany::Many(self.expose_each(conn, pieces, access)?.into())
             }
             pieces => OneOrMany::Many(self.expose_groups(conn, pieces, access)?.into()),

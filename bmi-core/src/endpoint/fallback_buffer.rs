@@ -64,7 +64,7 @@ pub(super) struct FallbackBuffer {
 
 impl FallbackBuffers {
     pub(super) fn new<T: Transport>(transport: &mut T, config: &Config) -> Result<FallbackBuffers, Error> {
-        let unit = config.transfer_unit.min(LONGEST);
+        let unit = config.limits.transfer_unit.min(LONGEST);
         let reserve = transport.register(&Memory::zeroed(RESERVE * unit)?)?;
         Ok(FallbackBuffers { unit, reserve, free: Arc::new(Mutex::new((0..RESERVE).collect())) })
     }

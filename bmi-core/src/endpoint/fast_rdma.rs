@@ -94,8 +94,8 @@ impl<T: Transport> Endpoint<T> {
 
     /// Makes the slots of a connection and tells the peer; says whether the notice is off the list.
     pub(super) fn send_slots(&mut self, peer_id: PeerId) -> bool {
-        let count = self.config.fast_slots;
-        let slot_len = (HEADER_LEN + self.config.fast_slot_bytes).next_multiple_of(PAGE);
+        let count = self.config.credits.fast_slots;
+        let slot_len = (HEADER_LEN + self.config.credits.fast_slot_bytes).next_multiple_of(PAGE);
         let peer = self.peers.get_mut(peer_id.0).expect("the caller has it");
         if !peer.credit.as_mut().is_some_and(|credit| credit.spend_message()) {
             return false;
@@ -246,7 +246,7 @@ impl<T: Transport> Endpoint<T> {
             return Err("fast-RDMA slots a second time");
         }
         let slots = TheirSlots { remote, slot_len: header.len };
-        peer.limits.fast = slots.payload().min(self.config.fast_slot_bytes);
+        peer.limits.fast = slots.payload().min(self.config.credits.fast_slot_bytes);
         peer.their_fast = Some(slots);
         peer.credit.as_mut().expect("a peer that is up has credit").grant_slots(count);
         self.repost(peer_id, slot, Repost::Message);

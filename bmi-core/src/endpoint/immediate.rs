@@ -50,15 +50,15 @@ impl<T: Transport> Endpoint<T> {
         local: &MemList,
         options: &Options,
     ) -> Option<Completion> {
-        let (len, pieces, most) = (local.len() as u64, local.pieces(), self.config.max_pieces);
+        let (len, pieces, most) = (local.len() as u64, local.pieces(), self.config.limits.max_pieces);
         let peer = self.peers.get(id.0).filter(|peer| matches!(peer.link, Link::Up) && peer.credit.is_some())?;
         // What a list longer than its descriptor, or than may be, is, the long way says.
         if len == 0 || pieces.len() > most || remote.pieces().len() > most {
             return None;
         }
         let slice = remote.pieces().get(at.piece)?.slice(at.offset, len)?;
-        let level = Level::of(options.class, len, self.config.transfer_unit);
-        let packs = pieces.len() > 1 && options.lists.or(self.config.lists) == Lists::Pack;
+        let level = Level::of(options.class, len, self.config.limits.transfer_unit);
+        let packs = pieces.len() > 1 && options.lists.or(self.config.memory.lists) == Lists::Pack;
         let late = options.deadline.is_some_and(|deadline| deadline <= self.now);
         if packs || late || !self.turns.is_free(level) {
             return None;

@@ -150,7 +150,7 @@ impl<T: Transport> Endpoint<T> {
     /// can, `Exhausted` without memory.
     pub fn new(mut transport: T, config: Config, now: Time) -> Result<Endpoint<T>, Error> {
         config.validate()?;
-        let receives = usize::from(config.credit_messages) + usize::from(crate::proto::hello::CONTROL_CREDITS);
+        let receives = usize::from(config.credits.messages) + usize::from(crate::proto::hello::CONTROL_CREDITS);
         let depth = transport.capabilities().recv_queue_depth;
         if receives > depth {
             let text = format!(
@@ -167,10 +167,10 @@ impl<T: Transport> Endpoint<T> {
             return Err(Error::new(ErrorKind::Unsupported, text));
         }
         let pins = pin_limits(&config, transport.capabilities());
-        let bounce = Bounce::new(&mut transport, config.eager_limit)?;
+        let bounce = Bounce::new(&mut transport, config.credits.eager_limit)?;
         let fallback_buffers = FallbackBuffers::new(&mut transport, &config)?;
-        let staging = Staging::new(config.fast_slot_bytes);
-        let packing = Packing::new(&mut transport, config.transfer_unit)?;
+        let staging = Staging::new(config.credits.fast_slot_bytes);
+        let packing = Packing::new(&mut transport, config.limits.transfer_unit)?;
         let max_inline = transport.capabilities().max_inline;
         Ok(Endpoint {
             transport,
@@ -640,7 +640,7 @@ impl<T: Transport> Endpoint<T> {
     #[inline]
     fn check_list(&self, peer: PeerId, list: &MemList) -> Result<(), Error> {
         let known = self.peers.get(peer.0).filter(|record| record.is_open());
-        if known.is_some() && list.pieces().len() <= self.config.max_pieces {
+        if known.is_some() && list.pieces().len() <= self.config.limits.max_pieces {
             Ok(())
         } else {
             self.refuse_list(peer, list)
@@ -651,7 +651,7 @@ impl<T: Transport> Endpoint<T> {
     #[cold]
     fn refuse_list(&self, peer: PeerId, list: &MemList) -> Result<(), Error> {
         let record = self.peers.get(peer.0).filter(|record| record.is_open()).ok_or_else(|| self.lost_error(peer))?;
-        let (pieces, limit) = (list.pieces().len(), self.config.max_pieces);
+        let (pieces, limit) = (list.pieces().len(), self.config.limits.max_pieces);
         let text = format!("a list of {pieces} pieces; at most {limit} are allowed (Config::max_pieces)");
         Err(Error::new(ErrorKind::Invalid, text).with_peer(&record.addr))
     }
@@ -683,15 +683,15 @@ impl<T: Transport> Endpoint<T> {
     /// The longest payload of an eager message to a peer.
     #[inline]
     fn eager_limit(&self, peer: &Peer) -> usize {
-        peer.limits.eager.min(self.config.eager_limit)
+        peer.limits.eager.min(self.config.credits.eager_limit)
     }
 }
 
 /// Bounds of the pin-down cache. Where registration pins nothing, nothing waits to be let go.
 fn pin_limits(config: &Config, capabilities: &Capabilities) -> Limits {
     let free = capabilities.registration == Registration::Free;
-    let linger = if free { Duration::ZERO } else { config.pin_linger };
-    Limits { entries: config.pin_cache_entries, bytes: config.pin_cache_bytes, linger }
+    let linger = if free { Duration::ZERO } else { config.memory.pin_linger };
+    Limits { entries: config.memory.pin_cache_entries, bytes: config.memory.pin_cache_bytes, linger }
 }
 
 /// Pieces of a rendezvous that find room in the head of a work request.

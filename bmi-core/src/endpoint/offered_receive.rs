@@ -90,7 +90,7 @@ impl<T: Transport> Endpoint<T> {
     /// Whether a receive is of a size and shape that is offered.
     #[inline]
     pub(super) fn may_be_offered(&self, peer: &Peer, list: &MemList) -> bool {
-        let (eager, unit) = (self.eager_limit(peer), self.config.transfer_unit);
+        let (eager, unit) = (self.eager_limit(peer), self.config.limits.transfer_unit);
         peer.is_up() && list.pieces().len() == 1 && (eager + 1..=unit).contains(&list.len())
     }
 

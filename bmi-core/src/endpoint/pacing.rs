@@ -131,10 +131,10 @@ impl Turns {
         if level == Level::Urgent && moving.in_flight[0] == 0 {
             return Ok(());
         }
-        if moving.stalled || moving.total() >= config.peer_in_flight_bytes {
+        if moving.stalled || moving.total() >= config.limits.peer_in_flight_bytes {
             return Err(Turn::PeerFull);
         }
-        if self.in_flight - self.stalled >= config.in_flight_bytes {
+        if self.in_flight - self.stalled >= config.limits.in_flight_bytes {
             return Err(Turn::AdapterFull);
         }
         Ok(())
@@ -301,7 +301,7 @@ impl<T: Transport> Endpoint<T> {
         if self.now < self.turns.no_stall_before {
             return false;
         }
-        let (patience, now) = (self.config.stall_patience, self.now);
+        let (patience, now) = (self.config.timeouts.stall_patience, self.now);
         let (mut found, mut next) = (false, now + patience);
         for peer in self.peers.values_mut() {
             let moving = &mut peer.moving;

@@ -35,7 +35,7 @@ impl<T: Transport> Endpoint<T> {
         if let Some(record) = self.peers.get_mut(peer.0).filter(|record| matches!(record.link, Link::Up))
             && record.parked.is_empty()
             && list.len() <= record.limits.eager
-            && list.pieces().len() <= self.config.max_pieces
+            && list.pieces().len() <= self.config.limits.max_pieces
         {
             let matching = |id| State::Matching(record.posted.push(tag, id));
             return Ok(Posted::Pending(self.ops.insert(OpKind::Recv, Some(peer), tag, Some(list), options, matching)));
@@ -237,7 +237,9 @@ impl<T: Transport> Endpoint<T> {
                 .map(|wire| RemoteSlice::from_wire(wire.try_into().expect("exact chunks")))
         };
         let total = pieces().try_fold(0u64, |sum, piece| sum.checked_add(piece.len));
-        if total != Some(header.len) || header.len > self.config.max_message || pieces().len() > self.config.max_pieces
+        if total != Some(header.len)
+            || header.len > self.config.limits.max_message
+            || pieces().len() > self.config.limits.max_pieces
         {
             return Err("an announcement whose pieces do not add up");
         }
@@ -313,7 +315,7 @@ impl<T: Transport> Endpoint<T> {
     /// Owes the peer an answer. An honest one has no more questions open than its credits had room
     /// for.
     pub(super) fn answer(&mut self, peer_id: PeerId, notice: Notice) -> Result<(), Violation> {
-        let limit = self.config.credit_bytes / credit::OVERHEAD + u32::from(self.config.credit_messages);
+        let limit = self.config.credits.bytes / credit::OVERHEAD + u32::from(self.config.credits.messages);
         let peer = self.peers.get_mut(peer_id.0).expect("the caller has it");
         if peer.answers >= limit as usize {
             return Err("questions without end, taking no answer");

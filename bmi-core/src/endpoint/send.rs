@@ -102,7 +102,7 @@ impl<T: Transport> Endpoint<T> {
         let len = list.len();
         let short = len <= peer.limits.eager && HEADER_LEN + len <= self.max_inline;
         let idle = matches!(peer.link, Link::Up) && peer.queue.is_empty() && peer.notices.is_empty();
-        if !short || !idle || options.slot || list.pieces().len() > self.config.max_pieces {
+        if !short || !idle || options.slot || list.pieces().len() > self.config.limits.max_pieces {
             return false;
         }
         let cost = credit::cost(len);
@@ -133,9 +133,9 @@ impl<T: Transport> Endpoint<T> {
         let record = self.peers.get(peer.0).expect("checked");
         let limit = match (kind, record.is_up()) {
             (OpKind::SendUnexpected, true) => self.eager_limit(record).max(record.limits.fast) as u64,
-            (OpKind::SendUnexpected, false) => self.config.eager_limit as u64,
+            (OpKind::SendUnexpected, false) => self.config.credits.eager_limit as u64,
             (_, true) => record.limits.message,
-            (_, false) => self.config.max_message,
+            (_, false) => self.config.limits.max_message,
         };
         if list.len() as u64 > limit {
             let text = format!("{} bytes; at most {limit} are allowed", list.len());

@@ -93,7 +93,7 @@ impl<T: Transport> Endpoint<T> {
     pub(super) fn set_fences(&mut self) {
         while let Some(id) = self.fences.pop() {
             if self.ops.get(id.0).is_some_and(|op| !op.is_done()) {
-                self.ops.set_timer(id, self.now + self.config.fence_grace);
+                self.ops.set_timer(id, self.now + self.config.timeouts.fence_grace);
             }
         }
     }

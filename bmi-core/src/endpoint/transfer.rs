@@ -126,11 +126,11 @@ impl<T: Transport> Endpoint<T> {
             let text = format!("{} bytes at {at} lie outside a descriptor of {}", local.len(), remote.len());
             return Err(invalid(text));
         }
-        if remote.pieces().len() > self.config.max_pieces {
+        if remote.pieces().len() > self.config.limits.max_pieces {
             let text = format!(
                 "a descriptor of {} pieces; at most {} are allowed",
                 remote.pieces().len(),
-                self.config.max_pieces
+                self.config.limits.max_pieces
             );
             return Err(invalid(text));
         }
@@ -200,7 +200,7 @@ impl<T: Transport> Endpoint<T> {
         let op = self.ops.get(id.0).expect("the caller has it");
         let list = op.list.as_ref().expect("a transfer has its list");
         let packs = self.packs(list, total, op.options.lists);
-        let level = Level::of(op.options.class, total, self.config.transfer_unit);
+        let level = Level::of(op.options.class, total, self.config.limits.transfer_unit);
         let registered = match packs {
             true => Ok(OneOrMany::None),
             false => unit::register_list(&mut self.registry, &mut self.transport, list),
@@ -247,14 +247,14 @@ impl<T: Transport> Endpoint<T> {
         if pieces.len() < 2 {
             return false;
         }
-        match lists.or(self.config.lists) {
+        match lists.or(self.config.memory.lists) {
             Lists::Chain => false,
             Lists::Pack => true,
             Lists::Auto => {
                 let capabilities = self.transport.capabilities();
                 let requests = (pieces.len() - 1) / capabilities.max_segments;
                 let registering = self.price_of_registering(list);
-                self.config.list_prices.packing_pays(total, pieces.len() as u64, requests as u64, registering)
+                self.config.memory.list_prices.packing_pays(total, pieces.len() as u64, requests as u64, registering)
             }
         }
     }
@@ -288,7 +288,7 @@ impl<T: Transport> Endpoint<T> {
         // Half of the queue, so that the next unit can be handed over while one is under way.
         let most_requests = u32::try_from(capabilities.send_queue_depth / 2).unwrap_or(u32::MAX).max(1);
         let staged = transfer.open.staged.is_some();
-        let unit = if staged { self.packing.buffer_len() } else { self.config.transfer_unit } as u64;
+        let unit = if staged { self.packing.buffer_len() } else { self.config.limits.transfer_unit } as u64;
         loop {
             let limit = if closing { 1 } else { max_len.min(unit - transfer.open.bytes) };
             let request = if staged {

@@ -163,7 +163,7 @@ impl<T: Transport> Endpoint<T> {
         if header.len != op.len() as u64 || total != Some(header.len) {
             return Err("a ClearToWrite that is not as long as what was announced");
         }
-        if remote.as_slice().len() > self.config.max_pieces {
+        if remote.as_slice().len() > self.config.limits.max_pieces {
             return Err("a ClearToWrite for more pieces than were agreed on");
         }
         let (id, shown, ending, total) = (timing::op_of(header.op), shown.clone(), op.ending, header.len);

@@ -363,7 +363,7 @@ mod tests {
     use crate::config::Config;
 
     fn pair() -> (Credit, CreditAccount) {
-        let config = Config { eager_limit: 256, credit_messages: 4, credit_bytes: 4 * 320, ..Config::default() };
+        let config = Config::default().eager_limit(256).credit_messages(4).credit_bytes(4 * 320);
         let hello = Hello::of(&config);
         (Credit::granted_by(&hello), CreditAccount::of(&hello))
     }
@@ -420,7 +420,7 @@ mod tests {
         #[test]
         fn credit_messages_that_cross_leave_nobody_stuck(steps in proptest::collection::vec((0usize..2, 0u8..4), 0..200)) {
             let config =
-                Config { eager_limit: 256, credit_messages: 64, credit_bytes: 4 * 320, ..Config::default() };
+                Config::default().eager_limit(256).credit_messages(64).credit_bytes(4 * 320);
             let hello = Hello::of(&config);
             let mut sides = [(); 2].map(|()| Side {
                 credit: Credit::granted_by(&hello),

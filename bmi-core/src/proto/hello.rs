@@ -83,12 +83,12 @@ impl Hello {
             oldest: OLDEST,
             features: SUPPORTED,
             required: REQUIRED,
-            eager: u32::try_from(config.eager_limit).expect("validated"),
-            messages: config.credit_messages,
+            eager: u32::try_from(config.credits.eager_limit).expect("validated"),
+            messages: config.credits.messages,
             control: CONTROL_CREDITS,
-            bytes: config.credit_bytes,
-            pieces: u32::try_from(config.max_pieces).expect("validated"),
-            message: config.max_message,
+            bytes: config.credits.bytes,
+            pieces: u32::try_from(config.limits.max_pieces).expect("validated"),
+            message: config.limits.max_message,
             name: config.name.clone(),
         }
     }

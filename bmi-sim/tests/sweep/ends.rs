@@ -180,14 +180,12 @@ pub(crate) fn both_run_out_of_credits(seed: u64, rng: &mut Rng) {
 /// The window of bytes is four messages of `eager` bytes, which is sixteen short ones; so is that
 /// of messages.
 fn small_windows(eager: usize) -> Config {
-    Config {
-        eager_limit: eager,
-        credit_messages: 16,
-        credit_bytes: 4 * (eager as u32 + 64),
-        fast_slots: 0,
-        fence_grace: GRACE,
-        ..Config::default()
-    }
+    Config::default()
+        .eager_limit(eager)
+        .credit_messages(16)
+        .credit_bytes(4 * (eager as u32 + 64))
+        .fast_slots(0)
+        .fence_grace(GRACE)
 }
 
 /// Many short messages each way, received as they arrive, some before their receive is posted, by

@@ -80,20 +80,18 @@ fn settings(rng: &mut Rng) -> Config {
     let mut one_of = |values: &[usize]| values[rng.below(values.len() as u64) as usize];
     let eager_limit = one_of(&[256, 1024, 8192]);
     let transfer_unit = one_of(&[4096, 16 << 10, 256 << 10]);
-    Config {
-        eager_limit,
-        credit_messages: one_of(&[8, 16, 124]) as u16,
-        credit_bytes: (one_of(&[4, 10, 100]) * (eager_limit + 64)) as u32,
-        fast_slots: one_of(&[0, 1, 4]) as u8,
-        fast_slot_bytes: one_of(&[8192, 68 << 10]),
-        transfer_unit,
-        in_flight_bytes: (one_of(&[1, 4]) * transfer_unit) as u64,
-        peer_in_flight_bytes: (one_of(&[1, 2]) * transfer_unit) as u64,
-        expose_groups: one_of(&[0, 1]) == 0,
-        pin_cache_entries: one_of(&[0, 2, 4096]),
-        fence_grace: GRACE,
-        ..Config::default()
-    }
+    Config::default()
+        .eager_limit(eager_limit)
+        .credit_messages(one_of(&[8, 16, 124]) as u16)
+        .credit_bytes((one_of(&[4, 10, 100]) * (eager_limit + 64)) as u32)
+        .fast_slots(one_of(&[0, 1, 4]) as u8)
+        .fast_slot_bytes(one_of(&[8192, 68 << 10]))
+        .transfer_unit(transfer_unit)
+        .in_flight_bytes((one_of(&[1, 4]) * transfer_unit) as u64)
+        .peer_in_flight_bytes((one_of(&[1, 2]) * transfer_unit) as u64)
+        .expose_groups(one_of(&[0, 1]) == 0)
+        .pin_cache_entries(one_of(&[0, 2, 4096]))
+        .fence_grace(GRACE)
 }
 
 fn endpoint(world: &World, name: &str, config: Config) -> (Node, Endpoint) {

@@ -80,6 +80,6 @@ impl ClusterOptions {
     }
 
     fn endpoint(&self, name: &str) -> bmi_core::Config {
-        bmi_core::Config { name: name.to_owned(), ..self.endpoint.clone() }
+        self.endpoint.clone().name(name.to_owned())
     }
 }

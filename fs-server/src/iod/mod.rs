@@ -115,7 +115,7 @@ impl<T: Transport + 'static, S: DataStore> Iod<T, S> {
     pub fn new(endpoint: AsyncEndpoint<T>, store: S, settings: IodSettings) -> Result<Iod<T, S>, FsError> {
         let zones = ZonePool::new(&settings.zones()?)?;
         let (one_sided, in_flight) = endpoint
-            .with(|endpoint| (endpoint.transport().capabilities().one_sided, endpoint.config().in_flight_bytes));
+            .with(|endpoint| (endpoint.transport().capabilities().one_sided, endpoint.config().limits.in_flight_bytes));
         let stages = Stages::new(one_sided, in_flight, settings.unit, store.places());
         let iod = Iod { endpoint, adapter: 0, store, zones, stages, settings, start: 0, failed_syncs: Rc::default() };
         iod.join_zones();

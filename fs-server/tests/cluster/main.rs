@@ -50,22 +50,19 @@ const BOUND: Duration = Duration::from_secs(2);
 /// without slots.
 fn endpoint(seed: u64, name: &str) -> Config {
     let mut rng = Rng::new(seed ^ 0x0065_6e64);
-    let mut config = Config {
-        fence_grace: Duration::from_millis(50),
-        connect_timeout: Duration::from_millis(100),
-        ..Config::named(name)
-    };
+    let mut config =
+        Config::named(name).fence_grace(Duration::from_millis(50)).connect_timeout(Duration::from_millis(100));
     if rng.below(3) == 0 {
-        (config.credit_messages, config.credit_bytes) = (4 + rng.below(8) as u16, 64 << 10);
+        (config.credits.messages, config.credits.bytes) = (4 + rng.below(8) as u16, 64 << 10);
     }
     if rng.below(3) == 0 {
-        config.fast_slots = rng.below(3) as u8;
+        config.credits.fast_slots = rng.below(3) as u8;
     }
     if rng.below(3) == 0 {
-        (config.transfer_unit, config.eager_limit) = (8 << 10, 2 << 10);
+        (config.limits.transfer_unit, config.credits.eager_limit) = (8 << 10, 2 << 10);
     }
     if rng.below(3) == 0 {
-        (config.pin_cache_entries, config.expose_groups) = (rng.below(3) as usize, false);
+        (config.memory.pin_cache_entries, config.memory.expose_groups) = (rng.below(3) as usize, false);
     }
     config
 }

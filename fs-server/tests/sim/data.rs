@@ -56,7 +56,7 @@ fn large_data_is_moved_in_units() {
 /// wherever slots were switched off.
 #[test]
 fn a_read_ahead_of_its_reply_needs_no_slot() {
-    let endpoint = Config { fast_slots: 0, ..Config::default() };
+    let endpoint = Config::default().fast_slots(0);
     let (world, cluster) = cluster(11, ClusterOptions { endpoint: endpoint.clone(), ..ClusterOptions::with_iods(1) });
     for forced in [None, Some(Path::FastRdma)] {
         let mut client = Client::new(&world.node("client"), 1);
