@@ -27,6 +27,7 @@ pub mod driver;
 mod endpoint;
 mod error;
 pub mod extents;
+mod forward;
 mod inline_receive;
 mod lists;
 pub mod mem;

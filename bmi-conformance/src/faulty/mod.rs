@@ -24,18 +24,17 @@ mod plan;
 
 use std::cell::Cell;
 use std::collections::VecDeque;
-use std::os::fd::BorrowedFd;
 use std::task::Waker;
 use std::time::Duration;
 
 use bmi_core::mem::RemotePages;
 use bmi_core::transport::{
-    Armed, BulkWay, ConnId, Event, HostWork, InlineReceiver, Payload, PostError, WorkCompletion, WorkId, WorkKind,
-    WorkOptions, WorkStatus, WriteTarget,
+    Armed, BulkWay, ConnId, Event, InlineReceiver, Payload, PostError, WorkCompletion, WorkId, WorkKind, WorkOptions,
+    WorkStatus, WriteTarget,
 };
 use bmi_core::{
     Access, Addr, Capabilities, Error, ErrorKind, MemSlice, Memory, MemoryRegion, RemoteKey, RemoteSlice, Segment,
-    Time, Transport,
+    Time, Transport, forward_transport,
 };
 
 pub use plan::Plan;
@@ -202,14 +201,9 @@ impl<T: Transport> Faulty<T> {
     }
 }
 
+#[deny(clippy::missing_trait_methods)]
 impl<T: Transport> Transport for Faulty<T> {
-    fn capabilities(&self) -> &Capabilities {
-        self.inner.capabilities()
-    }
-
-    fn listen(&mut self, addr: &Addr) -> Result<Addr, Error> {
-        self.inner.listen(addr)
-    }
+    forward_transport!(self => self.inner; capabilities, listen, charge, next_deadline, event_fd, waker);
 
     fn connect(&mut self, addr: &Addr, private: &[u8], deadline: Time) -> Result<ConnId, Error> {
         let conn = self.inner.connect(addr, private, deadline)?;
@@ -314,27 +308,11 @@ impl<T: Transport> Transport for Faulty<T> {
         self.poll_with(now, events, Some(receiver))
     }
 
-    fn next_deadline(&self) -> Option<Time> {
-        self.inner.next_deadline()
-    }
-
-    fn charge(&mut self, work: HostWork) {
-        self.inner.charge(work);
-    }
-
     fn arm(&mut self, waker: &Waker) -> Armed {
         if !self.held.is_empty() || self.said_full {
             return Armed::Busy;
         }
         self.inner.arm(waker)
-    }
-
-    fn event_fd(&self) -> Option<BorrowedFd<'_>> {
-        self.inner.event_fd()
-    }
-
-    fn waker(&self) -> Waker {
-        self.inner.waker()
     }
 }
 

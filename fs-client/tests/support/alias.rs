@@ -4,18 +4,10 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::os::fd::BorrowedFd;
 use std::rc::Rc;
-use std::task::Waker;
 
-use bmi_core::mem::RemotePages;
-use bmi_core::transport::{
-    Armed, BulkWay, ConnId, Event, HostWork, InlineReceiver, Payload, PostError, WorkId, WorkOptions, WriteTarget,
-};
-use bmi_core::{
-    Access, Addr, Capabilities, Error, ErrorKind, MemSlice, Memory, MemoryRegion, RemoteKey, RemoteSlice, Segment,
-    Time, Transport,
-};
+use bmi_core::transport::ConnId;
+use bmi_core::{Addr, Error, ErrorKind, Time, Transport, forward_transport};
 use bmi_sim::SimTransport;
 
 /// What stands at which address, as one machine sees it.
@@ -38,11 +30,8 @@ impl Alias {
     }
 }
 
+#[deny(clippy::missing_trait_methods)]
 impl Transport for Alias {
-    fn capabilities(&self) -> &Capabilities {
-        self.inner.capabilities()
-    }
-
     fn listen(&mut self, addr: &Addr) -> Result<Addr, Error> {
         let real = self.find(addr)?;
         self.inner.listen(&real).map(|_| addr.clone())
@@ -53,109 +42,8 @@ impl Transport for Alias {
         self.inner.connect(&real, private, deadline)
     }
 
-    fn accept(&mut self, conn: ConnId, private: &[u8]) -> Result<(), Error> {
-        self.inner.accept(conn, private)
-    }
-
-    fn reject(&mut self, conn: ConnId, private: &[u8]) {
-        self.inner.reject(conn, private);
-    }
-
-    fn disconnect(&mut self, conn: ConnId, deadline: Time) {
-        self.inner.disconnect(conn, deadline);
-    }
-
-    fn register(&mut self, memory: &Memory) -> Result<MemoryRegion, Error> {
-        self.inner.register(memory)
-    }
-
-    fn expose(&mut self, conn: ConnId, segment: &Segment, access: Access) -> Result<RemoteSlice, Error> {
-        self.inner.expose(conn, segment, access)
-    }
-
-    fn revoke(&mut self, conn: ConnId, key: RemoteKey) {
-        self.inner.revoke(conn, key);
-    }
-
-    fn post_recv(&mut self, conn: ConnId, work: WorkId, segments: &[Segment]) -> Result<(), PostError> {
-        self.inner.post_recv(conn, work, segments)
-    }
-
-    fn post_send(
-        &mut self,
-        conn: ConnId,
-        work: WorkId,
-        head: &[u8],
-        payload: Payload<'_>,
-        options: WorkOptions,
-    ) -> Result<(), PostError> {
-        self.inner.post_send(conn, work, head, payload, options)
-    }
-
-    fn post_write(
-        &mut self,
-        conn: ConnId,
-        work: WorkId,
-        head: &[u8],
-        segments: &[Segment],
-        target: WriteTarget,
-        options: WorkOptions,
-    ) -> Result<(), PostError> {
-        self.inner.post_write(conn, work, head, segments, target, options)
-    }
-
-    fn post_read(
-        &mut self,
-        conn: ConnId,
-        work: WorkId,
-        segments: &[Segment],
-        remote: RemoteSlice,
-        options: WorkOptions,
-    ) -> Result<(), PostError> {
-        self.inner.post_read(conn, work, segments, remote, options)
-    }
-
-    fn poll(&mut self, now: Time, events: &mut Vec<Event>) -> bool {
-        self.inner.poll(now, events)
-    }
-
-    fn poll_inline(&mut self, now: Time, events: &mut Vec<Event>, receiver: &mut dyn InlineReceiver) -> bool {
-        self.inner.poll_inline(now, events, receiver)
-    }
-
-    fn write_now(&mut self, conn: ConnId, from: &[MemSlice], remote: RemoteSlice) -> bool {
-        self.inner.write_now(conn, from, remote)
-    }
-
-    fn read_now(&mut self, conn: ConnId, into: &[MemSlice], remote: RemoteSlice) -> bool {
-        self.inner.read_now(conn, into, remote)
-    }
-
-    fn bulk_ways(&mut self, conn: ConnId) -> Vec<BulkWay> {
-        self.inner.bulk_ways(conn)
-    }
-
-    fn map_remote(&mut self, conn: ConnId, remote: RemoteSlice, access: Access) -> Option<RemotePages> {
-        self.inner.map_remote(conn, remote, access)
-    }
-
-    fn charge(&mut self, work: HostWork) {
-        self.inner.charge(work);
-    }
-
-    fn next_deadline(&self) -> Option<Time> {
-        self.inner.next_deadline()
-    }
-
-    fn arm(&mut self, waker: &Waker) -> Armed {
-        self.inner.arm(waker)
-    }
-
-    fn event_fd(&self) -> Option<BorrowedFd<'_>> {
-        self.inner.event_fd()
-    }
-
-    fn waker(&self) -> Waker {
-        self.inner.waker()
-    }
+    forward_transport!(self => self.inner;
+        capabilities, accept, reject, disconnect, register, expose, revoke,
+        post_recv, post_send, post_write, post_read, write_now, read_now, map_remote, bulk_ways,
+        poll, poll_inline, charge, next_deadline, arm, event_fd, waker);
 }
