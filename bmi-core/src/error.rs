@@ -67,11 +67,25 @@ impl fmt::Display for ErrorKind {
     }
 }
 
-/// What went wrong: kind, operation, peer, and the reason in words. Cheap to clone.
-#[derive(Clone, Debug)]
+/// An error of the transport: its kind, the operation, the peer, and the reason in words. Cheap to
+/// clone.
+///
+/// `Display` prints each of these once, and the cause in parentheses. `Debug` prints the same text,
+/// so that `fn main() -> Result<(), bmi_core::Error>` reports an error readably.
+///
+/// ```
+/// use bmi_core::{Error, ErrorKind};
+///
+/// let error = Error::new(ErrorKind::Refused, "no program listens there")
+///     .during("connect")
+///     .with_peer("tcp://10.0.0.3:7001");
+/// assert_eq!(error.to_string(), "connect with tcp://10.0.0.3:7001: refused: no program listens there");
+/// assert!(error.is_retryable());
+/// ```
+#[derive(Clone)]
 pub struct Error(Box<Inner>);
 
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 struct Inner {
     kind: ErrorKind,
     operation: Option<&'static str>,
@@ -84,6 +98,17 @@ impl Error {
     /// An error of `kind`; `detail` says what happened and, where it helps, what to do.
     pub fn new(kind: ErrorKind, detail: impl Into<String>) -> Error {
         Error(Box::new(Inner { kind, operation: None, peer: None, detail: detail.into(), source: None }))
+    }
+
+    /// Returns an error of `kind` that was caused by `reason`, such as the end of a connection. Its
+    /// detail says what `reason` says, without the peer and what the kind says already.
+    pub fn because(kind: ErrorKind, reason: &Error) -> Error {
+        if reason.kind() != kind {
+            return Error::new(kind, reason.reason());
+        }
+        let mut error = Error::new(kind, reason.detail());
+        error.0.source = reason.0.source.clone();
+        error
     }
 
     /// Names the operation that failed: `"send"`, `"pull"`, `"connect"`.
@@ -127,37 +152,49 @@ impl Error {
         self.0.peer.as_deref()
     }
 
-    /// The reason in words, without operation and peer.
+    /// The reason in words, without kind, operation and peer.
     pub fn detail(&self) -> &str {
         &self.0.detail
+    }
+
+    /// Kind, detail and cause as one text, without operation and peer: `refused: no program listens
+    /// there`.
+    pub fn reason(&self) -> String {
+        let Inner { kind, detail, source, .. } = &*self.0;
+        let detail = if detail.is_empty() { String::new() } else { format!(": {detail}") };
+        let source = source.as_ref().map(|source| format!(" ({source})")).unwrap_or_default();
+        format!("{kind}{detail}{source}")
+    }
+
+    /// The error of the system or of a backend that caused this one.
+    pub fn cause(&self) -> Option<&(dyn StdError + Send + Sync + 'static)> {
+        self.0.source.as_deref()
     }
 }
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if let Some(operation) = self.0.operation {
-            write!(f, "{operation}")?;
-            if let Some(peer) = &self.0.peer {
-                write!(f, " with {peer}")?;
-            }
-            f.write_str(": ")?;
-        } else if let Some(peer) = &self.0.peer {
-            write!(f, "{peer}: ")?;
+        match (self.0.operation, &self.0.peer) {
+            (Some(operation), Some(peer)) => write!(f, "{operation} with {peer}: ")?,
+            (Some(operation), None) => write!(f, "{operation}: ")?,
+            (None, Some(peer)) => write!(f, "{peer}: ")?,
+            (None, None) => {}
         }
-        write!(f, "{}", self.0.kind)?;
-        if !self.0.detail.is_empty() {
-            write!(f, ": {}", self.0.detail)?;
-        }
-        if let Some(source) = &self.0.source {
-            write!(f, " ({source})")?;
-        }
-        Ok(())
+        f.write_str(&self.reason())
     }
 }
 
+/// The text of `Display`.
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// The cause is part of the text, so `source` continues behind it; [`Error::cause`] returns it.
 impl StdError for Error {
     fn source(&self) -> Option<&(dyn StdError + 'static)> {
-        self.0.source.as_deref().map(|source| source as &(dyn StdError + 'static))
+        self.cause().and_then(|cause| cause.source())
     }
 }
 
@@ -192,6 +229,26 @@ impl From<std::io::Error> for Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The end of a connection was reported as "expose with A: peer lost: A: peer lost: the peer is
+    /// gone".
+    #[test]
+    fn an_error_says_each_thing_once() {
+        let end = Error::new(ErrorKind::PeerLost, "the peer is gone").with_peer("A");
+        let same = Error::because(ErrorKind::PeerLost, &end).with_peer("A").during("expose");
+        assert_eq!(same.to_string(), "expose with A: peer lost: the peer is gone");
+        let other = Error::because(ErrorKind::Cancelled, &end).with_peer("A").during("send");
+        assert_eq!(other.to_string(), "send with A: cancelled: peer lost: the peer is gone");
+    }
+
+    #[test]
+    fn main_prints_an_error_as_text() {
+        let cause = std::io::Error::other("cable pulled");
+        let error = Error::new(ErrorKind::Io, "").caused_by(cause).during("listen");
+        assert_eq!(format!("{error:?}"), "listen: i/o error (cable pulled)");
+        assert_eq!(error.cause().unwrap().to_string(), "cable pulled");
+        assert!(error.source().is_none(), "a reporter that prints sources would print the cause twice");
+    }
 
     /// It was told as `Io`, which nobody tries again.
     #[test]

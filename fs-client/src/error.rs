@@ -81,14 +81,10 @@ impl Failure {
     /// What the transport said about `server`.
     pub fn transport(server: ServerName, error: bmi_core::Error) -> Failure {
         let code = fs_proto::FsError::from(error.clone()).code;
-        // The server stands in front already; naming it twice makes no clearer message.
+        // The server is named in front of this text.
         let during = error.operation().map(|operation| format!("{operation}: ")).unwrap_or_default();
-        let detail = match error.detail() {
-            "" => format!("{during}{}", error.kind()),
-            detail => format!("{during}{}: {detail}", error.kind()),
-        };
-        let cause = std::error::Error::source(&error).map(|source| format!(" ({source})")).unwrap_or_default();
-        Failure { source: Some(Arc::new(error)), ..Failure::at(server, code, detail + &cause) }
+        let detail = during + &error.reason();
+        Failure { source: Some(Arc::new(error)), ..Failure::at(server, code, detail) }
     }
 
     /// With these ranges of the file, sorted, neighbours joined.
@@ -125,9 +121,16 @@ impl Failure {
     }
 }
 
-/// What went wrong, everywhere. Cheap to clone.
-#[derive(Clone, Debug)]
+/// What went wrong, everywhere. Cheap to clone. `Debug` prints the text of `Display`, so that
+/// `fn main() -> Result<(), fs_client::Error>` reports it readably.
+#[derive(Clone)]
 pub struct Error(Arc<Inner>);
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
 
 #[derive(Clone, Debug)]
 struct Inner {
@@ -240,12 +243,9 @@ fn fmt_one(f: &mut fmt::Formatter<'_>, operation: Option<&str>, failure: &Failur
     failure.fmt_reason(f)
 }
 
-impl std::error::Error for Error {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        let source = self.0.failures.iter().find_map(|failure| failure.source.as_deref())?;
-        Some(source)
-    }
-}
+/// The failures are part of the text, so there is no `source` to print behind it;
+/// [`Failure::source`] has the transport's errors.
+impl std::error::Error for Error {}
 
 #[cfg(test)]
 mod tests {
@@ -281,7 +281,7 @@ mod tests {
         );
         assert_eq!(error.code(), ErrorCode::NoSpace);
         assert!(!error.is_retryable());
-        assert!(std::error::Error::source(&error).is_some());
+        assert!(error.failures()[0].source.is_some());
     }
 
     #[test]

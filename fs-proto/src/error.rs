@@ -107,7 +107,9 @@ impl fmt::Display for ErrorCode {
 
 /// What went wrong. A server fills in code, detail and, for data, ranges of its datafile; the
 /// client library adds the server, and translates the ranges to those of the file.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+///
+/// `Debug` prints the text of `Display`, so that a `main` that returns it reports it readably.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FsError {
     /// What a caller can do about it.
     pub code: ErrorCode,
@@ -179,6 +181,12 @@ impl fmt::Display for FsError {
             f.write_str(")")?;
         }
         Ok(())
+    }
+}
+
+impl fmt::Debug for FsError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
     }
 }
 

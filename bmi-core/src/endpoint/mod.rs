@@ -300,15 +300,14 @@ impl<T: Transport> Endpoint<T> {
         let kind = completion.status.err()?;
         let reason =
             completion.peer.and_then(|id| self.lost.iter().find(|(lost, ..)| *lost == id)).map(|(_, _, reason)| reason);
-        let detail = match (kind, reason) {
-            (ErrorKind::TimedOut, _) => "the deadline passed".to_owned(),
-            (ErrorKind::Cancelled, None) => "by this side or the peer".to_owned(),
-            (_, Some(reason)) if reason.kind() == kind => reason.detail().to_owned(),
-            (_, Some(reason)) => reason.to_string(),
-            (ErrorKind::TooLong, None) => format!("{} bytes are more than fit", completion.len),
-            _ => String::new(),
+        let error = match (kind, reason) {
+            (ErrorKind::TimedOut, _) => Error::new(kind, "the deadline passed"),
+            (_, Some(reason)) => Error::because(kind, reason),
+            (ErrorKind::Cancelled, None) => Error::new(kind, "by this side or the peer"),
+            (ErrorKind::TooLong, None) => Error::new(kind, format!("{} bytes are more than fit", completion.len)),
+            _ => Error::new(kind, ""),
         };
-        let error = Error::new(kind, detail).during(completion.kind.as_str());
+        let error = error.during(completion.kind.as_str());
         Some(match completion.peer.and_then(|peer| self.peer_addr(peer)) {
             Some(addr) => error.with_peer(addr),
             None => error,
@@ -659,8 +658,10 @@ impl<T: Transport> Endpoint<T> {
     /// The error for a peer that is gone.
     fn lost_error(&self, peer: PeerId) -> Error {
         let lost = self.lost.iter().find(|(id, ..)| *id == peer);
-        let detail = lost.map_or_else(|| "not connected".to_owned(), |(_, _, reason)| reason.to_string());
-        let error = Error::new(ErrorKind::PeerLost, detail);
+        let error = match lost {
+            Some((_, _, reason)) => Error::because(ErrorKind::PeerLost, reason),
+            None => Error::new(ErrorKind::PeerLost, "not connected"),
+        };
         match self.peer_addr(peer) {
             Some(addr) => error.with_peer(addr),
             None => error.with_peer(format_args!("{peer:?}")),
