@@ -20,8 +20,8 @@
 //!
 //! Any header in the other direction returns credits. A Credit message returns them on its own if
 //! half of a window is waiting to go back, or if the peer has too few bytes left for one full
-//! message and some are waiting. Slots count like credits of their own. A sender never depends on a
-//! slot, because it can always send in another way.
+//! message and some are waiting. Slots count like credits of their own. Only an unexpected message
+//! beyond the eager limit ever waits for a slot. All other messages can be sent in another way.
 //!
 //! **Invariants**
 //! 1. For each window, four amounts add up to what the hello granted: the credits that the sender
