@@ -64,7 +64,7 @@ pub(super) struct Areas {
 }
 
 impl<T: Transport> Endpoint<T> {
-    // ---- who asks -------------------------------------------------------------------------------
+    // ---- asking ---------------------------------------------------------------------------------
 
     /// Asks `peer` to answer a message with this payload. The operation ends with the answer.
     pub(crate) fn post_echo(
@@ -135,7 +135,7 @@ impl<T: Transport> Endpoint<T> {
         Err(Error::new(ErrorKind::Unsupported, "the peer answers no probes").with_peer(&record.addr))
     }
 
-    // ---- who answers ----------------------------------------------------------------------------
+    // ---- answering ------------------------------------------------------------------------------
 
     /// Handles a probe in a receive slot.
     pub(super) fn on_probe(

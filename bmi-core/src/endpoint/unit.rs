@@ -4,7 +4,7 @@
 //! ```text
 //!   peer's list    |------- r0 -------|-- r1 --|----------- r2 -----------|
 //!   our list       |-- l0 --|-- l1 --|---- l2 ----|--- l3 ---|--- l4 -----|
-//!   requests       |  l0 l1 l2'       | l2'' l3'| l3'' l4                 |    one remote piece, as many of ours as entries
+//!   requests       |  l0 l1 l2'       | l2'' l3'| l3'' l4                 |    one remote piece, many of ours
 //!   units          |<------- unsignalled ------>|<-- signalled ---------->|    the last request of a unit is signalled
 //! ```
 

@@ -18,15 +18,16 @@
 //! 3. The bytes of a Ready come back when the offer was used, is void, or was withdrawn.
 //! 4. The write also spends a message credit, because its immediate data consumes a receive.
 //!
-//! Any header in the other direction returns credits. A Credit message returns them on its own if
-//! half of a window is waiting to go back, or if the peer has too few bytes left for one full
-//! message and some are waiting. Slots count like credits of their own. Only an unexpected message
-//! beyond the eager limit ever waits for a slot. All other messages can be sent in another way.
+//! Any header in the other direction returns credits. A Credit message returns them on its own in
+//! two cases: half of a window is waiting to go back, or some bytes are waiting and the peer has
+//! too few left for one full message. Slots count like credits of their own. Only an unexpected
+//! message beyond the eager limit ever waits for a slot. All other messages can be sent in another
+//! way.
 //!
 //! **Invariants**
-//! 1. For each window, four amounts add up to what the hello granted: the credits that the sender
-//!    has, the credits on the wire in either direction, the credits that the receiver holds, and
-//!    those that wait at the receiver to be returned.
+//! 1. For each window, the hello grants a fixed amount. It is the sum of what the sender has, what
+//!    is on the wire in either direction, what the receiver holds, and what waits at the receiver
+//!    to be returned.
 //! 2. A message finds a receive: the number of posted receives equals the message credits and
 //!    control credits that are not spent.
 //! 3. *No deadlock.*
