@@ -13,12 +13,14 @@
 //!  grant                                 Granted ──immediate data───────────────────────> Done
 //!  connect, disconnect, timer, probe     Waiting ───────────────────────────────────────> Done
 //!
-//!  cancel or deadline:  Queued, Matching, timer  Done at once
+//!  cancel or deadline:  Queued, timer, probe     Done at once
+//!                       Matching                 Done at once; if offered, as AwaitingWrite
 //!                       Granted                  revoked, then Done at once
 //!                       Posted                   waits for the adapter
 //!                       Announced                Cancel to the peer, waits for its Finish
 //!                       AwaitingWrite            Withdraw to the peer, waits for its answer
 //!                       Moving                   posts nothing more, waits for the adapter
+//!                       connect, disconnect      ends the connection, which ends them
 //!                       after the grace period the connection is cut, which ends them all
 //! ```
 //!
