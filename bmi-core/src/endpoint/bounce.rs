@@ -1,12 +1,12 @@
-//! Send slots: registered memory that small messages are copied to when the adapter cannot take
-//! them from where they are.
+//! Send slots: registered memory that small messages are copied to if the adapter cannot send them
+//! in place.
 //!
-//! **Why.** Registering a page costs more than copying it ([PVFS-IB §4.1.1]: inline
-//! transfer), and a list may have more pieces than a work request has entries.
+//! **Why.** Registering a page costs more than copying it ([PVFS-IB §4.1.1]: inline transfer).
+//! Also, a list may have more pieces than a work request has entries.
 //!
-//! **Size.** A slot comes back when the adapter has sent it, which needs nothing but the adapter;
-//! so any number above zero is free of deadlock. 64 slots are half a connection's credits, half a
-//! MiB an endpoint.
+//! **Size.** A slot comes back when the adapter has sent it, which needs nothing but the adapter.
+//! So any number above zero is free of deadlock. 64 slots are half of a connection's credits, and
+//! half a MiB for each endpoint.
 
 use crate::error::Error;
 use crate::mem::{MemList, Memory, Segment};
@@ -14,7 +14,7 @@ use crate::transport::Transport;
 
 const SLOTS: usize = 64;
 
-/// A pool of send slots, all of one endpoint.
+/// The send slots of an endpoint.
 pub(super) struct Bounce {
     memory: Memory,
     segments: Vec<Segment>,
@@ -29,7 +29,7 @@ impl Bounce {
         Ok(Bounce { memory, segments, free: (0..u32::try_from(SLOTS).expect("few")).rev().collect() })
     }
 
-    /// Copies a message into a free slot; `None` if there is none.
+    /// Copies a message into a free slot. Returns `None` if there is none.
     pub(super) fn fill(&mut self, list: &MemList) -> Option<(u32, Segment)> {
         let slot = self.free.pop()?;
         let segment = self.segments[slot as usize].slice(0, list.len());
@@ -46,7 +46,7 @@ impl Bounce {
         self.free.push(slot);
     }
 
-    /// Slots with the adapter.
+    /// Returns the number of slots with the adapter.
     pub(super) fn in_use(&self) -> usize {
         SLOTS - self.free.len()
     }

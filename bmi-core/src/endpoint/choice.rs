@@ -1,4 +1,4 @@
-//! What the endpoint knows that a choice of path depends on (see [`crate::comm`]).
+//! The facts of an endpoint that the choice of a path depends on (see [`crate::comm`]).
 
 use super::Endpoint;
 use crate::bulk::BulkDescriptor;
@@ -9,23 +9,23 @@ use crate::op::PeerId;
 use crate::transport::Transport;
 
 impl<T: Transport> Endpoint<T> {
-    /// How paths are chosen.
+    /// Returns the policy that chooses paths.
     pub fn policy(&self) -> &Policy {
         &self.policy
     }
 
-    /// Sets how paths are chosen from now on.
+    /// Sets the policy that chooses paths from now on.
     pub fn set_policy(&mut self, policy: Policy) {
         self.policy = policy;
     }
 
-    /// How often each path was taken, and why cheaper ones were not.
+    /// Returns how often each path was taken, and why cheaper ones were not.
     pub fn path_counters(&self) -> PathCounters {
         self.paths
     }
 
-    /// Which path data of each size takes, and why: with `peer`, as far as its limits allow;
-    /// without, between two endpoints with these settings.
+    /// Returns the path that data of each size takes, and the reason. With `peer`, the plan is for
+    /// that peer's limits. Without, it is for two endpoints with these settings.
     pub fn plan(&mut self, peer: Option<PeerId>) -> Plan {
         let limits = peer.and_then(|peer| self.limits(peer));
         let eager = limits.map_or(self.config.credits.eager_limit, |limits| limits.eager);
@@ -53,8 +53,8 @@ impl<T: Transport> Endpoint<T> {
         self.transport.capabilities().registration == Registration::Free
     }
 
-    /// Chooses the path for `data` behind a request whose message has `request` bytes without it,
-    /// and counts the choice; with `forced` instead of what the policy forces.
+    /// Chooses the path for `data` and counts the choice. The message of the request has `request`
+    /// bytes without the data. `forced` replaces the path that the policy forces.
     pub(crate) fn choose_path(
         &mut self,
         peer: PeerId,
@@ -67,7 +67,7 @@ impl<T: Transport> Endpoint<T> {
         let (rdma_read, immediate) = (capabilities.rdma_read, capabilities.write_with_immediate);
         let limits = self.limits(peer);
         let record = self.peers.get(peer.0);
-        // What waits in the queue may be about to take the slot.
+        // A send in the queue may be about to take the slot.
         let at_once = record.is_some_and(|record| record.queue.is_empty());
         let credit = record.and_then(|record| record.credit.as_ref());
         let own_fast = record.and_then(|record| record.fast.as_ref()).map(|_| self.config.credits.fast_slot_bytes);
@@ -97,16 +97,17 @@ impl<T: Transport> Endpoint<T> {
         choice
     }
 
-    /// Whether moving a list needs no registration that costs.
+    /// Returns true if moving a list needs no registration that costs time.
     pub(crate) fn is_registered_or_free(&self, list: &MemList) -> bool {
         self.registration_is_free() || list.pieces().iter().all(|piece| self.is_registered(piece.memory()))
     }
 }
 
 impl<T: Transport> Endpoint<T> {
-    /// The `len` bytes from `at` on of what `peer` exposed, as memory of this process, where its
-    /// transport and the memory allow it ([`Transport::map_remote`]): page sharing. `None` also for
-    /// what lies in more than [`MOST_LENT`] exposures, each of which takes a claim.
+    /// Returns the `len` bytes at `at` of the memory that `peer` exposed, as memory of this
+    /// process. This is page sharing, which the transport and the memory must allow
+    /// ([`Transport::map_remote`]). Returns `None` if they do not, or if the range is in more than
+    /// [`MOST_LENT`] exposures, because each takes a claim.
     pub(crate) fn map_remote(
         &mut self,
         peer: PeerId,
@@ -129,7 +130,7 @@ impl<T: Transport> Endpoint<T> {
         if left > 0 || len == 0 {
             return None;
         }
-        // Pieces of one exposure are lent together, from the first of them to the last.
+        // Pieces of one exposure are mapped together, from the first to the last.
         let (mut lent, mut exposures) = (Vec::with_capacity(cut.len()), 0);
         for group in cut.chunk_by(|a, b| a.key == b.key) {
             exposures += 1;
@@ -151,9 +152,9 @@ impl<T: Transport> Endpoint<T> {
     }
 }
 
-/// Exposures of a peer that one unit of a transfer takes pages of; a transport has only so many
-/// claims for a connection.
+/// Most exposures of a peer whose pages one unit of a transfer maps. A transport has a limited
+/// number of claims for a connection.
 const MOST_LENT: usize = 4;
 
-/// What a plan sets aside for the request, in bytes: a request with a few ranges.
+/// Bytes that a plan reserves for the request: a request with a few ranges.
 const TYPICAL_REQUEST: usize = 256;

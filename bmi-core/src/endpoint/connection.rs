@@ -1,8 +1,8 @@
-//! Peers that come and go: hello, agreement, orderly and other ends.
+//! Connections: hello, agreement, orderly disconnect, and all other ways in which a peer is lost.
 //!
 //! **Protocol.** Receives are posted before the hello is sent or answered, so that the first
-//! message finds one. The hello is the private data of connect and accept, a refusal that of reject
-//! (see `proto::hello`).
+//! message finds one. The hello is the private data of connect and accept. A refusal is the private
+//! data of reject (see `proto::hello`).
 
 use std::collections::VecDeque;
 
@@ -23,7 +23,7 @@ use crate::proto::receive_slots::ReceiveSlots;
 use crate::time::Time;
 use crate::transport::{ConnId, Transport};
 
-/// Peers whose address and end are remembered for errors.
+/// Number of lost peers whose address and reason are remembered for errors.
 const KEPT_LOST: usize = 256;
 
 impl<T: Transport> Endpoint<T> {
@@ -50,7 +50,7 @@ impl<T: Transport> Endpoint<T> {
         let record = self.peers.get_mut(peer.0).expect("checked");
         match std::mem::replace(&mut record.link, Link::Closing(id)) {
             Link::Up => self.mark_dirty(peer),
-            // Not up yet: there is nothing to drain.
+            // The connection is not up yet, so there is nothing to drain.
             before => {
                 record.link = before;
                 self.transport.disconnect(record.conn, self.now);
@@ -70,7 +70,7 @@ impl<T: Transport> Endpoint<T> {
         }
     }
 
-    /// Cuts a connection; its end is an event that follows.
+    /// Cuts a connection. An event reports its end later.
     pub(super) fn cut(&mut self, peer: PeerId, reason: Error) {
         let Some(record) = self.peers.get_mut(peer.0) else { return };
         if record.cut_reason.is_none() {
@@ -83,7 +83,7 @@ impl<T: Transport> Endpoint<T> {
         self.transport.disconnect(record.conn, Time::ZERO);
     }
 
-    /// Somebody wants to connect.
+    /// Handles the connection request of a peer.
     pub(super) fn on_request(&mut self, conn: ConnId, from: Addr, private: &[u8]) {
         let hello = match Hello::decode(private) {
             Ok(hello) => hello,
@@ -114,7 +114,7 @@ impl<T: Transport> Endpoint<T> {
         accepted
     }
 
-    /// Notes what a peer's hello allows.
+    /// Records what a peer's hello allows.
     fn agree(&mut self, peer: PeerId, hello: &Hello) {
         let record = self.peers.get_mut(peer.0).expect("the caller has it");
         record.credit = Some(Credit::granted_by(hello));
@@ -162,7 +162,7 @@ impl<T: Transport> Endpoint<T> {
         self.mark_dirty(peer);
     }
 
-    /// Pulls and pushes need no credit: they start before any message.
+    /// Starts the pulls and pushes that waited for the connection. They start before any message.
     fn start_bulk_that_waited(&mut self, peer: PeerId) {
         let record = self.peers.get_mut(peer.0).expect("the caller has it");
         let is_bulk = |id: &OpId| self.ops.get(id.0).is_some_and(|op| matches!(op.kind, OpKind::Pull | OpKind::Push));
@@ -185,7 +185,7 @@ impl<T: Transport> Endpoint<T> {
         }
     }
 
-    /// A connection is gone: everything on it ends.
+    /// Ends everything on a connection that is gone.
     fn lose(&mut self, peer: PeerId, reason: Error) {
         let Some(record) = self.remove_peer(peer) else { return };
         let reason = record.cut_reason.clone().unwrap_or(reason);
@@ -212,7 +212,7 @@ impl<T: Transport> Endpoint<T> {
         self.registry.register_own(|| ReceiveSlots::new(&mut self.transport, count, self.config.credits.eager_limit))
     }
 
-    /// Enters a peer's record and posts its receives.
+    /// Inserts a peer's record and posts its receives.
     fn insert_peer(&mut self, conn: ConnId, addr: Addr, outgoing: bool, link: Link, slots: ReceiveSlots) -> PeerId {
         let grant = CreditAccount::of(&Hello::of(&self.config));
         let limits = PeerLimits {
@@ -279,7 +279,7 @@ impl<T: Transport> Endpoint<T> {
         Some(record)
     }
 
-    /// The peer at the other end of a connection.
+    /// Returns the peer at the other end of a connection.
     pub(super) fn peer_of(&self, conn: ConnId) -> Option<PeerId> {
         let (known, peer) = (*self.by_conn.get(conn.slot as usize)?)?;
         (known == conn).then_some(peer)

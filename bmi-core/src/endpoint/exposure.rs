@@ -1,22 +1,23 @@
-//! What a peer may reach: exposing the pieces of a list, and taking that back.
+//! Exposures: the pieces of a list are exposed to a peer, and revoked.
 //!
-//! **Why groups.** Where registration costs, an exposure costs too: a memory window or a key for
-//! each. The pieces of a list mostly lie in one allocation, so one exposure from the first to the
-//! last of them does, and each piece is a slice of it (group registration, [PVFS-IB §5]).
-//! The price: the peer can also reach the gaps, with the same rights, until the exposure ends.
-//! Where registration is free each piece is exposed by itself, which is as narrow as can be; but
-//! for memory whose pages the peer gets as a whole
-//! ([`Capabilities::shares_pages`](crate::Capabilities)): there one key says nothing less, and is
-//! all that the peer needs to have any number of pieces mapped.
-//! [`Config::expose_groups`](crate::Config::expose_groups) says no to groups.
+//! **Why groups.** If registration costs time, an exposure does too: a memory window or a key for
+//! each. The pieces of a list are mostly in one allocation. So one exposure reaches from the first
+//! piece to the last, and each piece is a slice of it (group registration, [PVFS-IB §5]). The price
+//! is that the peer can also access the gaps, with the same rights, until the exposure ends.
+//! [`Config::expose_groups`](crate::Config::expose_groups) turns groups off.
 //!
-//! **Without registration.** A send that is announced may be copied into one piece that can be
-//! registered (`fallback_buffer`). What the program exposes itself may not: it can change the
-//! memory, or look at it, at any time while it is exposed, and a copy would not show that. So
-//! [`Endpoint::expose`] ends in `Exhausted`. A receive that cannot be exposed is not offered, and
-//! gets its message another way.
+//! If registration is free, each piece has an exposure of its own, which is as narrow as possible.
+//! The exception is memory whose pages are given to the peer as a whole
+//! ([`Capabilities::shares_pages`](crate::Capabilities)). There a single key exposes no more, and
+//! the peer needs no other to map any number of pieces.
 //!
-//! **Invariant.** Exposures of a peer are counted by key; several slices may share one.
+//! **Without registration.** An announced send may be copied into one piece that can be registered
+//! (`fallback_buffer`). Memory that the program itself exposes may not be copied. The program can
+//! change or read it at any time while it is exposed, and would not see the copy. So
+//! [`Endpoint::expose`] fails with `Exhausted`. A receive that cannot be exposed is not offered,
+//! and gets its message in another way.
+//!
+//! **Invariant.** Exposures of a peer are counted by key. Several slices may share one.
 
 use std::collections::BTreeMap;
 
@@ -29,7 +30,7 @@ use crate::op::{OpId, PeerId};
 use crate::proto::one_or_many::OneOrMany;
 use crate::transport::{ConnId, HostWork, Transport};
 
-/// The stretch of one memory that pieces of a list lie in.
+/// The range of one memory that contains pieces of a list.
 struct Group {
     memory: Memory,
     start: usize,
@@ -37,7 +38,7 @@ struct Group {
 }
 
 impl<T: Transport> Endpoint<T> {
-    /// Exposes the pieces of a list, all or none.
+    /// Exposes all pieces of a list, or none.
     pub(super) fn expose_list(
         &mut self,
         peer: PeerId,
@@ -99,8 +100,8 @@ impl<T: Transport> Endpoint<T> {
         Ok(pieces.iter().map(slice).collect())
     }
 
-    /// Exposes the list of a send to its reader; if its memory cannot be registered, a copy in one
-    /// piece, which the operation keeps.
+    /// Exposes the list of a send to its reader. If its memory cannot be registered, exposes a copy
+    /// in one piece, which the operation keeps.
     pub(super) fn expose_send(
         &mut self,
         peer: PeerId,
@@ -112,7 +113,7 @@ impl<T: Transport> Endpoint<T> {
             Err(error) => error,
         };
         let conn = self.peers.get(peer.0).ok_or_else(|| self.lost_error(peer))?.conn;
-        // The peer may take its time, so the last spare is not for this.
+        // The peer may take its time, so the last reserved buffer is not used for this.
         let Some(fallback) = self.fallback_buffers.take(&mut self.transport, &mut self.registry, list.len(), 1) else {
             return Err(refused);
         };
@@ -126,7 +127,7 @@ impl<T: Transport> Endpoint<T> {
         Ok(OneOrMany::One(remote))
     }
 
-    /// Ends exposures that `expose_list` or `expose_send` made.
+    /// Revokes exposures that `expose_list` or `expose_send` made.
     pub(super) fn revoke_all(&mut self, peer: PeerId, remote: &[RemoteSlice]) {
         let Some(peer) = self.peers.get_mut(peer.0) else { return };
         let keys = keys_of(remote);

@@ -1,30 +1,32 @@
-//! FallbackBuffers: registered memory of the endpoint's own that stands in for memory that cannot
-//! be registered.
+//! Fallback buffers: registered memory of the endpoint that is used when user memory cannot be
+//! registered.
 //!
 //! **Why.** An adapter may refuse a registration: its table is full, the system allows no more
-//! pinned pages, or the memory is of a kind that it cannot pin. The pin-down cache has made room
-//! then and tried again. What is left is to copy, which works for everything but what the program
-//! exposes itself (see `exposure`).
+//! pinned pages, or it cannot pin this kind of memory. The pin-down cache has then already made
+//! room and tried again. The only way left is to copy, which works for everything except memory
+//! that the program itself exposes (see `exposure`).
 //!
 //! **Protocol**
 //!
 //! ```text
-//!   direct write               list ──copy──> spare ══════> the offered receive
-//!   announced send             list ──copy──> spare of the whole length, which the peer reads
-//!   wanted receive             spare of the whole length, which the peer writes ──copy──> list
-//!   pull, push, receive        have packing buffers (`packing`), a unit at a time
-//!   eager, fast                have slots of their own (`bounce`, `staging`)
+//!   offered receive            list ──copy──> fallback buffer ══════> the receive
+//!   announced send             list ──copy──> fallback buffer of the whole length, which the peer reads
+//!   write rendezvous           fallback buffer of the whole length, which the peer writes ──copy──> list
+//!   pull, push, receive        packing buffers (`packing`), a unit at a time
+//!   eager, fast RDMA           send slots and staging buffers (`bounce`, `staging`)
 //! ```
 //!
-//! **Where they come from.** First a fresh piece is registered, as long as the unit: one short
-//! registration may pass where a list of long ones did not. If that is refused too, one of the
-//! [`RESERVE`] that were registered when the endpoint was made.
+//! **Allocation.** First a new buffer of the required length is registered, because one short
+//! registration may succeed after a list of long ones failed. If that is refused too, one of the
+//! [`RESERVE`] buffers is used, which were registered when the endpoint was made. They are as long
+//! as a unit.
 //!
-//! **No deadlock.** A direct write gives its fallback buffer back when the adapter is done with it,
-//! or with its connection; so those that wait get one. An announced send is given back by the
-//! peer's program, perhaps never, so it may not take the last.
+//! **No deadlock.** A write into an offered receive returns its fallback buffer when the adapter is
+//! done with it, or with its connection. So every write that waits for a buffer gets one. The
+//! buffer of an announced send is returned by the peer's program, perhaps never, so such a send may
+//! not take the last one.
 //!
-//! **Source.** [PVFS-IB §3.3.3], leaves failure open; unit-wise copying is its section 4.2.
+//! **Source.** [PVFS-IB §3.3.3] leaves this failure open. Copying by units is from [PVFS-IB §4.2].
 //! **Tests** `bmi-sim/tests/pin_cache.rs`.
 
 use std::sync::{Arc, Mutex, PoisonError};
@@ -36,13 +38,13 @@ use crate::mem::{MemList, Memory, MemoryRegion, PinCache, Segment};
 use crate::op::{OpId, PeerId};
 use crate::transport::{HostWork, Transport};
 
-/// FallbackBuffers that are registered ahead: one that an announced send may take, and one that
+/// Number of fallback buffers registered ahead: one that an announced send may take, and one that
 /// always comes back.
 const RESERVE: usize = 2;
-/// Longest unit of a fallback buffer, in bytes; shorter if transfers are cut shorter.
+/// Longest reserved buffer, in bytes. It is shorter if the transfer unit is.
 const LONGEST: usize = 256 << 10;
 
-/// Numbers of the reserve's pieces that are free.
+/// Numbers of the free reserved buffers.
 type Free = Arc<Mutex<Vec<usize>>>;
 
 /// The fallback buffers of an endpoint.
@@ -52,13 +54,13 @@ pub(super) struct FallbackBuffers {
     free: Free,
 }
 
-/// A stretch of registered memory; it goes back when it is dropped.
+/// A range of registered memory. It is returned when it is dropped.
 #[derive(Debug)]
 pub(super) struct FallbackBuffer {
     region: MemoryRegion,
     offset: usize,
     len: usize,
-    /// For a piece of the reserve: its number, and where it goes back to.
+    /// For a reserved buffer: its number, and the list that it returns to.
     back: Option<(usize, Free)>,
 }
 
@@ -69,8 +71,8 @@ impl FallbackBuffers {
         Ok(FallbackBuffers { unit, reserve, free: Arc::new(Mutex::new((0..RESERVE).collect())) })
     }
 
-    /// A fallback buffer of `len` bytes, fresh or from the reserve, of which it leaves `leave`.
-    /// `None` if there is none of that length.
+    /// Takes a fallback buffer of `len` bytes, either new or from the reserve, of which it leaves
+    /// `leave` buffers. Returns `None` if there is none of that length.
     pub(super) fn take<T: Transport>(
         &self,
         transport: &mut T,
@@ -95,7 +97,7 @@ impl FallbackBuffers {
         Some(FallbackBuffer { region: self.reserve.clone(), offset: number * self.unit, len, back })
     }
 
-    /// Pieces of the reserve that stand in for something.
+    /// Returns the number of reserved buffers in use.
     pub(super) fn in_use(&self) -> usize {
         RESERVE - self.free.lock().unwrap_or_else(PoisonError::into_inner).len()
     }
@@ -110,12 +112,12 @@ impl Drop for FallbackBuffer {
 }
 
 impl FallbackBuffer {
-    /// Its first `len` bytes.
+    /// Returns its first `len` bytes.
     pub(super) fn segment(&self, len: usize) -> Segment {
         self.region.segment(self.offset, len.min(self.len))
     }
 
-    /// Copies its first `len` bytes to a list; says to how many pieces.
+    /// Copies its first `len` bytes to a list. Returns the number of pieces written.
     pub(super) fn spill(&self, list: &MemList, len: usize) -> u64 {
         let (mut done, mut pieces) = (0, 0);
         for piece in list.range(0, len.min(self.len)) {
@@ -125,7 +127,7 @@ impl FallbackBuffer {
         pieces
     }
 
-    /// Copies a list that fits.
+    /// Copies a list into the buffer. The list must fit.
     pub(super) fn fill(&self, list: &MemList) {
         let mut done = 0;
         for piece in list.pieces() {
@@ -135,7 +137,8 @@ impl FallbackBuffer {
 }
 
 impl<T: Transport> Endpoint<T> {
-    /// Copies the list of a direct write to a fallback buffer; says what to write then.
+    /// Copies the list of a write into an offered receive to a fallback buffer. Returns the segment
+    /// to write.
     pub(super) fn stand_in_for(&mut self, id: OpId, list: &MemList) -> Option<Segment> {
         let fallback = self.fallback_buffers.take(&mut self.transport, &mut self.registry, list.len(), 0)?;
         fallback.fill(list);
@@ -145,24 +148,24 @@ impl<T: Transport> Endpoint<T> {
         Some(segment)
     }
 
-    /// Counts a message that went by way of a copy, if it did.
+    /// Counts a message that was copied to a fallback buffer.
     pub(super) fn count_stand_in(&mut self, id: OpId) {
         self.counters.bounced += u64::from(self.ops.get(id.0).is_some_and(|op| op.fallback.is_some()));
     }
 
-    /// A message could not leave after all: it is copied again when it can.
+    /// Drops the copy of a message that could not be posted. It is copied again when it can be.
     pub(super) fn forget_stand_in(&mut self, id: OpId) {
         if let Some(op) = self.ops.get_mut(id.0) {
             op.fallback = None;
         }
     }
 
-    /// What a direct write does that has neither registration nor spare.
+    /// Returns what becomes of a write that has neither registration nor fallback buffer.
     pub(super) fn without_fallback_buffer(&mut self, peer: PeerId, len: usize, error: &Error) -> send::Attempt {
         if len > self.fallback_buffers.unit {
             return send::Attempt::Failed(error.kind());
         }
-        // FallbackBuffers come back by way of the adapter.
+        // Fallback buffers come back when the adapter has made progress.
         self.block(peer);
         send::Attempt::Blocked
     }

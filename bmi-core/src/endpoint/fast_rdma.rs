@@ -1,17 +1,18 @@
-//! Fast RDMA: messages of middle size, written into slots that the peer registered when the
+//! Fast RDMA: messages of medium size, written into slots that the peer registered when the
 //! connection was made.
 //!
-//! **Why.** An announced message costs its reader a round trip, and short ones more for registering
-//! than for moving. A slot is there already: one RDMA write with immediate data carries header,
-//! request and data, from the user's memory where that is registered, and tells the peer at once.
+//! **Why.** An announced message costs its reader a round trip. Registering a short one costs more
+//! than moving it. A fast-RDMA slot is registered already. One RDMA write with immediate data
+//! carries header, request and data, from the user's memory if that is registered, and notifies the
+//! peer at once.
 //!
 //! **Protocol**
 //!
 //! ```text
 //!   receiver                                         sender
-//!   connected   ──FastSlots(memory, how many, length)──>  keeps it
+//!   connected   ──FastSlots(memory, count, length)──> keeps the description
 //!                                                     message: header in the head, small and unregistered pieces
-//!                                                     in a staging buffer, registered pieces where they are
+//!                                                     in a staging buffer, registered pieces in place
 //!   receive     <══ write to slot n, immediate n ═══  slot n is spent, with a message credit
 //!   message handled
 //!               ──any header, bit n of its slots───>  slot n is free
@@ -19,21 +20,21 @@
 //!   slot   | header, 32 bytes | payload, up to Config::fast_slot_bytes | … next slot, on a page of its own
 //! ```
 //!
-//! A message in a slot is an Eager or an Unexpected like any other: it is matched, parked and
+//! A message in a slot is an Eager or Unexpected message like any other. It is matched, parked and
 //! delivered by the same rules and in the same order (C3 orders writes and sends of a connection).
 //!
 //! **Invariants**
-//! 1. A slot is the peer's to write until its immediate data arrives, then ours until its bit has
-//!    gone back. A peer that names a slot that is not its to use is cut off.
-//! 2. The peer *can* write to a slot at any time. So nothing in it is ever referred to: header and
-//!    payload are copied out, the header once, and what is checked is the copy. A peer that writes
-//!    too early spoils its own messages.
-//! 3. Nobody waits for a slot who could send otherwise: an expected message is announced instead.
-//!    An unexpected message beyond the eager limit has no other way and waits; its slot comes back
-//!    as soon as the program drops the message in it, as a credit does.
+//! 1. The peer may write to a slot until its immediate data arrives. Then the slot belongs to this
+//!    side until its bit has gone back. A peer that names a slot that it may not use is cut off.
+//! 2. The peer *can* write to a slot at any time. So there is never a reference into a slot. Header
+//!    and payload are copied out, the header once, and the copy is checked. A peer that writes too
+//!    early spoils only its own messages.
+//! 3. A message that can be sent in another way never waits for a slot: an expected message is
+//!    announced instead. An unexpected message beyond the eager limit has no other way, and waits.
+//!    Its slot comes back as soon as the program drops the message in it, as a credit does.
 //!
-//! **Source.** [PVFS-IB §4.1.2]. Theirs is one slot for each connection; several need the
-//! bits, so that later requests do not overwrite earlier ones.
+//! **Source.** [PVFS-IB §4.1.2]. The paper has one slot for each connection. With several slots,
+//! the bits are needed, so that later requests do not overwrite earlier ones.
 
 use std::cell::OnceCell;
 
@@ -51,13 +52,13 @@ use crate::proto::header::{HEADER_LEN, Header, Kind};
 use crate::transport::{HostWork, Payload, PostError, ServiceClass, Transport, WorkOptions, WriteTarget};
 use crate::{mutated, mutated_each};
 
-/// A slot begins on a page.
+/// Alignment of a slot: each begins on a page.
 const PAGE: usize = 4096;
-/// Pieces up to this length are copied rather than registered, even where that is free: a record of
-/// their own costs more than the copy.
+/// Pieces up to this length are copied rather than registered, even if registration is free. An
+/// entry of their own costs more than the copy.
 const SMALL: usize = 1024;
 
-/// Slots that the peer writes into.
+/// The slots of this side, which the peer writes into.
 pub(super) struct FastSlots {
     memory: Memory,
     // The exposure holds the region too, until the connection ends.
@@ -71,7 +72,7 @@ impl FastSlots {
     }
 }
 
-/// Slots of the peer.
+/// The description of the peer's slots.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct TheirSlots {
     remote: RemoteSlice,
@@ -79,7 +80,7 @@ pub(super) struct TheirSlots {
 }
 
 impl TheirSlots {
-    /// Longest payload.
+    /// Returns the length of the longest payload.
     fn payload(&self) -> usize {
         usize::try_from(self.slot_len).map_or(usize::MAX, |len| len - HEADER_LEN)
     }
@@ -92,7 +93,8 @@ impl TheirSlots {
 impl<T: Transport> Endpoint<T> {
     // ---- the receiver ---------------------------------------------------------------------------
 
-    /// Makes the slots of a connection and tells the peer; says whether the notice is off the list.
+    /// Makes the slots of a connection and tells the peer. Returns true if the notice is off the
+    /// list.
     pub(super) fn send_slots(&mut self, peer_id: PeerId) -> bool {
         let count = self.config.credits.fast_slots;
         let slot_len = (HEADER_LEN + self.config.credits.fast_slot_bytes).next_multiple_of(PAGE);
@@ -108,7 +110,7 @@ impl<T: Transport> Endpoint<T> {
         let (slots, remote) = match made {
             Ok(made) => made,
             Err(error) => {
-                // The connection does without.
+                // The connection does without slots.
                 tracing::debug!(peer = ?peer_id, %error, "no fast-RDMA slots");
                 self.unspend(peer_id, 0);
                 self.drop_notice(peer_id);
@@ -132,20 +134,20 @@ impl<T: Transport> Endpoint<T> {
 
     fn make_fast_slots(&mut self, count: u8, slot_len: usize) -> Result<FastSlots, Error> {
         let len = usize::from(count) * slot_len;
-        // Nothing else stands in these pages, so the peer may have them.
+        // There is nothing else in these pages, so the peer may have them.
         let shares = self.transport.capabilities().shares_pages;
         let memory = if shares { Memory::shareable(len) } else { Memory::zeroed(len) }?;
         let region = self.registry.register_own(|| self.transport.register(&memory))?;
         Ok(FastSlots { memory, _region: region, slot_len })
     }
 
-    /// A write with immediate data arrived: a message stands in a slot, or a grant was used.
+    /// Handles a write with immediate data: a message is in a slot, or a grant was used.
     pub(super) fn on_immediate(&mut self, peer_id: PeerId, slot: usize, immediate: u32) {
         let Some(peer) = self.peers.get(peer_id.0) else { return };
         if !peer.is_up() {
             return;
         }
-        // The receive held nothing.
+        // The receive itself holds no message.
         self.repost(peer_id, slot, Repost::Message);
         if mutated_each(10, "fast/immediate-data-lost") {
             return;
@@ -193,7 +195,7 @@ impl<T: Transport> Endpoint<T> {
         Ok(())
     }
 
-    /// Gives a message in a slot to its receive.
+    /// Delivers a message in a slot to its receive.
     fn deliver_fast(&mut self, peer_id: PeerId, id: OpId, slot: u8, payload: &MemSlice) {
         let list = self.ops.get(id.0).and_then(|op| op.list.as_ref()).expect("a receive has its list");
         let status = if payload.len() > list.len() { Err(ErrorKind::TooLong) } else { Ok(()) };
@@ -207,14 +209,14 @@ impl<T: Transport> Endpoint<T> {
         self.received(id, status, payload.len() as u64);
     }
 
-    /// Gives a parked message in a slot to its receive.
+    /// Delivers a parked message in a slot to its receive.
     pub(super) fn deliver_parked_fast(&mut self, peer_id: PeerId, id: OpId, slot: u8, len: usize) {
         let peer = self.peers.get(peer_id.0).expect("the caller has it");
         let payload = peer.fast.as_ref().expect("slots stay while the connection stands").slice(slot, HEADER_LEN, len);
         self.deliver_fast(peer_id, id, slot, &payload);
     }
 
-    /// A slot holds no message any more; its bit goes back with the next header.
+    /// Frees a slot that no longer holds a message. Its bit goes back with the next header.
     pub(super) fn free_fast(&mut self, peer_id: PeerId, slot: u8) {
         if let Some(peer) = self.peers.get_mut(peer_id.0) {
             peer.grant.slot_freed(slot);
@@ -224,7 +226,7 @@ impl<T: Transport> Endpoint<T> {
 
     // ---- the sender -----------------------------------------------------------------------------
 
-    /// The peer describes its slots.
+    /// Handles a FastSlots message, which describes the peer's slots.
     pub(super) fn on_slots(
         &mut self,
         peer_id: PeerId,
@@ -234,7 +236,7 @@ impl<T: Transport> Endpoint<T> {
     ) -> Result<(), Violation> {
         self.spent_message(peer_id)?;
         let peer = self.peers.get_mut(peer_id.0).expect("the caller has it");
-        // SAFETY: the completion just gave the slot back; it is posted again only below.
+        // SAFETY: the completion just gave the slot back, and it is posted again only below.
         let wire = &unsafe { peer.slots.bytes(slot, HEADER_LEN + len) }[HEADER_LEN..];
         let remote = RemoteSlice::from_wire(wire.try_into().expect("the header's check"));
         let count = u8::try_from(header.op).ok().filter(|count| (1..=8).contains(count));
@@ -253,7 +255,7 @@ impl<T: Transport> Endpoint<T> {
         Ok(())
     }
 
-    /// Whether a message of this length could go into a slot of the peer right now.
+    /// Returns true if a message of this length could go into a slot of the peer right now.
     pub fn has_fast_slot(&self, peer: PeerId, len: usize) -> bool {
         self.peers
             .get(peer.0)
@@ -261,9 +263,9 @@ impl<T: Transport> Endpoint<T> {
             .is_some_and(|peer| peer.credit.as_ref().is_some_and(|credit| credit.has_slot() && credit.has_message()))
     }
 
-    /// Writes a message into a slot of the peer; `Blocked` if there is none, no credit, or nothing
-    /// to stage it in yet, `Failed` if nothing can be had. Without an operation only messages that
-    /// end at once are sent.
+    /// Writes a message into a slot of the peer. Returns `Blocked` if there is no slot, no credit,
+    /// or no free staging buffer yet, and `Failed` if a staging buffer cannot be had. Without an
+    /// operation, only messages that complete at once are sent.
     pub(super) fn send_fast(
         &mut self,
         peer_id: PeerId,
@@ -276,8 +278,8 @@ impl<T: Transport> Endpoint<T> {
         if !self.has_fast_slot(peer_id, list.len()) {
             return Attempt::Blocked;
         }
-        // What is registered already leaves from where it is, which takes an operation; it is not
-        // copied only to end at once.
+        // Registered pieces are sent in place, which takes an operation. They are not copied just
+        // to complete at once.
         let stays = |piece: &crate::MemSlice| piece.len() > SMALL && self.registry.is_registered(piece.memory());
         if id.is_none() && list.pieces().iter().any(stays) {
             return Attempt::Blocked;
@@ -287,8 +289,8 @@ impl<T: Transport> Endpoint<T> {
         let attempt = match gathered {
             Ok(Some(gathered)) => {
                 let Gathered { staged, all_staged } = gathered;
-                // With all of it staged the operation is over; else it waits for the adapter to
-                // have read the program's memory.
+                // If the whole message is staged, the operation completes now. Otherwise it waits
+                // until the adapter has read the program's memory.
                 let work = match (id, &staged) {
                     (_, Some(filling)) if all_staged => Work::Staged(filling.buffer),
                     (Some(id), _) => Work::Op(id),
@@ -303,7 +305,7 @@ impl<T: Transport> Endpoint<T> {
                 );
                 self.sent_fast(peer_id, kind, tag, list.len(), posted, work, staged)
             }
-            // A staging buffer comes back when the adapter has moved.
+            // A staging buffer comes back when the adapter has made progress.
             Ok(None) => {
                 self.block(peer_id);
                 Attempt::Blocked
@@ -318,8 +320,8 @@ impl<T: Transport> Endpoint<T> {
         attempt
     }
 
-    /// Puts a message together: registered pieces where they are, the others in a staging buffer.
-    /// `None` if nothing is free to stage it in.
+    /// Gathers a message: registered pieces in place, the others copied to a staging buffer.
+    /// Returns `None` if no staging buffer is free.
     fn gather(
         &mut self,
         list: &MemList,
@@ -332,7 +334,8 @@ impl<T: Transport> Endpoint<T> {
         let straight = list.pieces().len() <= room;
         let known = |piece: &MemSlice| free || self.registry.is_registered(piece.memory());
         if !may_wait && straight && list.pieces().iter().any(|piece| piece.len() > SMALL && known(piece)) {
-            // Not all of it needs the copy that would end the operation at once.
+            // Not all of the message needs the copy with which the operation would complete at
+            // once.
             return Ok(None);
         }
         let mut staged: Option<staging::Filling> = None;
@@ -381,7 +384,7 @@ impl<T: Transport> Endpoint<T> {
         let Message { kind, tag, len, op } = message;
         let returned = peer.grant.take();
         let header = Header { kind, returned, tag, len, op }.encode();
-        // An address that wraps is the peer's doing; its adapter will refuse the access.
+        // The peer causes an address that wraps around. Its adapter will refuse the access.
         let remote = slots.target(slot, HEADER_LEN as u64 + len).unwrap_or(slots.remote);
         let target = WriteTarget { remote, immediate: Some(slot.into()) };
         let options = WorkOptions { signalled: true, class };
@@ -396,7 +399,7 @@ impl<T: Transport> Endpoint<T> {
         posted
     }
 
-    /// Book-keeping after an attempt.
+    /// Updates counters and buffers after an attempt to write.
     #[expect(clippy::too_many_arguments, reason = "the parts of one message and what became of it")]
     fn sent_fast(
         &mut self,
@@ -431,13 +434,13 @@ impl<T: Transport> Endpoint<T> {
     }
 }
 
-/// A message put together.
+/// A message that was gathered.
 struct Gathered {
     staged: Option<staging::Filling>,
     all_staged: bool,
 }
 
-/// Copies `payload` over the pieces of a list, as far as it goes.
+/// Copies `payload` to the pieces of a list, as far as it reaches.
 fn scatter(list: &MemList, payload: &MemSlice) {
     let mut at = 0;
     for piece in list.pieces() {

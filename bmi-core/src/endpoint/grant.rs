@@ -1,22 +1,23 @@
-//! Grants: memory that a peer may write, once, and says so with immediate data when it has.
+//! Grants: memory that a peer may write once. The peer reports the end of the write with immediate
+//! data.
 //!
-//! **Why.** Where RDMA read is missing or slow, data goes the other way round: who has the buffers
-//! describes them, who has the data writes it there (client-based RDMA, [PVFS-IB §3.2.3]).
-//! The end of the last write is known without a message: it carries immediate data.
+//! **Why.** If RDMA read is missing or slow, data moves in the other direction. The side with the
+//! buffers describes them, and the side with the data writes it there (client-based RDMA,
+//! [PVFS-IB §3.2.3]). The last write carries immediate data, so its end is known without a message.
 //!
 //! **Protocol**
 //!
 //! ```text
 //!   post_grant  ──the program sends the grant──>  post_push_granted
 //!                                                  ══ RDMA writes, in units ══
-//!   ends        <══ the last one, immediate data: bit 31 set, 20 bits slot, 11 bits generation of the grant's operation
+//!   ends        <══ the last write, with immediate data: bit 31 set, 20 bits slot, 11 bits generation of the operation
 //! ```
 //!
-//! Immediate data without bit 31 is a fast-RDMA slot's number (see [`super::fast_rdma`]).
+//! Immediate data without bit 31 is the number of a fast-RDMA slot (see [`super::fast_rdma`]).
 //!
-//! **Invariants.** A grant that is ended early is revoked first; what the peer still announces then
-//! finds nothing and is dropped. The last write spends a message credit: its immediate data
-//! consumes a receive.
+//! **Invariants.** A grant that ends early is revoked first. If the peer still announces its end,
+//! no operation is found and the announcement is dropped. The last write spends a message credit,
+//! because its immediate data consumes a receive.
 
 use serde::{Deserialize, Serialize};
 
@@ -35,29 +36,30 @@ const GRANTED: u32 = 1 << 31;
 const SLOT_BITS: u32 = 20;
 const GENERATION_BITS: u32 = 11;
 
-/// What the peer needs to know of a grant.
+/// The description of a grant, for the peer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Grant {
-    /// The memory.
+    /// The granted memory.
     pub descriptor: BulkDescriptor,
-    /// What it hands back as immediate data.
+    /// The immediate data that the peer returns.
     pub token: u32,
 }
 
-/// The immediate data that names an operation.
+/// Returns the immediate data that names an operation.
 fn token_of(id: OpId) -> Option<u32> {
     let generation = id.0.generation & ((1 << GENERATION_BITS) - 1);
     (id.0.slot < 1 << SLOT_BITS).then_some(GRANTED | (id.0.slot << GENERATION_BITS) | generation)
 }
 
-/// Whether immediate data announces a granted push.
+/// Returns true if immediate data announces a granted push.
 pub(super) fn is_granted(immediate: u32) -> bool {
     immediate & GRANTED != 0
 }
 
 impl<T: Transport> Endpoint<T> {
-    /// Lets `peer` write `list`, once, with [`Endpoint::post_push_granted`]. The operation
-    /// (`OpKind::Grant`) ends when it has, or early, and then the peer can no longer write.
+    /// Lets `peer` write `list` once, with [`Endpoint::post_push_granted`]. The operation
+    /// (`OpKind::Grant`) ends when the peer has written the data. It may also end early, and then
+    /// the peer can no longer write.
     ///
     /// # Errors
     /// `PeerLost`, `Exhausted`; `Invalid` for an empty list or too many pieces; `Unsupported`
@@ -90,8 +92,7 @@ impl<T: Transport> Endpoint<T> {
         Ok((Grant { descriptor, token }, id))
     }
 
-    /// Writes `local` to the beginning of what `grant` describes and tells the peer with the last
-    /// write.
+    /// Writes `local` to the beginning of the memory of `grant`. The last write notifies the peer.
     ///
     /// # Errors
     /// As [`Endpoint::post_push`]; `Invalid` for an empty list.
@@ -109,20 +110,20 @@ impl<T: Transport> Endpoint<T> {
         self.start_push(peer, &grant.descriptor, local, grant.token, options)
     }
 
-    /// The peer has announced a granted push.
+    /// Handles the announcement of a granted push.
     pub(super) fn on_granted(&mut self, peer_id: PeerId, immediate: u32) -> Result<(), Violation> {
         self.spent_message(peer_id)?;
         let slot = (immediate & !GRANTED) >> GENERATION_BITS;
         let named = |key: crate::proto::table::Key| token_of(OpId(key)) == Some(immediate);
         let granted = |op: &Op| op.peer == Some(peer_id) && matches!(op.state, State::Granted(_));
-        // Ended early, most likely: then it could not write any more either.
+        // The grant most likely ended early, and then the peer could no longer write.
         let Some((key, op)) = self.ops.at(slot).filter(|(key, op)| named(*key) && granted(op)) else { return Ok(()) };
         debug_assert_eq!(op.kind, OpKind::Grant);
         self.end_grant(OpId(key), Ok(()));
         Ok(())
     }
 
-    /// Takes the memory back and ends the operation.
+    /// Revokes the memory and ends the operation.
     pub(super) fn end_grant(&mut self, id: OpId, status: Result<(), ErrorKind>) {
         let Some(op) = self.ops.get(id.0) else { return };
         let (State::Granted(remote), Some(peer), len) = (&op.state, op.peer, op.len()) else { return };

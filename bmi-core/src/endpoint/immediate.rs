@@ -1,31 +1,31 @@
-//! Pulls and pushes that are over when they are posted.
+//! Immediate completions: pulls and pushes that complete when they are posted.
 //!
-//! **Why.** Where the peer's memory stands in this process too, a short transfer is one copy. A
-//! record, a unit, a registration, a turn and a completion of its own would cost more than the
-//! bytes: 64 KiB are copied in half a microsecond.
+//! **Why.** If the peer's memory is mapped in this process too, a short transfer is a single copy.
+//! A record, a unit, a registration, a turn and a completion would cost more than the bytes: 64 KiB
+//! are copied in half a microsecond.
 //!
 //! **The short way** is one look at the peer, a few comparisons, and [`Transport::write_now`] or
-//! [`Transport::read_now`]. Whatever stands in the way, it says no and nothing has happened; then
-//! the long way ([`super::transfer`]) finds out what it is, and says so. Transports that cannot do
-//! it always say no.
+//! [`Transport::read_now`]. If anything is in the way, it returns `None` and has changed nothing.
+//! Then the long way ([`super::transfer`]) finds the reason and reports it. Transports that cannot
+//! do it always return false.
 //!
 //! **Invariants**
-//! 1. What the long way would refuse is not done here.
-//! 2. *Nobody is overtaken.* Transfers of a peer have no order among each other, and none with
-//!    messages that wait for credits; with what the transport has got, the transport keeps it (C3).
-//!    But turns are kept ([`super::pacing`]): this way is open only when nobody of the transfer's
-//!    level or above waits for a turn, and while bulk waits it counts as an urgent unit, of which
-//!    there are only so many in a row.
-//! 3. *Nobody waits longer.* It adds nothing to what is in flight, and takes as long as a copy that
-//!    the transport calls short; the time is that of the program which posts, as with an inline
-//!    send. Between two posts it is the program's to poll.
-//! 4. It cannot be cancelled, nor come too late: it ends before its post returns. One whose
-//!    deadline has passed goes the long way, which says so.
+//! 1. A transfer that the long way would reject is not done here.
+//! 2. *No transfer is overtaken.* Transfers of a peer have no order among each other, nor with
+//!    messages that wait for credits. The transport keeps the order with what it already has (C3).
+//!    Turns are kept too ([`super::pacing`]). This way is open only if no transfer of the same
+//!    level or above waits for a turn. While bulk waits, a transfer here counts as an urgent unit,
+//!    and their number in a row is limited.
+//! 3. *No transfer waits longer.* This way adds nothing to the bytes in flight, and takes as long
+//!    as a copy that the transport considers short. The program that posts spends that time, as
+//!    with an inline send. The program is responsible for polling between two posts.
+//! 4. The transfer cannot be cancelled, nor end too late, because it ends before its post returns.
+//!    If its deadline has passed, it goes the long way, which reports that.
 //!
-//! Neither packing nor a chain is needed for a list of many pieces: the copy goes straight to, or
-//! from, each of them. Only who asks for packing by name gets it.
+//! A list of many pieces needs neither packing nor a chain, because the copy goes straight to or
+//! from each piece. Only a transfer that asks for packing explicitly is packed.
 //!
-//! **Tests.** `bmi_conformance::message::immediate`, over transports that can and those that
+//! **Tests.** `bmi_conformance::message::immediate`, over transports that can and transports that
 //! cannot.
 
 use super::Endpoint;
@@ -39,7 +39,8 @@ use crate::op::{Completion, OpId, OpKind, Options, PeerId};
 use crate::transport::Transport;
 
 impl<T: Transport> Endpoint<T> {
-    /// Pulls or pushes now, if that can be; then this was all.
+    /// Pulls or pushes now, if that is possible. Returns the completion, or `None` if nothing was
+    /// done.
     #[inline]
     pub(super) fn transfer_immediately(
         &mut self,
@@ -52,7 +53,7 @@ impl<T: Transport> Endpoint<T> {
     ) -> Option<Completion> {
         let (len, pieces, most) = (local.len() as u64, local.pieces(), self.config.limits.max_pieces);
         let peer = self.peers.get(id.0).filter(|peer| matches!(peer.link, Link::Up) && peer.credit.is_some())?;
-        // What a list longer than its descriptor, or than may be, is, the long way says.
+        // The long way reports lists that are longer than their descriptor, or than allowed.
         if len == 0 || pieces.len() > most || remote.pieces().len() > most {
             return None;
         }

@@ -1,25 +1,25 @@
-//! Expected messages that are taken where they arrive, straight into the receive that waits for
-//! them (C16 of [`crate::transport`]).
+//! Inline receives: an expected message is copied from where it arrives straight into the receive
+//! that waits for it (C16 of [`crate::transport`]).
 //!
-//! **Why.** The usual way of a short message is: into a receive slot, a completion, matched, out of
-//! the slot, the slot posted again. Where the adapter shows a message before it does the first of
-//! these, all but the matching and one copy can be left out. What is taken is the plain case alone:
-//! an Eager message whose receive waits and has room. For anything else the answer is no, and the
-//! usual way finds out what it is.
+//! **Why.** A short message usually goes into a receive slot, completes, is matched and copied out
+//! of the slot, and the slot is posted again. If the adapter shows a message before the first of
+//! these steps, all but the matching and one copy can be left out. Only the plain case is taken: an
+//! Eager message whose receive waits and has room. Anything else is declined, and handled in the
+//! usual way.
 //!
 //! **Invariants**
-//! 1. What a message says is checked as in [`super::receive`]; what is not in order is not taken,
-//!    and is found again, and answered, by the usual way.
-//! 2. A message that is taken costs and gives back the same credits as one whose slot was posted
-//!    again: the slot never went.
-//! 3. No message overtakes another: one is shown only while nothing of its connection waits to be
-//!    handled (C16), and while a receive waits no message of its tag does.
+//! 1. A message is checked as in [`super::receive`]. A message that is not in order is not taken.
+//!    The usual way finds it again and responds.
+//! 2. A message that is taken costs and returns the same credits as one whose slot was posted
+//!    again, because its slot stays posted.
+//! 3. No message overtakes another. A message is shown only while nothing of its connection waits
+//!    to be handled (C16). While a receive waits, no message of its tag does.
 //!
 //! **Source.** [pNFS-Lustre §4.3]: small messages on one host deserve a single fast copy.
 //!
-//! **Tests.** The message level of `bmi_conformance` over adapters that show messages, over
-//! `Faulty`, which shows them by chance, and the sweeps of `bmi-sim`, in half of whose worlds
-//! adapters do.
+//! **Tests.** The message level of `bmi_conformance` over adapters that show messages, and over
+//! `Faulty`, which shows them at random. Also the sweeps of `bmi-sim`, where adapters show messages
+//! in half of the worlds.
 
 use super::op::Offer;
 use super::peer::{Link, Peer};
@@ -34,19 +34,20 @@ use crate::proto::table::Table;
 use crate::transport::ConnId;
 use crate::{mutated, mutated_each};
 
-/// What an endpoint needs to take messages while its adapter polls.
+/// The parts of an endpoint that take messages while its adapter polls.
 pub(super) struct InlineReceives<'a> {
     pub(super) by_conn: &'a [Option<(ConnId, PeerId)>],
     pub(super) peers: &'a mut Table<Peer>,
     pub(super) ops: &'a mut Records,
     pub(super) dirty: &'a mut Vec<PeerId>,
     pub(super) counters: &'a mut Counters,
-    /// Bytes copied, and pieces that they were copied to: what the processor is charged for.
+    /// Bytes copied, and the number of pieces they were copied to. The processor is charged for
+    /// them.
     pub(super) copied: (u64, u64),
 }
 
 impl InlineReceives<'_> {
-    /// As [`InlineReceiver::take`]; `None` for no.
+    /// Takes a message as [`InlineReceiver::take`] does. Returns `None` if it declines.
     #[inline(always)]
     fn try_take(&mut self, conn: ConnId, message: &InlineMessage<'_>) -> Option<()> {
         let (known, peer_id) = (*self.by_conn.get(conn.slot as usize)?)?;
@@ -74,7 +75,7 @@ impl InlineReceives<'_> {
         };
         let id = peer.posted.pop_if(tag, fits)?;
         let list = self.ops.get(id.0).and_then(|op| op.list.as_ref())?;
-        // From here on it is ours.
+        // The message is taken from here on.
         if let (Some(sum), Some(credit)) = (refilled, peer.credit.as_mut()) {
             credit.set(sum);
         }
@@ -98,7 +99,7 @@ impl InlineReceives<'_> {
     }
 }
 
-/// Copies a payload of `len` bytes to as many of the pieces as it fills; how many that is.
+/// Copies a payload of `len` bytes to as many of the pieces as it fills. Returns their number.
 fn scatter(message: &InlineMessage<'_>, len: usize, pieces: &[MemSlice]) -> u64 {
     let (mut done, mut filled) = (0, 0);
     for piece in pieces {

@@ -1,29 +1,30 @@
 //! The message interface: an endpoint, its peers, and the operations between them.
 //!
-//! An endpoint is driven: operations are posted, [`Endpoint::poll`] makes progress, completions are
-//! taken out. It does no I/O of its own, reads no clock, starts no thread; time comes in with each
-//! poll. `&mut self` throughout: one owner, no locks.
+//! A driver drives the endpoint: it posts operations, calls [`Endpoint::poll`] to make progress,
+//! and takes the completions. The endpoint does no I/O of its own, reads no clock, and starts no
+//! thread. Each poll passes the time in. All methods take `&mut self`, so there is one owner and no
+//! lock.
 //!
 //! ```text
 //!  post_send, post_recv, post_send_unexpected, post_pull, post_push, connect …      -> Posted::{Done, Pending(op)}
-//!  poll(now)                         moves the transport, the protocol, the deadlines
+//!  poll(now)                         makes progress: transport, protocol, deadlines
 //!  poll_op(op), poll_some(ops), poll_all()      -> completions
-//!  poll_unexpected(), poll_event()              -> messages nobody asked for; peers that came and went
-//!  next_deadline(), arm(waker), event_fd()      -> how long, and on what, to sleep
+//!  poll_unexpected(), poll_event()              -> unexpected messages; peers that came and went
+//!  next_deadline(), arm(waker), event_fd()      -> how long to sleep, and on what
 //! ```
 //!
 //! **Invariants**
-//! 1. Every operation that was posted ends exactly once; an id of an ended and collected operation
-//!    finds nothing.
-//! 2. What an operation held (memory, exposures, credits, slots) is back when it ends, or with its
-//!    peer.
-//! 3. Messages of one peer leave in the order in which they were posted; those of one tag match
-//!    receives of that tag in order.
+//! 1. Every posted operation ends exactly once. The id of an operation that has ended and was
+//!    collected finds nothing.
+//! 2. When an operation ends, its resources (memory, exposures, credits, slots) are back, or belong
+//!    to the peer.
+//! 3. Messages to one peer leave in the order in which they were posted. Messages of one tag match
+//!    the receives of that tag in order.
 //!
 //! **Source.** BMI (Carns, PVFS2): `BMI_post_send`, `post_recv`, `post_sendunexpected`, their
 //! `_list` forms, `test`, `testsome`, `testcontext`, `testunexpected`, `cancel`, `memalloc`,
-//! `set_info`, `addr_lookup`, `addr_rev_lookup`. Where we differ: ids are checked, memory is owned
-//! by the operation, every operation can have a deadline, and bulk transfer is part of the
+//! `set_info`, `addr_lookup`, `addr_rev_lookup`. There are four differences. Ids are checked. The
+//! operation owns its memory. Every operation can have a deadline. Bulk transfer is part of the
 //! interface.
 
 mod bounce;
@@ -88,54 +89,57 @@ use crate::returns::Returns;
 use crate::time::Time;
 use crate::transport::{Armed, ConnId, Event, Transport};
 
-/// Events about peers that are kept for a program that does not ask; the oldest go first.
+/// Most events about peers that are kept until the program takes them. The oldest are dropped
+/// first.
 const KEPT_EVENTS: usize = 1024;
 
-/// One attach point to a network: a transport and the protocol over it.
+/// An endpoint: a transport and the protocol over it.
 pub struct Endpoint<T: Transport> {
-    // First, so that it is dropped first: after that no adapter touches what the fields below hold.
+    // The first field, so that it is dropped first. After that no adapter accesses memory of the
+    // fields below.
     transport: T,
     config: Config,
     now: Time,
     ops: Records,
     transfers: Transfers,
-    /// Operations asked to end early, whose fence is set by the next poll: only that knows the
-    /// time.
+    /// Operations that were asked to end early, and that have no fence yet. The next poll sets it,
+    /// because only the poll knows the time.
     fences: Vec<OpId>,
     peers: Table<Peer>,
-    /// Which peer a connection belongs to, by the connection's slot.
+    /// The peer of each connection, by the connection's slot.
     by_conn: Vec<Option<(ConnId, PeerId)>>,
     /// Peers with something to send.
     dirty: Vec<PeerId>,
-    /// Peers whose queue was full; they are dirty again when the adapter has moved.
+    /// Peers whose queue was full. They become dirty again when the adapter has made progress.
     blocked: Vec<PeerId>,
-    /// Messages handed to the adapter.
+    /// Number of messages posted.
     transmitted: u64,
     peer_events: VecDeque<PeerEvent>,
-    /// Peers lost a short while ago, for errors.
+    /// Peers that were lost recently, for errors.
     lost: VecDeque<(PeerId, Addr, Error)>,
     unexpected: VecDeque<Unexpected>,
-    /// Whose turn it is to move bytes.
+    /// The turns of the peers that have bytes to move.
     turns: Turns,
-    /// Work requests of operations with the adapter.
+    /// Number of work requests of operations with the adapter.
     work: usize,
     registry: PinCache,
     bounce: Bounce,
     staging: Staging,
-    /// Where small pieces of transfers are packed.
+    /// The packing buffers for small pieces of transfers.
     packing: Packing,
-    /// What stands in for memory that cannot be registered.
+    /// The buffers that are used when memory cannot be registered.
     fallback_buffers: FallbackBuffers,
     revoked: Arc<Returns<(PeerId, RemoteKey)>>,
     released: Arc<Returns<report::Release>>,
     counters: Counters,
     policy: Policy,
-    /// [`Capabilities::max_inline`], which each message asks for.
+    /// [`Capabilities::max_inline`], stored because each message needs it.
     max_inline: usize,
-    /// What peers may read and write to measure their way here; made when the first one asks.
+    /// The area that peers read and write in order to measure their path to this side. It is made
+    /// when the first peer asks for it.
     probe_region: Option<MemoryRegion>,
     paths: PathCounters,
-    // Scratch, kept for its room.
+    // Scratch buffers, kept for their capacity.
     events: Vec<Event>,
     segments: Vec<Segment>,
     release_notes: Vec<report::Release>,
@@ -143,11 +147,12 @@ pub struct Endpoint<T: Transport> {
 }
 
 impl<T: Transport> Endpoint<T> {
-    /// An endpoint over `transport`. `now` is the time at the driver's clock.
+    /// Creates an endpoint over `transport`. `now` is the time of the driver's clock.
     ///
     /// # Errors
-    /// `Invalid` for settings out of bounds (see [`Config::validate`]) or beyond what the transport
-    /// can, `Exhausted` without memory.
+    /// `Invalid` for settings out of bounds (see [`Config::validate`]), or beyond the queue depth
+    /// of the transport; `Unsupported` if the heads of the transport are too short for the
+    /// protocol; `Exhausted` if there is no memory.
     pub fn new(mut transport: T, config: Config, now: Time) -> Result<Endpoint<T>, Error> {
         config.validate()?;
         let receives = usize::from(config.credits.messages) + usize::from(crate::proto::hello::CONTROL_CREDITS);
@@ -210,33 +215,33 @@ impl<T: Transport> Endpoint<T> {
 
     // ---- getters --------------------------------------------------------------------------------
 
-    /// Its settings.
+    /// Returns the settings of the endpoint.
     pub fn config(&self) -> &Config {
         &self.config
     }
 
-    /// What its adapter can do.
+    /// Returns the capabilities of the adapter.
     pub fn capabilities(&self) -> &Capabilities {
         self.transport.capabilities()
     }
 
-    /// The transport.
+    /// Returns the transport.
     pub fn transport(&self) -> &T {
         &self.transport
     }
 
-    /// The transport, to set what only the backend knows. Posting work behind the endpoint's back
-    /// confuses it.
+    /// Returns the transport, for settings that only the backend has. The caller must not post work
+    /// on it, because the endpoint does not expect that.
     pub fn transport_mut(&mut self) -> &mut T {
         &mut self.transport
     }
 
-    /// The time of the last poll.
+    /// Returns the time of the last poll.
     pub fn now(&self) -> Time {
         self.now
     }
 
-    /// What it did so far.
+    /// Returns the counters of everything that the endpoint has done.
     pub fn counters(&self) -> Counters {
         let PinCounts { hits, misses, evictions, failures, batches } = self.registry.counts();
         Counters {
@@ -249,13 +254,13 @@ impl<T: Transport> Endpoint<T> {
         }
     }
 
-    /// What its pin-down cache holds right now. Looks at every entry.
+    /// Returns the contents of the pin-down cache. Checks every entry.
     pub fn pinned(&self) -> Pinned {
         let (entries, bytes) = self.registry.held();
         Pinned { entries, bytes, in_use: self.registry.in_use() }
     }
 
-    /// What it holds right now.
+    /// Returns the resources that the endpoint holds.
     pub fn resource_usage(&self) -> ResourceUsage {
         let peers = || self.peers.iter().map(|(_, peer)| peer);
         ResourceUsage {
@@ -270,32 +275,35 @@ impl<T: Transport> Endpoint<T> {
         }
     }
 
-    /// What it holds for work that has to end some time: [`Endpoint::resource_usage`] without
-    /// connections and without those who only wait for a point in time.
+    /// Returns the resources of work that must end at some time. This is
+    /// [`Endpoint::resource_usage`] without connections and timers.
     pub fn unfinished(&self) -> ResourceUsage {
         let timers = self.ops.iter().filter(|(_, op)| op.kind == OpKind::Timer).count();
         let held = self.resource_usage();
         ResourceUsage { peers: 0, operations: held.operations - timers, ..held }
     }
 
-    /// Whether requests of this side are with the adapter: sends, reads and writes whose completion
-    /// is awaited.
+    /// Returns true if the adapter has work of this side: sends, reads and writes that have not
+    /// completed.
     pub fn is_sending(&self) -> bool {
         self.work > 0 || self.bounce.in_use() > 0
     }
 
-    /// Address of a peer (BMI's reverse look-up); also of one lost a short while ago.
+    /// Returns the address of a peer (BMI's reverse look-up). Peers that were lost recently also
+    /// have one.
     pub fn peer_addr(&self, peer: PeerId) -> Option<Addr> {
         let known = self.peers.get(peer.0).map(|peer| &peer.addr);
         known.or_else(|| self.lost.iter().find(|(id, ..)| *id == peer).map(|(_, addr, _)| addr)).cloned()
     }
 
-    /// What was agreed with a peer; `None` until it is connected and once it is lost.
+    /// Returns the limits agreed with a peer. `None` until the peer is connected, and after it is
+    /// lost.
     pub fn limits(&self, peer: PeerId) -> Option<PeerLimits> {
         self.peers.get(peer.0).filter(|peer| peer.is_up()).map(|peer| peer.limits)
     }
 
-    /// The error behind a failed completion, naming operation, peer and reason; `None` for success.
+    /// Returns the error of a failed completion, with operation, peer and reason. Returns `None` on
+    /// success.
     pub fn explain(&self, completion: &Completion) -> Option<Error> {
         let kind = completion.status.err()?;
         let reason =
@@ -316,7 +324,7 @@ impl<T: Transport> Endpoint<T> {
 
     // ---- connections ----------------------------------------------------------------------------
 
-    /// Accepts connections at `addr`; returns the address with the port that was taken.
+    /// Accepts connections at `addr`. Returns the address with the port that was taken.
     ///
     /// # Errors
     /// Those of [`Transport::listen`].
@@ -325,8 +333,8 @@ impl<T: Transport> Endpoint<T> {
     }
 
     /// Starts to connect. The operation (`OpKind::Connect`) ends when the peer is connected, or
-    /// cannot be; without a deadline, after [`Config::connect_timeout`]. Work may be posted to the
-    /// peer at once; it waits for the connection.
+    /// cannot be. The default deadline is [`Config::connect_timeout`]. Work may be posted to the
+    /// peer at once, and waits for the connection.
     ///
     /// # Errors
     /// `Invalid` for an address that is not the transport's, `Exhausted`.
@@ -334,23 +342,24 @@ impl<T: Transport> Endpoint<T> {
         self.start_connect(addr, options).map_err(|error| error.during("connect").with_peer(addr))
     }
 
-    /// Ends a connection, after what was posted before has been sent; the operation
-    /// (`OpKind::Disconnect`) ends when it is gone, without a deadline after
-    /// [`Config::fence_grace`] at the latest. Receives are cancelled. Unexpected messages that the
-    /// peer's program has not taken when its connection ends are dropped there: who needs to know
-    /// that one was handled waits for its reply.
+    /// Ends a connection after everything that was posted before has been sent. The operation
+    /// (`OpKind::Disconnect`) ends when the connection is gone. The default deadline is
+    /// [`Config::fence_grace`].
+    ///
+    /// Receives are cancelled. The peer drops unexpected messages that its program has not taken
+    /// when the connection ends. A program that must know that a message was handled waits for a
+    /// reply.
     ///
     /// # Errors
-    /// `PeerLost` if it is gone or going already.
+    /// `PeerLost` if the connection is gone or already ending.
     pub fn disconnect(&mut self, peer: PeerId, options: Options) -> Result<OpId, Error> {
         self.start_disconnect(peer, options)
     }
 
     // ---- memory ---------------------------------------------------------------------------------
 
-    /// Registers memory ahead of use, for as long as the region is held; after that the pin-down
-    /// cache may keep it. Memory that was not registered ahead is registered when an operation
-    /// needs it.
+    /// Registers memory ahead of use, for as long as the region is held. After that, the pin-down
+    /// cache may keep the registration. Other memory is registered when an operation needs it.
     ///
     /// # Errors
     /// Those of [`Transport::register`].
@@ -358,17 +367,21 @@ impl<T: Transport> Endpoint<T> {
         self.registry.register(&mut self.transport, memory).map_err(|error| error.during("register"))
     }
 
-    /// Whether memory is registered already, so that work on it costs no registration: the paper's
-    /// `check_if_registered`.
+    /// Returns true if memory is already registered, so that work on it needs no registration. This
+    /// is the paper's `check_if_registered`.
     pub fn is_registered(&self, memory: &Memory) -> bool {
         self.registry.is_registered(memory)
     }
 
-    /// Lets one peer reach a list of memory as `access` says, until the exposure is dropped or the
-    /// peer is lost. Where registration costs, pieces of one [`Memory`] become one exposure with
-    /// the gaps between them, unless [`Config::expose_groups`] says no. Memory that cannot be
-    /// registered cannot be exposed: a copy would not show what program and peer write. The caller
-    /// may expose memory of [`Memory::zeroed`] instead, and copy.
+    /// Exposes a list of memory to one peer with the rights `access`, until the exposure is dropped
+    /// or the peer is lost.
+    ///
+    /// If registration costs time, pieces of one [`Memory`] become one exposure that includes the
+    /// gaps between them. [`Config::expose_groups`] turns this off.
+    ///
+    /// Memory that cannot be registered cannot be exposed, because a copy would not show what the
+    /// program and the peer write. The caller may expose memory of [`Memory::zeroed`] instead, and
+    /// copy.
     ///
     /// # Errors
     /// `PeerLost`, `Exhausted`; `Invalid` for more than [`Config::max_pieces`] pieces.
@@ -382,7 +395,7 @@ impl<T: Transport> Endpoint<T> {
 
     // ---- operations -----------------------------------------------------------------------------
 
-    /// Sends an expected message: it goes into the receive that the peer posts, or has posted, for
+    /// Sends an expected message. It goes into the receive that the peer posts, or has posted, for
     /// this tag.
     ///
     /// # Errors
@@ -398,9 +411,9 @@ impl<T: Transport> Endpoint<T> {
         self.start_send(peer, Kind::Eager, tag, list.into(), options)
     }
 
-    /// Sends a message that needs no receive: the peer finds it with `poll_unexpected`. At most
-    /// [`PeerLimits::eager`] or [`PeerLimits::fast`] bytes, whichever is more; a longer one than
-    /// the former waits for a slot to be free.
+    /// Sends a message that needs no receive. The peer finds it with `poll_unexpected`. The message
+    /// has at most [`PeerLimits::eager`] or [`PeerLimits::fast`] bytes, whichever is more. If it is
+    /// longer than `eager`, it waits for a free fast-RDMA slot.
     ///
     /// # Errors
     /// As [`Endpoint::post_send`].
@@ -414,8 +427,9 @@ impl<T: Transport> Endpoint<T> {
         self.start_send(peer, Kind::Unexpected, tag, list.into(), options)
     }
 
-    /// Receives the next expected message of `peer` with `tag`. It may be shorter than the list; if
-    /// it is longer, both sides end in `TooLong` (the sender only if it sent by rendezvous).
+    /// Receives the next expected message of `peer` with `tag`. The message may be shorter than the
+    /// list. If it is longer, both sides end in `TooLong`, the sender only if it sent by
+    /// rendezvous.
     ///
     /// # Errors
     /// `PeerLost`, `Invalid` for too many pieces.
@@ -429,11 +443,11 @@ impl<T: Transport> Endpoint<T> {
         self.start_recv(peer, tag, list.into(), options)
     }
 
-    /// Reads from what `peer` exposed: the bytes from `at` on, as many as `local` holds.
+    /// Reads memory that `peer` exposed: as many bytes as `local` holds, starting at `at`.
     ///
     /// # Errors
-    /// `PeerLost`; `Invalid` if the range does not lie within the descriptor; `Unsupported` without
-    /// RDMA read: then the other side has to push.
+    /// `PeerLost`; `Invalid` if the range is not within the descriptor; `Unsupported` without RDMA
+    /// read, and then the other side has to push.
     pub fn post_pull(
         &mut self,
         peer: PeerId,
@@ -445,8 +459,8 @@ impl<T: Transport> Endpoint<T> {
         self.start_bulk(OpKind::Pull, peer, remote, at, local.into(), options)
     }
 
-    /// Writes `local` to what `peer` exposed, from `at` on. A message sent after the push has ended
-    /// arrives after its bytes.
+    /// Writes `local` to memory that `peer` exposed, starting at `at`. A message that is sent after
+    /// the push has ended arrives after its bytes.
     ///
     /// # Errors
     /// As [`Endpoint::post_pull`].
@@ -461,24 +475,25 @@ impl<T: Transport> Endpoint<T> {
         self.start_bulk(OpKind::Push, peer, remote, at, local.into(), options)
     }
 
-    /// An operation that ends at `at`.
+    /// Posts an operation that ends at the time `at`.
     pub fn post_timer(&mut self, at: Time, user: u64) -> OpId {
         let options = Options { deadline: Some(at), user, ..Options::default() };
         self.insert_op(OpKind::Timer, None, 0, None, options, State::Waiting)
     }
 
-    /// Asks an operation to end early. It still completes, `Cancelled` or, if it was faster, as it
-    /// would have.
+    /// Asks an operation to end early. It still completes, with `Cancelled`, or with its usual
+    /// status if that came first.
     pub fn cancel(&mut self, op: OpId) {
         self.end_early(op, ErrorKind::Cancelled);
     }
 
-    /// Cancels, and throws the completion away when it comes: for a caller that has lost interest.
+    /// Cancels an operation and drops its completion, for a caller that is no longer interested in
+    /// it.
     pub fn abandon(&mut self, op: OpId) {
         let Some(record) = self.ops.get_mut(op.0) else { return };
         if record.is_done() {
             let done = self.ops.collect(op);
-            // A connection that nobody waits for any more.
+            // The connection is not wanted any more.
             if let Some(Completion { kind: OpKind::Connect, peer: Some(peer), status: Ok(()), .. }) = done
                 && let Some(record) = self.peers.get(peer.0)
             {
@@ -500,38 +515,39 @@ impl<T: Transport> Endpoint<T> {
         self.progress(now)
     }
 
-    /// The completion of `op`, if it has ended; its id is free then.
+    /// Returns the completion of `op` if it has ended. Its id is free then.
     pub fn poll_op(&mut self, op: OpId) -> Option<Completion> {
         self.ops.collect(op)
     }
 
-    /// Appends the completions of those of `ops` that have ended; returns how many.
+    /// Appends the completions of those of `ops` that have ended. Returns how many there were.
     pub fn poll_some(&mut self, ops: &[OpId], into: &mut Vec<Completion>) -> usize {
         let before = into.len();
         into.extend(ops.iter().filter_map(|op| self.poll_op(*op)));
         into.len() - before
     }
 
-    /// Appends all completions, in the order in which the operations ended; returns how many.
+    /// Appends all completions, in the order in which the operations ended. Returns how many there
+    /// were.
     #[inline]
     pub fn poll_all(&mut self, into: &mut Vec<Completion>) -> usize {
         self.ops.collect_all(into)
     }
 
-    /// The next message that needed no receive.
+    /// Returns the next unexpected message.
     pub fn poll_unexpected(&mut self) -> Option<Unexpected> {
         self.unexpected.pop_front()
     }
 
-    /// The next peer that came or went. A program that never asks loses the oldest of these events
-    /// beyond a thousand.
+    /// Returns the next event about a peer. If the program does not take them, the oldest events
+    /// beyond 1024 are lost.
     pub fn poll_event(&mut self) -> Option<PeerEvent> {
         self.peer_events.pop_front()
     }
 
     // ---- waiting --------------------------------------------------------------------------------
 
-    /// The time at which to poll though nothing arrives.
+    /// Returns the time at which to poll though nothing arrives.
     pub fn next_deadline(&self) -> Option<Time> {
         let fences = (!self.fences.is_empty()).then_some(self.now);
         [
@@ -546,11 +562,11 @@ impl<T: Transport> Endpoint<T> {
         .min()
     }
 
-    /// Gets ready to sleep (see [`Transport::arm`]). `waker` is woken too when a message or an
-    /// exposure is dropped, whether or not there is an event fd.
+    /// Gets ready to sleep (see [`Transport::arm`]). `waker` is also woken when an unexpected
+    /// message or an exposure is dropped, whether or not there is an event fd.
     pub fn arm(&mut self, waker: &Waker) -> Armed {
-        // Transfers and peers that wait for the adapter to take more are moved on by its progress,
-        // which wakes.
+        // Transfers and peers that wait for the adapter are resumed by its progress, which wakes
+        // the waiter.
         let idle =
             self.dirty.is_empty() && self.fences.is_empty() && self.released.is_empty() && self.revoked.is_empty();
         if !idle {
@@ -564,15 +580,15 @@ impl<T: Transport> Endpoint<T> {
         if quiet { Armed::Waiting } else { Armed::Busy }
     }
 
-    /// The transport's descriptor to sleep on, if it has one.
+    /// Returns the transport's descriptor to sleep on, if it has one.
     pub fn event_fd(&self) -> Option<BorrowedFd<'_>> {
         self.transport.event_fd()
     }
 
-    // ---- for the async face ---------------------------------------------------------------------
+    // ---- for the async interface ----------------------------------------------------------------
 
-    /// The completion of `op`, or a promise to wake `waker` when there is one. `None` in the inner
-    /// place: no such operation.
+    /// Returns the completion of `op`, or `None` after arranging to wake `waker` when there is one.
+    /// `Some(None)` means that there is no such operation.
     pub(crate) fn poll_op_or_wake(&mut self, op: OpId, waker: &Waker) -> Option<Option<Completion>> {
         let Some(record) = self.ops.get_mut(op.0) else { return Some(None) };
         if record.is_done() {
@@ -581,13 +597,13 @@ impl<T: Transport> Endpoint<T> {
         if record.waker.as_ref().is_some_and(|known| known.will_wake(waker)) {
             return None;
         }
-        // The old one is not dropped here, within the face's borrow, but where wakers are woken.
+        // The old waker is dropped where wakers are woken, and not here within the caller's borrow.
         let old = record.waker.replace(waker.clone());
         old.into_iter().for_each(|old| self.ops.keep_waker(old));
         None
     }
 
-    /// Wakers of operations that ended since the last call.
+    /// Appends the wakers of operations that ended since the last call.
     pub(crate) fn take_wakes(&mut self, into: &mut Vec<Waker>) {
         self.ops.take_wakes(into);
     }
@@ -602,7 +618,7 @@ impl<T: Transport> Endpoint<T> {
 
     // ---- records --------------------------------------------------------------------------------
 
-    /// Enters a record and sets its timer.
+    /// Inserts a record and sets its timer.
     #[inline]
     fn insert_op(
         &mut self,
@@ -616,7 +632,7 @@ impl<T: Transport> Endpoint<T> {
         self.ops.insert(kind, peer, tag, list, options, |_| state)
     }
 
-    /// Ends an operation: gives back all that it held and makes its completion.
+    /// Ends an operation: returns all that it held and makes its completion.
     fn finish(&mut self, id: OpId, status: Result<(), ErrorKind>, len: u64) {
         let Some(Left { staged, transfer, offer, peer }) = self.ops.finish(id, status, len) else { return };
         if let Some(buffer) = staged {
@@ -630,12 +646,12 @@ impl<T: Transport> Endpoint<T> {
         }
     }
 
-    /// How a post ended whose operation is `id`.
+    /// Returns the result of a post with the operation `id`.
     fn posted(&mut self, id: OpId) -> Posted {
         self.poll_op(id).map_or(Posted::Pending(id), Posted::Done)
     }
 
-    /// Checks a list against the settings, and that the peer is there.
+    /// Checks a list against the settings, and that the peer is connected or connecting.
     #[inline]
     fn check_list(&self, peer: PeerId, list: &MemList) -> Result<(), Error> {
         let known = self.peers.get(peer.0).filter(|record| record.is_open());
@@ -646,7 +662,7 @@ impl<T: Transport> Endpoint<T> {
         }
     }
 
-    /// What is wrong with a list, or with its peer.
+    /// Returns the error of a list, or of its peer.
     #[cold]
     fn refuse_list(&self, peer: PeerId, list: &MemList) -> Result<(), Error> {
         let record = self.peers.get(peer.0).filter(|record| record.is_open()).ok_or_else(|| self.lost_error(peer))?;
@@ -655,7 +671,7 @@ impl<T: Transport> Endpoint<T> {
         Err(Error::new(ErrorKind::Invalid, text).with_peer(&record.addr))
     }
 
-    /// The error for a peer that is gone.
+    /// Returns the error for a peer that is gone.
     fn lost_error(&self, peer: PeerId) -> Error {
         let lost = self.lost.iter().find(|(id, ..)| *id == peer);
         let error = match lost {
@@ -668,8 +684,8 @@ impl<T: Transport> Endpoint<T> {
         }
     }
 
-    /// Puts a peer on the list of those with something to send, if it has. Called behind every
-    /// change that may have given it something.
+    /// Puts a peer on the list of those with something to send, if it has something. Called after
+    /// every change that may have given it something.
     #[inline]
     fn mark_dirty(&mut self, peer: PeerId) {
         if let Some(record) = self.peers.get_mut(peer.0)
@@ -681,21 +697,22 @@ impl<T: Transport> Endpoint<T> {
         }
     }
 
-    /// The longest payload of an eager message to a peer.
+    /// Returns the length of the longest payload of an eager message to a peer.
     #[inline]
     fn eager_limit(&self, peer: &Peer) -> usize {
         peer.limits.eager.min(self.config.credits.eager_limit)
     }
 }
 
-/// Bounds of the pin-down cache. Where registration pins nothing, nothing waits to be let go.
+/// Returns the bounds of the pin-down cache. If registration pins nothing, no registration waits to
+/// be dropped.
 fn pin_limits(config: &Config, capabilities: &Capabilities) -> Limits {
     let free = capabilities.registration == Registration::Free;
     let linger = if free { Duration::ZERO } else { config.memory.pin_linger };
     Limits { entries: config.memory.pin_cache_entries, bytes: config.memory.pin_cache_bytes, linger }
 }
 
-/// Pieces of a rendezvous that find room in the head of a work request.
+/// Returns the number of pieces of a rendezvous that fit into the head of a work request.
 fn pieces_in_head(capabilities: &Capabilities) -> usize {
     capabilities.max_head.saturating_sub(HEADER_LEN) / RemoteSlice::WIRE_LEN
 }

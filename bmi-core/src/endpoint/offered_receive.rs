@@ -1,9 +1,9 @@
-//! The direct path: a message of middle size is written straight into a receive that was posted
+//! Offered receives: a message of medium size is written straight into a receive that was posted
 //! before it.
 //!
-//! **Why.** A rendezvous costs two more trips than the data: the announcement and the read. Where
-//! the receive is there first, the receiver can say so, off the critical path, and the sender needs
-//! one trip: an RDMA write and a short message behind it.
+//! **Why.** A rendezvous costs two more trips than the data: the announcement and the read. If the
+//! receive was posted first, the receiver can describe it to the sender ahead of time, off the
+//! critical path. Then the sender needs one trip: an RDMA write and a short message behind it.
 //!
 //! **Protocol**
 //!
@@ -15,32 +15,33 @@
 //!   ends            <──Written(op, length)──────  ends when the adapter is done
 //!
 //!   cancel          ──Withdraw(op)─────────────>  forgotten, if it was still kept
-//!   ends            <──Withdrawn(op)────────────  behind a Written, if it was used
+//!   ends            <──Withdrawn(op)────────────  after a Written, if it was used
 //! ```
 //!
-//! **Which message matches which receive** must come out the same on both sides: the k-th of a tag
-//! with the k-th of that tag.
-//! 1. A receive is offered only if no earlier receive of its tag waits that was not. So the offers
-//!    that the sender keeps for a tag are the peer's oldest receives of it, in order.
-//! 2. Every expected message that the sender sends takes the oldest offer of its tag with it, used
-//!    or not.
-//! 3. Messages on the wire when the receiver made its offer match before it. The offer says how
-//!    many expected messages the receiver had seen. The sender sets an offer off against the oldest
-//!    message of that tag that was not seen and has not been set off; if there is one, the offer is
-//!    void. The messages not seen are at most the message credits that are out; so a list that is
-//!    full is cleared of the others, and is bounded.
+//! **Matching** must come out the same on both sides: the k-th message of a tag matches the k-th
+//! receive of that tag.
+//! 1. A receive is offered only if every earlier receive of its tag that still waits was offered.
+//!    So the offers that the sender keeps for a tag are the peer's oldest receives of it, in order.
+//! 2. Every expected message that the sender sends removes the oldest offer of its tag, whether it
+//!    uses the offer or not.
+//! 3. Messages that were on the wire when the receiver made its offer match before the offer.
+//!    - The offer says how many expected messages the receiver had seen.
+//!    - The sender sets the offer off against the oldest message of that tag that the receiver had
+//!      not seen and that was not set off before. If there is such a message, the offer is void.
+//!    - There are at most as many unseen messages as message credits that have not come back. So a
+//!      list of them that is full is cleared of the others, and is bounded.
 //!
-//! **When it is not worth it.** Where the sender is ahead of the receiver, offers and messages
-//! cross and every offer is a message for nothing. So after [`WASTED`] offers in a row that no
-//! message used, the peer is told of one receive in [`TRIAL`] only, until one is used again.
+//! **When offers do not pay.** If the sender is ahead of the receiver, offers and messages cross,
+//! and every offer is a wasted message. So after [`WASTED`] offers in a row that no message used,
+//! only one receive in [`TRIAL`] is offered, until an offer is used again.
 //!
-//! **Limits.** One piece at the receiver, one work request at the sender, at most a transfer unit:
-//! so write and Written leave together and nothing of the same tag can come between. Longer
-//! messages lose little by a rendezvous.
+//! **Limits.** The receiver's list has one piece, the sender needs one work request, and the
+//! message is at most a transfer unit. So write and Written leave together, and no message of the
+//! same tag can come between. Longer messages lose little by a rendezvous.
 //!
 //! **Source.** Client-based RDMA write with the grant sent ahead ([PVFS-IB §3.2.3, §4.1.2]: the
-//! first control message is avoided by buffers that the peer knows). Theirs are fixed buffers with
-//! a copy behind; here it is the receive itself.
+//! first control message is avoided by buffers that the peer knows). The paper uses fixed buffers
+//! and copies the data afterwards. Here the buffer is the receive itself.
 
 use super::op::{Offer, State};
 use super::peer::{Notice, Peer, ReadyReceive, Repost, Unseen};
@@ -55,26 +56,26 @@ use crate::proto::credit;
 use crate::proto::header::{HEADER_LEN, Header, Kind};
 use crate::transport::{Payload, ServiceClass, Transport, WorkOptions};
 
-/// Room to spare, at least, in the list of messages that the peer may not have seen, whenever it
-/// was cleared of the others: which should be seldom.
+/// Least spare room in the list of messages that the peer may not have seen, after it was cleared
+/// of the others. This keeps clearing rare.
 const KEPT_UNSEEN: usize = 256;
-/// Offers in a row that nobody used, after which the next are not made: as many as a program that
-/// posts its receives in pairs may waste while it starts.
+/// Number of unused offers in a row after which no more are made. A program that posts its receives
+/// in pairs may waste this many while it starts.
 const WASTED: u8 = 8;
-/// Then one receive in so many is offered, to see whether times have changed.
+/// After that, one receive in this many is offered, to find out whether offers are used again.
 const TRIAL: u8 = 64;
 
-/// What became of the offers to a peer.
+/// Statistics of the offers to a peer.
 #[derive(Debug, Default)]
 pub(super) struct Offers {
-    /// In a row, not used.
+    /// Unused offers in a row.
     wasted: u8,
-    /// Receives since, not offered.
+    /// Receives since then that were not offered.
     skipped: u8,
 }
 
 impl Offers {
-    /// Whether the next receive is to be offered.
+    /// Returns true if the next receive should be offered.
     fn are_worth_it(&mut self) -> bool {
         if self.wasted < WASTED {
             return true;
@@ -87,15 +88,15 @@ impl Offers {
 impl<T: Transport> Endpoint<T> {
     // ---- the receiver ---------------------------------------------------------------------------
 
-    /// Whether a receive is of a size and shape that is offered.
+    /// Returns true if a receive has a size and shape that can be offered.
     #[inline]
     pub(super) fn may_be_offered(&self, peer: &Peer, list: &MemList) -> bool {
         let (eager, unit) = (self.eager_limit(peer), self.config.limits.transfer_unit);
         peer.is_up() && list.pieces().len() == 1 && (eager + 1..=unit).contains(&list.len())
     }
 
-    /// Offers a receive that was just posted behind `behind` and [may be](Self::may_be_offered), if
-    /// rule 1 allows.
+    /// Offers a receive that [may be offered](Self::may_be_offered) and was just posted behind
+    /// `behind`, if rule 1 allows it.
     pub(super) fn offer(&mut self, peer_id: PeerId, id: OpId, behind: Option<OpId>) {
         let behind_offer = behind.and_then(|op| self.ops.get(op.0)).is_none_or(|op| op.offer != Offer::None);
         let op = self.ops.get_mut(id.0).expect("the caller has it");
@@ -106,7 +107,7 @@ impl<T: Transport> Endpoint<T> {
         }
     }
 
-    /// Sends an offer at the head of the notices; says whether it is off the list.
+    /// Sends an offer at the head of the notices. Returns true if the notice is off the list.
     pub(super) fn send_ready(&mut self, peer_id: PeerId, id: OpId) -> bool {
         let waiting =
             self.ops.get(id.0).filter(|op| matches!(op.state, State::Matching(_)) && op.offer == Offer::Intended);
@@ -117,15 +118,15 @@ impl<T: Transport> Endpoint<T> {
         let peer = self.peers.get_mut(peer_id.0).expect("the caller has it");
         let (seen, cost) = (peer.seen, credit::cost(RemoteSlice::WIRE_LEN));
         let Some(credit) = peer.credit.as_mut() else { return false };
-        // A notice waits for a message credit, never for bytes: the program may be what those wait
-        // for.
+        // A notice waits for a message credit, but never for bytes, because these may wait for the
+        // program.
         let affordable = credit.may_offer(cost);
         if affordable && !credit.spend(cost) {
             return false;
         }
         let offered = if affordable { self.expose_list(peer_id, &list, Access::WRITE).ok() } else { None };
         let Some(offered) = offered else {
-            // Then it is a receive like any other, and so are those behind it.
+            // Then this receive is not offered, and neither are those behind it.
             if affordable {
                 self.unspend(peer_id, cost);
             }
@@ -147,7 +148,7 @@ impl<T: Transport> Endpoint<T> {
         true
     }
 
-    /// Takes back the intention to offer, for all receives of a tag that have not been offered yet.
+    /// Cancels all intended offers of a tag, which were not sent yet.
     fn withhold(&mut self, peer: PeerId, tag: Tag) {
         let notices = self.peers.get(peer.0).map(|peer| peer.notices.clone()).unwrap_or_default();
         for notice in notices {
@@ -165,7 +166,8 @@ impl<T: Transport> Endpoint<T> {
         }
     }
 
-    /// The sender has written a message into a receive that was offered, or that wanted it.
+    /// Handles a Written: the sender has written a message into a receive that was offered, or that
+    /// awaits a write.
     pub(super) fn on_written(&mut self, peer_id: PeerId, slot: usize, header: &Header) -> Result<(), Violation> {
         self.spent_message(peer_id)?;
         let id = timing::op_of(header.op);
@@ -194,8 +196,7 @@ impl<T: Transport> Endpoint<T> {
         Ok(())
     }
 
-    /// A receive that was offered has ended: by a message that used the offer, or by one that did
-    /// not.
+    /// Handles the end of an offered receive, by a message that used the offer or in another way.
     pub(super) fn offer_ended(&mut self, peer_id: PeerId, memory: RemoteSlice, used: bool) {
         if let Some(peer) = self.peers.get_mut(peer_id.0) {
             peer.offers.wasted = if used { 0 } else { peer.offers.wasted.saturating_add(1) };
@@ -203,7 +204,8 @@ impl<T: Transport> Endpoint<T> {
         self.revoke_all(peer_id, &[memory]);
     }
 
-    /// The sender has forgotten an offer; if the receive is still without a message, it ends.
+    /// Handles a Withdrawn: the sender has forgotten an offer. The receive ends if it still has no
+    /// message.
     pub(super) fn on_withdrawn(&mut self, peer_id: PeerId, slot: usize, name: u64) -> Result<(), Violation> {
         self.spent_message(peer_id)?;
         self.repost(peer_id, slot, Repost::Message);
@@ -224,7 +226,7 @@ impl<T: Transport> Endpoint<T> {
 
     // ---- the sender -----------------------------------------------------------------------------
 
-    /// The peer offers a receive.
+    /// Handles a Ready: the peer offers a receive.
     pub(super) fn on_ready(
         &mut self,
         peer_id: PeerId,
@@ -238,7 +240,7 @@ impl<T: Transport> Endpoint<T> {
         if header.len > peer.sent {
             return Err("an offer after messages that were not sent");
         }
-        // SAFETY: the completion just gave the slot back; it is posted again only below.
+        // SAFETY: the completion just gave the slot back, and it is posted again only below.
         let wire = &unsafe { peer.slots.bytes(slot, HEADER_LEN + len) }[HEADER_LEN..];
         let memory = RemoteSlice::from_wire(wire.try_into().expect("the header's check"));
         let seen = peer.unseen.iter().take_while(|message| message.number < header.len).count();
@@ -257,7 +259,7 @@ impl<T: Transport> Endpoint<T> {
         Ok(())
     }
 
-    /// The peer wants an offer back.
+    /// Handles a Withdraw: the peer wants an offer back.
     pub(super) fn on_withdraw(&mut self, peer_id: PeerId, slot: usize, name: u64) -> Result<(), Violation> {
         self.spent_message(peer_id)?;
         self.repost(peer_id, slot, Repost::Message);
@@ -274,7 +276,7 @@ impl<T: Transport> Endpoint<T> {
         self.answer(peer_id, Notice::Withdrawn { op: name })
     }
 
-    /// Whether a message can be written into the receive that it will match.
+    /// Returns true if a message can be written into the receive that it will match.
     pub(super) fn may_write(&self, peer: PeerId, tag: Tag, list: &MemList) -> bool {
         let Some(peer) = self.peers.get(peer.0) else { return false };
         let capabilities = self.transport.capabilities();
@@ -324,8 +326,8 @@ impl<T: Transport> Endpoint<T> {
         self.counters.offered += 1;
         self.counters.bytes_sent += len;
         self.sent_expected(peer_id, tag);
-        // Ahead of all messages, and of notices whose order does not matter to it: nothing may come
-        // between.
+        // This goes ahead of all messages, so that nothing comes between write and Written. It also
+        // goes ahead of other notices, whose order does not matter.
         if let Some(peer) = self.peers.get_mut(peer_id.0) {
             peer.notices.push_front(Notice::Written { op, len });
         }
@@ -340,8 +342,7 @@ impl<T: Transport> Endpoint<T> {
 }
 
 impl Peer {
-    /// Book-keeping for every expected message that goes out: it takes the oldest offer of its tag
-    /// with it.
+    /// Records an expected message that is sent. It removes the oldest offer of its tag.
     #[inline]
     pub(super) fn sent_expected(&mut self, tag: Tag) {
         let number = self.sent;
@@ -356,15 +357,15 @@ impl Peer {
         self.unseen.push(Unseen { number, tag, matched });
     }
 
-    /// Forgets messages that the peer has seen for certain, before the list would grow.
+    /// Removes messages that the peer has certainly seen, before the list would grow.
     #[cold]
     fn forget_seen(&mut self) {
         let out = self.credit.as_ref().map_or(0, credit::Credit::messages_out);
-        // The Written of a message that was just written has not spent its credit yet; it is the
-        // only one, for nothing is sent before it.
+        // The Written of a message that was just written has not spent its credit yet. There is
+        // only one such message, because nothing is sent before its Written.
         let seen = self.unseen.len().saturating_sub(out);
         self.unseen.drain(..seen);
-        // As much again as is left, so that this is seldom also where credits are many.
+        // Reserves as much as is left, so that this is rare even with many credits.
         self.unseen.reserve(KEPT_UNSEEN.max(self.unseen.len()));
     }
 }

@@ -1,28 +1,30 @@
-//! An operation's record.
+//! The record of an operation, and the states that it goes through.
 //!
 //! **Protocol**
 //!
 //! ```text
 //!  send        Queued ──credit, eager──> Posted ──adapter done──────────────────────────> Done
 //!                 └────credit, long────> Announced ──Finish from the peer───────────────> Done
-//!                                          └──Want──> Moving ──last write done───────────> Done
+//!                                          └──ClearToWrite──> Moving ──last write done──> Done
 //!  receive     Matching ──Eager─────────────────────────────────────────────────────────> Done
 //!                 ├───────Announce─────> Moving ──last read done, Finish sent───────────> Done
-//!                 └──without RDMA read─> Wanted ──Written────────────────────────────────> Done
+//!                 └──without RDMA read─> AwaitingWrite ──Written────────────────────────> Done
 //!  pull, push  Queued ──connected──────> Moving ──last read or write done───────────────> Done
-//!  grant                                 Granted ──immediate data─────────────────────> Done
-//!  connect, disconnect, timer            Waiting ───────────────────────────────────────> Done
+//!  grant                                 Granted ──immediate data───────────────────────> Done
+//!  connect, disconnect, timer, probe     Waiting ───────────────────────────────────────> Done
 //!
-//!  cancel or deadline:  Queued, Matching, timer  -> Done at once
+//!  cancel or deadline:  Queued, timer, probe     Done at once
+//!                       Matching                 Done at once; if offered, as AwaitingWrite
 //!                       Granted                  revoked, then Done at once
 //!                       Posted                   waits for the adapter
 //!                       Announced                Cancel to the peer, waits for its Finish
-//!                       Wanted                   Withdraw to the peer, waits for its answer
+//!                       AwaitingWrite            Withdraw to the peer, waits for its answer
 //!                       Moving                   posts nothing more, waits for the adapter
-//!                       …and after the grace the connection is cut, which ends them all
+//!                       connect, disconnect      ends the connection, which ends them
+//!                       after the grace period the connection is cut, which ends them all
 //! ```
 //!
-//! So memory is never given back while an adapter, here or there, may touch it.
+//! So memory is never given back while an adapter on either side may access it.
 
 use std::task::Waker;
 
@@ -35,35 +37,35 @@ use crate::proto::matching::Place;
 use crate::proto::one_or_many::OneOrMany;
 use crate::time::Time;
 
-/// Where an operation is on its way.
+/// The state of an operation.
 #[derive(Debug)]
 pub(super) enum State {
-    /// Send, pull, push: for its turn, the connection, or credits.
+    /// A send, pull or push that waits for its turn, the connection, or credits.
     Queued,
-    /// Eager send: with the adapter.
+    /// An eager send that is with the adapter.
     Posted,
-    /// Rendezvous send: the peer was told and may read.
+    /// A rendezvous send. The peer was told, and may read.
     Announced(OneOrMany<RemoteSlice>),
-    /// Receive: no message yet.
+    /// A receive without a message.
     Matching(Place),
-    /// Receive by rendezvous, pull, push; a send that the peer wants to be written.
+    /// A receive by rendezvous, a pull, a push, or a send that the peer has cleared to write.
     Moving(Box<Transfer>),
-    /// Receive by rendezvous, without RDMA read: the sender's name for its operation, and where it
-    /// was told to write.
+    /// A receive by rendezvous without RDMA read: the sender's name for its operation, and the
+    /// memory that the sender was told to write.
     AwaitingWrite { named: u64, remote: OneOrMany<RemoteSlice> },
-    /// Grant: the peer may write.
+    /// A grant. The peer may write.
     Granted(OneOrMany<RemoteSlice>),
-    /// Connect, disconnect, timer.
+    /// A connect, disconnect, timer or probe.
     Waiting,
-    /// There is no operation: its place is free.
+    /// There is no operation. The place is free.
     Vacant,
-    /// Ended; kept until the completion is collected.
+    /// The operation has ended, and its completion was not collected yet.
     Done { status: Result<(), ErrorKind>, len: u64 },
 }
 
 impl State {
-    /// Puts `next` in its place. The compiler asks of every state that is replaced what it holds;
-    /// the usual ones hold nothing.
+    /// Replaces the state by `next`. To drop the old state, the compiler would check every variant
+    /// for what it holds. The usual states hold nothing.
     #[inline(always)]
     pub(super) fn put(&mut self, next: State) {
         let before = std::mem::replace(self, next);
@@ -76,63 +78,65 @@ impl State {
     }
 }
 
-/// Whether the sender may write a message straight into a receive.
+/// The state of the offer of a receive to the sender, which may then write a message straight into
+/// it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Offer {
-    /// No.
+    /// There is no offer.
     None,
-    /// It will be told so, when a credit is there.
+    /// The offer is sent as soon as there is a credit.
     Intended,
-    /// It was told.
+    /// The offer was sent.
     Made(RemoteSlice),
-    /// It has.
+    /// The sender has written a message into the receive.
     Used(RemoteSlice),
 }
 
-/// A place in a list: a piece, and how far into it.
+/// A position in a list: a piece, and an offset in it.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Cursor {
     pub(super) piece: usize,
     pub(super) offset: u64,
 }
 
-/// The record. It is written and vacated once for each message, so what few operations have stands
-/// elsewhere.
+/// The record of an operation. It is written and vacated once for each message, so the state that
+/// few operations have is stored elsewhere.
 #[derive(Debug)]
 pub(super) struct Op {
     pub(super) kind: OpKind,
     pub(super) peer: Option<PeerId>,
     pub(super) tag: Tag,
     pub(super) list: Option<MemList>,
-    /// For a pull or push whose peer is not connected yet: what it will move to or from.
+    /// For a pull or push whose peer is not connected yet: the remote memory.
     pub(super) remote: Option<Box<(OneOrMany<RemoteSlice>, Cursor)>>,
-    /// For a push: what its last write hands the peer.
+    /// For a push: the immediate data of its last write.
     pub(super) immediate: Option<u32>,
     pub(super) options: Options,
     pub(super) state: State,
     /// For a send: the staging buffer that part of it was copied to.
     pub(super) staged: Option<u32>,
-    /// What it has in place of memory that could not be registered (see
+    /// The buffer that replaces memory that could not be registered (see
     /// [`super::fallback_buffer`]).
     pub(super) fallback: Option<Box<FallbackBuffer>>,
-    /// For a receive: its memory, if the sender may write into it (see [`super::offered_receive`]).
+    /// For a receive: the memory that the sender may write, if any (see
+    /// [`super::offered_receive`]).
     pub(super) offer: Offer,
-    /// Set once it has been asked to end early: how it will end.
+    /// The status that the operation will end with, set once it was asked to end early.
     pub(super) ending: Option<ErrorKind>,
-    /// The time at which [`super::timing`] looks at it next.
+    /// The next time at which [`super::timing`] looks at the operation.
     pub(super) timer: Option<Time>,
-    /// Nobody waits for the completion any more.
+    /// The completion is no longer wanted.
     pub(super) abandoned: bool,
     pub(super) waker: Option<Waker>,
 }
 
-/// Whether a transfer of this kind writes to the peer's memory; else it reads.
+/// Returns true if a transfer of this kind writes to the peer's memory, and false if it reads.
 pub(super) fn writes(kind: OpKind) -> bool {
     matches!(kind, OpKind::Push | OpKind::Send)
 }
 
 impl Op {
-    /// A record of nothing.
+    /// Returns a record without an operation.
     pub(super) fn vacant() -> Op {
         Op {
             kind: OpKind::Timer,
@@ -153,7 +157,7 @@ impl Op {
         }
     }
 
-    /// Lets go of all that the record holds, where it stands: it is of nothing then.
+    /// Drops everything that the record holds, in place. Afterwards it has no operation.
     #[inline]
     pub(super) fn vacate(&mut self) {
         if self.list.is_some() {
@@ -172,7 +176,7 @@ impl Op {
         matches!(self.state, State::Done { .. })
     }
 
-    /// What became of the operation, whose name is `id`, if it has ended.
+    /// Returns the completion of the operation, whose name is `id`, if it has ended.
     #[inline]
     pub(super) fn completion(&self, id: OpId) -> Option<Completion> {
         let State::Done { status, len } = self.state else { return None };

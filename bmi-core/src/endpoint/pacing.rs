@@ -1,39 +1,40 @@
-//! Pacing: whose turn it is to hand a unit to the adapter, and when there is room for one.
+//! Pacing: which transfer hands the next unit to the adapter, and when there is room for it.
 //!
-//! **Why.** What the adapter has got stands in its queue before everything that comes later. So it
-//! gets no more than keeps it busy, and what waits, waits here, where it can be put in order: an
-//! I/O server with a hundred clients must serve all of them, and not make a small request wait for
-//! another's bulk.
+//! **Why.** Work that the adapter has is in its queue ahead of everything that comes later. So the
+//! adapter gets no more than keeps it busy. The rest waits here, where it can be ordered. An I/O
+//! server with a hundred clients must serve all of them, and a small request must not wait for
+//! another client's bulk data.
 //!
 //! **Protocol**
 //!
 //! ```text
-//!   urgent   (peer 3) (peer 7)               one unit of the first peer that has room, then it goes to the end
-//!              │ t9     │ t2  t5               of its transfers the first; then that goes to the end
-//!   bulk     (peer 1) (peer 3) (peer 4)       when nobody urgent has room, or after 8 urgent units in a row
+//!   urgent   (peer 3) (peer 7)              the first peer that has room posts one unit of its first transfer;
+//!              │ t9     │ t2  t5            then the transfer and the peer go to the end of their queues
+//!   bulk     (peer 1) (peer 3) (peer 4)     when no urgent peer has room, or after 8 urgent units in a row
 //!              │ t1 t6   │ t3   │ t4 t8
 //! ```
 //!
-//! - *Turns are the peers'*, not the transfers': one with 64 transfers gets no more than one with a
+//! - *Peers take turns*, not transfers. A peer with 64 transfers gets no more than one with a
 //!   single transfer.
-//! - *Urgent* are transfers of class `Control`, and those of class `Message` that are no longer
-//!   than a unit. All others are bulk.
-//! - *Room.* [`Config::peer_in_flight_bytes`](crate::Config::peer_in_flight_bytes) for each peer,
-//!   [`Config::in_flight_bytes`](crate::Config::in_flight_bytes) for all together. A unit is
-//!   admitted whole. A peer without urgent bytes in flight may always have one urgent unit.
-//! - *Stalled.* A peer with bytes in flight of which none has ended for
-//!   [`Config::stall_patience`](crate::Config::stall_patience) no longer counts in the common
-//!   bound, and gets no further unit until it moves: whatever it holds, there is room for all
-//!   others.
+//! - *Urgent* transfers are those of class `Control`, and those of class `Message` that are no
+//!   longer than a unit. All others are bulk.
+//! - *Room.* [`Config::peer_in_flight_bytes`](crate::Config::peer_in_flight_bytes) bounds the bytes
+//!   of each peer, and [`Config::in_flight_bytes`](crate::Config::in_flight_bytes) those of all
+//!   peers. A unit is admitted as a whole. A peer without urgent bytes in flight may always post
+//!   one urgent unit.
+//! - *Stalled.* A peer is stalled if it has bytes in flight and none of its units has ended for
+//!   [`Config::stall_patience`](crate::Config::stall_patience). It no longer counts in the common
+//!   bound, and gets no further unit until it moves. So there is room for all others, whatever it
+//!   holds.
 //!
 //! **Invariants**
-//! 1. A bulk unit waits for at most one unit of each other peer that has room, and 8 urgent ones
-//!    for each of these.
-//! 2. An urgent transfer that finds its peer without urgent bytes waits for no bulk but what the
-//!    adapter has got: `in_flight_bytes`, and a unit.
-//! 3. `in_flight` is the sum of the peers'; all zero when no transfer is under way.
+//! 1. A bulk unit waits for at most one unit of each other peer that has room, and for 8 urgent
+//!    units for each of these.
+//! 2. An urgent transfer whose peer has no urgent bytes in flight waits only for the bulk that the
+//!    adapter has: `in_flight_bytes` and one unit.
+//! 3. `in_flight` is the sum over the peers. All of them are zero when no transfer is under way.
 //!
-//! **Source.** [PVFS-IB §3.4]: arranging transfers, network scheduling. Guarded by
+//! **Source.** [PVFS-IB §3.4]: arranging transfers, network scheduling. Tested by
 //! `bmi-sim/tests/pacing.rs`.
 
 use std::collections::VecDeque;
@@ -49,10 +50,10 @@ use crate::time::Time;
 use crate::transport::{ServiceClass, Transport};
 use crate::{mutated, mutated_each};
 
-/// Urgent units in a row while bulk waits.
+/// Most urgent units in a row while bulk waits.
 const URGENT_IN_A_ROW: u32 = 8;
 
-/// Who goes first.
+/// The priority of a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Level {
     Urgent = 0,
@@ -60,7 +61,7 @@ pub(super) enum Level {
 }
 
 impl Level {
-    /// The level of a transfer of `total` bytes.
+    /// Returns the level of a transfer of `total` bytes.
     pub(super) fn of(class: ServiceClass, total: u64, unit: usize) -> Level {
         match class {
             ServiceClass::Control => Level::Urgent,
@@ -70,24 +71,25 @@ impl Level {
     }
 }
 
-/// A peer's transfers.
+/// The transfers of a peer.
 #[derive(Debug, Default)]
 pub(super) struct Moving {
-    /// Those with bytes still to be handed to the adapter, each in its turn, by level.
+    /// The transfers with bytes that the adapter does not have yet, in the order of their turns, by
+    /// level.
     queues: [VecDeque<OpId>; 2],
-    /// Whether the peer stands in the ring of a level.
+    /// Whether the peer is in the ring of a level.
     listed: [bool; 2],
     /// Bytes with the adapter, by level.
     in_flight: [u64; 2],
     /// Work requests with the adapter.
     requests: usize,
     /// Units whose last request is with the adapter, in the order in which they will end: those
-    /// that read and those that write.
+    /// that read, and those that write.
     reads: VecDeque<Unit>,
     writes: VecDeque<Unit>,
-    /// When a unit ended last, or the first was begun.
+    /// The time at which a unit last ended, or the first was begun.
     moved_at: Time,
-    /// Its bytes do not count.
+    /// Set if the bytes of the peer do not count in the common bound.
     stalled: bool,
 }
 
@@ -102,31 +104,32 @@ impl Moving {
 pub(super) struct Turns {
     rings: [VecDeque<PeerId>; 2],
     urgent_in_a_row: u32,
-    /// Bytes with the adapter; those of stalled peers among them.
+    /// Bytes with the adapter, including those of stalled peers.
     in_flight: u64,
     stalled: u64,
-    /// No peer can stall before.
+    /// No peer can stall before this time.
     no_stall_before: Time,
-    /// Nobody has room before this time, unless something ends or comes.
+    /// No peer has room before this time, unless a unit ends or a transfer comes.
     quiet_until: Option<Time>,
 }
 
-/// How a turn went.
+/// The result of a turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Turn {
     Posted,
-    /// The peer has had what it may have.
+    /// The peer has reached its bound.
     PeerFull,
-    /// All together have.
+    /// All peers together have reached the common bound.
     AdapterFull,
-    /// The connection's queue takes no more.
+    /// The queue of the connection is full.
     QueueFull,
-    /// It has no transfers on this level.
+    /// The peer has no transfers on this level.
     Nothing,
 }
 
 impl Turns {
-    /// Whether `transfer` may begin another unit.
+    /// Returns `Ok` if a peer with the transfers `moving` may begin another unit, and otherwise the
+    /// bound that was reached.
     fn room(&self, moving: &Moving, level: Level, config: &Config) -> Result<(), Turn> {
         if level == Level::Urgent && moving.in_flight[0] == 0 {
             return Ok(());
@@ -140,20 +143,21 @@ impl Turns {
         Ok(())
     }
 
-    /// Whether nobody has bytes to hand over.
+    /// Returns true if no peer has bytes to hand to the adapter.
     #[inline]
     pub(super) fn are_idle(&self) -> bool {
         self.rings.iter().all(VecDeque::is_empty)
     }
 
-    /// Whether a transfer of this level may be done at once: it takes nobody's turn.
+    /// Returns true if a transfer of this level may be done at once, without taking the turn of
+    /// another.
     #[inline]
     pub(super) fn is_free(&self, level: Level) -> bool {
         let [urgent, bulk] = self.rings.each_ref().map(VecDeque::is_empty);
         urgent && (bulk || (level == Level::Urgent && self.urgent_in_a_row < URGENT_IN_A_ROW))
     }
 
-    /// It was; while bulk waits that counts as a unit.
+    /// Records a transfer that was done at once. While bulk waits, it counts as an urgent unit.
     #[inline]
     pub(super) fn taken(&mut self, level: Level) {
         if level == Level::Urgent && !self.rings[Level::Bulk as usize].is_empty() {
@@ -161,7 +165,7 @@ impl Turns {
         }
     }
 
-    /// A request of a unit went to the adapter.
+    /// Records that the adapter has taken a request of a unit.
     pub(super) fn posted(&mut self, moving: &mut Moving, level: Level, len: u64, now: Time) {
         if moving.requests == 0 {
             moving.moved_at = now;
@@ -174,12 +178,12 @@ impl Turns {
         }
     }
 
-    /// The last request of a unit went.
+    /// Records that the adapter has taken the last request of a unit.
     pub(super) fn closed(&mut self, moving: &mut Moving, unit: Unit, writes: bool) {
         if writes { moving.writes.push_back(unit) } else { moving.reads.push_back(unit) }
     }
 
-    /// The oldest unit that reads, or writes, has ended.
+    /// Removes and returns the oldest unit that reads, or writes. It has ended.
     pub(super) fn ended(&mut self, moving: &mut Moving, writes: bool, now: Time) -> Option<Unit> {
         let unit = if writes { moving.writes.pop_front() } else { moving.reads.pop_front() }?;
         if std::mem::take(&mut moving.stalled) {
@@ -195,7 +199,7 @@ impl Turns {
 }
 
 impl<T: Transport> Endpoint<T> {
-    /// Puts a transfer into the queue of its peer.
+    /// Appends a transfer to the queue of its peer.
     pub(super) fn queue_transfer(&mut self, peer: PeerId, id: OpId, level: Level) {
         let Some(record) = self.peers.get_mut(peer.0) else { return };
         record.moving.queues[level as usize].push_back(id);
@@ -205,8 +209,8 @@ impl<T: Transport> Endpoint<T> {
         self.turns.quiet_until = None;
     }
 
-    /// Hands units to the adapter, as far as there is room, one of each peer in turn. Returns
-    /// whether any went.
+    /// Hands units to the adapter while there is room, one of each peer in turn. Returns whether
+    /// any was posted.
     pub(super) fn pump_transfers(&mut self) -> bool {
         if self.turns.are_idle() || self.turns.quiet_until.is_some_and(|until| self.now < until) {
             return false;
@@ -245,8 +249,8 @@ impl<T: Transport> Endpoint<T> {
         }
     }
 
-    /// Lets the first peer of a level that has room hand over a unit; if there is none, says what
-    /// stands in the way, the adapter's bound before all else but a full queue.
+    /// Lets the first peer of a level that has room post a unit. If no peer can, returns the
+    /// obstacle. A full queue is reported before the adapter's bound, and this before all else.
     fn give_turn(&mut self, level: Level) -> Turn {
         let mut why = Turn::Nothing;
         for _ in 0..self.turns.rings[level as usize].len() {
@@ -272,8 +276,8 @@ impl<T: Transport> Endpoint<T> {
         loop {
             let Some(record) = self.peers.get_mut(peer.0) else { return Turn::Nothing };
             let Some(id) = record.moving.queues[level as usize].front().copied() else { return Turn::Nothing };
-            // A unit that was begun is finished, whatever the bounds say by now: it was admitted
-            // whole.
+            // A unit that was begun is finished, whatever the bounds are now, because it was
+            // admitted as a whole.
             let begun = self
                 .ops
                 .get(id.0)
@@ -295,8 +299,8 @@ impl<T: Transport> Endpoint<T> {
         }
     }
 
-    /// Finds peers that have come to a halt; says whether there is one more. Looks at the peers
-    /// only when one can have stalled since the last time.
+    /// Marks the peers that have stalled. Returns true if there is a new one. Checks the peers only
+    /// when one can have stalled since the last check.
     fn mark_stalled(&mut self) -> bool {
         if self.now < self.turns.no_stall_before {
             return false;
@@ -320,12 +324,12 @@ impl<T: Transport> Endpoint<T> {
         found
     }
 
-    /// When to look again though nothing arrives.
+    /// Returns the time at which to check again though nothing arrives.
     pub(super) fn next_turn(&self) -> Option<Time> {
         self.turns.quiet_until.filter(|until| *until < Time::from_nanos(u64::MAX))
     }
 
-    /// Takes back what a lost peer had with the adapter.
+    /// Takes back the units and bytes that a lost peer had with the adapter.
     pub(super) fn settle_transfers(&mut self, record: &Peer) {
         let moving = &record.moving;
         self.work -= moving.requests;

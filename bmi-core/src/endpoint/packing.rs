@@ -1,17 +1,18 @@
-//! Packing buffers: registered memory in one piece, which lists of small pieces are packed into and
+//! Packing buffers: contiguous registered memory that lists of small pieces are packed into and
 //! unpacked from.
 //!
-//! **Why.** A request has few entries, and a list may have thousands of pieces; below some size
-//! copying them costs less than further requests ([`crate::lists`]). And an adapter may refuse to
-//! register the list: then its bytes go by way of a buffer too, a unit at a time.
+//! **Why.** A work request has few entries, and a list may have thousands of pieces. Below some
+//! size, copying the pieces costs less than further requests ([`crate::lists`]). Also, an adapter
+//! may refuse to register the list. Then its bytes move through a buffer, a unit at a time.
 //!
 //! **Size.** A buffer holds one unit of a transfer. It comes back when the unit has ended, which
-//! may need the peer; a unit that finds none free goes without, as a chain. A unit that cannot go
-//! without waits for one of the reserve, which is registered when the endpoint is made and which
-//! only such units take; it comes back at the end of the unit, by the deadline of its operation at
-//! the latest. So any number is free of deadlock. 16 units are more than
-//! [`Config::in_flight_bytes`](crate::Config::in_flight_bytes) has room for by default. Each is
-//! made when it is first needed, and kept.
+//! may need the peer. A unit that finds no free buffer is moved as a chain instead.
+//!
+//! A unit that cannot do without waits for a buffer of the reserve. The reserve is registered when
+//! the endpoint is made, and only such units take from it. Its buffers come back at the end of the
+//! unit, by the deadline of its operation at the latest. So any number of buffers is free of
+//! deadlock. 16 units are as much as [`Config::in_flight_bytes`](crate::Config::in_flight_bytes) by
+//! default. Each buffer is made when it is first needed, and kept.
 
 use crate::error::Error;
 use crate::mem::{MemList, MemSlice, Memory, MemoryRegion, Segment};
@@ -20,13 +21,13 @@ use crate::transport::Transport;
 use super::op::Cursor;
 
 const BUFFERS: usize = 16;
-/// Buffers registered ahead, for lists that cannot be registered: double buffering ([PVFS-IB
-/// §4.2]).
+/// Number of buffers registered ahead, for lists that cannot be registered: double buffering
+/// ([PVFS-IB §4.2]).
 const RESERVE: usize = 2;
-/// Longest buffer, in bytes: 16 of them are to be affordable, whatever the transfer unit is.
+/// Longest buffer, in bytes. It keeps 16 of them affordable, whatever the transfer unit is.
 const LONGEST: usize = 1 << 20;
 
-/// A pool of packing buffers, all of one endpoint.
+/// The packing buffers of an endpoint.
 pub(super) struct Packing {
     len: usize,
     made: Vec<MemoryRegion>,
@@ -35,8 +36,10 @@ pub(super) struct Packing {
 }
 
 impl Packing {
+    /// Registers the reserve.
+    ///
     /// # Errors
-    /// If not even the reserve can be registered.
+    /// Those of [`Transport::register`], if the reserve cannot be registered.
     pub(super) fn new<T: Transport>(transport: &mut T, unit: usize) -> Result<Packing, Error> {
         let mut packing = Packing { len: unit.min(LONGEST), made: Vec::new(), free: Vec::new(), reserve: Vec::new() };
         for buffer in 0..RESERVE {
@@ -46,12 +49,12 @@ impl Packing {
         Ok(packing)
     }
 
-    /// Length of a buffer, in bytes.
+    /// Returns the length of a buffer, in bytes.
     pub(super) fn buffer_len(&self) -> usize {
         self.len
     }
 
-    /// A free buffer; `None` if all are in use, or another cannot be had.
+    /// Takes a free buffer. Returns `None` if all are in use, or if a new one cannot be registered.
     pub(super) fn take<T: Transport>(&mut self, transport: &mut T) -> Option<u32> {
         if let Some(free) = self.free.pop() {
             return Some(free);
@@ -72,17 +75,17 @@ impl Packing {
         }
     }
 
-    /// A free buffer for a list that cannot be registered; `None` if all are in use.
+    /// Takes a free buffer for a list that cannot be registered. Returns `None` if there is none.
     pub(super) fn take_reserved<T: Transport>(&mut self, transport: &mut T) -> Option<u32> {
         self.reserve.pop().or_else(|| self.take(transport))
     }
 
-    /// `len` bytes at `at` of a buffer, as an entry of a work request.
+    /// Returns `len` bytes at `at` of a buffer, as an entry of a work request.
     pub(super) fn segment(&self, buffer: u32, at: usize, len: usize) -> Segment {
         self.made[buffer as usize].segment(at, len)
     }
 
-    /// `len` bytes at `at` of a buffer.
+    /// Returns `len` bytes at `at` of a buffer.
     pub(super) fn slice(&self, buffer: u32, at: usize, len: usize) -> MemSlice {
         self.made[buffer as usize].memory().slice(at, len)
     }
@@ -93,25 +96,25 @@ impl Packing {
         pool.push(buffer);
     }
 
-    /// Buffers that units use.
+    /// Returns the number of buffers in use.
     pub(super) fn in_use(&self) -> usize {
         self.made.len() - self.free.len() - self.reserve.len()
     }
 }
 
-/// Which way to copy between a list and memory in one piece.
+/// The direction of a copy between a list and contiguous memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Copying {
     /// Out of the list.
     Pack,
     /// Into the list.
     Unpack,
-    /// Only to know where the list goes on.
+    /// No copy. Only advances the position in the list.
     Skip,
 }
 
-/// Copies between `packed` and as much of `list` from `at` on; returns where the list goes on, and
-/// how many pieces there were.
+/// Copies between `packed` and as many bytes of `list`, starting at `at`. Returns the next position
+/// in the list and the number of pieces copied.
 pub(super) fn copy(list: &MemList, mut at: Cursor, packed: &MemSlice, way: Copying) -> (Cursor, u64) {
     let (mut done, mut pieces) = (0, 0);
     while done < packed.len() {

@@ -1,4 +1,4 @@
-//! A peer's record: one connection and everything that is kept for it.
+//! The record of a peer: one connection and all of its state.
 
 use std::collections::VecDeque;
 
@@ -16,22 +16,23 @@ use crate::proto::one_or_many::OneOrMany;
 use crate::proto::receive_slots::ReceiveSlots;
 use crate::transport::ConnId;
 
-/// Where a connection is on its way.
+/// The state of a connection.
 #[derive(Debug)]
 pub(super) enum Link {
-    /// We asked; the operation to complete when it stands.
+    /// This side asked to connect. The operation completes when the connection is up.
     Connecting(OpId),
-    /// We said yes.
+    /// This side accepted the request.
     Accepting,
-    /// It stands.
+    /// The connection is up.
     Up,
-    /// It stands, and ends when what was posted before is sent; the operation to complete then.
+    /// The connection is up, and ends when everything that was posted before is sent. Then the
+    /// operation completes.
     Closing(OpId),
-    /// We told the adapter to end it; nothing that still comes counts.
+    /// This side told the adapter to end the connection. Everything that still arrives is ignored.
     Cut,
 }
 
-/// A message that nobody has received yet.
+/// A message that has no receive yet.
 #[derive(Debug)]
 pub(super) struct Parked {
     pub(super) cost: u32,
@@ -40,20 +41,20 @@ pub(super) struct Parked {
 
 #[derive(Debug)]
 pub(super) enum Content {
-    /// An eager message, still in its slot: slot and payload length.
+    /// An eager message that is still in its receive slot: slot and payload length.
     Slot(usize, usize),
-    /// An eager message, copied out of the way.
+    /// An eager message that was copied out of its slot.
     Copied(Box<[u8]>),
     /// A message in a fast-RDMA slot: slot and payload length.
     Fast(u8, usize),
-    /// A rendezvous: the sender's operation, the message's length and pieces.
+    /// A rendezvous: the sender's operation, and the length and pieces of the message.
     Announced { op: u64, len: u64, remote: OneOrMany<RemoteSlice> },
 }
 
-/// What posting a receive gives back to the peer.
+/// The credit that goes back to the peer when a receive is posted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Repost {
-    /// Nothing: the hello has granted it.
+    /// None, because the hello has granted it.
     First,
     /// A message credit.
     Message,
@@ -61,7 +62,7 @@ pub(super) enum Repost {
     Control,
 }
 
-/// A message of ours that spends no bytes and goes before all others.
+/// A message of this side that spends no bytes, except Ready, and is sent before all others.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Notice {
     Finish {
@@ -89,20 +90,20 @@ pub(super) enum Notice {
     Withdrawn {
         op: u64,
     },
-    /// Where a receive wants the message that was announced for it.
+    /// Tells the sender where to write the message that it announced.
     ClearToWrite {
         op: OpId,
     },
-    /// Where our fast-RDMA slots are.
+    /// Describes our fast-RDMA slots.
     FastSlots,
-    /// To a probe.
+    /// Answers a probe.
     Answer {
         name: u64,
         area: Option<RemoteSlice>,
     },
 }
 
-/// A receive of the peer that we may write into.
+/// A receive of the peer that this side may write into.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ReadyReceive {
     pub(super) op: u64,
@@ -114,73 +115,74 @@ pub(super) struct ReadyReceive {
 pub(super) struct Unseen {
     pub(super) number: u64,
     pub(super) tag: Tag,
-    /// A receive of this tag that the peer offered too late has been set off against it.
+    /// Set if a receive of this tag was set off against the message, because the peer offered it
+    /// too late.
     pub(super) matched: bool,
 }
 
-/// The record.
+/// The record of a peer.
 pub(super) struct Peer {
     pub(super) conn: ConnId,
     pub(super) addr: Addr,
     pub(super) outgoing: bool,
     pub(super) link: Link,
     pub(super) limits: PeerLimits,
-    /// What we may send; `None` until the peer's hello is here.
+    /// The credits of this side. `None` until the peer's hello has arrived.
     pub(super) credit: Option<Credit>,
-    /// What it may send.
+    /// The credits of the peer.
     pub(super) grant: CreditAccount,
     pub(super) slots: ReceiveSlots,
-    /// Slots that the adapter had no room for.
+    /// Slots that could not be posted again because the adapter's queue was full.
     pub(super) unposted: Vec<(usize, Repost)>,
     /// Slots that hold a message for the program.
     pub(super) held: usize,
-    /// It knows fast-RDMA slots and may be told of ours.
+    /// Set if the peer understands fast-RDMA slots, and may be told of ours.
     pub(super) takes_slots: bool,
-    /// It writes what it announced where it is told to.
+    /// Set if the peer writes announced messages where it is told to.
     pub(super) understands_write_rendezvous: bool,
     pub(super) areas: super::probe::Areas,
-    /// Our fast-RDMA slots, once it was told of them.
+    /// Our fast-RDMA slots, once the peer was told of them.
     pub(super) fast: Option<FastSlots>,
-    /// Its fast-RDMA slots.
+    /// The peer's fast-RDMA slots.
     pub(super) their_fast: Option<TheirSlots>,
     pub(super) notices: VecDeque<Notice>,
-    /// How many of them answer a Withdraw or a Cancel and cost this side nothing else: a peer that
-    /// takes none could ask for ever more.
+    /// How many of the notices answer a Withdraw, a Cancel or a probe, and cost this side nothing
+    /// else. They are counted because a peer that takes no answers could go on asking without end.
     pub(super) answers: usize,
-    /// Sends, pulls and pushes in the order in which they were posted.
+    /// Sends, pulls and pushes, in the order in which they were posted.
     pub(super) queue: VecDeque<OpId>,
     pub(super) offers: super::offered_receive::Offers,
-    /// Receives of the peer that we may write into.
+    /// Receives of the peer that this side may write into.
     pub(super) ready: Matching<ReadyReceive>,
-    /// Expected messages sent that the peer may not have seen, in order.
+    /// Expected messages that were sent and that the peer may not have seen, in order.
     pub(super) unseen: Vec<Unseen>,
-    /// Expected messages sent and received on this connection.
+    /// Number of expected messages sent and received on this connection.
     pub(super) sent: u64,
     pub(super) seen: u64,
-    /// Our receives without a message.
+    /// Our receives that have no message.
     pub(super) posted: Matching<OpId>,
-    /// Messages without a receive.
+    /// Messages that have no receive.
     pub(super) parked: Matching<Parked>,
-    /// Sends announced or with the adapter, pulls and pushes moving, receives that are read or
-    /// wanted: what `Closing` waits for.
+    /// Number of operations that `Closing` waits for: sends that are announced or with the adapter,
+    /// pulls and pushes that are moving, and receives that are read or await a write.
     pub(super) busy: usize,
     pub(super) exposures: usize,
-    /// Its transfers.
+    /// The transfers of the peer.
     pub(super) moving: Moving,
-    /// On the list of peers with something to send.
+    /// Set while the peer is on the list of those with something to send.
     pub(super) dirty: bool,
-    /// Why we cut it, if we did.
+    /// The reason for which this side cut the connection, if it did.
     pub(super) cut_reason: Option<Error>,
 }
 
 impl Peer {
-    /// Takes the oldest message with this tag.
+    /// Takes the oldest parked message with this tag.
     pub(super) fn unpark(&mut self, tag: Tag) -> Option<Parked> {
         self.parked.pop(tag)
     }
 
-    /// Whether a turn of [`super::progress`] would find something to do for it: something to send,
-    /// credits that press, slots to post, a connection to close.
+    /// Returns true if a turn of [`super::progress`] would find something to do for the peer:
+    /// something to send, credits that must go back, slots to post, or a connection to close.
     #[inline]
     pub(super) fn wants_turn(&self) -> bool {
         !self.notices.is_empty()
@@ -190,13 +192,13 @@ impl Peer {
             || matches!(self.link, Link::Closing(_))
     }
 
-    /// Whether operations can still be posted to it.
+    /// Returns true if operations can still be posted to the peer.
     #[inline]
     pub(super) fn is_open(&self) -> bool {
         matches!(self.link, Link::Connecting(_) | Link::Accepting | Link::Up)
     }
 
-    /// Whether messages can be sent to it now.
+    /// Returns true if messages can be sent to the peer now.
     #[inline]
     pub(super) fn is_up(&self) -> bool {
         matches!(self.link, Link::Up | Link::Closing(_)) && self.credit.is_some()

@@ -1,25 +1,24 @@
-//! Probes: small questions that the peer's endpoint answers by itself, so that an adapter can be
-//! measured over a live connection without the help of the peer's program (see
-//! [`crate::comm::calibrate`]).
+//! Probes: small questions that the peer's endpoint answers. With them an adapter can be measured
+//! over a live connection without the help of the peer's program (see [`crate::comm::calibrate`]).
 //!
 //! **Protocol**
 //!
 //! ```text
-//!   Probe Echo, any payload, as an eager message or into a slot  ──>  thrown away
+//!   Probe Echo, any payload, as an eager message or into a slot  ──>  payload is dropped
 //!                                                      <──  Probe Answer
-//!   Probe Open                                         ──>  the probe area, registered once, is exposed to this connection
+//!   Probe Open                                         ──>  the probe area, registered once, is exposed to the peer
 //!                                                      <──  Probe Answer, 24 bytes: the area
-//!   RDMA reads and writes of the area, as many as wanted
+//!   any number of RDMA reads and writes of the area
 //! ```
 //!
 //! **Invariants**
-//! 1. What a peer can make this side hold by probes is one exposure for each connection and one
-//!    area of [`AREA`] bytes for the endpoint. The area holds what the peers' calibrations wrote
-//!    there, which is nothing of anybody's.
-//! 2. Answers are owed within the limit of all answers; they spend message credits and no bytes.
-//! 3. An answer to a question that is no longer asked is ignored.
+//! 1. With probes a peer can make this side hold one exposure for each connection, and one area of
+//!    [`AREA`] bytes for the endpoint. The area holds only what the calibrations of peers wrote
+//!    there, so no data of the program.
+//! 2. Answers count towards the limit of all answers. They spend message credits and no bytes.
+//! 3. An answer to a question that has ended is ignored.
 //!
-//! **Source.** Not in the paper, whose thresholds were found by hand (section 6.5).
+//! **Source.** Ours. The thresholds of the paper were found by hand ([PVFS-IB §6.5]).
 
 use super::Endpoint;
 use super::op::{Op, State};
@@ -36,15 +35,15 @@ use crate::proto::credit;
 use crate::proto::header::{HEADER_LEN, Header, Kind};
 use crate::transport::{Payload, ServiceClass, Transport, WorkOptions};
 
-/// Bytes of the area that peers may read and write: as much as a fast-RDMA slot moves.
+/// Size of the area that peers may read and write, in bytes: as much as a fast-RDMA slot moves.
 pub(crate) const AREA: usize = 64 << 10;
 
-/// What a probe is, as its header's `op` says.
+/// The purpose of a probe, in the `op` of its header.
 const ECHO: u64 = 0;
 const ANSWER: u64 = 1;
 const OPEN: u64 = 2;
 
-/// How a question with a payload travels.
+/// The path of a question with a payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ProbePath {
     /// As an eager message.
@@ -53,25 +52,21 @@ pub(crate) enum ProbePath {
     Fast,
 }
 
-/// What an endpoint and its peers know of each other's areas.
+/// The probe areas that an endpoint and a peer know of each other.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Areas {
     /// The peer answers probes.
     pub(super) understood: bool,
-    /// Ours, as the peer names it.
+    /// Our area, as the peer names it.
     ours: Option<RemoteSlice>,
-    /// The peer's.
+    /// The peer's area.
     theirs: Option<RemoteSlice>,
 }
 
 impl<T: Transport> Endpoint<T> {
-    // ---- who asks -------------------------------------------------------------------------------
+    // ---- asking ---------------------------------------------------------------------------------
 
-    /// Asks `peer` to answer a message of this payload; the operation ends with the answer.
-    ///
-    /// # Errors
-    /// `Unsupported` if the peer does not answer probes, `Exhausted` if the message cannot leave at
-    /// once, `PeerLost`.
+    /// Asks `peer` to answer a message with this payload. The operation ends with the answer.
     pub(crate) fn post_echo(
         &mut self,
         peer: PeerId,
@@ -82,7 +77,8 @@ impl<T: Transport> Endpoint<T> {
         self.check_probe(peer)?;
         let id = self.insert_op(OpKind::Probe, Some(peer), 0, None, options, State::Waiting);
         let name = timing::name_of(id);
-        // A send of its own, which nobody collects: the question may leave from registered memory.
+        // A send of its own, which is never collected. The question may be sent from registered
+        // memory.
         let (options, state) = (Options::default(), State::Posted);
         let sending = self.insert_op(OpKind::Send, Some(peer), name, Some(list.clone()), options, state);
         if let Some(op) = self.ops.get_mut(sending.0) {
@@ -107,10 +103,7 @@ impl<T: Transport> Endpoint<T> {
         }
     }
 
-    /// Asks `peer` for its area; known when the operation has ended.
-    ///
-    /// # Errors
-    /// As [`Endpoint::post_echo`].
+    /// Asks `peer` for its area, which is known when the operation has ended.
     pub(crate) fn post_open(&mut self, peer: PeerId, options: Options) -> Result<OpId, Error> {
         self.check_probe(peer)?;
         let credit = self.peers.get_mut(peer.0).and_then(|peer| peer.credit.as_mut());
@@ -128,7 +121,7 @@ impl<T: Transport> Endpoint<T> {
         Ok(id)
     }
 
-    /// The area of a peer, once it has told.
+    /// Returns the area of a peer, once the peer has described it.
     pub(crate) fn probe_area(&self, peer: PeerId) -> Option<BulkDescriptor> {
         let area = self.peers.get(peer.0)?.areas.theirs?;
         BulkDescriptor::try_from(vec![area]).ok()
@@ -142,9 +135,9 @@ impl<T: Transport> Endpoint<T> {
         Err(Error::new(ErrorKind::Unsupported, "the peer answers no probes").with_peer(&record.addr))
     }
 
-    // ---- who answers ----------------------------------------------------------------------------
+    // ---- answering ------------------------------------------------------------------------------
 
-    /// A probe came in a receive slot.
+    /// Handles a probe in a receive slot.
     pub(super) fn on_probe(
         &mut self,
         peer_id: PeerId,
@@ -153,11 +146,11 @@ impl<T: Transport> Endpoint<T> {
         len: usize,
     ) -> Result<(), Violation> {
         let peer = self.peers.get_mut(peer_id.0).expect("the caller has it");
-        // Only questions have a payload that was paid for.
+        // Only questions spend bytes for their payload.
         let cost = if header.op == ECHO { credit::cost(len) } else { 0 };
         peer.grant.arrived(cost)?;
         peer.grant.unparked(cost);
-        // SAFETY: the completion just gave the slot back; it is posted again only below.
+        // SAFETY: the completion just gave the slot back, and it is posted again only below.
         let payload = &unsafe { peer.slots.bytes(slot, HEADER_LEN + len) }[HEADER_LEN..];
         let area = payload.first_chunk().filter(|_| header.op == ANSWER).map(RemoteSlice::from_wire);
         self.repost(peer_id, slot, Repost::Message);
@@ -178,7 +171,7 @@ impl<T: Transport> Endpoint<T> {
         }
     }
 
-    /// A question came in a fast-RDMA slot.
+    /// Handles a question in a fast-RDMA slot.
     pub(super) fn on_fast_probe(&mut self, peer: PeerId, slot: u8, header: &Header) -> Result<(), Violation> {
         self.free_fast(peer, slot);
         self.answer(peer, Notice::Answer { name: header.tag, area: None })
@@ -192,7 +185,7 @@ impl<T: Transport> Endpoint<T> {
         }
     }
 
-    /// Sends an answer; says whether it is off the list.
+    /// Sends an answer. Returns true if the notice is off the list.
     pub(super) fn send_answer(&mut self, peer_id: PeerId, name: u64, area: Option<RemoteSlice>) -> bool {
         let credit = self.peers.get_mut(peer_id.0).and_then(|peer| peer.credit.as_mut());
         if !credit.is_some_and(|credit| credit.spend_message()) {
@@ -214,7 +207,7 @@ impl<T: Transport> Endpoint<T> {
         true
     }
 
-    /// The area, exposed to the peer; `None` if there is no memory or no registration to be had.
+    /// Exposes the area to the peer. Returns `None` if memory or registration cannot be had.
     fn open_area(&mut self, peer_id: PeerId) -> Option<RemoteSlice> {
         let peer = self.peers.get(peer_id.0)?;
         if let Some(known) = peer.areas.ours {

@@ -1,5 +1,5 @@
-//! The poll: what came back from other threads, what the adapter reports, what is due, what can be
-//! sent.
+//! The poll of an endpoint. It handles what was returned by other threads, the events of the
+//! adapter, and the timers that are due. Then it sends what can be sent.
 
 use super::Endpoint;
 use super::inline_receive::InlineReceives;
@@ -12,7 +12,7 @@ use crate::{mutated, mutated_each};
 
 impl<T: Transport> Endpoint<T> {
     pub(super) fn progress(&mut self, now: Time) -> bool {
-        // A poll mostly finds nothing, so each step first looks at the one word that says so.
+        // Most polls find nothing to do, so each step first checks a single word.
         self.now = self.now.max(now);
         self.set_fences();
         let mut worked = false;
@@ -20,7 +20,7 @@ impl<T: Transport> Endpoint<T> {
             self.take_returns();
             worked = true;
         }
-        // Ahead of the transport's poll, which deregisters what is let go here.
+        // This comes before the transport's poll, which deregisters what is released here.
         worked |= self.registry.poll(self.now);
         if self.poll_transport() {
             worked = true;
@@ -42,7 +42,7 @@ impl<T: Transport> Endpoint<T> {
         worked
     }
 
-    /// Polls the adapter; messages that it shows are taken at once.
+    /// Polls the adapter. Inline receives take messages during the poll.
     #[inline]
     fn poll_transport(&mut self) -> bool {
         let Self { transport, by_conn, peers, ops, dirty, counters, events, .. } = self;
@@ -63,7 +63,7 @@ impl<T: Transport> Endpoint<T> {
         self.events = events;
     }
 
-    /// Handles what was dropped since the last poll: unexpected messages and exposures.
+    /// Handles the unexpected messages and exposures that were dropped since the last poll.
     #[cold]
     fn take_returns(&mut self) {
         let mut notes = std::mem::take(&mut self.release_notes);
@@ -85,7 +85,7 @@ impl<T: Transport> Endpoint<T> {
         self.revoke_notes = notes;
     }
 
-    /// The adapter has moved: its queues may have room again.
+    /// Retries blocked peers. The adapter has made progress, so its queues may have room again.
     fn retry_blocked(&mut self) {
         while let Some(peer) = self.blocked.pop() {
             if !mutated_each(20, "queue/blocked-peer-forgotten") {
@@ -140,17 +140,16 @@ impl<T: Transport> Endpoint<T> {
                 }
                 _ => self.unit_done(peer, op, len, status),
             },
-            // A receive that was flushed, or a silent message that failed: the connection's end
-            // follows.
+            // A receive was flushed, or a silent message failed. The end of the connection follows.
             (Work::Slot(_) | Work::Silent | Work::Op(_), _) => {}
         }
     }
 
-    /// Lets every peer with something to send have its turn.
+    /// Gives a turn to every peer that has something to send.
     fn pump_peers(&mut self) -> bool {
         let before = self.transmitted;
-        // By index: a turn may put peers on the list, this one too; they have theirs in the next
-        // poll.
+        // By index, because a turn may put peers on the list, even this one. Their turn comes in
+        // the next poll.
         let turns = self.dirty.len();
         for at in 0..turns {
             let peer = self.dirty[at];

@@ -1,7 +1,7 @@
-//! Messages on their way in: checked, matched, delivered or parked.
+//! Incoming messages: they are checked, matched, and delivered or parked.
 //!
-//! **Invariant.** Whatever a message says is checked against what this side granted before anything
-//! is done for it. A violation cuts the peer off and leaves everybody else alone.
+//! **Invariant.** Everything that a message says is checked against what this side granted before
+//! anything is done for it. A violation cuts the peer off, and does not affect other peers.
 
 use super::op::{Op, State};
 use super::peer::{Content, Link, Notice, Parked, Peer, Repost};
@@ -19,7 +19,7 @@ use crate::proto::one_or_many::OneOrMany;
 use crate::transport::{HostWork, PostError, Transport};
 use crate::{mutated, mutated_each};
 
-/// Why a peer is cut off.
+/// A violation of the protocol, for which a peer is cut off.
 pub(super) type Violation = &'static str;
 
 impl<T: Transport> Endpoint<T> {
@@ -31,7 +31,7 @@ impl<T: Transport> Endpoint<T> {
         list: MemList,
         options: Options,
     ) -> Result<Posted, Error> {
-        // The usual one: nothing has come yet, and what comes will come eagerly.
+        // The usual case: no message is parked, and the message will arrive eagerly.
         if let Some(record) = self.peers.get_mut(peer.0).filter(|record| matches!(record.link, Link::Up))
             && record.parked.is_empty()
             && list.len() <= record.limits.eager
@@ -43,7 +43,7 @@ impl<T: Transport> Endpoint<T> {
         self.start_long_recv(peer, tag, list, options)
     }
 
-    /// Any receive.
+    /// Posts a receive of any kind.
     fn start_long_recv(&mut self, peer: PeerId, tag: Tag, list: MemList, options: Options) -> Result<Posted, Error> {
         self.check_list(peer, &list).map_err(|error| error.during("receive"))?;
         let record = self.peers.get(peer.0).expect("checked");
@@ -63,14 +63,14 @@ impl<T: Transport> Endpoint<T> {
         Ok(Posted::Pending(id))
     }
 
-    /// Gives a parked message to the receive that it was waiting for.
+    /// Delivers a parked message to its receive.
     fn deliver_parked(&mut self, peer_id: PeerId, id: OpId, parked: Parked) {
         let record = self.peers.get_mut(peer_id.0).expect("the caller has it");
         record.grant.unparked(parked.cost);
         match parked.content {
             Content::Slot(slot, len) => {
                 let list = self.ops.get(id.0).and_then(|op| op.list.as_ref()).expect("a receive has its list");
-                // SAFETY: a slot that holds a parked message is here: it is posted again only
+                // SAFETY: a slot that holds a parked message is here. It is posted again only
                 // below.
                 let payload = &unsafe { record.slots.bytes(slot, HEADER_LEN + len) }[HEADER_LEN..];
                 let status = deliver(list, payload);
@@ -100,13 +100,13 @@ impl<T: Transport> Endpoint<T> {
         self.finish(id, status, len);
     }
 
-    /// A message arrived in a slot.
+    /// Handles a message that arrived in a receive slot.
     pub(super) fn on_message(&mut self, peer_id: PeerId, slot: usize, len: usize) {
         let Some(peer) = self.peers.get_mut(peer_id.0) else { return };
         if !peer.is_up() {
             return;
         }
-        // SAFETY: the completion just gave the slot back; it is posted again only after the message
+        // SAFETY: the completion just gave the slot back. It is posted again only after the message
         // has been handled.
         let message = unsafe { peer.slots.bytes(slot, len) };
         let decoded = Header::decode(message).map(|(header, payload)| (header, payload.len()));
@@ -117,13 +117,13 @@ impl<T: Transport> Endpoint<T> {
             Err(violation) => Err(violation),
         };
         match handled {
-            // Credits wait to go back, and others may have come.
+            // Credits may wait to go back, and others may have arrived.
             Ok(()) => self.mark_dirty(peer_id),
             Err(violation) => self.violated(peer_id, violation),
         }
     }
 
-    /// A message arrived that is not an expected one with its payload.
+    /// Handles a message of any kind.
     fn on_other(&mut self, peer_id: PeerId, slot: usize, header: &Header, len: usize) -> Result<(), Violation> {
         match header.kind {
             Kind::Eager => self.on_eager(peer_id, slot, header.tag, len),
@@ -176,7 +176,7 @@ impl<T: Transport> Endpoint<T> {
         Ok(())
     }
 
-    /// An eager message has no receive yet.
+    /// Parks an eager message that has no receive yet.
     fn park_eager(&mut self, peer_id: PeerId, slot: usize, tag: Tag, len: usize) {
         let peer = self.peers.get_mut(peer_id.0).expect("the caller has it");
         let cost = credit::cost(len);
@@ -287,7 +287,7 @@ impl<T: Transport> Endpoint<T> {
         Ok(())
     }
 
-    /// The sender of a rendezvous wants it back.
+    /// Handles a Cancel: the sender of a rendezvous wants its message back.
     fn on_cancel(&mut self, peer_id: PeerId, slot: usize, named: u64) -> Result<(), Violation> {
         self.spent_message(peer_id)?;
         self.repost(peer_id, slot, Repost::Message);
@@ -305,15 +305,15 @@ impl<T: Transport> Endpoint<T> {
                 && matches!(&op.state, State::Moving(transfer) if transfer.announced_as == Some(named))
         };
         let moving = self.ops.iter().find(|(_, op)| moving(op)).map(|(key, _)| OpId(key));
-        // If there is none, our Finish is on its way already.
+        // If there is none, our Finish is already on its way.
         if let Some(id) = moving {
             self.end_early(id, ErrorKind::Cancelled);
         }
         Ok(())
     }
 
-    /// Owes the peer an answer. An honest one has no more questions open than its credits had room
-    /// for.
+    /// Queues an answer to the peer. A peer that keeps the protocol has no more open questions than
+    /// its credits allow.
     pub(super) fn answer(&mut self, peer_id: PeerId, notice: Notice) -> Result<(), Violation> {
         let limit = self.config.credits.bytes / credit::OVERHEAD + u32::from(self.config.credits.messages);
         let peer = self.peers.get_mut(peer_id.0).expect("the caller has it");
@@ -335,7 +335,7 @@ impl<T: Transport> Endpoint<T> {
         self.peers.get_mut(peer.0).expect("the caller has it").grant.arrived(0)
     }
 
-    /// Posts a slot again; the credit goes back with the next header.
+    /// Posts a slot again. The credit goes back with the next header.
     pub(super) fn repost(&mut self, peer_id: PeerId, slot: usize, repost: Repost) {
         let Some(peer) = self.peers.get_mut(peer_id.0) else { return };
         if let Err(error) = post_slot(&mut self.transport, peer, slot, repost) {
@@ -351,7 +351,7 @@ impl<T: Transport> Endpoint<T> {
                 peer.unposted.push((slot, repost));
                 self.block(peer_id);
             }
-            // The event that ends everything is on its way.
+            // The event that ends the connection is on its way.
             PostError::NotConnected => {}
             PostError::Invalid(why) => {
                 self.cut(peer_id, Error::new(ErrorKind::Io, format!("the transport refuses a receive: {why}")))
@@ -359,7 +359,7 @@ impl<T: Transport> Endpoint<T> {
         }
     }
 
-    /// Posts the slots that the adapter had no room for.
+    /// Posts the slots for which the adapter had no room.
     pub(super) fn repost_rest(&mut self, peer_id: PeerId) {
         let Some(peer) = self.peers.get_mut(peer_id.0) else { return };
         if !peer.unposted.is_empty() {
@@ -369,7 +369,7 @@ impl<T: Transport> Endpoint<T> {
         }
     }
 
-    /// The program dropped an unexpected message.
+    /// Handles an unexpected message that the program dropped.
     pub(super) fn on_release(&mut self, release: Release) {
         let Some(peer) = self.peers.get_mut(release.peer.0) else { return };
         peer.grant.unparked(release.cost);
@@ -387,13 +387,13 @@ impl<T: Transport> Endpoint<T> {
         self.mark_dirty(release.peer);
     }
 
-    /// Forgets the messages of a lost peer that the program has not taken.
+    /// Drops the messages of a lost peer that the program has not taken.
     pub(super) fn drop_unexpected_of(&mut self, peer: PeerId) {
         self.unexpected.retain(|message| message.peer != peer || mutated("lost/messages-kept"));
     }
 }
 
-/// Posts a slot; the credit goes back with the next header.
+/// Posts a slot. The credit goes back with the next header.
 #[inline]
 fn post_slot<T: Transport>(transport: &mut T, peer: &mut Peer, slot: usize, repost: Repost) -> Result<(), PostError> {
     let work = Work::Slot(u32::try_from(slot).expect("few slots")).to_id();
@@ -407,7 +407,7 @@ fn post_slot<T: Transport>(transport: &mut T, peer: &mut Peer, slot: usize, repo
 }
 
 impl Peer {
-    /// Takes credits that came back.
+    /// Adds the credits that the peer returned.
     #[inline]
     fn take_credits(&mut self, returned: Returned) -> Result<(), Violation> {
         if returned == Returned::default() {
@@ -416,13 +416,14 @@ impl Peer {
         self.credit.as_mut().expect("a peer that is up has credit").refill(returned)
     }
 
-    /// Whether one more slot may hold a message for the program (invariant 3 of `proto::credit`).
+    /// Returns true if one more slot may hold a message for the program (invariant 3 of
+    /// `proto::credit`).
     fn may_hold(&self) -> bool {
         self.held < (self.slots.count() - usize::from(CONTROL_CREDITS)) / 2
     }
 }
 
-/// Scatters a payload over a receive's list.
+/// Copies a payload to the pieces of a receive's list.
 #[inline]
 fn deliver(list: &MemList, payload: &[u8]) -> Result<(), ErrorKind> {
     if payload.len() > list.len() + usize::from(mutated("receive/bound-off-by-one")) {

@@ -1,18 +1,19 @@
-//! The records of all operations: where they stand, which have ended, what is due.
+//! The records of all operations: their states, those that have ended, and their timers.
 //!
-//! **Why.** An operation ends in many places: the poll, a post, a message that is taken while the
-//! adapter polls. What has to be done then is here, once, apart from the transport, so that all of
-//! them reach it.
+//! **Why.** An operation ends in many places: in the poll, in a post, or in an inline receive while
+//! the adapter polls. The work to end it is here, in one place and apart from the transport, so
+//! that all of them can reach it.
 //!
 //! **Invariants**
-//! 1. A record that is done is in `done`, once, until it is collected; those collected by name
-//!    leave a name behind, and those names are never the majority.
-//! 2. An operation has at most one timer that counts (see [`super::timing`]).
-//! 3. A place without an operation holds nothing of the former one ([`Op::vacate`]):
+//! 1. A record that has ended is in `done`, once, until it is collected. An operation that is
+//!    collected by its id leaves the id in `done`. Such ids are never the majority, beyond a
+//!    constant.
+//! 2. An operation has at most one valid timer (see [`super::timing`]).
+//! 3. A place without an operation holds nothing of the former one ([`Op::vacate`]).
 //!    [`Records::insert`] relies on it.
 //!
-//! **Source.** Ours. **Tests.** Below; and every test of the message interface, since each compares
-//! what is held with the idle state.
+//! **Source.** Ours. **Tests.** Below. Every test of the message interface also compares the
+//! resources with the idle state.
 
 use std::task::Waker;
 
@@ -28,28 +29,28 @@ use crate::time::Time;
 /// The records of an endpoint.
 pub(super) struct Records {
     slots: Vec<Slot>,
-    /// Slots without an operation; the last one freed is used first.
+    /// Slots without an operation. The slot that was freed last is used first.
     free: Vec<u32>,
-    /// That of the newest operation.
+    /// The generation of the newest operation.
     generation: u32,
     timers: Timers,
-    /// Operations that ended, in order; some were collected since.
+    /// Operations that ended, in order. Some of them may already be collected.
     done: Vec<OpId>,
-    /// How many of them were not.
+    /// Number of operations that ended and were not collected.
     uncollected: usize,
-    /// Wakers of operations that ended, for the driver to wake.
+    /// Wakers of operations that ended. The driver wakes them.
     wakes: Vec<Waker>,
 }
 
-/// A record's place. Records are written and vacated where they stand, since there is one for each
-/// message; so no [`crate::proto::table::Table`].
+/// The place of a record. There is a record for each message, so records are written and vacated in
+/// place, and not kept in a [`crate::proto::table::Table`].
 struct Slot {
-    /// Of the operation that is here, or [`NOBODY`].
+    /// The generation of the operation that is here, or [`NOBODY`].
     generation: u32,
     op: Op,
 }
 
-/// No operation has it.
+/// The generation of a place without an operation.
 const NOBODY: u32 = u32::MAX;
 
 impl Slot {
@@ -59,13 +60,13 @@ impl Slot {
     }
 }
 
-/// What an operation that has ended leaves to be settled.
+/// The parts of an ended operation that the endpoint must settle.
 pub(super) struct Left {
-    /// The staging buffer that part of it was copied to.
+    /// The staging buffer that part of the message was copied to.
     pub(super) staged: Option<u32>,
-    /// Its transfer.
+    /// The transfer of the operation.
     pub(super) transfer: Option<Box<Transfer>>,
-    /// Its memory, if it was a receive that was offered.
+    /// The offered memory of a receive, if it was offered.
     pub(super) offer: Offer,
     pub(super) peer: Option<PeerId>,
 }
@@ -89,19 +90,19 @@ impl Records {
         self.slots.len() - self.free.len()
     }
 
-    /// The key may be a peer's word.
+    /// Returns the record with this key. The key may come from a peer, unchecked.
     #[inline]
     pub(super) fn get(&self, key: Key) -> Option<&Op> {
         self.slots.get(key.slot as usize).filter(|slot| slot.is(key)).map(|slot| &slot.op)
     }
 
-    /// As [`Records::get`].
+    /// Returns the record with this key, as [`Records::get`] does.
     #[inline]
     pub(super) fn get_mut(&mut self, key: Key) -> Option<&mut Op> {
         self.slots.get_mut(key.slot as usize).filter(|slot| slot.is(key)).map(|slot| &mut slot.op)
     }
 
-    /// The record that stands in a slot now.
+    /// Returns the record that is in a slot now.
     pub(super) fn at(&self, slot: u32) -> Option<(Key, &Op)> {
         let Slot { generation, op } = self.slots.get(slot as usize)?;
         (*generation != NOBODY).then_some((Key { slot, generation: *generation }, op))
@@ -114,7 +115,7 @@ impl Records {
         })
     }
 
-    /// Enters an operation, with a timer for its deadline. Its state may depend on its name.
+    /// Inserts an operation, with a timer for its deadline. Its state may depend on its id.
     #[inline(always)]
     pub(super) fn insert(
         &mut self,
@@ -142,7 +143,7 @@ impl Records {
         id
     }
 
-    /// Takes out the record of an operation that is known to be there.
+    /// Vacates the record of an operation that exists.
     #[inline]
     fn vacate(&mut self, key: Key) {
         let slot = &mut self.slots[key.slot as usize];
@@ -151,7 +152,7 @@ impl Records {
         self.free.push(key.slot);
     }
 
-    /// Takes out one that has not ended, as though it had never been.
+    /// Removes an operation that has not ended, as if it had never been posted.
     pub(super) fn forget(&mut self, id: OpId) {
         self.clear_timer(id);
         if self.get(id.0).is_some() {
@@ -161,8 +162,8 @@ impl Records {
 
     // ---- the end --------------------------------------------------------------------------------
 
-    /// Ends an operation: gives back its memory and makes its completion. What it held of the
-    /// endpoint is the caller's to settle.
+    /// Ends an operation: drops its memory and makes its completion. The caller settles what the
+    /// operation held of the endpoint.
     pub(super) fn finish(&mut self, id: OpId, status: Result<(), ErrorKind>, len: u64) -> Option<Left> {
         let op = self.get_mut(id.0)?;
         op.fallback = None;
@@ -202,7 +203,7 @@ impl Records {
         }
     }
 
-    /// Forgets the names of those that were collected by name.
+    /// Removes the ids of operations that were already collected.
     #[cold]
     fn tidy_done(&mut self) {
         let mut done = std::mem::take(&mut self.done);
@@ -210,7 +211,7 @@ impl Records {
         self.done = done;
     }
 
-    /// Takes out the record of an operation, if it has ended.
+    /// Removes an operation that has ended, and returns its completion.
     #[inline(always)]
     pub(super) fn collect(&mut self, id: OpId) -> Option<Completion> {
         let slot = self.slots.get_mut(id.0.slot as usize).filter(|slot| slot.is(id.0))?;
@@ -222,7 +223,7 @@ impl Records {
         Some(completion)
     }
 
-    /// Takes out all that have ended; how many.
+    /// Removes all operations that have ended. Returns how many.
     #[inline]
     pub(super) fn collect_all(&mut self, into: &mut Vec<Completion>) -> usize {
         if self.done.is_empty() {
@@ -230,7 +231,7 @@ impl Records {
         }
         let (before, mut done) = (into.len(), std::mem::take(&mut self.done));
         for op in done.drain(..) {
-            // Some were collected by name.
+            // Some were already collected by id.
             if let Some(completion) = self.collect(op) {
                 into.push(completion);
             }
@@ -239,12 +240,12 @@ impl Records {
         into.len() - before
     }
 
-    /// Keeps a waker for the driver to wake, or to drop.
+    /// Keeps a waker for the driver, which wakes or drops it.
     pub(super) fn keep_waker(&mut self, waker: Waker) {
         self.wakes.push(waker);
     }
 
-    /// Moves the wakers of operations that ended to the end of `into`.
+    /// Moves the wakers of ended operations to the end of `into`.
     pub(super) fn take_wakes(&mut self, into: &mut Vec<Waker>) {
         into.append(&mut self.wakes);
     }
@@ -265,21 +266,22 @@ impl Records {
         }
     }
 
-    /// Whether at `now` no timer is due and none is to be tidied.
+    /// Returns true if no timer is due at `now` and none is to be swept.
     #[inline]
     pub(super) fn are_quiet(&self, now: Time) -> bool {
         self.timers.are_quiet(now)
     }
 
-    /// When the next timer is due.
+    /// Returns the time of the next timer.
     pub(super) fn next_timer(&self) -> Option<Time> {
         self.timers.next()
     }
 
-    /// The next operation whose timer is due at `now`; the timer is spent.
+    /// Returns the next operation whose timer is due at `now`, and removes the timer.
     pub(super) fn pop_due(&mut self, now: Time) -> Option<OpId> {
         while let Some(id) = self.timers.pop_due(now) {
-            // Else a stale entry: the operation ended, or its timer was moved to a later time.
+            // Otherwise the entry is stale: the operation ended, or its timer was moved to a later
+            // time.
             if self.get(id.0).is_some_and(|op| op.timer.is_some_and(|at| at <= now)) {
                 self.clear_timer(id);
                 return Some(id);
@@ -288,7 +290,7 @@ impl Records {
         None
     }
 
-    /// Sweeps timers that count no more.
+    /// Sweeps invalid timers.
     pub(super) fn tidy_timers(&mut self) {
         let mut timers = std::mem::take(&mut self.timers);
         timers.tidy(|at, id| self.get(id.0).is_some_and(|op| op.timer == Some(at)));
@@ -323,7 +325,7 @@ mod tests {
         assert_eq!(records.pop_due(Time::from_nanos(9)), None);
     }
 
-    /// Each field by its name: one more does not compile until somebody has thought of it in
+    /// Names each field, so that a new field does not compile until it is handled in
     /// [`Op::vacate`].
     #[test]
     fn a_place_holds_nothing_of_its_former_operation() {

@@ -1,4 +1,4 @@
-//! What an endpoint tells its program: messages, peers, limits, counts.
+//! The values that an endpoint reports to its program: messages, peers, limits and counters.
 
 use std::cell::OnceCell;
 use std::fmt;
@@ -10,8 +10,8 @@ use crate::mem::{MemSlice, Memory};
 use crate::op::{PeerId, Tag};
 use crate::returns::Returns;
 
-/// A message that needed no receive. It lies where it arrived; dropping it gives the space, and
-/// with it the credit, back to the peer.
+/// A message that needed no receive. It stays in the slot where it arrived, or in a copy. Dropping
+/// it returns the space to the peer, and with it the credit.
 pub struct Unexpected {
     pub(super) peer: PeerId,
     pub(super) tag: Tag,
@@ -20,18 +20,19 @@ pub struct Unexpected {
     pub(super) released: Arc<Returns<Release>>,
 }
 
-/// Where the bytes of a message stand.
+/// The location of a message's bytes.
 pub(super) enum Bytes {
-    /// In a receive slot: the slots' memory, where in it, how many, which slot.
+    /// In a receive slot: the memory of the slots, offset and length in it, and the number of the
+    /// slot.
     Slot { memory: Memory, offset: usize, len: usize, slot: u32 },
-    /// In a fast-RDMA slot, which the peer can write to: so there is never a reference to it, only
-    /// to a copy.
+    /// In a fast-RDMA slot. The peer can write to the slot, so there is never a reference to it,
+    /// only to a copy.
     Fast { slice: MemSlice, slot: u8, copy: OnceCell<Box<[u8]>> },
-    /// Copied out of the way.
+    /// Copied out of the slot.
     Copied(Box<[u8]>),
 }
 
-/// A message was dropped: whose, in which slot, what it cost.
+/// A message that the program dropped: its peer, its slot and its cost.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Release {
     pub(super) peer: PeerId,
@@ -49,17 +50,17 @@ pub(super) enum ReleasedSlot {
 }
 
 impl Unexpected {
-    /// Who sent it.
+    /// Returns the peer that sent the message.
     pub fn peer(&self) -> PeerId {
         self.peer
     }
 
-    /// The tag that it was sent with.
+    /// Returns the tag that the message was sent with.
     pub fn tag(&self) -> Tag {
         self.tag
     }
 
-    /// Its length in bytes.
+    /// Returns the length of the message in bytes.
     pub fn len(&self) -> usize {
         match &self.bytes {
             Bytes::Slot { len, .. } => *len,
@@ -68,12 +69,12 @@ impl Unexpected {
         }
     }
 
-    /// Whether it has none.
+    /// Returns true if the message has no bytes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The message where it stands, if that is a fast-RDMA slot.
+    /// Returns the message in place, if it is in a fast-RDMA slot.
     pub(crate) fn in_fast_slot(&self) -> Option<&MemSlice> {
         match &self.bytes {
             Bytes::Fast { slice, .. } => Some(slice),
@@ -81,12 +82,13 @@ impl Unexpected {
         }
     }
 
-    /// Its bytes, in place; those of a message in a fast-RDMA slot are copied once.
+    /// Returns the bytes of the message, in place. Those of a message in a fast-RDMA slot are
+    /// copied once.
     pub fn bytes(&self) -> &[u8] {
         match &self.bytes {
-            // SAFETY: a slot that holds a message is not posted (invariant of `proto::slots`), its
-            // memory is exposed to nobody, and the slot stays ours until this value is dropped. The
-            // handle keeps the memory.
+            // SAFETY: a slot that holds a message is not posted (invariant of
+            // `proto::receive_slots`). Its memory is not exposed to any peer, and the slot stays
+            // ours until this value is dropped. The handle keeps the memory alive.
             Bytes::Slot { memory, offset, len, .. } => unsafe {
                 std::slice::from_raw_parts(memory.as_ptr().add(*offset), *len)
             },
@@ -113,59 +115,60 @@ impl fmt::Debug for Unexpected {
     }
 }
 
-/// A peer came or went.
+/// An event about a peer.
 #[derive(Clone, Debug)]
 pub enum PeerEvent {
-    /// A connection stands, the peer's version and features fit.
+    /// A connection is up. The peer's version and features are compatible.
     Connected {
         /// The peer.
         peer: PeerId,
-        /// Where it is: for a peer that connected to us, where it says or is seen to be.
+        /// The address of the peer. For a peer that connected to this side, the address that it
+        /// gives or that is seen.
         addr: Addr,
         /// Whether this side connected.
         outgoing: bool,
     },
     /// A connection is gone, every operation on it has ended, and the `PeerId` is no longer valid.
     Lost {
-        /// The peer it was.
+        /// The peer that was lost.
         peer: PeerId,
-        /// Why.
+        /// The reason.
         reason: Error,
     },
 }
 
-/// What was agreed with a peer.
+/// The limits that were agreed with a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PeerLimits {
-    /// Longest unexpected message that it takes in a receive slot, and longest expected one that is
-    /// sent eagerly, in bytes.
+    /// Longest unexpected message that the peer receives in a receive slot, and longest expected
+    /// message that is sent eagerly, in bytes.
     pub eager: usize,
-    /// Longest message that it takes in a fast-RDMA slot, in bytes; 0 if it has none, or has not
-    /// described them yet.
+    /// Longest message that the peer receives in a fast-RDMA slot, in bytes. 0 if it has no slots,
+    /// or has not described them yet.
     pub fast: usize,
     /// Longest message or bulk transfer, in bytes.
     pub message: u64,
-    /// Pieces of a list or descriptor.
+    /// Most pieces of a list or descriptor.
     pub pieces: usize,
 }
 
-/// What an endpoint did so far. All counts, none ever goes back.
+/// Counters of everything that an endpoint has done. No counter ever decreases.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Expected messages sent eagerly.
     pub eager: u64,
     /// Messages written into a fast-RDMA slot of the peer.
     pub fast: u64,
-    /// Of those, the ones of which all but small pieces went straight from the program's memory.
+    /// Of the messages in `fast`, those sent straight from the program's memory except for small
+    /// pieces.
     pub fast_gathered: u64,
-    /// Messages that were short enough for a fast-RDMA slot but found none free, and were
-    /// announced.
+    /// Messages short enough for a fast-RDMA slot that were announced because no slot was free.
     pub slot_misses: u64,
-    /// Expected messages written straight into a receive that the peer had offered.
+    /// Expected messages written straight into an offered receive.
     pub offered: u64,
     /// Expected messages sent by rendezvous.
     pub rendezvous: u64,
-    /// Rendezvous lists that had to be copied into one piece, because the peer's receive has no
+    /// Rendezvous lists that were copied into one piece, because the peer's receive slots have no
     /// room to describe them.
     pub packed: u64,
     /// Unexpected messages sent.
@@ -174,13 +177,13 @@ pub struct Counters {
     pub pulls: u64,
     /// Bulk transfers pushed.
     pub pushes: u64,
-    /// Of both, those that were over when they were posted: without a work request.
+    /// Pulls and pushes that completed when they were posted, without a work request.
     pub immediate: u64,
     /// Work requests of rendezvous receives, pulls and pushes.
     pub transfer_requests: u64,
-    /// Units that they made up: each ends in one completion.
+    /// Units that these requests formed. Each ends in one completion.
     pub transfer_units: u64,
-    /// Units whose local pieces were packed in a staging buffer.
+    /// Units whose local pieces were packed into a packing buffer.
     pub units_packed: u64,
     /// Bytes sent in messages, eager and rendezvous.
     pub bytes_sent: u64,
@@ -190,61 +193,63 @@ pub struct Counters {
     pub bytes_pulled: u64,
     /// Bytes pushed.
     pub bytes_pushed: u64,
-    /// Messages that had to wait for a credit when they were posted.
+    /// Sends that could not leave when they were posted, mostly for lack of a credit.
     pub credit_waits: u64,
-    /// Credit messages sent on their own.
+    /// Credit messages sent.
     pub credit_messages: u64,
     /// Messages that arrived before their receive.
     pub unmatched: u64,
     /// Peers cut off for breaking the protocol.
     pub violations: u64,
-    /// Times that memory was registered already when an operation needed it.
+    /// Times that memory was already registered when an operation needed it.
     pub pin_hits: u64,
-    /// Times that it was not, and had to be registered.
+    /// Times that memory was not registered when an operation needed it.
     pub pin_misses: u64,
-    /// Registrations given up to make room for others.
+    /// Registrations dropped to make room for others.
     pub pin_evictions: u64,
-    /// Times that the adapter refused a registration, further tries included.
+    /// Times that the adapter refused a registration, including retries.
     pub pin_failures: u64,
-    /// Batches of registrations that were let go.
+    /// Batches of registrations that were dropped.
     pub pin_batches: u64,
-    /// Transfers and messages that were copied through memory of the endpoint's, because theirs
+    /// Transfers and messages that were copied through memory of the endpoint, because their own
     /// could not be registered.
     pub bounced: u64,
 }
 
-/// What the pin-down cache holds right now. Registrations that nobody uses are no leak: they are
-/// kept for the next use, within [`Config::pin_cache_entries`](crate::Config::pin_cache_entries)
-/// and [`Config::pin_cache_bytes`](crate::Config::pin_cache_bytes).
+/// The contents of the pin-down cache at this moment. Registrations that are not in use are not a
+/// leak. They are kept for the next use, within
+/// [`Config::pin_cache_entries`](crate::Config::pin_cache_entries) and
+/// [`Config::pin_cache_bytes`](crate::Config::pin_cache_bytes).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Pinned {
-    /// Registrations, in use, idle, and waiting to be let go.
+    /// Registrations that are in use, idle, or waiting to be dropped.
     pub entries: usize,
-    /// Their bytes.
+    /// The bytes of these registrations.
     pub bytes: u64,
-    /// Those that an operation, an exposure or the program holds: zero when idle, unless the
-    /// program holds regions of its own.
+    /// Registrations that an operation, an exposure or the program holds. Zero when idle, unless
+    /// the program holds regions of its own.
     pub in_use: usize,
 }
 
-/// What an endpoint holds right now; all zero but `peers` when idle, so a leak shows.
+/// The resources that an endpoint holds at this moment. All except `peers` are zero when idle, so a
+/// leak shows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ResourceUsage {
     /// Connections, in any state.
     pub peers: usize,
-    /// Operations not yet ended, or ended and not yet collected.
+    /// Operations that have not ended, or were not collected yet.
     pub operations: usize,
     /// Receive slots that hold a message.
     pub slots: usize,
     /// Fast-RDMA slots that hold a message.
     pub fast_slots: usize,
-    /// Messages parked because nobody has received them.
+    /// Messages parked because there is no receive for them yet.
     pub parked: usize,
-    /// Exposures not yet revoked, one for each key: pieces may share one
-    /// ([`Config::expose_groups`](crate::Config::expose_groups)).
+    /// Exposures that were not revoked yet. Each key counts once, and several pieces may share a
+    /// key ([`Config::expose_groups`](crate::Config::expose_groups)).
     pub exposures: usize,
-    /// Work requests handed to the adapter and not completed, posted receives aside.
+    /// Work requests that the adapter has and has not completed, not counting posted receives.
     pub work: usize,
-    /// FallbackBuffers of the endpoint that stand in for memory that cannot be registered.
+    /// Fallback buffers in use.
     pub fallback_buffers: usize,
 }

@@ -1,11 +1,11 @@
-//! Messages on their way out: eager, unexpected, announced; and the small ones that keep the
-//! protocol going.
+//! Outgoing messages: eager, unexpected and announced ones, and the small ones of the protocol
+//! itself.
 //!
-//! **Protocol.** An eager message takes one of three ways to the adapter, cheapest first: copied
-//! while posting (inline), gathered from where it lies (registration free, or there already:
-//! `check_if_registered`), or copied to a send slot. The first and the last end the operation at
-//! once. A longer message is announced: its pieces are exposed to the peer, who reads them when it
-//! has a receive ([PVFS-IB §3.2.3, §4.1.1]).
+//! **Protocol.** An eager message goes to the adapter in one of three ways, cheapest first. It is
+//! copied while posting (inline). It is gathered in place, if registration is free or was already
+//! done (`check_if_registered`). Or it is copied to a send slot. The first and the last complete
+//! the operation at once. A longer message is announced: its pieces are exposed to the peer, which
+//! reads them when it has a receive ([PVFS-IB §3.2.3, §4.1.1]).
 
 use super::op::{Op, State};
 use super::peer::{Link, Notice, Peer};
@@ -20,21 +20,21 @@ use crate::proto::header::{FinishStatus, HEADER_LEN, Header, Kind};
 use crate::proto::one_or_many::OneOrMany;
 use crate::transport::{HostWork, Payload, PostError, ServiceClass, Transport, WorkOptions};
 
-/// How trying to send went.
+/// The result of an attempt to send.
 pub(super) enum Attempt {
-    /// Gone; the memory is free again.
+    /// The message was sent, and its memory is free again.
     Sent,
-    /// With the adapter until it says so.
+    /// The adapter has the message until it reports its completion.
     Posted,
-    /// The peer was told.
+    /// The message was announced to the peer.
     Announced(OneOrMany<RemoteSlice>),
-    /// No credit, no slot or a full queue; nothing happened.
+    /// There was no credit, no slot, or a full queue. Nothing has changed.
     Blocked,
-    /// It cannot be sent.
+    /// The message cannot be sent.
     Failed(ErrorKind),
 }
 
-/// A message's header but for the credits that will ride on it.
+/// The header of a message, without the credits that it will return.
 #[derive(Clone, Copy)]
 pub(super) struct Message {
     pub(super) kind: Kind,
@@ -59,7 +59,7 @@ impl<T: Transport> Endpoint<T> {
         self.start_long_send(peer, kind, tag, list, options)
     }
 
-    /// Any send.
+    /// Posts a send of any kind.
     fn start_long_send(
         &mut self,
         peer: PeerId,
@@ -94,8 +94,8 @@ impl<T: Transport> Endpoint<T> {
         Ok(self.posted(id))
     }
 
-    /// The short way of a short message: one look at the peer, one post, no record. Whatever stands
-    /// in the way, it says no and nothing has happened; then the long way finds out what it is.
+    /// The short way of a short message: one look at the peer, one post, no record. If anything is
+    /// in the way, it returns false and has changed nothing. Then the long way finds the reason.
     #[inline]
     fn send_inline(&mut self, id: PeerId, kind: Kind, tag: Tag, list: &MemList, options: Options) -> bool {
         let Some(peer) = self.peers.get_mut(id.0) else { return false };
@@ -144,7 +144,7 @@ impl<T: Transport> Endpoint<T> {
         Ok(())
     }
 
-    /// Sends what a peer has waiting, as far as credits and the adapter allow.
+    /// Sends what is queued for a peer, as far as credits and the adapter allow.
     pub(super) fn pump(&mut self, peer_id: PeerId) {
         loop {
             let Some(peer) = self.peers.get(peer_id.0).filter(|peer| peer.is_up()) else { return };
@@ -198,7 +198,7 @@ impl<T: Transport> Endpoint<T> {
             _ if self.is_within_reach(&list) => self.announce(peer_id, id, tag, &list),
             _ if self.goes_fast(peer_id, Kind::Eager, tag, &list) => {
                 match self.send_fast(peer_id, Kind::Eager, tag, &list, class, Some(id)) {
-                    // Nothing to stage it in can be had.
+                    // No staging buffer can be had.
                     Attempt::Failed(_) => self.announce(peer_id, id, tag, &list),
                     attempt => attempt,
                 }
@@ -207,30 +207,29 @@ impl<T: Transport> Endpoint<T> {
         }
     }
 
-    /// Whether a message is sent eagerly: it is short enough, and nobody wants it in a slot that is
-    /// free.
+    /// Returns true if a message is sent eagerly: it is short enough, and was not requested to go
+    /// into a slot that is free.
     fn goes_eagerly(&self, id: PeerId, peer: &Peer, list: &MemList, options: Options) -> bool {
         list.len() <= self.eager_limit(peer) && !(options.slot && self.has_fast_slot(id, list.len()))
     }
 
-    /// Whether the peer's processor can copy a list from where it stands, because it has the pages.
-    /// Then a message without an offer is announced and copied once; a slot would be a second copy,
-    /// and the trip that slots save costs next to nothing on one host.
+    /// Returns true if the peer's processor can copy a list in place, because it has the pages.
+    /// Then a message without an offer is announced and copied once. A slot would be a second copy,
+    /// and the trip that it saves costs next to nothing on one host.
     fn is_within_reach(&self, list: &MemList) -> bool {
         self.transport.capabilities().shares_pages
             && list.pieces().iter().all(|piece| piece.memory().shared_pages().is_some())
     }
 
-    /// Whether a message beyond the eager limit is to be written into a slot of the peer. An
-    /// expected one whose receive was offered goes straight there, and one that the peer can copy
-    /// itself is announced.
+    /// Returns true if a message beyond the eager limit is written into a slot of the peer. If its
+    /// receive was offered, it is written there instead. If the peer can copy it, it is announced.
     fn goes_fast(&self, peer: PeerId, kind: Kind, tag: Tag, list: &MemList) -> bool {
         let better = kind == Kind::Eager && (self.is_within_reach(list) || self.may_write(peer, tag, list));
         !better && self.has_fast_slot(peer, list.len())
     }
 
-    /// Sends a message with its payload. Without an operation only the ways that end at once are
-    /// tried.
+    /// Sends a message with its payload. Without an operation, only the ways that complete at once
+    /// are tried.
     pub(super) fn send_eager(
         &mut self,
         peer: PeerId,
@@ -267,7 +266,7 @@ impl<T: Transport> Endpoint<T> {
         self.sent_eager(peer, message, cost, attempt)
     }
 
-    /// Book-keeping after an attempt: counts it, or gives the credits back.
+    /// Counts a message that was sent, or gives its credits back.
     fn sent_eager(
         &mut self,
         peer: PeerId,
@@ -377,8 +376,8 @@ impl<T: Transport> Endpoint<T> {
         }
     }
 
-    /// The list, or if it has more pieces than an announcement has room for, a copy in one piece,
-    /// which takes its place.
+    /// Returns the list. If it has more pieces than an announcement has room for, a copy in one
+    /// piece takes its place.
     fn describable(&mut self, peer: PeerId, id: OpId, list: &MemList) -> Option<MemList> {
         let room = self.eager_limit(self.peers.get(peer.0)?) / RemoteSlice::WIRE_LEN;
         let pieces = list.pieces().len();
@@ -397,8 +396,8 @@ impl<T: Transport> Endpoint<T> {
         Some(packed)
     }
 
-    /// Sends an announcement, or a ClearToWrite: few pieces stand in the head of the work request,
-    /// many in a send slot.
+    /// Sends an announcement or a ClearToWrite. A few pieces fit into the head of the work request,
+    /// many go into a send slot.
     pub(super) fn transmit_pieces(
         &mut self,
         peer: PeerId,
@@ -424,7 +423,7 @@ impl<T: Transport> Endpoint<T> {
         posted
     }
 
-    /// Sends a notice at the head of its queue; says whether it went.
+    /// Sends the notice at the head of the queue. Returns true if it was sent.
     fn send_notice(&mut self, peer_id: PeerId, notice: Notice) -> bool {
         let message = match notice {
             Notice::Ready { op } => return self.send_ready(peer_id, op),
@@ -454,7 +453,7 @@ impl<T: Transport> Endpoint<T> {
         true
     }
 
-    /// Returns credits in a message of their own, if that is pressing.
+    /// Returns credits in a message of their own, if they must go back.
     pub(super) fn return_credits(&mut self, peer_id: PeerId) {
         let Some(peer) = self.peers.get_mut(peer_id.0).filter(|peer| peer.is_up()) else { return };
         let returns_control = peer.grant.returns_control();
@@ -479,7 +478,7 @@ impl<T: Transport> Endpoint<T> {
         self.transmit(peer, message, &[], Payload::EMPTY, Work::Silent, options)
     }
 
-    /// Posts a message, with the credits that wait to go back on its header.
+    /// Posts a message. Its header returns the credits that wait to go back.
     pub(super) fn transmit(
         &mut self,
         peer: PeerId,
@@ -508,11 +507,11 @@ impl<T: Transport> Endpoint<T> {
         posted
     }
 
-    /// What follows from a refused post.
+    /// Handles a post that the transport refused.
     pub(super) fn refused(&mut self, peer: PeerId, error: PostError) -> Attempt {
         match error {
             PostError::QueueFull => self.block(peer),
-            // The event that ends everything is on its way.
+            // The event that ends the connection is on its way.
             PostError::NotConnected => {}
             PostError::Invalid(why) => {
                 tracing::error!(peer = ?peer, why, "the transport calls a message invalid");
@@ -523,7 +522,7 @@ impl<T: Transport> Endpoint<T> {
         Attempt::Blocked
     }
 
-    /// The peer's queue is full: it is tried again when the adapter has moved.
+    /// Marks a peer whose queue is full. It is tried again when the adapter has made progress.
     pub(super) fn block(&mut self, peer: PeerId) {
         if !self.blocked.contains(&peer) {
             self.blocked.push(peer);
@@ -536,13 +535,13 @@ impl<T: Transport> Endpoint<T> {
         }
     }
 
-    /// The adapter is done with an eager message.
+    /// Ends an eager send that the adapter has completed.
     pub(super) fn eager_done(&mut self, id: OpId, peer_id: PeerId) {
         self.finish_send(id, Ok(()));
         self.no_longer_busy(peer_id);
     }
 
-    /// One operation fewer that `Closing` waits for.
+    /// Counts down the operations that `Closing` waits for.
     pub(super) fn no_longer_busy(&mut self, peer_id: PeerId) {
         if let Some(peer) = self.peers.get_mut(peer_id.0) {
             peer.busy -= 1;
@@ -553,19 +552,19 @@ impl<T: Transport> Endpoint<T> {
     }
 }
 
-/// What a message's operation does.
+/// Returns the kind of a message's operation.
 fn kind_of(kind: Kind) -> OpKind {
     if kind == Kind::Unexpected { OpKind::SendUnexpected } else { OpKind::Send }
 }
 
-/// The completion of a message that needed no record.
+/// Returns the completion of a message that needed no record.
 #[inline]
 fn sent_immediately(peer: PeerId, kind: OpKind, tag: Tag, list: &MemList, options: Options) -> Completion {
     let len = list.len() as u64;
     Completion { op: OpId::NONE, kind, peer: Some(peer), tag, len, status: Ok(()), user: options.user }
 }
 
-/// Whether everything that was posted to the peer is sent.
+/// Returns true if everything that was posted to the peer is sent.
 pub(super) fn is_drained(peer: &Peer) -> bool {
     peer.queue.is_empty() && peer.notices.is_empty() && peer.busy == 0
 }

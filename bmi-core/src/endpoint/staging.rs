@@ -1,43 +1,43 @@
-//! Staging buffers: registered memory that a message is put together in before it is written into a
+//! Staging buffers: registered memory in which a message is assembled before it is written into a
 //! fast-RDMA slot of the peer.
 //!
-//! **Why.** [PVFS-IB §4.1.2]: if the user's buffer is not registered, the data is copied
-//! into this side's own fast-RDMA buffer, and request and data leave in one operation.
+//! **Why.** [PVFS-IB §4.1.2]: if the user's buffer is not registered, the data is copied into this
+//! side's own fast-RDMA buffer. Then request and data leave in one operation.
 //!
-//! **Size.** A buffer comes back when the adapter has sent it, which needs nothing but the adapter;
-//! so any number above zero is free of deadlock, and a message that finds none takes another path
-//! or waits for the adapter. Buffers are made when they are first needed and kept.
+//! **Size.** A buffer comes back when the adapter has sent it, which needs nothing but the adapter.
+//! So any number above zero is free of deadlock. A message that finds no buffer takes another path,
+//! or waits for the adapter. Each buffer is made when it is first needed, and kept.
 
 use crate::error::Error;
 use crate::mem::{MemSlice, Memory, MemoryRegion, Segment};
 use crate::transport::Transport;
 
-/// Most buffers: as many as two peers' worth of slots, for what leaves in a few microseconds.
+/// Most buffers: the slots of two peers, for messages that leave in a few microseconds.
 const BUFFERS: usize = 16;
 
-/// A pool of staging buffers, all of one endpoint.
+/// The staging buffers of an endpoint.
 pub(super) struct Staging {
     buffers: Vec<(Memory, MemoryRegion)>,
     free: Vec<u32>,
     len: usize,
 }
 
-/// A buffer that is being filled from the front.
+/// A buffer that is filled from the front.
 pub(super) struct Filling {
     pub(super) buffer: u32,
     filled: usize,
 }
 
 impl Staging {
-    /// A pool of buffers of `len` bytes.
+    /// Creates a pool of buffers of `len` bytes.
     pub(super) fn new(len: usize) -> Staging {
         Staging { buffers: Vec::new(), free: Vec::new(), len }
     }
 
-    /// An empty buffer; `None` if all are with the adapter.
+    /// Takes an empty buffer. Returns `None` if all are with the adapter.
     ///
     /// # Errors
-    /// Those of [`Transport::register`], for a new one.
+    /// Those of [`Transport::register`], for a new buffer.
     pub(super) fn take<T: Transport>(&mut self, transport: &mut T) -> Result<Option<Filling>, Error> {
         if let Some(buffer) = self.free.pop() {
             return Ok(Some(Filling { buffer, filled: 0 }));
@@ -52,8 +52,8 @@ impl Staging {
         Ok(Some(Filling { buffer, filled: 0 }))
     }
 
-    /// Copies `piece` behind what the buffer holds and returns where it stands. The caller knows
-    /// that it fits.
+    /// Copies `piece` behind the contents of the buffer and returns its segment there. The caller
+    /// makes sure that it fits.
     pub(super) fn append(&self, filling: &mut Filling, piece: &MemSlice) -> Segment {
         let (memory, region) = &self.buffers[filling.buffer as usize];
         memory.slice(filling.filled, piece.len()).copy_from_slice_of(piece);
@@ -67,7 +67,7 @@ impl Staging {
         self.free.push(buffer);
     }
 
-    /// Buffers with the adapter.
+    /// Returns the number of buffers with the adapter.
     pub(super) fn in_use(&self) -> usize {
         self.buffers.len() - self.free.len()
     }

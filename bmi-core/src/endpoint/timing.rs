@@ -1,8 +1,8 @@
 //! Deadlines, and ending operations early.
 //!
-//! **Invariant.** An operation has at most one timer that counts: its deadline, and once it was
-//! asked to end, the fence: the time at which the connection is cut because the peer has not let go
-//! of the memory.
+//! **Invariant.** An operation has at most one valid timer. At first this is its deadline. Once the
+//! operation was asked to end, it is the fence: the time at which the connection is cut because the
+//! peer has not released the memory.
 
 use super::op::{Offer, Op, State};
 use super::peer::Notice;
@@ -14,7 +14,7 @@ use crate::proto::table::Key;
 use crate::transport::Transport;
 
 impl<T: Transport> Endpoint<T> {
-    /// Looks at what is due.
+    /// Handles the timers that are due.
     pub(super) fn expire(&mut self) {
         while let Some(id) = self.ops.pop_due(self.now) {
             let op = self.ops.get(id.0).expect("what is due is there");
@@ -32,8 +32,8 @@ impl<T: Transport> Endpoint<T> {
         self.ops.tidy_timers();
     }
 
-    /// Ends an operation before its time, as `kind` says, at once if no adapter can be at its
-    /// memory.
+    /// Ends an operation early with the status `kind`. It ends at once if no adapter can be
+    /// accessing its memory.
     pub(super) fn end_early(&mut self, id: OpId, kind: ErrorKind) {
         let Some(op) = self.ops.get_mut(id.0) else { return };
         if op.is_done() || op.ending.is_some() {
@@ -43,7 +43,8 @@ impl<T: Transport> Endpoint<T> {
         match (&op.state, op.kind, peer) {
             (State::Queued, _, Some(peer)) => {
                 peer.queue.retain(|queued| *queued != id);
-                // Those behind it may be able to go, or a connection that closes may be drained.
+                // Operations behind it may now be able to go, or a closing connection may be
+                // drained.
                 op.peer.into_iter().for_each(|peer| self.mark_dirty(peer));
             }
             (State::Matching(place), _, Some(peer)) if !matches!(op.offer, Offer::Made(_)) => {
@@ -57,8 +58,8 @@ impl<T: Transport> Endpoint<T> {
         self.finish(id, Err(kind), 0);
     }
 
-    /// Asks whoever may be at the operation's memory to stop; the operation ends when that is
-    /// certain, by the grace at the latest.
+    /// Asks the adapter or the peer to stop accessing the memory of an operation. The operation
+    /// ends when that is certain, by the end of the grace period at the latest.
     fn fence(&mut self, id: OpId, kind: ErrorKind) {
         let op = self.ops.get_mut(id.0).expect("the caller has it");
         op.ending = Some(kind);
@@ -78,7 +79,7 @@ impl<T: Transport> Endpoint<T> {
             }
             _ => true,
         };
-        // The time of the last poll may be long ago, and the grace begins now.
+        // The grace period begins now, and the last poll may be long ago.
         self.ops.clear_timer(id);
         self.fences.push(id);
         if !waits_for_adapter && !mutated("cancel/peer-not-told") {
@@ -88,8 +89,8 @@ impl<T: Transport> Endpoint<T> {
         }
     }
 
-    /// Sets the fences of operations that were asked to end since the last time, to the grace from
-    /// now.
+    /// Sets the fences of the operations that were asked to end since the last call. Each is the
+    /// grace period from now.
     pub(super) fn set_fences(&mut self) {
         while let Some(id) = self.fences.pop() {
             if self.ops.get(id.0).is_some_and(|op| !op.is_done()) {
@@ -98,7 +99,7 @@ impl<T: Transport> Endpoint<T> {
         }
     }
 
-    /// Sends a notice, now or when a credit is there.
+    /// Sends a notice, now or when there is a credit.
     pub(super) fn notify(&mut self, peer: crate::PeerId, notice: Notice) {
         if let Some(record) = self.peers.get_mut(peer.0) {
             record.notices.push_back(notice);
@@ -106,7 +107,7 @@ impl<T: Transport> Endpoint<T> {
         }
     }
 
-    /// Ends all operations of a peer whose connection is gone; no adapter is at their memory any
+    /// Ends all operations of a peer whose connection is gone. No adapter accesses their memory any
     /// more.
     pub(super) fn end_all_of(&mut self, peer: crate::PeerId, record: &Peer, reason: &Error) {
         let ids: Vec<OpId> = self
@@ -129,7 +130,7 @@ impl<T: Transport> Endpoint<T> {
     }
 }
 
-/// How an operation ends when its peer is lost.
+/// Returns the status of an operation whose peer is lost.
 fn end_with_peer(op: &Op, peer: &Peer, reason: &Error) -> Result<(), ErrorKind> {
     match (op.kind, op.ending) {
         (OpKind::Disconnect, _) => Ok(()),
@@ -140,13 +141,14 @@ fn end_with_peer(op: &Op, peer: &Peer, reason: &Error) -> Result<(), ErrorKind> 
     }
 }
 
-/// The operation of this side that the peer names; the peer's claim, to be looked up.
+/// Returns the operation of this side that a peer names. The name is unchecked, and must be looked
+/// up.
 pub(super) fn op_of(name: u64) -> OpId {
     let slot = u32::try_from(name & u64::from(u32::MAX)).expect("masked");
     OpId(Key { slot, generation: u32::try_from(name >> 32).expect("shifted") })
 }
 
-/// How this side names an operation of its own to the peer.
+/// Returns the name by which the peer refers to an operation of this side.
 pub(super) fn name_of(op: OpId) -> u64 {
     u64::from(op.0.generation) << 32 | u64::from(op.0.slot)
 }

@@ -1,26 +1,26 @@
-//! Bytes between two lists: rendezvous receives, pulls and pushes, as chains of RDMA in units that
-//! take turns.
+//! Transfers between two lists: rendezvous receives, pulls and pushes. They are chains of RDMA
+//! requests, in units that take turns.
 //!
-//! **Protocol.** A transfer is a chain of RDMA reads or writes. Each request takes as much as lies
-//! contiguous at the peer and as the adapter's entries can gather or scatter here. Requests make up
-//! units: as many as [`Config::transfer_unit`](crate::Config::transfer_unit) bytes or half of a
-//! connection's queue have room for. Only the last request of a unit is signalled; since reads
-//! complete in order, and writes too (C4), its completion ends the unit: thousands of small pieces
-//! cost few completions. Failures are always reported; they end the connection, and with it
-//! everything is settled. Whose unit goes next, and when, is in [`super::pacing`].
+//! **Protocol.** A transfer is a chain of RDMA reads or writes. Each request covers as many bytes
+//! as are contiguous at the peer, and as the adapter's entries can gather or scatter on this side.
+//! Requests form units. A unit has at most [`Config::transfer_unit`](crate::Config::transfer_unit)
+//! bytes, and at most as many requests as half of a connection's queue. Only the last request of a
+//! unit is signalled. Reads complete in order, and so do writes (C4), so its completion ends the
+//! unit. Thousands of small pieces cost few completions. Failures are always reported. They end the
+//! connection, which settles everything. [`super::pacing`] decides which unit goes next, and when.
 //!
-//! Where the local list is packed ([`crate::lists`]), each unit has a packing buffer: pieces are
-//! copied in before a write, and out after a read has ended.
+//! If the local list is packed ([`crate::lists`]), each unit has a packing buffer. Pieces are
+//! copied into it before a write, and out of it after a read has ended.
 //!
 //! **Invariants**
-//! 1. A unit that was begun gets its signalled request: the transfer's next one if the queue was
-//!    full in between, and one of a single byte if the transfer was asked to end. So everything
-//!    that was posted is known to end.
-//! 2. In the steady state nothing here allocates: the queues of units keep their room, lists and
-//!    regions are shared.
+//! 1. A unit that was begun gets its signalled request. If the queue became full in between, this
+//!    is the transfer's next request. If the transfer was asked to end, it is a request of a single
+//!    byte. So everything that was posted is known to end.
+//! 2. In the steady state nothing here allocates. The queues of units keep their capacity, and
+//!    lists and regions are shared.
 //!
-//! **Source.** [PVFS-IB §3.2.3] (server-based RDMA), 4.2 (pipelined bulk transfer); [Quadrics-PVFS2
-//! §3] (chained RDMA with a single event).
+//! **Source.** [PVFS-IB §3.2.3] (server-based RDMA), [PVFS-IB §4.2] (pipelined bulk transfer),
+//! [Quadrics-PVFS2 §3] (chained RDMA with a single event).
 
 use super::Endpoint;
 use super::op::{Cursor, Op, State, writes};
@@ -40,19 +40,20 @@ use crate::proto::one_or_many::OneOrMany;
 use crate::transport::{HostWork, PostError, ServiceClass, Transport, WorkOptions, WorkStatus, WriteTarget};
 use crate::{mutated, mutated_each};
 
-/// Bytes of a page, as registration counts them ([PVFS-IB §5]).
+/// Size of a page, in bytes, as registration counts pages ([PVFS-IB §5]).
 const PAGE: usize = 4096;
 
-/// How posting one unit went.
+/// The result of posting a unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
-    /// One more unit is with the adapter, and there are more.
+    /// The unit is with the adapter, and there are more.
     Posted,
-    /// The last one is.
+    /// The last unit is with the adapter.
     Last,
-    /// The connection takes no more now; some of the unit may have gone.
+    /// The transfer must wait, because the queue is full, there is no message credit, or no packing
+    /// buffer is free. Some requests of the unit may already be posted.
     QueueFull,
-    /// The transfer is over: it ended, or the connection is about to.
+    /// The transfer is over: it ended, or the connection is about to end.
     Over,
 }
 
@@ -69,7 +70,7 @@ impl<T: Transport> Endpoint<T> {
         self.start_bulk_with(kind, peer, remote, at, local, None, options)
     }
 
-    /// A push to the beginning of `remote` whose last write carries immediate data.
+    /// Starts a push to the beginning of `remote` whose last write carries immediate data.
     pub(super) fn start_push(
         &mut self,
         peer: PeerId,
@@ -140,8 +141,8 @@ impl<T: Transport> Endpoint<T> {
         Ok(())
     }
 
-    /// Whether all of a transfer is with the adapter, or it is over: what is sent from now on
-    /// arrives behind it.
+    /// Returns true if all of a transfer is with the adapter, or if it is over. Messages that are
+    /// sent from now on arrive after it.
     pub fn is_issued(&self, op: OpId) -> bool {
         match self.ops.get(op.0).map(|op| &op.state) {
             Some(State::Queued) => false,
@@ -166,7 +167,7 @@ impl<T: Transport> Endpoint<T> {
         self.start_transfer(id, remote, cursor, total, None);
     }
 
-    /// Starts to read an announced message into its receive.
+    /// Starts to read an announced message into its receive, or to have it written there.
     pub(super) fn start_rendezvous(
         &mut self,
         peer: PeerId,
@@ -205,7 +206,7 @@ impl<T: Transport> Endpoint<T> {
             true => Ok(OneOrMany::None),
             false => unit::register_list(&mut self.registry, &mut self.transport, list),
         };
-        // What cannot be registered is copied, a unit at a time.
+        // A list that cannot be registered is copied, a unit at a time.
         let must_pack = registered.is_err();
         self.counters.bounced += u64::from(must_pack);
         let regions = registered.unwrap_or(OneOrMany::None);
@@ -240,8 +241,9 @@ impl<T: Transport> Endpoint<T> {
         }
     }
 
-    /// Whether the pieces of a transfer's local list are packed (see [`crate::lists`]): saved are
-    /// the requests that more entries than one has room for would take, and the registrations.
+    /// Returns true if the pieces of a transfer's local list are packed (see [`crate::lists`]).
+    /// Packing saves the registrations, and the requests that are needed because one has too few
+    /// entries.
     fn packs(&self, list: &MemList, total: u64, lists: Lists) -> bool {
         let pieces = list.pieces();
         if pieces.len() < 2 {
@@ -259,7 +261,7 @@ impl<T: Transport> Endpoint<T> {
         }
     }
 
-    /// What it costs to register those memories of a list that are not registered, in ns.
+    /// Returns the cost of registering the memories of a list that are not registered yet, in ns.
     fn price_of_registering(&self, list: &MemList) -> u64 {
         let Registration::Pins { per_region, per_page } = self.transport.capabilities().registration else { return 0 };
         let runs = list.pieces().chunk_by(|a, b| a.memory().id() == b.memory().id());
@@ -270,7 +272,7 @@ impl<T: Transport> Endpoint<T> {
         prices.fold(0, u64::saturating_add)
     }
 
-    /// Hands one unit of a transfer to the adapter, or goes on with one that found the queue full.
+    /// Posts one unit of a transfer, or continues with a unit that found the queue full.
     pub(super) fn post_unit(&mut self, id: OpId) -> Outcome {
         if let Err(over) = self.begin_unit(id) {
             return over;
@@ -280,12 +282,12 @@ impl<T: Transport> Endpoint<T> {
         let Some(peer) = self.peers.get_mut(peer.0) else { return Outcome::Over };
         let (list, writes) = (op.list.as_ref().expect("a transfer has its list"), writes(op.kind));
         let class = if transfer.level == Level::Urgent { op.options.class } else { ServiceClass::Bulk };
-        // Asked to end in the middle of a unit: one byte more, to know when the adapter is through
-        // with those before it.
+        // If the transfer was asked to end in the middle of a unit, one more byte is moved. Its
+        // completion tells that the adapter is done with the requests before it.
         let closing = op.ending.is_some();
         let capabilities = self.transport.capabilities();
         let (max_segments, max_len) = (capabilities.max_segments, capabilities.max_work_len);
-        // Half of the queue, so that the next unit can be handed over while one is under way.
+        // Half of the queue, so that the next unit can be posted while one is under way.
         let most_requests = u32::try_from(capabilities.send_queue_depth / 2).unwrap_or(u32::MAX).max(1);
         let staged = transfer.open.staged.is_some();
         let unit = if staged { self.packing.buffer_len() } else { self.config.limits.transfer_unit } as u64;
@@ -342,8 +344,8 @@ impl<T: Transport> Endpoint<T> {
         }
     }
 
-    /// Checks that there is a unit to post, and if it is a new one, finds the memory for it: a
-    /// packing buffer, or the regions of the list.
+    /// Checks that there is a unit to post. For a new unit, finds the memory: a packing buffer, or
+    /// the regions of the list.
     fn begin_unit(&mut self, id: OpId) -> Result<(), Outcome> {
         let op = self.ops.get_mut(id.0).ok_or(Outcome::Over)?;
         let State::Moving(transfer) = &mut op.state else { return Err(Outcome::Over) };
@@ -373,7 +375,7 @@ impl<T: Transport> Endpoint<T> {
                 transfer.regions = regions;
                 return Ok(());
             }
-            // What cannot be registered is copied, from here on.
+            // From here on, the list is copied, because it cannot be registered.
             transfer.must_pack = true;
             self.counters.bounced += 1;
         }
@@ -387,7 +389,7 @@ impl<T: Transport> Endpoint<T> {
         tracing::error!(op = ?id, why, "the transport calls a unit invalid");
         let op = self.ops.get_mut(id.0).expect("the caller has it");
         op.ending.get_or_insert(ErrorKind::Unsupported);
-        // What was begun cannot be closed any more: only the end of the connection tells when its
+        // The open unit can no longer be closed. Only the end of the connection tells when its
         // memory is free.
         if let Some(peer) = op.peer {
             self.cut(peer, Error::new(ErrorKind::Unsupported, format!("the transport calls a unit invalid: {why}")));
@@ -395,13 +397,13 @@ impl<T: Transport> Endpoint<T> {
         Outcome::Over
     }
 
-    /// A request of a transfer ended: with success, then its unit has; or without.
+    /// Handles the completion of a request. On success its unit has ended.
     pub(super) fn unit_done(&mut self, peer: PeerId, id: OpId, _len: u64, status: WorkStatus) {
         let Some(op) = self.ops.get_mut(id.0) else { return };
         let State::Moving(transfer) = &mut op.state else { return };
         if status != WorkStatus::Ok {
-            // The connection ends, and with it everything is settled: which of the unsignalled ones
-            // were carried out nobody can tell.
+            // The connection ends, which settles everything. It is not known which of the
+            // unsignalled requests were carried out.
             transfer.broken = true;
             if status == WorkStatus::RemoteAccess {
                 op.ending.get_or_insert(ErrorKind::Protocol);
@@ -428,7 +430,7 @@ impl<T: Transport> Endpoint<T> {
         }
     }
 
-    /// Ends a transfer with which no adapter is busy any more.
+    /// Ends a transfer that no adapter is working on.
     pub(super) fn finish_transfer(&mut self, id: OpId) {
         let op = self.ops.get_mut(id.0).expect("the caller has it");
         let (State::Moving(transfer), Some(peer)) = (&mut op.state, op.peer) else {
@@ -440,7 +442,7 @@ impl<T: Transport> Endpoint<T> {
         let (kind, total, named) = (op.kind, transfer.total, transfer.announced_as);
         let status = match op.ending {
             Some(kind) if transfer.issued < transfer.total => Err(kind),
-            // Asked to end early, but everything had been moved.
+            // It was asked to end early, but everything had been moved.
             _ => Ok(()),
         };
         if let (Some(named), OpKind::Send) = (named, kind) {
@@ -453,7 +455,7 @@ impl<T: Transport> Endpoint<T> {
             let counter = match kind {
                 OpKind::Pull => &mut self.counters.bytes_pulled,
                 OpKind::Push => &mut self.counters.bytes_pushed,
-                // Counted when it was announced.
+                // It was counted when it was announced.
                 OpKind::Send => &mut 0,
                 _ => &mut self.counters.bytes_received,
             };

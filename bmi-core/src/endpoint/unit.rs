@@ -1,10 +1,11 @@
-//! A transfer's record, and the cutting of two lists into requests and units. No adapter, no I/O.
+//! The record of a transfer, and how two lists are cut into requests and units. This code needs no
+//! adapter and does no I/O.
 //!
 //! ```text
 //!   peer's list    |------- r0 -------|-- r1 --|----------- r2 -----------|
 //!   our list       |-- l0 --|-- l1 --|---- l2 ----|--- l3 ---|--- l4 -----|
-//!   requests       |  l0 l1 l2'       | l2'' l3'| l3'' l4                 |    one piece of the peer's, as many of ours as have entries
-//!   units          |<------- unsignalled ------>|<-- signalled ---------->|    the last request of a unit speaks for it
+//!   requests       |  l0 l1 l2'       | l2'' l3'| l3'' l4                 |    one remote piece, many of ours
+//!   units          |<------- unsignalled ------>|<-- signalled ---------->|    the last request of a unit is signalled
 //! ```
 
 use crate::error::Error;
@@ -18,50 +19,50 @@ use super::pacing::Level;
 use super::packing::{self, Copying, Packing};
 use crate::{mutated, mutated_each};
 
-/// Bytes between a local and a remote list, in units.
+/// A transfer between a local and a remote list, in units.
 #[derive(Debug)]
 pub(super) struct Transfer {
     /// The peer's pieces, in order.
     pub(super) remote: OneOrMany<RemoteSlice>,
-    /// The regions of the local pieces, in the order of the operation's list; none while the pieces
-    /// are packed.
+    /// The regions of the local pieces, in the order of the operation's list. Empty while the
+    /// pieces are packed.
     pub(super) regions: OneOrMany<RegionRun>,
-    /// The region that the local cursor is in.
+    /// The region that contains the local cursor.
     pub(super) region: usize,
     pub(super) remote_cursor: Cursor,
     pub(super) local_cursor: Cursor,
-    /// Bytes to move, in all.
+    /// Bytes to move in total.
     pub(super) total: u64,
-    /// Bytes handed to the adapter.
+    /// Bytes that the adapter has or had.
     pub(super) issued: u64,
-    /// Work requests with the adapter, as far as is known: those of a unit count until it ends.
+    /// Work requests with the adapter, as far as is known. Those of a unit count until it ends.
     pub(super) outstanding: u32,
-    /// The unit that has not got its signalled request yet.
+    /// The unit that has no signalled request yet.
     pub(super) open: Unit,
-    /// Pieces are packed, unit by unit, as far as there are buffers.
+    /// Pieces are packed, unit by unit, while there are free buffers.
     pub(super) packs: bool,
-    /// The list cannot be registered: a unit without a buffer waits for one.
+    /// The list cannot be registered. A unit without a buffer waits for one.
     pub(super) must_pack: bool,
-    /// With whom it takes turns.
+    /// The level on which the transfer takes turns.
     pub(super) level: Level,
-    /// A work request failed: the connection is about to end, and the operation with it.
+    /// A work request failed. The connection is about to end, and the operation with it.
     pub(super) broken: bool,
-    /// For a receive: the sender's name for its operation, to be told the end; for a send that is
-    /// wanted: the receiver's.
+    /// The peer's name for its operation, to report the end to it. For a receive this is the
+    /// sender's, and for a write rendezvous the receiver's.
     pub(super) announced_as: Option<u64>,
     /// For a push: the immediate data of its last write.
     pub(super) immediate: Option<u32>,
 }
 
-/// Records of transfers that have ended, for the next ones: so an operation's own record stays
-/// short, and a transfer allocates nothing.
+/// The records of transfers that have ended. They are used again, so a transfer allocates nothing,
+/// and the record of an operation stays short.
 #[derive(Debug, Default)]
 pub(super) struct Transfers {
     #[expect(clippy::vec_box, reason = "the boxes themselves are used again")]
     spent: Vec<Box<Transfer>>,
 }
 
-/// Records that are kept; more are given back to the allocator.
+/// Most records that are kept. Further ones are freed.
 const KEPT: usize = 256;
 
 impl Transfers {
@@ -76,7 +77,7 @@ impl Transfers {
         }
     }
 
-    /// Takes a record back; what it held is let go at once.
+    /// Takes a record back, and drops what it held.
     #[inline]
     pub(super) fn retire(&mut self, mut record: Box<Transfer>) {
         if self.spent.len() < KEPT {
@@ -86,14 +87,14 @@ impl Transfers {
     }
 }
 
-/// Requests of a transfer that end in one completion.
+/// The requests of a transfer that end in one completion.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Unit {
     pub(super) op: OpId,
     pub(super) level: Level,
     pub(super) bytes: u64,
     pub(super) requests: u32,
-    /// The packing buffer that its bytes stand in, and where in the local list they belong.
+    /// The packing buffer that contains its bytes, and their position in the local list.
     pub(super) staged: Option<(u32, Cursor)>,
 }
 
@@ -103,14 +104,14 @@ impl Unit {
     }
 }
 
-/// Pieces of a list that lie in one region: up to this one.
+/// The pieces of a list that are in one region. `end` is the index after the last of them.
 #[derive(Debug)]
 pub(super) struct RegionRun {
     end: usize,
     region: MemoryRegion,
 }
 
-/// Registers the memories of a list, neighbours of one memory together.
+/// Registers the memories of a list. Adjacent pieces of one memory share a registration.
 ///
 /// # Errors
 /// Those of [`Transport::register`].
@@ -129,20 +130,21 @@ pub(super) fn register_list<T: Transport>(
     OneOrMany::try_collect(runs)
 }
 
-/// A request that was cut, not yet posted.
+/// A request that was cut but not posted yet.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Request {
-    /// The peer's side.
+    /// The remote side of the request.
     pub(super) remote: RemoteSlice,
-    /// Where the local list goes on, and in which region.
+    /// The next position in the local list, and its region.
     local: Cursor,
     region: usize,
-    /// Pieces that were copied for it.
+    /// Number of pieces that were copied for it.
     pub(super) copied: u64,
 }
 
 impl Transfer {
-    /// Cuts the next request, of at most `limit` bytes; its local entries go to `segments`.
+    /// Cuts the next request, of at most `limit` bytes. Its local entries are appended to
+    /// `segments`.
     pub(super) fn cut(
         &mut self,
         list: &MemList,
@@ -173,7 +175,8 @@ impl Transfer {
         Request { remote, local: at, region, copied: 0 }
     }
 
-    /// The same for a unit with a packing buffer; what is to be written is copied there.
+    /// Cuts the next request of a unit with a packing buffer. Data to be written is copied into the
+    /// buffer.
     pub(super) fn cut_staged(
         &mut self,
         list: &MemList,
@@ -192,7 +195,7 @@ impl Transfer {
         Request { remote, local, region: self.region, copied: if writes { pieces } else { 0 } }
     }
 
-    /// The contiguous bytes of the peer's where the transfer goes on, at most `limit`.
+    /// Returns the next contiguous bytes at the peer, at most `limit`.
     fn next_remote(&mut self, limit: u64) -> RemoteSlice {
         let pieces = self.remote.as_slice();
         let cursor = &mut self.remote_cursor;
@@ -204,7 +207,7 @@ impl Transfer {
         part(piece, cursor.offset, len)
     }
 
-    /// The request is with the adapter.
+    /// Advances past a request that was posted.
     pub(super) fn posted(&mut self, request: &Request) {
         let len = request.remote.len;
         if !mutated_each(20, "bulk/local-cursor-stays") {
@@ -218,13 +221,13 @@ impl Transfer {
     }
 }
 
-/// The `len` bytes at `offset` of a piece.
+/// Returns the `len` bytes at `offset` of a piece.
 fn part(piece: &RemoteSlice, offset: u64, len: u64) -> RemoteSlice {
-    // An address that wraps is the peer's doing; its adapter will refuse the access.
+    // The peer causes an address that wraps around. Its adapter will refuse the access.
     piece.slice(offset, len).unwrap_or(RemoteSlice { key: piece.key, addr: u64::MAX, len })
 }
 
-/// Where byte `at` of a list of remote pieces lies.
+/// Returns the position of byte `at` in a list of remote pieces.
 pub(super) fn seek(pieces: &[RemoteSlice], at: u64) -> Cursor {
     let mut offset = at;
     for (piece, slice) in pieces.iter().enumerate() {

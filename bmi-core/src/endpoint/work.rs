@@ -1,4 +1,4 @@
-//! Names of work requests: what the adapter hands back in a completion, and what it stands for.
+//! The ids of work requests, which the adapter returns in a completion, and their meaning.
 //!
 //! **Layout** of the 64 bits: `kind (2) | generation (30) | slot (32)`.
 
@@ -6,10 +6,10 @@ use crate::op::OpId;
 use crate::proto::table::{GENERATIONS, Key};
 use crate::transport::WorkId;
 
-/// What a completion belongs to.
+/// The object that a completion belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Work {
-    /// An operation: its eager send, or a unit of its transfer.
+    /// An operation: its eager send, its write, or a unit of its transfer.
     Op(OpId),
     /// A receive slot of the connection.
     Slot(u32),
@@ -17,7 +17,7 @@ pub(super) enum Work {
     Bounce(u32),
     /// A staging buffer of the endpoint.
     Staged(u32),
-    /// A message of which only failure matters.
+    /// A message that is reported only if it fails.
     Silent,
 }
 

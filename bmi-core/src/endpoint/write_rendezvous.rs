@@ -1,36 +1,37 @@
-//! Rendezvous without RDMA read: who cannot read what was announced says where to, and the sender
-//! writes it there.
+//! Write rendezvous, for adapters without RDMA read: the receiver tells the sender where to write
+//! an announced message.
 //!
-//! **Why.** A long message is announced and read by its receiver. An adapter without RDMA read
-//! ([`Capabilities::rdma_read`](crate::Capabilities::rdma_read)) cannot, so data goes the other way
-//! round, as with a grant ([`super::grant`]): the receiver describes its memory.
+//! **Why.** A long message is announced, and read by its receiver. An adapter without RDMA read
+//! ([`Capabilities::rdma_read`](crate::Capabilities::rdma_read)) cannot read it. So the data moves
+//! in the other direction, as with a grant ([`super::grant`]): the receiver describes its memory.
 //!
 //! **Protocol**
 //!
 //! ```text
-//!   receiver                                          sender
-//!                <──Announce(tag, op, length)───────  post_send
-//!   has a receive ──ClearToWrite(op, receive, memory)──────>  reads nothing of it: Announced becomes Moving
-//!                <════ RDMA writes, in units ════════
-//!   ends         <──Written(receive, length)────────  ends when the adapter is done
+//!   receiver                                                    sender
+//!                  <──Announce(tag, op, length)───────────────  post_send
+//!   has a receive  ──ClearToWrite(op, receive, memory)───────>  revokes its exposure: Announced becomes Moving
+//!                  <════ RDMA writes, in units ═══════════════
+//!   ends           <──Written(receive, length)────────────────  ends when the adapter is done
 //!
-//!   cancel       ──Withdraw(receive)───────────────>  posts no more, waits for its adapter
-//!   ends         <──Withdrawn(receive), or Written──  ends
+//!   cancel         ──Withdraw(receive)───────────────────────>  posts no more, waits for its adapter
+//!   ends           <──Withdrawn(receive), or Written──────────  ends
 //! ```
 //!
-//! A sender that gives up says Cancel, as for any announcement. If a ClearToWrite is on its way
-//! already the answer to that is Withdrawn.
+//! A sender that gives up sends Cancel, as for any announcement. If a ClearToWrite is already on
+//! its way, the sender answers it with Withdrawn.
 //!
-//! **Memory.** What has more pieces than a ClearToWrite has room for, or cannot be registered, is
-//! written into a fallback buffer ([`super::fallback_buffer`]) and copied from there. If there is
-//! none, both sides end in `Exhausted`.
+//! **Memory.** A receive may have more pieces than a ClearToWrite has room for, or memory that
+//! cannot be registered. Then the message is written into a fallback buffer
+//! ([`super::fallback_buffer`]) and copied from there. If there is no such buffer, both sides end
+//! in `Exhausted`.
 //!
-//! **Invariants.** The receive's memory is revoked when the sender has said that it writes no more,
-//! never before: a write that found its key gone would cost the connection. A ClearToWrite spends a
-//! message credit and no bytes, since it is never parked.
+//! **Invariants.** The memory of the receive is revoked only after the sender has said that it
+//! writes no more. A write with a revoked key would end the connection. A ClearToWrite spends a
+//! message credit and no bytes, because it is never parked.
 //!
-//! **Source.** Client-based RDMA write ([PVFS-IB §3.2.3]). Tested by the conformance suite
-//! over an adapter without RDMA read, and by the sweeps.
+//! **Source.** Client-based RDMA write ([PVFS-IB §3.2.3]). Tested by the conformance suite over an
+//! adapter without RDMA read, and by the sweeps.
 
 use super::op::{Cursor, State};
 use super::peer::{Notice, Repost};
@@ -48,7 +49,7 @@ use crate::transport::{HostWork, Transport};
 impl<T: Transport> Endpoint<T> {
     // ---- the receiver ---------------------------------------------------------------------------
 
-    /// Has an announced message of `len` bytes, which fits, written into its receive.
+    /// Has an announced message of `len` bytes written into its receive. The message fits.
     pub(super) fn start_write_rendezvous(&mut self, peer_id: PeerId, id: OpId, named: u64, len: u64) {
         let understood = self.peers.get(peer_id.0).is_some_and(|peer| peer.understands_write_rendezvous);
         let remote = if understood { self.expose_receive(peer_id, id, len) } else { None };
@@ -62,7 +63,7 @@ impl<T: Transport> Endpoint<T> {
         self.notify(peer_id, Notice::ClearToWrite { op: id });
     }
 
-    /// Exposes the first `len` bytes of a receive to be written, or a fallback buffer for them.
+    /// Exposes the first `len` bytes of a receive for writing, or a fallback buffer for them.
     fn expose_receive(&mut self, peer_id: PeerId, id: OpId, len: u64) -> Option<OneOrMany<RemoteSlice>> {
         let len = usize::try_from(len).ok()?;
         let list: MemList = self.ops.get(id.0)?.list.as_ref()?.range(0, len).collect();
@@ -73,7 +74,7 @@ impl<T: Transport> Endpoint<T> {
         {
             return Some(remote);
         }
-        // The peer may take its time, so the last spare is not for this.
+        // The peer may take its time, so the last reserved buffer is not used for this.
         let fallback = self.fallback_buffers.take(&mut self.transport, &mut self.registry, len, 1)?;
         let conn = self.peers.get(peer_id.0)?.conn;
         let remote = self.transport.expose(conn, &fallback.segment(len), Access::WRITE).ok()?;
@@ -83,7 +84,7 @@ impl<T: Transport> Endpoint<T> {
         Some(OneOrMany::One(remote))
     }
 
-    /// Sends a ClearToWrite at the head of the notices; says whether it is off the list.
+    /// Sends a ClearToWrite at the head of the notices. Returns true if the notice is off the list.
     pub(super) fn send_clear_to_write(&mut self, peer_id: PeerId, id: OpId) -> bool {
         let Some(State::AwaitingWrite { named, remote }) = self.ops.get(id.0).map(|op| &op.state) else {
             self.drop_notice(peer_id);
@@ -105,7 +106,7 @@ impl<T: Transport> Endpoint<T> {
         true
     }
 
-    /// The sender has written what a receive wanted.
+    /// Handles a Written: the sender has written the message that a receive awaits.
     pub(super) fn on_rendezvous_written(&mut self, peer_id: PeerId, id: OpId, len: u64) -> Result<(), Violation> {
         let op = self.ops.get(id.0).expect("the caller has it");
         let State::AwaitingWrite { remote, .. } = &op.state else {
@@ -127,7 +128,7 @@ impl<T: Transport> Endpoint<T> {
         Ok(())
     }
 
-    /// The sender will write no more, and has not written all.
+    /// Handles a Withdrawn: the sender writes no more, and has not written all.
     pub(super) fn on_rendezvous_withdrawn(&mut self, peer_id: PeerId, id: OpId) {
         let op = self.ops.get(id.0).expect("the caller has it");
         let State::AwaitingWrite { remote, .. } = &op.state else { return };
@@ -139,7 +140,7 @@ impl<T: Transport> Endpoint<T> {
 
     // ---- the sender -----------------------------------------------------------------------------
 
-    /// The peer says where it wants an announced message.
+    /// Handles a ClearToWrite: the peer describes where to write an announced message.
     pub(super) fn on_clear_to_write(
         &mut self,
         peer_id: PeerId,
@@ -149,7 +150,7 @@ impl<T: Transport> Endpoint<T> {
     ) -> Result<(), Violation> {
         self.spent_message(peer_id)?;
         let peer = self.peers.get_mut(peer_id.0).expect("the caller has it");
-        // SAFETY: the completion just gave the slot back; it is posted again only below.
+        // SAFETY: the completion just gave the slot back, and it is posted again only below.
         let table = &unsafe { peer.slots.bytes(slot, HEADER_LEN + len) }[HEADER_LEN..];
         let wire = table.chunks_exact(RemoteSlice::WIRE_LEN);
         let remote: OneOrMany<RemoteSlice> =
@@ -168,7 +169,7 @@ impl<T: Transport> Endpoint<T> {
         }
         let (id, shown, ending, total) = (timing::op_of(header.op), shown.clone(), op.ending, header.len);
         self.repost(peer_id, slot, Repost::Message);
-        // It is not going to read.
+        // The peer will not read.
         self.revoke_all(peer_id, shown.as_slice());
         self.forget_stand_in(id);
         if let Some(ending) = ending {
@@ -176,13 +177,13 @@ impl<T: Transport> Endpoint<T> {
             self.no_longer_busy(peer_id);
             return self.answer(peer_id, Notice::Withdrawn { op: header.tag });
         }
-        // It counts as busy already.
+        // The operation is already counted as busy.
         self.no_longer_busy(peer_id);
         self.start_transfer(id, remote, Cursor::default(), total, Some(header.tag));
         Ok(())
     }
 
-    /// A transfer that the peer wanted is over: says how.
+    /// Reports the end of a transfer that the peer cleared to write.
     pub(super) fn notify_written(&mut self, peer_id: PeerId, name: u64, written: Option<u64>) {
         let notice = match written {
             None if mutated("write-rendezvous/told-written-though-stopped") => Notice::Written { op: name, len: 0 },
@@ -190,13 +191,14 @@ impl<T: Transport> Endpoint<T> {
             None => Notice::Withdrawn { op: name },
         };
         if let Some(peer) = self.peers.get_mut(peer_id.0) {
-            // As any Withdrawn that waits.
+            // It is counted as any other Withdrawn in the queue.
             peer.answers += usize::from(matches!(notice, Notice::Withdrawn { .. }));
         }
         self.notify(peer_id, notice);
     }
 
-    /// The peer wants no more of a message that is being written; whether there is one.
+    /// Stops a message that is being written, because the peer withdraws its receive. Returns true
+    /// if there is such a message.
     pub(super) fn stop_rendezvous_write(&mut self, peer_id: PeerId, name: u64) -> bool {
         let moving = self.ops.iter().find(|(_, op)| {
             op.peer == Some(peer_id)

@@ -1,91 +1,106 @@
-//! Credits: who may send how much to whom, in messages and in bytes, for each connection and
-//! direction.
+//! Credits: how much each side may send to the other, in messages and in bytes. There is one set of
+//! credits for each connection and direction.
 //!
-//! **Why.** A send that finds no posted receive costs the connection, on every backend. And a
-//! receive that is posted again at once is no flow control: messages that nobody has received yet
-//! are parked, and parked bytes must be bounded too. So there are three windows:
+//! **Why.** A send that finds no posted receive ends the connection, on every backend. But posting
+//! each receive again at once is not flow control either. Messages without a receive are parked,
+//! and the parked bytes must be bounded too. So there are four credit windows:
 //!
-//! | window | one credit is | spent by | comes back when |
-//! |---|---|---|---|
-//! | messages | a posted receive | every message but Credit | the receive is posted again, or still is: the message was handled, copied out of the way, or taken where the adapter showed it |
-//! | bytes | a byte that may be parked | Eager, Unexpected, Announce, Ready: payload and [`OVERHEAD`] | the message was received, or dropped by the program; the offer was used, void or withdrawn |
-//! | control | a posted receive of the reserve | Credit | the receive is posted again |
-//! | fast slots | one certain slot | Eager or Unexpected written into it, with a message credit for the receive that its immediate data consumes | the message was received, or dropped by the program |
+//! | window     | one credit is       | spent by                               | comes back when                     |
+//! |------------|---------------------|----------------------------------------|-------------------------------------|
+//! | messages   | a posted receive    | every message except Credit            | the receive is posted again (1)     |
+//! | bytes      | a byte to park      | Eager, Unexpected, Announce, Ready (2) | the message is taken or dropped (3) |
+//! | control    | a reserved receive  | Credit                                 | the receive is posted again         |
+//! | fast slots | one particular slot | Eager, Unexpected written into it (4)  | the message is taken or dropped     |
 //!
-//! Credits come back on any header that goes the other way, or in a Credit message of their own if
-//! half of a window is waiting to go back, or if the peer has too few left for one full message and
-//! any are waiting. Slots count like credits of their own; nobody ever waits for one who could not
-//! send in another way.
+//! 1. A receive is posted again when its message was handled or copied out of the slot. An inline
+//!    receive never left the queue, so its credit comes back when the message was taken.
+//! 2. Such a message costs its payload and [`OVERHEAD`].
+//! 3. The bytes of a Ready come back when the offer was used, is void, or was withdrawn.
+//! 4. The write also spends a message credit, because its immediate data consumes a receive.
+//!
+//! Any header in the other direction returns credits. A Credit message returns them on its own in
+//! two cases: half of a window is waiting to go back, or some bytes are waiting and the peer has
+//! too few left for one full message. Slots count like credits of their own. Only an unexpected
+//! message beyond the eager limit ever waits for a slot. All other messages can be sent in another
+//! way.
 //!
 //! **Invariants**
-//! 1. For each window: what the sender has + what is on the wire either way + what the receiver
-//!    holds or has waiting = what was granted in the hello.
-//! 2. A message finds a receive: receives posted = message credits + control credits not spent.
-//! 3. *No deadlock.* Receive slots are held by messages that wait for the program up to half of the
-//!    message window; beyond, they are copied out (within the byte window). So at least half of the
-//!    messages window always comes back without the program's help, and the half-window rule sends
-//!    it. Offers (Ready) take at most half of the byte window, so messages always have the other
-//!    half. Finish and Cancel spend no bytes, so what ends an operation never waits for the
-//!    program. A Credit message spends only control, and the last one only if it returns a control
-//!    credit. So the two sides never run out both: the message that spent a side's last gave the
-//!    other one, and that was on its way when the other's last was spent, or came after. The side
-//!    that has one returns what it holds of the other's, by a Credit message if need be, when it
-//!    holds all but one; as it takes several to provoke one, the two sides do not keep each other
-//!    awake.
-//! 4. A peer that spends what it does not have, or returns what was not spent, has broken the
-//!    protocol.
+//! 1. For each window, the hello grants a fixed amount. It is the sum of what the sender has, what
+//!    is on the wire in either direction, what the receiver holds, and what waits at the receiver
+//!    to be returned.
+//! 2. A message finds a receive: the number of posted receives equals the message credits and
+//!    control credits that are not spent.
+//! 3. *No deadlock.*
+//!    - Messages that wait for the program hold receive slots up to half of the message window.
+//!      Further ones are copied out, within the byte window. So at least half of the message window
+//!      always comes back without the help of the program, and the half-window rule returns it.
+//!    - Offers (Ready) take at most half of the byte window, so messages always have the other
+//!      half.
+//!    - Finish and Cancel spend no bytes. So a message that ends an operation never waits for the
+//!      program.
+//!    - A Credit message spends only a control credit. It spends the last one only if it returns a
+//!      control credit.
+//!    - So the two sides never both run out of control credits. The message that spent the last
+//!      credit of one side returned a credit to the other side. That credit was on its way when the
+//!      other side spent its last, or was sent later.
+//!    - A side returns the control credits of its peer once it holds all but one of them, in a
+//!      Credit message if necessary. It takes several Credit messages to provoke one, so the two
+//!      sides do not keep each other awake.
+//! 4. A peer that spends credits that it does not have, or returns credits that were not spent, has
+//!    broken the protocol.
 //!
-//! **Source.** [PVFS-IB §3.3.1]. Bytes and the reserve are ours.
+//! **Source.** [PVFS-IB §3.3.1]. The byte window and the reserve are ours.
 
 use super::header::Returned;
 use super::hello::{CONTROL_CREDITS, Hello};
 use crate::{mutated, mutated_each};
 
-/// What a message costs in bytes beside its payload: its record while parked. Empty messages are
-/// not free.
+/// The cost of a message in bytes in addition to its payload: its record while it is parked. So
+/// empty messages are not free.
 pub(crate) const OVERHEAD: u32 = 64;
 
-/// Bytes that a message with this payload costs.
+/// Returns the cost in bytes of a message with this payload.
 #[inline]
 pub(crate) fn cost(payload_len: usize) -> u32 {
     u32::try_from(payload_len).expect("payloads are bounded by the eager limit") + OVERHEAD
 }
 
-/// The sender's windows: what this side may still send.
+/// The sender's credit windows: what this side may still send.
 #[derive(Debug)]
 pub(crate) struct Credit {
     messages: u16,
     control: u8,
     bytes: u32,
-    /// Fast-RDMA slots of the peer that are free, a bit each.
+    /// The free fast-RDMA slots of the peer, one bit each.
     slots: u8,
     granted: Returned,
 }
 
 impl Credit {
-    /// What the peer's hello grants.
+    /// Creates the windows that the peer's hello grants.
     pub(crate) fn granted_by(hello: &Hello) -> Credit {
         let granted = Returned { control: hello.control, messages: hello.messages, bytes: hello.bytes, slots: 0 };
         Credit { messages: granted.messages, control: granted.control, bytes: granted.bytes, slots: 0, granted }
     }
 
-    /// The peer has described its fast-RDMA slots, all free.
+    /// Records that the peer has described its fast-RDMA slots. All of them are free.
     pub(crate) fn grant_slots(&mut self, count: u8) {
         self.granted.slots = all_slots(count);
         self.slots = self.granted.slots;
     }
 
-    /// Whether a message credit is there.
+    /// Returns true if there is a message credit.
     pub(crate) fn has_message(&self) -> bool {
         self.messages > 0
     }
 
-    /// Whether a slot is free.
+    /// Returns true if a slot is free.
     pub(crate) fn has_slot(&self) -> bool {
         self.slots != 0
     }
 
-    /// Spends a slot and the message credit that goes with it; which slot, or nothing.
+    /// Spends a slot and the message credit that goes with it. Returns the slot, or `None` if
+    /// either is missing.
     pub(crate) fn spend_slot(&mut self) -> Option<u8> {
         if self.slots == 0 || !self.spend_message() {
             return None;
@@ -97,13 +112,13 @@ impl Credit {
         Some(slot)
     }
 
-    /// Gives back a slot into which nothing was written after all.
+    /// Gives back a slot after a write into it was not posted.
     pub(crate) fn unspend_slot(&mut self, slot: u8) {
         self.messages += 1;
         self.slots |= 1 << slot;
     }
 
-    /// Spends a message credit.
+    /// Spends a message credit. Returns false if there is none.
     #[inline]
     pub(crate) fn spend_message(&mut self) -> bool {
         let enough = self.messages > 0;
@@ -111,13 +126,14 @@ impl Credit {
         enough
     }
 
-    /// Whether [`Credit::spend`] would.
+    /// Returns true if [`Credit::spend`] would succeed.
     #[inline]
     pub(crate) fn can_spend(&self, bytes: u32) -> bool {
         self.messages > 0 && self.bytes >= bytes
     }
 
-    /// Spends a message credit and `bytes`, or nothing.
+    /// Spends a message credit and `bytes`. Returns false, and spends nothing, if either is
+    /// missing.
     #[inline]
     pub(crate) fn spend(&mut self, bytes: u32) -> bool {
         let bytes = if mutated_each(10, "credit/message-without-bytes") { 0 } else { bytes };
@@ -128,28 +144,29 @@ impl Credit {
         true
     }
 
-    /// Gives back what was spent for a message that was not sent after all.
+    /// Gives back what was spent for a message that was not sent.
     #[inline]
     pub(crate) fn unspend(&mut self, bytes: u32) {
         self.messages += 1;
         self.bytes += bytes;
     }
 
-    /// Whether an offer that costs `bytes` leaves half of the window. What an offer costs comes
-    /// back only when a message uses it, and the peer's program may wait for one of ours before it
-    /// sends any.
+    /// Returns true if half of the byte window is left after an offer that costs `bytes`.
+    ///
+    /// The cost of an offer comes back only when a message uses the offer. The peer's program may
+    /// wait for a message of ours before it sends one.
     pub(crate) fn may_offer(&self, bytes: u32) -> bool {
         self.bytes.checked_sub(bytes).is_some_and(|left| left >= self.granted.bytes / 2)
     }
 
-    /// Message credits that have not come back: no more messages than this can be unseen by the
-    /// peer.
+    /// Returns the number of message credits that have not come back. The peer has not seen at most
+    /// this many messages.
     #[inline]
     pub(crate) fn messages_out(&self) -> usize {
         usize::from(self.granted.messages - self.messages)
     }
 
-    /// Spends a control credit; the last only for a message that `returns_control`.
+    /// Spends a control credit. The last one is only for a message that `returns_control`.
     pub(crate) fn spend_control(&mut self, returns_control: bool) -> bool {
         let reserve = u8::from(!returns_control && !mutated("credit/reserve-spent"));
         let enough = self.control > reserve;
@@ -161,10 +178,10 @@ impl Credit {
         self.control += 1;
     }
 
-    /// Takes back what the peer returns.
+    /// Adds the credits that the peer returns.
     ///
     /// # Errors
-    /// In words, if that is more than was spent.
+    /// Returns a description if the peer returns more than was spent.
     #[inline]
     pub(crate) fn refill(&mut self, returned: Returned) -> Result<(), &'static str> {
         let sum = self.with(returned)?;
@@ -172,13 +189,13 @@ impl Credit {
         Ok(())
     }
 
-    /// Takes what [`Credit::with`] has found.
+    /// Sets the windows to a result of [`Credit::with`].
     #[inline]
     pub(crate) fn set(&mut self, Returned { messages, control, bytes, slots }: Returned) {
         (self.messages, self.control, self.bytes, self.slots) = (messages, control, bytes, slots);
     }
 
-    /// What there would be with what the peer returns.
+    /// Returns the windows as they would be with the credits that the peer returns.
     ///
     /// # Errors
     /// As [`Credit::refill`].
@@ -197,28 +214,28 @@ impl Credit {
     }
 }
 
-/// The receiver's view of its peer's windows: what it still has at least, and what waits to go
-/// back.
+/// The receiver's view of its peer's windows: the least that the peer still has, and the credits
+/// that wait to be returned.
 #[derive(Debug)]
 pub(crate) struct CreditAccount {
     window: Returned,
     theirs: Returned,
     waiting: Returned,
-    /// What the largest message costs in bytes.
+    /// The cost of the largest message, in bytes.
     full_message: u32,
 }
 
 impl CreditAccount {
-    /// What this side's hello grants.
+    /// Creates the account of what this side's hello grants.
     pub(crate) fn of(hello: &Hello) -> CreditAccount {
         let window = Returned { control: hello.control, messages: hello.messages, bytes: hello.bytes, slots: 0 };
         CreditAccount { window, theirs: window, waiting: Returned::default(), full_message: hello.eager + OVERHEAD }
     }
 
-    /// A message came that cost a message credit and `bytes`.
+    /// Records the arrival of a message that cost a message credit and `bytes`.
     ///
     /// # Errors
-    /// In words, if the peer did not have that much.
+    /// Returns a description if the peer did not have that much.
     #[inline]
     pub(crate) fn arrived(&mut self, bytes: u32) -> Result<(), &'static str> {
         let messages = self.theirs.messages.checked_sub(1).ok_or("a message without a credit")?;
@@ -227,14 +244,14 @@ impl CreditAccount {
         Ok(())
     }
 
-    /// Whether a message that costs a message credit and `bytes` is within what the peer has.
+    /// Returns true if the peer has a message credit and `bytes`.
     #[inline]
     pub(crate) fn admits(&self, bytes: u32) -> bool {
         self.theirs.messages > 0 && self.theirs.bytes >= bytes
     }
 
-    /// A message that is [admitted](CreditAccount::admits) came and went, and its receive is
-    /// posted: [`CreditAccount::arrived`], [`CreditAccount::reposted`] and
+    /// Records that an [admitted](CreditAccount::admits) message arrived and was handled, and that
+    /// its receive is posted. This is [`CreditAccount::arrived`], [`CreditAccount::reposted`] and
     /// [`CreditAccount::unparked`] in one.
     #[inline]
     pub(crate) fn taken(&mut self, bytes: u32) {
@@ -244,16 +261,16 @@ impl CreditAccount {
         self.waiting.bytes += bytes;
     }
 
-    /// The peer has been told of this many fast-RDMA slots.
+    /// Records that the peer has been told of `count` fast-RDMA slots.
     pub(crate) fn grant_slots(&mut self, count: u8) {
         self.window.slots = all_slots(count);
         self.theirs.slots = self.window.slots;
     }
 
-    /// A message came in a fast-RDMA slot.
+    /// Records the arrival of a message in a fast-RDMA slot. Returns the slot.
     ///
     /// # Errors
-    /// In words, if the slot was not the peer's to use, or it had no message credit.
+    /// Returns a description if the peer may not use the slot, or has no message credit.
     pub(crate) fn slot_arrived(&mut self, slot: u32) -> Result<u8, &'static str> {
         let slot = u8::try_from(slot).ok().filter(|slot| *slot < 8 && self.theirs.slots & (1 << slot) != 0);
         let slot = slot.ok_or("a message in a fast-RDMA slot that it may not use")?;
@@ -262,7 +279,7 @@ impl CreditAccount {
         Ok(slot)
     }
 
-    /// A fast-RDMA slot holds no message any more.
+    /// Records that a fast-RDMA slot no longer holds a message.
     pub(crate) fn slot_freed(&mut self, slot: u8) {
         debug_assert!(self.window.slots & !self.theirs.slots & (1 << slot) != 0, "slot {slot} was not in use");
         if !mutated_each(5, "credit/slot-not-returned") {
@@ -270,38 +287,38 @@ impl CreditAccount {
         }
     }
 
-    /// Fast-RDMA slots that hold a message.
+    /// Returns the number of fast-RDMA slots that hold a message.
     pub(crate) fn slots_in_use(&self) -> usize {
         (self.window.slots & !self.theirs.slots & !self.waiting.slots).count_ones() as usize
     }
 
-    /// A Credit message came.
+    /// Records the arrival of a Credit message.
     ///
     /// # Errors
-    /// In words, if the peer had no credit for it.
+    /// Returns a description if the peer had no credit for it.
     pub(crate) fn control_arrived(&mut self) -> Result<(), &'static str> {
         self.theirs.control = self.theirs.control.checked_sub(1).ok_or("a credit message without a credit")?;
         Ok(())
     }
 
-    /// The receive of a message was posted again.
+    /// Records that the receive of a message was posted again.
     #[inline]
     pub(crate) fn reposted(&mut self) {
         self.waiting.messages += u16::from(!mutated_each(20, "credit/message-not-returned"));
     }
 
-    /// The receive of a Credit message was posted again.
+    /// Records that the receive of a Credit message was posted again.
     pub(crate) fn control_reposted(&mut self) {
         self.waiting.control += 1;
     }
 
-    /// Bytes are no longer parked.
+    /// Records that `bytes` are no longer parked.
     #[inline]
     pub(crate) fn unparked(&mut self, bytes: u32) {
         self.waiting.bytes += if mutated_each(20, "credit/bytes-not-returned") { 0 } else { bytes };
     }
 
-    /// Whether what waits must go back in a message of its own.
+    /// Returns true if the waiting credits must go back in a message of their own.
     #[inline(always)]
     pub(crate) fn is_pressing(&self) -> bool {
         let Returned { control, messages, bytes, slots } = self.waiting;
@@ -311,19 +328,19 @@ impl CreditAccount {
             || (control | slots != 0 && self.is_pressing_else())
     }
 
-    /// For what seldom waits.
+    /// Checks the credits that seldom wait: control credits and slots.
     fn is_pressing_else(&self) -> bool {
         let Returned { control, slots, .. } = self.waiting;
         control >= CONTROL_CREDITS.min(self.window.control) - 1
             || (slots != 0 && 2 * slots.count_ones() >= self.window.slots.count_ones())
     }
 
-    /// Whether control credits are among what waits.
+    /// Returns true if control credits are waiting to go back.
     pub(crate) fn returns_control(&self) -> bool {
         self.waiting.control > 0
     }
 
-    /// Takes what waits, to ride on a header.
+    /// Takes the waiting credits, to return them on a header.
     #[inline]
     pub(crate) fn take(&mut self) -> Returned {
         let taken = std::mem::take(&mut self.waiting);
@@ -334,7 +351,7 @@ impl CreditAccount {
         taken
     }
 
-    /// Puts back what was taken for a header that was not sent after all.
+    /// Puts back the credits that were taken for a header that was not sent.
     #[inline]
     pub(crate) fn put_back(&mut self, taken: Returned) {
         self.theirs.control -= taken.control;
@@ -348,7 +365,7 @@ impl CreditAccount {
     }
 }
 
-/// A bit for each of `count` slots.
+/// Returns a mask with a bit for each of `count` slots.
 fn all_slots(count: u8) -> u8 {
     u8::try_from((1u16 << count.min(8)) - 1).expect("eight bits")
 }
@@ -379,13 +396,12 @@ mod tests {
         assert!(credit.refill(Returned { messages: 1, ..Returned::default() }).is_err());
     }
 
-    /// One end of a connection on which both sides have sent until their windows of bytes were
-    /// empty.
+    /// One end of a connection on which both sides have sent until their byte windows were empty.
     struct Side {
         credit: Credit,
         grant: CreditAccount,
         parked: u32,
-        /// Credit messages on the way to it.
+        /// Credit messages on the way to this side.
         arriving: VecDeque<Returned>,
     }
 
@@ -396,7 +412,7 @@ mod tests {
             sends.then(|| self.grant.take())
         }
 
-        /// Handles a Credit message, if one is on the way.
+        /// Handles a Credit message, if one is on the way. Returns false if there is none.
         fn receive(&mut self) -> bool {
             let Some(returned) = self.arriving.pop_front() else { return false };
             self.credit.refill(returned).unwrap();
@@ -414,9 +430,9 @@ mod tests {
     }
 
     proptest! {
-        /// Both directions, with Credit messages that cross: once both programs have received
-        /// everything, both sides can send a full message. They could not when each had spent its
-        /// last control credit on small change.
+        /// Both directions, with Credit messages that cross. Once both programs have received
+        /// everything, both sides can send a full message. They could not if each had spent its
+        /// last control credit on a few returned credits.
         #[test]
         fn credit_messages_that_cross_leave_nobody_stuck(steps in proptest::collection::vec((0usize..2, 0u8..4), 0..200)) {
             let config =
@@ -441,7 +457,7 @@ mod tests {
                     0 => {
                         sides[side].receive();
                     }
-                    // A program that receives is followed by a poll.
+                    // A program that receives polls afterwards.
                     _ => {
                         sides[side].unpark();
                         if let Some(returned) = sides[side].send_credit() {
@@ -472,8 +488,8 @@ mod tests {
             }
         }
 
-        /// One direction, any order of sending, handling and releasing: nothing is created or lost,
-        /// and a sender that waits is always helped once everything is released.
+        /// One direction, with sending, handling and releasing in any order. No credit is created
+        /// or lost, and a sender that waits can always go on once everything is released.
         #[test]
         fn conserved_and_alive(steps in proptest::collection::vec((0u8..4, 0usize..=256), 0..300)) {
             let (mut credit, mut grant) = pair();

@@ -1,6 +1,6 @@
-//! The header before every message between two endpoints.
+//! The header at the front of every message between two endpoints.
 //!
-//! **Layout**, little-endian, 32 bytes, the payload behind it:
+//! **Layout**, little-endian. The header has 32 bytes, and the payload follows it.
 //!
 //! ```text
 //!  0               1             2                4              8        16       24        32
@@ -8,37 +8,40 @@
 //!  | kind | control| fast slots, | message credit | byte credit  | tag    | length | op      |
 //!  | 4 bit| 4 bit  | a bit each  | u16            | u32          | u64    | u64    | u64     |
 //!  +------+--------+-------------+----------------+--------------+--------+--------+---------+
-//!  credits and slots are returned to the receiver of the message: they ride on whatever is sent
+//!  credits and slots are returned to the receiver of the message, on any message that is sent
 //!
-//!  kind          payload                          tag     length             op
-//!  1 Eager       the message                      tag     of the payload     0
-//!  2 Unexpected  the message                      tag     of the payload     0
-//!  3 Announce    24 bytes for each remote piece   tag     of the message     the sender's operation
-//!  4 Finish      none                             status  bytes transferred  the sender's operation
-//!  5 Cancel      none                             0       0                  the sender's operation
-//!  6 Credit      none                             0       0                  0
-//!  7 Ready       24 bytes: the receive's memory   tag     messages seen      the receiver's operation
-//!  8 Written     none                             0       bytes written      the receiver's operation
-//!  9 Withdraw    none                             0       0                  the receiver's operation
-//! 10 Withdrawn   none                             0       0                  the receiver's operation
-//! 11 FastSlots   24 bytes: the slots' memory      0       of a slot          how many
-//! 12 ClearToWrite     24 bytes for each remote piece   the receiver's operation, of the message, the sender's operation
-//! 15 Probe       anything, or 24 bytes: memory    the asker's operation, length of the payload, what it is (see `endpoint::probe`)
+//!  kind             payload                        tag               length             op
+//!   1 Eager         the message                    tag               of the payload     0
+//!   2 Unexpected    the message                    tag               of the payload     0
+//!   3 Announce      24 bytes for each remote piece tag               of the message     sender's operation
+//!   4 Finish        none                           status            bytes transferred  sender's operation
+//!   5 Cancel        none                           0                 0                  sender's operation
+//!   6 Credit        none                           0                 0                  0
+//!   7 Ready         24 bytes: the receive's memory tag               messages seen      receiver's operation
+//!   8 Written       none                           0                 bytes written      receiver's operation
+//!   9 Withdraw      none                           0                 0                  receiver's operation
+//!  10 Withdrawn     none                           0                 0                  receiver's operation
+//!  11 FastSlots     24 bytes: the slots' memory    0                 of one slot        number of slots
+//!  12 ClearToWrite  24 bytes for each remote piece receiver's oper.  of the message     sender's operation
+//!  15 Probe         any, or 24 bytes: memory       asker's oper.     of the payload     purpose: see `endpoint::probe`
 //! ```
 //!
-//! Announce, the receiver's RDMA reads, and Finish are the rendezvous; without RDMA read Announce,
-//! Want, the sender's RDMA writes, and Written (see `endpoint::write_rendezvous`). Ready, the
-//! sender's RDMA write, and Written the direct path (see `endpoint::offered_receive`). Slots says
-//! where the fast-RDMA slots are; Eager and Unexpected may stand in one of them (see
-//! `endpoint::fast_rdma`). Everything that is zero above must be zero on the wire.
+//! - **Rendezvous**: Announce, the receiver's RDMA reads, Finish.
+//! - **Write rendezvous**, without RDMA read: Announce, ClearToWrite, the sender's RDMA writes,
+//!   Written. See `endpoint::write_rendezvous`.
+//! - **Offered receive**: Ready, the sender's RDMA write, Written. See `endpoint::offered_receive`.
+//! - **Fast RDMA**: FastSlots describes the fast-RDMA slots. An Eager or Unexpected message may be
+//!   written into a slot. See `endpoint::fast_rdma`.
 //!
-//! **Source.** [PVFS-IB, Table 1] (request, reply, control, data) and section 3.3.1 (credits
-//! piggybacked or on their own).
+//! Every field that is zero in the table must be zero on the wire.
+//!
+//! **Source.** [PVFS-IB, Table 1] (request, reply, control, data). [PVFS-IB §3.3.1] (credits
+//! piggybacked, or in a message of their own).
 
-/// Bytes of a header on the wire.
+/// Length of a header on the wire, in bytes.
 pub(crate) const HEADER_LEN: usize = 32;
 
-/// What a message is.
+/// The kind of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Eager = 1,
@@ -56,7 +59,7 @@ pub(crate) enum Kind {
     Probe = 15,
 }
 
-/// How a rendezvous ended, as the receiver tells the sender.
+/// The outcome of a rendezvous, as the receiver reports it to the sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FinishStatus {
     Ok = 0,
@@ -73,18 +76,18 @@ impl FinishStatus {
     }
 }
 
-/// Credits on their way back to who spent them.
+/// Credits on their way back to the side that spent them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Returned {
     /// At most [`MAX_CONTROL`].
     pub(crate) control: u8,
     pub(crate) messages: u16,
     pub(crate) bytes: u32,
-    /// Fast-RDMA slots, the bit with a slot's number for each.
+    /// Fast-RDMA slots. The bit with a slot's number is set for each slot that is returned.
     pub(crate) slots: u8,
 }
 
-/// Control credits that a header has room for.
+/// The largest number of control credits that a header can return.
 pub(crate) const MAX_CONTROL: u8 = 15;
 
 /// A decoded header.
@@ -112,20 +115,21 @@ impl Header {
         wire
     }
 
-    /// Splits a message into header and payload and checks what can be checked without knowing the
+    /// Splits a message into header and payload, and checks everything that does not depend on the
     /// connection.
     ///
     /// # Errors
-    /// What is wrong with it, in words.
+    /// Returns a description of what is wrong with the message.
     #[inline]
     pub(crate) fn decode(message: &[u8]) -> Result<(Header, &[u8]), &'static str> {
         let (wire, payload) = message.split_first_chunk::<HEADER_LEN>().ok_or("a message shorter than its header")?;
         Header::decode_head(wire, payload.len()).map(|header| (header, payload))
     }
 
-    /// Tag and credits, if any come back, of an Eager message with a payload of `payload_len`
-    /// bytes; `None` if it is anything else. What [`Header::decode_head`] says of it, by fewer
-    /// steps.
+    /// Returns the tag of an Eager message with a payload of `payload_len` bytes, and the credits
+    /// that it returns, if any. Returns `None` for anything else.
+    ///
+    /// The result is that of [`Header::decode_head`], in fewer steps.
     #[inline(always)]
     pub(crate) fn decode_eager(wire: &[u8; HEADER_LEN], payload_len: usize) -> Option<(u64, Option<Returned>)> {
         let word = |at: usize| u64::from_le_bytes(wire[at..at + 8].try_into().expect("eight bytes"));
@@ -140,11 +144,11 @@ impl Header {
         eager.then(|| (word(8), (first >> 4 != 0).then_some(returned)))
     }
 
-    /// The header of a message with a payload of `payload_len` bytes, checked as far as that is
-    /// possible without knowing the connection.
+    /// Decodes the header of a message with a payload of `payload_len` bytes, and checks everything
+    /// that does not depend on the connection.
     ///
     /// # Errors
-    /// What is wrong with it, in words.
+    /// Returns a description of what is wrong with the header.
     #[inline]
     pub(crate) fn decode_head(wire: &[u8; HEADER_LEN], payload_len: usize) -> Result<Header, &'static str> {
         let word = |at: usize| u64::from_le_bytes(wire[at..at + 8].try_into().expect("eight bytes"));
@@ -174,10 +178,11 @@ impl Header {
         header.check(payload_len).map(|()| header)
     }
 
-    /// Reads the header of a message in a fast-RDMA slot that has room for `room` bytes of payload.
+    /// Decodes the header of a message in a fast-RDMA slot that has room for `room` bytes of
+    /// payload.
     ///
     /// # Errors
-    /// What is wrong with it, in words.
+    /// Returns a description of what is wrong with the header.
     pub(crate) fn decode_in_slot(wire: &[u8; HEADER_LEN], room: usize) -> Result<Header, &'static str> {
         let len = u64::from_le_bytes(wire[16..24].try_into().expect("eight bytes"));
         let len = usize::try_from(len).ok().filter(|len| *len <= room).ok_or("a message longer than its slot")?;
@@ -235,7 +240,7 @@ mod tests {
     }
 
     proptest! {
-        /// Bytes that are drawn one by one are hardly ever an Eager message; these mostly are.
+        /// Random bytes are hardly ever an Eager message. Most of the bytes generated here are.
         #[test]
         fn fewer_steps_say_the_same(
             first: u64, tag: u64, len in 0usize..3, told in 0u64..3, op in 0u64..2, eager in 0u8..4, credits in 0u8..2,

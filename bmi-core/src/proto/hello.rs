@@ -1,8 +1,8 @@
-//! The versioned hello that both sides exchange while connecting, as the private data of `connect`,
-//! `accept` and `reject`.
+//! The versioned hello that both sides exchange while they connect. It is the private data of
+//! `connect`, `accept` and `reject`.
 //!
-//! **Why.** Both sides learn before the first message whether they understand each other, how much
-//! each may send, and how long a message may be; receives are posted before the hello is answered,
+//! **Why.** Before the first message, both sides learn whether they understand each other, how much
+//! each may send, and how long a message may be. Receives are posted before the hello is answered,
 //! so the first message finds one.
 //!
 //! **Layout**, little-endian:
@@ -10,22 +10,22 @@
 //! ```text
 //!   hello   "BMIh"  version u16  oldest u16  features u64  required u64  eager u32  messages u16  control u8  0 u8
 //!           bytes u32  pieces u32  message u64  name length u8  name
-//!   refusal "BMIr"  version u16  oldest u16  missing u64  text length u8  text
+//!   refusal "BMIr"  version u16  oldest u16  incompatible (0 or 1) u64  text length u8  text
 //! ```
 //!
-//! A later version may append fields; what follows the known ones is ignored.
+//! A later version may append fields. Bytes behind the known fields are ignored.
 
 use crate::config::Config;
 use crate::error::{Error, ErrorKind};
 use crate::proto::header::MAX_CONTROL;
 use crate::transport::MAX_PRIVATE_DATA;
 
-/// The version of the protocol that this build speaks best.
+/// The newest version of the protocol that this build speaks.
 pub(crate) const VERSION: u16 = 1;
-/// The oldest version that this build still speaks.
+/// The oldest version of the protocol that this build speaks.
 pub(crate) const OLDEST: u16 = 1;
 
-/// Receives reserved for credit messages (see [`super::credit`]).
+/// Receives reserved for Credit messages (see [`super::credit`]).
 pub(crate) const CONTROL_CREDITS: u8 = 4;
 
 const HELLO: &[u8; 4] = b"BMIh";
@@ -33,7 +33,7 @@ const REFUSAL: &[u8; 4] = b"BMIr";
 const HELLO_LEN: usize = 49;
 const REFUSAL_LEN: usize = 17;
 
-/// Features, one bit each; bit and name.
+/// The features: the bit of each, and its name.
 const FEATURES: [(u64, &str); 7] = [
     (1, "rendezvous"),
     (2, "bulk"),
@@ -43,34 +43,35 @@ const FEATURES: [(u64, &str); 7] = [
     (PROBES, "probes"),
     (WRITE_RENDEZVOUS, "write rendezvous"),
 ];
-/// It writes into fast-RDMA slots, and returns those of its own.
+/// The side writes into fast-RDMA slots, and returns those of its own.
 pub(crate) const FAST_SLOTS: u64 = 16;
-/// It answers probes.
+/// The side answers probes.
 pub(crate) const PROBES: u64 = 32;
-/// It writes what it has announced where a reader without RDMA read wants it.
+/// The side writes an announced message to its receiver, if the receiver has no RDMA read and asks
+/// for it.
 pub(crate) const WRITE_RENDEZVOUS: u64 = 64;
-/// What this build has, and what it cannot do without in a peer.
+/// The features of this build, and those that it requires of a peer.
 const SUPPORTED: u64 = 127;
 const REQUIRED: u64 = 15;
 
-/// What a side says of itself.
+/// A side's description of itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Hello {
     version: u16,
     oldest: u16,
     features: u64,
     required: u64,
-    /// Longest payload that its receives take, in bytes.
+    /// Longest payload that its receives have room for, in bytes.
     pub(crate) eager: u32,
-    /// Receives that it has posted for messages.
+    /// Number of receives that it has posted for messages.
     pub(crate) messages: u16,
-    /// Receives that it has posted for credit messages.
+    /// Number of receives that it has posted for Credit messages.
     pub(crate) control: u8,
     /// Bytes that may be parked with it.
     pub(crate) bytes: u32,
-    /// Pieces that it takes in a list.
+    /// Number of pieces that it accepts in a list.
     pub(crate) pieces: u32,
-    /// Longest message that it takes, in bytes.
+    /// Longest message that it accepts, in bytes.
     pub(crate) message: u64,
     /// Its name, for logs.
     pub(crate) name: String,
@@ -93,7 +94,7 @@ impl Hello {
         }
     }
 
-    /// Whether the side has a feature.
+    /// Returns true if the side has a feature.
     pub(crate) fn has(&self, feature: u64) -> bool {
         self.features & feature == feature
     }
@@ -115,10 +116,11 @@ impl Hello {
         wire
     }
 
-    /// Reads a peer's hello and checks that the two sides fit.
+    /// Decodes a peer's hello and checks that the two sides are compatible.
     ///
     /// # Errors
-    /// `Protocol` for bytes that are no hello, `Incompatible` naming what is missing.
+    /// `Protocol` for bytes that are not a hello. `Incompatible` if the sides do not fit, naming
+    /// what is missing.
     pub(crate) fn decode(wire: &[u8]) -> Result<Hello, Error> {
         let protocol = |what: &str| Error::new(ErrorKind::Protocol, format!("the peer's hello {what}"));
         if wire.len() < HELLO_LEN || wire[..4] != *HELLO {
@@ -166,7 +168,7 @@ impl Hello {
     }
 }
 
-/// What `reject` tells the peer.
+/// Encodes the private data of a `reject`.
 pub(crate) fn encode_refusal(error: &Error) -> Vec<u8> {
     let mut wire = Vec::with_capacity(MAX_PRIVATE_DATA);
     wire.extend_from_slice(REFUSAL);
@@ -177,7 +179,7 @@ pub(crate) fn encode_refusal(error: &Error) -> Vec<u8> {
     wire
 }
 
-/// The error that a refused side reports.
+/// Decodes the error that a refused side reports.
 pub(crate) fn decode_refusal(wire: &[u8]) -> Error {
     if wire.len() < REFUSAL_LEN || wire[..4] != *REFUSAL {
         return Error::new(ErrorKind::Refused, "the peer gave no reason");
@@ -187,7 +189,7 @@ pub(crate) fn decode_refusal(wire: &[u8]) -> Error {
     Error::new(kind, format!("the peer (protocol {} to {}) says: {text}", u16_at(wire, 6), u16_at(wire, 4)))
 }
 
-/// Names of the features in `bits`, unknown ones by number.
+/// Returns the names of the features in `bits`. Unknown ones are given by number.
 fn names(bits: u64) -> String {
     let known = FEATURES.iter().filter(|(bit, _)| bits & bit != 0).map(|(_, name)| format!("\"{name}\""));
     let rest = bits & !SUPPORTED;
@@ -205,7 +207,8 @@ fn put_text(wire: &mut Vec<u8>, text: &str) {
     wire.extend_from_slice(&text.as_bytes()[..end]);
 }
 
-/// A text with its length before it; control characters are replaced, it goes to logs.
+/// Returns the text at `at`, which has its length in front of it. Control characters are replaced,
+/// because the text goes to logs.
 fn text_at(wire: &[u8], at: usize) -> Option<String> {
     let len = usize::from(*wire.get(at)?);
     let text = String::from_utf8_lossy(wire.get(at + 1..at + 1 + len)?);

@@ -1,12 +1,13 @@
-//! Messages wait for their receive, receives for their message: first in, first out, for each tag.
+//! Tag matching: queues of messages that wait for a receive, or of receives that wait for a
+//! message. Each tag has one queue, first in, first out.
 //!
-//! **Why two places for tags.** Most peers use a few tags at a time. So the first few stand side by
-//! side and are compared one by one, which costs less than a hash and touches two cache lines; only
-//! what is beyond them is in a map.
+//! **Why two places for tags.** Most peers use a few tags at a time. So the first few tags are in
+//! an array and are compared one by one, which costs less than a hash and touches two cache lines.
+//! Only further tags are in a map.
 //!
-//! **Invariant.** A tag is known, near or far but not both, if and only if it has an entry; so
-//! nothing grows with the tags that were ever used. In the steady state nothing is allocated: nodes
-//! that are free wait for the next entry, and the map keeps its room.
+//! **Invariant.** A tag is in the array or in the map, but not in both, if and only if it has an
+//! entry. So nothing grows with the number of tags that were ever used. In the steady state nothing
+//! is allocated: free nodes wait for the next entry, and the map keeps its capacity.
 #![expect(clippy::disallowed_types, reason = "a map whose hasher is the same in every run")]
 
 use std::collections::HashMap;
@@ -15,30 +16,32 @@ use std::hash::{BuildHasherDefault, Hasher};
 use crate::mutated_each;
 use crate::op::Tag;
 
-/// Names an entry of a [`Matching`] until it is taken out.
+/// Names an entry of a [`Matching`] until the entry is taken out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Place(u32);
 
 #[derive(Debug)]
 struct Node<V> {
     tag: Tag,
-    /// Nothing: the node is free, and `next` is the next free one.
+    /// `None` if the node is free. Then `next` is the next free node.
     value: Option<V>,
     prev: u32,
     next: u32,
 }
 
-/// No neighbour.
+/// No neighbor.
 const NONE: u32 = u32::MAX;
-/// Tags that are compared one by one: what fits two cache lines.
+/// Number of tags that are compared one by one: as many as fit two cache lines.
 const NEAR: usize = 8;
 
 /// The oldest and the newest entry of a tag.
 type Ends = (u32, u32);
 
-/// Hashes one word, a tag or an id, by one multiplication, whose upper half is folded into the
-/// lower: looked up several times for each message. It has no random state, so that a run can be
-/// repeated; what a peer can make collide is bounded by its credits.
+/// Hashes one word, a tag or an id, with one multiplication. The upper half of the product is
+/// folded into the lower half.
+///
+/// The hash is fast, because it is computed several times for each message. It has no random state,
+/// so that a run can be repeated. The credits of a peer bound how many collisions it can cause.
 #[derive(Default)]
 pub(crate) struct WordHasher(u64);
 
@@ -49,7 +52,7 @@ impl Hasher for WordHasher {
 
     #[inline]
     fn write_u64(&mut self, word: u64) {
-        // The golden ratio, as a fraction of 2^64: odd, and without a pattern that tags may have.
+        // The golden ratio as a fraction of 2^64. It is odd, and has no pattern that tags may have.
         let product = u128::from(self.0 ^ word) * 0x9e37_79b9_7f4a_7c15;
         self.0 = product as u64 ^ (product >> 64) as u64;
     }
@@ -111,7 +114,7 @@ impl<V> Matching<V> {
         }
     }
 
-    /// The tag has its first entry.
+    /// Adds a tag with its first entry.
     #[inline]
     fn enter(&mut self, tag: Tag, place: u32) {
         if self.near_len < NEAR {
@@ -122,7 +125,7 @@ impl<V> Matching<V> {
         }
     }
 
-    /// The tag has lost its last entry.
+    /// Removes a tag that has lost its last entry.
     #[inline]
     fn leave(&mut self, tag: Tag) {
         match self.near[..self.near_len].iter().position(|(near, _)| *near == tag) {
@@ -154,7 +157,7 @@ impl<V> Matching<V> {
         }
     }
 
-    /// Frees a node; what stood in it.
+    /// Frees a node and returns its value.
     #[inline]
     fn free_node(&mut self, place: u32) -> Option<V> {
         let node = &mut self.nodes[place as usize];
@@ -177,7 +180,7 @@ impl<V> Matching<V> {
         Place(place)
     }
 
-    /// Takes the oldest of `tag`.
+    /// Takes the oldest entry of `tag`.
     #[inline]
     pub(crate) fn pop(&mut self, tag: Tag) -> Option<V> {
         let (first, last) = self.ends(tag)?;
@@ -185,8 +188,8 @@ impl<V> Matching<V> {
         self.remove(Place(place))
     }
 
-    /// Takes the oldest of `tag`, if `wanted` says so: [`Matching::first`] and [`Matching::remove`]
-    /// with one look at the tag.
+    /// Takes the oldest entry of `tag` if `wanted` returns true for it. This is [`Matching::first`]
+    /// and [`Matching::remove`] with one lookup of the tag.
     #[inline(always)]
     pub(crate) fn pop_if(&mut self, tag: Tag, wanted: impl FnOnce(&V) -> bool) -> Option<V> {
         let Some(near) = self.near[..self.near_len].iter().position(|(near, _)| *near == tag) else {
@@ -208,21 +211,21 @@ impl<V> Matching<V> {
         self.free_node(place)
     }
 
-    /// The oldest of `tag`.
+    /// Returns the oldest entry of `tag`.
     #[inline]
     pub(crate) fn first(&self, tag: Tag) -> Option<&V> {
         let (first, _) = self.ends(tag)?;
         self.nodes[first as usize].value.as_ref()
     }
 
-    /// The newest of `tag`.
+    /// Returns the newest entry of `tag`.
     #[inline]
     pub(crate) fn last(&self, tag: Tag) -> Option<&V> {
         let (_, last) = self.ends(tag)?;
         self.nodes[last as usize].value.as_ref()
     }
 
-    /// Takes out one that is there; else nothing.
+    /// Takes out the entry at `place`. Returns `None` if it is no longer there.
     #[inline]
     pub(crate) fn remove(&mut self, place: Place) -> Option<V> {
         let node = self.nodes.get(place.0 as usize).filter(|node| node.value.is_some())?;
@@ -242,7 +245,7 @@ impl<V> Matching<V> {
         self.free_node(place.0)
     }
 
-    /// Finds one by its value; slow, for what is rare.
+    /// Finds an entry by its value. This is slow, and is for rare cases.
     pub(crate) fn find(&self, wanted: impl Fn(&V) -> bool) -> Option<Place> {
         let found = self.nodes.iter().position(|node| node.value.as_ref().is_some_and(&wanted))?;
         Some(Place(u32::try_from(found).expect("as in `push`")))
@@ -258,7 +261,7 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// Against a plain model: a queue for each tag.
+        /// Compares with a simple model: a queue for each tag.
         #[test]
         fn behaves_like_queues(steps in proptest::collection::vec((0u64..2 * NEAR as u64, 0u8..5), 0..300)) {
             let mut matching = Matching::new();

@@ -1,5 +1,7 @@
-//! The protocol's parts that need no endpoint: what stands on the wire, who may send how much, what
-//! matches what, when something is due. No I/O, no clock; each is tested alone.
+//! The parts of the protocol that need no endpoint: the wire format, credits, tag matching, and
+//! timers.
+//!
+//! These modules do no I/O and read no clock. Each is tested alone.
 
 pub(crate) mod credit;
 pub(crate) mod header;

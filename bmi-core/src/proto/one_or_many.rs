@@ -1,9 +1,9 @@
-//! A short list that needs no allocation while it has one entry: the usual case on the data path. A
-//! clone shares what is on the heap.
+//! A short list that needs no allocation while it has one entry, which is the usual case on the
+//! data path. Clones share the entries that are on the heap.
 
 use std::sync::Arc;
 
-/// Nothing, one entry inline, or several on the heap.
+/// No entry, one entry inline, or several on the heap.
 #[derive(Clone, Debug)]
 pub(crate) enum OneOrMany<V> {
     None,
@@ -20,7 +20,7 @@ impl<V> OneOrMany<V> {
         }
     }
 
-    /// Collects, as long as no entry fails.
+    /// Collects the entries. Stops at the first that fails, and returns its error.
     pub(crate) fn try_collect<E>(mut entries: impl Iterator<Item = Result<V, E>>) -> Result<OneOrMany<V>, E> {
         let Some(first) = entries.next().transpose()? else { return Ok(OneOrMany::None) };
         let Some(second) = entries.next().transpose()? else { return Ok(OneOrMany::One(first)) };

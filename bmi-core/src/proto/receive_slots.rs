@@ -1,4 +1,5 @@
-//! Receive slots of one connection: registered memory, cut into equal parts, one receive each.
+//! The receive slots of one connection: registered memory that is cut into equal parts, with one
+//! receive for each.
 //!
 //! **Layout**
 //!
@@ -6,9 +7,9 @@
 //!   | slot 0: header, payload up to the eager limit | slot 1 | … | slot messages + control - 1 |
 //! ```
 //!
-//! **Invariant.** A slot is either *posted* (the adapter's), or *here* (ours): between its
-//! completion and the next post nobody else touches it. Only then may there be a reference to its
-//! bytes. The memory is never exposed to the peer.
+//! **Invariant.** A slot is either *posted*, and belongs to the adapter, or *here*, and belongs to
+//! this side. Between the completion of a slot and its next post, nothing else accesses it. There
+//! may be a reference to its bytes only then. The memory is never exposed to the peer.
 
 use crate::error::Error;
 use crate::mem::{Memory, Segment};
@@ -36,30 +37,30 @@ impl ReceiveSlots {
         self.segments.len()
     }
 
-    /// The slot as the one entry of a receive.
+    /// Returns the slot as the only segment of a receive.
     #[inline]
     pub(crate) fn segment(&self, slot: usize) -> &[Segment] {
         std::slice::from_ref(&self.segments[slot])
     }
 
-    /// What arrived in a slot.
+    /// Returns the bytes that arrived in a slot.
     ///
     /// # Safety
-    /// The slot must be *here*, and stay here while the reference lives.
+    /// The slot must be *here*, and must stay here while the reference lives.
     #[inline]
     pub(crate) unsafe fn bytes(&self, slot: usize, len: usize) -> &[u8] {
         let len = len.min(self.segments[slot].len());
-        // SAFETY: the range lies within the slot; the caller vouches that no adapter writes it, and
-        // nobody else has its address.
+        // SAFETY: the range is within the slot. The caller guarantees that no adapter writes to it,
+        // and nothing else has its address.
         unsafe { std::slice::from_raw_parts(self.memory.as_ptr().add(slot * self.slot_len), len) }
     }
 
-    /// A handle to the memory, for a message that stays in its slot.
+    /// Returns the memory, for a message that stays in its slot.
     pub(crate) fn memory(&self) -> &Memory {
         &self.memory
     }
 
-    /// Where the slot's payload begins in the memory.
+    /// Returns the offset of the slot's payload in the memory.
     pub(crate) fn payload_offset(&self, slot: usize) -> usize {
         slot * self.slot_len + HEADER_LEN
     }

@@ -1,8 +1,8 @@
-//! A slab whose keys are checked: a slot, and a generation that tells a reused slot from the one
-//! that the caller means.
+//! A slab with checked keys. A key has a slot and a generation, which tells whether the slot was
+//! used again since.
 
-/// Generations are kept below this, so that slot, generation and a two-bit kind share a 64-bit word
-/// (see `endpoint::work`).
+/// Generations are below this number, so that slot, generation and a kind of two bits share a
+/// 64-bit word (see `endpoint::work`).
 pub(crate) const GENERATIONS: u32 = 1 << 30;
 
 /// Names an entry of a [`Table`].
@@ -16,7 +16,7 @@ pub(crate) struct Key {
 #[derive(Debug)]
 pub(crate) struct Table<V> {
     slots: Vec<(u32, Option<V>)>,
-    /// Slots without an entry; the last one freed is used first.
+    /// Slots without an entry. The slot that was freed last is used first.
     free: Vec<u32>,
     generation: u32,
 }

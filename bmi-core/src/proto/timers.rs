@@ -1,5 +1,6 @@
-//! What is due when. Entries of operations that ended early stay behind and are swept when they
-//! outnumber the others, so that many short operations with long deadlines do not pile up.
+//! A queue of deadlines. The entries of operations that ended early stay in the queue. They are
+//! swept when they outnumber the others, so that many short operations with long deadlines do not
+//! pile up.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -7,13 +8,13 @@ use std::collections::BinaryHeap;
 use crate::op::OpId;
 use crate::time::Time;
 
-/// Deadlines of operations; at most one counts for each at a time.
+/// The deadlines of operations. At most one entry of an operation is valid at a time.
 #[derive(Debug, Default)]
 pub(crate) struct Timers {
     heap: BinaryHeap<Reverse<(Time, OpId)>>,
-    /// How many entries belong to an operation that still waits for them.
+    /// Number of valid entries: those of operations that still wait for them.
     live: usize,
-    /// An entry ceased to count since the last `tidy`.
+    /// An entry became invalid since the last `tidy`.
     stale: bool,
 }
 
@@ -23,20 +24,20 @@ impl Timers {
         self.live += 1;
     }
 
-    /// One entry no longer counts: its operation ended, or has a new one.
+    /// Records that an entry is no longer valid: its operation ended, or has a new one.
     pub(crate) fn forget(&mut self) {
         self.live -= 1;
         self.stale = true;
     }
 
-    /// Whether at `now` nothing is due and nothing is to be tidied.
+    /// Returns true if nothing is due at `now` and there is nothing to sweep.
     #[inline]
     pub(crate) fn are_quiet(&self, now: Time) -> bool {
         !self.stale && self.heap.peek().is_none_or(|Reverse((at, _))| *at > now)
     }
 
-    /// The earliest entry, if it is due at `now`; the caller finds out whether it still counts, and
-    /// if so says [`Timers::forget`].
+    /// Removes and returns the earliest entry if it is due at `now`. The caller checks whether the
+    /// entry is still valid, and if so calls [`Timers::forget`].
     pub(crate) fn pop_due(&mut self, now: Time) -> Option<OpId> {
         let Reverse((at, _)) = self.heap.peek()?;
         if *at > now {
@@ -45,7 +46,8 @@ impl Timers {
         self.heap.pop().map(|Reverse((_, op))| op)
     }
 
-    /// Sweeps entries that do not count, if they are the majority or stand first.
+    /// Sweeps invalid entries from the whole queue if they are the majority, and from its front in
+    /// any case. `counts` returns true for a valid entry.
     pub(crate) fn tidy(&mut self, counts: impl Fn(Time, OpId) -> bool) {
         self.stale = false;
         if self.heap.len() > 2 * self.live + 64 {
@@ -56,7 +58,7 @@ impl Timers {
         }
     }
 
-    /// When the next is due; after `tidy` it counts.
+    /// Returns the time of the next entry. After `tidy` that entry is valid.
     pub(crate) fn next(&self) -> Option<Time> {
         self.heap.peek().map(|Reverse((at, _))| *at)
     }
