@@ -1,7 +1,7 @@
 //! Addresses of endpoints, as people write them: `tcp://host:port`, `ib://device:port/host:port`,
-//! `shm:///path`, `sim://node:port`.
+//! `shm:///path`, `sim://node:port`, or the scheme of a backend outside this tree.
 //!
-//! The scheme names the backend. An address is only text until a backend resolves it; parsing
+//! The scheme names the backend. An address is only text until a backend resolves it. Parsing
 //! checks its form and never looks anything up, so it cannot block.
 
 use std::fmt;
@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, ErrorKind};
 
-/// Which backend an address belongs to.
+/// Names the backend that an address belongs to. The text form parses back to the same scheme.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Scheme {
     /// `tcp://host:port`
@@ -22,20 +22,90 @@ pub enum Scheme {
     Shm,
     /// `sim://node:port`
     Sim,
+    /// The scheme of a backend outside this tree: `name://host:port` or `name:///path`.
+    Custom(CustomScheme),
+}
+
+/// The name of a scheme that this tree does not know; made by [`Scheme::custom`] or by parsing an
+/// address.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct CustomScheme {
+    /// The name, filled up with zeros.
+    bytes: [u8; Self::MAX_LEN],
+}
+
+impl CustomScheme {
+    /// Longest name, in bytes.
+    pub const MAX_LEN: usize = 16;
+
+    /// The name.
+    pub fn as_str(&self) -> &str {
+        let len = self.bytes.iter().position(|byte| *byte == 0).unwrap_or(Self::MAX_LEN);
+        std::str::from_utf8(&self.bytes[..len]).expect("made of ASCII letters")
+    }
+}
+
+impl fmt::Debug for CustomScheme {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
 }
 
 impl Scheme {
-    /// All of them.
+    /// The schemes of the backends in this tree.
     pub const ALL: [Scheme; 4] = [Scheme::Tcp, Scheme::Ib, Scheme::Shm, Scheme::Sim];
 
-    /// The scheme as it stands before `://`.
-    pub const fn as_str(self) -> &'static str {
+    /// Names the scheme of a backend outside this tree.
+    ///
+    /// ```
+    /// use bmi_core::{Addr, Scheme};
+    ///
+    /// let scheme = Scheme::custom("ucx")?;
+    /// let addr: Addr = "ucx://node-3:7000".parse()?;
+    /// assert_eq!((addr.scheme(), addr.host(), addr.port()), (scheme, "node-3", 7000));
+    /// # Ok::<(), bmi_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// `Invalid` unless the name is a lower-case letter followed by lower-case letters, digits, `+`,
+    /// `-` and `.`, at most [`CustomScheme::MAX_LEN`] bytes, and none of [`Scheme::ALL`].
+    pub fn custom(name: &str) -> Result<Scheme, Error> {
+        let bad = |why| Err(Error::new(ErrorKind::Invalid, format!("scheme {name:?}: {why}")));
+        match name.parse() {
+            Ok(Scheme::Custom(custom)) => Ok(Scheme::Custom(custom)),
+            Ok(_) => bad("a backend in this tree has it"),
+            Err(why) => bad(why),
+        }
+    }
+
+    /// The name before `://`.
+    pub fn as_str(&self) -> &str {
         match self {
             Scheme::Tcp => "tcp",
             Scheme::Ib => "ib",
             Scheme::Shm => "shm",
             Scheme::Sim => "sim",
+            Scheme::Custom(custom) => custom.as_str(),
         }
+    }
+}
+
+impl FromStr for Scheme {
+    type Err = &'static str;
+
+    fn from_str(name: &str) -> Result<Scheme, &'static str> {
+        if let Some(known) = Scheme::ALL.into_iter().find(|known| known.as_str() == name) {
+            return Ok(known);
+        }
+        let letter = |byte: u8| byte.is_ascii_lowercase();
+        let formed = name.bytes().next().is_some_and(letter)
+            && name.bytes().all(|byte| letter(byte) || byte.is_ascii_digit() || b"+-.".contains(&byte));
+        if !formed || name.len() > CustomScheme::MAX_LEN {
+            return Err("a scheme is up to 16 lower-case letters, digits, '+', '-' and '.', as in tcp");
+        }
+        let mut bytes = [0; CustomScheme::MAX_LEN];
+        bytes[..name.len()].copy_from_slice(name.as_bytes());
+        Ok(Scheme::Custom(CustomScheme { bytes }))
     }
 }
 
@@ -91,6 +161,7 @@ impl FromStr for Device {
 /// | `ib://[device[:port]]/host:port` | of the TCP side channel on which two adapters find each other | as for TCP |
 /// | `shm:///path` | the absolute path of a Unix socket | always 0 |
 /// | `sim://node:port` | a node of the simulated world | as for TCP |
+/// | `name://host:port`, `name:///path` | as the backend outside this tree takes it | 0 with a path |
 ///
 /// ```
 /// use bmi_core::{Addr, Scheme};
@@ -170,9 +241,10 @@ impl fmt::Display for Addr {
         write!(f, "{}://", self.scheme)?;
         match (self.scheme, &self.device) {
             (Scheme::Shm, _) => return f.write_str(&self.host),
+            (Scheme::Custom(_), _) if self.host.starts_with('/') => return f.write_str(&self.host),
             (Scheme::Ib, Some(device)) => write!(f, "{device}/")?,
             (Scheme::Ib, None) => f.write_str("/")?,
-            (Scheme::Tcp | Scheme::Sim, _) => {}
+            (Scheme::Tcp | Scheme::Sim | Scheme::Custom(_), _) => {}
         }
         if self.host.contains(':') {
             write!(f, "[{}]:{}", self.host, self.port)
@@ -189,27 +261,25 @@ impl FromStr for Addr {
         let bad = |why: &str| Error::new(ErrorKind::Invalid, format!("address {text:?}: {why}"));
         let (scheme, rest) =
             text.split_once("://").ok_or_else(|| bad("expected scheme://host:port, as in tcp://localhost:7000"))?;
-        let scheme = Scheme::ALL
-            .into_iter()
-            .find(|known| known.as_str() == scheme)
-            .ok_or_else(|| bad("unknown scheme; there are tcp://, ib://, shm:// and sim://"))?;
+        let scheme: Scheme = scheme.parse().map_err(bad)?;
         let (device, rest) = match scheme {
-            Scheme::Shm => return parse_path(rest).map_err(bad),
+            Scheme::Shm => return parse_path(scheme, rest).map_err(bad),
+            Scheme::Custom(_) if rest.starts_with('/') => return parse_path(scheme, rest).map_err(bad),
             Scheme::Ib => {
                 let (device, rest) = rest.split_once('/').ok_or_else(|| {
                     bad("expected ib://device/host:port, or ib:///host:port for the first device with an active port")
                 })?;
                 (if device.is_empty() { None } else { Some(device.parse().map_err(bad)?) }, rest)
             }
-            Scheme::Tcp | Scheme::Sim => (None, rest),
+            Scheme::Tcp | Scheme::Sim | Scheme::Custom(_) => (None, rest),
         };
         let (host, port) = parse_host_and_port(rest).map_err(bad)?;
         Ok(Addr { scheme, device, host: host.to_owned(), port })
     }
 }
 
-/// The path of a `shm://` address.
-fn parse_path(path: &str) -> Result<Addr, &'static str> {
+/// An address that is the path of a socket.
+fn parse_path(scheme: Scheme, path: &str) -> Result<Addr, &'static str> {
     // What a socket's name may have on Linux: 108 bytes with the zero at the end.
     if !path.starts_with('/') || path.ends_with('/') {
         return Err("the path must be absolute and name a socket, as in shm:///run/bmi/iod-0");
@@ -220,7 +290,7 @@ fn parse_path(path: &str) -> Result<Addr, &'static str> {
     if path.contains(|c: char| c.is_control()) {
         return Err("the path has control characters");
     }
-    Ok(Addr::shm(path))
+    Ok(Addr { scheme, device: None, host: path.to_owned(), port: 0 })
 }
 
 /// `host:port` with an IPv6 address in brackets.
@@ -270,6 +340,9 @@ mod tests {
             "ib://mlx5_0/host:1",
             "ib://rxe0:1/10.0.0.1:0",
             "shm:///run/bmi/iod-0",
+            "ucx://node-3:7000",
+            "x-9.+:///run/bmi/iod-0",
+            "sixteenlettersxx://[::1]:0",
         ] {
             assert_eq!(text.parse::<Addr>().unwrap().to_string(), text);
         }
@@ -283,10 +356,20 @@ mod tests {
     }
 
     #[test]
+    fn a_scheme_of_this_tree_is_no_custom_one() {
+        assert!(Scheme::ALL.iter().all(|scheme| Scheme::custom(scheme.as_str()).is_err()));
+        assert_eq!(Scheme::custom("ucx").unwrap().to_string(), "ucx");
+    }
+
+    #[test]
     fn each_mistake_is_named() {
         for (text, why) in [
             ("localhost:1", "scheme://host:port"),
-            ("ftp://a:1", "unknown scheme"),
+            ("FTP://a:1", "lower-case letters"),
+            ("seventeenletters://a:1", "up to 16"),
+            ("://a:1", "up to 16"),
+            ("ucx://a", "port is missing"),
+            ("ucx:///a/", "name a socket"),
             ("tcp://a", "port is missing"),
             ("tcp://a:65536", "0 to 65535"),
             ("tcp://::1:7", "in brackets"),

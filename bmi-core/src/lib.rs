@@ -38,7 +38,7 @@ mod returns;
 mod time;
 pub mod transport;
 
-pub use addr::{Addr, Device, Scheme};
+pub use addr::{Addr, CustomScheme, Device, Scheme};
 pub use async_endpoint::{AsyncEndpoint, Operation};
 pub use bulk::{BulkDescriptor, Exposure};
 pub use capability::{Capabilities, OneSided, Registration};

@@ -162,8 +162,6 @@ pub struct Counters {
     /// Of the messages in `fast`, those sent straight from the program's memory except for small
     /// pieces.
     pub fast_gathered: u64,
-    /// Messages short enough for a fast-RDMA slot that were announced because no slot was free.
-    pub slot_misses: u64,
     /// Expected messages written straight into an offered receive.
     pub offered: u64,
     /// Expected messages sent by rendezvous.
