@@ -83,8 +83,8 @@ fn figure_11_has_the_order_of_the_schemes() {
 
 #[test]
 fn figure_12_overlap_is_complete_below_two_megabytes() {
-    // Once: it moves 640 MB. What does not hold, and why, says PAPERS.md, 9; nothing else may join
-    // it.
+    // Once: it moves 640 MB. Note 9 of docs/reproduction.md says what does not hold, and why.
+    // Nothing else may join it.
     let known = ["read: a slight loss when the unit is very small", "write: units below about 2 MB overlap completely"];
     let report = reduced("units");
     let wrong = report.checks.iter().filter(|check| !check.holds).map(|check| check.what.as_str());

@@ -2,7 +2,7 @@
 //! what was published.
 //!
 //! **Why.** A model that was calibrated on micro-benchmarks alone is worth as much as its
-//! predictions of whole systems. Here they stand side by side, with the error; `benches/PAPERS.md`
+//! predictions of whole systems. Here they are side by side, with the error. `docs/reproduction.md`
 //! says where the model is off, and why.
 //!
 //! **Invariants**

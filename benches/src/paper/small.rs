@@ -34,7 +34,7 @@ fn schemes(scale: Scale) -> Result<Schemes, Failed> {
         let program =
             Access { direction: Direction::Write, sizes: sizes.clone(), registered, rounds: scale.pick(4, 2) };
         // The wake-up of a sleeping client would be in some schemes and not in others (see
-        // PAPERS.md), so this one polls.
+        // docs/reproduction.md), so this one polls.
         let setup =
             Setup { endpoint: long_messages(), path: Some(path), waiting: Waiting::Busy, ..machines::setup(1, 1) };
         let times = bed::run(&machines::vapi(), &setup, &program)?.swap_remove(0);

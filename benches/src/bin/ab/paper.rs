@@ -14,7 +14,7 @@ use crate::job::Failed;
 /// Prints for each result that was published what the model predicts, and the error. The machines
 /// are profiles of the simulator that were calibrated on micro-benchmarks (latency, bandwidth,
 /// registration, copies, disk) and on nothing else; so what is off is the model's, or ours.
-/// benches/PAPERS.md says where and why. MB are 2^20 bytes, as in the papers. The same command
+/// docs/reproduction.md says where and why. MB are 2^20 bytes, as in the papers. The same command
 /// prints the same digits.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:\n  cargo run --release -p benches -- paper --list\n  \
@@ -123,7 +123,7 @@ impl Paper {
         let off = comparisons().filter(counts);
         let off: Vec<&str> = off.map(|one| one.id.as_str()).collect();
         if !off.is_empty() {
-            println!("off by more than 25: {} (benches/PAPERS.md says why)", off.join(", "));
+            println!("off by more than 25: {} (docs/reproduction.md says why)", off.join(", "));
         }
         Ok(())
     }
