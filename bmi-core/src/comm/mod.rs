@@ -31,17 +31,19 @@
 
 mod calibrate;
 mod call;
+mod incoming;
 mod packed;
 mod path;
 mod plan;
 mod policy;
-mod serve;
+mod server;
 mod wire;
 
 pub use calibrate::{Calibrations, Curve, MATERIAL, Measured, adapter, calibrate, measure};
 pub use call::{Body, Call, Caller, Reply};
+pub use incoming::{Incoming, announced};
 pub use path::{Direction, Miss, Path, PathCounters};
 pub use plan::{Plan, Rule};
 pub use policy::{Choice, Crossovers, Facts, LONGEST_AHEAD, Policy, Thresholds};
-pub use serve::{Incoming, announced};
+pub use server::serve;
 pub(crate) use wire::REPLY_HEAD;

@@ -1,11 +1,13 @@
-//! Driving an endpoint under tokio, waiting as [`Waiting`] says: on the transport's event fd,
-//! without processor time while idle, or by polling, or first one and then the other.
+//! Drives an endpoint under tokio. It waits as [`Waiting`] says: asleep, without processor time, or
+//! by polling, or first one and then the other.
+//!
+//! It sleeps on the transport's event fd. A transport without one wakes the task instead (C11).
 //!
 //! **Protocol.** Poll until there is nothing to do, letting the tasks that were woken run in
 //! between, so that what they post leaves together with the next poll. Poll on, for as long as the
 //! waiting says; the other tasks of the runtime have their turn after each poll. Then arm; what
-//! arrived in between makes that *busy*, and the loop goes on. Otherwise sleep until the fd is
-//! readable, a task posts something, or the next deadline.
+//! arrived in between makes that *busy*, and the loop goes on. Otherwise sleep until the transport
+//! has something to do, a task posts something, or the next deadline.
 //!
 //! Tested by `benches/tests/waiting.rs`: an idle endpoint takes no processor time.
 
@@ -22,7 +24,7 @@ use tokio::time::Sleep;
 
 use super::{Waiter, Waiting};
 use crate::async_endpoint::AsyncEndpoint;
-use crate::error::{Error, ErrorKind};
+use crate::error::Error;
 use crate::transport::{Armed, Transport};
 
 /// Polls for nothing before the runtime has its turn, which costs a system call.
@@ -33,7 +35,7 @@ const POLLS: usize = 8;
 /// Needs a tokio runtime with I/O and time enabled.
 ///
 /// # Errors
-/// `Unsupported` for a transport without an event fd; `Io` if tokio cannot wait on it.
+/// `Io` if tokio cannot wait on the transport's event fd.
 pub async fn drive<T: Transport>(endpoint: AsyncEndpoint<T>) -> Result<Infallible, Error> {
     drive_with(endpoint, Waiting::Event).await
 }
@@ -43,12 +45,11 @@ pub async fn drive<T: Transport>(endpoint: AsyncEndpoint<T>) -> Result<Infallibl
 /// # Errors
 /// As [`drive`].
 pub async fn drive_with<T: Transport>(endpoint: AsyncEndpoint<T>, waiting: Waiting) -> Result<Infallible, Error> {
-    let fd = endpoint
-        .with_event_fd(|fd| fd.map(|fd| fd.as_fd().try_clone_to_owned()))
-        .ok_or_else(|| Error::new(ErrorKind::Unsupported, "the transport has no event fd to wait on"))??;
+    let fd = endpoint.with_event_fd(|fd| fd.map(|fd| fd.as_fd().try_clone_to_owned())).transpose()?;
     // SAFETY: the descriptor is our own and stays open and the same until the `AsyncFd` is dropped;
     // an `OwnedFd` always says the same.
-    let fd = unsafe { AsyncFd::register_with_interest(fd, Interest::READABLE) }.map_err(std::io::Error::from)?;
+    let register = |fd| unsafe { AsyncFd::register_with_interest(fd, Interest::READABLE) };
+    let fd = fd.map(register).transpose().map_err(std::io::Error::from)?;
     let mut waiter = Waiter::new(waiting);
     loop {
         while endpoint.progress() {
@@ -62,7 +63,7 @@ pub async fn drive_with<T: Transport>(endpoint: AsyncEndpoint<T>, waiting: Waiti
             worked = (0..POLLS).any(|_| endpoint.progress());
         }
         if !worked {
-            wait(&endpoint, &fd).await?;
+            wait(&endpoint, fd.as_ref()).await?;
         }
         waiter.ended(endpoint.now() - since);
     }
@@ -70,7 +71,7 @@ pub async fn drive_with<T: Transport>(endpoint: AsyncEndpoint<T>, waiting: Waiti
 
 /// Sleeps until there may be something to do.
 #[expect(clippy::disallowed_methods, reason = "the driver of a real machine: real time is what it waits for")]
-async fn wait<T: Transport>(endpoint: &AsyncEndpoint<T>, fd: &AsyncFd<OwnedFd>) -> Result<(), Error> {
+async fn wait<T: Transport>(endpoint: &AsyncEndpoint<T>, fd: Option<&AsyncFd<OwnedFd>>) -> Result<(), Error> {
     let sleep = endpoint.next_deadline().map(|at| tokio::time::sleep(at.since(endpoint.now())));
     let mut sleep = pin!(sleep);
     let mut armed = false;
@@ -82,7 +83,10 @@ async fn wait<T: Transport>(endpoint: &AsyncEndpoint<T>, fd: &AsyncFd<OwnedFd>) 
         // First the fd: from here on its edge wakes us, so what arrives while arming is not lost.
         // What it has to say by now is old, arming sees what it stood for; so it is asked again at
         // once, without a round through the runtime.
-        if let Poll::Ready(ready) = fd.poll_read_ready(cx) {
+        // A transport without an fd wakes the waker that it is armed with.
+        if let Some(fd) = fd
+            && let Poll::Ready(ready) = fd.poll_read_ready(cx)
+        {
             ready?.clear_ready();
             if fd.poll_read_ready(cx)?.is_ready() {
                 return Poll::Ready(Ok(()));

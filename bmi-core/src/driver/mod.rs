@@ -1,12 +1,21 @@
-//! Thin loops that drive an endpoint, waiting as [`Waiting`] says: `thread` (feature `thread`) on
-//! the calling thread with `poll(2)`, `event` (feature `tokio`) under tokio. [`busy`] polls several
-//! endpoints without pause. The simulator has its own in `bmi-sim`.
+//! Loops that drive an endpoint. The protocol does nothing by itself: a driver polls it, wakes
+//! futures, and sleeps when there is nothing to do.
+//!
+//! | driver | for |
+//! |---|---|
+//! | `event` (feature `tokio`) | `async` programs under tokio: sleeps, polls, or both ([`Waiting`]) |
+//! | [`thread`] | `async` code on one thread without a runtime |
+//! | [`busy`] | the lowest latency on a core of its own; several endpoints |
+//! | [`Endpoint::wait`](crate::Endpoint::wait) | programs without an executor |
+//!
+//! All but [`busy`] sleep while there is nothing to do, on the transport's event fd or, for a
+//! transport that has none, until its waker is called. The simulator has its own driver in `bmi-sim`.
 
 pub mod busy;
 #[cfg(feature = "tokio")]
 pub mod event;
-#[cfg(feature = "thread")]
 pub mod thread;
+mod wait;
 mod waiting;
 
 pub use waiting::{Spin, Waiter, Waiting};

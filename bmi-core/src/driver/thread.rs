@@ -1,31 +1,40 @@
-//! Driving an endpoint and running a future on the calling thread, without a runtime: `poll(2)` on
-//! the transport's event fd.
+//! Drives an endpoint and runs a future on the calling thread, without a runtime.
 //!
-//! **Protocol.** Run the future if it was woken; poll the endpoint; when neither had anything to
-//! do, keep polling for as long as [`Waiting`] says; then arm and sleep until the fd is readable or
-//! the next deadline. A waker of the future, from whatever thread, wakes the transport's waiter,
-//! and with it the fd.
+//! **Protocol.** Run the future if it was woken, and poll the endpoint. When neither had anything to
+//! do, poll for as long as [`Waiting`] says; then arm and sleep until the transport has something to
+//! do or the next deadline. The thread sleeps in `poll(2)` on the transport's event fd; with a
+//! transport without one it is parked, and the transport's waker unparks it (C11). A waker of the
+//! future, used on any thread, ends the sleep too.
 
 use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
+use std::thread::{self, Thread};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 
 use super::{Waiter, Waiting};
 use crate::async_endpoint::AsyncEndpoint;
-use crate::error::{Error, ErrorKind};
+use crate::error::Error;
 use crate::time::Time;
 use crate::transport::{Armed, Transport};
 
-/// The future can go on; if the thread sleeps, it is woken.
+/// Notes that the future can go on, and wakes the thread if it sleeps.
 struct Alarm {
     ready: AtomicBool,
     asleep: AtomicBool,
-    transport: Waker,
+    sleeper: Sleeper,
+}
+
+/// What ends the sleep of the thread.
+enum Sleeper {
+    /// It sleeps on the transport's event fd, which this waker makes readable.
+    Descriptor(Waker),
+    /// It is parked.
+    Parked(Thread),
 }
 
 impl Wake for Alarm {
@@ -38,7 +47,10 @@ impl Wake for Alarm {
         // Only a sleeping thread needs the system call; it looks at `ready` once more after it has
         // said that it sleeps.
         if self.asleep.load(Ordering::SeqCst) {
-            self.transport.wake_by_ref();
+            match &self.sleeper {
+                Sleeper::Descriptor(transport) => transport.wake_by_ref(),
+                Sleeper::Parked(thread) => thread.unpark(),
+            }
         }
     }
 }
@@ -46,18 +58,17 @@ impl Wake for Alarm {
 /// Runs `future` to its end on this thread, with `endpoint` driven beside it.
 ///
 /// # Errors
-/// `Unsupported` if it may have to sleep and the transport has no event fd; `Io` if the system
-/// cannot wait.
+/// `Io` if the system cannot wait.
 pub fn block_on<T: Transport, F: Future>(
     endpoint: &AsyncEndpoint<T>,
     waiting: Waiting,
     future: F,
 ) -> Result<F::Output, Error> {
-    if waiting != Waiting::Busy && endpoint.with_event_fd(|fd| fd.is_none()) {
-        return Err(Error::new(ErrorKind::Unsupported, "the transport has no event fd to wait on"));
-    }
-    let transport = endpoint.with(|endpoint| endpoint.transport().waker());
-    let alarm = Arc::new(Alarm { ready: AtomicBool::new(true), asleep: AtomicBool::new(false), transport });
+    let sleeper = match endpoint.with_event_fd(|fd| fd.is_some()) {
+        true => Sleeper::Descriptor(endpoint.with(|endpoint| endpoint.transport().waker())),
+        false => Sleeper::Parked(thread::current()),
+    };
+    let alarm = Arc::new(Alarm { ready: AtomicBool::new(true), asleep: AtomicBool::new(false), sleeper });
     let waker = Waker::from(Arc::clone(&alarm));
     let mut cx = Context::from_waker(&waker);
     let mut future = pin!(future);
@@ -93,14 +104,26 @@ fn sleep<T: Transport>(endpoint: &AsyncEndpoint<T>, alarm: &Alarm, waker: &Waker
         let timeout = endpoint.next_deadline().map(|at| at.since(endpoint.now()));
         endpoint.with_event_fd(|fd| match fd {
             Some(fd) => wait_for(fd, timeout),
-            None => Err(Error::new(ErrorKind::Unsupported, "the transport has no event fd to wait on")),
+            None => {
+                park(timeout);
+                Ok(())
+            }
         })
     };
     alarm.asleep.store(false, Ordering::SeqCst);
     slept
 }
 
-fn wait_for(fd: std::os::fd::BorrowedFd<'_>, timeout: Option<Duration>) -> Result<(), Error> {
+/// Parks the thread. It may wake early; the loop looks and sleeps again.
+pub(super) fn park(timeout: Option<Duration>) {
+    match timeout {
+        Some(timeout) => thread::park_timeout(timeout),
+        None => thread::park(),
+    }
+}
+
+/// Waits until `fd` is readable, or for `timeout`.
+pub(super) fn wait_for(fd: std::os::fd::BorrowedFd<'_>, timeout: Option<Duration>) -> Result<(), Error> {
     // A duration beyond what the system can count is never.
     let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
     let mut fds = [PollFd::from_borrowed_fd(fd, PollFlags::IN)];

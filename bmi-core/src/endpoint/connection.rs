@@ -71,7 +71,7 @@ impl<T: Transport> Endpoint<T> {
     }
 
     /// Cuts a connection. An event reports its end later.
-    pub(super) fn cut(&mut self, peer: PeerId, reason: Error) {
+    pub(crate) fn cut(&mut self, peer: PeerId, reason: Error) {
         let Some(record) = self.peers.get_mut(peer.0) else { return };
         if record.cut_reason.is_none() {
             tracing::warn!(peer = %record.addr, %reason, "connection cut");

@@ -520,6 +520,11 @@ impl<T: Transport> Endpoint<T> {
         self.ops.collect(op)
     }
 
+    /// Returns whether there is such an operation: under way, or ended and not yet collected.
+    pub fn is_known(&self, op: OpId) -> bool {
+        self.ops.get(op.0).is_some()
+    }
+
     /// Appends the completions of those of `ops` that have ended. Returns how many there were.
     pub fn poll_some(&mut self, ops: &[OpId], into: &mut Vec<Completion>) -> usize {
         let before = into.len();

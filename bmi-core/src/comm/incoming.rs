@@ -4,6 +4,7 @@
 //! a read with [`Incoming::store`] or gives it to [`Incoming::reply`], and need not know the path.
 
 use std::fmt;
+use std::time::Duration;
 
 use super::path::{Direction, Path};
 use super::wire::{
@@ -97,6 +98,16 @@ impl<T: Transport> Incoming<T> {
             }
         };
         Ok(Incoming { endpoint: endpoint.clone(), peer, tag, head, request: front, remote, data, _message: message })
+    }
+
+    /// The endpoint that the call came in at.
+    pub fn endpoint(&self) -> &AsyncEndpoint<T> {
+        &self.endpoint
+    }
+
+    /// Options whose deadline is `timeout` from now.
+    pub fn within(&self, timeout: Duration) -> Options {
+        self.endpoint.within(timeout)
     }
 
     /// Who asks.

@@ -1,0 +1,85 @@
+//! Waiting for an operation in a program without an executor.
+
+use std::sync::Arc;
+use std::task::{Wake, Waker};
+use std::thread::{self, Thread};
+
+use super::thread::{park, wait_for};
+use crate::endpoint::Endpoint;
+use crate::error::{Error, ErrorKind};
+use crate::op::{Completion, OpId};
+use crate::time::{Clock, Time};
+use crate::transport::{Armed, Transport};
+
+/// Unparks a thread.
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+/// For programs without an executor: blocks the calling thread, and drives the endpoint meanwhile.
+impl<T: Transport> Endpoint<T> {
+    /// Waits for an operation to end, and returns its completion.
+    ///
+    /// `clock` is the one whose time the endpoint was made with.
+    ///
+    /// # Errors
+    /// The operation's own error, which names operation and peer. `TimedOut` if it has not ended at
+    /// `deadline`: then it goes on, and can be waited for again or cancelled. `Invalid` if there is
+    /// no such operation, `Io` if the system cannot wait.
+    pub fn wait(&mut self, op: OpId, clock: &impl Clock, deadline: Time) -> Result<Completion, Error> {
+        if !self.is_known(op) {
+            return Err(Error::new(ErrorKind::Invalid, "no such operation, or its completion was collected"));
+        }
+        let completion = self.wait_until(clock, deadline, |endpoint| endpoint.poll_op(op))?;
+        match self.explain(&completion) {
+            Some(error) => Err(error),
+            None => Ok(completion),
+        }
+    }
+
+    /// Polls until `ready` returns a value, and returns that. Between polls that find nothing to do
+    /// the thread sleeps.
+    ///
+    /// ```no_run
+    /// # use bmi_core::{Clock, Endpoint, Error, PeerEvent, Time, Transport};
+    /// # fn first<T: Transport>(endpoint: &mut Endpoint<T>, clock: &impl Clock, end: Time) -> Result<(), Error> {
+    /// let event: PeerEvent = endpoint.wait_until(clock, end, |endpoint| endpoint.poll_event())?;
+    /// let message = endpoint.wait_until(clock, end, |endpoint| endpoint.poll_unexpected())?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// `TimedOut` at `deadline`, `Io` if the system cannot wait.
+    pub fn wait_until<R>(
+        &mut self,
+        clock: &impl Clock,
+        deadline: Time,
+        mut ready: impl FnMut(&mut Endpoint<T>) -> Option<R>,
+    ) -> Result<R, Error> {
+        let waker = Waker::from(Arc::new(Unpark(thread::current())));
+        loop {
+            let now = clock.now();
+            let worked = self.poll(now);
+            if let Some(value) = ready(self) {
+                return Ok(value);
+            }
+            if now >= deadline {
+                return Err(Error::new(ErrorKind::TimedOut, "the deadline passed"));
+            }
+            if worked || self.arm(&waker) == Armed::Busy {
+                continue;
+            }
+            let wake_at = self.next_deadline().map_or(deadline, |at| at.min(deadline));
+            let timeout = Some(wake_at.since(clock.now()));
+            match self.event_fd() {
+                Some(fd) => wait_for(fd, timeout)?,
+                None => park(timeout),
+            }
+        }
+    }
+}
