@@ -12,7 +12,7 @@
 //!    64  sleep         0 awake, else (nap's number << 1 | waits for room in its ring)
 //!   128  claims        32 words: the key under which this side reaches the peer's memory now, or 0
 //!   384  taken         how many in-place messages of the peer this side has copied
-//!   448  gone          1 once this side has ended the connection: the memory that its records name may be reused by now
+//!   448  gone          1 once this side has ended the connection: the memory of its records may be reused by now
 //!   512  exposures     64 bytes each: key, access and kind, place, offset, length, three unused
 //!     …  ring          on a page of its own: what this side sends
 //! ```
