@@ -13,7 +13,7 @@
 //!   line 0        line 1        line 2                     last line
 //!  ┌────┬────────┬─────────────┬────┬────────┬──── … ─────┬────┬────────┐
 //!  │word│ body (56 bytes, and whole lines on)│word│ body … │word│ pad    │ word: 8 bytes; 0: nothing yet
-//!  └────┴────────┴─────────────┴────┴────────┴──── … ─────┴────┴────────┘     else kind (8) << 32 | body length (32)
+//!  └────┴────────┴─────────────┴────┴────────┴──── … ─────┴────┴────────┘     else kind (8) << 32 | len (32)
 //!    ^ record                    ^ record                   ^ a record that does not fit before the end begins at line 0;
 //!                                                             PAD is where it would have begun
 //! ```
