@@ -14,7 +14,7 @@
 //!  ┌────┬────────┬─────────────┬────┬────────┬──── … ─────┬────┬────────┐
 //!  │word│ body (56 bytes, and whole lines on)│word│ body … │word│ pad    │ word: 8 bytes; 0: nothing yet
 //!  └────┴────────┴─────────────┴────┴────────┴──── … ─────┴────┴────────┘     else kind (8) << 32 | len (32)
-//!    ^ record                    ^ record                   ^ a record that does not fit before the end begins at line 0;
+//!    ^ record                    ^ record                   ^ a record that does not fit here begins at line 0;
 //!                                                             PAD is where it would have begun
 //! ```
 //!
