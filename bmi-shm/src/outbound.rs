@@ -26,7 +26,7 @@
 //! **Immediate transfers.** A short write or read on mapped memory is done while it is posted if
 //! nothing is queued before it ([`write_now`], [`read_now`]). For posted work the limit is
 //! [`POST_BUDGET`] bytes, and the next poll reports the completion. For
-//! [`bmi_core::Transport::write_now`] and its read the limit is [`NOW`] bytes, and there is no
+//! [`bmi_core::Transport::write_now`] and `read_now` the limit is [`NOW`] bytes, and there is no
 //! completion. A claim covers such a transfer like any other.
 //!
 //! `immediate` is 2^32 plus the 32 bits, or 0 for none. Records of replies may come between those
@@ -582,7 +582,7 @@ impl Outbound<'_> {
         Ok(Step::Moved)
     }
 
-    // ---- answers --------------------------------------------------------------------------------
+    // ---- replies --------------------------------------------------------------------------------
 
     fn reply_step(&mut self) -> Result<Step, Fault> {
         let Some(reply) = self.queues.replies.front_mut() else { return Ok(Step::Stuck) };

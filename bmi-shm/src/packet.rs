@@ -17,10 +17,10 @@
 //! ```
 //!
 //! **Why wake over the socket** and not by an event fd that both sides hold? An event fd is one
-//! open file, so both sides share its flags and its counter, whoever made it. A hostile sleeper
-//! could fill the counter and clear `O_NONBLOCK`. The next write to it, which is the wake-up, would
-//! then block forever. An event fd does not support `RWF_NOWAIT` and cannot be opened a second
-//! time. A send on this side's own end of a socket cannot be made to block.
+//! open file, so both sides share its flags and its counter, whichever side made it. A hostile
+//! sleeper could fill the counter and clear `O_NONBLOCK`. The next write to it, which is the
+//! wake-up, would then block forever. An event fd does not support `RWF_NOWAIT` and cannot be
+//! opened a second time. A send on this side's own end of a socket cannot be made to block.
 //!
 //! **Invariants.** Decoding allocates only private data, at most [`MAX_PRIVATE_DATA`] bytes.
 //!

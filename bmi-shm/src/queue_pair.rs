@@ -577,7 +577,7 @@ impl QueuePair {
         }
     }
 
-    // ---- reads and answers ----------------------------------------------------------------------
+    // ---- reads and replies ----------------------------------------------------------------------
 
     /// Calls `each` with the places for the next `len` bytes of the oldest read.
     pub(crate) fn scatter(&self, len: usize, each: impl FnMut(*mut u8, usize)) {
