@@ -1,5 +1,4 @@
-//! The device and port of a transport: what it can do, which of its addresses to use, its
-//! completion queues.
+//! The device and port of a transport: its capabilities, its addresses, its completion queues.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -11,17 +10,17 @@ use crate::config::{COMPLETIONS, IbConfig, MAX_HEAD, MAX_INLINE, MAX_SEGMENTS, M
 use crate::memory::io_error;
 use crate::verbs::{self, Channel, CompletionQueue, Context, DeviceLimits, Domain, Gid, QueuePairLimits, Unavailable};
 
-/// What registering and deregistering costs, measured on Soft-RoCE (`ib_measure registration`): 59
+/// The cost of registering and deregistering, measured on Soft-RoCE (`ib_measure registration`): 59
 /// µs for one buffer of 400 kB, 2.9 ms for 100 of 4 kB. Most of it is the system calls. Adapters
-/// differ, so this is an order of magnitude; an endpoint that calibrates itself measures its own.
+/// differ, so this is an order of magnitude. An endpoint that calibrates itself measures its own.
 const PER_REGION: Duration = Duration::from_micros(28);
 const PER_PAGE: Duration = Duration::from_nanos(300);
 
-/// A completion queue, and what of it is free.
+/// A completion queue and the number of its free entries.
 pub(crate) struct Completions {
     pub(crate) queue: Arc<CompletionQueue>,
     free: usize,
-    /// It was armed and its event has not come.
+    /// Set while it is armed and its event has not come.
     pub(crate) armed: bool,
 }
 
@@ -32,8 +31,9 @@ pub(crate) struct Adapter {
     pub(crate) state: verbs::Port,
     pub(crate) limits: DeviceLimits,
     pub(crate) channel: Arc<Channel>,
-    /// Every connection has entries of one for everything that it can have outstanding, so that
-    /// none overruns; when they are given away another queue is made.
+    /// The completion queues. Each connection reserves an entry in one of them for every request
+    /// that it can have outstanding, so no queue overruns. When all entries are reserved, another
+    /// queue is created.
     pub(crate) queues: Vec<Completions>,
     queue_pair: QueuePairLimits,
     gids: Vec<Gid>,
@@ -78,7 +78,7 @@ impl Adapter {
         Ok(())
     }
 
-    /// Learns how much the adapter takes inline, by asking for less and less.
+    /// Finds out how many bytes the adapter takes inline, by asking for less and less.
     fn probe(&mut self, config: &IbConfig) -> Result<(), Error> {
         let domain = Domain::new(&self.context).map_err(|error| io_error("no protection domain", error))?;
         let mut inline = config.adapter_inline;
@@ -118,7 +118,7 @@ impl Adapter {
         capabilities
     }
 
-    /// Refuses addresses that name another adapter of this host.
+    /// Refuses an address that names another adapter of this host.
     pub(crate) fn check_device(&self, addr: &Addr) -> Result<(), Error> {
         let ours =
             |device: &Device| device.name == self.context.name() && device.port.is_none_or(|port| port == self.port);
@@ -131,7 +131,7 @@ impl Adapter {
         }
     }
 
-    /// The table of addresses changed.
+    /// Reads the adapter's addresses and its port's state again.
     pub(crate) fn refresh(&mut self) {
         match self.context.gids(self.port) {
             Ok(gids) => self.gids = gids,
@@ -142,7 +142,7 @@ impl Adapter {
         }
     }
 
-    /// This side's address for a connection whose side channel is at `local`.
+    /// Returns this side's address for a connection whose side channel is at `local`.
     pub(crate) fn gid(&self, local: Option<IpAddr>) -> Option<Gid> {
         choose_gid(&self.gids, self.state.ethernet, local)
     }
@@ -174,7 +174,7 @@ impl Adapter {
         Ok(queue)
     }
 
-    /// A queue pair is gone.
+    /// Gives back the entries of a queue pair that is gone.
     pub(crate) fn give_completions(&mut self, queue: &Arc<CompletionQueue>) {
         if let Some(found) = self.queues.iter_mut().find(|known| Arc::ptr_eq(&known.queue, queue)) {
             found.free += (self.queue_pair.sends + self.queue_pair.receives) as usize;
@@ -182,7 +182,8 @@ impl Adapter {
     }
 }
 
-/// The room of a queue pair: one request more than the depth, for the marker, and one to spare.
+/// Returns the limits of a queue pair. There is room for two requests more than the depth: one for
+/// the marker, and a spare one.
 fn room(config: &IbConfig, inline: u32) -> QueuePairLimits {
     QueuePairLimits {
         sends: config.send_queue_depth as u32 + 2,
@@ -209,8 +210,9 @@ fn choose_port(context: &Context, wanted: Option<u8>) -> Result<(u8, verbs::Port
     Err(Error::new(ErrorKind::Unsupported, text).during("create an InfiniBand transport"))
 }
 
-/// Picks by content, never by place: on RoCE version 2 entries only, best the one of the side
-/// channel's own address, then IPv4, then global IPv6, then link-local. On InfiniBand the first.
+/// Chooses an address by its content, never by its position. On RoCE only version 2 entries count.
+/// The best is the side channel's own address, then IPv4, then global IPv6, then link-local. On
+/// InfiniBand it is the first entry.
 fn choose_gid(gids: &[Gid], ethernet: bool, local: Option<IpAddr>) -> Option<Gid> {
     if !ethernet {
         return gids.first().copied();

@@ -1,4 +1,4 @@
-//! What can be set, with defaults that suit a storage server.
+//! The settings of this backend, with defaults that suit a storage server.
 
 use std::time::Duration;
 
@@ -9,41 +9,43 @@ use bmi_core::{Addr, Device};
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct IbConfig {
-    /// The adapter and its port; without one the first device, without a port its first active one.
+    /// The adapter and its port. Without an adapter, the first device is used; without a port, its
+    /// first active one.
     pub device: Option<Device>,
-    /// A side channel that has not sent its whole, right greeting this long after it was accepted
-    /// is dropped, and so is a peer that was accepted and does not confirm. 5 s.
+    /// Time after which an accepted side channel is dropped if it has not sent its complete, valid
+    /// greeting. An accepted peer that does not confirm is dropped after the same time. 5 s.
     pub handshake_timeout: Duration,
-    /// How long a queue pair that failed may take to flush, and its peer to say why, before it is
+    /// How long a failed queue pair may take to flush, and its peer to report why, before it is
     /// destroyed. 200 ms.
     pub drain: Duration,
     /// How long a port may be down before its connections are ended. 1 s.
     pub port_down_grace: Duration,
-    /// Accepted side channels without a greeting, at most. 256.
+    /// Most accepted side channels without a greeting. 256.
     pub max_half_open: usize,
-    /// Connections of all kinds, at most. 4096.
+    /// Most connections of all kinds. 4096.
     pub max_connections: usize,
-    /// Registered regions, at most. 1 Mi.
+    /// Most registered regions. 1 Mi.
     pub max_regions: usize,
-    /// Exposures of one connection, at most. 64 Ki.
+    /// Most exposures of one connection. 64 Ki.
     pub max_exposures: usize,
-    /// Work requests that a connection's send queue holds. 128.
+    /// Most work requests in a connection's send queue. 128.
     pub send_queue_depth: usize,
-    /// Receives that a connection's receive queue holds. 256.
+    /// Most receives in a connection's receive queue. 256.
     pub recv_queue_depth: usize,
     /// Registered bytes of a connection for heads and inline payload, at least 32 KiB. 256 KiB.
     pub staging: usize,
-    /// Bytes up to which the adapter is asked to take a request's payload with the request; it may
-    /// offer fewer. 256.
+    /// Most payload bytes that the adapter is asked to take inside a request. It may offer fewer.
+    /// 256.
     pub adapter_inline: u32,
-    /// Reads that a connection may have outstanding, if the adapter can; more are queued here. 16.
+    /// Most outstanding reads of a connection, if the adapter supports as many. More reads are
+    /// queued in this backend. 16.
     pub max_outstanding_reads: u8,
-    /// Time that the peer's adapter may take to answer: 4.096 µs times two to the power of this, 67
-    /// ms. 14.
+    /// The peer's adapter must answer within 4.096 µs times two to the power of this. 14, which is
+    /// 67 ms.
     pub ack_timeout: u8,
-    /// How often a request is sent again, 0 to 6. 6.
+    /// How often a request is retried, 0 to 6. 6.
     pub retries: u8,
-    /// How often a request is sent again that found no receive, 0 to 6. 3.
+    /// How often a request that found no receive is retried, 0 to 6. 3.
     pub not_ready_retries: u8,
     /// Service level of the connections on InfiniBand, 0 to 15. 0.
     pub service_level: u8,
@@ -77,7 +79,7 @@ impl Default for IbConfig {
 }
 
 impl IbConfig {
-    /// The defaults, on the adapter that an address names.
+    /// Returns the defaults, on the adapter that an address names.
     pub fn for_addr(addr: &Addr) -> IbConfig {
         IbConfig { device: addr.device().cloned(), ..IbConfig::default() }
     }
@@ -95,16 +97,17 @@ impl IbConfig {
     }
 }
 
-/// Connections that the name of a work request can tell apart (`queue_pair::tag`).
+/// Most connections that the id of a work request can distinguish (`queue_pair::tag`).
 pub(crate) const MAX_SLOTS: usize = 1 << 20;
 /// Longest head of a work request, in bytes.
 pub(crate) const MAX_HEAD: usize = 256;
-/// Largest inline send, head included, in bytes: an eager message of the protocol's default.
+/// Largest inline send, head included, in bytes. It fits an eager message of the protocol's default
+/// size.
 pub(crate) const MAX_INLINE: usize = (8 << 10) + MAX_HEAD;
-/// Segments of a work request; one more entry is for what is staged.
+/// Segments of a work request. One more entry is for the staged bytes.
 pub(crate) const MAX_SEGMENTS: usize = 16;
-/// Longest work request, in bytes, if the port takes it.
+/// Longest work request, in bytes, if the port supports it.
 pub(crate) const MAX_WORK_LEN: u64 = 1 << 30;
-/// Entries that a completion queue is made with, if the adapter takes as many; when they are given
-/// away, another queue is made.
+/// Entries of a new completion queue, if the adapter supports as many. When all are assigned,
+/// another queue is created.
 pub(crate) const COMPLETIONS: usize = 8192;

@@ -1,4 +1,4 @@
-//! How connections come to be and how they end: listening, dialing, the handshake on the side
+//! How connections are made and how they end: listening, dialing, the handshake on the side
 //! channel, draining.
 //!
 //! **Protocol** of a connection's phases; `!` marks the end.
@@ -7,26 +7,27 @@
 //!   connect() -> Dialing --socket connected: CONNECT--> Greeting --ACCEPT: READY--> Established
 //!                   '--refused, deadline--> !              '--REJECT, deadline--> !
 //!
-//!   listener -> HalfOpen --CONNECT--> Requested --accept(): ACCEPT--> Accepted --READY, or the first message--> Established
+//!   listener -> HalfOpen --CONNECT--> Requested --accept(): ACCEPT--> Accepted --READY or first message--> Established
 //!                  '--garbage, time--> !   '--reject(), peer gone--> !   '--time--> Draining
 //!
 //!   Established --disconnect()--> Closing --all is sent--> Draining --flushed--> !
 //!        '--a failure, BYE, the peer's end, disconnect() without time-----^
 //! ```
 //!
-//! The accepting side's queue pair is ready to send before the connecting side's can receive, so it
-//! waits for READY. Draining: the queue pair is in error, and every request comes back flushed.
-//! When the adapter says that the queue pair failed and not why, draining also waits for the peer's
-//! word, which comes over the side channel.
+//! The accepting side's queue pair is ready to send before the connecting side's queue pair can
+//! receive, so the accepting side waits for READY. While a connection drains, its queue pair is in
+//! the error state, and every request comes back flushed. If the adapter reports that the queue
+//! pair failed but not why, draining also waits for the peer's reason, which comes over the side
+//! channel.
 //!
 //! **Invariants**
-//! 1. A half-open side channel owns a buffer of one message, nothing more; there are at most
+//! 1. A half-open side channel owns a buffer for one message and nothing more. There are at most
 //!    `max_half_open` of them.
-//! 2. A queue pair exists from `connect` on, or from the moment when the whole right greeting is
-//!    there. It is destroyed before the end is reported.
-//! 3. Every phase but Requested and Established has a deadline.
+//! 2. A queue pair exists from `connect` on, or from the arrival of the complete, valid greeting
+//!    on. It is destroyed before the end is reported.
+//! 3. Every phase except Requested and Established has a deadline.
 //!
-//! **Tests** The conformance suite, `tests/faults.rs`, `tests/side_channel.rs`.
+//! **Tests**: the conformance suite, `tests/faults.rs`, `tests/side_channel.rs`.
 
 use std::io;
 use std::net::SocketAddr;
@@ -47,10 +48,11 @@ use crate::queue_pair::QueuePair;
 use crate::side_channel::SideChannel;
 use crate::verbs::Path;
 
-/// A peer whose machine is gone, with an idle queue pair, is noticed after about four of these.
+/// Interval of TCP keepalive. If the peer's machine is gone while the queue pair is idle, this side
+/// notices after about four of these.
 const KEEPALIVE: std::time::Duration = std::time::Duration::from_secs(3);
 
-/// Where a connection stands (see the module).
+/// The phase of a connection (see the module).
 pub(crate) enum Phase {
     Dialing { candidates: Vec<SocketAddr>, private: Box<[u8]>, deadline: Time },
     Greeting { deadline: Time },
@@ -70,14 +72,14 @@ pub(crate) struct Connection {
     pub(crate) side: Option<Box<SideChannel>>,
     pub(crate) queues: Option<Box<QueuePair>>,
     first_packet: u32,
-    /// It stands in the transport's list of side channels to read.
+    /// Set while it is in the transport's list of side channels to read.
     pub(crate) in_ready: bool,
-    /// It stands in the transport's list of connections with something to hand over.
+    /// Set while it is in the transport's list of connections with requests to hand over.
     pub(crate) in_dirty: bool,
 }
 
 impl Connection {
-    /// Its time limit, if it has one.
+    /// Returns the connection's time limit, if it has one.
     pub(crate) fn deadline(&self) -> Option<Time> {
         match &self.phase {
             Phase::Dialing { deadline, .. }
@@ -120,7 +122,7 @@ impl IbTransport {
         Ok(taken)
     }
 
-    /// Accepts what waits at the listeners.
+    /// Accepts the sockets that wait at the listeners.
     pub(crate) fn accept_sockets(&mut self) -> bool {
         let (mut round, mut any) = (Round::default(), false);
         while let Some((stream, from)) = self.listeners.accept(&mut round, self.now, TcpListener::accept) {
@@ -218,7 +220,7 @@ impl IbTransport {
         }
     }
 
-    /// A look-up ended.
+    /// Handles the answer to a name look-up.
     pub(crate) fn handle_answer(&mut self, answer: Answer) {
         match answer.result {
             Ok(candidates) => self.try_candidates(answer.conn, candidates, Fault::NoAddress),
@@ -226,7 +228,8 @@ impl IbTransport {
         }
     }
 
-    /// Dials the first of `candidates` that can be dialed; `fault` is the reason if there is none.
+    /// Dials the first of `candidates` that can be dialed. If there is none, ends the connection
+    /// with `fault`, or with the failure of the last one tried.
     fn try_candidates(&mut self, id: ConnId, mut candidates: Vec<SocketAddr>, mut fault: Fault) {
         while !candidates.is_empty() {
             let to = candidates.remove(0);
@@ -250,7 +253,7 @@ impl IbTransport {
         self.end(id.slot, id, fault);
     }
 
-    /// The socket of a dialing connection reported something: connected, or failed.
+    /// Handles an event of a dialing connection's socket: it is connected, or it failed.
     pub(crate) fn handle_dialed(&mut self, slot: u32) {
         let Some(connection) = self.slots.at_mut(slot) else { return };
         let id = connection.id;
@@ -276,7 +279,7 @@ impl IbTransport {
 
     // ---- the handshake --------------------------------------------------------------------------
 
-    /// This side of a connection, as the peer needs it.
+    /// Returns this side of a connection, as the peer needs it.
     fn own_port(&mut self, slot: u32) -> Port {
         let (state, limits) = (self.adapter.state, self.adapter.limits);
         let Some(connection) = self.slots.at_mut(slot) else { return Port::default() };
@@ -330,7 +333,7 @@ impl IbTransport {
         queues.verbs.connect(&path).map_err(Fault::Route)
     }
 
-    /// A message came over the side channel.
+    /// Handles a message from the side channel.
     pub(crate) fn handle_message(&mut self, slot: u32, message: Message, private: Box<[u8]>) -> Result<(), Fault> {
         let Some(connection) = self.slots.at_mut(slot) else { return Ok(()) };
         let id = connection.id;
@@ -364,7 +367,7 @@ impl IbTransport {
                 }
             }
             (Message::Ready, Phase::Accepted { .. }) => self.establish(slot),
-            // The first message over the queue pair was faster.
+            // The first message over the queue pair came first.
             (Message::Ready, Phase::Established) => {}
             (Message::Bye(bye, _), Phase::Greeting { .. }) => {
                 let full = bye == crate::error::Bye::Exhausted;
@@ -397,7 +400,7 @@ impl IbTransport {
         Ok(())
     }
 
-    /// The connecting side is ready too.
+    /// Marks a connection as established, because the connecting side is ready too.
     pub(crate) fn establish(&mut self, slot: u32) {
         let Some(connection) = self.slots.at_mut(slot) else { return };
         connection.phase = Phase::Established;
@@ -414,7 +417,7 @@ impl IbTransport {
             return Err(Error::new(ErrorKind::PeerLost, "the connection request is no longer there").during("accept"));
         };
         if let Err(fault) = self.connect_queues(conn.slot, &peer) {
-            // The event that follows says the same.
+            // The event that follows reports the error.
             let error = fault.into_error(&name);
             self.end(conn.slot, conn, Fault::Memory(error));
             return Ok(());
@@ -457,7 +460,7 @@ impl IbTransport {
         Some(connection)
     }
 
-    /// Destroys a connection's queue pair and reports what it had outstanding.
+    /// Destroys a connection's queue pair and reports its outstanding work.
     fn flush(&mut self, connection: Connection) {
         if let Some(queues) = connection.queues {
             let mut events = Vec::new();
@@ -466,7 +469,8 @@ impl IbTransport {
         }
     }
 
-    /// Ends a connection: at once if nothing can be outstanding but receives, else by draining.
+    /// Ends a connection. It ends at once if only receives can be outstanding, otherwise by
+    /// draining.
     pub(crate) fn end(&mut self, slot: u32, id: ConnId, fault: Fault) {
         let Some(connection) = self.slots.find_mut(id) else { return };
         match connection.phase {
@@ -474,7 +478,7 @@ impl IbTransport {
             Phase::Draining { .. } => {}
             Phase::HalfOpen { .. } => {
                 tracing::warn!(peer = %connection.peer, %fault, "closed before its greeting");
-                // Nobody above knows of it. A peer of another version shall learn ours.
+                // No upper layer knows of it. A peer of another version learns this side's version.
                 if let Fault::Violation(Violation::Version { .. }) = fault {
                     let _ = connection.say(Message::Reject, &[]);
                 }
@@ -504,7 +508,7 @@ impl IbTransport {
         if let Fault::Violation(_) = fault {
             tracing::warn!(peer = %connection.peer, %fault, "connection cut");
         }
-        // A peer that went, or said why, knows.
+        // A peer that has gone, or that gave the reason itself, need not be told.
         if !matches!(fault, Fault::Eof | Fault::Closed | Fault::QueuePair) {
             let (bye, own) = fault.bye();
             let _ = connection.say(Message::Bye(bye, own), &[]);
@@ -514,7 +518,7 @@ impl IbTransport {
         let Some(connection) = self.slots.at_mut(slot) else { return };
         let failed = connection.queues.as_mut().map(|queues| queues.fail(&mut self.chain));
         if let Some(Err(error)) = failed {
-            // Destroying it at the deadline ends the same.
+            // Destroying it at the deadline has the same effect.
             tracing::debug!(%error, "the queue pair cannot be drained");
         }
         self.chain.clear();
@@ -524,7 +528,7 @@ impl IbTransport {
         }
     }
 
-    /// Ends an established connection in order: what was posted is sent, then the peer is told.
+    /// Ends an established connection in order: sends the posted work, then tells the peer.
     pub(crate) fn close(&mut self, conn: ConnId, deadline: Time) {
         let now = self.now;
         let Some(connection) = self.slots.find_mut(conn) else { return };
@@ -545,7 +549,7 @@ impl IbTransport {
         }
     }
 
-    /// Goes on with connections that are ending.
+    /// Continues with the connections that are ending.
     pub(crate) fn finish_ending(&mut self) -> bool {
         let mut any = false;
         let mut at = 0;
@@ -575,7 +579,7 @@ impl IbTransport {
                         if let Phase::Draining { fault, .. } = phase {
                             self.report_end(slot, fault);
                         }
-                        at -= 1; // its entry is gone from the list
+                        at -= 1; // `report_end` has removed its entry from the list
                     }
                 }
                 _ => {}
@@ -584,7 +588,7 @@ impl IbTransport {
         any
     }
 
-    /// Ends what has reached its deadline.
+    /// Ends the connections whose deadline has passed.
     pub(crate) fn expire(&mut self, now: Time) {
         if !self.deadlines.due(now) {
             return;
@@ -596,7 +600,7 @@ impl IbTransport {
             }
             let id = connection.id;
             match connection.phase {
-                Phase::Draining { .. } => {} // `finish_ending` sees to it
+                Phase::Draining { .. } => {} // `finish_ending` handles it
                 Phase::Closing { .. } => self.end(slot, id, Fault::Cancelled),
                 _ => self.end(slot, id, Fault::ConnectTimeout),
             }
@@ -610,7 +614,7 @@ impl IbTransport {
         self.deadlines.refresh();
     }
 
-    /// Ends every connection that has a queue pair in use.
+    /// Ends every connection.
     pub(crate) fn end_all(&mut self, fault: impl Fn() -> Fault) {
         for slot in 0..self.slots.len() {
             if let Some(id) = self.slots.at_mut(slot).map(|connection| connection.id) {

@@ -1,4 +1,4 @@
-//! Why a connection ended, in this backend's words, mapped once to [`bmi_core::Error`].
+//! Why a connection ended, in this backend's terms, mapped to [`bmi_core::Error`] in one place.
 
 use std::io;
 
@@ -8,7 +8,7 @@ use thiserror::Error as ThisError;
 
 use crate::greeting::VERSION;
 
-/// Why a peer said that it ended the connection. As it stands on the wire.
+/// The reason that a peer gave for ending the connection, as encoded in a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Bye {
@@ -35,7 +35,7 @@ impl Bye {
     }
 }
 
-/// What a peer did that costs it the connection.
+/// A breach of the protocol by a peer; it ends the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ThisError)]
 pub(crate) enum Violation {
     #[error("its first bytes are not those of this protocol")]
@@ -108,11 +108,11 @@ fn describe(bye: Bye) -> &'static str {
 }
 
 impl Fault {
-    /// What a peer's goodbye means here.
+    /// Translates a peer's reason for ending the connection.
     pub(crate) fn from_bye(bye: Bye, own: bool) -> Fault {
         match (bye, own) {
             (Bye::Closed, _) => Fault::Closed,
-            // A request of the peer's own was refused by this side's adapter.
+            // This side's adapter refused a request of the peer.
             (Bye::RemoteAccess, true) => Violation::Access.into(),
             (Bye::NotReady, true) => Violation::NotReady.into(),
             (Bye::TooLong, true) => Violation::TooLong.into(),
@@ -120,7 +120,7 @@ impl Fault {
         }
     }
 
-    /// What the peer is told, and whether a request of this side failed.
+    /// Returns the reason that the peer is told, and whether a request of this side failed.
     pub(crate) fn bye(&self) -> (Bye, bool) {
         let bye = match self {
             Fault::Violation(Violation::Access) => Bye::RemoteAccess,
@@ -135,7 +135,7 @@ impl Fault {
         (bye, matches!(self, Fault::Refused(_)))
     }
 
-    /// The public error, with the peer's name.
+    /// Returns the public error, with the peer's name.
     pub(crate) fn into_error(self, peer: &Addr) -> Error {
         let kind = match &self {
             Fault::Violation(Violation::Version { .. }) => ErrorKind::Incompatible,

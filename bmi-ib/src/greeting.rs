@@ -1,32 +1,32 @@
 //! The messages of the side channel: how two adapters find each other, and what they cannot tell
-//! each other by verbs.
+//! each other with verbs.
 //!
-//! **Why.** Queue pairs are connected with numbers and addresses that somebody must carry; a TCP
-//! connection does, as in most programs that use verbs without a connection manager. It stays,
-//! because the kernel closes it when a process dies, which no queue pair tells.
+//! **Why.** To connect queue pairs, each side needs numbers and addresses of the other. A TCP
+//! connection carries them, as in most programs that use verbs without a connection manager. It
+//! stays open, because the kernel closes it when a process dies, which no queue pair reports.
 //!
-//! **Layout** Every message has 64 bytes, little-endian; up to 256 bytes of private data follow a
+//! **Layout.** Every message has 64 bytes, little-endian. Up to 256 bytes of private data follow a
 //! greeting.
 //!
 //! ```text
 //!   0  magic "bmi-ib\r\n"    8  version u16   10  kind u8   11  code u8   12  private length u16   14  own u8, zero u8
 //!  16  queue pair u32       20  first packet u32  24  LID u16  26  MTU u8  27  link layer u8
 //!  28  reads answered u8    29  reads begun u8    30  zero u16  32  GID, 16 bytes
-//!  48  key u64              56  write u8          57  zero, 7 bytes      (an address, u64, stands at 16)
+//!  48  key u64              56  write u8          57  zero, 7 bytes      (in CHECK: an address, u64, at 16)
 //! ```
 //!
-//! | kind | from | means |
+//! | kind | from | meaning |
 //! |---|---|---|
 //! | Connect | connecting side | its queue pair, private data |
 //! | Accept | accepting side | its queue pair, which is ready; private data |
 //! | Reject | accepting side | private data |
 //! | Ready | connecting side | its queue pair is ready |
-//! | Bye | either | the connection ends; why |
-//! | Check | either | may I reach this key? (an access that adapters do not check, see `queue_pair`) |
-//! | Checked | either | you may |
+//! | Bye | either | the connection ends, and why |
+//! | Check | either | asks whether the sender may access this key (adapters do not check it, see `queue_pair`) |
+//! | Checked | either | grants that access |
 //!
-//! **Tests** Any bytes decode to something or to a [`Violation`], and what was encoded decodes to
-//! itself: below.
+//! **Tests** below: any bytes decode to a message or to a [`Violation`], and an encoded message
+//! decodes to itself.
 
 use bmi_core::transport::MAX_PRIVATE_DATA;
 
@@ -38,7 +38,7 @@ pub(crate) const VERSION: u16 = 1;
 pub(crate) const MESSAGE: usize = 64;
 const MAGIC: [u8; 8] = *b"bmi-ib\r\n";
 
-/// One side's queue pair, as the other needs it.
+/// One side's queue pair, as the other side needs it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Port {
     pub(crate) queue_pair: u32,
@@ -58,7 +58,7 @@ pub(crate) enum Message {
     Accept(Port),
     Reject,
     Ready,
-    /// Why, and whether it was a request of the sender's own that failed.
+    /// The reason, and whether a request of the sender's own failed.
     Bye(Bye, bool),
     Check {
         key: u64,
@@ -69,7 +69,7 @@ pub(crate) enum Message {
 }
 
 impl Message {
-    /// Its bytes, announcing so much private data.
+    /// Returns the bytes of the message, announcing `private` bytes of private data.
     pub(crate) fn encode(&self, private: usize) -> [u8; MESSAGE] {
         let mut bytes = [0; MESSAGE];
         bytes[..8].copy_from_slice(&MAGIC);
@@ -104,8 +104,8 @@ impl Message {
         bytes
     }
 
-    /// The message at the beginning of `bytes`, and how much private data follows it; `None` if
-    /// there are too few bytes to know.
+    /// Decodes the message at the beginning of `bytes`. Also returns how much private data follows
+    /// it. Returns `None` if there are too few bytes.
     pub(crate) fn decode(bytes: &[u8]) -> Result<Option<(Message, usize)>, Violation> {
         let magic = bytes.len().min(MAGIC.len());
         if bytes[..magic] != MAGIC[..magic] {

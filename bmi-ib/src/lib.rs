@@ -1,45 +1,49 @@
-//! The InfiniBand and RoCE backend of [`bmi_core`]: real verbs, loaded when they are asked for.
+//! The InfiniBand and RoCE backend of [`bmi_core`]: real verbs, loaded at run time.
 //!
-//! **Why.** This is what the contract was modelled on: the adapter moves the bytes, checks the keys
+//! **Why.** The contract was modelled on this backend. The adapter moves the bytes, checks the keys
 //! and keeps the order; the processor only posts and polls. A program with this backend builds
-//! without any package and starts on a machine without libibverbs; only [`IbTransport::new`] says
-//! what is missing.
+//! without any package, and starts on a machine without libibverbs. Only [`IbTransport::new`]
+//! reports what is missing.
 //!
-//! | where | what |
+//! | module | contents |
 //! |---|---|
 //! | `config` | [`IbConfig`], limits |
 //! | `adapter` | device, port, addresses, capabilities, completion queues |
 //! | `connect` | listening, dialing, handshake, the end of a connection |
 //! | `greeting`, `side_channel` | the TCP connection beside each queue pair |
-//! | `queue_pair` | what is posted |
+//! | `queue_pair` | posted work |
 //! | `staging` | the registered ring for heads and inline payload |
 //! | `progress` | the poll loop, completions, waiting |
 //! | `memory` | registrations, exposures, limits |
 //! | `error` | why connections end |
-//! | [`verbs`] | all FFI, behind owners of its objects |
+//! | [`verbs`] | all FFI, with an owner for each object |
 //!
-//! Tables, names and listeners are those of [`bmi_backend`].
+//! Connection tables, name resolution and listeners come from [`bmi_backend`].
 //!
 //! **Invariants**
-//! 1. What the contract says, C1 to C16 of [`bmi_core::transport`].
-//! 2. One owner drives a transport; only wakers and dropped regions reach it from other threads,
-//!    through a mailbox each.
-//! 3. A connection has a protection domain of its own: a peer's keys are good on its own queue pair
+//! 1. The transport keeps the contract, C1 to C16 of [`bmi_core::transport`].
+//! 2. A transport has one owner, which drives it. Other threads reach it only through wakers and
+//!    dropped regions, each through a mailbox.
+//! 3. Each connection has its own protection domain. A peer's keys are valid on its own queue pair
 //!    and nowhere else.
 //!
-//! **Limits** One device and port for a transport. Service level and traffic class are the
-//! connection's, from [`IbConfig`]: the class of a work request is ignored, because one queue pair
-//! has one of each, and order binds a connection to one queue pair. No shared receive queue: it
-//! belongs to a protection domain, of which every connection has its own. A region that is first
-//! used on a connection while a request is posted is registered then; if the system refuses, the
-//! connection ends and says why. On RoCE the kernel looks for the peer's hardware address while a
-//! queue pair is connected, which blocks one poll, for a second at most if nobody has the address
-//! that the peer named.
+//! **Limits.**
+//! - A transport uses one device and port.
+//! - Service level and traffic class belong to the connection and come from [`IbConfig`]. The class
+//!   of a work request is ignored: a queue pair has one of each, and order binds a connection to
+//!   one queue pair.
+//! - There is no shared receive queue. It belongs to a protection domain, and every connection has
+//!   its own domain.
+//! - A region is registered on a connection when a posted request first uses it there. If the
+//!   system refuses, the connection ends and reports why.
+//! - On RoCE the kernel looks up the peer's hardware address while a queue pair is connected, which
+//!   blocks one poll. It blocks for a second at most, if no host has the address that the peer
+//!   named.
 //!
-//! **Fork** A child does not share the parent's adapter. With kernels from 5.12 on, pinned pages
-//! are copied for the child at `fork`, so that the parent's registrations stay good; with older
-//! ones `ibv_fork_init` is called before the first registration. The child must leave transports
-//! alone and may `exec`. `tests/fork.rs` tests it.
+//! **Fork.** A child does not share the parent's adapter. Kernels from 5.12 on copy pinned pages
+//! for the child at `fork`, so the parent's registrations stay valid. On older kernels
+//! `ibv_fork_init` is called before the first registration. The child must not touch transports; it
+//! may `exec`. `tests/fork.rs` tests it.
 
 mod adapter;
 mod config;
@@ -79,7 +83,7 @@ use memory::Regions;
 use queue_pair::QueuePair;
 use verbs::{Chain, WorkEnd};
 
-/// A token is an index and, in its lowest bits, which table it is of.
+/// A token is a table index; its lowest bits say which table.
 const TOKEN_BITS: u32 = 2;
 const TOKEN_MASK: usize = 3;
 const TOKEN_CONNECTION: usize = 0;
@@ -89,11 +93,11 @@ const OTHER_WAKER: usize = 0;
 const OTHER_CHANNEL: usize = 1;
 const OTHER_DEVICE: usize = 2;
 
-/// Readiness that one look reports.
+/// The number of readiness events that one look at epoll reports.
 const EPOLL_EVENTS: usize = 256;
-/// Completions that are taken from a queue at a time.
+/// The number of completions that are taken from a queue at a time.
 const ENDS: usize = 64;
-/// Requests that are handed over by one call.
+/// The number of requests that one call hands over.
 const CHAIN: usize = 32;
 
 /// An RDMA adapter, over verbs.
@@ -104,14 +108,14 @@ pub struct IbTransport {
     epoll_events: mio::Events,
     waker: Waker,
     slots: ConnectionTable<Connection>,
-    /// A connection may be on its way to being established, or to its end. Asked at each poll, so
-    /// it is not counted anew each time.
+    /// Set while a connection may be becoming established or ending. It is cached because each poll
+    /// needs it.
     unsettled: bool,
     listeners: Listeners<TcpListener>,
     resolver: Resolver,
     regions: Regions,
     deadlines: Deadlines,
-    /// Events that arose outside of `poll`, or at once in great number.
+    /// Events that arose outside of `poll`, or more of them at once than a poll may report.
     pending: VecDeque<Event>,
     /// Side channels that may have something to read.
     ready: VecDeque<u32>,
@@ -119,26 +123,26 @@ pub struct IbTransport {
     dirty: VecDeque<u32>,
     /// Connections that are closing or draining.
     ending: Vec<u32>,
-    /// Completions that were taken and not handled yet.
+    /// Completions that were taken from the queue but not handled yet.
     early: VecDeque<WorkEnd>,
     ends: Vec<WorkEnd>,
     chain: Chain,
     half_open: usize,
-    /// Polls since epoll was asked.
+    /// Polls since epoll was last asked.
     unasked: u32,
-    /// Polls that still ask every time.
+    /// The number of polls that still ask epoll every time.
     attentive: u32,
-    /// Somebody may have slept on the event fd since.
+    /// Set if the caller may have slept on the event fd since epoll was last asked.
     slept: bool,
-    /// The port is down; when its connections end.
+    /// While the port is down: when its connections end.
     port_down_until: Option<Time>,
-    /// The device is gone.
+    /// Set when the device is gone.
     gone: bool,
     secret: RandomState,
     made: u64,
     /// The time of the latest poll.
     now: Time,
-    // Last, so that all that was made from it goes first.
+    // Declared last, so that it is dropped after everything that was made from it.
     adapter: Adapter,
 }
 
@@ -161,11 +165,11 @@ fn other(index: usize) -> Token {
 }
 
 impl IbTransport {
-    /// An adapter with no connections.
+    /// Creates an adapter with no connections.
     ///
     /// # Errors
     /// `Unsupported` if there is no library, no device or no active port: the text says what is
-    /// missing and what to install. `Invalid` for settings beyond what the device can. `Io` or
+    /// missing and what to install. `Invalid` for settings beyond what the device supports. `Io` or
     /// `Exhausted` if the system has no descriptor or object for it.
     #[expect(clippy::disallowed_methods, reason = "cookies are not to be guessed")]
     pub fn new(config: IbConfig) -> Result<IbTransport, Error> {
@@ -209,19 +213,19 @@ impl IbTransport {
         })
     }
 
-    /// The device and port that it is on, as in `mlx5_0:1`.
+    /// Returns the transport's device and port, for example `mlx5_0:1`.
     pub fn device(&self) -> String {
         format!("{}:{}", self.adapter.context.name(), self.adapter.port)
     }
 
-    /// A first packet number that nobody can guess from others.
+    /// Returns a first packet number that cannot be guessed from others.
     fn next_first_packet(&mut self) -> u32 {
         self.made += 1;
         (self.secret.hash_one(self.made) & 0xff_ffff) as u32
     }
 
-    /// The queues of a connection on which `allowed` work may be posted, with everything in
-    /// `segments` registered there.
+    /// Returns the queues of a connection on which `allowed` work may be posted. Registers all of
+    /// `segments` there first.
     fn queues(
         &mut self,
         conn: ConnId,
@@ -256,8 +260,8 @@ impl IbTransport {
         connection.queues.as_deref_mut().ok_or(PostError::NotConnected)
     }
 
-    /// Something was posted: the first since the last poll leaves at once, more wait for the next
-    /// poll.
+    /// Handles a new post. The first one since the last poll is handed over at once; later ones
+    /// wait for the next poll.
     fn posted(&mut self, conn: ConnId) {
         let at_once = self
             .slots
@@ -396,7 +400,8 @@ impl Transport for IbTransport {
     }
 
     fn event_fd(&self) -> Option<BorrowedFd<'_>> {
-        // SAFETY: the descriptor is the poll's, which lives as long as the borrow of `self`.
+        // SAFETY: the descriptor belongs to `self.poll`, which lives as long as the borrow of
+        // `self`.
         Some(unsafe { BorrowedFd::borrow_raw(self.poll.as_raw_fd()) })
     }
 
@@ -405,7 +410,7 @@ impl Transport for IbTransport {
     }
 }
 
-// The transport may move between threads; one at a time drives it.
+// The transport may move between threads; one thread at a time drives it.
 const _: fn() = || {
     fn is_send<T: Send>() {}
     is_send::<IbTransport>();

@@ -1,23 +1,23 @@
-//! Registrations, exposures, and what the system says when it may not pin more.
+//! Registrations, exposures, and the errors when the system may not pin more memory.
 //!
-//! **Why a domain per connection.** A remote key is good for every queue pair of its protection
-//! domain, and it is 32 bits that can be guessed. So that one peer never reaches what was exposed
-//! to another, each connection has a domain of its own. The price: a region that work requests of
-//! several connections name is registered once in each, when it is first used there; what is
-//! exposed is registered for exactly its range. Memory windows of type 2, bound to one queue pair,
-//! would cost less on an adapter with many connections, but Soft-RoCE checks a window's accesses
-//! against the bounds of the region beneath it, not against its own (`tests/windows.rs` shows it),
-//! so they are not used.
+//! **Why a domain per connection.** A remote key is valid on every queue pair of its protection
+//! domain, and it is a number of 32 bits that can be guessed. A peer must never reach memory that
+//! was exposed to another peer, so each connection has a domain of its own. This has a price. A
+//! region that work requests of several connections use is registered once in each, when it is
+//! first used there. Exposed memory is registered for exactly its range. Memory windows of type 2,
+//! bound to one queue pair, would cost less on an adapter with many connections. But Soft-RoCE
+//! checks accesses through a window against the bounds of the region beneath it, not against the
+//! window's own (`tests/windows.rs` shows it). So windows are not used.
 //!
 //! **Invariants**
-//! 1. [`Regions::register`] pins nothing: it says what would not fit, so that the error is told
-//!    early. Pinning is per connection, [`Keys`].
-//! 2. A region's registrations end when its last handle is gone, at the next poll, or with their
+//! 1. [`Regions::register`] pins nothing. It refuses memory that would not fit, so that the error
+//!    comes early. Pinning is per connection ([`Keys`]).
+//! 2. A region's registrations end at the next poll after its last handle is dropped, or with their
 //!    connection.
-//! 3. A peer learns no address: what is exposed begins at its offset in a page.
+//! 3. A peer learns no address: an exposure begins at the offset of its memory in a page.
 //!
-//! **Tests** The conformance suite's `transport::remote`; `tests/hostile.rs`; `tests/faults.rs` for
-//! the limit.
+//! **Tests**: the conformance suite's `transport::remote`; `tests/hostile.rs`; `tests/faults.rs`
+//! for the limit.
 
 use std::collections::HashMap;
 use std::io;
@@ -31,11 +31,11 @@ use slab::Slab;
 use crate::verbs::{Domain, Region, Rights};
 
 const PAGE: u64 = 4096;
-/// Capability that lifts the limit on locked memory, `CAP_IPC_LOCK`.
+/// The capability that lifts the limit on locked memory, `CAP_IPC_LOCK`.
 const CAP_IPC_LOCK: u32 = 14;
 
-/// A region: which connections have registered it. It does not hold the memory (C13): a
-/// registration of memory that is gone can be named by nobody.
+/// A region: the connections that have registered it. It does not hold the memory (C13). That is
+/// safe, because no request can name a registration whose memory is gone.
 struct Known {
     users: Vec<u32>,
 }
@@ -55,7 +55,7 @@ impl Regions {
         Regions { owner: queue.clone(), queue, released: Vec::new(), known: Slab::new(), limit }
     }
 
-    /// Whether all `segments` were registered here.
+    /// Returns whether all `segments` were registered here.
     pub(crate) fn own(&self, segments: &[Segment]) -> bool {
         segments.iter().all(|segment| segment.region().is_owned_by(&self.owner))
     }
@@ -69,8 +69,8 @@ impl Regions {
         Ok(MemoryRegion::new(memory.clone(), LocalKey(index as u64), self.owner.clone()))
     }
 
-    /// Notes that the connection in `slot` has registered a region. A slot that has had it before,
-    /// for a connection that ended, is noted already: so a region that outlives its connections has
+    /// Notes that the connection in `slot` has registered a region. If an earlier connection in
+    /// that slot had it, the slot is noted already. So a region that outlives its connections has
     /// at most as many notes as there are slots.
     pub(crate) fn note_user(&mut self, region: &MemoryRegion, slot: u32) {
         if let Some(known) = self.known.get_mut(region.local_key().0 as usize)
@@ -80,7 +80,7 @@ impl Regions {
         }
     }
 
-    /// Forgets what was released; `forget` is called with each region's number and each connection
+    /// Forgets the released regions. Calls `forget` with each region's number and each connection
     /// that may have registered it.
     pub(crate) fn collect(&mut self, mut forget: impl FnMut(usize, u32)) {
         self.queue.drain(&mut self.released);
@@ -93,12 +93,12 @@ impl Regions {
     }
 }
 
-/// The registrations of one connection, by the region's number.
+/// The registrations of one connection, indexed by the region's number.
 #[derive(Default)]
 pub(crate) struct Keys(Vec<Option<Region>>);
 
 impl Keys {
-    /// The key of a region that is registered.
+    /// Returns the local key of a region, if it is registered.
     pub(crate) fn local(&self, region: &MemoryRegion) -> Option<u32> {
         self.0.get(region.local_key().0 as usize)?.as_ref().map(Region::local_key)
     }
@@ -122,11 +122,13 @@ impl Keys {
     }
 }
 
-/// Registers memory that the caller keeps alive for longer than the registration.
+/// Registers memory. The caller must keep the memory alive longer than the registration can be
+/// used.
 pub(crate) fn pin(domain: &Arc<Domain>, ptr: *mut u8, len: usize, begin: u64, rights: Rights) -> Result<Region, Error> {
-    // SAFETY: what peers may reach is kept alive by the exposure beside the region. What only this
-    // side may name is kept alive by whoever names it, a work request's segment or the staging
-    // ring: a registration that outlives its memory keeps pages pinned that nobody reaches.
+    // SAFETY: memory that peers may access is kept alive by the exposure beside the region. Memory
+    // that only this side may name is kept alive by the object that names it: a work request's
+    // segment or the staging ring. A registration that outlives its memory only keeps pages pinned
+    // that nothing accesses.
     unsafe { Region::new(domain, ptr, len, begin, rights) }.map_err(|error| match error.raw_os_error() {
         Some(libc::ENOMEM | libc::EAGAIN) => match Locked::now() {
             Some(locked) => locked.explain(len as u64).caused_by(error),
@@ -136,7 +138,7 @@ pub(crate) fn pin(domain: &Arc<Domain>, ptr: *mut u8, len: usize, begin: u64, ri
     })
 }
 
-/// How much memory this process may lock, and has.
+/// How much memory this process may lock, and how much it has locked.
 #[derive(Clone, Copy, Debug)]
 struct Locked {
     limit: u64,
@@ -144,7 +146,7 @@ struct Locked {
 }
 
 impl Locked {
-    /// `None` if there is no limit.
+    /// Returns the limit, or `None` if there is none.
     fn now() -> Option<Locked> {
         let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
         // SAFETY: a plain system call that fills the structure.
@@ -166,7 +168,7 @@ impl Locked {
     }
 
     fn has_room(&self, len: u64) -> bool {
-        // The kernel counts pages, one more if the memory does not begin at one.
+        // The kernel counts pages, and one more if the memory does not begin on a page boundary.
         len.div_ceil(PAGE) * PAGE <= self.limit.saturating_sub(self.pinned)
     }
 
@@ -181,14 +183,14 @@ impl Locked {
 }
 
 struct Exposed {
-    // Declared before the segment that keeps its memory alive.
+    // Declared, and so dropped, before the segment that keeps its memory alive.
     _region: Option<Region>,
     segment: Segment,
     begin: u64,
     access: Access,
 }
 
-/// What is exposed on one connection.
+/// The exposures of one connection.
 #[derive(Default)]
 pub(crate) struct Exposures {
     by_key: HashMap<u64, Exposed>,
@@ -206,8 +208,8 @@ impl Exposures {
         limit.admit(self.by_key.len()).map_err(|error| error.during("expose"))?;
         let begin = segment.as_ptr() as u64 % PAGE;
         let (region, key) = if segment.is_empty() {
-            // Nothing to register. A key that no adapter has: accesses by it are checked by the
-            // peer's program.
+            // There is nothing to register. No adapter has such a key, so the peer's program checks
+            // accesses with it.
             self.empty += 1;
             (None, (1 << 32) + self.empty)
         } else {
@@ -226,8 +228,8 @@ impl Exposures {
         self.by_key.remove(&key);
     }
 
-    /// Whether the peer may reach no bytes at `addr` by `key`. Adapters do not check accesses
-    /// without bytes.
+    /// Returns whether the peer may make an access of no bytes at `addr` with `key`. Adapters do
+    /// not check such accesses.
     pub(crate) fn allows_nothing_at(&self, key: u64, addr: u64, write: bool) -> bool {
         self.by_key.get(&key).is_some_and(|exposed| {
             let granted = if write { exposed.access.remote_write } else { exposed.access.remote_read };
@@ -236,7 +238,8 @@ impl Exposures {
     }
 }
 
-/// The kernel's word for a failed registration that no memory was to blame for.
+/// Returns the error for a failed call other than a registration. If the system has run out of
+/// something, the text names the limit on locked memory.
 pub(crate) fn io_error(what: &str, error: io::Error) -> Error {
     let kind = match (error.raw_os_error(), ErrorKind::from(&error)) {
         (Some(libc::EAGAIN), _) | (_, ErrorKind::Exhausted) => ErrorKind::Exhausted,
@@ -269,7 +272,8 @@ mod tests {
         assert!(Locked::of("CapEff:\t0000000000004000\n", 1).is_none(), "CAP_IPC_LOCK lifts the limit");
     }
 
-    /// A region that was used over connection after connection kept a note of each for ever.
+    /// A regression test. A region that was used on one connection after another kept a note of
+    /// each, forever.
     #[test]
     fn notes_of_a_regions_users_do_not_pile_up() {
         let mut regions = Regions::new(Limit { max: 1, what: "regions", setting: "IbConfig::max_regions" });

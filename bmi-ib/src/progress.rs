@@ -1,19 +1,21 @@
-//! The poll loop: what moves when the owner polls.
+//! The poll loop: the work of one poll.
 //!
 //! **Protocol** of one poll:
 //!
 //! ```text
-//!   events that wait -> deadlines -> hand over -> look (epoll, now and then) -> side channels -> completions -> hand over -> ends
+//!   waiting events -> deadlines -> hand over -> look (epoll, now and then)
+//!     -> side channels -> completions -> hand over -> ends
 //! ```
 //!
-//! **Waiting.** The completion channel, the device's asynchronous events, the side channels and the
-//! waker stand in one epoll descriptor. [`IbTransport::prepare_to_sleep`] first asks every
-//! completion queue for an event, and only then looks into it: what came before is seen by looking,
-//! what comes after makes the event. What looking found is kept for the next poll.
+//! **Waiting.** One epoll descriptor watches the completion channel, the device's asynchronous
+//! events, the side channels and the waker. [`IbTransport::prepare_to_sleep`] first arms every
+//! completion queue, and only then polls it. A completion that came before is found by polling; one
+//! that comes later causes the event. The completions that it finds are kept for the next poll.
 //!
 //! **Invariants**
-//! 1. An idle poll makes no system call but one in [`LOOK_EVERY`], and allocates nothing.
-//! 2. Work per poll is bounded: a batch of events, a few messages of each side channel.
+//! 1. An idle poll makes no system call, except one look at epoll in [`LOOK_EVERY`] polls. It
+//!    allocates nothing.
+//! 2. The work of a poll is bounded: a batch of events, and a few messages of each side channel.
 
 use std::io;
 use std::time::Duration;
@@ -27,13 +29,13 @@ use crate::error::{Bye, Fault, Violation};
 use crate::queue_pair::{Flushed, parse_name, tag};
 use crate::verbs::{AsyncEvent, Outcome, WorkEnd};
 
-/// Events that one poll reports before it returns.
+/// Most events that one poll reports.
 const BATCH: usize = 256;
-/// Polls between two looks at epoll, unless somebody slept on it or a handshake is under way.
+/// Polls between two looks at epoll, unless the caller slept on it or a handshake is under way.
 const LOOK_EVERY: u32 = 32;
-/// Messages of a side channel that one poll handles.
+/// Most messages of a side channel that one poll handles.
 const MESSAGES: usize = 16;
-/// Polls that look every time after the peer was asked something.
+/// After the peer was asked something, the number of polls that look at epoll every time.
 const ATTENTIVE: u32 = 4096;
 
 impl IbTransport {
@@ -61,7 +63,7 @@ impl IbTransport {
         let limit = before + BATCH;
         self.forget_released();
         if self.pending.is_empty() {
-            self.slots.recycle(); // the polls before have reported every end
+            self.slots.recycle(); // earlier polls have reported every end
         }
         self.expire(now);
         self.report_pending(events, limit);
@@ -73,7 +75,7 @@ impl IbTransport {
         moved |= self.accept_sockets();
         moved |= self.take_answers();
         moved |= self.read_side_channels();
-        // Establishing stands in front of the first completion.
+        // The event that a connection is established comes before its first completion.
         self.report_pending(events, usize::MAX);
         moved |= self.take_completions(events, limit);
         moved |= self.hand_over();
@@ -91,7 +93,7 @@ impl IbTransport {
         events.extend(self.pending.drain(..count));
     }
 
-    /// Deregisters what was released.
+    /// Deregisters the regions that were released.
     pub(crate) fn forget_released(&mut self) {
         let slots = &mut self.slots;
         self.regions.collect(|region, slot| {
@@ -153,7 +155,7 @@ impl IbTransport {
         }
     }
 
-    /// Takes what epoll has to tell; returns how much that was.
+    /// Reads the events that epoll has. Returns how many there were.
     fn ask_epoll(&mut self) -> usize {
         (self.slept, self.unasked) = (false, 0);
         if let Err(error) = self.poll.poll(&mut self.epoll_events, Some(Duration::ZERO)) {
@@ -175,7 +177,7 @@ impl IbTransport {
                     self.adapter.queues.iter_mut().for_each(|completions| completions.armed = false);
                 }
                 super::TOKEN_OTHER if index == super::OTHER_DEVICE => self.take_async_events(),
-                _ => {} // the waker: being here is all it is for
+                _ => {} // the waker: the event alone was needed
             }
         }
         self.epoll_events = epoll_events;
@@ -218,8 +220,8 @@ impl IbTransport {
         }
     }
 
-    /// The device is gone, or as good as gone: it tells nothing any more, so connections end by
-    /// their drain's time limit, and it is not asked again.
+    /// Handles a device that is gone or unusable. It reports nothing any more, so connections end
+    /// at the time limit of their drain, and the device is not asked again.
     fn lose_device(&mut self) {
         if !std::mem::replace(&mut self.gone, true) {
             let name = self.adapter.context.name().to_owned();
@@ -271,7 +273,7 @@ impl IbTransport {
     fn handle_side_fault(&mut self, slot: u32, id: bmi_core::transport::ConnId, fault: Fault) {
         let Some(connection) = self.slots.find_mut(id) else { return };
         if let Phase::Draining { fault: why, .. } = &mut connection.phase {
-            // It will say no more.
+            // Nothing more will come from it.
             connection.side = None;
             if matches!(why, Fault::QueuePair) {
                 *why = fault;
@@ -298,7 +300,7 @@ impl IbTransport {
         moved
     }
 
-    /// Hands over what a connection has.
+    /// Hands over a connection's requests.
     pub(crate) fn flush_posts(&mut self, slot: u32) {
         let Some(connection) = self.slots.at_mut(slot) else { return };
         let id = connection.id;
@@ -324,7 +326,7 @@ impl IbTransport {
 
     // ---- completions ----------------------------------------------------------------------------
 
-    /// Takes a batch from a completion queue into `early`; returns whether it may have more.
+    /// Takes a batch from a completion queue into `early`. Returns whether the queue may have more.
     fn poll_queue(&mut self, index: usize) -> bool {
         let mut ends = std::mem::take(&mut self.ends);
         let taken = match self.adapter.queues[index].queue.poll(&mut ends) {
@@ -368,7 +370,7 @@ impl IbTransport {
         let id = connection.id;
         let ok = end.outcome() == Outcome::Ok;
         if let (true, true, Phase::Accepted { .. }) = (ok, is_recv, &connection.phase) {
-            // The peer sends, so it is ready; its word is still under way.
+            // The peer sends, so it is ready; its READY message is still under way.
             self.establish(slot);
             events.extend(self.pending.drain(..));
         }
@@ -395,19 +397,19 @@ impl IbTransport {
     }
 }
 
-/// What a receive's outcome means.
+/// Translates the outcome of a receive.
 fn received(outcome: Outcome) -> (WorkStatus, Option<Fault>) {
     match outcome {
         Outcome::Ok => (WorkStatus::Ok, None),
         Outcome::Flushed => (WorkStatus::Flushed, Some(Fault::QueuePair)),
-        // The memory of a receive is registered, so all that can be wrong with it is that it is
-        // short; Soft-RoCE says it in the second way.
+        // The memory of a receive is registered, so the only possible error is that it is too
+        // short. Soft-RoCE reports that as `LocalOperation`.
         Outcome::Length | Outcome::LocalOperation => (WorkStatus::TooLong, Some(Violation::TooLong.into())),
         other => (WorkStatus::Failed, Some(Fault::Adapter(format!("{other:?}")))),
     }
 }
 
-/// What the outcome of another request means.
+/// Translates the outcome of any other request.
 fn sent(outcome: Outcome, kind: WorkKind) -> (WorkStatus, Option<Fault>) {
     match (outcome, kind) {
         (Outcome::Ok, _) => (WorkStatus::Ok, None),

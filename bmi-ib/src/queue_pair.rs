@@ -1,4 +1,4 @@
-//! The queues of a connection: what was posted and waits, what the adapter has, receives.
+//! The queues of a connection: posted requests that wait, requests that the adapter has, receives.
 //!
 //! **Protocol** of a request on its way out:
 //!
@@ -7,25 +7,27 @@
 //!                             └─ read ──> reads, beyond the limit ──────^
 //! ```
 //!
-//! **Doorbells.** The first request after a poll is handed over at once, so a lone message never
-//! waits. What is posted behind it before the next poll is collected and leaves with that poll as
-//! one linked list: one doorbell, on Soft-RoCE one system call. Of unsignalled requests every
-//! fourth part of the queue is signalled by the backend, to learn that the queue has room.
+//! **Doorbells.** The first request after a poll is handed over at once, so a single message never
+//! waits. Requests that are posted after it, before the next poll, are collected. The next poll
+//! hands them over as one linked list: one doorbell, on Soft-RoCE one system call. The backend asks
+//! the adapter to signal one of the unsignalled requests per quarter of the queue or of the staging
+//! ring. So it learns that there is room again.
 //!
-//! **Accesses without bytes.** Adapters do not check the key of an access of no bytes (InfiniBand
-//! specification, C9-88), the contract does (C7). So before such a request, and before one whose
-//! key no adapter can have, the peer's program is asked over the side channel; what was posted
-//! behind it waits for the answer. Such requests are rare, so that they are slow costs nothing.
+//! **Zero-length accesses.** Adapters do not check the key of an access of no bytes (InfiniBand
+//! specification, C9-88), but the contract requires it (C7). So the peer's program is asked over
+//! the side channel before such a request. It is also asked before a request with a key that no
+//! adapter can have. Requests posted later wait for the answer. Such requests are rare, so their
+//! low speed does not matter.
 //!
 //! **Invariants**
-//! 1. A request's segments stand in the segment queue beside its record until it has ended; so what
-//!    the adapter reaches is held (C5).
-//! 2. Requests, waiting ones and reads together are at most the depth; the adapter's queue has room
-//!    for one more, the marker.
-//! 3. Completions come in the order of the adapter's queue, so one says that all before it are
-//!    done.
+//! 1. A request's segments stay in the segment queue beside its record until it has ended. So the
+//!    memory that the adapter accesses is held (C5).
+//! 2. The requests, the waiting ones and the reads together are never more than the depth. The
+//!    adapter's queue has room for one more, the marker.
+//! 3. Completions come in the order of the adapter's queue, so one completion means that all
+//!    requests before it are done.
 //!
-//! **Tests** The conformance suite.
+//! **Tests**: the conformance suite.
 
 use std::collections::VecDeque;
 use std::io;
@@ -42,15 +44,16 @@ use crate::memory::{Exposures, Keys};
 use crate::staging::{Place, Staging};
 use crate::verbs::{self, Chain, Domain, Opcode, SendWork, Sge};
 
-/// Set in the name of a receive.
+/// Set in the id of a receive.
 const RECV: u64 = 1 << 63;
 
-/// What stands in the name of a work request besides its number: which connection.
+/// Returns the part of a work request's id that names the connection. The rest is the request's
+/// number.
 pub(crate) fn tag(conn: ConnId) -> u64 {
     (u64::from(conn.slot) & 0xf_ffff) << 43 | (u64::from(conn.generation) & 0x7ff) << 32
 }
 
-/// The slot, the tag, whether it is a receive, and the number.
+/// Splits an id into the slot, the tag, whether it is a receive, and the number.
 pub(crate) fn parse_name(id: u64) -> (u32, u64, bool, u32) {
     (((id >> 43) & 0xf_ffff) as u32, id & !RECV & !0xffff_ffff, id & RECV != 0, id as u32)
 }
@@ -66,7 +69,7 @@ struct Planned {
     /// Address and key.
     remote: Option<(u64, u64)>,
     immediate: Option<u32>,
-    /// It must be asked for first.
+    /// Set if the peer must be asked first.
     unchecked: bool,
 }
 
@@ -86,11 +89,11 @@ struct Recv {
     segments: u32,
 }
 
-/// Everything that is posted on a connection.
+/// All work posted on a connection.
 pub(crate) struct QueuePair {
     conn: ConnId,
-    // Torn down in this order: the queue pair first, so that nothing is reached any more; the
-    // domain last.
+    // Dropped in this order: the queue pair first, so that the adapter accesses nothing any more;
+    // the domain last.
     pub(crate) verbs: verbs::QueuePair,
     keys: Keys,
     pub(crate) exposures: Exposures,
@@ -98,7 +101,7 @@ pub(crate) struct QueuePair {
     domain: Arc<Domain>,
     depth: usize,
     recv_depth: usize,
-    /// Reads that may be outstanding.
+    /// Most reads that may be outstanding.
     pub(crate) max_reads: usize,
     requests: VecDeque<Request>,
     request_segments: VecDeque<Segment>,
@@ -111,27 +114,28 @@ pub(crate) struct QueuePair {
     recv_segments: VecDeque<Segment>,
     next_send: u32,
     next_recv: u32,
-    /// Requests, and bytes staged for them, since the last that the adapter was asked to signal.
+    /// Requests, and bytes staged for them, since the last request that the adapter was asked to
+    /// signal.
     silent: usize,
     silent_bytes: usize,
-    /// Something was handed over since the last poll.
+    /// Set if something was handed over since the last poll.
     rang: bool,
-    /// The peer was asked about the first waiting request.
+    /// Set while the peer has been asked about the first waiting request.
     asked: bool,
     marked: bool,
 }
 
-/// What a flush came to.
+/// The result of a flush.
 pub(crate) enum Flushed {
-    /// All that may go is on its way.
+    /// All requests that may go have been handed over.
     Done,
-    /// The peer must be asked this before more may go.
+    /// The peer must be asked this before more requests may go.
     Ask(Message),
 }
 
-/// How many of the `len` bytes of a receive's next segment the adapter is told of. No message is
-/// longer than `max_work_len`, so what a receive has beyond that is never written; and an entry's
-/// length has 32 bits.
+/// Returns how many of the `len` bytes of a receive's next segment are passed to the adapter. No
+/// message is longer than `max_work_len`, so bytes of a receive beyond that are never written.
+/// Also, an entry's length has 32 bits.
 fn take_room(room: &mut u64, len: usize) -> u32 {
     let len = (*room).min(len as u64);
     *room -= len;
@@ -186,7 +190,8 @@ impl QueuePair {
 
     // ---- registrations --------------------------------------------------------------------------
 
-    /// The first region among those of `segments` that this connection has yet to register.
+    /// Returns the first region among those of `segments` that this connection has not registered
+    /// yet.
     pub(crate) fn unregistered<'s>(&self, segments: &'s [Segment]) -> Option<&'s MemoryRegion> {
         let missing = segments.iter().find(|s| !s.is_empty() && self.keys.local(s.region()).is_none());
         missing.map(Segment::region)
@@ -200,9 +205,9 @@ impl QueuePair {
         self.keys.forget(region);
     }
 
-    /// The first `len` bytes of a segment.
+    /// Returns an entry for the first `len` bytes of a segment.
     fn entry(&self, segment: &Segment, len: u32) -> Sge {
-        // Registered when it was posted, and held since.
+        // The region was registered when the segment was posted, and has been held since.
         let key = self.keys.local(segment.region()).unwrap_or(0);
         Sge::new(segment.as_ptr() as u64, len, key)
     }
@@ -231,8 +236,8 @@ impl QueuePair {
             }
         }
         let id = RECV | tag(self.conn) | u64::from(self.next_recv);
-        // SAFETY: the segments are held until the receive has ended (invariant 1), or the queue
-        // pair is gone.
+        // SAFETY: the segments are held until the receive has ended (invariant 1), or until the
+        // queue pair is gone.
         match unsafe { self.verbs.post_receive(id, &entries[..count]) } {
             Ok(()) => {}
             Err(error) if error.raw_os_error() == Some(libc::ENOMEM) => return Err(PostError::QueueFull),
@@ -329,14 +334,14 @@ impl QueuePair {
         self.waiting.push_back(planned);
     }
 
-    /// Whether what was just posted should be handed over at once.
+    /// Returns whether the request that was just posted should be handed over at once.
     pub(crate) fn rings_at_once(&self) -> bool {
         !self.rang && self.waiting.len() == 1
     }
 
     // ---- what goes out --------------------------------------------------------------------------
 
-    /// Whether a flush would find something that may go.
+    /// Returns whether a flush would find something that may go.
     pub(crate) fn has_waiting(&self) -> bool {
         (!self.waiting.is_empty() && !self.asked) || self.may_read()
     }
@@ -345,12 +350,13 @@ impl QueuePair {
         !self.reads.is_empty() && self.reads_out < self.max_reads
     }
 
-    /// A poll has begun.
+    /// Notes that a poll has begun.
     pub(crate) fn begin_poll(&mut self) {
         self.rang = false;
     }
 
-    /// The peer says that the first waiting request may go; `false` if it was not asked.
+    /// Lets the first waiting request go, because the peer allows it. Returns false if the peer was
+    /// not asked.
     pub(crate) fn allow(&mut self) -> bool {
         let asked = std::mem::take(&mut self.asked);
         if let (true, Some(first)) = (asked, self.waiting.front_mut()) {
@@ -359,7 +365,7 @@ impl QueuePair {
         asked
     }
 
-    /// Hands over what may go.
+    /// Hands over the requests that may go.
     pub(crate) fn flush(&mut self, chain: &mut Chain) -> io::Result<Flushed> {
         let mut outcome = Flushed::Done;
         while !self.asked
@@ -390,7 +396,7 @@ impl QueuePair {
         Ok(outcome)
     }
 
-    /// Adds a request, whose segments are the last of `request_segments`, to the chain.
+    /// Adds a request to the chain. Its segments must be the last of `request_segments`.
     fn issue(&mut self, planned: Planned, chain: &mut Chain) -> io::Result<()> {
         let Planned { work, kind, signalled, len, place, segments, remote, immediate, .. } = planned;
         if kind == WorkKind::Read {
@@ -410,11 +416,11 @@ impl QueuePair {
         }
         let first = self.request_segments.len() - segments as usize;
         for segment in self.request_segments.range(first..).filter(|segment| !segment.is_empty()) {
-            // No longer than `max_work_len`.
+            // Not truncated: it is no longer than `max_work_len`.
             entries[count] = self.entry(segment, segment.len() as u32);
             count += 1;
         }
-        // A key that no adapter has was asked for and refused, so it is never cut short here.
+        // Not truncated: a key that no adapter has was asked for and refused before.
         let (addr, key) = remote.map_or((0, 0), |(addr, key)| (addr, key as u32));
         let opcode = match (kind, immediate) {
             (WorkKind::Read, _) => Opcode::Read(addr, key),
@@ -436,17 +442,17 @@ impl QueuePair {
         }
         self.rang = true;
         // SAFETY: segments and staged bytes are held until their request has ended (invariant 1),
-        // or the queue pair is gone.
+        // or until the queue pair is gone.
         unsafe { self.verbs.post_send(chain) }.map_err(|(_, error)| error)
     }
 
-    /// Whether all that was posted to be sent has left and ended.
+    /// Returns whether all posted requests have left and ended.
     pub(crate) fn all_sent(&self) -> bool {
         self.requests.is_empty() && self.waiting.is_empty()
     }
 
-    /// Posts a request without effect, signalled, behind all others, unless it was already: when it
-    /// has ended, they have.
+    /// Posts a signalled request without effect behind all others, unless it was already posted.
+    /// When it has ended, all others have.
     pub(crate) fn mark(&mut self, chain: &mut Chain) -> io::Result<()> {
         if std::mem::replace(&mut self.marked, true) || self.requests.is_empty() {
             return Ok(());
@@ -459,21 +465,21 @@ impl QueuePair {
         self.ring(chain)
     }
 
-    /// Fails the queue pair, so that all that the adapter has is flushed.
+    /// Puts the queue pair into the error state, so that all requests of the adapter are flushed.
     pub(crate) fn fail(&mut self, chain: &mut Chain) -> io::Result<()> {
         self.verbs.fail()?;
         self.marked = false;
         self.mark(chain)
     }
 
-    /// Whether the adapter has nothing any more.
+    /// Returns whether the adapter has no work left.
     pub(crate) fn is_drained(&self) -> bool {
         self.requests.is_empty() && self.recvs.is_empty()
     }
 
     // ---- completions ----------------------------------------------------------------------------
 
-    /// The oldest receive ended; `false` if there is none.
+    /// Ends the oldest receive. Returns false if there is none.
     pub(crate) fn complete_recv(
         &mut self,
         status: WorkStatus,
@@ -487,8 +493,8 @@ impl QueuePair {
         true
     }
 
-    /// The request of this number ended, and so did, with success, all before it. Returns what kind
-    /// it was; `None` for the marker.
+    /// Ends the request of this number, and, with success, all before it. Returns its kind, or `None`
+    /// for the marker and for a number that is not outstanding.
     pub(crate) fn complete_send(
         &mut self,
         number: u32,
@@ -498,7 +504,7 @@ impl QueuePair {
         let oldest = self.next_send.wrapping_sub(self.requests.len() as u32);
         let before = number.wrapping_sub(oldest) as usize;
         if before >= self.requests.len() {
-            return None; // not of this queue's present
+            return None; // not a request that is outstanding here
         }
         for _ in 0..before {
             self.end_oldest(WorkStatus::Ok, events);
@@ -520,10 +526,10 @@ impl QueuePair {
         }
     }
 
-    /// Destroys the queue pair, then ends everything that has not ended.
+    /// Destroys the queue pair, then ends all work that has not ended.
     pub(crate) fn end(self, events: &mut Vec<Event>) {
         let QueuePair { conn, verbs, requests, waiting, reads, recvs, .. } = self;
-        // From here on the adapter reaches nothing; the segments are let go when this returns.
+        // From here on the adapter accesses nothing. The segments are released when this returns.
         drop(verbs);
         let asked = requests.into_iter().filter_map(|request| Some((request.work, request.kind?, request.len)));
         let planned = waiting.into_iter().chain(reads).map(|planned| (planned.work, planned.kind, planned.len));
@@ -543,8 +549,8 @@ impl QueuePair {
 mod tests {
     use super::*;
 
-    /// The length of a receive's segment was cut to 32 bits: one of 4 GiB had no room at all, and
-    /// the first message for it ended the connection.
+    /// A regression test. The length of a receive's segment was truncated to 32 bits. A segment of
+    /// 4 GiB had no room at all, and the first message for it ended the connection.
     #[test]
     fn receives_of_gigabytes_have_room_for_any_message() {
         let given = |lens: &[usize]| {

@@ -1,5 +1,5 @@
-//! The TCP connection beside a queue pair: messages in, messages out, and the news that the peer is
-//! gone.
+//! The TCP connection beside a queue pair. It carries messages in both directions and reports that
+//! the peer is gone.
 
 use std::io::{self, Read, Write};
 use std::net::IpAddr;
@@ -10,11 +10,11 @@ use mio::net::TcpStream;
 use crate::error::{Fault, Violation};
 use crate::greeting::{MESSAGE, Message};
 
-/// Bytes that may wait for the peer to read them: answers to a peer that asks and does not listen
-/// must not pile up.
+/// Most bytes that may wait for the peer to read them. Answers to a peer that asks but does not
+/// read must not pile up.
 const MAX_UNSENT: usize = 16 << 10;
 
-/// A message, and the bytes behind it.
+/// A message and its private data.
 pub(crate) type Received = (Message, Box<[u8]>);
 
 pub(crate) struct SideChannel {
@@ -29,7 +29,7 @@ impl SideChannel {
         Box::new(SideChannel { stream, buffer: [0; MESSAGE + MAX_PRIVATE_DATA], filled: 0, unsent: Vec::new() })
     }
 
-    /// This side's address.
+    /// Returns this side's address.
     pub(crate) fn local_ip(&self) -> Option<IpAddr> {
         self.stream.local_addr().ok().map(|addr| addr.ip().to_canonical())
     }
@@ -45,7 +45,7 @@ impl SideChannel {
         Ok(())
     }
 
-    /// Writes what waits.
+    /// Writes the bytes that wait.
     pub(crate) fn push(&mut self) {
         while !self.unsent.is_empty() {
             match self.stream.write(&self.unsent) {
@@ -60,7 +60,7 @@ impl SideChannel {
         }
     }
 
-    /// The next message with its private data; `None` when there is none for now.
+    /// Returns the next message with its private data, or `None` if there is none for now.
     pub(crate) fn receive(&mut self) -> Result<Option<Received>, Fault> {
         loop {
             if let Some((message, private)) = Message::decode(&self.buffer[..self.filled])? {

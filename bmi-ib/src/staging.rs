@@ -1,10 +1,10 @@
-//! The registered ring of a connection that heads and inline payload are copied into while posting.
+//! The registered ring of a connection, to which posting copies heads and inline payload.
 //!
-//! **Layout** Places are handed out in order and come back in order. One that would not fit before
-//! the end begins at the start; what it skips comes back with it.
+//! **Layout.** Places are handed out in order and come back in order. A place that would not fit
+//! before the end begins at the start. The skipped bytes come back together with it.
 //!
 //! ```text
-//!   [ free | oldest place … newest place | free ]        head = oldest, used = bytes from there on, skips included
+//!   [ free | oldest place … newest place | free ]      head = oldest, used = bytes from there on, with skipped ones
 //! ```
 
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::memory::pin;
 use crate::verbs::{Domain, Region, Rights, Sge};
 
 pub(crate) struct Staging {
-    // Declared before the memory that it registers.
+    // Declared, and so dropped, before the memory that it registers.
     region: Option<Region>,
     memory: Memory,
     head: usize,
@@ -27,7 +27,7 @@ pub(crate) struct Staging {
 pub(crate) struct Place {
     pub(crate) at: usize,
     pub(crate) len: usize,
-    /// What it takes of the ring.
+    /// The bytes of the ring that it takes, including skipped ones.
     pub(crate) taken: usize,
 }
 
@@ -42,7 +42,7 @@ impl Staging {
         self.memory.len()
     }
 
-    /// A place of `len` bytes, if there is room.
+    /// Returns a place of `len` bytes, if there is room.
     pub(crate) fn take(&mut self, len: usize) -> Option<Place> {
         if len == 0 {
             return Some(Place::default());
@@ -60,7 +60,7 @@ impl Staging {
         Some(Place { at: (tail + skip) % size, len, taken: skip + len })
     }
 
-    /// The oldest places, as many as take `taken` bytes, come back.
+    /// Takes back the oldest places, which together take `taken` bytes.
     pub(crate) fn give_back(&mut self, taken: usize) {
         self.head = (self.head + taken) % self.memory.len();
         self.used -= taken;

@@ -1,5 +1,5 @@
-//! The shared conformance suite over verbs: with the defaults, with little of everything, and
-//! behind adapters that make trouble. Needs an RDMA device; `cargo xtask rxe` has one.
+//! The shared conformance suite over verbs: with the defaults, with small limits, and behind
+//! adapters that inject faults. Needs an RDMA device; `cargo xtask rxe` has one.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use bmi_conformance::{FaultyBackend, Local, Plan};
 use bmi_core::{Addr, Capabilities, OneSided, Registration};
 use bmi_ib::{IbConfig, IbTransport};
 
-/// What the backend can do on Soft-RoCE, by hand.
+/// The backend's capabilities on Soft-RoCE, written out by hand.
 fn pinned() -> Capabilities {
     let mut expected = Capabilities::minimal();
     expected.one_sided = OneSided::Native;
@@ -30,7 +30,7 @@ fn pinned() -> Capabilities {
 /// Adapters on the first device, with side channels on one of this machine's loopback addresses.
 fn ib(name: &'static str, host: &'static str, config: IbConfig, expected: Capabilities) -> Local<IbTransport> {
     let make = move || IbTransport::new(config.clone()).expect("this machine has an RDMA device");
-    // Reserved, and below the ports that anybody without privileges listens at.
+    // A reserved port. It is below the ports at which unprivileged processes can listen.
     let vacant = Addr::ib(None, host, 1);
     Local::new(name, expected, make, move |_| Addr::ib(None, host, 0), vacant).with_cases(4)
 }

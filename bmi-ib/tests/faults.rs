@@ -1,6 +1,6 @@
-//! What can go wrong beside and beneath a connection: a peer killed with SIGKILL, a link that goes
-//! down, a receiver that is not ready, a limit on locked memory. Needs an RDMA device, and for the
-//! link the machine of `cargo xtask rxe`, whose device stands on `d0`.
+//! Faults around a connection: a peer killed with SIGKILL, a link that goes down, a receiver that
+//! is not ready, a limit on locked memory. Needs an RDMA device. The link tests need the machine of
+//! `cargo xtask rxe`, whose device is on `d0`.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking, its helpers too")]
 
@@ -17,28 +17,28 @@ use bmi_core::{Access, Addr, Clock, ErrorKind, Memory, RemoteSlice, Transport};
 use bmi_ib::IbConfig;
 use support::{Pair, Side};
 
-/// Where a child finds its parent.
+/// The environment variable with the parent's address.
 const PARENT: &str = "BMI_IB_TEST_PARENT";
 const LEN: usize = 4 << 20;
 /// Transfers that are outstanding when the peer is killed: seconds of work for Soft-RoCE.
 const OUTSTANDING: u64 = 64;
-/// The byte by which a transfer is seen to be half done.
+/// The byte that shows that a transfer is half done.
 const MIDDLE: usize = LEN / 2;
 
-/// The link is everybody's: one test at a time.
+/// Lets one test run at a time, because all of them share the link.
 fn alone() -> MutexGuard<'static, ()> {
     static LINK: Mutex<()> = Mutex::new(());
     LINK.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// This program again, as another process that runs only the test `name`.
+/// Starts this program again, as another process that runs only the test `name`.
 fn spawn(name: &str, parent: &str) -> Child {
     let own = std::env::current_exe().unwrap();
     Command::new(own).args(["--exact", name, "--ignored", "--nocapture"]).env(PARENT, parent).spawn().unwrap()
 }
 
-/// The other process of the SIGKILL tests: connects to its parent, exposes memory, says where, and
-/// goes on until a write reaches [`MIDDLE`] of it; then it kills itself.
+/// The other process of the SIGKILL tests. It connects to its parent, exposes memory, and tells the
+/// parent where. It goes on until a write reaches [`MIDDLE`] of the memory, and then kills itself.
 #[test]
 #[ignore = "a part of another test, in a process of its own"]
 fn child_that_exposes_memory() {
@@ -67,7 +67,7 @@ fn byte(memory: &Memory, at: usize) -> u8 {
     byte[0]
 }
 
-/// A connection from a child, and the memory that it exposes.
+/// Accepts a connection from a child, and returns the memory that the child exposes.
 fn meet_child(side: &mut Side, addr: &Addr) -> (Child, ConnId, RemoteSlice) {
     let child = spawn("child_that_exposes_memory", &addr.to_string());
     let Event::ConnectRequest { conn, .. } = side.next("the child's request") else { panic!("no request") };
@@ -81,9 +81,9 @@ fn meet_child(side: &mut Side, addr: &Addr) -> (Child, ConnId, RemoteSlice) {
     (child, conn, RemoteSlice::from_wire(&note.to_vec().try_into().unwrap()))
 }
 
-/// Kills `child` when a read has brought the byte at [`MIDDLE`] of `landing`; without that, waits
-/// for it to kill itself. A thread of its own: on Soft-RoCE a transfer happens inside the calls
-/// that post and poll.
+/// Kills `child` when a read has brought the byte at [`MIDDLE`] of `landing`. Without a landing,
+/// waits for the child to kill itself. It has its own thread, because on Soft-RoCE a transfer
+/// happens inside the calls that post and poll.
 fn kill_in_the_middle(mut child: Child, landing: Option<Memory>) -> std::thread::JoinHandle<()> {
     let watch = move || {
         let clock = MonotonicClock::new();
@@ -100,7 +100,7 @@ fn kill_in_the_middle(mut child: Child, landing: Option<Memory>) -> std::thread:
     std::thread::Builder::new().name("killer".to_owned()).spawn(watch).unwrap()
 }
 
-/// Has reads, or writes, of megabytes outstanding, and the peer dies when the first of them is half
+/// Reads or writes of megabytes are outstanding, and the peer dies when the first of them is half
 /// done.
 fn killed_in_the_middle_of(write: bool) {
     let _alone = alone();
@@ -130,7 +130,7 @@ fn killed_in_the_middle_of(write: bool) {
         assert!(side.now() < give_up, "the memory does not come back");
         side.poll();
     }
-    // Another peer is served as if nothing had been.
+    // Another peer is served as if nothing had happened.
     let (mut child, conn, slice) = meet_child(&mut side, &addr);
     let list = [side.transport.register(&memory).unwrap().segment(0, LEN)];
     side.transport.post_read(conn, WorkId(99), &list, slice, WorkOptions::SIGNALLED).unwrap();
@@ -156,7 +156,7 @@ fn ip_link(state: &str) {
     assert!(status.success(), "ip link set d0 {state}: {status}");
 }
 
-/// The link goes up again, however the test ends.
+/// Brings the link up again, however the test ends.
 struct Up;
 
 impl Drop for Up {
@@ -165,7 +165,7 @@ impl Drop for Up {
     }
 }
 
-/// A message from `a` to `b`.
+/// Sends a message from `a` to `b`.
 fn message(pair: &mut Pair, near: ConnId, far: ConnId, what: &str) {
     let region = pair.b.transport.register(&Memory::zeroed(8).unwrap()).unwrap();
     pair.b.transport.post_recv(far, WorkId(5), &[region.segment(0, 8)]).unwrap();
@@ -176,7 +176,7 @@ fn message(pair: &mut Pair, near: ConnId, far: ConnId, what: &str) {
     assert_eq!((done.work, done.status), (WorkId(6), WorkStatus::Ok), "{what}");
 }
 
-/// A link that stays down ends the connections, with a reason that names the port; when it is up
+/// A link that stays down ends the connections, with a reason that names the port. When it is up
 /// again, connecting works.
 #[test]
 fn a_link_that_stays_down_ends_connections() {
@@ -196,7 +196,8 @@ fn a_link_that_stays_down_ends_connections() {
     message(&mut pair, near, far, "after");
 }
 
-/// The port takes a moment to come up; a connection over one that is not ends.
+/// Connects as soon as the port is up. That takes a moment, and a connection over a port that is
+/// down ends.
 fn connect_when_up(pair: &mut Pair) -> (ConnId, ConnId) {
     let give_up = pair.a.now() + support::PATIENCE;
     loop {
@@ -212,7 +213,7 @@ fn connect_when_up(pair: &mut Pair) -> (ConnId, ConnId) {
     }
 }
 
-/// A link that is down for less than the grace costs nothing.
+/// A link that is down for less than the grace time ends no connection.
 #[test]
 fn a_short_fall_of_the_link_is_survived() {
     let _alone = alone();
@@ -238,7 +239,7 @@ fn a_short_fall_of_the_link_is_survived() {
     message(&mut pair, near, far, "after a short fall");
 }
 
-/// A send that finds no receive is tried a few times, then both sides end and say why.
+/// A send that finds no receive is retried a few times. Then both sides end and report why.
 #[test]
 fn a_receiver_that_is_not_ready() {
     let _alone = alone();
@@ -254,18 +255,19 @@ fn a_receiver_that_is_not_ready() {
     assert!(reason.to_string().contains("no receive was posted"), "{reason}");
 }
 
-/// The other process of the next test: it gives up what lifts the limit.
+/// The other process of the next test. It gives up the capability that lifts the limit.
 #[test]
 #[ignore = "a part of another test, in a process of its own"]
 fn child_with_a_limit() {
     const LIMIT: u64 = 4 << 20;
     let limit = libc::rlimit { rlim_cur: LIMIT, rlim_max: LIMIT };
-    // SAFETY: plain system calls; leaving root takes the capability away.
+    // SAFETY: plain system calls. Leaving the root user removes the capability.
     unsafe {
         assert_eq!(libc::setrlimit(libc::RLIMIT_MEMLOCK, &limit), 0);
         assert_eq!(libc::setuid(65_534), 0);
     }
-    // Opened afterwards: the kernel takes no command from who is another than opened the device.
+    // Opened afterwards: the kernel accepts no commands from a user other than the one that opened
+    // the device.
     let mut pair = Pair::new();
     let explained = |error: &bmi_core::Error| {
         assert_eq!(error.kind(), ErrorKind::Exhausted, "{error}");
@@ -275,7 +277,7 @@ fn child_with_a_limit() {
     };
     let big = Memory::zeroed(16 << 20).unwrap();
     explained(&pair.a.transport.register(&big).unwrap_err());
-    // Pieces that fit, until no more do.
+    // Register pieces that fit, until no more do.
     let memory = Memory::zeroed(3 << 20).unwrap();
     let region = pair.a.transport.register(&memory).unwrap();
     let mut exposed = Vec::new();

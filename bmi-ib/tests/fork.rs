@@ -6,9 +6,8 @@ use bmi_core::transport::{WorkId, WorkOptions};
 use bmi_core::{Access, Memory, Transport};
 use support::Pair;
 
-/// After a fork the parent's pages are still those that the adapter knows, whoever of the two
-/// writes first: what the parent writes then is what a read brings, and what a write brings is what
-/// the parent sees.
+/// After a fork the adapter still uses the parent's pages, whichever process writes first. A read
+/// brings what the parent writes then, and the parent sees what a write brings.
 #[test]
 fn registered_pages_stay_with_the_parent() {
     const LEN: usize = 3 * 4096;
@@ -19,14 +18,14 @@ fn registered_pages_stay_with_the_parent() {
     let remote = pair.b.transport.expose(pair.far, &other.segment(0, LEN), Access::READ_WRITE).unwrap();
     there.copy_from(0, &[1; LEN]);
     let (parent_wrote, told) = std::io::pipe().unwrap();
-    // SAFETY: the child makes plain system calls, writes its own copy of a page, and leaves.
+    // SAFETY: the child makes plain system calls, writes to its own copy of a page, and exits.
     let child = unsafe { libc::fork() };
     assert!(child >= 0, "{}", std::io::Error::last_os_error());
     if child == 0 {
         let mut byte = [0u8; 1];
         let (pipe, page) = (std::os::fd::AsRawFd::as_raw_fd(&parent_wrote), there.as_ptr());
-        // SAFETY: the descriptor is open, the buffer its own; the page is the child's copy; `_exit`
-        // runs nothing of the parent's.
+        // SAFETY: the descriptor is open, the buffer is its own, and the page is the child's copy.
+        // `_exit` runs none of the parent's code.
         unsafe {
             page.write_volatile(99);
             libc::read(pipe, byte.as_mut_ptr().cast(), 1);

@@ -1,5 +1,5 @@
-//! A peer that reaches for what was not given to it. Needs an RDMA device; `cargo xtask rxe` has
-//! one.
+//! A peer that accesses memory that was not exposed to it. Needs an RDMA device; `cargo xtask rxe`
+//! has one.
 
 mod support;
 
@@ -11,20 +11,21 @@ use support::Pair;
 const BYTES: usize = 64 << 10;
 const SECRET: u8 = 0x5a;
 
-/// 10,000 attempts with random keys, addresses and lengths, many close to the truth, at memory that
-/// is exposed to another connection, to nobody, for reading only, or on a page beside. No byte of
-/// it changes, none is read, and an attempt that was carried out ends its connection.
+/// 10,000 attempts with random keys, addresses and lengths, many of them nearly valid. They aim at
+/// memory that is exposed to another connection, not at all, or for reading only, or that is on a
+/// neighbouring page. No byte of it changes and none is read. An attempt that is carried out ends
+/// its connection.
 #[test]
 fn ten_thousand_random_attempts_change_no_byte() {
     const ATTEMPTS: u32 = 10_000;
-    // Attempts per connection: the first that reaches the victim's adapter ends it, the others die
-    // with it.
+    // Attempts per connection. The first one that reaches the victim's adapter ends the connection,
+    // and the others end with it.
     const PER_CONNECTION: u32 = 100;
     let mut rng = Rng::new(11);
     let mut pair = Pair::new();
     let victim = Memory::from(vec![SECRET; BYTES]);
     let region = pair.b.transport.register(&victim).unwrap();
-    // What another peer may do is the bait: its true keys are known to the forger.
+    // The bait is memory that another peer may access; the forger knows its true keys.
     let (owner, owner_far) = (pair.near, pair.far);
     let writable = pair.b.transport.expose(owner_far, &region.segment(4096, 4096), Access::READ_WRITE).unwrap();
     let loot = Memory::from(vec![0u8; 4096]);
@@ -56,7 +57,7 @@ fn ten_thousand_random_attempts_change_no_byte() {
         assert!(victim.to_vec().iter().all(|byte| *byte == SECRET), "a byte of the victim changed");
         assert!(loot.to_vec().iter().all(|byte| *byte == 0), "a byte was read");
     }
-    // The owner's connection and its rights are as they were.
+    // The owner's connection and its rights are unchanged.
     let list = [own.segment(0, 16)];
     pair.a
         .transport
@@ -67,22 +68,22 @@ fn ten_thousand_random_attempts_change_no_byte() {
     assert_eq!(victim.slice(4096, 17).to_vec(), [vec![0; 16], vec![SECRET]].concat());
 }
 
-/// A forged access: random, or true in all but one respect.
+/// Returns a forged access: random, or valid in all but one respect.
 fn attempt(rng: &mut Rng, writable: RemoteSlice, readable: RemoteSlice) -> (RemoteSlice, bool) {
     let len = 1 + rng.below(4096);
     match rng.below(6) {
-        // Anything at all.
+        // Random in every respect.
         0 => (RemoteSlice { key: RemoteKey(rng.next_u64()), addr: rng.next_u64(), len }, rng.chance(500)),
-        // A key of 32 bits, as adapters have them, close to a true one.
+        // A key of 32 bits, like an adapter's, close to a valid one.
         1 => {
             let key = RemoteKey((readable.key.0 ^ (1 + rng.below(0xffff))) & 0xffff_ffff);
             (RemoteSlice { key, addr: readable.addr, len }, rng.chance(500))
         }
-        // Another connection's true key.
+        // Another connection's valid key.
         2 => (RemoteSlice { len, ..writable }, rng.chance(500)),
-        // A true key, but reading only.
+        // A valid key, but only for reading.
         3 => (RemoteSlice { len: 1 + rng.below(1000), ..readable }, true),
-        // A true key, beyond the end or before the beginning.
+        // A valid key, beyond the end or before the beginning.
         4 => (
             RemoteSlice { addr: readable.addr + 1001 - len.min(1000), len: len.min(1000), ..readable },
             rng.chance(500),

@@ -1,5 +1,5 @@
-//! The side channel: peers that say nothing, too little, too much or nonsense, and two that dial
-//! each other at once. Needs an RDMA device; `cargo xtask rxe` has one.
+//! The side channel: peers that send nothing, too little, too much or nonsense, and two sides that
+//! dial each other at once. Needs an RDMA device; `cargo xtask rxe` has one.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking, its helpers too")]
 
@@ -20,9 +20,9 @@ const CONNECT: u8 = 1;
 const READY: u8 = 4;
 const CHECKED: u8 = 7;
 
-/// A message of the side channel, as the module `greeting` draws it: a queue pair that nobody has,
-/// at this machine's own address (the kernel would look for one that nobody has, and block for a
-/// second).
+/// Returns a message of the side channel, in the layout that the module `greeting` draws. It names
+/// a queue pair that does not exist, at this machine's own address. (For an address that no host
+/// has, the kernel would look it up and block for a second.)
 fn message(kind: u8) -> [u8; 64] {
     let mut bytes = [0; 64];
     bytes[..8].copy_from_slice(b"bmi-ib\r\n");
@@ -50,7 +50,7 @@ fn raw_to(addr: &Addr) -> TcpStream {
     socket
 }
 
-/// Polls until the other end of `socket` is closed; returns what it said before.
+/// Polls until the other end of `socket` is closed. Returns what the other end sent before.
 fn until_closed(side: &mut Side, socket: &mut TcpStream, what: &str) -> Vec<u8> {
     let give_up = side.now() + support::PATIENCE;
     let mut said = Vec::new();
@@ -61,7 +61,7 @@ fn until_closed(side: &mut Side, socket: &mut TcpStream, what: &str) -> Vec<u8> 
             Ok(0) => return said,
             Ok(len) => said.extend(&piece[..len]),
             Err(error) if error.kind() == IoKind::WouldBlock => {}
-            // Closed with bytes of ours unread.
+            // Closed while bytes of this side were unread.
             Err(error) if error.kind() == IoKind::ConnectionReset => return said,
             Err(error) => panic!("{what}: {error}"),
         }
@@ -70,7 +70,7 @@ fn until_closed(side: &mut Side, socket: &mut TcpStream, what: &str) -> Vec<u8> 
     }
 }
 
-/// A message from `a` to `b` on a connection that was asked for by either.
+/// Sends a message from `a` to `b` on a connection that either side asked for.
 fn works(a: &mut Side, near: ConnId, b: &mut Side, far: ConnId, what: &str) {
     let memory = Memory::zeroed(8).unwrap();
     let region = b.transport.register(&memory).unwrap();
@@ -81,8 +81,8 @@ fn works(a: &mut Side, near: ConnId, b: &mut Side, far: ConnId, what: &str) {
     assert_eq!(&memory.to_vec()[..5], b"hello", "{what}");
 }
 
-/// Silent side channels are bounded in number and in time, and a peer that speaks is served when
-/// they are gone.
+/// Silent side channels are bounded in number and in time. A peer that sends its greeting is served
+/// when they are gone.
 #[test]
 fn silent_side_channels_are_bounded_and_dropped_in_time() {
     let clock = MonotonicClock::new();
@@ -91,7 +91,7 @@ fn silent_side_channels_are_bounded_and_dropped_in_time() {
     let mut b = Side::new(clock, config);
     let addr = b.listen();
     let mut sockets: Vec<TcpStream> = (0..10).map(|_| raw_to(&addr)).collect();
-    // One says half of its greeting and then no more: it has no more time than the others.
+    // One of them sends half of its greeting and then stops. It gets no more time than the others.
     sockets[0].write_all(&message(CONNECT)[..40]).unwrap();
     for socket in &mut sockets {
         let said = until_closed(&mut b, socket, "a silent side channel");
@@ -104,8 +104,8 @@ fn silent_side_channels_are_bounded_and_dropped_in_time() {
     works(&mut a, near, &mut b, far, "after them");
 }
 
-/// What is no greeting closes its side channel and nothing else; a peer of another version is told
-/// ours.
+/// Bytes that are not a greeting close their side channel and affect nothing else. A peer of
+/// another version is told this side's version.
 #[test]
 fn nonsense_costs_its_sender_the_side_channel() {
     const TRIES: usize = 200;
@@ -118,11 +118,11 @@ fn nonsense_costs_its_sender_the_side_channel() {
             0 => bytes[8] = 2 + rng.below(200) as u8,
             // Another protocol.
             1 => bytes[rng.below(8) as usize] ^= 1 + rng.below(255) as u8,
-            // A message that is not the first.
+            // A message that may not come first.
             2 => bytes[10] = 2 + rng.below(250) as u8,
-            // More private data than may be.
+            // More private data than allowed.
             3 => bytes[12..14].copy_from_slice(&(257 + rng.below(60_000) as u16).to_le_bytes()),
-            // No queue pair has such a number, no port such an MTU.
+            // No queue pair has such a number, and no port has such an MTU.
             _ if rng.chance(500) => bytes[19] = 1 + rng.below(255) as u8,
             _ => bytes[26] = 6 + rng.below(250) as u8,
         }
@@ -138,8 +138,8 @@ fn nonsense_costs_its_sender_the_side_channel() {
     works(&mut pair.a, near, &mut pair.b, far, "the connection beside is as it was");
 }
 
-/// A peer that was accepted and never confirms has no longer than the handshake may take; so has
-/// one that only dials.
+/// A peer that was accepted and never confirms gets no longer than the handshake may take. The same
+/// holds for a peer that only dials.
 #[test]
 fn a_handshake_that_is_never_finished_ends() {
     let clock = MonotonicClock::new();
@@ -161,8 +161,7 @@ fn a_handshake_that_is_never_finished_ends() {
     assert!(b.now() >= deadline, "not before its deadline");
 }
 
-/// A message at a point where it is not allowed ends the connection, with everything that was
-/// posted.
+/// A message at a point where it is not allowed ends the connection, with all posted work.
 #[test]
 fn a_message_out_of_order_ends_the_connection() {
     for second in [CONNECT, READY, CHECKED, 99] {
@@ -182,7 +181,7 @@ fn a_message_out_of_order_ends_the_connection() {
     }
 }
 
-/// Two that dial each other at once have two connections, and both carry messages.
+/// Two sides that dial each other at once get two connections, and both carry messages.
 #[test]
 fn two_that_dial_each_other_at_once() {
     let clock = MonotonicClock::new();
@@ -220,7 +219,7 @@ fn two_that_dial_each_other_at_once() {
     }
 }
 
-/// Both connections of `side` end.
+/// Waits until both connections of `side` have ended.
 fn ends(side: &mut Side, other: &mut Side) {
     let mut ended = 0;
     while ended < 2 {

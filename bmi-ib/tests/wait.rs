@@ -1,6 +1,6 @@
 //! Sleeping on the event fd. Needs an RDMA device; `cargo xtask rxe` has one. On Soft-RoCE a
-//! loopback send completes inside the call that posts it, so who waits must post from another
-//! thread.
+//! loopback send completes inside the call that posts it. So a test that waits must post from
+//! another thread.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking, its helpers too")]
 
@@ -14,7 +14,7 @@ use bmi_core::{Memory, Transport};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use support::Pair;
 
-/// Sleeps until the descriptor is readable; `false` if a failing test's patience is over.
+/// Sleeps until the descriptor is readable. Returns false after the time that a failing test waits.
 fn sleep(transport: &impl Transport) -> bool {
     let fd = transport.event_fd().unwrap();
     let mut fds = [PollFd::from_borrowed_fd(fd, PollFlags::IN)];
@@ -22,7 +22,7 @@ fn sleep(transport: &impl Transport) -> bool {
     rustix::event::poll(&mut fds, Some(&limit)).unwrap() > 0
 }
 
-/// Context switches that this thread asked for: it slept so often.
+/// Returns how often this thread has slept: its voluntary context switches.
 fn sleeps() -> u64 {
     let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:")).unwrap();
@@ -73,7 +73,7 @@ fn a_sleeper_is_woken_by_each_message_of_another_thread() {
 fn an_idle_adapter_sleeps() {
     let Pair { mut a, mut b, .. } = Pair::new();
     for _ in 0..10 {
-        // What setting up left behind may take some polls.
+        // Events left over from setting up may take some polls.
         loop {
             a.poll();
             if !b.poll() && b.transport.arm(Waker::noop()) == Armed::Waiting {

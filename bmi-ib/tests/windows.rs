@@ -1,4 +1,5 @@
-//! Why the backend exposes by registrations and not by memory windows. Needs an RDMA device.
+//! Shows why the backend exposes memory by registrations and not by memory windows. Needs an RDMA
+//! device.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking, its helpers too")]
 
@@ -29,7 +30,7 @@ impl Side {
         Side { queue_pair, queue, domain }
     }
 
-    /// Carries out one request.
+    /// Executes one request. Returns how it ended.
     fn outcome(&self, opcode: Opcode<'_>, segments: &[Sge], what: &str) -> Outcome {
         let mut chain = Chain::new(1, 1);
         chain.push(&SendWork { id: 1, opcode, segments, signalled: true, inline: false });
@@ -72,10 +73,10 @@ fn pair(context: &Arc<Context>) -> (Side, Side) {
     (a, b)
 }
 
-/// A window over the first half of a region: Soft-RoCE lets the peer read in the second half too,
-/// because it checks the bounds of the region. If this fails, windows have become safe there, and
-/// `memory.rs` may think again. A refused access through a window is not tried: the kernel then
-/// counts the window's references wrongly (`check_rkey` of its `rxe_resp.c` puts it twice).
+/// A window covers the first half of a region. Soft-RoCE lets the peer read in the second half too,
+/// because it checks the bounds of the region. If this test fails, windows have become safe there,
+/// and `memory.rs` may use them. An access that a window refuses is not tried: the kernel then
+/// counts the window's references wrongly (`check_rkey` in its `rxe_resp.c` puts it twice).
 #[test]
 fn soft_roce_does_not_check_the_bounds_of_a_window() {
     let context = Context::open(None).unwrap();
@@ -99,8 +100,8 @@ fn soft_roce_does_not_check_the_bounds_of_a_window() {
         let read = Opcode::Read(base as u64 + offset, key);
         let outcome = a.outcome(read, &[Sge::new(to as u64, 1000, own.local_key())], "reading");
         assert_eq!(outcome, expected, "a read of 1000 bytes at {offset} of a window of 4096 over a region of 8192");
-        // A bound window holds its queue pair and its region, and the kernel waits without end for
-        // one that is held.
+        // The window is dropped first. While it is bound it holds its queue pair and its region, and
+        // the kernel waits without end when an object that is held is destroyed.
         drop(window);
         drop((a.queue_pair, b.queue_pair));
     }

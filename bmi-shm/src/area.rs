@@ -1,38 +1,39 @@
-//! What one side of a connection writes and the other reads: its ring, its position, its
+//! The memory that one side of a connection writes and the other reads: its ring, its position, its
 //! announcements, its exposures.
 //!
-//! **Why one area each.** A side's area is mapped writable by that side alone (the seal
-//! `F_SEAL_FUTURE_WRITE`), so nothing that this side has written can be changed by the peer. What
-//! is left to distrust is what the peer writes in *its* area: words that are copied, then checked.
+//! **Why one area each.** Only the owner of an area can map it writable (the seal
+//! `F_SEAL_FUTURE_WRITE`), so the peer cannot change anything that this side has written. The only
+//! words to distrust are those that the peer writes in *its* area. They are copied, then checked.
 //!
-//! **Layout**, in bytes. Words that different moments touch stand in different cache lines.
+//! **Layout**, in bytes. Words that are used at different times are in different cache lines.
 //!
 //! ```text
 //!     0  consumed      how far this side has read the peer's ring
 //!    64  sleep         0 awake, else (nap's number << 1 | waits for room in its ring)
-//!   128  claims        32 words: the key under which this side reaches the peer's memory at this moment, or 0
-//!   384  taken         how many messages that the peer left in its own memory this side has copied
-//!   448  gone          1 once this side has ended the connection: what its records name may serve something else by now
-//!   512  exposures     64 bytes each: key, access and kind, where, offset, length, three unused words
+//!   128  claims        32 words: the key under which this side reaches the peer's memory now, or 0
+//!   384  taken         how many in-place messages of the peer this side has copied
+//!   448  gone          1 once this side has ended the connection: the memory of its records may be reused by now
+//!   512  exposures     64 bytes each: key, access and kind, place, offset, length, three unused
 //!     …  ring          on a page of its own: what this side sends
 //! ```
 //!
-//! **Exposures and claims.** The table tells the peer where memory stands that it may reach, so
-//! that it can move the bytes by itself. It is advice: what is not in it is asked for through the
-//! ring, and the owner checks and answers or refuses there. To reach memory by it the peer first
-//! writes the key to one of its claims, passes a full fence, and then reads the entry; the owner
-//! that revokes first wipes the entry, passes a full fence, and then reads the claims. So either
-//! the peer finds no entry, or the owner finds the claim.
+//! **Exposures and claims.** The table tells the peer where exposed memory is, so that the peer can
+//! move the bytes without help. It is only advice. The peer asks through the ring for an exposure
+//! that is not in the table; the owner then checks the request and answers or refuses it. To reach
+//! memory through the table, the peer first writes the key to one of its claims, passes a full
+//! fence, and then reads the entry. To revoke an exposure, the owner first wipes the entry, passes
+//! a full fence, and then reads the claims. So either the peer finds no entry, or the owner finds
+//! the claim.
 //!
-//! **The end.** A message that was left in its sender's memory is the sender's again when that has
-//! ended the connection, copied or not. So a side first says that it is `gone`, and then gives
-//! memory back; and the peer copies first and looks then, so that no byte of what came later is
-//! taken for the message.
+//! **The end.** When the sender of an in-place message ends the connection, the message's memory
+//! belongs to the sender again, copied or not. So a side first announces that it is `gone`, and
+//! then gives the memory back. The peer first copies, and then checks `gone`. So it never takes
+//! bytes that were written later for the message.
 //!
 //! **Invariants**
-//! 1. An entry's key is stored last and wiped first, each with a release store; a reader that sees
-//!    the same key before and behind has the fields that belong to it (if the owner is honest; else
-//!    any, and they are checked).
+//! 1. An entry's key is stored last and wiped first, each time with a release store. A reader that
+//!    sees the same key before and after reading has the fields that belong to it if the owner is
+//!    honest. If the owner is not, the fields may hold anything, and they are checked.
 //! 2. An area's length follows from two numbers, both bounded ([`Geometry::is_sane`]).
 
 use std::ptr::NonNull;
@@ -52,23 +53,24 @@ const GONE: usize = 448;
 const TABLE: usize = 512;
 const ENTRY: usize = 64;
 const PAGE: usize = 4096;
-/// Claims that a side can have at a time: one for its own copies, the others for pages that it was
-/// lent.
+/// Most claims that a side can have at a time: one for its own copies, the others for pages handed
+/// out by [`crate::link::Link::map_remote`].
 pub(crate) const MAX_CLAIMS: usize = 32;
 
-/// The two numbers that an area is made by.
+/// The two numbers that determine an area's layout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Geometry {
     /// Bytes of the ring: a power of two.
     pub(crate) ring_len: usize,
-    /// Entries of the table of exposures.
+    /// Entries in the table of exposures.
     pub(crate) exposures: usize,
 }
 
 impl Geometry {
-    /// Smallest and largest ring in bytes. The largest inline message must fit a quarter of it.
+    /// Smallest and largest ring in bytes. The largest inline message must fit into a quarter of
+    /// it.
     pub(crate) const RING: std::ops::RangeInclusive<usize> = 64 << 10..=64 << 20;
-    /// Most entries.
+    /// Most entries in the table of exposures.
     pub(crate) const MAX_EXPOSURES: usize = 1 << 20;
 
     pub(crate) fn is_sane(&self) -> bool {
@@ -79,22 +81,22 @@ impl Geometry {
         (TABLE + self.exposures * ENTRY).next_multiple_of(PAGE)
     }
 
-    /// Length of the whole area in bytes.
+    /// Returns the length of the whole area in bytes.
     pub(crate) fn len(&self) -> usize {
         self.ring_at() + self.ring_len
     }
 }
 
-/// Where exposed memory stands.
+/// The location of exposed memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
-    /// In pages that were passed under this number, from this byte of them on.
+    /// In the pages that were passed under this number, from this byte on.
     Pages { id: u32, offset: u64 },
-    /// At this address of the owner's process.
+    /// At this address in the owner's process.
     Address(u64),
 }
 
-/// An entry of the table.
+/// An entry of the table of exposures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Advice {
     pub(crate) place: Place,
@@ -102,7 +104,7 @@ pub(crate) struct Advice {
     pub(crate) len: u64,
 }
 
-/// One side's area, mapped. Of the own area everything may be written, of the peer's nothing.
+/// One side's area, mapped. This side may write all of its own area and nothing of the peer's.
 #[derive(Clone, Debug)]
 pub(crate) struct Area {
     mapping: Arc<Mapping>,
@@ -110,7 +112,7 @@ pub(crate) struct Area {
 }
 
 impl Area {
-    /// The mapping must be as long as the geometry says.
+    /// Wraps a mapping, which must have the length that the geometry gives.
     pub(crate) fn new(mapping: Mapping, geometry: Geometry) -> Area {
         assert_eq!(mapping.len(), geometry.len(), "the caller mapped what the geometry says");
         Area { mapping: Arc::new(mapping), geometry }
@@ -118,8 +120,8 @@ impl Area {
 
     fn word(&self, at: usize) -> &AtomicU64 {
         debug_assert!(at.is_multiple_of(8) && at + 8 <= self.mapping.len());
-        // SAFETY: within the mapping, which `self` keeps, and aligned; only ever accessed
-        // atomically. The peer's area is only loaded from, relaxed.
+        // SAFETY: the word is aligned and within the mapping, which `self` keeps. It is only
+        // accessed atomically. The peer's area is only loaded from, relaxed.
         unsafe { AtomicU64::from_ptr(self.mapping.ptr().as_ptr().add(at).cast()) }
     }
 
@@ -135,15 +137,14 @@ impl Area {
         self.word(TAKEN)
     }
 
-    /// Says that this side is at its end, before any memory that it sent from is used for something
-    /// else.
+    /// Announces that this side has ended. Call it before any memory that this side sent from is
+    /// reused.
     pub(crate) fn leave(&self) {
         self.word(GONE).store(1, Ordering::Relaxed);
         fence(Ordering::Release);
     }
 
-    /// Whether that side was at its end before the last byte was read that this side has read of
-    /// its memory.
+    /// Returns true if that side may have ended before this side read the last byte of its memory.
     pub(crate) fn is_gone(&self) -> bool {
         fence(Ordering::Acquire);
         self.word(GONE).load(Ordering::Relaxed) != 0
@@ -172,7 +173,8 @@ impl Area {
         Some([0, 8, 16, 24, 32].map(|field| self.word(at + field)))
     }
 
-    /// Writes an entry; ignored beyond the table's end: then the peer asks.
+    /// Writes an entry. Does nothing beyond the table's end: the peer asks for such an exposure
+    /// instead.
     pub(crate) fn advertise(&self, slot: usize, key: u64, advice: Advice) {
         let Some([key_word, kind, place, offset, len]) = self.entry(slot) else { return };
         let rights = u64::from(advice.access.remote_read) | u64::from(advice.access.remote_write) << 1;
@@ -187,7 +189,8 @@ impl Area {
         key_word.store(key, Ordering::Release);
     }
 
-    /// Wipes an entry. Behind this call [`Area::claims`] of the peer tells whether it was in use.
+    /// Wipes an entry. After this call, [`Area::claims`] on the peer's area tells whether the peer
+    /// is using it.
     pub(crate) fn withdraw(&self, slot: usize) {
         if let Some([key, ..]) = self.entry(slot) {
             key.store(0, Ordering::Release);
@@ -195,7 +198,7 @@ impl Area {
         }
     }
 
-    /// The entry of a key. Nothing in it can be relied on but that it was read whole.
+    /// Returns the entry of a key. It was read consistently, but its contents must not be trusted.
     pub(crate) fn advice(&self, slot: usize, key: u64) -> Option<Advice> {
         let [key_word, kind, place, offset, len] = self.entry(slot)?;
         let load = |word: &AtomicU64| word.load(Ordering::Relaxed);
@@ -219,18 +222,18 @@ impl Area {
 
     // ---- claims ---------------------------------------------------------------------------------
 
-    /// Says that memory is being reached by this key.
+    /// Claims the memory of this key: announces that this side is reaching it.
     pub(crate) fn claim(&self, number: usize, key: u64) {
         self.word(CLAIMS + number * 8).store(key, Ordering::Relaxed);
         full_fence();
     }
 
-    /// Says that it is over.
+    /// Gives the claim up.
     pub(crate) fn unclaim(&self, number: usize) {
         self.word(CLAIMS + number * 8).store(0, Ordering::Release);
     }
 
-    /// Whether any claim is one of `key`, or of any key if that is 0.
+    /// Returns whether any claim names `key`, or any key if `key` is 0.
     pub(crate) fn claims(&self, key: u64) -> bool {
         let found = (0..MAX_CLAIMS).any(|number| {
             let claim = self.word(CLAIMS + number * 8).load(Ordering::Relaxed);
@@ -249,11 +252,11 @@ pub(crate) struct RingSpace {
     _mapping: Arc<Mapping>,
 }
 
-// SAFETY: it keeps its mapping; see `Mapping`.
+// SAFETY: the ring keeps its mapping alive; see `Mapping`.
 unsafe impl Send for RingSpace {}
 
 impl RingSpace {
-    /// Where byte `at` stands, which lies in the ring.
+    /// Returns the address of byte `at`, which must lie in the ring.
     pub(crate) fn ptr(&self, at: usize) -> *mut u8 {
         debug_assert!(at <= self.len);
         self.base.as_ptr().wrapping_add(at)
@@ -289,8 +292,9 @@ impl ring::Space for RingSpace {
     fn word(&self, at: usize) -> &AtomicU64 {
         debug_assert!(at.is_multiple_of(LINE) && at < self.len, "a ring's words stand in its lines");
         let at = at & (self.len - LINE);
-        // SAFETY: the length is a power of two, so what is left is within the ring, aligned;
-        // accessed atomically only (a body is never copied over a word: bodies begin behind it).
+        // SAFETY: the length is a power of two, so the masked offset is aligned and within the
+        // ring. The word is only accessed atomically: a body is never copied over it, because
+        // bodies begin behind it.
         unsafe { AtomicU64::from_ptr(self.base.as_ptr().add(at).cast()) }
     }
 
@@ -307,13 +311,13 @@ fn full_fence() {
     fence(Ordering::SeqCst);
 }
 
-/// `fence(SeqCst)`, by the cheapest instruction that is one: any with a lock orders what stands
-/// before and behind it, as `mfence` does, which takes three times as long.
+/// `fence(SeqCst)`, by the cheapest instruction. Any locked instruction orders the accesses before
+/// and after it. So does `mfence`, which takes three times as long.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 #[inline]
 fn full_fence() {
-    // SAFETY: it adds nothing to the word at the top of the stack. Memory is not said to be left
-    // alone, so the compiler moves no access across.
+    // SAFETY: it does not change the word at the top of the stack. The block is not marked `nomem`,
+    // so the compiler moves no access across it.
     unsafe { std::arch::asm!("lock or dword ptr [rsp], 0") };
 }
 

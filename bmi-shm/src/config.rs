@@ -1,4 +1,5 @@
-//! What can be set, with defaults that suit a storage server and its clients on one host.
+//! The settings of this backend, with defaults that suit a storage server and its clients on one
+//! host.
 
 use std::time::Duration;
 
@@ -13,43 +14,44 @@ use crate::area::Geometry;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ShmConfig {
-    /// A socket that has not sent its whole, right hello this long after it was accepted is
-    /// dropped. 5 s.
+    /// Time after which an accepted socket is dropped if it has not sent its complete, valid hello.
+    /// 5 s.
     pub handshake_timeout: Duration,
-    /// Accepted sockets without a hello, at most; above, new ones are closed at once. 256.
+    /// Most accepted sockets without a hello. Above this, new ones are closed at once. 256.
     pub max_half_open: usize,
-    /// Connections of all kinds, at most. 4096.
+    /// Most connections of all kinds. 4096.
     pub max_connections: usize,
-    /// Registered regions, at most. 1 Mi.
+    /// Most registered regions. 1 Mi.
     pub max_regions: usize,
-    /// Exposures of one connection, at most; never more than 1 Mi. 1 Mi.
+    /// Most exposures of one connection, never more than 1 Mi. 1 Mi.
     pub max_exposures: usize,
-    /// Exposures of one connection of which the peer can find the place by itself, at most; it asks
-    /// for the others. 4096: as many as the pieces of the longest list. Each takes 64 bytes of
-    /// shared memory once it was used.
+    /// Most exposures of one connection whose location is advertised to the peer. For the others,
+    /// the peer asks through the ring. 4096: as many as the longest list has pieces. Each takes 64
+    /// bytes of shared memory once it has been used.
     pub advertised_exposures: usize,
-    /// Bytes of the ring from this side to the peer, a power of two from 64 KiB to 64 MiB. 256 KiB:
-    /// it stays in the cache.
+    /// Bytes of the ring from this side to the peer: a power of two from 64 KiB to 64 MiB. 256 KiB,
+    /// which stays in the cache.
     pub ring_len: usize,
-    /// Memory that peers passed and that is kept mapped for each connection: pieces, and bytes
-    /// together. The least recently used is unmapped first. 1024 pieces, 64 GiB.
+    /// Most memory that a peer has passed and that stays mapped, per connection: the number of
+    /// pieces, and their bytes together. The least recently used piece is unmapped first. 1024
+    /// pieces, 64 GiB.
     pub max_mapped: (usize, u64),
-    /// The same for all connections together; what finds no room goes another way. A process may
-    /// have some 65,000 mappings, and addresses for 128 TiB. 16,384 pieces, 16 TiB.
+    /// The same for all connections together. Bytes of a piece that finds no room go another way. A
+    /// process may have some 65,000 mappings, and addresses for 128 TiB. 16,384 pieces, 16 TiB.
     pub max_mapped_in_all: (usize, u64),
-    /// Pass memory that lives in shareable pages to peers that it is exposed to, and that it is
-    /// sent to if they can reach it anyway. Without it they go by the next two ways, and messages
-    /// through the ring. `true`.
+    /// Pass memory in shareable pages to peers. It is passed when it is exposed to a peer, or sent
+    /// to a peer that can reach it anyway. Without this setting bulk goes through the kernel or the
+    /// ring, and messages go through the ring. `true`.
     pub share_pages: bool,
     /// Reach memory of the peer through the kernel (`process_vm_readv`, `process_vm_writev`) if
-    /// both run under one user and it allows that. Without it bytes go through the ring, in pieces,
-    /// and the peer moves them while it polls. `true`.
+    /// both processes run under one user and the kernel allows it. Without this setting bytes go
+    /// through the ring in pieces, and the peer moves them while it polls. `true`.
     pub cross_memory: bool,
-    /// Users beside this process's own, and root, whose processes may connect. None.
+    /// Users whose processes may connect, besides this process's own user and root. None.
     pub allowed_users: Vec<u32>,
-    /// Work requests that a connection's send queue holds. 1024.
+    /// Most work requests in a connection's send queue. 1024.
     pub send_queue_depth: usize,
-    /// Receives that a connection's receive queue holds. 4096.
+    /// Most receives in a connection's receive queue. 4096.
     pub recv_queue_depth: usize,
 }
 
@@ -79,20 +81,22 @@ impl ShmConfig {
         Geometry { ring_len: self.ring_len, exposures: self.advertised_exposures }
     }
 
-    /// Whether processes of `user` may talk to this one, which runs as `own`. (The socket's
-    /// directory is closed to others than `own` and root too; this holds also where somebody has
-    /// opened it, and for the listener that this side dials.)
+    /// Returns whether processes of `user` may talk to this process, which runs as `own`. The
+    /// socket's directory is closed to users other than `own` and root already. This check also
+    /// holds if the directory has been opened to others, and for the listener that this side dials.
     pub(crate) fn admits(&self, user: u32, own: u32) -> bool {
         user == own || user == 0 || self.allowed_users.contains(&user)
     }
 
-    /// Whether the kernel may copy between this process, which runs as `own`, and one of `user`:
-    /// between processes of one user only. A peer of another user that this process may do more
-    /// than (root may do more than anybody) could otherwise have it write where the peer itself may
-    /// not: it becomes, or gives its number to, a program of somebody else's, while a child keeps
-    /// the socket. And whoever reaches a peer's memory by the kernel can be made to wait there for
-    /// ever (memory behind FUSE, `userfaultfd`), which a process of the same user can do to it
-    /// anyway, by a signal.
+    /// Returns whether the kernel may copy between this process, which runs as `own`, and a process
+    /// of `user`. It may only between processes of one user.
+    ///
+    /// A peer of another user is dangerous if this process has more rights than it (root has them
+    /// all). Such a peer could make this process write where the peer itself may not. It executes
+    /// another user's program, or gives up its process number to one, while a child keeps the
+    /// socket. Also, a process that reaches a peer's memory through the kernel can be made to wait
+    /// there forever (memory behind FUSE, `userfaultfd`). A process of the same user can stop this
+    /// process anyway, with a signal.
     pub(crate) fn crosses(&self, user: u32, own: u32) -> bool {
         self.cross_memory && user == own
     }
@@ -112,8 +116,8 @@ impl ShmConfig {
         Err(Error::new(ErrorKind::Invalid, why))
     }
 
-    /// What a transport with this configuration can do: by the initiator's processor where memory
-    /// can be reached; where it cannot, the peer must poll.
+    /// Returns the capabilities of a transport with this configuration. The initiator's processor
+    /// moves the bytes where it can reach the memory. Where it cannot, the peer must poll.
     pub(crate) fn capabilities(&self) -> Capabilities {
         let mut capabilities = software::capabilities(self.send_queue_depth, self.recv_queue_depth);
         capabilities.shares_pages = self.share_pages;
@@ -146,8 +150,8 @@ mod tests {
         assert!(config.admits(1001, 1000) && !config.admits(1002, 1000));
     }
 
-    /// A server that ran as root reached the memory of whatever process had the number that an
-    /// admitted user's client had once had, on that client's word.
+    /// A regression test. A server that ran as root trusted the word of an admitted user's client.
+    /// It reached the memory of whatever process had the number that this client had once had.
     #[test]
     fn the_memory_of_another_users_process_is_not_reached_by_the_kernel() {
         let mut config = ShmConfig { allowed_users: vec![1001], ..ShmConfig::default() };

@@ -1,30 +1,32 @@
-//! How connections come to be and how they end.
+//! How connections are made and how they end.
 //!
 //! **Protocol** of a connection's phases; `!` marks the end.
 //!
 //! ```text
 //!   connect() -> Dialing --connected--> Greeting --ACCEPT--> Established --disconnect()--> Closing --> !
 //!                   |                      '--REJECT--> !        |  '--violation: REFUSAL, !
-//!                   '--nobody listens, deadline--> !             '--peer's end: its ring is read to the end, then !
+//!                   '--no listener, deadline--> !                '--peer's end: its ring is read to the end, then !
 //!
 //!   listener  -> HalfOpen --CONNECT--> Requested --accept()--> Established
 //!                   |                      '--reject(), peer gone--> !
-//!                   '--another user, garbage, other version, handshake_timeout--> !   (nobody above ever hears of it)
+//!                   '--another user, garbage, other version, handshake_timeout--> !   (reported to no upper layer)
 //! ```
 //!
-//! A peer's end is the end of its socket, which the kernel reports however the peer died. What it
-//! had put into its ring before stands there still: the mapping outlives the process.
+//! A peer's end is the end of its socket. The kernel reports it however the peer died. The records
+//! that the peer had put into its ring before are still there, because the mapping outlives the
+//! process.
 //!
-//! **Memory at the end.** An exposure that the peer has claimed at that moment keeps its region in
-//! *limbo* until the claim is given up, or for
-//! [`LIMBO`]: a copy that has begun cannot be stopped from here, and must not land in memory that serves something else meanwhile.
+//! **Memory at the end.** If the peer claims an exposure at the moment when it ends, the exposure
+//! keeps its region in *limbo*, until the claim is given up or for [`LIMBO`]. A copy that has begun
+//! cannot be stopped from here, and it must not reach memory that is used for something else by
+//! then.
 //!
 //! **Invariants**
-//! 1. A half-open socket owns no memory; there are at most `max_half_open` of them.
-//! 2. Queues exist from `connect` on, or from the moment when the whole right hello is there; the
-//!    link from the moment on when both areas are.
+//! 1. A half-open socket owns no memory. There are at most `max_half_open` of them.
+//! 2. Queues exist from `connect` on, or from the arrival of the complete, valid hello on. The link
+//!    exists from the moment on when both areas do.
 //!
-//! **Tests** `tests/connection.rs`, `hostile_tests`, `tests/killed.rs`.
+//! **Tests**: `tests/connection.rs`, `hostile_tests`, `tests/killed.rs`.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -48,22 +50,22 @@ use crate::socket::{self, ListenError, Listening, NotOne, Passed};
 use crate::sys::{self, Process};
 use crate::{ShmConfig, ShmTransport};
 
-/// Packets taken from one socket in one poll.
+/// Most packets taken from one socket in one poll.
 const PACKETS: usize = 64;
-/// When a listener's queue is full, how long until the next try.
+/// Time until the next try when a listener's queue is full.
 const DIAL_RETRY: Duration = Duration::from_millis(1);
-/// How long memory stays that a peer was reaching when its exposure ended.
+/// How long memory is kept that a peer was reaching when its exposure ended.
 const LIMBO: Duration = Duration::from_secs(1);
-/// How often it is looked whether it can go.
+/// How often to look whether memory in limbo can be released.
 const LIMBO_LOOK: Duration = Duration::from_millis(5);
-/// Looks at the peer's claims before a revocation ends the connection: longer than a unit takes to
-/// copy.
+/// Looks at the peer's claims before a revocation ends the connection. They take longer than
+/// copying a unit.
 const CLAIM_LOOKS: usize = 2_000;
 
 /// Memory that a peer was reaching when its exposure ended.
 pub(crate) struct Limbo {
     peer: Area,
-    /// The claimed key, 0 for any.
+    /// The claimed key, or 0 for any.
     key: u64,
     _segments: Vec<Segment>,
     until: Time,
@@ -122,8 +124,8 @@ impl ShmTransport {
         let deadline = *deadline;
         let path = Path::new(connection.peer.host());
         let connected = socket::connect(path).map_err(Fault::Unreachable).and_then(|socket| {
-            // Before a word is said: a stranger that listens there gets no descriptor, and learns
-            // no address.
+            // The check comes before anything is sent. So another user's process that listens there
+            // gets no descriptor and learns no address.
             let crosses = check_user(&self.config, &socket)?;
             let hello = hello(&self.config, &self.cookie, Greeting::Connect, crosses);
             let fd = connection.own_fd.as_ref().map(AsFd::as_fd);
@@ -153,7 +155,7 @@ impl ShmTransport {
 
     // ---- accepting ------------------------------------------------------------------------------
 
-    /// Accepts what waits at the listeners.
+    /// Accepts the sockets that wait at the listeners.
     pub(crate) fn accept_sockets(&mut self) -> bool {
         let (mut round, mut any) = (Round::default(), false);
         let accept = |listening: &Listening| socket::accept(listening.socket.as_fd());
@@ -193,13 +195,13 @@ impl ShmTransport {
 
     // ---- packets --------------------------------------------------------------------------------
 
-    /// Takes what the sockets have that reported something.
+    /// Reads from the sockets that reported something.
     pub(crate) fn read_sockets(&mut self, events: &mut Vec<Event>) -> bool {
         let mut any = false;
         for _ in 0..self.ready.len() {
             let Some(slot) = self.ready.pop_front() else { break };
             let Some(connection) = self.slots.at_mut(slot) else { continue };
-            // Pages may come that something waits for.
+            // Pages may arrive that something waits for.
             (connection.in_ready, connection.activity) = (false, Activity::Busy);
             any |= self.read_packets(slot, events);
         }
@@ -309,7 +311,8 @@ impl ShmTransport {
                     only => {
                         let mapping = sys::map_peer(&only?, len, true).map_err(Violation::Memory)?;
                         let Err(why) = mapping.and_then(|mapping| link.mapped.insert(number, mapping)) else {
-                            // If the socket is too full for it, the peer goes another way.
+                            // If the socket is too full for this packet, the peer sends such
+                            // messages through the ring.
                             connection.say(&Packet::Have { id: number });
                             return Ok(());
                         };
@@ -317,7 +320,7 @@ impl ShmTransport {
                     }
                 };
                 if connection.inbound.waits_for(number) {
-                    return Err(Fault::Memory(why)); // it was mapped before, and there is no other way to this message
+                    return Err(Fault::Memory(why)); // it was mapped before; there is no other way to this message
                 }
                 tracing::warn!(error = %why, len, "a peer's memory cannot be mapped; going another way");
                 Ok(())
@@ -358,7 +361,7 @@ impl ShmTransport {
             && let Err(error) =
                 socket::send(socket, encode_hello(&hello, private).bytes(), fd.as_ref().map(AsFd::as_fd))
         {
-            // The peer is gone; its end is about to be read.
+            // The peer is gone; its end will be read soon.
             tracing::debug!(%error, "cannot tell the peer that it was accepted");
         }
         self.establish(conn.slot);
@@ -366,7 +369,7 @@ impl ShmTransport {
         Ok(())
     }
 
-    /// Both areas are there.
+    /// Makes the link, once both areas are there.
     fn establish(&mut self, slot: u32) {
         let Some(connection) = self.slots.at_mut(slot) else { return };
         let (Some(own), Some((peer, hello)), Some(socket)) =
@@ -386,7 +389,7 @@ impl ShmTransport {
         let link = Link::new(own.clone(), peer, process, mapped);
         connection.link = Some(Box::new(link));
         connection.phase = Phase::Established;
-        // What was exposed before can be passed now.
+        // Memory that was exposed earlier can be passed now.
         let early: Vec<_> =
             connection.exposures.iter().map(|(key, segment, access)| (key, segment.clone(), access)).collect();
         for (key, segment, access) in early {
@@ -479,14 +482,15 @@ impl ShmTransport {
         Some(connection)
     }
 
-    /// The peer has ended the connection, or itself: what it has sent before is still taken.
+    /// Handles the end of the peer or of its side of the connection. Records that it has sent
+    /// before are still received.
     fn peer_ended(&mut self, slot: u32, id: ConnId, fault: Fault) {
         let Some(connection) = self.slots.find_mut(id) else { return };
         if !matches!(connection.phase, Phase::Established) {
             return self.end(slot, id, fault);
         }
         let ring = self.config.ring_len.max(1 << 20);
-        // A record is a line at least; a poll takes hundreds.
+        // A record takes at least one line, and a poll takes hundreds of records.
         connection.draining.get_or_insert(Draining { fault, polls: (ring / 64) as u32 });
         connection.more = true;
         if connection.wake() {
@@ -494,7 +498,7 @@ impl ShmTransport {
         }
     }
 
-    /// Ends a connection at once: what is outstanding is flushed, then the end is reported.
+    /// Ends a connection at once: flushes outstanding work, then reports the end.
     pub(crate) fn end(&mut self, slot: u32, id: ConnId, fault: Fault) {
         if self.slots.find_mut(id).is_none() {
             return;
@@ -507,7 +511,7 @@ impl ShmTransport {
             tracing::debug!(%peer, %fault, "connection ended");
         }
         if let Phase::HalfOpen { .. } = connection.phase {
-            // Nobody above knows of it. A peer of another version shall learn ours.
+            // No upper layer knows of it. A peer of another version learns this side's version.
             if let (Fault::Violation(Violation::Version { .. }), Some(socket)) = (&fault, &connection.socket) {
                 let hello = hello(&self.config, &self.cookie, Greeting::Reject, false);
                 let _ = socket::send(socket, encode_hello(&hello, &[]).bytes(), None);
@@ -524,7 +528,7 @@ impl ShmTransport {
         self.report_end(&mut connection, culprit, reason);
     }
 
-    /// Withdraws all exposures; what the peer is reaching right now stays for a while.
+    /// Withdraws all exposures. Memory that the peer is reaching right now is kept for a while.
     fn keep_claimed(&mut self, connection: &mut Connection) {
         let (Some(own), keys) = (&connection.own, connection.exposures.iter().map(|(key, ..)| key)) else { return };
         keys.for_each(|key| own.withdraw(slot_of(key)));
@@ -536,7 +540,7 @@ impl ShmTransport {
         }
     }
 
-    /// What the peer has copied before the end was sent.
+    /// Completes the in-place messages that the peer copied before the end.
     fn settle(&mut self, connection: &mut Connection) {
         if let (Some(link), Some(queues)) = (&mut connection.link, &mut connection.queues)
             && queues.has_gone()
@@ -546,7 +550,7 @@ impl ShmTransport {
         }
     }
 
-    /// Lets go of memory that nobody reaches any more; when to look again.
+    /// Releases the memory in limbo that the peer no longer reaches.
     pub(crate) fn leave_limbo(&mut self, now: Time) {
         if !self.limbo.is_empty() {
             self.limbo.retain(|limbo| limbo.until > now && limbo.peer.claims(limbo.key));
@@ -554,7 +558,7 @@ impl ShmTransport {
         }
     }
 
-    /// When to look into limbo next.
+    /// Returns when to look into limbo next.
     pub(crate) fn limbo_deadline(&self) -> Option<Time> {
         (!self.limbo.is_empty()).then(|| self.now + LIMBO_LOOK)
     }
@@ -567,8 +571,8 @@ impl ShmTransport {
         pending.push_back(Event::Disconnected { conn: connection.id, reason });
     }
 
-    /// Ends an established connection in order: what was posted goes into the ring, as far as that
-    /// goes by the deadline.
+    /// Ends an established connection in order: posted work goes into the ring as far as the
+    /// deadline allows.
     pub(crate) fn close(&mut self, conn: ConnId, deadline: Time) {
         let now = self.now;
         let Some(connection) = self.slots.find_mut(conn) else { return };
@@ -597,18 +601,18 @@ impl ShmTransport {
         self.deadlines.add(Some(deadline));
     }
 
-    /// Cuts a peer off that broke the rules, and tells it why.
+    /// Cuts off a peer that broke the rules, and tells it why.
     pub(crate) fn cut(&mut self, slot: u32, violation: Violation) {
         let Some(connection) = self.slots.at_mut(slot) else { return };
         let id = connection.id;
         if let Some(link) = &mut connection.link {
-            link.say_taken(); // what is not said by now, the peer takes for refused
+            link.say_taken(); // the peer treats unacknowledged messages as refused
             connection.say(&Packet::Refusal(violation.refusal()));
         }
         self.end(slot, id, violation.into());
     }
 
-    /// Ends, or tries again, what has reached its time.
+    /// Ends or retries the connections whose deadline has passed.
     pub(crate) fn expire(&mut self, now: Time) {
         if !self.deadlines.due(now) {
             return;
@@ -633,19 +637,20 @@ impl ShmTransport {
     }
 }
 
-/// The epoll token of a connection.
+/// Returns the epoll token of a connection.
 fn token_of(slot: u32) -> usize {
     (slot as usize) << crate::TOKEN_BITS | crate::TOKEN_CONNECTION
 }
 
-/// What this side says of itself. Where its memory stands is told to those only who may reach it by
-/// the kernel.
+/// Returns this side's hello. It contains the address of this side's memory only for a peer that
+/// may reach the memory through the kernel.
 fn hello(config: &ShmConfig, cookie: &[u64; 2], greeting: Greeting, crosses: bool) -> Hello {
     let (cookie, address) = if crosses { (cookie[0], std::ptr::from_ref(cookie) as u64) } else { (0, 0) };
     Hello { greeting, geometry: config.geometry(), cookie, address }
 }
 
-/// That a peer's user may talk to this process; and whether the kernel may copy between the two.
+/// Checks that a peer's user may talk to this process. Returns whether the kernel may copy between
+/// the two.
 fn check_user(config: &ShmConfig, socket: &OwnedFd) -> Result<bool, Fault> {
     let user = sys::credentials(socket).map_err(Fault::Socket)?.user;
     let own = rustix::process::geteuid().as_raw();

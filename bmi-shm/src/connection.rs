@@ -1,11 +1,12 @@
-//! A connection: its parts, and what is done with them at once, while all is as usual.
+//! A connection: its parts, and the fast paths while it is calm.
 //!
 //! **Invariants**
-//! 1. One that is calm is established, has a link and queues, and nothing in these but receives,
-//!    reads that were asked for, and requests that have gone.
-//! 2. Whatever gives it more calls [`Connection::wake`].
+//! 1. A calm connection (one whose [`Activity`] is not `Busy`) is established and has a link and
+//!    queues. Its queues hold only receives, reads that the peer was asked for, and requests that
+//!    have gone.
+//! 2. Whatever gives it other work calls [`Connection::wake`].
 //!
-//! **Tests** those of `connect` and `progress`; `tests/inline_receive.rs`.
+//! **Tests**: those of `connect` and `progress`; `tests/inline_receive.rs`.
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -23,7 +24,7 @@ use crate::packet::{Hello, Packet};
 use crate::queue_pair::QueuePair;
 use crate::socket;
 
-/// Where a connection stands (see `connect`).
+/// The phase of a connection (see `connect`).
 pub(crate) enum Phase {
     Dialing { private: Box<[u8]>, deadline: Time, retry_at: Time },
     Greeting { deadline: Time },
@@ -33,10 +34,10 @@ pub(crate) enum Phase {
     Closing { reason: Error, deadline: Time },
 }
 
-/// The peer's end was seen; what its ring holds is still read.
+/// The peer's end was seen; the rest of its ring is still being read.
 pub(crate) struct Draining {
     pub(crate) fault: Fault,
-    /// Polls left: a peer may write on after its end.
+    /// Polls left. The limit is needed because a hostile peer may go on writing after its end.
     pub(crate) polls: u32,
 }
 
@@ -45,8 +46,8 @@ pub(crate) struct Connection {
     pub(crate) id: ConnId,
     pub(crate) peer: Addr,
     pub(crate) phase: Phase,
-    /// Dropped before the socket, whose end the peer sees: that this side is gone, and what it has
-    /// copied, is said by then.
+    /// Dropped before the socket. The drop announces that this side has ended and acknowledges what
+    /// it has copied, before the peer sees the end of the socket.
     pub(crate) link: Option<Box<Link>>,
     pub(crate) socket: Option<OwnedFd>,
     /// This side's area, and its descriptor until the peer has it.
@@ -57,31 +58,31 @@ pub(crate) struct Connection {
     pub(crate) queues: Option<Box<QueuePair>>,
     pub(crate) inbound: Inbound,
     pub(crate) exposures: Exposures,
-    /// The kernel may copy between the two processes.
+    /// Set if the kernel may copy between the two processes.
     pub(crate) crosses: bool,
     pub(crate) draining: Option<Draining>,
-    /// It stands in the transport's list of sockets to read.
+    /// Set while the connection is in the transport's list of sockets to read.
     pub(crate) in_ready: bool,
-    /// There is work that only waits for its turn.
+    /// Set if there is work that only waits for its turn.
     pub(crate) more: bool,
     pub(crate) activity: Activity,
-    /// Polls since something moved; `RESTS` for one that rests (see `poll_schedule`).
+    /// Polls since something moved; `RESTS` if the connection rests (see `poll_schedule`).
     idle: u32,
 }
 
-/// What the last poll has left to do on a connection, and what came up since (see `progress`).
+/// The work that the last poll has left on a connection, or that came up since (see `progress`).
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Activity {
-    /// There may be anything to do.
+    /// There may be any kind of work.
     Busy,
-    /// The peer is to be told something: how far its ring was read, or that it must wake if it
-    /// sleeps. Nothing waits in the queues.
+    /// The peer must be told how far its ring was read, or be woken if it sleeps. Nothing waits in
+    /// the queues.
     Owing,
-    /// Nothing.
+    /// There is nothing to do.
     Quiet,
 }
 
-/// Polls in which nothing moved, after which a connection rests: some 20 µs.
+/// Polls without movement after which a connection rests: some 20 µs.
 const RESTS: u32 = 1024;
 
 impl Connection {
@@ -107,20 +108,20 @@ impl Connection {
         }
     }
 
-    /// There is something for it to do; whether it has been at rest.
+    /// Notes that the connection has work. Returns whether it was at rest.
     #[inline]
     pub(crate) fn wake(&mut self) -> bool {
         self.activity = Activity::Busy;
         std::mem::take(&mut self.idle) == RESTS
     }
 
-    /// Something has moved.
+    /// Notes that something has moved.
     #[inline]
     pub(crate) fn has_moved(&mut self) {
         self.idle = 0;
     }
 
-    /// Whether a poll has nothing to do here but to pass by.
+    /// Returns true if a poll has nothing to do for this connection.
     #[inline]
     pub(crate) fn is_quiet(&mut self) -> bool {
         if self.activity == Activity::Busy {
@@ -130,8 +131,8 @@ impl Connection {
         nothing && (self.activity == Activity::Quiet || !self.pause())
     }
 
-    /// Nothing has come: tells the peer how far its ring was read, and looks whether it has copied
-    /// what was left for it. Whether there is anything more to do.
+    /// Tells the peer how far its ring was read, and looks whether it has copied the in-place
+    /// messages. Called when nothing has come. Returns whether there is anything more to do.
     #[inline(never)]
     fn pause(&mut self) -> bool {
         self.inbound.pause();
@@ -147,8 +148,8 @@ impl Connection {
         link.is_bell_due()
     }
 
-    /// Leaves a message of `len` bytes where it is, if nothing waits before it and the peer has
-    /// that mapped; whether it did.
+    /// Sends a message of `len` bytes in place, if nothing is queued before it and the peer has its
+    /// memory mapped. Returns whether it did.
     pub(crate) fn leave_in_place(
         &mut self,
         work: WorkId,
@@ -170,15 +171,17 @@ impl Connection {
         true
     }
 
-    /// Takes in the messages of one that is calm, if that is all there is to do; whether it was.
+    /// Receives the messages of a calm connection, if that is all there is to do. Returns whether
+    /// it was.
     #[inline]
     pub(crate) fn take_in(&mut self, pass: &mut Pass<'_>) -> bool {
         if self.activity == Activity::Busy {
             return false;
         }
         let (Some(link), Some(queues)) = (self.link.as_deref_mut(), self.queues.as_deref_mut()) else { return false };
-        // What was copied in the poll before: said behind the answer, which would have waited until
-        // the peer had given the word's line up.
+        // Acknowledges what the previous poll copied. This is done only now, after the reply to
+        // that message was sent. A store to this word waits until the peer gives up its cache line,
+        // and the reply would have waited with it.
         link.say_taken();
         let all = self.inbound.take_in(link, queues, pass);
         let lied = queues.has_gone() && link.has_taken() && link.refresh_taken().is_err();
@@ -186,18 +189,18 @@ impl Connection {
             queues.end_gone(link.in_place_copied, pass.events);
         }
         if !all || lied || link.reader.untold() >= link.quarter || link.is_bell_due() {
-            pass.early.end = pass.events.len(); // it has its turn once more
+            pass.early.end = pass.events.len(); // it gets another turn
             return false;
         }
         (self.activity, self.idle) = (Activity::Owing, 0);
         true
     }
 
-    /// Sends a short message at once, without a completion, if nothing waits before it and there is
-    /// room; whether it did.
+    /// Sends a short message at once, without a completion, if nothing is queued before it and
+    /// there is room. Returns whether it did.
     #[inline]
     pub(crate) fn send_immediately(&mut self, head: &[u8], slices: &[MemSlice]) -> bool {
-        // One that is calm is established and has nothing in its queues, and what is done at once
+        // A calm connection is established and has nothing to send in its queues. An immediate send
         // takes no place there.
         let Some(link) = self.link.as_deref_mut().filter(|_| self.activity != Activity::Busy) else { return false };
         if self.idle == RESTS || !outbound::send_now(link, head, slices) {
@@ -207,7 +210,8 @@ impl Connection {
         true
     }
 
-    /// Nothing has moved in a poll; whether it is time to rest, nothing being left to do.
+    /// Counts a poll in which nothing has moved. Returns whether the connection goes to rest,
+    /// because it is time and there is nothing left to do.
     #[inline]
     pub(crate) fn tires(&mut self) -> bool {
         if self.idle >= RESTS - 1 {
@@ -229,14 +233,14 @@ impl Connection {
         true
     }
 
-    /// Whether there is something to do as soon as the peer has read: what is queued, or the last
-    /// word of one that closes and has sent everything.
+    /// Returns whether there is something to do as soon as the peer has read: queued work, or the
+    /// CLOSE record of a connection that closes and has sent everything.
     pub(crate) fn waits_for_room(&self) -> bool {
         let closing = matches!(self.phase, Phase::Closing { .. });
         self.queues.as_deref().is_some_and(|queues| queues.has_outgoing() || closing && !queues.has_requests())
     }
 
-    /// Its time limit, if it has one.
+    /// Returns the connection's time limit, if it has one.
     pub(crate) fn deadline(&self) -> Option<Time> {
         match &self.phase {
             Phase::Dialing { deadline, retry_at, .. } => Some(*deadline.min(retry_at)),
@@ -251,8 +255,8 @@ impl Connection {
         self.socket.as_ref().is_some_and(|socket| socket::send(socket, packet.encode().bytes(), None).is_ok())
     }
 
-    /// Where a segment is advertised to stand, if anywhere: its pages are passed if they can be and
-    /// were not.
+    /// Returns the location to advertise for a segment, if there is one. Passes the segment's pages
+    /// first if they can be passed and were not.
     pub(crate) fn place(&mut self, segment: &Segment, share_pages: bool) -> Option<Place> {
         let memory = segment.region().memory();
         let offset = segment.offset() as u64;

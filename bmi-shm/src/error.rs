@@ -1,4 +1,4 @@
-//! Why a connection ended, in this backend's words, mapped once to [`bmi_core::Error`].
+//! Why a connection ended, in this backend's terms, mapped to [`bmi_core::Error`] in one place.
 
 use std::io;
 
@@ -12,7 +12,7 @@ pub(crate) use bmi_backend::software::Refusal;
 use crate::packet::VERSION;
 use crate::socket::NotOne;
 
-/// What a peer did that costs it the connection.
+/// A breach of the protocol by a peer; it ends the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ThisError)]
 pub(crate) enum Violation {
     #[error("its first packet is not one of this protocol")]
@@ -40,7 +40,7 @@ pub(crate) enum Violation {
 }
 
 impl Violation {
-    /// What the violator is told.
+    /// Returns the refusal that the peer is told.
     pub(crate) fn refusal(self) -> Refusal {
         match self {
             Violation::Access(work, id) => Refusal { status: WorkStatus::RemoteAccess, work: Some(work), id },
@@ -88,7 +88,7 @@ impl From<NotOne> for Fault {
 }
 
 impl Fault {
-    /// The public error, with the peer's name.
+    /// Returns the public error, with the peer's name.
     pub(crate) fn into_error(self, peer: &Addr) -> Error {
         let kind = match &self {
             Fault::Violation(Violation::Version { .. }) => ErrorKind::Incompatible,

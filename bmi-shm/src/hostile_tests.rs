@@ -1,6 +1,6 @@
-//! A peer that speaks the protocol up to some point and then does what it likes: wrong descriptors,
-//! random packets, random words all over its area, no reading. Nothing of that may panic, hang, or
-//! touch another connection.
+//! A peer that follows the protocol up to some point and then misbehaves: wrong descriptors, random
+//! packets, random words all over its area, no reading. Nothing of that may panic, hang, or touch
+//! another connection.
 
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
@@ -23,11 +23,11 @@ use crate::{ShmConfig, ShmTransport, socket, sys};
 const GEOMETRY: Geometry = Geometry { ring_len: 64 << 10, exposures: 16 };
 const HELLO: Hello = Hello { greeting: Greeting::Connect, geometry: GEOMETRY, cookie: 1, address: 0x1000 };
 
-/// The side under test, with one honest peer beside the hostile one.
+/// The side under test, with one honest peer besides the hostile one.
 struct Victim {
     transport: ShmTransport,
     honest: ShmTransport,
-    /// The honest connection, as the victim and as its peer call it.
+    /// The honest connection: the victim's id for it and the peer's.
     link: (ConnId, ConnId),
     path: PathBuf,
     _folder: tempfile::TempDir,
@@ -89,7 +89,7 @@ impl Victim {
         })
     }
 
-    /// The honest connection works.
+    /// Proves that the honest connection works.
     fn prove_honest(&mut self) {
         let (far, near) = self.link;
         self.transport.post_recv(far, WorkId(77), &[self.region.segment(0, 8)]).unwrap();
@@ -106,7 +106,7 @@ impl Victim {
         });
     }
 
-    /// A hostile peer whose connection stands.
+    /// Creates a hostile peer with an established connection.
     fn hostile(&mut self) -> (Hostile, ConnId) {
         let mut hostile = Hostile::dial(&self.path);
         hostile.say(encode_hello(&HELLO, b"").bytes(), &[hostile.area_fd.as_fd()]);
@@ -118,7 +118,7 @@ impl Victim {
     }
 }
 
-/// The other side, in pieces.
+/// The other side, in separate pieces.
 struct Hostile {
     socket: OwnedFd,
     area_fd: OwnedFd,
@@ -165,7 +165,7 @@ fn memfd(len: u64, seals: SealFlags) -> OwnedFd {
     fd
 }
 
-/// Descriptors that cannot be what they should be, each with the length that is claimed for it.
+/// Descriptors that must be refused, each with the length that is claimed for it.
 fn wrong_descriptors(len: u64) -> Vec<(&'static str, Vec<OwnedFd>)> {
     let good = SealFlags::SHRINK | SealFlags::GROW;
     let file = tempfile::tempfile().unwrap();
@@ -202,8 +202,8 @@ fn wrong_descriptors_in_the_handshake_are_refused() {
     victim.prove_honest();
 }
 
-/// Descriptors that come with a packet that is refused are closed: the reading end of a pipe sees
-/// the end once nobody has the other.
+/// Descriptors that come with a refused packet are closed. The reading end of a pipe sees the end
+/// once no process holds the writing end.
 #[test]
 fn descriptors_of_refused_packets_are_closed() {
     let mut victim = Victim::new();
@@ -255,8 +255,8 @@ fn lengths_that_cannot_be_mapped_cost_nothing_but_the_connection() {
     victim.prove_honest();
 }
 
-/// What the victim wrote cannot be changed: its area can neither be written, nor mapped writable,
-/// nor cut.
+/// The peer cannot change what the victim wrote: it can neither write, nor map writable, nor
+/// truncate the victim's area.
 #[test]
 fn a_victims_area_is_out_of_reach() {
     let mut victim = Victim::new();
@@ -304,7 +304,7 @@ fn random_packets_cost_at_most_the_connection() {
     victim.prove_honest();
 }
 
-/// Words that are nearly right more often than not.
+/// Words that are more often nearly valid than random.
 fn word(rng: &mut Rng, keys: &[u64]) -> u64 {
     match rng.below(6) {
         0 => 0,
@@ -317,8 +317,8 @@ fn word(rng: &mut Rng, keys: &[u64]) -> u64 {
 }
 
 /// A hostile peer writes random words to its ring, its positions, its table and its claims, while
-/// the victim sends, receives, reads and writes. The victim neither panics nor hangs; every request
-/// of it ends once; the honest connection goes on.
+/// the victim sends, receives, reads and writes. The victim neither panics nor hangs, each of its
+/// requests ends once, and the honest connection goes on.
 #[test]
 fn scribbling_over_shared_memory_costs_at_most_the_connection() {
     let mut victim = Victim::new();
@@ -334,7 +334,8 @@ fn scribbling_over_shared_memory_costs_at_most_the_connection() {
         let fd = memfd(8192, SealFlags::SHRINK | SealFlags::GROW);
         hostile.say(Packet::Pages { id: 0, len: 8192 }.encode().bytes(), &[fd.as_fd()]);
         if rng.below(2) == 0 {
-            // Time to look at the socket, where its pages are.
+            // Advance the clock so that the victim looks at the socket, where the peer's pages
+            // arrive.
             victim.now = victim.now + Duration::from_millis(1);
             victim.poll();
         }
@@ -342,7 +343,7 @@ fn scribbling_over_shared_memory_costs_at_most_the_connection() {
         for _ in 0..rng.index(60) {
             match rng.below(10) {
                 0..=3 => {
-                    // A record at one of the first lines, its word last.
+                    // A record on one of the first lines; its word is stored last.
                     let at = hostile.area.ring_at() + rng.index(8) * 64;
                     for offset in 1..6 {
                         hostile.area.raw(at + offset * 8).store(word(&mut rng, &keys), Ordering::Relaxed);
@@ -367,7 +368,7 @@ fn scribbling_over_shared_memory_costs_at_most_the_connection() {
                             WorkOptions::SIGNALLED,
                         ),
                         kind => {
-                            // By a key of the hostile table, whose entry may say anything.
+                            // A key of the hostile table, whose entry may hold anything.
                             let slot = rng.index(GEOMETRY.exposures);
                             let key = 1 << 20 | slot as u64;
                             let pages = if rng.below(2) == 0 { 0 } else { word(&mut rng, &keys) };
@@ -446,7 +447,7 @@ fn scribbling_over_shared_memory_costs_at_most_the_connection() {
     victim.prove_honest();
 }
 
-/// A peer that never reads fills its queue, not this process; it is left behind at the deadline.
+/// A peer that never reads fills only its own queue. The connection ends at the deadline.
 #[test]
 fn a_peer_that_never_reads_holds_up_nobody() {
     let mut victim = Victim::new();
@@ -476,7 +477,7 @@ fn a_peer_that_never_reads_holds_up_nobody() {
     victim.prove_honest();
 }
 
-/// Writes a record to the first line of the hostile ring, its word last.
+/// Writes a record to the first line of the hostile ring. Its word is stored last.
 fn put_record(hostile: &Hostile, kind: u64, body: &[u64]) {
     let at = hostile.area.ring_at();
     for (index, word) in body.iter().enumerate() {
@@ -485,7 +486,7 @@ fn put_record(hostile: &Hostile, kind: u64, body: &[u64]) {
     hostile.area.raw(at).store(kind << 32 | (body.len() * 8) as u64, Ordering::Release);
 }
 
-/// Takes what it is shown, and has the peer write over it before each of two copies.
+/// Takes the message that it is shown. The peer overwrites it before each of two copies.
 struct Overwritten<'a> {
     hostile: &'a Hostile,
     copies: Vec<[u8; 16]>,
@@ -505,8 +506,8 @@ impl InlineReceiver for Overwritten<'_> {
     }
 }
 
-/// What is taken in place may change meanwhile, its length in the ring too: what was checked
-/// counts.
+/// A message that is taken in place may change in the meantime, and so may its length in the ring.
+/// The checked length counts.
 #[test]
 fn a_message_that_changes_while_it_is_taken_is_as_long_as_it_was() {
     let mut victim = Victim::new();
@@ -527,8 +528,8 @@ fn a_message_that_changes_while_it_is_taken_is_as_long_as_it_was() {
     victim.prove_honest();
 }
 
-/// Messages that are said to stay where they do not: outside of the memory, in more pieces than
-/// there may be, with sums that overflow or do not match.
+/// In-place messages with wrong places: outside of the memory, in more pieces than allowed, with
+/// sums that overflow or do not match.
 #[test]
 fn messages_left_out_of_bounds_cost_the_connection() {
     let mut victim = Victim::new();
@@ -543,7 +544,8 @@ fn messages_left_out_of_bounds_cost_the_connection() {
         ("a number that is none", vec![100, 1 << 32, 1 << 32, 0, 100]),
         ("longer than any work", vec![1 << 41, 1 << 32, 0, 0, 1 << 41]),
     ] {
-        // While it is busy with what has come by the socket, and when it has come to rest.
+        // Once while the connection is busy with packets from the socket, and once when it has come
+        // to rest.
         for settles in [false, true] {
             let (hostile, conn) = victim.hostile();
             victim.transport.post_recv(conn, WorkId(1), &[victim.region.segment(0, 5000)]).unwrap();
@@ -558,8 +560,8 @@ fn messages_left_out_of_bounds_cost_the_connection() {
     victim.prove_honest();
 }
 
-/// A message that stays in memory that never comes: it is asked for once, nobody else waits, and
-/// the connection can be left.
+/// An in-place message in memory that never comes. The memory is asked for once, no other
+/// connection waits, and the connection can be closed.
 #[test]
 fn a_message_left_in_memory_that_never_comes_holds_up_nobody() {
     let mut victim = Victim::new();
@@ -578,7 +580,8 @@ fn a_message_left_in_memory_that_never_comes_holds_up_nobody() {
     assert_eq!(asked, 1);
     victim.prove_honest();
     assert!(victim.events.is_empty(), "{:?}", victim.events);
-    // It says that it has ended, and passes the memory: what stands there now is no message.
+    // The peer announces that it has ended, and then passes the memory. The bytes in it are no
+    // message.
     hostile.area.raw(448).store(1, Ordering::Relaxed);
     let fd = memfd(8192, SealFlags::SHRINK | SealFlags::GROW);
     hostile.say(Packet::Pages { id: 3, len: 8192 }.encode().bytes(), &[fd.as_fd()]);
@@ -586,8 +589,8 @@ fn a_message_left_in_memory_that_never_comes_holds_up_nobody() {
     assert!(victim.events.iter().all(|event| !matches!(event, Event::Work(work) if work.status == WorkStatus::Ok)));
 }
 
-/// Reads how many messages were said to be copied, at each line of the log: the connection's end is
-/// one, between the refusal and the end of the area.
+/// Reads the count of copied messages at each line of the log. The end of the connection logs a
+/// line between the refusal and the end of the area.
 struct Said {
     area: Area,
     seen: Arc<Mutex<Vec<u64>>>,
@@ -615,9 +618,9 @@ impl tracing::Subscriber for Said {
     fn exit(&self, _: &tracing::span::Id) {}
 }
 
-/// A message that stays was delivered, and the one behind it refused in the same turn. That the
-/// first was copied was said last of all, so the peer that had read the refusal by then took it for
-/// a refusal of the first.
+/// A regression test. An in-place message was delivered, and the one behind it was refused in the
+/// same turn. The acknowledgement of the first came last. A peer that had read the refusal by then
+/// took it for a refusal of the first message.
 #[test]
 fn what_was_copied_is_said_before_what_comes_behind_it_is_refused() {
     let mut victim = Victim::new();
@@ -626,14 +629,14 @@ fn what_was_copied_is_said_before_what_comes_behind_it_is_refused() {
     let fd = memfd(8192, SealFlags::SHRINK | SealFlags::GROW);
     hostile.say(Packet::Pages { id: 0, len: 8192 }.encode().bytes(), &[fd.as_fd()]);
     (0..600).for_each(|_| victim.poll());
-    // No receive is left for the second.
+    // No receive is left for the second message.
     hostile.area.raw(hostile.area.ring_at() + 64).store(1 << 32, Ordering::Relaxed);
     put_record(&hostile, 9, &[100, 1 << 32, 0, 0, 100]);
     let geometry = victim.transport.config.geometry();
     let mapping = sys::map_peer(hostile.victims_fd.as_ref().unwrap(), geometry.len() as u64, false).unwrap().unwrap();
     let seen = Arc::new(Mutex::new(Vec::new()));
     let said = Said { area: Area::new(mapping, geometry), seen: seen.clone() };
-    // Something else to do, so that both come in one turn.
+    // Other work, so that both messages are handled in one turn.
     victim.transport.post_send(conn, WorkId(2), b"out", Payload::EMPTY, WorkOptions::SIGNALLED).unwrap();
     let end = tracing::subscriber::with_default(said, || victim.end_of(conn));
     assert_eq!(end.kind(), ErrorKind::Protocol);
@@ -643,13 +646,13 @@ fn what_was_copied_is_said_before_what_comes_behind_it_is_refused() {
     assert_eq!(seen.lock().unwrap()[..], [1]);
 }
 
-/// More copies than messages were left, or fewer than before, are a lie; and a wrong proof is no
-/// proof.
+/// A count of copies above the number of in-place messages, or below an earlier count, is a
+/// violation. So is a wrong proof.
 #[test]
 fn lies_about_messages_left_cost_the_connection() {
     let mut victim = Victim::new();
     let (hostile, conn) = victim.hostile();
-    // It was exposed, so it is passed; and the peer says that it has it.
+    // The memory was exposed, so it is passed. The peer confirms that it has it.
     victim.transport.expose(conn, &victim.region.segment(0, 100), Access::READ).unwrap();
     hostile.say(Packet::Have { id: 0 }.encode().bytes(), &[]);
     for _ in 0..1000 {

@@ -1,17 +1,17 @@
-//! From the peer's ring to the receives and exposures of this side.
+//! Moves records from the peer's ring to the receives and exposures of this side.
 //!
 //! **Invariants**
-//! 1. A record's word and prefix are copied once, then checked; a body is copied out of the ring
-//!    once, to where it belongs. What the peer changes meanwhile changes the bytes that arrive, and
-//!    nothing else.
-//! 2. The place of a record is given back after its bytes were copied.
-//! 3. One call handles a bounded number of records, and copies a bounded number of bytes of
-//!    messages that stay in the peer's memory, whatever stands in the ring.
-//! 4. A message is shown to a receiver before any byte of it is copied, and only if it is whole in
-//!    one record, nothing was reported of its connection, and the receive at the front has room
-//!    (C16).
-//! 5. A message that stays is delivered if the peer had not ended when its last byte was copied;
-//!    before that its bytes were the message's.
+//! 1. A record's word and prefix are copied once, then checked. A body is copied out of the ring
+//!    once, to its destination. If the peer changes them in the meantime, only the bytes that
+//!    arrive differ.
+//! 2. A record's room is given back only after its bytes were copied.
+//! 3. One call handles a bounded number of records and copies a bounded number of bytes of in-place
+//!    messages, whatever the ring holds.
+//! 4. A message is shown to a receiver before any byte of it is copied. It is shown only if it is
+//!    complete in one record, this poll has reported nothing of its connection, and the receive at
+//!    the front has room (C16).
+//! 5. An in-place message is delivered only if the peer had not ended when its last byte was
+//!    copied. Until then its bytes belonged to the message.
 
 use std::ops::Range;
 
@@ -30,28 +30,28 @@ use crate::queue_pair::QueuePair;
 use crate::ring::Record;
 use crate::segments::{Cursor, Recv};
 
-/// Records handled in one call: a batch of events, and what needs no event.
+/// Most records handled in one call: a batch of events, plus records that make no event.
 const RECORDS: usize = 512;
 
-/// What arrives in parts.
+/// Work that arrives in parts.
 enum Current {
     Message { len: u64, remaining: u64, cursor: Cursor },
     Write { key: u64, to: Segment, done: usize, immediate: Option<u32> },
     InPlace(InPlace),
 }
 
-/// A message that stays in the peer's memory until it is copied from there.
+/// An in-place message of the peer.
 struct InPlace {
     len: u64,
     cursor: Cursor,
-    /// Under which number its pages were passed.
+    /// The number under which its pages were passed.
     pages: u32,
-    /// Offset and length of what is left to copy.
+    /// Offset and length of each piece that is left to copy.
     pieces: [(u64, u64); MAX_IN_PLACE_PIECES],
     at: usize,
 }
 
-/// How far a message that stays was copied.
+/// How far an in-place message was copied.
 #[derive(PartialEq)]
 enum CopyProgress {
     Done,
@@ -61,42 +61,41 @@ enum CopyProgress {
     Missing,
 }
 
-/// What stands between records.
+/// The state between records.
 #[derive(Default)]
 pub(crate) struct Inbound {
     current: Option<Current>,
-    /// The call before found a record: there may be a stream of them.
+    /// Set if the previous call found a record, so there may be a stream of them.
     streaming: bool,
 }
 
-/// What one call came to.
+/// The result of one call.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Received {
     pub(crate) moved: bool,
-    /// There may be more.
+    /// Set if there may be more.
     pub(crate) more: bool,
-    /// There is more that the ring does not show, or a bound was reached.
+    /// Set if there is more that the ring does not show, or a bound was reached.
     pub(crate) spent: bool,
 }
 
-/// What the turns of one poll share.
+/// State shared by the turns of one poll.
 pub(crate) struct Pass<'a> {
     pub(crate) events: &'a mut Vec<Event>,
-    /// How many events there may be.
+    /// Most events that there may be.
     pub(crate) limit: usize,
-    /// Events among which there may be some of this poll and of the connection whose turn comes
-    /// next.
+    /// Events of this poll that may include some of the connection whose turn is next.
     pub(crate) early: Range<usize>,
-    /// Whether messages are shown to the receiver.
+    /// Set if messages are shown to the receiver.
     pub(crate) shows: bool,
     pub(crate) receiver: &'a mut dyn InlineReceiver,
-    /// Whether anything has moved.
+    /// Set if anything has moved.
     pub(crate) moved: bool,
 }
 
 impl Pass<'_> {
-    /// How many events there are now; `None` if no message of this connection may be shown, because
-    /// one of them is of this poll and of it.
+    /// Returns the number of events now. Returns `None` if no message of this connection may be
+    /// shown, because this poll has already reported one of its events.
     #[inline]
     fn shown_at(&self, conn: ConnId) -> Option<usize> {
         let none = self.early.is_empty() || self.events[self.early.clone()].iter().all(|event| conn_of(event) != conn);
@@ -114,7 +113,7 @@ fn conn_of(event: &Event) -> ConnId {
     }
 }
 
-/// One connection's parts.
+/// The parts of one connection.
 pub(crate) struct Context<'a, 'b> {
     pub(crate) link: &'a mut Link,
     pub(crate) queues: &'a mut QueuePair,
@@ -122,8 +121,9 @@ pub(crate) struct Context<'a, 'b> {
     pub(crate) pass: &'a mut Pass<'b>,
 }
 
-/// Hands over a message that is whole in its record, to the receiver if it may be shown and is
-/// taken, else to the receive at the front; `false` if that has no room.
+/// Hands over a message that is complete in its record. The receiver gets it if it may be shown and
+/// the receiver takes it; otherwise the receive at the front does. Returns false if there is no
+/// such receive, or it has no room.
 #[inline]
 fn hand_over(
     link: &Link,
@@ -135,21 +135,21 @@ fn hand_over(
     let Some(recv) = queues.receives.front().filter(|recv| recv.room() >= record.len as u64) else { return false };
     let from = link.reader.space().ptr(record.at);
     if shown_at == Some(pass.events.len()) {
-        // SAFETY: the record was checked to lie in the ring, which the link keeps mapped; of the
-        // processes that have it mapped only the peer's can write it.
+        // SAFETY: the record was checked to lie in the ring, which the link keeps mapped. Of the
+        // processes that have the ring mapped, only the peer's can write it.
         let message = unsafe { InlineMessage::new(from, record.len) };
         if pass.receiver.take(queues.conn(), message) {
             return true;
         }
     }
     if let Some(to) = recv.ptr() {
-        // SAFETY: the ring's part was checked, the receive holds its segment, both are written by
-        // others only through `mem::copy`, by the kernel or by another process.
+        // SAFETY: the source was checked to lie in the ring, and the receive holds its segment.
+        // Others write both only through `mem::copy`, through the kernel, or from another process.
         unsafe { copy::copy_between(to, from, record.len) };
     } else {
         let mut from = from;
         queues.receives.walk(&mut Cursor::default(), record.len, |to, len| {
-            // SAFETY: as above; the parts are as long as the record together.
+            // SAFETY: as above; the parts together are as long as the record.
             unsafe { copy::copy_between(to, from, len) };
             from = from.wrapping_add(len);
         });
@@ -157,9 +157,9 @@ fn hand_over(
     queues.complete_recv(WorkStatus::Ok, record.len as u64, None, pass.events)
 }
 
-/// Copies a message that stays in the peer's memory, if it is as usual: one piece of memory that is
-/// mapped, within the budget, for a receive of one segment that has room. `false` if not: then
-/// nothing has happened, and whatever is wrong with it shows again.
+/// Copies an in-place message in the common case: one piece in mapped memory, within the budget,
+/// for a receive of one segment that has room. Returns false in any other case, and has then
+/// completed nothing. Any violation shows again on the general path.
 #[inline(never)]
 fn fetch(link: &mut Link, queues: &mut QueuePair, pass: &mut Pass<'_>, record: Record, budget: &mut u64) -> bool {
     const BODY: usize = (IN_PLACE_WORDS + 2) * 8;
@@ -185,15 +185,15 @@ fn fetch(link: &mut Link, queues: &mut QueuePair, pass: &mut Pass<'_>, record: R
         return false;
     }
     let from = memory.as_ptr().wrapping_add(offset as usize);
-    // SAFETY: the head lies in the record, the piece in the mapping, which the link keeps; the
+    // SAFETY: the head lies in the record, and the piece in the mapping, which the link keeps. The
     // receive, of one segment, has room for both. Others write all of these only through
-    // `mem::copy`, by the kernel or from another process.
+    // `mem::copy`, through the kernel, or from another process.
     unsafe {
         copy::copy_between(to, link.reader.space().ptr(record.at + BODY), head);
         copy::copy_between(to.wrapping_add(head), from, piece as usize);
     }
     if link.peer.is_gone() {
-        return false; // what was copied may be something else already
+        return false; // the copied bytes may not be the message any more
     }
     *budget -= piece;
     link.has_copied();
@@ -205,11 +205,11 @@ impl Context<'_, '_> {
         self.link.reader.space().ptr(record.at + offset)
     }
 
-    /// Word `index` of the body, which is long enough.
+    /// Returns word `index` of the body, which must be long enough.
     fn word(&self, record: Record, index: usize) -> u64 {
         let mut bytes = [0; 8];
-        // SAFETY: the record was checked to lie in the ring, the caller checked that it has this
-        // word.
+        // SAFETY: the record was checked to lie in the ring, and the caller checked that it has
+        // this word.
         unsafe { copy::copy_out(&mut bytes, self.at(record, index * 8)) };
         u64::from_le_bytes(bytes)
     }
@@ -221,7 +221,8 @@ impl Context<'_, '_> {
         Ok(std::array::from_fn(|index| self.word(record, index)))
     }
 
-    /// That the receive at the front has room for a message of `len` bytes; where that goes.
+    /// Checks that the receive at the front has room for a message of `len` bytes. Returns where
+    /// that message goes.
     fn receive_for(&mut self, len: u64) -> Result<Cursor, Violation> {
         let recv = self.queues.receives.front().ok_or(Violation::NotReady(WorkKind::Send))?;
         if recv.room() < len {
@@ -235,8 +236,9 @@ impl Context<'_, '_> {
     /// `cursor` behind them.
     fn deliver(&self, record: Record, mut offset: usize, len: usize, cursor: &mut Cursor) {
         self.queues.receives.walk(cursor, len, |to, len| {
-            // SAFETY: the ring's part was checked, the receive holds its segments, both are written
-            // by others only through `mem::copy`, by the kernel or by another process.
+            // SAFETY: the source was checked to lie in the ring, and the receive holds its
+            // segments. Others write both only through `mem::copy`, through the kernel, or from
+            // another process.
             unsafe { copy::copy_between(to, self.at(record, offset), len) };
             offset += len;
         });
@@ -244,7 +246,7 @@ impl Context<'_, '_> {
 }
 
 impl InPlace {
-    /// Copies what is left, as far as the budget goes.
+    /// Copies the rest of the message, as far as the budget allows.
     fn take(&mut self, context: &mut Context<'_, '_>, budget: &mut u64) -> Result<CopyProgress, Violation> {
         while let Some((offset, len)) = self.pieces.get_mut(self.at) {
             let here = (*len).min(*budget);
@@ -266,9 +268,9 @@ impl InPlace {
                 });
                 let mut from = memory.as_ptr().wrapping_add(begin.ok_or(Violation::Record)?);
                 context.queues.receives.walk(&mut self.cursor, here as usize, |to, len| {
-                    // SAFETY: the source was checked to lie in the mapping, which the link keeps;
-                    // the receive holds its segments. Others write both only through `mem::copy`,
-                    // by the kernel or from another process.
+                    // SAFETY: the source was checked to lie in the mapping, which the link keeps,
+                    // and the receive holds its segments. Others write both only through
+                    // `mem::copy`, through the kernel, or from another process.
                     unsafe { copy::copy_between(to, from, len) };
                     from = from.wrapping_add(len);
                 });
@@ -283,24 +285,24 @@ impl InPlace {
 }
 
 impl Inbound {
-    /// Whether a write under way goes to this exposure.
+    /// Returns whether a write under way goes to this exposure.
     pub(crate) fn writes_with(&self, key: u64) -> bool {
         matches!(&self.current, Some(Current::Write { key: current, .. }) if *current == key)
     }
 
-    /// Whether nothing goes on before these pages come.
+    /// Returns whether the connection waits for these pages before it goes on.
     pub(crate) fn waits_for(&self, number: u32) -> bool {
         matches!(&self.current, Some(Current::InPlace(message)) if message.pages == number)
     }
 
-    /// Nothing stands in the ring.
+    /// Notes that the ring is empty.
     #[inline]
     pub(crate) fn pause(&mut self) {
         self.streaming = false;
     }
 
-    /// Takes in whole messages that stand in the ring, as [`Inbound::receive`] does; `false` if
-    /// there is anything else to do.
+    /// Receives complete messages from the ring, like [`Inbound::receive`]. Returns false if there
+    /// is anything else to do.
     #[inline]
     pub(crate) fn take_in(&mut self, link: &mut Link, queues: &mut QueuePair, pass: &mut Pass<'_>) -> bool {
         if self.current.is_some() {
@@ -335,9 +337,10 @@ impl Inbound {
         false
     }
 
-    /// Handles what stands in the ring. The first record behind a call that found none is handled
-    /// alone: its answer would wait for the line behind it, which the peer's processor has, because
-    /// no store is seen before the loads ahead of it are done.
+    /// Handles the records in the ring. The first record after a call that found none is handled
+    /// alone. A look for a second record loads the line behind it, which the peer's processor
+    /// holds. No store becomes visible before the loads ahead of it are done, so the reply would
+    /// wait for that line.
     pub(crate) fn receive(&mut self, context: &mut Context<'_, '_>) -> Result<Received, Fault> {
         let mut received = Received::default();
         let mut budget = BUDGET;
@@ -375,7 +378,7 @@ impl Inbound {
         Ok(received)
     }
 
-    /// Goes on with the message that stays in the peer's memory; whether it is done.
+    /// Continues with the in-place message. Returns whether it is done.
     #[inline(never)]
     fn take_left(
         &mut self,
@@ -394,22 +397,22 @@ impl Inbound {
         }
         self.current = None;
         if context.link.peer.is_gone() {
-            return Err(Fault::Closed); // what was copied may be something else already
+            return Err(Fault::Closed); // the copied bytes may not be the message any more
         }
         context.queues.complete_recv(WorkStatus::Ok, len, None, context.pass.events);
         context.link.has_copied();
         Ok(true)
     }
 
-    /// Any record but a whole message that has a receive.
+    /// Handles any record other than a complete message that has a receive.
     #[inline(never)]
     fn handle(&mut self, context: &mut Context<'_, '_>, record: Record) -> Result<(), Fault> {
         match record.kind {
             SEND => self.message(context, record, record.len as u64, 0),
             FIRST => {
                 let [len] = context.words(record)?;
-                // What fits one record comes in one; and a length that no sender may have is no
-                // reason to count on it.
+                // A message that fits into one record must come in one. A length above the limit is
+                // refused, so the rest of the code need not handle it.
                 if len <= (record.len - 8) as u64 || len > MAX_WORK_LEN {
                     return Err(Violation::Record.into());
                 }
@@ -441,8 +444,7 @@ impl Inbound {
         if self.current.is_some() { Err(Violation::Record) } else { Ok(()) }
     }
 
-    /// A message begins, and ends here if all of it stands in this record, from `offset` of the
-    /// body on.
+    /// Begins a message. Ends it here if all of it is in this record, from `offset` of the body on.
     fn message(&mut self, context: &mut Context<'_, '_>, record: Record, len: u64, offset: usize) -> Result<(), Fault> {
         self.no_current()?;
         let mut cursor = context.receive_for(len)?;
@@ -456,7 +458,7 @@ impl Inbound {
         Ok(())
     }
 
-    /// A message begins that stays in the peer's memory, but for its head.
+    /// Begins an in-place message. Only its head is in the record.
     fn in_place(&mut self, context: &mut Context<'_, '_>, record: Record) -> Result<(), Fault> {
         let words: [u64; IN_PLACE_WORDS] = context.words(record)?;
         self.no_current()?;
@@ -512,7 +514,8 @@ impl Inbound {
         self.write_part(context, record, 32)
     }
 
-    /// The bytes of a record, from `offset` of its body on, go where the write under way goes.
+    /// Copies the bytes of a record, from `offset` of its body on, to the target of the write under
+    /// way.
     fn write_part(&mut self, context: &mut Context<'_, '_>, record: Record, offset: usize) -> Result<(), Fault> {
         let Some(Current::Write { to, done, immediate, .. }) = &mut self.current else {
             return Err(Violation::Record.into());
@@ -521,7 +524,7 @@ impl Inbound {
         if len > to.len() - *done {
             return Err(Violation::Record.into());
         }
-        // SAFETY: the ring's part and the target's were checked; the segment holds its memory.
+        // SAFETY: source and target were checked; the segment holds its memory.
         unsafe { copy::copy_between(to.as_ptr().wrapping_add(*done), context.at(record, offset), len) };
         *done += len;
         if *done < to.len() {
@@ -532,7 +535,7 @@ impl Inbound {
         if immediate.is_some() { self.written(context, immediate) } else { Ok(()) }
     }
 
-    /// Immediate data consumes a receive.
+    /// Completes the oldest receive with the immediate data of a write.
     fn written(&mut self, context: &mut Context<'_, '_>, immediate: Option<u32>) -> Result<(), Fault> {
         let completed = context.queues.complete_recv(WorkStatus::Ok, 0, immediate, context.pass.events);
         if completed { Ok(()) } else { Err(Violation::NotReady(WorkKind::Write).into()) }
@@ -550,7 +553,7 @@ impl Inbound {
         let mut offset = 8;
         let queues = &*context.queues;
         queues.scatter(here, |to, len| {
-            // SAFETY: the ring's part was checked; the queue holds the segments.
+            // SAFETY: the source was checked to lie in the ring; the queue holds the segments.
             unsafe { copy::copy_between(to, context.at(record, offset), len) };
             offset += len;
         });

@@ -1,50 +1,54 @@
 //! The shared-memory backend of [`bmi_core`]: an RDMA adapter between processes of one host.
 //!
-//! **Why.** When client and server share a host, a small message deserves one fast copy each way
-//! and bulk deserves one, or none ([pNFS-Lustre §4.3]). A small message goes through a ring in
-//! shared memory without a system call; a longer one stays in its sender's shareable memory, where
-//! the peer has that mapped, until the receiver has copied it. Bulk is copied by the side that asks
-//! for it, straight from or to the memory of the other; or it is not copied at all, when the kernel
-//! is handed the other's pages ([`bmi_core::Transport::map_remote`]).
+//! **Why.** When client and server share a host, a small message deserves one fast copy each way.
+//! Bulk deserves one copy, or none ([pNFS-Lustre §4.3]).
 //!
-//! | where | what |
+//! - A small message goes through a ring in shared memory, without a system call.
+//! - A longer message stays in the sender's shareable memory if the peer has that memory mapped.
+//!   The receiver copies it from there.
+//! - Bulk is copied by the side that asks for it, directly from or to the other side's memory. It
+//!   is not copied at all when the other side's pages are handed to the kernel
+//!   ([`bmi_core::Transport::map_remote`]).
+//!
+//! | module | contents |
 //! |---|---|
 //! | `config` | [`ShmConfig`], limits, capabilities |
 //! | `connect` | listening, dialing, handshake, exposures, the end of a connection |
-//! | `connection` | a connection, and its usual work: short messages sent and taken in |
-//! | `ring` | the lock-free ring and the rule of waking, checked by loom |
-//! | `area` | what one side writes and the other reads, drawn |
+//! | `connection` | a connection and its fast paths: sending and receiving short messages |
+//! | `ring` | the lock-free ring and the wake-up rule, checked by loom |
+//! | `area` | the memory that one side writes and the other reads: layout |
 //! | `link` | the shared half of a connection: rings, ways to the peer's memory |
-//! | `queue_pair`, `segments` | what is posted: requests, reads, answers, receives; and the memory that it holds |
+//! | `queue_pair`, `segments` | posted work: requests, reads, replies, receives; and the memory that it holds |
 //! | `outbound`, `inbound` | from the queues to the ring, from the ring to the receives; the records |
 //! | `packet`, `socket` | the Unix socket: names, handshake, descriptors, wake-ups |
-//! | `pages` | memory that was passed, both ways |
-//! | `progress`, `poll_schedule` | the poll loop, sleeping and waking; whose ring is looked at when |
+//! | `pages` | memory that one side has passed to the other |
+//! | `progress`, `poll_schedule` | the poll loop, sleeping and waking; which rings a poll looks at |
 //! | `sys` | memfds, mappings, the memory of another process |
 //! | `error` | why connections end |
 //!
-//! Tables, listeners, registrations and keys are those of [`bmi_backend`].
+//! Connection tables, listeners, registrations and keys come from [`bmi_backend`].
 //!
 //! **Invariants**
-//! 1. What the contract says, C1 to C16 of [`bmi_core::transport`].
-//! 2. One owner drives a transport; only wakers, dropped regions and dropped
-//!    [`bmi_core::mem::RemotePages`] reach it from other threads.
-//! 3. Nothing in shared memory is trusted: words are copied, then checked. This side's area cannot
-//!    be written by the peer at all.
+//! 1. The transport keeps the contract, C1 to C16 of [`bmi_core::transport`].
+//! 2. A transport has one owner, which drives it. Other threads reach it only through wakers,
+//!    dropped regions and dropped [`bmi_core::mem::RemotePages`].
+//! 3. Nothing in shared memory is trusted: each word is copied, then checked. The peer cannot write
+//!    this side's area at all.
 //!
-//! **What is passed.** Shareable memory is passed to a peer when a piece of it is exposed, or when
-//! a long message is sent from it and that peer has proved that it reaches all memory of this
-//! process by the kernel: it has said a secret word that stands in it. So what is passed for a send
-//! alone is nothing that the peer could not reach before.
+//! **Which memory is passed.** Shareable memory is passed to a peer in two cases. Either a piece of
+//! it is exposed, or a long message is sent from it and the peer has proved that the kernel lets it
+//! reach all memory of this process. The proof is a secret word that it has read from that memory.
+//! So passing memory because of a send gives the peer nothing that it could not reach before.
 //!
-//! **What a peer can do.** A peer runs under this user, or one that [`ShmConfig::allowed_users`]
-//! names. It reaches memory that was passed to it, all of it, for as long as it likes; its library
-//! keeps to keys, bounds and rights, and a hostile one does not. It reaches nothing else through
-//! this library. Where the kernel lets one process reach the other's memory, it does so with or
-//! without this library, and this library asks it only between processes of one user. Nothing that
-//! a peer writes, or does to shared memory, ends this process or stops it.
+//! **What a peer can do.** A peer runs under this user, under root, or under a user that
+//! [`ShmConfig::allowed_users`] names. It can reach all of the memory that was passed to it, for as
+//! long as it likes. An honest peer's library respects keys, bounds and rights; a hostile peer may
+//! not. The peer reaches nothing else through this library. The kernel may let one process reach
+//! the other's memory, but it does so with or without this library. This library uses that only
+//! between processes of one user. Nothing that a peer writes or does to shared memory can crash or
+//! block this process.
 //!
-//! **Limits** The class of a work request is ignored: one ring is one ordered stream, and bulk does
+//! **Limits.** The class of a work request is ignored: a ring is one ordered stream, and bulk does
 //! not go through it.
 
 mod area;
@@ -96,14 +100,14 @@ use poll_schedule::PollSchedule;
 use queue_pair::QueuePair;
 use socket::Listening;
 
-/// A token is an index and, in its lowest bits, which table it is of.
+/// A token is a table index; its lowest bits say which table.
 const TOKEN_BITS: u32 = 2;
 const TOKEN_MASK: usize = 3;
 const TOKEN_CONNECTION: usize = 0;
 const TOKEN_LISTENER: usize = 1;
 const TOKEN_WAKER: usize = 2;
 
-/// Readiness that one look reports.
+/// The number of readiness events that one look at epoll reports.
 const EPOLL_EVENTS: usize = 256;
 
 /// An RDMA adapter between processes of one host.
@@ -126,32 +130,33 @@ pub struct ShmTransport {
     epoll: OwnedFd,
     epoll_events: Vec<epoll::Event>,
     waker: Waker,
-    /// A word that peers are told, where it stands, and behind it one that they are not: who can
-    /// say that one can reach this process's memory by the kernel.
+    /// A word that peers are told, together with its address, and behind it a secret word that they
+    /// are not told. A peer that can name the secret can reach this process's memory through the
+    /// kernel.
     cookie: Box<[u64; 2]>,
     slots: ConnectionTable<Connection>,
     schedule: PollSchedule,
-    /// Whose turn is first.
+    /// The position in the schedule that is served first.
     first: usize,
     listeners: Listeners<Listening>,
-    /// A listener may have sockets.
+    /// Set while a listener may have sockets to accept.
     accept_ready: bool,
     regions: Regions,
     keys: Keys,
     room: Arc<Room>,
     limbo: Vec<Limbo>,
-    /// This poll has heard something from a descriptor.
+    /// Set when this poll has heard something from a descriptor.
     heard: bool,
-    /// A slot was given up since the last poll.
+    /// Set when a slot was given up since the last poll.
     retired: bool,
     deadlines: Deadlines,
-    /// Events that arose outside of `poll`, or at once in great number.
+    /// Events that arose outside of `poll`, or more of them at once than a poll may report.
     pending: VecDeque<Event>,
     ready: VecDeque<u32>,
     pieces: Vec<libc::iovec>,
-    /// Half-open sockets.
+    /// The number of half-open sockets.
     half_open: usize,
-    /// Polls since the descriptors were asked, and when to ask them at the latest.
+    /// Polls since the descriptors were last asked, and the times by which to ask them again.
     unasked: u32,
     look_at: Time,
     look_at_latest: Time,
@@ -160,23 +165,22 @@ pub struct ShmTransport {
     wakes: u64,
     /// When to look for memory that is gone.
     sweep_at: Time,
-    /// Naps so far, and whether one is announced.
+    /// The number of naps so far, and whether one is announced.
     nap: u64,
     asleep: bool,
     /// The time of the latest poll.
     now: Time,
 }
 
-// SAFETY: `pieces` is scratch for one call and left empty; everything else may move between threads
-// by itself.
+// SAFETY: `pieces` is scratch space for one call and is left empty. Every other field is `Send`.
 unsafe impl Send for ShmTransport {}
 
-/// What [`ShmTransport::calls`] counts.
+/// The counts that [`ShmTransport::calls`] returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ShmCalls {
     /// Looks at the descriptors.
     pub looks: u64,
-    /// Wake-ups sent to peers that slept.
+    /// Wake-ups sent to sleeping peers.
     pub wakes: u64,
 }
 
@@ -188,8 +192,8 @@ impl Wake for WakeFd {
     }
 
     fn wake_by_ref(self: &Arc<WakeFd>) {
-        // Watched by edges, each of which is a write; never read. It is non-blocking and this
-        // process's alone.
+        // Epoll watches this descriptor edge-triggered, and each write is an edge. It is never
+        // read. It is non-blocking and belongs to this process alone.
         if let Err(error) = rustix::io::write(&self.0, &1u64.to_ne_bytes()) {
             tracing::error!(%error, "cannot wake the transport");
         }
@@ -197,11 +201,11 @@ impl Wake for WakeFd {
 }
 
 impl ShmTransport {
-    /// An adapter with no connections.
+    /// Creates an adapter with no connections.
     ///
     /// # Errors
-    /// `Invalid` for a configuration out of its bounds; `Io` or `Exhausted` if the system has no
-    /// descriptor for it.
+    /// `Invalid` if the configuration is out of its bounds; `Io` or `Exhausted` if the system has
+    /// no descriptor for it.
     #[expect(clippy::disallowed_methods, reason = "the cookie is a secret between two processes of one host")]
     pub fn new(config: ShmConfig) -> Result<ShmTransport, Error> {
         const WHAT: &str = "create a shared-memory transport";
@@ -246,8 +250,9 @@ impl ShmTransport {
         })
     }
 
-    /// System calls that moving messages has cost so far: looks at the descriptors, and wake-ups of
-    /// peers that slept. None while both sides are busy, but one look in a millisecond.
+    /// Returns how many system calls moving messages has cost so far: looks at the descriptors, and
+    /// wake-ups of sleeping peers. While both sides are busy there are none except one look per
+    /// millisecond.
     pub fn calls(&self) -> ShmCalls {
         ShmCalls { looks: self.calls, wakes: self.wakes }
     }
@@ -258,7 +263,8 @@ impl ShmTransport {
         if own { Ok(()) } else { Err(PostError::Invalid("a segment belongs to another transport")) }
     }
 
-    /// A send that was not done at once. Its segments were checked to be of this transport.
+    /// Posts a send that was not done at once. The caller has checked that its segments belong to
+    /// this transport.
     #[inline(never)]
     fn post_any_send(
         &mut self,
@@ -289,7 +295,8 @@ impl ShmTransport {
         Ok(())
     }
 
-    /// Queues and link of a connection on which work may be posted, and where completions go.
+    /// Returns the queues and the link of a connection on which work may be posted, and the list
+    /// for its completions.
     #[inline]
     fn working(&mut self, conn: ConnId) -> Result<Working<'_>, PostError> {
         let connection = self.slots.find_mut(conn).ok_or(PostError::NotConnected)?;
@@ -315,7 +322,8 @@ struct Working<'a> {
 }
 
 impl Working<'_> {
-    /// Does a write at once if nothing waits before it and the way is open; else it waits its turn.
+    /// Does a write at once if nothing is queued before it and its target is mapped; otherwise
+    /// queues it.
     fn write(
         self,
         work: WorkId,
@@ -335,7 +343,8 @@ impl Working<'_> {
         Ok(())
     }
 
-    /// And a read.
+    /// Does a read at once if nothing is queued before it and its source is mapped; otherwise
+    /// queues it.
     fn read(
         self,
         work: WorkId,
@@ -354,7 +363,7 @@ impl Working<'_> {
         Ok(())
     }
 
-    /// Does what can be done at once; a violation shows again in the next poll.
+    /// Does the work that can be done at once. A violation shows again in the next poll.
     fn start(self) {
         let mut outbound = Outbound { link: self.link, queues: self.queues, pieces: self.pieces, budget: POST_BUDGET };
         let turn = outbound.turn(false, |event| self.pending.push_back(event));
@@ -362,7 +371,7 @@ impl Working<'_> {
     }
 }
 
-/// The receiver of a poll that has none.
+/// The receiver of a poll that was given none; it takes no message.
 struct ReceivesNothing;
 
 impl InlineReceiver for ReceivesNothing {

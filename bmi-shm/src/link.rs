@@ -1,16 +1,16 @@
 //! The shared half of a connection: both areas, the ends of both rings, and the ways to the peer's
 //! memory.
 //!
-//! **Ways to the peer's memory**, the first that is open is taken; `direct` says which.
+//! **Ways to the peer's memory.** The first open way is taken; `direct` chooses it.
 //!
-//! | way | when | what a transfer costs |
+//! | way | condition | cost of a transfer |
 //! |---|---|---|
-//! | mapped | it lives in pages that the peer has passed | one copy by this processor, no system call |
-//! | the kernel | it does not, and the kernel lets this process reach the other's memory | one copy and a system call for each unit |
-//! | the ring | neither, or key, bounds or rights are not those advertised | two copies, the peer's processor, and its check |
+//! | mapped | the memory is in pages that the peer has passed | one copy by this processor, no system call |
+//! | kernel | it is not, and the kernel may copy between the processes | one copy and a system call per unit |
+//! | ring | neither, or the advice does not allow it | two copies, the peer's processor, and its check |
 //!
-//! So nothing is ever refused by advice alone: what the advice does not allow is asked of the
-//! owner, whose answer counts.
+//! So nothing is ever refused because of advice alone. If the advice does not allow a transfer,
+//! this side asks the owner, and the owner's answer counts.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -28,8 +28,8 @@ use crate::pages::{Mapped, Passed};
 use crate::ring::{Reader, Space, Writer};
 use crate::sys::Process;
 
-/// Most bytes of a record's body: an eighth of a smaller ring, so that sender and receiver work at
-/// the same time.
+/// Most bytes of a record's body. In a smaller ring it is an eighth of the ring, so that sender and
+/// receiver work at the same time.
 pub(crate) const CHUNK: usize = 32 << 10;
 
 /// Polls with something to ring for before the bell is rung.
@@ -44,45 +44,45 @@ pub(crate) struct Link {
     pub(crate) process: Option<Process>,
     pub(crate) mapped: Mapped,
     pub(crate) passed: Passed,
-    /// Most bytes of a body that this side writes.
+    /// Most bytes of a record body that this side writes.
     pub(crate) chunk: usize,
     /// Most bytes of a message that is sent inline, in one record.
     pub(crate) short: usize,
-    /// A quarter of the peer's ring in bytes: what is read before the writer is told, while things
-    /// go on.
+    /// A quarter of the peer's ring in bytes. While messages move, this side reads that much before
+    /// it tells the writer its position.
     pub(crate) quarter: u64,
-    /// Where the last record stands by which the peer must write to its own memory: until it has
-    /// passed that, writes that do not go through the ring would overtake.
+    /// The end of the last record that makes the peer write to its own memory. Until the peer has
+    /// passed it, a write that does not go through the ring would overtake that record.
     pub(crate) ring_writes_until: u64,
-    /// The writer's position when it was last looked whether the peer sleeps.
+    /// The writer's position when this side last looked whether the peer sleeps.
     pub(crate) rung: u64,
-    /// The peer was told of consumed records since.
+    /// Set if the peer was told of consumed records since then.
     pub(crate) told: bool,
-    /// Polls since there was something to ring for.
+    /// The number of polls since there was something to ring for.
     due: u32,
-    /// The nap of the peer that was ended last.
+    /// The last nap of the peer that this side has ended.
     pub(crate) woken: u64,
-    /// A number asked for, to be said over the socket.
+    /// A number to ask the peer for over the socket.
     pub(crate) ask: Option<u32>,
-    /// A number that the peer asked for and that could not be passed at once.
+    /// A number that the peer has asked for and that is still to be passed.
     pub(crate) owed: Option<u32>,
-    /// The peer reaches all of this process's memory by the kernel.
+    /// Set if the peer reaches all of this process's memory through the kernel.
     pub(crate) trusted: bool,
-    /// Memory that a long message was sent from, to be passed.
+    /// Memory that a long message was sent from and that is to be passed.
     pub(crate) to_pass: Option<Memory>,
-    /// Messages that were left in this side's memory: announced, and those of them that the peer
+    /// In-place messages from this side: how many were announced, and how many of these the peer
     /// was seen to have copied.
     pub(crate) in_place: u64,
     pub(crate) in_place_copied: u64,
-    /// Messages of the peer that this side has copied from where they were left, and those of them
-    /// that it has said so of; whether since the bell was rung.
+    /// In-place messages from the peer: how many this side has copied, how many of these it has
+    /// acknowledged, and whether it has acknowledged any since the bell was last rung.
     taken: u64,
     said: u64,
     took: bool,
     lent: Arc<AtomicU64>,
 }
 
-/// A way to a piece of the peer's memory. The claim on it stands until [`Link::done`].
+/// A way to a piece of the peer's memory. It stays claimed until [`Link::done`].
 pub(crate) enum Way {
     Mapped(*mut u8),
     Kernel(u64),
@@ -122,12 +122,12 @@ impl Link {
         }
     }
 
-    /// Takes note of how far the peer has read.
+    /// Reads how far the peer has read this side's ring.
     pub(crate) fn refresh(&mut self) -> Result<(), Violation> {
         self.writer.refresh(self.peer.consumed()).map_err(|_| Violation::Ring)
     }
 
-    /// Looks how many of the messages that were left here the peer has copied.
+    /// Reads how many in-place messages the peer has copied.
     pub(crate) fn refresh_taken(&mut self) -> Result<(), Violation> {
         let said = self.peer.taken().load(Ordering::Acquire);
         if said < self.in_place_copied || said > self.in_place {
@@ -137,19 +137,19 @@ impl Link {
         Ok(())
     }
 
-    /// Whether the peer has copied more of the messages that were left here.
+    /// Returns whether the peer has copied more in-place messages than this side knows of.
     #[inline]
     pub(crate) fn has_taken(&self) -> bool {
         self.peer.taken().load(Ordering::Relaxed) != self.in_place_copied
     }
 
-    /// A message was copied from where the peer had left it; it is told later.
+    /// Counts an in-place message that was copied. [`Link::say_taken`] acknowledges it later.
     #[inline]
     pub(crate) fn has_copied(&mut self) {
         self.taken += 1;
     }
 
-    /// Tells the peer of the messages that were copied.
+    /// Acknowledges the in-place messages that were copied.
     #[inline]
     pub(crate) fn say_taken(&mut self) {
         if self.taken != self.said {
@@ -158,8 +158,9 @@ impl Link {
         }
     }
 
-    /// The number under which the peer has these segments mapped, if they stand in one memory. What
-    /// it does not have yet, and may, is noted to be passed.
+    /// Returns the number under which the peer has these segments mapped, if they are all in one
+    /// memory. If the peer does not have that memory yet and may get it, notes that it is to be
+    /// passed.
     #[inline]
     pub(crate) fn number_of(&mut self, segments: &[Segment], share_pages: bool) -> Option<u32> {
         let first = segments.first()?.region();
@@ -178,7 +179,8 @@ impl Link {
         number
     }
 
-    /// Room for a record's body, after looking how far the peer has read if there seems to be none.
+    /// Reserves room for a record's body. If there seems to be none, first reads how far the peer
+    /// has read.
     pub(crate) fn reserve(&mut self, len: usize) -> Result<Option<crate::ring::Reservation>, Violation> {
         if let Some(reservation) = self.writer.reserve(len) {
             return Ok(Some(reservation));
@@ -187,7 +189,7 @@ impl Link {
         Ok(self.writer.reserve(len))
     }
 
-    /// The way to the `len` bytes at `remote.addr + at`, if there is one beside the ring.
+    /// Returns a way to the `len` bytes at `remote.addr + at` other than the ring, if there is one.
     pub(crate) fn direct(&mut self, remote: &RemoteSlice, at: u64, len: u64, rights: Access) -> Option<Way> {
         self.own.claim(0, remote.key.0);
         let way = self.find_way(remote, at, len, rights);
@@ -197,8 +199,8 @@ impl Link {
         way
     }
 
-    /// Where the first `len` bytes of `remote` are mapped, if they are: as [`Link::direct`], for
-    /// who has no use for another way.
+    /// Returns where the first `len` bytes of `remote` are mapped, if they are. Like
+    /// [`Link::direct`], for callers that have no use for another way.
     #[inline]
     pub(crate) fn mapped(&mut self, remote: &RemoteSlice, len: u64, rights: Access) -> Option<*mut u8> {
         self.own.claim(0, remote.key.0);
@@ -210,12 +212,12 @@ impl Link {
         None
     }
 
-    /// The transfer that [`Link::direct`] or [`Link::mapped`] opened the way for is over.
+    /// Ends the transfer for which [`Link::direct`] or [`Link::mapped`] opened the way.
     pub(crate) fn done(&self) {
         self.own.unclaim(0);
     }
 
-    /// The entry must be claimed.
+    /// Looks the way up in the advice. The key must be claimed.
     fn find_way(&mut self, remote: &RemoteSlice, at: u64, len: u64, rights: Access) -> Option<Way> {
         let advice = self.peer.advice(slot_of(remote.key.0), remote.key.0)?;
         let begin = remote.addr.checked_add(at)?;
@@ -244,7 +246,7 @@ impl Link {
         }
     }
 
-    /// The peer's pages themselves, with a claim of their own.
+    /// Hands out the peer's pages themselves, with a claim of their own.
     pub(crate) fn map_remote(&mut self, remote: &RemoteSlice, access: Access) -> Option<RemotePages> {
         let number = self.take_claim()?;
         let claim = Claim { area: self.own.clone(), lent: self.lent.clone(), number };
@@ -255,13 +257,13 @@ impl Link {
         let offset = (ptr as usize).checked_sub(memory.as_ptr() as usize)?;
         let len = usize::try_from(remote.len).ok()?;
         if offset.checked_add(len)? > memory.len() {
-            return None; // the peer has changed the entry meanwhile
+            return None; // the peer has changed the entry in the meantime
         }
         Some(RemotePages::new(memory.slice(offset, len), Arc::new(claim)))
     }
 
-    /// The ways that are open, for the plan: for memory in shareable pages, which this side passes
-    /// if `shared`, and for any other.
+    /// Returns the open ways, for the plan: for memory in shareable pages, which this side passes
+    /// if `shared`, and for any other memory.
     pub(crate) fn ways(&self, shared: bool) -> Vec<BulkWay> {
         let other = match self.process {
             Some(_) => (
@@ -303,7 +305,7 @@ impl Drop for Link {
     }
 }
 
-/// A claim on pages that were handed out; given up when it is dropped, on whatever thread.
+/// A claim on pages that were handed out. It is given up when it is dropped, on any thread.
 struct Claim {
     area: Area,
     lent: Arc<AtomicU64>,
@@ -323,38 +325,39 @@ impl Drop for Claim {
 /// `len` bytes at both must be valid, and accessed by others only through `mem::copy`, by the
 /// kernel, or by another process.
 pub(crate) unsafe fn copy(to: *mut u8, from: *mut u8, len: usize) {
-    // SAFETY: the caller vouches for it.
+    // SAFETY: the caller guarantees it.
     unsafe { copy::copy_between(to, from, len) };
 }
 
-/// From this length on, in bytes, a transfer goes past the caches: source and target together are
-/// as much as a large one has room for.
+/// From this length on, in bytes, a transfer bypasses the caches. Source and target together then
+/// fill a large cache.
 const LONG: u64 = 16 << 20;
 
 /// Copies a part of a transfer of `all` bytes to or from the peer's memory.
 ///
 /// # Safety
-/// As [`copy`].
+/// The same as for [`copy`].
 pub(crate) unsafe fn copy_part(to: *mut u8, from: *mut u8, len: usize, all: u64) {
-    // SAFETY: the caller vouches for it.
+    // SAFETY: the caller guarantees it.
     unsafe { if all < LONG { copy::copy_between(to, from, len) } else { copy::copy_past_caches(to, from, len) } };
 }
 
 impl Link {
-    /// Whether the peer must be looked at, because it may sleep and there is something for it.
+    /// Returns whether this side must look at the peer's announcement, because there is something
+    /// for the peer and it may sleep.
     #[inline]
     pub(crate) fn must_ring(&self) -> bool {
         self.told || self.took || self.taken != self.said || self.writer.position() != self.rung
     }
 
-    /// A poll has passed; whether the bell, if it must be rung, is due.
+    /// Counts a poll. Returns whether a bell that must be rung is due.
     #[inline]
     pub(crate) fn is_bell_due(&mut self) -> bool {
         self.due += u32::from(self.must_ring());
         self.due >= BELL_POLLS
     }
 
-    /// Tells the peer how far its ring was read.
+    /// Tells the peer how far this side has read its ring.
     pub(crate) fn tell(&mut self) {
         if self.reader.untold() > 0 {
             self.reader.tell(self.own.consumed());
@@ -362,12 +365,13 @@ impl Link {
         }
     }
 
-    /// If the bell must be rung, the next poll does.
+    /// Makes the next poll ring the bell if it must be rung.
     pub(crate) fn hurry(&mut self) {
         self.due = BELL_POLLS;
     }
 
-    /// Tells the peer how far its ring was read, if it is time, and says whether it must be woken.
+    /// Tells the peer how far its ring was read, if it is time to. Returns whether the peer must be
+    /// woken.
     #[inline]
     pub(crate) fn ring_bell(&mut self, moved: bool) -> bool {
         if !moved || self.reader.untold() >= self.quarter {
@@ -382,8 +386,8 @@ impl Link {
         self.rung = self.writer.position();
         let announced = crate::ring::announced::<RingSpace>(self.peer.sleep());
         let (nap, starved) = (announced >> 1, announced & 1 != 0);
-        // `told` is not asked for: room concerns a peer that waits for it, and none other is woken
-        // for nothing.
+        // `told` is ignored here: only a peer that waits for room cares about it, and no other peer
+        // is woken for it.
         if announced == 0 || nap == self.woken || !(published || starved) {
             return false;
         }

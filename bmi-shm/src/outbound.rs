@@ -1,39 +1,41 @@
-//! From the queues to the ring, and to and from the peer's memory.
+//! Moves work from the queues to the ring, and to and from the peer's memory.
 //!
-//! **Protocol** of the records; a body is what stands behind a record's word.
+//! **Protocol** of the records. A record's body is everything behind its first word.
 //!
 //! ```text
-//!   SEND    message                                 a message that fits one record
-//!   FIRST   length (8), its first bytes             a longer one; MORE records follow until it is whole
-//!   WRITE   key, address, length, immediate (8 each), bytes        a write that the owner carries out; MORE follow
-//!   MORE    bytes                                   of the message or write under way
-//!   WRITTEN immediate (8)                           a write with immediate data has been carried out by its sender
-//!   READ    key, address, length, id (8 each)       a read that the owner answers
-//!   REPLY   id (8), bytes                           a piece of the answer; answers come in the order of the reads
-//!   CLOSE   nothing                                 nothing follows
-//!   IN_PLACE    length, head's length + 2^32 * pieces,  a message that stays where it is, but for its head: the receiver copies it from
-//!           number of pages (8 each);               there, once. It counts them in its area (`taken`), and the sender
-//!           offset, length of each (8 each); head   waits for that
+//!   SEND     message                             a message that fits into one record
+//!   FIRST    length (8), its first bytes         a longer message; MORE records follow until it is complete
+//!   WRITE    key, address, length, immediate (8 each), bytes   a write that the owner carries out; MORE records follow
+//!   MORE     bytes                               of the message or write under way
+//!   WRITTEN  immediate (8)                       a write with immediate data that its sender has carried out
+//!   READ     key, address, length, id (8 each)   a read that the owner answers
+//!   REPLY    id (8), bytes                       a piece of the reply; replies come in the order of the reads
+//!   CLOSE    nothing                             nothing follows
+//!   IN_PLACE length, head length + 2^32 * pieces,   a message that stays in the sender's memory, except its head.
+//!            number of pages (8 each);              The receiver copies it from there, once, and counts it
+//!            offset, length of each (8 each); head  in its area (`taken`). The sender waits for that.
 //! ```
 //!
-//! **Messages that stay** (IN_PLACE) are those of [`LEFT_LEN`] bytes and more whose pages the peer
-//! has mapped: one copy instead of two, and none of it by the sender. What is sent behind one
-//! follows at once; only completions wait, since they come in order. The receiver says that it has
-//! copied one in its next poll, behind an answer if there is one: the sender has looked at that
-//! word, so a store there waits for its line, and stores behind it wait with it.
+//! **In-place messages** (IN_PLACE) are those of [`LEFT_LEN`] bytes and more whose pages the peer
+//! has mapped. They cost one copy instead of two, and the sender copies nothing. Later messages
+//! follow at once. Only completions wait, because they come in order. The acknowledgement of an
+//! in-place copy is sent in the receiver's next poll, after the reply if there is one. The sender
+//! has read that word, so a store to it waits for its cache line, and later stores would wait
+//! behind it.
 //!
-//! **At once.** A short write or read on mapped memory that has nothing to wait for is done while
-//! it is posted ([`write_now`], [`read_now`]): one of up to [`POST_BUDGET`] bytes that was posted
-//! as work, whose completion the next poll reports, and one of up to [`NOW`] that was asked for at
-//! once ([`bmi_core::Transport::write_now`]), with none. A claim covers it as any other.
+//! **Immediate transfers.** A short write or read on mapped memory is done while it is posted if
+//! nothing is queued before it ([`write_now`], [`read_now`]). For posted work the limit is
+//! [`POST_BUDGET`] bytes, and the next poll reports the completion. For
+//! [`bmi_core::Transport::write_now`] and `read_now` the limit is [`NOW`] bytes, and there is no
+//! completion. A claim covers such a transfer like any other.
 //!
-//! `immediate` is 2^32 plus the 32 bits, or 0 for none. Records of replies stand between those of a
-//! message in parts.
+//! `immediate` is 2^32 plus the 32 bits, or 0 for none. Records of replies may come between those
+//! of a message in parts.
 //!
-//! **Turns.** Requests, reads and answers take turns record by record, so none holds up another.
-//! What goes to the peer's memory directly is copied in units of [`UNIT`], at most [`BUDGET`] in
-//! one turn, so that one connection does not hold up the others, nor a poll its caller. A long
-//! transfer goes past the caches.
+//! **Turns.** Requests, reads and replies take turns record by record, so none of them holds up
+//! another. Direct copies to and from the peer's memory are made in units of [`UNIT`], at most
+//! [`BUDGET`] bytes in one turn. So one connection does not hold up the others, and a poll does not
+//! hold up its caller. A long transfer bypasses the caches.
 
 use bmi_core::transport::{Event, WorkKind, WriteTarget};
 use bmi_core::{Access, MemSlice, RemoteSlice, Segment};
@@ -53,21 +55,22 @@ pub(crate) const REPLY: u8 = 7;
 pub(crate) const CLOSE: u8 = 8;
 pub(crate) const IN_PLACE: u8 = 9;
 
-/// From this length on, in bytes, a message may stay where it is.
+/// From this length on, in bytes, a message may be sent in place.
 pub(crate) const LEFT_LEN: u64 = 4 << 10;
-/// Pieces that it may have.
+/// Most pieces of an in-place message.
 pub(crate) const MAX_IN_PLACE_PIECES: usize = 4;
-/// Bytes before its head: words, and two for each piece.
+/// Words of an IN_PLACE record before its pieces. Each piece takes two more, and the head follows.
 pub(crate) const IN_PLACE_WORDS: usize = 3;
 
-/// Bytes copied under one claim: what a revocation waits for at most, some 20 µs.
+/// Bytes copied under one claim. A revocation waits for at most that much, some 20 µs.
 pub(crate) const UNIT: u64 = 256 << 10;
 /// Bytes copied directly in one turn of a connection.
 pub(crate) const BUDGET: u64 = 1 << 20;
 /// Bytes copied directly while posting.
 pub(crate) const POST_BUDGET: u64 = 64 << 10;
-/// Bytes that are copied at once by who asks for it: as many as under one claim. What is posted as
-/// work has its completion to wait for anyway, and there may be a queue of it.
+/// Bytes of a transfer that completes in the call that asks for it: as many as under one claim.
+/// Posted work waits for its completion anyway, and there may be a queue of it, so its limit is
+/// smaller.
 const NOW: u64 = UNIT;
 /// Pieces that one system call takes (`IOV_MAX` of Linux).
 const MAX_PIECES: usize = 1024;
@@ -77,22 +80,22 @@ fn encode_immediate(immediate: Option<u32>) -> u64 {
     immediate.map_or(0, |bits| 1 << 32 | u64::from(bits))
 }
 
-/// A pen over a new record's body; `None` if there is no room.
+/// Returns a pen over a new record's body, or `None` if there is no room.
 fn begin(link: &mut Link, len: usize) -> Result<Option<(crate::ring::Reservation, Pen)>, Violation> {
     let Some(reservation) = link.reserve(len)? else { return Ok(None) };
-    // SAFETY: the body of a reserved record lies in this side's ring, which the link keeps mapped,
-    // and nobody reads it before it is published; the peer cannot write it.
+    // SAFETY: the body of a reserved record lies in this side's ring, which the link keeps mapped.
+    // It is not read before it is published, and the peer cannot write it.
     let pen = unsafe { Pen::new(link.writer.space().ptr(reservation.at), len) };
     Ok(Some((reservation, pen)))
 }
 
-/// A short message that is copied while it is posted: nothing waits before it. Whether there was
-/// room.
+/// Sends a short message that is copied while it is posted. Nothing may be queued before it.
+/// Returns whether there was room.
 #[inline]
 pub(crate) fn send_now(link: &mut Link, head: &[u8], slices: &[MemSlice]) -> bool {
     let len = slices.iter().fold(head.len(), |len, slice| len + slice.len());
     if head.len() > MAX_HEAD || len > link.short {
-        return false; // what is wrong is told elsewhere
+        return false; // the general path reports the error
     }
     let Some(reservation) = link.writer.reserve(len) else { return false };
     // SAFETY: as in `begin`.
@@ -106,13 +109,13 @@ pub(crate) fn send_now(link: &mut Link, head: &[u8], slices: &[MemSlice]) -> boo
     true
 }
 
-/// Bytes of a record of a message that stays, before its head.
+/// Returns how many bytes of an IN_PLACE record come before its head.
 #[inline]
 fn left_prefix(pieces: usize) -> usize {
     (IN_PLACE_WORDS + 2 * pieces) * 8
 }
 
-/// How such a record begins.
+/// Writes the first words of an IN_PLACE record.
 #[inline]
 fn write_left(pen: &mut Pen, len: u64, head: usize, pieces: usize, number: u32) {
     for word in [len, head as u64 | (pieces as u64) << 32, u64::from(number)] {
@@ -120,20 +123,21 @@ fn write_left(pen: &mut Pen, len: u64, head: usize, pieces: usize, number: u32) 
     }
 }
 
-/// A piece of it, in the memory that begins at `base`.
+/// Writes a piece of an IN_PLACE record, in the memory that begins at `base`.
 #[inline]
 fn write_piece(pen: &mut Pen, at: *mut u8, len: usize, base: usize) {
-    // Within the memory, so never below its beginning.
+    // The piece is within the memory, so the offset is never negative.
     pen.write(&((at as usize - base) as u64).to_le_bytes());
     pen.write(&(len as u64).to_le_bytes());
 }
 
-/// Announces a message of `len` bytes that stays where it is, in the memory that the peer has
-/// mapped under this number, while it is posted: nothing waits before it. Whether there was room.
+/// Announces an in-place message of `len` bytes while it is posted. It stays in the memory that the
+/// peer has mapped under this number. Nothing may be queued before it. Returns whether there was
+/// room.
 pub(crate) fn leave_now(link: &mut Link, head: &[u8], segments: &[Segment], number: u32, len: u64) -> bool {
     let Some(base) = segments.first().map(|segment| segment.region().memory().as_ptr() as usize) else { return false };
     if head.len() > MAX_HEAD || len > MAX_WORK_LEN {
-        return false; // what is wrong is told elsewhere
+        return false; // the general path reports the error
     }
     let body = left_prefix(segments.len()) + head.len();
     let Some(reservation) = link.writer.reserve(body) else { return false };
@@ -147,7 +151,7 @@ pub(crate) fn leave_now(link: &mut Link, head: &[u8], segments: &[Segment], numb
     true
 }
 
-/// Sends what fits one record and the ring at once.
+/// Sends a message at once if it fits into one record and the ring has room.
 pub(crate) struct Ring<'a>(pub(crate) &'a mut Link);
 
 impl Shortcut for Ring<'_> {
@@ -164,9 +168,9 @@ impl Shortcut for Ring<'_> {
     }
 }
 
-/// A piece of this side's memory, which it holds.
+/// A piece of this side's memory, which the piece holds.
 pub(crate) trait Piece {
-    /// Where its bytes stand, and how many there are.
+    /// Returns the address and the number of its bytes.
     fn place(&self) -> (*mut u8, usize);
 }
 
@@ -184,8 +188,8 @@ impl Piece for MemSlice {
     }
 }
 
-/// A short write of `len` bytes, those of `head` and of all `pieces`, that is done while it is
-/// posted: nothing waits before it, and the target is mapped. Whether it was.
+/// Does a short write of `len` bytes, those of `head` and of all `pieces`, while it is posted. Does
+/// it only if nothing is queued before it and the target is mapped. Returns whether it did.
 #[inline]
 pub(crate) fn write_now(
     link: &mut Link,
@@ -201,7 +205,7 @@ pub(crate) fn write_now(
     let record = match target.immediate.map(|_| link.reserve(8)) {
         None => None,
         Some(Ok(Some(record))) => Some(record),
-        Some(_) => return false, // it waits for room; a violation shows again there
+        Some(_) => return false, // queue the write until there is room; a violation shows again there
     };
     let Some(to) = link.mapped(&target.remote, len, Access::WRITE) else { return false };
     // SAFETY: `mapped` has checked the target's bounds within a mapping that the link keeps.
@@ -219,7 +223,8 @@ pub(crate) fn write_now(
     true
 }
 
-/// The same for a short read of `len` bytes, as many as all `pieces` have.
+/// Does a short read while it is posted, like [`write_now`]. `len` is the length of all `pieces`
+/// together.
 #[inline]
 pub(crate) fn read_now(
     link: &mut Link,
@@ -235,7 +240,7 @@ pub(crate) fn read_now(
     for piece in pieces {
         let (to, len) = piece.place();
         // SAFETY: `mapped` has checked the source's bounds within a mapping that the link keeps,
-        // and `len` is the sum of all pieces; a piece lies in memory that it holds.
+        // and `len` is the sum of all pieces. A piece lies in memory that it holds.
         unsafe { copy(to, from, len) };
         from = from.wrapping_add(len);
     }
@@ -243,8 +248,8 @@ pub(crate) fn read_now(
     true
 }
 
-/// Bytes in all of `pieces`, if there are no more pieces than a work request has, nor bytes than
-/// the peer's piece and a copy while posting have.
+/// Returns the length of all `pieces` together. Returns `None` if there are more pieces than a work
+/// request may have, or more bytes than `remote` or an immediate transfer may have.
 #[inline]
 pub(crate) fn len_now(pieces: &[MemSlice], remote: &RemoteSlice) -> Option<u64> {
     if pieces.len() > MAX_SEGMENTS {
@@ -254,7 +259,7 @@ pub(crate) fn len_now(pieces: &[MemSlice], remote: &RemoteSlice) -> Option<u64> 
     (len <= remote.len.min(NOW)).then_some(len)
 }
 
-/// Tells the peer of a write that is done.
+/// Tells the peer that a write with immediate data is done.
 fn put_immediate(link: &mut Link, record: crate::ring::Reservation, immediate: Option<u32>) {
     // SAFETY: as in `begin`; the record has eight bytes.
     let mut pen = unsafe { Pen::new(link.writer.space().ptr(record.at), record.len) };
@@ -262,12 +267,12 @@ fn put_immediate(link: &mut Link, record: crate::ring::Reservation, immediate: O
     link.writer.publish(record, WRITTEN);
 }
 
-/// What a turn came to.
+/// The result of a turn.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Turn {
-    /// Bytes moved, or requests ended.
+    /// Set if bytes moved or requests ended.
     pub(crate) moved: bool,
-    /// There is more to do at once, and only the budget is spent.
+    /// Set if there is more to do at once and only the budget is spent.
     pub(crate) more: bool,
 }
 
@@ -279,18 +284,18 @@ pub(crate) struct Outbound<'a> {
     pub(crate) budget: u64,
 }
 
-/// How one step went.
+/// The result of one step.
 enum Step {
     /// Something moved.
     Moved,
-    /// Nothing to do, or no room.
+    /// There is nothing to do, or no room.
     Stuck,
     /// The budget is spent.
     Spent,
 }
 
 impl Outbound<'_> {
-    /// Puts as much work on its way as goes. With `requests_only` reads and answers stay: the
+    /// Sends as much work as possible. With `requests_only`, reads and replies stay, because the
     /// connection is being closed.
     pub(crate) fn turn(&mut self, requests_only: bool, mut report: impl FnMut(Event)) -> Result<Turn, Fault> {
         let mut turn = Turn::default();
@@ -325,7 +330,8 @@ impl Outbound<'_> {
             _ if request.in_ring => self.more_step()?,
             _ => self.send_step()?,
         };
-        // A message of no bytes has nothing left before it has gone, too.
+        // A message of no bytes has none remaining before it has gone, so only a step that moved
+        // ends a request.
         if let Step::Moved = step {
             self.end_request(report);
         }
@@ -339,14 +345,14 @@ impl Outbound<'_> {
         }
     }
 
-    /// The oldest request that has not gone has gone, as message `left` of those that stay, or 0;
-    /// it ends if all before it have.
+    /// Marks the oldest request as gone, as in-place message number `in_place`, or 0 if it is not
+    /// in place. It ends when all before it have ended.
     fn complete_request(&mut self, in_place: u64, report: &mut impl FnMut(Event)) {
         self.queues.finish_request(in_place);
         self.queues.complete_gone(self.link.in_place_copied, report);
     }
 
-    /// Announces the oldest message, which stays where it is.
+    /// Announces the oldest request, an in-place message.
     fn leave_step(&mut self, report: &mut impl FnMut(Event)) -> Result<Step, Fault> {
         let Some((pages, head, pieces)) = self.queues.left_parts() else { return Ok(Step::Stuck) };
         let len = self.queues.request().map_or(0, |request| request.remaining);
@@ -355,7 +361,7 @@ impl Outbound<'_> {
         };
         write_left(&mut pen, len, head, pieces, pages.number);
         self.queues.each_left_piece(|at, len| write_piece(&mut pen, at, len, pages.base));
-        // SAFETY: the staged bytes of the request.
+        // SAFETY: these are the staged bytes of the request.
         self.queues.gather(head, |from, len| unsafe { pen.write_shared(from, len) });
         self.link.writer.publish(reservation, IN_PLACE);
         self.queues.advance(len as usize);
@@ -364,14 +370,14 @@ impl Outbound<'_> {
         Ok(Step::Moved)
     }
 
-    /// Puts a record with `prefix` and the next bytes of the oldest request, as many as fit, into
-    /// the ring.
+    /// Puts a record into the ring, with `prefix` and as many of the next bytes of the oldest
+    /// request as fit.
     fn record(&mut self, kind: u8, prefix: &[u8]) -> Result<Step, Fault> {
         let Some(request) = self.queues.request() else { return Ok(Step::Stuck) };
         let here = request.remaining.min((self.link.chunk - prefix.len()) as u64) as usize;
         let Some((reservation, mut pen)) = begin(self.link, prefix.len() + here)? else { return Ok(Step::Stuck) };
         pen.write(prefix);
-        // SAFETY: the pieces are of the staging buffer and of segments that the queue holds.
+        // SAFETY: the pieces belong to the staging buffer and to segments that the queue holds.
         self.queues.gather(here, |from, len| unsafe { pen.write_shared(from, len) });
         self.link.writer.publish(reservation, kind);
         self.queues.advance(here);
@@ -401,7 +407,7 @@ impl Outbound<'_> {
 
     fn write_step(&mut self, report: &mut impl FnMut(Event)) -> Result<Step, Fault> {
         let mut moved = false;
-        // Behind a write that the peer has yet to carry out there is no overtaking.
+        // Must not overtake a write that the peer has yet to carry out.
         if self.link.ring_writes_until > self.link.writer.consumed() {
             self.link.refresh()?;
         }
@@ -429,7 +435,8 @@ impl Outbound<'_> {
         Ok(if moved { Step::Moved } else { step })
     }
 
-    /// All bytes of the oldest write are in place; tells the peer if it is to know.
+    /// Ends the oldest write, whose bytes are all in place. Tells the peer if the write has
+    /// immediate data.
     fn written_step(&mut self, immediate: Option<u32>, report: &mut impl FnMut(Event)) -> Result<Step, Fault> {
         if immediate.is_some() {
             let Some(record) = self.link.reserve(8)? else { return Ok(Step::Stuck) };
@@ -439,7 +446,7 @@ impl Outbound<'_> {
         Ok(Step::Moved)
     }
 
-    /// Lets the peer write what is left.
+    /// Lets the peer do the rest of the oldest write.
     fn ring_write_step(&mut self, report: &mut impl FnMut(Event)) -> Result<Step, Fault> {
         let Some(request) = self.queues.request() else { return Ok(Step::Stuck) };
         let Some(target) = request.target else { return Ok(Step::Stuck) };
@@ -461,15 +468,16 @@ impl Outbound<'_> {
         Ok(step)
     }
 
-    /// Copies the next `len` bytes of the oldest request, which has `all`; how many it was.
+    /// Copies the next `len` bytes of the oldest request, which has `all` bytes. Returns how many
+    /// were copied.
     fn write_by(&mut self, way: &Way, len: usize, all: u64) -> usize {
         match way {
             Way::Mapped(to) => {
                 let mut to = *to;
                 self.queues.gather(len, |from, len| {
                     // SAFETY: `direct` has checked the target's bounds within a mapping that the
-                    // link keeps; the source is of the staging buffer or of segments that the queue
-                    // holds.
+                    // link keeps. The source belongs to the staging buffer or to segments that the
+                    // queue holds.
                     unsafe { copy_part(to, from, len, all) };
                     to = to.wrapping_add(len);
                 });
@@ -484,7 +492,8 @@ impl Outbound<'_> {
         }
     }
 
-    /// Has the kernel copy between `pieces` and the peer. If it does not, it is not asked again.
+    /// Makes the kernel copy between `pieces` and the peer. If the kernel refuses, it is not asked
+    /// again.
     fn kernel(&mut self, write: bool, address: u64, len: usize) -> usize {
         if len == 0 {
             return 0;
@@ -492,8 +501,8 @@ impl Outbound<'_> {
         let Some(process) = &self.link.process else { return 0 };
         let some = &self.pieces[..self.pieces.len().min(MAX_PIECES)];
         let len = some.iter().map(|piece| piece.iov_len).sum::<usize>().min(len);
-        // SAFETY: the pieces are of the staging buffer and of segments that the queues hold, and
-        // nobody has references to them.
+        // SAFETY: the pieces belong to the staging buffer and to segments that the queues hold, and
+        // there are no references to them.
         let copied = unsafe { process.copy(write, some, address, len) };
         self.pieces.clear();
         match copied {
@@ -524,7 +533,7 @@ impl Outbound<'_> {
             self.budget -= unit;
             self.queues.advance_read(copied);
             if copied == 0 && unit > 0 {
-                continue; // the kernel has refused, and will not be asked again
+                continue; // the kernel has refused and will not be asked again
             }
             moved = true;
             if self.queues.reads.front().is_some_and(|read| read.remaining == 0) {
@@ -535,14 +544,15 @@ impl Outbound<'_> {
         Ok(if moved { Step::Moved } else { step })
     }
 
-    /// Copies the next `len` bytes of the oldest read, which has `all`; how many it was.
+    /// Copies the next `len` bytes of the oldest read, which has `all` bytes. Returns how many were
+    /// copied.
     fn read_by(&mut self, way: &Way, len: usize, all: u64) -> usize {
         match way {
             Way::Mapped(from) => {
                 let mut from = *from;
                 self.queues.scatter(len, |to, len| {
                     // SAFETY: `direct` has checked the source's bounds within a mapping that the
-                    // link keeps; the queue holds the segments.
+                    // link keeps. The queue holds the segments.
                     unsafe { copy_part(to, from, len, all) };
                     from = from.wrapping_add(len);
                 });
@@ -557,7 +567,7 @@ impl Outbound<'_> {
         }
     }
 
-    /// Asks the peer for the next read that was not asked for.
+    /// Asks the peer for the first read that it was not asked for yet.
     fn ask_step(&mut self) -> Result<Step, Fault> {
         if self.queues.issued >= MAX_READS {
             return Ok(Step::Stuck);
@@ -572,7 +582,7 @@ impl Outbound<'_> {
         Ok(Step::Moved)
     }
 
-    // ---- answers --------------------------------------------------------------------------------
+    // ---- replies --------------------------------------------------------------------------------
 
     fn reply_step(&mut self) -> Result<Step, Fault> {
         let Some(reply) = self.queues.replies.front_mut() else { return Ok(Step::Stuck) };
@@ -588,7 +598,7 @@ impl Outbound<'_> {
         Ok(Step::Moved)
     }
 
-    /// Says that nothing follows; `false` if there is no room yet.
+    /// Sends the CLOSE record. Returns false if there is no room yet.
     pub(crate) fn close(&mut self) -> Result<bool, Fault> {
         let Some((reservation, _)) = begin(self.link, 0)? else { return Ok(false) };
         self.link.writer.publish(reservation, CLOSE);

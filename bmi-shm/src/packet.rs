@@ -1,29 +1,30 @@
-//! What the two sides say to each other over the Unix socket: the handshake, descriptors, wake-ups,
-//! and why a connection is cut.
+//! The packets of the Unix socket: the handshake, descriptors, wake-ups, and why a connection is
+//! cut.
 //!
-//! **Protocol.** Packets keep their bounds (`SOCK_SEQPACKET`). Little-endian, fixed width.
+//! **Protocol.** Packets keep their bounds (`SOCK_SEQPACKET`). Fields are little-endian and have
+//! fixed widths.
 //!
 //! ```text
-//!   connect ──HELLO + area──>  listener            HELLO    magic, version, greeting, private's length, ring, exposures,
-//!           <─ACCEPT + area──   or  REJECT                  cookie and where it stands, private data
+//!   connect ──HELLO + area──>  listener            HELLO    magic, version, greeting, private length, ring, exposures,
+//!           <─ACCEPT + area──   or  REJECT                  cookie and its address, private data
 //!           ──PAGES + memfd──> <──PAGES──          PAGES    number, length: memory that exposures refer to
 //!           ──DROP──>          <──DROP──           DROP     number: that memory is gone, unmap it
 //!           ──ASK──>           <──ASK──            ASK      number: pass it again, it was unmapped to make room
 //!           ──HAVE──>          <──HAVE──           HAVE     number: it is mapped
-//!           ──PROOF──>         <──PROOF──          PROOF    a secret word of the other, read where it stands there
+//!           ──PROOF──>         <──PROOF──          PROOF    the receiver's secret word, read from its memory
 //!           ──WAKE──>          <──WAKE──           WAKE     look at the ring
 //!           ──REFUSAL──>       <──REFUSAL──        REFUSAL  status, kind of work, its number: the last packet
 //! ```
 //!
-//! **Why wake over the socket** and not by an event fd that both sides hold: that would be one open
-//! file, whose flags and counter belong to both, whoever made it. A hostile sleeper could fill the
-//! counter and take `O_NONBLOCK` away, and the next write to it, the wake-up, would never return;
-//! an event fd knows no `RWF_NOWAIT` and cannot be opened a second time. A send on one's own end of
-//! a socket cannot be made to block.
+//! **Why wake over the socket** and not by an event fd that both sides hold? An event fd is one
+//! open file, so both sides share its flags and its counter, whichever side made it. A hostile
+//! sleeper could fill the counter and clear `O_NONBLOCK`. The next write to it, which is the
+//! wake-up, would then block forever. An event fd does not support `RWF_NOWAIT` and cannot be
+//! opened a second time. A send on this side's own end of a socket cannot be made to block.
 //!
-//! **Invariants** Decoding allocates private data only, at most [`MAX_PRIVATE_DATA`] bytes.
+//! **Invariants.** Decoding allocates only private data, at most [`MAX_PRIVATE_DATA`] bytes.
 //!
-//! **Tests** here, and random packets in `hostile_tests`.
+//! **Tests** are here. Random packets are sent in `hostile_tests`.
 
 use bmi_core::transport::MAX_PRIVATE_DATA;
 
@@ -31,13 +32,13 @@ use crate::area::Geometry;
 use crate::error::{Refusal, Violation};
 
 const MAGIC: u32 = 0x424d_4953;
-/// The version of rings, areas and packets together.
+/// The version of the rings, areas and packets together.
 pub(crate) const VERSION: u16 = 2;
 const HELLO_LEN: usize = 48;
 /// Longest packet in bytes.
 pub(crate) const MAX_PACKET: usize = HELLO_LEN + MAX_PRIVATE_DATA;
 
-/// What a handshake packet says.
+/// The kind of a handshake packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Greeting {
     Connect = 1,
@@ -50,8 +51,8 @@ pub(crate) enum Greeting {
 pub(crate) struct Hello {
     pub(crate) greeting: Greeting,
     pub(crate) geometry: Geometry,
-    /// A word of the sender, and its address there: whoever can read it can reach the sender's
-    /// memory by the kernel. Behind it stands a secret one, to prove it by.
+    /// A word of the sender, and its address there. A process that can read it can reach the
+    /// sender's memory through the kernel. Behind it is a secret word, which serves as the proof.
     pub(crate) cookie: u64,
     pub(crate) address: u64,
 }
@@ -95,7 +96,7 @@ impl Encoded {
     }
 }
 
-/// A handshake packet. `private` was checked to be short enough.
+/// Encodes a handshake packet. The caller has checked that `private` is short enough.
 pub(crate) fn encode_hello(hello: &Hello, private: &[u8]) -> Encoded {
     let mut packet = Encoded { bytes: [0; MAX_PACKET], len: 0 };
     packet.push(&[HELLO, hello.greeting as u8]);

@@ -1,24 +1,24 @@
-//! Memory that both sides have mapped: what this side has passed, and what the peer has.
+//! Memory that both sides have mapped: the memory that this side has passed, and the peer's.
 //!
 //! **Why.** Passing and mapping memory costs a few system calls and, the first time, a fault for
-//! each page; so it is done once for each memory and connection, and kept for as long as the memory
-//! lives at its owner.
+//! each page. So it is done once per memory and connection, and the mapping is kept as long as the
+//! owner keeps the memory.
 //!
-//! **What a peer can reach.** The whole memory that was passed, as long as it keeps it mapped, not
-//! only the range that was exposed: the kernel shares files, not ranges. An honest peer keeps to
-//! keys, bounds and revocations; a hostile one can corrupt what was shared with it, and nothing
-//! else. Memory is passed when a piece of it is exposed for the first time. It is also passed when
-//! a long message is sent from it, to a peer that has proved that it reaches all memory of this
-//! process by the kernel anyway, and to no other.
+//! **What a peer can reach.** A peer can reach all of a memory that was passed, not only the
+//! exposed range, as long as it keeps the memory mapped: the kernel shares files, not ranges. An
+//! honest peer respects keys, bounds and revocations. A hostile peer can corrupt the memory that
+//! was shared with it, and nothing else. Memory is passed when a piece of it is exposed for the
+//! first time. It is also passed when a long message is sent from it, but only to a peer that has
+//! proved that it reaches all memory of this process through the kernel anyway.
 //!
 //! **Invariants**
-//! 1. [`Passed`] holds no memory: only a note by which it learns that it is gone; then the peer is
-//!    told to unmap it.
-//! 2. [`Mapped`] is bounded in pieces and bytes; the least recently used goes first, and can be
-//!    asked for again.
+//! 1. [`Passed`] keeps no memory alive. It holds a weak reference by which it learns that a memory
+//!    is gone; then it tells the peer to unmap it.
+//! 2. [`Mapped`] is bounded in pieces and bytes. The least recently used piece goes first, and can
+//!    be asked for again.
 //! 3. All mappings of a transport together are bounded too ([`Room`]), however many connections a
-//!    peer makes: a process may have some 65,000 mappings (`vm.max_map_count`), and one that has
-//!    them all can allocate no more.
+//!    peer makes. A process may have some 65,000 mappings (`vm.max_map_count`), and a process that
+//!    has used them all can allocate no more memory.
 
 use std::collections::HashMap;
 use std::io;
@@ -30,29 +30,30 @@ use bmi_core::mem::{MemoryId, SharedPages};
 
 use crate::sys::Mapping;
 
-/// What this side has passed on a connection.
+/// The memory that this side has passed on a connection.
 #[derive(Default)]
 pub(crate) struct Passed {
     by_memory: HashMap<MemoryId, Pass>,
     next: u32,
-    /// The memory whose mapped number was asked for last, which is mostly the next one too.
+    /// The last memory whose mapped number was asked for, and that number. The next request is
+    /// usually for the same memory.
     latest: Option<(MemoryId, u32)>,
 }
 
 struct Pass {
     number: u32,
     pages: Weak<SharedPages>,
-    /// The peer has said that it has mapped it.
+    /// Set if the peer has confirmed that it has mapped it.
     mapped: bool,
 }
 
 impl Passed {
-    /// The number under which the peer knows this memory.
+    /// Returns the number under which the peer knows this memory.
     pub(crate) fn number(&self, memory: &Memory) -> Option<u32> {
         self.by_memory.get(&memory.id()).map(|pass| pass.number)
     }
 
-    /// The same once the peer has it mapped.
+    /// Returns the number under which the peer has this memory mapped, if it has.
     #[inline]
     pub(crate) fn mapped_number(&mut self, memory: &Memory) -> Option<u32> {
         let id = memory.id();
@@ -66,14 +67,14 @@ impl Passed {
         }
     }
 
-    /// The peer has mapped what was passed under this number.
+    /// Notes that the peer has mapped the memory with this number.
     pub(crate) fn confirm(&mut self, number: u32) {
         if let Some(pass) = self.by_memory.values_mut().find(|pass| pass.number == number) {
             pass.mapped = true;
         }
     }
 
-    /// Passes a memory by `send`; `None` if that fails.
+    /// Passes a memory with `send`. Returns its number, or `None` if `send` fails.
     pub(crate) fn pass(
         &mut self,
         memory: &Memory,
@@ -89,19 +90,20 @@ impl Passed {
         Some(number)
     }
 
-    /// The pages of this number, if they still live.
+    /// Returns the pages of this number, if they still exist.
     pub(crate) fn pages(&self, number: u32) -> Option<Arc<SharedPages>> {
         self.by_memory.values().find(|pass| pass.number == number)?.pages.upgrade()
     }
 
-    /// Calls `tell` with the number of each memory that is gone; it is forgotten if that says yes.
+    /// Calls `tell` with the number of each memory that is gone. Forgets the memory if `tell`
+    /// returns true.
     pub(crate) fn sweep(&mut self, mut tell: impl FnMut(u32) -> bool) {
-        // Ids are never used twice, so `latest` needs no care.
+        // Ids are never reused, so `latest` may keep its entry.
         self.by_memory.retain(|_, pass| pass.pages.strong_count() > 0 || !tell(pass.number));
     }
 }
 
-/// What is left of a transport's room for mappings of peers' memory.
+/// The room that a transport has left for mappings of peers' memory.
 pub(crate) struct Room {
     pieces: AtomicU64,
     bytes: AtomicU64,
@@ -112,8 +114,8 @@ impl Room {
         Arc::new(Room { pieces: AtomicU64::new(pieces as u64), bytes: AtomicU64::new(bytes) })
     }
 
-    /// Takes room for a mapping of `len` bytes. Only the transport's owner takes; room comes back
-    /// on any thread.
+    /// Takes room for a mapping of `len` bytes. Only the transport's owner takes room, but any
+    /// thread may give it back.
     fn take(self: &Arc<Room>, len: u64) -> Option<Taken> {
         if self.pieces.load(Ordering::Acquire) == 0 || self.bytes.load(Ordering::Acquire) < len {
             return None;
@@ -124,7 +126,7 @@ impl Room {
     }
 }
 
-/// Room that a mapping takes, for as long as it is there.
+/// The room of a mapping, given back when it is dropped.
 struct Taken {
     room: Arc<Room>,
     len: u64,
@@ -142,16 +144,17 @@ struct Piece {
     used: u64,
 }
 
-/// What the peer has passed on a connection and is mapped here.
+/// The peer's memory that is mapped on a connection.
 pub(crate) struct Mapped {
     pieces: HashMap<u32, Piece>,
     bytes: u64,
     clock: u64,
     most: (usize, u64),
     room: Arc<Room>,
-    /// Asked for, not here yet.
+    /// A number that was asked for and has not arrived yet.
     asked: Option<u32>,
-    /// The one that was found last, which is mostly the next one too. It is looked up in no table.
+    /// The memory that was found last. The next request is usually for the same one, and then needs
+    /// no table look-up.
     latest: Option<(u32, Memory)>,
 }
 
@@ -160,8 +163,8 @@ impl Mapped {
         Mapped { pieces: HashMap::new(), bytes: 0, clock: 0, most, room, asked: None, latest: None }
     }
 
-    /// Keeps a mapping under the number that the peer gave it, if there is room: else bytes go
-    /// another way.
+    /// Keeps a mapping under the number that the peer gave it. Fails if there is no room; the bytes
+    /// then go another way.
     pub(crate) fn insert(&mut self, number: u32, mapping: Mapping) -> io::Result<()> {
         self.remove(number);
         let (ptr, len) = (mapping.ptr(), mapping.len());
@@ -176,10 +179,10 @@ impl Mapped {
         let Some(taken) = self.room.take(len as u64) else {
             return Err(io::Error::new(io::ErrorKind::OutOfMemory, "no room for it (ShmConfig::max_mapped_in_all)"));
         };
-        // SAFETY: the mapping is kept by the memory; nobody in this process makes references to its
-        // bytes: this handle never leaves but in `RemotePages`, and `get_mut` is never called on
-        // it. What the peer does is as if the kernel did it: it is reached only by `mem::copy` and
-        // by system calls.
+        // SAFETY: the memory keeps the mapping. This process makes no references to its bytes: this
+        // handle leaves only in `RemotePages`, and `get_mut` is never called on it. The peer
+        // accesses the bytes as the kernel would; this process reaches them only through
+        // `mem::copy` and system calls.
         let memory = unsafe { Memory::from_raw_parts(ptr, len, Box::new((mapping, taken))) };
         self.clock += 1;
         self.bytes += len as u64;
@@ -195,7 +198,7 @@ impl Mapped {
         }
     }
 
-    /// The memory of this number.
+    /// Returns the memory of this number.
     #[inline]
     pub(crate) fn find(&mut self, number: u32) -> Option<&Memory> {
         if self.latest.as_ref().is_none_or(|(latest, _)| *latest != number) {
@@ -213,7 +216,7 @@ impl Mapped {
         Some(())
     }
 
-    /// The latest was used up to now.
+    /// Forgets the latest memory, and counts it as used until now.
     fn leave_latest(&mut self) {
         if let Some(piece) = self.latest.take().and_then(|(latest, _)| self.pieces.get_mut(&latest)) {
             self.clock += 1;
@@ -221,7 +224,7 @@ impl Mapped {
         }
     }
 
-    /// Whether to ask for this number now: one is asked for at a time.
+    /// Returns whether to ask for this number now: only one request is outstanding at a time.
     pub(crate) fn ask(&mut self, number: u32) -> bool {
         self.asked.replace(number) != Some(number)
     }
@@ -255,8 +258,9 @@ mod tests {
         assert_eq!(small.bytes, 0);
     }
 
-    /// Each connection was bounded by itself, and a peer may have thousands: it could fill this
-    /// process's table of mappings, whose next allocation then failed.
+    /// A regression test. Each connection had a bound of its own, but a peer may have thousands of
+    /// connections. So it could fill this process's table of mappings, and the next allocation
+    /// failed.
     #[test]
     fn all_connections_together_have_a_bound() {
         let room = Room::new((3, 1 << 20));

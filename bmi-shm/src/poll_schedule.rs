@@ -1,22 +1,23 @@
-//! Whose ring is looked at in which poll.
+//! Decides which rings each poll looks at.
 //!
-//! **Why.** A server may have hundreds of clients of which few speak. A look at a ring with nothing
-//! in it costs some nanoseconds, or more where its line has left the cache. So a connection on
-//! which nothing has moved for a while *rests*: each poll looks at all that are awake, and in turn
-//! at a few of those that rest. A first message to one of a thousand that rest is found after some
-//! hundred polls, a few microseconds; the next ones at once.
+//! **Why.** A server may have hundreds of clients of which few are active. A look at an empty ring
+//! costs some nanoseconds, or more if its line has left the cache. So a connection on which nothing
+//! has moved for a while *rests*. Each poll looks at all connections that are awake, and in turn at
+//! a few of the resting ones. With a thousand resting connections, the first message on one of them
+//! is found after some hundred polls, a few microseconds. The next messages on it are found at
+//! once.
 //!
 //! **Invariants**
-//! 1. Every connection with a link stands in exactly one of the two lists.
-//! 2. One that rests has nothing to do but to find what its peer sends: whatever gives it more
-//!    wakes it.
+//! 1. Every connection with a link is in exactly one of the two lists.
+//! 2. A resting connection has nothing to do except receive what its peer sends. Whatever gives it
+//!    other work wakes it.
 
 /// Connections with a link, by slot.
 #[derive(Default)]
 pub(crate) struct PollSchedule {
     awake: Vec<u32>,
     resting: Vec<u32>,
-    /// Whose turn is next among those that rest.
+    /// The resting connection whose turn is next.
     next: usize,
 }
 
@@ -30,24 +31,25 @@ impl PollSchedule {
         self.resting.retain(|known| *known != slot);
     }
 
-    /// All of them.
+    /// Returns the slots of all connections.
     pub(crate) fn all(&self) -> impl Iterator<Item = u32> {
         self.awake.iter().chain(&self.resting).copied()
     }
 
-    /// Those that every poll looks at.
+    /// Returns the slots that every poll looks at.
     pub(crate) fn awake(&self) -> &[u32] {
         &self.awake
     }
 
-    /// One of those, counted from `first` on, around the end; `step` is below their number.
+    /// Returns the awake slot at `step`, counted from `first` on and wrapping around. `step` must
+    /// be below their number.
     #[inline]
     pub(crate) fn awake_from(&self, first: usize, step: usize) -> u32 {
         let (count, at) = (self.awake.len(), first + step);
         if at < count { self.awake[at] } else { self.awake[at % count] }
     }
 
-    /// Takes one out of those that every poll looks at.
+    /// Moves an awake connection to the resting ones.
     pub(crate) fn rest(&mut self, slot: u32) {
         if let Some(at) = self.awake.iter().position(|known| *known == slot) {
             self.awake.swap_remove(at);
@@ -55,7 +57,7 @@ impl PollSchedule {
         }
     }
 
-    /// Brings one back.
+    /// Moves a resting connection to the awake ones.
     pub(crate) fn wake(&mut self, slot: u32) {
         if let Some(at) = self.resting.iter().position(|known| *known == slot) {
             self.resting.swap_remove(at);
@@ -63,12 +65,12 @@ impl PollSchedule {
         }
     }
 
-    /// How many rest.
+    /// Returns the number of resting connections.
     pub(crate) fn resting(&self) -> usize {
         self.resting.len()
     }
 
-    /// The next of those that rest, in turn.
+    /// Returns the resting connection whose turn is next.
     pub(crate) fn take_turn(&mut self) -> Option<u32> {
         self.next += 1;
         if self.next >= self.resting.len() {

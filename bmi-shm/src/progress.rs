@@ -1,38 +1,38 @@
-//! The poll loop: what rings and sockets have, what waits to go out, whom to wake, and when it is
+//! The poll loop: reads rings and sockets, sends queued work, wakes peers, and decides when it is
 //! safe to sleep.
 //!
-//! **Why.** While messages come and go no system call is made: each poll looks at one line of each
-//! ring. The descriptors are asked when nothing has come for a while, for new connections and dead
-//! peers, once a millisecond whatever comes, and before sleeping.
+//! **Why.** While messages are exchanged no system call is made: each poll looks at one line of
+//! each ring. The descriptors are asked for new connections and dead peers. That happens when
+//! nothing has come for a while, otherwise once a millisecond, and before sleeping.
 //!
-//! **Protocol** of waking. `arm` announces a nap in the own area of every connection, passes a full
-//! fence, and looks at every ring once more. A peer that publishes, or makes room for one that
-//! waits for room, passes a full fence and looks for a nap that it has not ended yet; if there is
-//! one it sends a WAKE packet, and the sleeper's epoll descriptor becomes readable. One nap is
-//! ended once. See `ring` for the proof.
+//! **Protocol** of waking. `arm` announces a nap in this side's area of every connection, passes a
+//! full fence, and looks at every ring once more. A peer that has published a record, or has made
+//! room for a side that waits for room, passes a full fence and looks for a nap that it has not
+//! ended yet. If there is one it sends a WAKE packet, and the sleeper's epoll descriptor becomes
+//! readable. A nap is ended only once. See `ring` for the proof.
 //!
-//! The fence costs as much as a message, because it waits for what was stored to arrive at the
+//! The fence costs as much as a message, because it waits until earlier stores have arrived at the
 //! other processor. So a bell is due for some polls before it is rung
-//! ([`crate::link::BELL_POLLS`]): the polls of a side that is busy come at once, and who wants to
-//! sleep rings first.
+//! ([`crate::link::BELL_POLLS`]). A busy side polls again at once, and a side that wants to sleep
+//! rings first.
 //!
-//! **Quiet connections.** Most polls find nothing. So what a poll leaves behind is noted once
-//! ([`Activity`]): while nothing waits in a connection's queues, a poll is a look at one word, what
-//! is short is sent and what is whole is taken in without asking for more, and only what is owed to
-//! the peer is seen to, when nothing has come.
+//! **Quiet connections.** Most polls find nothing. So each poll notes what it leaves to do
+//! ([`Activity`]). While nothing waits in a connection's queues, a poll looks at one word only.
+//! Short messages are sent and complete messages are received without further checks. When nothing
+//! has come, the poll only does what it owes to the peer.
 //!
 //! ```text
 //!            serve: nothing waits in the queues            pause: nothing is owed
 //!   Busy ──────────────────────────────────────> Owing ─────────────────────────────> Quiet
 //!    ^                                            │ ^                                   │
-//!    └──── wake: posted, heard from the socket ───┘ └─── a message sent or taken in ────┘
+//!    └──── wake: posted, heard from the socket ───┘ └───── a message sent or received ──┘
 //! ```
 //!
 //! **Invariants**
-//! 1. What was published or consumed in a poll, or between two, is rung for within
-//!    [`crate::link::BELL_POLLS`] polls, and before this side sleeps.
-//! 2. A calm connection is established and has nothing to do but to look at its ring, to tell the
-//!    peer how far it has read, and to ring its bell; whatever gives it more calls
+//! 1. For everything that was published or consumed in a poll or between two polls, the bell is
+//!    rung within [`crate::link::BELL_POLLS`] polls, and before this side sleeps.
+//! 2. A calm connection is established. Its only work is to look at its ring, to tell the peer how
+//!    far it has read, and to ring its bell. Whatever gives it other work calls
 //!    [`Connection::wake`].
 
 use std::io;
@@ -56,17 +56,18 @@ use crate::queue_pair::QueuePair;
 use crate::ring;
 use crate::{EPOLL_EVENTS, ShmTransport};
 
-/// Events that one poll reports before it returns.
+/// Most events that one poll reports.
 const BATCH: usize = 256;
-/// Polls for nothing between two looks at the descriptors, at most.
+/// Most polls for nothing between two looks at the descriptors.
 const LOOK_EVERY: u32 = 256;
-/// Connections at rest that a poll looks at.
+/// Resting connections that one poll looks at.
 const LOOKS_AT_REST: usize = 4;
-/// Time between two looks, at most, while nothing comes.
+/// Longest time between two looks at the descriptors while nothing comes.
 const LOOK_INTERVAL: Duration = Duration::from_micros(50);
-/// And while messages come: new connections wait that long. A peer that has died sends none.
+/// Longest time between two looks while messages come. New connections wait that long. Dead peers
+/// need no faster look, because they send nothing.
 const BUSY_LOOK_INTERVAL: Duration = Duration::from_millis(1);
-/// How often it is looked whether memory that was passed is gone.
+/// How often to look for memory that was passed and is gone.
 const SWEEP_INTERVAL: Duration = Duration::from_millis(100);
 
 impl ShmTransport {
@@ -82,13 +83,13 @@ impl ShmTransport {
         }
     }
 
-    /// Lets epoll watch a descriptor, by edges.
+    /// Makes epoll watch a descriptor, edge-triggered.
     pub(crate) fn watch(&self, fd: BorrowedFd<'_>, token: usize) -> io::Result<()> {
         let flags = EventFlags::IN | EventFlags::RDHUP | EventFlags::ET;
         Ok(epoll::add(&self.epoll, fd, EventData::new_u64(token as u64), flags)?)
     }
 
-    /// One poll. `shows`: messages are shown to the receiver (C16).
+    /// Does one poll. If `shows`, messages are shown to the receiver (C16).
     #[inline]
     pub(crate) fn make_progress(
         &mut self,
@@ -112,7 +113,7 @@ impl ShmTransport {
         self.conclude(&mut pass)
     }
 
-    /// One poll with everything that may have to be done in one.
+    /// Does one poll with all work that may be due.
     #[inline(never)]
     fn make_all_progress(&mut self, pass: &mut Pass<'_>) -> bool {
         if self.has_chores() && !self.do_chores(pass) {
@@ -125,23 +126,24 @@ impl ShmTransport {
         self.conclude(pass)
     }
 
-    /// Whether there is anything to do but to look at the rings.
+    /// Returns whether there is anything to do besides looking at the rings.
     #[inline]
     fn has_chores(&self) -> bool {
-        // Whoever polls may read the clock rarely, so polls for nothing count as well.
+        // The caller may read the clock rarely, so polls for nothing count as well.
         let looks = self.unasked >= LOOK_EVERY || self.now >= self.look_at || self.now >= self.look_at_latest;
         let flags = self.retired | self.asleep | self.accept_ready;
         let queued = self.pending.len() | self.ready.len() | self.limbo.len();
         looks || flags || queued > 0 || self.deadlines.due(self.now) || self.regions.has_released()
     }
 
-    /// What comes before the rings; `false` if there were more events than one poll may report.
+    /// Does the work that comes before the rings. Returns false if there were more events than one
+    /// poll may report.
     fn do_chores(&mut self, pass: &mut Pass<'_>) -> bool {
         self.regions.collect();
         self.rouse();
         if self.pending.is_empty() {
             if std::mem::take(&mut self.retired) {
-                self.slots.recycle(); // the polls before have reported every end
+                self.slots.recycle(); // earlier polls have reported every end
             }
         } else {
             self.report_pending(pass);
@@ -157,8 +159,8 @@ impl ShmTransport {
         true
     }
 
-    /// Reports what came up meanwhile, looks for the earliest deadline if that may be another;
-    /// whether there was anything to do in this poll.
+    /// Reports the events that came up during the poll, and finds the earliest deadline if it may
+    /// have changed. Returns whether there was anything to do in this poll.
     #[inline]
     fn conclude(&mut self, pass: &mut Pass<'_>) -> bool {
         if pass.moved {
@@ -185,8 +187,8 @@ impl ShmTransport {
         });
     }
 
-    /// Messages come or go: no look at the descriptors for a while. A sender whose peer has died is
-    /// soon without room.
+    /// Notes that messages move, so the descriptors are not looked at for a while. If the peer has
+    /// died, a sender soon has no room, and nothing moves any more.
     #[inline]
     pub(crate) fn has_moved(&mut self) {
         (self.unasked, self.look_at) = (0, self.now + LOOK_INTERVAL);
@@ -199,7 +201,7 @@ impl ShmTransport {
 
     // ---- descriptors ----------------------------------------------------------------------------
 
-    /// Asks the descriptors, if it is time, and takes what they have.
+    /// Looks at the descriptors if it is time, and handles what they report.
     fn look(&mut self, events: &mut Vec<Event>) -> bool {
         if self.unasked >= LOOK_EVERY || self.now >= self.look_at.min(self.look_at_latest) {
             self.ask_epoll();
@@ -213,7 +215,7 @@ impl ShmTransport {
         self.read_sockets(events) | accepted
     }
 
-    /// Takes what epoll has to tell; returns how much that was.
+    /// Reads the events that epoll has. Returns how many there were.
     fn ask_epoll(&mut self) -> usize {
         (self.unasked, self.look_at) = (0, self.now + LOOK_INTERVAL);
         self.look_at_latest = self.now + BUSY_LOOK_INTERVAL;
@@ -236,7 +238,7 @@ impl ShmTransport {
                     self.listeners.set_ready(index);
                     self.accept_ready = true;
                 }
-                _ => {} // the waker: being here is all it is for
+                _ => {} // the waker: the event alone was needed
             }
         }
         if self.now >= self.sweep_at {
@@ -259,8 +261,8 @@ impl ShmTransport {
 
     // ---- rings ----------------------------------------------------------------------------------
 
-    /// A turn for some of those that rest: before the others, so that those who are busy cannot
-    /// keep them from being found.
+    /// Serves some of the resting connections. They come before the others, so that busy
+    /// connections cannot keep them from being found.
     fn serve_resting(&mut self, pass: &mut Pass<'_>) {
         for _ in 0..self.schedule.resting().min(LOOKS_AT_REST) {
             let Some(slot) = self.schedule.take_turn() else { break };
@@ -269,22 +271,22 @@ impl ShmTransport {
                 self.schedule.wake(slot);
             }
         }
-        pass.early.end = pass.events.len(); // one that has rested has a second turn
+        pass.early.end = pass.events.len(); // a connection that rested may get a second turn
     }
 
-    /// A turn for those that are awake and have to be served, the first of which is at `step`, in
-    /// `slot`.
+    /// Serves the connections that are awake and have something to do. The first of them is at
+    /// `step`, in `slot`.
     #[inline]
     fn serve_from(&mut self, step: usize, slot: u32, pass: &mut Pass<'_>) {
         let (mut found, count) = (Some((step, slot)), self.schedule.awake().len());
         while let Some((step, slot)) = found {
             if self.schedule.awake().len() != count {
-                // Those behind one that ended or went to rest have moved up: one may have its turn
-                // once more.
+                // When one has ended or gone to rest, another takes its place in the list and may
+                // get a second turn.
                 pass.early.end = pass.events.len();
             }
             if pass.events.len() >= pass.limit {
-                // The rest have their turn first next time.
+                // The rest are served first next time.
                 self.first += step;
                 pass.moved = true;
                 return;
@@ -297,8 +299,8 @@ impl ShmTransport {
         }
     }
 
-    /// Of those that are awake, counted from `first` and from `step` on, the next that has to be
-    /// served. Those before it have nothing to do.
+    /// Returns the next awake connection that has something to do, counted from `first` and from
+    /// `step` on. Those that it skips have nothing to do.
     #[inline]
     fn find_busy(&mut self, step: usize) -> Option<(usize, u32)> {
         let mut step = step;
@@ -316,7 +318,7 @@ impl ShmTransport {
         None
     }
 
-    /// One connection's turn; whether anything has moved.
+    /// Serves one connection. Returns whether anything has moved.
     fn serve(&mut self, slot: u32, pass: &mut Pass<'_>) -> bool {
         let Some(connection) = self.slots.at_mut(slot) else { return false };
         let id = connection.id;
@@ -357,7 +359,7 @@ impl ShmTransport {
         })
     }
 
-    /// The next poll rings where it must.
+    /// Makes the next poll ring the bells that must be rung.
     fn hurry(&mut self) {
         for slot in self.schedule.all() {
             if let Some(Connection { link: Some(link), .. }) = self.slots.at_mut(slot) {
@@ -384,24 +386,24 @@ impl ShmTransport {
             let Some(connection) = slots.at_mut(slot) else { return false };
             let waits_for_room = connection.waits_for_room();
             let Connection { link: Some(link), queues: Some(queues), phase, .. } = connection else { return false };
-            // One that is closing reads no more.
+            // A closing connection reads no more.
             let reads = !matches!(phase, Phase::Closing { .. });
             let room = || link.peer.consumed().load(Ordering::Relaxed) != link.writer.consumed();
             let taken = || link.peer.taken().load(Ordering::Relaxed) != link.in_place_copied;
             reads && link.reader.has_next() || waits_for_room && room() || queues.has_gone() && taken()
         });
-        // A full answer may not be all. What is left in epoll is no new edge for whoever sleeps on
-        // it.
+        // A full answer may not be complete. An event left in epoll makes no new edge for a thread
+        // that sleeps on it.
         let all_seen = self.ask_epoll() < EPOLL_EVENTS;
         if arrived || !all_seen || self.has_work() {
             self.rouse();
             return Armed::Busy;
         }
-        self.look_at_latest = Time::ZERO; // whoever wakes looks at once
+        self.look_at_latest = Time::ZERO; // look at once after waking
         Armed::Waiting
     }
 
-    /// Takes the announcements back.
+    /// Withdraws the announcements.
     #[inline]
     fn rouse(&mut self) {
         if !self.asleep {
@@ -418,7 +420,7 @@ impl ShmTransport {
 
 struct Served {
     moved: bool,
-    /// The peer slept and was sent a wake-up.
+    /// Set if the peer slept and was sent a wake-up.
     woke: bool,
     over: Option<Fault>,
 }
@@ -469,7 +471,7 @@ fn serve(connection: &mut Connection, pass: &mut Pass<'_>, pieces: &mut Vec<libc
     }
     if link.ring_bell(served.moved) {
         served.woke = true;
-        // A socket too full for a wake-up holds something that wakes.
+        // A socket too full for a wake-up holds packets that wake the peer.
         if let Some(socket) = &connection.socket {
             let _ = crate::socket::send(socket, Packet::Wake.encode().bytes(), None);
         }
@@ -479,8 +481,8 @@ fn serve(connection: &mut Connection, pass: &mut Pass<'_>, pieces: &mut Vec<libc
     Ok(served)
 }
 
-/// Asks for memory, and passes it; `false` if the socket is too full, so that it must be tried
-/// again.
+/// Asks for memory and passes memory. Returns false if the socket is too full, so that it must be
+/// tried again.
 fn say_of_pages(link: &mut Link, socket: &OwnedFd) -> bool {
     let pass = |id: u32, pages: &SharedPages| {
         crate::socket::send(socket, Packet::Pages { id, len: pages.len() as u64 }.encode().bytes(), Some(pages.as_fd()))
@@ -498,7 +500,7 @@ fn say_of_pages(link: &mut Link, socket: &OwnedFd) -> bool {
     if let Some(memory) = link.to_pass.take()
         && let Some(pages) = memory.shared_pages()
     {
-        // If the socket is full, the next message from there tries again.
+        // If the socket is full, the next message from this memory tries again.
         link.passed.pass(&memory, pages, |id| pass(id, pages).is_ok());
     }
     link.ask.is_none() && link.owed.is_none()

@@ -1,18 +1,19 @@
-//! The queues of a connection: requests to send, reads, answers to the peer's reads, receives.
+//! The queues of a connection: requests to send, reads, replies to the peer's reads, receives.
 //!
-//! **Why.** What fits the ring at once never sees a queue ([`QueuePair::post_send`] with `Ring`):
-//! it is copied while it is posted. What does not fit waits here, its small parts copied to a
-//! staging buffer, its segments held.
+//! **Why.** A message that fits into the ring at once never enters a queue
+//! ([`QueuePair::post_send`] with `Ring`): it is copied while it is posted. A message that does not
+//! fit waits here. Its head and inline bytes are copied to a staging buffer, and its segments are
+//! held.
 //!
 //! **Invariants**
-//! 1. A request is in its queue, and its segments in the segment queue beside it, until its last
-//!    byte was copied; then their regions are held until the next poll, which reports it. Nothing
-//!    refers to them later: this backend copies, it lends nothing.
-//! 2. Queues are as long as the capabilities say, allocated once; segment queues grow to the most
-//!    that was ever posted and keep that.
+//! 1. A request stays in its queue, and its segments in the segment queue beside it, until its last
+//!    byte was copied. Then its regions are held until the next poll, which reports it. Nothing
+//!    refers to the memory later: this backend copies and never lends.
+//! 2. A queue is never longer than the capabilities say. Its memory, and that of the segment
+//!    queues, grows to the most that was ever posted and is kept.
 //! 3. The bytes at the front of the staging buffer belong to the oldest request that has not gone.
-//! 4. Requests that have `gone` wait for the peer to copy one that stays where it is, the first of
-//!    them at the latest; those behind it wait because completions come in order.
+//! 4. Requests in `gone` wait for the peer to copy an in-place message. The oldest of them is such
+//!    a message. Those behind it wait because completions come in order.
 
 use std::collections::VecDeque;
 
@@ -29,41 +30,41 @@ fn total(segments: &[Segment]) -> u64 {
     segments.iter().map(|segment| segment.len() as u64).sum()
 }
 
-/// A send or a write that waits, or of which a part has gone.
+/// A send or a write that waits or has gone in part.
 pub(crate) struct Request {
     work: WorkId,
     pub(crate) kind: WorkKind,
     signalled: bool,
     /// Its length in bytes, head included.
     pub(crate) len: u64,
-    /// Bytes of it at the front of the staging buffer.
+    /// The number of its bytes at the front of the staging buffer.
     staged: usize,
-    /// Its entries in the segment queue.
+    /// The number of its entries in the segment queue.
     segments: u32,
     cursor: Cursor,
     /// Bytes that have not gone.
     pub(crate) remaining: u64,
-    /// Of a write: where it goes.
+    /// The target, for a write.
     pub(crate) target: Option<WriteTarget>,
-    /// What is left goes through the ring, and the record that says so has gone.
+    /// Set if the rest goes through the ring and the record that says so has gone.
     pub(crate) in_ring: bool,
-    /// Of a send: where it stays, if it does.
+    /// The memory of an in-place message.
     pub(crate) pages: Option<Pages>,
 }
 
-/// A request that has gone, but has not ended.
+/// A request that has gone but has not ended.
 struct Gone {
     work: WorkId,
     kind: WorkKind,
     signalled: bool,
     len: u64,
     segments: u32,
-    /// It ends when the peer has copied as many of the messages that stay; 0 for one that does not
-    /// stay, and only waits for those before it.
+    /// The number of in-place messages that the peer must have copied before this request ends. It
+    /// is 0 for a request that is not in place and only waits for those before it.
     until: u64,
 }
 
-/// Memory that the peer has mapped: its number there, and the address here.
+/// Memory that the peer has mapped: its number there and its address here.
 #[derive(Clone, Copy)]
 pub(crate) struct Pages {
     pub(crate) number: u32,
@@ -79,11 +80,11 @@ pub(crate) struct Read {
     segments: u32,
     pub(crate) cursor: Cursor,
     pub(crate) len: u64,
-    /// Bytes that have not come.
+    /// Bytes that have not arrived.
     pub(crate) remaining: u64,
 }
 
-/// An answer to a read of the peer.
+/// A reply to a read of the peer.
 pub(crate) struct Reply {
     pub(crate) id: u32,
     key: u64,
@@ -91,13 +92,14 @@ pub(crate) struct Reply {
     pub(crate) sent: usize,
 }
 
-/// Takes what can be copied while it is posted.
+/// Sends messages that can be copied while they are posted.
 pub(crate) trait Shortcut {
-    /// Sends a message of `len` bytes, which `fill` writes, if there is room now.
+    /// Sends a message of `len` bytes, which `fill` writes, if there is room now. Returns whether
+    /// it did.
     fn send(&mut self, len: usize, fill: impl FnOnce(&mut Pen)) -> bool;
 }
 
-/// Writes bytes one behind the other to memory that the peer may read.
+/// Writes bytes one after the other to memory that the peer may read.
 pub(crate) struct Pen {
     at: *mut u8,
     remaining: usize,
@@ -122,7 +124,7 @@ impl Pen {
     #[inline]
     pub(crate) fn write(&mut self, bytes: &[u8]) {
         let to = self.advance(bytes.len());
-        // SAFETY: within what the pen's maker vouched for.
+        // SAFETY: within the memory that the creator of the pen guarantees.
         unsafe { bmi_core::mem::copy::copy_in(to, bytes) };
     }
 
@@ -132,7 +134,7 @@ impl Pen {
     #[inline]
     pub(crate) unsafe fn write_shared(&mut self, from: *mut u8, len: usize) {
         let to = self.advance(len);
-        // SAFETY: the caller vouches for the source, the pen's maker for the target.
+        // SAFETY: the caller guarantees the source, and the creator of the pen the target.
         unsafe { bmi_core::mem::copy::copy_between(to, from, len) };
     }
 
@@ -142,7 +144,7 @@ impl Pen {
     }
 }
 
-/// Everything that is posted on a connection.
+/// All work posted on a connection.
 pub(crate) struct QueuePair {
     conn: ConnId,
     send_depth: usize,
@@ -150,22 +152,23 @@ pub(crate) struct QueuePair {
     staging: VecDeque<u8>,
     staging_limit: usize,
     requests: VecDeque<Request>,
-    /// Those before them that have gone, and wait for the peer to copy one of them.
+    /// Requests older than those in `requests` that have gone. They wait for the peer to copy one
+    /// of them.
     gone: VecDeque<Gone>,
-    /// The segments of both.
+    /// The segments of `requests` and `gone`.
     request_segments: SegmentQueue,
     pub(crate) reads: VecDeque<Read>,
-    /// Reads at the front that were asked for through the ring.
+    /// The number of reads at the front that were asked for through the ring.
     pub(crate) issued: usize,
     next_read_id: u32,
     pub(crate) read_segments: SegmentQueue,
     pub(crate) replies: VecDeque<Reply>,
     pub(crate) receives: Receives,
-    /// Regions of requests that are done and will be reported by the next poll.
+    /// Regions of requests that are done and that the next poll will report.
     held: Vec<MemoryRegion>,
-    /// Requests that ended since the last poll.
+    /// The number of requests that ended since the last poll.
     fresh: usize,
-    /// A post was refused for lack of room.
+    /// Set if a post was refused for lack of room.
     refused: bool,
 }
 
@@ -211,7 +214,7 @@ impl QueuePair {
         Ok(())
     }
 
-    /// Queues a message that stays where it is.
+    /// Queues an in-place message.
     pub(crate) fn leave_send(
         &mut self,
         work: WorkId,
@@ -231,8 +234,8 @@ impl QueuePair {
         Ok(())
     }
 
-    /// Sends at once if nothing waits and `shortcut` takes it; then the completion is handed to
-    /// `report`. Else the message waits.
+    /// Sends a message at once if nothing is queued and `shortcut` takes it, and passes the
+    /// completion to `report`. Otherwise queues the message.
     pub(crate) fn post_send(
         &mut self,
         work: WorkId,
@@ -252,7 +255,7 @@ impl QueuePair {
         }
         check_lengths(head, len)?;
         self.check_depth()?;
-        // An unsignalled one that is done need not wait for those that have gone.
+        // An unsignalled message that is done need not wait for the requests that have gone.
         if self.requests.is_empty()
             && (self.gone.is_empty() || !options.signalled)
             && shortcut.send(len as usize, |pen| {
@@ -298,8 +301,8 @@ impl QueuePair {
         Ok(())
     }
 
-    /// Holds the regions of what was copied while it was posted, until the next poll has reported
-    /// it.
+    /// Holds the regions of segments that were copied while they were posted, until the next poll
+    /// has reported the request.
     #[inline]
     pub(crate) fn hold(&mut self, segments: &[Segment]) {
         for segment in segments {
@@ -309,7 +312,8 @@ impl QueuePair {
         }
     }
 
-    /// What was done while it was posted is reported by the next poll.
+    /// Counts a request that was done while it was posted, so that it takes a place in the queue
+    /// until the next poll. Returns its completion if it is signalled.
     #[inline]
     pub(crate) fn complete_immediately(
         &mut self,
@@ -322,7 +326,7 @@ impl QueuePair {
         options.signalled.then(|| self.event(work, kind, WorkStatus::Ok, len, None))
     }
 
-    /// Whether a write can be posted; its length.
+    /// Checks whether a write can be posted. Returns its length.
     #[inline]
     pub(crate) fn check_write(
         &mut self,
@@ -388,7 +392,7 @@ impl QueuePair {
         Ok(())
     }
 
-    /// Whether a read can be posted; its length.
+    /// Checks whether a read can be posted. Returns its length.
     #[inline]
     pub(crate) fn check_read(&mut self, segments: &[Segment], remote: &RemoteSlice) -> Result<u64, PostError> {
         check_segments(segments)?;
@@ -430,46 +434,46 @@ impl QueuePair {
         Ok(())
     }
 
-    /// A poll begins: what was done before it is about to be reported.
+    /// Begins a poll, which reports everything that was done before it.
     pub(crate) fn begin_poll(&mut self) {
         self.held.clear();
         self.fresh = 0;
     }
 
-    /// Whether the next poll has something to do for what is posted here, though nothing arrives
-    /// and the peer has copied nothing.
+    /// Returns whether the next poll has something to do for the posted work, even if nothing
+    /// arrives and the peer has copied nothing.
     #[inline]
     pub(crate) fn needs_polls(&self) -> bool {
         self.fresh > 0 || !self.held.is_empty() || self.refused || self.has_outgoing()
     }
 
-    /// Whether the next poll makes room for a post that was refused, though nothing arrives: what
-    /// is done takes none any longer.
+    /// Returns whether the next poll makes room for a post that was refused, even if nothing
+    /// arrives. It does if there is room once finished requests no longer take any.
     pub(crate) fn makes_room(&self) -> bool {
         self.refused
             && self.requests.len() + self.gone.len() + self.reads.len() < self.send_depth
             && self.staging.len() + MAX_INLINE <= self.staging_limit
     }
 
-    /// Whether there is room again for a post that was refused.
+    /// Returns whether there is room again for a post that was refused.
     pub(crate) fn has_made_room(&mut self) -> bool {
         let room = self.makes_room();
         self.refused &= !room;
         room
     }
 
-    /// Whether anything waits to go out.
+    /// Returns whether anything waits to be sent.
     pub(crate) fn has_outgoing(&self) -> bool {
         !self.requests.is_empty() || !self.replies.is_empty() || self.issued < self.reads.len().min(MAX_READS)
     }
 
-    /// Whether requests have gone that wait for the peer.
+    /// Returns whether there are requests that have gone and wait for the peer.
     #[inline]
     pub(crate) fn has_gone(&self) -> bool {
         !self.gone.is_empty()
     }
 
-    /// Whether there are requests, gone or not.
+    /// Returns whether there are requests, gone or not.
     pub(crate) fn has_requests(&self) -> bool {
         !self.requests.is_empty() || self.has_gone()
     }
@@ -480,14 +484,15 @@ impl QueuePair {
         self.requests.front_mut()
     }
 
-    /// Of the oldest request, which stays where it is: its pages, the length of its head, and how
-    /// many pieces are behind that.
+    /// Returns the parts of the oldest request if it is an in-place message: its pages, the length
+    /// of its head, and the number of pieces behind the head.
     pub(crate) fn left_parts(&self) -> Option<(Pages, usize, usize)> {
         let request = self.requests.front()?;
         Some((request.pages?, request.staged, request.segments as usize))
     }
 
-    /// Calls `each` with each of these pieces; as many as its segments, though some may be empty.
+    /// Calls `each` with each of these pieces. There are as many as segments, and some may be
+    /// empty.
     pub(crate) fn each_left_piece(&self, each: impl FnMut(*mut u8, usize)) {
         if let Some(request) = self.requests.front() {
             self.request_segments.each(request.cursor, request.segments as usize, each);
@@ -509,7 +514,7 @@ impl QueuePair {
         self.request_segments.walk(&mut cursor, len - staged, each);
     }
 
-    /// The next `len` bytes of the oldest request have gone.
+    /// Notes that the next `len` bytes of the oldest request have gone.
     pub(crate) fn advance(&mut self, len: usize) {
         let Some(request) = self.requests.front_mut() else { return };
         let staged = len.min(request.staged);
@@ -519,22 +524,23 @@ impl QueuePair {
         self.request_segments.walk(&mut request.cursor, len - staged, |_, _| {});
     }
 
-    /// The oldest request has gone. It ends when the peer has copied `until` of those that stay.
+    /// Moves the oldest request to `gone`. It ends when the peer has copied `until` in-place
+    /// messages.
     pub(crate) fn finish_request(&mut self, until: u64) {
         if let Some(Request { work, kind, signalled, len, segments, .. }) = self.requests.pop_front() {
             self.gone.push_back(Gone { work, kind, signalled, len, segments, until });
         }
     }
 
-    /// Whether a message may be left where it is while it is posted: nothing waits before it, and
-    /// there is room in the queue.
+    /// Returns whether a message may be sent in place while it is posted: nothing is queued before
+    /// it, and there is room in the queue.
     #[inline]
     pub(crate) fn may_leave(&self) -> bool {
         self.requests.is_empty() && self.gone.len() + self.reads.len() + self.fresh < self.send_depth
     }
 
-    /// A message of `len` bytes was left where it is while it was posted. It ends when the peer has
-    /// copied `until` of those.
+    /// Adds an in-place message of `len` bytes that was sent while it was posted. It ends when the
+    /// peer has copied `until` in-place messages.
     #[inline]
     pub(crate) fn leave_in_place(&mut self, work: WorkId, segments: &[Segment], len: u64, signalled: bool, until: u64) {
         self.request_segments.push(segments);
@@ -542,8 +548,8 @@ impl QueuePair {
         self.gone.push_back(Gone { work, kind: WorkKind::Send, signalled, len, segments, until });
     }
 
-    /// [`QueuePair::complete_gone`] in a poll, which reports them: nothing is held any longer.
-    /// Whether there were any.
+    /// Does the same as [`QueuePair::complete_gone`], within a poll. The poll reports the requests,
+    /// so nothing is held any longer. Returns whether any ended.
     pub(crate) fn end_gone(&mut self, taken: u64, events: &mut Vec<Event>) -> bool {
         let before = self.gone.len();
         while self.gone.front().is_some_and(|gone| gone.until <= taken)
@@ -557,8 +563,8 @@ impl QueuePair {
         self.gone.len() < before
     }
 
-    /// Ends those that have gone, in order, as far as the peer has copied what stays: `taken` of
-    /// them.
+    /// Ends the requests that have gone, in order, up to the first that waits for more than `taken`
+    /// copied in-place messages.
     pub(crate) fn complete_gone(&mut self, taken: u64, report: &mut impl FnMut(Event)) {
         while self.gone.front().is_some_and(|gone| gone.until <= taken)
             && let Some(gone) = self.gone.pop_front()
@@ -571,23 +577,23 @@ impl QueuePair {
         }
     }
 
-    // ---- reads and answers ----------------------------------------------------------------------
+    // ---- reads and replies ----------------------------------------------------------------------
 
-    /// Calls `each` with the places of the next `len` bytes of the oldest read.
+    /// Calls `each` with the places for the next `len` bytes of the oldest read.
     pub(crate) fn scatter(&self, len: usize, each: impl FnMut(*mut u8, usize)) {
         let Some(read) = self.reads.front() else { return };
         let mut cursor = read.cursor;
         self.read_segments.walk(&mut cursor, len, each);
     }
 
-    /// The next `len` bytes of the oldest read have come.
+    /// Notes that the next `len` bytes of the oldest read have arrived.
     pub(crate) fn advance_read(&mut self, len: usize) {
         let Some(read) = self.reads.front_mut() else { return };
         read.remaining -= len as u64;
         self.read_segments.walk(&mut read.cursor, len, |_, _| {});
     }
 
-    /// The oldest read is done.
+    /// Ends the oldest read. Returns its completion if it is signalled.
     pub(crate) fn complete_read(&mut self) -> Option<Event> {
         let read = self.reads.pop_front()?;
         self.read_segments.pop(read.segments, |region| self.held.push(region));
@@ -596,7 +602,8 @@ impl QueuePair {
         read.signalled.then(|| self.event(read.work, WorkKind::Read, WorkStatus::Ok, read.len, None))
     }
 
-    /// Queues the answer to a read of the peer; `false` if it has too many outstanding.
+    /// Queues the reply to a read of the peer. Returns false if the peer has too many reads
+    /// outstanding.
     pub(crate) fn add_reply(&mut self, id: u32, key: u64, segment: Segment) -> bool {
         if self.replies.len() >= MAX_READS {
             return false;
@@ -605,14 +612,14 @@ impl QueuePair {
         true
     }
 
-    /// Whether an answer to the peer draws on this exposure.
+    /// Returns whether a queued reply reads from this exposure.
     pub(crate) fn replies_with(&self, key: u64) -> bool {
         self.replies.iter().any(|reply| reply.key == key)
     }
 
     // ---- receives -------------------------------------------------------------------------------
 
-    /// The oldest receive ends; whether there was one.
+    /// Ends the oldest receive. Returns whether there was one.
     #[inline]
     pub(crate) fn complete_recv(
         &mut self,
@@ -622,15 +629,15 @@ impl QueuePair {
         events: &mut Vec<Event>,
     ) -> bool {
         let Some(work) = self.receives.pop() else { return false };
-        // Made where it stands: pushed, it would be copied there.
+        // `extend` builds the event in place; `push` would build it elsewhere and copy it.
         events.extend(std::iter::once_with(|| self.event(work, WorkKind::Recv, status, len, immediate)));
         true
     }
 
     // ---- the end --------------------------------------------------------------------------------
 
-    /// Ends what waits for the peer: reads and receives. The request that the peer refused is told
-    /// so.
+    /// Ends the work that waits for the peer: reads and receives. The read that the peer refused
+    /// gets the status of the refusal.
     pub(crate) fn flush_waiting(&mut self, culprit: Option<Refusal>, mut report: impl FnMut(Event)) {
         self.issued = 0;
         while let Some(read) = self.reads.pop_front() {
@@ -644,8 +651,8 @@ impl QueuePair {
         }
     }
 
-    /// Ends everything. The request that the peer refused, as far as this side can know it, is told
-    /// so.
+    /// Ends all work. The request that the peer refused, as far as this side can know it, gets the
+    /// status of the refusal.
     pub(crate) fn flush_all(&mut self, culprit: Option<Refusal>, mut report: impl FnMut(Event)) {
         let mut guilty = culprit;
         let mut status = |kind| match guilty.take_if(|refusal| refusal.work == Some(kind)) {

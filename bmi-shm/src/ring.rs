@@ -1,21 +1,21 @@
-//! A ring of records from one writer to one reader, without locks, and the rule by which one wakes
+//! A lock-free ring of records from one writer to one reader, and the rule by which one side wakes
 //! the other.
 //!
-//! **Why.** A small message between two processes should cost what it costs to hand a cache line
-//! from one core to the other, and nothing else. So the word that says *there is a record* stands
-//! in the record's own first line: a reader that waits looks at one line, and when it changes the
-//! message is in it. Positions travel separately and rarely.
+//! **Why.** A small message between two processes should cost no more than handing a cache line
+//! from one core to the other. So the word that says *there is a record* is in the record's own
+//! first line. A waiting reader looks at one line, and when that line changes, the message is in
+//! it. Positions are exchanged separately, and rarely.
 //!
-//! **Layout** of the ring, a power of two in bytes, and of a record. Every record begins on a cache
-//! line.
+//! **Layout** of the ring, whose length in bytes is a power of two, and of a record. Every record
+//! begins on a cache line.
 //!
 //! ```text
 //!   line 0        line 1        line 2                     last line
 //!  ┌────┬────────┬─────────────┬────┬────────┬──── … ─────┬────┬────────┐
-//!  │word│ body (56 bytes, and whole lines on)│word│ body … │word│ pad    │   word: 8 bytes, 0 = nothing here yet
-//!  └────┴────────┴─────────────┴────┴────────┴──── … ─────┴────┴────────┘         else  kind (8) << 32 | body's length (32)
-//!    ^ record                    ^ record                   ^ a record that does not fit before the end begins at line 0;
-//!                                                             PAD stands where it would have begun
+//!  │word│ body (56 bytes, and whole lines on)│word│ body … │word│ pad    │ word: 8 bytes; 0: nothing yet
+//!  └────┴────────┴─────────────┴────┴────────┴──── … ─────┴────┴────────┘     else kind (8) << 32 | len (32)
+//!    ^ record                    ^ record                   ^ a record that does not fit here begins at line 0;
+//!                                                             PAD is where it would have begun
 //! ```
 //!
 //! **Protocol**
@@ -29,37 +29,39 @@
 //!   room = length - (position - consumed) (acquire) <──┘
 //! ```
 //!
-//! Lines are zeroed many at a time, behind a record that was published and before they run out. A
-//! zero that is stored with each record costs a second line handed over: the reader, which waits at
-//! this line, takes it back between the body and the word.
+//! Lines are zeroed many at a time, after a record was published and before they run out. Storing a
+//! zero with each record would transfer a second line per record. The reader waits at that line, so
+//! it takes the line back between the body and the word.
 //!
-//! Waking is the usual store-load protocol. Who is about to sleep announces it, passes a full
-//! fence, and looks once more. Who has published passes a full fence and looks whether the other
-//! announced. In the total order of the two fences one comes first; so either the sleeper sees the
-//! record, or the publisher sees the sleeper.
+//! Waking is the usual store-load protocol. A side that is about to sleep announces it, passes a
+//! full fence, and looks once more. A side that has published a record passes a full fence and
+//! looks whether the other side announced. One of the two fences comes first in their total order.
+//! So either the sleeper sees the record, or the publisher sees the announcement.
 //!
 //! **Invariants**
-//! 1. The word behind the newest record is 0 before that record can be seen: a reader never takes
-//!    old bytes for a record.
+//! 1. The word behind the newest record is 0 before that record becomes visible. So a reader never
+//!    takes old bytes for a record.
 //! 2. At least the word behind the newest record is free, so a full ring and an empty one differ.
-//! 3. The reader copies a word, then checks it; the writer checks a position before it uses it.
-//!    Whatever stands there, nothing is reached outside of the ring.
+//! 3. The reader copies a word, then checks it. The writer checks a position before using it.
+//!    Whatever the values are, nothing outside of the ring is accessed.
 //!
 //! **Source.** The flag in the record's own line is that of FastForward (Giacomoni, Moseley,
-//! Vachharajani, PPoPP 2008); zeroing ahead allows records of any length. **Tests** in
-//! `ring_tests`: under loom, over all interleavings and all values that a weak memory may show;
-//! with plain memory, under Miri too (`cargo xtask test --only miri`); and a property test whose
-//! writer scribbles.
+//! Vachharajani, PPoPP 2008). Zeroing ahead allows records of any length.
+//!
+//! **Tests** in `ring_tests`: under loom, over all interleavings and all values that a weak memory
+//! model allows; with plain memory, also under Miri (`cargo xtask test --only miri`); and a
+//! property test whose writer scribbles into the ring.
 
 use std::sync::atomic::Ordering;
 
 /// Bytes of a cache line.
 pub(crate) const LINE: usize = 64;
-/// Bytes of the word before a body.
+/// Bytes of the word in front of a body.
 pub(crate) const WORD: usize = 8;
-/// The kind of a record that only says that the next one begins at line 0.
+/// The kind of a record that only says that the next record begins at line 0.
 pub(crate) const PAD: u8 = 0xff;
-/// Lines whose first words are zeroed together, and how many are left when it is time for more.
+/// The number of lines whose first words are zeroed together, and the number of zeroed lines left
+/// at which the next ones are zeroed.
 const AHEAD: usize = 16;
 const LOW: usize = 4;
 
@@ -70,44 +72,44 @@ pub(crate) trait Word {
     fn store_release(&self, value: u64);
 }
 
-/// The memory that a ring stands in, and its fences.
+/// The memory of a ring, and its fences.
 pub(crate) trait Space {
     type Word: Word;
-    /// Bytes, a power of two, a multiple of [`LINE`].
+    /// Returns the length in bytes: a power of two and a multiple of [`LINE`].
     fn len(&self) -> usize;
-    /// The word at `at`, a multiple of [`LINE`] below `len`.
+    /// Returns the word at `at`, a multiple of [`LINE`] below `len`.
     fn word(&self, at: usize) -> &Self::Word;
     fn fence(order: Ordering);
 }
 
-/// What the first word of a record says.
+/// The contents of a record's first word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Record {
     pub(crate) kind: u8,
-    /// Where its body begins in the ring, and its length in bytes.
+    /// The offset of its body in the ring, and the body's length in bytes.
     pub(crate) at: usize,
     pub(crate) len: usize,
 }
 
-/// What no honest writer, or reader, would have written.
+/// The ring or a position holds a value that no honest peer writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Corrupt;
 
-/// Bytes in the ring of a record with a body of this length.
+/// Returns how many bytes of the ring a record with a body of this length takes.
 #[inline]
 const fn size_of_record(body: usize) -> usize {
     (WORD + body + LINE - 1) & !(LINE - 1)
 }
 
-/// The writing end.
+/// The writing end of a ring.
 pub(crate) struct Writer<S> {
     space: S,
-    /// Bytes written since the beginning of time.
+    /// Bytes written so far, over the ring's lifetime.
     position: u64,
-    /// What the reader said last that it has consumed.
+    /// The reader's position, as last read.
     consumed: u64,
-    /// From `position` to here the first word of each line is 0. Never more than a ring ahead of
-    /// `consumed`.
+    /// From `position` up to here, the first word of each line is 0. Never more than one ring
+    /// length ahead of `consumed`.
     zeroed: u64,
 }
 
@@ -115,7 +117,7 @@ pub(crate) struct Writer<S> {
 #[derive(Debug)]
 #[must_use = "nobody sees it until it is published"]
 pub(crate) struct Reservation {
-    /// Where its body goes.
+    /// The offset of its body in the ring.
     pub(crate) at: usize,
     pub(crate) len: usize,
 }
@@ -131,23 +133,23 @@ impl<S: Space> Writer<S> {
         &self.space
     }
 
-    /// Bytes published since the beginning of time.
+    /// Returns the number of bytes published so far, over the ring's lifetime.
     pub(crate) fn position(&self) -> u64 {
         self.position
     }
 
-    /// What is known of the reader's position.
+    /// Returns the last known position of the reader.
     pub(crate) fn consumed(&self) -> u64 {
         self.consumed
     }
 
-    /// Longest body that a ring of `len` bytes takes in every case: a quarter, so that a padded end
-    /// and a record always fit.
+    /// Returns the longest body that a ring of `len` bytes always has room for once it is empty: a
+    /// quarter, so that a padded end and a record always fit.
     pub(crate) const fn max_body(len: usize) -> usize {
         len / 4 - WORD
     }
 
-    /// Takes note of the reader's position, read from where the reader writes it.
+    /// Updates the known position of the reader from the word that the reader writes.
     pub(crate) fn refresh(&mut self, consumed: &S::Word) -> Result<(), Corrupt> {
         let said = consumed.load_relaxed();
         S::fence(Ordering::Acquire);
@@ -168,8 +170,8 @@ impl<S: Space> Writer<S> {
         position as usize & (self.space.len() - 1)
     }
 
-    /// Room for a record with a body of `len` bytes, at most [`Writer::max_body`]; `None` if the
-    /// reader must consume something first.
+    /// Reserves room for a record with a body of `len` bytes, at most [`Writer::max_body`]. Returns
+    /// `None` if the reader must consume something first.
     #[inline]
     pub(crate) fn reserve(&mut self, len: usize) -> Option<Reservation> {
         let size = size_of_record(len);
@@ -180,7 +182,7 @@ impl<S: Space> Writer<S> {
         (size + LINE <= self.free()).then_some(Reservation { at: here + WORD, len })
     }
 
-    /// Room for a record that does not fit before the end.
+    /// Reserves room for a record that does not fit before the ring's end.
     #[cold]
     fn reserve_behind_end(&mut self, len: usize) -> Option<Reservation> {
         let to_end = self.space.len() - self.offset(self.position);
@@ -191,7 +193,7 @@ impl<S: Space> Writer<S> {
         Some(Reservation { at: WORD, len })
     }
 
-    /// Lets the reader see a record whose body is in place.
+    /// Makes a record visible to the reader. Its body must be in place.
     #[inline]
     pub(crate) fn publish(&mut self, reservation: Reservation, kind: u8) {
         self.finish(size_of_record(reservation.len), kind, reservation.len);
@@ -202,17 +204,17 @@ impl<S: Space> Writer<S> {
         let here = self.offset(self.position);
         self.position += size as u64;
         if self.zeroed <= self.position {
-            self.zero_ahead(); // a long one
+            self.zero_ahead(); // a long record
         }
         self.space.word(here).store_release(u64::from(kind) << 32 | len as u64);
-        // The record is under way; this is done while the reader takes it.
+        // The record is visible now. The next lines are zeroed while the reader takes it.
         if self.zeroed - self.position <= (LOW * LINE) as u64 {
             self.zero_ahead();
         }
     }
 
-    /// Zeroes the first words of the lines behind `position`: one at least where a record was
-    /// reserved, and none that the reader may not have consumed.
+    /// Zeroes the first words of the lines behind `position`. It zeroes at least one line if a
+    /// record was reserved, and no line that the reader may not have consumed.
     #[inline(never)]
     fn zero_ahead(&mut self) {
         let end = (self.position + (AHEAD * LINE) as u64).min(self.consumed + self.space.len() as u64);
@@ -225,11 +227,11 @@ impl<S: Space> Writer<S> {
     }
 }
 
-/// The reading end.
+/// The reading end of a ring.
 pub(crate) struct Reader<S> {
     space: S,
     position: u64,
-    /// What the writer was told.
+    /// The position that the writer was last told.
     told: u64,
 }
 
@@ -247,13 +249,13 @@ impl<S: Space> Reader<S> {
         self.position as usize & (self.space.len() - 1)
     }
 
-    /// Whether something stands at the reader's position.
+    /// Returns whether there is a record at the reader's position.
     #[inline]
     pub(crate) fn has_next(&self) -> bool {
         self.space.word(self.offset()).load_relaxed() != 0
     }
 
-    /// The next record, if there is one. It stays until [`Reader::consume`].
+    /// Returns the next record, if there is one. It stays until [`Reader::consume`].
     #[inline]
     pub(crate) fn next(&mut self) -> Result<Option<Record>, Corrupt> {
         let word = self.space.word(self.offset()).load_relaxed();
@@ -293,32 +295,33 @@ impl<S: Space> Reader<S> {
         Ok(Record { kind, at, len })
     }
 
-    /// Gives the record's place back.
+    /// Gives the record's room back.
     #[inline]
     pub(crate) fn consume(&mut self, record: Record) {
         self.position += size_of_record(record.len) as u64;
     }
 
-    /// Bytes consumed that the writer does not know of.
+    /// Returns the number of bytes consumed that the writer has not been told of.
     #[inline]
     pub(crate) fn untold(&self) -> u64 {
         self.position - self.told
     }
 
-    /// Tells the writer, where it looks for it.
+    /// Stores the reader's position where the writer looks for it.
     pub(crate) fn tell(&mut self, consumed: &S::Word) {
         consumed.store_release(self.position);
         self.told = self.position;
     }
 }
 
-/// Announces that this side is about to sleep. Only what is looked at behind it counts.
+/// Announces that this side is about to sleep. The caller must look for work again afterwards.
 pub(crate) fn announce_sleep<S: Space>(sleep: &S::Word, how: u64) {
     sleep.store_relaxed(how);
     S::fence(Ordering::SeqCst);
 }
 
-/// What the other side announced, after everything that this side has published.
+/// Returns what the other side announced. This read comes after everything that this side has
+/// published.
 pub(crate) fn announced<S: Space>(sleep: &S::Word) -> u64 {
     S::fence(Ordering::SeqCst);
     sleep.load_relaxed()

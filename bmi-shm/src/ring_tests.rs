@@ -1,4 +1,4 @@
-//! Tests of the ring: models for loom, plain memory for Miri, and a writer that scribbles.
+//! Tests of the ring: models for loom, plain memory for Miri, and a writer that scribbles into it.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// A ring in words of any kind of atomic.
+/// A ring made of words of any kind of atomic.
 struct Words<A>(Arc<Vec<A>>);
 
 impl<A> Clone for Words<A> {
@@ -58,7 +58,7 @@ fn plain(len: usize) -> Plain {
     Words::new(len, || std::sync::atomic::AtomicU64::new(0))
 }
 
-/// Writes a record whose body is `words` times `value`; `false` if there is no room.
+/// Writes a record whose body is `words` times `value`. Returns false if there is no room.
 fn write<A: Word>(writer: &mut Writer<Words<A>>, value: u64, words: usize) -> bool
 where
     Words<A>: Space<Word = A>,
@@ -71,7 +71,7 @@ where
     true
 }
 
-/// Reads the next record, checks that its body is whole, and says its value and length.
+/// Reads the next record and checks that its body is complete. Returns its value and length.
 fn read<A: Word>(reader: &mut Reader<Words<A>>) -> Option<(u64, usize)>
 where
     Words<A>: Space<Word = A>,
@@ -98,7 +98,7 @@ fn records_of_all_lengths_go_around_many_times() {
             sent += 1;
         }
         assert!(sent > got, "an empty ring takes the longest record");
-        // Leave some, so that beginnings fall everywhere.
+        // Leave some records, so that later ones begin at many different places.
         for _ in 0..(sent - got).max(2) - 1 {
             assert_eq!(read(&mut reader), Some((got, 1 + (got as usize * 7) % longest)));
             got += 1;
@@ -119,8 +119,8 @@ fn a_position_that_cannot_be_is_refused() {
     }
 }
 
-/// Two threads, for Miri, which explores some of their interleavings and checks that there is no
-/// data race.
+/// Two threads with plain memory. Miri explores some of their interleavings and checks that there
+/// is no data race.
 #[test]
 fn two_threads_with_plain_memory() {
     let count = if cfg!(miri) { 40 } else { 100_000 };
@@ -153,7 +153,7 @@ fn two_threads_with_plain_memory() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: if cfg!(miri) { 8 } else { 512 }, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Whatever stands in the ring, a reader stays within it, and each step of it ends.
+    /// Whatever the ring holds, a reader stays within it, and each of its steps ends.
     #[test]
     fn a_writer_that_scribbles(words in proptest::collection::vec(scribble(), 128), more in proptest::collection::vec((0usize..128, scribble()), 0..64)) {
         let space = plain(1024);
@@ -178,7 +178,7 @@ proptest! {
     }
 }
 
-/// Words that are nearly right more often than not.
+/// Words that are more often nearly valid than random.
 fn scribble() -> impl Strategy<Value = u64> {
     prop_oneof![
         Just(0u64),
@@ -213,8 +213,8 @@ mod models {
 
     type Modelled = Words<AtomicU64>;
 
-    /// A ring of four lines with both ends at `lines` from the beginning, as after some time of
-    /// use; and the reader's word.
+    /// Creates a ring of four lines, with both ends `lines` from its beginning, as after some time
+    /// of use. Also returns the reader's word.
     fn used(lines: u64) -> (Writer<Modelled>, Reader<Modelled>, Arc<AtomicU64>) {
         let space = Words::new(4 * LINE, || AtomicU64::new(0));
         let consumed = Arc::new(AtomicU64::new(0));
@@ -237,8 +237,8 @@ mod models {
         }
     }
 
-    /// What is published is seen whole and in order, on lines that held other records before, and
-    /// over the end of the ring.
+    /// Published records are seen complete and in order, on lines that held other records before,
+    /// and across the end of the ring.
     #[test]
     fn records_are_seen_whole_and_in_order() {
         loom::model(|| {
@@ -254,7 +254,7 @@ mod models {
         });
     }
 
-    /// A place is not written again before the reader has copied what stood there.
+    /// Room is not written again before the reader has copied the record that was there.
     #[test]
     fn places_are_used_again_after_they_were_read() {
         loom::model(|| {
@@ -277,7 +277,7 @@ mod models {
         });
     }
 
-    /// Who goes to sleep has seen the record, or is woken.
+    /// A side that goes to sleep has seen the record, or is woken.
     #[test]
     fn no_wake_up_is_lost() {
         loom::model(|| {
@@ -299,7 +299,7 @@ mod models {
         });
     }
 
-    /// The same for a writer that waits for room.
+    /// A writer that waits for room has seen the room, or is woken.
     #[test]
     fn no_room_is_lost() {
         loom::model(|| {

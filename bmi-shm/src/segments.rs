@@ -1,18 +1,19 @@
-//! The segments of posted requests and receives, one behind the other.
+//! The segments of posted requests and receives, in order.
 //!
-//! **Why.** A posted segment holds its region until it is done. Regions are counted, and counting
-//! up and down, twice each, costs more than the copy of a small message. But neighbours mostly lie
-//! in one region, the receive slots of an endpoint above all; so what is held is a *run*: the
-//! region once, and for how many segments in a row. Mostly there is one run, and it stands beside
-//! the queue, not in one of its own.
+//! **Why.** A posted segment holds its region until it is done. Regions are reference-counted. Two
+//! increments and two decrements per segment would cost more than copying a small message. But
+//! neighbouring segments are usually in one region, above all the receive slots of an endpoint. So
+//! the queue holds a *run*: the region once, and the number of consecutive segments in it. Usually
+//! there is one run, and it is stored beside the queue, not in a queue of its own.
 //!
-//! A receive has mostly one segment, and the piece that it is stands in the receive.
+//! A receive usually has one segment, and its piece is stored in the receive itself.
 //!
 //! **Invariants**
-//! 1. Each piece lies in the region of its run, which is held until the last piece of the run is
-//!    taken out.
-//! 2. What is popped was pushed first.
-//! 3. The pieces of a receive are in it if it has one segment, else all of them are in `pieces`.
+//! 1. Each piece lies in the region of its run. The region is held until the last piece of the run
+//!    is taken out.
+//! 2. Pieces are popped in the order in which they were pushed.
+//! 3. The piece of a receive with one segment is in the receive. All pieces of any other receive
+//!    are in `pieces`.
 
 use std::collections::VecDeque;
 
@@ -22,9 +23,9 @@ use bmi_core::{MemoryRegion, Segment};
 /// The regions of consecutive segments.
 #[derive(Default)]
 struct Runs {
-    /// Those before the newest, oldest first; none of them is empty.
+    /// The runs before the newest, oldest first. None of them is empty.
     older: VecDeque<Run>,
-    /// Empty only if nothing is held.
+    /// The newest run; `None` only if nothing is held.
     newest: Option<Run>,
 }
 
@@ -47,7 +48,7 @@ impl Runs {
         self.older.extend(self.newest.replace(Run { region: region.clone(), pieces: 1 }));
     }
 
-    /// Takes the oldest `count` out and hands over the regions that are held no longer.
+    /// Takes the oldest `count` pieces out, and passes the regions that are no longer held to `to`.
     #[inline]
     fn pop(&mut self, count: u32, to: impl FnMut(MemoryRegion)) {
         match &mut self.newest {
@@ -78,8 +79,8 @@ struct Piece {
     len: usize,
 }
 
-// SAFETY: the pointer leads into the memory of a region that is held as long as the piece stands in
-// its queue (invariant 1) and that may be used on any thread.
+// SAFETY: the pointer leads into the memory of a region that is held as long as the piece is in its
+// queue (invariant 1). The memory may be used on any thread.
 unsafe impl Send for Piece {}
 
 impl Piece {
@@ -89,16 +90,16 @@ impl Piece {
     }
 }
 
-/// Segments of consecutive requests.
+/// The segments of consecutive requests.
 #[derive(Default)]
 pub(crate) struct SegmentQueue {
     pieces: VecDeque<Piece>,
     runs: Runs,
-    /// Pieces taken out since the beginning of time.
+    /// The number of pieces taken out so far.
     popped: u64,
 }
 
-/// A place in a [`SegmentQueue`]: which piece since the beginning of time, and a byte in it.
+/// A place in a [`SegmentQueue`]: a piece, counted over the queue's lifetime, and a byte in it.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Cursor {
     piece: u64,
@@ -106,7 +107,7 @@ pub(crate) struct Cursor {
 }
 
 impl SegmentQueue {
-    /// Where the segments that are pushed next will stand.
+    /// Returns the place of the segments that are pushed next.
     pub(crate) fn end(&self) -> Cursor {
         Cursor { piece: self.popped + self.pieces.len() as u64, offset: 0 }
     }
@@ -119,7 +120,8 @@ impl SegmentQueue {
         }
     }
 
-    /// Takes the oldest `count` segments out and hands over the regions that are held no longer.
+    /// Takes the oldest `count` segments out, and passes the regions that are no longer held to
+    /// `to`.
     #[inline]
     pub(crate) fn pop(&mut self, count: u32, to: impl FnMut(MemoryRegion)) {
         let here = (count as usize).min(self.pieces.len());
@@ -134,8 +136,8 @@ impl SegmentQueue {
         self.pieces.range(first..first + count).for_each(|piece| each(piece.at, piece.len));
     }
 
-    /// Calls `each` with the pieces of the next `len` bytes from `cursor` on, and moves it behind
-    /// them. What `each` gets lies in memory that the queue holds.
+    /// Calls `each` with the pieces of the next `len` bytes from `cursor` on, and moves `cursor`
+    /// behind them. The pieces lie in memory that the queue holds.
     #[inline]
     pub(crate) fn walk(&self, cursor: &mut Cursor, len: usize, each: impl FnMut(*mut u8, usize)) {
         let mut from = Cursor { piece: cursor.piece - self.popped, ..*cursor };
@@ -144,7 +146,8 @@ impl SegmentQueue {
     }
 }
 
-/// Calls `each` with the parts of the next `len` bytes from `cursor` on, and moves it behind them.
+/// Calls `each` with the parts of the next `len` bytes from `cursor` on, and moves `cursor` behind
+/// them.
 #[inline]
 fn walk(cursor: &mut Cursor, mut len: usize, piece: impl Fn(u64) -> Piece, mut each: impl FnMut(*mut u8, usize)) {
     while len > 0 {
@@ -165,19 +168,20 @@ fn walk(cursor: &mut Cursor, mut len: usize, piece: impl Fn(u64) -> Piece, mut e
 #[derive(Clone, Copy)]
 pub(crate) struct Recv {
     work: WorkId,
-    /// Its piece if it has one segment; else nowhere, and as many bytes as its pieces have.
+    /// Its piece if it has one segment. Otherwise a null address and the length of all its pieces
+    /// together.
     all: Piece,
     segments: u32,
 }
 
 impl Recv {
-    /// Bytes that it has room for.
+    /// Returns the number of bytes that it has room for.
     #[inline]
     pub(crate) fn room(&self) -> u64 {
         self.all.len as u64
     }
 
-    /// Where its bytes stand, if it has one segment.
+    /// Returns the address of its bytes, if it has one segment.
     #[inline]
     pub(crate) fn ptr(&self) -> Option<*mut u8> {
         (self.segments == 1).then_some(self.all.at)
@@ -217,13 +221,13 @@ impl Receives {
         Piece { at: std::ptr::null_mut(), len: segments.iter().map(Segment::len).sum() }
     }
 
-    /// The one that the next message takes.
+    /// Returns the receive that the next message takes.
     #[inline]
     pub(crate) fn front(&self) -> Option<&Recv> {
         self.queue.front()
     }
 
-    /// Takes the front one out and lets its regions go; what it was called.
+    /// Takes the front receive out and releases its regions. Returns its work id.
     #[inline]
     pub(crate) fn pop(&mut self) -> Option<WorkId> {
         let recv = self.queue.pop_front()?;
@@ -234,9 +238,9 @@ impl Receives {
         Some(recv.work)
     }
 
-    /// Calls `each` with the parts of the next `len` bytes of the front one from `cursor` on, which
-    /// begins at its default, and moves it behind them. What `each` gets lies in memory that the
-    /// queue holds.
+    /// Calls `each` with the parts of the next `len` bytes of the front receive from `cursor` on,
+    /// and moves `cursor` behind them. The cursor of a new receive is the default one. The parts
+    /// lie in memory that the queue holds.
     #[inline]
     pub(crate) fn walk(&self, cursor: &mut Cursor, len: usize, each: impl FnMut(*mut u8, usize)) {
         let Some(recv) = self.queue.front() else { return };

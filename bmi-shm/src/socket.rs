@@ -1,12 +1,12 @@
-//! Unix sockets: names in a directory of one's own, packets, descriptors.
+//! Unix sockets: names in a private directory, packets, descriptors.
 //!
-//! **Names.** A socket's directory must belong to this user and be closed to everybody else (mode
-//! 0700; it is made so if it is not there). A name left behind by a process that was killed is
-//! known by nobody answering at it, and removed. Two processes that want one name at the same
-//! moment take turns by a lock on the directory, held during these few calls only, so nothing is
-//! left of it either.
+//! **Names.** A socket's directory must belong to this user and be closed to all others (mode
+//! 0700). If it does not exist, it is created with that mode. A killed process leaves its socket's
+//! name behind. Such a name is recognized because connections to it are refused, and it is removed.
+//! Two processes that want one name at the same moment take turns by a lock on the directory. The
+//! lock is held only during these few calls, so it leaves nothing behind either.
 //!
-//! **Tests** `tests/connection.rs`.
+//! **Tests**: `tests/connection.rs`.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -23,8 +23,8 @@ use rustix::net::{
 const BACKLOG: i32 = 1024;
 /// Tries to get the lock of a directory. Each holder needs it for some microseconds.
 const LOCK_TRIES: usize = 1000;
-/// Descriptors of one packet that are taken over, to be closed if there are too many; what is above
-/// the kernel drops.
+/// Most descriptors that are received with one packet. If there are too many, they are closed. The
+/// kernel drops any more.
 const MAX_DESCRIPTORS: usize = 4;
 
 fn new_socket() -> io::Result<OwnedFd> {
@@ -32,18 +32,18 @@ fn new_socket() -> io::Result<OwnedFd> {
     Ok(rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?)
 }
 
-/// A listening socket and its name, which goes when it is dropped.
+/// A listening socket and its name, which is removed when it is dropped.
 #[derive(Debug)]
 pub(crate) struct Listening {
     pub(crate) socket: OwnedFd,
     path: PathBuf,
-    /// Which file the name stood for when it was made.
+    /// Device and inode of the name when it was made.
     inode: (u64, u64),
 }
 
 impl Drop for Listening {
     fn drop(&mut self) {
-        // Somebody may have removed the name and listen at it anew.
+        // Another process may have removed the name and listen there now.
         let ours = |stat: &rustix::fs::Stat| (stat.st_dev, stat.st_ino) == self.inode;
         if rustix::fs::stat(&self.path).is_ok_and(|stat| ours(&stat))
             && let Err(error) = rustix::fs::unlink(&self.path)
@@ -56,7 +56,8 @@ impl Drop for Listening {
 /// Why listening failed.
 #[derive(Debug)]
 pub(crate) enum ListenError {
-    /// In words: the directory is not one's own, or the name is in use.
+    /// The path cannot be used, for example because the directory belongs to another user or the
+    /// name is in use. The text says why.
     Invalid(&'static str),
     Io(io::Error),
 }
@@ -67,7 +68,8 @@ impl<E: Into<io::Error>> From<E> for ListenError {
     }
 }
 
-/// Opens the directory, made with mode 0700 if it is not there, and checks whose it is.
+/// Opens the directory and checks its owner and mode. Creates it with mode 0700 if it does not
+/// exist.
 fn own_directory(path: &Path) -> Result<OwnedFd, ListenError> {
     match rustix::fs::mkdir(path, Mode::RWXU) {
         Ok(()) | Err(rustix::io::Errno::EXIST) => {}
@@ -85,7 +87,7 @@ fn own_directory(path: &Path) -> Result<OwnedFd, ListenError> {
     Ok(directory)
 }
 
-/// Listens under a name that nobody uses.
+/// Listens at a path where no other process listens.
 pub(crate) fn listen(path: &Path) -> Result<Listening, ListenError> {
     let parent = path.parent().ok_or(ListenError::Invalid("it has no directory"))?;
     let directory = own_directory(parent)?;
@@ -117,15 +119,15 @@ pub(crate) fn listen(path: &Path) -> Result<Listening, ListenError> {
     let listening = Listening { socket, path: path.to_owned(), inode: (stat.st_dev, stat.st_ino) };
     rustix::net::listen(&listening.socket, BACKLOG)?;
     Ok(listening)
-    // The lock goes with the directory's descriptor.
+    // The lock is released when the directory's descriptor is closed.
 }
 
-/// That a path can be a socket's name: at most 107 bytes.
+/// Checks that a path can be a socket's name: at most 107 bytes.
 pub(crate) fn check_name(path: &Path) -> io::Result<()> {
     Ok(SocketAddrUnix::new(path).map(|_| ())?)
 }
 
-/// Connects, without waiting: `WouldBlock` if the listener's queue is full.
+/// Connects without waiting. The error is `WouldBlock` if the listener's queue is full.
 pub(crate) fn connect(path: &Path) -> io::Result<OwnedFd> {
     let socket = new_socket()?;
     rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
@@ -148,15 +150,15 @@ pub(crate) fn send(socket: impl AsFd, bytes: &[u8], fd: Option<BorrowedFd<'_>>) 
     Ok(())
 }
 
-/// What came with a packet.
+/// The descriptors that came with a packet.
 #[derive(Debug, Default)]
 pub(crate) struct Passed {
     fds: Vec<OwnedFd>,
-    /// More came than these.
+    /// Set if more came than these.
     cut: bool,
 }
 
-/// Why there is not one descriptor.
+/// Why a packet did not come with exactly one descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NotOne {
     /// The peer passed none, or several.
@@ -166,11 +168,11 @@ pub(crate) enum NotOne {
 }
 
 impl Passed {
-    /// The only descriptor.
+    /// Returns the only descriptor.
     pub(crate) fn only(mut self) -> Result<OwnedFd, NotOne> {
         match (self.fds.pop(), self.cut) {
             (Some(fd), false) if self.fds.is_empty() => Ok(fd),
-            // The kernel drops what does not fit the buffer, and what does not fit this process.
+            // The kernel drops descriptors for which the buffer or this process has no room.
             (None, true) => Err(NotOne::Ours),
             _ => Err(NotOne::Theirs),
         }
@@ -181,8 +183,8 @@ impl Passed {
     }
 }
 
-/// Receives a packet into `bytes`: its length, 0 at the peer's end, and more than `bytes` has if it
-/// is too long. Never blocks.
+/// Receives a packet into `bytes`. Returns its length: 0 at the peer's end, and more than the
+/// length of `bytes` if the packet is too long. Never blocks.
 pub(crate) fn receive(socket: impl AsFd, bytes: &mut [u8]) -> io::Result<(usize, Passed)> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
     let mut control = RecvAncillaryBuffer::new(&mut space);

@@ -1,16 +1,17 @@
-//! Memory and processes, as the kernel gives them: memfds, mappings, and the memory of another
+//! Memory and processes as the kernel provides them: memfds, mappings, and the memory of another
 //! process.
 //!
-//! **Why.** Everything that must hold before bytes of another process may be reached stands in one
-//! small place.
+//! **Why.** All checks that must pass before this process may access another process's bytes are in
+//! one small module.
 //!
 //! **Invariants**
-//! 1. A descriptor that a peer passed is mapped only by [`map_peer`]: it is a memfd on ordinary
-//!    pages, sealed against shrinking, and at least as long as the mapping. So no access ends in
-//!    `SIGBUS`, whatever the peer does.
-//! 2. An area of this side is sealed so that nobody else can ever map it writable ([`new_area`]).
+//! 1. A descriptor that a peer passed is mapped only by [`map_peer`]. It is a memfd on ordinary
+//!    pages, sealed against shrinking, and as long as the mapping. So no access ends in `SIGBUS`,
+//!    whatever the peer does.
+//! 2. An area of this side is sealed so that no other process can ever map it writable
+//!    ([`new_area`]).
 //!
-//! **Tests** `hostile_tests` passes descriptors of every wrong kind.
+//! **Tests**: `hostile_tests` passes descriptors of every wrong kind.
 
 use std::ffi::c_void;
 use std::io;
@@ -22,8 +23,8 @@ use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::mm::{MapFlags, ProtFlags};
 use rustix::process::{Pid, PidfdFlags};
 
-/// File system of a memfd on ordinary pages. One on huge pages has another, and can fail at any
-/// access when these run out.
+/// The file system of a memfd on ordinary pages. A memfd on huge pages has another file system, and
+/// any access to it can fail when huge pages run out.
 const TMPFS_MAGIC: i64 = 0x0102_1994;
 
 /// A mapping, unmapped when it is dropped.
@@ -33,8 +34,8 @@ pub(crate) struct Mapping {
     len: usize,
 }
 
-// SAFETY: an address range, valid on every thread; the bytes are reached atomically or by the
-// kernel.
+// SAFETY: the mapping is an address range, valid on every thread. Its bytes are accessed atomically
+// or by the kernel.
 unsafe impl Send for Mapping {}
 // SAFETY: as above.
 unsafe impl Sync for Mapping {}
@@ -58,14 +59,16 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: mapped in `new` with this length; everything that points into it holds it.
+        // SAFETY: mapped in `new` with this length. Everything that points into the mapping holds
+        // it.
         if let Err(error) = unsafe { rustix::mm::munmap(self.ptr.as_ptr().cast::<c_void>(), self.len) } {
             tracing::error!(%error, "cannot unmap shared memory");
         }
     }
 }
 
-/// `len` zero bytes that this process writes and whoever gets the descriptor can only read.
+/// Creates `len` zero bytes that this process can write. Any other process that gets the descriptor
+/// can only read them.
 pub(crate) fn new_area(len: usize) -> io::Result<(OwnedFd, Mapping)> {
     let fd = rustix::fs::memfd_create("bmi-area", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
     rustix::fs::ftruncate(&fd, len as u64)?;
@@ -75,10 +78,10 @@ pub(crate) fn new_area(len: usize) -> io::Result<(OwnedFd, Mapping)> {
     Ok((fd, mapping))
 }
 
-/// Maps what a peer passed, all `len` bytes of it. The outer error is the peer's fault, the inner
-/// one this system's.
+/// Maps the memory that a peer passed, all `len` bytes of it. The outer error is the peer's fault,
+/// the inner error this system's.
 pub(crate) fn map_peer(fd: &OwnedFd, len: u64, writable: bool) -> Result<io::Result<Mapping>, &'static str> {
-    // Only a memfd has seals at all.
+    // Only a memfd has seals.
     let seals = rustix::fs::fcntl_get_seals(fd).map_err(|_| "it passed a descriptor that is no memfd")?;
     if !seals.contains(SealFlags::SHRINK | SealFlags::GROW) {
         return Err("it passed memory that is not sealed against a change of length");
@@ -96,20 +99,20 @@ pub(crate) fn map_peer(fd: &OwnedFd, len: u64, writable: bool) -> Result<io::Res
     Ok(Mapping::new(fd, len, access))
 }
 
-/// Who is at the other end of a socket.
+/// The process at the other end of a socket.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Credentials {
-    /// 0 if this process cannot see it: it lives in another namespace.
+    /// The process number, or 0 if this process cannot see it because it is in another namespace.
     pub(crate) pid: i32,
     pub(crate) user: u32,
 }
 
-/// Who is at the other end. By hand, because a process number may be 0 here, which the safe wrapper
-/// does not allow for.
+/// Returns the credentials of the process at the other end. Calls `getsockopt` directly because the
+/// process number may be 0 here, which the safe wrapper does not allow.
 pub(crate) fn credentials(socket: &OwnedFd) -> io::Result<Credentials> {
     let mut peer = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
     let mut len = size_of::<libc::ucred>() as libc::socklen_t;
-    // SAFETY: the option writes at most `len` bytes to the structure that it is for.
+    // SAFETY: the call writes at most `len` bytes to the structure that the option uses.
     let result = unsafe {
         libc::getsockopt(
             socket.as_raw_fd(),
@@ -125,11 +128,11 @@ pub(crate) fn credentials(socket: &OwnedFd) -> io::Result<Credentials> {
     Ok(Credentials { pid: peer.pid, user: peer.uid })
 }
 
-/// Another process whose memory the kernel copies from and to for this one.
+/// Another process between whose memory and this process's the kernel copies.
 ///
-/// The kernel allows it to a process that may trace the other: the same user, as a rule. It is no
-/// help to security and no harm: such a process can reach all of the other's memory without this
-/// library too.
+/// The kernel allows this to a process that may trace the other one: usually one of the same user.
+/// It neither improves security nor harms it, because such a process can reach all of the other's
+/// memory without this library too.
 #[derive(Debug)]
 pub(crate) struct Process {
     pid: i32,
@@ -137,11 +140,12 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// The process behind `pid`, if its memory can be read: `cookie` must stand at `address`. And
-    /// the word behind it, the proof.
+    /// Returns the process with number `pid` if its memory can be read: `cookie` must be at
+    /// `address`. Also returns the word behind the cookie, which is the proof.
     pub(crate) fn probe(pid: i32, address: u64, cookie: u64) -> Option<(Process, u64)> {
         let pid = Pid::from_raw(pid)?;
-        // From here on the number names this process or, as the descriptor will tell, a dead one.
+        // From here on the number is this process's, or the descriptor will report that the process
+        // is dead.
         let alive = rustix::process::pidfd_open(pid, PidfdFlags::empty()).ok()?;
         let process = Process { pid: pid.as_raw_nonzero().get(), alive };
         let mut words = [0u64; 2];
@@ -158,10 +162,11 @@ impl Process {
         matches!(rustix::event::poll(&mut fds, Some(&now)), Ok(0))
     }
 
-    /// Copies `len` bytes between the local pieces and `address` there; how many it was.
+    /// Copies `len` bytes between the local pieces and `address` in the process. Returns how many
+    /// were copied.
     ///
-    /// A number that was given to another process meanwhile would reach a stranger: so it is asked
-    /// each time whether the process lives.
+    /// The process number may have been reused, so that the call would reach an unrelated process.
+    /// So each call first checks that the process is alive.
     ///
     /// # Safety
     /// The pieces must be valid for reads (`write`) or writes, with no reference to them, during
@@ -178,7 +183,7 @@ impl Process {
         }
         let remote = libc::iovec { iov_base: address as *mut c_void, iov_len: len };
         let count = local.len() as libc::c_ulong;
-        // SAFETY: the caller vouches for the local pieces; the remote one is of no meaning in this
+        // SAFETY: the caller guarantees the local pieces. The remote one has no meaning in this
         // process.
         let copied = unsafe {
             if write {

@@ -1,4 +1,4 @@
-//! System calls: none while both sides are busy, one wake-up for one sleeper.
+//! System calls: none while both sides are busy, one wake-up per sleeper.
 
 #![allow(clippy::unwrap_used, reason = "test code")]
 
@@ -10,7 +10,7 @@ use bmi_core::Transport;
 use bmi_core::transport::{Armed, ConnId, Payload, WorkId, WorkOptions};
 use common::{World, world};
 
-/// `a` sends a message that `b` has a receive for.
+/// Sends a message from `a` for which `b` has a receive.
 fn send(world: &mut World, ca: ConnId) {
     world.a.transport.post_send(ca, WorkId(1), b"message", Payload::EMPTY, WorkOptions::UNSIGNALLED).unwrap();
 }
@@ -26,7 +26,7 @@ fn busy_sides_call_the_system_once_in_a_millisecond_whatever_they_move() {
         world.b.transport.post_recv(cb, WorkId(2), std::slice::from_ref(&room)).unwrap();
         send(&mut world, ca);
         world.until(|world| world.b.take_work());
-        // A microsecond a message: 10 ms in all.
+        // One microsecond per message, 10 ms in all.
         world.now = world.now + std::time::Duration::from_micros(u64::from(number > 0));
     }
     for (side, before) in [&world.a, &world.b].into_iter().zip(before) {

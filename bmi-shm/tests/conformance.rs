@@ -1,5 +1,5 @@
-//! The shared conformance suite over shared memory: by mapped pages, by the kernel, by the ring
-//! alone with little of everything, and behind adapters that make trouble.
+//! The shared conformance suite over shared memory: with mapped pages, through the kernel, through
+//! the ring alone with small limits, and behind adapters that inject faults.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -7,7 +7,7 @@ use bmi_conformance::{FaultyBackend, Local, Plan};
 use bmi_core::{Addr, Capabilities, OneSided, Registration};
 use bmi_shm::{ShmConfig, ShmTransport};
 
-/// What the backend can do, by hand.
+/// The backend's capabilities, written out by hand.
 fn pinned() -> Capabilities {
     let mut expected = Capabilities::minimal();
     expected.one_sided = OneSided::Emulated;
@@ -27,7 +27,7 @@ fn pinned() -> Capabilities {
     expected
 }
 
-/// Without page sharing.
+/// The same without page sharing.
 fn pinned_without_pages() -> Capabilities {
     let mut expected = pinned();
     expected.shares_pages = false;
@@ -37,7 +37,7 @@ fn pinned_without_pages() -> Capabilities {
 /// Adapters with names in a directory of their own.
 fn shm(name: &'static str, config: ShmConfig, expected: Capabilities) -> Local<ShmTransport> {
     let folder = tempfile::tempdir().expect("a temporary directory");
-    // A folder inside, which the transport makes, closed to others.
+    // The transport creates this inner directory, closed to others.
     let names = folder.path().join("names");
     let addr = move |name: &str| Addr::shm(names.join(name).to_str().expect("a path in text"));
     let make = move || ShmTransport::new(config.clone()).expect("the system has a descriptor");
@@ -49,7 +49,7 @@ fn shm(name: &'static str, config: ShmConfig, expected: Capabilities) -> Local<S
     Local::new(name, expected, make, listen, vacant).with_inline_receives()
 }
 
-/// The defaults: memory of the suite is mapped by the peer.
+/// The defaults: the peer maps the suite's memory.
 fn ordinary() -> Local<ShmTransport> {
     shm("shm", ShmConfig::default(), pinned())
 }
@@ -74,7 +74,8 @@ fn little() -> Local<ShmTransport> {
     shm("shm, scarce", config, expected)
 }
 
-/// A table with room for two exposures, and one mapped piece at a time: all ways at once, changing.
+/// A table with room for two exposures, and one mapped piece at a time. All ways are used, and they
+/// change.
 fn all_ways() -> Local<ShmTransport> {
     let mut config = ShmConfig::default();
     config.advertised_exposures = 2;

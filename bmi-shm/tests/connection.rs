@@ -1,4 +1,4 @@
-//! What is particular about connections over a Unix socket: names, directories, users, ends.
+//! The special properties of connections over a Unix socket: names, directories, users, ends.
 
 #![allow(clippy::unwrap_used, reason = "test code")]
 
@@ -49,8 +49,8 @@ fn names_go_with_their_listener_and_other_files_are_left_alone() {
     transport().listen(&addr(&names, "a")).unwrap();
 }
 
-/// A path that is too long for a socket was told as a failure of the system when listening, and as
-/// nobody listening, worth a retry, when connecting.
+/// A regression test. A path too long for a socket was reported as a system failure when listening.
+/// When connecting, it was reported as a missing listener, worth a retry.
 #[test]
 fn a_name_that_is_too_long_is_invalid() {
     let folder = tempfile::tempdir().unwrap();
@@ -61,7 +61,7 @@ fn a_name_that_is_too_long_is_invalid() {
     assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
 }
 
-/// A name that somebody else has taken meanwhile is not removed by the one that had it before.
+/// When another process has taken a name over, the process that had it before does not remove it.
 #[test]
 fn a_name_that_changed_hands_is_left_to_its_new_owner() {
     let folder = tempfile::tempdir().unwrap();
@@ -104,8 +104,7 @@ fn sides_with_different_rings_understand_each_other() {
     }
 }
 
-/// What was sent before a side went away still arrives, as much as stood in the ring, and then the
-/// end.
+/// When a side goes away, everything that it had put into the ring still arrives, and then the end.
 #[test]
 fn what_was_sent_before_a_sudden_end_still_arrives() {
     let mut world = world();
@@ -125,8 +124,8 @@ fn what_was_sent_before_a_sudden_end_still_arrives() {
     assert_eq!(b.take_end(cb).map(|reason| reason.kind()), Some(ErrorKind::PeerLost));
 }
 
-/// What the peer of a closing connection had sent, and nobody was to read any more, kept the owner
-/// awake until the deadline, all processor time spent.
+/// A regression test. Messages that the peer of a closing connection had sent, and that were never
+/// going to be read, kept the owner awake until the deadline. It used all processor time.
 #[test]
 fn a_closing_connection_lets_its_owner_sleep() {
     let mut config = ShmConfig::default();
@@ -155,9 +154,9 @@ fn a_closing_connection_lets_its_owner_sleep() {
     assert_eq!(arrived.count(), 40, "what was posted is handed over");
 }
 
-/// All that was posted was in the ring, and filled it but for the last word: nothing that waited
-/// for room was left in the queues, so the peer woke nobody when it had read, and both sides waited
-/// until the deadline.
+/// A regression test. All posted work was in the ring and filled it, except for the CLOSE record.
+/// No work waited for room in the queues, so the peer sent no wake-up after it had read. Both sides
+/// waited until the deadline.
 #[test]
 fn a_closing_connection_that_waits_for_room_is_woken() {
     let mut config = ShmConfig::default();
@@ -189,8 +188,8 @@ fn a_closing_connection_that_waits_for_room_is_woken() {
     assert_eq!(a.take_end(ca).map(|reason| reason.kind()), Some(ErrorKind::Cancelled));
 }
 
-/// Connections on which nothing moves are looked at in turn only; what comes on them, or is posted
-/// on them, or their end, is found all the same.
+/// Connections on which nothing moves are looked at only in turn. Messages that come on them, work
+/// that is posted on them, and their end are found all the same.
 #[test]
 fn connections_at_rest_are_found_again() {
     let mut world = world();

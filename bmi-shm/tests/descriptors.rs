@@ -1,5 +1,5 @@
-//! A process that has no descriptor left. A program of its own with one test, because the limit is
-//! the whole process's.
+//! A process that has no descriptor left. This is a program of its own with one test, because the
+//! limit is for the whole process.
 
 #![allow(clippy::unwrap_used, reason = "test code")]
 
@@ -14,9 +14,9 @@ use bmi_core::{Access, ErrorKind, Transport};
 use common::world;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// The kernel drops the descriptors of a packet for which the receiver has no room. The receiver
-/// took that for a breach by the peer and cut it off; now the memory is reached another way, and a
-/// connection that cannot come to be says what ran out.
+/// A regression test. The kernel drops the descriptors of a packet for which the receiver has no
+/// room. The receiver took that for a breach by the peer and cut it off. Now the memory is reached
+/// another way, and a connection that cannot be made reports what ran out.
 #[test]
 fn a_want_of_descriptors_here_is_no_breach_by_the_peer() {
     let mut world = world();
@@ -26,7 +26,7 @@ fn a_want_of_descriptors_here_is_no_breach_by_the_peer() {
     let (late, addr) = (world.addr(), world.addr());
     world.b.transport.listen(&addr).unwrap();
     let limit = getrlimit(Resource::Nofile);
-    // The lowest that is free: all below are taken.
+    // The lowest free descriptor: all below it are taken.
     let free = File::open("/dev/null").unwrap().as_raw_fd() as u64;
     setrlimit(Resource::Nofile, Rlimit { current: Some(free), ..limit }).unwrap();
 

@@ -1,4 +1,4 @@
-//! Messages that are taken where they stand (C16).
+//! Inline receives: messages that are handled in the ring itself (C16).
 
 #![allow(clippy::unwrap_used, reason = "test code")]
 
@@ -10,7 +10,7 @@ use bmi_core::transport::{
 use bmi_core::{Memory, Segment, Transport};
 use common::{World, world};
 
-/// Notes what it is shown, and takes it or not.
+/// Records the messages that it is shown, and takes those that it chooses.
 struct Choosing<F> {
     shown: Vec<(ConnId, Vec<u8>)>,
     takes: F,
@@ -34,7 +34,7 @@ fn send(world: &mut World, conn: ConnId, message: &[u8], options: WorkOptions) {
     world.a.transport.post_send(conn, WorkId(9), message, Payload::EMPTY, options).unwrap();
 }
 
-/// Posts `count` receives of `len` bytes, one behind the other.
+/// Posts `count` receives of `len` bytes each, one after the other in one memory.
 fn receives(world: &mut World, conn: ConnId, count: usize, len: usize) -> Memory {
     let memory = Memory::zeroed(count * len).unwrap();
     let region = world.b.transport.register(&memory).unwrap();
@@ -45,7 +45,7 @@ fn receives(world: &mut World, conn: ConnId, count: usize, len: usize) -> Memory
     memory
 }
 
-/// One poll of `b`; the receives that it reports.
+/// Polls `b` once. Returns the receives that the poll reports.
 fn poll(world: &mut World, receiver: &mut dyn InlineReceiver) -> (bool, Vec<(u64, WorkStatus, u64)>) {
     let now = world.now;
     let moved = world.b.transport.poll_inline(now, &mut world.b.events, receiver);
@@ -56,8 +56,8 @@ fn poll(world: &mut World, receiver: &mut dyn InlineReceiver) -> (bool, Vec<(u64
     (moved, events.collect())
 }
 
-/// Whichever are taken: who takes what he is shown and then handles the events has all of them, in
-/// their order, and only those that were not taken use up receives.
+/// Whichever messages a receiver takes, it gets all of them in order if it takes the shown ones
+/// first and then handles the events. Only messages that were not taken consume receives.
 #[test]
 fn messages_taken_and_not_taken_keep_their_order() {
     const COUNT: u8 = 200;
@@ -87,8 +87,8 @@ fn messages_taken_and_not_taken_keep_their_order() {
     assert_eq!(order, (0..sent).collect::<Vec<_>>());
 }
 
-/// A connection that was found among those that rest has two turns in one poll: a message that was
-/// not taken in the first was overtaken in the second.
+/// A regression test. A connection that was found among the resting ones had two turns in one poll.
+/// A message that was not taken in the first turn was overtaken in the second.
 #[test]
 fn none_is_overtaken_behind_a_rest() {
     let mut world = world();
@@ -109,9 +109,9 @@ fn none_is_overtaken_behind_a_rest() {
     assert_eq!(receiver.shown, [(cb, vec![0])]);
 }
 
-/// Behind one that ended in the middle of a poll those that were left moved up. Where turns did not
-/// begin with the first, one had its turn twice, and a message that was not taken in the first was
-/// overtaken in the second.
+/// A regression test. When a connection ended in the middle of a poll, the ones behind it moved up.
+/// If the turns did not begin with the first, one connection had two turns. A message that was not
+/// taken in its first turn was overtaken in the second.
 #[test]
 fn none_is_overtaken_behind_a_connection_that_ends_in_the_same_poll() {
     let mut world = world();
@@ -124,14 +124,14 @@ fn none_is_overtaken_behind_a_connection_that_ends_in_the_same_poll() {
     }
     let mut none = choosing(|_: &[u8]| false);
     (0..50).for_each(|_| assert!(!poll(&mut world, &mut none).0));
-    // A poll that ends with all that it may report before the last has had its turn.
+    // This poll reports as much as it may before the last connection has had its turn.
     (0..300).for_each(|_| send(&mut world, conns[2].0, b"many", WorkOptions::UNSIGNALLED));
     assert_eq!(poll(&mut world, &mut none).1.len(), 1, "the first of a stream");
     send(&mut world, conns[3].0, b"late", WorkOptions::UNSIGNALLED);
     assert_eq!(poll(&mut world, &mut none).1.len(), 256);
     while poll(&mut world, &mut none).0 {}
     (0..50).for_each(|_| assert!(!poll(&mut world, &mut none).0));
-    // So the last is the first, and the next one ends behind it.
+    // So the last connection is served first, and the next one ends behind it.
     (0..2).for_each(|number| send(&mut world, conns[3].0, &[number], WorkOptions::UNSIGNALLED));
     let deadline = world.later(1);
     world.a.transport.disconnect(conns[0].0, deadline);
@@ -139,14 +139,14 @@ fn none_is_overtaken_behind_a_connection_that_ends_in_the_same_poll() {
     while world.a.take_end(conns[0].0).is_none() {
         world.a.transport.poll(now, &mut world.a.events);
     }
-    world.now = world.later(1); // so its socket is looked at
+    world.now = world.later(1); // so that its socket is looked at
     let mut receiver = choosing(|message: &[u8]| message[0] > 0);
     poll(&mut world, &mut receiver);
     assert_eq!(receiver.shown, [(conns[3].1, vec![0])]);
 }
 
-/// What was reported of a connection comes before what arrived on it later: a completion that
-/// waited for the poll, too.
+/// Everything that was reported of a connection comes before a message that arrived on it later.
+/// That includes a completion that waited for the poll.
 #[test]
 fn nothing_is_shown_in_a_poll_that_has_reported_something() {
     let mut world = world();
@@ -163,8 +163,8 @@ fn nothing_is_shown_in_a_poll_that_has_reported_something() {
     assert_eq!((kinds.collect::<Vec<_>>(), receiver.shown), (vec![true, false], vec![]));
 }
 
-/// What comes in parts or stays in the sender's memory takes its receive, and a poll without a
-/// receiver gives everything to receives.
+/// A message that comes in parts, or stays in the sender's memory, consumes its receive. A poll
+/// without a receiver gives every message to a receive.
 #[test]
 fn only_whole_messages_are_shown() {
     let mut world = world();
@@ -187,7 +187,7 @@ fn only_whole_messages_are_shown() {
     assert_eq!((work.work, work.len), (WorkId(1), 4));
 }
 
-/// A message without a receive, or too long for it, is nobody's to take.
+/// A message without a receive, or too long for its receive, is not shown.
 #[test]
 fn what_has_no_room_is_not_shown() {
     for (rooms, status) in [(0, None), (1, Some(WorkStatus::TooLong))] {

@@ -1,6 +1,5 @@
-//! Processes that are killed at any moment: their peers notice at once, and nothing stays behind.
-//!
-//! The victim is this test program again, told by its environment.
+//! Processes that are killed at any moment. Their peers notice at once, and nothing is left behind.
+//! The victim is this test program itself, started with an environment variable.
 #![allow(clippy::unwrap_used, reason = "test code")]
 
 use std::os::unix::process::ExitStatusExt;
@@ -13,7 +12,7 @@ use bmi_core::transport::{ConnId, Event, Payload, PostError, WorkId, WorkOptions
 use bmi_core::{Access, Addr, Clock, ErrorKind, Memory, RemoteSlice, Segment, Transport};
 use bmi_shm::{ShmConfig, ShmTransport};
 
-/// Tells the victim where to go; what it does there follows from the test.
+/// The address for the victim to connect to. What it does there depends on the test.
 const VICTIM: &str = "BMI_SHM_VICTIM";
 const ROOM: usize = 1 << 20;
 
@@ -23,16 +22,17 @@ fn spawn(test: &str, addr: &Addr) -> Child {
     command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
 }
 
-/// Kills a victim, which was alive until then.
+/// Kills a victim that was alive until then.
 fn kill(mut child: Child) {
     child.kill().unwrap();
     assert_eq!(child.wait().unwrap().signal(), Some(9), "the victim had ended by itself");
 }
 
-/// Held by each test that runs here: what a process holds is counted, and tests may share one.
+/// Held by each test that runs in this process. The tests count resources of the whole process, and
+/// several tests may share one.
 static ALONE: Mutex<()> = Mutex::new(());
 
-/// What one process has open and mapped.
+/// The descriptors and mappings of one process.
 #[derive(Debug, PartialEq, Eq)]
 struct ResourceUsage {
     descriptors: usize,
@@ -49,7 +49,7 @@ fn resource_usage(folder: &std::path::Path) -> ResourceUsage {
     }
 }
 
-/// Connects and then keeps everything busy that there is, until it is killed.
+/// Connects, and then keeps every kind of work going until it is killed.
 fn work_until_killed(addr: &Addr) -> ! {
     let clock = MonotonicClock::new();
     let mut transport = ShmTransport::new(ShmConfig::default()).unwrap();
@@ -78,7 +78,7 @@ fn work_until_killed(addr: &Addr) -> ! {
                         transport.post_recv(conn, WorkId(0), &whole).unwrap();
                     }
                 }
-                // The parent is gone: nobody will kill this process.
+                // The parent is gone, so nothing will kill this process.
                 _ => std::process::exit(1),
             }
         }
@@ -91,19 +91,19 @@ fn work_until_killed(addr: &Addr) -> ! {
     }
 }
 
-/// A server and what it knows of the victims' connections.
+/// A server and its view of the victims' connections.
 struct Server {
     transport: ShmTransport,
     clock: MonotonicClock,
     whole: [Segment; 1],
-    /// Where messages arrive; the victims write all over the rest.
+    /// The place where messages arrive. The victims write all over the rest.
     inbox: [Segment; 1],
     events: Vec<Event>,
-    /// Connections, and where each victim's memory is. A victim that was killed early may be heard
-    /// of beside the next.
+    /// The connections, and where each victim's memory is. A victim that was killed early may be
+    /// reported together with the next one.
     live: Vec<(ConnId, Option<RemoteSlice>)>,
     seen: u64,
-    /// Requests posted, requests ended.
+    /// The number of requests posted, and of requests ended.
     posted: u64,
     ended: u64,
     worked: u64,
@@ -111,7 +111,7 @@ struct Server {
 }
 
 impl Server {
-    /// Polls once and keeps a live connection busy; whether a connection ended.
+    /// Polls once and keeps a live connection busy. Returns whether a connection ended.
     fn turn(&mut self) -> bool {
         let mut over = false;
         if !self.transport.poll(self.clock.now() + self.late, &mut self.events) {
@@ -124,7 +124,7 @@ impl Server {
                     self.seen += 1;
                     let inbox = self.inbox.clone();
                     self.post(|transport, _| transport.post_recv(conn, WorkId(0), &inbox));
-                    // It may be dead already; then its end follows.
+                    // The victim may be dead already; then its end follows.
                     if let Ok(slice) = self.transport.expose(conn, &self.whole[0], Access::READ_WRITE) {
                         self.transport.accept(conn, &slice.to_wire()).unwrap();
                     }
@@ -201,7 +201,7 @@ fn clients_are_killed_a_thousand_times() {
     let mut established = 0;
     for _ in 0..1000 {
         let child = spawn("clients_are_killed_a_thousand_times", &addr);
-        // Mostly until it has connected and for some polls more; sometimes not as long.
+        // Usually until the victim has connected and for some more polls; sometimes not as long.
         let wait = rng.below(8) != 0;
         let seen = server.seen;
         while wait && server.seen == seen {
@@ -220,8 +220,7 @@ fn clients_are_killed_a_thousand_times() {
             assert!(turns < 1_000_000, "the death was not noticed");
         }
     }
-    // Handshakes that were never finished, and memory that a victim was copying from or to when it
-    // died.
+    // Handshakes that were never finished, and memory that a victim was copying when it died.
     server.late = std::time::Duration::from_secs(60);
     for _ in 0..1000 {
         server.turn();
@@ -236,8 +235,8 @@ fn clients_are_killed_a_thousand_times() {
     assert_eq!(resource_usage(folder.path()).names, 0);
 }
 
-/// A listener that is killed leaves its name behind; the next one takes it over. While it lives
-/// nobody does.
+/// A killed listener leaves its name behind, and the next listener takes it over. While a listener
+/// lives, its name is not taken.
 #[test]
 fn names_of_killed_listeners_are_taken_over() {
     if let Ok(addr) = std::env::var(VICTIM) {
@@ -254,7 +253,8 @@ fn names_of_killed_listeners_are_taken_over() {
     let addr = Addr::shm(path.to_str().unwrap());
     for _ in 0..20 {
         let child = spawn("names_of_killed_listeners_are_taken_over", &addr);
-        // Made with its socket, listened at a moment later: then it can be connected to.
+        // The name appears when the socket is bound, a moment before it listens. Wait until it
+        // accepts connections.
         while bind_probe(&path).is_err() {
             std::thread::yield_now();
         }
@@ -268,7 +268,7 @@ fn names_of_killed_listeners_are_taken_over() {
     }
 }
 
-/// Whether somebody listens there.
+/// Connects to the path. Fails if no process listens there.
 fn bind_probe(path: &std::path::Path) -> std::io::Result<()> {
     let socket = rustix::net::socket(rustix::net::AddressFamily::UNIX, rustix::net::SocketType::SEQPACKET, None)?;
     Ok(rustix::net::connect(&socket, &rustix::net::SocketAddrUnix::new(path)?)?)

@@ -1,5 +1,5 @@
-//! Memory that both sides have mapped: that it is, that it goes, and that the kernel can be handed
-//! the peer's pages.
+//! Memory that both sides have mapped: it is mapped, it is unmapped, and the peer's pages can be
+//! handed to the kernel.
 
 #![allow(clippy::unwrap_used, reason = "test code")]
 
@@ -18,14 +18,14 @@ use bmi_core::{Access, ErrorKind, Memory, RemoteKey, Transport};
 use bmi_shm::ShmConfig;
 use common::{World, world, world_with};
 
-/// One test at a time: mappings are the whole process's, and not every runner gives each test a
-/// process.
+/// Lets one test run at a time. Mappings are counted for the whole process, and not every test
+/// runner gives each test a process.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Mappings of memory of this library in this process.
+/// Counts the mappings of this library's memory in this process.
 fn mappings() -> usize {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
     maps.lines().filter(|line| line.contains("memfd:bmi-memory")).count()
@@ -43,7 +43,7 @@ fn memory_is_mapped_once_and_unmapped_when_its_owner_drops_it() {
     for round in 0..3 {
         let remote = world.b.transport.expose(cb, &segment.slice(100 * round, 5000), Access::READ_WRITE).unwrap();
         let target = remote.slice(0, 1000).unwrap().into();
-        // What was passed has to be taken from the socket, which a poll does.
+        // Passed memory must be read from the socket, which a poll does.
         world.settle();
         world
             .a
@@ -64,8 +64,8 @@ fn memory_is_mapped_once_and_unmapped_when_its_owner_drops_it() {
     assert_eq!(mappings(), before + 1, "only the source is left");
 }
 
-/// Many memories on a connection that keeps two mapped: those that were unmapped are asked for and
-/// come back, and no byte goes astray.
+/// Many memories on a connection that keeps only two mapped. Unmapped memories are asked for and
+/// come back, and every byte arrives.
 #[test]
 fn mappings_are_bounded_and_come_back() {
     let _alone = alone();
@@ -98,8 +98,8 @@ fn mappings_are_bounded_and_come_back() {
     }
 }
 
-/// Long messages are copied once, by the peer, from where they are; they end when it has. The first
-/// goes through the ring, while the memory is passed.
+/// Long messages are copied once, by the peer, from the sender's memory. They complete when the
+/// peer has copied them. The first one goes through the ring, while the memory is being passed.
 #[test]
 fn long_messages_stay_where_they_are_until_the_peer_copies_them() {
     let _alone = alone();
@@ -132,7 +132,7 @@ fn long_messages_stay_where_they_are_until_the_peer_copies_them() {
         assert_eq!((&image[200_004..200_009], &image[390_000..390_006]), (&sent[250_000..250_005], &b"behind"[..]));
         assert_eq!(mappings(), before + 2 + usize::from(stays), "round {round}: the peer maps what it copies from");
     }
-    // Left alone, and closed in order: what was left is still copied.
+    // An in-place message of a connection that is closed in order is still copied.
     world.b.transport.post_recv(cb, WorkId(5), std::slice::from_ref(&room)).unwrap();
     world.a.transport.post_send(ca, WorkId(6), b"", Payload::Gather(&list), WorkOptions::SIGNALLED).unwrap();
     let deadline = world.later(5);
@@ -151,8 +151,8 @@ fn lent(world: &mut World, len: usize) -> (Memory, RemotePages, RemoteKey) {
     (memory, pages, remote.key)
 }
 
-/// `pwrite` from the peer's pages and `pread` into them, through files in memory and on disk,
-/// without a byte passing through this side's memory.
+/// `pwrite` from the peer's pages and `pread` into them, through files in memory and on disk. No
+/// byte passes through this side's memory.
 #[test]
 fn the_kernel_moves_between_a_peers_pages_and_a_file() {
     let _alone = alone();
@@ -170,7 +170,7 @@ fn the_kernel_moves_between_a_peers_pages_and_a_file() {
 
     file.seek(SeekFrom::Start(0)).unwrap();
     file.write_all(&vec![9; LEN]).unwrap();
-    // SAFETY: as above; the kernel does the writing, and nobody has a reference to the bytes.
+    // SAFETY: as above. The kernel does the writing, and there is no reference to the bytes.
     let read = unsafe { libc::pread(std::os::fd::AsRawFd::as_raw_fd(&file), pages.as_ptr().cast(), LEN, 0) };
     assert_eq!(read, LEN as isize);
     let image = memory.to_vec();
@@ -178,9 +178,9 @@ fn the_kernel_moves_between_a_peers_pages_and_a_file() {
     assert_eq!((image[99], image[LEN + 100]), (pattern(LEN + 300)[99], pattern(LEN + 300)[LEN + 100]));
 }
 
-/// A client that changes the memory it has lent, cuts it, and punches holes into it while the
-/// server's kernel writes it to a file, and reads a file into it: which bytes end where is its own
-/// affair; every call moves all bytes, and nobody faults.
+/// A client changes the memory that it has lent, truncates it, and punches holes into it. Meanwhile
+/// the server's kernel writes it to a file, and reads a file into it. Which bytes arrive is the
+/// client's problem. Every call moves all bytes, and no process faults.
 #[test]
 fn memory_that_its_owner_changes_and_cuts_in_mid_write_is_written_all_the_same() {
     let _alone = alone();
@@ -209,8 +209,8 @@ fn memory_that_its_owner_changes_and_cuts_in_mid_write_is_written_all_the_same()
     let mut rounds = 0;
     while rounds < 10 || passes.load(Ordering::Relaxed) < 10 {
         let (number, at) = (std::os::fd::AsRawFd::as_raw_fd(&file), pages.as_ptr().cast());
-        // SAFETY: the pages are mapped while `pages` lives; the kernel does the reading and the
-        // writing, and nobody has a reference to the bytes.
+        // SAFETY: the pages are mapped while `pages` lives. The kernel does the reading and the
+        // writing, and there is no reference to the bytes.
         let moved = unsafe { [libc::pwrite(number, at, LEN, 0), libc::pread(number, at, LEN, 0)] };
         assert_eq!(moved, [LEN as isize; 2]);
         rounds += 1;
@@ -223,8 +223,8 @@ fn memory_that_its_owner_changes_and_cuts_in_mid_write_is_written_all_the_same()
     assert!(!world.a.events.iter().any(|event| matches!(event, Event::Disconnected { .. })));
 }
 
-/// Pages are lent only with the right key, within bounds, and with the rights that were given;
-/// otherwise nothing happens.
+/// Pages are lent only with the right key, within bounds, and with the rights that were given.
+/// Otherwise nothing happens.
 #[test]
 fn pages_are_lent_by_key_bounds_and_rights() {
     let _alone = alone();
@@ -249,15 +249,16 @@ fn pages_are_lent_by_key_bounds_and_rights() {
     assert!(!map(not_shared, Access::READ), "it lives in no shareable pages");
     world.b.transport.revoke(cb, remote.key);
     assert!(world.a.transport.map_remote(ca, remote, Access::READ).is_none(), "revoked");
-    // Nothing of that has cost the connection.
+    // None of that has ended the connection.
     let room = [segment.slice(0, 10)];
     world.b.transport.post_recv(cb, WorkId(1), &room).unwrap();
     world.a.transport.post_send(ca, WorkId(2), b"hello", Payload::EMPTY, WorkOptions::SIGNALLED).unwrap();
     assert_eq!(world.work_b().status, WorkStatus::Ok);
 }
 
-/// Revoking what the peer has lent to its kernel ends the connection, and the memory is held until
-/// the peer gives it back; the pages stay mapped until then, although the connection is gone.
+/// Revoking an exposure whose pages the peer has lent to its kernel ends the connection. The memory
+/// is held until the peer gives it back. The pages stay mapped until then, although the connection
+/// is gone.
 #[test]
 fn revoking_lent_pages_ends_the_connection_and_holds_the_memory() {
     let _alone = alone();
@@ -273,14 +274,14 @@ fn revoking_lent_pages_ends_the_connection_and_holds_the_memory() {
     }
     assert!(memory.get_mut().is_none(), "the peer may still be at it");
     let file = tempfile::tempfile().unwrap();
-    // SAFETY: as above: mapped for as long as `pages` lives.
+    // SAFETY: as above: mapped as long as `pages` lives.
     let written = unsafe { libc::pwrite(std::os::fd::AsRawFd::as_raw_fd(&file), pages.as_ptr().cast(), 5000, 0) };
     assert_eq!(written, 5000);
     drop(pages);
     world.until(|_| memory.get_mut().is_some().then_some(()));
 }
 
-/// A peer that never gives it back holds memory for a while, not for ever.
+/// A peer that never gives the memory back holds it for a while, but not forever.
 #[test]
 fn memory_that_a_peer_never_gives_back_comes_back_in_time() {
     let _alone = alone();
@@ -299,7 +300,7 @@ fn memory_that_a_peer_never_gives_back_comes_back_in_time() {
 }
 
 /// Work on mapped memory is done while it is posted, up to 256 KiB in as many pieces as a request
-/// may have, and not behind what waits; by other ways it never is.
+/// may have, if nothing is queued before it. Through other ways it never is.
 #[test]
 fn short_work_on_mapped_memory_is_done_at_once() {
     let _alone = alone();
@@ -343,8 +344,8 @@ fn short_work_on_mapped_memory_is_done_at_once() {
     assert!(!a.write_now(ca, &[source.slice(0, 1)], remote) && !a.read_now(ca, &[source.slice(0, 1)], remote));
 }
 
-/// Each of a stream of messages that stay was short enough to be copied in one go, so all that had
-/// come were copied in one poll, up to a quarter of a gigabyte.
+/// A regression test. Each message of a stream of in-place messages was short enough to be copied
+/// at once. So one poll copied all that had arrived, up to a quarter of a gigabyte.
 #[test]
 fn a_stream_of_long_messages_is_copied_in_bounded_turns() {
     let _alone = alone();
@@ -362,7 +363,7 @@ fn a_stream_of_long_messages_is_copied_in_bounded_turns() {
     for _ in 0..11 {
         world.b.transport.post_recv(cb, WorkId(2), std::slice::from_ref(&room)).unwrap();
     }
-    // The first two go through the ring, or make sure that nothing is left to do but to copy.
+    // These two go through the ring, or make sure that only copying is left to do.
     for _ in 0..2 {
         send(&mut world);
         assert_eq!(world.work_b(), completion(cb, 2, WorkKind::Recv, WorkStatus::Ok, LEN as u64));
@@ -382,8 +383,9 @@ fn a_stream_of_long_messages_is_copied_in_bounded_turns() {
     assert_eq!(into.to_vec(), pattern(LEN));
 }
 
-/// A queue full of work that was done at once has room in the next poll, for which nothing else
-/// gave a reason: who was refused was let sleep for ever.
+/// A regression test. After a queue was filled with immediate completions, the next poll makes
+/// room, but nothing else caused that poll. A caller whose post was refused could go to sleep
+/// forever.
 #[test]
 fn who_was_refused_is_not_let_sleep_while_the_next_poll_makes_room() {
     let _alone = alone();
@@ -409,7 +411,7 @@ fn who_was_refused_is_not_let_sleep_while_the_next_poll_makes_room() {
     assert_eq!(a.arm(Waker::noop()), Armed::Waiting, "nobody was refused");
 }
 
-/// The plan says how bulk goes, by what this side and the kernel allow.
+/// The plan reports how bulk is moved, depending on this side's settings and the kernel.
 #[test]
 fn the_ways_of_bulk_are_told() {
     let _alone = alone();

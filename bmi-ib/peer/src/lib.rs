@@ -1,1 +1,1 @@
-//! Nothing but tests; see `tests/`.
+//! Only tests; see `tests/`.

@@ -1,6 +1,6 @@
-//! Verbs by somebody else: the `ibverbs` crate (bindings and library of its own making) at the
-//! other end of a connection of ours, and its idea of the structures beside ours. Needs an RDMA
-//! device.
+//! Tests against an independent implementation of verbs: the `ibverbs` crate, with its own bindings
+//! and library. It is the other end of a connection of this backend, and its structure layouts are
+//! compared with this backend's. Needs an RDMA device.
 
 use std::io::{Read, Write};
 use std::mem::MaybeUninit;
@@ -14,8 +14,8 @@ use bmi_ib::{IbConfig, IbTransport};
 use ibverbs::{QueuePairEndpoint, ibv_qp_type, ibv_wc};
 use ibverbs_sys as ffi;
 
-/// Sizes and offsets of what crosses into C are those that `ibverbs-sys` found in its own copy of
-/// the header.
+/// Sizes and offsets of the structures passed to C equal those that `ibverbs-sys` found in its own
+/// copy of the header.
 #[test]
 fn structures_are_laid_out_as_theirs() {
     use std::mem::{offset_of, size_of};
@@ -44,11 +44,12 @@ fn structures_are_laid_out_as_theirs() {
         bmi_ib::verbs::layout().iter().copied().partition(|(name, _)| HIDDEN.contains(name));
     assert_eq!(ours.len(), theirs.len());
     for ((name, ours), (_, theirs)) in ours.iter().zip(theirs) {
-        // Their header is of a later version, in which this structure has a field more at its end.
+        // Their header is of a later version, in which this structure has one more field at its
+        // end.
         let same = if *name == GROWN { ours <= theirs } else { ours == theirs };
         assert!(same, "{name}: {ours} bytes here, {theirs} bytes there");
     }
-    // These fields can only be asked for by calls of theirs.
+    // These fields are only accessible through calls of theirs.
     assert_eq!(hidden.len(), HIDDEN.len());
     for (name, offset) in hidden {
         assert_eq!(field_of_completion(name, offset), Some(PATTERN), "{name} is not at {offset}");
@@ -57,18 +58,19 @@ fn structures_are_laid_out_as_theirs() {
 
 const GROWN: &str = "ibv_port_attr";
 const HIDDEN: &[&str] = &["ibv_wc.wr_id", "ibv_wc.status", "ibv_wc.opcode", "ibv_wc.vendor_err", "ibv_wc.byte_len"];
-/// A status, an opcode and a number at once.
+/// A value that is a status, an opcode and a number at once.
 const PATTERN: u32 = 3;
 
-/// What their call reads in a completion that is all zeros but for [`PATTERN`] at `offset`.
+/// Returns what their call reads in a completion that is all zeros except for [`PATTERN`] at
+/// `offset`.
 fn field_of_completion(name: &str, offset: usize) -> Option<u32> {
     let mut end = MaybeUninit::<ibv_wc>::zeroed();
-    // SAFETY: the field has four bytes at least and lies within; all fields are integers, for which
-    // any of these values is one.
+    // SAFETY: the field has at least four bytes and lies within the structure. All fields are
+    // integers, for which any of these values is valid.
     let end = unsafe {
         end.as_mut_ptr().cast::<u8>().add(offset).cast::<u32>().write_unaligned(PATTERN);
         if name == "ibv_wc.vendor_err" {
-            // They tell it only of a completion with another status than success.
+            // They report it only for a completion whose status is not success.
             let (_, status) = bmi_ib::verbs::layout().iter().find(|(name, _)| *name == "ibv_wc.status")?;
             end.as_mut_ptr().cast::<u8>().add(*status).cast::<u32>().write_unaligned(PATTERN);
         }
@@ -86,8 +88,8 @@ fn field_of_completion(name: &str, offset: usize) -> Option<u32> {
 
 const LEN: usize = 5000;
 
-/// Their queue pair against our transport, which dials: messages go both ways. The side channel is
-/// played by hand, byte for byte, as its module describes it.
+/// Their queue pair against this transport, which dials: messages go both ways. The test plays the
+/// side channel by hand, byte for byte, as its module describes it.
 #[test]
 fn messages_go_both_ways() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -99,7 +101,7 @@ fn messages_go_both_ways() {
     let region = ours.register(&landing).unwrap();
     ours.post_recv(conn, WorkId(1), &[region.segment(0, LEN)]).unwrap();
 
-    // Dialing and greeting take a poll or two.
+    // Dialing and the greeting take a poll or two.
     let mut events = Vec::new();
     let (mut side, _) = loop {
         ours.poll(clock.now(), &mut events);
@@ -135,7 +137,7 @@ fn messages_go_both_ways() {
     let own = prepared.endpoint();
     let mut queue_pair = prepared.handshake(remote).unwrap();
     let mut buffer = domain.allocate::<u8>(2 * LEN).unwrap();
-    // SAFETY: nobody touches the buffer before the receive's completion has been polled below.
+    // SAFETY: the buffer is not accessed before the receive's completion has been polled below.
     unsafe { queue_pair.post_receive(&mut buffer, LEN.., 7) }.unwrap();
 
     // ACCEPT: their queue pair, packets from 0, and their address.
@@ -160,7 +162,7 @@ fn messages_go_both_ways() {
     };
     assert!(matches!(next(&mut ours, "established"), Event::Established { .. }));
 
-    // Ours to theirs: a head and two pieces.
+    // From this side to theirs: a head and two pieces.
     let text: Vec<u8> = (0..LEN as u32 - 10).map(|at| (at * 7) as u8).collect();
     let source = Memory::from(text.clone());
     let from = ours.register(&source).unwrap();
@@ -178,11 +180,11 @@ fn messages_go_both_ways() {
     assert_eq!((arrived.wr_id(), arrived.len()), (7, LEN));
     assert_eq!((&buffer[LEN..LEN + 10], &buffer[LEN + 10..]), (&b"0123456789"[..], &text[..]));
 
-    // Theirs to ours.
+    // From their side to this one.
     let (out, back) = buffer.split_at_mut(LEN);
     out.copy_from_slice(back);
-    // SAFETY: nobody touches the buffer before its bytes have arrived at our side, which is waited
-    // for below.
+    // SAFETY: the buffer is not accessed before its bytes have arrived at this side, which the code
+    // below waits for.
     unsafe { queue_pair.post_send(&mut buffer, ..LEN, 8) }.unwrap();
     let Event::Work(got) = next(&mut ours, "their send") else { panic!("an end") };
     assert_eq!((got.work, got.kind, got.status, got.len), (WorkId(1), WorkKind::Recv, WorkStatus::Ok, LEN as u64));

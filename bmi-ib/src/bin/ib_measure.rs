@@ -1,15 +1,16 @@
-//! What the backend costs above the verbs, for comparison with `perftest` on the same machine:
+//! Measures the cost of the backend above the verbs, for comparison with `perftest` on the same
+//! machine:
 //!
 //! ```text
-//! ib_measure SERIES SIZE OPERATIONS     one number, in perftest's unit and under its name, as in `ib_measure ib_send_lat 64 5000`
+//! ib_measure SERIES SIZE OPERATIONS     one number, perftest's unit and name: `ib_measure ib_send_lat 64 5000`
 //! ib_measure all                        all series and sizes, a JSON line each
-//! ib_measure registration               what registering costs: one buffer of 400 kB, 100 of 4 kB ([PVFS-IB §5])
+//! ib_measure registration               cost of registering: one buffer of 400 kB, 100 of 4 kB ([PVFS-IB §5])
 //! ```
 //!
-//! Latency is half a round trip for sends and writes and a whole read, the median, in µs, without
-//! what reading the clock costs (perftest reads a register instead); bandwidth is in MiB/s. Two
-//! adapters, a thread each, on the first device. Speeds on Soft-RoCE say nothing of an adapter;
-//! ratios do.
+//! Latency is half a round trip for sends and writes, and a whole read for reads. It is the median
+//! in µs, without the cost of reading the clock (perftest reads a register instead). Bandwidth is
+//! in MiB/s. There are two adapters on the first device, with one thread each. Speeds on Soft-RoCE
+//! say nothing about a hardware adapter, but ratios do.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -25,15 +26,15 @@ const SERIES: [&str; 6] = ["ib_send_lat", "ib_write_lat", "ib_read_lat", "ib_sen
 const SIZES: [(usize, usize); 4] = [(64, 5000), (4 << 10, 3000), (64 << 10, 500), (1 << 20, 40)];
 /// Requests that a bandwidth series keeps outstanding.
 const WINDOW: u64 = 64;
-/// Messages between two words of the receiver about how far it is.
+/// Messages after which the receiver reports its progress.
 const CREDIT: u64 = 32;
-/// Polls that go by one reading of the clock. Deadlines of milliseconds need no more, and in an
-/// emulated machine reading it is a system call.
+/// Polls per reading of the clock. That is enough for deadlines of milliseconds. In an emulated
+/// machine reading the clock is a system call.
 const CLOCK_EVERY: u32 = 16;
 const WARM_UP: usize = 20;
 
-/// One adapter, its connection, its buffer, and the peer's. What is sent stands in the first half
-/// of the buffer, what comes goes to the second.
+/// One adapter, its connection, its buffer, and the peer's. Outgoing bytes are in the first half of
+/// the buffer; incoming bytes go to the second.
 struct End {
     transport: IbTransport,
     clock: MonotonicClock,
@@ -76,7 +77,7 @@ impl End {
         self.transport.poll(self.now, &mut self.events);
         while let Some(event) = self.events.pop() {
             match event {
-                // Why, the end of the connection says, which follows.
+                // The end of the connection follows and gives the reason.
                 Event::Work(done) if done.status != WorkStatus::Ok => {}
                 Event::Disconnected { reason, .. } => return Err(reason.into()),
                 Event::Work(done) if done.kind == WorkKind::Recv => {
@@ -117,7 +118,7 @@ fn refused(error: PostError) -> Box<dyn std::error::Error + Send + Sync> {
     format!("{error:?}").into()
 }
 
-/// Two ends that know each other's buffer.
+/// Creates two connected ends that know each other's buffer.
 fn pair(size: usize) -> Result<(End, End)> {
     let clock = MonotonicClock::new();
     let (mut a, mut b) = (IbTransport::new(IbConfig::default())?, IbTransport::new(IbConfig::default())?);
@@ -144,7 +145,7 @@ fn pair(size: usize) -> Result<(End, End)> {
     Ok((a, b))
 }
 
-/// Runs `other` with `b` in a thread of its own until `measure` is done with `a`.
+/// Runs `other` with `b` in its own thread until `measure` is done with `a`.
 fn beside<R>(
     mut a: End,
     mut b: End,
@@ -176,7 +177,7 @@ fn median(mut times: Vec<u64>) -> f64 {
     times.get(times.len() / 2).map_or(0.0, |ns| *ns as f64 / 1000.0)
 }
 
-/// What reading the clock costs, in ns: an interval between two readings contains it once.
+/// Returns the cost of reading the clock in ns. An interval between two readings contains it once.
 fn reading(clock: MonotonicClock) -> u64 {
     const READINGS: usize = 1000;
     let mut costs: Vec<u64> = (0..READINGS)
@@ -207,7 +208,7 @@ fn latency(series: &'static str, size: usize, operations: usize) -> Result<f64> 
         drop(b);
         return Ok(median(times.split_off(WARM_UP)));
     }
-    // The last byte of a write says which turn it is, as in perftest.
+    // The last byte of a write is the number of the turn, as in perftest.
     let writes = series == "ib_write_lat";
     let mut turn = 0u64;
     let answer = move |b: &mut End| -> Result<()> {
@@ -285,8 +286,8 @@ fn measure(series: &str, size: usize, operations: usize) -> Result<f64> {
     if series.ends_with("lat") { latency(series, size, operations) } else { bandwidth(series, size, operations) }
 }
 
-/// Registers and deregisters, by exposing on a connection; the mean in µs for the whole set of
-/// buffers.
+/// Measures registering and deregistering, by exposing on a connection. Prints the mean in µs for
+/// the whole set of buffers.
 fn registration() -> Result<()> {
     const ROUNDS: u32 = 50;
     let (mut a, _b) = pair(64)?;

@@ -1,4 +1,4 @@
-//! Completion queues, and the channel that says when one has something.
+//! Completion queues, and the channel that reports when one of them has a completion.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -9,7 +9,7 @@ use std::sync::Arc;
 use super::context::set_nonblocking;
 use super::{Context, check_destroyed, loaded, sys};
 
-/// Becomes readable when a queue that was armed gets a completion.
+/// A completion channel. It becomes readable when an armed queue gets a completion.
 #[derive(Debug)]
 pub struct Channel {
     raw: NonNull<sys::ibv_comp_channel>,
@@ -22,10 +22,10 @@ unsafe impl Send for Channel {}
 unsafe impl Sync for Channel {}
 
 impl Channel {
-    /// A channel that does not block.
+    /// Creates a channel that does not block.
     ///
     /// # Errors
-    /// What the system says.
+    /// The system's error.
     pub fn new(context: &Arc<Context>) -> io::Result<Arc<Channel>> {
         // SAFETY: the context is open.
         let raw = NonNull::new(unsafe { loaded().ibv_create_comp_channel(context.raw()) });
@@ -35,17 +35,17 @@ impl Channel {
         Ok(Arc::new(channel))
     }
 
-    /// Takes and acknowledges the events that have added up; returns how many there were.
+    /// Takes and acknowledges the pending events. Returns how many there were.
     pub fn drain(&self) -> usize {
         let mut count = 0;
         loop {
             let (mut queue, mut user) = (null_mut(), null_mut());
-            // SAFETY: the channel is there, and both places are valid.
+            // SAFETY: the channel exists, and both places are valid.
             if unsafe { loaded().ibv_get_cq_event(self.raw.as_ptr(), &mut queue, &mut user) } != 0 {
                 return count;
             }
             // SAFETY: one event of this queue was taken just now. A queue is destroyed only by its
-            // owner, who also drains, and destroying waits for acknowledgements.
+            // owner, which also drains, and destroying waits for acknowledgements.
             unsafe { loaded().ibv_ack_cq_events(queue, 1) };
             count += 1;
         }
@@ -54,7 +54,7 @@ impl Channel {
 
 impl AsRawFd for Channel {
     fn as_raw_fd(&self) -> RawFd {
-        // SAFETY: the channel is there.
+        // SAFETY: the channel exists.
         unsafe { self.raw.as_ref() }.fd
     }
 }
@@ -62,7 +62,7 @@ impl AsRawFd for Channel {
 impl Drop for Channel {
     fn drop(&mut self) {
         let _context = &self.context;
-        // SAFETY: made here, destroyed once, after the queues on it, which hold it.
+        // SAFETY: made here, and destroyed once, after the queues on it, which hold it.
         check_destroyed("completion channel", unsafe { loaded().ibv_destroy_comp_channel(self.raw.as_ptr()) });
     }
 }
@@ -70,70 +70,71 @@ impl Drop for Channel {
 /// How a work request ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// Done.
+    /// It succeeded.
     Ok,
-    /// The queue pair failed, or was made to fail, first.
+    /// The queue pair failed, or was put into the error state, before.
     Flushed,
-    /// This side's receive was too short for the message, or this side's request was wrong.
+    /// This side's receive was too short for the message, or this side's request was invalid.
     Length,
-    /// This side's request was wrong in another way; on Soft-RoCE also a receive that is too short.
+    /// This side's request was invalid in another way; on Soft-RoCE also a receive that is too
+    /// short.
     LocalOperation,
     /// This side's key or bounds were wrong.
     LocalProtection,
     /// The peer refused key, bounds or rights.
     RemoteAccess,
-    /// The peer could not take the request: too long for its receive.
+    /// The peer could not handle the request: it is too long for its receive.
     RemoteInvalid,
-    /// The peer failed with the request; on Soft-RoCE also a receive that is too short.
+    /// The peer failed to execute the request; on Soft-RoCE also a receive that is too short.
     RemoteOperation,
-    /// No answer, however often it was tried.
+    /// The peer's adapter did not answer, after all retries.
     NoAnswer,
-    /// The peer had no receive, however often it was tried.
+    /// The peer had no receive, after all retries.
     NotReady,
-    /// Something else.
+    /// Any other status.
     Other(u32),
 }
 
-/// The end of a work request.
+/// The completion of a work request.
 #[repr(transparent)]
 #[derive(Clone, Copy)]
 pub struct WorkEnd(sys::ibv_wc);
 
 impl WorkEnd {
-    /// To be filled.
+    /// Returns an entry for [`CompletionQueue::poll`] to fill.
     pub fn empty() -> WorkEnd {
         // SAFETY: all fields are integers.
         WorkEnd(unsafe { MaybeUninit::zeroed().assume_init() })
     }
 
-    /// What the request was called.
+    /// Returns the id of the request.
     pub fn id(&self) -> u64 {
         self.0.wr_id
     }
 
-    /// The queue pair's number.
+    /// Returns the number of the queue pair.
     pub fn queue_pair(&self) -> u32 {
         self.0.qp_num
     }
 
-    /// Bytes received, if it was a receive and succeeded.
+    /// Returns the number of bytes received, for a receive that succeeded.
     pub fn len(&self) -> u32 {
         self.0.byte_len
     }
 
-    /// Whether no bytes were received.
+    /// Returns whether no bytes were received.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The immediate data, if it was a receive and the peer's write carried some.
+    /// Returns the immediate data, for a receive that was consumed by a write with immediate data.
     pub fn immediate(&self) -> Option<u32> {
         let there = self.0.opcode == sys::IBV_WC_RECV_RDMA_WITH_IMM;
-        // SAFETY: the opcode says which field of the union is meant; any bytes are an integer.
+        // SAFETY: the opcode tells which field of the union is valid, and any bytes are an integer.
         there.then(|| u32::from_be(unsafe { self.0.__bindgen_anon_1.imm_data }))
     }
 
-    /// How it ended.
+    /// Returns how the request ended.
     pub fn outcome(&self) -> Outcome {
         match self.0.status {
             sys::IBV_WC_SUCCESS => Outcome::Ok,
@@ -164,13 +165,13 @@ unsafe impl Send for CompletionQueue {}
 unsafe impl Sync for CompletionQueue {}
 
 impl CompletionQueue {
-    /// A queue of at least `entries`, whose events go to `channel`.
+    /// Creates a queue of at least `entries` entries, whose events go to `channel`.
     ///
     /// # Errors
-    /// What the system says.
+    /// The system's error.
     pub fn new(channel: &Arc<Channel>, entries: usize) -> io::Result<Arc<CompletionQueue>> {
         let entries = i32::try_from(entries).map_err(|_| io::ErrorKind::InvalidInput)?;
-        // SAFETY: the context is open, the channel there.
+        // SAFETY: the context is open, and the channel exists.
         let raw =
             unsafe { loaded().ibv_create_cq(channel.context.raw(), entries, null_mut(), channel.raw.as_ptr(), 0) };
         let raw = NonNull::new(raw).ok_or_else(io::Error::last_os_error)?;
@@ -185,36 +186,37 @@ impl CompletionQueue {
         &self.channel.context
     }
 
-    /// Takes completions, as many as there are and have room; returns how many.
+    /// Takes as many completions as there are and as fit into `ends`. Returns how many.
     ///
     /// # Errors
     /// The queue is broken.
     pub fn poll(&self, ends: &mut [WorkEnd]) -> io::Result<usize> {
-        // SAFETY: the queue is there, and so is its context, whose table of calls is complete.
+        // SAFETY: the queue exists, and so does its context, whose table of calls is complete.
         let call = unsafe { (*(*self.raw()).context).ops.poll_cq }.expect("every driver has poll_cq");
         let room = i32::try_from(ends.len()).unwrap_or(i32::MAX);
-        // SAFETY: there is room for that many; `WorkEnd` is laid out as `ibv_wc`.
+        // SAFETY: there is room for that many, and `WorkEnd` has the layout of `ibv_wc`.
         let count = unsafe { call(self.raw(), room, ends.as_mut_ptr().cast()) };
         usize::try_from(count).map_err(|_| io::Error::other("the completion queue cannot be polled"))
     }
 
-    /// The next completion makes the channel readable, once. One that is there already does not.
+    /// Makes the next completion turn the channel readable, once. A completion that is already
+    /// there does not.
     ///
     /// # Errors
-    /// What the driver says.
+    /// The driver's error.
     pub fn arm(&self) -> io::Result<()> {
         // SAFETY: as in `poll`.
         let call = unsafe { (*(*self.raw()).context).ops.req_notify_cq }.expect("every driver has req_notify_cq");
-        // SAFETY: the queue is there.
+        // SAFETY: the queue exists.
         super::context::check(unsafe { call(self.raw(), 0) })
     }
 }
 
 impl Drop for CompletionQueue {
     fn drop(&mut self) {
-        // Events that were not taken would make destroying wait for ever.
+        // Events that were not taken would make the destruction wait forever.
         self.channel.drain();
-        // SAFETY: made here, destroyed once, after the queue pairs on it, which hold it.
+        // SAFETY: made here, and destroyed once, after the queue pairs on it, which hold it.
         check_destroyed("completion queue", unsafe { loaded().ibv_destroy_cq(self.raw()) });
     }
 }

@@ -1,4 +1,4 @@
-//! Devices, their ports and addresses, and what they report of their own accord.
+//! Devices, their ports and addresses, and their asynchronous events.
 
 use std::ffi::CStr;
 use std::io;
@@ -13,10 +13,10 @@ use super::{Unavailable, check_destroyed, library, loaded, sys};
 /// `IBV_QPF_GRH_REQUIRED` of the header, an anonymous constant.
 const GRH_REQUIRED: u32 = 1;
 
-/// Names of the host's devices.
+/// Returns the names of the host's devices.
 ///
 /// # Errors
-/// If there is no library, or no device.
+/// There is no library, or no device.
 pub fn devices() -> Result<Vec<String>, Unavailable> {
     DeviceList::new().map(|list| list.names().collect())
 }
@@ -32,7 +32,7 @@ impl DeviceList {
         let mut len = 0;
         // SAFETY: `len` is a valid place for the count.
         let list = NonNull::new(unsafe { library.ibv_get_device_list(&mut len) });
-        // Without uverbs in the kernel the call fails with ENOSYS: no device.
+        // Without uverbs in the kernel the call fails with ENOSYS: there is no device.
         let list = list.ok_or_else(|| match io::Error::last_os_error() {
             error if error.raw_os_error() == Some(libc::ENOSYS) => {
                 Unavailable::Device("the kernel has no RDMA (module ib_uverbs)".to_owned())
@@ -47,13 +47,13 @@ impl DeviceList {
     }
 
     fn iter(&self) -> impl Iterator<Item = *mut sys::ibv_device> {
-        // SAFETY: the library gave that many entries, which live until `drop`.
+        // SAFETY: the library returned that many entries, which live until `drop`.
         (0..self.len).map(|at| unsafe { *self.list.as_ptr().add(at) })
     }
 
     fn names(&self) -> impl Iterator<Item = String> {
         self.iter().map(|device| {
-            // SAFETY: the device is of this list, its name a string of C.
+            // SAFETY: the device belongs to this list, and its name is a C string.
             unsafe { CStr::from_ptr(loaded().ibv_get_device_name(device)) }.to_string_lossy().into_owned()
         })
     }
@@ -61,42 +61,42 @@ impl DeviceList {
 
 impl Drop for DeviceList {
     fn drop(&mut self) {
-        // SAFETY: given by the library, freed once.
+        // SAFETY: returned by the library, and freed once.
         unsafe { loaded().ibv_free_device_list(self.list.as_ptr()) }
     }
 }
 
-/// What a device can do, as far as this backend asks.
+/// The limits of a device that this backend uses.
 #[derive(Clone, Copy, Debug)]
 pub struct DeviceLimits {
-    /// Work requests of a queue.
+    /// Most work requests of a queue.
     pub queue: usize,
-    /// Entries of a completion queue.
+    /// Most entries of a completion queue.
     pub completions: usize,
-    /// Scatter/gather entries of a work request.
+    /// Most scatter/gather entries of a work request.
     pub segments: usize,
-    /// Reads that a queue pair answers at a time.
+    /// Most reads that a queue pair answers at a time.
     pub reads_answered: u8,
-    /// Reads that a queue pair may have outstanding.
+    /// Most reads that a queue pair may have outstanding.
     pub reads_begun: u8,
-    /// It says that it has memory windows of type 2.
+    /// Set if the device reports memory windows of type 2.
     pub windows: bool,
 }
 
-/// A port, as it was when asked.
+/// The state of a port when it was queried.
 #[derive(Clone, Copy, Debug)]
 pub struct Port {
-    /// It can carry traffic.
+    /// Set if it can carry traffic.
     pub active: bool,
-    /// Its active MTU as verbs number it: 1 for 256 bytes to 5 for 4096.
+    /// Its active MTU in the numbering of verbs: from 1 for 256 bytes to 5 for 4096.
     pub mtu: u8,
     /// Its LID on InfiniBand.
     pub lid: u16,
     /// Longest message, in bytes.
     pub max_message: u32,
-    /// Ethernet, so RoCE, else InfiniBand.
+    /// Set for Ethernet, that is RoCE; otherwise it is InfiniBand.
     pub ethernet: bool,
-    /// A global route header is needed even within the subnet.
+    /// Set if a global route header is needed even within the subnet.
     pub needs_grh: bool,
 }
 
@@ -105,21 +105,21 @@ pub struct Port {
 pub struct Gid {
     /// Its bytes.
     pub raw: [u8; 16],
-    /// Where it stands in the table.
+    /// Its index in the table.
     pub index: u8,
-    /// RoCE version 2.
+    /// Set for RoCE version 2.
     pub roce_v2: bool,
 }
 
 impl Gid {
-    /// The IP address that it stands for, on RoCE.
+    /// Returns the IP address that it represents, on RoCE.
     pub fn ip(&self) -> IpAddr {
         let v6 = Ipv6Addr::from(self.raw);
         v6.to_ipv4_mapped().map_or(IpAddr::V6(v6), IpAddr::V4)
     }
 }
 
-/// What a device reports of its own accord.
+/// An asynchronous event of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AsyncEvent {
     /// A port went down.
@@ -128,18 +128,18 @@ pub enum AsyncEvent {
     PortUp(u8),
     /// A port's addresses changed.
     Addresses(u8),
-    /// The device is gone, or as good as gone.
+    /// The device is gone or unusable.
     Fatal,
-    /// A queue pair failed; whether the peer's access was refused.
+    /// A queue pair failed.
     QueuePair {
         /// Its number.
         number: u32,
-        /// The peer reached for what it may not reach.
+        /// Set if it failed because the peer's access was refused.
         access: bool,
     },
-    /// A completion queue overran: everything on it is lost.
+    /// A completion queue overran: all completions in it are lost.
     Overrun,
-    /// Nothing that concerns this backend.
+    /// An event that does not concern this backend.
     Other,
 }
 
@@ -156,10 +156,11 @@ unsafe impl Send for Context {}
 unsafe impl Sync for Context {}
 
 impl Context {
-    /// Opens the device of this name, or the first.
+    /// Opens the device of this name, or the first one.
     ///
     /// # Errors
-    /// `Unavailable` as `Err(Ok(..))` has no use; the text says what is missing.
+    /// There is no library or no such device, or the device cannot be opened. The text says what is
+    /// missing.
     pub fn open(name: Option<&str>) -> Result<Arc<Context>, Unavailable> {
         let list = DeviceList::new()?;
         let known: Vec<String> = list.names().collect();
@@ -170,7 +171,7 @@ impl Context {
             })?,
         };
         let device = list.iter().nth(at).expect("as many names as devices");
-        // SAFETY: the device is of a list that is still there.
+        // SAFETY: the device belongs to a list that still exists.
         let raw = NonNull::new(unsafe { loaded().ibv_open_device(device) });
         let name = known[at].clone();
         let raw = raw
@@ -180,7 +181,7 @@ impl Context {
         Ok(Arc::new(context))
     }
 
-    /// Its name.
+    /// Returns the device's name.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -189,19 +190,19 @@ impl Context {
         self.raw.as_ptr()
     }
 
-    /// Readable when [`Context::next_async`] has something.
+    /// Returns the descriptor that becomes readable when [`Context::next_async`] has an event.
     pub fn async_fd(&self) -> RawFd {
         // SAFETY: the context is open.
         unsafe { self.raw.as_ref() }.async_fd
     }
 
-    /// Asks what it can do.
+    /// Queries the device's limits.
     ///
     /// # Errors
-    /// What the driver says.
+    /// The driver's error.
     pub fn limits(&self) -> io::Result<DeviceLimits> {
         let mut attr = MaybeUninit::<sys::ibv_device_attr>::zeroed();
-        // SAFETY: the context is open, `attr` has room for the answer.
+        // SAFETY: the context is open, and `attr` has room for the answer.
         check(unsafe { loaded().ibv_query_device(self.raw(), attr.as_mut_ptr()) })?;
         // SAFETY: all fields are integers, zeroed and then filled.
         let attr = unsafe { attr.assume_init() };
@@ -218,10 +219,10 @@ impl Context {
         })
     }
 
-    /// Asks how many ports it has.
+    /// Queries how many ports the device has.
     ///
     /// # Errors
-    /// What the driver says.
+    /// The driver's error.
     pub fn ports(&self) -> io::Result<u8> {
         let mut attr = MaybeUninit::<sys::ibv_device_attr>::zeroed();
         // SAFETY: as in `limits`.
@@ -230,14 +231,14 @@ impl Context {
         Ok(unsafe { attr.assume_init() }.phys_port_cnt)
     }
 
-    /// Asks how a port is.
+    /// Queries the state of a port.
     ///
     /// # Errors
-    /// What the driver says; there is no such port.
+    /// The driver's error; there may be no such port.
     pub fn port(&self, number: u8) -> io::Result<Port> {
         let mut attr = MaybeUninit::<sys::ibv_port_attr>::zeroed();
         // SAFETY: the context is open. The call fills the older, shorter structure, which begins
-        // like this one; the rest stays zero.
+        // like this one. The rest stays zero.
         check(unsafe { loaded().ibv_query_port(self.raw(), number, attr.as_mut_ptr().cast()) })?;
         // SAFETY: all fields are integers, zeroed and then filled.
         let attr = unsafe { attr.assume_init() };
@@ -251,16 +252,16 @@ impl Context {
         })
     }
 
-    /// The addresses of a port.
+    /// Returns the addresses of a port.
     ///
     /// # Errors
-    /// What the driver says.
+    /// The driver's error.
     pub fn gids(&self, port: u8) -> io::Result<Vec<Gid>> {
         const MOST: usize = 1024;
         // SAFETY: all fields are integers.
         let mut entries = vec![unsafe { MaybeUninit::<sys::ibv_gid_entry>::zeroed().assume_init() }; MOST];
         let size = size_of::<sys::ibv_gid_entry>();
-        // SAFETY: the context is open, there is room for `MOST` entries of `size` bytes.
+        // SAFETY: the context is open, and there is room for `MOST` entries of `size` bytes.
         let count = unsafe { loaded()._ibv_query_gid_table(self.raw(), entries.as_mut_ptr(), MOST, 0, size) };
         let count = usize::try_from(count).map_err(|_| io::Error::last_os_error())?;
         let ours = entries.into_iter().take(count).filter(|entry| entry.port_num == u32::from(port));
@@ -274,7 +275,7 @@ impl Context {
             .collect())
     }
 
-    /// The next thing that the device reports; `None` if there is none now.
+    /// Returns the next event of the device, or `None` if there is none now.
     pub fn next_async(&self) -> Option<AsyncEvent> {
         let mut event = MaybeUninit::<sys::ibv_async_event>::zeroed();
         // SAFETY: the context is open and its descriptor does not block.
@@ -284,7 +285,7 @@ impl Context {
         // SAFETY: filled by the call.
         let mut event = unsafe { event.assume_init() };
         let meaning = meaning_of(&event);
-        // SAFETY: got above, acknowledged once.
+        // SAFETY: taken above, and acknowledged once.
         unsafe { loaded().ibv_ack_async_event(&mut event) };
         Some(meaning)
     }
@@ -293,7 +294,7 @@ impl Context {
 fn meaning_of(event: &sys::ibv_async_event) -> AsyncEvent {
     // SAFETY: events of ports carry a port.
     let port = || u8::try_from(unsafe { event.element.port_num }).unwrap_or(0);
-    // SAFETY: events of queue pairs carry one, which is not destroyed before its events are
+    // SAFETY: events of queue pairs carry one. It is not destroyed before its events are
     // acknowledged.
     let number = || unsafe { (*event.element.qp).qp_num };
     match event.event_type {
@@ -312,7 +313,7 @@ fn meaning_of(event: &sys::ibv_async_event) -> AsyncEvent {
 
 impl Drop for Context {
     fn drop(&mut self) {
-        // SAFETY: opened here, closed once, after all that was made from it.
+        // SAFETY: opened here, and closed once, after everything that was made from it.
         check_destroyed("device", unsafe { loaded().ibv_close_device(self.raw()) });
     }
 }
@@ -323,7 +324,7 @@ impl AsRawFd for Context {
     }
 }
 
-/// Verbs return an error number, or -1 with `errno` set.
+/// Converts the result of a verb, which is an error number, or -1 with `errno` set.
 pub(super) fn check(result: i32) -> io::Result<()> {
     match result {
         0 => Ok(()),

@@ -1,4 +1,4 @@
-//! How the structures that cross into C are laid out, for comparison with other bindings.
+//! The layout of the structures that are passed to C, for comparison with other bindings.
 
 use std::mem::{offset_of, size_of};
 
@@ -10,7 +10,8 @@ macro_rules! layout_of {
     };
 }
 
-/// Sizes of structures and offsets of their fields, in bytes, by their names in C.
+/// Returns the sizes of the structures and the offsets of their fields in bytes, by their names in
+/// C.
 pub fn layout() -> &'static [(&'static str, usize)] {
     layout_of! {
         ibv_sge { addr, length, lkey }

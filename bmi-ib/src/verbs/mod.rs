@@ -1,21 +1,21 @@
-//! Verbs, safely enough: libibverbs loaded at run time, and an owner for each of its objects.
+//! A safe layer over verbs: libibverbs loaded at run time, and an owner for each of its objects.
 //!
-//! **Why loaded.** A program that can speak verbs must build without a package and start without
-//! the library; only asking for an adapter says what is missing. So nothing is linked: `library`
+//! **Why loaded.** A program that can use verbs must build without a package and start without the
+//! library. Only a request for an adapter reports what is missing. So nothing is linked: `library`
 //! looks for `libibverbs.so.1` once, and the calls that C declares inline go through the context's
 //! own table.
 //!
 //! **Invariants**
 //! 1. Only this module calls C. `sys` is generated and private to it.
-//! 2. Objects are torn down in the order that verbs ask for, queue pair, region, completion queue,
-//!    channel, domain, context, because each holds what it was made from.
-//! 3. What a work request points to must outlive it. That is the caller's promise, and why posting
-//!    is `unsafe`.
-//! 4. Legacy calls only (`ibv_post_send`, `ibv_poll_cq`): the extended ones give wrong results on
-//!    Soft-RoCE of kernel 6.1.
+//! 2. Objects are destroyed in the order that verbs require: queue pair, region, completion queue,
+//!    channel, domain, context. Each object holds those that it was made from.
+//! 3. The memory that a work request points to must outlive the request. The caller must guarantee
+//!    this, which is why posting is `unsafe`.
+//! 4. Only the legacy calls are used (`ibv_post_send`, `ibv_poll_cq`). The extended ones give wrong
+//!    results on Soft-RoCE of kernel 6.1.
 //!
-//! **Not a stable interface**: it is public for the tests that play a hostile peer, and to be
-//! replaced by the `ibverbs` crate once a release of that can carry one-sided work (see
+//! **Not a stable interface.** It is public for the tests that play a hostile peer. It will be
+//! replaced by the `ibverbs` crate once a release of that crate supports one-sided work (see
 //! `ARCHITECTURE.md`).
 
 mod completion;
@@ -44,15 +44,15 @@ pub use layout::layout;
 pub use queue_pair::{Chain, Opcode, Path, QueuePair, QueuePairLimits, SendWork, Sge};
 pub use region::{Domain, Region, Rights, Window};
 
-/// The library's name on every Linux.
+/// The library's name on every Linux system.
 const LIBRARY: &str = "libibverbs.so.1";
 
-/// Why there are no verbs on this host.
+/// Why this host has no verbs.
 #[derive(Debug)]
 pub enum Unavailable {
-    /// The library is not there, or lacks a call.
+    /// The library is missing, or lacks a call.
     Library(String),
-    /// The library is there, but no device.
+    /// The library is there, but there is no device.
     Device(String),
 }
 
@@ -73,11 +73,11 @@ impl fmt::Display for Unavailable {
 
 impl std::error::Error for Unavailable {}
 
-/// The library, loaded with the first call.
+/// Returns the library, and loads it with the first call.
 fn library() -> Result<&'static sys::Ibverbs, Unavailable> {
     static LOADED: OnceLock<Result<sys::Ibverbs, String>> = OnceLock::new();
     let loaded = LOADED.get_or_init(|| {
-        // SAFETY: the library's initialisers are those of a system library; the signatures in `sys`
+        // SAFETY: the library's initialisers are those of a system library. The signatures in `sys`
         // are those of its header.
         let library = unsafe { sys::Ibverbs::new(LIBRARY) }.map_err(|error| error.to_string())?;
         prepare_fork(&library);
@@ -87,10 +87,10 @@ fn library() -> Result<&'static sys::Ibverbs, Unavailable> {
 }
 
 /// Makes `fork` safe before the first registration. Kernels from 5.12 on copy pinned pages for the
-/// child when it forks, and need nothing; for older ones the library keeps registered pages out of
-/// the child.
+/// child when it forks, so nothing is needed. On older kernels the library keeps registered pages
+/// out of the child.
 fn prepare_fork(library: &sys::Ibverbs) {
-    // SAFETY: no arguments, no registration has been made yet.
+    // SAFETY: it has no arguments, and no registration has been made yet.
     let unneeded = unsafe { library.ibv_is_fork_initialized() } == sys::IBV_FORK_UNNEEDED;
     // SAFETY: as above.
     if !unneeded && unsafe { library.ibv_fork_init() } != 0 {
@@ -98,12 +98,12 @@ fn prepare_fork(library: &sys::Ibverbs) {
     }
 }
 
-/// The library, by somebody who has an object of it.
+/// Returns the library for a caller that has an object of it.
 fn loaded() -> &'static sys::Ibverbs {
     library().expect("an object of the library exists, so it was loaded")
 }
 
-/// Logs what a destructor could not do.
+/// Logs a failure to destroy an object.
 fn check_destroyed(what: &str, result: i32) {
     if result != 0 {
         tracing::warn!(what, errno = result, "cannot be destroyed");

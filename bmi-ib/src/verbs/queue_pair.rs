@@ -1,4 +1,4 @@
-//! Reliable connected queue pairs: making them, connecting them, posting to them.
+//! Reliable connected queue pairs: creating them, connecting them, posting to them.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -8,25 +8,25 @@ use std::sync::Arc;
 use super::context::check;
 use super::{CompletionQueue, Domain, Region, Window, check_destroyed, loaded, sys};
 
-/// What a queue pair has room for.
+/// The limits of a queue pair.
 #[derive(Clone, Copy, Debug)]
 pub struct QueuePairLimits {
     /// Requests in the send queue.
     pub sends: u32,
-    /// Receives.
+    /// Requests in the receive queue.
     pub receives: u32,
-    /// Entries of a request.
+    /// Scatter/gather entries of a request.
     pub segments: u32,
     /// Bytes that travel inside a request.
     pub inline: u32,
 }
 
-/// The way to the peer, and how patient to be on it.
+/// The path to the peer, with its time limits and retries.
 #[derive(Clone, Copy, Debug)]
 pub struct Path {
     /// This side's port.
     pub port: u8,
-    /// As verbs number it, 1 to 5.
+    /// The MTU in the numbering of verbs, 1 to 5.
     pub mtu: u8,
     /// The peer's queue pair, 24 bits.
     pub peer: u32,
@@ -36,28 +36,28 @@ pub struct Path {
     pub psn: u32,
     /// The peer's LID, on InfiniBand.
     pub lid: u16,
-    /// The peer's address, and where this side's stands in its table: a global route header is
-    /// used.
+    /// The peer's address, and the index of this side's address in its table. With it, a global
+    /// route header is used.
     pub global: Option<([u8; 16], u8)>,
     /// Service level on InfiniBand.
     pub service_level: u8,
-    /// Traffic class of the global route header: on RoCE that of the IP packets.
+    /// Traffic class of the global route header. On RoCE it is that of the IP packets.
     pub traffic_class: u8,
-    /// Reads of the peer that are answered at a time.
+    /// Most reads of the peer that are answered at a time.
     pub reads_answered: u8,
-    /// Reads of this side that may be outstanding.
+    /// Most reads of this side that may be outstanding.
     pub reads_begun: u8,
-    /// Time that the peer's adapter may take to answer: 4.096 µs times two to the power of this.
+    /// The peer's adapter must answer within 4.096 µs times two to the power of this.
     pub timeout: u8,
-    /// How often a request is sent again; at most 6, since 7 is for ever on Soft-RoCE.
+    /// How often a request is retried: at most 6, because 7 means forever on Soft-RoCE.
     pub retries: u8,
-    /// How often a request is sent again that found no receive; at most 6, since 7 is for ever.
+    /// How often a request that found no receive is retried: at most 6, because 7 means forever.
     pub not_ready_retries: u8,
 }
 
-/// How long a peer whose message found no receive is asked to wait: 12 stands for 0.64 ms.
+/// How long a peer waits before it retries a message that found no receive: 12 means 0.64 ms.
 const NOT_READY_TIMER: u8 = 12;
-/// Routers that a packet may pass.
+/// Most routers that a packet may pass.
 const HOPS: u8 = 64;
 
 /// An entry of a scatter/gather list.
@@ -66,44 +66,44 @@ const HOPS: u8 = 64;
 pub struct Sge(sys::ibv_sge);
 
 impl Sge {
-    /// `len` bytes at `addr`, in the region of this local key.
+    /// Returns an entry for `len` bytes at `addr`, in the region with this local key.
     pub fn new(addr: u64, len: u32, key: u32) -> Sge {
         Sge(sys::ibv_sge { addr, length: len, lkey: key })
     }
 }
 
-/// What a request does.
+/// The operation of a request.
 #[derive(Clone, Copy)]
 pub enum Opcode<'a> {
-    /// Into the peer's next receive.
+    /// Sends to the peer's next receive.
     Send,
-    /// To the peer's memory: address and key.
+    /// Writes to the peer's memory: address and key.
     Write(u64, u32),
-    /// The same with immediate data, which consumes a receive.
+    /// Does the same with immediate data, which consumes a receive.
     WriteWithImmediate(u64, u32, u32),
-    /// From the peer's memory: address and key.
+    /// Reads from the peer's memory: address and key.
     Read(u64, u32),
-    /// Binds a window to `len` bytes of a region that begin at an address, for remote reads and
-    /// writes, under this key.
+    /// Binds a window, for remote reads and writes: the window, a region of the memory, the first
+    /// address, the length, and the window's new key.
     Bind(&'a Window, &'a Region, u64, u64, u32),
 }
 
 /// A request to send.
 #[derive(Clone, Copy)]
 pub struct SendWork<'a> {
-    /// Its name.
+    /// Its id, which its completion reports.
     pub id: u64,
-    /// What it does.
+    /// Its operation.
     pub opcode: Opcode<'a>,
-    /// Where the bytes are, or for a read where they go.
+    /// The bytes to send, or the memory into which a read goes.
     pub segments: &'a [Sge],
-    /// Its success is told too.
+    /// Set if its success is reported too.
     pub signalled: bool,
-    /// The bytes are copied while posting.
+    /// Set if the bytes are copied while posting.
     pub inline: bool,
 }
 
-/// Requests that are posted together, with room that is used again.
+/// Requests that are posted together. The room is reused.
 pub struct Chain {
     requests: Box<[sys::ibv_send_wr]>,
     segments: Box<[sys::ibv_sge]>,
@@ -111,13 +111,13 @@ pub struct Chain {
     len: usize,
 }
 
-// SAFETY: the pointers in it are set anew for each post, and point into it.
+// SAFETY: its pointers are set again for each post, and point into the chain itself.
 unsafe impl Send for Chain {}
 
 impl Chain {
-    /// For `requests` requests of at most `segments` entries each.
+    /// Creates a chain for `requests` requests of at most `segments` entries each.
     pub fn new(requests: usize, segments: usize) -> Chain {
-        // SAFETY: integers and pointers, for which zero is a value.
+        // SAFETY: the fields are integers and pointers, for which zero is a valid value.
         let request: sys::ibv_send_wr = unsafe { MaybeUninit::zeroed().assume_init() };
         let empty = sys::ibv_sge { addr: 0, length: 0, lkey: 0 };
         Chain {
@@ -128,22 +128,22 @@ impl Chain {
         }
     }
 
-    /// Requests in it.
+    /// Returns the number of requests.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether it has none.
+    /// Returns whether there are no requests.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Whether it has room for no more.
+    /// Returns whether there is room for no more requests.
     pub fn is_full(&self) -> bool {
         self.len == self.requests.len()
     }
 
-    /// Forgets all requests.
+    /// Removes all requests.
     pub fn clear(&mut self) {
         self.len = 0;
     }
@@ -151,7 +151,7 @@ impl Chain {
     /// Adds a request.
     ///
     /// # Panics
-    /// If there is no room for it.
+    /// Panics if there is no room for it.
     pub fn push(&mut self, work: &SendWork<'_>) {
         let begin = self.len * self.per_request;
         let own = &mut self.segments[begin..begin + self.per_request];
@@ -218,10 +218,10 @@ unsafe impl Send for QueuePair {}
 unsafe impl Sync for QueuePair {}
 
 impl QueuePair {
-    /// A new one, whose completions of both kinds go to `queue`.
+    /// Creates a queue pair. The completions of both its queues go to `queue`.
     ///
     /// # Errors
-    /// What the driver says.
+    /// The driver's error.
     pub fn new(domain: &Arc<Domain>, queue: &Arc<CompletionQueue>, limits: QueuePairLimits) -> io::Result<QueuePair> {
         debug_assert!(Arc::ptr_eq(domain.context(), queue.context()), "one device for both");
         let mut init = sys::ibv_qp_init_attr {
@@ -239,41 +239,41 @@ impl QueuePair {
             qp_type: sys::IBV_QPT_RC,
             sq_sig_all: 0,
         };
-        // SAFETY: domain and queue are there, the attributes complete.
+        // SAFETY: domain and queue exist, and the attributes are complete.
         let raw = NonNull::new(unsafe { loaded().ibv_create_qp(domain.raw(), &mut init) });
         let raw = raw.ok_or_else(io::Error::last_os_error)?;
         let limits = QueuePairLimits { inline: init.cap.max_inline_data, ..limits };
         Ok(QueuePair { raw, domain: Arc::clone(domain), queue: Arc::clone(queue), limits })
     }
 
-    /// What it has room for; inline perhaps more than was asked for.
+    /// Returns its limits. The inline limit may be higher than was asked for.
     pub fn limits(&self) -> QueuePairLimits {
         self.limits
     }
 
-    /// Where its completions go.
+    /// Returns the queue for its completions.
     pub fn queue(&self) -> &Arc<CompletionQueue> {
         &self.queue
     }
 
-    /// Its number.
+    /// Returns its number.
     pub fn number(&self) -> u32 {
-        // SAFETY: the queue pair is there.
+        // SAFETY: the queue pair exists.
         unsafe { self.raw.as_ref() }.qp_num
     }
 
     fn modify(&self, change: impl FnOnce(&mut sys::ibv_qp_attr), mask: u32) -> io::Result<()> {
-        // SAFETY: integers and enumerations that are integers.
+        // SAFETY: the fields are integers, and enumerations that are integers.
         let mut attr: sys::ibv_qp_attr = unsafe { MaybeUninit::zeroed().assume_init() };
         change(&mut attr);
-        // SAFETY: the queue pair is there, the attributes are those that the mask names.
+        // SAFETY: the queue pair exists, and the attributes are those that the mask names.
         check(unsafe { loaded().ibv_modify_qp(self.raw.as_ptr(), &mut attr, mask as i32) })
     }
 
-    /// To the state in which receives may be posted.
+    /// Moves it to the state in which receives may be posted.
     ///
     /// # Errors
-    /// What the driver says.
+    /// The driver's error.
     pub fn init(&self, port: u8) -> io::Result<()> {
         self.modify(
             |attr| {
@@ -285,10 +285,10 @@ impl QueuePair {
         )
     }
 
-    /// Ready to receive, then ready to send.
+    /// Connects it: makes it ready to receive, then ready to send.
     ///
     /// # Errors
-    /// What the driver says.
+    /// The driver's error.
     pub fn connect(&self, path: &Path) -> io::Result<()> {
         self.modify(
             |attr| {
@@ -335,32 +335,32 @@ impl QueuePair {
         )
     }
 
-    /// Into the state in which everything outstanding is flushed and nothing begins.
+    /// Moves it to the error state: outstanding requests are flushed, and no new ones start.
     ///
     /// # Errors
-    /// What the driver says.
+    /// The driver's error.
     pub fn fail(&self) -> io::Result<()> {
         self.modify(|attr| attr.qp_state = sys::IBV_QPS_ERR, sys::IBV_QP_STATE)
     }
 
-    /// Posts the requests of `chain` together, and empties it. On failure the number says how many
+    /// Posts the requests of `chain` together, and empties it. On failure the number tells how many
     /// of them were taken.
     ///
     /// # Safety
-    /// Until a request has ended, or this queue pair is dropped, the memory that it names must stay
-    /// valid; for inline requests until the call returns, and their addresses are those of this
-    /// process.
+    /// The memory that a request names must stay valid until the request has ended or this queue
+    /// pair is dropped. For an inline request it must stay valid until the call returns, and its
+    /// addresses are addresses of this process.
     ///
     /// # Errors
-    /// What the driver says; `ENOMEM` for a full queue.
+    /// The driver's error; `ENOMEM` for a full queue.
     pub unsafe fn post_send(&self, chain: &mut Chain) -> Result<(), (usize, io::Error)> {
         if chain.is_empty() {
             return Ok(());
         }
-        // SAFETY: the queue pair and its context are there, the table of calls complete.
+        // SAFETY: the queue pair and its context exist, and the table of calls is complete.
         let call = unsafe { (*self.raw.as_ref().context).ops.post_send }.expect("every driver has post_send");
         let (first, mut bad) = (chain.link(), null_mut());
-        // SAFETY: the requests are linked and stay in place during the call; the caller vouches for
+        // SAFETY: the requests are linked and do not move during the call. The caller guarantees
         // their memory.
         let result = check(unsafe { call(self.raw.as_ptr(), first, &mut bad) });
         let len = std::mem::take(&mut chain.len);
@@ -373,10 +373,10 @@ impl QueuePair {
     /// Posts a receive.
     ///
     /// # Safety
-    /// As for [`QueuePair::post_send`].
+    /// The same as for [`QueuePair::post_send`].
     ///
     /// # Errors
-    /// What the driver says; `ENOMEM` for a full queue.
+    /// The driver's error; `ENOMEM` for a full queue.
     pub unsafe fn post_receive(&self, id: u64, segments: &[Sge]) -> io::Result<()> {
         // SAFETY: as in `post_send`.
         let call = unsafe { (*self.raw.as_ref().context).ops.post_recv }.expect("every driver has post_recv");
@@ -387,8 +387,8 @@ impl QueuePair {
             num_sge: segments.len() as i32,
         };
         let mut bad = null_mut();
-        // SAFETY: `Sge` is laid out as `ibv_sge`, which the call only reads; the caller vouches for
-        // the memory.
+        // SAFETY: `Sge` has the layout of `ibv_sge`, which the call only reads. The caller
+        // guarantees the memory.
         check(unsafe { call(self.raw.as_ptr(), &mut request, &mut bad) })
     }
 }
@@ -396,8 +396,8 @@ impl QueuePair {
 impl Drop for QueuePair {
     fn drop(&mut self) {
         let _domain = &self.domain;
-        // SAFETY: made here, destroyed once. When the call returns the adapter touches nothing on
-        // its behalf any more.
+        // SAFETY: made here, and destroyed once. When the call returns, the adapter no longer
+        // accesses anything for this queue pair.
         check_destroyed("queue pair", unsafe { loaded().ibv_destroy_qp(self.raw.as_ptr()) });
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::{Context, check_destroyed, loaded, sys};
 
-/// A protection domain: what belongs together.
+/// A protection domain. Queue pairs can use only the regions of their own domain.
 #[derive(Debug)]
 pub struct Domain {
     raw: NonNull<sys::ibv_pd>,
@@ -19,10 +19,10 @@ unsafe impl Send for Domain {}
 unsafe impl Sync for Domain {}
 
 impl Domain {
-    /// A new domain.
+    /// Creates a domain.
     ///
     /// # Errors
-    /// What the system says.
+    /// The system's error.
     pub fn new(context: &Arc<Context>) -> io::Result<Arc<Domain>> {
         // SAFETY: the context is open.
         let raw = NonNull::new(unsafe { loaded().ibv_alloc_pd(context.raw()) });
@@ -34,7 +34,7 @@ impl Domain {
         self.raw.as_ptr()
     }
 
-    /// Its device.
+    /// Returns the domain's device.
     pub fn context(&self) -> &Arc<Context> {
         &self.context
     }
@@ -42,19 +42,19 @@ impl Domain {
 
 impl Drop for Domain {
     fn drop(&mut self) {
-        // SAFETY: made here, freed once, after all that is in it, which holds it.
+        // SAFETY: made here, and freed once, after all objects in it, which hold it.
         check_destroyed("protection domain", unsafe { loaded().ibv_dealloc_pd(self.raw()) });
     }
 }
 
-/// What may be done with registered memory besides reading it from this side.
+/// The operations that registered memory allows, besides reads by this side.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rights {
-    /// This side's adapter writes it: receives, reads from elsewhere.
+    /// This side's adapter may write it: receives, reads from a peer.
     pub local_write: bool,
-    /// Peers in the domain read it.
+    /// Peers in the domain may read it.
     pub remote_read: bool,
-    /// Peers in the domain write it.
+    /// Peers in the domain may write it.
     pub remote_write: bool,
     /// Windows may be bound to it.
     pub windows: bool,
@@ -63,7 +63,7 @@ pub struct Rights {
 impl Rights {
     fn bits(self) -> u32 {
         let bit = |set: bool, bit: u32| if set { bit } else { 0 };
-        // The architecture allows remote writes only where local ones are allowed.
+        // The architecture allows remote writes only together with local ones.
         bit(self.local_write || self.remote_write, sys::IBV_ACCESS_LOCAL_WRITE)
             | bit(self.remote_read, sys::IBV_ACCESS_REMOTE_READ)
             | bit(self.remote_write, sys::IBV_ACCESS_REMOTE_WRITE)
@@ -84,15 +84,15 @@ unsafe impl Send for Region {}
 unsafe impl Sync for Region {}
 
 impl Region {
-    /// Registers `len` bytes at `ptr`, more than none. Work requests and peers name the first byte
-    /// `begin`, whose offset in a page must be that of `ptr`.
+    /// Registers `len` bytes at `ptr`; `len` must not be 0. Work requests and peers use the address
+    /// `begin` for the first byte. Its offset in a page must be that of `ptr`.
     ///
     /// # Safety
-    /// The bytes must stay where they are, valid for what `rights` allow, until the region is
-    /// dropped.
+    /// The bytes must not move, and must stay valid for everything that `rights` allow, until the
+    /// region is dropped.
     ///
     /// # Errors
-    /// What the kernel says; `ENOMEM` when it may not pin that much.
+    /// The kernel's error; `ENOMEM` if it may not pin that much.
     pub unsafe fn new(
         domain: &Arc<Domain>,
         ptr: *mut u8,
@@ -100,21 +100,21 @@ impl Region {
         begin: u64,
         rights: Rights,
     ) -> io::Result<Region> {
-        // SAFETY: the domain is there; the caller vouches for the bytes.
+        // SAFETY: the domain exists, and the caller guarantees the bytes.
         let raw = unsafe { loaded().ibv_reg_mr_iova(domain.raw(), ptr.cast(), len, begin, rights.bits() as i32) };
         let raw = NonNull::new(raw).ok_or_else(io::Error::last_os_error)?;
         Ok(Region { raw, domain: Arc::clone(domain) })
     }
 
-    /// The key for this side's work requests.
+    /// Returns the key for this side's work requests.
     pub fn local_key(&self) -> u32 {
-        // SAFETY: the region is there.
+        // SAFETY: the region exists.
         unsafe { self.raw.as_ref() }.lkey
     }
 
-    /// The key for peers.
+    /// Returns the key for peers.
     pub fn remote_key(&self) -> u32 {
-        // SAFETY: the region is there.
+        // SAFETY: the region exists.
         unsafe { self.raw.as_ref() }.rkey
     }
 
@@ -126,14 +126,14 @@ impl Region {
 impl Drop for Region {
     fn drop(&mut self) {
         let _domain = &self.domain;
-        // SAFETY: made here, deregistered once. When the call returns the adapter reaches it no
-        // more.
+        // SAFETY: made here, and deregistered once. When the call returns, the adapter no longer
+        // accesses the memory.
         check_destroyed("memory region", unsafe { loaded().ibv_dereg_mr(self.raw.as_ptr()) });
     }
 }
 
-/// A memory window of type 2: once bound, a part of a region that one queue pair's peer may reach.
-/// Nothing but the test that shows why the backend does without them uses it.
+/// A memory window of type 2. Once bound, it is a part of a region that the peer of one queue pair
+/// may access. It is used only by the test that shows why the backend does not use windows.
 #[derive(Debug)]
 pub struct Window {
     raw: NonNull<sys::ibv_mw>,
@@ -141,15 +141,15 @@ pub struct Window {
 }
 
 impl Window {
-    /// A window that is bound to nothing.
+    /// Creates a window that is not bound.
     ///
     /// # Errors
-    /// What the driver says; `EOPNOTSUPP` if it has none.
+    /// The driver's error; `EOPNOTSUPP` if it has no windows.
     pub fn new(domain: &Arc<Domain>) -> io::Result<Window> {
         let unsupported = || io::Error::from_raw_os_error(libc::EOPNOTSUPP);
         // SAFETY: the context is open.
         let call = unsafe { (*domain.context().raw()).ops.alloc_mw }.ok_or_else(unsupported)?;
-        // SAFETY: the domain is there.
+        // SAFETY: the domain exists.
         let raw = NonNull::new(unsafe { call(domain.raw(), sys::IBV_MW_TYPE_2) });
         Ok(Window { raw: raw.ok_or_else(io::Error::last_os_error)?, domain: Arc::clone(domain) })
     }
@@ -158,9 +158,9 @@ impl Window {
         self.raw.as_ptr()
     }
 
-    /// The key that the next binding is to have.
+    /// Returns the key that the next binding must use.
     pub fn next_key(&self) -> u32 {
-        // SAFETY: the window is there.
+        // SAFETY: the window exists.
         let key = unsafe { self.raw.as_ref() }.rkey;
         key & 0xffff_ff00 | (key.wrapping_add(1) & 0xff)
     }
@@ -170,7 +170,7 @@ impl Drop for Window {
     fn drop(&mut self) {
         // SAFETY: the context is open as long as the domain is.
         let call = unsafe { (*self.domain.context().raw()).ops.dealloc_mw };
-        // SAFETY: made here, freed once.
+        // SAFETY: made here, and freed once.
         check_destroyed("memory window", call.map_or(0, |call| unsafe { call(self.raw()) }));
     }
 }

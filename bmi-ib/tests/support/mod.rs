@@ -1,4 +1,4 @@
-//! Two adapters of this process, driven by the test.
+//! Two adapters in this process, driven by the test.
 
 #![allow(dead_code, unreachable_pub, reason = "shared by several test programs, each of which uses its part")]
 
@@ -10,10 +10,10 @@ use bmi_core::transport::{ConnId, Event, WorkCompletion};
 use bmi_core::{Addr, Clock, Error, Time, Transport};
 use bmi_ib::{IbConfig, IbTransport};
 
-/// What a failing test waits.
+/// How long a failing test waits.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
-/// An adapter and what it reported.
+/// An adapter and the events that it has reported.
 pub struct Side {
     pub transport: IbTransport,
     pub events: VecDeque<Event>,
@@ -58,7 +58,7 @@ impl Side {
         }
     }
 
-    /// What a connection still completes, and why it ended.
+    /// Returns the remaining completions of a connection, and why it ended.
     pub fn end_of(&mut self, conn: ConnId, others: &mut [&mut Side], what: &str) -> (Vec<WorkCompletion>, Error) {
         let mut completions = Vec::new();
         loop {

@@ -1,4 +1,4 @@
-//! Two shared-memory adapters of this process.
+//! Two shared-memory adapters in this process.
 #![allow(dead_code, clippy::unwrap_used, reason = "test code; each binary uses its part")]
 
 use bmi_core::Addr;
@@ -6,12 +6,12 @@ use bmi_shm::{ShmConfig, ShmTransport};
 
 pub(crate) type World = bmi_conformance::world::World<ShmTransport>;
 
-/// With the defaults.
+/// Creates two adapters with the default settings.
 pub(crate) fn world() -> World {
     world_with(&ShmConfig::default())
 }
 
-/// With names in a directory of their own.
+/// Creates two adapters with these settings and names in a directory of their own.
 pub(crate) fn world_with(config: &ShmConfig) -> World {
     let transport = || ShmTransport::new(config.clone()).unwrap();
     let (folder, mut names) = (tempfile::tempdir().unwrap(), 0);
