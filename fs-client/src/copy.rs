@@ -5,6 +5,7 @@
 //! network for the disk. Several lanes keep both busy. Each lane has a block of registered memory
 //! that is reused. No other copy is made: the kernel moves the bytes between the page cache and
 //! registered memory, and the adapter moves them between registered memory and the servers.
+//!
 //! ```text
 //!   lane 0   read block 0 | write to servers ........ | read block 4 | …
 //!   lane 1                | read block 1 | write to servers ........ | …

@@ -5,9 +5,11 @@
 //! own reason. If only the first failure were reported, the caller would not know which bytes were
 //! written. So an error carries all failures. All bytes that no failure names were acknowledged and
 //! remain written.
+//!
 //! ```text
 //! write to tcp://10.0.0.3:7001 (iod 2) of bytes 131072..196608 failed: no space left: the store is full
-//! write to 2 servers failed: tcp://10.0.0.3:7001 (iod 2), bytes 131072..196608: no space left; tcp://10.0.0.4:7001 (iod 3), bytes …: peer lost
+//! write to 2 servers failed: tcp://10.0.0.3:7001 (iod 2), bytes 131072..196608: no space left;
+//!   tcp://10.0.0.4:7001 (iod 3), bytes …: peer lost
 //! ```
 
 use std::fmt;

@@ -7,9 +7,9 @@
 //! registration):
 //!
 //! ```text
-//!   allocation   |---------------------- array ----------------------|     allocation_offsets, allocation_lengths (one for each piece)
-//!   pieces           [ row 0 ]      [ row 1 ]      [ row 2 ]               mem_offsets, mem_lengths
-//!   file         [ region 0 ][ region 1 ]  …                               file_offsets, file_lengths
+//!   allocation   |--------------- array ---------------|   allocation_offsets, allocation_lengths (one per piece)
+//!   pieces           [ row 0 ]   [ row 1 ]   [ row 2 ]     mem_offsets, mem_lengths
+//!   file         [ region 0 ][ region 1 ]  …               file_offsets, file_lengths
 //! ```
 //!
 //! Bytes are paired in order: the first byte of the pieces with the first byte of the regions,

@@ -21,6 +21,7 @@ use fs_proto::limits::{MAX_NAME, MAX_PATH};
 use crate::error::Error;
 
 /// An absolute path in the file system, in normal form.
+///
 /// ```
 /// use fs_client::FsPath;
 /// let path: FsPath = "//data///run-1/".parse()?;

@@ -22,6 +22,7 @@
 //! extents below as the pieces.
 //!
 //! **Layout.** Memory `m`, file ranges `f`, strips of two servers:
+//!
 //! ```text
 //!   memory   |--- m0 ---|-- m1 --|------ m2 ------|
 //!   file     |------ f0 ------|-------- f1 -------|       (gaps between f0 and f1 left out)

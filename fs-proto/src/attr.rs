@@ -27,7 +27,7 @@ pub struct Attr {
     /// Group.
     pub gid: u32,
     /// Size. For a directory, the number of entries. For a file, the size in bytes, which only the
-    /// I/O servers know: it is 0 in a manager's reply, and the client library computes it from the
+    /// I/O servers know. It is 0 in a manager's reply. The client library computes it from the
     /// sizes of the datafiles ([`crate::Distribution::file_size`]).
     pub size: u64,
     /// Last access, in nanoseconds.

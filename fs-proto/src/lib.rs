@@ -23,6 +23,7 @@
 //!                                                         fetch for a write, store for a read, as often as it likes
 //!    reply                                        ◀────  reply(reply [, data of a small read])
 //! ```
+//!
 //! **Source.** [PVFS-IB §2.1, §3.2, §4]. Differences: every request has an id and a time limit.
 //! Requests that change the namespace are executed once, even if they are sent again after a
 //! reconnect.
