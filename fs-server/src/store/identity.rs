@@ -16,7 +16,7 @@
 //! **Layout**
 //!
 //! ```text
-//!   <dir>/lock            empty; locked by whoever serves the directory
+//!   <dir>/lock            empty; locked by the server that uses the directory
 //!   <dir>/identity.toml   format = 1, role = "iod", index = 2, store = "9f0c…" (32 hexadecimal digits)
 //! ```
 

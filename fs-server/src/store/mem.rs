@@ -58,7 +58,7 @@ impl Medium for Free {
     }
 }
 
-/// Bytes that are allocated at a time. Bytes that were never written cost no memory.
+/// Size of one allocation, in bytes. Bytes that were never written cost no memory.
 const CHUNK: u64 = 64 << 10;
 
 #[derive(Default)]

@@ -52,8 +52,8 @@ fn large_data_is_moved_in_units() {
 }
 
 /// Replays a bug: the client's policy sent a read into registered memory ahead of its reply without
-/// a slot, but the server checked its length against the slots, which did not exist. So reads of 8
-/// to 64 KiB failed as too large wherever slots were disabled.
+/// a slot. The server checked its length against the slots, which did not exist. So reads of 8 to
+/// 64 KiB failed as too large wherever slots were disabled.
 #[test]
 fn a_read_ahead_of_its_reply_needs_no_slot() {
     let endpoint = Config { fast_slots: 0, ..Config::default() };
