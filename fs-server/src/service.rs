@@ -13,7 +13,8 @@
 //!    progress or wait.
 //! 3. A request's future runs to its end and is never dropped. So no buffer returns to its pool
 //!    while a disk or an adapter still uses it. The future ends in time, because everything that it
-//!    waits for has a deadline or fails when the peer is lost.
+//!    waits for has a deadline or fails when the peer is lost. The only exception is a stopping
+//!    server: it drops the futures that have not ended after [`Limits::reply_timeout`].
 //! 4. A request whose time limit has passed when its turn comes is answered with `Timeout` and not
 //!    begun. Its client has given up, and the request must not undo what the client does next.
 //! 5. A malformed request costs only its sender the connection. The reason is logged, and no other

@@ -2,7 +2,7 @@
 //!
 //! **Protocol.** The client chooses how data is transferred ([`bmi_core::comm`]). The server's
 //! steps are the same for all paths. Data that arrives with the request is written to the store
-//! from the receive buffer. Data that goes with the reply is read from the store into a registered
+//! from where it arrived. Data that goes with the reply is read from the store into a registered
 //! buffer and sent from there. Longer data is *fetched* for a write and *stored* for a read, when
 //! buffers and disk allow. The server pulls and pushes it, or the client moves it as granted. Such
 //! a transfer is cut into units. Several units of a request are in progress at the same time, each

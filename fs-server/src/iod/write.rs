@@ -23,7 +23,7 @@ impl<T: Transport + 'static, S: DataStore> Iod<T, S> {
             let step = async |unit: &Unit<'_>| self.write_unit(context, call, datafile, unit).await;
             return self.in_units(context, regions, step).await;
         };
-        // Written directly from the receive buffer.
+        // Written directly from where it arrived.
         let (list, small) = (MemList::from(data), is_small(&self.zones, call.len()));
         self.at_disk(context, small, || self.store.write(datafile, regions, &list)).await
     }
