@@ -32,8 +32,8 @@ use crate::manager::ManagerSettings;
 ///   pvfs servers                       show the transport over which each one is reached
 ///
 /// A server may listen on several transports at once (tcp, ib, shm). The configuration lists its
-/// addresses. An address whose device is missing is skipped with a warning. The first address, by
-/// which clients know the server, is required.
+/// addresses. An address whose device is missing is skipped with a warning. Only the address by
+/// which clients know the server is required: its tcp address, if it has one.
 ///
 /// A data directory records which server it belongs to, and the manager records the data directory
 /// of each I/O server. A server does not start with the wrong directory, or with an empty one in
