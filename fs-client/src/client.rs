@@ -1,11 +1,11 @@
-//! The namespace: directories, names, attributes, and the servers that there are.
+//! The namespace: directories, names, attributes, and the list of servers.
 //!
 //! **Invariants**
-//! 1. Every request has the client's time limit; an operation of several requests gives each its
-//!    own.
-//! 2. Requests that change the namespace are executed once, also when the connection is lost in
-//!    between.
-//! 3. The manager is never in the data path; sizes of files come from the I/O servers.
+//! 1. Every request has the client's time limit. In an operation of several requests, each request
+//!    has the whole limit.
+//! 2. A request that changes the namespace is executed once, even if the connection is lost before
+//!    the reply.
+//! 3. The manager is never in the data path. The sizes of files come from the I/O servers.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -30,31 +30,31 @@ use crate::route::{Endpoints, Preference, Route, TransportChoice};
 /// Settings of a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientOptions {
-    /// A number that no other client has; draw it at random. The manager recognises repeated
-    /// requests by it.
+    /// A number that no other client has; draw it at random. The manager uses it to recognise
+    /// repeated requests.
     pub id: u128,
-    /// How long a single request may take.
+    /// Time limit of a single request.
     pub timeout: Duration,
-    /// The path that data takes, where it can; `None` leaves it to each endpoint's policy.
+    /// The path that data takes where possible. `None` leaves the choice to each endpoint's policy.
     pub path: Option<Path>,
-    /// How lists of memory are moved; `Auto` leaves it to the sizes of their pieces.
+    /// How lists of memory are moved. `Auto` decides by the sizes of their pieces.
     pub lists: Lists,
     /// Most bytes in one request to one server.
     pub largest_transfer: u64,
-    /// Owner of what is created.
+    /// Owner of files and directories that the client creates.
     pub uid: u32,
-    /// Group of what is created.
+    /// Group of files and directories that the client creates.
     pub gid: u32,
-    /// Over which of its transports it reaches a server.
+    /// Which transport the client uses to reach a server.
     pub over: TransportChoice,
-    /// What this machine calls itself, as its servers do (the boot id of Linux); without, no server
-    /// is taken to be on it.
+    /// The name of this machine, in the form that servers on it report (the boot id of Linux). If
+    /// `None`, no server counts as being on this machine.
     pub host: Option<String>,
 }
 
 impl ClientOptions {
-    /// The defaults: 30 s and 16 MiB for each request, paths by policy, the best transport for each
-    /// server.
+    /// Returns the defaults: 30 s and 16 MiB for each request, paths chosen by policy, and the best
+    /// transport for each server.
     pub fn new(id: u128) -> ClientOptions {
         ClientOptions {
             id,
@@ -70,34 +70,34 @@ impl ClientOptions {
     }
 }
 
-/// How a file is created.
+/// Options for creating a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CreateOptions {
-    /// Bytes on one server before the next one's turn; 0 for the cluster's default.
+    /// Strip size in bytes; 0 for the cluster's default.
     pub strip_size: u64,
-    /// Over how many servers; 0 for all.
+    /// Number of servers to stripe over; 0 for all.
     pub servers: u32,
     /// Permission bits.
     pub mode: u32,
-    /// Whether a file that is there already is an error, or what is opened.
+    /// If true, an existing file is an error. If false, it is opened.
     pub exclusive: bool,
 }
 
 impl Default for CreateOptions {
-    /// The cluster's strip size, all servers, `0o644`, exclusive.
+    /// Returns the cluster's strip size, all servers, `0o644`, exclusive.
     fn default() -> CreateOptions {
         CreateOptions { strip_size: 0, servers: 0, mode: 0o644, exclusive: true }
     }
 }
 
-/// What is known of a file or directory.
+/// Information about a file or directory.
 #[derive(Clone, Debug)]
 pub struct Stat {
     /// Its handle.
     pub handle: Handle,
-    /// Its attributes, the size of a file included.
+    /// Its attributes, including the size of a file.
     pub attr: fs_proto::Attr,
-    /// How a file is striped; `None` for a directory.
+    /// The distribution of a file; `None` for a directory.
     pub distribution: Option<fs_proto::Distribution>,
     /// A file's datafiles, in the order of the distribution.
     pub datafiles: Vec<Datafile>,
@@ -106,36 +106,37 @@ pub struct Stat {
 /// A server's answer to a ping.
 #[derive(Clone, Debug)]
 pub struct Pong {
-    /// Which server.
+    /// The server.
     pub server: ServerName,
-    /// How long the answer took, or why there is none.
+    /// The time until the reply, or the reason why there is none.
     pub result: Result<Duration, Error>,
 }
 
 /// Space at one I/O server.
 #[derive(Clone, Debug)]
 pub struct ServerSpace {
-    /// Which server.
+    /// The server.
     pub server: ServerName,
-    /// What it holds, or why it does not say.
+    /// The size and use of its store, or the reason why they are not known.
     pub result: Result<IodStat, Error>,
 }
 
 /// Space in the whole file system.
 #[derive(Clone, Debug)]
 pub struct Space {
-    /// What the manager holds.
+    /// Counts of what the manager holds.
     pub manager: ManagerStat,
-    /// Each I/O server.
+    /// The space at each I/O server.
     pub servers: Vec<ServerSpace>,
 }
 
-/// What a client did so far.
+/// Counters of a client's activity.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ClientStats {
-    /// Requests with data, by path: those of all its endpoints, and so of all that share them.
+    /// Requests with data, by path. The counts are those of all its endpoints, and so include other
+    /// clients that share them.
     pub paths: PathCounters,
-    /// Requests that were sent again after a connection was lost.
+    /// Number of requests that were sent again after a connection was lost.
     pub resent: u64,
 }
 
@@ -157,11 +158,11 @@ impl<T: Transport> Clone for Client<T> {
 }
 
 impl<T: Transport + 'static> Client<T> {
-    /// A client of the file system whose manager listens at `manager`. Asks the manager who the I/O
-    /// servers are; those are connected when they are needed.
+    /// Creates a client of the file system whose manager listens at `manager`. Asks the manager for
+    /// the list of I/O servers. They are connected when they are first needed.
     ///
     /// # Errors
-    /// If the manager cannot be reached, or speaks another version.
+    /// If the manager cannot be reached, or uses another version of the protocol.
     pub async fn connect(
         endpoint: AsyncEndpoint<T>,
         manager: Addr,
@@ -170,11 +171,13 @@ impl<T: Transport + 'static> Client<T> {
         Client::connect_over(Endpoints::one(manager.scheme(), endpoint), manager, options).await
     }
 
-    /// As [`Client::connect`], with an endpoint for each of several transports: each server is
-    /// reached over the best that leads to it, or as [`ClientOptions::over`] says.
+    /// Creates a client like [`Client::connect`], but with one endpoint for each of several
+    /// transports. Each server is reached over the best transport that works, or as
+    /// [`ClientOptions::over`] requests.
     ///
     /// # Errors
-    /// As there; `Unreachable` if a server cannot be reached over the transport that was asked for.
+    /// As [`Client::connect`]; `Unreachable` if a server cannot be reached over the requested
+    /// transport.
     pub async fn connect_over(
         endpoints: Endpoints<T>,
         manager: Addr,
@@ -192,7 +195,7 @@ impl<T: Transport + 'static> Client<T> {
         Ok(client)
     }
 
-    /// Asks the manager again who the I/O servers are.
+    /// Asks the manager again for the list of I/O servers.
     ///
     /// # Errors
     /// If the manager cannot be reached.
@@ -220,48 +223,49 @@ impl<T: Transport + 'static> Client<T> {
 
     // ---- getters --------------------------------------------------------------------------------
 
-    /// The endpoint that it speaks through; of several the first.
+    /// Returns the endpoint that the client uses. If there are several, returns the first.
     pub fn endpoint(&self) -> &AsyncEndpoint<T> {
         self.0.connections.endpoint()
     }
 
-    /// All endpoints that it speaks through.
+    /// Returns all endpoints that the client uses.
     pub fn endpoints(&self) -> impl Iterator<Item = &AsyncEndpoint<T>> {
         self.0.connections.endpoints()
     }
 
-    /// `len` zero bytes for data that is read or written often: of the kind that its transports
-    /// move best. Any other memory serves as well; only between processes of one host does it take
-    /// a copy more.
+    /// Allocates `len` zero bytes of the kind of memory that the client's transports move best. Use
+    /// it for data that is read or written often. Any other memory works too. Between processes of
+    /// one host, other memory costs one more copy.
     ///
     /// # Errors
-    /// `Exhausted` without memory.
+    /// `Exhausted` if there is not enough memory.
     pub fn memory(&self, len: usize) -> Result<Memory, bmi_core::Error> {
         if self.0.connections.shares_memory() { Memory::shareable(len) } else { Memory::zeroed(len) }
     }
 
-    /// Its settings.
+    /// Returns the client's settings.
     pub fn options(&self) -> &ClientOptions {
         &self.0.options
     }
 
-    /// The manager.
+    /// Returns the manager.
     pub fn manager(&self) -> &ServerName {
         &self.0.manager
     }
 
-    /// The I/O servers, in the order in which layouts number them.
+    /// Returns the I/O servers, in the order in which layouts number them.
     pub fn iods(&self) -> Vec<ServerName> {
         self.0.iods.borrow().clone()
     }
 
-    /// The memory of the program that [`File::read_extended`] and [`File::write_extended`] have
-    /// met. What is to be freed or unmapped has to be forgotten there first.
+    /// Returns the record of the program's own memory that was used in [`File::read_extended_raw`]
+    /// and [`File::write_extended_raw`]. Memory must be forgotten there before it is freed or
+    /// unmapped.
     pub fn foreign(&self) -> &Foreign {
         &self.0.foreign
     }
 
-    /// What it did so far.
+    /// Returns the counters of the client's activity.
     pub fn stats(&self) -> ClientStats {
         let each = self.endpoints().map(|endpoint| endpoint.with(|endpoint| endpoint.path_counters()));
         let paths = each.fold(PathCounters::default(), |sum, paths| sum.plus(&paths));
@@ -274,10 +278,10 @@ impl<T: Transport + 'static> Client<T> {
 
     // ---- names ----------------------------------------------------------------------------------
 
-    /// Makes a directory; the one above must be there.
+    /// Creates a directory. Its parent must exist.
     ///
     /// # Errors
-    /// `Exists`, `NotFound` for the one above, and those of every request.
+    /// `Exists`, `NotFound` for the parent, and those of every request.
     pub async fn mkdir(&self, path: &FsPath) -> Result<DirHandle, Error> {
         let (uid, gid) = (self.0.options.uid, self.0.options.gid);
         let request = ManagerRequest::Mkdir { place: place(path), mode: 0o755, uid, gid };
@@ -285,10 +289,10 @@ impl<T: Transport + 'static> Client<T> {
         entry.handle.dir().ok_or_else(|| self.odd(ManagerReply::Done.into()))
     }
 
-    /// Makes a directory and those above it, as far as they are not there.
+    /// Creates a directory and all its missing parents.
     ///
     /// # Errors
-    /// `NotDirectory` if there is a file in the way, and those of every request.
+    /// `NotDirectory` if one of them exists as a file, and those of every request.
     pub async fn mkdir_all(&self, path: &FsPath) -> Result<(), Error> {
         let mut missing = vec![path.clone()];
         while let Some(path) = missing.last().cloned() {
@@ -312,11 +316,11 @@ impl<T: Transport + 'static> Client<T> {
         Ok(())
     }
 
-    /// Makes a file, and opens it.
+    /// Creates a file and opens it.
     ///
     /// # Errors
-    /// `Exists` if it is there and `options` are exclusive, `IsDirectory`, `NotFound` for the
-    /// directory above, `Invalid` for a layout that cannot be, and those of every request.
+    /// `Exists` if it exists and `options` are exclusive, `IsDirectory`, `NotFound` for the parent
+    /// directory, `Invalid` for an impossible layout, and those of every request.
     pub async fn create(&self, path: &FsPath, options: CreateOptions) -> Result<File<T>, Error> {
         let CreateOptions { strip_size, servers, mode, exclusive } = options;
         let (uid, gid) = (self.0.options.uid, self.0.options.gid);
@@ -337,29 +341,25 @@ impl<T: Transport + 'static> Client<T> {
         self.file(path, entry).await.map_err(during)
     }
 
-    /// What the manager knows of a path. A file's size is not filled in; see [`Client::stat`].
-    ///
-    /// # Errors
-    /// `NotFound`, and those of every request.
+    /// Returns the manager's information about a path. The size of a file is not filled in; see
+    /// [`Client::stat`].
     pub async fn lookup(&self, path: &FsPath) -> Result<Entry, Error> {
         let request = ManagerRequest::Lookup { place: place(path) };
         self.ask_entry(request).await.map_err(|error| error.during(format!("lookup {path}")))
     }
 
-    /// Attributes of a path, with a file's size and datafiles.
-    ///
-    /// # Errors
-    /// `NotFound`, and those of every request.
+    /// Returns the attributes of a path, with a file's size and datafiles.
     pub async fn stat(&self, path: &FsPath) -> Result<Stat, Error> {
         let during = |error: Error| error.during(format!("stat {path}"));
         let entry = self.lookup(path).await.map_err(during)?;
         self.stat_of(path, entry).await.map_err(during)
     }
 
-    /// Attributes by handle, with a file's size and datafiles; `name` is for messages.
+    /// Returns the attributes by handle, with a file's size and datafiles. `name` is used in
+    /// messages.
     ///
     /// # Errors
-    /// `Stale` or `NotFound` if it was removed, and those of every request.
+    /// `Stale` or `NotFound` if the object was removed, and those of every request.
     pub async fn getattr(&self, name: &FsPath, handle: Handle) -> Result<Stat, Error> {
         let during = |error: Error| error.during(format!("stat {name}"));
         let entry = self.ask_entry(ManagerRequest::Getattr { handle }).await.map_err(during)?;
@@ -375,7 +375,7 @@ impl<T: Transport + 'static> Client<T> {
         let datafiles = file.datafiles().await?;
         let sizes: Vec<u64> = datafiles.iter().map(|datafile| datafile.size).collect();
         attr.size = file.distribution().file_size(&sizes);
-        // What was written after the time was set counts, and is a change of the attributes too.
+        // A write after `touched_ns` is a later change of the content, and of the attributes too.
         let written = datafiles.iter().map(|datafile| datafile.mtime_ns).max().unwrap_or(0);
         if written > entry.touched_ns {
             (attr.mtime_ns, attr.ctime_ns) = (written, attr.ctime_ns.max(written));
@@ -384,27 +384,18 @@ impl<T: Transport + 'static> Client<T> {
     }
 
     /// Changes attributes.
-    ///
-    /// # Errors
-    /// `NotFound`, and those of every request.
     pub async fn setattr(&self, path: &FsPath, set: SetAttr) -> Result<Entry, Error> {
         let during = |error: Error| error.during(format!("setattr {path}"));
         let handle = self.lookup(path).await.map_err(during)?.handle;
         self.ask_entry(ManagerRequest::Setattr { handle, set }).await.map_err(during)
     }
 
-    /// Makes a file `size` bytes long.
-    ///
-    /// # Errors
-    /// As [`File::set_len`].
+    /// Sets the length of a file to `size` bytes.
     pub async fn truncate(&self, path: &FsPath, size: u64) -> Result<(), Error> {
         self.open(path).await?.set_len(size).await
     }
 
-    /// Moves a name. A file at `to` is replaced, an empty directory too.
-    ///
-    /// # Errors
-    /// `NotFound`, `NotEmpty`, `IsDirectory`, `NotDirectory`, and those of every request.
+    /// Moves a name. A file or an empty directory at `to` is replaced.
     pub async fn rename(&self, from: &FsPath, to: &FsPath) -> Result<(), Error> {
         let request = ManagerRequest::Rename { from: place(from), to: place(to) };
         self.ask_done(request).await.map_err(|error| error.during(format!("rename {from} to {to}")))
@@ -413,17 +404,14 @@ impl<T: Transport + 'static> Client<T> {
     /// Removes a file or an empty directory.
     ///
     /// # Errors
-    /// `NotFound`, `NotEmpty`, `IsDirectory` or `NotDirectory` by `kind`, and those of every
-    /// request.
+    /// `NotFound`, `NotEmpty`, `IsDirectory` or `NotDirectory` depending on `kind`, and those of
+    /// every request.
     pub async fn remove(&self, path: &FsPath, kind: RemoveKind) -> Result<(), Error> {
         let request = ManagerRequest::Remove { place: place(path), kind };
         self.ask_done(request).await.map_err(|error| error.during(format!("remove {path}")))
     }
 
-    /// Removes a file, or a directory with everything below.
-    ///
-    /// # Errors
-    /// Those of [`Client::remove`] and [`Client::readdir`].
+    /// Removes a file, or a directory with everything below it.
     pub async fn remove_all(&self, path: &FsPath) -> Result<(), Error> {
         // Depth first, without recursion: a directory is removed when it is found empty.
         let mut stack = vec![path.clone()];
@@ -452,10 +440,7 @@ impl<T: Transport + 'static> Client<T> {
         Ok(())
     }
 
-    /// All entries of a directory, in the order of names.
-    ///
-    /// # Errors
-    /// `NotFound`, `NotDirectory`, and those of every request.
+    /// Returns all entries of a directory, sorted by name.
     pub async fn readdir(&self, path: &FsPath) -> Result<Vec<DirEntry>, Error> {
         let dir = self.read_dir(path).await?.dir;
         self.readdir_of(path, dir).await
@@ -470,10 +455,7 @@ impl<T: Transport + 'static> Client<T> {
         Ok(all)
     }
 
-    /// The entries of a directory, page by page.
-    ///
-    /// # Errors
-    /// `NotFound`, `NotDirectory`, and those of every request.
+    /// Lists a directory page by page.
     pub async fn read_dir(&self, path: &FsPath) -> Result<ReadDir<T>, Error> {
         let during = |error: Error| error.during(format!("readdir {path}"));
         let entry = self.lookup(path).await.map_err(during)?;
@@ -487,7 +469,7 @@ impl<T: Transport + 'static> Client<T> {
 
     // ---- servers --------------------------------------------------------------------------------
 
-    /// Asks every server, the manager first, whether it is there.
+    /// Pings every server, the manager first.
     pub async fn ping(&self) -> Vec<Pong> {
         let manager = std::iter::once(self.0.manager.clone());
         join_all(manager.chain(self.iods()).map(|server| self.ping_one(server))).await
@@ -509,8 +491,8 @@ impl<T: Transport + 'static> Client<T> {
         Pong { result: result.map(|_| took).map_err(|failure| Error::from(failure).during("ping")), server }
     }
 
-    /// The way to each server, the manager first, and why it was taken; servers that are not
-    /// connected yet are connected.
+    /// Returns the route to each server, the manager first, and the reason for its choice. Connects
+    /// servers that are not connected yet.
     pub async fn routes(&self) -> Vec<(ServerName, Result<Route, Error>)> {
         let manager = std::iter::once(self.0.manager.clone());
         let ask = async |server: ServerName| {
@@ -524,9 +506,10 @@ impl<T: Transport + 'static> Client<T> {
         join_all(manager.chain(self.iods()).map(ask)).await
     }
 
-    /// Which path data of each size takes to and from each I/O server, and why. With `calibrate`
-    /// the thresholds are measured first, in some milliseconds for each adapter and host that it
-    /// leads to, and used from then on; else they are what the endpoint has.
+    /// Returns the plan for each I/O server: which path data of each size takes in each direction,
+    /// and why. With `calibrate`, the thresholds are first measured and then used from now on. This
+    /// takes some milliseconds for each adapter and each host that it reaches. Otherwise the
+    /// thresholds are those of the endpoint.
     pub async fn plans(&self, calibrate: bool) -> Vec<(ServerName, Result<Plan, Error>)> {
         let mut known = Calibrations::default();
         let mut plans = Vec::new();
@@ -540,7 +523,7 @@ impl<T: Transport + 'static> Client<T> {
     async fn plan_of(&self, server: &ServerName, known: Option<&mut Calibrations>) -> Result<Plan, Error> {
         let deadline = self.0.deadline();
         let failed = |error| Error::from(Failure::transport(server.clone(), error)).during("plan");
-        // With the answer is here what the server says of itself when a connection is made: its
+        // The reply implies that the server's information sent at connection setup has arrived: its
         // slots.
         let ping = RequestBody::Iod(IodRequest::Ping);
         self.0
@@ -555,10 +538,10 @@ impl<T: Transport + 'static> Client<T> {
         Ok(endpoint.with(|endpoint| endpoint.plan(Some(peer))))
     }
 
-    /// Space in use and left, everywhere.
+    /// Returns the space in use and free, of the manager and all I/O servers.
     ///
     /// # Errors
-    /// If the manager does not answer; an I/O server that does not is named in the result.
+    /// If the manager does not answer. If an I/O server does not answer, the result names it.
     pub async fn statfs(&self) -> Result<Space, Error> {
         let reply = self.ask_manager(ManagerRequest::Statfs).await.map_err(|error| error.during("statfs"))?;
         let ManagerReply::Stat(manager) = reply else { return Err(self.odd(reply.into())) };
@@ -575,7 +558,7 @@ impl<T: Transport + 'static> Client<T> {
 
     // ---- plumbing -------------------------------------------------------------------------------
 
-    /// What the manager knows of a file, opened.
+    /// Opens the file that the manager's `entry` describes.
     pub(crate) async fn file(&self, path: &FsPath, entry: Entry) -> Result<File<T>, Error> {
         let (Handle::File(handle), Some(layout)) = (entry.handle, entry.layout) else {
             return Err(Error::new(ErrorCode::IsDirectory, format!("{path} is a directory")));
@@ -588,7 +571,7 @@ impl<T: Transport + 'static> Client<T> {
         let servers = match known(&layout) {
             Some(servers) => servers,
             None => {
-                // A server that has joined since.
+                // The file is on a server that joined later.
                 self.refresh().await?;
                 let unknown =
                     || Error::new(ErrorCode::Protocol, "the file lies on a server that the manager does not know");
@@ -626,12 +609,12 @@ impl<T: Transport + 'static> Client<T> {
 }
 
 impl<T: Transport + 'static> Inner<T> {
-    /// When a request that begins now must have ended.
+    /// Returns the deadline of a request that begins now.
     pub(crate) fn deadline(&self) -> Time {
         self.connections.endpoint().now() + self.options.timeout
     }
 
-    /// A request without data.
+    /// Sends a request without data.
     pub(crate) async fn ask(
         &self,
         server: &ServerName,
@@ -643,20 +626,17 @@ impl<T: Transport + 'static> Inner<T> {
     }
 }
 
-/// A directory that is being listed.
+/// A directory listing in progress.
 pub struct ReadDir<T: Transport> {
     client: Client<T>,
     path: FsPath,
     dir: DirHandle,
-    /// The last name that was seen; `None` at the end.
+    /// The last name of the previous page; `None` at the end.
     after: Option<String>,
 }
 
 impl<T: Transport + 'static> ReadDir<T> {
-    /// The next page; `None` at the end.
-    ///
-    /// # Errors
-    /// `Stale` or `NotFound` if the directory was removed, and those of every request.
+    /// Returns the next page, or `None` at the end.
     pub async fn next_page(&mut self) -> Result<Option<Vec<DirEntry>>, Error> {
         let Some(after) = self.after.take() else { return Ok(None) };
         let request =
@@ -664,8 +644,8 @@ impl<T: Transport + 'static> ReadDir<T> {
         let during = |error: Error| error.during(format!("readdir {}", self.path));
         let reply = self.client.ask_manager(request).await.map_err(during)?;
         let ManagerReply::Entries { entries, more } = reply else { return Err(self.client.odd(reply.into())) };
-        // A server that says "more" and sends nothing, or what it has sent before, would have us
-        // ask for ever.
+        // A server could say "more" and send nothing, or resend earlier entries. Without this check
+        // the client would ask again endlessly.
         let before = entries.first().is_some_and(|first| first.name <= after);
         if before || !entries.is_sorted_by(|one, next| one.name < next.name) {
             let text = "a page of a directory out of its order";

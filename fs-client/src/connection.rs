@@ -1,17 +1,17 @@
-//! Requests to servers and their replies: connections by server, made when needed and again when
-//! lost.
+//! Sends requests to servers and returns their replies. Connections are made when they are needed,
+//! and made again after a loss.
 //!
-//! **Why.** Whoever asks a server something should not have to think about connections, tags,
-//! buffers or what to do when the server has been restarted meanwhile. Here a request goes in and a
-//! reply or a failure that names the server comes out, within the deadline.
+//! **Why.** A caller should not have to manage connections, tags and buffers, or handle a server's
+//! restart. It passes a request and gets a reply within the deadline, or a failure that names the
+//! server.
 //!
 //! **Invariants**
-//! 1. At most one connection to a server, over the transport that [`crate::route`] chose; requests
-//!    that need it while it is being made wait for the same attempt.
+//! 1. There is at most one connection to a server, over the transport that [`crate::route`] chose.
+//!    If requests need a connection while it is being made, they wait for the same attempt.
 //! 2. A request that changes the namespace keeps its id when it is sent again, so the manager
 //!    executes it once.
-//! 3. A write is never sent again: the first one might still be on its way to the disk, and
-//!    overtake what is written there next.
+//! 3. A write is never sent twice. The first one might still be on its way to the disk and
+//!    overwrite what is written there next.
 //! 4. Every wait has a deadline.
 //!
 //! **Protocol.** See [`fs_proto`]: each request is a call of [`bmi_core::comm`], whose tag is the
@@ -31,37 +31,37 @@ use futures_util::future::{Either, FutureExt, LocalBoxFuture, Shared, select};
 use crate::error::{Failure, ServerName};
 use crate::route::{Endpoints, Preference, Route, Via, leave, reach};
 
-/// Replies that may come when nobody waits for them any more, on one connection. Each lies about
-/// until the connection ends, and keeps the credits that the server sent it with, so the connection
-/// is ended before they run out.
+/// Most late replies on one connection: replies that no caller waits for any more. Each one stays
+/// queued until the connection ends, and holds the credits that the server sent it with. So the
+/// connection is ended before the credits run out.
 const MOST_LATE: u32 = 32;
-/// First pause before a server that has gone away is tried again; doubled each time.
+/// First pause before retrying a server that was lost. It is doubled each time.
 const FIRST_PAUSE: Duration = Duration::from_millis(5);
 /// Longest pause.
 const LONGEST_PAUSE: Duration = Duration::from_millis(320);
 
 type Connecting = Shared<LocalBoxFuture<'static, Result<(Via, Rc<Route>), bmi_core::Error>>>;
 
-/// What to do when the connection is lost before the reply.
+/// How to proceed when the connection is lost before the reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Resend {
     /// Fail: the request must not arrive twice.
     Never,
-    /// Connect again and repeat, once: nothing is changed by asking twice.
+    /// Reconnect and repeat once: repeating the request changes nothing.
     Once,
-    /// Try until the deadline: whether the change was made is not known, and the server can tell by
-    /// the request's id.
+    /// Retry until the deadline. The client does not know whether the change was made, but the
+    /// server recognises the request by its id.
     UntilDeadline,
 }
 
-/// What is asked, and the data that goes with it.
+/// A request and the data that belongs to it.
 #[derive(Clone, Debug)]
 pub(crate) struct Outgoing {
     pub(crate) body: RequestBody,
     pub(crate) data: Body,
-    /// The path that the data is to take; `None` leaves it to the endpoint's policy.
+    /// The path for the data. `None` leaves it to the endpoint's policy.
     pub(crate) path: Option<Path>,
-    /// How its list of memory is moved.
+    /// How the request's list of memory is moved.
     pub(crate) lists: Lists,
 }
 
@@ -71,7 +71,7 @@ impl Outgoing {
     }
 }
 
-/// A server's answer, and what became of the data.
+/// A server's reply, with the result of the data transfer.
 pub(crate) struct Answer {
     pub(crate) body: ReplyBody,
     /// Bytes of data that came with the reply.
@@ -93,7 +93,7 @@ pub(crate) struct Connections<T: Transport> {
     next_attempt: Cell<u64>,
     unanswered: RefCell<BTreeSet<u64>>,
     peers: RefCell<BTreeMap<Addr, Peer>>,
-    /// Makes calls, through each of the endpoints.
+    /// One caller for each of the endpoints.
     callers: Vec<Caller<T>>,
     resent: Cell<u64>,
 }
@@ -112,27 +112,27 @@ impl<T: Transport + 'static> Connections<T> {
         }
     }
 
-    /// The first endpoint; its clock is that of all.
+    /// Returns the first endpoint. All endpoints share its clock.
     pub(crate) fn endpoint(&self) -> &AsyncEndpoint<T> {
         self.endpoints.at(0)
     }
 
-    /// All endpoints.
+    /// Returns all endpoints.
     pub(crate) fn endpoints(&self) -> impl Iterator<Item = &AsyncEndpoint<T>> {
         self.endpoints.endpoints()
     }
 
-    /// Whether memory is best taken from pages that another process can be given.
+    /// Returns true if data is best allocated in memory that can be shared with another process.
     pub(crate) fn shares_memory(&self) -> bool {
         self.endpoints.shares_memory()
     }
 
-    /// The endpoint through which a server was reached.
+    /// Returns the endpoint through which a server was reached.
     fn through(&self, via: Via) -> &AsyncEndpoint<T> {
         self.endpoints.at(via.endpoint_index)
     }
 
-    /// The way to a server, while it is connected.
+    /// Returns the route to a server, or `None` while it is not connected.
     pub(crate) fn route(&self, addr: &Addr) -> Option<Rc<Route>> {
         match self.peers.borrow().get(addr) {
             Some(Peer::Connected { route, .. }) => Some(route.clone()),
@@ -140,13 +140,13 @@ impl<T: Transport + 'static> Connections<T> {
         }
     }
 
-    /// Requests that were sent again.
+    /// Returns the number of requests that were sent again.
     pub(crate) fn resent(&self) -> u64 {
         self.resent.get()
     }
 
-    /// The endpoint through which a server is reached, and as which peer; `None` while it is not
-    /// connected.
+    /// Returns the endpoint through which a server is reached and the server's peer id there, or
+    /// `None` while it is not connected.
     pub(crate) fn connected(&self, addr: &Addr) -> Option<(&AsyncEndpoint<T>, PeerId)> {
         match self.peers.borrow().get(addr) {
             Some(Peer::Connected { via, .. }) => {
@@ -157,8 +157,8 @@ impl<T: Transport + 'static> Connections<T> {
         }
     }
 
-    /// Bytes that a request to a server may have, the description of its memory included; `None`
-    /// while it is not connected.
+    /// Returns how many bytes a request to a server may have, including the description of its
+    /// memory. Returns `None` while the server is not connected.
     pub(crate) fn room(&self, addr: &Addr) -> Option<usize> {
         match self.peers.borrow().get(addr) {
             Some(Peer::Connected { via, .. }) => {
@@ -168,7 +168,7 @@ impl<T: Transport + 'static> Connections<T> {
         }
     }
 
-    /// A server, connected if it is not yet.
+    /// Returns the connection to a server. Connects first if necessary.
     pub(crate) async fn peer(&self, server: &ServerName, deadline: Time) -> Result<Via, bmi_core::Error> {
         let addr = &server.addr;
         let (attempt, connecting) = match self.peers.borrow().get(addr) {
@@ -185,7 +185,7 @@ impl<T: Transport + 'static> Connections<T> {
                 return Err(late.during("connect").with_peer(addr));
             }
         };
-        // The first of those who waited for this attempt writes down how it ended.
+        // The first of the tasks that waited for this attempt records its result.
         let mut peers = self.peers.borrow_mut();
         if matches!(peers.get(addr), Some(Peer::Connecting(current, _)) if *current == attempt) {
             match &result {
@@ -211,7 +211,7 @@ impl<T: Transport + 'static> Connections<T> {
         connecting
     }
 
-    /// Asks a server, and again where that does no harm.
+    /// Sends a request to a server and returns the reply. Sends it again as `resend` allows.
     pub(crate) async fn call(
         &self,
         server: &ServerName,
@@ -232,8 +232,8 @@ impl<T: Transport + 'static> Connections<T> {
             };
             let gone = error.kind() == ErrorKind::PeerLost || (lost && error.kind() == ErrorKind::Refused);
             let again = match resend {
-                // The connection was found dead before anything went out: this is the first time
-                // that the request is sent.
+                // The connection was found dead before anything was sent, so the request is sent
+                // for the first time.
                 Resend::Never => gone && !lost && !sent,
                 Resend::Once => gone && !lost,
                 Resend::UntilDeadline => gone && self.endpoint().now() + pause < deadline,
@@ -262,8 +262,8 @@ impl<T: Transport + 'static> Connections<T> {
         let via = self.peer(server, deadline).await?;
         let result = self.exchange(server, via, deadline, seq, outgoing, sent).await;
         if matches!(&result, Err(error) if error.kind() == ErrorKind::PeerLost) {
-            // The adapter may know of the loss before the endpoint does; the next attempt is to
-            // have a new connection.
+            // The adapter may know of the loss before the endpoint does. Make sure that the next
+            // attempt uses a new connection.
             let mut peers = self.peers.borrow_mut();
             if matches!(peers.get(&server.addr), Some(Peer::Connected { via: current, .. }) if *current == via) {
                 peers.remove(&server.addr);
@@ -299,8 +299,8 @@ impl<T: Transport + 'static> Connections<T> {
     }
 }
 
-/// A reply that is waited for. If the wait ends without it, because of the deadline or because the
-/// future was dropped, it may still come.
+/// A reply that is being waited for. The wait may end without it, because of the deadline or
+/// because the future was dropped. The reply may then still arrive.
 struct Awaited<'a, T: Transport> {
     connections: &'a Connections<T>,
     addr: &'a Addr,
@@ -339,16 +339,16 @@ fn interpret(server: &ServerName, reply: Reply) -> Result<Answer, Failure> {
     }
 }
 
-/// A request's number; that of a change stands among those that have no reply yet. Others do not:
-/// the manager keeps the replies to changes only, and a read or write that takes its time must not
-/// have it keep all that came since.
+/// The sequence number of a request. The number of a change is in the set of unanswered requests
+/// until its reply arrives. Other requests are not in the set, because the manager keeps only the
+/// replies to changes. A slow read or write must not make the manager keep all later replies.
 struct Ticket<'a, T: Transport> {
     connections: &'a Connections<T>,
     seq: u64,
 }
 
 impl<T: Transport> Connections<T> {
-    /// A number that no request had.
+    /// Returns a number that no earlier request had.
     fn next_number(&self) -> u64 {
         self.next_seq.replace(self.next_seq.get() + 1)
     }
@@ -365,13 +365,13 @@ impl<'a, T: Transport> Ticket<'a, T> {
 }
 
 impl<T: Transport> Drop for Ticket<'_, T> {
-    /// Also when the caller has lost interest: the request will not be sent again.
+    /// Also runs when the caller drops its future: the request will not be sent again.
     fn drop(&mut self) {
         self.connections.unanswered.borrow_mut().remove(&self.seq);
     }
 }
 
-/// A reply of a shape that the request cannot have.
+/// Returns the failure for a reply of a kind that does not match the request.
 pub(crate) fn unexpected(server: &ServerName, reply: &ReplyBody) -> Failure {
     let text = match reply {
         ReplyBody::Manager(_) => "a manager's reply that does not fit the request",

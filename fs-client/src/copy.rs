@@ -1,10 +1,10 @@
-//! Whole files, to and from the local machine, in a pipeline: while some blocks are on the network,
-//! others are read from or written to the local disk.
+//! Copies whole files to and from the local machine in a pipeline. While some blocks are on the
+//! network, others are read from or written to the local disk.
 //!
-//! **Why.** A block at a time would have the disk wait for the network and the network for the
-//! disk. Several lanes, each with a block of registered memory that is used again and again, keep
-//! both at work, and copy nothing in between: the kernel moves the bytes between page cache and
-//! registered memory, the adapter between registered memory and the servers.
+//! **Why.** If blocks were copied one at a time, the disk would wait for the network and the
+//! network for the disk. Several lanes keep both busy. Each lane has a block of registered memory
+//! that is reused. No other copy is made: the kernel moves the bytes between the page cache and
+//! registered memory, and the adapter moves them between registered memory and the servers.
 //!
 //! ```text
 //!   lane 0   read block 0 | write to servers ........ | read block 4 | …
@@ -13,13 +13,14 @@
 //! ```
 //!
 //! **Invariants**
-//! 1. A lane needs exactly one block, and holds nothing while it waits for it: lanes cannot wait
-//!    for each other in a circle.
-//! 2. Blocks come from one [`Blocks`], so any number of concurrent copies uses a bounded amount of
-//!    memory.
-//! 3. After an error no further block is begun; the blocks under way end first.
+//! 1. A lane needs exactly one block, and holds nothing while it waits for it. So lanes cannot
+//!    deadlock.
+//! 2. All blocks come from one [`Blocks`], so any number of concurrent copies uses a bounded amount
+//!    of memory.
+//! 3. After an error no further block is begun. The lanes of a regular file first end the blocks in
+//!    progress.
 //!
-//! **Source.** Pipelined transfer, [PVFS-IB §4.2], seen from the client.
+//! **Source.** Pipelined transfer [PVFS-IB §4.2], seen from the client.
 
 use std::cell::{Cell, RefCell};
 use std::fs;
@@ -41,7 +42,7 @@ use crate::landing::Landing;
 use crate::local::{self, LocalIo};
 use crate::path::FsPath;
 
-/// Blocks of memory for copies, registered once and used again and again.
+/// Blocks of memory for copies. They are registered once and reused.
 pub struct Blocks<T: Transport> {
     client: Client<T>,
     block_size: usize,
@@ -50,8 +51,8 @@ pub struct Blocks<T: Transport> {
 }
 
 impl<T: Transport + 'static> Blocks<T> {
-    /// At most `count` blocks of `block_size` bytes, registered with each endpoint of the client;
-    /// memory is set aside when a block is first needed.
+    /// Creates a pool of at most `count` blocks of `block_size` bytes, registered with each
+    /// endpoint of the client. A block is allocated when it is first needed.
     pub fn new(client: Client<T>, block_size: usize, count: usize) -> Blocks<T> {
         Blocks { client, block_size, free: Semaphore::new(count.max(1)), spare: RefCell::default() }
     }
@@ -66,8 +67,8 @@ impl<T: Transport + 'static> Blocks<T> {
             None => {
                 let exhausted = |error: bmi_core::Error| Error::new(ErrorCode::Busy, error.to_string());
                 let memory = self.client.memory(self.block_size).map_err(exhausted)?;
-                // An adapter that can register no more may still manage piece by piece, so a
-                // refusal is not an error yet.
+                // An adapter that can register no more memory may still move it piece by piece. So
+                // a failure to register is not an error yet.
                 let register = |endpoint: &AsyncEndpoint<T>| endpoint.with(|endpoint| endpoint.register(&memory)).ok();
                 let regions = self.client.endpoints().filter_map(register).collect();
                 (memory, regions)
@@ -77,8 +78,8 @@ impl<T: Transport + 'static> Blocks<T> {
     }
 }
 
-/// A block in use. Dropped, its memory is given up, because an operation that failed may have left
-/// somebody at work on it; what went well is [recycled](Block::recycle).
+/// A block in use. When it is dropped, its memory is not reused, because an adapter or a server may
+/// still access it after a failed operation. After success the block is [recycled](Block::recycle).
 struct Block<'a, T: Transport> {
     blocks: &'a Blocks<T>,
     memory: Memory,
@@ -96,20 +97,21 @@ impl<T: Transport> Block<'_, T> {
     }
 }
 
-/// What a lane has done: its bytes and whether they were the last; `None` if there were none left.
+/// The result of a lane's step: its bytes and whether they were the last, or `None` if none were
+/// left.
 type Step = Option<(u64, bool)>;
 
-/// What a copy tells while it works.
+/// Progress of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress<'a> {
-    /// A file begins; `bytes` is its size, 0 if it is not known.
+    /// A file begins.
     File {
         /// The file's name, as the user would write it.
         name: &'a str,
-        /// Its size.
+        /// Its size in bytes; 0 if it is not known.
         bytes: u64,
     },
-    /// So many bytes more have arrived.
+    /// This many more bytes have been copied.
     Bytes(u64),
     /// A file is complete.
     Done {
@@ -118,28 +120,28 @@ pub enum Progress<'a> {
     },
 }
 
-/// How to copy.
+/// Copies files and trees.
 pub struct Copier<T: Transport> {
     client: Client<T>,
     blocks: Blocks<T>,
     io: LocalIo,
     lanes: usize,
     files: usize,
-    /// How files are created; a local file's permissions come before those here.
+    /// Options for creating files. A local file's permissions override those here.
     pub create: CreateOptions,
-    /// Whether to sync each file before it counts as done.
+    /// If true, each file is synced before it counts as done.
     pub sync: bool,
     progress: Box<dyn Fn(Progress<'_>)>,
 }
 
-/// What was copied.
+/// Counts of what was copied.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Copied {
-    /// Files.
+    /// Number of files.
     pub files: u64,
-    /// Directories.
+    /// Number of directories.
     pub directories: u64,
-    /// Bytes.
+    /// Number of bytes.
     pub bytes: u64,
 }
 
@@ -152,8 +154,8 @@ impl std::ops::AddAssign for Copied {
 }
 
 impl<T: Transport + 'static> Copier<T> {
-    /// Copies with `lanes` blocks of `block_size` bytes under way for each file, and at most twice
-    /// as many over all files; `progress` is called as bytes arrive.
+    /// Creates a copier with `lanes` blocks of `block_size` bytes in progress for each file, and at
+    /// most twice as many over all files. `progress` is called as bytes arrive.
     ///
     /// # Errors
     /// If the thread for local files cannot be started.
@@ -172,11 +174,8 @@ impl<T: Transport + 'static> Copier<T> {
 
     // ---- to the servers -------------------------------------------------------------------------
 
-    /// Stores one local file as `target`, replacing what is there. What tells no size, a named pipe
-    /// for instance, is read to its end.
-    ///
-    /// # Errors
-    /// `Io` naming the local file; those of [`Client::create`] and [`File::write_at`].
+    /// Stores one local file as `target`, replacing an existing file. If the source has no known
+    /// size, such as a named pipe, it is read to its end.
     pub async fn put_file(&self, source: &Path, target: &FsPath) -> Result<Copied, Error> {
         let local = |error: io::Error| Error::local(source.display(), &error);
         let path = source.to_owned();
@@ -188,8 +187,8 @@ impl<T: Transport + 'static> Copier<T> {
                 if metadata.is_dir() {
                     return Err(io::Error::from(io::ErrorKind::IsADirectory));
                 }
-                // Only a regular file knows how many bytes it will yield, and those of the kernel
-                // say 0 however many that are.
+                // Only a regular file has a size. The kernel's own files (such as those in `/proc`)
+                // report 0, however many bytes they contain.
                 let (len, mode) = match metadata.is_file() {
                     true => (metadata.len(), metadata.permissions().mode() & 0o777),
                     false => (0, CreateOptions::default().mode),
@@ -218,7 +217,7 @@ impl<T: Transport + 'static> Copier<T> {
                     let block = self.blocks.take().await?;
                     let want = usize::try_from(size - offset).unwrap_or(usize::MAX).min(self.blocks.block_size);
                     let len = read(block.slice(want), offset).await?;
-                    // A local file that became shorter meanwhile ends here.
+                    // If the local file became shorter meanwhile, it ends here.
                     self.write(remote, offset, block, len).await
                 }
             })
@@ -228,15 +227,12 @@ impl<T: Transport + 'static> Copier<T> {
         Ok(Copied { files: 1, directories: 0, bytes })
     }
 
-    /// Stores what `input`, a pipe for instance, yields until its end.
-    ///
-    /// # Errors
-    /// As [`Copier::put_file`].
+    /// Stores the bytes of `input`, for instance a pipe, until its end.
     pub async fn put_stream(&self, input: fs::File, target: &FsPath) -> Result<Copied, Error> {
         self.put_open(Arc::new(input), "standard input", target, self.create.mode).await
     }
 
-    /// Stores what `input`, which errors call `from`, yields until its end.
+    /// Stores the bytes of `input` until its end. Errors name it `from`.
     async fn put_open(&self, input: Arc<fs::File>, from: &str, target: &FsPath, mode: u32) -> Result<Copied, Error> {
         let local = |error: io::Error| Error::local(from, &error);
         let name = target.as_str();
@@ -249,8 +245,8 @@ impl<T: Transport + 'static> Copier<T> {
                 async move {
                     let block = self.blocks.take().await?;
                     let slice = block.slice(self.blocks.block_size);
-                    // The thread reads one block after the other; where a block belongs is known
-                    // when it has been read, whichever lane asked for it.
+                    // The thread reads one block after the other. The offset of a block is known
+                    // only after it has been read, whichever lane asked for it.
                     let read = move || {
                         let len = local::read_stream(&*input, &slice)?;
                         Ok((position.fetch_add(len as u64, Ordering::Relaxed), len))
@@ -265,7 +261,7 @@ impl<T: Transport + 'static> Copier<T> {
         Ok(Copied { files: 1, directories: 0, bytes })
     }
 
-    /// Writes the beginning of a block; a lane's step.
+    /// Writes the first `len` bytes of a block. This is the step of a lane.
     async fn write(&self, remote: &File<T>, offset: u64, block: Block<'_, T>, len: usize) -> Result<Step, Error> {
         if len > 0 {
             remote.write_at(offset, block.slice(len)).await?;
@@ -279,8 +275,8 @@ impl<T: Transport + 'static> Copier<T> {
         if self.sync { remote.sync().await } else { Ok(()) }
     }
 
-    /// A new file, or one that is there, emptied; replaced if it is striped otherwise than asked
-    /// for.
+    /// Creates a file, or empties an existing one. Replaces an existing file if its striping
+    /// differs from the requested one.
     async fn create_or_empty(&self, target: &FsPath, mode: u32) -> Result<File<T>, Error> {
         match self.client.create(target, CreateOptions { exclusive: true, mode, ..self.create }).await {
             Err(error) if error.code() == ErrorCode::Exists => {}
@@ -297,8 +293,8 @@ impl<T: Transport + 'static> Copier<T> {
         self.client.create(target, CreateOptions { exclusive: false, mode, ..self.create }).await
     }
 
-    /// Runs `step` for block after block, in as many lanes as there are, until one says that there
-    /// is no more; returns the bytes.
+    /// Runs `step` for block after block, in all lanes, until one reports the end. Returns the
+    /// number of bytes.
     async fn in_lanes<F>(&self, step: impl Fn(u64) -> F) -> Result<u64, Error>
     where
         F: Future<Output = Result<Step, Error>>,
@@ -332,8 +328,8 @@ impl<T: Transport + 'static> Copier<T> {
 
     // ---- from the servers -----------------------------------------------------------------------
 
-    /// Fetches one file to the local `target`, replacing what is there once it is complete. A
-    /// target that is no file, a pipe for instance, gets its bytes in order.
+    /// Fetches one file to the local `target`. An existing file is replaced once the new one is
+    /// complete. A target that is not a regular file, such as a pipe, gets its bytes in order.
     ///
     /// # Errors
     /// `Io` naming the local file; those of [`Client::open`] and [`File::read_at`].
@@ -373,7 +369,7 @@ impl<T: Transport + 'static> Copier<T> {
         Ok(Copied { files: 1, directories: 0, bytes })
     }
 
-    /// Opens a file to be read; its permission bits with it.
+    /// Opens a file for reading. Returns its permission bits with it.
     async fn open(&self, source: &FsPath) -> Result<(File<T>, u32), Error> {
         let during = |error: Error| error.during(format!("open {source}"));
         let entry = self.client.lookup(source).await.map_err(during)?;
@@ -381,16 +377,13 @@ impl<T: Transport + 'static> Copier<T> {
         Ok((self.client.file(source, entry).await.map_err(during)?, mode))
     }
 
-    /// Writes one file to `output`, a pipe for instance, in order.
-    ///
-    /// # Errors
-    /// As [`Copier::get_file`].
+    /// Writes one file to `output`, for instance a pipe, in order.
     pub async fn get_stream(&self, source: &FsPath, output: fs::File) -> Result<Copied, Error> {
         let (remote, _) = self.open(source).await?;
         self.get_open(source, &remote, Arc::new(output), "standard output").await
     }
 
-    /// Writes a file, in order, to `output`, which errors call `to`.
+    /// Writes a file to `output`, in order. Errors name it `to`.
     async fn get_open(
         &self,
         source: &FsPath,
@@ -409,8 +402,8 @@ impl<T: Transport + 'static> Copier<T> {
             let len = self.read(remote, offset, size, &block).await?;
             Ok::<_, Error>((block, len))
         };
-        // In order: the oldest block has its memory first, so the ones behind it cannot keep it
-        // waiting.
+        // Blocks are fetched in order. The oldest one gets its memory first, so later ones cannot
+        // block it.
         let mut blocks = stream::iter(offsets).map(fetch).buffered(self.lanes);
         let mut bytes = 0;
         while let Some((block, len)) = blocks.try_next().await? {
@@ -432,8 +425,9 @@ impl<T: Transport + 'static> Copier<T> {
 
     // ---- trees ----------------------------------------------------------------------------------
 
-    /// Stores a local directory with everything below as the directory `target`. Links and special
-    /// files are not copied, and reported as an error once everything else is there.
+    /// Stores a local directory with everything below it as the directory `target`. Links and
+    /// special files are not copied. They are reported as an error after everything else has been
+    /// copied.
     ///
     /// # Errors
     /// `Io` naming the local file; those of the file system. After the first error no further file
@@ -472,10 +466,7 @@ impl<T: Transport + 'static> Copier<T> {
         }
     }
 
-    /// Fetches the directory `source` with everything below as the local directory `target`.
-    ///
-    /// # Errors
-    /// As [`Copier::put_tree`].
+    /// Fetches the directory `source` with everything below it as the local directory `target`.
     pub async fn get_tree(&self, source: &FsPath, target: &Path) -> Result<Copied, Error> {
         let mut copied = Copied::default();
         let mut dirs = vec![(source.clone(), target.to_owned())];

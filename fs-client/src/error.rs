@@ -1,14 +1,15 @@
-//! One error for the whole client: what was being done, and for each server that failed, which one,
-//! which ranges of the file, and why.
+//! The error type of the client. It names the operation and, for each server that failed, the
+//! ranges of the file and the reason.
 //!
-//! **Why.** An operation on a striped file talks to several servers at once, and any of them may
-//! fail for its own reason. Reporting the first and hiding the rest would leave the caller guessing
-//! which bytes are on disk. So an error carries all failures; what no failure names was
-//! acknowledged, and stays.
+//! **Why.** An operation on a striped file uses several servers at once, and each may fail for its
+//! own reason. If only the first failure were reported, the caller would not know which bytes were
+//! written. So an error carries all failures. All bytes that no failure names were acknowledged and
+//! remain written.
 //!
 //! ```text
 //! write to tcp://10.0.0.3:7001 (iod 2) of bytes 131072..196608 failed: no space left: the store is full
-//! write to 2 servers failed: tcp://10.0.0.3:7001 (iod 2), bytes 131072..196608: no space left; tcp://10.0.0.4:7001 (iod 3), bytes …: peer lost
+//! write to 2 servers failed: tcp://10.0.0.3:7001 (iod 2), bytes 131072..196608: no space left;
+//!   tcp://10.0.0.4:7001 (iod 3), bytes …: peer lost
 //! ```
 
 use std::fmt;
@@ -18,12 +19,12 @@ use std::sync::Arc;
 use bmi_core::Addr;
 use fs_proto::{ErrorCode, Region};
 
-/// A server as errors, plans and listings name it.
+/// A server, as named in errors, plans and listings.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ServerName {
-    /// Where it is.
+    /// The server's address.
     pub addr: Addr,
-    /// The number of an iod; `None` for the manager.
+    /// The number of an I/O server; `None` for the manager.
     pub iod: Option<u32>,
 }
 
@@ -36,31 +37,32 @@ impl fmt::Display for ServerName {
     }
 }
 
-/// What went wrong at one place.
+/// A failure at one server or on this side.
 #[derive(Clone, Debug)]
 pub struct Failure {
-    /// The server; `None` if it was this side.
+    /// The server; `None` if the failure is on this side.
     pub server: Option<Arc<ServerName>>,
-    /// The ranges of the file, in bytes from its beginning, that are concerned: neighbours joined,
-    /// at most [`Failure::MAX_RANGES`].
+    /// The affected ranges of the file, in bytes from its beginning. Adjacent ranges are joined.
+    /// There are at most [`Failure::MAX_RANGES`].
     pub ranges: Vec<Range<u64>>,
-    /// What a caller can do about it.
+    /// The code, which tells a caller what it can do.
     pub code: ErrorCode,
-    /// The reason in words.
+    /// The reason as text.
     pub detail: String,
-    /// The transport's error behind it.
+    /// The underlying error of the transport.
     pub source: Option<Arc<bmi_core::Error>>,
-    /// The ranges of the datafile that the server named, not yet translated to those of the file.
+    /// The ranges of the datafile that the server named, not yet translated to ranges of the file.
     pub(crate) physical: Vec<Region>,
-    /// What the local system said.
+    /// The kind of the local system's error.
     pub(crate) local: Option<std::io::ErrorKind>,
 }
 
 impl Failure {
-    /// Ranges that a failure names; the last one then reaches to the end of all that are concerned.
+    /// Most ranges that a failure names. If there are more, the last one extends to the end of them
+    /// all.
     pub const MAX_RANGES: usize = 8;
 
-    /// A failure of this side.
+    /// Creates a failure of this side.
     pub fn here(code: ErrorCode, detail: impl Into<String>) -> Failure {
         Failure {
             server: None,
@@ -73,12 +75,12 @@ impl Failure {
         }
     }
 
-    /// A failure of `server`.
+    /// Creates a failure of `server`.
     pub fn at(server: ServerName, code: ErrorCode, detail: impl Into<String>) -> Failure {
         Failure { server: Some(Arc::new(server)), ..Failure::here(code, detail) }
     }
 
-    /// What the transport said about `server`.
+    /// Creates a failure from the transport's error about `server`.
     pub fn transport(server: ServerName, error: bmi_core::Error) -> Failure {
         let code = fs_proto::FsError::from(error.clone()).code;
         // The server is named in front of this text.
@@ -87,7 +89,7 @@ impl Failure {
         Failure { source: Some(Arc::new(error)), ..Failure::at(server, code, detail) }
     }
 
-    /// With these ranges of the file, sorted, neighbours joined.
+    /// Adds the affected ranges of the file. Sorts them and joins adjacent ones.
     #[must_use]
     pub fn of_ranges(mut self, ranges: impl IntoIterator<Item = Range<u64>>) -> Failure {
         let mut all: Vec<Range<u64>> = ranges.into_iter().filter(|range| !range.is_empty()).collect();
@@ -139,32 +141,33 @@ struct Inner {
 }
 
 impl Error {
-    /// An error of this side.
+    /// Creates an error of this side.
     pub fn new(code: ErrorCode, detail: impl Into<String>) -> Error {
         Error::from(Failure::here(code, detail))
     }
 
-    /// An error of the local machine's files; `what` names the file.
+    /// Creates an error for a local file. `what` names the file.
     pub fn local(what: impl fmt::Display, error: &std::io::Error) -> Error {
         let failure = Failure { local: Some(error.kind()), ..Failure::here(ErrorCode::Io, format!("{what}: {error}")) };
         Error::from(failure)
     }
 
-    /// Whether the reader of a local pipe has gone away.
+    /// Returns true if the reader of a local pipe has closed it.
     pub fn is_broken_pipe(&self) -> bool {
         self.0.failures.iter().any(|failure| failure.local == Some(std::io::ErrorKind::BrokenPipe))
     }
 
-    /// Several failures of one operation.
+    /// Combines several failures of one operation.
     ///
     /// # Panics
-    /// If there is none.
+    /// If `failures` is empty.
     pub fn combined(failures: Vec<Failure>) -> Error {
         assert!(!failures.is_empty(), "an error without a failure");
         Error(Arc::new(Inner { operation: None, failures }))
     }
 
-    /// Names the operation that failed, if it has no name yet: `"write"`, `"mkdir /a"`.
+    /// Names the operation that failed, such as `"write"` or `"mkdir /a"`, unless it has a name
+    /// already.
     #[must_use]
     pub fn during(mut self, operation: impl Into<String>) -> Error {
         if self.0.operation.is_none() {
@@ -173,24 +176,24 @@ impl Error {
         self
     }
 
-    /// What a caller can do about it. Of several failures, one that repeating will not cure counts:
-    /// a full disk before a lost connection.
+    /// Returns the code, which tells a caller what it can do. Of several failures, one that cannot
+    /// be cured by repeating the call takes precedence: a full disk before a lost connection.
     pub fn code(&self) -> ErrorCode {
         let failures = &self.0.failures;
         failures.iter().find(|failure| !failure.code.is_retryable()).unwrap_or(&failures[0]).code
     }
 
-    /// Whether the same call may succeed later.
+    /// Returns true if the same call may succeed later.
     pub fn is_retryable(&self) -> bool {
         self.code().is_retryable()
     }
 
-    /// The operation that failed.
+    /// Returns the operation that failed.
     pub fn operation(&self) -> Option<&str> {
         self.0.operation.as_deref()
     }
 
-    /// Each failure.
+    /// Returns all failures.
     pub fn failures(&self) -> &[Failure] {
         &self.0.failures
     }

@@ -1,12 +1,13 @@
-//! The bytes of a file: reads and writes, contiguous or lists on both sides, striped over servers.
+//! The data of a file: reads and writes, contiguous or lists on both sides, striped over servers.
 //!
 //! **Invariants**
-//! 1. All servers concerned work at once; a failure of one does not stop the others, and the error
-//!    names each that failed with its ranges.
-//! 2. A read is short only at the end of the file; bytes that were never written are zeros.
-//! 3. A server can reach memory only while a request to it is under way.
+//! 1. All servers involved work in parallel. A failure of one does not stop the others. The error
+//!    names each server that failed, with its ranges.
+//! 2. A read is short only at the end of the file. Bytes that were never written are zeros.
+//! 3. A server can access memory only while a request to it is in progress.
 //!
-//! **Source.** [PVFS-IB §2.1, §3.2.3] (server-based transfer), 4.1 (inline), 5 (list I/O).
+//! **Source.** [PVFS-IB §2.1, §3.2.3] (server-based transfer), [PVFS-IB §4.1] (inline), [PVFS-IB
+//! §5] (list I/O).
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -27,10 +28,10 @@ use crate::error::{Error, Failure, ServerName};
 use crate::path::FsPath;
 use crate::plan::{Plan, PlanLimits, ServerPaths, Transfer, file_ranges};
 
-/// Bytes of a request beside its lists: version, ids, time limit, kind, handle, lengths, each at
-/// its longest.
+/// Size of a request without its lists, in bytes: version, ids, time limit, kind, handle and
+/// lengths, each at its longest.
 const REQUEST_ROOM: usize = 128;
-/// Requests of one operation under way at a time, for each server.
+/// Requests of one operation in progress at the same time, per server.
 const WINDOW: usize = 4;
 
 /// One server's share of a file.
@@ -38,16 +39,16 @@ const WINDOW: usize = 4;
 pub struct Datafile {
     /// The server.
     pub server: ServerName,
-    /// What it calls the share.
+    /// The server's handle for the share.
     pub handle: DatafileHandle,
     /// Its size in bytes.
     pub size: u64,
-    /// When it was last written to or its size changed, in nanoseconds since 1970 by the server's
-    /// clock; 0 if never.
+    /// Time of the last write or change of size, in nanoseconds since 1970 by the server's clock. 0
+    /// if there was none.
     pub mtime_ns: u64,
 }
 
-/// An open file. A clone is another handle to it. There is nothing to close.
+/// An open file. A clone is another handle to it. A file need not be closed.
 pub struct File<T: Transport> {
     client: Client<T>,
     inner: Rc<OpenFile>,
@@ -62,19 +63,19 @@ struct OpenFile {
     unsynced: RefCell<Vec<Unsynced>>,
 }
 
-/// What a server has that may not be on its disk yet.
+/// What was written to a datafile and may not be on the disk yet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Unsynced {
     #[default]
     Nothing,
-    /// Written to this start of the server, and to no other.
+    /// Written to this start of the server only.
     At(u64),
-    /// Written to a server that has been started anew since.
+    /// Written to a server that has been restarted since.
     Doubtful,
 }
 
 impl Unsynced {
-    /// Together with what was written to `start`.
+    /// Adds a write to the start `start` of the server.
     fn and(self, start: u64) -> Unsynced {
         match self {
             Unsynced::Nothing => Unsynced::At(start),
@@ -83,7 +84,7 @@ impl Unsynced {
         }
     }
 
-    /// Together with what was written meanwhile.
+    /// Adds the writes of a later period.
     fn merge(self, other: Unsynced) -> Unsynced {
         match other {
             Unsynced::Nothing => self,
@@ -93,8 +94,8 @@ impl Unsynced {
     }
 }
 
-/// What a sync that is under way is about. What is not taken out of it goes back, also if the sync
-/// is dropped before its end.
+/// The unsynced writes that a running sync covers. Everything that is still in it when it is
+/// dropped goes back into the file's record, even if the sync's future is dropped early.
 struct Taken<'a> {
     unsynced: &'a RefCell<Vec<Unsynced>>,
     before: Vec<Unsynced>,
@@ -122,7 +123,7 @@ impl<T: Transport> Clone for File<T> {
 }
 
 impl<T: Transport + 'static> File<T> {
-    /// `servers` are those of the layout, in its order.
+    /// Creates a file. `servers` are those of the layout, in its order.
     pub(crate) fn new(
         client: Client<T>,
         path: FsPath,
@@ -140,37 +141,37 @@ impl<T: Transport + 'static> File<T> {
 
     // ---- getters --------------------------------------------------------------------------------
 
-    /// The path that it was opened by.
+    /// Returns the path that the file was opened by.
     pub fn path(&self) -> &FsPath {
         &self.inner.path
     }
 
-    /// Its handle.
+    /// Returns the file's handle.
     pub fn handle(&self) -> FileHandle {
         self.inner.handle
     }
 
-    /// How it is striped.
+    /// Returns the distribution of the file.
     pub fn distribution(&self) -> &Distribution {
         self.inner.layout.distribution()
     }
 
-    /// The servers that it lies on, in the order of the distribution.
+    /// Returns the servers that the file is striped over, in the order of the distribution.
     pub fn servers(&self) -> &[ServerName] {
         &self.inner.servers
     }
 
-    /// How a read or write of `regions` would be carried out: which requests, and which path their
-    /// data takes unless slots or credits are short.
+    /// Returns how a read or write of `regions` would be carried out: the requests, and the path of
+    /// their data if slots and credits are not short.
     ///
     /// # Errors
-    /// `Invalid` if `memory` and `regions` are not equally long, `TooLarge` if a region ends beyond
-    /// what a file can have.
+    /// `Invalid` if `memory` and `regions` differ in length. `TooLarge` if a region ends beyond the
+    /// largest offset of a file.
     pub fn plan(&self, direction: Direction, regions: &[Region], memory: &MemList) -> Result<Plan, Error> {
         Ok(self.cut(direction, regions, memory)?.with_paths(self.paths(memory)))
     }
 
-    /// The requests of a read or write.
+    /// Splits a read or write into requests.
     fn cut(&self, direction: Direction, regions: &[Region], memory: &MemList) -> Result<Plan, Error> {
         let mut total = 0u64;
         for region in regions {
@@ -200,8 +201,8 @@ impl<T: Transport + 'static> File<T> {
         })
     }
 
-    /// Which path data of each size takes to or from each server, and whether this memory counts as
-    /// registered there.
+    /// Returns, for each server, which path data of each size takes and whether this memory counts
+    /// as registered there.
     fn paths(&self, memory: &MemList) -> Vec<ServerPaths> {
         let connections = &self.client.inner().connections;
         let paths = |endpoint: &AsyncEndpoint<T>, peer| {
@@ -219,24 +220,24 @@ impl<T: Transport + 'static> File<T> {
 
     // ---- data -----------------------------------------------------------------------------------
 
-    /// Reads from `offset` into `memory`; returns how many bytes there were, fewer than asked for
-    /// only at the end of the file. Memory behind them is zero.
+    /// Reads from `offset` into `memory` and returns the number of bytes read. It is less than the
+    /// length of `memory` only at the end of the file. The rest of the memory is then set to zero.
     ///
     /// # Errors
-    /// One that names each server that failed and the ranges that were not read; those of every
-    /// request.
+    /// An error that names each server that failed and the ranges that were not read; those of
+    /// every request.
     pub async fn read_at(&self, offset: u64, memory: impl Into<MemList>) -> Result<u64, Error> {
         let memory = memory.into();
         let regions = [Region::new(offset, memory.len() as u64)];
         self.read_list(&regions, memory).await
     }
 
-    /// Reads `regions` of the file, in order, into `memory`, in order; the two lists need not have
-    /// the same shape. Returns how many of the bytes lie before the end of the file; the others are
+    /// Reads `regions` of the file, in order, into `memory`, in order. The two lists need not have
+    /// the same shape. Returns how many of the bytes are before the end of the file. The others are
     /// zero.
     ///
     /// # Errors
-    /// As [`File::read_at`]; `Invalid` if the lists are not equally long.
+    /// As [`File::read_at`]; `Invalid` if the lists differ in length.
     pub async fn read_list(&self, regions: &[Region], memory: impl Into<MemList>) -> Result<u64, Error> {
         let during = |error: Error| error.during(format!("read of {}", self.path()));
         let plan = self.ready(Direction::Read, regions, memory.into()).await.map_err(during)?;
@@ -246,30 +247,30 @@ impl<T: Transport + 'static> File<T> {
         let known: Vec<u64> = sizes.iter().map(|size| size.unwrap_or(0)).collect();
         let mut size = self.distribution().file_size(&known);
         if size < last && sizes.contains(&None) && !mutated("client/size-of-those-that-were-read") {
-            // The servers that were read end before what was asked for; the others may hold later
-            // bytes.
+            // The datafiles that were read end before the requested range does. The others may hold
+            // later bytes.
             size = self.size_with(&sizes).await.map_err(during)?;
         }
         let size = if mutated("client/short-read-reported-as-full") { last } else { size };
         Ok(regions.iter().map(|region| size.saturating_sub(region.offset).min(region.len)).sum())
     }
 
-    /// Writes `memory` at `offset`. What is written reaches the disk with [`File::sync`].
+    /// Writes `memory` at `offset`. The bytes reach the disk with [`File::sync`].
     ///
     /// # Errors
-    /// One that names each server that failed and the ranges that may not have been written;
-    /// everything else was. Those of every request.
+    /// An error that names each server that failed and the ranges that may not have been written;
+    /// all other bytes were written. Those of every request.
     pub async fn write_at(&self, offset: u64, memory: impl Into<MemList>) -> Result<(), Error> {
         let memory = memory.into();
         let regions = [Region::new(offset, memory.len() as u64)];
         self.write_list(&regions, memory).await
     }
 
-    /// Writes `memory`, in order, to `regions` of the file, in order; the two lists need not have
-    /// the same shape. Where regions overlap, which of the bytes stay is not defined.
+    /// Writes `memory`, in order, to `regions` of the file, in order. The two lists need not have
+    /// the same shape. Where regions overlap, it is undefined which bytes remain.
     ///
     /// # Errors
-    /// As [`File::write_at`]; `Invalid` if the lists are not equally long.
+    /// As [`File::write_at`]; `Invalid` if the lists differ in length.
     pub async fn write_list(&self, regions: &[Region], memory: impl Into<MemList>) -> Result<(), Error> {
         let during = |error: Error| error.during(format!("write of {}", self.path()));
         let plan = self.ready(Direction::Write, regions, memory.into()).await.map_err(during)?;
@@ -277,9 +278,9 @@ impl<T: Transport + 'static> File<T> {
         Ok(())
     }
 
-    /// The requests, made once the servers concerned are connected: only then are their limits
-    /// known. A server that cannot be reached is noticed when its part is carried out, with the
-    /// ranges that it costs.
+    /// Connects the servers involved, then splits the access into requests. The limits of a server
+    /// are known only after it is connected. If a server cannot be reached, its requests fail later
+    /// and the error names their ranges.
     async fn ready(&self, direction: Direction, regions: &[Region], memory: MemList) -> Result<Plan, Error> {
         let connections = &self.client.inner().connections;
         let missing = |server: &&ServerName| connections.room(&server.addr).is_none();
@@ -297,7 +298,7 @@ impl<T: Transport + 'static> File<T> {
         self.cut(direction, regions, &memory)
     }
 
-    /// Carries out a plan; returns the sizes of the datafiles that were touched.
+    /// Carries out a plan. Returns the sizes of the datafiles that it accessed.
     async fn run(&self, plan: &Plan) -> Result<Vec<Option<u64>>, Error> {
         let one = async |transfer: &Transfer| (transfer.datafile, self.transfer(plan, transfer).await);
         let window = WINDOW * self.inner.servers.len();
@@ -313,7 +314,7 @@ impl<T: Transport + 'static> File<T> {
         if failures.is_empty() { Ok(sizes) } else { Err(Error::combined(failures)) }
     }
 
-    /// Carries out one transfer; returns the datafile's size.
+    /// Carries out one transfer. Returns the datafile's size.
     async fn transfer(&self, plan: &Plan, transfer: &Transfer) -> Result<u64, Failure> {
         let inner = self.client.inner();
         let server = &self.inner.servers[transfer.datafile];
@@ -344,14 +345,14 @@ impl<T: Transport + 'static> File<T> {
         result.map_err(|failure| self.with_ranges(plan, transfer, failure))
     }
 
-    /// Something was written to a datafile, and not synced.
+    /// Records that bytes were written to a datafile and not synced.
     fn note_written(&self, datafile: usize, start: u64) {
         let unsynced = &mut self.inner.unsynced.borrow_mut()[datafile];
         *unsynced = unsynced.and(start);
     }
 
-    /// Translates what the server said to ranges of the file; all of the transfer's if it named
-    /// none.
+    /// Adds the affected ranges of the file: the server's ranges, translated, or all of the
+    /// transfer if the server named none.
     fn with_ranges(&self, plan: &Plan, transfer: &Transfer, failure: Failure) -> Failure {
         let ranges = match failure.physical.as_slice() {
             [] => plan.file_ranges(transfer),
@@ -362,19 +363,13 @@ impl<T: Transport + 'static> File<T> {
 
     // ---- the whole file -------------------------------------------------------------------------
 
-    /// Its size in bytes, from the sizes of its datafiles.
-    ///
-    /// # Errors
-    /// Those of every request.
+    /// Returns the file's size in bytes, computed from the sizes of its datafiles.
     pub async fn size(&self) -> Result<u64, Error> {
         let none = vec![None; self.inner.servers.len()];
         self.size_with(&none).await.map_err(|error| error.during(format!("size of {}", self.path())))
     }
 
-    /// Its datafiles with their sizes, in the order of the distribution.
-    ///
-    /// # Errors
-    /// Those of every request.
+    /// Returns the file's datafiles with their sizes, in the order of the distribution.
     pub async fn datafiles(&self) -> Result<Vec<Datafile>, Error> {
         let held = all(self.ask_all(Resend::Once, |_, datafile| Some(IodRequest::Getsize { datafile }), held).await)?;
         let handles = self.inner.layout.datafiles().iter().map(|(_, handle)| *handle);
@@ -386,7 +381,7 @@ impl<T: Transport + 'static> File<T> {
         Ok(datafiles.collect())
     }
 
-    /// Its size, asking only those servers whose datafile's size is not in `known`.
+    /// Returns the file's size. Asks only the servers whose datafile size is not in `known`.
     async fn size_with(&self, known: &[Option<u64>]) -> Result<u64, Error> {
         let ask = |index: usize, datafile| known[index].is_none().then_some(IodRequest::Getsize { datafile });
         let asked = all(self.ask_all(Resend::Once, ask, held).await)?;
@@ -395,11 +390,11 @@ impl<T: Transport + 'static> File<T> {
         Ok(self.distribution().file_size(&sizes))
     }
 
-    /// Makes it `size` bytes long: cut off, or filled up with a hole.
+    /// Sets the file's length to `size` bytes: cuts it off or extends it with a hole.
     ///
     /// # Errors
-    /// `TooLarge`, and those of every request; a server that failed is named, the others have been
-    /// changed.
+    /// `TooLarge`, and those of every request. The error names the servers that failed; the others
+    /// have made the change.
     pub async fn set_len(&self, size: u64) -> Result<(), Error> {
         let during = |error: Error| error.during(format!("truncate {}", self.path()));
         if size > MAX_OFFSET {
@@ -418,15 +413,15 @@ impl<T: Transport + 'static> File<T> {
         Ok(())
     }
 
-    /// Has all servers put what was written on their disks; from then on it survives a crash.
+    /// Flushes written bytes to the disks of all servers. They then survive a crash.
     ///
     /// # Errors
-    /// Those of every request; a server that failed is named. `Io` if a server was started anew
-    /// after it took bytes through this handle and before they were synced: they may be lost, and
-    /// have to be written again. It is said once.
+    /// Those of every request; the error names the servers that failed. `Io` if a server took bytes
+    /// through this handle and was restarted before they were synced: the bytes may be lost and
+    /// must be written again. This error is reported once.
     pub async fn sync(&self) -> Result<(), Error> {
         let sync = |_, datafile| Some(IodRequest::Sync { datafile });
-        // What is written from now on is not covered.
+        // Later writes are not covered.
         let mut taken = Taken::new(&self.inner.unsynced);
         let sync = |index, datafile| {
             sync(index, datafile).filter(|_| index == 0 || !mutated("client/syncs-the-first-server-only"))
@@ -435,12 +430,12 @@ impl<T: Transport + 'static> File<T> {
         for (datafile, answer) in answers.iter_mut().enumerate() {
             let start = match answer {
                 Ok(Some(start)) => start,
-                // The server could not: that has been said with this.
+                // The server failed to sync. This error reports the possible loss.
                 Err(failure) if failure.code == ErrorCode::Io => {
                     taken.before[datafile] = Unsynced::Nothing;
                     continue;
                 }
-                // What a server did not answer for goes back.
+                // The server did not answer, so its writes go back into the record.
                 _ => continue,
             };
             let before = std::mem::take(&mut taken.before[datafile]);
@@ -455,8 +450,8 @@ impl<T: Transport + 'static> File<T> {
         Ok(())
     }
 
-    /// Asks each server what `request` says for it; returns what `take` finds in the answers of
-    /// those that were asked.
+    /// Sends each server the request that `request` returns for it, if any. Returns what `take`
+    /// extracts from the replies.
     async fn ask_all<R>(
         &self,
         resend: Resend,
@@ -478,17 +473,17 @@ impl<T: Transport + 'static> File<T> {
     }
 }
 
-/// Which start of the server changed or synced a datafile.
+/// Returns the start of the server under which the datafile was changed or synced.
 fn written(reply: &IodReply) -> Option<u64> {
     if let IodReply::Written { start, .. } = reply { Some(*start) } else { None }
 }
 
-/// Size of a datafile, and when it was changed.
+/// Returns the size of a datafile and the time of its last change.
 fn held(reply: &IodReply) -> Option<(u64, u64)> {
     if let IodReply::Held { size, mtime_ns } = reply { Some((*size, *mtime_ns)) } else { None }
 }
 
-/// All answers, or all failures together.
+/// Returns all answers, or all failures combined.
 fn all<R>(answers: Vec<Result<Option<R>, Failure>>) -> Result<Vec<Option<R>>, Error> {
     let mut failures = Vec::new();
     let mut found = Vec::new();
@@ -501,7 +496,7 @@ fn all<R>(answers: Vec<Result<Option<R>, Failure>>) -> Result<Vec<Option<R>>, Er
     if failures.is_empty() { Ok(found) } else { Err(Error::combined(failures)) }
 }
 
-/// Adds a failure; one of the same server for the same reason is joined.
+/// Adds a failure. Joins it with an earlier one of the same server with the same code.
 fn add_failure(failures: &mut Vec<Failure>, failure: Failure) {
     let same = |other: &&mut Failure| other.server == failure.server && other.code == failure.code;
     match failures.iter_mut().find(same) {

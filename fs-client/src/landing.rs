@@ -1,19 +1,19 @@
-//! A local file that is being fetched: nobody sees it before it is complete.
+//! The local target of a fetch. It becomes visible only when it is complete.
 //!
-//! **Why.** A fetch can end in the middle: a server dies, the disk is full, somebody presses
-//! Ctrl-C. What is left then must not look like the file, and must not have cost the file that
-//! stood there before.
+//! **Why.** A fetch can be interrupted: a server fails, the disk is full, or the user presses
+//! Ctrl-C. The remains must not look like the file, and the previous file must not be lost.
 //!
-//! **How.** The bytes go into a file without a name in the target's directory (`O_TMPFILE`), which
-//! is given its name when it is complete; whatever ends the program before, `kill -9` too, leaves
-//! nothing behind. A file system without such files gets one with a name of its own, which is
-//! removed on failure.
+//! **How.** The bytes go into an unnamed file in the target's directory (`O_TMPFILE`), which gets
+//! its name when it is complete. If the program ends earlier, even by `kill -9`, nothing is left
+//! behind. On a file system without unnamed files, a temporary file is used, which is removed on
+//! failure.
 //!
 //! **Invariants**
-//! 1. The target is what it was, or the whole file.
-//! 2. A link stays a link, and leads to the new file. A file that is replaced hands on its
-//!    permissions.
-//! 3. What is no file, a device or a pipe, is written to and never replaced.
+//! 1. The target is either unchanged or the complete new file.
+//! 2. A symbolic link remains a link, and leads to the new file. The new file takes over the
+//!    permissions of the file that it replaces.
+//! 3. A target that is not a regular file, such as a device or a pipe, is written to and never
+//!    replaced.
 
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io;
@@ -25,23 +25,23 @@ use std::sync::Arc;
 use rustix::fs::{AtFlags, CWD, linkat};
 use tempfile::{Builder, TempPath};
 
-/// Beginning of the names that exist for a moment, or as long as a fetch where files must have
-/// names.
+/// Prefix of temporary names. They exist for a moment, or during the whole fetch where unnamed
+/// files are not supported.
 const PREFIX: &str = ".pvfs-get-";
 
-/// Where fetched bytes go.
+/// The destination of fetched bytes.
 #[derive(Debug)]
 pub(crate) struct Landing {
     file: Arc<File>,
-    /// The name that it is to have; `None` for what is written to as it is.
+    /// The final name; `None` if the target itself is written to.
     target: Option<PathBuf>,
-    /// The name that it has meanwhile, if it has one.
+    /// The temporary name, if there is one.
     named: Option<TempPath>,
 }
 
 impl Landing {
-    /// Makes ready for a file that is to be at `target`, with the permissions `mode` as far as the
-    /// process's mask allows, unless a file is there already.
+    /// Prepares a file that will be at `target`. It gets the permissions `mode`, as far as the
+    /// process's umask allows, unless a file exists there already.
     ///
     /// # Errors
     /// Those of the system; `IsADirectory`.
@@ -52,7 +52,7 @@ impl Landing {
     fn open_as(target: &Path, mode: u32, nameless: bool) -> io::Result<Landing> {
         let (target, kept) = match fs::metadata(target) {
             Ok(there) if there.is_dir() => return Err(io::ErrorKind::IsADirectory.into()),
-            // To where a link leads.
+            // Replace the file that a link leads to.
             Ok(there) if there.is_file() => (fs::canonicalize(target)?, Some(there.permissions())),
             Ok(_) => {
                 return Ok(Landing {
@@ -61,7 +61,7 @@ impl Landing {
                     named: None,
                 });
             }
-            // A link that leads nowhere is filled where it leads to, as `cp` does it not, but `>`
+            // A dangling link: create the file that it points to. `cp` does not do that, but `>`
             // does.
             Err(error) if error.kind() == io::ErrorKind::NotFound && fs::symlink_metadata(target).is_ok() => {
                 let file = OpenOptions::new().write(true).create(true).truncate(true).mode(mode).open(target)?;
@@ -86,20 +86,20 @@ impl Landing {
         Ok(Landing { file: Arc::new(file), target: Some(target), named })
     }
 
-    /// The file to write to.
+    /// Returns the file to write to.
     pub(crate) fn file(&self) -> &Arc<File> {
         &self.file
     }
 
-    /// Whether bytes may be written at any place, in any order.
+    /// Returns true if bytes may be written at any offset, in any order.
     pub(crate) fn is_file(&self) -> bool {
         self.file.metadata().is_ok_and(|metadata| metadata.is_file())
     }
 
-    /// It is complete: gives it its name.
+    /// Completes the file: gives it its name.
     ///
     /// # Errors
-    /// Those of the system; then there is nothing at the target that was not there before.
+    /// Those of the system. The target is then unchanged.
     pub(crate) fn settle(self) -> io::Result<()> {
         let Some(target) = self.target else { return Ok(()) };
         if let Some(named) = self.named {
@@ -112,7 +112,7 @@ impl Landing {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
             result => return result,
         }
-        // A link cannot take a name that is taken, a rename can.
+        // A hard link cannot replace an existing name, but a rename can.
         let linked = Builder::new().prefix(PREFIX).make_in(directory(&target), link)?;
         linked.into_temp_path().persist(target).map_err(|error| error.error)
     }
@@ -122,8 +122,8 @@ fn directory(path: &Path) -> &Path {
     path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// A file without a name; `None` where that cannot be had. What is really wrong the attempt with a
-/// name will say.
+/// Opens a file without a name. Returns `None` if that fails for any reason. A real problem is
+/// reported by the attempt with a name that follows.
 fn open_nameless(dir: &Path, mode: u32) -> Option<File> {
     OpenOptions::new().read(true).write(true).mode(mode).custom_flags(libc::O_TMPFILE).open(dir).ok()
 }
@@ -152,14 +152,14 @@ mod tests {
             landing.settle().unwrap();
             assert_eq!(fs::read(&target).unwrap(), b"new");
             assert_eq!(fs::metadata(&target).unwrap().permissions().mode() & 0o777, 0o600);
-            // Replaced, with the permissions that it had.
+            // A file that is replaced keeps its permissions.
             fs::set_permissions(&target, Permissions::from_mode(0o751)).unwrap();
             let landing = Landing::open_as(&target, 0o600, nameless).unwrap();
             landing.file().as_ref().write_all(b"newer").unwrap();
             landing.settle().unwrap();
             assert_eq!(fs::read(&target).unwrap(), b"newer");
             assert_eq!(fs::metadata(&target).unwrap().permissions().mode() & 0o777, 0o751);
-            // Given up.
+            // Dropped before it is complete.
             let landing = Landing::open_as(&target, 0o600, nameless).unwrap();
             landing.file().as_ref().write_all(b"half").unwrap();
             drop(landing);

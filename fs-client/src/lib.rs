@@ -1,19 +1,19 @@
 //! The client of the file system: a library over any transport of `bmi-core`, and the command
 //! `pvfs`.
 //!
-//! | where | what |
+//! | module or type | contents |
 //! |---|---|
-//! | [`Client`] | the namespace: directories, names, attributes; which servers there are |
-//! | [`File`] | the bytes: reads and writes, contiguous or lists on both sides |
-//! | [`Extended`], [`ExtendedRaw`] | lists with the allocations that their pieces lie in |
-//! | [`Plan`] | how a read or write is split among servers, which path the bytes take, and why |
-//! | [`Endpoints`], [`Route`] | which transport leads to a server, and why |
+//! | [`Client`] | the namespace: directories, names, attributes; the list of servers |
+//! | [`File`] | the data: reads and writes, contiguous or lists on both sides |
+//! | [`Extended`], [`ExtendedRaw`] | lists with the allocations that contain their pieces |
+//! | [`Plan`] | how a read or write is split among servers, which path the data takes, and why |
+//! | [`Endpoints`], [`Route`] | which transport is used for a server, and why |
 //! | [`copy`] | whole files and trees, to and from the local machine |
-//! | [`Error`] | what went wrong, at which server, with which ranges of the file |
+//! | [`Error`] | what failed, at which server, with which ranges of the file |
 //!
-//! The library starts no task and reads no clock: its futures run on whatever drives the endpoint,
-//! and every one of them ends within the client's time limit for each request that it makes. Only
-//! [`local`], which reads and writes local files, has a thread.
+//! The library starts no task and reads no clock. Its futures run on the driver of the endpoint.
+//! Each request ends within the client's time limit. Only [`local`], which reads and writes local
+//! files, has a thread.
 //!
 //! ```no_run
 //! use bmi::{Addr, Config, Memory, OpenOptions, driver};

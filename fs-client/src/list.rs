@@ -1,25 +1,26 @@
-//! The extended list interface: noncontiguous in memory and in the file at once, with the
-//! allocations that the pieces of memory lie in.
+//! The extended list interface: accesses that are noncontiguous in memory and in the file, with
+//! hints about the allocations that contain the pieces of memory.
 //!
-//! **Why.** A program's buffers are often parts of one allocation: the rows of a tile in an array.
-//! Registered one by one they cost a registration each. Only the program knows that they belong
-//! together, so it says so, and the allocation is registered as one (group registration):
+//! **Why.** A program's buffers are often parts of one allocation, such as the rows of a tile in an
+//! array. Registering each piece costs one registration per piece. Only the program knows that the
+//! pieces belong together. So it passes the allocation, which is registered as a whole (group
+//! registration):
 //!
 //! ```text
-//!   allocation   |---------------------- array ----------------------|     allocation_offsets, allocation_lengths (one for each piece)
-//!   pieces           [ row 0 ]      [ row 1 ]      [ row 2 ]               mem_offsets, mem_lengths
-//!   file         [ region 0 ][ region 1 ]  …                               file_offsets, file_lengths
+//!   allocation   |--------------- array ---------------|   allocation_offsets, allocation_lengths (one per piece)
+//!   pieces           [ row 0 ]   [ row 1 ]   [ row 2 ]     mem_offsets, mem_lengths
+//!   file         [ region 0 ][ region 1 ]  …               file_offsets, file_lengths
 //! ```
 //!
-//! Bytes are paired in order: the first of the pieces with the first of the regions, whatever their
-//! shapes.
+//! Bytes are paired in order: the first byte of the pieces with the first byte of the regions,
+//! whatever their shapes.
 //!
-//! **Source.** [PVFS-IB §5], `pvfs_read_list` with `allocation_offsets` and
-//! `allocation_lengths`; section 6.8 (768 registrations without, one with). Theirs trusts the hint;
-//! ours checks that a piece lies within it.
+//! **Source.** [PVFS-IB §5], `pvfs_read_list` with `allocation_offsets` and `allocation_lengths`;
+//! [PVFS-IB §6.8] (768 registrations without, one with). The paper's library trusts the hint. This
+//! one checks that each piece is within its allocation.
 //!
-//! **Tests.** `tests/sim.rs`: the tile of section 6.8, its registrations counted and its bytes
-//! compared.
+//! **Tests.** `tests/sim.rs` runs the tile of [PVFS-IB §6.8], counts its registrations and compares
+//! its bytes.
 
 use std::ptr::NonNull;
 
@@ -30,36 +31,36 @@ use fs_proto::{ErrorCode, Region};
 use crate::error::Error;
 use crate::file::File;
 
-/// A noncontiguous access to memory that this library owns. The arrays of one group are equally
-/// long.
+/// A noncontiguous access to memory that this library owns. The arrays of one group must have the
+/// same length.
 #[derive(Clone, Copy, Debug)]
 pub struct Extended<'a> {
-    /// The allocation that each piece lies in.
+    /// The allocation that contains each piece.
     pub allocations: &'a [Memory],
-    /// Where in its allocation each piece begins, in bytes.
+    /// Offset of each piece in its allocation, in bytes.
     pub mem_offsets: &'a [usize],
     /// Length of each piece, in bytes.
     pub mem_lengths: &'a [usize],
-    /// Where in the file each region begins, in bytes.
+    /// Offset of each region in the file, in bytes.
     pub file_offsets: &'a [u64],
     /// Length of each region, in bytes.
     pub file_lengths: &'a [u64],
 }
 
-/// A noncontiguous access to the program's own memory. The arrays of one group are equally long;
-/// those of the allocations may be empty, and then each piece is registered by itself.
+/// A noncontiguous access to the program's own memory. The arrays of one group must have the same
+/// length. Those of the allocations may be empty; then each piece is registered separately.
 #[derive(Clone, Copy, Debug)]
 pub struct ExtendedRaw<'a> {
     /// First byte of each piece of memory.
     pub mem_offsets: &'a [*mut u8],
     /// Length of each piece, in bytes.
     pub mem_lengths: &'a [usize],
-    /// First byte of the allocation that each piece lies in, or of the part of it that is worth a
-    /// registration.
+    /// First byte of the allocation that contains each piece, or of the part of it that should be
+    /// registered.
     pub allocation_offsets: &'a [*mut u8],
-    /// Length of that, in bytes.
+    /// Length of that range, in bytes.
     pub allocation_lengths: &'a [usize],
-    /// Where in the file each region begins, in bytes.
+    /// Offset of each region in the file, in bytes.
     pub file_offsets: &'a [u64],
     /// Length of each region, in bytes.
     pub file_lengths: &'a [u64],
@@ -92,7 +93,7 @@ impl Extended<'_> {
 }
 
 impl ExtendedRaw<'_> {
-    /// The pieces, each with its parent.
+    /// Returns the pieces, each with its allocation.
     fn pieces(&self) -> Result<Vec<(Extent, Option<Extent>)>, Error> {
         same("pieces of memory", self.mem_offsets.len(), self.mem_lengths.len())?;
         same("allocations", self.allocation_offsets.len(), self.allocation_lengths.len())?;
@@ -113,51 +114,43 @@ impl ExtendedRaw<'_> {
 }
 
 impl<T: Transport + 'static> File<T> {
-    /// Reads the regions into the pieces of memory; otherwise as [`File::read_list`].
+    /// Reads the regions into the pieces of memory. Otherwise like [`File::read_list`].
     ///
     /// # Errors
-    /// As there; `Invalid` for arrays of different lengths, or a piece outside its allocation.
+    /// As [`File::read_list`]; `Invalid` for arrays of different lengths, or a piece outside its
+    /// allocation.
     pub async fn read_extended(&self, access: Extended<'_>) -> Result<u64, Error> {
         let (regions, memory) = access.lists()?;
         self.read_list(&regions, memory).await
     }
 
-    /// Writes the pieces of memory to the regions; otherwise as [`File::write_list`].
-    ///
-    /// # Errors
-    /// As [`File::read_extended`].
+    /// Writes the pieces of memory to the regions. Otherwise like [`File::write_list`].
     pub async fn write_extended(&self, access: Extended<'_>) -> Result<(), Error> {
         let (regions, memory) = access.lists()?;
         self.write_list(&regions, memory).await
     }
 
-    /// Reads the regions into the program's own memory; otherwise as [`File::read_list`].
+    /// Reads the regions into the program's own memory. Otherwise like [`File::read_list`].
     ///
     /// # Errors
     /// As [`File::read_extended`].
     ///
     /// # Safety
-    /// The promise of [`Foreign::slice`](bmi_core::mem::Foreign::slice), for
-    /// [`Client::foreign`](crate::Client::foreign): the bytes of all pieces and allocations stay
-    /// mapped, readable and writable until they are [forgotten](bmi_core::mem::Foreign::forget)
-    /// there, and until the future has ended, nobody else touches those of the pieces. A future
-    /// that was *dropped* has not ended: an adapter may be at the memory until the client's
-    /// endpoints hold no operation and no exposure any more
-    /// ([`AsyncEndpoint::resource_usage`](bmi_core::AsyncEndpoint::resource_usage)).
+    /// The requirements of [`Foreign::slice`](bmi_core::mem::Foreign::slice) apply, with
+    /// [`Client::foreign`](crate::Client::foreign) as the record. The bytes of all pieces and
+    /// allocations must stay mapped, readable and writable until they are
+    /// [forgotten](bmi_core::mem::Foreign::forget) there. Until the future has ended, nothing else
+    /// may access the bytes of the pieces. A future that was *dropped* has not ended: an adapter
+    /// may access the memory until the client's endpoints hold no operation and no exposure any
+    /// more ([`AsyncEndpoint::resource_usage`](bmi_core::AsyncEndpoint::resource_usage)).
     pub async unsafe fn read_extended_raw(&self, access: ExtendedRaw<'_>) -> Result<u64, Error> {
         let regions = regions(access.file_offsets, access.file_lengths)?;
-        // SAFETY: the caller's promise, word by word.
+        // SAFETY: the caller makes the same promise.
         let memory = unsafe { self.foreign_list(&access) }?;
         self.read_list(&regions, memory).await
     }
 
-    /// Writes the program's own memory to the regions; otherwise as [`File::write_list`].
-    ///
-    /// # Errors
-    /// As [`File::read_extended`].
-    ///
-    /// # Safety
-    /// As [`File::read_extended_raw`].
+    /// Writes the program's own memory to the regions. Otherwise like [`File::write_list`].
     pub async unsafe fn write_extended_raw(&self, access: ExtendedRaw<'_>) -> Result<(), Error> {
         let regions = regions(access.file_offsets, access.file_lengths)?;
         // SAFETY: as in `read_extended_raw`.
@@ -165,10 +158,7 @@ impl<T: Transport + 'static> File<T> {
         self.write_list(&regions, memory).await
     }
 
-    /// The pieces as a list.
-    ///
-    /// # Safety
-    /// As [`File::read_extended_raw`].
+    /// Returns the pieces as a list.
     unsafe fn foreign_list(&self, access: &ExtendedRaw<'_>) -> Result<MemList, Error> {
         let invalid = |error: bmi_core::Error| Error::new(ErrorCode::Invalid, error.detail().to_owned());
         // SAFETY: the caller's promise.

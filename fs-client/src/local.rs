@@ -1,18 +1,18 @@
-//! Local files, read and written straight from memory that adapters may touch, on a thread of their
-//! own.
+//! Reads and writes local files on a separate thread, directly from and to memory that adapters may
+//! access.
 //!
-//! **Why.** Copying a file in means: local disk to memory to network. A `read` into a private
-//! buffer would add a copy of every byte; a `read` on the thread that drives the endpoint would
-//! stop the network for as long as the disk takes. So a worker thread makes the system calls, and
-//! the kernel moves the bytes between page cache and registered memory.
+//! **Why.** Storing a local file moves bytes from the local disk to memory to the network. A `read`
+//! into a private buffer would add a copy of every byte. A `read` on the thread that drives the
+//! endpoint would stop the network until the disk answers. So a worker thread makes the system
+//! calls, and the kernel moves the bytes between the page cache and registered memory.
 //!
 //! **Invariants**
-//! 1. No reference to the bytes of a [`Memory`](bmi_core::Memory) is made: only the kernel touches
+//! 1. No reference to the bytes of a [`Memory`](bmi_core::Memory) is made. Only the kernel accesses
 //!    them (rule 2 of [`bmi_core::mem`]).
-//! 2. A job holds a handle of its memory until it has run; dropping the future that waits for it
-//!    frees nothing under the kernel's feet.
-//! 3. Jobs run in the order in which they were handed in. Dropping the last handle ends the thread
-//!    once the jobs before it have run.
+//! 2. A job holds a handle of its memory until it has run. Dropping the future that waits for it
+//!    does not free memory that the kernel still uses.
+//! 3. Jobs run in the order in which they were submitted. After the last handle is dropped, the
+//!    thread ends when the earlier jobs have run.
 
 use std::fs::File;
 use std::io;
@@ -35,7 +35,7 @@ impl LocalIo {
     /// Starts the thread.
     ///
     /// # Errors
-    /// Whatever the system says against another thread.
+    /// Those of the system for starting a thread.
     pub fn start() -> io::Result<LocalIo> {
         let (jobs, queue) = mpsc::channel::<Job>();
         Builder::new().name("pvfs-local-io".to_owned()).spawn(move || {
@@ -46,17 +46,16 @@ impl LocalIo {
         Ok(LocalIo { jobs })
     }
 
-    /// Runs `work` on the thread. The returned future may be dropped; the work is done all the
-    /// same.
+    /// Runs `work` on the thread. If the returned future is dropped, the work is still done.
     ///
     /// # Errors
-    /// Those of `work`; `BrokenPipe` if the work panicked and took the thread with it.
+    /// Those of `work`; `BrokenPipe` if the work panicked and so ended the thread.
     pub async fn run<R: Send + 'static>(&self, work: impl FnOnce() -> io::Result<R> + Send + 'static) -> io::Result<R> {
         let gone = || io::Error::new(io::ErrorKind::BrokenPipe, "the thread for local files has ended");
         let (done, result) = oneshot::channel();
         self.jobs
             .send(Box::new(move || {
-                // Nobody may be waiting any more; the result is then of no interest.
+                // If the future was dropped, the result is not needed.
                 let _ = done.send(work());
             }))
             .map_err(|_| gone())?;
@@ -64,11 +63,11 @@ impl LocalIo {
     }
 }
 
-/// Reads from `offset` of `file` until `into` is full or the file ends; returns how many bytes
-/// there were.
+/// Reads from `offset` of `file` until `into` is full or the file ends. Returns the number of bytes
+/// read.
 ///
 /// # Errors
-/// Those of `pread`, interruptions aside.
+/// Those of `pread`, except interruptions.
 pub fn read_at(file: &File, offset: u64, into: &MemSlice) -> io::Result<usize> {
     transfer(into, offset, |ptr, len, at| {
         // SAFETY: `ptr` and `len` come from `transfer`: `len` bytes that the handle in `into` keeps
@@ -80,7 +79,7 @@ pub fn read_at(file: &File, offset: u64, into: &MemSlice) -> io::Result<usize> {
 /// Writes all of `from` at `offset` of `file`.
 ///
 /// # Errors
-/// Those of `pwrite`, interruptions aside; `WriteZero` if the file takes no more.
+/// Those of `pwrite`, except interruptions; `WriteZero` if the file accepts no more bytes.
 pub fn write_at(file: &File, offset: u64, from: &MemSlice) -> io::Result<()> {
     let written = transfer(from, offset, |ptr, len, at| {
         // SAFETY: as in `read_at`; the kernel only reads them.
@@ -89,11 +88,11 @@ pub fn write_at(file: &File, offset: u64, from: &MemSlice) -> io::Result<()> {
     complete(written, from)
 }
 
-/// Reads from a pipe or a file's current position until `into` is full or there is no more; returns
-/// how many bytes there were.
+/// Reads from a pipe, or from a file's current position, until `into` is full or the input ends.
+/// Returns the number of bytes read.
 ///
 /// # Errors
-/// Those of `read`, interruptions aside.
+/// Those of `read`, except interruptions.
 pub fn read_stream(fd: impl AsFd, into: &MemSlice) -> io::Result<usize> {
     transfer(into, 0, |ptr, len, _| {
         // SAFETY: as in `read_at`.
@@ -104,7 +103,7 @@ pub fn read_stream(fd: impl AsFd, into: &MemSlice) -> io::Result<usize> {
 /// Writes all of `from` to a pipe or at a file's current position.
 ///
 /// # Errors
-/// Those of `write`, interruptions aside.
+/// Those of `write`, except interruptions.
 pub fn write_stream(fd: impl AsFd, from: &MemSlice) -> io::Result<()> {
     let written = transfer(from, 0, |ptr, len, _| {
         // SAFETY: as in `read_stream`; the kernel only reads the bytes.
@@ -123,7 +122,7 @@ fn complete(written: usize, of: &MemSlice) -> io::Result<()> {
     Ok(())
 }
 
-/// Repeats `call(pointer, length, offset)` until `slice` is used up or the call says 0.
+/// Repeats `call(pointer, length, offset)` until `slice` is used up or the call returns 0.
 fn transfer(
     slice: &MemSlice,
     offset: u64,
@@ -133,8 +132,8 @@ fn transfer(
     while done < slice.len() {
         let at = libc::off_t::try_from(offset + done as u64)
             .map_err(|_| io::Error::new(io::ErrorKind::FileTooLarge, "offset beyond what the system can address"))?;
-        // `done` is below the slice's length, so the pointer stays within the memory that the
-        // slice's handle keeps.
+        // `done` is less than the slice's length, so the pointer stays within the memory that the
+        // slice's handle keeps alive.
         match call(slice.as_ptr().wrapping_add(done), slice.len() - done, at) {
             0 => break,
             moved if moved > 0 => done += moved.unsigned_abs(),

@@ -1,4 +1,4 @@
-//! The command `pvfs`: stores, reads and looks after files from the shell. See `pvfs --help`.
+//! The command `pvfs`: stores, reads and manages files from the shell. See `pvfs --help`.
 
 mod cli;
 

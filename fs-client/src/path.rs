@@ -1,16 +1,15 @@
-//! Paths of the file system, checked before anything is sent.
+//! Paths of the file system, checked before they are sent.
 //!
-//! **Why.** A path that cannot name anything should cost no round trip, and the message should say
-//! what is wrong with it in words of the one who typed it. The manager checks again; a client is
-//! not to be trusted.
+//! **Why.** An invalid path should cost no round trip, and the message should tell the user what is
+//! wrong with it. The manager checks paths again, because it does not trust clients.
 //!
 //! **Invariants**
 //! 1. A [`FsPath`] begins with `/`, has no empty component, and does not end with `/` unless it is
 //!    the root.
-//! 2. No component is `.` or `..`, is longer than [`MAX_NAME`] bytes, or holds a NUL byte. The
-//!    whole is at most [`MAX_PATH`] bytes long.
+//! 2. No component is `.` or `..`, is longer than [`MAX_NAME`] bytes, or contains a NUL byte. The
+//!    whole path is at most [`MAX_PATH`] bytes long.
 //!
-//! `.` and `..` are refused rather than resolved: with links, which a later version may have,
+//! `.` and `..` are rejected rather than resolved: with links, which a later version may have,
 //! `a/b/..` need not be `a`.
 
 use std::fmt;
@@ -21,7 +20,7 @@ use fs_proto::limits::{MAX_NAME, MAX_PATH};
 
 use crate::error::Error;
 
-/// An absolute path in the file system, in its one normal form.
+/// An absolute path in the file system, in normal form.
 ///
 /// ```
 /// use fs_client::FsPath;
@@ -35,42 +34,42 @@ use crate::error::Error;
 pub struct FsPath(String);
 
 impl FsPath {
-    /// The root directory.
+    /// Returns the root directory.
     pub fn root() -> FsPath {
         FsPath("/".to_owned())
     }
 
-    /// The path as text.
+    /// Returns the path as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// Whether it is the root directory.
+    /// Returns true if this is the root directory.
     pub fn is_root(&self) -> bool {
         self.0 == "/"
     }
 
-    /// The names from the root on; none for the root itself.
+    /// Returns the names from the root on. The root itself has none.
     pub fn components(&self) -> impl Iterator<Item = &str> {
         self.0.split('/').filter(|name| !name.is_empty())
     }
 
-    /// The last name; `None` for the root.
+    /// Returns the last name, or `None` for the root.
     pub fn name(&self) -> Option<&str> {
         self.components().last()
     }
 
-    /// The directory that it stands in; `None` for the root.
+    /// Returns the parent directory, or `None` for the root.
     pub fn parent(&self) -> Option<FsPath> {
         let name = self.name()?;
         let cut = self.0.len() - name.len() - 1;
         Some(if cut == 0 { FsPath::root() } else { FsPath(self.0[..cut].to_owned()) })
     }
 
-    /// The entry `name` of this directory.
+    /// Returns the path of the entry `name` of this directory.
     ///
     /// # Errors
-    /// `Invalid` if it is no name, or if the path becomes too long.
+    /// `Invalid` if `name` is not a valid name, or if the path becomes too long.
     pub fn join(&self, name: &str) -> Result<FsPath, Error> {
         if name.contains('/') {
             return Err(bad(name, "a name has no '/'"));
@@ -81,7 +80,7 @@ impl FsPath {
         Ok(FsPath(joined))
     }
 
-    /// Whether `other` is this path or lies below it.
+    /// Returns true if `other` is this path or is below it.
     pub fn contains(&self, other: &FsPath) -> bool {
         self.is_root() || other.0.strip_prefix(&self.0).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
     }

@@ -1,25 +1,25 @@
-//! How one read or write is carried out: split by the file's distribution into requests to servers,
-//! each with the pieces of memory that belong to its ranges of the datafile.
+//! Splits one read or write into requests to servers, by the file's distribution. Each request has
+//! the pieces of memory that belong to its ranges of the datafile.
 //!
-//! **Why.** The memory and the file may both be lists, of shapes that have nothing to do with each
-//! other or with the strips. Working out which byte goes where, once, without any I/O, makes it
-//! possible to test it against a model, to print it, and to send everything at once.
+//! **Why.** Both the memory and the file may be lists, and their shapes are unrelated to each other
+//! and to the strips. The plan pairs the bytes once, without any I/O. So it can be tested against a
+//! model, printed, and all requests can be sent at once.
 //!
 //! **Invariants**
-//! 1. Every byte of the memory list is in exactly one transfer, paired with the byte of the file at
-//!    the same position of the file list.
-//! 2. Within a transfer, memory and datafile ranges are in the order of the lists; neighbours are
-//!    joined.
-//! 3. A transfer's request fits into one message to any of the servers, whatever path its data
-//!    takes: the ranges as they are encoded, and the description of the memory at its largest.
-//! 4. Transfers stand in turns, one of each server, so that all servers have work from the first
-//!    request on.
+//! 1. Every byte of the memory list is in exactly one transfer. It is paired with the byte at the
+//!    same position of the file list.
+//! 2. Within a transfer, the ranges of the memory and of the datafile are in the order of the
+//!    lists. Adjacent ranges are joined.
+//! 3. A transfer's request fits into one message to any of the servers, whichever path its data
+//!    takes. This counts the ranges as encoded and the description of the memory at its largest.
+//! 4. Transfers are ordered round robin, one per server in turn, so that all servers have work from
+//!    the beginning.
 //!
-//! Which path the data of a transfer takes is no part of the cut: the endpoint's policy decides
-//! when the request goes out ([`bmi_core::comm`]). A printed plan says what it will be unless slots
-//! or credits are short. Whether the pieces of memory are moved one by one or packed first is
-//! decided here, for the whole access, by the rule of [`bmi_core::Lists`]: the length of a piece is
-//! that of an extent below.
+//! The path of a transfer's data is not part of the split. The endpoint's policy chooses it when
+//! the request is sent ([`bmi_core::comm`]). A printed plan shows the path that is taken if slots
+//! and credits are not short. The plan does decide, for the whole access, whether the pieces of
+//! memory are moved one by one or packed first. It uses the rule of [`bmi_core::Lists`], with the
+//! extents below as the pieces.
 //!
 //! **Layout.** Memory `m`, file ranges `f`, strips of two servers:
 //!
@@ -30,7 +30,7 @@
 //!   extents  |A  |B  |A |A|B  |  |A|B |A  |B  |A  |       each within one m, one f, one strip
 //! ```
 //!
-//! **Source.** [PVFS-IB §5] (list I/O) and 6.7 (128 ranges in a request); PVFS's `io_req`
+//! **Source.** [PVFS-IB §5] (list I/O), [PVFS-IB §6.7] (128 ranges in a request); PVFS's `io_req`
 //! by distribution.
 
 use std::fmt;
@@ -43,34 +43,34 @@ use fs_proto::{Distribution, Region};
 
 use crate::error::Failure;
 
-/// Largest description of a piece of memory, in bytes: a key of its own in the table, its place
-/// there, the length of its ranges, address and length.
+/// Largest description of a piece of memory, in bytes: its own key in the table, the index there,
+/// the length of its ranges, address and length.
 const PIECE_COST: usize = 8 + 3 + 1 + MAX_ENCODED;
-/// The number of keys, before the table.
+/// Size of the number of keys, which precedes the table.
 const TABLE_COST: usize = 3;
 
-/// What a plan goes by.
+/// The limits and prices that a plan uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PlanLimits {
-    /// Room for ranges and the description of memory in a request, in bytes: the longest message
-    /// less the request's fixed part.
+    /// Room for ranges and the description of memory in a request, in bytes. It is the longest
+    /// message minus the request's fixed part.
     pub request: usize,
     /// Most ranges of the datafile in a request.
     pub regions: usize,
     /// Most pieces of memory in a request.
     pub pieces: usize,
-    /// Most bytes in a request, so that one request never needs long enough to run into its
+    /// Most bytes in a request. It prevents a request from taking so long that it exceeds its
     /// deadline.
     pub transfer: u64,
     /// How lists of memory are moved.
     pub lists: Lists,
-    /// What [`Lists::Auto`] goes by.
+    /// The prices that [`Lists::Auto`] uses.
     pub prices: ListPrices,
 }
 
 impl PlanLimits {
-    /// How the memory of an access is moved: `total` bytes in `pieces` pieces, in strips of `strip`
-    /// bytes.
+    /// Returns how the memory of an access is moved: `total` bytes in `pieces` pieces, in strips of
+    /// `strip` bytes.
     fn lists(&self, total: u64, pieces: u64, strip: u64) -> Lists {
         if self.lists != Lists::Auto {
             return self.lists;
@@ -80,8 +80,8 @@ impl PlanLimits {
     }
 }
 
-/// What is known of the way to a server: which path data of each size takes, and whether the memory
-/// at hand counts as registered.
+/// The known properties of the connection to a server: which path data of each size takes, and
+/// whether the memory at hand counts as registered.
 #[derive(Clone, Debug)]
 pub(crate) struct ServerPaths {
     pub(crate) plan: comm::Plan,
@@ -91,35 +91,36 @@ pub(crate) struct ServerPaths {
 /// One request to one server.
 #[derive(Clone, Debug)]
 pub struct Transfer {
-    /// Which of the file's datafiles, and with it which server: an index into the layout.
+    /// The datafile of the request, as an index into the layout. It also determines the server.
     pub datafile: usize,
     /// Ranges of the datafile.
     pub regions: Vec<Region>,
-    /// The memory, as long as the regions together.
+    /// The memory. It is as long as all regions together.
     pub memory: MemList,
-    /// Bytes.
+    /// Number of bytes.
     pub len: u64,
 }
 
-/// A read or write, split. Print it to see what goes where, and why.
+/// A read or write, split into requests. Print it to see which bytes go where, and why.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// Which way.
+    /// Read or write.
     pub direction: Direction,
     /// The requests, in the order in which they are sent.
     pub transfers: Vec<Transfer>,
-    /// Bytes, all together.
+    /// Total number of bytes.
     pub len: u64,
     /// How its lists of memory are moved: `Chain` or `Pack`.
     pub lists: Lists,
     distribution: Distribution,
-    /// By server, if it is to be printed.
+    /// By server; filled in only for printing.
     paths: Vec<ServerPaths>,
 }
 
 impl Plan {
-    /// Pairs `memory` with `regions` of a file laid out as `layout`. Both must be equally long, and
-    /// no region may reach beyond [`fs_proto::limits::MAX_OFFSET`] (the caller has checked).
+    /// Pairs `memory` with `regions` of a file that has the given distribution. The caller has
+    /// checked that both have the same length and that no region reaches beyond
+    /// [`fs_proto::limits::MAX_OFFSET`].
     pub fn new(
         direction: Direction,
         distribution: Distribution,
@@ -162,22 +163,22 @@ impl Plan {
         Plan { direction, transfers, len, lists, distribution, paths: Vec::new() }
     }
 
-    /// The same, with what is known of the ways to the servers.
+    /// Returns the plan with the known properties of the connections to the servers.
     pub(crate) fn with_paths(self, paths: Vec<ServerPaths>) -> Plan {
         Plan { paths, ..self }
     }
 
-    /// The ranges of the file, in bytes from its beginning, that a transfer covers; the last one
-    /// may reach over several.
+    /// Returns the ranges of the file, in bytes from its beginning, that a transfer covers. The
+    /// last one may cover several.
     pub fn file_ranges(&self, transfer: &Transfer) -> Vec<Range<u64>> {
         file_ranges(&self.distribution, transfer.datafile, &transfer.regions)
     }
 
-    /// The path that a transfer's data takes unless slots or credits are short, and why; `None` for
-    /// a plan that does not know its servers.
+    /// Returns the path that a transfer's data takes if slots and credits are not short, and the
+    /// reason. Returns `None` if the plan has no information about its servers.
     pub fn path(&self, transfer: &Transfer) -> Option<(comm::Path, &str)> {
         let ServerPaths { plan, registered } = self.paths.get(transfer.datafile)?;
-        // Where registration costs nothing there is one table only.
+        // If registration costs nothing, there is only one table.
         let ours = |rule: &&comm::Rule| rule.direction == self.direction && rule.to.is_none_or(|to| transfer.len <= to);
         let mut rules = plan.rules.iter().filter(ours);
         let first = rules.clone().next();
@@ -186,8 +187,8 @@ impl Plan {
     }
 }
 
-/// The ranges of a file that `regions` of one of its datafiles hold: a few, as an error message
-/// names them.
+/// Returns the ranges of a file that are stored in `regions` of one of its datafiles. There are
+/// only a few, for error messages.
 pub(crate) fn file_ranges(distribution: &Distribution, datafile: usize, regions: &[Region]) -> Vec<Range<u64>> {
     let most = Failure::MAX_RANGES;
     let logical = regions.iter().flat_map(|region| distribution.logical_ranges(datafile, *region, most));
@@ -218,11 +219,11 @@ struct Builder {
     lists: Lists,
     done: Vec<Part>,
     part: Part,
-    /// The ranges before the last one, as they will travel.
+    /// The encoding of all ranges before the last one.
     encoded: Encoder,
 }
 
-/// What will be a transfer.
+/// A transfer under construction.
 #[derive(Default)]
 struct Part {
     regions: Vec<Region>,
@@ -242,7 +243,7 @@ impl Builder {
             let joins_piece = part.pieces.last().is_some_and(|last| follows(last, &slice));
             let regions = part.regions.len() + usize::from(!joins_region);
             let pieces = part.pieces.len() + usize::from(!joins_piece);
-            // The last range may grow, and a new one come behind it.
+            // The last range may grow, and a new one may follow it.
             let ranges = self.encoded.len() + 2 * MAX_ENCODED;
             let described = if self.lists == Lists::Pack { 1 } else { pieces };
             let room = regions <= limits.regions
@@ -292,7 +293,7 @@ impl Builder {
     }
 }
 
-/// Whether `next` stands right behind `last` in the same memory.
+/// Returns true if `next` directly follows `last` in the same memory.
 fn follows(last: &MemSlice, next: &MemSlice) -> bool {
     last.memory().id() == next.memory().id() && last.offset() + last.len() == next.offset()
 }
@@ -313,8 +314,8 @@ mod tests {
         prices: ListPrices { request_ns: 300, copy_byte_ps: 100, copy_piece_ns: 20 },
     };
 
-    /// Cuts a memory of `len` bytes into pieces at `cuts`, and hands them out in an order drawn
-    /// from `keys`: lists of any shape.
+    /// Cuts a memory of `len` bytes into pieces at `cuts`, and returns them in an order drawn from
+    /// `keys`. So the lists have any shape.
     fn pieces(len: usize, cuts: &[usize], keys: &[u32]) -> MemList {
         let memory = Memory::zeroed(len).unwrap();
         let mut bounds: Vec<usize> = cuts.iter().map(|cut| cut % (len + 1)).chain([0, len]).collect();
@@ -325,7 +326,7 @@ mod tests {
         list.into_iter().collect()
     }
 
-    /// Each byte of a transfer as (server, physical offset, address).
+    /// Returns each byte of a transfer as (server, physical offset, address).
     fn bytes(transfer: &Transfer) -> Vec<(usize, u64, usize)> {
         let physical = transfer.regions.iter().flat_map(|region| region.offset..region.offset + region.len);
         let addresses = transfer.memory.pieces().iter().flat_map(|p| (0..p.len()).map(|at| p.as_ptr() as usize + at));

@@ -1,11 +1,11 @@
-//! Which transport leads to a server: by itself the best that both sides have and that is proved to
-//! lead to the same server.
+//! Chooses the transport for a server. By default it is the best one that both sides have and that
+//! provably leads to the same server.
 //!
 //! **Why a proof.** The addresses of a cluster are shared by all its machines, and a path like
-//! `/run/pvfs/iod-1` exists on many of them. A socket at the right path may be another server's, of
-//! another host or another cluster, and taking it for the right one would destroy data. So a client
-//! begins with the address that the server is known by, asks there who it is, and asks again at the
-//! end of any other way.
+//! `/run/pvfs/iod-1` exists on many of them. A socket at the right path may belong to another
+//! server, of another host or another cluster. Using it would destroy data. So a client begins with
+//! the address that the server is known by and asks there for the server's identity. It asks again
+//! at the end of any other route.
 //!
 //! **Protocol**
 //!
@@ -18,18 +18,18 @@
 //!     none: stay with the known address
 //! ```
 //!
-//! With one endpoint, or one asked for that the known address is already of, nobody is asked
-//! anything.
+//! No identity is requested if there is only one endpoint, or if the known address already uses the
+//! requested transport.
 //!
 //! **Invariants**
-//! 1. Requests go to the known address, or to an instance that said over both ways that it is the
-//!    same.
-//! 2. A way that does not work costs at most [`PATIENCE`] and is not tried again until the
+//! 1. Requests go to the known address, or to an instance that gave the same identity over both
+//!    routes.
+//! 2. A route that does not work costs at most [`PATIENCE`] and is not tried again until the
 //!    connection is lost.
-//! 3. What was asked for by name ([`TransportChoice::Only`]) is taken or is an error, never
-//!    replaced.
+//! 3. An explicitly requested transport ([`TransportChoice::Only`]) is used, or the connection
+//!    fails. It is never replaced by another one.
 //!
-//! Guarded by `tests/routes.rs`.
+//! `tests/routes.rs` checks these invariants.
 
 use std::fmt;
 use std::time::Duration;
@@ -40,16 +40,16 @@ use fs_proto::{Identity, Reply, ReplyBody, Request, RequestBody, RequestId, Role
 
 use crate::error::ServerName;
 
-/// How long a way may take that there is another for: connecting, and asking who is there.
+/// Time limit for connecting and asking for the identity, where there is an alternative route.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// Which transports a client uses.
+/// The transports that a client uses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TransportChoice {
-    /// For each server the best that leads to it.
+    /// The best working one for each server.
     #[default]
     Auto,
-    /// This one; a server that cannot be reached over it is an error.
+    /// This one only. A server that cannot be reached over it is an error.
     Only(Scheme),
 }
 
@@ -60,41 +60,42 @@ pub struct Endpoints<T: Transport> {
 }
 
 impl<T: Transport> Endpoints<T> {
-    /// A single endpoint, for addresses of one scheme.
+    /// Creates a set with a single endpoint, for addresses of one scheme.
     pub fn one(scheme: Scheme, endpoint: AsyncEndpoint<T>) -> Endpoints<T> {
         Endpoints { open: vec![(scheme, endpoint)], absent: Vec::new() }
     }
 
-    /// With another endpoint. All must go by the same clock.
+    /// Adds another endpoint. All endpoints must use the same clock.
     #[must_use]
     pub fn and(mut self, scheme: Scheme, endpoint: AsyncEndpoint<T>) -> Endpoints<T> {
         self.open.push((scheme, endpoint));
         self
     }
 
-    /// Takes note why there is no endpoint for `scheme`, for those who ask why it was not used.
+    /// Records why there is no endpoint for `scheme`. Routes report this reason for not using it.
     #[must_use]
     pub fn without(mut self, scheme: Scheme, why: impl Into<String>) -> Endpoints<T> {
         self.absent.push((scheme, why.into()));
         self
     }
 
-    /// The endpoints.
+    /// Returns the endpoints.
     pub fn endpoints(&self) -> impl Iterator<Item = &AsyncEndpoint<T>> {
         self.open.iter().map(|(_, endpoint)| endpoint)
     }
 
-    /// Whether one of them moves memory best that another process can be given.
+    /// Returns true if one of the endpoints works best with memory that can be shared with another
+    /// process.
     pub(crate) fn shares_memory(&self) -> bool {
         self.open.iter().any(|(scheme, _)| *scheme == Scheme::Shm)
     }
 
-    /// The endpoint that stands at `index`.
+    /// Returns the endpoint at `index`.
     pub(crate) fn at(&self, index: usize) -> &AsyncEndpoint<T> {
         &self.open[index].1
     }
 
-    /// Which endpoint is for addresses of `scheme`.
+    /// Returns the index of the endpoint for addresses of `scheme`.
     fn find(&self, scheme: Scheme) -> Result<usize, String> {
         let here = self.open.iter().position(|(own, _)| *own == scheme);
         here.ok_or_else(|| match self.absent.iter().find(|(own, _)| *own == scheme) {
@@ -104,16 +105,16 @@ impl<T: Transport> Endpoints<T> {
     }
 }
 
-/// The way that a client took to a server, and why.
+/// The route that a client took to a server, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Route {
     /// The server, by the address that it is known by.
     pub server: ServerName,
-    /// The address that was taken.
+    /// The address that was used.
     pub addr: Addr,
-    /// Why this one.
+    /// The reason for the choice.
     pub reason: String,
-    /// The others that the server offers, and why not.
+    /// The server's other addresses, each with the reason why it was not used.
     pub passed_over: Vec<(Addr, String)>,
 }
 
@@ -130,24 +131,24 @@ impl fmt::Display for Route {
     }
 }
 
-/// A server that is connected: through which endpoint, and as which peer of it.
+/// A connected server: the endpoint, and the server's peer id there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Via {
     pub(crate) endpoint_index: usize,
     pub(crate) peer: PeerId,
 }
 
-/// What the choice goes by.
+/// The inputs of the choice.
 #[derive(Clone, Debug)]
 pub(crate) struct Preference {
-    /// The client's number.
+    /// The client's id.
     pub(crate) client: u128,
     pub(crate) over: TransportChoice,
-    /// What the client calls the machine that it runs on.
+    /// The client's name for the machine that it runs on.
     pub(crate) host: Option<String>,
 }
 
-/// The faster ones first.
+/// Returns the rank of a transport; faster ones come first.
 fn rank(scheme: Scheme) -> u8 {
     match scheme {
         Scheme::Shm => 0,
@@ -158,7 +159,8 @@ fn rank(scheme: Scheme) -> u8 {
 }
 
 impl Preference {
-    /// Whether a server known by an address of `scheme` may be reached in another way at all.
+    /// Returns true if a server known by an address of `scheme` could be reached over another
+    /// transport.
     fn has_choice<T: Transport>(&self, endpoints: &Endpoints<T>, scheme: Scheme) -> bool {
         match self.over {
             TransportChoice::Auto => endpoints.open.iter().any(|(other, _)| rank(*other) < rank(scheme)),
@@ -166,7 +168,7 @@ impl Preference {
         }
     }
 
-    /// The addresses worth a try, the best first.
+    /// Returns the addresses to try, best first.
     fn candidates(&self, known: &Addr, offered: &[Addr]) -> Vec<Addr> {
         let wanted = |addr: &&Addr| match self.over {
             TransportChoice::Auto => rank(addr.scheme()) < rank(known.scheme()),
@@ -178,7 +180,7 @@ impl Preference {
     }
 }
 
-/// Connects to a server over the transport that suits it best.
+/// Connects to a server over the best suitable transport.
 pub(crate) async fn reach<T: Transport>(
     endpoints: &Endpoints<T>,
     preference: &Preference,
@@ -234,7 +236,8 @@ pub(crate) async fn reach<T: Transport>(
     Ok((via, route))
 }
 
-/// Connects in another way and makes sure that the same server is at its end; else says why not.
+/// Connects to another address of a server and checks that the same server answers there. Returns
+/// the reason if it fails.
 async fn try_way<T: Transport>(
     endpoints: &Endpoints<T>,
     preference: &Preference,
@@ -259,7 +262,8 @@ async fn try_way<T: Transport>(
     Err(wrong)
 }
 
-/// A server that says it is another one than it is known as would be given another one's data.
+/// Rejects a server whose role differs from the one it is known by. Otherwise it would be given
+/// another server's data.
 fn check_role(server: &ServerName, identity: Identity) -> Result<Identity, bmi_core::Error> {
     let expected = server.iod.map_or(Role::Manager, Role::Iod);
     if identity.role == expected {
@@ -273,7 +277,8 @@ fn check_role(server: &ServerName, identity: Identity) -> Result<Identity, bmi_c
     Err(bmi_core::Error::new(ErrorKind::Protocol, text).during("connect").with_peer(&server.addr))
 }
 
-/// Asks a server who it is. Its number is 0, which no other request has.
+/// Asks a server for its identity. The request has the sequence number 0, which no other request
+/// has.
 async fn identify<T: Transport>(
     endpoint: &AsyncEndpoint<T>,
     peer: PeerId,
@@ -295,10 +300,10 @@ async fn identify<T: Transport>(
     }
 }
 
-/// Ends a connection, without waiting for its end.
+/// Ends a connection without waiting for the end.
 pub(crate) fn leave<T: Transport>(endpoint: &AsyncEndpoint<T>, peer: PeerId) {
     endpoint.with(|endpoint| {
-        // An error means that it is gone already.
+        // An error means that the connection has ended already.
         if let Ok(op) = endpoint.disconnect(peer, Options::default()) {
             endpoint.abandon(op);
         }

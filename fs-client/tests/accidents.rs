@@ -1,5 +1,5 @@
-//! What goes wrong around the commands: transfers that end in the middle, directories that are
-//! others' or nobody's, output that programs read.
+//! Accidents around the commands: interrupted transfers, wrong or missing data directories, and
+//! output for programs.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking, its helpers too")]
 
@@ -24,7 +24,7 @@ fn names(dir: &Path) -> Vec<String> {
     names
 }
 
-/// `pvfs` under a shell's limits.
+/// Runs `pvfs` under a shell's limits.
 fn limited(cluster: &Cluster, before: &str, args: &str) -> Output {
     let line = format!("{before}; exec {} {args}", env!("CARGO_BIN_EXE_pvfs"));
     let mut command = Command::new("sh");
@@ -32,7 +32,7 @@ fn limited(cluster: &Cluster, before: &str, args: &str) -> Output {
     command.output().unwrap()
 }
 
-/// A fetch that failed left what it had, under the file's name, and the file that was there before
+/// Replays a bug: a failed fetch left a partial file under the target's name, and the previous file
 /// was gone.
 #[test]
 fn a_get_that_fails_or_is_killed_leaves_what_was_there() {
@@ -45,7 +45,7 @@ fn a_get_that_fails_or_is_killed_leaves_what_was_there() {
             fs::write(cluster.path("into/f"), "old").unwrap();
         }
         let before = names(&cluster.path("into"));
-        // The disk takes four megabytes and no more.
+        // The disk accepts only four megabytes.
         let line = complaint(&limited(&cluster, "trap '' XFSZ; ulimit -f 8000", "get /f into"), 1);
         assert!(line.contains("into/f") && line.contains("too large"), "{line}");
         assert_eq!(names(&cluster.path("into")), before, "there: {there}");
@@ -77,7 +77,7 @@ fn what_is_no_file_is_written_to_in_order_and_stays() {
     assert!(fs::read(cluster.path("read")).unwrap() == bytes);
 }
 
-/// `put -r` and `get -r` of a tree with programs in it gave back none that could be run.
+/// Replays a bug: `put -r` and `get -r` of a tree with executable files lost their permissions.
 #[test]
 fn permissions_survive_put_and_get() {
     let cluster = Cluster::start(1);
@@ -91,7 +91,7 @@ fn permissions_survive_put_and_get() {
     }
 }
 
-/// A program that asked for JSON got nothing at all when the command ended early.
+/// Replays a bug: with `--json`, nothing was printed if the command ended early.
 #[test]
 fn json_is_one_document_whatever_happens() {
     let cluster = Cluster::start(1);
@@ -103,7 +103,7 @@ fn json_is_one_document_whatever_happens() {
         let line = document["errors"][0].as_str().unwrap();
         assert_eq!(String::from_utf8(output.stderr).unwrap(), format!("pvfs: {line}\n"), "{args:?}");
     }
-    // The file's bytes are no document, nor is a part of them.
+    // The file's bytes are not a document, and not part of one.
     let output = cluster.run(&["--json", "get", "/none", "-"]);
     assert_eq!(output.status.code(), Some(1));
 }
@@ -118,7 +118,7 @@ fn names_with_control_codes_stay_on_their_line() {
     assert!(!line.trim_end().contains(char::is_control), "{line:?}");
 }
 
-/// Runs a server that is expected to stop by itself, and returns its one line.
+/// Runs a server that is expected to stop with an error, and returns its one line.
 fn refused(cluster: &Cluster, args: &[&str]) -> String {
     let mut command = Command::new(pvfsd());
     let output = command.current_dir(cluster.dir.path()).env("RUST_LOG", "off").args(args).output().unwrap();
@@ -128,7 +128,8 @@ fn refused(cluster: &Cluster, args: &[&str]) -> String {
     errors
 }
 
-/// A server with the wrong directory answered zeros, two servers on one directory both served.
+/// Replays a bug: a server with the wrong directory answered zeros, and two servers on one
+/// directory both served.
 #[test]
 fn a_server_with_the_wrong_directory_does_not_serve() {
     let mut cluster = Cluster::start(2);
@@ -149,11 +150,11 @@ fn a_server_with_the_wrong_directory_does_not_serve() {
     let line = refused(&cluster, &["iod", "0"]);
     assert!(line.contains("belongs to iod 1, not to iod 0"), "{line}");
     fs::rename(cluster.path("iod0"), cluster.path("iod1")).unwrap();
-    // As if one were not mounted.
+    // As if a disk were not mounted.
     fs::create_dir(cluster.path("iod0")).unwrap();
     let line = refused(&cluster, &["iod", "0"]);
     assert!(line.contains("not the one that it had before") && line.contains("mounted"), "{line}");
-    // Somebody's home.
+    // A directory with somebody's files.
     fs::rename(cluster.path("iod0"), cluster.path("empty")).unwrap();
     fs::create_dir(cluster.path("iod0")).unwrap();
     fs::write(cluster.path("iod0/thesis.tex"), "").unwrap();
@@ -168,8 +169,8 @@ fn a_server_with_the_wrong_directory_does_not_serve() {
     assert!(fs::read(cluster.path("back")).unwrap() == pattern(500_000, 1));
 }
 
-/// A manager that begins anew gives out the numbers of old datafiles again: new files would show
-/// old ones' bytes.
+/// A manager that begins with an empty directory assigns the numbers of old datafiles again. New
+/// files would then show the data of old ones.
 #[test]
 fn a_manager_that_lost_its_directory_is_not_given_the_old_data() {
     let mut cluster = Cluster::start(1);
@@ -190,7 +191,7 @@ fn a_manager_that_lost_its_directory_is_not_given_the_old_data() {
     cluster.start_server(0);
     cluster.start_server(1);
     cluster.ok(&["get", "/f", "back"]);
-    // Lost for good, and said to be.
+    // The disk is lost for good, and the administrator says so.
     cluster.kill_server(1);
     fs::remove_dir_all(cluster.path("iod0")).unwrap();
     cluster.start_server_with(1, &["--adopt"]);
@@ -200,7 +201,7 @@ fn a_manager_that_lost_its_directory_is_not_given_the_old_data() {
     assert!(fs::read(cluster.path("back")).unwrap() == pattern(100_000, 1));
 }
 
-/// A file that was written to again kept the time at which it had been made.
+/// Replays a bug: a file that was written again kept its time of creation.
 #[test]
 fn a_file_that_is_written_to_has_a_new_time() {
     let cluster = Cluster::start(2);

@@ -82,8 +82,7 @@ fn a_tour_of_all_commands() {
     assert_eq!((space["files"].as_u64(), space["servers"].as_array().unwrap().len()), (Some(0), 3));
 }
 
-/// The adapter of that name is nowhere; a machine without verbs at all has it no more than one
-/// with.
+/// No machine has an adapter of this name, whether it has verbs or not.
 const NO_ADAPTER: &str = "ib://no_such_adapter/127.0.0.1";
 
 #[test]
@@ -106,7 +105,7 @@ fn a_server_does_without_a_transport_that_cannot_be_opened_and_says_so_once() {
     let check = Command::new(pvfsd()).arg("--config").arg(&config).arg("check").output().unwrap();
     let text = String::from_utf8(check.stdout).unwrap();
     assert!(check.status.success() && text.contains(NO_ADAPTER) && text.contains("tcp: can be opened"), "{text}");
-    // A server that nobody could begin with does not start.
+    // A server whose only address cannot be used does not start.
     let text = fs::read_to_string(&config).unwrap();
     let manager = text.lines().find(|line| line.starts_with("manager = [")).unwrap();
     fs::write(&config, text.replace(manager, &format!("manager = \"{NO_ADAPTER}:1\""))).unwrap();
@@ -116,12 +115,12 @@ fn a_server_does_without_a_transport_that_cannot_be_opened_and_says_so_once() {
     assert!(error.lines().last().unwrap().starts_with("pvfsd: "), "{error}");
 }
 
-/// Every server listens over TCP, and at a socket of its own.
+/// Returns the addresses of a server that listens over TCP and on its own socket.
 fn over_shm(tcp: &str, number: usize, dir: &Path) -> String {
     format!("[{tcp:?}, \"shm://{}/sockets/{number}\"]", dir.display())
 }
 
-/// The transport that each server is reached over, the manager first.
+/// Returns the transport used for each server, the manager first.
 fn taken(cluster: &Cluster, args: &[&str]) -> Vec<String> {
     let shown = cluster.json(&[&["servers"], args].concat());
     shown["servers"].as_array().unwrap().iter().map(|server| server["over"].as_str().unwrap().to_owned()).collect()
@@ -141,7 +140,7 @@ fn servers_of_this_host_are_reached_over_shared_memory() {
     cluster.ok(&["--over", "tcp", "get", "/f", "one"]);
     cluster.ok(&["--over", "shm", "--busy", "get", "/f", "two"]);
     assert!(fs::read(cluster.path("one")).unwrap() == bytes && fs::read(cluster.path("two")).unwrap() == bytes);
-    // A name that is left behind is no way; a server that comes back has it again.
+    // A socket whose server is gone is not used. When the server comes back, it is used again.
     cluster.ok(&["put", "--sync", "f", "/g"]);
     cluster.kill_server(1);
     let line = complaint(&cluster.run(&["get", "/g", "three"]), 1);
@@ -152,8 +151,8 @@ fn servers_of_this_host_are_reached_over_shared_memory() {
     assert!(fs::read(cluster.path("three")).unwrap() == bytes);
 }
 
-/// As on a machine where another cluster's server has a socket of that name: it must not be given
-/// this one's data.
+/// As on a machine where another cluster's server has a socket of that name. That server must not
+/// get this cluster's data.
 #[test]
 fn a_socket_of_another_server_is_passed_over() {
     let cluster = Cluster::start_with(2, over_shm);
@@ -181,7 +180,7 @@ fn a_configuration_is_made_for_several_transports() {
     for addr in ["tcp://127.0.0.1:7002", "/data/sockets/iod-1", "ib:///127.0.0.1:7005"] {
         assert!(text.contains(addr), "{addr}: {text}");
     }
-    // What is asked for twice is there once; the configuration could not be read.
+    // Replays a bug: a transport that was given twice made the configuration unreadable.
     assert!(run(&["init", "--over", "tcp,tcp", "--force"]).status.success());
     assert!(run(&["check"]).status.success());
     let refused = run(&["init", "--over", "tcp,sim", "--force"]);
@@ -203,7 +202,7 @@ fn standard_input_and_output() {
     assert!(output.status.success() && output.stdout == bytes);
     let output = cluster.run(&["--json", "get", "/piped", "-"]);
     assert!(output.status.success() && output.stdout == bytes, "nothing is added to the file's bytes");
-    // A reader that has seen enough ends the command without a word.
+    // If the reader has read enough, the command ends silently.
     let mut cat = cluster.command(&["cat", "/piped"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut first = [0; 10];
     let mut stdout = cat.stdout.take().unwrap();
@@ -214,8 +213,8 @@ fn standard_input_and_output() {
     assert_eq!(first, bytes[..10]);
 }
 
-/// The size of what is no regular file says nothing about its bytes: they were taken for none, and
-/// an empty file was stored.
+/// Replays a bug: a file that is not a regular file reports size 0 whatever it contains, and was
+/// stored as an empty file.
 #[test]
 fn a_pipe_with_a_name_is_stored_with_its_bytes() {
     let cluster = Cluster::start(1);
@@ -230,7 +229,7 @@ fn a_pipe_with_a_name_is_stored_with_its_bytes() {
     assert!(cluster.ok(&["cat", "/status"]).contains("pvfs"), "a file that says it is empty is not");
 }
 
-/// Whoever cannot be told that something went wrong still gets the status.
+/// If an error cannot be printed, the exit status still reports it.
 #[test]
 fn errors_that_cannot_be_printed_keep_their_status() {
     let full = || Stdio::from(fs::OpenOptions::new().write(true).open("/dev/full").unwrap());
@@ -310,7 +309,7 @@ fn an_iod_killed_in_the_middle_of_a_put_ends_it_and_synced_files_stay() {
     let mut cluster = Cluster::start(3);
     fs::write(cluster.path("kept"), pattern(3_000_000, 1)).unwrap();
     cluster.ok(&["put", "--sync", "kept", "/kept"]);
-    // The put reads from a pipe, so it is certainly under way when the server is killed.
+    // The put reads from a pipe, so it is certainly in progress when the server is killed.
     let mut put = cluster
         .command(&["put", "-", "/torn", "--block-size", "1M", "--timeout", "10s"])
         .stdin(Stdio::piped())
@@ -324,7 +323,7 @@ fn an_iod_killed_in_the_middle_of_a_put_ends_it_and_synced_files_stay() {
         input.write_all(&block).unwrap();
     }
     cluster.kill_server(3);
-    // Goes on until the command has closed its end.
+    // Write until the command has closed its end.
     while input.write_all(&block).is_ok() {}
     drop(input);
     let output = put.wait_with_output().unwrap();

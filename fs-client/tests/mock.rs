@@ -18,8 +18,8 @@ use fs_proto::codec;
 use proptest::prelude::*;
 use servers::{Garbage, MockCluster};
 
-/// Fails rather than wait: no operation may take longer than its own time limit and the grace to
-/// let go of memory.
+/// No operation may take longer than its own time limit plus the grace period for letting go of
+/// memory.
 const LIMIT: Duration = Duration::from_secs(5);
 
 #[test]
@@ -54,7 +54,7 @@ proptest! {
     }
 }
 
-/// Any two lists, whichever path their data is forced to take, moved piece by piece or packed.
+/// Any two lists, over each forced path, moved piece by piece or packed.
 #[test]
 fn lists_move_by_every_path_and_in_every_way() {
     let paths = Path::TAKEN.into_iter().chain([Path::Hybrid]).map(Some).chain([None]);
@@ -81,9 +81,9 @@ fn lists_move_by_every_path_and_in_every_way() {
     }
 }
 
-/// Section 6.8 of [PVFS-IB]: the upper left 1024 x 768 tile of a 2048 x 1536 array of 64-byte
-/// elements, noncontiguous in memory and in the file. Its rows are registered one by one, unless
-/// the program says that they lie in one allocation.
+/// The experiment of [PVFS-IB §6.8]: the upper left 1024 x 768 tile of a 2048 x 1536 array of
+/// 64-byte elements, noncontiguous in memory and in the file. Its rows are registered one by one,
+/// unless the program passes the allocation that contains them.
 #[test]
 fn a_tile_needs_one_registration_with_hints_and_one_for_each_row_without() {
     const ELEMENT: usize = 64;
@@ -115,7 +115,7 @@ fn a_tile_needs_one_registration_with_hints_and_one_for_each_row_without() {
             let regions: Vec<_> = file_offsets.iter().map(|offset| Region::new(*offset, ROW as u64)).collect();
             file.write_list(&regions, tile.clone()).await.unwrap();
             let before = client.endpoint().counters();
-            // SAFETY: the array lives until the end of the test, and nobody looks at it before the
+            // SAFETY: the array lives until the end of the test, and nothing accesses it before the
             // client and its world are gone.
             let read = unsafe { file.read_extended_raw(access(hints)) }.await.unwrap();
             assert_eq!(read, tile.len() as u64);
@@ -135,7 +135,7 @@ fn a_tile_needs_one_registration_with_hints_and_one_for_each_row_without() {
     }
 }
 
-/// The safe form: the allocations are the library's own.
+/// The safe form: the allocations belong to the library.
 #[test]
 fn extended_lists_of_our_own_memory() {
     let cluster = MockCluster::new(8, 2);
@@ -256,7 +256,7 @@ fn a_full_disk_names_server_and_ranges_and_the_rest_stays() {
         assert!(found[..131_072] == new[..131_072], "what the others acknowledged is there");
         assert!(found[131_072..196_608] == old[131_072..196_608]);
         assert!(found[196_608..262_144] == new[196_608..] && found[262_144..] == old[262_144..]);
-        // Small writes say the same.
+        // Small writes report the same.
         let error = file.write_at(131_072 + 5, pattern(10, 1)).await.unwrap_err();
         assert_eq!(error.failures()[0].ranges, std::slice::from_ref(&(131_077..131_087)));
     });
@@ -312,14 +312,14 @@ fn nonsense_from_a_server_is_an_error_and_nothing_else() {
         reply(vec![codec::VERSION]),
         reply(vec![9; 40]),
         reply(vec![codec::VERSION, 0xFF, 0xFF, 0xFF]),
-        // A reply that a ping would get, and one with bytes that nobody announced.
+        // A reply for a ping, and one with bytes that were not announced.
         reply(good(fs_proto::IodReply::Done)),
         reply([good(fs_proto::IodReply::Done), vec![0; 7]].concat()),
-        // A write of fewer bytes than were sent, and a read that claims to have been carried out.
+        // A write of fewer bytes than were sent, and a read that claims to be complete.
         reply(good(fs_proto::IodReply::Written { len: 3, size: 3, start: 1 })),
         reply(good(fs_proto::IodReply::Read { len: 100, size: 100 })),
         reply(vec![0xAB; 8000]),
-        // No replies at all.
+        // These are not replies at all.
         Garbage { raw: true, ..reply(vec![]) },
         Garbage { raw: true, ..reply(vec![0; 100]) },
         Garbage { raw: true, ..reply(vec![0xFF; 128]) },
@@ -338,7 +338,8 @@ fn nonsense_from_a_server_is_an_error_and_nothing_else() {
     });
 }
 
-/// A manager that sends the same page again and again had a client ask, and remember, for ever.
+/// Replays a bug: if a manager sent the same page again and again, the client asked endlessly and
+/// stored all the pages.
 #[test]
 fn a_listing_without_end_is_an_error() {
     let cluster = MockCluster::new(12, 1);

@@ -1,6 +1,6 @@
-//! Which transport leads to a server: a client with several endpoints, servers that listen on
-//! several, in one simulated world. Simulated adapters under other addresses stand in for `shm://`,
-//! `ib://` and `tcp://`.
+//! The choice of transports: a client with several endpoints and servers that listen on several, in
+//! one simulated world. Simulated adapters under other addresses stand in for `shm://`, `ib://` and
+//! `tcp://`.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking, its helpers too")]
 
@@ -27,11 +27,11 @@ use fs_server::store::{DataStore, MemStore, MetaStore};
 
 type Any = Box<dyn Transport>;
 
-/// What servers are known by, in this world.
+/// The scheme by which servers are known in this world.
 const KNOWN: Scheme = Scheme::Tcp;
 const IODS: u32 = 2;
 
-/// A server's address over a scheme.
+/// Returns a server's address over a scheme.
 fn addr(server: &str, scheme: Scheme) -> Addr {
     match scheme {
         Scheme::Shm => Addr::shm(format!("/run/{server}")),
@@ -41,13 +41,13 @@ fn addr(server: &str, scheme: Scheme) -> Addr {
     }
 }
 
-/// The port of the simulated node that stands behind an address.
+/// Returns the port of the simulated node for an address of a scheme.
 fn port(scheme: Scheme) -> u16 {
     Scheme::ALL.iter().position(|other| *other == scheme).unwrap() as u16 + 1
 }
 
-/// A manager and two I/O servers, each on a node and a host of its own name, all but `iod1` on the
-/// client's host `here`.
+/// A manager and two I/O servers. Each is on a node and a host of its own name, except that all but
+/// `iod1` are on the client's host `here`.
 struct Setting {
     world: World,
     names: Names,
@@ -74,7 +74,7 @@ impl Setting {
         endpoint
     }
 
-    /// Starts a server that listens over `over` and says that it is on `host`.
+    /// Starts a server that listens over `over` and reports `host` as its host.
     fn start<H: Handler<Any> + 'static>(
         &self,
         name: &str,
@@ -89,7 +89,7 @@ impl Setting {
             endpoint.listen(&addr(name, *scheme)).unwrap();
         }
         let addrs = over.iter().map(|scheme| addr(name, *scheme)).collect();
-        // Every start is another one.
+        // Each start is a new instance.
         let instance = self.starts.replace(self.starts.get() + 1);
         let identity = Identity { role, host: host.to_owned(), instance, addrs };
         let handlers = handlers(&endpoints);
@@ -116,7 +116,8 @@ impl Setting {
         self.start("manager", Role::Manager, "here", &[KNOWN], manager);
     }
 
-    /// All servers: `iod0` on the client's host, `iod1` elsewhere, both over everything.
+    /// Starts all servers: `iod0` on the client's host and `iod1` elsewhere, both over all
+    /// transports.
     fn start_all(&self) {
         let all = [KNOWN, Scheme::Ib, Scheme::Shm];
         self.start_iod(0, 0, "here", &all);
@@ -124,7 +125,7 @@ impl Setting {
         self.start_manager();
     }
 
-    /// A client on host `here` with an endpoint for each of `schemes`.
+    /// Creates a client on host `here` with an endpoint for each of `schemes`.
     async fn client(&self, schemes: &[Scheme], over: TransportChoice) -> Result<Client<Any>, fs_client::Error> {
         let node = self.world.node("client");
         let mut endpoints = Endpoints::one(schemes[0], self.endpoint(&node));
@@ -182,8 +183,8 @@ fn each_server_is_reached_over_the_best_that_both_have() {
     });
 }
 
-/// The path leads to another server of the same host: the one with the right name that was started
-/// for another cluster.
+/// The path leads to another server of the same host: it has the right name, but was started for
+/// another cluster.
 #[test]
 fn a_socket_that_is_another_servers_is_not_used() {
     let setting = Setting::new(2);
@@ -228,8 +229,7 @@ fn a_way_that_does_not_work_is_passed_over_and_named() {
     });
 }
 
-/// A socket that is there and whose server has come to a halt: the way costs its patience, and no
-/// request.
+/// A socket whose server has stalled. The attempt costs its time limit, but no request fails.
 #[test]
 fn a_way_that_says_nothing_is_given_up_in_time() {
     let setting = Setting::new(4);
@@ -273,7 +273,7 @@ fn a_server_that_was_started_again_is_found_over_the_same_way() {
         let node = setting.world.node("iod0");
         node.kill();
         node.restart();
-        // Without shared memory this time; then with it again.
+        // First without shared memory, then with it again.
         setting.start_iod(0, 0, "here", &[KNOWN]);
         moves_after_loss(&client).await;
         assert_eq!(taken(&routes(&client).await), [Scheme::Tcp, Scheme::Tcp, Scheme::Ib]);
@@ -285,7 +285,7 @@ fn a_server_that_was_started_again_is_found_over_the_same_way() {
     });
 }
 
-/// The first requests after a loss may be what notices it.
+/// The loss may be noticed only by the first requests after it.
 async fn moves_after_loss(client: &Client<Any>) {
     while client.ping().await.iter().any(|pong| pong.result.is_err()) {
         client.endpoint().sleep(Duration::from_millis(10)).await;
@@ -293,7 +293,7 @@ async fn moves_after_loss(client: &Client<Any>) {
     moves_bytes(client).await;
 }
 
-/// An address that leads to the wrong server would give one file's bytes to another.
+/// An address that leads to the wrong server would give one file's data to another.
 #[test]
 fn a_server_that_is_another_than_it_is_known_as_is_refused() {
     let setting = Setting::new(7);

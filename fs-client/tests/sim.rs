@@ -1,4 +1,4 @@
-//! The whole file system, real client and real servers, in the simulator.
+//! The whole file system in the simulator, with the real client and real servers.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking, its helpers too")]
 
@@ -63,8 +63,8 @@ proptest! {
         });
     }
 
-    /// Connections are cut at random moments while names are made, moved and removed; at the end
-    /// the namespace is what it would be had nothing happened.
+    /// Connections are cut at random moments while names are created, moved and removed. At the end
+    /// the namespace is the same as without any loss.
     #[test]
     fn changes_are_made_once_however_often_connections_are_cut(
         seed in any::<u64>(),
@@ -103,7 +103,7 @@ fn a_full_disk_names_server_and_ranges() {
         let client = setting.client(1).await;
         let small = client.create(&path("/small"), striped(65536, 2)).await.unwrap();
         small.write_at(0, pattern(300_000, 1)).await.unwrap();
-        // One iod alone fills up.
+        // Only one I/O server's disk becomes full.
         let big = client.create(&path("/big"), striped(65536, 1)).await.unwrap();
         let error = big.write_at(0, pattern(2 << 20, 2)).await.unwrap_err();
         assert_eq!(error.code(), ErrorCode::NoSpace, "{error}");
@@ -143,8 +143,8 @@ fn an_iod_killed_during_a_transfer_ends_it_and_synced_data_survives() {
     });
 }
 
-/// The manager keeps replies to changes until the client confirms them; it confirmed nothing while
-/// a read or write was under way.
+/// Replays a bug: the manager keeps replies to changes until the client confirms them, and the
+/// client confirmed nothing while a read or write was in progress.
 #[test]
 fn a_slow_transfer_does_not_stop_changes() {
     let setting = setting(5, ClusterOptions::with_iods(1));
@@ -183,8 +183,8 @@ fn the_namespace_survives_its_manager() {
     });
 }
 
-/// A sync that was dropped before its end had taken the note of what was to be synced with it, and
-/// the next one vouched for bytes that were lost.
+/// Replays a bug: a sync that was dropped before its end took the record of unsynced writes with
+/// it. The next sync then vouched for bytes that were lost.
 #[test]
 fn a_sync_that_is_given_up_forgets_nothing() {
     let setting = setting(13, ClusterOptions { disk_cache: true, ..ClusterOptions::with_iods(2) });
@@ -206,7 +206,8 @@ fn a_sync_that_is_given_up_forgets_nothing() {
     });
 }
 
-/// The manager is not told of writes, so a file showed the time at which it had been made for ever.
+/// Replays a bug: the manager is not told about writes, so a file always showed its time of
+/// creation.
 #[test]
 fn the_time_of_a_file_is_that_of_its_last_change() {
     let setting = setting(14, ClusterOptions::with_iods(2));
@@ -220,7 +221,7 @@ fn the_time_of_a_file_is_that_of_its_last_change() {
         let written = stat().await;
         assert!(written.mtime_ns >= made.mtime_ns + 5_000_000_000, "{written:?} {made:?}");
         assert_eq!(written.ctime_ns, written.mtime_ns);
-        // By hand, until it is written again.
+        // A time that was set by hand is kept until the file is written again.
         let set = |mtime_ns| SetAttr { mtime_ns: Some(mtime_ns), ..SetAttr::default() };
         client.setattr(&path("/file"), set(7)).await.unwrap();
         let mode = SetAttr { mode: Some(0o600), ..SetAttr::default() };
@@ -234,8 +235,9 @@ fn the_time_of_a_file_is_that_of_its_last_change() {
     });
 }
 
-/// A server took bytes, was started anew before they were on its disk, and then answered a sync of
-/// nothing with yes: the program was told that its bytes were durable, and they were gone.
+/// Replays a bug: a server took bytes, was restarted before they were on its disk, and then
+/// answered a sync of nothing successfully. The program was told that its bytes were durable, but
+/// they were gone.
 #[test]
 fn a_sync_does_not_vouch_for_what_a_restarted_server_has_lost() {
     let setting = setting(12, ClusterOptions { disk_cache: true, ..ClusterOptions::with_iods(2) });

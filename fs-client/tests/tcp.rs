@@ -1,5 +1,5 @@
-//! The whole file system, real client and real servers, over TCP on loopback: the test bodies of
-//! the simulator, unchanged.
+//! The whole file system over TCP on loopback, with the real client and real servers. The test
+//! bodies are those of the simulator, unchanged.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking, its helpers too")]
 
@@ -18,11 +18,11 @@ use fs_client::copy::Copier;
 use fs_client::{Client, ClientOptions, ErrorCode};
 use fs_server::embedded::{ClusterOptions, EmbeddedCluster};
 
-/// Any transport, as `pvfs` has it: the library has its code compiled for that type, and so has
-/// this test.
+/// A client over any transport, as in `pvfs`. The library is compiled for this type, so this test
+/// uses the same code.
 type TcpClient = Client<AnyTransport>;
 
-/// Runs `body` with a client of a fresh cluster.
+/// Runs `body` with a client of a new cluster.
 fn with_client(iods: usize, busy: bool, body: impl AsyncFnOnce(TcpClient, &mut EmbeddedCluster, &Path)) {
     let dir = tempfile::tempdir().unwrap();
     let mut cluster = EmbeddedCluster::start(dir.path().join("data"), ClusterOptions::with_iods(iods)).unwrap();
@@ -76,7 +76,7 @@ fn trees_come_back_as_they_were() {
             assert!(fs::read(target.join(name)).unwrap() == pattern(len, len as u64), "{name}");
         }
         assert!(target.join("empty").is_dir());
-        // A shorter file replaces a longer one, whole.
+        // A shorter file replaces a longer one completely.
         fs::write(source.join("short"), b"short").unwrap();
         copier.put_file(&source.join("short"), &path("/tree/a/b/large")).await.unwrap();
         copier.get_file(&path("/tree/a/b/large"), &target.join("a/b/large")).await.unwrap();

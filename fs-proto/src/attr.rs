@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::distribution::Layout;
 use crate::handle::Handle;
 
-/// What a handle names.
+/// The kind of object that a handle names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Kind {
     /// A file.
@@ -14,8 +14,8 @@ pub enum Kind {
     Dir,
 }
 
-/// Attributes as `stat` shows them. Times are nanoseconds since 1970, by the manager's clock or as
-/// a client set them.
+/// Attributes, as `stat` shows them. Times are in nanoseconds since 1970. They come from the
+/// manager's clock or were set by a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Attr {
     /// File or directory.
@@ -26,22 +26,24 @@ pub struct Attr {
     pub uid: u32,
     /// Group.
     pub gid: u32,
-    /// Directory: its number of entries. File: its size in bytes, which only the I/O servers know;
-    /// 0 in a manager's reply, filled in by the client library from the sizes of the datafiles
-    /// ([`crate::Distribution::file_size`]).
+    /// Size. For a directory, the number of entries. For a file, the size in bytes, which only the
+    /// I/O servers know. It is 0 in a manager's reply. The client library computes it from the
+    /// sizes of the datafiles ([`crate::Distribution::file_size`]).
     pub size: u64,
     /// Last access, in nanoseconds.
     pub atime_ns: u64,
-    /// Last change of the content, in nanoseconds. Of a file, only the I/O servers know when it was
-    /// written; the client library fills that in as it does the size ([`Entry::touched_ns`]).
+    /// Last change of the content, in nanoseconds. Only the I/O servers know when a file was
+    /// written. The client library fills in this time as it fills in the size
+    /// ([`Entry::touched_ns`]).
     pub mtime_ns: u64,
     /// Last change of the attributes, in nanoseconds.
     pub ctime_ns: u64,
-    /// Names that lead here: 1 for a file, 2 and one for each subdirectory for a directory.
+    /// Number of names of the object: 1 for a file; for a directory, 2 plus one for each
+    /// subdirectory.
     pub nlink: u32,
 }
 
-/// What of the attributes to change; `None` leaves a value as it is.
+/// The attributes to change. `None` leaves a value unchanged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SetAttr {
     /// Permission bits.
@@ -56,17 +58,17 @@ pub struct SetAttr {
     pub mtime_ns: Option<u64>,
 }
 
-/// All that the manager knows of a file or directory.
+/// Everything that the manager knows about a file or directory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Entry {
-    /// Its name for further requests.
+    /// Its handle, which names it in further requests.
     pub handle: Handle,
     /// Its attributes.
     pub attr: Attr,
-    /// Where a file's bytes are; `None` for a directory.
+    /// The location of a file's bytes; `None` for a directory.
     pub layout: Option<Layout>,
-    /// When `attr.mtime_ns` was set, in nanoseconds by the manager's clock: when the file was made,
-    /// or by hand. What an I/O server has written later is a later change of the content, which the
-    /// manager is not told.
+    /// The time at which `attr.mtime_ns` was set, in nanoseconds by the manager's clock: when the
+    /// file was created, or when a client last set `mtime_ns`. If an I/O server has written later
+    /// than this, the content changed later. The manager is not told about writes.
     pub touched_ns: u64,
 }

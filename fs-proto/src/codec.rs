@@ -1,4 +1,4 @@
-//! Requests and replies as bytes.
+//! Encodes and decodes requests and replies.
 //!
 //! **Layout**
 //!
@@ -10,39 +10,39 @@
 //! ```
 //!
 //! **Invariants**
-//! 1. Decoding never panics, whatever the bytes, and sets aside no more memory than the bytes
-//!    themselves justify or the limits allow: every list and text is bounded (see
-//!    [`crate::limits`]), and checked before it is made.
-//! 2. What was decoded keeps the limits: regions that do not overflow, a layout with as many
+//! 1. Decoding never panics, whatever the bytes are. It allocates no more memory than the bytes
+//!    justify or the limits allow. Every list and text is bounded (see [`crate::limits`]), and its
+//!    length is checked before it is allocated.
+//! 2. Decoded values respect the limits: regions do not overflow, and a layout has as many
 //!    datafiles as servers.
-//! 3. There are no bytes too few and none too many.
+//! 3. A message with missing or surplus bytes is rejected.
 //!
-//! Guarded by the round trips and mutations in the tests below.
+//! The round trips and mutations in the tests below check these invariants.
 
 use serde::{Deserialize, Serialize};
 
 use crate::reply::Reply;
 use crate::request::Request;
 
-/// Version of requests and replies. One that differs is refused. 4: stores are registered
-/// ([`crate::ManagerRequest::Register`]), and when a file was written is known
+/// Version of requests and replies. A message of another version is rejected. Version 4 adds the
+/// registration of stores ([`crate::ManagerRequest::Register`]) and the time of a file's last write
 /// ([`crate::IodReply::Held`], [`crate::Entry::touched_ns`]).
 pub const VERSION: u8 = 4;
 
-/// Why bytes are no request or reply.
+/// Why bytes could not be decoded as a request or reply.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CodecError {
-    /// There are no bytes.
+    /// The message is empty.
     #[error("empty message")]
     Empty,
-    /// Another version.
+    /// The message has another version.
     #[error("message of version {0}; version {VERSION} is spoken here")]
     Version(u8),
-    /// Not the encoding of anything, or over a limit.
+    /// The bytes are not a valid encoding, or a value exceeds a limit.
     #[error("malformed message: {0}")]
     Malformed(String),
-    /// More bytes than the encoding takes.
+    /// There are more bytes than the encoding needs.
     #[error("{0} bytes too many")]
     Trailing(usize),
 }

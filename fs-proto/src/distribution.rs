@@ -1,16 +1,16 @@
-//! Which server holds which byte of a file.
+//! Maps the bytes of a file to I/O servers.
 //!
-//! **Why.** A file is striped over I/O servers, so that they work in parallel. Clients, and nobody
-//! else, translate: the manager stores a distribution with each file, the I/O servers know only
-//! their own datafiles.
+//! **Why.** A file is striped over I/O servers, so that they work in parallel. Only clients
+//! translate between file offsets and datafile offsets. The manager just stores a distribution with
+//! each file, and the I/O servers know only their own datafiles.
 //!
 //! **Invariants**
-//! 1. Every logical offset of a file lies at exactly one (server, physical offset), and the other
-//!    way round.
-//! 2. Splitting regions keeps every byte exactly once, and on each server in the order of the
-//!    request.
+//! 1. Every logical offset of a file maps to exactly one pair (server, physical offset), and every
+//!    such pair maps to exactly one logical offset.
+//! 2. Splitting regions keeps every byte exactly once. On each server, the bytes keep the order of
+//!    the request.
 //!
-//! **Layout** of `simple_stripe` with three servers; the number is the strip's:
+//! **Layout** of `simple_stripe` with three servers. The numbers are those of the strips:
 //!
 //! ```text
 //!   file      0 │ 1 │ 2 │ 3 │ 4 │ 5 │ 6 …         strip k: server k mod n, its (k div n)th strip there
@@ -19,7 +19,7 @@
 //!   server 2  2 │ 5 …
 //! ```
 //!
-//! **Source.** DESIGN section 3; PVFS's `simple_stripe`. Guarded by the property tests below.
+//! **Source.** PVFS's `simple_stripe`. The property tests below check the invariants.
 
 use bmi_core::mutated;
 
@@ -31,21 +31,21 @@ use crate::handle::DatafileHandle;
 use crate::limits::{self, MAX_OFFSET, MAX_SERVERS, MAX_STRIP, MIN_STRIP};
 use crate::region::Region;
 
-/// How the bytes of a file lie on its servers. Servers are counted within the file's [`Layout`],
-/// from 0.
+/// The way in which the bytes of a file are distributed over its servers. Servers are numbered from
+/// 0 within the file's [`Layout`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[non_exhaustive]
 pub enum Distribution {
-    /// Strips of equal size, round robin.
+    /// Strips of equal size, assigned round robin.
     SimpleStripe {
-        /// Bytes of a strip.
+        /// Size of a strip, in bytes.
         strip_size: u64,
-        /// Servers that the file is striped over.
+        /// Number of servers that the file is striped over.
         servers: u32,
     },
 }
 
-/// Where a byte lies.
+/// The location of a byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Location {
     /// Index into [`Layout::datafiles`].
@@ -54,27 +54,27 @@ pub struct Location {
     pub physical: u64,
 }
 
-/// A piece of a file that lies in one piece on one server.
+/// A contiguous piece of a file that is also contiguous on one server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Strip {
-    /// Where it begins on its server.
+    /// Where the piece begins on its server.
     pub at: Location,
-    /// Where it begins in the file.
+    /// Where the piece begins in the file.
     pub logical: u64,
-    /// How many bytes it has.
+    /// Its length in bytes.
     pub len: u64,
 }
 
 /// One server's part of a request for a list of regions.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Share {
-    /// Ranges of the server's datafile, in the order of the request, neighbours joined.
+    /// Ranges of the server's datafile, in the order of the request. Adjacent ranges are joined.
     pub physical: Vec<Region>,
-    /// Which bytes of the request these are, counted over all its regions as they stand in the
-    /// caller's buffer, neighbours joined. As many bytes as `physical`, though not the same number
-    /// of pieces.
+    /// The bytes of the request that belong to this share. Offsets count over all regions of the
+    /// request, in the order in which their bytes are in the caller's buffer. Adjacent ranges are
+    /// joined. The byte count is that of `physical`, but the number of pieces may differ.
     pub stream: Vec<Region>,
-    /// Bytes in this share.
+    /// Number of bytes in this share.
     pub len: u64,
 }
 
@@ -91,7 +91,7 @@ impl Share {
 }
 
 impl Distribution {
-    /// Strips of `strip_size` bytes over `servers` servers.
+    /// Creates a distribution of strips of `strip_size` bytes over `servers` servers.
     ///
     /// # Errors
     /// `Invalid` unless the strip size is from [`MIN_STRIP`] to [`MAX_STRIP`] and there are 1 to
@@ -107,19 +107,19 @@ impl Distribution {
         Ok(Distribution::SimpleStripe { strip_size, servers })
     }
 
-    /// How many servers the file lies on.
+    /// Returns the number of servers that the file is striped over.
     pub fn servers(&self) -> usize {
         let Distribution::SimpleStripe { servers, .. } = *self;
         servers as usize
     }
 
-    /// Bytes of a strip.
+    /// Returns the size of a strip, in bytes.
     pub fn strip_size(&self) -> u64 {
         let Distribution::SimpleStripe { strip_size, .. } = *self;
         strip_size
     }
 
-    /// Where the byte at `logical` lies.
+    /// Returns the location of the byte at the file offset `logical`.
     pub fn locate(&self, logical: u64) -> Location {
         let Distribution::SimpleStripe { strip_size, servers } = *self;
         let (strip, within) = (logical / strip_size, logical % strip_size);
@@ -127,8 +127,8 @@ impl Distribution {
         Location { server: (strip % servers) as usize, physical: strip / servers * strip_size + within }
     }
 
-    /// Where the byte at a location stands in the file; `None` beyond [`MAX_OFFSET`], or for a
-    /// server that the file does not lie on.
+    /// Returns the file offset of the byte at a location. Returns `None` if the offset is beyond
+    /// [`MAX_OFFSET`] or if the file is not striped over that server.
     pub fn logical(&self, at: Location) -> Option<u64> {
         let Distribution::SimpleStripe { strip_size, servers } = *self;
         let (stripe, within) = (at.physical / strip_size, at.physical % strip_size);
@@ -139,7 +139,8 @@ impl Distribution {
         strip.checked_mul(strip_size)?.checked_add(within).filter(|logical| *logical <= MAX_OFFSET)
     }
 
-    /// The strips, or parts of strips, that make up a region, in order: what `viewdist` shows.
+    /// Returns the strips, or parts of strips, that make up a region, in order. `viewdist` prints
+    /// them.
     pub fn strips(&self, region: Region) -> impl Iterator<Item = Strip> + use<> {
         let this = *self;
         let (mut logical, end) = (region.offset, region.offset.saturating_add(region.len));
@@ -155,8 +156,8 @@ impl Distribution {
         })
     }
 
-    /// Splits a list of logical regions into each server's share; index = server. Servers without a
-    /// share have an empty one.
+    /// Splits a list of logical regions into one share per server, indexed by server. A server
+    /// without any bytes has an empty share.
     pub fn split(&self, regions: &[Region]) -> Vec<Share> {
         let mut shares = vec![Share::default(); self.servers()];
         let mut stream = 0;
@@ -169,16 +170,16 @@ impl Distribution {
         shares
     }
 
-    /// Translates a range of a server's datafile back to the ranges of the file, for error
-    /// messages; at most `max` of them, the last one covering the rest.
+    /// Translates a range of a server's datafile to ranges of the file, for error messages. Returns
+    /// at most `max` ranges. The last one covers the rest.
     pub fn logical_ranges(&self, server: usize, physical: Region, max: usize) -> Vec<Region> {
         let mut ranges: Vec<Region> = Vec::new();
         let (mut at, end) = (physical.offset, physical.offset.saturating_add(physical.len));
         while at < end {
-            // On a single server all strips are neighbours: one step, or a range from the wire
-            // would be walked strip by strip.
+            // On a single server all strips are adjacent, so one step is enough. Otherwise a range
+            // from the wire would be walked strip by strip.
             let full = ranges.len() >= max.max(1) || self.servers() == 1;
-            // With no room left, one last step to the end of the range.
+            // With no room left, take one last step to the end of the range.
             let next =
                 if full { end } else { (at - at % self.strip_size()).saturating_add(self.strip_size()).min(end) };
             let first = self.logical(Location { server, physical: at });
@@ -196,8 +197,9 @@ impl Distribution {
         ranges
     }
 
-    /// Size of the file whose datafiles have these sizes (index = server; missing ones count as
-    /// empty): one more than the largest offset of any byte in them.
+    /// Returns the size of a file from the sizes of its datafiles. The sizes are indexed by server;
+    /// missing ones count as empty. The result is one more than the largest file offset of any byte
+    /// in the datafiles.
     pub fn file_size(&self, datafiles: &[u64]) -> u64 {
         let end = |(server, size): (usize, &u64)| {
             let last = size.checked_sub(1)?;
@@ -206,8 +208,8 @@ impl Distribution {
         datafiles.iter().take(self.servers()).enumerate().filter_map(end).max().unwrap_or(0)
     }
 
-    /// Size of `server`'s datafile when the file has `file_size` bytes: what a truncation asks of
-    /// it.
+    /// Returns the size of `server`'s datafile when the file has `file_size` bytes. A truncation
+    /// sets each datafile to this size.
     pub fn datafile_size(&self, server: usize, file_size: u64) -> u64 {
         let Distribution::SimpleStripe { strip_size, servers } = *self;
         let stripe = strip_size * u64::from(servers);
@@ -218,7 +220,7 @@ impl Distribution {
 
 impl<'de> Deserialize<'de> for Distribution {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Distribution, D::Error> {
-        /// The same shape, unchecked.
+        /// The same shape, not checked.
         #[derive(Deserialize)]
         #[serde(rename = "Distribution")]
         enum Unchecked {
@@ -229,19 +231,19 @@ impl<'de> Deserialize<'de> for Distribution {
     }
 }
 
-/// Where a file's bytes are: its distribution, and for each of its servers which I/O server of the
-/// cluster that is and what the datafile there is called.
+/// The location of a file's bytes: its distribution and its datafiles. For each server of the
+/// distribution it has the I/O server of the cluster and the handle of the datafile there.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Layout {
-    /// How the bytes lie.
+    /// How the bytes are distributed.
     distribution: Distribution,
-    /// I/O server (index into [`crate::ClusterInfo::iods`] of the whole cluster) and datafile, in
-    /// the order of the distribution.
+    /// The I/O server (an index into [`crate::ClusterInfo::iods`] of the whole cluster) and the
+    /// datafile, in the order of the distribution.
     datafiles: Vec<(u32, DatafileHandle)>,
 }
 
 impl Layout {
-    /// A layout.
+    /// Creates a layout.
     ///
     /// # Errors
     /// `Invalid` unless there is one datafile for each server of the distribution.
@@ -253,13 +255,13 @@ impl Layout {
         Ok(Layout { distribution, datafiles })
     }
 
-    /// How the bytes lie.
+    /// Returns the distribution of the bytes.
     pub fn distribution(&self) -> &Distribution {
         &self.distribution
     }
 
-    /// I/O server of the cluster (from 0) and datafile there, one for each server of the
-    /// distribution, in its order.
+    /// Returns the I/O server of the cluster (from 0) and the datafile there, for each server of
+    /// the distribution, in its order.
     pub fn datafiles(&self) -> &[(u32, DatafileHandle)] {
         &self.datafiles
     }
@@ -267,7 +269,7 @@ impl Layout {
 
 impl<'de> Deserialize<'de> for Layout {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Layout, D::Error> {
-        /// The same shape, unchecked.
+        /// The same shape, not checked.
         #[derive(Deserialize)]
         #[serde(rename = "Layout")]
         struct Unchecked {
@@ -309,8 +311,8 @@ mod tests {
         ) {
             let regions: Vec<_> = regions.into_iter().map(|(offset, len)| Region::new(offset, len)).collect();
             let total: u64 = regions.iter().map(|region| region.len).sum();
-            // The logical offset of every byte of the request's stream, from the regions and from
-            // the shares.
+            // The logical offset of every byte of the request's stream, computed from the regions
+            // and from the shares.
             let expected: Vec<u64> = regions.iter().flat_map(|region| region.offset..region.offset + region.len).collect();
             let mut found = vec![None; total as usize];
             for (server, share) in d.split(&regions).iter().enumerate() {
@@ -374,7 +376,7 @@ mod tests {
         assert!(Distribution::simple_stripe(65536, 257).is_err());
         let distribution = Distribution::simple_stripe(65536, 2).unwrap();
         assert!(Layout::new(distribution, vec![(0, DatafileHandle(1))]).is_err());
-        // A datafile as long as can be does not overflow the file's size.
+        // A datafile of the largest possible length does not overflow the file's size.
         assert_eq!(distribution.file_size(&[u64::MAX, 3]), MAX_OFFSET);
     }
 }

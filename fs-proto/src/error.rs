@@ -1,5 +1,6 @@
-//! One error for the whole file system, on the wire and in the client library: a code that a
-//! program acts on, words for people, and, where data is concerned, which server and which ranges.
+//! The error type of the file system, used on the wire and in the client library. An error has a
+//! code for programs, a text for people, and for data operations the server and the ranges
+//! concerned.
 
 use std::fmt;
 
@@ -9,17 +10,18 @@ use serde::{Deserialize, Serialize};
 use crate::limits::{self, MAX_DETAIL, MAX_ERROR_RANGES};
 use crate::region::Region;
 
-/// What a caller can do about an [`FsError`]. The names are those of `errno`, spelled out.
+/// The code of an [`FsError`], which tells a caller what it can do. The names are those of `errno`,
+/// spelled out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum ErrorCode {
     /// No such file or directory.
     NotFound,
-    /// The name is taken.
+    /// The name exists already.
     Exists,
-    /// A directory was needed here.
+    /// A directory was expected.
     NotDirectory,
-    /// A file was needed here.
+    /// A file was expected.
     IsDirectory,
     /// The directory has entries.
     NotEmpty,
@@ -29,27 +31,27 @@ pub enum ErrorCode {
     NoSpace,
     /// The disk or the metadata store failed.
     Io,
-    /// Not allowed.
+    /// The operation is not permitted.
     Permission,
-    /// The request makes no sense; repeating it is of no use.
+    /// The request is invalid. Repeating it does not help.
     Invalid,
-    /// The handle names something that was removed.
+    /// The handle names an object that was removed.
     Stale,
-    /// A file, region or message is larger than what can be.
+    /// A file, region or message exceeds the largest possible size.
     TooLarge,
-    /// The time limit passed first. A change of the namespace may or may not have happened; resend
-    /// it under the same id to know.
+    /// The time limit passed. A change of the namespace may or may not have happened. To find out,
+    /// resend it under the same id.
     Timeout,
     /// The server cannot be reached, or the connection to it was lost.
     Unreachable,
-    /// The server has too much to do; later it may work.
+    /// The server is overloaded. The request may succeed later.
     Busy,
-    /// The peer speaks another version of the protocol, or broke it.
+    /// The peer uses another version of the protocol, or violated it.
     Protocol,
 }
 
 impl ErrorCode {
-    /// As a short lower-case phrase.
+    /// Returns the code as a short lower-case phrase.
     pub const fn as_str(self) -> &'static str {
         match self {
             ErrorCode::NotFound => "no such file or directory",
@@ -71,12 +73,12 @@ impl ErrorCode {
         }
     }
 
-    /// Whether the same request may succeed later without a change by the caller.
+    /// Returns true if the same request may succeed later without a change by the caller.
     pub const fn is_retryable(self) -> bool {
         matches!(self, ErrorCode::Timeout | ErrorCode::Unreachable | ErrorCode::Busy)
     }
 
-    /// The number that Linux gives this error, for a mount.
+    /// Returns the Linux error number, for a mount.
     pub const fn errno(self) -> i32 {
         match self {
             ErrorCode::NotFound => 2,
@@ -111,22 +113,22 @@ impl fmt::Display for ErrorCode {
 /// `Debug` prints the text of `Display`, so that a `main` that returns it reports it readably.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FsError {
-    /// What a caller can do about it.
+    /// The code, which tells a caller what it can do.
     pub code: ErrorCode,
-    /// What happened, in words.
+    /// A description of what happened.
     #[serde(deserialize_with = "limits::text::<MAX_DETAIL, _>")]
     pub detail: String,
-    /// The ranges that were not read or written, at most [`MAX_ERROR_RANGES`]; everything else of
-    /// the request was.
+    /// The ranges that were not read or written, at most [`MAX_ERROR_RANGES`]. The rest of the
+    /// request was read or written.
     #[serde(deserialize_with = "limits::bounded::<MAX_ERROR_RANGES, _, _>")]
     pub ranges: Vec<Region>,
-    /// Which server said so, as the client knows it; never on the wire.
+    /// The server that reported the error, by the client's name for it. Never sent on the wire.
     #[serde(skip)]
     pub server: Option<String>,
 }
 
 impl FsError {
-    /// An error of `code`; `detail` is cut at [`MAX_DETAIL`] bytes.
+    /// Creates an error with the given code. `detail` is cut at [`MAX_DETAIL`] bytes.
     pub fn new(code: ErrorCode, detail: impl Into<String>) -> FsError {
         let mut detail = detail.into();
         if detail.len() > MAX_DETAIL {
@@ -136,8 +138,8 @@ impl FsError {
         FsError { code, detail, ranges: Vec::new(), server: None }
     }
 
-    /// Names the ranges concerned. Of more than [`MAX_ERROR_RANGES`], the last one named covers all
-    /// that follow.
+    /// Sets the ranges concerned. If there are more than [`MAX_ERROR_RANGES`], the last one is
+    /// extended to cover all the others that follow.
     #[must_use]
     pub fn with_ranges(mut self, ranges: impl IntoIterator<Item = Region>) -> FsError {
         self.ranges.clear();
@@ -151,14 +153,14 @@ impl FsError {
         self
     }
 
-    /// Names the server.
+    /// Sets the server, unless one is already set.
     #[must_use]
     pub fn with_server(mut self, server: impl fmt::Display) -> FsError {
         self.server.get_or_insert_with(|| server.to_string());
         self
     }
 
-    /// Whether the same request may succeed later.
+    /// Returns true if the same request may succeed later.
     pub fn is_retryable(&self) -> bool {
         self.code.is_retryable()
     }
@@ -193,8 +195,8 @@ impl fmt::Debug for FsError {
 impl std::error::Error for FsError {}
 
 impl From<bmi_core::Error> for FsError {
-    /// What an error of the transport means for a request: the connection's trouble, not the
-    /// disk's.
+    /// Converts an error of the transport to an error of the request. It concerns the connection,
+    /// not the disk.
     fn from(error: bmi_core::Error) -> FsError {
         let code = match error.kind() {
             ErrorKind::TimedOut => ErrorCode::Timeout,

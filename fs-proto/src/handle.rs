@@ -1,4 +1,5 @@
-//! Names of what the servers keep. The manager gives them out, in order, and never twice.
+//! Handles of directories, files and datafiles. The manager assigns them in ascending order and
+//! never twice.
 
 use std::fmt;
 
@@ -19,27 +20,27 @@ macro_rules! handle {
 }
 
 handle!(
-    /// A directory, at the manager.
+    /// The handle of a directory at the manager.
     DirHandle,
     "dir:"
 );
 handle!(
-    /// A metafile: a file's attributes and layout, at the manager.
+    /// The handle of a metafile: a file's attributes and layout, at the manager.
     FileHandle,
     "file:"
 );
 handle!(
-    /// A datafile: one I/O server's share of a file.
+    /// The handle of a datafile: one I/O server's share of a file.
     DatafileHandle,
     "data:"
 );
 
 impl DirHandle {
-    /// The root directory, which is always there.
+    /// The root directory, which always exists.
     pub const ROOT: DirHandle = DirHandle(1);
 }
 
-/// Whatever has a name in the namespace.
+/// The handle of a directory or file, which are the objects of the namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Handle {
     /// A directory.
@@ -49,14 +50,14 @@ pub enum Handle {
 }
 
 impl Handle {
-    /// The number alone; files and directories share one numbering.
+    /// Returns the number alone. Files and directories share one numbering.
     pub const fn raw(self) -> u64 {
         match self {
             Handle::Dir(DirHandle(raw)) | Handle::File(FileHandle(raw)) => raw,
         }
     }
 
-    /// The directory, if it is one.
+    /// Returns the directory handle if this is a directory.
     pub const fn dir(self) -> Option<DirHandle> {
         match self {
             Handle::Dir(dir) => Some(dir),
@@ -64,7 +65,7 @@ impl Handle {
         }
     }
 
-    /// The file, if it is one.
+    /// Returns the file handle if this is a file.
     pub const fn file(self) -> Option<FileHandle> {
         match self {
             Handle::File(file) => Some(file),

@@ -1,52 +1,54 @@
-//! Who a server is: what a client that may reach it in several ways compares before it takes
-//! another way than the first.
+//! The identity of a server. A client that can reach a server over several transports compares
+//! identities before it switches to another transport.
 //!
-//! **Why.** A configuration is shared by all machines of a cluster, and a path or a device name in
-//! it means something else on each. A client that finds a socket at the right path may have found
-//! another server's. So it asks, both over the connection that it trusts and over the new one; only
-//! the same instance of the same server has the same answer.
+//! **Why.** All machines of a cluster share one configuration, but a path or a device name in it
+//! can mean something different on each machine. A client that finds a socket at the right path may
+//! have found another server's socket. So the client asks for the identity over the connection that
+//! it trusts and over the new one. Only the same instance of the same server gives the same answer.
 
 use bmi_core::Addr;
 use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::limits::{self, MAX_ADDR, MAX_ADDRS, MAX_HOST};
 
-/// What a server is in its cluster.
+/// The role of a server in its cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Role {
     /// The manager.
     Manager,
-    /// The I/O server that layouts count by this number.
+    /// The I/O server that layouts refer to by this number.
     Iod(u32),
 }
 
-/// Who a server is.
+/// The identity of a server.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Identity {
-    /// What it is in its cluster.
+    /// The server's role in its cluster.
     pub role: Role,
-    /// The machine that it runs on, in a form that only its own processes share (the boot id of
-    /// Linux); empty if it does not know.
+    /// The machine that the server runs on, in a form that only processes of that machine know (the
+    /// boot id of Linux). Empty if the server does not know it.
     #[serde(deserialize_with = "limits::text::<MAX_HOST, _>")]
     pub host: String,
-    /// Drawn at random when it was started: another start is another instance.
+    /// A number drawn at random when the server was started. Each start is a new instance.
     pub instance: u128,
-    /// Where it listens, at most [`MAX_ADDRS`], the one that it is known by first.
+    /// The addresses that the server listens on, at most [`MAX_ADDRS`]. The first is the one that
+    /// it is known by.
     #[serde(deserialize_with = "addresses")]
     pub addrs: Vec<Addr>,
 }
 
 impl Identity {
-    /// Whether `other` is the same start of the same server. Where it listens does not matter.
+    /// Returns true if `other` is the same start of the same server. The addresses are not
+    /// compared.
     pub fn is_same(&self, other: &Identity) -> bool {
         (self.role, self.instance, &self.host) == (other.role, other.instance, &other.host)
     }
 
-    /// With as many addresses as `room` bytes of an encoded reply take.
+    /// Returns the identity with only as many addresses as fit into `room` bytes of an encoded
+    /// reply.
     #[must_use]
     pub fn within(&self, room: usize) -> Identity {
-        // Beside the addresses: version, variants, role, instance, and lengths, each at its
-        // longest.
+        // Beside the addresses: version, variants, role, instance and lengths, each at its longest.
         let mut left = room.saturating_sub(self.host.len() + 48);
         let fits = |addr: &&Addr| {
             let needed = addr.to_string().len() + 2;
@@ -59,8 +61,8 @@ impl Identity {
     }
 }
 
-/// An address is text on the wire; its own check bounds the host, this the text before it is
-/// copied.
+/// An address, as text on the wire. Parsing the address bounds the host; this type bounds the text
+/// before it is copied.
 #[derive(Deserialize)]
 struct Text(#[serde(deserialize_with = "limits::text::<MAX_ADDR, _>")] String);
 

@@ -1,20 +1,21 @@
-//! What clients and servers of the file system say to each other: requests, replies, handles,
-//! distributions, and their bytes.
+//! The protocol between clients and servers of the file system: requests, replies, handles,
+//! distributions, and their encoding.
 //!
-//! | where | what |
+//! | module or type | contents |
 //! |---|---|
-//! | [`Request`], [`ManagerRequest`], [`IodRequest`] | what a client asks |
-//! | [`Reply`], [`ManagerReply`], [`IodReply`] | what a server answers |
-//! | [`codec`] | to bytes and back, limits checked |
-//! | [`Identity`], [`Role`] | who a server is, and where it listens |
+//! | [`Request`], [`ManagerRequest`], [`IodRequest`] | requests of a client |
+//! | [`Reply`], [`ManagerReply`], [`IodReply`] | replies of a server |
+//! | [`codec`] | encoding and decoding, with limits checked |
+//! | [`Identity`], [`Role`] | a server's role, instance and addresses |
 //! | [`Distribution`], [`Layout`] | which server holds which byte |
 //! | [`Region`], [`Regions`] | ranges of bytes, lists of them |
-//! | [`FsError`], [`ErrorCode`] | what went wrong, where |
+//! | [`FsError`], [`ErrorCode`] | errors, with the server and ranges concerned |
 //!
-//! **Protocol.** A request is a call of [`bmi_core::comm`], whose tag is the client's own number
-//! for the request; requests and replies are its bytes, the data of a read or write is its data.
-//! Which way that takes, with the message, by RDMA into a slot, or moved by the server or the
-//! client, is the communication manager's concern and in no request.
+//! **Protocol.** A request is a call of [`bmi_core::comm`]. Its tag is the client's own number for
+//! the request. The call's request and reply bytes are encoded [`Request`]s and [`Reply`]s. The
+//! data of a read or write is the call's data. The communication manager chooses the path of the
+//! data: with the message, by RDMA into a slot, or moved by the server or the client. No request
+//! names the path.
 //!
 //! ```text
 //!  client                                                server
@@ -23,9 +24,9 @@
 //!    reply                                        ◀────  reply(reply [, data of a small read])
 //! ```
 //!
-//! **Source.** [PVFS-IB §2.1, §3.2, §4]. Where we differ: every request has an id and a time
-//! limit, and requests that change the namespace are executed once, also when they are sent again
-//! after a reconnect.
+//! **Source.** [PVFS-IB §2.1, §3.2, §4]. Differences: every request has an id and a time limit.
+//! Requests that change the namespace are executed once, even if they are sent again after a
+//! reconnect.
 
 // Runs inside the simulator: see clippy.toml.
 #![warn(clippy::disallowed_types)]

@@ -1,49 +1,50 @@
-//! How long things may be. Checked when decoding, so that no length from the wire drives an
-//! allocation or a loop unchecked.
+//! Limits on lengths and counts. They are checked when decoding, so that no length from the wire
+//! causes an unchecked allocation or loop.
 
 use serde::de::{Error as _, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use std::fmt;
 use std::marker::PhantomData;
 
-/// Longest name of a file or directory, in bytes (as Linux has it).
+/// Longest name of a file or directory, in bytes (as in Linux).
 pub const MAX_NAME: usize = 255;
-/// Longest path, in bytes (as Linux has it).
+/// Longest path, in bytes (as in Linux).
 pub const MAX_PATH: usize = 4096;
-/// Regions in one request: 128 times what the first paper had room for ([PVFS-IB §6.7]). A
-/// request of a few bytes can name so many if they are regular, so this also bounds what a server
-/// sets aside for one: 256 KiB.
+/// Most regions in one request: 128 times the limit of the first paper ([PVFS-IB §6.7]). A request
+/// of a few bytes can name that many if they are regular. So this limit also bounds the memory that
+/// a server allocates for one request: 256 KiB.
 pub const MAX_REGIONS: usize = 16_384;
-/// Servers that a file may be striped over, and I/O servers of a cluster. A layout of this many
-/// stays below 4 KiB encoded.
+/// Most servers that a file may be striped over, and most I/O servers of a cluster. An encoded
+/// layout of this many servers stays below 4 KiB.
 pub const MAX_SERVERS: usize = 256;
-/// Longest address as text, in bytes: that of verbs, with the longest names of adapter and host.
+/// Longest address as text, in bytes: an address of verbs with the longest names of adapter and
+/// host.
 pub const MAX_ADDR: usize = 400;
-/// Addresses of one server.
+/// Most addresses of one server.
 pub const MAX_ADDRS: usize = 8;
 /// Longest name of a machine, in bytes.
 pub const MAX_HOST: usize = 64;
-/// Largest offset in a file or datafile: what the systems below can address.
+/// Largest offset in a file or datafile: the largest that the underlying systems can address.
 pub const MAX_OFFSET: u64 = i64::MAX as u64;
-/// Smallest strip, in bytes: a page.
+/// Smallest strip, in bytes: one page.
 pub const MIN_STRIP: u64 = 4096;
 /// Largest strip, in bytes.
 pub const MAX_STRIP: u64 = 1 << 30;
-/// The strip size that a file gets if nobody asks for another, in bytes (PVFS's).
+/// Strip size of a file if the client requests no other, in bytes (PVFS's default).
 pub const DEFAULT_STRIP: u64 = 64 << 10;
-/// Entries in one page of a directory.
+/// Most entries in one page of a directory.
 pub const MAX_ENTRIES: usize = 4096;
-/// Longest text of an error, in bytes; longer ones are cut.
+/// Longest text of an error, in bytes. Longer texts are cut.
 pub const MAX_DETAIL: usize = 512;
-/// Ranges that an error names; the last one then covers the rest.
+/// Most ranges that an error names. If there are more, the last one covers the rest.
 pub const MAX_ERROR_RANGES: usize = 16;
 
-/// What stands beside the body of a reply in its message, in bytes: a page of a directory is that
-/// much shorter.
+/// Bytes of a reply message that are reserved for everything beside the body. A page of a directory
+/// is shorter by this much.
 pub const REPLY_ROOM: usize = 64;
 
-/// Deserializes a list of at most `MAX` elements; sets memory aside for what has come, not for what
-/// is announced.
+/// Deserializes a list of at most `MAX` elements. Allocates memory for the elements that have
+/// arrived, not for the announced number.
 pub(crate) fn bounded<'de, const MAX: usize, T, D>(deserializer: D) -> Result<Vec<T>, D::Error>
 where
     T: Deserialize<'de>,

@@ -10,32 +10,32 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use crate::error::{ErrorCode, FsError};
 use crate::limits::{MAX_OFFSET, MAX_REGIONS};
 
-/// `len` bytes at `offset`.
+/// A range of `len` bytes at `offset`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Region {
-    /// Where it begins.
+    /// Offset of the first byte.
     pub offset: u64,
-    /// How many bytes it has.
+    /// Number of bytes.
     pub len: u64,
 }
 
 impl Region {
-    /// `len` bytes at `offset`.
+    /// Creates a region of `len` bytes at `offset`.
     pub const fn new(offset: u64, len: u64) -> Region {
         Region { offset, len }
     }
 
-    /// The first offset behind it; `None` if that is beyond [`MAX_OFFSET`].
+    /// Returns the first offset after the region, or `None` if that is beyond [`MAX_OFFSET`].
     pub fn end(&self) -> Option<u64> {
         self.offset.checked_add(self.len).filter(|end| *end <= MAX_OFFSET)
     }
 
-    /// Whether it has no bytes.
+    /// Returns true if the region has no bytes.
     pub const fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The smallest region that holds both.
+    /// Returns the smallest region that contains both.
     #[must_use]
     pub fn hull(self, other: Region) -> Region {
         let offset = self.offset.min(other.offset);
@@ -43,7 +43,7 @@ impl Region {
         Region { offset, len: end - offset }
     }
 
-    /// The part of it that begins `at` bytes into it and has at most `len` bytes.
+    /// Returns the part of the region that begins `at` bytes into it and has at most `len` bytes.
     #[must_use]
     pub fn part(self, at: u64, len: u64) -> Region {
         let at = at.min(self.len);
@@ -57,12 +57,12 @@ impl fmt::Display for Region {
     }
 }
 
-/// A checked list of regions, in the order in which their bytes stand in memory: at most
-/// [`MAX_REGIONS`], none reaching beyond [`MAX_OFFSET`], and not more than that together. Regions
-/// may overlap and may be empty.
+/// A checked list of regions, in the order in which their bytes are in memory. It has at most
+/// [`MAX_REGIONS`] regions. No region reaches beyond [`MAX_OFFSET`], and their total length does
+/// not exceed it. Regions may overlap and may be empty.
 ///
-/// On the wire they are ranges as [`bmi_core::extents`] has them: a few bytes each, and a regular
-/// list a few bytes in all.
+/// On the wire they are ranges as encoded by [`bmi_core::extents`]. A range takes a few bytes, and
+/// a whole regular list also takes only a few bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Regions {
     list: Vec<Region>,
@@ -70,12 +70,13 @@ pub struct Regions {
 }
 
 impl Regions {
-    /// Bytes of all regions together.
+    /// Returns the total number of bytes of all regions.
     pub fn total(&self) -> u64 {
         self.total
     }
 
-    /// The regions, cut, that hold the `len` bytes from `at` on, counted over the whole list.
+    /// Returns the regions of the `len` bytes from `at` on, counted over the whole list. Regions
+    /// are cut at both ends as needed.
     pub fn range(&self, at: u64, len: u64) -> impl Iterator<Item = Region> + '_ {
         let (mut skip, mut left) = (at, len);
         self.list.iter().filter_map(move |region| {
@@ -87,7 +88,7 @@ impl Regions {
         })
     }
 
-    /// The regions as a vector.
+    /// Returns the regions as a vector.
     pub fn into_vec(self) -> Vec<Region> {
         self.list
     }
@@ -105,8 +106,8 @@ impl TryFrom<Vec<Region>> for Regions {
     type Error = FsError;
 
     /// # Errors
-    /// `TooLarge` for too many regions, for one that ends beyond [`MAX_OFFSET`], or if all together
-    /// are more than that.
+    /// `TooLarge` for too many regions, for a region that ends beyond [`MAX_OFFSET`], or if the
+    /// total length exceeds [`MAX_OFFSET`].
     fn try_from(list: Vec<Region>) -> Result<Regions, FsError> {
         let too_large = |what: String| FsError::new(ErrorCode::TooLarge, what);
         if list.len() > MAX_REGIONS {
@@ -128,7 +129,7 @@ impl TryFrom<Region> for Regions {
     type Error = FsError;
 
     /// # Errors
-    /// `TooLarge` if it ends beyond [`MAX_OFFSET`].
+    /// `TooLarge` if the region ends beyond [`MAX_OFFSET`].
     fn try_from(region: Region) -> Result<Regions, FsError> {
         Regions::try_from(vec![region])
     }

@@ -1,4 +1,4 @@
-//! What servers answer.
+//! Replies of the servers.
 
 use bmi_core::Addr;
 use serde::{Deserialize, Deserializer, Serialize};
@@ -9,7 +9,7 @@ use crate::handle::Handle;
 use crate::identity::{Identity, bounded_addresses};
 use crate::limits::{self, MAX_ENTRIES, MAX_NAME, MAX_SERVERS};
 
-/// A reply: the answer, or why there is none.
+/// A reply: an answer, or the reason why there is none.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reply {
     /// The answer.
@@ -22,14 +22,14 @@ impl From<Result<ReplyBody, FsError>> for Reply {
     }
 }
 
-/// An answer, by which kind of server.
+/// An answer, by kind of server.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ReplyBody {
-    /// By the manager.
+    /// Answer of the manager.
     Manager(ManagerReply),
-    /// By an I/O server.
+    /// Answer of an I/O server.
     Iod(IodReply),
-    /// By either: who it is.
+    /// Answer of either kind of server: its identity.
     Identity(Identity),
 }
 
@@ -54,56 +54,56 @@ impl From<Identity> for ReplyBody {
 /// Answers of the manager.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ManagerReply {
-    /// It is done.
+    /// The request is done.
     Done,
-    /// What is there, or was made, or was changed.
+    /// The object that was found, created or changed.
     Entry(Entry),
     /// A page of a directory.
     Entries {
-        /// The entries, in the order of names.
+        /// The entries, sorted by name.
         #[serde(deserialize_with = "limits::bounded::<MAX_ENTRIES, _, _>")]
         entries: Vec<DirEntry>,
-        /// Whether there are more after the last of these.
+        /// True if more entries follow the last of these.
         more: bool,
     },
-    /// What the manager holds.
+    /// Counts of the objects that the manager holds.
     Stat(ManagerStat),
     /// The cluster.
     Cluster(ClusterInfo),
 }
 
-/// A name in a directory.
+/// An entry of a directory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DirEntry {
     /// The name.
     #[serde(deserialize_with = "limits::text::<MAX_NAME, _>")]
     pub name: String,
-    /// What it leads to.
+    /// The handle of the file or directory with this name.
     pub handle: Handle,
 }
 
-/// What the manager holds.
+/// Counts of the objects that the manager holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ManagerStat {
-    /// Files.
+    /// Number of files.
     pub files: u64,
-    /// Directories, the root included.
+    /// Number of directories, including the root.
     pub dirs: u64,
-    /// Datafiles of removed files that still have to be removed from their I/O servers.
+    /// Number of datafiles of removed files that must still be removed from their I/O servers.
     pub orphans: u64,
 }
 
-/// The cluster, as far as one message has room.
+/// Information about the cluster, as much of it as fits into one message.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClusterInfo {
-    /// The addresses that the I/O servers are known by, from the one asked for on, in the order
-    /// that [`crate::Layout`] counts them. Where else a server listens it says itself
-    /// ([`crate::RequestBody::Identify`]).
+    /// The addresses that the I/O servers are known by, in the order of their numbers in
+    /// [`crate::Layout`]. The list begins at the requested server. Each server reports its other
+    /// addresses on request ([`crate::RequestBody::Identify`]).
     #[serde(deserialize_with = "addresses")]
     pub iods: Vec<Addr>,
-    /// How many I/O servers there are in all.
+    /// Total number of I/O servers.
     pub total: u32,
-    /// Strip size of files that ask for no other, in bytes.
+    /// Strip size of files for which the client requests no other, in bytes.
     pub strip_size: u64,
 }
 
@@ -115,44 +115,44 @@ fn addresses<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Addr>, D:
 /// Answers of an I/O server.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum IodReply {
-    /// It is done.
+    /// The request is done.
     Done,
     /// Bytes were written, or the datafile's size was changed.
     Written {
-        /// How many bytes were written.
+        /// Number of bytes written.
         len: u64,
-        /// The datafile's size now, in bytes.
+        /// The datafile's size after the request, in bytes.
         size: u64,
-        /// Which start of the server this is: what was written before another one, and not synced
-        /// then, may be lost.
+        /// The number of this start of the server. Bytes that were written under another start, and
+        /// not synced then, may be lost.
         start: u64,
     },
     /// Bytes were read.
     Read {
-        /// How many bytes: as many as were asked for.
+        /// Number of bytes read: as many as were requested.
         len: u64,
-        /// The datafile's size, in bytes; what was read beyond it is zeros.
+        /// The datafile's size, in bytes. The bytes read beyond it are zeros.
         size: u64,
     },
-    /// What the server holds.
+    /// The size and use of the server's store.
     Stat(IodStat),
-    /// What there is of a datafile.
+    /// Size and modification time of a datafile.
     Held {
         /// Its size, in bytes.
         size: u64,
-        /// When it was last written to or its size changed, in nanoseconds since 1970 by the
-        /// server's clock; 0 if never.
+        /// Time of the last write or change of size, in nanoseconds since 1970 by the server's
+        /// clock. 0 if there was none.
         mtime_ns: u64,
     },
 }
 
-/// What an I/O server holds.
+/// The size and use of an I/O server's store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct IodStat {
     /// Size of the store, in bytes.
     pub capacity: u64,
-    /// Bytes of it that are free.
+    /// Free bytes in the store.
     pub free: u64,
-    /// Datafiles in it.
+    /// Number of datafiles in the store.
     pub datafiles: u64,
 }

@@ -1,4 +1,4 @@
-//! What clients ask.
+//! Requests of the clients.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,12 +7,12 @@ use crate::handle::{DatafileHandle, DirHandle, Handle};
 use crate::limits::{self, MAX_NAME, MAX_PATH};
 use crate::region::Regions;
 
-/// Names a request for all time: which client, and the client's own count.
+/// The unique id of a request: the client and the client's own sequence number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct RequestId {
-    /// A number that no other client has: drawn at random by each client instance.
+    /// A number that no other client has. Each client instance draws it at random.
     pub client: u128,
-    /// The client's count of requests, from 1; the same when a request is sent again.
+    /// The client's count of requests, from 1. A request that is sent again keeps its number.
     pub seq: u64,
 }
 
@@ -21,24 +21,25 @@ pub struct RequestId {
 pub struct Request {
     /// Its id.
     pub id: RequestId,
-    /// The client has the replies to all requests with a smaller `seq`, and will not send those
-    /// again: the server may forget them.
+    /// The client has the replies to all requests with a smaller `seq` and will not resend those.
+    /// The server may forget them.
     pub unanswered: u64,
-    /// How long the server may work at it, in milliseconds, counted from its arrival. The server
+    /// How long the server may work on the request, in milliseconds from its arrival. The server
     /// has a limit of its own.
     pub timeout_ms: u32,
-    /// What is asked.
+    /// The content of the request.
     pub body: RequestBody,
 }
 
-/// What is asked, of which kind of server.
+/// The content of a request, by kind of server.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum RequestBody {
-    /// Of the manager.
+    /// A request to the manager.
     Manager(ManagerRequest),
-    /// Of an I/O server.
+    /// A request to an I/O server.
     Iod(IodRequest),
-    /// Of either: who are you? Answered by [`crate::ReplyBody::Identity`].
+    /// A request to either kind of server for its identity. Answered by
+    /// [`crate::ReplyBody::Identity`].
     Identify,
 }
 
@@ -54,31 +55,31 @@ impl From<IodRequest> for RequestBody {
     }
 }
 
-/// A place in the namespace: a path from a directory. Components are separated by `/`; leading,
-/// trailing and doubled ones do not matter, `.` and `..` are refused (clients resolve them). The
-/// empty path is the directory itself.
+/// A place in the namespace: a path relative to a directory. Components are separated by `/`.
+/// Leading, trailing and doubled slashes are ignored. `.` and `..` are rejected; clients resolve
+/// them. The empty path is the directory itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Place {
-    /// Where the path begins.
+    /// The directory where the path begins.
     pub dir: DirHandle,
-    /// The path, at most [`MAX_PATH`] bytes, each component at most [`MAX_NAME`].
+    /// The path, at most [`MAX_PATH`] bytes long. Each component has at most [`MAX_NAME`] bytes.
     #[serde(deserialize_with = "limits::text::<MAX_PATH, _>")]
     pub path: String,
 }
 
 impl Place {
-    /// `path` from the root.
+    /// Creates a place with `path` relative to the root.
     pub fn root(path: impl Into<String>) -> Place {
         Place { dir: DirHandle::ROOT, path: path.into() }
     }
 
-    /// `path` from `dir`.
+    /// Creates a place with `path` relative to `dir`.
     pub fn at(dir: DirHandle, path: impl Into<String>) -> Place {
         Place { dir, path: path.into() }
     }
 }
 
-/// What a removal may remove.
+/// The kinds of object that a removal may remove.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum RemoveKind {
     /// A file only: `rm`.
@@ -92,11 +93,11 @@ pub enum RemoveKind {
 /// Requests to the manager.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ManagerRequest {
-    /// Are you there? Answered by [`crate::ManagerReply::Done`].
+    /// Checks that the server responds. Answered by [`crate::ManagerReply::Done`].
     Ping,
-    /// Makes a directory; its parent must be there. Answered by `Entry`. Changes the namespace.
+    /// Creates a directory. Its parent must exist. Answered by `Entry`. Changes the namespace.
     Mkdir {
-        /// Where.
+        /// The place of the new directory.
         place: Place,
         /// Permission bits.
         mode: u32,
@@ -105,9 +106,9 @@ pub enum ManagerRequest {
         /// Group.
         gid: u32,
     },
-    /// Makes a file; its parent must be there. Answered by `Entry`. Changes the namespace.
+    /// Creates a file. Its parent must exist. Answered by `Entry`. Changes the namespace.
     Create {
-        /// Where.
+        /// The place of the new file.
         place: Place,
         /// Permission bits.
         mode: u32,
@@ -117,81 +118,86 @@ pub enum ManagerRequest {
         gid: u32,
         /// Strip size in bytes; 0 for the cluster's default.
         strip_size: u64,
-        /// I/O servers to stripe over; 0 for all (at most [`crate::limits::MAX_SERVERS`]).
+        /// Number of I/O servers to stripe over; 0 for all (at most
+        /// [`crate::limits::MAX_SERVERS`]).
         servers: u32,
-        /// Whether a file that is already there is an error (`Exists`) or the answer. A directory
-        /// there is always an error.
+        /// If true, an existing file is an error (`Exists`). If false, it is the answer. An
+        /// existing directory is always an error.
         exclusive: bool,
     },
-    /// Finds what is at a place. Answered by `Entry`.
+    /// Looks up the object at a place. Answered by `Entry`.
     Lookup {
-        /// Where.
+        /// The place to look up.
         place: Place,
     },
-    /// Lists a directory in the order of names (by bytes), a page at a time. Answered by `Entries`;
-    /// ask again with the last name until there is no more. Entries that stay there all the while
-    /// are listed exactly once.
+    /// Lists a directory sorted by name (by bytes), one page at a time. Answered by `Entries`. For
+    /// the next page, ask again with the last name, until there are no more. Entries that exist
+    /// during the whole listing are listed exactly once.
     Readdir {
-        /// Which.
+        /// The directory to list.
         dir: DirHandle,
-        /// Begin after this name; empty for the beginning.
+        /// Begin after this name. Empty for the beginning.
         #[serde(deserialize_with = "limits::text::<MAX_NAME, _>")]
         after: String,
-        /// At most this many entries; the server sends fewer if they would not fit a message.
+        /// Return at most this many entries. The server returns fewer if they do not fit into a
+        /// message.
         max: u32,
     },
-    /// Attributes and layout. Answered by `Entry`.
+    /// Returns the attributes and layout of an object. Answered by `Entry`.
     Getattr {
-        /// Of what.
+        /// The object.
         handle: Handle,
     },
     /// Changes attributes. Answered by `Entry`. Changes the namespace.
     Setattr {
-        /// Of what.
+        /// The object.
         handle: Handle,
-        /// What.
+        /// The attributes to change.
         set: SetAttr,
     },
-    /// Moves a name, atomically. A file at `to` is replaced by a file, an empty directory by a
+    /// Moves a name, atomically. A file replaces a file at `to`, and a directory replaces an empty
     /// directory. Answered by `Done`. Changes the namespace.
     Rename {
-        /// From where.
+        /// The old place.
         from: Place,
-        /// To where; its parent must be there.
+        /// The new place. Its parent must exist.
         to: Place,
     },
-    /// Removes a file, or an empty directory. Answered by `Done`. Changes the namespace; the file's
-    /// data is removed later by the manager.
+    /// Removes a file or an empty directory. Answered by `Done`. Changes the namespace. The manager
+    /// removes the file's data later.
     Remove {
-        /// Where.
+        /// The place of the object.
         place: Place,
-        /// What it may be.
+        /// The kind of object that may be removed.
         kind: RemoveKind,
     },
-    /// What the manager holds. Answered by `Stat`.
+    /// Returns the counts of what the manager holds. Answered by `Stat`.
     Statfs,
-    /// Who the I/O servers are and what the cluster's limits are. Answered by `Cluster`, paged like
-    /// a directory.
+    /// Returns the addresses of the I/O servers and the limits of the cluster. Answered by
+    /// `Cluster`, paged like a directory.
     Cluster {
         /// Begin at this I/O server.
         first: u32,
     },
-    /// An I/O server says which store it has. Answered by `Done`; `Invalid` if it is not the one
-    /// that it had before, or another server's.
+    /// Registers the store of an I/O server. The I/O server sends it. Answered by `Done`, or by
+    /// `Invalid` if the store is not the one that this I/O server registered before, or is another
+    /// server's.
     Register {
-        /// Which I/O server.
+        /// The number of the I/O server.
         iod: u32,
-        /// The number of its store, drawn at random when that was made.
+        /// The number of its store, drawn at random when the store was created.
         store: u128,
-        /// Whether datafiles were in it when the server was started.
+        /// True if the store contained datafiles when the server was started.
         used: bool,
-        /// Whether it is to be taken for the right one, whatever it had before.
+        /// True if the manager is to accept this store even if the server registered another one
+        /// before.
         adopt: bool,
     },
 }
 
 impl ManagerRequest {
-    /// Whether it changes what the manager keeps, and so is executed once however often it arrives.
+    /// Returns true if the request changes the manager's state. Such a request is executed once,
+    /// even if it arrives several times.
     pub fn changes(&self) -> bool {
         matches!(
             self,
@@ -204,7 +210,7 @@ impl ManagerRequest {
         )
     }
 
-    /// Its name for logs and errors.
+    /// Returns the name of the request, for logs and errors.
     pub fn name(&self) -> &'static str {
         match self {
             ManagerRequest::Ping => "ping",
@@ -223,63 +229,63 @@ impl ManagerRequest {
     }
 }
 
-/// Requests to an I/O server. All may be sent again: executed twice, they have the effect of once.
+/// Requests to an I/O server. All of them are idempotent, so they may be sent again.
 ///
-/// A datafile need not be created: one that nobody wrote is an empty one. One that was removed is
-/// `Stale` for those who still write to it.
+/// A datafile need not be created: one that was never written is empty. Writing to a datafile that
+/// was removed fails with `Stale`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum IodRequest {
-    /// Are you there? Answered by [`crate::IodReply::Done`].
+    /// Checks that the server responds. Answered by [`crate::IodReply::Done`].
     Ping,
-    /// Writes regions, in order. Answered by `Written`, once the bytes are in the store, though not
-    /// necessarily on the disk. Where regions overlap, which bytes stay is not defined.
+    /// Writes regions, in order. Answered by `Written` when the bytes are in the store, but not
+    /// necessarily on the disk. Where regions overlap, it is undefined which bytes remain.
     Write {
-        /// To which datafile.
+        /// The datafile to write.
         datafile: DatafileHandle,
-        /// Where in it: as many bytes as the call has data.
+        /// The regions of the datafile. They have as many bytes as the call has data.
         regions: Regions,
-        /// Whether the bytes are to be on the disk before the answer, as with `Sync`.
+        /// If true, the bytes must be on the disk before the reply, as with `Sync`.
         sync: bool,
     },
-    /// Reads regions, in order. Answered by `Read`. Never short: bytes that were never written, and
-    /// those beyond the end of the datafile, are zero. (The end of the *file* is the client's to
-    /// find, from the sizes of all its datafiles.)
+    /// Reads regions, in order. Answered by `Read`. A read is never short: bytes that were never
+    /// written, and those beyond the end of the datafile, are zero. The client finds the end of the
+    /// *file* from the sizes of all its datafiles.
     Read {
-        /// From which datafile.
+        /// The datafile to read.
         datafile: DatafileHandle,
-        /// Where in it: as many bytes as the call has room for.
+        /// The regions of the datafile. They have as many bytes as the call has room for.
         regions: Regions,
     },
-    /// Makes the datafile `size` bytes long, cut off or filled up with zeros. Answered by
-    /// `Written`.
+    /// Sets the size of the datafile to `size` bytes: cuts it off or fills it up with zeros.
+    /// Answered by `Written`.
     Truncate {
-        /// Which.
+        /// The datafile.
         datafile: DatafileHandle,
-        /// How long, in bytes.
+        /// The new size, in bytes.
         size: u64,
     },
-    /// Removes the datafile, if it is there. Answered by `Done`, and durable.
+    /// Removes the datafile if it exists. Answered by `Done`. The removal is then durable.
     Remove {
-        /// Which.
+        /// The datafile.
         datafile: DatafileHandle,
     },
-    /// Puts what was written on the disk. Answered by `Written`; from then on what was written
-    /// since the start that it names survives a crash.
+    /// Flushes written bytes to the disk. Answered by `Written`. Everything that was written since
+    /// the start named in that reply then survives a crash.
     Sync {
-        /// Which.
+        /// The datafile.
         datafile: DatafileHandle,
     },
-    /// How long the datafile is, and when it was changed. Answered by `Held`.
+    /// Returns the size of the datafile and the time of its last change. Answered by `Held`.
     Getsize {
-        /// Which.
+        /// The datafile.
         datafile: DatafileHandle,
     },
-    /// What the server holds. Answered by `Stat`.
+    /// Returns the size and use of the server's store. Answered by `Stat`.
     Statfs,
 }
 
 impl IodRequest {
-    /// Its name for logs and errors.
+    /// Returns the name of the request, for logs and errors.
     pub fn name(&self) -> &'static str {
         match self {
             IodRequest::Ping => "ping",

@@ -1,7 +1,7 @@
-//! The command `pvfsd`.
+//! The command line of `pvfsd`.
 //!
-//! Exit status: 0 after a stop that was asked for, 1 if the server failed, 2 for a wrong command
-//! line or configuration.
+//! Exit status: 0 after a requested stop, 1 if the server failed, 2 for a wrong command line or
+//! configuration.
 
 use std::ffi::OsString;
 use std::fs;
@@ -24,35 +24,36 @@ use crate::manager::ManagerSettings;
 /// The servers of a small parallel file system.
 ///
 /// A cluster is one manager (names, attributes, layouts) and one or more I/O servers (data). All
-/// read the same configuration:
+/// servers read the same configuration:
 ///
 ///   pvfsd init --dir /srv/pvfs         write pvfs.toml, for a cluster on this machine
 ///   pvfsd manager &                    start the manager
 ///   pvfsd iod 0 & pvfsd iod 1 & …      start the I/O servers of the configuration
-///   pvfs servers                       see whether they are there, and over which transport
+///   pvfs servers                       show the transport over which each one is reached
 ///
-/// A server may listen on several transports at once (tcp, ib, shm): the configuration lists its
-/// addresses. One whose device is missing is left out with a warning; the first one, by which
-/// clients know the server, must be there.
+/// A server may listen on several transports at once (tcp, ib, shm). The configuration lists its
+/// addresses. An address whose device is missing is skipped with a warning. Only the address by
+/// which clients know the server is required: its tcp address, if it has one.
 ///
-/// A data directory says whose it is, and the manager knows which one each I/O server had: a server
-/// with the wrong one, or with an empty one in its place, is refused and says so. --adopt takes it
-/// all the same, for instance an empty one in place of a disk that is lost.
+/// A data directory records which server it belongs to, and the manager records the data directory
+/// of each I/O server. A server does not start with the wrong directory, or with an empty one in
+/// its place. With --adopt, it accepts the directory anyway, for instance an empty one after a disk
+/// was lost.
 ///
-/// A server prints "listening on ADDRESS" for each address when it is ready, logs to standard error
-/// (RUST_LOG=debug shows more), and stops in good order at SIGTERM or SIGINT.
+/// A server prints "listening on ADDRESS" for each address when it is ready. It logs to standard
+/// error (RUST_LOG=debug shows more), and stops cleanly on SIGTERM or SIGINT.
 #[derive(Debug, Parser)]
 #[command(name = "pvfsd", version, verbatim_doc_comment)]
 struct Arguments {
     /// The configuration file.
     #[arg(long, short, global = true, default_value = "pvfs.toml")]
     config: PathBuf,
-    /// Wait for requests by polling without pause: the lowest latency, at the price of a whole core
-    /// for each server.
+    /// Wait for requests by polling continuously: lowest latency, but each server uses a whole
+    /// core.
     #[arg(long, global = true)]
     busy: bool,
-    /// Take the data directory though it is another one than the server had before, or another
-    /// server's. What only the other one held then reads as zeros.
+    /// Accept the data directory even if the server had another one before, or if it belongs to
+    /// another server. Data that was only in the other directory then reads as zeros.
     #[arg(long, global = true)]
     adopt: bool,
     #[command(subcommand)]
@@ -65,38 +66,38 @@ enum Command {
     Manager,
     /// Run an I/O server.
     Iod {
-        /// Which: its place in the configuration's list `iods`, from 0.
+        /// The server's position in the list `iods` of the configuration, from 0.
         index: usize,
     },
     /// Write a commented configuration for a cluster on this machine.
     Init {
-        /// Where the servers are to keep their data.
+        /// The directory for the servers' data.
         #[arg(long, default_value = "pvfs-data")]
         dir: PathBuf,
-        /// How many I/O servers.
+        /// The number of I/O servers.
         #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=256))]
         iods: u16,
-        /// The manager's port; the I/O servers have the following ones.
+        /// The manager's port; the I/O servers use the following ones.
         #[arg(long, default_value_t = 7000, value_parser = clap::value_parser!(u16).range(1..=65000))]
         port: u16,
-        /// What each server listens on: tcp, ib, shm, or several of them.
+        /// The transports that each server listens on: tcp, ib, shm, or several of them.
         #[arg(long, value_delimiter = ',', default_value = "tcp", value_parser = scheme)]
         over: Vec<Scheme>,
-        /// Write over a configuration that is there.
+        /// Overwrite an existing configuration.
         #[arg(long)]
         force: bool,
     },
-    /// Check the configuration and show what it says.
+    /// Check the configuration and print a summary.
     Check,
 }
 
-/// A transport that servers of a real machine listen on.
+/// Parses a transport that servers on a real machine can listen on.
 fn scheme(text: &str) -> Result<Scheme, String> {
     let known = [Scheme::Tcp, Scheme::Ib, Scheme::Shm].into_iter().find(|scheme| scheme.as_str() == text);
     known.ok_or_else(|| "the transports are tcp, ib and shm".to_owned())
 }
 
-/// Why the command fails.
+/// The reason why the command fails.
 enum Failure {
     /// The command line or the configuration is wrong.
     Usage(String),
@@ -110,7 +111,7 @@ impl From<FsError> for Failure {
     }
 }
 
-/// Runs the command with these arguments, the program's name first.
+/// Runs the command with these arguments. The first argument is the program's name.
 pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     let arguments = match Arguments::try_parse_from(arguments) {
         Ok(arguments) => arguments,
@@ -119,7 +120,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
             return ExitCode::from(2);
         }
         Err(error) => {
-            // Help and version come this way too, with status 0.
+            // Help and version also arrive here, with status 0.
             let _ = error.print();
             return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
         }
@@ -129,12 +130,12 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         Err(Failure::Usage(text)) => (2, text),
         Err(Failure::Runtime(text)) => (1, text),
     };
-    // Standard error may be closed; the status still tells.
+    // Standard error may be closed. The status still reports the failure.
     let _ = writeln!(io::stderr(), "pvfsd: {text}");
     ExitCode::from(status)
 }
 
-/// What is wrong with a command line, without the hints that follow it.
+/// Returns the error of a command line, without the hints that follow it.
 fn one_line(text: &str) -> String {
     let lines = text.lines().map(str::trim).take_while(|line| !line.starts_with("Usage:"));
     let joined = lines.filter(|line| !line.is_empty() && !line.starts_with("For more")).collect::<Vec<_>>().join(" ");
@@ -161,7 +162,7 @@ fn init(path: &Path, dir: &Path, iods: usize, port: u16, over: &[Scheme], force:
     if path.exists() && !force {
         return Err(Failure::Usage(format!("{} is there already; --force writes over it", path.display())));
     }
-    // Absolute, so that the servers may be started anywhere.
+    // Make the path absolute, so that the servers may be started in any directory.
     let dir = std::path::absolute(dir).map_err(|error| Failure::Usage(format!("{}: {error}", dir.display())))?;
     let mut once: Vec<Scheme> = Vec::new();
     over.iter().for_each(|scheme| {
@@ -226,19 +227,19 @@ fn server(config: &Config, role: Role, name: String, listen: &ServerAddrs) -> Se
 
 fn start(server: Server) -> Result<(), Failure> {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
-    // Somebody who runs this in his own process may have set a subscriber.
+    // A program that calls this function may have set a subscriber already.
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
     let _ = log.with_ansi(io::stderr().is_terminal()).try_init();
     let ready = |addrs: &[Addr]| {
         let lines: String = addrs.iter().map(|addr| format!("listening on {addr}\n")).collect();
         let mut out = io::stdout();
-        // Whoever started us may not read; the server runs all the same.
+        // The parent process may not read this output. The server runs anyway.
         let _ = out.write_all(lines.as_bytes()).and_then(|()| out.flush());
     };
     Ok(server.run(ready, stop_signal())?)
 }
 
-/// Ends at SIGTERM or SIGINT.
+/// Waits for SIGTERM or SIGINT.
 async fn stop_signal() {
     let (term, int) = (signal(SignalKind::terminate()), signal(SignalKind::interrupt()));
     match (term, int) {

@@ -1,6 +1,7 @@
 //! The configuration of `pvfsd`: one TOML file for the whole cluster, the same on every machine.
 //!
-//! Unknown keys are errors, so that a misspelt one is noticed. Errors are one line and say where.
+//! Unknown keys are errors, so that a misspelt one is noticed. An error is one line that says where
+//! the problem is.
 
 mod addrs;
 
@@ -18,15 +19,15 @@ use crate::service::Limits;
 
 pub use addrs::ServerAddrs;
 
-/// What stands in the file.
+/// The contents of the configuration file.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Config {
-    /// Who the servers are.
+    /// The addresses of the servers.
     pub cluster: Cluster,
-    /// Where they keep things.
+    /// The data directories of the servers.
     pub storage: Storage,
-    /// How much they take on.
+    /// The limits of each server.
     #[serde(default)]
     pub limits: LimitSection,
 }
@@ -37,10 +38,10 @@ pub struct Config {
 pub struct Cluster {
     /// The manager's addresses.
     pub manager: ServerAddrs,
-    /// The I/O servers' addresses. Files know their servers by the place in this list: append,
-    /// never reorder.
+    /// The I/O servers' addresses. Files refer to their servers by the position in this list.
+    /// Append new servers, and never reorder the list.
     pub iods: Vec<ServerAddrs>,
-    /// Strip size of files that ask for no other.
+    /// Strip size of files for which the client requests no other.
     #[serde(default = "default_strip")]
     pub strip_size: Size,
 }
@@ -51,7 +52,7 @@ pub struct Cluster {
 pub struct Storage {
     /// The manager's directory.
     pub manager: PathBuf,
-    /// The I/O servers' directory; `{index}` stands for the server's number.
+    /// The I/O servers' directory. `{index}` is replaced by the server's number.
     pub iod: String,
 }
 
@@ -59,17 +60,17 @@ pub struct Storage {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct LimitSection {
-    /// Requests that a server works at, at a time, over each of its transports.
+    /// Most requests in progress at the same time, over each of the server's transports.
     pub requests: usize,
-    /// Of one client.
+    /// Most requests in progress at the same time from one client.
     pub requests_per_client: usize,
-    /// Longest time for one request, in seconds.
+    /// Time limit of one request, in seconds.
     pub request_timeout_s: u64,
     /// Size of the longest transfer unit.
     pub transfer_unit: Size,
-    /// Memory of an I/O server's buffers, together, whatever transports it has.
+    /// Total memory of an I/O server's buffers, shared by all its transports.
     pub buffers: Size,
-    /// Transfers of this size or more go to the storage threads.
+    /// Transfers of this size or more are handed to the storage threads.
     pub offload: Size,
 }
 
@@ -87,8 +88,8 @@ impl Default for LimitSection {
     }
 }
 
-/// Transfers of this many bytes or more go to storage threads: a smaller one takes about as long in
-/// the page cache as handing it over does.
+/// Transfers of this many bytes or more are handed to storage threads. Moving a smaller one in the
+/// page cache takes about as long as handing it over.
 pub const DEFAULT_OFFLOAD: u64 = 128 << 10;
 
 /// A number of bytes, written as `4096`, `"64K"`, `"1M"`, `"2G"`, `"1T"`.
@@ -144,7 +145,7 @@ impl<'de> Deserialize<'de> for Size {
     }
 }
 
-/// What is wrong with a configuration, in one line.
+/// An error in a configuration, described in one line.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct ConfigError(String);
@@ -153,17 +154,17 @@ impl Config {
     /// Reads and checks the file at `path`.
     ///
     /// # Errors
-    /// One line that names the file and, where it helps, line and column.
+    /// One line that names the file and, where possible, the line and column.
     pub fn load(path: &Path) -> Result<Config, ConfigError> {
         let text = std::fs::read_to_string(path)
             .map_err(|error| ConfigError(format!("{}: {error} (`pvfsd init` writes one)", path.display())))?;
         Config::parse(&text).map_err(|error| ConfigError(format!("{}: {error}", path.display())))
     }
 
-    /// Reads and checks a configuration.
+    /// Parses and checks a configuration.
     ///
     /// # Errors
-    /// One line that says what is wrong and, where it helps, where.
+    /// One line that describes the problem and, where possible, its location.
     pub fn parse(text: &str) -> Result<Config, ConfigError> {
         let config: Config = toml::from_str(text).map_err(|error| {
             let place = error.span().map_or(String::new(), |span| {
@@ -195,13 +196,14 @@ impl Config {
         self.limits.validate()
     }
 
-    /// The directory of I/O server `index`.
+    /// Returns the directory of I/O server `index`.
     pub fn iod_dir(&self, index: usize) -> PathBuf {
         PathBuf::from(self.storage.iod.replace("{index}", &index.to_string()))
     }
 
-    /// A configuration with comments, for a cluster on this machine with `iods` I/O servers that
-    /// keeps its data under `dir`, each server listening over each of the schemes.
+    /// Returns the text of a commented configuration for a cluster on this machine. It has `iods`
+    /// I/O servers, and its data directories are under `dir`. Each server listens over each of the
+    /// schemes.
     ///
     /// # Errors
     /// If there are no such addresses: too few ports, or a path too long for a socket.
@@ -276,7 +278,7 @@ impl LimitSection {
         within("buffers", self.buffers.0, 2 * self.transfer_unit.0, 1 << 40)
     }
 
-    /// As the request loop takes it.
+    /// Returns the limits of the request loop.
     pub fn service(&self) -> Limits {
         Limits {
             requests: self.requests,
@@ -286,7 +288,7 @@ impl LimitSection {
         }
     }
 
-    /// As an I/O server takes it.
+    /// Returns the settings of an I/O server.
     pub fn iod(&self) -> IodSettings {
         let unit = self.transfer_unit.0 as usize;
         IodSettings { unit, buffers: (self.buffers.0 / self.transfer_unit.0) as usize, ..IodSettings::default() }
@@ -353,7 +355,7 @@ mod tests {
         assert_eq!(second.primary().to_string(), "tcp://b:7001", "clients begin with TCP, wherever it stands");
         assert_eq!(*second, addrs(&["tcp://b:7001", "shm:///run/bmi/iod-1", "ib://mlx5_0/b:7101"]));
         assert_eq!(addrs(&["shm:///a", "ib:///b:1"]).primary().to_string(), "ib:///b:1");
-        // Two machines may have sockets of one name.
+        // Two machines may have sockets of the same name.
         let both = text.replacen("\"tcp://127.0.0.1:7001\"", r#"["tcp://a:7001", "shm:///run/bmi/iod-1"]"#, 1);
         assert!(Config::parse(&both).is_ok());
     }

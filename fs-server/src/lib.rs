@@ -1,16 +1,16 @@
-//! The servers of the file system: the manager and the I/O daemon.
+//! The servers of the file system: the manager and the I/O servers.
 //!
-//! | where | what |
+//! | module | contents |
 //! |---|---|
-//! | [`service`] | the loop that both run: requests in, replies out, bounded |
-//! | [`manager`] | namespace, executed once; orphans |
+//! | [`service`] | the request loop that both kinds of server run, with bounded concurrency |
+//! | [`manager`] | the namespace, with changes executed once; removal of orphaned datafiles |
 //! | [`iod`] | reads and writes of datafiles, staged and pipelined |
-//! | [`store`] | where metadata and data are kept: files, or memory |
-//! | [`config`], [`cli`] | what `pvfsd` is told |
+//! | [`store`] | storage of metadata and data, in files or in memory |
+//! | [`config`], [`cli`] | configuration and command line of `pvfsd` |
 //! | [`embedded`] | a whole cluster in one process, for tests and demonstrations |
 //!
-//! Generic over the transport; nothing here knows which backend it runs over but [`cli`] and
-//! [`embedded`].
+//! The servers are generic over the transport. Only [`cli`] and [`embedded`] know which backend is
+//! used.
 
 // Runs inside the simulator: see clippy.toml.
 #![warn(clippy::disallowed_types)]

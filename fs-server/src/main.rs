@@ -1,4 +1,4 @@
-//! `pvfsd`: see `pvfsd --help`.
+//! The server program `pvfsd`. See `pvfsd --help`.
 
 use std::process::ExitCode;
 

@@ -1,22 +1,24 @@
-//! The loop that every server runs: take requests, decode them, work at several at a time, reply.
+//! The request loop of every server: receives requests, decodes them, works on several at the same
+//! time and replies.
 //!
-//! A server that listens on several transports runs it once for each ([`serve_all`]), over one
-//! store: what a client does is the same whichever way it comes, and no transport waits for
-//! another.
+//! A server that listens on several transports runs one loop for each ([`serve_all`]), over one
+//! store. A request has the same effect over each transport, and no transport waits for another.
 //!
 //! **Invariants**
-//! 1. Bounded: at most [`Limits::requests`] requests are worked at, [`Limits::per_peer`] for one
-//!    peer. What is above waits as it came and holds its sender's credits, so the sender stops.
-//!    Peers whose requests wait take turns.
-//! 2. Requests that move much data ([`Handler::class`]) are counted apart from all others, with the
-//!    same limits: a small request begins at once, however many long ones are under way or wait.
-//! 3. A request's future is run to its end and never dropped, so that no buffer goes back to its
-//!    pool while a disk or an adapter is still at it. It ends in time because everything that it
-//!    waits for has a deadline or fails when the peer is lost.
-//! 4. A request whose time is over when its turn comes is answered `Timeout` and not begun: its
-//!    client has given up, and what it does next must not be undone by it.
-//! 5. Nobody pays for another's mistake: a malformed request costs its sender the connection, a
-//!    logged reason, and nothing else.
+//! 1. Concurrency is bounded: at most [`Limits::requests`] requests are in progress,
+//!    [`Limits::per_peer`] of them from one peer. Further messages wait as they arrived and hold
+//!    their sender's credits, so the sender stops. Peers whose requests wait take turns.
+//! 2. Requests that move much data ([`Handler::class`]) are counted separately from all others,
+//!    with the same limits. So a small request begins at once, however many long ones are in
+//!    progress or wait.
+//! 3. A request's future runs to its end and is never dropped. So no buffer returns to its pool
+//!    while a disk or an adapter still uses it. The future ends in time, because everything that it
+//!    waits for has a deadline or fails when the peer is lost. The only exception is a stopping
+//!    server: it drops the futures that have not ended after [`Limits::reply_timeout`].
+//! 4. A request whose time limit has passed when its turn comes is answered with `Timeout` and not
+//!    begun. Its client has given up, and the request must not undo what the client does next.
+//! 5. A malformed request costs only its sender the connection. The reason is logged, and no other
+//!    client is affected.
 //!
 //! **Protocol.** See `fs_proto` for requests and replies, and [`bmi_core::comm`] for the calls that
 //! carry them and their data.
@@ -40,17 +42,18 @@ use futures_util::FutureExt;
 use futures_util::future::join_all;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 
-/// What a server takes on, over each of its transports.
+/// Limits of a server, for each of its transports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Requests worked at, at a time; those that move much data and all others are counted apart.
+    /// Most requests in progress at the same time. Requests that move much data and all others are
+    /// counted separately.
     pub requests: usize,
-    /// Of one peer.
+    /// Most requests in progress at the same time from one peer.
     pub per_peer: usize,
-    /// Longest time for one request, whatever its client allows.
+    /// Time limit of one request, even if its client allows more.
     pub request_timeout: Duration,
-    /// How long a client may take over receiving its reply, and how long a stopping server waits
-    /// for what is under way.
+    /// How long a client may take to receive its reply, and how long a stopping server waits for
+    /// requests in progress.
     pub reply_timeout: Duration,
 }
 
@@ -65,45 +68,46 @@ impl Default for Limits {
     }
 }
 
-/// What a handler knows of a request beside its content.
+/// What a handler knows about a request beside its content.
 #[derive(Clone, Debug)]
 pub struct Context {
-    /// Who asks.
+    /// The sender of the request.
     pub peer: PeerId,
-    /// When the request must have ended.
+    /// The time by which the request must end.
     pub deadline: Time,
-    /// Longest reply that the peer takes, in bytes, data aside.
+    /// Longest reply that the peer accepts, in bytes, without data.
     pub room: usize,
     session: Rc<Session>,
 }
 
-/// What is known of a connection, for as long as anybody works for it.
+/// The state of a connection, kept as long as a request of it is in progress.
 #[derive(Debug, Default)]
 pub(crate) struct Session {
     gone: Cell<bool>,
-    /// The number that its client goes by.
+    /// The id of its client.
     client: Cell<Option<u128>>,
 }
 
 impl Session {
-    /// Whether the connection stands.
+    /// Returns true while the connection exists.
     pub(crate) fn is_open(&self) -> bool {
         !self.gone.get()
     }
 }
 
-/// How much sooner than its client a server gives a request up: an eighth of the time, but not more
-/// than this. So the answer that says so is there before the client has taken its memory back; a
-/// transfer that meets memory that was taken back costs the connection.
+/// How much earlier than its client a server gives up a request: an eighth of the time limit, but
+/// at most this. So the reply that reports it arrives before the client takes its memory back. A
+/// transfer to memory that was taken back would cost the connection.
 const SOONER: Duration = Duration::from_millis(500);
 
-/// How long a server works at a request whose client waits for `timeout`.
+/// Returns how long a server works on a request whose client waits for `timeout`.
 fn allowance(timeout: Duration) -> Duration {
     timeout - (timeout / 8).min(SOONER)
 }
 
 impl Context {
-    /// Says no when there is no point in going on: the client is gone, or its time has passed.
+    /// Fails if the request should not continue because the client is gone or its time limit has
+    /// passed.
     ///
     /// # Errors
     /// `Unreachable`, `Timeout`.
@@ -117,11 +121,11 @@ impl Context {
         Ok(())
     }
 
-    /// Takes `client` for the one at the other end of the connection. The first that is named there
-    /// is; a connection has one.
+    /// Checks that `client` is the client of this connection. A connection has one client: the
+    /// first that is named on it.
     ///
     /// # Errors
-    /// `Invalid` for another one.
+    /// `Invalid` for another client.
     pub(crate) fn speaks_for(&self, client: u128) -> Result<&Rc<Session>, FsError> {
         let known = self.session.client.get().unwrap_or(client);
         if known != client {
@@ -132,7 +136,7 @@ impl Context {
     }
 }
 
-/// The data that goes with a reply, and what keeps its buffer until then.
+/// The data of a reply, and the owner of its buffer.
 #[derive(Debug)]
 pub struct ReadData {
     /// The bytes.
@@ -144,14 +148,14 @@ pub struct ReadData {
 /// A handler's answer.
 #[derive(Debug)]
 pub enum Answer {
-    /// A reply, and the data that goes with it.
+    /// A reply and its data.
     Reply(Reply, Option<ReadData>),
-    /// A reply that is encoded already.
+    /// A reply that is already encoded.
     Encoded(Vec<u8>),
 }
 
 impl Answer {
-    /// An error.
+    /// Creates an answer that reports an error.
     pub fn error(error: FsError) -> Answer {
         Answer::Reply(Reply { result: Err(error) }, None)
     }
@@ -163,32 +167,32 @@ impl From<Result<ReplyBody, FsError>> for Answer {
     }
 }
 
-/// What makes a server of the loop.
+/// A server's part of the request loop.
 #[async_trait(?Send)]
 pub trait Handler<T: Transport> {
-    /// Answers a request, and moves its data by `call`. Must end soon after [`Context::deadline`]
-    /// or the loss of the peer.
+    /// Answers a request and moves its data with `call`. Must end soon after [`Context::deadline`]
+    /// or after the loss of the peer.
     async fn handle(&self, context: &Context, request: Request, call: &Incoming<T>) -> Answer;
 
-    /// How urgent a request with `data` bytes of data is: `Bulk` if it moves so much that others
-    /// are not to wait for it.
+    /// Returns the class of a request with `data` bytes of data. It is `Bulk` if the request moves
+    /// so much that others must not wait for it.
     fn class(&self, data: u64) -> ServiceClass {
         let _ = data;
         ServiceClass::Message
     }
 
-    /// A peer is gone; what it has under way ends by itself.
+    /// Called when a peer is gone. Its requests in progress end without further action.
     fn departed(&self, peer: PeerId) {
         let _ = peer;
     }
 
-    /// Work that goes on beside the requests, once for a server however many transports it has.
-    /// Never ends.
+    /// Does the background work of the server. It runs once per server, however many transports
+    /// there are. It never returns.
     async fn background(&self);
 }
 
-/// Requests that are counted together: those that move much data, and all others, so that neither
-/// wait for the other.
+/// The two classes of requests that are counted separately: those that move much data, and all
+/// others. Neither class waits for the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Lane {
     Small,
@@ -200,7 +204,7 @@ struct Job {
     message: Unexpected,
     arrived: Time,
     lane: Lane,
-    /// Its sender's.
+    /// The session of its sender.
     session: Rc<Session>,
 }
 
@@ -208,17 +212,17 @@ struct Job {
 #[derive(Default)]
 struct PeerState {
     running: [usize; 2],
-    /// Messages that wait, and when they came.
+    /// Waiting messages, with their times of arrival.
     parked: [VecDeque<(Unexpected, Time)>; 2],
     session: Rc<Session>,
 }
 
-/// The peers and what they have under way.
+/// The peers and their requests in progress.
 struct Desk {
     limits: Limits,
     peers: BTreeMap<PeerId, PeerState>,
     running: [usize; 2],
-    /// Peers with parked requests, the next to be looked at first.
+    /// Peers with parked requests. The next one to be considered is first.
     turns: [VecDeque<PeerId>; 2],
 }
 
@@ -227,7 +231,7 @@ impl Desk {
         Desk { limits, peers: BTreeMap::new(), running: [0; 2], turns: Default::default() }
     }
 
-    /// Peers that come and go; returns the one that went.
+    /// Records that a peer has connected or was lost. Returns the peer if it was lost.
     fn note(&mut self, event: &PeerEvent) -> Option<PeerId> {
         match event {
             PeerEvent::Connected { peer, addr, outgoing: false } => {
@@ -238,7 +242,7 @@ impl Desk {
             PeerEvent::Connected { .. } => None,
             PeerEvent::Lost { peer, reason } => {
                 self.turns.iter_mut().for_each(|turns| turns.retain(|other| other != peer));
-                // One that this side connected to is of no interest here.
+                // A peer that this side connected to is ignored here.
                 let state = self.peers.get_mut(peer)?;
                 tracing::info!(?peer, %reason, "lost");
                 state.session.gone.set(true);
@@ -251,7 +255,7 @@ impl Desk {
         }
     }
 
-    /// Takes a message on that arrives now, or parks it; returns it if work at it can begin.
+    /// Admits a message that has just arrived, or parks it. Returns a job if work on it can begin.
     fn admit(&mut self, message: Unexpected, lane: Lane, now: Time) -> Option<Job> {
         let (peer, index) = (message.peer(), lane as usize);
         let state = self.peers.entry(peer).or_default();
@@ -270,8 +274,8 @@ impl Desk {
         None
     }
 
-    /// A request of `peer` has ended; returns a parked one that can begin now: of the peer whose
-    /// turn it is.
+    /// Records that a request of `peer` has ended. Returns a parked request that can begin now,
+    /// from the peer whose turn it is.
     fn finished(&mut self, peer: PeerId, lane: Lane) -> Option<Job> {
         let index = lane as usize;
         self.running[index] -= 1;
@@ -295,8 +299,8 @@ impl Desk {
     }
 }
 
-/// Serves until `stop` ends; then takes no more requests, ends those under way, and closes its
-/// connections. `identity` is what the server says to those who ask who it is.
+/// Serves requests until `stop` ends. Then it takes no more requests, ends those in progress, and
+/// closes its connections. `identity` is the answer to requests for the server's identity.
 pub async fn serve<T: Transport, H: Handler<T>>(
     endpoint: &AsyncEndpoint<T>,
     handler: &H,
@@ -307,8 +311,8 @@ pub async fn serve<T: Transport, H: Handler<T>>(
     beside(handler, attend(endpoint, handler, identity, limits, stop)).await;
 }
 
-/// As [`serve`], over several endpoints at once, each with the handler that belongs to it. The
-/// handlers share one store, so the first one's work in the background is everybody's. Ends when
+/// Serves requests like [`serve`], but over several endpoints at once, each with its own handler.
+/// The handlers share one store, so only the background work of the first one runs. Returns when
 /// the last loop has ended.
 pub async fn serve_all<T: Transport, H: Handler<T>>(
     fronts: &[(AsyncEndpoint<T>, &H)],
@@ -317,7 +321,7 @@ pub async fn serve_all<T: Transport, H: Handler<T>>(
     stop: impl Future<Output = ()>,
 ) {
     let stop = stop.shared();
-    // Each is polled only when it has been woken.
+    // Each future is polled only when it has been woken.
     let mut loops = FuturesUnordered::new();
     for (endpoint, handler) in fronts {
         loops.push(attend(endpoint, *handler, identity, limits, stop.clone()));
@@ -329,7 +333,7 @@ pub async fn serve_all<T: Transport, H: Handler<T>>(
     }
 }
 
-/// Runs `work` to its end, with the handler's background beside it.
+/// Runs `work` to its end, with the handler's background work beside it.
 async fn beside<T: Transport, H: Handler<T>>(handler: &H, work: impl Future<Output = ()>) {
     let background = async {
         handler.background().await;
@@ -342,7 +346,7 @@ async fn beside<T: Transport, H: Handler<T>>(handler: &H, work: impl Future<Outp
     }
 }
 
-/// The loop.
+/// The loop for one endpoint.
 async fn attend<T: Transport, H: Handler<T>>(
     endpoint: &AsyncEndpoint<T>,
     handler: &H,
@@ -364,10 +368,9 @@ async fn attend<T: Transport, H: Handler<T>>(
             Some((peer, lane)) = requests.next() => requests.extend(desk.finished(peer, lane).map(begin)),
             message = endpoint.next_unexpected() => {
                 let mut next = Some(message);
-                // What has arrived together is worked at together.
+                // Messages that arrived together are handled together.
                 while let Some(message) = next.take() {
-                    // Nobody waits for the reply to a peer that is lost, and no event will come any
-                    // more to forget it.
+                    // A lost peer needs no reply. No further event would remove its state.
                     if endpoint.limits(message.peer()).is_some() {
                         let bulk = handler.class(announced(&message)) == ServiceClass::Bulk;
                         let lane = if bulk { Lane::Bulk } else { Lane::Small };
@@ -387,11 +390,11 @@ async fn attend<T: Transport, H: Handler<T>>(
         () = patience => tracing::warn!("requests under way did not end in time"),
     }
     let options = endpoint.within(limits.reply_timeout);
-    // A connection that is gone already is closed as well.
+    // An error means that the connection is closed already.
     join_all(desk.peers.keys().map(|peer| endpoint.disconnect(*peer, options))).await;
 }
 
-/// One request, from its bytes to its reply; returns whose it was.
+/// Handles one request, from its bytes to its reply. Returns its peer and lane.
 async fn answer<T: Transport, H: Handler<T>>(
     endpoint: &AsyncEndpoint<T>,
     handler: &H,
@@ -401,7 +404,7 @@ async fn answer<T: Transport, H: Handler<T>>(
 ) -> (PeerId, Lane) {
     let Job { message, arrived, lane, session } = job;
     let peer = message.peer();
-    // Its receive slot, and with it the credit, goes back to the client at once.
+    // The receive slot and its credit are returned to the client at once.
     let call = match Incoming::new(endpoint, message) {
         Ok(call) => call,
         Err(error) => {
@@ -411,8 +414,8 @@ async fn answer<T: Transport, H: Handler<T>>(
     };
     let answer = match codec::decode_request(call.request()) {
         Ok(request) => {
-            // Counted from when it came, not from when its turn came: its client has been waiting
-            // since.
+            // The time counts from the arrival, not from the beginning of the work, because the
+            // client has been waiting since then.
             let timeout = allowance(Duration::from_millis(request.timeout_ms.into())).min(limits.request_timeout);
             let context = Context { peer, deadline: arrived + timeout, room: call.room(), session };
             if let RequestBody::Identify = request.body {
@@ -441,9 +444,9 @@ async fn answer<T: Transport, H: Handler<T>>(
     (peer, lane)
 }
 
-/// Ends the connection to a peer that sends what makes no sense.
+/// Ends the connection to a peer that sent a malformed request.
 async fn cut<T: Transport>(endpoint: &AsyncEndpoint<T>, limits: Limits, peer: PeerId, error: &impl fmt::Display) {
     tracing::warn!(?peer, from = ?endpoint.peer_addr(peer), %error, "malformed request; connection closed");
-    // It may be gone already, which is as good.
+    // An error means that the connection has ended already.
     let _ = endpoint.disconnect(peer, endpoint.within(limits.reply_timeout)).await;
 }

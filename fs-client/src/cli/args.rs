@@ -1,4 +1,4 @@
-//! The command line: what can be said, and the help that teaches it.
+//! The command line: its options and its help texts.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -24,7 +24,7 @@ Examples:
 
 Exit status: 0 done, 1 an operation failed, 2 the command line is wrong.";
 
-/// Stores, reads and looks after files in a parallel file system.
+/// Stores, reads and manages files in a parallel file system.
 #[derive(Debug, Parser)]
 #[command(name = "pvfs", version, about, after_help = EXAMPLES, subcommand_required = true, arg_required_else_help = true)]
 pub(crate) struct Cli {
@@ -37,51 +37,51 @@ pub(crate) struct Cli {
 /// Options of every command.
 #[derive(Debug, Args)]
 pub(crate) struct Global {
-    /// Address of the manager, tcp://host:port, ib://device/host:port or shm:///path; without it,
-    /// the environment variable PVFS_MANAGER
+    /// Address of the manager: tcp://host:port, ib://device/host:port or shm:///path; the default
+    /// is the environment variable PVFS_MANAGER
     #[arg(long, short = 'm', global = true, value_name = "ADDR")]
     pub(crate) manager: Option<Addr>,
 
-    /// Transport to reach every server over: tcp, ib, shm; auto takes for each the best that works:
-    /// shm on this host, else ib, else tcp
+    /// Transport for reaching the servers: tcp, ib or shm; auto chooses the best working one for
+    /// each server: shm on this host, else ib, else tcp
     #[arg(long, global = true, value_name = "WHICH", default_value = "auto", value_parser = over)]
     pub(crate) over: TransportChoice,
 
-    /// Longest time that a single request may take: 500ms, 10s, 2m
+    /// Time limit of a single request: 500ms, 10s, 2m
     #[arg(long, global = true, value_name = "TIME", default_value = "30s", value_parser = size::duration)]
     pub(crate) timeout: Duration,
 
-    /// Print JSON, one document, instead of text
+    /// Print one JSON document instead of text
     #[arg(long, global = true)]
     pub(crate) json: bool,
 
-    /// No progress bar, no summary: errors only
+    /// Print no progress bar and no summary, only errors
     #[arg(long, short, global = true)]
     pub(crate) quiet: bool,
 
-    /// Wait by polling without pause: lowest latency, at the price of a whole core
+    /// Wait by polling continuously: lowest latency, but uses a whole core
     #[arg(long, global = true)]
     pub(crate) busy: bool,
 }
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Ask every server whether it is there, and how long it takes to answer
+    /// Check that every server responds, and measure how long it takes
     #[command(after_help = "Example:\n  pvfs ping --count 10")]
     Ping {
-        /// How often to ask each server
+        /// Number of pings for each server
         #[arg(long, short, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=10_000))]
         count: u32,
     },
 
-    /// Show over which transport each server is reached, why, and why not over the others
+    /// Show the transport used for each server, and why it was chosen over the others
     #[command(after_help = "Examples:\n  pvfs servers\n  pvfs servers --over tcp\n  pvfs servers --json")]
     Servers,
 
     /// Show which path data of each size takes to and from each I/O server, and why
     #[command(after_help = "Examples:\n  pvfs plan\n  pvfs plan --calibrate\n  pvfs plan --json")]
     Plan {
-        /// Measure the thresholds first, in some milliseconds for each adapter, and use them
+        /// Measure the thresholds first (some milliseconds for each adapter) and use them
         #[arg(long)]
         calibrate: bool,
     },
@@ -89,24 +89,24 @@ pub(crate) enum Command {
     /// List a directory
     #[command(after_help = "Examples:\n  pvfs ls\n  pvfs ls -l /data\n  pvfs ls -R /data")]
     Ls {
-        /// What to list
+        /// The directory or file to list
         #[arg(default_value = "/")]
         path: FsPath,
-        /// Also kind, permissions, size, strip size and number of servers
+        /// Also show kind, permissions, size, strip size and number of servers
         #[arg(long, short)]
         long: bool,
-        /// Also everything below
+        /// Also list everything below
         #[arg(long, short = 'R')]
         recursive: bool,
     },
 
-    /// Make directories
+    /// Create directories
     #[command(after_help = "Example:\n  pvfs mkdir -p /data/run-1/raw")]
     Mkdir {
         /// The directories
         #[arg(required = true)]
         paths: Vec<FsPath>,
-        /// Make those above as needed; no error if one is there already
+        /// Create missing parents; existing directories are not an error
         #[arg(long, short)]
         parents: bool,
     },
@@ -120,7 +120,7 @@ pub(crate) enum Command {
         /// Local files; with -r also directories; - is standard input
         #[arg(required = true)]
         sources: Vec<PathBuf>,
-        /// Where to: a directory that is there, or the new name
+        /// An existing directory, or the new name
         target: FsPath,
         #[command(flatten)]
         layout: LayoutArgs,
@@ -134,9 +134,9 @@ pub(crate) enum Command {
                       pvfs get -r /data/src copy      a whole tree\n  pvfs get /all.tar - | tar x     to standard output"
     )]
     Get {
-        /// What to fetch
+        /// The file or directory to fetch
         source: FsPath,
-        /// Where to: a local directory, a new name, or - for standard output
+        /// A local directory, a new name, or - for standard output
         #[arg(default_value = ".")]
         target: PathBuf,
         #[command(flatten)]
@@ -154,7 +154,7 @@ pub(crate) enum Command {
     /// Show attributes, distribution and datafiles
     #[command(after_help = "Example:\n  pvfs stat /data/a.bin")]
     Stat {
-        /// What to look at
+        /// The files and directories
         #[arg(required = true)]
         paths: Vec<FsPath>,
     },
@@ -162,13 +162,13 @@ pub(crate) enum Command {
     /// Remove files and empty directories
     #[command(after_help = "Examples:\n  pvfs rm /data/a.bin\n  pvfs rm -r /data/run-1")]
     Rm {
-        /// What to remove
+        /// The files and directories to remove
         #[arg(required = true)]
         paths: Vec<FsPath>,
-        /// Directories with everything below
+        /// Remove directories with everything below them
         #[arg(long, short)]
         recursive: bool,
-        /// No error for what is not there
+        /// Ignore names that do not exist
         #[arg(long, short)]
         force: bool,
     },
@@ -178,13 +178,13 @@ pub(crate) enum Command {
         after_help = "Examples:\n  pvfs mv /data/a /data/b     replaces a file /data/b\n  pvfs mv /data/a /old        into the directory /old"
     )]
     Mv {
-        /// What to rename
+        /// The file or directory to rename
         from: FsPath,
-        /// The new name, or a directory that is there
+        /// The new name, or an existing directory
         to: FsPath,
     },
 
-    /// Show space in use and left, on every server
+    /// Show used and free space on every server
     Statfs,
 
     /// Draw which server holds which ranges of a file
@@ -195,18 +195,18 @@ pub(crate) enum Command {
         /// The file
         #[arg(required_unless_present = "size", conflicts_with = "size")]
         path: Option<FsPath>,
-        /// Instead of a file: draw one of this size
+        /// Draw an imaginary file of this size instead
         #[arg(long, value_parser = size::bytes, value_name = "SIZE")]
         size: Option<u64>,
         #[command(flatten)]
         layout: LayoutArgs,
-        /// Most stripes to draw
+        /// Largest number of stripes to draw
         #[arg(long, default_value_t = 16)]
         rows: u64,
     },
 }
 
-/// Which transports to use.
+/// Parses the choice of transports.
 fn over(text: &str) -> Result<TransportChoice, String> {
     if text == "auto" {
         return Ok(TransportChoice::Auto);
@@ -215,30 +215,30 @@ fn over(text: &str) -> Result<TransportChoice, String> {
     known.map(TransportChoice::Only).ok_or_else(|| "there are tcp, ib, shm and auto".to_owned())
 }
 
-/// How a new file is laid out.
+/// The layout of a new file.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct LayoutArgs {
-    /// Bytes on one server before the next one's turn: 64K, 1M
+    /// Strip size: bytes on one server before the next server is used, such as 64K or 1M
     #[arg(long, value_name = "SIZE", value_parser = size::strip)]
     pub(crate) strip_size: Option<u32>,
-    /// Over how many servers; without it, all
+    /// Number of servers to stripe over; the default is all
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65_535))]
     pub(crate) servers: Option<u32>,
 }
 
-/// How bytes are moved.
+/// Options of a data transfer.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct TransferArgs {
-    /// Directories with everything below
+    /// Copy directories with everything below them
     #[arg(long, short)]
     pub(crate) recursive: bool,
-    /// Bytes in one request: 4M
+    /// Bytes in one request, such as 4M
     #[arg(long, value_name = "SIZE", default_value = "4M", value_parser = size::block)]
     pub(crate) block_size: u64,
-    /// Requests under way at a time
+    /// Number of requests in progress at the same time
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=64))]
     pub(crate) window: u32,
-    /// Put only: have the servers put the data on disk before the command ends
+    /// For put only: flush the data to the servers' disks before the command ends
     #[arg(long)]
     pub(crate) sync: bool,
 }

@@ -1,12 +1,12 @@
-//! The command line: from arguments to an exit status.
+//! The command line: runs a command and returns its exit status.
 //!
 //! **Invariants**
-//! 1. Exit status 0: done; 1: an operation failed; 2: the command line is wrong, and nothing was
-//!    done.
-//! 2. Every error is one line on standard error that begins with `pvfs: `. Standard output has
-//!    results only; with `--json`, one document, whose field `errors` has those lines too, also if
+//! 1. The exit status is 0 if the command is done, 1 if an operation failed, and 2 if the command
+//!    line is wrong and nothing was done.
+//! 2. Every error is one line on standard error that begins with `pvfs: `. Standard output has only
+//!    results. With `--json` it is one document. Its field `errors` also has those lines, even if
 //!    the command ended early.
-//! 3. A reader that goes away (`pvfs cat … | head`) ends the command quietly.
+//! 3. If the reader of the output goes away (`pvfs cat … | head`), the command ends silently.
 
 mod args;
 mod namespace;
@@ -30,7 +30,7 @@ use output::{Output, complain, one_line};
 const FAILED: u8 = 1;
 const USAGE: u8 = 2;
 
-/// Why a command ended early; the status and the line to print.
+/// The reason why a command ended early: its status and the line to print.
 struct Stop(u8, String);
 
 impl Stop {
@@ -55,12 +55,12 @@ impl From<std::io::Error> for Stop {
     }
 }
 
-/// Parses the command line, runs the command, prints what there is to print.
+/// Parses the command line, runs the command and prints the output.
 pub(crate) fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) if !error.use_stderr() => {
-            // `--help` and `--version` are no mistakes.
+            // `--help` and `--version` are not errors.
             let _ = error.print();
             return ExitCode::SUCCESS;
         }
@@ -84,8 +84,8 @@ pub(crate) fn main() -> ExitCode {
     }
 }
 
-/// `PVFS_LOG=debug` shows what the library does; without it, only errors are printed, and those by
-/// us.
+/// Enables logging of the library with `PVFS_LOG=debug`. Without it, only the command's own errors
+/// are printed.
 fn log_to_stderr() {
     let filter = tracing_subscriber::EnvFilter::try_from_env("PVFS_LOG")
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("off"));
@@ -93,7 +93,7 @@ fn log_to_stderr() {
     log.with_ansi(std::io::stderr().is_terminal()).init();
 }
 
-/// Returns how many of the command's parts failed; their errors have been printed.
+/// Runs the command. Returns how many of its parts failed; their errors have been printed.
 fn run(cli: Cli) -> Result<usize, Stop> {
     let mut output = Output::new(&cli.global);
     match execute(cli, &mut output) {
@@ -139,13 +139,12 @@ fn manager(global: &Global) -> Result<Addr, Stop> {
     }
 }
 
-/// An endpoint for each transport that may be used: the manager's and, unless one was asked for by
-/// name, all that this machine has. I/O servers are known by TCP addresses wherever they have one,
-/// so that is always among them.
+/// Opens an endpoint for each transport that may be used: the manager's and, unless one was
+/// explicitly requested, all that this machine has. TCP is always included, because I/O servers are
+/// known by their TCP addresses where they have one.
 fn open(manager: &Addr, over: TransportChoice) -> Result<Endpoints<AnyTransport>, Stop> {
     let clock = driver::MonotonicClock::new();
-    // What the caller says of the manager's address is his own: the adapter in it is this
-    // machine's.
+    // The adapter in the user's manager address is this machine's, so it applies here.
     let options = OpenOptions::default().at(manager);
     let endpoint = |scheme| bmi::endpoint(scheme, &options, Config::named("pvfs"), clock);
     let first: AsyncEndpoint<AnyTransport> = endpoint(manager.scheme()).map_err(Stop::failed)?;
@@ -164,7 +163,7 @@ fn open(manager: &Addr, over: TransportChoice) -> Result<Endpoints<AnyTransport>
     Ok(endpoints)
 }
 
-/// A number that no other client has.
+/// Returns a number that no other client has.
 fn random_id() -> Result<u128, Stop> {
     let mut bytes = [0; 16];
     let read = std::fs::File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut bytes));

@@ -1,4 +1,4 @@
-//! Commands about names and servers: `ping ls mkdir stat rm mv statfs`.
+//! Commands on names and servers: `ping ls mkdir stat rm mv statfs`.
 
 use std::time::Duration;
 
@@ -10,10 +10,10 @@ use serde_json::{Value, json};
 use super::output::{Output, printable, show_mode, show_time};
 use super::{Stop, size};
 
-/// Attributes that are asked for at a time.
+/// Number of attribute requests in progress at the same time.
 const STATS_AT_ONCE: usize = 32;
 
-/// Of several pings.
+/// The latencies of several pings.
 #[derive(Clone, Copy)]
 struct Latency {
     least: Duration,
@@ -123,9 +123,9 @@ async fn list<T: Transport + 'static>(
                 let shown = if full { path.as_str() } else { &entry.name };
                 listed.push(stat_json(shown, &stat));
             }
-            // Removed since the directory was read: not there to be listed.
+            // Removed since the directory was read, so it is not listed.
             Err(error) if matches!(error.code(), ErrorCode::NotFound | ErrorCode::Stale) => {}
-            // The name is known all the same.
+            // The name is still known.
             Err(error) => {
                 output.line(unknown_line(entry.handle.dir().is_some(), &entry.name));
                 output.failure(error);
@@ -135,7 +135,7 @@ async fn list<T: Transport + 'static>(
     Ok(())
 }
 
-/// As [`long_line`], for what could not be looked at.
+/// Formats a line like [`long_line`] for an entry whose attributes could not be read.
 fn unknown_line(dir: bool, name: &str) -> String {
     let (first, slash) = if dir { ('d', "/") } else { ('-', "") };
     format!("{first}????????? {:>5} {:>5} {:>14} {:>8} {:19} {}{slash}", '?', '?', '?', '?', '?', printable(name))
@@ -270,7 +270,7 @@ pub(crate) async fn mv<T: Transport + 'static>(
     Ok(())
 }
 
-/// `target/name` if the target is a directory that is there, else the target itself.
+/// Returns `target/name` if the target is an existing directory, else the target itself.
 pub(crate) async fn into_dir<T: Transport + 'static>(
     client: &Client<T>,
     target: &FsPath,

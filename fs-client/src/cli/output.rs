@@ -1,5 +1,5 @@
-//! What a command prints: results on standard output, as text or as one JSON document; errors, a
-//! line each, on standard error.
+//! The output of a command: results on standard output, as text or as one JSON document, and errors
+//! on standard error, one line each.
 
 use std::borrow::Cow;
 use std::io::{ErrorKind, IsTerminal, Write};
@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 use super::args::Global;
 use super::{Stop, size};
 
-/// Collects what a command has to say.
+/// Collects the output of a command.
 pub(crate) struct Output {
     json: bool,
     quiet: bool,
@@ -26,7 +26,7 @@ impl Output {
         Output { json, quiet, text: String::new(), document: Map::new(), failures: Vec::new() }
     }
 
-    /// A line of text; ignored with `--json`.
+    /// Adds a line of text. Ignored with `--json`.
     pub(crate) fn line(&mut self, line: impl AsRef<str>) {
         if !self.json {
             self.text.push_str(line.as_ref());
@@ -34,47 +34,48 @@ impl Output {
         }
     }
 
-    /// A line about what was done, which `--quiet` leaves out.
+    /// Adds a summary line. Ignored with `--quiet`.
     pub(crate) fn summary(&mut self, line: impl AsRef<str>) {
         if !self.quiet {
             self.line(line);
         }
     }
 
-    /// A field of the JSON document.
+    /// Sets a field of the JSON document.
     pub(crate) fn field(&mut self, name: &str, value: Value) {
         self.document.insert(name.to_owned(), value);
     }
 
-    /// One part of the command failed; the others go on.
+    /// Reports that one part of the command failed. The other parts continue.
     pub(crate) fn failure(&mut self, error: impl std::fmt::Display) {
         let line = one_line(&error.to_string());
         complain(&line);
         self.failures.push(line);
     }
 
-    /// The command's bytes have gone to standard output already: nothing may be added to them.
+    /// Discards all other output, because the command has written a file's bytes to standard
+    /// output.
     pub(crate) fn raw(&mut self) {
         self.json = false;
         self.text.clear();
     }
 
-    /// Whether a part of the command failed.
+    /// Returns true if a part of the command failed.
     pub(crate) fn has_failures(&self) -> bool {
         !self.failures.is_empty()
     }
 
-    /// The command ends early, and says why on standard error: what it had to say besides is of no
-    /// use any more, but a program that reads JSON is to get a document all the same.
+    /// Ends the output of a command that ends early. The error is printed on standard error, and
+    /// the other text is discarded. With `--json`, a document is still printed.
     pub(crate) fn give_up(mut self, error: &str) {
         if self.json {
             self.failures.push(one_line(error));
-            // The status tells as well.
+            // The exit status also reports a failure.
             let _ = self.finish();
         }
     }
 
-    /// Prints everything; returns the number of failures.
+    /// Prints everything. Returns the number of failures.
     pub(crate) fn finish(mut self) -> Result<usize, Stop> {
         if self.json {
             if !self.failures.is_empty() {
@@ -92,7 +93,7 @@ impl Output {
         Ok(self.failures.len())
     }
 
-    /// A progress bar, if somebody is there to see it.
+    /// Returns a progress bar, which is hidden unless standard error is a terminal.
     pub(crate) fn bar(&self) -> ProgressBar {
         if self.quiet || self.json || !std::io::stderr().is_terminal() {
             return ProgressBar::hidden();
@@ -108,13 +109,12 @@ impl Output {
     }
 }
 
-/// Says on standard error what went wrong. Nobody may be listening there; the exit status tells as
-/// well.
+/// Prints an error on standard error. If that fails, the exit status still reports it.
 pub(crate) fn complain(line: &str) {
     let _ = writeln!(std::io::stderr(), "pvfs: {}", printable(line));
 }
 
-/// `3 files, 1.5 GiB in 0.71 s, 2.27 GB/s`.
+/// Formats a result as `3 files, 1.5 GiB in 0.71 s, 2.27 GB/s`.
 pub(crate) fn transferred(copied: &fs_client::copy::Copied, took: Duration) -> String {
     let many = |count: u64, one: &str, more: &str| format!("{count} {}", if count == 1 { one } else { more });
     let mut what = many(copied.files, "file", "files");
@@ -125,8 +125,8 @@ pub(crate) fn transferred(copied: &fs_client::copy::Copied, took: Duration) -> S
     format!("{what}, {bytes} in {:.3} s, {rate}", took.as_secs_f64())
 }
 
-/// A name as a line of text can show it: a name may have line feeds and the control codes of
-/// terminals in it.
+/// Returns a name in a form that is safe in a line of text. A name may contain line feeds and
+/// control codes of terminals.
 pub(crate) fn printable(name: &str) -> Cow<'_, str> {
     if !name.contains(char::is_control) {
         return Cow::Borrowed(name);
@@ -135,7 +135,7 @@ pub(crate) fn printable(name: &str) -> Cow<'_, str> {
     Cow::Owned(name.chars().map(escaped).collect())
 }
 
-/// Several lines as one: up to the first empty line or usage hint, without the word `error:`.
+/// Joins several lines into one: those before the usage hint, without the word `error:`.
 pub(crate) fn one_line(text: &str) -> String {
     let lines = text.trim().lines().map(str::trim).take_while(|line| !line.starts_with("Usage:"));
     let kept: Vec<&str> = lines.filter(|line| !line.is_empty() && !line.starts_with("For more information")).collect();
@@ -143,7 +143,7 @@ pub(crate) fn one_line(text: &str) -> String {
     joined.strip_prefix("error: ").unwrap_or(&joined).to_owned()
 }
 
-/// `rwxr-x---`, with `d` in front for a directory.
+/// Formats permissions as `rwxr-x---`, preceded by `d` for a directory.
 pub(crate) fn show_mode(kind: fs_client::Kind, mode: u32) -> String {
     let letters =
         "rwxrwxrwx".chars().enumerate().map(|(bit, letter)| if mode & (0o400 >> bit) != 0 { letter } else { '-' });
@@ -151,12 +151,12 @@ pub(crate) fn show_mode(kind: fs_client::Kind, mode: u32) -> String {
     std::iter::once(first).chain(letters).collect()
 }
 
-/// A time in nanoseconds since 1970 as `2026-11-21 03:45:00`, UTC.
+/// Formats a time in nanoseconds since 1970 as `2026-11-21 03:45:00`, UTC.
 pub(crate) fn show_time(ns: u64) -> String {
     let seconds = ns / 1_000_000_000;
     let (days, rest) = (seconds / 86_400, seconds % 86_400);
-    // Days to a date of the Gregorian calendar: years begin in March, so that the leap day is the
-    // last of its year.
+    // Convert days to a date of the Gregorian calendar. Years begin in March here, so that the leap
+    // day is the last day of its year.
     let shifted = days + 719_468;
     let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);
     let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;

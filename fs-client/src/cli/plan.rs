@@ -1,5 +1,5 @@
-//! `plan`: over which transport each I/O server is reached, which path data of each size takes, and
-//! why.
+//! `plan`: shows which transport is used for each I/O server, which path data of each size takes,
+//! and why.
 //!
 //! ```text
 //! tcp://127.0.0.1:7001 (iod 0): over shm: on this host (shm:///srv/pvfs/sockets/iod-0)
@@ -22,7 +22,8 @@ pub(crate) async fn plan<T: Transport + 'static>(
 ) -> Result<(), Stop> {
     let mut plans = Vec::new();
     let all = client.plans(calibrate).await;
-    // The servers are connected by now, so this only says how. The manager, the first, has no data.
+    // The servers are connected by now, so this only returns the routes. The manager is first and
+    // has no data.
     let routes = client.routes().await.into_iter().skip(1).map(|(_, route)| route);
     for ((server, plan), route) in all.into_iter().zip(routes) {
         match plan.and_then(|plan| Ok((plan, route?))) {

@@ -1,4 +1,4 @@
-//! `servers`: over which transport each server is reached, and why.
+//! `servers`: shows which transport is used for each server, and why.
 //!
 //! ```text
 //! tcp://127.0.0.1:7000 (manager): over shm: on this host (shm:///srv/pvfs/sockets/manager)

@@ -1,11 +1,11 @@
-//! Sizes and times as people write them, and back.
+//! Parses and formats sizes and times.
 
 use std::time::Duration;
 
-/// Largest strip, in bytes: a strip larger than this gains nothing and starves the other servers.
+/// Largest strip, in bytes. A larger strip has no benefit and leaves the other servers idle.
 const MAX_STRIP: u64 = 1 << 30;
 
-/// Reads `123`, `64K`, `4MiB`, `1.5G`: units of 1024.
+/// Parses a size such as `123`, `64K`, `4MiB`, `1.5G`. Units are powers of 1024.
 pub(crate) fn bytes(text: &str) -> Result<u64, String> {
     let split = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, unit) = text.split_at(split);
@@ -29,7 +29,7 @@ pub(crate) fn bytes(text: &str) -> Result<u64, String> {
     Ok(value as u64)
 }
 
-/// A strip size.
+/// Parses a strip size.
 pub(crate) fn strip(text: &str) -> Result<u32, String> {
     let size = bytes(text)?;
     if !(1..=MAX_STRIP).contains(&size) {
@@ -38,7 +38,7 @@ pub(crate) fn strip(text: &str) -> Result<u32, String> {
     u32::try_from(size).map_err(|error| error.to_string())
 }
 
-/// A transfer's block size.
+/// Parses the block size of a transfer.
 pub(crate) fn block(text: &str) -> Result<u64, String> {
     let size = bytes(text)?;
     if !(4096..=1 << 30).contains(&size) {
@@ -47,7 +47,7 @@ pub(crate) fn block(text: &str) -> Result<u64, String> {
     Ok(size)
 }
 
-/// Reads `500ms`, `10s`, `2m`, and a plain number of seconds.
+/// Parses a time such as `500ms`, `10s`, `2m`, or a plain number of seconds.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     let bad = || format!("{text:?} is not a time; write 500ms, 10s or 2m");
     let split = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
@@ -66,7 +66,7 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     Duration::try_from_secs_f64(seconds).map_err(|_| bad())
 }
 
-/// `1.5 GiB`, `64 KiB`, `17 B`.
+/// Formats a size as `1.5 GiB`, `64 KiB`, `17 B`.
 pub(crate) fn show_bytes(bytes: u64) -> String {
     const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
     let mut unit = 0;
@@ -77,7 +77,8 @@ pub(crate) fn show_bytes(bytes: u64) -> String {
     if whole.fract() == 0.0 { format!("{whole} {}", UNITS[unit]) } else { format!("{whole:.1} {}", UNITS[unit]) }
 }
 
-/// Like [`show_bytes`], without a blank and rounded nowhere: a unit only if it divides the size.
+/// Formats a size like [`show_bytes`], but without a blank and without rounding: a unit is used
+/// only if it divides the size.
 pub(crate) fn show_exact(bytes: u64) -> String {
     for (shift, unit) in [(30, "G"), (20, "M"), (10, "K")] {
         if bytes > 0 && bytes.is_multiple_of(1 << shift) {
@@ -87,7 +88,7 @@ pub(crate) fn show_exact(bytes: u64) -> String {
     bytes.to_string()
 }
 
-/// `1.50 GB/s` (10^9): what the project's aims are stated in.
+/// Formats a rate as `1.50 GB/s` (10^9), the unit in which the project states its goals.
 pub(crate) fn show_rate(bytes: u64, took: Duration) -> String {
     let rate = bytes as f64 / took.as_secs_f64().max(1e-9);
     if rate >= 1e9 { format!("{:.2} GB/s", rate / 1e9) } else { format!("{:.1} MB/s", rate / 1e6) }

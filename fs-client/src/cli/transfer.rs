@@ -1,4 +1,4 @@
-//! Commands that move bytes: `put get cat`.
+//! Commands that transfer data: `put get cat`.
 
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -89,7 +89,7 @@ async fn put_one<T: Transport + 'static>(
     if is_dir && !recursive {
         return Err(Stop::failed(format!("{}: is a directory; put it with -r", source.display())));
     }
-    // `.` and `..` have a name too, once they are resolved.
+    // `.` and `..` also have a name after they are resolved.
     let name = match source.file_name() {
         Some(name) => name.to_owned(),
         None => source.canonicalize().map_err(local)?.file_name().unwrap_or_default().to_owned(),
@@ -148,7 +148,7 @@ pub(crate) async fn cat<T: Transport + 'static>(
     Ok(())
 }
 
-/// A reader that has gone away wants no more, which is no error.
+/// Copies a file to standard output. If the reader has gone away, that is not an error.
 async fn to_stdout<T: Transport + 'static>(copier: &Copier<T>, source: &FsPath) -> Result<Copied, Stop> {
     let stdout = File::from(std::io::stdout().as_fd().try_clone_to_owned()?);
     match copier.get_stream(source, stdout).await {
@@ -158,7 +158,7 @@ async fn to_stdout<T: Transport + 'static>(copier: &Copier<T>, source: &FsPath) 
 }
 
 fn report(what: &str, copied: &Copied, took: Duration, output: &mut Output) {
-    // If nothing was done, why is all there is to say.
+    // If nothing was done, print only the errors.
     if copied.files + copied.directories > 0 || !output.has_failures() {
         output.summary(format!("{what}: {}", transferred(copied, took)));
     }

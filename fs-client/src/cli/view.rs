@@ -7,7 +7,7 @@
 //!     262144  A  B  c
 //! ```
 //!
-//! One line a stripe; a small letter is a strip that is not full.
+//! Each line is one stripe. A lower-case letter is a strip that is not full.
 
 use bmi_core::Transport;
 use fs_client::{Client, Distribution, FsPath, Region};
@@ -17,7 +17,7 @@ use super::args::LayoutArgs;
 use super::output::{Output, printable};
 use super::{Stop, size};
 
-/// Strips that JSON lists; the totals are complete in any case.
+/// Most strips listed in JSON. The totals are always complete.
 const MOST_STRIPS: usize = 4096;
 
 struct Server {
@@ -41,7 +41,7 @@ pub(crate) async fn file<T: Transport + 'static>(
     Ok(())
 }
 
-/// Draws a file that is not there.
+/// Draws an imaginary file.
 pub(crate) fn imagined(file_size: u64, layout: &LayoutArgs, rows: u64, output: &mut Output) -> Result<(), Stop> {
     let strip = layout.strip_size.map_or(fs_proto::limits::DEFAULT_STRIP, u64::from);
     let count = layout.servers.unwrap_or(4);
@@ -91,7 +91,7 @@ fn draw(name: &str, file_size: u64, distribution: &Distribution, servers: &[Serv
     output.field("strips_total", json!(file_size.div_ceil(strip_size)));
 }
 
-/// `A` to `Z`, then `A1`, …
+/// Returns the label of a server: `A` to `Z`, then `A1`, …
 fn label(index: usize) -> String {
     let letter = char::from(b'A' + (index % 26) as u8);
     match index / 26 {

@@ -1,6 +1,5 @@
-//! A simulated adapter under other addresses: it stands in for a transport of another scheme, so
-//! that a test can have several of them in one world, and can say what is to be found at an
-//! address.
+//! A simulated adapter under other addresses. It stands in for a transport of another scheme. So a
+//! test can have several transports in one world, and can choose what each address leads to.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -10,10 +9,10 @@ use bmi_core::transport::ConnId;
 use bmi_core::{Addr, Error, ErrorKind, Time, Transport, forward_transport};
 use bmi_sim::SimTransport;
 
-/// What stands at which address, as one machine sees it.
+/// The address that each address leads to, as one machine sees it.
 pub type Names = Rc<RefCell<BTreeMap<Addr, Addr>>>;
 
-/// An adapter whose addresses are looked up.
+/// An adapter whose addresses are translated.
 pub struct Alias {
     inner: SimTransport,
     names: Names,

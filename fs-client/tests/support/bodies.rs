@@ -1,4 +1,4 @@
-//! Test bodies that know nothing of the transport: the same over the simulator, over TCP, and
+//! Test bodies that do not depend on the transport. They run over the simulator, over TCP, and
 //! against the mock servers.
 
 use bmi_core::{MemList, Memory, Transport};
@@ -9,7 +9,7 @@ pub fn path(text: &str) -> FsPath {
     text.parse().unwrap()
 }
 
-/// Bytes that differ from place to place, so that a misplaced one is noticed.
+/// Returns bytes that differ from place to place, so that a misplaced one is noticed.
 pub fn pattern(len: usize, seed: u64) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
     let mut next = || {
@@ -32,8 +32,8 @@ pub async fn code<V>(result: impl Future<Output = Result<V, fs_client::Error>>) 
     }
 }
 
-/// Every body once, over `servers` servers, with a directory of `entries`; nothing is held at the
-/// end.
+/// Runs every body once, over `servers` servers, with a directory of `entries`. At the end no
+/// resources are held.
 pub async fn everything<T: Transport + 'static>(client: &Client<T>, servers: u32, entries: usize) {
     namespace(client).await;
     many_entries(client, entries).await;
@@ -72,7 +72,7 @@ pub async fn namespace<T: Transport + 'static>(client: &Client<T>) {
     let stat = client.stat(&path("/d/f")).await.unwrap();
     assert_eq!((stat.attr.mode, stat.attr.mtime_ns, stat.attr.size), (0o600, 1_000_000_007, 100_000));
 
-    // A rename replaces a file, whole.
+    // A rename replaces a file completely.
     let other = client.create(&path("/d/g"), CreateOptions::default()).await.unwrap();
     other.write_at(0, pattern(10, 2)).await.unwrap();
     client.rename(&path("/d/g"), &path("/d/f")).await.unwrap();
@@ -91,7 +91,7 @@ pub async fn namespace<T: Transport + 'static>(client: &Client<T>) {
     assert_eq!(code(client.remove(&path("/d"), RemoveKind::Any)).await, ErrorCode::NotFound);
 }
 
-/// A directory of many entries comes in pages, complete and in order.
+/// A directory of many entries is listed in pages, complete and in order.
 pub async fn many_entries<T: Transport + 'static>(client: &Client<T>, count: usize) {
     client.mkdir(&path("/many")).await.unwrap();
     let name = |index: usize| format!("entry-with-a-rather-long-name-{index:05}");
@@ -119,7 +119,7 @@ pub async fn read<T: Transport + 'static>(file: &fs_client::File<T>, offset: u64
     bytes
 }
 
-/// The same bytes through every layout, small and large, inline and bulk.
+/// Moves the same bytes through every layout, small and large, inline and bulk.
 pub async fn striping<T: Transport + 'static>(client: &Client<T>, most_servers: u32) {
     for servers in 1..=most_servers {
         for strip in [4096, 5000, 65536] {
@@ -148,7 +148,7 @@ pub async fn striping<T: Transport + 'static>(client: &Client<T>, most_servers: 
     }
 }
 
-/// Holes, truncation both ways.
+/// Holes, and truncation in both directions.
 pub async fn sparse_and_truncate<T: Transport + 'static>(client: &Client<T>) {
     let file = client.create(&path("/sparse"), striped(4096, 3)).await.unwrap();
     file.write_at(100_000, pattern(10, 1)).await.unwrap();
@@ -169,7 +169,7 @@ pub async fn sparse_and_truncate<T: Transport + 'static>(client: &Client<T>) {
     assert_eq!(code(file.write_list(&[Region::new(0, 5)], pattern(6, 1))).await, ErrorCode::Invalid);
 }
 
-/// One step of a list access: file regions, and where memory is cut.
+/// One step of a list access: the regions of the file, and where memory is cut.
 #[derive(Clone, Debug)]
 pub struct Step {
     pub write: bool,
@@ -177,15 +177,15 @@ pub struct Step {
     pub cuts: Vec<usize>,
 }
 
-/// Lists of all kinds: whether to write, regions of the file, and where the memory is cut.
+/// Lists of all kinds: read or write, regions of the file, and where memory is cut.
 pub fn any_steps() -> impl Strategy<Value = Vec<Step>> {
     let regions = prop::collection::vec((0..60_000u64, 0..9_000u64), 0..8);
     let step = (any::<bool>(), regions, prop::collection::vec(0..70_000usize, 0..10));
     prop::collection::vec(step.prop_map(|(write, regions, cuts)| Step { write, regions, cuts }), 1..8)
 }
 
-/// Runs list accesses against a model. Regions of a write that overlap an earlier one are left out:
-/// what they leave is not defined.
+/// Runs list accesses against a model. Leaves out regions of a write that overlap an earlier one,
+/// because their result is undefined.
 pub async fn list_io<T: Transport + 'static>(file: &fs_client::File<T>, steps: &[Step]) {
     let mut model: Vec<u8> = Vec::new();
     for (index, step) in steps.iter().enumerate() {
@@ -230,8 +230,8 @@ pub async fn list_io<T: Transport + 'static>(file: &fs_client::File<T>, steps: &
     assert!(whole == model, "the whole file is the model");
 }
 
-/// Steps that no random choice should have to find: empty lists, empty regions, many small pieces,
-/// more than one message holds.
+/// Steps that random choice should not have to find: empty lists, empty regions, many small pieces,
+/// and more than one message holds.
 pub fn hard_steps() -> Vec<Step> {
     let combs = |write| Step {
         write,
@@ -248,7 +248,7 @@ pub fn hard_steps() -> Vec<Step> {
     ]
 }
 
-/// What a plan says agrees with what the client counts.
+/// Checks that a plan agrees with the client's counters.
 pub async fn plans<T: Transport + 'static>(client: &Client<T>) {
     let file = client.create(&path("/planned"), striped(65536, 4)).await.unwrap();
     file.write_at(0, pattern(1, 1)).await.unwrap();

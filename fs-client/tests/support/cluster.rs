@@ -9,10 +9,11 @@ use std::sync::OnceLock;
 
 use serde_json::Value;
 
-/// The server's program: `PVFSD` names one; else it is the one beside `pvfs` if that is up to date,
-/// as in a run of the whole workspace, which builds both; else it is built there. Asking cargo in
-/// any case would have each test process of nextest wait for cargo's lock, and build the server
-/// anew whenever the run around it has chosen other features.
+/// Returns the server program. `PVFSD` names one; otherwise it is the one beside `pvfs` if that is
+/// up to date. That is the case in a run of the whole workspace, which builds both. Otherwise it is
+/// built there. Cargo is not run in every case, for two reasons. Each test process of nextest would
+/// wait for cargo's lock. And the server would be built again whenever the surrounding run uses
+/// other features.
 pub(crate) fn pvfsd() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     BUILT.get_or_init(|| {
@@ -25,8 +26,7 @@ pub(crate) fn pvfsd() -> &'static Path {
             return program;
         }
         let mut build = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-        // With the features that this test's own dependencies have, so that they are not compiled
-        // once more.
+        // Use the features of this test's own dependencies, so that they are not compiled again.
         build.args(["build", "-p", "fs-server", "--features", "sim", "--bin", "pvfsd", "--target-dir"]);
         build.arg(beside.parent().unwrap());
         build.args((beside.file_name().unwrap() == "release").then_some("--release"));
@@ -36,8 +36,8 @@ pub(crate) fn pvfsd() -> &'static Path {
     })
 }
 
-/// Whether a program is younger than all that it was made from: cargo lists that beside it, in the
-/// syntax of make.
+/// Returns true if a program is newer than all its sources. Cargo lists them in a file beside it,
+/// in the syntax of make.
 fn is_current(program: &Path) -> bool {
     let changed = |path: &Path| fs::metadata(path).and_then(|metadata| metadata.modified());
     let (Ok(built), Ok(rule)) = (changed(program), fs::read_to_string(program.with_extension("d"))) else {
@@ -62,11 +62,11 @@ impl Cluster {
         Cluster::start_with(iods, |addr, _, _| format!("{addr:?}"))
     }
 
-    /// `addrs` makes of a server's TCP address, its number (0 is the manager) and the folder what
-    /// stands in the configuration.
+    /// Starts a cluster. `addrs` returns a server's addresses as written in the configuration, from
+    /// its TCP address, its number (0 is the manager) and the directory.
     pub(crate) fn start_with(iods: usize, addrs: impl Fn(&str, usize, &Path) -> String) -> Cluster {
         let dir = tempfile::tempdir().unwrap();
-        // Ports that are free now; all at once, so that they differ.
+        // Ports that are free now. All are held at the same time, so that they differ.
         let held: Vec<_> = (0..=iods).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
         let tcp: Vec<_> = held.iter().map(|l| format!("tcp://{}", l.local_addr().unwrap())).collect();
         let addrs: Vec<_> = tcp.iter().enumerate().map(|(number, tcp)| addrs(tcp, number, dir.path())).collect();
@@ -87,12 +87,12 @@ impl Cluster {
         cluster
     }
 
-    /// 0 is the manager, the others are I/O servers; returns when it listens.
+    /// Starts a server and waits until it listens. 0 is the manager, the others are I/O servers.
     pub(crate) fn start_server(&mut self, index: usize) {
         self.start_server_with(index, &[]);
     }
 
-    /// As [`Cluster::start_server`], with more options.
+    /// Starts a server like [`Cluster::start_server`], with additional options.
     pub(crate) fn start_server_with(&mut self, index: usize, options: &[&str]) {
         let mut command = Command::new(pvfsd());
         command.args(options);
@@ -109,7 +109,7 @@ impl Cluster {
         self.servers[index] = Some(child);
     }
 
-    /// As `kill -9` does.
+    /// Kills a server as `kill -9` does.
     pub(crate) fn kill_server(&mut self, index: usize) {
         let mut child = self.servers[index].take().unwrap();
         child.kill().unwrap();
@@ -126,7 +126,7 @@ impl Cluster {
         self.command(args).output().unwrap()
     }
 
-    /// Runs a command that must succeed and say nothing on standard error.
+    /// Runs a command that must succeed and print nothing on standard error.
     pub(crate) fn ok(&self, args: &[&str]) -> String {
         let output = self.run(args);
         let errors = String::from_utf8_lossy(&output.stderr);
@@ -152,7 +152,7 @@ impl Drop for Cluster {
     }
 }
 
-/// The one line on standard error, with the expected status.
+/// Returns the one line on standard error, after checking the exit status.
 pub(crate) fn complaint(output: &Output, status: i32) -> String {
     let errors = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(status), "{errors}");

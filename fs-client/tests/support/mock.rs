@@ -1,6 +1,6 @@
-//! Servers made for testing the client: they keep everything in tables, and misbehave on request.
-//! They stand in one world with the client, so a test can look at what they were asked, and in
-//! which state a fault left them.
+//! Servers for testing the client. They keep everything in tables and misbehave on request. They
+//! run in one world with the client, so a test can inspect the requests that they got, and the
+//! state in which a fault left them.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -15,26 +15,25 @@ use fs_proto::{
     ManagerReply, ManagerRequest, ManagerStat, Region, Reply, ReplyBody, Request, RequestBody, RequestId, codec,
 };
 
-/// How the servers misbehave.
+/// The faults of the servers.
 #[derive(Default)]
 pub struct Faults {
-    /// The manager cuts the connection after it has executed that many more changes, before the
-    /// reply.
+    /// The manager cuts the connection after this many more changes, before the reply.
     pub cut_after_change: Cell<u32>,
-    /// This iod's disk is full.
+    /// This I/O server's disk is full.
     pub full: Cell<Option<u32>>,
-    /// This iod never answers.
+    /// This I/O server never answers.
     pub silent: Cell<Option<u32>>,
-    /// An iod answers with nonsense.
+    /// An I/O server sends garbage as its reply.
     pub garbage: RefCell<Option<Garbage>>,
 }
 
-/// What an iod answers instead of a reply.
+/// The bytes that an I/O server sends instead of a reply.
 #[derive(Clone)]
 pub struct Garbage {
     pub iod: u32,
     pub bytes: Vec<u8>,
-    /// As a message of its own, not as the bytes of a reply.
+    /// If true, they are sent as a message of their own, not as the bytes of a reply.
     pub raw: bool,
 }
 
@@ -46,11 +45,11 @@ pub struct State {
     next: u64,
     /// Changes that were executed.
     pub executed: Vec<String>,
-    /// Requests that came in.
+    /// Number of requests received.
     pub requests: u64,
 }
 
-/// A manager and some iods in a simulated world.
+/// A manager and some I/O servers in a simulated world.
 pub struct MockCluster {
     pub world: World,
     pub manager: Node,
@@ -75,7 +74,7 @@ impl MockCluster {
         cluster
     }
 
-    /// Starts the server of a node, again after it was killed.
+    /// Starts the server of a node, also after it was killed.
     pub fn start(&self, node: &Node, iod: Option<u32>) {
         let endpoint = node.endpoint(Config::named(node.name())).unwrap();
         endpoint.listen(&node.addr(PORT)).unwrap();
@@ -151,7 +150,7 @@ impl Server {
         let _ = incoming.reply(&codec::encode_reply(&Reply { result }), inline, Options::default()).await;
     }
 
-    /// `None` if the connection was cut instead.
+    /// Executes a request. Returns `None` if the connection was cut instead.
     fn manager(&self, peer: PeerId, request: &Request, body: ManagerRequest) -> Result<Option<ReplyBody>, FsError> {
         let mut state = self.state.borrow_mut();
         let RequestId { client, seq } = request.id;
@@ -328,7 +327,7 @@ impl State {
                     Some((path, _)) => format!("{path}/"),
                     None => "/".to_owned(),
                 };
-                // A folder that is listed from its beginning again and again.
+                // A directory whose listing always starts again from the beginning.
                 let endless = prefix == "/endless/";
                 let after = if endless { String::new() } else { after };
                 let child = |(path, entry): (&String, &Entry)| {

@@ -1,4 +1,4 @@
-//! Round trips of everything, and bytes that nobody encoded.
+//! Round trips of all messages, and bytes that are not the encoding of any.
 
 use bmi_core::{Addr, extents};
 use proptest::collection::vec;
@@ -199,7 +199,7 @@ proptest! {
         prop_assert_eq!(decode_reply(&bytes).unwrap(), reply);
     }
 
-    /// A reply that was cut to a size keeps to it, and loses no address that had room.
+    /// A reply that was cut to a size fits that size, and keeps every address that had room.
     #[test]
     fn an_identity_fits_the_room_that_there_is(identity in identity(), room in 0..4096usize) {
         let cut = identity.within(room);
@@ -217,7 +217,7 @@ proptest! {
         prop_assert!(decode_request(&bytes[..cut.index(bytes.len())]).is_err());
     }
 
-    /// What still decodes after a mutation keeps the limits, and encodes again.
+    /// A message that still decodes after a mutation respects the limits and can be encoded again.
     #[test]
     fn mutated_messages_never_panic(
         request in request(),
@@ -269,13 +269,13 @@ fn limits_hold_on_the_wire() {
     assert!(decode_request(&encode_request(&just)).is_ok());
 }
 
-/// Retells the attack: a few bytes that announce a list of 2^60 elements, or a region that ends
-/// beyond all offsets.
+/// Replays an attack: a few bytes that announce a list of 2^60 elements, or a region that ends
+/// beyond the largest offset.
 #[test]
 fn an_announced_length_allocates_nothing() {
     let getsize = IodRequest::Read { datafile: DatafileHandle(0x55), regions: Regions::default() };
     let honest = encode_request(&body(getsize));
-    // The length of the regions stands behind the datafile's handle.
+    // The length of the regions follows the datafile's handle.
     let at = honest.iter().rposition(|byte| *byte == 0x55).unwrap() + 1;
     let huge = [0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x0f];
     let lying = [&honest[..at], &huge[..], &honest[at + 1..]].concat();
@@ -288,8 +288,8 @@ fn an_announced_length_allocates_nothing() {
     };
     let just = with_regions(vec![(0, 0); MAX_REGIONS]);
     assert!(decode_request(&just).is_ok());
-    // As short as the last, but of one region too many; of as many as 64 bits count; and of one
-    // that ends beyond all offsets.
+    // The first list is as short as `just`, but has one region too many. The others have a region
+    // that ends beyond the largest offset; the end of the last one overflows 64 bits.
     for ranges in [vec![(0, 0); MAX_REGIONS + 1], vec![(MAX_OFFSET, 1)], vec![(u64::MAX, 2)]] {
         assert!(matches!(decode_request(&with_regions(ranges)), Err(CodecError::Malformed(_))));
     }

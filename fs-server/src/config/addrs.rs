@@ -1,8 +1,9 @@
-//! Where servers listen: one address or several, and which of them a server is known by.
+//! The addresses of servers: one or several for each server, and the one that a server is known by.
 //!
-//! **Why a first among them.** Clients, layouts, errors and listings need one name for a server,
-//! and a way to it that is the same from every machine. Over that way a client asks the server for
-//! the others, and takes a better one if it is really the same server (`fs_proto::Identity`).
+//! **Why a primary address.** Clients, layouts, errors and listings need one name for a server, and
+//! an address that is the same from every machine. Over that address a client asks the server for
+//! the other ones. It uses a better one if it really leads to the same server
+//! (`fs_proto::Identity`).
 
 use std::fmt;
 use std::path::Path;
@@ -14,19 +15,20 @@ use serde::{Deserialize, Deserializer};
 
 use super::ConfigError;
 
-/// Where one server listens: an address, or a list of them, written `"tcp://a:7001"` or
-/// `["tcp://a:7001", "shm:///run/pvfs/iod-0"]`. Never empty.
+/// The addresses that one server listens on: an address or a list of them, written `"tcp://a:7001"`
+/// or `["tcp://a:7001", "shm:///run/pvfs/iod-0"]`. Never empty.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerAddrs(Vec<Addr>);
 
 impl ServerAddrs {
-    /// All of them, the one that the server is known by first, otherwise as they were written.
+    /// Returns all addresses. The one that the server is known by is first; the others keep their
+    /// order.
     pub fn all(&self) -> &[Addr] {
         &self.0
     }
 
-    /// The address that the server is known by: the one that clients begin with, and that errors
-    /// and listings name.
+    /// Returns the address that the server is known by. Clients connect to it first, and errors and
+    /// listings name it.
     pub fn primary(&self) -> &Addr {
         &self.0[0]
     }
@@ -43,8 +45,8 @@ impl TryFrom<Vec<Addr>> for ServerAddrs {
     }
 }
 
-/// Of a server's addresses the one that it is known by. Every machine has TCP, so that is the first
-/// choice; shared memory reaches only one machine, so it is the last.
+/// Returns the address that a server is known by. TCP is the first choice, because every machine
+/// has it. Shared memory is the last, because it reaches only one machine.
 fn primary(addrs: &[Addr]) -> Option<&Addr> {
     let of = |scheme| addrs.iter().find(|addr| addr.scheme() == scheme);
     of(Scheme::Tcp).or_else(|| of(Scheme::Ib)).or_else(|| addrs.first())
@@ -85,12 +87,13 @@ impl<'de> Deserialize<'de> for ServerAddrs {
     }
 }
 
-/// Checks the addresses of all servers: each can be listened at, none is another's.
+/// Checks the addresses of all servers: a server can listen on each of them, and no two servers
+/// share one.
 pub(super) fn check(manager: &ServerAddrs, iods: &[ServerAddrs]) -> Result<(), ConfigError> {
     let fail = |text: String| Err(ConfigError(format!("cluster: {text}")));
     let servers = || iods.iter().chain([manager]);
-    // Whoever found the manager on another machine would take a socket of its own machine for this
-    // server.
+    // A client that reaches the manager from another machine would take a socket of its own machine
+    // for this server.
     let one_machine = servers().all(|addrs| addrs.primary().scheme() == Scheme::Shm);
     if let Some(addrs) = servers().find(|addrs| addrs.primary().scheme() == Scheme::Shm && !one_machine) {
         let addr = addrs.primary();
@@ -106,8 +109,8 @@ pub(super) fn check(manager: &ServerAddrs, iods: &[ServerAddrs]) -> Result<(), C
             match addr.scheme() {
                 Scheme::Tcp | Scheme::Ib if addr.port() != 0 => places.push((addr.host(), addr.port(), addr)),
                 Scheme::Tcp | Scheme::Ib => return fail(format!("{addr} needs a port")),
-                // The same path on another machine is another socket; which servers share a machine
-                // is not known here.
+                // The same path on another machine is another socket. It is not known here which
+                // servers share a machine.
                 Scheme::Shm if sockets.contains(&addr) => return fail(format!("{addr} is there twice")),
                 Scheme::Shm => sockets.push(addr),
                 Scheme::Sim => {
@@ -116,7 +119,7 @@ pub(super) fn check(manager: &ServerAddrs, iods: &[ServerAddrs]) -> Result<(), C
             }
         }
     }
-    // The side channel of verbs is a TCP port as well.
+    // The side channel of verbs also uses a TCP port.
     places.sort();
     match places.windows(2).find(|pair| (pair[0].0, pair[0].1) == (pair[1].0, pair[1].1)) {
         Some(twice) if twice[0].2 == twice[1].2 => fail(format!("{} is there twice", twice[0].2)),
@@ -125,9 +128,9 @@ pub(super) fn check(manager: &ServerAddrs, iods: &[ServerAddrs]) -> Result<(), C
     }
 }
 
-/// Addresses on this machine for server `number` of `servers` (0 is the manager), one for each
-/// scheme. TCP has the ports from `port` on, the side channel of verbs those behind them; sockets
-/// stand under `dir`.
+/// Returns addresses on this machine for server `number` of `servers` (0 is the manager), one for
+/// each scheme. TCP uses the ports from `port` on, and the side channel of verbs uses the ports
+/// after those. Sockets are under `dir`.
 pub(super) fn local(
     over: &[Scheme],
     number: usize,
@@ -144,7 +147,7 @@ pub(super) fn local(
         Scheme::Ib => Ok(Addr::ib(None, "127.0.0.1", port(servers + number)?)),
         Scheme::Shm => {
             let name = if number == 0 { "manager".to_owned() } else { format!("iod-{}", number - 1) };
-            // Read back from its text, so that a path that no socket can have is noticed here.
+            // Parse the text, so that a path that is invalid for a socket is rejected here.
             let text = format!("shm://{}", dir.join("sockets").join(name).display());
             text.parse().map_err(|error: bmi_core::Error| fail(error.to_string()))
         }
@@ -155,7 +158,7 @@ pub(super) fn local(
 }
 
 impl ServerAddrs {
-    /// As it stands in the file.
+    /// Returns the addresses in the form of the configuration file.
     pub(super) fn to_toml(&self) -> String {
         let quoted = |addr: &Addr| toml::Value::String(addr.to_string()).to_string();
         match self.0.as_slice() {

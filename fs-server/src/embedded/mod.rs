@@ -1,11 +1,12 @@
-//! A whole cluster in one process: for tests, demonstrations and the A/B run.
+//! A whole cluster in one process, for tests, demonstrations and the A/B run.
 //!
-//! | where | servers are | data is |
+//! | type | servers | data |
 //! |---|---|---|
-//! | [`EmbeddedCluster`] over TCP, verbs, shared memory | threads, each with a runtime of its own and an endpoint for each transport | in files under a directory |
-//! | `SimCluster` (feature `sim`) | tasks on nodes of a simulated world | in memory that outlives its server, as a disk does |
+//! | [`EmbeddedCluster`] over TCP, verbs, shared memory | threads, an endpoint per transport | files |
+//! | `SimCluster` (feature `sim`) | tasks on simulated nodes | memory that outlives its server, like a disk |
 //!
-//! The servers are the real ones in both; what differs is transport, clock and store.
+//! Each thread has its own runtime. The files are under one directory. Both types run the real
+//! servers; only the transport, the clock and the store differ.
 
 mod register;
 mod server;
@@ -26,32 +27,32 @@ pub(crate) use server::{Role, Server};
 pub use sim::SimCluster;
 pub use threads::{EmbeddedCluster, ServerThread};
 
-/// What an embedded cluster looks like. `ClusterOptions::default()` has four I/O servers.
+/// The shape and settings of an embedded cluster. `ClusterOptions::default()` has four I/O servers.
 #[derive(Clone, Debug)]
 pub struct ClusterOptions {
-    /// I/O servers.
+    /// Number of I/O servers.
     pub iods: usize,
-    /// What each server listens on, one address of each scheme; the first is the one that it is
-    /// known by. Not in the simulator.
+    /// The transports that each server listens on, with one address per scheme. The server is known
+    /// by the first. Not used in the simulator.
     pub over: Vec<Scheme>,
-    /// Strip size of files that ask for no other, in bytes.
+    /// Strip size of files for which the client requests no other, in bytes.
     pub strip_size: u64,
-    /// Settings of each server's endpoint; the name is filled in.
+    /// Settings of each server's endpoint. The name is filled in.
     pub endpoint: bmi_core::Config,
-    /// What each server takes on.
+    /// Limits of each server.
     pub limits: Limits,
-    /// How each server waits for requests. Not in the simulator.
+    /// How each server waits for requests. Not used in the simulator.
     pub waiting: Waiting,
-    /// How the I/O servers use their memory.
+    /// Memory settings of the I/O servers.
     pub iod: IodSettings,
-    /// Not in the simulator: transfers of this many bytes or more go to storage threads.
+    /// Transfers of this many bytes or more go to storage threads. Not used in the simulator.
     pub offload: u64,
-    /// In the simulator: bytes that each I/O server's disk holds.
+    /// Simulator only: capacity of each I/O server's disk, in bytes.
     pub disk_capacity: u64,
-    /// In the simulator: whether disks take time (the node's disk profile) or not.
+    /// Simulator only: if true, disks take time (by the node's disk profile).
     pub disk_costs: bool,
-    /// In the simulator: whether the I/O servers' disks have a cache that a power failure empties.
-    /// What the manager did not sync is always lost.
+    /// Simulator only: if true, the I/O servers' disks have a cache, which is lost in a power
+    /// failure. The manager's unsynced data is always lost.
     pub disk_cache: bool,
 }
 
@@ -74,7 +75,7 @@ impl Default for ClusterOptions {
 }
 
 impl ClusterOptions {
-    /// The default with this many I/O servers.
+    /// Returns the default options with this number of I/O servers.
     pub fn with_iods(iods: usize) -> ClusterOptions {
         ClusterOptions { iods, ..ClusterOptions::default() }
     }

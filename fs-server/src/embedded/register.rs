@@ -1,13 +1,13 @@
-//! Which store an I/O server has: told to the manager, who knows which one it had before.
+//! Registers the store of an I/O server with the manager, which knows the server's previous store.
 //!
-//! **Why.** A directory says itself which server's it is (`store/identity.rs`), but not whether it
-//! is the one with the data: the mount point of a disk that is not mounted is an empty directory,
-//! and an empty directory is what every store begins with. The manager remembers each I/O server's
-//! store.
+//! **Why.** A directory records which server it belongs to (`store/identity.rs`), but not whether
+//! it is the one with the data. The mount point of a disk that is not mounted is an empty
+//! directory, and every store begins as an empty directory. So the manager remembers the store of
+//! each I/O server.
 //!
-//! **How.** The server begins to serve and asks beside that, until it has an answer: the manager
-//! need not be there yet, and while it is not, no client learns of any file. If the answer is no,
-//! the server stops and says why.
+//! **How.** The server begins to serve, and meanwhile asks until it has an answer. The manager need
+//! not be running yet. While it is not, no client learns of any file. If the manager rejects the
+//! store, the server stops and reports the reason.
 
 use std::time::Duration;
 
@@ -15,15 +15,15 @@ use bmi_core::comm::{Body, Caller};
 use bmi_core::{Addr, AsyncEndpoint, Transport};
 use fs_proto::{ErrorCode, FsError, ManagerRequest, Request, RequestBody, RequestId, codec};
 
-/// How long one attempt may take.
+/// Time limit of one attempt.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How long to wait after the first attempt that failed.
+/// Pause after the first failed attempt.
 const SHORTEST: Duration = Duration::from_millis(50);
-/// How long to wait at most.
+/// Longest pause.
 const LONGEST: Duration = Duration::from_secs(5);
 
-/// Asks until there is an answer. Ends if that is no; if it is yes, never. `client` is a number
-/// that no other client has.
+/// Asks the manager until it answers. Returns its error if it rejects the store; never returns if
+/// it accepts it. `client` is a number that no other client has.
 pub(super) async fn register<T: Transport>(
     endpoint: &AsyncEndpoint<T>,
     manager: &Addr,
@@ -43,7 +43,7 @@ pub(super) async fn register<T: Transport>(
     std::future::pending().await
 }
 
-/// The manager's answer, or why there is none.
+/// Returns the manager's answer, or the reason why there is none.
 async fn ask<T: Transport>(
     endpoint: &AsyncEndpoint<T>,
     manager: &Addr,
@@ -63,7 +63,7 @@ async fn ask<T: Transport>(
         }
     };
     let result = exchange.await;
-    // It may be gone already, which is as good.
+    // An error means that the connection has ended already.
     let _ = endpoint.disconnect(peer, endpoint.within(PATIENCE)).await;
     result
 }

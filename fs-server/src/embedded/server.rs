@@ -1,15 +1,15 @@
-//! One server, whole: its store, an endpoint and a request loop for each transport that it listens
-//! on.
+//! A complete server: its store, and an endpoint and a request loop for each transport that it
+//! listens on.
 //!
 //! **Why several endpoints and not one over several transports.** An endpoint's protocol is tuned
-//! to one adapter: its limits, its registrations, its event fd. Side by side they share nothing but
-//! the store, and a transport that is missing or broken takes no other with it.
+//! to one adapter: its limits, its registrations, its event fd. Separate endpoints share only the
+//! store. If one transport is missing or fails, the others are not affected.
 //!
 //! **Invariants**
-//! 1. Storage first: a server that cannot keep anything, or whose directory is not its own, does
-//!    not listen.
-//! 2. The address that it is known by must be there, because clients begin with it. Any other that
-//!    cannot be had is named in one warning, and the server does without.
+//! 1. Storage comes first: a server does not listen if it cannot store data or if its directory is
+//!    not its own.
+//! 2. The address that the server is known by is required, because clients connect to it first. All
+//!    other unavailable addresses are named in one warning, and the server runs without them.
 //! 3. All loops stop together.
 
 use std::cell::Cell;
@@ -31,7 +31,7 @@ use crate::manager::{Manager, ManagerSettings};
 use crate::service::{Handler, Limits, serve_all};
 use crate::store::{Claim, DataStore, FileStore, MetaStore};
 
-/// The system's time, in nanoseconds since 1970.
+/// Returns the system's time, in nanoseconds since 1970.
 #[expect(
     clippy::disallowed_methods,
     reason = "attributes show the time of day; servers on a real machine take it from there"
@@ -40,7 +40,7 @@ fn wall_clock() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64)
 }
 
-/// A number that no other start of a server has.
+/// Returns a random number that no other start of a server has.
 fn random_number() -> Result<u128, FsError> {
     let mut bytes = [0; 16];
     File::open("/dev/urandom")
@@ -49,7 +49,7 @@ fn random_number() -> Result<u128, FsError> {
     Ok(u128::from_le_bytes(bytes))
 }
 
-/// What a server is.
+/// The role of a server.
 pub(crate) enum Role {
     Manager {
         dir: PathBuf,
@@ -60,28 +60,28 @@ pub(crate) enum Role {
         dir: PathBuf,
         settings: IodSettings,
         offload: u64,
-        /// Who is to be told which store this is, if the manager's address is known.
+        /// The manager that is told which store this is, if its address is known.
         manager: Option<Addr>,
     },
 }
 
-/// All that a server needs to begin.
+/// Everything that a server needs to start.
 pub(crate) struct Server {
     pub(crate) role: Role,
-    /// Takes its directory whatever was in it before.
+    /// If true, the server accepts its directory whatever it contained before.
     pub(crate) adopt: bool,
-    /// Where it listens, the address that it is known by first.
+    /// The addresses to listen on. The first is the one that the server is known by.
     pub(crate) listen: Vec<Addr>,
-    /// What it calls the machine that it runs on.
+    /// The server's name for the machine that it runs on.
     pub(crate) host: String,
     pub(crate) transports: OpenOptions,
     pub(crate) endpoint: bmi_core::Config,
     pub(crate) limits: Limits,
-    /// How it waits for requests.
+    /// How the server waits for requests.
     pub(crate) waiting: Waiting,
 }
 
-/// A transport that is open.
+/// An open transport.
 #[derive(Clone)]
 struct OpenEndpoint {
     scheme: Scheme,
@@ -89,14 +89,14 @@ struct OpenEndpoint {
 }
 
 impl Server {
-    /// Runs on this thread until `stop` ends; calls `ready` with the addresses once it listens at
-    /// all of them.
+    /// Runs the server on this thread until `stop` ends. Calls `ready` with the addresses once it
+    /// listens on all of them.
     pub(crate) fn run(self, ready: impl FnOnce(&[Addr]), stop: impl Future<Output = ()>) -> Result<(), FsError> {
         match &self.role {
             Role::Manager { dir, settings } => {
                 let claim = Claim::take(dir, fs_proto::Role::Manager, self.adopt, random_number()?)?;
                 let path = dir.join("metadata.redb");
-                // An empty database in place of one that is gone would be an empty file system.
+                // An empty database in place of a lost one would be an empty file system.
                 if !claim.fresh && !self.adopt && std::fs::metadata(&path).map_or(0, |file| file.len()) == 0 {
                     let text = format!("{} is gone; --adopt begins anew, with an empty file system", path.display());
                     return Err(FsError::new(ErrorCode::Io, text));
@@ -115,7 +115,7 @@ impl Server {
                 let claim = Claim::take(dir, fs_proto::Role::Iod(*index), self.adopt, random_number()?)?;
                 let store = Rc::new(FileStore::open(dir, *offload)?);
                 let (opened, missing) = self.open(manager.iter().map(Addr::scheme))?;
-                // One set of buffers and one row of clients, whichever way they come.
+                // All transports share one set of buffers and one queue of clients.
                 let first =
                     Iod::new(opened[0].endpoint.clone(), store.clone(), *settings)?.started_as(random_number()? as u64);
                 let others = opened[1..].iter().zip(1..);
@@ -147,9 +147,9 @@ impl Server {
         }
     }
 
-    /// Opens a transport for each scheme that it listens on, the one that it is known by first, and
-    /// for those that it only connects over. Returns with them a text for each that could not be
-    /// opened.
+    /// Opens a transport for each scheme that the server listens on, the one that it is known by
+    /// first, and for those that it only connects over. Also returns a text for each that could not
+    /// be opened.
     fn open(&self, connects: impl Iterator<Item = Scheme>) -> Result<(Vec<OpenEndpoint>, Vec<String>), FsError> {
         let (mut opened, mut missing) = (Vec::<OpenEndpoint>::new(), Vec::new());
         let clock = MonotonicClock::new();
@@ -173,8 +173,8 @@ impl Server {
         Ok((opened, missing))
     }
 
-    /// Listens at every address whose transport is open; returns where. What is missing is added to
-    /// `missing`.
+    /// Listens on every address whose transport is open, and returns these addresses. Adds the
+    /// others to `missing`.
     fn listen(&self, opened: &[OpenEndpoint], missing: &mut Vec<String>) -> Result<Vec<Addr>, FsError> {
         let mut listening = Vec::new();
         for addr in &self.listen {

@@ -1,4 +1,4 @@
-//! The cluster in the simulator: nodes `manager`, `iod0`, `iod1` …, each listening at port 7000.
+//! The cluster in the simulator: nodes `manager`, `iod0`, `iod1` …, each listening on port 7000.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -15,10 +15,10 @@ use crate::manager::{Manager, ManagerSettings};
 use crate::service::{Handler, serve};
 use crate::store::{Fates, Medium, MemStore, MetaStore, SharedBackend};
 
-/// The port that every server listens at.
+/// The port of every server.
 const PORT: u16 = 7000;
 
-/// An error of a simulated disk, as a store reports it.
+/// Converts an error of a simulated disk to an error of a store.
 fn disk_fault(error: &bmi_core::Error) -> FsError {
     let code = if error.kind() == ErrorKind::Exhausted { ErrorCode::NoSpace } else { ErrorCode::Io };
     FsError::new(code, error.to_string())
@@ -39,7 +39,7 @@ impl Medium for SimDisk {
     }
 }
 
-/// A disk that takes no time, of a node with a clock.
+/// A disk that takes no time, on a node with a clock.
 struct Timeless(Node);
 
 #[async_trait(?Send)]
@@ -124,22 +124,22 @@ impl DiskUser for SharedBackend {
     }
 }
 
-/// How long a server that could not be started waits until it is tried again.
+/// Pause before a server that could not be started is tried again.
 const START_AGAIN: Duration = Duration::from_millis(10);
 
-/// A cluster of simulated nodes. Dropping the handle changes nothing: the servers belong to their
-/// nodes, which start them whenever they come up ([`Node::boot`]), also after a crash that a plan
-/// of faults asks for.
+/// A cluster of simulated nodes. Dropping the handle has no effect: the servers belong to their
+/// nodes. A node starts its server whenever it comes up ([`Node::boot`]), also after a crash that a
+/// fault plan requests.
 pub struct SimCluster {
     sim: Sim,
     stores: Vec<MemStore>,
 }
 
 impl SimCluster {
-    /// Starts the servers; they run whenever the world does.
+    /// Starts the servers. They run whenever the world runs.
     ///
     /// # Errors
-    /// `Invalid` for options that make no sense; what an endpoint refuses.
+    /// `Invalid` for invalid options; the errors of an endpoint.
     pub fn start(sim: &Sim, options: ClusterOptions) -> Result<SimCluster, FsError> {
         options.endpoint("server").validate()?;
         options.iod.zones()?;
@@ -170,40 +170,40 @@ impl SimCluster {
         Ok(cluster)
     }
 
-    /// The manager's address.
+    /// Returns the manager's address.
     pub fn manager(&self) -> Addr {
         self.manager_node().addr(PORT)
     }
 
-    /// The I/O servers' addresses.
+    /// Returns the I/O servers' addresses.
     pub fn iods(&self) -> Vec<Addr> {
         (0..self.stores.len()).map(|index| self.iod_node(index).addr(PORT)).collect()
     }
 
-    /// The manager's node.
+    /// Returns the manager's node.
     pub fn manager_node(&self) -> Node {
         self.sim.node("manager")
     }
 
-    /// An I/O server's node.
+    /// Returns an I/O server's node.
     pub fn iod_node(&self, index: usize) -> Node {
         self.sim.node(&format!("iod{index}"))
     }
 
-    /// An I/O server's disk.
+    /// Returns an I/O server's disk.
     pub fn store(&self, index: usize) -> &MemStore {
         &self.stores[index]
     }
 
-    /// The power of the manager's node fails, and comes back: the manager has what it had synced
-    /// and nothing else.
+    /// Fails and restores the power of the manager's node. The manager keeps only what it had
+    /// synced.
     pub fn restart_manager(&self) {
         let node = self.manager_node();
         node.crash(&mut Loss::everything());
         node.restart();
     }
 
-    /// Kills an I/O server and starts it again. Its disk is as it was.
+    /// Kills an I/O server and starts it again. Its disk is unchanged.
     pub fn restart_iod(&self, index: usize) {
         let node = self.iod_node(index);
         node.kill();
@@ -211,8 +211,8 @@ impl SimCluster {
     }
 }
 
-/// Starts a server, again and again until it comes up, as a system's init does: its disk may
-/// refuse. Then serves.
+/// Starts a server and serves. If its disk refuses, retries until the server comes up, as a
+/// system's init does.
 async fn keep_up<H: Handler<SimTransport>>(
     node: Node,
     role: Role,
@@ -221,7 +221,7 @@ async fn keep_up<H: Handler<SimTransport>>(
 ) {
     let mut made = None;
     loop {
-        // The endpoint is driven by a task of its own, so it is made once.
+        // The endpoint is driven by its own task, so it is created only once.
         let mut begin = || {
             let endpoint = match &made {
                 Some(endpoint) => AsyncEndpoint::clone(endpoint),
@@ -233,7 +233,7 @@ async fn keep_up<H: Handler<SimTransport>>(
         };
         match begin() {
             Ok((endpoint, handler)) => {
-                // Each node is a machine of its own, and a start is told from others by its time.
+                // Each node is its own machine, and the time of a start identifies it.
                 let instance = u128::from(node.now().as_nanos());
                 let identity = Identity { role, host: node.name(), instance, addrs: vec![node.addr(PORT)] };
                 return serve(&endpoint, &handler, &identity, options.limits, std::future::pending()).await;

@@ -1,4 +1,4 @@
-//! The cluster on this machine: each server on a thread of its own, over any transports.
+//! The cluster on this machine: each server on its own thread, over any transports.
 
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
@@ -16,7 +16,7 @@ use crate::manager::ManagerSettings;
 /// How long a server may take to come up.
 const START: Duration = Duration::from_secs(30);
 
-/// A server on a thread of its own.
+/// A server on its own thread.
 pub struct ServerThread {
     addrs: Vec<Addr>,
     stop: oneshot::Sender<()>,
@@ -30,11 +30,12 @@ impl ServerThread {
         let run = move || {
             server.run(
                 |addrs| {
-                    // Whoever started us has given up waiting if this fails, and stops us.
+                    // If this fails, the starting thread has stopped waiting, and it stops this
+                    // server.
                     let _ = listening.send(addrs.to_vec());
                 },
                 async {
-                    // A stop that was dropped is a stop as well.
+                    // Dropping the sender also stops the server.
                     let _ = stopped.await;
                 },
             )
@@ -55,24 +56,24 @@ impl ServerThread {
         }
     }
 
-    /// Where it listens, the address that it is known by first.
+    /// Returns the addresses that the server listens on. The first is the one that it is known by.
     pub fn addrs(&self) -> &[Addr] {
         &self.addrs
     }
 
-    /// Stops it and waits for its end.
+    /// Stops the server and waits for its end.
     ///
     /// # Errors
-    /// What it failed with; `Io` if it panicked.
+    /// The error that the server failed with; `Io` if it panicked.
     pub fn stop(self) -> Result<(), FsError> {
-        // It may have ended by itself.
+        // The server may have ended already.
         let _ = self.stop.send(());
         self.thread.join().unwrap_or_else(|_| Err(FsError::new(ErrorCode::Io, "the server's thread panicked")))
     }
 }
 
-/// A cluster on this machine, its data under one directory. Dropping it stops the servers without
-/// waiting for them.
+/// A cluster on this machine, with its data under one directory. Dropping it stops the servers
+/// without waiting for them.
 pub struct EmbeddedCluster {
     dir: PathBuf,
     options: ClusterOptions,
@@ -82,7 +83,7 @@ pub struct EmbeddedCluster {
     known: Vec<Addr>,
 }
 
-/// A server's place: it may be stopped, its addresses stay.
+/// A server's place in the cluster. The server may be stopped; its addresses remain.
 struct Slot {
     server: Option<ServerThread>,
     addrs: Vec<Addr>,
@@ -99,11 +100,12 @@ impl Slot {
 }
 
 impl EmbeddedCluster {
-    /// Starts the servers, with what `dir` holds of an earlier cluster of the same shape. Over TCP
-    /// and verbs they listen at free ports of 127.0.0.1, over shared memory at sockets under `dir`.
+    /// Starts the servers. They use the data that an earlier cluster of the same shape left in
+    /// `dir`. Over TCP and verbs they listen on free ports of 127.0.0.1, over shared memory on
+    /// sockets under `dir`.
     ///
     /// # Errors
-    /// What keeps a server from coming up, with its name.
+    /// The error that prevents a server from starting, with the server's name.
     pub fn start(dir: impl Into<PathBuf>, options: ClusterOptions) -> Result<EmbeddedCluster, FsError> {
         let dir = dir.into();
         let (mut iods, mut known) = (Vec::new(), Vec::new());
@@ -116,38 +118,38 @@ impl EmbeddedCluster {
         Ok(EmbeddedCluster { manager: Slot::of(manager), dir, options, iods, known })
     }
 
-    /// The address that the manager is known by.
+    /// Returns the address that the manager is known by.
     pub fn manager(&self) -> &Addr {
         &self.manager.addrs[0]
     }
 
-    /// All addresses of the manager.
+    /// Returns all addresses of the manager.
     pub fn manager_addrs(&self) -> &[Addr] {
         &self.manager.addrs
     }
 
-    /// The addresses that the I/O servers are known by.
+    /// Returns the addresses that the I/O servers are known by.
     pub fn iods(&self) -> &[Addr] {
         &self.known
     }
 
-    /// All addresses of an I/O server.
+    /// Returns all addresses of an I/O server.
     pub fn iod_addrs(&self, index: usize) -> &[Addr] {
         &self.iods[index].addrs
     }
 
-    /// Stops an I/O server; its addresses stay its own.
+    /// Stops an I/O server. Its addresses stay reserved for it.
     ///
     /// # Errors
-    /// What it failed with.
+    /// The error that the server failed with.
     pub fn stop_iod(&mut self, index: usize) -> Result<(), FsError> {
         self.iods[index].stop()
     }
 
-    /// Starts an I/O server again, at its old addresses.
+    /// Starts an I/O server again, on its old addresses.
     ///
     /// # Errors
-    /// What keeps it from coming up.
+    /// The error that prevents it from starting.
     pub fn start_iod(&mut self, index: usize) -> Result<(), FsError> {
         let slot = &mut self.iods[index];
         if slot.server.is_none() {
@@ -156,18 +158,18 @@ impl EmbeddedCluster {
         Ok(())
     }
 
-    /// Stops the manager; its addresses stay its own.
+    /// Stops the manager. Its addresses stay reserved for it.
     ///
     /// # Errors
-    /// What it failed with.
+    /// The error that the manager failed with.
     pub fn stop_manager(&mut self) -> Result<(), FsError> {
         self.manager.stop()
     }
 
-    /// Starts the manager again, at its old addresses.
+    /// Starts the manager again, on its old addresses.
     ///
     /// # Errors
-    /// What keeps it from coming up.
+    /// The error that prevents it from starting.
     pub fn start_manager(&mut self) -> Result<(), FsError> {
         if self.manager.server.is_none() {
             let addrs = self.manager.addrs.clone();
@@ -179,7 +181,7 @@ impl EmbeddedCluster {
     /// Stops all servers and waits for their ends.
     ///
     /// # Errors
-    /// What the first one failed with that did.
+    /// The error of the first server that failed.
     pub fn stop(mut self) -> Result<(), FsError> {
         let manager = self.manager.stop();
         let iods = self.iods.iter_mut().map(Slot::stop).collect::<Vec<_>>();
@@ -187,13 +189,13 @@ impl EmbeddedCluster {
     }
 }
 
-/// An address for the server `name` over each of the schemes.
+/// Returns an address for the server `name` over each of the schemes.
 fn anywhere(dir: &Path, over: &[Scheme], name: &str) -> Result<Vec<Addr>, FsError> {
     let here = "127.0.0.1";
     let one = |scheme: &Scheme| match scheme {
         Scheme::Tcp => Ok(Addr::tcp(here, 0)),
         Scheme::Ib => Ok(Addr::ib(None, here, 0)),
-        // Read back from its text, so that a path that is too long for a socket is noticed.
+        // Parse the text, so that a path that is too long for a socket is rejected.
         Scheme::Shm => Ok(format!("shm://{}", dir.join("sockets").join(name).display()).parse()?),
         Scheme::Sim => Err(FsError::new(ErrorCode::Invalid, "a simulated cluster is a SimCluster")),
     };

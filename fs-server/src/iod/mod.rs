@@ -1,12 +1,12 @@
-//! The I/O server: datafiles, read and written by lists of regions.
+//! The I/O server: reads and writes datafiles by lists of regions.
 //!
-//! **Protocol.** How data travels is the client's choice ([`bmi_core::comm`]); a step of the server
-//! is the same for all paths. Data that comes with the request goes to the store from where it
-//! stands, data that goes with the reply comes from the store into a registered buffer and from
-//! there to the wire. What is longer is *fetched* for a write and *stored* for a read, when buffers
-//! and disk allow: pulled and pushed by this side, or by the client as it is granted. Such a
-//! transfer is cut into units; several units of a request are under way at a time, each in a buffer
-//! of its own, so that the network moves one while the disk moves another:
+//! **Protocol.** The client chooses how data is transferred ([`bmi_core::comm`]). The server's
+//! steps are the same for all paths. Data that arrives with the request is written to the store
+//! from where it arrived. Data that goes with the reply is read from the store into a registered
+//! buffer and sent from there. Longer data is *fetched* for a write and *stored* for a read, when
+//! buffers and disk allow. The server pulls and pushes it, or the client moves it as granted. Such
+//! a transfer is cut into units. Several units of a request are in progress at the same time, each
+//! in its own buffer, so that the network moves one while the disk moves another:
 //!
 //! ```text
 //!   write   unit 1  [buffer][  fetch   ][ disk  ]
@@ -17,18 +17,17 @@
 //!
 //! The buffers come from zones ([`bmi_core::mem::zone`]), shared fairly by the clients. Units of
 //! concurrent requests take turns between *clients*, at the network and at the disk
-//! (`iod/turns.rs`). What is small waits for neither: before a small request are at most the units
-//! at work.
+//! (`iod/turns.rs`). Small requests wait for neither: only the units in progress are ahead of them.
 //!
 //! **Invariants**
-//! 1. An error names the ranges that were not written or read; all others were.
-//! 2. Every step ends: in time, or because its client is gone.
-//! 3. *No deadlock.* A unit takes its buffer first, then one turn at a time, and asks for no second
-//!    of either while it has one. What it does during a turn waits for network or disk, which end
-//!    by their deadlines; so turns and buffers come back.
+//! 1. An error names the ranges that were not written or read. All others were.
+//! 2. Every step ends in time, or because its client is gone.
+//! 3. *No deadlock.* A unit takes its buffer first, then one turn at a time. It never asks for a
+//!    second buffer or a second turn while it has one. During a turn it waits only for network or
+//!    disk, which end by their deadlines. So turns and buffers are always returned.
 //!
-//! **Source.** [PVFS-IB §3.2.3] (server-based RDMA, Figure 3), 3.3.2 (server buffers),
-//! 4.1.1 (inline) and 4.2 (pipelined bulk transfer).
+//! **Source.** [PVFS-IB §3.2.3] (server-based RDMA, Figure 3), [PVFS-IB §3.3.2] (server buffers),
+//! [PVFS-IB §4.1.1] (inline), [PVFS-IB §4.2] (pipelined bulk transfer).
 
 mod read;
 mod transfer;
@@ -50,31 +49,31 @@ use crate::service::{Answer, Context, Handler};
 use crate::store::{DataStore, Held};
 use transfer::Stages;
 
-/// How an I/O server uses its memory.
+/// Memory settings of an I/O server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IodSettings {
-    /// Bytes of the longest transfer unit. Units are shorter for short requests, and when many
-    /// clients share the buffers.
+    /// Size of the longest transfer unit, in bytes. Units are shorter for short requests, and when
+    /// many clients share the buffers.
     pub unit: usize,
-    /// Buffers of this size that there is memory for.
+    /// Number of buffers of this size that the memory has room for.
     pub buffers: usize,
-    /// Units of one request that are under way at a time, at most; two overlap network and disk,
-    /// one does not.
+    /// Most units of one request in progress at the same time. Two overlap network and disk, one
+    /// does not.
     pub depth: usize,
 }
 
 impl Default for IodSettings {
-    /// 64 buffers of 512 KiB, three for each request. Of 256 KiB, 512 KiB and 1 MiB the middle one
-    /// moved most through four servers on one machine with two cores; [PVFS-IB, Figure 12], finds
-    /// overlap complete below some 2 MB.
+    /// Returns 64 buffers of 512 KiB, three for each request. Of 256 KiB, 512 KiB and 1 MiB, units
+    /// of 512 KiB gave the highest throughput with four servers on one machine with two cores.
+    /// [PVFS-IB, Figure 12] finds complete overlap below some 2 MB.
     fn default() -> IodSettings {
         IodSettings { unit: 512 << 10, buffers: 64, depth: 3 }
     }
 }
 
 impl IodSettings {
-    /// The zones that these settings come to: from 64 KiB, or less if there is little memory, to 2
-    /// MiB or the unit, as far as the memory goes.
+    /// Returns the zones for these settings. They range from 64 KiB, or less if there is little
+    /// memory, to 2 MiB or the unit, as far as the memory allows.
     ///
     /// # Errors
     /// `Invalid` for settings without room for a single unit.
@@ -86,16 +85,17 @@ impl IodSettings {
             return Err(FsError::new(ErrorCode::Invalid, text));
         };
         let smallest = ZoneSettings::SMALLEST.min(unit).min(total / 4);
-        // One client's share of the bulk budget is less than half of all.
+        // One client's share of the bulk budget is less than half of the total.
         let largest = ZoneSettings::LARGEST.max(unit).min(total / 4).max(smallest);
         Ok(ZoneSettings::doubling(smallest, largest, total))
     }
 }
 
-/// A client, as the buffers and the turns know it: the adapter that it came by, and its name there.
+/// A client, as identified by the buffers and the turns: the number of its adapter, and its peer id
+/// there.
 type Client = (u32, PeerId);
 
-/// An I/O server. Give it to [`crate::service::serve`].
+/// An I/O server. Pass it to [`crate::service::serve`].
 pub struct Iod<T: Transport, S> {
     endpoint: AsyncEndpoint<T>,
     adapter: u32,
@@ -108,7 +108,7 @@ pub struct Iod<T: Transport, S> {
 }
 
 impl<T: Transport + 'static, S: DataStore> Iod<T, S> {
-    /// An I/O server over `store`.
+    /// Creates an I/O server over `store`.
     ///
     /// # Errors
     /// `Invalid` for settings without room for a single unit.
@@ -122,16 +122,16 @@ impl<T: Transport + 'static, S: DataStore> Iod<T, S> {
         Ok(iod)
     }
 
-    /// A number that no other start of this server has: clients that see another one know that what
-    /// they had not synced may be lost.
+    /// Sets a number that no other start of this server has. If a client sees another number, it
+    /// knows that its unsynced data may be lost.
     #[must_use]
     pub fn started_as(mut self, start: u64) -> Iod<T, S> {
         self.start = start;
         self
     }
 
-    /// The same server on one more endpoint: one store, one set of buffers, one row of clients.
-    /// `index` tells its endpoints apart; the first one's is 0.
+    /// Returns the same server for one more endpoint. They share the store, the buffers and the
+    /// queue of clients. `index` distinguishes the endpoints; the first one's is 0.
     pub fn beside(&self, endpoint: AsyncEndpoint<T>, index: u32) -> Iod<T, S>
     where
         S: Clone,
@@ -149,7 +149,7 @@ impl<T: Transport + 'static, S: DataStore> Iod<T, S> {
         self.zones.add_adapter(move |memory| endpoint.with(|endpoint| endpoint.register(memory)));
     }
 
-    /// The buffers that data is staged in, for those who want to look at their counters.
+    /// Returns the staging buffers, for access to their counters.
     pub fn zones(&self) -> &ZonePool<(u32, PeerId)> {
         &self.zones
     }
@@ -194,9 +194,9 @@ impl<T: Transport + 'static, S: DataStore> Iod<T, S> {
         }
     }
 
-    /// Syncs a datafile. If that fails, the system may have thrown away what it could not write,
-    /// and will say so to nobody else: what others wrote and have not synced is as doubtful as
-    /// after a restart, and is told them as one.
+    /// Syncs a datafile. If that fails, the system may have discarded data that it could not write,
+    /// and it reports this only once. So the unsynced data of other clients is then as doubtful as
+    /// after a restart. Those clients are told by a new start number.
     async fn sync(&self, datafile: DatafileHandle) -> Result<(), FsError> {
         let result = self.store.sync(datafile).await;
         if matches!(&result, Err(error) if error.code != ErrorCode::Stale) {
@@ -214,7 +214,7 @@ impl<T: Transport + 'static, S: DataStore> Iod<T, S> {
     }
 }
 
-/// Checks that a call has data for the regions, and that it goes the right way.
+/// Checks that a call has as much data as the regions, in the right direction.
 fn check_data<T: Transport>(call: &Incoming<T>, direction: Direction, regions: &Regions) -> Result<(), FsError> {
     let right = call.is_empty() || call.direction() == Some(direction);
     if right && call.len() == regions.total() {
@@ -251,7 +251,7 @@ impl<T: Transport + 'static, S: DataStore> Handler<T> for Iod<T, S> {
         self.zones.depart(self.client(peer));
     }
 
-    /// Gives buffers that are seldom used back to the system.
+    /// Returns buffers that are seldom used to the system.
     async fn background(&self) {
         loop {
             let at = self.zones.next_trim().await;

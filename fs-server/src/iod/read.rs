@@ -1,4 +1,4 @@
-//! Reading: data from the store, with the reply or stored in the client's memory.
+//! Reading: from the store to the client, with the reply or into the client's memory.
 
 use std::any::Any;
 
@@ -32,8 +32,8 @@ impl<T: Transport + 'static, S: DataStore> Iod<T, S> {
         Ok(Answer::Reply(Reply { result: Ok(reply.into()) }, data))
     }
 
-    /// All bytes, for the reply: into a buffer that the adapter knows, so that nothing is copied on
-    /// this side.
+    /// Reads all bytes for the reply. They are read into a registered buffer, so that nothing is
+    /// copied on this side.
     async fn read_whole(
         &self,
         context: &Context,
@@ -42,7 +42,7 @@ impl<T: Transport + 'static, S: DataStore> Iod<T, S> {
     ) -> Result<ReadData, FsError> {
         let total = regions.total();
         let room = self.endpoint.limits(context.peer).map_or(0, |limits| limits.eager.max(limits.fast) as u64);
-        // Ahead of the reply goes what needs no slot.
+        // Data that goes ahead of the reply needs no slot.
         let room = room.max(LONGEST_AHEAD);
         if total > room {
             let text = format!("{total} bytes with the reply; a message has room for {room}");
@@ -55,7 +55,8 @@ impl<T: Transport + 'static, S: DataStore> Iod<T, S> {
             let lease = self.zones.take(client, ServiceClass::Message, len, self.endpoint.now()).await?;
             (lease.slice(len), Some(Box::new(lease) as Box<dyn Any>))
         } else {
-            // Slots that are larger than the smallest buffer; they need not fit any other either.
+            // The data is larger than the smallest buffer, because the slots are. It need not fit
+            // into any other buffer either.
             (Memory::zeroed(len)?.all(), None)
         };
         context.check(self.endpoint.now())?;
@@ -64,8 +65,8 @@ impl<T: Transport + 'static, S: DataStore> Iod<T, S> {
         Ok(ReadData { list, keep })
     }
 
-    /// One unit: from the store into the client's pages, where they are mapped here; else into a
-    /// buffer, and from there into the client's memory.
+    /// Reads one unit. If the client's pages are mapped here, reads from the store directly into
+    /// them. Otherwise reads into a buffer, and moves the data from there into the client's memory.
     async fn read_unit(
         &self,
         context: &Context,

@@ -1,4 +1,4 @@
-//! Settings, and what is made of failures.
+//! Tests of the settings and of the collection of failures.
 
 use fs_proto::Region;
 

@@ -1,18 +1,19 @@
-//! A bulk transfer: cut into units, several under way at a time, each in a buffer of its own.
+//! A bulk transfer: cut into units, several of them in progress at the same time, each in its own
+//! buffer.
 //!
-//! **Protocol.** See the [module above](super) for the picture. A unit gets leave to have a buffer
-//! from the zones, then a turn at the network or the disk, in which it takes the buffer, then one
-//! at the other, and gives the buffer back. How long the next unit is, is decided when the one
-//! before it has its leave: from what the transfer has in all, and from what the zones have for
-//! this client at that time.
+//! **Protocol.** See the [module above](super) for the drawing. A unit first gets a reservation for
+//! a buffer from the zones. Then it takes a turn at the network or the disk, in which it takes the
+//! buffer, and then a turn at the other one. Finally it returns the buffer. The length of the next
+//! unit is decided when the unit before has its reservation. It depends on the total length of the
+//! transfer, and on what the zones have for this client at that time.
 //!
-//! **Small transfers**, those that fit the smallest buffer, are one unit. They have buffers of
-//! their own and wait for no turn, so that at the disk at most the units at work are before them.
-//! See [`Stages`] for the places.
+//! **Small transfers** fit into the smallest buffer and are one unit. They have their own buffers
+//! and wait for no turn. So at the disk, at most the units in progress are ahead of them. See
+//! [`Stages`] for the number of places.
 //!
 //! **Invariants**
-//! 1. An error names the ranges that were not written or read; all others were.
-//! 2. Once a unit has failed no further one is begun; those under way end.
+//! 1. An error names the ranges that were not written or read. All others were.
+//! 2. Once a unit has failed, no further one is begun. Those in progress end.
 //! 3. A request holds at most [`super::IodSettings::depth`] buffers, whatever its length.
 
 use std::cell::{Cell, OnceCell};
@@ -28,19 +29,19 @@ use super::{Client, Iod};
 use crate::service::Context;
 use crate::store::DataStore;
 
-/// How long a unit may take over the network before the next one may begin all the same. A unit of
-/// 512 KiB takes this long at some 50 MB/s; a client that is slower than that, or has come to a
-/// halt, does not fill the adapter.
+/// How long a unit may take over the network before the next one may begin anyway. A unit of 512
+/// KiB takes this long at some 50 MB/s. A client that is slower, or has stalled, does not fill the
+/// adapter.
 pub(super) const PATIENCE: Duration = Duration::from_millis(10);
 
-/// Units that are on the way over the network at a time, at least and at most: two overlap with
-/// each other, and more than these no turn can tell apart.
+/// Least and most units on the network at the same time, for an adapter in hardware. Two overlap
+/// with each other. With more than 64, turns make no difference.
 const NATIVE_PLACES: std::ops::RangeInclusive<usize> = 2..=64;
-/// And where software moves them: the kernel has a queue for each connection, and processors may
-/// work at several.
+/// The same where software moves the data. The kernel has a queue for each connection, and several
+/// processors may work on them.
 const EMULATED_PLACES: usize = 16;
 
-/// The turns at a server's two stages. A clone is another handle to the same.
+/// The turns at a server's two stages. A clone is another handle to the same turns.
 #[derive(Clone)]
 pub(super) struct Stages {
     pub(super) network: Turns<Client>,
@@ -48,11 +49,12 @@ pub(super) struct Stages {
 }
 
 impl Stages {
-    /// Where the adapter moves the bytes, as many units of `unit` bytes are on the way over the
-    /// network at a time as its endpoint hands to it (`in_flight`,
-    /// [`bmi_core::Config::in_flight_bytes`]). With fewer, servers whose requests come at the same
-    /// time served the same few clients at the same time and the other clients' links lay idle.
-    /// Small messages do not wait for them: they pass by their service level.
+    /// Creates the stages. If the adapter moves the data in hardware, the number of units of `unit`
+    /// bytes on the network is as large as the endpoint's limit (`in_flight`,
+    /// [`bmi_core::Config::in_flight_bytes`]) allows. With fewer, servers whose requests arrive at
+    /// the same time served the same few clients at the same time, and the other clients' links
+    /// were idle. Small messages do not wait for these units, because their service level lets them
+    /// pass.
     pub(super) fn new(one_sided: OneSided, in_flight: u64, unit: usize, disk_places: usize) -> Stages {
         let native = usize::try_from(in_flight / unit.max(1) as u64).unwrap_or(usize::MAX);
         let native = native.clamp(*NATIVE_PLACES.start(), *NATIVE_PLACES.end());
@@ -61,21 +63,22 @@ impl Stages {
     }
 }
 
-/// A part of a transfer, with leave to have a buffer for it: the request's bytes that begin `at`
-/// bytes into it.
+/// A part of a transfer, with a reservation for a buffer. It is the part of the request's bytes
+/// that begins `at` bytes into it.
 pub(super) struct Unit<'a> {
     regions: &'a Regions,
     pub(super) at: u64,
     pub(super) len: u64,
-    /// It is all of a small transfer, and waits for no turn.
+    /// True if this unit is a whole small transfer. It then waits for no turn.
     pub(super) small: bool,
     reserved: Cell<Option<Reservation<Client>>>,
     lease: OnceCell<Lease<Client>>,
 }
 
 impl Unit<'_> {
-    /// Memory for the bytes of the unit from `done` on: all of them, unless there is only a smaller
-    /// buffer. To be called when it is needed, not before: buffers are made in turn.
+    /// Returns memory for the bytes of the unit from `done` on: for all of them, unless only a
+    /// smaller buffer is available. Call it only when the memory is needed, because buffers are
+    /// created in turn.
     pub(super) fn memory(&self, done: u64) -> Result<MemSlice, FsError> {
         let lease = match (self.lease.get(), self.reserved.take()) {
             (Some(lease), _) => lease,
@@ -88,12 +91,12 @@ impl Unit<'_> {
         Ok(lease.slice(lease.len().min((self.len - done) as usize)))
     }
 
-    /// Where `len` bytes of the unit from `done` on belong in the file.
+    /// Returns the regions of the datafile for `len` bytes of the unit from `done` on.
     pub(super) fn ranges(&self, done: u64, len: usize) -> Vec<Region> {
         self.regions.range(self.at + done, len as u64).collect()
     }
 
-    /// How it goes over the network.
+    /// Returns the service class for the network.
     pub(super) fn class(&self) -> ServiceClass {
         if self.small { ServiceClass::Message } else { ServiceClass::Bulk }
     }
@@ -104,9 +107,9 @@ impl<T: Transport + 'static, S: DataStore> Iod<T, S> {
         (self.adapter, peer)
     }
 
-    /// Carries out a transfer unit by unit, several at a time. What was not begun when one failed
-    /// is not gone through unit by unit: a transfer can be as long as its client says, and no
-    /// client has to have the memory for it.
+    /// Carries out a transfer unit by unit, several at the same time. After a failure, the units
+    /// that were not begun are not visited one by one. A client can announce a transfer of any
+    /// length without having the memory for it.
     pub(super) async fn in_units(
         &self,
         context: &Context,
@@ -139,7 +142,7 @@ impl<T: Transport + 'static, S: DataStore> Iod<T, S> {
                 context.check(self.endpoint.now())?;
                 Ok(reserved)
             });
-            // There may be room for less than was asked for.
+            // There may be room for less than was requested.
             let len = reserved.as_ref().map_or(len, |reserved| reserved.len() as u64);
             begun.set(at + len);
             failed.set(failed.get() || reserved.is_err());
@@ -157,7 +160,7 @@ impl<T: Transport + 'static, S: DataStore> Iod<T, S> {
         failures.into_result()
     }
 
-    /// Does `work` at the network when it is this client's turn, or at once if it is small.
+    /// Runs `work` at the network when it is this client's turn, or at once if it is small.
     pub(super) async fn at_network<F: Future>(
         &self,
         context: &Context,
@@ -171,8 +174,9 @@ impl<T: Transport + 'static, S: DataStore> Iod<T, S> {
         self.stages.network.during(self.client(context.peer), work, patience).await
     }
 
-    /// Does `work` at the disk when it is this client's turn, or at once if it is small, unless the
-    /// request's time is over by then. A disk that takes long keeps everybody waiting anyway.
+    /// Runs `work` at the disk when it is this client's turn, or at once if it is small, unless the
+    /// request's time limit has passed by then. There is no patience here: a slow disk delays every
+    /// client anyway.
     pub(super) async fn at_disk<R, F: Future<Output = Result<R, FsError>>>(
         &self,
         context: &Context,
@@ -185,12 +189,12 @@ impl<T: Transport + 'static, S: DataStore> Iod<T, S> {
     }
 }
 
-/// Whether a transfer of `total` bytes is a small one.
+/// Returns true if a transfer of `total` bytes is a small one.
 pub(super) fn is_small(zones: &ZonePool<Client>, total: u64) -> bool {
     total <= zones.smallest() as u64
 }
 
-/// The failures of a transfer's units, put together.
+/// Collects the failures of a transfer's units.
 #[derive(Default)]
 pub(super) struct Failures {
     first: Option<FsError>,

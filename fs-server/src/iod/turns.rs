@@ -1,22 +1,22 @@
-//! Turns at something that only a few can use at a time: clients in a row, one turn each, however
-//! many each asks for.
+//! Turns at a resource that only a few can use at the same time. Clients take turns, one each,
+//! however many requests each of them has.
 //!
-//! **Why.** A disk works at requests in the order in which it gets them. Were every unit handed to
-//! it as soon as its buffer is there, then a small read would queue behind all the units of all
-//! clients; and a client with ten requests would get ten times what one with a single request gets.
-//! So units wait here, and small requests do not: before them are only those at work, whose number
-//! is the number of places.
+//! **Why.** A disk handles requests in the order in which it gets them. If every unit were handed
+//! to it as soon as its buffer is ready, a small read would queue behind all units of all clients.
+//! A client with ten requests would get ten times as much as a client with one. So units wait here,
+//! and small requests do not wait: only the units in progress are ahead of them, as many as there
+//! are places.
 //!
 //! **Invariants**
-//! 1. At most `places` turns are held. A turn that is dropped, or outlives its patience, is the
-//!    next one's.
-//! 2. Waiting clients get turns in a row, one each, then they go to its end; units of one client in
-//!    the order in which they asked. So a unit waits for at most one turn of each other client for
-//!    each that its own client asked for before.
-//! 3. *No deadlock.* What is done during a turn waits for nothing but network or disk.
+//! 1. At most `places` turns are held. A turn that is dropped, or lasts longer than its patience,
+//!    is passed to the next client.
+//! 2. Waiting clients get one turn each and then go to the end of the queue. Units of one client
+//!    get turns in the order in which they asked. So for each earlier unit of its own client, a
+//!    unit waits for at most one turn of each other client.
+//! 3. *No deadlock.* Work during a turn waits only for network or disk.
 //!
-//! **Source.** [PVFS-IB §3.4]: the communication manager schedules transfers, to avoid
-//! delaying other traffic.
+//! **Source.** [PVFS-IB §3.4]: the communication manager schedules transfers, to avoid delaying
+//! other traffic.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
@@ -26,18 +26,18 @@ use std::rc::Rc;
 
 use tokio::sync::oneshot;
 
-/// Places, and those who wait for one. A clone is another handle to the same.
+/// The places and the clients that wait for one. A clone is another handle to the same places.
 #[derive(Clone)]
 pub(super) struct Turns<C: Copy + Ord>(Rc<RefCell<Row<C>>>);
 
 struct Row<C: Copy + Ord> {
     free: usize,
-    /// Clients that wait, the next one first.
+    /// Waiting clients, the next one first.
     clients: VecDeque<C>,
     waiting: BTreeMap<C, VecDeque<oneshot::Sender<Turn<C>>>>,
 }
 
-/// A place, until it is dropped.
+/// A place, held until it is dropped.
 pub(super) struct Turn<C: Copy + Ord>(Option<Turns<C>>);
 
 impl<C: Copy + Ord> Drop for Turn<C> {
@@ -72,9 +72,9 @@ impl<C: Copy + Ord> Turns<C> {
         receiver.await.expect("turns are passed on as long as anybody has a handle to them")
     }
 
-    /// Does `work` in a turn of `client`. After `patience` the turn is somebody else's and the work
-    /// goes on without: what has come to a halt, halts nobody else. `work` is called when the turn
-    /// has come.
+    /// Runs `work` in a turn of `client`. `work` is called when the turn has come. After `patience`
+    /// the turn passes to another client, and the work continues without it. So stalled work does
+    /// not stop others.
     pub(super) async fn during<F: Future>(
         &self,
         client: C,
@@ -91,7 +91,7 @@ impl<C: Copy + Ord> Turns<C> {
         work.await
     }
 
-    /// Gives a place that has become free to the next in the row.
+    /// Gives a free place to the next waiting client.
     fn pass_on(self) {
         let mut turn = Turn(Some(self.clone()));
         loop {
@@ -112,7 +112,7 @@ impl<C: Copy + Ord> Turns<C> {
                 }
                 next
             };
-            // One whose future was dropped does not want it any more.
+            // If the future of the waiting unit was dropped, the turn comes back.
             match next.map(|sender| sender.send(turn)) {
                 Some(Ok(())) => return,
                 Some(Err(returned)) => turn = returned,
@@ -145,7 +145,8 @@ mod tests {
         let mut all = pin!(join_all([1, 1, 1, 2, 3, 3].map(one)));
         assert!(all.as_mut().now_or_never().is_none(), "one place");
         drop(first);
-        // A poll of all goes through them once, in another order than that of the turns.
+        // One poll of all futures visits each once, in an order that differs from that of the
+        // turns.
         assert!((0..6).any(|_| all.as_mut().now_or_never().is_some()));
         assert_eq!(*order.borrow(), [1, 2, 3, 1, 3, 1]);
         assert!(turns.take(9).now_or_never().is_some(), "the place is free again");
@@ -162,7 +163,7 @@ mod tests {
         let turn = stays.now_or_never().expect("its turn has come");
         let mut waits = Box::pin(turns.take(3));
         assert!(waits.as_mut().now_or_never().is_none());
-        // Passed on, and not taken out by the one who waited.
+        // The turn is passed to a future that never takes it.
         drop(turn);
         drop(waits);
         assert!(turns.take(4).now_or_never().is_some());

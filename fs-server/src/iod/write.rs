@@ -1,4 +1,4 @@
-//! Writing: data that came with the request or is fetched from the client, into the store.
+//! Writing: data that came with the request or is fetched from the client goes into the store.
 
 use bmi_core::comm::{Direction, Incoming};
 use bmi_core::mutated;
@@ -23,13 +23,13 @@ impl<T: Transport + 'static, S: DataStore> Iod<T, S> {
             let step = async |unit: &Unit<'_>| self.write_unit(context, call, datafile, unit).await;
             return self.in_units(context, regions, step).await;
         };
-        // From where it stands.
+        // Written directly from where it arrived.
         let (list, small) = (MemList::from(data), is_small(&self.zones, call.len()));
         self.at_disk(context, small, || self.store.write(datafile, regions, &list)).await
     }
 
-    /// One unit: from the client's pages into the store, where they are mapped here; else into a
-    /// buffer, and from there into the store.
+    /// Writes one unit. If the client's pages are mapped here, writes them directly to the store.
+    /// Otherwise fetches the data into a buffer, and writes it from there.
     async fn write_unit(
         &self,
         context: &Context,

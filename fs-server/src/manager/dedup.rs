@@ -1,21 +1,21 @@
-//! Which changes were made already, and what was answered.
+//! The table of changes that were already made, with their replies.
 //!
 //! **Why.** A client that loses its connection does not know whether its `rename` happened. It
-//! connects again and sends the request once more, under the same id. The table remembers the
-//! reply, in the same transaction as the change, so it survives the manager's crash too.
+//! reconnects and sends the request again, under the same id. The table stores the reply in the
+//! same transaction as the change, so it also survives a crash of the manager.
 //!
 //! **Invariants**
-//! 1. A reply is remembered in the transaction of its change: both are there or neither.
-//! 2. Bounded: at most [`WINDOW`] replies for each client and [`CLIENTS`] clients; the client says
-//!    up to where it has its replies, and those are dropped. Of the clients that are not connected,
-//!    the one that has been silent longest is forgotten first.
-//! 3. A connection speaks for one client (`Context::speaks_for`), so a peer cannot push others out
-//!    by inventing names.
+//! 1. A reply is stored in the transaction of its change: either both exist or neither.
+//! 2. The table is bounded: at most [`WINDOW`] replies for each client, and [`CLIENTS`] clients.
+//!    The client reports up to where it has its replies, and those are dropped. Of the clients that
+//!    are not connected, the one that has been silent longest is forgotten first.
+//! 3. A connection has one client (`Context::speaks_for`), so a peer cannot displace others by
+//!    inventing clients.
 //!
-//! A client that was forgotten, and then sends again a request from before, would have it executed
-//! again. It must have been silent and without a connection while [`CLIENTS`] others connected and
-//! made changes. Clients that are connected are remembered beyond that number, and bounded by the
-//! connections that there can be.
+//! If a client is forgotten and then resends an earlier request, the request is executed again. For
+//! that, the client must have been silent and without a connection while [`CLIENTS`] others
+//! connected and made changes. Connected clients are remembered beyond that number. Their number is
+//! bounded by the number of possible connections.
 //!
 //! **Layout**
 //!
@@ -34,10 +34,10 @@ const TURNS: TableDefinition<'static, u64, u128> = TableDefinition::new("turns")
 const REPLIES: TableDefinition<'static, (u128, u64), &'static [u8]> = TableDefinition::new("replies");
 const WHO: TableDefinition<'static, u128, (u64, u64)> = TableDefinition::new("clients");
 
-/// Replies kept for one client: more changes than it can have under way at once, given the credits
-/// of a connection.
+/// Most replies kept for one client. A client cannot have that many changes in progress, given the
+/// credits of a connection.
 pub(super) const WINDOW: u64 = 256;
-/// Clients remembered.
+/// Most clients remembered.
 pub(super) const CLIENTS: u64 = 4096;
 
 /// The tables in a transaction for writing.
@@ -49,7 +49,8 @@ pub(super) struct Dedup<'t> {
 }
 
 impl<'t> Dedup<'t> {
-    /// Opens the tables, making them if they are not there. At most `keep` clients are remembered.
+    /// Opens the tables, and creates them if they do not exist. At most `keep` clients are
+    /// remembered.
     pub(super) fn open(transaction: &'t WriteTransaction, keep: u64) -> Result<Dedup<'t>, Fault> {
         Ok(Dedup {
             clients: transaction.open_table(WHO)?,
@@ -59,9 +60,9 @@ impl<'t> Dedup<'t> {
         })
     }
 
-    /// What was answered to this request, if it came before. `unanswered` is what the request
-    /// confirms: it counts before the window is looked at, because a client whose window is full
-    /// could not confirm anything else.
+    /// Returns the reply to this request if it came before. `unanswered` is the request's
+    /// confirmation. It is applied before the window is checked, because a client whose window is
+    /// full could not confirm in any other way.
     pub(super) fn recall(&self, id: RequestId, unanswered: u64) -> Result<Option<Vec<u8>>, Fault> {
         if let Some(reply) = self.replies.get((id.client, id.seq))? {
             return Ok(Some(reply.value().to_vec()));
@@ -83,8 +84,8 @@ impl<'t> Dedup<'t> {
         Ok(self.replies.range((client, floor)..=(client, u64::MAX))?.count() as u64)
     }
 
-    /// Remembers an answer, and drops those below `unanswered`; and clients, beyond those that may
-    /// be kept, that are not connected.
+    /// Stores a reply, and drops the client's replies below `unanswered`. Also drops clients that
+    /// are not connected, if there are more than may be kept.
     pub(super) fn remember(
         &mut self,
         id: RequestId,
@@ -94,7 +95,7 @@ impl<'t> Dedup<'t> {
     ) -> Result<(), Fault> {
         let turn = self.turns.last()?.map_or(0, |(turn, _)| turn.value()) + 1;
         let known = self.clients.get(id.client)?.map(|client| client.value());
-        // A client that confirms more than it has asked confirms up to this request.
+        // The confirmation is limited to this request, even if the client confirms more.
         let floor = known.map_or(0, |(_, floor)| floor).max(unanswered.min(id.seq));
         if let Some((turn, _)) = known {
             self.turns.remove(turn)?;
@@ -120,7 +121,7 @@ impl<'t> Dedup<'t> {
         Ok(())
     }
 
-    /// Answers and clients remembered.
+    /// Returns the number of replies and of clients remembered.
     #[cfg(test)]
     pub(super) fn sizes(&self) -> Result<(u64, u64), Fault> {
         Ok((self.replies.len()?, self.clients.len()?))

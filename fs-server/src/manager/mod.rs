@@ -1,17 +1,17 @@
-//! The manager: namespace, attributes, layouts. Never in the data path.
+//! The manager: namespace, attributes, layouts. It is never in the data path.
 //!
-//! **Why one commit for many.** A commit waits for the disk; meanwhile more changes arrive. They
-//! wait in a queue, and the next commit takes all that are there (a bounded number): durable before
-//! acknowledged, and still many a second.
+//! **Why one commit for many changes.** A commit waits for the disk, and meanwhile more changes
+//! arrive. They wait in a queue, and the next commit takes all of them, up to a limit. So changes
+//! are durable before they are acknowledged, and many are possible per second.
 //!
 //! **Invariants**
 //! 1. A change is durable before it is answered.
-//! 2. A change is made once, however often its request arrives (`dedup`).
-//! 3. No datafile is lost: it belongs to a file, or it is an orphan and will be removed from its
+//! 2. A change is made once, even if its request arrives several times (`dedup`).
+//! 3. No datafile is lost: it belongs to a file, or it is an orphan that will be removed from its
 //!    I/O server (`orphans`).
-//! 4. An I/O server's store is the one that it had before (`stores`).
+//! 4. An I/O server's store is the same as before (`stores`).
 //!
-//! **Source.** [PVFS-IB §2.1]; DESIGN section 3.
+//! **Source.** [PVFS-IB §2.1].
 
 mod dedup;
 mod namespace;
@@ -37,27 +37,27 @@ use crate::service::{Answer, Context, Handler, Session};
 use crate::store::MetaStore;
 use namespace::{Birth, Change};
 
-/// Changes that share one commit, at most.
+/// Most changes that share one commit.
 const GROUP: usize = 128;
 
-/// What the manager is told when it starts.
+/// Settings of the manager.
 #[derive(Clone, Debug)]
 pub struct ManagerSettings {
-    /// The addresses that the I/O servers are known by, in the order that layouts count them. It
-    /// must never change once files exist.
+    /// The addresses that the I/O servers are known by, in the order of their numbers in layouts.
+    /// The order must never change once files exist.
     pub iods: Vec<Addr>,
-    /// Strip size of files that ask for no other, in bytes.
+    /// Strip size of files for which the client requests no other, in bytes.
     pub strip_size: u64,
 }
 
-/// Why a request of the namespace failed.
+/// The reason why a request of the namespace failed.
 #[derive(Debug)]
 pub(crate) enum Fault {
-    /// The request cannot be; nothing was written.
+    /// The request is not possible. Nothing was written.
     Refused(FsError),
-    /// The store failed; the transaction is lost.
+    /// The store failed. The transaction is lost.
     Store(redb::Error),
-    /// What is stored makes no sense; the transaction is lost.
+    /// The stored data is inconsistent. The transaction is lost.
     Corrupt(String),
 }
 
@@ -96,24 +96,24 @@ struct Waiting {
     answer: oneshot::Sender<Vec<u8>>,
 }
 
-/// The manager. Give it to [`crate::service::serve`].
+/// The manager. Pass it to [`crate::service::serve`].
 pub struct Manager<T: Transport> {
     endpoint: AsyncEndpoint<T>,
-    /// Ways to I/O servers that `endpoint` does not lead to.
+    /// Endpoints for I/O servers that `endpoint` does not reach.
     others: Vec<(Scheme, AsyncEndpoint<T>)>,
     store: MetaStore,
     settings: ManagerSettings,
     wall: Box<dyn Fn() -> u64>,
     waiting: RefCell<VecDeque<Waiting>>,
-    /// Clients that made changes over a connection that may still stand.
+    /// Clients that made changes over a connection that may still exist.
     connected: RefCell<BTreeMap<u128, Weak<Session>>>,
     work: Notify,
     orphaned: Notify,
 }
 
 impl<T: Transport> Manager<T> {
-    /// A manager over `store`. `wall` is the time for attributes, in nanoseconds since 1970: a
-    /// binary hands in the system's clock, the simulator its own.
+    /// Creates a manager over `store`. `wall` returns the time for attributes, in nanoseconds since
+    /// 1970. A program passes the system's clock, the simulator its own.
     ///
     /// # Errors
     /// `Invalid` without I/O servers or with a strip size out of bounds; `Io` if the store cannot
@@ -140,20 +140,20 @@ impl<T: Transport> Manager<T> {
         })
     }
 
-    /// I/O servers whose addresses are of `scheme` are spoken to through `endpoint`.
+    /// Adds an endpoint for I/O servers whose addresses are of `scheme`.
     #[must_use]
     pub fn with_endpoint(mut self, scheme: Scheme, endpoint: AsyncEndpoint<T>) -> Manager<T> {
         self.others.push((scheme, endpoint));
         self
     }
 
-    /// The endpoint that leads to `addr`.
+    /// Returns the endpoint that reaches `addr`.
     fn towards(&self, addr: &Addr) -> &AsyncEndpoint<T> {
         let other = self.others.iter().find(|(scheme, _)| *scheme == addr.scheme());
         other.map_or(&self.endpoint, |(_, endpoint)| endpoint)
     }
 
-    /// Commits what waits, again and again.
+    /// Commits the waiting changes, in an endless loop.
     async fn commit(&self) {
         loop {
             self.work.notified().await;
@@ -176,7 +176,8 @@ impl<T: Transport> Manager<T> {
         }
     }
 
-    /// What a fault means for a request, and for the store. The transaction is over.
+    /// Converts a fault to the error for a request, and closes the store if it failed. The
+    /// transaction is over.
     fn settle(&self, fault: Fault) -> FsError {
         if let Fault::Store(_) = fault
             && !mutated("manager/failed-store-kept")
@@ -186,7 +187,7 @@ impl<T: Transport> Manager<T> {
         fault.into_error()
     }
 
-    /// Makes a group of changes in one transaction; returns their encoded answers.
+    /// Makes a group of changes in one transaction. Returns their encoded answers.
     fn change(&self, group: &[Waiting]) -> Vec<Vec<u8>> {
         self.try_change(group).unwrap_or_else(|fault| {
             let error = self.settle(fault);
@@ -199,7 +200,7 @@ impl<T: Transport> Manager<T> {
     fn try_change(&self, group: &[Waiting]) -> Result<Vec<Vec<u8>>, Fault> {
         let mut transaction = self.store.write()?;
         if mutated("manager/answers-before-it-is-synced") {
-            // Refused only for a transaction with savepoints.
+            // This fails only for a transaction with savepoints.
             let _ = transaction.set_durability(redb::Durability::None);
         }
         let mut answers = Vec::with_capacity(group.len());
@@ -214,7 +215,7 @@ impl<T: Transport> Manager<T> {
         Ok(answers)
     }
 
-    /// Makes one change, unless it was made before; returns the encoded answer.
+    /// Makes one change, unless it was made before. Returns the encoded answer.
     fn once(&self, change: &mut Change<'_>, dedup: &mut dedup::Dedup<'_>, waiting: &Waiting) -> Result<Vec<u8>, Fault> {
         let encode = |result: Result<ManagerReply, FsError>| {
             codec::encode_reply(&Reply { result: result.map(ReplyBody::Manager) })
@@ -239,10 +240,10 @@ impl<T: Transport> Manager<T> {
         Ok(answer)
     }
 
-    /// Takes note that a client makes changes over a connection.
+    /// Records that a client makes changes over a connection.
     fn note_client(&self, client: u128, session: &Rc<Session>) {
         let mut connected = self.connected.borrow_mut();
-        // Swept when as many have come again as there were.
+        // Sweep each time the table has doubled.
         let full = connected.len() >= 64 && connected.len().is_power_of_two();
         if full && !connected.contains_key(&client) {
             connected.retain(|_, session| is_open(session));
@@ -279,7 +280,7 @@ impl<T: Transport> Manager<T> {
         Ok(reply)
     }
 
-    /// Answers a request that changes nothing. A reply has `room` bytes.
+    /// Answers a request that changes nothing. The reply has `room` bytes.
     fn look(&self, request: &ManagerRequest, room: usize) -> Result<ManagerReply, Fault> {
         let transaction = || Ok::<_, Fault>(self.store.read()?);
         Ok(match request {
@@ -299,11 +300,11 @@ impl<T: Transport> Manager<T> {
         })
     }
 
-    /// The I/O servers from `first` on, as many as a reply of `room` bytes takes.
+    /// Returns the I/O servers from `first` on, as many as fit into a reply of `room` bytes.
     fn cluster(&self, first: usize, room: usize) -> ClusterInfo {
         let mut left = room;
         let iods = self.settings.iods.iter().skip(first).enumerate().take_while(|(index, addr)| {
-            // Its length beside the text.
+            // Two bytes for the length, beside the text.
             let needed = addr.to_string().len() + 2;
             let fits = needed <= left || *index == 0;
             left = left.saturating_sub(needed);
@@ -321,7 +322,7 @@ fn is_open(session: &Weak<Session>) -> bool {
     session.upgrade().is_some_and(|session| session.is_open())
 }
 
-/// Makes the tables and the root, so that readers find them.
+/// Creates the tables and the root directory, so that readers find them.
 fn prepare(store: &MetaStore, now_ns: u64) -> Result<(), Fault> {
     let transaction = store.write()?;
     Change::open(&transaction, now_ns)?;

@@ -1,4 +1,4 @@
-//! Directories, files, names: the manager's tables and what may be done to them.
+//! Directories, files and names: the manager's tables and the operations on them.
 //!
 //! **Layout** of the tables
 //!
@@ -10,16 +10,17 @@
 //! ```
 //!
 //! **Invariants**
-//! 1. Every check of a change stands before its first write: a change that is refused has written
-//!    nothing, so that several changes can share a transaction.
+//! 1. A change makes all its checks before its first write. A change that is refused has written
+//!    nothing, so several changes can share a transaction.
 //! 2. Every object but the root has exactly one name, and its `parent` is the directory of that
 //!    name.
-//! 3. A directory's `size` is its number of names, its `nlink` two and one for each subdirectory.
-//! 4. A handle is given out once. A datafile is in the layout of one file or among the orphans,
+//! 3. A directory's `size` is its number of names. Its `nlink` is two plus one for each
+//!    subdirectory.
+//! 4. A handle is assigned once. A datafile is in the layout of one file, or among the orphans
 //!    until its server has removed it.
 //!
-//! **Source.** [PVFS-IB §2.1]. Guarded by the tests in `tests.rs`, which check 2 to 4 after
-//! every change of a random sequence.
+//! **Source.** [PVFS-IB §2.1]. The tests in `tests.rs` check invariants 2 to 4 after every change
+//! of a random sequence.
 
 use bmi_core::mutated;
 
@@ -41,10 +42,10 @@ const NAMES: TableDefinition<'static, Key, Named> = TableDefinition::new("names"
 const COUNTERS: TableDefinition<'static, &'static str, u64> = TableDefinition::new("counters");
 const ORPHANS: TableDefinition<'static, (u32, u64), ()> = TableDefinition::new("orphans");
 
-/// Bytes that an entry of a directory takes in a reply beside its name: kind, handle, lengths.
+/// Bytes of a directory entry in a reply, without its name: kind, handle and lengths.
 const ENTRY_ROOM: usize = 16;
 
-/// A file or directory as it is kept.
+/// A file or directory, as stored.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Object {
     parent: u64,
@@ -54,7 +55,7 @@ struct Object {
     touched_ns: u64,
 }
 
-/// As it was kept before it was known when the time of the last change had been set.
+/// The stored form of an older version, which did not record when `mtime_ns` was set.
 #[derive(Deserialize)]
 struct OldObject {
     parent: u64,
@@ -101,7 +102,7 @@ fn check_name(name: &str) -> Result<(), Fault> {
     Ok(())
 }
 
-/// The components of a path, checked.
+/// Returns the components of a path, checked.
 fn components(path: &str) -> Result<Vec<&str>, Fault> {
     if path.len() > MAX_PATH {
         return refuse(
@@ -114,20 +115,20 @@ fn components(path: &str) -> Result<Vec<&str>, Fault> {
     Ok(names)
 }
 
-/// The tables that looking needs, in a transaction for reading or for writing.
+/// The tables that read operations need, in a transaction for reading or for writing.
 pub(super) struct View<O, N> {
     objects: O,
     names: N,
 }
 
-/// The tables as they were at the last commit.
+/// Returns the tables as of the last commit.
 pub(super) fn view(
     transaction: &ReadTransaction,
 ) -> Result<View<impl ReadableTable<u64, &'static [u8]>, impl ReadableTable<Key, Named>>, Fault> {
     Ok(View { objects: transaction.open_table(OBJECTS)?, names: transaction.open_table(NAMES)? })
 }
 
-/// What the manager holds.
+/// Returns the counts of what the manager holds.
 pub(super) fn stat(transaction: &ReadTransaction) -> Result<ManagerStat, Fault> {
     let counters = transaction.open_table(COUNTERS)?;
     let counter = |name: &str| Ok::<u64, Fault>(counters.get(name)?.map_or(0, |value| value.value()));
@@ -138,7 +139,7 @@ pub(super) fn stat(transaction: &ReadTransaction) -> Result<ManagerStat, Fault> 
     })
 }
 
-/// Up to `max` datafiles that wait to be removed from I/O server `iod`.
+/// Returns up to `max` datafiles that must still be removed from I/O server `iod`.
 pub(super) fn orphans(transaction: &ReadTransaction, iod: u32, max: usize) -> Result<Vec<DatafileHandle>, Fault> {
     let table = transaction.open_table(ORPHANS)?;
     let mut list = Vec::new();
@@ -168,7 +169,7 @@ impl<O: ReadableTable<u64, &'static [u8]>, N: ReadableTable<Key, Named>> View<O,
         Ok(self.names.get((dir, name))?.map(|value| value.value()))
     }
 
-    /// Follows `names` from `dir`; ends at a file or directory.
+    /// Follows `names` from `dir`, and returns the file or directory at the end.
     fn walk(&self, dir: DirHandle, names: &[&str], path: &str) -> Result<u64, Fault> {
         if self.object(dir.0)?.attr.kind != Kind::Dir {
             return refuse(ErrorCode::NotDirectory, format!("handle {:x}", dir.0));
@@ -186,7 +187,7 @@ impl<O: ReadableTable<u64, &'static [u8]>, N: ReadableTable<Key, Named>> View<O,
         Ok(at.0)
     }
 
-    /// The directory and the last name of a place.
+    /// Returns the directory and the last name of a place.
     fn parent<'p>(&self, place: &'p Place) -> Result<(u64, &'p str), Fault> {
         let names = components(&place.path)?;
         let Some((last, before)) = names.split_last() else {
@@ -199,13 +200,13 @@ impl<O: ReadableTable<u64, &'static [u8]>, N: ReadableTable<Key, Named>> View<O,
         Ok((dir, last))
     }
 
-    /// What is at a place.
+    /// Returns the object at a place.
     pub(super) fn lookup(&self, place: &Place) -> Result<Entry, Fault> {
         let raw = self.walk(place.dir, &components(&place.path)?, &place.path)?;
         Ok(self.object(raw)?.entry(raw))
     }
 
-    /// What a handle names.
+    /// Returns the object that a handle names.
     pub(super) fn getattr(&self, wanted: Handle) -> Result<Entry, Fault> {
         let entry = self.object(wanted.raw())?.entry(wanted.raw());
         if entry.handle != wanted {
@@ -214,8 +215,8 @@ impl<O: ReadableTable<u64, &'static [u8]>, N: ReadableTable<Key, Named>> View<O,
         Ok(entry)
     }
 
-    /// The entries behind `after`, at most `max` and not more than `room` bytes of reply; and
-    /// whether there are more.
+    /// Returns the entries after `after`, at most `max` of them and at most `room` bytes of reply.
+    /// Also returns whether there are more.
     pub(super) fn readdir(
         &self,
         dir: DirHandle,
@@ -246,7 +247,7 @@ impl<O: ReadableTable<u64, &'static [u8]>, N: ReadableTable<Key, Named>> View<O,
         Ok((entries, false))
     }
 
-    /// Whether `dir` is `ancestor` or lies below it.
+    /// Returns true if `dir` is `ancestor` or is below it.
     fn is_within(&self, mut dir: u64, ancestor: u64) -> Result<bool, Fault> {
         loop {
             if dir == ancestor {
@@ -269,7 +270,7 @@ pub(super) struct Change<'t> {
     now_ns: u64,
 }
 
-/// What a new file or directory begins with.
+/// The initial attributes of a new file or directory.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Birth {
     pub(super) mode: u32,
@@ -278,7 +279,7 @@ pub(super) struct Birth {
 }
 
 impl<'t> Change<'t> {
-    /// Opens the tables, making them and the root if they are not there.
+    /// Opens the tables, and creates them and the root if they do not exist.
     pub(super) fn open(transaction: &'t WriteTransaction, now_ns: u64) -> Result<Change<'t>, Fault> {
         let view = View { objects: transaction.open_table(OBJECTS)?, names: transaction.open_table(NAMES)? };
         let counters = transaction.open_table(COUNTERS)?;
@@ -296,7 +297,7 @@ impl<'t> Change<'t> {
         Ok(change)
     }
 
-    /// The transaction, for tables that are none of the namespace's.
+    /// Returns the transaction, for tables that do not belong to the namespace.
     pub(super) fn transaction(&self) -> &'t WriteTransaction {
         self.transaction
     }
@@ -324,14 +325,14 @@ impl<'t> Change<'t> {
         Ok(())
     }
 
-    /// The next `count` handles.
+    /// Returns the first of the next `count` handles.
     fn handles(&mut self, count: u64) -> Result<u64, Fault> {
         let first = self.counter("next")?;
         self.counters.insert("next", first + count)?;
         Ok(first)
     }
 
-    /// Enters or takes away a name, with what that means for its directory.
+    /// Adds or removes a name, and updates its directory.
     fn link(&mut self, dir: u64, name: &str, target: Option<Named>, subdirs: i32) -> Result<(), Fault> {
         let mut parent = self.view.object(dir)?;
         match target {
@@ -351,7 +352,7 @@ impl<'t> Change<'t> {
         self.store(dir, &parent)
     }
 
-    /// Removes an object that has no name any more; a file's datafiles become orphans.
+    /// Removes an object that has no name any more. The datafiles of a file become orphans.
     fn bury(&mut self, raw: u64, object: &Object) -> Result<(), Fault> {
         self.view.objects.remove(raw)?;
         for (iod, datafile) in object.layout.iter().flat_map(Layout::datafiles) {
@@ -362,7 +363,7 @@ impl<'t> Change<'t> {
         self.count(if object.attr.kind == Kind::Dir { "dirs" } else { "files" }, -1)
     }
 
-    /// Makes a directory.
+    /// Creates a directory.
     pub(super) fn mkdir(&mut self, place: &Place, birth: Birth) -> Result<Entry, Fault> {
         let (dir, name) = self.view.parent(place)?;
         if self.view.name(dir, name)?.is_some() {
@@ -377,8 +378,9 @@ impl<'t> Change<'t> {
         Ok(object.entry(raw))
     }
 
-    /// Makes a file, striped over `servers` of the cluster's `iods` I/O servers (0: all); which one
-    /// comes first goes round. One that is there already is the answer, unless `exclusive`.
+    /// Creates a file, striped over `servers` of the cluster's `iods` I/O servers (0: all). The
+    /// first server rotates from file to file. If the file exists, it is the answer, unless
+    /// `exclusive` is set.
     pub(super) fn create(
         &mut self,
         place: &Place,
@@ -402,8 +404,8 @@ impl<'t> Change<'t> {
         let servers = if servers == 0 { iods.min(MAX_SERVERS as u32) } else { servers };
         let distribution = Distribution::simple_stripe(strip_size, servers)?;
         let raw = self.handles(1 + u64::from(servers))?;
-        // The file's own number would go up by `servers + 1` from file to file, and could miss some
-        // servers for ever.
+        // The file's number is not used here. It increases by `servers + 1` from file to file, and
+        // so might never select some servers.
         let first = self.counter("created")? % u64::from(iods);
         self.count("created", 1)?;
         let datafile = |index: u64| (((first + index) % u64::from(iods)) as u32, DatafileHandle(raw + 1 + index));

@@ -1,13 +1,13 @@
-//! Removing the datafiles of removed files.
+//! Removes the datafiles of removed files from their I/O servers.
 //!
 //! **Why here.** `remove` ends when the name is gone, in one transaction that also lists the
-//! datafiles as orphans. The I/O servers are told afterwards, by the manager: a client that dies in
-//! between leaves nothing behind, nor does a manager or an I/O server that is down for a while.
+//! datafiles as orphans. The manager tells the I/O servers afterwards. So no datafile is left
+//! behind if a client dies in between, or if the manager or an I/O server is down for a while.
 //!
-//! **How.** One loop for each I/O server: read a page of its orphans, connect if need be, send a
-//! removal for each, strike off those that were confirmed. Removing twice is removing once, so a
-//! crash between confirmation and striking off does no harm. After a failure the loop waits, twice
-//! as long each time, up to [`LONGEST`].
+//! **How.** There is one loop for each I/O server. It reads a page of the server's orphans,
+//! connects if necessary, sends a removal for each, and deletes the confirmed ones from the list.
+//! Removal is idempotent, so a crash between confirmation and deletion from the list does no harm.
+//! After a failure the loop waits, twice as long each time, up to [`LONGEST`].
 
 use std::time::Duration;
 
@@ -20,17 +20,17 @@ use futures_util::future::join_all;
 use super::namespace::{self, Change};
 use super::{Fault, Manager};
 
-/// Removals sent to one server at a time: less than the credits of a connection.
+/// Removals in progress at one server. The number is less than the credits of a connection.
 const PAGE: usize = 32;
-/// How long one removal may take.
+/// Time limit of one removal.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How long to wait after the first failure.
+/// Pause after the first failure.
 const SHORTEST: Duration = Duration::from_millis(100);
-/// How long to wait at most.
+/// Longest pause.
 const LONGEST: Duration = Duration::from_secs(30);
 
 impl<T: Transport> Manager<T> {
-    /// Never ends.
+    /// Runs the loops of all I/O servers. Never returns.
     pub(super) async fn tend_orphans(&self) {
         join_all((0..self.settings.iods.len()).map(|iod| self.tend(iod))).await;
     }
@@ -41,7 +41,7 @@ impl<T: Transport> Manager<T> {
         let mut pause = SHORTEST;
         let mut seq = 0;
         loop {
-            // Asked for before looking, so that no orphan is overlooked that comes in between.
+            // Registered before the list is read, so that no orphan added in between is missed.
             let news = self.orphaned.notified();
             tokio::pin!(news);
             news.as_mut().enable();
@@ -60,7 +60,7 @@ impl<T: Transport> Manager<T> {
         }
     }
 
-    /// Removes some of a server's orphans; whether there were any.
+    /// Removes some of a server's orphans. Returns whether there were any.
     async fn remove_page(
         &self,
         caller: &Caller<T>,
@@ -100,8 +100,8 @@ impl<T: Transport> Manager<T> {
         match failure {
             None => Ok(true),
             Some(error) => {
-                // Whatever it was, begin anew: with a server that was restarted the old connection
-                // is of no use.
+                // Reconnect after any failure. If the server was restarted, the old connection is
+                // of no use.
                 *peer = None;
                 let _ = endpoint.disconnect(connected, endpoint.within(PATIENCE)).await;
                 Err(error.with_server(&self.settings.iods[iod]))
@@ -128,7 +128,7 @@ async fn remove_one<T: Transport>(
     datafile: DatafileHandle,
 ) -> Result<(), FsError> {
     let request = Request {
-        // An I/O server does not look at the id: removing twice is removing once.
+        // An I/O server ignores the id, because removal is idempotent.
         id: RequestId { client: 0, seq },
         unanswered: seq,
         timeout_ms: PATIENCE.as_millis() as u32,

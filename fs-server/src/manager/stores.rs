@@ -1,10 +1,10 @@
-//! Which store each I/O server has.
+//! Records the store of each I/O server.
 //!
-//! **Why.** Bytes that were never written are zeros. An I/O server that is started over an empty
-//! directory, because its disk is not mounted, would answer zeros for every file, and take new
-//! bytes that are gone when the disk comes back. So each says its store's number when it is
-//! started, and is told if it had another one before. Who lost a disk for good says so (`pvfsd
-//! --adopt`).
+//! **Why.** Bytes that were never written are zeros. If an I/O server were started over an empty
+//! directory because its disk is not mounted, it would answer zeros for every file. It would also
+//! take new bytes, which would be gone when the disk is mounted again. So each I/O server reports
+//! its store's number when it is started, and is rejected if it had another store before. If a disk
+//! is lost for good, the administrator says so (`pvfsd --adopt`).
 //!
 //! **Layout**
 //!
@@ -19,8 +19,8 @@ use super::Fault;
 
 const STORES: TableDefinition<'static, u32, u128> = TableDefinition::new("stores");
 
-/// Takes note of the store of I/O server `iod` of `iods`. `used` says that it had datafiles in it
-/// already; with `adopt` it is right whatever was known.
+/// Records the store of I/O server `iod` of `iods`. `used` is true if the store already contained
+/// datafiles. With `adopt`, the store is accepted whatever was recorded before.
 pub(super) fn register(
     transaction: &WriteTransaction,
     iod: u32,

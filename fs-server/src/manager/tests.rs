@@ -1,4 +1,4 @@
-//! The table of answers.
+//! Tests of the table of replies and of a failing store.
 
 use std::io;
 use std::sync::Arc;
@@ -42,7 +42,7 @@ fn answers_are_kept_until_confirmed() {
         dedup.remember(id(1, 3), 2, b"three", nobody).unwrap();
         assert_eq!(recall(dedup, 1, 1), Err(ErrorCode::Invalid), "confirmed, so this is an old copy");
         assert_eq!(recall(dedup, 1, 2), Ok(Some(b"two".to_vec())));
-        // A client that confirms what it has not asked yet confirms what it has.
+        // A confirmation beyond the client's last request confirms only up to that request.
         dedup.remember(id(1, 4), 1000, b"four", nobody).unwrap();
         assert_eq!(recall(dedup, 1, 4), Ok(Some(b"four".to_vec())));
         assert_eq!(recall(dedup, 1, 5), Ok(None));
@@ -91,8 +91,8 @@ fn the_client_silent_longest_is_forgotten() {
     });
 }
 
-/// A peer that invented thousands of clients could have the answers of all others forgotten, and
-/// their changes made twice.
+/// Replays a bug: a peer that invented thousands of clients could make the manager forget the
+/// replies of all others, so that their changes were made twice.
 #[test]
 fn clients_that_are_connected_are_not_forgotten_for_others() {
     let store = MetaStore::in_memory().unwrap();
@@ -109,7 +109,7 @@ fn clients_that_are_connected_are_not_forgotten_for_others() {
     });
 }
 
-/// A disk that can be full.
+/// A disk that can become full.
 #[derive(Clone, Debug, Default)]
 struct Fills {
     bytes: SharedBackend,
@@ -144,7 +144,8 @@ impl StorageBackend for Fills {
     }
 }
 
-/// The database refuses everything after one failure; it stayed so until the manager was restarted.
+/// Replays a bug: the database refused everything after one failure, until the manager was
+/// restarted.
 #[test]
 fn a_store_whose_disk_was_full_goes_on_when_there_is_room_again() {
     let disk = Fills::default();

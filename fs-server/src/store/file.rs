@@ -1,4 +1,4 @@
-//! Datafiles as files under a directory.
+//! Stores datafiles as files under a directory.
 //!
 //! **Layout**
 //!
@@ -8,12 +8,12 @@
 //!   <dir>/removed                  what was removed not long ago (`tombstone_file.rs`)
 //! ```
 //!
-//! **What happens where.** Opening, looking and small transfers take microseconds and run on the
-//! server's own thread. Transfers of `offload` bytes or more, truncation, removal and syncing go to
-//! the worker threads of the tokio runtime, if there is one, so that disk and network overlap.
+//! **Threads.** Opening, metadata lookups and small transfers take microseconds and run on the
+//! server's own thread. Transfers of `offload` bytes or more, truncation, removal and syncing run
+//! on the worker threads of the tokio runtime, if there is one, so that disk and network overlap.
 //!
 //! **Durability.** `sync` is `fdatasync` of the file and `fsync` of its directory, so that the name
-//! survives too.
+//! also survives.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -30,14 +30,14 @@ use fs_proto::{DatafileHandle, ErrorCode, FsError, IodStat, Region};
 use super::tombstone_file::TombstoneFile;
 use super::{DataStore, Held, TombstoneSet, durable_dir, remainder, sys};
 
-/// Transfers handed to worker threads at a time. The page cache and a flash disk work at several at
-/// once; beyond a few there are no more cores and channels.
+/// Most transfers on worker threads at the same time. The page cache and a flash disk can handle
+/// several at once. Beyond a few, there are no more cores and channels.
 const PLACES: usize = 8;
 
-/// Files kept open; well below the usual limit of 1024 descriptors for a process.
+/// Most files kept open. It is well below the usual limit of 1024 descriptors per process.
 const OPEN_FILES: usize = 256;
 
-/// Datafiles in the files of a directory.
+/// A store of datafiles in the files of a directory.
 pub struct FileStore {
     dir: PathBuf,
     offload: u64,
@@ -46,7 +46,7 @@ pub struct FileStore {
     tombstone_file: Arc<TombstoneFile>,
 }
 
-/// The files last used, with the tick of their last use.
+/// The most recently used files, with the tick of their last use.
 #[derive(Default)]
 struct OpenFiles {
     files: BTreeMap<DatafileHandle, (Arc<File>, u64)>,
@@ -71,7 +71,7 @@ impl OpenFiles {
     }
 }
 
-/// What an error of the system means for a datafile.
+/// Converts an error of the system to an error for a datafile.
 fn fault(what: &str, datafile: DatafileHandle, error: &io::Error) -> FsError {
     let code = match error.kind() {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => ErrorCode::NoSpace,
@@ -82,7 +82,7 @@ fn fault(what: &str, datafile: DatafileHandle, error: &io::Error) -> FsError {
     FsError::new(code, format!("{what} {datafile}: {error}"))
 }
 
-/// Runs `work` on a worker thread of the tokio runtime, or here if there is none.
+/// Runs `work` on a worker thread of the tokio runtime, or on this thread if there is none.
 async fn offload<R: Send + 'static>(work: impl FnOnce() -> R + Send + 'static) -> Result<R, FsError> {
     match tokio::runtime::Handle::try_current() {
         Ok(runtime) => runtime
@@ -94,8 +94,8 @@ async fn offload<R: Send + 'static>(work: impl FnOnce() -> R + Send + 'static) -
 }
 
 impl FileStore {
-    /// The store in `dir`, which is made if it is not there. Transfers of `offload` bytes or more
-    /// go to worker threads.
+    /// Opens the store in `dir`, and creates the directory if it does not exist. Transfers of
+    /// `offload` bytes or more go to worker threads.
     ///
     /// # Errors
     /// `Permission`, `NoSpace` or `Io`, naming the directory.
@@ -133,7 +133,7 @@ impl FileStore {
         self.subdir(datafile).join(format!("{:016x}", datafile.0))
     }
 
-    /// The open file. `None` if it is not there and `create` is not asked for.
+    /// Returns the open file. Returns `None` if it does not exist and `create` is false.
     fn file(&self, datafile: DatafileHandle, create: bool) -> Result<Option<Arc<File>>, FsError> {
         self.removed.borrow().check(datafile)?;
         let mut open = self.open.borrow_mut();
@@ -157,7 +157,7 @@ impl FileStore {
     }
 }
 
-/// One region and where its bytes are.
+/// One region and the memory for its bytes.
 type Job = (Region, Vec<MemSlice>);
 
 /// Pairs each region with its part of the memory.
@@ -172,7 +172,7 @@ fn jobs(regions: &[Region], memory: &MemList) -> Vec<Job> {
     regions.iter().map(job).collect()
 }
 
-/// Moves all bytes of all jobs; on failure says how many were moved.
+/// Moves all bytes of all jobs. On failure, also returns how many were moved.
 fn transfer(
     jobs: &[Job],
     mut step: impl FnMut(u64, &MemSlice) -> io::Result<Option<usize>>,
@@ -189,7 +189,7 @@ fn transfer(
                         offset += len as u64;
                         total += len as u64;
                     }
-                    // The end of the file: nothing more of this piece, the rest is zeros already.
+                    // The end of the file: the rest of this piece is zeros already.
                     Ok(None) => {
                         let rest = piece.len() - done;
                         (done, offset, total) = (piece.len(), offset + rest as u64, total + rest as u64);
@@ -276,7 +276,8 @@ impl DataStore for FileStore {
                 tracing::warn!(%datafile, %error, "removed, but this is not noted");
             }
             match fs::remove_file(path) {
-                // Not there, or removed before a crash: make sure that it stays so.
+                // If the file does not exist, or was removed before a crash, still make its removal
+                // durable.
                 Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
                 _ => File::open(subdir)?.sync_all(),
             }
@@ -298,7 +299,7 @@ impl DataStore for FileStore {
         let Some(file) = self.file(datafile, false)? else { return Ok(Held::default()) };
         let metadata = file.metadata().map_err(|error| fault("looking at", datafile, &error))?;
         let ns = i128::from(metadata.mtime()) * 1_000_000_000 + i128::from(metadata.mtime_nsec());
-        // Before 1970 is as good as never.
+        // Times before 1970 count as never.
         Ok(Held { size: metadata.len(), mtime_ns: u64::try_from(ns).unwrap_or(0) })
     }
 

@@ -1,21 +1,22 @@
-//! Whose data a directory holds: a file in it says so, and a lock keeps a second server out.
+//! Records the owner of a data directory in a file, and locks the directory against a second
+//! server.
 //!
-//! **Why.** Bytes that were never written are zeros, so a server that is started with the wrong
-//! directory, another server's or the empty mount point of a disk that is not mounted, looks like
-//! one that works, and answers zeros. Two servers on one directory would each keep what the other
-//! removed.
+//! **Why.** Bytes that were never written are zeros. So a server that is started with the wrong
+//! directory looks like one that works, and answers zeros. The wrong directory could be another
+//! server's, or the empty mount point of a disk that is not mounted. If two servers used one
+//! directory, each would keep what the other removed.
 //!
 //! **Invariants**
-//! 1. A directory without an identity is taken only if it is empty.
-//! 2. One with an identity is taken only for the role that stands there, by one server at a time.
-//! 3. A store's number is drawn when its directory is first taken, and never changes. The manager
-//!    knows the number of each I/O server's store (see [`crate::manager`]), and so notices a
-//!    directory that was exchanged for another.
+//! 1. A directory without an identity is accepted only if it is empty.
+//! 2. A directory with an identity is accepted only for the role in it, by one server at a time.
+//! 3. A store's number is drawn when its directory is first used, and never changes. The manager
+//!    knows the number of each I/O server's store (see [`crate::manager`]), and so notices if a
+//!    directory was exchanged for another.
 //!
 //! **Layout**
 //!
 //! ```text
-//!   <dir>/lock            empty; locked by whoever serves the directory
+//!   <dir>/lock            empty; locked by the server that uses the directory
 //!   <dir>/identity.toml   format = 1, role = "iod", index = 2, store = "9f0c…" (32 hexadecimal digits)
 //! ```
 
@@ -29,20 +30,21 @@ use serde::{Deserialize, Serialize};
 
 use super::durable_dir;
 
-/// The format of what stands in data directories.
+/// The format of data directories.
 const FORMAT: u32 = 1;
 const IDENTITY: &str = "identity.toml";
 const LOCK: &str = "lock";
-/// What a new file system has in its root, and this file's own names.
+/// Names that are ignored when checking for an empty directory: what a new file system has in its
+/// root, and the files of this module.
 const NOTHING: [&str; 4] = ["lost+found", LOCK, IDENTITY, "identity.new"];
 
-/// What stands in the file.
+/// The contents of the identity file.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Identity {
     format: u32,
     role: String,
-    /// Which I/O server; not there for the manager.
+    /// The number of the I/O server; absent for the manager.
     #[serde(skip_serializing_if = "Option::is_none")]
     index: Option<u32>,
     store: String,
@@ -65,22 +67,23 @@ impl Identity {
     }
 }
 
-/// A data directory that this server has for itself, until it is dropped.
+/// A data directory that this server has claimed. The claim lasts until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Claim {
     /// The number of the store.
     pub(crate) store: u128,
-    /// Whether the directory was empty, or is taken though it may be another than before.
+    /// True if the directory was empty when it was claimed.
     pub(crate) fresh: bool,
     _lock: File,
 }
 
 impl Claim {
-    /// Takes a directory for a server, making it if it is not there. With `adopt` it is taken also
-    /// if it is another's or nobody's. `number` is drawn at random, for a store that has none yet.
+    /// Claims a directory for a server, and creates it if it does not exist. With `adopt`, the
+    /// directory is accepted even if it belongs to another server, or has files but no identity.
+    /// `number` is drawn at random, for a store that has none yet.
     ///
     /// # Errors
-    /// `Busy` if another server has it; `Invalid` if it is not this server's; `Io`, `Permission`,
+    /// `Busy` if another server uses it; `Invalid` if it is not this server's; `Io`, `Permission`,
     /// `NoSpace`. Each names the directory.
     pub(crate) fn take(dir: &Path, role: Role, adopt: bool, number: u128) -> Result<Claim, FsError> {
         let fail = |error: io::Error| {
@@ -147,7 +150,7 @@ fn read(dir: &Path) -> io::Result<Option<Result<Identity, String>>> {
     }
 }
 
-/// Durable, and whole or not at all.
+/// Writes the identity atomically and durably.
 fn write(dir: &Path, identity: &Identity) -> io::Result<()> {
     let text = toml::to_string(identity).map_err(io::Error::other)?;
     let text = format!(
@@ -161,7 +164,7 @@ fn write(dir: &Path, identity: &Identity) -> io::Result<()> {
     File::open(dir)?.sync_all()
 }
 
-/// What stands in a directory beside its identity and what every file system begins with.
+/// Returns the names in a directory, without those of the identity and of a new file system.
 fn others(dir: &Path) -> io::Result<Vec<String>> {
     let names = fs::read_dir(dir)?.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()));
     let mut names = names.collect::<io::Result<Vec<String>>>()?;

@@ -1,5 +1,5 @@
-//! Datafiles in memory, with a disk's size and, if wanted, its prices: for the simulator and for
-//! tests.
+//! Stores datafiles in memory, with a disk's capacity and optionally its costs, for the simulator
+//! and for tests.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -12,13 +12,13 @@ use fs_proto::{DatafileHandle, ErrorCode, FsError, IodStat, Region};
 use super::file::zero;
 use super::{DataStore, Fates, Held, SECTOR, TombstoneSet, remainder};
 
-/// What a store's disk does besides keeping bytes: take time, and fail.
+/// The behaviour of a store's disk apart from holding bytes: taking time, and failing.
 #[async_trait(?Send)]
 pub trait Medium {
     /// Reads `bytes` from the disk.
     ///
     /// # Errors
-    /// Whatever the disk's failure is to look like; `Io` usually.
+    /// The error that a failure of the disk should produce, usually `Io`.
     async fn read(&self, bytes: u64) -> Result<(), FsError>;
 
     /// Writes `bytes` to the disk, or to its cache.
@@ -27,13 +27,13 @@ pub trait Medium {
     /// As for `read`.
     async fn write(&self, bytes: u64) -> Result<(), FsError>;
 
-    /// Makes durable what was written.
+    /// Makes all earlier writes durable.
     ///
     /// # Errors
     /// As for `read`.
     async fn sync(&self) -> Result<(), FsError>;
 
-    /// The time, in nanoseconds since 1970; 0 without a clock.
+    /// Returns the time, in nanoseconds since 1970; 0 without a clock.
     fn wall_ns(&self) -> u64 {
         0
     }
@@ -58,7 +58,7 @@ impl Medium for Free {
     }
 }
 
-/// Bytes that are set aside at a time; what was never written costs nothing.
+/// Size of one allocation, in bytes. Bytes that were never written cost no memory.
 const CHUNK: u64 = 64 << 10;
 
 #[derive(Default)]
@@ -66,12 +66,12 @@ struct Datafile {
     size: u64,
     mtime_ns: u64,
     chunks: BTreeMap<u64, Box<[u8]>>,
-    /// What the disk had before the changes since each sync began, by the syncs' numbers; empty if
-    /// all is durable.
+    /// The state of the disk before the changes since each sync began, by the number of the sync.
+    /// Empty if everything is durable.
     before: BTreeMap<u64, Before>,
 }
 
-/// What a disk holds of a datafile where it differs from what the datafile shows.
+/// The contents of the disk where they differ from the current contents of a datafile.
 struct Before {
     exists: bool,
     size: u64,
@@ -89,7 +89,7 @@ impl Datafile {
         bytes.into()
     }
 
-    /// Keeps what is about to be changed: the length, and these bytes.
+    /// Saves the state that is about to be changed: the length, and these bytes.
     fn keep(&mut self, sync: u64, exists: bool, bytes: std::ops::Range<u64>) {
         let (size, sectors) = (self.size, bytes.start / SECTOR64..bytes.end.div_ceil(SECTOR64));
         let known = self.before.entry(sync).or_insert_with(|| Before { exists, size, sectors: BTreeMap::new() });
@@ -102,12 +102,12 @@ impl Datafile {
         }
     }
 
-    /// What is left after the power failed; `None` if nothing is.
+    /// Returns what is left after a power failure, or `None` if nothing is left.
     fn after(mut self, fates: &mut dyn Fates) -> Option<Datafile> {
         let mut layers = std::mem::take(&mut self.before).into_values();
         let Some(mut disk) = layers.next() else { return Some(self) };
         for layer in layers {
-            // The oldest is what the disk has.
+            // The oldest copy is what the disk has.
             layer.sectors.into_iter().for_each(|(sector, old)| {
                 disk.sectors.entry(sector).or_insert(old);
             });
@@ -125,7 +125,7 @@ impl Datafile {
             let chunk = self.chunks.entry(at / CHUNK).or_insert_with(|| vec![0; CHUNK as usize].into());
             chunk[(at % CHUNK) as usize..][..SECTOR].copy_from_slice(&now);
         }
-        // Bytes beyond the end are zeros, whatever the sectors say.
+        // Bytes beyond the end are zeros, whatever the sectors contain.
         self.chunks.split_off(&self.size.div_ceil(CHUNK));
         if let Some(last) = self.chunks.get_mut(&(self.size / CHUNK)) {
             last[(self.size % CHUNK) as usize..].fill(0);
@@ -134,8 +134,8 @@ impl Datafile {
     }
 }
 
-/// Datafiles in memory. A clone is the same store: it outlives the server that uses it, as a disk
-/// does.
+/// A store of datafiles in memory. A clone is the same store: it outlives the server that uses it,
+/// as a disk does.
 #[derive(Clone)]
 pub struct MemStore(Rc<Inner>);
 
@@ -144,28 +144,28 @@ struct Inner {
     capacity: u64,
     used: Cell<u64>,
     datafiles: RefCell<BTreeMap<DatafileHandle, Datafile>>,
-    /// Removed, and not yet from the disk.
+    /// Datafiles that were removed, but not yet from the disk.
     buried: RefCell<BTreeMap<DatafileHandle, Datafile>>,
     removed: RefCell<TombstoneSet>,
-    /// Whether what was not synced can be lost.
+    /// True if unsynced data can be lost.
     volatile: bool,
-    /// Counts the syncs that began.
+    /// Number of syncs that began.
     syncs: Cell<u64>,
 }
 
 impl MemStore {
-    /// A store of `capacity` bytes, counted in chunks of 64 KiB, that takes no time.
+    /// Creates a store of `capacity` bytes, counted in chunks of 64 KiB, that takes no time.
     pub fn new(capacity: u64) -> MemStore {
         MemStore::on(Free, capacity)
     }
 
-    /// A store of `capacity` bytes on `medium`.
+    /// Creates a store of `capacity` bytes on `medium`.
     pub fn on(medium: impl Medium + 'static, capacity: u64) -> MemStore {
         MemStore::made(Box::new(medium), capacity, false)
     }
 
-    /// A store whose disk has a cache: what was not synced is lost when the power fails
-    /// ([`MemStore::power_fails`]). It keeps the old bytes of all that was not synced.
+    /// Creates a store whose disk has a cache: unsynced data is lost when the power fails
+    /// ([`MemStore::power_fails`]). The store keeps the old contents of everything unsynced.
     pub fn cached(medium: impl Medium + 'static, capacity: u64) -> MemStore {
         MemStore::made(Box::new(medium), capacity, true)
     }
@@ -183,8 +183,8 @@ impl MemStore {
         }))
     }
 
-    /// The power fails: `fates` says what is left of what was not synced. What the server knew
-    /// besides is gone too.
+    /// Fails the power. `fates` decides what is left of the unsynced data. The server's other state
+    /// is lost too.
     pub fn power_fails(&self, fates: &mut dyn Fates) {
         *self.0.removed.borrow_mut() = TombstoneSet::default();
         let mut datafiles = self.0.datafiles.borrow_mut();
@@ -199,7 +199,7 @@ impl MemStore {
         self.0.used.set(chunks as u64 * CHUNK);
     }
 
-    /// Cuts a region into parts of chunks: chunk, offset in it, length.
+    /// Cuts a region at chunk boundaries. Each part is a chunk, the offset in it, and a length.
     fn parts(region: Region) -> impl Iterator<Item = (u64, usize, usize)> {
         let (mut at, end) = (region.offset, region.offset + region.len);
         std::iter::from_fn(move || {
@@ -210,7 +210,7 @@ impl MemStore {
         })
     }
 
-    /// Writes as much as fits; returns how many bytes that was.
+    /// Writes as much as fits. Returns the number of bytes written.
     fn put(&self, datafile: DatafileHandle, regions: &[Region], from: &MemList) -> u64 {
         let mut datafiles = self.0.datafiles.borrow_mut();
         let exists = datafiles.contains_key(&datafile);
@@ -317,7 +317,7 @@ impl DataStore for MemStore {
 
     async fn sync(&self, datafile: DatafileHandle) -> Result<(), FsError> {
         self.check(datafile)?;
-        // What is written while the disk is at it is not covered.
+        // Data that is written during the sync is not covered.
         let sync = self.0.syncs.get();
         self.0.syncs.set(sync + 1);
         self.0.medium.sync().await?;

@@ -10,35 +10,35 @@ use std::sync::{Arc, Mutex, PoisonError};
 use fs_proto::{ErrorCode, FsError};
 use redb::{Builder, Database, DatabaseError, ReadTransaction, ReadableDatabase, StorageBackend, WriteTransaction};
 
-/// Bytes of the database's page cache. The whole namespace of a small cluster; the system's page
-/// cache holds the rest.
+/// Size of the database's page cache, in bytes. It holds the whole namespace of a small cluster.
+/// The system's page cache holds the rest.
 const CACHE_BYTES: usize = 64 << 20;
 
 /// The manager's database. A transaction is durable once its commit returns.
 ///
-/// After a failure of its disk, a full one too, the database refuses everything, because it does
-/// not know what reached the disk. So it is closed and opened anew, from what is durable, before
-/// the next transaction; else the manager would have to be restarted.
+/// After any failure of its disk, even a full disk, the database refuses all operations, because it
+/// does not know what reached the disk. So it is closed and reopened, from the durable state,
+/// before the next transaction. Otherwise the manager would have to be restarted.
 ///
-/// The database grows by large steps and uses the pages little by little. On a disk that is full by
-/// then, nothing could be changed any more, not even removed to make room. So its file has all its
-/// blocks from the beginning.
+/// The database file grows in large steps, and its pages are used gradually. If the disk were full
+/// by then, no change would be possible, not even a removal that makes room. So all blocks of the
+/// file are allocated in advance.
 pub struct MetaStore {
     database: RefCell<Option<Database>>,
     file: Option<Solid>,
     open: Box<dyn Fn() -> Result<Database, DatabaseError>>,
 }
 
-/// A file that is to have no holes.
+/// A file that is kept free of holes.
 struct Solid {
     file: File,
-    /// It has none up to here.
+    /// The file has no holes before this offset.
     len: Cell<u64>,
 }
 
 impl Solid {
-    /// Fills the holes. Where that cannot be, because the disk is full or the file system does not
-    /// know how, they stay, and it is tried again next time.
+    /// Allocates all blocks. If that fails, because the disk is full or the file system does not
+    /// support it, the holes remain until the next attempt.
     fn fill(&self) -> io::Result<()> {
         let len = self.file.metadata()?.len();
         if len > self.len.get() {
@@ -49,7 +49,7 @@ impl Solid {
     }
 }
 
-/// What a failure of the database means for a request.
+/// Converts a failure of the database to the error for a request.
 pub(crate) fn fault(error: &redb::Error) -> FsError {
     let code = match error {
         redb::Error::Io(error) if error.kind() == io::ErrorKind::StorageFull => ErrorCode::NoSpace,
@@ -59,10 +59,11 @@ pub(crate) fn fault(error: &redb::Error) -> FsError {
 }
 
 impl MetaStore {
-    /// The database in the file at `path`, made if it is not there. Its directory must be there.
+    /// Opens the database in the file at `path`, and creates it if it does not exist. Its directory
+    /// must exist.
     ///
     /// # Errors
-    /// `Busy` if another process has it open; else `NoSpace` or `Io`; the text names the file.
+    /// `Busy` if another process has it open; otherwise `NoSpace` or `Io`. The text names the file.
     pub fn open(path: impl AsRef<Path>) -> Result<MetaStore, FsError> {
         let path = path.as_ref();
         let file = path.to_owned();
@@ -76,14 +77,14 @@ impl MetaStore {
         })?;
         let solid = OpenOptions::new().write(true).open(path).map(|file| Solid { file, len: Cell::new(0) });
         store.file = solid.inspect(|solid| drop(solid.fill())).ok();
-        // The database syncs its file, not the file's name.
+        // The database syncs its file, but not the file's name.
         let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let named = File::open(dir).and_then(|dir| dir.sync_all());
         named.map_err(|error| FsError::new(ErrorCode::Io, format!("metadata store {}: {error}", path.display())))?;
         Ok(store)
     }
 
-    /// A database on any backend, of which a clone is the same bytes.
+    /// Opens a database on any backend. A clone of the backend must refer to the same bytes.
     ///
     /// # Errors
     /// `Io`.
@@ -96,7 +97,7 @@ impl MetaStore {
         Ok(MetaStore { database: RefCell::new(Some(open()?)), file: None, open: Box::new(open) })
     }
 
-    /// A database in memory that goes with its last handle.
+    /// Creates a database in memory. It is lost with its last handle.
     ///
     /// # Errors
     /// `Io`.
@@ -109,7 +110,7 @@ impl MetaStore {
     }
 
     pub(crate) fn write(&self) -> Result<WriteTransaction, redb::Error> {
-        // It may have grown with the one before.
+        // The file may have grown in the previous transaction.
         self.file.iter().for_each(|solid| drop(solid.fill()));
         self.begin(|database| Ok(database.begin_write()?))
     }
@@ -122,22 +123,22 @@ impl MetaStore {
         }
     }
 
-    /// A transaction failed, and is over: the next one has the database opened anew.
+    /// Closes the database after a transaction has failed. The next transaction reopens it.
     pub(crate) fn close_failed(&self) {
         *self.database.borrow_mut() = None;
     }
 }
 
-/// A database's bytes in memory. A clone is the same bytes, which so outlive a server that is
-/// stopped, as a disk does.
+/// The bytes of a database, in memory. A clone refers to the same bytes, so they outlive a server
+/// that is stopped, as a disk does.
 ///
-/// A power failure ([`SharedBackend::power_fails`]) leaves what was synced, and of what was not as
-/// much as it likes. Handles from before are dead: what a database writes while it is dropped does
-/// not reach the disk any more. [`SharedBackend::reopen`] gives one that lives.
+/// A power failure ([`SharedBackend::power_fails`]) keeps everything synced, and any part of the
+/// rest. Older handles then fail: data that a database writes while it is dropped does not reach
+/// the disk any more. [`SharedBackend::reopen`] returns a handle that works.
 #[derive(Clone, Debug, Default)]
 pub struct SharedBackend {
     bytes: Arc<Mutex<Bytes>>,
-    /// How often the power had failed when this handle was made.
+    /// Number of power failures when this handle was made.
     power: u64,
 }
 
@@ -148,9 +149,10 @@ struct Bytes {
     /// The range of `now` that differs from `synced`.
     dirty: Option<(usize, usize)>,
     power: u64,
-    /// What the disk answers to writes, and whether to everything else too.
+    /// The error for writes, if any. If the flag is set, it is returned for all other operations
+    /// too.
     fault: Option<(io::ErrorKind, bool)>,
-    /// So many writes and syncs until the power fails in the middle of them; 0: it has.
+    /// Number of writes and syncs until the power fails during one of them; 0 if it has failed.
     fuse: Option<u32>,
 }
 
@@ -162,7 +164,7 @@ impl Bytes {
 }
 
 impl SharedBackend {
-    /// Works at the bytes, unless the power has failed or the disk refuses.
+    /// Calls `f` with the bytes, unless the power has failed or the disk refuses.
     fn with<R>(&self, writes: bool, f: impl FnOnce(&mut Bytes) -> io::Result<R>) -> io::Result<R> {
         let bytes = &mut self.bytes.lock().unwrap_or_else(PoisonError::into_inner);
         if bytes.power != self.power {
@@ -180,14 +182,14 @@ impl SharedBackend {
         }
     }
 
-    /// The power fails: of each sector that was not synced `fates` says what is left.
+    /// Fails the power. `fates` decides what is left of each sector that was not synced.
     pub fn power_fails(&self, fates: &mut dyn Fates) {
         let mut guard = self.bytes.lock().unwrap_or_else(PoisonError::into_inner);
         let bytes = &mut *guard;
         bytes.power += 1;
         bytes.fuse = None;
         if bytes.now.len() != bytes.synced.len() && !fates.keeps() {
-            // What was cut off is there again, with what it held.
+            // The bytes that were cut off are back, with their old contents.
             let kept = bytes.now.len().min(bytes.synced.len());
             bytes.now.truncate(kept);
             bytes.now.extend_from_slice(&bytes.synced[kept..]);
@@ -206,32 +208,32 @@ impl SharedBackend {
         bytes.synced.clone_from(&bytes.now);
     }
 
-    /// A handle to the bytes as they are now.
+    /// Returns a handle to the current bytes.
     #[must_use]
     pub fn reopen(&self) -> SharedBackend {
         let power = self.bytes.lock().unwrap_or_else(PoisonError::into_inner).power;
         SharedBackend { bytes: self.bytes.clone(), power }
     }
 
-    /// The power fails at the `writes`th write or sync from now, which changes nothing any more, as
-    /// nothing after it does; `None`: it does not. [`SharedBackend::power_fails`] says what is
-    /// left.
+    /// Schedules a power failure at the `writes`th write or sync from now. That operation and all
+    /// later ones change nothing. `None` cancels it. [`SharedBackend::power_fails`] then decides
+    /// what is left.
     pub fn cut_off(&self, writes: Option<u32>) {
         self.bytes.lock().unwrap_or_else(PoisonError::into_inner).fuse = writes;
     }
 
-    /// Whether it has come to that.
+    /// Returns true if the scheduled power failure has happened.
     pub fn is_cut_off(&self) -> bool {
         self.bytes.lock().unwrap_or_else(PoisonError::into_inner).fuse == Some(0)
     }
 
-    /// From now on the disk answers writes with this error, and with `all` everything; `None`: it
-    /// works.
+    /// Makes the disk fail writes with this error and, if the flag is set, all other operations
+    /// too. `None` makes it work again.
     pub fn refuse(&self, fault: Option<(io::ErrorKind, bool)>) {
         self.bytes.lock().unwrap_or_else(PoisonError::into_inner).fault = fault;
     }
 
-    /// The power fails, and everything that was not synced is lost; a handle to what is left.
+    /// Fails the power and loses all unsynced data. Returns a handle to the rest.
     #[must_use]
     pub fn crash(&self) -> SharedBackend {
         self.power_fails(&mut AllLost);

@@ -1,15 +1,15 @@
-//! Where servers keep things: datafiles ([`DataStore`]) and metadata ([`MetaStore`]).
+//! The stores of the servers: datafiles ([`DataStore`]) and metadata ([`MetaStore`]).
 //!
 //! **Why a trait for data.** The I/O server runs unchanged over a directory of files
-//! ([`FileStore`]) and, in the simulator, over memory with a disk's prices ([`MemStore`] with a
-//! [`Medium`]). Metadata needs none: the embedded store itself runs over a file or over memory.
+//! ([`FileStore`]) and, in the simulator, over memory with the costs of a disk ([`MemStore`] with a
+//! [`Medium`]). Metadata needs no trait: the embedded database runs over a file or over memory.
 //!
 //! **Invariants** of every [`DataStore`]
-//! 1. A datafile that nobody wrote is an empty one; one that was removed is `Stale`
+//! 1. A datafile that was never written is empty. A datafile that was removed is `Stale`
 //!    ([`TombstoneSet`]).
 //! 2. Reads are never short: bytes never written, and those beyond the end, are zero.
-//! 3. What was written before a `sync` that succeeded survives a crash.
-//! 4. An error of `read` or `write` names the ranges that were not done; the others were.
+//! 3. Everything written before a successful `sync` survives a crash.
+//! 4. An error of `read` or `write` names the ranges that were not done. The others were.
 
 mod file;
 mod identity;
@@ -34,13 +34,13 @@ pub use mem::{Free, Medium, MemStore};
 pub(crate) use meta::fault;
 pub use meta::{MetaStore, SharedBackend};
 
-/// What there is of a datafile.
+/// Size and modification time of a datafile.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Held {
     /// Its length in bytes.
     pub size: u64,
-    /// When it was last written to or its length changed, in nanoseconds since 1970; 0 if never, or
-    /// if the store has no clock.
+    /// Time of the last write or change of length, in nanoseconds since 1970. 0 if there was none,
+    /// or if the store has no clock.
     pub mtime_ns: u64,
 }
 
@@ -48,49 +48,49 @@ pub struct Held {
 /// `into` outlives them.
 #[async_trait(?Send)]
 pub trait DataStore {
-    /// Transfers that it works at, at a time, without one of them waiting for another: 1 for one
-    /// disk arm.
+    /// Returns the number of transfers that can run at the same time without waiting for each
+    /// other: 1 for one disk arm.
     fn places(&self) -> usize {
         1
     }
 
-    /// Writes `regions`, which together are as long as `from`, in the order of its bytes.
+    /// Writes `regions`, in order, from `from`. They have the same total length.
     ///
     /// # Errors
     /// `NoSpace`, `Io`, `Stale`, `TooLarge`, each with the ranges that were not written.
     async fn write(&self, datafile: DatafileHandle, regions: &[Region], from: &MemList) -> Result<(), FsError>;
 
-    /// Reads `regions`, which together are as long as `into`.
+    /// Reads `regions`, in order, into `into`. They have the same total length.
     ///
     /// # Errors
     /// `Io`, `Stale`, with the ranges that were not read.
     async fn read(&self, datafile: DatafileHandle, regions: &[Region], into: &MemList) -> Result<(), FsError>;
 
-    /// Cuts the datafile off at `size` bytes, or extends it with zeros.
+    /// Sets the length of the datafile to `size` bytes: cuts it off or extends it with zeros.
     ///
     /// # Errors
     /// `NoSpace`, `Io`, `Stale`, `TooLarge`.
     async fn truncate(&self, datafile: DatafileHandle, size: u64) -> Result<(), FsError>;
 
-    /// Removes the datafile, durably; one that is not there is no error.
+    /// Removes the datafile, durably. It is not an error if it does not exist.
     ///
     /// # Errors
     /// `Io`.
     async fn remove(&self, datafile: DatafileHandle) -> Result<(), FsError>;
 
-    /// Makes durable what was written to the datafile so far.
+    /// Makes all earlier writes to the datafile durable.
     ///
     /// # Errors
     /// `NoSpace`, `Io`, `Stale`.
     async fn sync(&self, datafile: DatafileHandle) -> Result<(), FsError>;
 
-    /// The datafile's length in bytes, and when it was last changed.
+    /// Returns the datafile's length in bytes and the time of its last change.
     ///
     /// # Errors
     /// `Io`, `Stale`.
     async fn held(&self, datafile: DatafileHandle) -> Result<Held, FsError>;
 
-    /// The datafile's length in bytes.
+    /// Returns the datafile's length in bytes.
     ///
     /// # Errors
     /// `Io`, `Stale`.
@@ -98,14 +98,14 @@ pub trait DataStore {
         Ok(self.held(datafile).await?.size)
     }
 
-    /// What the store holds.
+    /// Returns the size and use of the store.
     ///
     /// # Errors
     /// `Io`.
     async fn stat(&self) -> Result<IodStat, FsError>;
 }
 
-/// A store that the transports of one server share.
+/// A store that is shared by the transports of one server.
 #[async_trait(?Send)]
 impl<S: DataStore + ?Sized> DataStore for Rc<S> {
     fn places(&self) -> usize {
@@ -141,13 +141,13 @@ impl<S: DataStore + ?Sized> DataStore for Rc<S> {
     }
 }
 
-/// Datafiles that were removed not long ago. Handles are never given out twice, so whoever still
-/// writes to one holds an old layout, and must not bring the datafile back to life, where nobody
-/// would ever remove it again.
+/// The recently removed datafiles. Handles are never assigned twice. So a client that still writes
+/// to a removed datafile has an old layout. It must not create the datafile again, because nothing
+/// would ever remove it.
 ///
-/// Bounded: the last [`TombstoneSet::KEPT`] removals; over files also those of earlier starts. A
-/// client that writes to a file removed longer ago leaves a datafile behind that only a check of
-/// the whole cluster would find.
+/// The set is bounded to the last [`TombstoneSet::KEPT`] removals. A store of files also keeps
+/// those of earlier starts. If a client writes to a file that was removed earlier than these, it
+/// leaves a datafile behind that only a check of the whole cluster would find.
 #[derive(Debug, Default)]
 pub struct TombstoneSet {
     order: VecDeque<DatafileHandle>,
@@ -155,10 +155,10 @@ pub struct TombstoneSet {
 }
 
 impl TombstoneSet {
-    /// How many are kept; one costs some 24 bytes.
+    /// Number of removals kept. Each one costs some 24 bytes.
     pub const KEPT: usize = 1 << 16;
 
-    /// Notes a removal.
+    /// Records a removal.
     pub fn bury(&mut self, datafile: DatafileHandle) {
         if self.removed.insert(datafile) {
             self.order.push_back(datafile);
@@ -170,7 +170,7 @@ impl TombstoneSet {
         }
     }
 
-    /// Refuses a datafile that was removed.
+    /// Rejects a datafile that was removed.
     ///
     /// # Errors
     /// `Stale`.
@@ -182,36 +182,37 @@ impl TombstoneSet {
     }
 }
 
-/// Makes a directory, and those above it, as far as they are not there, durably: what is synced in
-/// it later must not be lost with a name that never reached the disk.
+/// Creates a directory and its missing parents, durably. Data that is synced in it later must not
+/// be lost because the directory's name never reached the disk.
 pub(crate) fn durable_dir(dir: &Path) -> io::Result<()> {
     durable_dir_by(dir, |above| File::open(above)?.sync_all())
 }
 
-/// `sync` makes durable what names are in a directory.
+/// Implements [`durable_dir`]. `sync` makes the names in a directory durable.
 fn durable_dir_by(dir: &Path, sync: impl FnMut(&Path) -> io::Result<()>) -> io::Result<()> {
     let dir = std::path::absolute(dir)?;
     let missing = dir.ancestors().take_while(|dir| !dir.exists()).count();
     fs::create_dir_all(&dir)?;
-    // The nearest one in any case: whoever made the directory may have been killed before it came
-    // to this.
+    // Always sync at least the parent. The directory may have been created by a process that was
+    // killed before it synced.
     dir.ancestors().skip(1).take(missing.max(1)).try_for_each(sync)
 }
 
-/// Bytes of a sector: what a disk writes at once.
+/// Bytes of a sector, which a disk writes atomically.
 pub const SECTOR: usize = 512;
 
-/// What becomes, when the power fails, of what was not synced. The simulator draws it.
+/// Decides what a power failure leaves of unsynced data. The simulator draws it at random.
 pub trait Fates {
-    /// Whether something that cannot be torn, a name or a length, is there as it was changed last.
+    /// Returns true if the last change of something that cannot be torn, a name or a length, has
+    /// reached the disk.
     fn keeps(&mut self) -> bool;
 
-    /// Makes of the bytes of a sector, `now`, what is left of them; `old` is what the disk had, and
-    /// zeros behind that.
+    /// Replaces `now`, the bytes of a sector, by what is left of them. `old` is what the disk had;
+    /// after its end the disk had zeros.
     fn sector(&mut self, old: &[u8], now: &mut [u8]);
 }
 
-/// Everything that was not synced is lost.
+/// All unsynced data is lost.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct AllLost;
 
@@ -227,7 +228,7 @@ impl Fates for AllLost {
     }
 }
 
-/// What is left of `regions` behind their first `done` bytes.
+/// Returns the part of `regions` after their first `done` bytes.
 fn remainder(regions: &[Region], done: u64) -> Vec<Region> {
     let mut skip = done;
     let mut left = Vec::new();

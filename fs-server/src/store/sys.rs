@@ -1,9 +1,9 @@
-//! Reading and writing files straight from and to shared memory: the only module of this crate with
-//! `unsafe`.
+//! Reads and writes files directly from and to shared memory. This is the only module of this crate
+//! with `unsafe`.
 //!
-//! **Why.** `pread` and `pwrite` of the standard library and of `rustix` take slices, and a slice
-//! of memory that an adapter may touch is not allowed to exist (`bmi_core::mem`, invariant 2). The
-//! system calls themselves need only addresses.
+//! **Why.** `pread` and `pwrite` of the standard library and of `rustix` take slices. A slice of
+//! memory that an adapter may access must not exist (`bmi_core::mem`, invariant 2). The system
+//! calls need only addresses.
 
 use std::fs::File;
 use std::io;
@@ -11,7 +11,7 @@ use std::os::fd::AsRawFd;
 
 use bmi_core::MemSlice;
 
-/// Calls again when a signal came first.
+/// Repeats a call that a signal interrupted.
 fn retry(mut call: impl FnMut() -> libc::ssize_t) -> io::Result<usize> {
     loop {
         let result = call();
@@ -29,17 +29,17 @@ fn position(offset: u64) -> io::Result<libc::off_t> {
     libc::off_t::try_from(offset).map_err(|_| io::Error::from(io::ErrorKind::FileTooLarge))
 }
 
-/// Writes some of `from`'s bytes at `offset` of `file`; returns how many.
+/// Writes some bytes of `from` at `offset` of `file`. Returns how many.
 pub(super) fn write_at(file: &File, offset: u64, from: &MemSlice) -> io::Result<usize> {
     let offset = position(offset)?;
-    // SAFETY: the slice's handle keeps `len` bytes at its address mapped during the call; only the
+    // SAFETY: the slice's handle keeps `len` bytes at its address mapped during the call. Only the
     // kernel reads them.
     retry(|| unsafe { libc::pwrite(file.as_raw_fd(), from.as_ptr().cast(), from.len(), offset) })
 }
 
-/// Reads bytes at `offset` of `file` into `into`; returns how many, 0 at the end of the file.
+/// Reads bytes at `offset` of `file` into `into`. Returns how many; 0 at the end of the file.
 pub(super) fn read_at(file: &File, offset: u64, into: &MemSlice) -> io::Result<usize> {
     let offset = position(offset)?;
-    // SAFETY: as above; only the kernel writes them.
+    // SAFETY: as above. Only the kernel writes the bytes.
     retry(|| unsafe { libc::pread(file.as_raw_fd(), into.as_ptr().cast(), into.len(), offset) })
 }

@@ -1,4 +1,4 @@
-//! What every store promises, run over both; and what only files can show.
+//! Tests the guarantees of every store, for both kinds, and the properties that only files have.
 
 use std::fs;
 
@@ -11,7 +11,7 @@ use super::*;
 
 const FILE: DatafileHandle = DatafileHandle(0xab_00cd);
 
-/// Runs a future that waits for nothing but worker threads.
+/// Runs a future that waits only for worker threads.
 fn run<F: Future>(future: F) -> F::Output {
     tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(future)
 }
@@ -22,13 +22,13 @@ fn region(offset: u64, len: u64) -> Region {
 
 async fn read(store: &dyn DataStore, regions: &[Region]) -> Result<Vec<u8>, FsError> {
     let len = regions.iter().map(|region| region.len as usize).sum();
-    // Not zeros, so that what is left out shows.
+    // Initialised with other bytes than zeros, so that bytes that are not read are noticed.
     let list = MemList::from(Memory::from(vec![0xee; len]));
     store.read(FILE, regions, &list).await.map(|()| list.to_vec())
 }
 
-/// A store over files whose large transfers go to workers, one that does all itself, and one in
-/// memory.
+/// Runs a test with a store of files whose large transfers go to worker threads, with one that does
+/// everything on its own thread, and with one in memory.
 fn each(test: impl AsyncFn(&dyn DataStore)) {
     for offload in [0, u64::MAX] {
         let dir = tempfile::tempdir().unwrap();
@@ -116,7 +116,7 @@ fn a_full_store_takes_what_fits_and_names_the_rest() {
     });
 }
 
-/// Files opened anew, by a server that knows nothing of the one before.
+/// Opens the files again, in a server without any state of the previous one.
 #[test]
 fn what_was_written_is_there_for_the_next_server() {
     let dir = tempfile::tempdir().unwrap();
@@ -160,11 +160,11 @@ fn trouble_with_files_is_named() {
     assert!(error.to_string().contains("below"), "{error}");
     run(async {
         let store = FileStore::open(dir.path().join("data"), 0).unwrap();
-        // In the way of the datafile.
+        // Put a directory where the datafile belongs.
         fs::create_dir(dir.path().join("data/cd/0000000000ab00cd")).unwrap();
         let error = store.write(FILE, &[region(7, 1)], &vec![1].into()).await.unwrap_err();
         assert_eq!((error.code, &error.ranges[..]), (ErrorCode::Io, &[region(7, 1)][..]));
-        // Farther than files reach.
+        // An offset beyond the largest offset of a file.
         let far = region(1 << 63, 5);
         let error = store.write(DatafileHandle(1), &[region(0, 5), far], &vec![1; 10].into()).await.unwrap_err();
         assert_eq!((error.code, &error.ranges[..]), (ErrorCode::TooLarge, &[far][..]));
@@ -174,7 +174,8 @@ fn trouble_with_files_is_named() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(8))]
 
-    /// Any sequence of writes and truncations leaves in both stores what a plain vector has.
+    /// After any sequence of writes and truncations, both stores have the same contents as a plain
+    /// vector.
     #[test]
     fn stores_agree_with_a_vector(steps in prop::collection::vec((0..200_000u64, 0..70_000usize, any::<u8>(), any::<bool>()), 1..12)) {
         let dir = tempfile::tempdir().unwrap();
@@ -206,8 +207,8 @@ proptest! {
     }
 }
 
-/// A power failure that tears: names and lengths as they were changed last, of every sector the
-/// first hundred bytes.
+/// A power failure that tears writes. It keeps the last change of names and lengths, and the first
+/// hundred bytes of every sector.
 struct Tears;
 
 impl Fates for Tears {
@@ -253,7 +254,7 @@ fn a_power_failure_takes_what_was_not_synced_and_nothing_else() {
     });
 }
 
-/// What a database had cut off and not synced came back as zeros.
+/// Replays a bug: bytes that a database had cut off without syncing came back as zeros.
 #[test]
 fn what_was_cut_off_and_not_synced_is_as_it_was() {
     let disk = SharedBackend::default();
@@ -267,8 +268,8 @@ fn what_was_cut_off_and_not_synced_is_as_it_was() {
     assert_eq!(bytes, [7; 3000]);
 }
 
-/// The power fails in the middle of what a database writes at once: from then on nothing reaches
-/// the disk, and what is left opens.
+/// The power fails during the writes of a commit. From then on nothing reaches the disk. The
+/// database can be opened from what is left.
 #[test]
 fn a_database_survives_a_power_failure_in_the_middle_of_a_commit() {
     const TABLE: redb::TableDefinition<'_, u64, u64> = redb::TableDefinition::new("numbers");
@@ -297,7 +298,7 @@ fn a_database_survives_a_power_failure_in_the_middle_of_a_commit() {
     assert!(cut > 2, "{cut}");
 }
 
-/// A datafile was gone for good before the disk had said so.
+/// Replays a bug: a datafile counted as removed for good before the disk had confirmed it.
 #[test]
 fn a_removal_that_was_not_synced_may_be_lost() {
     struct Stuck;
@@ -324,7 +325,7 @@ fn a_removal_that_was_not_synced_may_be_lost() {
     });
 }
 
-/// Everything was written after all.
+/// A power failure after which all writes are on the disk.
 struct AllKept;
 
 impl Fates for AllKept {
@@ -354,7 +355,7 @@ fn what_a_database_writes_after_the_power_failed_does_not_reach_the_disk() {
     );
 }
 
-/// What is synced in a directory whose name never reached the disk is lost with the name.
+/// Data that is synced in a directory is lost if the directory's name never reached the disk.
 #[test]
 fn a_new_directory_is_durable_by_its_name_up_to_what_was_there() {
     let root = tempfile::tempdir().unwrap();
@@ -375,8 +376,8 @@ fn a_new_directory_is_durable_by_its_name_up_to_what_was_there() {
     assert_eq!(full.unwrap_err().kind(), std::io::ErrorKind::StorageFull);
 }
 
-/// On a full disk nothing could be removed any more: the database had room in its file, but the
-/// file had holes.
+/// Replays a bug: on a full disk nothing could be removed any more. The database had room in its
+/// file, but the file had holes.
 #[test]
 fn the_metadata_has_its_blocks_before_it_needs_them() {
     use std::os::unix::fs::MetadataExt;
@@ -400,8 +401,8 @@ fn the_metadata_has_its_blocks_before_it_needs_them() {
     assert!(full && grown > begun, "{begun} bytes, then {grown}");
 }
 
-/// The list of what was removed was in memory only: after a restart whoever still had an old layout
-/// brought a datafile back that nobody would remove.
+/// Replays a bug: the list of removed datafiles was in memory only. After a restart, a client with
+/// an old layout could create a datafile again that nothing would remove.
 #[test]
 fn a_removed_datafile_does_not_come_back_after_a_restart_either() {
     let dir = tempfile::tempdir().unwrap();

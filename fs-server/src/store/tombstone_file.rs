@@ -1,13 +1,13 @@
-//! The datafiles that were removed not long ago, on disk: so that a server that is started anew
-//! still refuses those who write to them.
+//! Keeps the recently removed datafiles on disk, so that a restarted server still rejects writes to
+//! them.
 //!
-//! **Layout**: `<dir>/removed`, a handle of eight bytes, little-endian, for each removal, the last
-//! one at the end. Only the last [`TombstoneSet::KEPT`] count; when there are four times as many,
-//! the file is written anew. A tail that is no whole handle is from a write that was cut off.
+//! **Layout**: `<dir>/removed` has a handle of eight bytes, little-endian, for each removal, the
+//! latest at the end. Only the last [`TombstoneSet::KEPT`] count. When there are four times as
+//! many, the file is rewritten. An incomplete handle at the end is from a write that was cut off.
 //!
-//! **Why errors do not stop a removal.** On a full disk, removing is what makes room. What is not
-//! noted is as it was before there was this file: a client with an old layout can bring back a
-//! datafile that nobody removes any more.
+//! **Why errors do not stop a removal.** On a full disk, removing is what makes room. A removal
+//! that is not recorded has a risk: a client with an old layout can create the datafile again, and
+//! nothing removes it any more.
 
 use std::collections::VecDeque;
 use std::fs::{self, File, OpenOptions};
@@ -20,10 +20,10 @@ use fs_proto::DatafileHandle;
 use super::TombstoneSet;
 
 const NAME: &str = "removed";
-/// Bytes of a handle.
+/// Size of a handle, in bytes.
 const ROW: usize = 8;
 
-/// The file. Used by worker threads, one at a time.
+/// The file. Worker threads use it, one at a time.
 #[derive(Debug)]
 pub(super) struct TombstoneFile {
     dir: PathBuf,
@@ -34,13 +34,14 @@ pub(super) struct TombstoneFile {
 #[derive(Debug)]
 struct State {
     file: File,
-    /// Handles in the file.
+    /// Number of handles in the file.
     rows: usize,
     last: VecDeque<u64>,
 }
 
 impl TombstoneFile {
-    /// The file in `dir`, made if it is not there; and what it says.
+    /// Opens the file in `dir`, and creates it if it does not exist. Also returns the set of
+    /// handles in it.
     pub(super) fn open(dir: &Path) -> io::Result<(TombstoneFile, TombstoneSet)> {
         let tombstone_file = TombstoneFile::open_keeping(dir, TombstoneSet::KEPT)?;
         let mut removed = TombstoneSet::default();
@@ -66,7 +67,7 @@ impl TombstoneFile {
         f(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Notes a removal, durably, before it is made.
+    /// Records a removal, durably. Call it before the datafile is removed.
     pub(super) fn bury(&self, datafile: DatafileHandle) -> io::Result<()> {
         self.with(|state| {
             state.last.push_back(datafile.0);

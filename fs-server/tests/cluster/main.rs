@@ -1,18 +1,17 @@
-//! The whole file system under every fault: real clients, a real manager, real I/O servers, in the
-//! simulator.
+//! The whole file system under every fault: real clients, a real manager and real I/O servers, in
+//! the simulator.
 //!
-//! **What is done.** Two clients do what comes to their minds, each in a directory of its own and
-//! both in one file that they share, while a swarm of faults hits everybody. Every answer is
-//! compared with a model (`model.rs`). Once the faults are over everything must succeed, and in
-//! time; then everything is written anew and synced, nothing may be held that faults left behind,
-//! the power of all nodes fails at once, and everything is compared again. At the end all is
-//! removed; no orphan and no datafile may be left, and every endpoint must have given back what it
-//! held.
+//! **Procedure.** Two clients act at random, each in its own directory and both in one shared file,
+//! while many random faults hit all nodes. Every answer is compared with a model (`model.rs`). Once
+//! the faults are over, everything must succeed, and in time. Then everything is written again and
+//! synced, and no resources may be held because of faults. The power of all nodes fails at once,
+//! and everything is compared again. At the end everything is removed. No orphan and no datafile
+//! may be left, and every endpoint must have returned its resources.
 //!
-//! Clients crash too. One that comes up again knows the names that it was told of, and nothing
-//! else: what it was about may have happened or not, or may happen a while later.
+//! Clients crash too. A restarted client knows only the names that it was told about. An operation
+//! that was in progress may have happened or not, or may happen a while later.
 //!
-//! `BMI_SEEDS=0..5000 cargo test -p fs-server --test cluster` runs more of it.
+//! `BMI_SEEDS=0..5000 cargo test -p fs-server --test cluster` runs more seeds.
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something unexpected happens")]
 #![allow(unreachable_pub, reason = "modules of a test")]
@@ -37,17 +36,17 @@ use futures_util::future::{Either, join_all, select};
 use player::Player;
 
 const NODES: [&str; 6] = ["manager", "iod0", "iod1", "iod2", "client0", "client1"];
-/// The first so many are servers.
+/// The first four nodes are servers.
 const SERVERS: usize = 4;
 const CLIENTS: usize = 2;
-/// Longest time for one request.
+/// Time limit of one request.
 const PATIENCE: Duration = Duration::from_millis(400);
-/// No operation may take longer once the faults are over; several requests, each of which may have
-/// to connect again.
+/// Time limit of an operation once the faults are over. An operation can be several requests, and
+/// each may have to reconnect.
 const BOUND: Duration = Duration::from_secs(2);
 
-/// Settings that differ from seed to seed: adapters with little room; endpoints with few credits,
-/// without slots.
+/// Settings that differ from seed to seed: adapters with little memory, and endpoints with few
+/// credits or without slots.
 fn endpoint(seed: u64, name: &str) -> Config {
     let mut rng = Rng::new(seed ^ 0x0065_6e64);
     let mut config =
@@ -97,7 +96,7 @@ fn options(seed: u64) -> ClusterOptions {
     options
 }
 
-/// Does it until it succeeds: things at the beginning, when there are faults already.
+/// Repeats an operation until it succeeds. Used at the beginning, when there are faults already.
 async fn insist<T, F: Future<Output = Result<T, fs_client::Error>>>(world: &Case, what: impl Fn() -> F) -> T {
     loop {
         match what().await {
@@ -108,7 +107,7 @@ async fn insist<T, F: Future<Output = Result<T, fs_client::Error>>>(world: &Case
     }
 }
 
-/// A client of a node that is up.
+/// Creates a client on a node that is up.
 async fn client(world: &Case, cluster: &SimCluster, who: usize, lives: usize) -> Client<SimTransport> {
     let node = world.node(&format!("client{who}"));
     let mut rng = world.rng(who as u64 + 1);
@@ -116,14 +115,14 @@ async fn client(world: &Case, cluster: &SimCluster, who: usize, lives: usize) ->
         [None, None, Some(Path::Inline), Some(Path::FastRdma), Some(Path::ServerBased), Some(Path::ClientBased)];
     let path = paths[rng.below(paths.len() as u64) as usize];
     let endpoint = loop {
-        // Memory may be refused.
+        // Registration of memory may fail.
         match node.endpoint(endpoint(world.seed, "client")) {
             Ok(endpoint) => break endpoint,
             Err(error) => assert!(world.now() < world.calm_at(), "{error}"),
         }
         world.sleep(Duration::from_millis(1)).await;
     };
-    // A program that is started anew draws a new number.
+    // A program that is restarted draws a new number.
     let id = (lives as u128) << 64 | (who as u128 + 1);
     let options = ClientOptions { timeout: PATIENCE, path, ..ClientOptions::new(id) };
     insist(world, || Client::connect(endpoint.clone(), cluster.manager(), options.clone())).await
@@ -151,7 +150,7 @@ fn player(world: &Case, who: usize, shared_model: &Rc<RefCell<model::Model>>) ->
     }
 }
 
-/// Does `work` unless the node crashes meanwhile, or is down: then `None`.
+/// Runs `work`. Returns `None` if the node crashes meanwhile or is down.
 async fn unless_it_crashes<F: Future>(node: &Node, work: F) -> Option<F::Output> {
     let death = node.spawn(std::future::pending::<()>());
     match select(std::pin::pin!(work), death).await {
@@ -163,7 +162,7 @@ async fn unless_it_crashes<F: Future>(node: &Node, work: F) -> Option<F::Output>
     }
 }
 
-/// Makes sure that a player's client is there.
+/// Makes sure that a player has a client.
 async fn be_up(player: &mut Player, cluster: &SimCluster) -> Result<(), String> {
     if player.link.is_some() {
         return Ok(());
@@ -172,7 +171,7 @@ async fn be_up(player: &mut Player, cluster: &SimCluster) -> Result<(), String> 
     player.get_up(client).await
 }
 
-/// Acts until it has done much and the faults are over, in as many lives as it takes.
+/// Acts until it has done enough and the faults are over, across as many crashes as it takes.
 async fn live(world: &Case, cluster: &SimCluster, mut player: Player) -> Result<Player, String> {
     let node = world.node(&format!("client{}", player.who));
     let mut actions = 0;
@@ -204,11 +203,11 @@ async fn scenario(world: Case, deaths: Rc<Cell<usize>>) -> Result<(), String> {
     let mut players: Vec<Player> = join_all(players).await.into_iter().collect::<Result<_, _>>()?;
     deaths.set(deaths.get() + players.iter().map(|player| player.lives).sum::<usize>());
     world.calm().await;
-    // What was given up before is over now, too.
+    // Operations that were given up earlier are over now, too.
     world.sleep(model::ZOMBIE + Duration::from_millis(1)).await;
     within(&world, "everything written anew", join_all(players.iter_mut().map(Player::finish))).await?;
 
-    // What the faults left behind would be gone with the servers' memory.
+    // Check for leaks before the servers' memory is lost.
     world.sleep(Duration::from_secs(3)).await;
     let leaks: Vec<String> = world.leaks().into_iter().filter(|leak| !leak.contains("client")).collect();
     if !leaks.is_empty() {
@@ -240,7 +239,7 @@ async fn scenario(world: Case, deaths: Rc<Cell<usize>>) -> Result<(), String> {
     if space.manager.orphans > 0 || left != [0; 3] {
         return Err(format!("{} orphans, and datafiles {left:?} are left", space.manager.orphans));
     }
-    // The last acknowledgements.
+    // Wait for the last acknowledgements.
     world.sleep(Duration::from_millis(100)).await;
     for player in &players {
         let (who, held) = (player.who, player.client().endpoint().resource_usage());
@@ -252,7 +251,7 @@ async fn scenario(world: Case, deaths: Rc<Cell<usize>>) -> Result<(), String> {
     Ok(())
 }
 
-/// Nothing may take longer than a bound for each file once the faults are over.
+/// Checks that the work after the faults takes at most a time bound per file.
 async fn within<F: Future<Output = Vec<Result<(), String>>>>(world: &Case, what: &str, work: F) -> Result<(), String> {
     let start = world.now();
     work.await.into_iter().collect::<Result<Vec<()>, _>>()?;
@@ -279,11 +278,11 @@ fn nothing_that_was_synced_is_lost_whatever_fails() {
     let deaths: Rc<Cell<usize>> = Rc::default();
     let report = sweep().run(|world| scenario(world, deaths.clone()));
     println!("{report}; clients crashed {} times in the middle of their work", deaths.get());
-    // A single seed is somebody looking for its failure.
+    // A single seed is run by a developer who investigates a failure.
     assert!(report.seeds < 20 || (report.faults > report.seeds && deaths.get() as u64 > report.seeds / 4), "{report}");
 }
 
-/// `cargo xtask test --only digests` compares what this says in debug and in release.
+/// `cargo xtask test --only digests` compares the output of this test in debug and in release.
 #[test]
 fn digests_to_compare() {
     println!("{}", sweep().seeds(0..30).run(|world| scenario(world, Rc::default())));

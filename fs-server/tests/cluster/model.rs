@@ -1,19 +1,21 @@
-//! What a file may hold, given what was done to it, what was answered, and when the power failed.
+//! A model of the possible contents of a file, given the operations on it, their results, and the
+//! times of power failures.
 //!
-//! **Rules.** For each byte, what a read between two points in time may find:
-//! 1. what any write (or cutting off, which writes zeros) put there that had begun by the end of
-//!    the read, and zero, where nothing ever was,
-//! 2. unless it was overwritten: by a write that was acknowledged before the read began, began
-//!    after the other one had ended, and is *settled*.
+//! **Rules.** For each byte, a read between two points in time may find one of these values:
+//! 1. The value of any write that had begun by the end of the read, or zero, the initial value.
+//!    Cutting off counts as a write of zeros.
+//! 2. A value is excluded if it was overwritten. That needs a write that was acknowledged before
+//!    the read began, that began after the other one had ended, and that is *settled*.
 //! 3. A write is settled if it was acknowledged and cannot be lost: it was synced, or no power
 //!    failed since it began.
-//! 4. A sync covers what its own client had had acknowledged before, whatever failed in between, or
-//!    the sync would have said so; what others wrote it covers if no power failed in between.
-//! 5. A write that failed may still take effect for [`ZOMBIE`] after it was given up, and is
-//!    overwritten by no write that began before.
-//! 6. So may a write whose client crashed before it was told. After a crash a client is somebody
-//!    else: it does not know what a server has lost of its former writes, so its syncs say nothing
-//!    of them if a server failed in between.
+//! 4. A sync covers all earlier acknowledged writes of its own client, whatever failed in between.
+//!    Otherwise the sync would have reported an error. It covers the writes of other clients if no
+//!    power failed in between.
+//! 5. A failed write may still take effect for [`ZOMBIE`] after it was given up. Only a write that
+//!    begins after that time overwrites it.
+//! 6. The same holds for a write whose client crashed before it had the result. After a crash a
+//!    client counts as a new one: it does not know what a server has lost of its earlier writes. So
+//!    its syncs do not cover them if a server failed in between.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -21,14 +23,14 @@ use std::time::Duration;
 
 use bmi_core::Time;
 
-/// How long a request that its client has given up may still take effect: its time limit, a pause,
-/// a disk's queue.
+/// How long a request may still take effect after its client has given it up: its time limit, a
+/// pause, and a disk's queue.
 pub const ZOMBIE: Duration = Duration::from_secs(2);
 
 /// A change of a file's bytes.
 #[derive(Clone, Debug)]
 pub enum What {
-    /// Bytes as [`byte`] says.
+    /// Bytes as returned by [`byte`].
     Write { ranges: Vec<Range<u64>>, salt: u64 },
     /// All bytes from here on become zeros.
     Cut { size: u64 },
@@ -50,7 +52,7 @@ impl What {
     }
 }
 
-/// The byte that the write called `salt` puts at an offset; never zero.
+/// Returns the byte that the write with this `salt` puts at an offset. It is never zero.
 pub fn byte(salt: u64, at: u64) -> u8 {
     let mixed = (salt.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ at).wrapping_mul(0xd6e8_feb8_6659_fd93);
     1 + ((mixed >> 40) % 255) as u8
@@ -81,35 +83,36 @@ pub struct Model {
 }
 
 impl Model {
-    /// A change begins; returns its number.
+    /// Records the beginning of a change. Returns its number.
     pub fn begin(&mut self, who: usize, what: What, now: Time) -> usize {
         self.ops.push(Op { who, what, start: now, end: now, done: None });
         self.ops.len() - 1
     }
 
-    /// A change ended.
+    /// Records the end of a change.
     pub fn end(&mut self, op: usize, now: Time, good: bool) {
         let op = &mut self.ops[op];
         (op.end, op.done) = (now, Some(good));
     }
 
-    /// A client is gone: what it had not been told of may have happened, or may still.
+    /// Records that a client is gone. Its operations in progress may have happened, or may still
+    /// happen.
     pub fn died(&mut self, who: usize, now: Time) {
         for op in self.ops.iter_mut().filter(|op| op.who == who && op.done.is_none()) {
             (op.end, op.done) = (now, Some(false));
         }
     }
 
-    /// A sync ended.
+    /// Records the end of a sync.
     pub fn synced(&mut self, who: usize, start: Time, end: Time, good: bool) {
         self.syncs.push(Sync { who, start, end, good });
     }
 
-    /// The length that the file must have had between two points in time, if nothing ever went
-    /// wrong with it and nobody changed it then.
+    /// Returns the length that the file must have had between two points in time. Returns `None`
+    /// unless all its changes are settled and none was in progress then.
     pub fn size(&self, from: Time, to: Time, crashes: &[Time]) -> Option<u64> {
         let sure = self.ops.iter().all(|op| op.end <= from && self.settled(op, to, crashes));
-        // One after the other, or else the order is not known.
+        // If changes overlapped in time, their order is not known.
         let ordered = self.ops.windows(2).all(|pair| pair[0].end <= pair[1].start);
         (sure && ordered).then(|| {
             self.ops.iter().fold(0, |size, op| match &op.what {
@@ -133,7 +136,7 @@ impl Model {
         !failed(op.start, now) || self.syncs.iter().any(covers)
     }
 
-    /// Compares bytes that were read, between two points in time, from `offset` on.
+    /// Compares bytes that were read between two points in time, from `offset` on.
     pub fn check(&self, from: Time, to: Time, offset: u64, bytes: &[u8], crashes: &[Time]) -> Result<(), String> {
         let end = offset + bytes.len() as u64;
         let mut bounds = BTreeSet::from([offset, end]);

@@ -1,4 +1,4 @@
-//! A client that does whatever comes to its mind, and knows what must come of it.
+//! A client that acts at random, and knows the expected results.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,9 +17,9 @@ use super::{SERVERS, insist};
 
 /// Longest file, in bytes.
 const LONGEST: u64 = 96 << 10;
-/// Bytes of the shared file that belong to one client, in turn.
+/// Size of a cell of the shared file, in bytes. The clients own the cells in turn.
 const CELL: u64 = 1500;
-/// Cells of the shared file.
+/// Number of cells of the shared file.
 const CELLS: u64 = 24;
 
 /// A file and its history.
@@ -29,40 +29,40 @@ pub struct Known {
     pub model: Rc<RefCell<Model>>,
 }
 
-/// A client, with all that it knows.
+/// A client and everything that it knows.
 pub struct Player {
     pub who: usize,
     pub players: usize,
-    /// While its node is up.
+    /// The client, while the node is up.
     pub link: Option<Client<SimTransport>>,
-    /// How often its node has crashed.
+    /// Number of crashes of its node.
     pub lives: usize,
     pub world: Case,
     pub rng: Rng,
     pub dir: FsPath,
     pub files: BTreeMap<String, Known>,
     pub dirs: BTreeSet<String>,
-    /// Names of which it does not know whether they are there: a change of theirs failed.
+    /// Names that may or may not exist, because a change of them failed.
     pub unsure: BTreeSet<String>,
-    /// Names that it is changing right now.
+    /// Names that are being changed right now.
     pub changing: Vec<String>,
     pub shared: Option<Known>,
     pub shared_path: FsPath,
     pub shared_model: Rc<RefCell<Model>>,
     pub names: u64,
     pub salts: u64,
-    /// What went wrong, and may.
+    /// Number of errors that faults explain.
     pub errors: u64,
 }
 
-/// The whole of a file.
+/// Returns the range of a whole file.
 fn all() -> Vec<Range<u64>> {
     std::iter::once(0..LONGEST).collect()
 }
 
 type Outcome<T = ()> = Result<T, String>;
 
-/// Whether an error is one that faults explain.
+/// Returns true if faults explain the error.
 fn excused(error: &Error) -> bool {
     let codes = [ErrorCode::Timeout, ErrorCode::Unreachable, ErrorCode::Io, ErrorCode::NoSpace, ErrorCode::Busy];
     error.failures().iter().all(|failure| codes.contains(&failure.code))
@@ -73,23 +73,24 @@ impl Player {
         self.world.now()
     }
 
-    /// Its client.
+    /// Returns the client.
     pub fn client(&self) -> Client<SimTransport> {
         self.link.clone().expect("it acts only while it is up")
     }
 
-    /// How the models know it: after a crash it is somebody else, who knows nothing of what the
-    /// servers had told it.
+    /// Returns its number in the models. After a crash it is a new one, because it does not know
+    /// what the servers had told it before.
     fn writer(&self) -> usize {
         self.lives * self.players + self.who
     }
 
-    /// When the power of a server failed so far.
+    /// Returns the times of all power failures of servers so far.
     fn crashes(&self) -> Vec<Time> {
         self.world.nodes[..SERVERS].iter().flat_map(bmi_sim::Node::crashes).collect()
     }
 
-    /// Its node is up again: a new client, with new files, that has to find everything by its name.
+    /// Restarts after its node is up again: with a new client and new files, which it finds by
+    /// their names.
     pub async fn get_up(&mut self, client: Client<SimTransport>) -> Outcome {
         let open = CreateOptions { exclusive: false, ..CreateOptions::default() };
         let shared = insist(&self.world, || client.create(&self.shared_path, open)).await;
@@ -103,7 +104,8 @@ impl Player {
         Ok(())
     }
 
-    /// Its node has crashed. What it was about may have happened or not, or may still happen.
+    /// Records that its node has crashed. An operation in progress may have happened or not, or may
+    /// still happen.
     pub fn died(&mut self) {
         let (now, writer) = (self.now(), self.writer());
         self.link = None;
@@ -119,11 +121,12 @@ impl Player {
     }
 
     fn calm(&self) -> bool {
-        // What began before may fail a while later.
+        // Operations that began earlier may fail a while later.
         self.now() > self.world.calm_at() + ZOMBIE
     }
 
-    /// Passes a result on; `None` for an error that faults explain, while there are faults.
+    /// Returns the value of a result. Returns `None` for an error that faults explain, while there
+    /// are faults.
     fn settle<T>(&mut self, what: &str, result: Result<T, Error>) -> Outcome<Option<T>> {
         match result {
             Ok(value) => Ok(Some(value)),
@@ -150,7 +153,7 @@ impl Player {
         of.nth(at)
     }
 
-    /// Does one thing.
+    /// Does one random action.
     pub async fn act(&mut self) -> Outcome {
         let name = self.some(self.files.keys().cloned().collect::<Vec<_>>().into_iter());
         let Some(name) = name else { return self.create().await };
@@ -190,7 +193,7 @@ impl Player {
     }
 
     async fn rename(&mut self, from: &str) -> Outcome {
-        // Sometimes over another file.
+        // Sometimes replaces another file.
         let other = self.some(self.files.keys().cloned().collect::<Vec<_>>().into_iter());
         let fresh = self.fresh_name();
         let to = other.filter(|other| other != from && self.rng.below(3) == 0).unwrap_or(fresh);
@@ -241,7 +244,7 @@ impl Player {
         Ok(())
     }
 
-    /// Reads its directory, looks a name up that is there and one that is not.
+    /// Reads its directory, and looks up a name that exists and one that does not.
     async fn list(&mut self) -> Outcome {
         let result = self.client().readdir(&self.dir).await;
         if let Some(entries) = self.settle("readdir", result)? {
@@ -285,7 +288,7 @@ impl Player {
 
     // ---- bytes ----------------------------------------------------------------------------------
 
-    /// A range: small, middle or large.
+    /// Returns a range: small, medium or large.
     fn range(&mut self) -> Range<u64> {
         let most = [200, 3_000, 20_000, LONGEST][self.rng.below(4) as usize];
         let len = 1 + self.rng.below(most);
@@ -293,7 +296,7 @@ impl Player {
         start..start + len
     }
 
-    /// Some ranges that do not touch, in order.
+    /// Returns some ranges that do not touch, in order.
     fn strides(&mut self) -> Vec<Range<u64>> {
         let (count, len) = (2 + self.rng.below(12), 1 + self.rng.below(2_000));
         let step = len + 1 + self.rng.below(3_000);
@@ -314,7 +317,7 @@ impl Player {
         self.settle("write", result).map(|_| ())
     }
 
-    /// The bytes, in one piece of memory or in several.
+    /// Returns the bytes in one piece of memory or in several.
     fn scattered(&mut self, bytes: Vec<u8>) -> MemList {
         let (len, memory) = (bytes.len(), Memory::from(bytes));
         if self.rng.below(3) > 0 || len < 8 {
@@ -334,7 +337,7 @@ impl Player {
         self.put(known, ranges).await
     }
 
-    /// Writes its own cells of the file that all share, and reads anybody's.
+    /// Writes its own cells of the shared file, or reads any part of it.
     async fn share(&mut self) -> Outcome {
         let Some(known) = self.shared.clone() else { return Ok(()) };
         if self.rng.below(2) == 0 {
@@ -400,13 +403,13 @@ impl Player {
         self.files.values().chain(&self.shared).cloned().collect()
     }
 
-    /// Now nothing may fail: everything is compared, and written anew so that nothing of it is in
-    /// doubt.
+    /// Ends the run. Nothing may fail now: everything is compared, and written again so that
+    /// nothing is in doubt.
     pub async fn finish(&mut self) -> Outcome {
         self.list().await?;
         for known in self.everything() {
             self.read_ranges(&known, &all()).await?;
-            // What a server lost is said once, here at the latest.
+            // A server reports a loss once, here at the latest.
             let start = self.now();
             let good = known.file.sync().await.is_ok();
             known.model.borrow_mut().synced(self.writer(), start, self.now(), good);
@@ -414,7 +417,7 @@ impl Player {
         for (name, known) in self.files.clone() {
             self.put(&known, all()).await?;
             self.sync(&known).await?;
-            // Found by its name, not by the handle that was kept.
+            // Look it up by its name, not by the handle that was kept.
             let stat = self.client().stat(&self.path(&name)).await;
             let stat = self.settle("stat", stat)?.expect("nothing fails any more");
             if stat.attr.size != LONGEST {

@@ -51,9 +51,9 @@ fn large_data_is_moved_in_units() {
     }
 }
 
-/// The client's policy let a read into registered memory go ahead of its reply without a slot, and
-/// the server measured it by the slots that there were not: reads of 8 to 64 KiB failed, too large,
-/// wherever slots were switched off.
+/// Replays a bug: the client's policy sent a read into registered memory ahead of its reply without
+/// a slot. The server checked its length against the slots, which did not exist. So reads of 8 to
+/// 64 KiB failed as too large wherever slots were disabled.
 #[test]
 fn a_read_ahead_of_its_reply_needs_no_slot() {
     let endpoint = Config::default().fast_slots(0);
@@ -184,8 +184,8 @@ fn a_client_with_much_to_do_does_not_hold_up_one_with_little() {
     let hog = write(&world.node("hog"), 1, 20, 2 << 20);
     let modest = write(&world.node("modest"), 2, 1, 256 << 10);
     let ((hog_start, hog_end), (start, end)) = world.block_on(async { (hog.await.unwrap(), modest.await.unwrap()) });
-    // 4 units against 640. In turn, the few wait for about as many of the many; in one queue for 20
-    // times as many, or for all.
+    // The transfers have 4 units against 640. With turns, the 4 units wait for about as many of the
+    // other client. In a single queue they would wait for 20 times as many, or for all.
     let (few, many) = (end.since(start), hog_end.since(hog_start));
     assert!(few < many / 16, "{few:?} of {many:?}");
 }

@@ -1,5 +1,5 @@
-//! Sharing: what each of many clients gets, how long the small wait for the large, and how much
-//! memory it takes.
+//! Sharing: what each of many clients gets, how long small requests wait for large ones, and how
+//! much memory this takes.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -15,7 +15,7 @@ use fs_server::store::{DataStore, Held, Medium, MemStore};
 
 use super::*;
 
-/// A store that counts what it moves for each datafile, as it moves it.
+/// A store that counts the bytes of each datafile as they are moved.
 #[derive(Clone)]
 struct Counting {
     store: MemStore,
@@ -67,14 +67,14 @@ impl DataStore for Counting {
     }
 }
 
-/// An I/O server by itself, on a disk that takes time.
+/// A single I/O server, on a disk that takes time.
 struct Server {
     world: World,
     addr: Addr,
     store: Counting,
     zones: ZonePool<(u32, PeerId)>,
     endpoint: AsyncEndpoint<SimTransport>,
-    /// What the endpoint holds when it has no clients.
+    /// The resources of the endpoint when it has no clients.
     idle: ResourceUsage,
 }
 
@@ -110,37 +110,38 @@ impl Medium for Disk {
     }
 }
 
-/// Time that a unit of `len` bytes takes at the disk, at least as long for a write as for a read.
+/// Returns the time that a unit of `len` bytes takes at the disk: the longer one of a write and a
+/// read.
 fn at_disk(profile: &Profile, len: u64) -> Duration {
     let read = profile.disk.read_latency_ns + len * profile.disk.read_ps_per_byte / 1000;
     let write = profile.disk.write_latency_ns + len * profile.disk.write_ps_per_byte / 1000;
     Duration::from_nanos(read.max(write))
 }
 
-/// Time that a unit of `len` bytes keeps an adapter busy.
+/// Returns the time that a unit of `len` bytes keeps an adapter busy.
 fn at_adapter(profile: &Profile, len: u64) -> Duration {
     let ps = (len + profile.wire_header_bytes) * profile.adapter_ps_per_byte;
     Duration::from_nanos(profile.adapter_message_ns + ps / 1000)
 }
 
-/// Jain's index of fairness: 1 if all have the same, 1/n if one has everything.
+/// Returns Jain's fairness index: 1 if all values are equal, 1/n if one has everything.
 fn jain(values: &[u64]) -> f64 {
     let sum: f64 = values.iter().map(|value| *value as f64).sum();
     let squares: f64 = values.iter().map(|value| (*value as f64).powi(2)).sum();
     sum * sum / (values.len() as f64 * squares)
 }
 
-/// When all clients begin at once. Until then they are connected, which keeps a server's processor
-/// busy for some 20 µs each.
+/// The time at which all clients begin. Before that they are connected, which keeps a server's
+/// processor busy for some 20 µs each.
 const BEGIN: Time = Time::from_nanos(10_000_000);
 
-/// The datafile of a busy client.
+/// Returns the datafile of a busy client.
 fn file(index: u64) -> DatafileHandle {
     DatafileHandle(1000 + index)
 }
 
-/// A client that has `outstanding` transfers of `len` bytes under way at all times, all from or to
-/// the same memory and datafile.
+/// Starts a client that always has `outstanding` transfers of `len` bytes in progress. All of them
+/// use the same memory and datafile.
 fn busy_client(server: &Server, index: u64, outstanding: usize, len: u64, reads: bool) {
     let node = server.world.node(&format!("busy{index}"));
     let (client, addr) = (Client::new(&node, index.into()).forcing(Path::ServerBased), server.addr.clone());
@@ -160,7 +161,7 @@ fn busy_client(server: &Server, index: u64, outstanding: usize, len: u64, reads:
     });
 }
 
-/// Writes, reads and pings of a page at most, one after the other, until `end`; returns how long
+/// Writes, reads and pings of at most a page, one after the other, until `end`. Returns how long
 /// the slowest of each took.
 async fn small_requests(client: &Client, iod: PeerId, end: Time) -> [Duration; 3] {
     let (file, page) = (DatafileHandle(1), regions(&[(0, 4096)]));
@@ -176,13 +177,13 @@ async fn small_requests(client: &Client, iod: PeerId, end: Time) -> [Duration; 3
             client.iod_with(iod, request, body).await.unwrap();
             *slowest = (*slowest).max(client.endpoint.now().since(started));
         }
-        // Not in step with the units.
+        // Avoids running in step with the units.
         client.endpoint.sleep(Duration::from_micros(37)).await;
     }
     slowest
 }
 
-/// The slowest small requests on an idle server.
+/// Returns the slowest small requests on an idle server.
 fn unhindered() -> [Duration; 3] {
     let server = Server::start(SimConfig::seeded(20), IodSettings::default());
     let client = Client::new(&server.world.node("small"), 1).forcing(Path::Inline);
@@ -192,11 +193,11 @@ fn unhindered() -> [Duration; 3] {
     })
 }
 
-/// What a small request may wait for, in a server whose units have `unit` bytes. At the disk one
-/// unit at work: those that have no turn yet are not at the disk. At the server's adapter the units
-/// that have a turn at the network, two of them, on their way in or out. At its processor what
-/// posting and completing these takes. A client's own adapter and processor have nothing else to
-/// do.
+/// Returns the longest wait of a small request, in a server whose units have `unit` bytes. At the
+/// disk it waits for one unit in progress; units without a turn are not at the disk. At the
+/// server's adapter it waits for the two units that have a turn at the network, on their way in or
+/// out. At the processor it waits for the posting and completion of these. A client's own adapter
+/// and processor have nothing else to do.
 fn worst_wait(profile: &Profile, unit: u64) -> Duration {
     let processor = Duration::from_nanos(3 * (profile.cpu_post_ns + profile.cpu_completion_ns));
     at_disk(profile, unit) + 2 * at_adapter(profile, unit) + processor
@@ -207,7 +208,8 @@ fn a_hundred_clients_get_the_same_and_small_requests_wait_for_one_unit_at_most()
     let (idle, profile) = (unhindered(), Profile::default());
     for reads in [false, true] {
         let server = Server::start(SimConfig::seeded(21), IodSettings::default());
-        // Every fourth has four times as much under way, and every other one longer requests.
+        // Every fourth client has four times as many transfers in progress, and every other one has
+        // longer requests.
         for index in 0..100 {
             let outstanding = if index % 4 == 0 { 4 } else { 1 };
             busy_client(&server, index, outstanding, if index % 2 == 0 { 1 << 20 } else { 256 << 10 }, reads);
@@ -230,8 +232,8 @@ fn a_hundred_clients_get_the_same_and_small_requests_wait_for_one_unit_at_most()
             before = now;
         }
         let (first, then) = server.world.block_on(async { small.await.unwrap() });
-        // Units are of the full size while the first few clients are there alone, and then what 101
-        // have a share for: a quarter of it.
+        // Units have the full size while only the first few clients are there. Later they have the
+        // size of a share among 101 clients: a quarter of it.
         for (slowest, unit) in [(first, 512 << 10), (then, 128 << 10)] {
             for (loaded, idle) in slowest.into_iter().zip(idle) {
                 let (wait, bound) = (loaded.saturating_sub(idle), worst_wait(&profile, unit));
@@ -250,11 +252,11 @@ fn a_greedy_client_costs_others_a_bounded_number_of_units() {
     busy_client(&server, 0, 64, 4 << 20, false);
     // Transfers of less than the smallest buffer, and of one unit, among 64 of eight units each.
     for (id, len, bound) in [
-        // Its pull behind two units at the network, its write behind one at the disk; then a full
-        // unit of its own could have passed.
+        // Its pull waits behind two units at the network, and its write behind one at the disk. In
+        // that time a full unit of its own could have passed.
         (1, 32 << 10, worst_wait(&profile, 512 << 10)),
-        // Two units: each behind two at the network and, at the disk, behind the one at work and at
-        // most one more, whose turn had come.
+        // Two units. Each waits behind two at the network. At the disk it waits behind the one in
+        // progress and at most one more, whose turn had come.
         (2, 128 << 10, 2 * (2 * at_disk(&profile, 512 << 10) + 2 * at_adapter(&profile, 512 << 10))),
     ] {
         let client = Client::new(&server.world.node(&format!("modest{id}")), id.into()).forcing(Path::ServerBased);
@@ -277,7 +279,7 @@ fn a_greedy_client_costs_others_a_bounded_number_of_units() {
         assert!(slowest <= alone + bound, "{slowest:?} for {len} bytes, of which {alone:?} is its own time");
     }
     let counters = server.zones.counters();
-    // Half of 28 MiB for the greedy one, two of the smallest buffers for the other.
+    // Half of 28 MiB for the greedy client, two of the smallest buffers for the other.
     assert!(counters.most_leased <= (14 << 20) + (128 << 10), "{counters:?}");
 }
 
@@ -320,8 +322,8 @@ fn buffers_that_nobody_needs_any_more_go_back_to_the_system() {
     });
 }
 
-/// Clients whose links are down keep their buffers until they are given up, and the turns at the
-/// network for a moment only.
+/// Clients whose links are down keep their buffers until they are given up, but their turns at the
+/// network only for a moment.
 #[test]
 fn clients_that_come_to_a_halt_do_not_halt_the_others() {
     let config =
@@ -346,13 +348,13 @@ fn clients_that_come_to_a_halt_do_not_halt_the_others() {
     });
 }
 
-/// Clients that die in the middle of their calls, by every path, while registrations fail: at the
-/// end every buffer is back and nothing is held.
+/// Clients that die in the middle of their calls, over every path, while registrations fail. At the
+/// end every buffer is back and no resources are held.
 #[test]
 fn random_deaths_and_failed_registrations_leak_nothing() {
     for seed in 0..6 {
         let server = Server::start(SimConfig::seeded(seed), IodSettings { unit: 256 << 10, buffers: 16, depth: 3 });
-        // Whatever has no structure in common with the run.
+        // A generator that is independent of the run.
         let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(1);
         let mut random = |below: u64| {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -365,7 +367,7 @@ fn random_deaths_and_failed_registrations_leak_nothing() {
             node.spawn(async move {
                 let iod = client.connect(&addr).await;
                 let (whole, memory) = (regions(&[(0, len)]), MemList::from(vec![1; len as usize]));
-                // Some fail, by what the server lacks; some never end.
+                // Some fail because the server lacks resources; some never end.
                 let one = async || loop {
                     let written = client.write(iod, file(index), &whole, &memory).await;
                     let read = client.read(iod, file(index), &whole).await;

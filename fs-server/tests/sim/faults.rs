@@ -119,13 +119,13 @@ fn garbage_costs_its_sender_the_connection_and_nobody_else() {
     });
 }
 
-/// Which kind of server a peer is, by what it refuses.
+/// Returns true if the peer is the manager, by checking which request it rejects.
 async fn addr_is_manager(client: &Client, peer: PeerId) -> bool {
     client.ask(peer, IodRequest::Ping).await.is_err()
 }
 
-/// What is not begun after a failure was once gone through unit by unit, on the server's only
-/// thread.
+/// Replays a bug: after a failure, the units that were not begun were visited one by one, on the
+/// server's only thread.
 #[test]
 fn a_transfer_of_absurd_length_fails_at_once() {
     let (world, cluster) = cluster(8, ClusterOptions::with_iods(1));
@@ -262,9 +262,9 @@ fn the_same_seed_gives_the_same_run() {
     assert_eq!(run(11), run(11));
 }
 
-/// A sync that failed was told to the one who asked. The system throws away what it could not write
-/// and says so once; another client, whose bytes were among them, was told at its next sync that
-/// all was well.
+/// Replays a bug: a failed sync was reported only to the client that asked. The system discards
+/// what it could not write, and reports this only once. Another client, whose bytes were among
+/// them, was told at its next sync that all was well.
 #[test]
 fn a_failed_sync_is_told_to_everybody_who_wrote() {
     let (world, cluster) = cluster(11, ClusterOptions { disk_costs: true, ..ClusterOptions::with_iods(1) });

@@ -1,4 +1,4 @@
-//! Requests whose time passes: at the server they are over before they are at the client.
+//! Requests whose time limit passes. They end at the server before they end at the client.
 
 use bmi_core::{ErrorKind, Options};
 use bmi_sim::{DiskProfile, Profile, SimConfig};
@@ -10,9 +10,9 @@ use super::*;
 
 const FILE: DatafileHandle = DatafileHandle(77);
 
-/// A request's time began when its turn had come, so a write that had waited behind others was
-/// carried out long after its client had given it up, and over what the client had written there
-/// since.
+/// Replays a bug: a request's time began when its turn came. So a write that had waited behind
+/// others was executed long after its client had given it up, and overwrote what the client had
+/// written there since.
 #[test]
 fn a_request_that_waited_too_long_is_not_begun() {
     let limits = Limits { per_peer: 1, ..Limits::default() };
@@ -28,7 +28,7 @@ fn a_request_that_waited_too_long_is_not_begun() {
                 client.send(iod, &request, Body::Out(vec![7; len].into())).await.unwrap().result
             }
         };
-        // Some milliseconds of network for the first, and both are bulk.
+        // The first takes some milliseconds of network, and both are bulk.
         let both = futures_util::future::join(write(0, 64 << 20, 10_000), write(100 << 20, 1 << 20, 1));
         let (first, second) = both.await;
         first.unwrap();
@@ -38,8 +38,8 @@ fn a_request_that_waited_too_long_is_not_begun() {
     });
 }
 
-/// The server went on with a transfer until after its client had given up, met memory that had been
-/// taken back, and the connection was cut.
+/// Replays a bug: the server continued a transfer after its client had given up. It accessed memory
+/// that had been taken back, and the connection was cut.
 #[test]
 fn a_transfer_that_runs_out_of_time_does_not_cost_the_connection() {
     for path in [Path::ServerBased, Path::ClientBased] {
@@ -67,8 +67,8 @@ fn a_transfer_that_runs_out_of_time_does_not_cost_the_connection() {
     }
 }
 
-/// Each name that a peer invented was a client of its own to the manager, who can remember only so
-/// many.
+/// Replays a bug: each name that a peer invented was a separate client to the manager, which can
+/// remember only a limited number.
 #[test]
 fn a_connection_speaks_for_one_client() {
     let (world, cluster) = cluster(3, ClusterOptions::with_iods(1));
@@ -84,7 +84,7 @@ fn a_connection_speaks_for_one_client() {
             "looking changes nothing"
         );
         client.entry(manager, mkdir("b")).await.unwrap();
-        // The same client over two connections, as after a loss that only it has noticed.
+        // The same client over two connections, as after a loss that only the client has noticed.
         let second = client.connect(&cluster.manager()).await;
         client.entry(second, mkdir("c")).await.unwrap();
         assert!(client.endpoint.disconnect(manager, client.endpoint.within(PATIENCE)).await.is_ok());

@@ -1,5 +1,5 @@
-//! Manager and I/O servers over the simulator, spoken to in calls: what the protocol promises,
-//! whatever a client library makes of it.
+//! Manager and I/O servers over the simulator, used by plain calls. The tests check what the
+//! protocol guarantees to any client library.
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something unexpected happens")]
 
@@ -27,21 +27,21 @@ use fs_server::embedded::{ClusterOptions, SimCluster};
 const PATIENCE: Duration = Duration::from_secs(20);
 const EAGER: usize = 8 << 10;
 
-/// A world with a cluster.
+/// Creates a world with a cluster.
 fn cluster(seed: u64, options: ClusterOptions) -> (World, SimCluster) {
     let world = World::new(seed);
     let cluster = SimCluster::start(&world, options).unwrap();
     (world, cluster)
 }
 
-/// A client that knows nothing but calls.
+/// A client that only makes calls.
 #[derive(Clone)]
 struct Client {
     endpoint: AsyncEndpoint<SimTransport>,
     caller: Caller<SimTransport>,
     id: u128,
     seq: Rc<Cell<u64>>,
-    /// The path that its data takes, if not the one that the policy chooses.
+    /// The path that its data must take; `None` for the policy's choice.
     forced: Rc<Cell<Option<Path>>>,
 }
 
@@ -52,7 +52,7 @@ impl Client {
         Client { endpoint, caller, id, seq: Rc::default(), forced: Rc::default() }
     }
 
-    /// Has its data take this path.
+    /// Makes its data take this path.
     fn forcing(self, path: Path) -> Client {
         self.forced.set(Some(path));
         self
@@ -69,7 +69,8 @@ impl Client {
         Request { id, unanswered: seq, timeout_ms: 10_000, body: body.into() }
     }
 
-    /// Makes a call of bytes that need not be a request; returns the reply, whatever it says.
+    /// Makes a call with bytes that need not be a request. Returns the reply, even if it is an
+    /// error.
     async fn call(&self, peer: PeerId, tag: u64, bytes: &[u8], body: Body) -> Result<Reply, bmi_core::Error> {
         let options = self.endpoint.within(PATIENCE);
         let reply = self.caller.call(peer, tag, bytes, body, self.forced.get(), options)?.reply().await?;
@@ -136,7 +137,7 @@ fn regions(list: &[(u64, u64)]) -> Regions {
     Regions::try_from(list.iter().map(|(offset, len)| Region::new(*offset, *len)).collect::<Vec<_>>()).unwrap()
 }
 
-/// Bytes that tell where they belong.
+/// Returns bytes that depend on their position.
 fn pattern(len: usize, salt: u64) -> Vec<u8> {
     (0..len as u64).map(|at| ((at.wrapping_mul(0x9e37_79b9) >> 7) ^ salt ^ at) as u8).collect()
 }

@@ -1,4 +1,4 @@
-//! The namespace over messages: what is answered, once.
+//! The namespace over messages, with each change executed once.
 
 use bmi_core::Addr;
 use fs_proto::{ClusterInfo, DirHandle, ErrorCode, ManagerReply, ManagerRequest, Place, RemoveKind};
@@ -37,7 +37,7 @@ fn a_directory_is_listed_page_by_page() {
     let client = Client::new(&world.node("client"), 1);
     world.block_on(async {
         let manager = client.connect(&cluster.manager()).await;
-        // Long names, so that the size of a message cuts the pages and not the count.
+        // The names are long, so that pages are limited by the message size and not by the count.
         let names: Vec<String> = (0..100).map(|index| format!("{index:04}{}", "x".repeat(200))).collect();
         for name in names.iter().rev() {
             client.manager(manager, create(name)).await.unwrap();
@@ -101,15 +101,15 @@ fn a_request_sent_again_is_answered_and_not_executed_again() {
         assert_eq!(client.send(manager, &request, Body::None).await.unwrap(), first, "on the same connection");
         (request, first)
     });
-    // The manager loses all that it had not synced.
+    // The manager loses everything that it had not synced.
     cluster.restart_manager();
     let again = Client::new(&node, 1);
     let client = Client { seq: client.seq, ..again };
     world.block_on(async {
         let manager = client.connect(&addr).await;
         assert_eq!(client.send(manager, &request, Body::None).await.unwrap(), first, "after a crash");
-        // Once the client has confirmed, an old copy of the request that was under way all the time
-        // is refused.
+        // Once the client has confirmed the reply, an old copy of the request that was delayed is
+        // rejected.
         client.manager(manager, mkdir("later")).await.unwrap();
         let late = client.send(manager, &request, Body::None).await.unwrap();
         assert_eq!(code(late.result), Some(ErrorCode::Invalid));

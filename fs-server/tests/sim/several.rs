@@ -1,4 +1,4 @@
-//! A server on several endpoints at once, and who a server says it is.
+//! A server on several endpoints at once, and the identity of a server.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -45,7 +45,7 @@ fn two_endpoints_serve_one_store_and_stop_together() {
         assert_eq!((identity(&client, one).await, identity(&client, two).await), (me.clone(), me));
         let (file, bytes) = (DatafileHandle(1), pattern(3 << 20, 5));
         let whole = regions(&[(0, bytes.len() as u64)]);
-        // Bulk, so that both endpoints move bytes with the buffers that they share.
+        // Use bulk transfers, so that both endpoints move data with their shared buffers.
         client.write(one, file, &whole, &MemList::from(bytes.clone())).await.unwrap();
         assert!(client.read(two, file, &whole).await.unwrap() == bytes);
         client.iod(two, IodRequest::Remove { datafile: file }).await.unwrap();

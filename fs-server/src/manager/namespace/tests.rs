@@ -1,4 +1,4 @@
-//! The namespace against a model, and its rules one by one.
+//! Compares the namespace with a model, and tests its rules one by one.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ const BIRTH: Birth = Birth { mode: 0o644, uid: 1, gid: 2 };
 fn change<R>(store: &MetaStore, f: impl FnOnce(&mut Change<'_>) -> Result<R, Fault>) -> Result<R, ErrorCode> {
     let transaction = store.write().unwrap();
     let result = f(&mut Change::open(&transaction, 5).unwrap());
-    // Committed in any case: what is refused must have written nothing.
+    // Commit in any case: a refused change must have written nothing.
     transaction.commit().unwrap();
     result.map_err(|fault| fault.into_error().code)
 }
@@ -47,7 +47,7 @@ fn lookup(store: &MetaStore, path: &str) -> Result<Entry, ErrorCode> {
     look(store, |transaction| view(transaction)?.lookup(&Place::root(path)))
 }
 
-/// Checks invariants 2 to 4 of the module over all that is there; returns every path with its
+/// Checks invariants 2 to 4 of the module for everything in the store. Returns every path with its
 /// handle.
 fn check(store: &MetaStore) -> BTreeMap<String, Handle> {
     let transaction = store.read().unwrap();
@@ -220,7 +220,7 @@ fn a_crash_keeps_what_was_committed() {
     let backend = SharedBackend::default();
     let store = MetaStore::on(backend.clone()).unwrap();
     mkdir(&store, "kept").unwrap();
-    // Begun, not committed, when the power fails.
+    // This transaction is not committed when the power fails.
     let transaction = store.write().unwrap();
     Change::open(&transaction, 6).unwrap().mkdir(&Place::root("lost"), BIRTH).unwrap();
     let after = MetaStore::on(backend.crash()).unwrap();
@@ -239,7 +239,7 @@ fn a_file_opened_again_has_what_was_committed() {
     assert_eq!(check(&MetaStore::open(&path).unwrap()).into_keys().collect::<Vec<_>>(), ["/kept"]);
 }
 
-/// A step of the random sequence, over a few short names so that they collide.
+/// A step of the random sequence. There are only a few short names, so that they collide.
 #[derive(Clone, Debug)]
 enum Step {
     Mkdir(String),
