@@ -2,14 +2,13 @@
 //!
 //! **Why.** A healthy backend seldom shows a full queue, a late event or a failed registration, and
 //! never at every place in the protocol. The wrapper does, in the same way each time for the same
-//! seed. Its faults are of two kinds:
+//! seed. Its faults are of two kinds, and both keep the contract:
 //!
-//! | kind | faults | the contract |
+//! | kind | faults | effect |
 //! |---|---|---|
-//! | mild | full queues, events held back for some polls, short batches, messages shown or not | kept: the whole |
-//! | | | suite must pass |
-//! | rough | registrations refused, connections cut | kept, but operations fail: |
-//! | | | each must end, nothing may leak |
+//! | mild | full queues, events held back for some polls, short batches, | none: the whole suite must pass |
+//! | | messages shown to a receiver or not | |
+//! | rough | registrations refused, connections cut | operations fail: each must end, nothing may leak |
 //!
 //! **Invariants**
 //! 1. Events keep their order, across connections too.
