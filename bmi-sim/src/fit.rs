@@ -13,7 +13,7 @@
 //! | RDMA write, one way | `link_latency_ns`, `adapter_message_ns`, `cpu_post_ns` |
 //! | send, one way | the send's part beyond a write: `receive_ns`, `receive_scatter_ns`, |
 //! | | `cpu_completion_ns`, `cpu_post_receive_ns` |
-//! | the same, over TCP or without a write's time | `link_latency_ns`, `cpu_post_ns`, `cpu_receive_ns`; when these are 0, |
+//! | send, over TCP or without a write's time | `link_latency_ns`, `cpu_post_ns`, `cpu_receive_ns`; if these are 0, |
 //! | | `interrupt_ns`, `context_switch_ns`, `system_call_ns` |
 //! | RDMA read, round trip | `read_response_ns` |
 //! | bandwidths | `adapter_ps_per_byte`, `read_ps_per_byte`; `bus_ps_per_byte` where it is the limit; |

@@ -11,23 +11,26 @@
 //! use bmi_sim::faults::{Kind, Swarm};
 //! use std::time::Duration;
 //!
-//! let report = check::sweep("echo").nodes(2).seeds(0..20).faults(Swarm::of(&[Kind::Cut, Kind::Delay])).run(|world| async move {
+//! let faults = Swarm::of(&[Kind::Cut, Kind::Delay]);
+//! let report = check::sweep("echo").nodes(2).seeds(0..20).faults(faults).run(|world| async move {
 //!     // A program that runs whenever its node is up, also after a crash.
 //!     world.nodes[0].boot(|node| async move {
 //!         let server = node.endpoint(Config::default()).expect("a node that is up");
 //!         server.listen(&node.addr(1)).expect("the port is free");
 //!         loop {
 //!             let request = server.next_unexpected().await;
-//!             let _ = server.send(request.peer(), request.tag(), request.bytes().to_vec(), server.within(Duration::from_millis(10))).await;
+//!             let (reply, soon) = (request.bytes().to_vec(), server.within(Duration::from_millis(10)));
+//!             let _ = server.send(request.peer(), request.tag(), reply, soon).await;
 //!         }
 //!     });
 //!     // Liveness: once the faults are over, an echo must come.
 //!     world.calm().await;
 //!     let client = world.nodes[1].endpoint(Config::default())?;
-//!     let peer = client.connect(&world.nodes[0].addr(1), client.within(Duration::from_secs(1))).await?;
+//!     let second = Duration::from_secs(1);
+//!     let peer = client.connect(&world.nodes[0].addr(1), client.within(second)).await?;
 //!     let echo = Memory::zeroed(5)?;
-//!     let reply = client.recv(peer, 7, &echo, client.within(Duration::from_secs(1)));
-//!     client.send_unexpected(peer, 7, b"hello".to_vec(), client.within(Duration::from_secs(1))).await?;
+//!     let reply = client.recv(peer, 7, &echo, client.within(second));
+//!     client.send_unexpected(peer, 7, b"hello".to_vec(), client.within(second)).await?;
 //!     reply.await?;
 //!     assert_eq!(echo.to_vec(), b"hello");
 //!     Ok::<(), bmi_core::Error>(())
