@@ -295,8 +295,8 @@ mod tests {
         assert_eq!(Profile::parse(&default.to_toml()).expect("default"), default);
     }
 
-    /// `calibrate` wrote profiles that no command accepted: `--over x.toml` failed with "no profile
-    /// is called x.toml".
+    /// Regression: `calibrate` wrote profiles that no command accepted: `--over x.toml` failed with
+    /// "no profile is called x.toml".
     #[test]
     fn a_profile_is_a_name_or_a_file_and_so_is_its_disk() {
         let dir = tempfile::tempdir().expect("a directory");

@@ -71,9 +71,9 @@ fn the_papers_machines_are_measured_as_they_are() {
 
 /// The paper's crossovers [PVFS-IB §6.5]: inline up to 4 KiB, fast RDMA up to 64 KiB, server-based
 /// above. The result is within a factor of two for memory that is not registered, as in a program
-/// that does not register its own. (Fast RDMA is chosen up to 118 KiB, because the thresholds weigh a
-/// material difference, while the paper took the size of its slots. Slots of 64 KiB cap it here as
-/// there.)
+/// that does not register its own. (Fast RDMA is chosen up to 118 KiB, because the thresholds weigh
+/// a material difference, while the paper took the size of its slots. Slots of 64 KiB cap it here
+/// as there.)
 #[test]
 fn crossovers_are_near_the_papers() {
     let (measured, _) = measure(SimConfig::vapi_2003(), Config::default());

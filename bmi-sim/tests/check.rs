@@ -124,7 +124,7 @@ fn a_leak_is_a_failure() {
     check::sweep("leak").seeds(0..1).ignoring_leaks().run(leaky);
 }
 
-/// Tasks that went on after a test's end had no limit: the sweep hung.
+/// Regression: tasks that went on after a test's end had no limit: the sweep hung.
 #[test]
 fn a_task_that_goes_on_for_ever_is_found_behind_the_end_of_its_test() {
     let endless = check::sweep("behind the end").seeds(0..1).events(1000).try_run(|world| async move {
@@ -138,7 +138,7 @@ fn a_task_that_goes_on_for_ever_is_found_behind_the_end_of_its_test() {
     assert!(matches!(endless.unwrap_err().why, Why::Stalled(text) if text.contains("more events")));
 }
 
-/// The second run's failure was hidden behind two digests.
+/// Regression: the second run's failure was hidden behind two digests.
 #[test]
 fn a_run_that_fails_when_it_is_run_again_says_how() {
     let runs = Cell::new(0);
@@ -151,7 +151,7 @@ fn a_run_that_fails_when_it_is_run_again_says_how() {
     assert_eq!(failure.why, Why::Again(Box::new(Why::Error("the second time".to_owned()))), "{failure}");
 }
 
-/// A test that also failed without any faults, in another way, shrank to nothing.
+/// Regression: a test that also failed without any faults, in another way, shrank to nothing.
 #[test]
 fn a_failure_shrinks_to_a_plan_that_fails_in_the_same_way() {
     let test = |world: Case| async move {

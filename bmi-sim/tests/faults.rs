@@ -266,7 +266,7 @@ fn a_lost_answer_comes_after_what_it_answers() {
     assert_eq!(asks.counters().bytes_received, 1, "the answer came after all");
 }
 
-/// A read could not be damaged at all.
+/// Regression: a read could not be damaged at all.
 #[test]
 fn the_request_of_a_read_is_damaged_as_any_other() {
     let (a, b) = names();
@@ -318,7 +318,7 @@ fn a_packet_that_is_lost_too_often_ends_its_connection_and_no_other() {
     assert_eq!(received, 8);
 }
 
-/// A short fault in the middle of a long one ended it.
+/// Regression: a short fault in the middle of a long one ended it.
 #[test]
 fn of_two_faults_that_overlap_none_ends_the_other() {
     let world = World::new(1);
@@ -363,7 +363,7 @@ fn of_two_faults_that_overlap_none_ends_the_other() {
     assert!(world.now() >= at(65_000), "the link is down until the longer one is over");
 }
 
-/// Either all of a write was in place or nothing.
+/// Regression: either all of a write was in place or nothing.
 #[test]
 fn of_a_write_that_is_cut_off_some_bytes_may_be_in_place() {
     let mut there = Vec::new();
@@ -392,7 +392,7 @@ fn of_a_write_that_is_cut_off_some_bytes_may_be_in_place() {
     assert!(there.iter().all(|count| *count < 200_000), "{there:?}");
 }
 
-/// Requests that a dead program had made to the disk kept the next program waiting.
+/// Regression: requests that a dead program had made to the disk kept the next program waiting.
 #[test]
 fn a_disk_that_lost_its_power_is_not_busy() {
     let slow = DiskProfile { write_ps_per_byte: 20_000, sync_ns: 1000, ..DiskProfile::default() };
@@ -438,8 +438,8 @@ impl DiskUser for Burst {
     }
 }
 
-/// A power failure hit a store that makes many writes at once before or after them, and never in
-/// the middle.
+/// Regression: a power failure hit a store that makes many writes at once before or after them, and
+/// never in the middle.
 #[test]
 fn the_power_fails_in_the_middle_of_a_write_and_nobody_learns_of_it() {
     let mut written = Vec::new();
@@ -475,7 +475,7 @@ fn the_power_fails_in_the_middle_of_a_write_and_nobody_learns_of_it() {
     assert_eq!((node.crashes(), plan.end_us()), (vec![Time::from_nanos(10_000_000)], 13_000));
 }
 
-/// The end of a plan brought up every node and link that was down.
+/// Regression: the end of a plan brought up every node and link that was down.
 #[test]
 fn the_end_of_a_plan_ends_nothing_that_was_done_by_hand() {
     let pair = pair();
@@ -520,8 +520,8 @@ fn the_end_of_a_plan_ends_nothing_that_was_done_by_hand() {
     assert!(of_third.get() > before.0 && of_fourth.get() > before.1);
 }
 
-/// A fault that ended at the instant of the calm was ended by neither. The calm considered it over,
-/// and then its own end found nothing to end.
+/// Regression: a fault that ended at the instant of the calm was ended by neither. The calm
+/// considered it over, and then its own end found nothing to end.
 #[test]
 fn a_calm_at_the_instant_at_which_a_fault_ends_ends_it() {
     let pair = pair();

@@ -154,9 +154,9 @@ fn sizes() -> impl Iterator<Item = usize> {
     (7..=16).map(|power| 1 << power)
 }
 
-/// [PVFS-IB, Figure 11, §6.5]: "In both cases, the Fast RDMA scheme offers the best
-/// performance"; inline and fast RDMA are ahead of server-based for small transfers; server-based
-/// without a hit is the worst by far, "due to the prohibitively costly memory registration".
+/// [PVFS-IB, Figure 11, §6.5]: "In both cases, the Fast RDMA scheme offers the best performance".
+/// Inline and fast RDMA are ahead of server-based for small transfers. Server-based without a hit is
+/// the worst by far, "due to the prohibitively costly memory registration".
 #[test]
 fn figure_11_small_transfers() {
     for direction in Direction::ALL {

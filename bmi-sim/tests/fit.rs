@@ -69,11 +69,11 @@ fn tcp_is_fitted_back_where_the_processor_and_where_the_wire_is_the_limit() {
     round_trip("gige-2008", "ibnice-2003", 0.02);
 }
 
-/// The completions of a ping-pong were left to the stream that was measured after it on the same
-/// connection, which counted them as its own messages. A profile seemed five times as fast as its
-/// prices, and a fit made its adapter five times too slow. Round trips did not show the bug, since
-/// both of their ways were wrong by the same factor. So the values are compared with the prices
-/// here, not with other measurements of the simulator.
+/// Regression: the completions of a ping-pong were left to the stream that was measured after it on
+/// the same connection, which counted them as its own messages. A profile seemed five times as fast
+/// as its prices, and a fit made its adapter five times too slow. Round trips did not show the bug,
+/// since both of their ways were wrong by the same factor. So the values are compared with the
+/// prices here, not with other measurements of the simulator.
 #[test]
 fn a_stream_does_not_count_completions_of_what_was_measured_before() {
     for name in Profile::names() {
@@ -153,7 +153,7 @@ fn tcp_within_a_host_is_fitted_though_the_base_has_slower_interrupts() {
     }
 }
 
-/// They were dropped silently.
+/// Regression: they were dropped silently.
 #[test]
 fn what_the_base_does_not_have_is_named() {
     let measured = Measurements { send_one_way_us: Some(30.0), read_mb_per_s: Some(100.0), ..Measurements::default() };

@@ -586,9 +586,9 @@ fn bandwidth_is_a_resource() {
     assert!(both >= 1_600, "{both} µs");
 }
 
-/// A poll that found nothing cleared the notification. Room that was made later, by sends without a
-/// completion, was never reported, and a caller whose post had been refused waited without end. The
-/// sweep found it at one seed in three thousand.
+/// Regression: a poll that found nothing cleared the notification. Room that was made later, by
+/// sends without a completion, was never reported, and a caller whose post had been refused waited
+/// without end. The sweep found it at one seed in three thousand.
 #[test]
 fn room_in_a_full_queue_is_told_also_after_a_poll_that_found_nothing() {
     let world = World::new(1);

@@ -150,9 +150,9 @@ fn refused<K: Backend>(
     assert!(local.memory().to_vec() == untouched, "{what}: a byte was delivered");
 }
 
-/// A wrong key, missing rights, every way out of bounds, a revoked key, a key of another
-/// connection, and a connection that has ended: the result is false, and nothing has happened, not
-/// even to the connection (C6, C7).
+/// The result is false for a wrong key, missing rights, every way out of bounds, a revoked key, a
+/// key of another connection, and a connection that has ended. Nothing has happened then, not even
+/// to the connection (C6, C7).
 pub fn what_posting_would_refuse<K: Backend>(backend: &K) {
     const BOTH: (bool, bool) = (true, true);
     let mut rig = Rig::new(backend);

@@ -144,8 +144,8 @@ impl std::error::Error for Failure {}
 mod tests {
     use super::*;
 
-    /// On the harness's main thread the command contained the sweep's own name, which no test has.
-    /// The command ran nothing and passed.
+    /// Regression: on the harness's main thread the command contained the sweep's own name, which
+    /// no test has. The command ran nothing and passed.
     #[test]
     fn a_replay_names_the_test_and_not_the_sweep() {
         let args = |args: &[&str]| args.iter().map(|arg| (*arg).to_owned()).collect::<Vec<_>>();
