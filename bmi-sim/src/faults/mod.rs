@@ -14,7 +14,7 @@
 //! | a frame is lost or damaged | late by the time-out, which doubles | the connection ends |
 //! | | ([`Fault::Lossy`]) | ([`Fault::Corrupt`]) |
 //! | a frame is lost too often | the connection ends, first at the side that waits | |
-//! | a frame comes twice | none: dropped by its number | the same |
+//! | a frame comes twice | no effect: dropped by its number | the same |
 //!
 //! When a connection ends while a write is on its way, some bytes of the write may be in place.
 //!
