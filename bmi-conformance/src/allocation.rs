@@ -1,7 +1,7 @@
-//! No allocation in the steady state: of a transport (C14), and of the messages over it.
+//! Checks that the steady state allocates nothing: in a transport (C14), and for messages over it.
 //!
-//! **Why not in the suite.** A program has one allocator, which has to be [`Counting`] for these
-//! tests; so they stand in a test program of their own:
+//! **Why not in the suite.** A program has one allocator, which must be [`Counting`] for these
+//! tests. So they need a test program of their own:
 //!
 //! ```text
 //! #[global_allocator]
@@ -22,31 +22,32 @@ use bmi_core::{Access, Addr, Clock, Config, Counters, Endpoint, Memory, Options,
 
 use crate::world::World;
 
-/// The system's allocator, which counts.
+/// The system's allocator, with a counter.
 pub struct Counting;
 
 thread_local! {
     static COUNT: Cell<usize> = const { Cell::new(0) };
 }
 
-// SAFETY: hands everything to the system's allocator; counting touches only a thread-local integer.
+// SAFETY: every call is forwarded to the system's allocator; counting touches only a thread-local
+// integer.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         COUNT.with(|count| count.set(count.get() + 1));
-        // SAFETY: the caller's promise is handed on.
+        // SAFETY: the caller's promise is passed on.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
-        // SAFETY: the caller's promise is handed on.
+        // SAFETY: the caller's promise is passed on.
         unsafe { System.dealloc(ptr, layout) }
     }
 }
 
-/// Allocations of this thread so far.
+/// Returns the number of allocations of this thread so far.
 ///
 /// # Panics
-/// If the program's allocator is another one than [`Counting`], which would count nothing.
+/// If the program's allocator is not [`Counting`], so that nothing would be counted.
 pub fn allocations() -> usize {
     let before = COUNT.get();
     drop(std::hint::black_box(Box::new(0u8)));
@@ -54,10 +55,11 @@ pub fn allocations() -> usize {
     COUNT.get()
 }
 
-/// Sends, writes and reads of all sizes, signalled, again and again: none allocates but the first.
+/// Checks sends, writes and reads of all sizes, signalled, in many rounds: only the first round may
+/// allocate.
 ///
 /// # Panics
-/// If one does.
+/// If a later round allocates.
 pub fn data_path<T: Transport>(world: &mut World<T>) {
     let (ca, cb) = world.connect();
     const LEN: usize = 700_000;
@@ -91,7 +93,7 @@ pub fn data_path<T: Transport>(world: &mut World<T>) {
     };
     for _ in 0..20 {
         round(world);
-        // What the adapters have to say to each other at first use arrives when they look for it.
+        // Messages that the adapters exchange at first use arrive when they are polled.
         for _ in 0..1000 {
             world.poll();
         }
@@ -106,13 +108,13 @@ pub fn data_path<T: Transport>(world: &mut World<T>) {
     assert_eq!(COUNT.get() - before, 0);
 }
 
-/// The message interface over two adapters, the second of which listens at `addr`: every path of a
-/// message whose memory was used before, and whose registration the pin-down cache has. What is
-/// left out, and allocates, are first uses, descriptors of bulk transfers, lists of many pieces,
-/// and messages that many others were received before.
+/// Checks the message interface over two adapters, the second of which listens at `addr`. It uses
+/// every path of a message whose memory was used before, and whose registration is in the pin-down
+/// cache. Some things allocate and are left out: first uses, descriptors of bulk transfers, lists
+/// of many pieces, and messages that many others were received before.
 ///
 /// # Panics
-/// If a message allocates, or is registered anew.
+/// If a message allocates, or is registered again.
 pub fn messages<T: Transport>(a: T, b: T, addr: &Addr) {
     let clock = MonotonicClock::new();
     let endpoint = |transport| Endpoint::new(transport, Config::default(), clock.now()).expect("endpoint");
@@ -130,13 +132,13 @@ pub fn messages<T: Transport>(a: T, b: T, addr: &Addr) {
         a.poll(clock.now());
     }
     let (source, target) = (crate::data::memory(1 << 20), crate::data::memory(1 << 20));
-    // What no peer can map: over shared memory such bytes go to a slot, where others are copied by
-    // the peer itself.
+    // Memory that no peer can map. Over shared memory such bytes go to a slot, while the peer
+    // copies other bytes itself.
     let plain = Memory::zeroed(1 << 20).expect("memory");
     let exposure = b.expose(to_a, &target, Access::READ_WRITE).expect("expose");
     let mut completions = Vec::new();
     let mut round = || {
-        // Short transfers, which may be over when they are posted, and longer ones.
+        // Short transfers, which may complete when they are posted, and longer ones.
         for len in [64, 64 << 10, 300 << 10] {
             let (remote, list) = (exposure.descriptor(), source.slice(0, len));
             let push = a.post_push(to_b, remote, 0, list.clone(), Options::default()).expect("post");
@@ -149,8 +151,8 @@ pub fn messages<T: Transport>(a: T, b: T, addr: &Addr) {
                 assert!(completions.drain(..).all(|completion| completion.status.is_ok()));
             }
         }
-        // Eager, fast, direct and rendezvous, the receive before the message and behind it; and
-        // messages that need none.
+        // Eager, fast RDMA, offered receive and rendezvous, with the receive before or after the
+        // message. Also messages that need no receive.
         let lens = [
             (1, 64, &source),
             (2, 8192, &source),
@@ -167,7 +169,7 @@ pub fn messages<T: Transport>(a: T, b: T, addr: &Addr) {
                 let mut left = 1;
                 if receive_first {
                     left += receive(&mut b);
-                    // Until the offer of the receive has come.
+                    // Until the offer of the receive has arrived.
                     for _ in 0..200 {
                         b.poll(clock.now());
                         a.poll(clock.now());

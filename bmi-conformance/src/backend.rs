@@ -1,4 +1,4 @@
-//! What a backend says about itself so that the suite can run over it.
+//! The description of a backend that the suite needs to run over it.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -7,64 +7,65 @@ use bmi_core::{Addr, Capabilities, Clock, Time, Transport};
 
 /// A backend under test: a small world of named nodes, all driven by the suite, in one thread.
 ///
-/// A new value is made for every test.
+/// Every test uses a new value.
 pub trait Backend {
-    /// Its adapter.
+    /// The backend's adapter.
     type Transport: Transport + 'static;
-    /// Its clock.
+    /// The backend's clock.
     type Clock: Clock + Clone + 'static;
 
-    /// Its name, for messages.
+    /// Returns its name, for messages.
     fn name(&self) -> String;
 
-    /// The capability set, written down by hand: a flag that flips in the backend fails every test
-    /// rather than skip some.
+    /// Returns the expected capability set, written by hand. A flag that changes in the backend
+    /// then fails every test, instead of skipping some.
     fn expected_capabilities(&self) -> Capabilities;
 
-    /// Whether its adapters show messages to a receiver (C16). Written down by hand as the
-    /// capabilities are: if one that says so shows nothing, tests fail.
+    /// Returns whether its adapters have inline receives (C16). Like the capabilities it is written
+    /// by hand: if it returns true and no message is shown, tests fail.
     fn has_inline_receives(&self) -> bool {
         false
     }
 
-    /// A new adapter on the node of this name. Called twice with one name it gives two adapters of
+    /// Creates an adapter on the node of this name. Two calls with one name give two adapters of
     /// that node.
     fn transport(&self, node: &str) -> Self::Transport;
 
-    /// An address that an adapter of the node can listen at, free at each call (port 0 where the
-    /// backend has that).
+    /// Returns an address that an adapter of the node can listen at. The address is free at each
+    /// call (port 0 where the backend supports it).
     fn listen_addr(&self, node: &str) -> Addr;
 
-    /// An address of the node that nobody listens at.
+    /// Returns an address of the node without a listener.
     fn vacant_addr(&self, node: &str) -> Addr;
 
-    /// The clock.
+    /// Returns the clock.
     fn clock(&self) -> Self::Clock;
 
-    /// Called when no adapter has anything to do at this instant: lets time pass until something
-    /// happens, at most until `until`, and by about a millisecond at most if that is `None` and
-    /// nothing is about to happen. Where time passes by itself, gives others the processor.
+    /// Lets time pass; called when no adapter has anything to do at this instant. It returns when
+    /// something happens, at the latest at `until`. If `until` is `None` and nothing is about to
+    /// happen, it returns after about a millisecond. Where time passes without help, it yields the
+    /// processor.
     fn pass(&self, until: Option<Time>);
 
-    /// How long, on the backend's clock, the suite waits for anything before it fails. Only failing
-    /// tests take that long.
+    /// Returns how long, on the backend's clock, the suite waits for an event before it fails. Only
+    /// failing tests take that long.
     fn patience(&self) -> Duration {
         Duration::from_secs(20)
     }
 
-    /// How many cases of each property are tried.
+    /// Returns how many cases of each property are tried.
     fn property_cases(&self) -> u32 {
         16
     }
 
-    /// The time now.
+    /// Returns the current time.
     fn now(&self) -> Time {
         self.clock().now()
     }
 }
 
-/// Any backend, without its types. The suite runs over this one type, so that it is compiled once,
-/// in this crate, and not again in the tests of each backend.
+/// Any backend, without its types. The suite runs over this one type. So it is compiled once, in
+/// this crate, and not again in the tests of each backend.
 pub(crate) struct AnyBackend<'a>(&'a dyn Erased);
 
 impl<'a> AnyBackend<'a> {

@@ -1,16 +1,17 @@
-//! Bytes to send and places to receive them, with guard bytes around every piece.
+//! Bytes to send, and memory to receive them, with guard bytes around every piece.
 
 use bmi_core::{MemList, MemSlice, Memory};
 
 use crate::rng::Rng;
 
-/// What stands in every byte that no transfer may touch.
+/// The value of every byte that no transfer may touch.
 pub const GUARD: u8 = 0xa5;
 
-/// Guard bytes before, between and behind the pieces. Odd, so that pieces fall on every alignment.
+/// Number of guard bytes before, between and behind the pieces. It is odd, so that pieces have
+/// every alignment.
 const GAP: usize = 37;
 
-/// `len` bytes that depend on `seed` and on their position.
+/// Returns `len` bytes that depend on `seed` and on their position.
 pub fn pattern(seed: u64, len: usize) -> Vec<u8> {
     let mut rng = Rng::new(seed);
     let mut bytes = Vec::with_capacity(len + 8);
@@ -21,13 +22,13 @@ pub fn pattern(seed: u64, len: usize) -> Vec<u8> {
     bytes
 }
 
-/// `len` bytes of memory, all zero, in pages that can be shared: a backend to which that means
-/// nothing takes it as any memory, and one to which it means much is tested on it.
+/// Returns `len` zero bytes of memory in shareable pages. A backend that cannot share pages treats
+/// it like other memory; a backend that can is tested with it.
 pub fn memory(len: usize) -> Memory {
     Memory::shareable(len).expect("the machine that runs the suite has memory for it")
 }
 
-/// Memory that holds [`pattern`].
+/// Returns memory that contains [`pattern`].
 pub fn filled(seed: u64, len: usize) -> Memory {
     let memory = memory(len);
     memory.copy_from(0, &pattern(seed, len));
@@ -42,7 +43,7 @@ pub struct Guarded {
 }
 
 impl Guarded {
-    /// Pieces of these lengths. Every second pair stands in the memory in reverse, so that list
+    /// Creates pieces of these lengths. Every second pair is in the memory in reverse, so that list
     /// order is not address order.
     pub fn new(lens: &[usize]) -> Guarded {
         let total: usize = lens.iter().sum::<usize>() + GAP * (lens.len() + 1);
@@ -62,39 +63,39 @@ impl Guarded {
         Guarded { memory, pieces }
     }
 
-    /// Pieces of these lengths that hold `pattern(seed, total)` in list order.
+    /// Creates pieces of these lengths that contain `pattern(seed, total)` in list order.
     pub fn filled(seed: u64, lens: &[usize]) -> Guarded {
         let guarded = Guarded::new(lens);
         guarded.list().copy_from(0, &pattern(seed, guarded.len()));
         guarded
     }
 
-    /// The pieces as a list.
+    /// Returns the pieces as a list.
     pub fn list(&self) -> MemList {
         self.pieces.iter().cloned().collect()
     }
 
-    /// The memory that all pieces lie in.
+    /// Returns the memory that contains all pieces.
     pub fn memory(&self) -> &Memory {
         &self.memory
     }
 
-    /// The pieces in list order.
+    /// Returns the pieces in list order.
     pub fn pieces(&self) -> &[MemSlice] {
         &self.pieces
     }
 
-    /// Total length of the pieces in bytes.
+    /// Returns the total length of the pieces in bytes.
     pub fn len(&self) -> usize {
         self.pieces.iter().map(MemSlice::len).sum()
     }
 
-    /// Whether the pieces have no bytes.
+    /// Returns whether the pieces have no bytes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Checks that the list holds `expected`, and guard bytes behind that and around each piece.
+    /// Checks that the list contains `expected`, and guard bytes behind that and around each piece.
     ///
     /// # Panics
     /// If not, naming the first byte that is wrong.
@@ -120,22 +121,22 @@ impl Guarded {
         }
     }
 
-    /// Checks that nothing but guard bytes is there.
+    /// Checks that there are only guard bytes.
     ///
     /// # Panics
-    /// If something is.
+    /// If another byte is found.
     pub fn check_untouched(&self, what: &str) {
         self.check(what, &[]);
     }
 
-    /// Whether nobody else holds the memory any more: no operation, no registration, no peer. Gives
-    /// up this list's own handles.
+    /// Gives up this list's own handles and returns the memory. [`is_sole`] then tells whether an
+    /// operation, a registration or a peer still holds it.
     pub fn into_sole(self) -> Memory {
         self.memory
     }
 }
 
-/// Whether this is the only handle to the memory.
+/// Returns whether this is the only handle to the memory.
 pub fn is_sole(memory: &mut Memory) -> bool {
     memory.get_mut().is_some()
 }

@@ -1,9 +1,9 @@
-//! One test per behaviour of a backend, and every backend runs them all.
+//! One test per behaviour of a backend; every backend runs them all.
 //!
 //! **Why.** The protocol above is written against the contract in [`bmi_core::transport`], not
-//! against a backend. What the contract says is tested here, once, so that a new backend is as good
-//! as it is complete: it implements [`Backend`], pins its capability set, and gets one `#[test]`
-//! for each behaviour:
+//! against a backend. The contract is tested here, once, so that every backend meets all of it. A
+//! new backend implements [`Backend`], pins its capability set, and gets one `#[test]` for each
+//! behaviour:
 //!
 //! ```text
 //! bmi_conformance::conformance_suite!(MyBackend::new());
@@ -14,28 +14,28 @@
 //! | transport | the contract C1 to C16, adapter against adapter | [`transport`] |
 //! | message | the message interface of [`bmi_core::AsyncEndpoint`] over the backend | [`message`] |
 //!
-//! A backend's own tests, of what the suite does not know about it, have their frame in [`world`];
-//! that nothing is allocated per operation is tested by [`allocation`]. [`Local`] is the
-//! [`Backend`] of one whose adapters are all in this process.
+//! A backend may need tests of properties that the suite does not know; [`world`] has helpers for
+//! them. [`allocation`] tests that operations do not allocate. [`Local`] is the [`Backend`] for
+//! adapters that are all in this process.
 //!
 //! The suite runs over `Box<dyn Transport>`, whatever the backend is, so that it is compiled once.
-//! That the box forwards every method is tested in [`bmi_core::transport`].
+//! A test in [`bmi_core::transport`] checks that the box forwards every method.
 //!
 //! **Invariants**
-//! 1. No test depends on how long something takes. Waiting is a loop with a bound, and reaching the
-//!    bound fails by name.
-//! 2. No test skips in silence. One that needs a capability which the backend's pinned set lacks
-//!    checks that the backend refuses.
+//! 1. No test depends on how long something takes. Waiting is a loop with a bound. Reaching the
+//!    bound fails with the name of what was awaited.
+//! 2. No test skips silently. If the backend's pinned set lacks a capability that a test needs, the
+//!    test checks that the backend refuses.
 //! 3. A test that is not in the list of [`conformance_suite!`] fails `every_behaviour_is_listed`.
 //!
-//! **Faults.** [`FaultyBackend`] wraps any backend, and each of its adapters in a [`Faulty`] that
-//! makes queues full, events late and batches small, as the contract allows. A wrapped backend must
-//! pass the whole suite too.
+//! **Faults.** [`FaultyBackend`] wraps any backend. It wraps each of its adapters in a [`Faulty`]
+//! that makes queues full, events late and batches small, as the contract allows. A wrapped backend
+//! must pass the whole suite too.
 //!
 //! **Source.** The form follows opendal (`core/tests/behavior`), rustls
 //! (`rustls-test/tests/api.rs`) and object_store (`src/integration.rs`).
 
-// Runs inside the simulator: see clippy.toml.
+// This crate runs inside the simulator: see clippy.toml.
 #![warn(clippy::disallowed_types)]
 
 pub mod allocation;
@@ -58,20 +58,20 @@ pub use rng::Rng;
 use backend::AnyBackend;
 use bmi_core::Transport;
 
-/// A behaviour: its name, and the test of it.
+/// A behaviour: its name and its test.
 struct Behaviour<'a> {
     /// Module and function, as in `transport::connect::several_listeners`.
     name: &'static str,
-    /// Panics if the backend does not behave.
+    /// The test. It panics if the backend does not have the behaviour.
     test: fn(&AnyBackend<'a>),
 }
 
-/// Runs the behaviour of this name over a backend, after checking that the capability set is the
-/// one that the backend pins.
+/// Runs the behaviour of this name over a backend, after checking that its capability set is the
+/// pinned one.
 ///
 /// # Panics
-/// If the backend does not behave, if its capabilities are others than it pins, or if there is no
-/// such behaviour.
+/// If the backend does not have the behaviour, if its capabilities differ from the pinned ones, or
+/// if there is no behaviour of this name.
 pub fn run<K: Backend>(backend: &K, name: &str) {
     assert_eq!(
         backend.transport("capabilities").capabilities(),
@@ -82,7 +82,7 @@ pub fn run<K: Backend>(backend: &K, name: &str) {
     run_any(&AnyBackend::new(backend), name);
 }
 
-/// Not generic, so that all behaviours are compiled here.
+/// This function is not generic, so that all behaviours are compiled here.
 fn run_any<'a>(backend: &AnyBackend<'a>, name: &str) {
     let behaviours: Vec<Behaviour<'a>> = behaviours();
     let behaviour = behaviours.iter().find(|behaviour| behaviour.name == name);
@@ -90,15 +90,15 @@ fn run_any<'a>(backend: &AnyBackend<'a>, name: &str) {
     (behaviour.test)(backend);
 }
 
-/// All behaviours, in the order of the list.
+/// Returns all behaviours, in the order of the list.
 fn behaviours<'a>() -> Vec<Behaviour<'a>> {
     conformance_suite!(@list @registry)
 }
 
 /// Expands to one `#[test]` for each behaviour, in modules named as in this crate. The argument
-/// makes a backend; it is evaluated for each test.
+/// creates a backend; it is evaluated for each test.
 ///
-/// This list is the only place where a behaviour is entered.
+/// This list is the only place where a behaviour is registered.
 #[macro_export]
 macro_rules! conformance_suite {
     ($make:expr) => { $crate::conformance_suite! { @list @tests ($make) } };
@@ -220,7 +220,7 @@ macro_rules! conformance_suite {
 
 #[cfg(test)]
 mod tests {
-    /// Invariant 3: each `pub fn` of a test module stands in the list.
+    /// Invariant 3: each `pub fn` of a test module is in the list.
     #[test]
     fn every_behaviour_is_listed() {
         let list = include_str!("lib.rs");

@@ -1,5 +1,5 @@
-//! The frame of a backend whose adapters are all in this process: what such a backend says about
-//! itself is the same but for a few words.
+//! A ready-made [`Backend`] for backends whose adapters are all in this process. Their descriptions
+//! differ in a few values only.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use bmi_core::{Addr, Capabilities, Time, Transport};
 
 use crate::backend::Backend;
 
-/// Adapters of this process, driven by the clock on the wall.
+/// Adapters of this process, driven by the wall clock.
 ///
 /// ```text
 /// fn plain() -> Local<TcpTransport> {
@@ -28,9 +28,9 @@ pub struct Local<T> {
 }
 
 impl<T> Local<T> {
-    /// A backend whose adapters `make` makes, all alike; `expected`, `listen` and `vacant` are as
-    /// [`Backend::expected_capabilities`], [`Backend::listen_addr`] and [`Backend::vacant_addr`]
-    /// say. Tries 8 cases of each property.
+    /// Creates a backend whose adapters `make` creates, all alike. For `expected`, `listen` and
+    /// `vacant` see [`Backend::expected_capabilities`], [`Backend::listen_addr`] and
+    /// [`Backend::vacant_addr`]. Tries 8 cases of each property.
     pub fn new(
         name: &'static str,
         expected: Capabilities,
@@ -42,14 +42,14 @@ impl<T> Local<T> {
         Local { name, expected, make, listen, vacant, cases: 8, shows: false, clock: MonotonicClock::new() }
     }
 
-    /// Tries this many cases of each property.
+    /// Sets the number of cases of each property.
     #[must_use]
     pub fn with_cases(mut self, cases: u32) -> Local<T> {
         self.cases = cases;
         self
     }
 
-    /// Its adapters show messages to a receiver: see [`Backend::has_inline_receives`].
+    /// Declares that its adapters have inline receives: see [`Backend::has_inline_receives`].
     #[must_use]
     pub fn with_inline_receives(mut self) -> Local<T> {
         self.shows = true;

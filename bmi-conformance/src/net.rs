@@ -1,9 +1,10 @@
-//! The drive loop of the message level: endpoints, and adapters without one, around one future.
+//! The drive loop of the message level: it drives endpoints, and adapters without one, around one
+//! future.
 //!
-//! **Why.** The message interface is tested as its users see it, from `async` code. But who polls
-//! an endpoint, and when, must be in the hands of the test: a peer that stops polling is one of the
-//! behaviours. So the suite has a loop of its own, the same for every backend. The future is polled
-//! only when it was woken, so a lost wake-up shows as a failure, not as a slow success.
+//! **Why.** The message interface is tested from `async` code, as its users see it. But the test
+//! must decide which endpoint is polled and when: a peer that stops polling is one of the
+//! behaviours. So the suite has its own loop, the same for every backend. The future is polled only
+//! when it was woken, so a lost wake-up shows as a failure, not as a slow success.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -23,8 +24,8 @@ use bmi_core::{
 
 use crate::backend::Backend;
 
-/// How long an operation may take that is expected to succeed. Shorter than any patience, so that
-/// the operation itself says what went wrong.
+/// The time limit of an operation that is expected to succeed. It is shorter than any patience, so
+/// that the operation itself reports the error.
 pub const SOON: Duration = Duration::from_secs(8);
 
 /// An endpoint over the adapters of a backend.
@@ -57,7 +58,7 @@ impl<K: Backend> Clone for Driven<K> {
     }
 }
 
-/// An adapter without an endpoint: a peer that speaks whatever the test makes it say.
+/// An adapter without an endpoint: a peer that sends whatever the test wants.
 pub struct Bare<T>(Rc<RefCell<BareInner<T>>>);
 
 struct BareInner<T> {
@@ -78,7 +79,7 @@ impl<T: Transport> Bare<T> {
         f(&mut self.0.borrow_mut().transport)
     }
 
-    /// Takes out the first event that `wanted` says yes to.
+    /// Takes out the first event for which `wanted` returns true.
     pub fn take(&self, wanted: impl FnMut(&Event) -> bool) -> Option<Event> {
         let events = &mut self.0.borrow_mut().events;
         let at = events.iter().position(wanted)?;
@@ -93,7 +94,7 @@ impl<T: Transport> Bare<T> {
     }
 }
 
-/// Whether the future was woken.
+/// Records whether the future was woken.
 struct Flag(AtomicBool);
 
 impl Wake for Flag {
@@ -102,32 +103,32 @@ impl Wake for Flag {
     }
 }
 
-/// Two endpoints and what each calls the other.
+/// Two endpoints and their names for each other.
 pub struct Pair<K: Backend> {
     /// The endpoint that connected, called `a`.
     pub a: End<K>,
     /// The endpoint that listened, called `b`.
     pub b: End<K>,
-    /// What `a` calls `b`.
+    /// The name of `b` at `a`.
     pub to_b: PeerId,
-    /// What `b` calls `a`.
+    /// The name of `a` at `b`.
     pub to_a: PeerId,
-    /// Where `b` listens.
+    /// The address at which `b` listens.
     pub addr: Addr,
 }
 
 impl<'b, K: Backend> Net<'b, K> {
-    /// A net without members.
+    /// Creates a net without members.
     pub fn new(backend: &'b K) -> Net<'b, K> {
         Net { backend, members: RefCell::default(), waiting_for: RefCell::default() }
     }
 
-    /// The backend.
+    /// Returns the backend.
     pub fn backend(&self) -> &'b K {
         self.backend
     }
 
-    /// A new endpoint on the node `name`.
+    /// Creates an endpoint on the node `name`.
     pub fn endpoint(&self, name: &str, config: &Config) -> End<K> {
         let config = config.clone().name(name.to_owned());
         // Under rough faults an adapter may refuse its first registrations; another one is made
@@ -144,7 +145,7 @@ impl<'b, K: Backend> Net<'b, K> {
         endpoint
     }
 
-    /// A new adapter on the node `name`, without an endpoint.
+    /// Creates an adapter on the node `name`, without an endpoint.
     pub fn bare(&self, name: &str) -> Bare<K::Transport> {
         let inner = BareInner { transport: self.backend.transport(name), events: VecDeque::new(), scratch: Vec::new() };
         let bare = Bare(Rc::new(RefCell::new(inner)));
@@ -156,8 +157,8 @@ impl<'b, K: Backend> Net<'b, K> {
         self.members.borrow_mut().push(Member { name: name.to_owned(), paused: false, what });
     }
 
-    /// Lets go of the members of this name. When the test has dropped its handles too, the adapter
-    /// goes, as when its process dies.
+    /// Drops the members of this name. When the test has dropped its handles too, the adapter is
+    /// dropped, as when its process dies.
     pub fn kill(&self, name: &str) {
         let mut members = self.members.borrow_mut();
         let before = members.len();
@@ -169,12 +170,12 @@ impl<'b, K: Backend> Net<'b, K> {
         drop(dead);
     }
 
-    /// Stops or goes on driving the members of this name.
+    /// Stops or resumes driving the members of this name.
     pub fn pause(&self, name: &str, paused: bool) {
         self.members.borrow_mut().iter_mut().filter(|member| member.name == name).for_each(|m| m.paused = paused);
     }
 
-    /// An address to listen at.
+    /// Returns an address to listen at.
     pub fn listen_addr(&self, name: &str) -> Addr {
         self.backend.listen_addr(name)
     }
@@ -182,7 +183,7 @@ impl<'b, K: Backend> Net<'b, K> {
     /// Drives the future and all members until the future ends.
     ///
     /// # Panics
-    /// When patience is over, naming what was waited for and showing what every endpoint holds.
+    /// When the patience is over, naming what was waited for and listing what every endpoint holds.
     pub fn run<F: Future>(&self, future: F) -> F::Output {
         let mut future = pin!(future);
         let flag = Arc::new(Flag(AtomicBool::new(true)));
@@ -202,13 +203,13 @@ impl<'b, K: Backend> Net<'b, K> {
         }
     }
 
-    /// Drives every member once; lets time pass if none had anything to do.
+    /// Drives every member once. Lets time pass if no member had anything to do.
     fn turn(&self, turns: u64) {
         let mut busy = false;
         let mut until: Option<Time> = None;
         let mut index = 0;
         loop {
-            // Taken out one by one: driving a member may wake code that adds or kills members.
+            // Looked up one by one: driving a member may wake code that adds or kills members.
             let next = self.members.borrow().get(index).map(|member| (member.paused, member.what.clone()));
             let Some((paused, what)) = next else { break };
             index += 1;
@@ -227,7 +228,7 @@ impl<'b, K: Backend> Net<'b, K> {
         }
     }
 
-    /// Where everybody stands, for a test that fails.
+    /// Describes the state of all members, for a test that fails.
     fn state(&self) -> String {
         let mut text = format!("now {}, waiting for {:?}", self.backend.now(), self.waiting_for.borrow());
         for member in self.members.borrow().iter() {
@@ -243,10 +244,10 @@ impl<'b, K: Backend> Net<'b, K> {
         text
     }
 
-    /// Waits until `found` has something; looked at on every turn of the loop.
+    /// Waits until `found` returns a value. It is called on every turn of the loop.
     ///
     /// # Panics
-    /// When patience is over, naming `what`.
+    /// When the patience is over, naming `what`.
     pub async fn until<R>(&self, what: &str, mut found: impl FnMut() -> Option<R>) -> R {
         self.waiting_for.borrow_mut().push(what.to_owned());
         let give_up = self.backend.now() + self.backend.patience();
@@ -263,7 +264,7 @@ impl<'b, K: Backend> Net<'b, K> {
         result
     }
 
-    /// Lets the loop turn this often.
+    /// Waits for this many turns of the loop.
     pub async fn turns(&self, mut count: u32) {
         poll_fn(|cx| {
             if count == 0 {
@@ -276,7 +277,7 @@ impl<'b, K: Backend> Net<'b, K> {
         .await;
     }
 
-    /// Waits until the endpoint holds nothing but this many peers: whatever it did, all came back.
+    /// Waits until the endpoint holds nothing but this many peers.
     pub async fn settled(&self, endpoint: &End<K>, peers: usize, what: &str) {
         let idle = ResourceUsage { peers, ..ResourceUsage::default() };
         self.until(&format!("{what}: nothing held but {peers} peers"), || {
@@ -285,12 +286,12 @@ impl<'b, K: Backend> Net<'b, K> {
         .await;
     }
 
-    /// Waits for the next event of a bare adapter that `wanted` says yes to.
+    /// Waits for the next event of a bare adapter for which `wanted` returns true.
     pub async fn event(&self, bare: &Bare<K::Transport>, what: &str, wanted: impl Fn(&Event) -> bool) -> Event {
         self.until(what, || bare.take(&wanted)).await
     }
 
-    /// Two connected endpoints, `a` and `b`, under one configuration.
+    /// Creates two connected endpoints, `a` and `b`, with one configuration.
     pub async fn pair(&self, config: &Config) -> Pair<K> {
         let (a, b) = (self.endpoint("a", config), self.endpoint("b", config));
         let addr = b.listen(&self.listen_addr("b")).expect("listen");
@@ -298,7 +299,7 @@ impl<'b, K: Backend> Net<'b, K> {
         Pair { a, b, to_b, to_a, addr }
     }
 
-    /// Connects `from` to `to`, which listens at `addr`; what each calls the other.
+    /// Connects `from` to `to`, which listens at `addr`. Returns their names for each other.
     pub async fn connect(&self, from: &End<K>, to: &End<K>, addr: &Addr) -> (PeerId, PeerId) {
         let near = from.connect(addr, from.within(SOON)).await.expect("connect");
         let far = self.arrived(to).await;
@@ -306,7 +307,7 @@ impl<'b, K: Backend> Net<'b, K> {
         (near, far)
     }
 
-    /// The next peer that connected to an endpoint.
+    /// Returns the next peer that connected to an endpoint.
     pub async fn arrived(&self, endpoint: &End<K>) -> PeerId {
         match self.next_event(endpoint, "a peer that connects").await {
             PeerEvent::Connected { peer, outgoing: false, .. } => peer,
@@ -314,7 +315,7 @@ impl<'b, K: Backend> Net<'b, K> {
         }
     }
 
-    /// The `Connected` event of a peer that this side connected to.
+    /// Waits for the `Connected` event of a peer that this side connected to.
     pub async fn seen(&self, endpoint: &End<K>, expected: PeerId) {
         match self.next_event(endpoint, "the event of a peer that was connected to").await {
             PeerEvent::Connected { peer, outgoing: true, .. } if peer == expected => {}
@@ -322,7 +323,8 @@ impl<'b, K: Backend> Net<'b, K> {
         }
     }
 
-    /// The next event of an endpoint, which must be the loss of this peer; why.
+    /// Waits for the next event of an endpoint, which must be the loss of this peer. Returns the
+    /// reason.
     pub async fn lost(&self, endpoint: &End<K>, expected: PeerId) -> bmi_core::Error {
         match self.next_event(endpoint, "the loss of a peer").await {
             PeerEvent::Lost { peer, reason } if peer == expected => reason,
@@ -330,7 +332,7 @@ impl<'b, K: Backend> Net<'b, K> {
         }
     }
 
-    /// The next event of an endpoint.
+    /// Returns the next event of an endpoint.
     pub async fn next_event(&self, endpoint: &End<K>, what: &str) -> PeerEvent {
         self.waiting_for.borrow_mut().push(what.to_owned());
         let event = endpoint.next_event().await;
@@ -338,7 +340,7 @@ impl<'b, K: Backend> Net<'b, K> {
         event
     }
 
-    /// A small expected message each way: the connection works.
+    /// Sends a small expected message each way, which shows that the connection works.
     pub async fn ping(&self, (a, to_b): (&End<K>, PeerId), (b, to_a): (&End<K>, PeerId), what: &str) {
         const PING: u64 = 0x7069_6e67;
         for (from, to, peer, back) in [(a, b, to_b, to_a), (b, a, to_a, to_b)] {
@@ -353,19 +355,19 @@ impl<'b, K: Backend> Net<'b, K> {
 }
 
 impl<K: Backend> Pair<K> {
-    /// [`Net::ping`] between the two.
+    /// Runs [`Net::ping`] between the two.
     pub async fn ping(&self, net: &Net<'_, K>, what: &str) {
         net.ping((&self.a, self.to_b), (&self.b, self.to_a), what).await;
     }
 
-    /// Waits until neither holds anything but the other.
+    /// Waits until each endpoint holds only its connection to the other.
     pub async fn settled(&self, net: &Net<'_, K>, what: &str) {
         net.settled(&self.a, 1, what).await;
         net.settled(&self.b, 1, what).await;
     }
 }
 
-/// Options of an operation that is expected to succeed.
+/// Returns the options of an operation that is expected to succeed.
 pub fn soon<T: Transport>(endpoint: &AsyncEndpoint<T>) -> Options {
     endpoint.within(SOON)
 }
@@ -373,7 +375,7 @@ pub fn soon<T: Transport>(endpoint: &AsyncEndpoint<T>) -> Options {
 /// Waits for operations that are expected to succeed.
 ///
 /// # Panics
-/// If one does not.
+/// If one fails.
 pub async fn all_end_well<T: Transport>(operations: Vec<Operation<T>>) {
     for (number, operation) in operations.into_iter().enumerate() {
         operation.await.unwrap_or_else(|error| panic!("operation {number}: {error}"));

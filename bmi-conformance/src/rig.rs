@@ -1,8 +1,8 @@
 //! The step loop of the transport level: a few adapters, polled in turn, and the events that each
 //! reported.
 //!
-//! **Why.** The contract is about what an adapter reports and when memory is touched, so its tests
-//! see every event, in order, and decide when each adapter is polled. Nothing here sleeps; waiting
+//! **Why.** The contract defines what an adapter reports and when memory is touched. So its tests
+//! see every event, in order, and decide when each adapter is polled. Nothing here sleeps. Waiting
 //! is a loop that polls, lets time pass, and fails by name when the backend's patience is over.
 
 use std::collections::VecDeque;
@@ -15,17 +15,17 @@ use bmi_core::{Access, Addr, Error, Memory, MemoryRegion, RemoteSlice, Segment, 
 
 use crate::backend::Backend;
 
-/// The first adapter: by custom the one that connects.
+/// The first adapter, by convention the one that connects.
 pub const A: usize = 0;
-/// The second adapter: by custom the one that listens.
+/// The second adapter, by convention the one that listens.
 pub const B: usize = 1;
 /// The third adapter.
 pub const C: usize = 2;
 
-/// Turns without an event after which a post that says full is taken to be full for good.
+/// Turns without an event after which a queue that reports full is considered full for good.
 const RETRIES: usize = 64;
 
-/// An adapter and what it reported.
+/// An adapter and the events that it reported.
 struct Side<T> {
     node: &'static str,
     transport: Option<T>,
@@ -35,7 +35,7 @@ struct Side<T> {
 }
 
 impl<T: Transport> Side<T> {
-    /// Polls the adapter once; `None` if it was dropped.
+    /// Polls the adapter once. Returns `None` if it was dropped.
     fn poll(&mut self, now: Time, scratch: &mut Vec<Event>) -> Option<bool> {
         let transport = self.transport.as_mut()?;
         let busy = match &mut self.receiver {
@@ -58,14 +58,14 @@ pub struct Rig<'b, K: Backend> {
 /// The two names of one connection.
 #[derive(Clone, Copy, Debug)]
 pub struct Link {
-    /// What the connecting side calls it.
+    /// The name at the connecting side.
     pub near: ConnId,
-    /// What the accepting side calls it.
+    /// The name at the accepting side.
     pub far: ConnId,
 }
 
 impl<'b, K: Backend> Rig<'b, K> {
-    /// An adapter for each of the nodes `a`, `b` and `c`.
+    /// Creates an adapter for each of the nodes `a`, `b` and `c`.
     pub fn new(backend: &'b K) -> Rig<'b, K> {
         let side = |node| {
             let transport = Some(backend.transport(node));
@@ -74,7 +74,7 @@ impl<'b, K: Backend> Rig<'b, K> {
         Rig { backend, sides: vec![side("a"), side("b"), side("c")], scratch: Vec::new(), turns: 0 }
     }
 
-    /// The adapter of a side.
+    /// Returns the adapter of a side.
     pub fn adapter(&mut self, side: usize) -> &mut K::Transport {
         self.sides[side].transport.as_mut().expect("the adapter was not dropped")
     }
@@ -84,22 +84,22 @@ impl<'b, K: Backend> Rig<'b, K> {
         self.sides[side].transport = None;
     }
 
-    /// Stops or goes on polling the adapter of a side.
+    /// Stops or resumes polling the adapter of a side.
     pub fn pause(&mut self, side: usize, paused: bool) {
         self.sides[side].paused = paused;
     }
 
-    /// The time now.
+    /// Returns the current time.
     pub fn now(&self) -> Time {
         self.backend.now()
     }
 
-    /// A deadline that only a failing test reaches.
+    /// Returns a deadline that only a failing test reaches.
     pub fn far_off(&self) -> Time {
         self.now() + self.backend.patience()
     }
 
-    /// Polls every adapter once; lets time pass if none had anything to do.
+    /// Polls every adapter once. Lets time pass if no adapter had anything to do.
     pub fn turn(&mut self) {
         let now = self.backend.now();
         let mut busy = false;
@@ -113,28 +113,28 @@ impl<'b, K: Backend> Rig<'b, K> {
             until = [until, deadline].into_iter().flatten().min();
         }
         self.turns += 1;
-        // An adapter that claims to be busy for ever must not stop the clock.
+        // An adapter that always claims to be busy must not stop the clock.
         if !busy || self.turns.is_multiple_of(64) {
             self.backend.pass(until);
         }
     }
 
-    /// Polls one adapter once, paused or not; whether it had anything to do.
+    /// Polls one adapter once, paused or not. Returns whether it had anything to do.
     pub fn poll_once(&mut self, side: usize) -> bool {
         let now = self.backend.now();
         self.sides[side].poll(now, &mut self.scratch).expect("the adapter was not dropped")
     }
 
-    /// From now on the adapter of a side is polled with this receiver (C16). What it takes, and
-    /// what the side reports, is in order if the test looks at all events after each turn.
+    /// Sets the receiver (C16) with which the adapter of a side is polled from now on. Taken
+    /// messages and reported events are in order if the test reads all events after each turn.
     pub fn set_inline_receiver(&mut self, side: usize, receiver: impl InlineReceiver + 'static) {
         self.sides[side].receiver = Some(Box::new(receiver));
     }
 
-    /// Turns until `found` has something.
+    /// Turns until `found` returns a value.
     ///
     /// # Panics
-    /// When patience is over, naming `what` and all events not yet looked at.
+    /// When the patience is over, naming `what` and all unread events.
     pub fn wait<R>(&mut self, what: &str, mut found: impl FnMut(&mut Self) -> Option<R>) -> R {
         let give_up = self.far_off();
         loop {
@@ -149,12 +149,13 @@ impl<'b, K: Backend> Rig<'b, K> {
         }
     }
 
-    /// The next event of a side.
+    /// Returns the next event of a side.
     pub fn next(&mut self, side: usize, what: &str) -> Event {
         self.wait(what, |rig| rig.sides[side].events.pop_front())
     }
 
-    /// The next event of a side that concerns this connection; others stay where they are.
+    /// Returns the next event of a side that concerns this connection. Other events stay in the
+    /// queue.
     pub fn next_of(&mut self, side: usize, conn: ConnId, what: &str) -> Event {
         self.wait(what, |rig| {
             let events = &mut rig.sides[side].events;
@@ -163,17 +164,17 @@ impl<'b, K: Backend> Rig<'b, K> {
         })
     }
 
-    /// Events that a side has reported and nobody has looked at.
+    /// Returns the events that a side has reported and the test has not read.
     pub fn unread(&self, side: usize) -> &VecDeque<Event> {
         &self.sides[side].events
     }
 
-    /// Takes out the oldest event of a side that nobody has looked at.
+    /// Takes out the oldest unread event of a side.
     pub fn take_unread(&mut self, side: usize) -> Option<Event> {
         self.sides[side].events.pop_front()
     }
 
-    /// The next event of the connection, which must be a completion.
+    /// Returns the next event of the connection, which must be a completion.
     pub fn completion(&mut self, side: usize, conn: ConnId, what: &str) -> WorkCompletion {
         match self.next_of(side, conn, what) {
             Event::Work(completion) => completion,
@@ -181,7 +182,7 @@ impl<'b, K: Backend> Rig<'b, K> {
         }
     }
 
-    /// The next event of the connection, which must be the success of this request.
+    /// Returns the next event of the connection, which must be the success of this request.
     pub fn done(&mut self, side: usize, conn: ConnId, work: u64, kind: WorkKind, what: &str) -> WorkCompletion {
         let completion = self.completion(side, conn, what);
         assert_eq!(
@@ -192,7 +193,8 @@ impl<'b, K: Backend> Rig<'b, K> {
         completion
     }
 
-    /// Everything that a connection still reports, until its end: completions, then the reason.
+    /// Returns everything that a connection still reports, until its end: completions, then the
+    /// reason.
     pub fn end_of(&mut self, side: usize, conn: ConnId, what: &str) -> (Vec<WorkCompletion>, Error) {
         let mut completions = Vec::new();
         loop {
@@ -205,8 +207,8 @@ impl<'b, K: Backend> Rig<'b, K> {
         }
     }
 
-    /// Checks that a side has nothing more to say about a connection that ended: what another
-    /// connection does meanwhile is the proof that it had time to.
+    /// Checks that a side reports nothing more about a connection that ended. A ping over another
+    /// connection shows that it had time to.
     pub fn nothing_more(&mut self, side: usize, conn: ConnId, what: &str) {
         let other = (0..self.sides.len()).find(|s| *s != side && self.sides[*s].transport.is_some());
         let other = other.expect("a rig has three sides");
@@ -227,18 +229,18 @@ impl<'b, K: Backend> Rig<'b, K> {
         self.adapter(side).listen(&addr).expect("listen at a free address")
     }
 
-    /// An address of the side's node that nobody listens at.
+    /// Returns an address of the side's node without a listener.
     pub fn vacant(&self, side: usize) -> Addr {
         self.backend.vacant_addr(self.sides[side].node)
     }
 
-    /// Connects `from` to `to`; both established.
+    /// Connects `from` to `to`. Both sides are then established.
     pub fn link(&mut self, from: usize, to: usize) -> Link {
         let addr = self.listen(to);
         self.link_at(from, to, &addr)
     }
 
-    /// As [`Rig::link`], to where `to` listens already.
+    /// Works as [`Rig::link`], at an address where `to` already listens.
     pub fn link_at(&mut self, from: usize, to: usize, addr: &Addr) -> Link {
         let deadline = self.far_off();
         let near = self.adapter(from).connect(addr, b"near", deadline).expect("connect");
@@ -253,7 +255,7 @@ impl<'b, K: Backend> Rig<'b, K> {
         Link { near, far }
     }
 
-    /// The next connection request at a side.
+    /// Returns the next connection request at a side.
     pub fn request(&mut self, side: usize, what: &str) -> ConnId {
         self.wait(what, |rig| {
             let events = &mut rig.sides[side].events;
@@ -262,7 +264,8 @@ impl<'b, K: Backend> Rig<'b, K> {
         })
     }
 
-    /// One message each way: whatever was under way before has arrived, and the connection works.
+    /// Sends one message each way. Everything that was under way before has then arrived, and the
+    /// connection works.
     pub fn ping(&mut self, from: usize, to: usize, link: Link, what: &str) {
         const PING: u64 = u64::MAX;
         let near = self.sides[from].events.len();
@@ -296,7 +299,7 @@ impl<'b, K: Backend> Rig<'b, K> {
         self.adapter(side).register(memory).expect("register")
     }
 
-    /// Exposes a whole memory; gives the region too, since dropping it is up to the test.
+    /// Exposes a whole memory. Also returns the region, because the test decides when to drop it.
     pub fn expose(
         &mut self,
         side: usize,
@@ -310,7 +313,7 @@ impl<'b, K: Backend> Rig<'b, K> {
         (region, slice)
     }
 
-    // ---- posting, again and again while the queue says full -------------------------------------
+    // ---- posting, repeated while the queue is full ----------------------------------------------
 
     fn retry(
         &mut self,
@@ -329,7 +332,7 @@ impl<'b, K: Backend> Rig<'b, K> {
     /// Posts a send.
     ///
     /// # Errors
-    /// What the adapter says, unless `QueueFull`, which is tried again.
+    /// The adapter's error, except `QueueFull`, after which the post is repeated.
     pub fn send(
         &mut self,
         side: usize,
@@ -397,8 +400,8 @@ impl<'b, K: Backend> Rig<'b, K> {
         self.retry(|t| t.post_read(conn, WorkId(work), segments, remote, options), side)
     }
 
-    /// Posts without polling in between. Says whether it was accepted; a queue that says full
-    /// several times in a row is full.
+    /// Posts without polling in between. Returns whether the post was accepted. A queue that
+    /// reports full several times in a row is full.
     ///
     /// # Panics
     /// On any other refusal.
@@ -419,7 +422,7 @@ impl<'b, K: Backend> Rig<'b, K> {
     }
 }
 
-/// The connection that an event is about.
+/// Returns the connection of an event.
 pub fn conn_of(event: &Event) -> ConnId {
     match event {
         Event::Work(completion) => completion.conn,

@@ -1,20 +1,21 @@
-//! A small generator of pseudo-random numbers, so that a plan of faults or a pattern of bytes is
-//! its seed and nothing else.
+//! A small generator of pseudo-random numbers, so that a plan of faults or a pattern of bytes
+//! depends only on its seed.
 //!
 //! **Source.** SplitMix64 (Steele, Lea, Flood, "Fast splittable pseudorandom number generators",
 //! OOPSLA 2014).
 
-/// Same seed, same numbers, on every machine.
+/// A generator that gives the same numbers for the same seed on every machine.
 #[derive(Clone, Debug)]
 pub struct Rng(u64);
 
 impl Rng {
-    /// The sequence of `seed`.
+    /// Returns the sequence of `seed`.
     pub fn new(seed: u64) -> Rng {
         Rng(seed)
     }
 
-    /// The sequence of `seed` and a name: one seed, and a sequence for each of several users.
+    /// Returns the sequence of `seed` and a name, so that one seed gives several users a sequence
+    /// each.
     pub fn named(seed: u64, name: &str) -> Rng {
         // FNV-1a, 64 bits.
         let hash = name
@@ -23,7 +24,7 @@ impl Rng {
         Rng(seed ^ hash)
     }
 
-    /// The next 64 bits.
+    /// Returns the next 64 bits.
     pub fn next_u64(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
@@ -32,17 +33,17 @@ impl Rng {
         z ^ (z >> 31)
     }
 
-    /// A number below `bound`; 0 for a bound of 0.
+    /// Returns a number below `bound`; 0 for a bound of 0.
     pub fn below(&mut self, bound: u64) -> u64 {
         if bound == 0 { 0 } else { self.next_u64() % bound }
     }
 
-    /// An index below `len`.
+    /// Returns an index below `len`.
     pub fn index(&mut self, len: usize) -> usize {
         self.below(len as u64) as usize
     }
 
-    /// True `per_mille` times in a thousand.
+    /// Returns true `per_mille` times in a thousand.
     pub fn chance(&mut self, per_mille: u32) -> bool {
         self.below(1000) < u64::from(per_mille)
     }

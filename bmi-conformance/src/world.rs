@@ -1,33 +1,33 @@
-//! Two adapters in one thread, polled in turn: the frame of a backend's own tests, of what the
-//! suite does not know about it.
+//! Two adapters in one thread, polled in turn: helpers for a backend's own tests of properties that
+//! the suite does not know.
 //!
-//! **Why.** Such tests look at one adapter more closely than a suite for all can, and time is
-//! handed in: it stands still unless a test moves it.
+//! **Why.** Such tests examine one adapter more closely than a common suite can. Time is an
+//! argument: it does not move unless a test moves it.
 
 use std::time::Duration;
 
 use bmi_core::transport::{ConnId, Event, WorkCompletion, WorkId, WorkKind, WorkStatus};
 use bmi_core::{Addr, Error, Memory, Segment, Time, Transport};
 
-/// Polls in which nothing happened, after which a test gives up: loopback and rings deliver within
+/// Number of polls without an event after which a test gives up. Loopback and rings deliver within
 /// a few.
 const PATIENCE: usize = 200_000;
 
-/// An adapter and what it reported.
+/// An adapter and the events that it reported.
 pub struct Side<T> {
     /// The adapter.
     pub transport: T,
-    /// What it reported and nobody took yet, in order.
+    /// The events that it reported and the test has not taken, in order.
     pub events: Vec<Event>,
 }
 
 impl<T: Transport> Side<T> {
-    /// An adapter that has reported nothing.
+    /// Creates a side whose adapter has reported nothing.
     pub fn new(transport: T) -> Side<T> {
         Side { transport, events: Vec::new() }
     }
 
-    /// Takes the first event for which `wanted` has an answer.
+    /// Takes the first event for which `wanted` returns a value.
     pub fn take<R>(&mut self, mut wanted: impl FnMut(&Event) -> Option<R>) -> Option<R> {
         let (at, found) = self.events.iter().enumerate().find_map(|(at, event)| Some((at, wanted(event)?)))?;
         self.events.remove(at);
@@ -39,7 +39,7 @@ impl<T: Transport> Side<T> {
         self.take(|event| if let Event::Work(work) = event { Some(*work) } else { None })
     }
 
-    /// Takes the end of `conn`; why it ended.
+    /// Takes the end of a connection. Returns the reason.
     pub fn take_end(&mut self, wanted: ConnId) -> Option<Error> {
         self.take(|event| match event {
             Event::Disconnected { conn, reason } if *conn == wanted => Some(reason.clone()),
@@ -47,14 +47,14 @@ impl<T: Transport> Side<T> {
         })
     }
 
-    /// `len` registered bytes, in pages that can be shared.
+    /// Returns `len` registered bytes, in shareable pages.
     pub fn memory(&mut self, len: usize) -> (Memory, Segment) {
         let memory = crate::data::memory(len);
         let segment = self.transport.register(&memory).expect("an adapter that can register").segment(0, len);
         (memory, segment)
     }
 
-    /// Registered bytes that hold [`pattern`].
+    /// Returns registered bytes that contain [`pattern`].
     pub fn pattern(&mut self, len: usize) -> (Memory, Segment) {
         let (memory, segment) = self.memory(len);
         memory.copy_from(0, &pattern(len));
@@ -62,12 +62,13 @@ impl<T: Transport> Side<T> {
     }
 }
 
-/// Bytes of a pattern without a short period, each of which differs from its neighbours.
+/// Returns the bytes of a pattern without a short period, in which each byte differs from its
+/// neighbours.
 pub fn pattern(len: usize) -> Vec<u8> {
     (0..len).map(|i| (i as u32).wrapping_mul(2_654_435_761).to_be_bytes()[0]).collect()
 }
 
-/// What a completion should look like.
+/// Returns an expected completion.
 pub fn completion(conn: ConnId, work: u64, kind: WorkKind, status: WorkStatus, len: u64) -> WorkCompletion {
     WorkCompletion { conn, work: WorkId(work), kind, status, len, immediate: None }
 }
@@ -84,29 +85,29 @@ pub struct World<T> {
 }
 
 impl<T: Transport> World<T> {
-    /// Two adapters, not connected. `addr` says where nobody has listened yet.
+    /// Creates two adapters that are not connected. `addr` returns unused addresses.
     pub fn new(a: T, b: T, addr: impl FnMut() -> Addr + 'static) -> World<T> {
         World { a: Side::new(a), b: Side::new(b), now: Time::from_nanos(1_000_000_000), addr: Box::new(addr) }
     }
 
-    /// Where nobody has listened yet.
+    /// Returns an unused address.
     pub fn addr(&mut self) -> Addr {
         (self.addr)()
     }
 
-    /// So many seconds from now.
+    /// Returns the time `secs` seconds from now.
     pub fn later(&self, secs: u64) -> Time {
         self.now + Duration::from_secs(secs)
     }
 
-    /// Polls both once; whether anything happened.
+    /// Polls both sides once. Returns whether anything happened.
     pub fn poll(&mut self) -> bool {
         let a = self.a.transport.poll(self.now, &mut self.a.events);
         let b = self.b.transport.poll(self.now, &mut self.b.events);
         a || b
     }
 
-    /// Polls until `done` has an answer.
+    /// Polls until `done` returns a value.
     ///
     /// # Panics
     /// If nothing happens for a long time.
@@ -130,17 +131,17 @@ impl<T: Transport> World<T> {
         }
     }
 
-    /// A new connection from `a` to `b`; what each calls it.
+    /// Creates a connection from `a` to `b`. Returns their names for it.
     ///
     /// # Panics
-    /// If it does not come to be.
+    /// If it is not established.
     #[track_caller]
     pub fn connect(&mut self) -> (ConnId, ConnId) {
         let addr = self.addr();
         self.connect_at(&addr)
     }
 
-    /// The same at this address, where `b` begins to listen.
+    /// Does the same at this address, where `b` begins to listen.
     ///
     /// # Panics
     /// As [`World::connect`].
@@ -174,7 +175,7 @@ impl<T: Transport> World<T> {
         (ca, cb)
     }
 
-    /// The next work completion of `a`.
+    /// Returns the next work completion of `a`.
     ///
     /// # Panics
     /// If none comes.
@@ -183,7 +184,7 @@ impl<T: Transport> World<T> {
         self.until(|world| world.a.take_work())
     }
 
-    /// The next work completion of `b`.
+    /// Returns the next work completion of `b`.
     ///
     /// # Panics
     /// If none comes.

@@ -74,6 +74,7 @@ impl InlineMessage<'_> {
     /// `to` is shorter.
     #[inline(always)]
     pub fn copy_to_slice(&self, offset: usize, len: usize, to: &MemSlice) {
+        to.memory().check_writable();
         if len > to.len() {
             beyond(0, len, to.len());
         }

@@ -81,7 +81,7 @@ use std::task::Waker;
 
 use crate::addr::Addr;
 use crate::capability::Capabilities;
-use crate::error::Error;
+use crate::error::{Error, ErrorKind};
 pub use crate::inline_receive::{InlineMessage, InlineReceiver};
 use crate::mem::{Access, MemList, MemSlice, Memory, MemoryRegion, RemoteKey, RemotePages, RemoteSlice, Segment};
 use crate::time::Time;
@@ -212,6 +212,30 @@ pub enum PostError {
     /// A limit of [`Capabilities`] was not kept, or a segment belongs to another transport. A bug
     /// of the caller.
     Invalid(&'static str),
+}
+
+/// Checks that memory may be written, for backends: every `post_recv` and `post_read` calls it.
+///
+/// # Errors
+/// `Invalid` for a segment of read-only memory ([`Memory::is_read_only`]).
+#[inline]
+pub fn check_writable(segments: &[Segment]) -> Result<(), PostError> {
+    if segments.iter().any(Segment::is_read_only) {
+        return Err(PostError::Invalid("a segment of read-only memory, which work would write to"));
+    }
+    Ok(())
+}
+
+/// Checks that an exposure is allowed, for backends: every `expose` calls it.
+///
+/// # Errors
+/// `Invalid` for an exposure of read-only memory that the peer may write to.
+pub fn check_exposure(segment: &Segment, access: Access) -> Result<(), Error> {
+    if access.remote_write && segment.is_read_only() {
+        let text = "read-only memory cannot be exposed for writing";
+        return Err(Error::new(ErrorKind::Invalid, text).during("expose"));
+    }
+    Ok(())
 }
 
 /// What kind of request completed.

@@ -65,7 +65,10 @@ use std::task::{Wake, Waker};
 
 use bmi_backend::net::Resolver;
 use bmi_backend::{ConnectionTable, Deadlines, Listeners};
-use bmi_core::transport::{Armed, ConnId, Event, Payload, PostError, Transport, WorkId, WorkOptions, WriteTarget};
+use bmi_core::transport::{
+    Armed, ConnId, Event, Payload, PostError, Transport, WorkId, WorkOptions, WriteTarget, check_exposure,
+    check_writable,
+};
 use bmi_core::{
     Access, Addr, Capabilities, Error, ErrorKind, Memory, MemoryRegion, RemoteKey, RemoteSlice, Segment, Time,
 };
@@ -319,6 +322,7 @@ impl Transport for IbTransport {
     }
 
     fn expose(&mut self, conn: ConnId, segment: &Segment, access: Access) -> Result<RemoteSlice, Error> {
+        check_exposure(segment, access)?;
         if !self.regions.own(std::slice::from_ref(segment)) {
             return Err(Error::new(ErrorKind::Invalid, "a segment of another transport").during("expose"));
         }
@@ -340,6 +344,7 @@ impl Transport for IbTransport {
     }
 
     fn post_recv(&mut self, conn: ConnId, work: WorkId, segments: &[Segment]) -> Result<(), PostError> {
+        check_writable(segments)?;
         self.queues(conn, segments, takes_receives)?.post_recv(work, segments)
     }
 
@@ -381,6 +386,7 @@ impl Transport for IbTransport {
         remote: RemoteSlice,
         options: WorkOptions,
     ) -> Result<(), PostError> {
+        check_writable(segments)?;
         check_len(self.capabilities.max_work_len, &[], segments)?;
         self.queues(conn, segments, takes_work)?.post_read(work, segments, remote, options)?;
         self.posted(conn);

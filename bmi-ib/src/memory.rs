@@ -110,7 +110,8 @@ impl Keys {
             self.0.resize_with(index + 1, || None);
         }
         let memory = region.memory();
-        let rights = Rights { local_write: true, ..Rights::default() };
+        // Pages that the program may not write cannot be registered for writing.
+        let rights = Rights { local_write: !memory.is_read_only(), ..Rights::default() };
         self.0[index] = Some(pin(domain, memory.as_ptr(), memory.len(), memory.as_ptr() as u64, rights)?);
         Ok(())
     }

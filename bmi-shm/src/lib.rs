@@ -82,7 +82,7 @@ use bmi_backend::{ConnectionTable, Deadlines, Listeners};
 use bmi_core::mem::RemotePages;
 use bmi_core::transport::{
     Armed, BulkWay, ConnId, Event, InlineMessage, InlineReceiver, Payload, PostError, Transport, WorkId, WorkKind,
-    WorkOptions, WriteTarget,
+    WorkOptions, WriteTarget, check_exposure, check_writable,
 };
 use bmi_core::{
     Access, Addr, Capabilities, Error, ErrorKind, MemSlice, Memory, MemoryRegion, RemoteKey, RemoteSlice, Segment, Time,
@@ -414,6 +414,7 @@ impl Transport for ShmTransport {
     }
 
     fn expose(&mut self, conn: ConnId, segment: &Segment, access: Access) -> Result<RemoteSlice, Error> {
+        check_exposure(segment, access)?;
         if self.check_owner(std::slice::from_ref(segment)).is_err() {
             return Err(Error::new(ErrorKind::Invalid, "a segment of another transport").during("expose"));
         }
@@ -425,6 +426,7 @@ impl Transport for ShmTransport {
     }
 
     fn post_recv(&mut self, conn: ConnId, work: WorkId, segments: &[Segment]) -> Result<(), PostError> {
+        check_writable(segments)?;
         self.check_owner(segments)?;
         let connection = self.slots.find_mut(conn).filter(|connection| takes_receives(&connection.phase));
         let queues = connection.and_then(|connection| connection.queues.as_deref_mut());
@@ -483,6 +485,7 @@ impl Transport for ShmTransport {
         remote: RemoteSlice,
         options: WorkOptions,
     ) -> Result<(), PostError> {
+        check_writable(segments)?;
         self.check_owner(segments)?;
         self.working(conn)?.read(work, segments, remote, options)
     }
@@ -494,6 +497,9 @@ impl Transport for ShmTransport {
     }
 
     fn read_now(&mut self, conn: ConnId, into: &[MemSlice], remote: RemoteSlice) -> bool {
+        if into.iter().any(|piece| piece.memory().is_read_only()) {
+            return false;
+        }
         let Some(len) = outbound::len_now(into, &remote) else { return false };
         let Ok(Working { link, queues, .. }) = self.working(conn) else { return false };
         outbound::read_now(link, queues, into, &remote, len)

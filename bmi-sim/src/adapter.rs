@@ -1,8 +1,8 @@
-//! [`SimTransport`]: the contract of `bmi_core::transport` over the world.
+//! [`SimTransport`]: the contract of `bmi_core::transport`, implemented over the world.
 //!
-//! Everything happens in the world's events; posting schedules them, polling takes out what they
-//! reported. The time that `poll` is handed is not looked at: the world's own counts, and a
-//! deadline of [`Transport::next_deadline`] is an event of the world too.
+//! All actions are events of the world. Posting schedules events, and polling returns what they
+//! reported. `poll` ignores the time that it is given and uses the world's time. A deadline of
+//! [`Transport::next_deadline`] is an event of the world too.
 
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,7 +12,7 @@ use std::task::{Wake, Waker};
 use bmi_core::mem::{LocalKey, RegionOwner};
 use bmi_core::transport::{
     Armed, ConnId, Event, HostWork, InlineReceiver, MAX_PRIVATE_DATA, Payload, PostError, Transport, WorkId,
-    WorkOptions, WriteTarget,
+    WorkOptions, WriteTarget, check_exposure, check_writable,
 };
 use bmi_core::{
     Access, Addr, Capabilities, Error, MemSlice, Memory, MemoryRegion, RemoteKey, RemoteSlice, Scheme, Segment, Time,
@@ -26,16 +26,16 @@ use crate::node::Node;
 use crate::queue_pair::{Bytes, Conn, ReadWork, RecvWork, SendWork, State};
 use crate::world::{Core, Sim};
 
-/// Events that one poll reports at most.
+/// Maximum number of events that one poll reports.
 const BATCH: usize = 256;
 /// Bytes of a page, as registration counts them.
 const PAGE: usize = 4096;
 
-/// Who waits on a transport.
+/// The task that waits on a transport.
 #[derive(Debug, Default)]
 pub(crate) struct Waiter {
     waker: Mutex<Option<Waker>>,
-    /// `Transport::waker` was used since the last poll.
+    /// Set when a waker of `Transport::waker` was used since the last poll.
     poked: AtomicBool,
 }
 
@@ -75,11 +75,11 @@ pub struct SimTransport {
     owner: Arc<dyn RegionOwner>,
     waiter: Arc<Waiter>,
     released: Vec<LocalKey>,
-    /// As in the settings.
+    /// The value of [`SimConfig::inline_receive_bytes`](crate::SimConfig::inline_receive_bytes).
     pub(crate) inline_receive_bytes: u64,
-    /// Connections of which a poll has reported something.
+    /// Connections for which this poll has reported something.
     pub(crate) reported: Vec<ConnId>,
-    /// A message that is shown.
+    /// The bytes of the message that is being shown.
     pub(crate) shown: Vec<u8>,
 }
 
@@ -106,17 +106,18 @@ impl SimTransport {
         }
     }
 
-    /// Its world.
+    /// Returns the world of this transport.
     pub fn sim(&self) -> &Sim {
         &self.sim
     }
 
-    /// Regions that are registered now, counting those whose release the next poll will notice.
+    /// Returns the number of registered regions, including released ones that the next poll
+    /// collects.
     pub fn registrations(&self) -> usize {
         self.sim.0.core.borrow().adapters[self.id as usize].registrations.live
     }
 
-    /// The next `count` registrations fail, `Exhausted`.
+    /// Makes the next `count` registrations fail with `Exhausted`.
     pub fn fail_registrations(&mut self, count: usize) {
         self.sim.0.with(|core| core.adapters[self.id as usize].registrations.failing = count);
     }
@@ -154,7 +155,7 @@ impl SimTransport {
         Ok(len)
     }
 
-    /// The connection, if it takes sends, writes and reads.
+    /// Returns the connection if it accepts sends, writes and reads.
     fn open(core: &mut Core, at: ConnRef) -> Result<&mut Conn, PostError> {
         core.conn_mut(at).filter(|conn| conn.state == State::Open).ok_or(PostError::NotConnected)
     }
@@ -170,8 +171,8 @@ impl SimTransport {
         Ok(())
     }
 
-    /// Charges the processor for posting, and for copying `captured` bytes of `pieces` pieces;
-    /// returns when the adapter has the request.
+    /// Charges the processor for posting, and for copying `captured` bytes of `pieces` pieces.
+    /// Returns the time at which the adapter has the request.
     fn charge_post(&self, core: &mut Core, captured: usize, pieces: usize) -> u64 {
         let profile = &core.config.profile;
         let post = profile.cpu_post_ns;
@@ -183,7 +184,7 @@ impl SimTransport {
         core.charge(self.node, Work::Protocol, post)
     }
 
-    /// Queues a send or write and sends it off.
+    /// Queues a send or write and starts sending it.
     #[expect(clippy::too_many_arguments, reason = "the parts of one work request")]
     fn launch(
         &self,
@@ -216,13 +217,13 @@ impl SimTransport {
     }
 }
 
-/// What every poll does first; whether a queue that was full has a place again.
+/// Does the first part of every poll. Returns whether a send queue that was full has a place again.
 #[inline]
 fn begin_poll(core: &mut Core, id: u32, released: &mut Vec<LocalKey>, waiter: &Waiter) -> bool {
     let state = &mut core.adapters[id as usize];
     let node = state.node;
-    // Nothing that anybody waits for: a caller that was refused by a full queue would try again,
-    // register again, and so on for ever.
+    // A released region does not count as progress. Otherwise a caller that was refused by a full
+    // queue would try again, register and release again, and never stop.
     state.registrations.collect(released);
     let nudged = std::mem::take(&mut state.nudged);
     charge_released(core, node, released);
@@ -230,18 +231,18 @@ fn begin_poll(core: &mut Core, id: u32, released: &mut Vec<LocalKey>, waiter: &W
     nudged
 }
 
-/// What every poll does last; whether there was anything to do.
+/// Does the last part of every poll. Returns whether the poll found anything.
 #[inline]
 fn end_poll(core: &mut Core, id: u32, any: bool) -> bool {
     if any {
-        // The caller tries again, and is turned away again if there is still no room. After a poll
-        // that found nothing it still waits to be told.
+        // The caller tries again, and is refused again if there is still no room. After a poll that
+        // found nothing, the caller still waits for a notification.
         core.adapters[id as usize].starved = false;
     }
     any
 }
 
-/// Makes the processor deregister what was released, in one batch.
+/// Charges the processor for deregistering the released regions, in one batch.
 fn charge_released(core: &mut Core, node: u32, released: &mut Vec<LocalKey>) {
     if released.is_empty() {
         return;
@@ -312,7 +313,7 @@ impl Transport for SimTransport {
         let key = self.sim.0.with(|core| {
             let state = &mut core.adapters[self.id as usize].registrations;
             let limit = core.config.max_registrations;
-            // C13: what was released makes room before anything is refused.
+            // C13: collect released regions before a registration is refused.
             if state.live >= limit {
                 state.collect(&mut self.released);
                 charge_released(core, self.node, &mut self.released);
@@ -334,6 +335,7 @@ impl Transport for SimTransport {
     }
 
     fn expose(&mut self, conn: ConnId, segment: &Segment, access: Access) -> Result<RemoteSlice, Error> {
+        check_exposure(segment, access)?;
         let at = self.at(conn);
         if !segment.region().is_owned_by(&self.owner) {
             return Err(SimError::ForeignSegment.into());
@@ -357,6 +359,7 @@ impl Transport for SimTransport {
     }
 
     fn post_recv(&mut self, conn: ConnId, work: WorkId, segments: &[Segment]) -> Result<(), PostError> {
+        check_writable(segments)?;
         let at = self.at(conn);
         let depth = self.capabilities.recv_queue_depth;
         self.sim.0.with(|core| {
@@ -425,6 +428,7 @@ impl Transport for SimTransport {
         remote: RemoteSlice,
         options: WorkOptions,
     ) -> Result<(), PostError> {
+        check_writable(segments)?;
         let at = self.at(conn);
         SimTransport::open(&mut self.sim.0.core.borrow_mut(), at)?;
         if !self.capabilities.rdma_read {
@@ -503,7 +507,7 @@ impl Transport for SimTransport {
 }
 
 impl Drop for SimTransport {
-    /// Ends every connection; the peers notice as after a disconnect.
+    /// Ends every connection. The peers see it as a disconnect.
     fn drop(&mut self) {
         self.sim.0.with(|core| core.drop_adapter(self.id));
     }

@@ -1,4 +1,4 @@
-//! Clocks, for endpoints.
+//! Clocks for endpoints.
 
 use std::rc::Rc;
 
@@ -6,8 +6,8 @@ use bmi_core::{Clock, Time};
 
 use crate::world::Shared;
 
-/// Reads virtual time: the world's, or that of a node, which is ahead of it while the node's
-/// processor has work to do.
+/// Reads virtual time: the world's, or a node's. A node's time is ahead of the world's while the
+/// node's processor has work to do.
 #[derive(Clone)]
 pub struct SimClock {
     pub(crate) shared: Rc<Shared>,

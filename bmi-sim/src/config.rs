@@ -1,4 +1,4 @@
-//! What a user can set on a world.
+//! The settings of a world.
 
 use std::time::Duration;
 
@@ -12,29 +12,29 @@ use crate::timeline::TraceOptions;
 /// same.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SimConfig {
-    /// Where all random numbers come from: keys, jitter.
+    /// The source of all random numbers: keys, jitter.
     pub seed: u64,
-    /// What things cost.
+    /// The price of each operation.
     pub profile: Profile,
-    /// The adapters' capabilities, if not those of [`SimConfig::capabilities`]: tiny queues, for
-    /// instance, to test back-pressure.
+    /// The adapters' capabilities, if they differ from those of [`SimConfig::capabilities`]: tiny
+    /// queues, for instance, to test back-pressure.
     pub capabilities_override: Option<Capabilities>,
-    /// Messages of up to this many bytes are at hand while they are polled, and are shown to who
-    /// can take them there (C16 of [`bmi_core::transport`]), as with an adapter that writes short
-    /// messages into the completion itself; 0 for adapters without inline receives, as those of all
-    /// profiles are. Taking one costs its completion, and what is copied; posting its receive again
-    /// is saved.
+    /// Maximum length of an inline receive, in bytes; 0 for adapters without inline receives, which
+    /// all profiles have. A poll shows a message of up to this length to an [inline
+    /// receiver](bmi_core::transport::InlineReceiver), which can take it there (C16 of
+    /// [`bmi_core::transport`]). Real adapters do this by writing short messages into the
+    /// completion. Taking a message costs its completion and the copy. It saves posting the receive
+    /// again.
     pub inline_receive_bytes: u64,
-    /// Each message may be late by up to this, drawn from the seed, in ns. Connections stay in
-    /// order, each by itself.
+    /// Maximum delay of each message, drawn from the seed, in ns. Each connection stays in order.
     pub jitter_ns: u64,
-    /// Registrations that an adapter can hold; the next one fails, `Exhausted`.
+    /// Number of registrations that an adapter can hold. The next one fails with `Exhausted`.
     pub max_registrations: usize,
     /// Virtual time after which a run is given up as endless.
     pub time_limit: Duration,
     /// Events after which a run is given up as endless.
     pub event_limit: u64,
-    /// Record a timeline from the start; see [`crate::Sim::trace`].
+    /// Records a timeline from the start; see [`crate::Sim::trace`].
     pub trace: Option<TraceOptions>,
 }
 
@@ -55,36 +55,37 @@ impl Default for SimConfig {
 }
 
 impl SimConfig {
-    /// The default settings with a seed.
+    /// Returns the default settings with a seed.
     pub fn seeded(seed: u64) -> SimConfig {
         SimConfig { seed, ..SimConfig::default() }
     }
 
-    /// The same, with what a sweep varies drawn from the seed: half of the worlds have adapters
-    /// with inline receives, for short messages or for all that protocols send eagerly.
+    /// Returns [`SimConfig::seeded`] settings whose variable parts are drawn from the seed. Half of
+    /// the worlds have adapters with inline receives, for short messages or for all that protocols
+    /// send eagerly.
     pub fn drawn(seed: u64) -> SimConfig {
-        // A stream of its own: what is drawn here says nothing of anything else.
+        // A separate stream, so that these draws do not affect any others.
         let mut rng = Rng::new(seed ^ 0x696e_6c69_6e65);
         SimConfig { inline_receive_bytes: [0, 0, 100, 64 << 10][rng.below(4) as usize], ..SimConfig::seeded(seed) }
     }
 
-    /// The machines of the first paper; see [`Profile::vapi_2003`].
+    /// Returns the machines of [PVFS-IB]; see [`Profile::vapi_2003`].
     pub fn vapi_2003() -> SimConfig {
         SimConfig { profile: Profile::vapi_2003(), ..SimConfig::default() }
     }
 
-    /// The same machines with TCP; see [`Profile::ibnice_2003`].
+    /// Returns the same machines with TCP; see [`Profile::ibnice_2003`].
     pub fn ibnice_2003() -> SimConfig {
         SimConfig { profile: Profile::ibnice_2003(), ..SimConfig::default() }
     }
 
-    /// The default settings with what things cost.
+    /// Returns the default settings with another profile.
     pub fn with_profile(profile: Profile) -> SimConfig {
         SimConfig { profile, ..SimConfig::default() }
     }
 
-    /// What the adapters of this world can do. Largest inline send 256 bytes, so that longer
-    /// messages go by gather.
+    /// Returns the capabilities of this world's adapters. The largest inline send is 256 bytes, so
+    /// that longer messages are gathered.
     pub fn capabilities(&self) -> Capabilities {
         if let Some(capabilities) = &self.capabilities_override {
             return capabilities.clone();

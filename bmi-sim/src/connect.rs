@@ -1,4 +1,4 @@
-//! How connections come to be.
+//! How connections are established.
 //!
 //! **Protocol**
 //!
@@ -8,8 +8,9 @@
 //!             ──Ready──▶ Established
 //! ```
 //!
-//! or `Rejected`, `Refused`, the deadline. A node that is down refuses after the detection time, as
-//! does nobody.
+//! The request can also end in `Rejected`, `Refused`, or at its deadline. A node that is down
+//! refuses after the detection time. An unknown node refuses after the setup time. A port without a
+//! listener refuses when the request arrives.
 
 use bmi_core::Addr;
 use bmi_core::transport::Event as Report;
@@ -21,11 +22,11 @@ use crate::network::{Flow, InOrder, Packet, Sending};
 use crate::queue_pair::{Conn, State};
 use crate::world::Core;
 
-/// First port that `listen` gives out when asked for any.
+/// The first port that `listen` chooses when asked for any.
 const EPHEMERAL: u16 = 49_152;
 
 impl Core {
-    /// Takes a port of a node for an adapter; 0 asks for a free one.
+    /// Takes a port of a node for an adapter. Port 0 asks for a free one.
     pub(crate) fn take_port(&mut self, node: u32, port: u16, adapter: u32) -> Result<u16, SimError> {
         let state = &mut self.nodes[node as usize];
         let port = match port {
@@ -58,7 +59,7 @@ impl Core {
         at
     }
 
-    /// A connection request is at its node.
+    /// Handles a connection request that has arrived at its node.
     pub(crate) fn handle_request(&mut self, node: u32, from: ConnRef, port: u16, private: Box<[u8]>) {
         if self.conn(from).is_none() {
             return; // given up meanwhile
@@ -82,7 +83,7 @@ impl Core {
         self.report(adapter, Report::ConnectRequest { conn: conn.id(), from: seen, private });
     }
 
-    /// Where a transport is seen to be: the first port that it listens at, or none.
+    /// Returns the address that peers see for a transport: the first port that it listens on, or 0.
     fn address_of(&self, adapter: u32) -> Addr {
         let state = &self.nodes[self.adapters[adapter as usize].node as usize];
         let port = state.ports.iter().find(|(_, owner)| **owner == adapter).map_or(0, |(port, _)| *port);
@@ -158,8 +159,8 @@ impl Core {
 }
 
 impl Core {
-    /// The transport of an adapter is gone: its ports are free, its connections end, nobody will
-    /// poll what it reports.
+    /// Handles the end of an adapter's transport: frees its ports, ends its connections, and
+    /// discards the reports that are no longer polled.
     pub(crate) fn drop_adapter(&mut self, adapter: u32) {
         let node = self.adapters[adapter as usize].node;
         self.nodes[node as usize].ports.retain(|_, owner| *owner != adapter);

@@ -1,32 +1,34 @@
-//! The processor of a node: what the transport makes it do, on which core, and when that is free
-//! again.
+//! The processor of a node: the work that the transport causes, the core it runs on, and the time
+//! at which that core is free again.
 //!
-//! **Model.** [`Profile::cpu_cores`](crate::Profile::cpu_cores) cores for each node. Posting,
+//! **Cores.** Each node has [`Profile::cpu_cores`](crate::Profile::cpu_cores) cores. Posting,
 //! taking completions, copying, registering and [`crate::Node::compute`] occupy the core that the
-//! task runs on. A task that is woken runs on the first core that is idle; if none is, it is held,
-//! and held tasks run in the order in which they were woken, each when a core is free. So with one
-//! core what a task sees, polls and posts comes after the work that it waited for; with several, a
-//! task that another one of its node wakes does not begin before the work that the other had caused
-//! by then, and never before its own. [`crate::Node::limit_cores`] keeps tasks to some cores: a
-//! program that is one thread. A task that makes the processor work goes on at once; the time at
-//! its node's clock has passed ([`crate::Node::now`]), that of the world follows. Tasks themselves
-//! cost nothing unless they say so. Calls from outside the node's tasks are charged to its first
-//! core.
+//! task runs on. A task that is woken runs on the first idle core. If no core is idle, the task is
+//! held. Held tasks run in the order in which they were woken, each when a core is free.
 //!
-//! The kernel's work for an adapter in software is done by two threads of it, one for each
-//! direction. Sending is done where the program runs that sends, since its call does the work: on
-//! one of the cores for tasks. Receiving is an interrupt's: on any core, the one that is idle
+//! With one core, whatever a task sees, polls and posts comes after the work that it waited for.
+//! With several cores, a task may be woken by another task of its node. It does not start before
+//! the work that the other task had caused by then, and never before its own work is done.
+//! [`crate::Node::limit_cores`] limits tasks to some cores, which models a program with one thread.
+//!
+//! A task that makes the processor work goes on at once. The time of its node's clock has passed
+//! ([`crate::Node::now`]), and the world's time follows. Tasks themselves cost nothing unless they
+//! charge for it. Calls from outside the node's tasks are charged to its first core.
+//!
+//! **Kernel.** Two threads of the kernel do the work for an adapter in software, one for each
+//! direction. Sending runs where the sending program runs, since its call does the work: on one of
+//! the cores for tasks. Receiving is the work of an interrupt: it runs on whichever core is idle
 //! first.
 //!
-//! A copy shares the memory bus with the adapter, which has the right of way: what the adapter
-//! moves while a core copies, at
-//! [`Profile::memory_ps_per_byte`](crate::Profile::memory_ps_per_byte), first takes the time in
-//! which the copy leaves the bus idle, and then makes the copy take longer. The core is free later,
-//! and who waits for a disk in memory waits until then; what a program posted behind the copy
-//! leaves as booked.
+//! **Memory bus.** A copy shares the memory bus with the adapter, and the adapter has priority. The
+//! adapter moves bytes at [`Profile::memory_ps_per_byte`](crate::Profile::memory_ps_per_byte) while
+//! a core copies. These bytes first use the time in which the copy leaves the bus idle. Beyond
+//! that, they make the copy take longer. The core is then free later, and a task that waits for a
+//! disk in memory waits until then. A request that a program posted behind the copy still leaves at
+//! the time that was booked.
 //!
-//! Waiting for the adapter is counted apart: time spent polling for nothing
-//! ([`crate::Node::cpu_spinning`]) keeps nobody from working.
+//! **Polling.** Waiting for the adapter is counted separately. Time spent polling without a result
+//! ([`crate::Node::cpu_spinning`]) does not occupy a core.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -37,7 +39,7 @@ use crate::profile::per_bytes;
 use crate::usage::Usage;
 use crate::world::Core;
 
-/// What a processor works at.
+/// A kind of work of a processor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Work {
     Application,
@@ -70,7 +72,7 @@ struct Held {
     not_before: u64,
 }
 
-/// When a core works, and which.
+/// A period of work of a core.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Slice {
     pub(crate) core: usize,
@@ -78,13 +80,13 @@ pub(crate) struct Slice {
     pub(crate) end: u64,
 }
 
-/// A copy that somebody waits for.
+/// A copy that a task waits for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Awaited {
     core: usize,
     /// When it ends, if nothing slows it any more.
     end: u64,
-    /// `Cpu::slowed` of its core then.
+    /// The value of `Cpu::slowed` of its core at that time.
     slowed: u64,
 }
 
@@ -93,24 +95,24 @@ pub(crate) struct Awaited {
 pub(crate) struct Cpu {
     /// When each core is free, in ns.
     cores: Box<[u64]>,
-    /// Tasks run on this many of them, from the front.
+    /// Tasks run on this many cores, from the front.
     task_cores: usize,
-    /// The core of the task that runs; the first one if none does.
+    /// The core of the running task; the first one if no task runs.
     current: usize,
     /// Time spent, by `Work`.
     spent: [u64; 7],
     spinning: u64,
-    /// The time in which each core copies, or will: from and until. Other work between two copies
-    /// is in it.
+    /// The period in which each core copies or will copy: from and until. It includes other work
+    /// between two copies.
     copying: Box<[(u64, u64)]>,
-    /// How much longer each core's copies have taken, all together, in ns.
+    /// The total time by which each core's copies were slowed, in ns.
     slowed: Box<[u64]>,
-    /// For how long of the time in `copying` the memory bus is idle, at most.
+    /// For how long of the period in `copying` the memory bus is idle, at most.
     spare: Box<[u64]>,
     /// When the kernel's thread for each direction is free.
     kernel: [u64; 2],
     held: VecDeque<Held>,
-    /// An event at this time will release one of them; `u64::MAX` for none.
+    /// An event at this time will release a held task; `u64::MAX` for none.
     release_at: u64,
 }
 
@@ -132,7 +134,7 @@ impl Cpu {
         }
     }
 
-    /// Works for `cost` ns from `now` on, or from when the current core is free.
+    /// Works for `cost` ns, from `now` or from when the current core is free.
     fn charge(&mut self, now: u64, work: Work, cost: u64) -> Slice {
         let core = self.current;
         let start = self.cores[core].max(now);
@@ -150,13 +152,14 @@ impl Cpu {
         Slice { core, start, end }
     }
 
-    /// A copy that the core is busy with leaves the memory bus idle for `ns`.
+    /// Adds `ns` of idle bus time to a copy that the core is busy with.
     fn leave_bus(&mut self, core: usize, ns: u64) {
         self.spare[core] = self.spare[core].saturating_add(ns);
     }
 
-    /// Somebody else needs the memory bus for `cost` ns at `at`. What `core` copies then takes
-    /// longer by as much of it as its copies do not leave; nothing if it does not copy then.
+    /// Slows the copies of `core`, because an adapter needs the memory bus for `cost` ns at `at`.
+    /// The copies take longer by the part of `cost` that does not fit into their idle bus time.
+    /// Returns `None` if the core is not copying at that time, or is not slowed.
     fn slow_copy(&mut self, core: usize, at: u64, cost: u64) -> Option<Slice> {
         let (from, until) = &mut self.copying[core];
         if !(*from..*until).contains(&at) {
@@ -177,18 +180,20 @@ impl Cpu {
         Some(Slice { core, start, end })
     }
 
-    /// A copy that the current core was just charged with, and that ends at `end`.
+    /// Returns a handle to a copy that the current core was just charged with and that ends at
+    /// `end`.
     pub(crate) fn copy_to(&self, end: u64) -> Awaited {
         Awaited { core: self.current, end, slowed: self.slowed[self.current] }
     }
 
-    /// When a copy ends, as far as is known.
+    /// Returns when a copy ends, as far as is known.
     pub(crate) fn end_of(&self, copy: Awaited) -> u64 {
         copy.end.saturating_add(self.slowed[copy.core] - copy.slowed)
     }
 
-    /// Which core a thread of the kernel works on from `from` on: of those that it may have the one
-    /// that is idle first, of these the last, which tasks take last.
+    /// Returns the core that a kernel thread works on from `from` on. Of the cores that the thread
+    /// may use, it is the one that is idle first. If several are, it is the last, because tasks
+    /// take the first ones.
     fn kernel_core(&self, side: Side, from: u64) -> usize {
         let may = match side {
             Side::Transmit => &self.cores[..self.task_cores],
@@ -198,26 +203,26 @@ impl Cpu {
         may.len() - 1 - at
     }
 
-    /// When the current core is free.
+    /// Returns when the current core is free.
     pub(crate) fn free_at(&self, now: u64) -> u64 {
         self.cores[self.current].max(now)
     }
 
-    /// Polls for nothing, for `ns`.
+    /// Counts `ns` of polling without a result.
     pub(crate) fn spin(&mut self, ns: u64) {
         self.spinning = self.spinning.saturating_add(ns);
     }
 
-    /// Tasks run on the first `cores` cores from now on.
+    /// Limits tasks to the first `cores` cores from now on.
     pub(crate) fn limit_tasks(&mut self, cores: usize) {
         self.task_cores = cores.clamp(1, self.cores.len());
     }
 
     // ---- tasks ----------------------------------------------------------------------------------
 
-    /// A task that may run from `not_before` on wants to. If it can run now, a core is its own
-    /// until [`Cpu::left`]; else it is held, and an event is due at the time that is returned, if
-    /// none is yet.
+    /// Gives a core to a task that may run from `not_before` on. If the task can run now, it owns a
+    /// core until [`Cpu::left`]. Otherwise it is held; the error is then the time at which an event
+    /// must release it, unless an event is scheduled already.
     pub(crate) fn enter(&mut self, now: u64, task: TaskKey, not_before: u64) -> Result<(), Option<u64>> {
         let waits = |held: &Held| held.not_before <= now;
         let queue = not_before > now || (!self.held.is_empty() && self.held.iter().any(waits));
@@ -233,19 +238,19 @@ impl Cpu {
         }
     }
 
-    /// The task that ran does so no more. Returns when what it caused is done.
+    /// Ends the turn of the running task. Returns when the work that it caused is done.
     pub(crate) fn left(&mut self) -> u64 {
         self.cores[std::mem::take(&mut self.current)]
     }
 
-    /// When to release a held task, if nothing will by then.
+    /// Returns when to release a held task, unless an event does so by then.
     pub(crate) fn next_release(&mut self) -> Option<u64> {
         let idle = self.cores[..self.task_cores].iter().copied().min().unwrap_or(0);
         let mut at = u64::MAX;
         for held in &self.held {
             at = at.min(held.not_before.max(idle));
             if at == idle {
-                break; // nobody can be sooner
+                break; // no task can be sooner
             }
         }
         if at >= self.release_at || self.held.is_empty() {
@@ -255,7 +260,7 @@ impl Cpu {
         Some(at)
     }
 
-    /// The first held task that may run now; a core is its own until [`Cpu::left`].
+    /// Takes out the first held task that may run now. It owns a core until [`Cpu::left`].
     pub(crate) fn release(&mut self, now: u64) -> Option<TaskKey> {
         if self.release_at <= now {
             self.release_at = u64::MAX;
@@ -266,13 +271,13 @@ impl Cpu {
         self.held.remove(at).map(|held| held.task)
     }
 
-    /// Whether a task has to be kept from running before its own work is done: with one core it is
-    /// anyway.
+    /// Returns whether a task must be kept from running before its own work is done. With one core
+    /// it is kept anyway.
     pub(crate) fn is_parallel(&self) -> bool {
         self.task_cores > 1
     }
 
-    /// Forgets the work that is still to be done, and who waits.
+    /// Forgets the work that is not yet done, and the held tasks.
     pub(crate) fn reset(&mut self) {
         self.cores.fill(0);
         self.copying.fill((0, 0));
@@ -298,7 +303,7 @@ impl Cpu {
 }
 
 impl Core {
-    /// Makes the current core of a node work; returns when it has done.
+    /// Makes the current core of a node work. Returns when it is done.
     pub(crate) fn charge(&mut self, node: u32, work: Work, cost: u64) -> u64 {
         let now = self.queue.now;
         let cpu = &mut self.nodes[node as usize].cpu;
@@ -315,8 +320,8 @@ impl Core {
         slice.end
     }
 
-    /// Makes the current core of a node copy for `cost` ns, of which it needs the memory bus for
-    /// `bus`; returns when it has done.
+    /// Makes the current core of a node copy for `cost` ns. For `bus` ns of these it needs the
+    /// memory bus. Returns when it is done.
     pub(crate) fn charge_copy(&mut self, node: u32, cost: u64, bus: u64) -> u64 {
         let end = self.charge(node, Work::Copying, cost);
         if cost > 0 {
@@ -326,12 +331,12 @@ impl Core {
         end
     }
 
-    /// The adapter moves `bytes` bytes from or to memory from `at` on: the copies that the node's
-    /// cores make then take longer.
+    /// Accounts for an adapter that moves `bytes` bytes from or to memory from `at` on. Copies that
+    /// the node's cores make at that time take longer.
     pub(crate) fn dma(&mut self, node: u32, at: u64, bytes: u64) {
         let profile = &self.config.profile;
         let cost = per_bytes(bytes, profile.memory_ps_per_byte);
-        // What the kernel's copies cost was measured with an adapter beside them.
+        // The price of the kernel's copies was measured with an adapter working at the same time.
         if cost == 0 || profile.software {
             return;
         }
@@ -343,8 +348,8 @@ impl Core {
         }
     }
 
-    /// Makes the kernel's thread for one direction work at these in turn, from `from` on at the
-    /// earliest; returns when it has done.
+    /// Makes the kernel's thread for one direction do `works` in turn, from `from` on at the
+    /// earliest. Returns when it is done.
     pub(crate) fn charge_kernel(&mut self, node: u32, side: Side, from: u64, works: &[(Work, u64)]) -> u64 {
         let cpu = &mut self.nodes[node as usize].cpu;
         let mut done = from.max(cpu.kernel[side as usize]);
@@ -364,7 +369,7 @@ impl Core {
         done
     }
 
-    /// Whether the kernel's thread for a direction has nothing to do.
+    /// Returns whether the kernel's thread for a direction is idle.
     pub(crate) fn kernel_idle(&self, node: u32, side: Side) -> bool {
         self.nodes[node as usize].cpu.kernel[side as usize] < self.queue.now
     }

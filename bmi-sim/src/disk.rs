@@ -1,12 +1,14 @@
-//! A node's disk: how long it takes, and when it fails. What is stored is kept by whoever uses it.
+//! The disk of a node: how long requests take, and when they fail. Its user keeps the stored bytes.
 //!
-//! **Model.** A latency, then a price for each byte. The latencies of up to
-//! [`DiskProfile::queue_depth`](crate::DiskProfile::queue_depth) requests overlap, their bytes pass
-//! one after the other. With a cache
-//! ([`DiskProfile::cache_bytes`](crate::DiskProfile::cache_bytes)) a write is done when the
-//! processor has copied it, as long as there is room; the disk catches up meanwhile, and a sync
-//! waits for it. Where the disk is memory ([`DiskProfile::memory`](crate::DiskProfile::memory)) the
-//! node's processor does the work, besides everything else it has to do.
+//! **Model.** A request costs a latency, then a price for each byte. The latencies of up to
+//! [`DiskProfile::queue_depth`](crate::DiskProfile::queue_depth) requests overlap. Their bytes are
+//! transferred one request after the other.
+//!
+//! With a cache ([`DiskProfile::cache_bytes`](crate::DiskProfile::cache_bytes)), a write is done
+//! when the processor has copied it, as long as there is room. The disk writes it out meanwhile,
+//! and a sync waits for that. Where the disk is memory
+//! ([`DiskProfile::memory`](crate::DiskProfile::memory)), the node's processor does the work, in
+//! addition to its other work.
 
 use std::future::Future;
 use std::rc::Rc;
@@ -20,37 +22,37 @@ use crate::node::Node;
 use crate::profile::per_bytes;
 use crate::world::Core;
 
-/// What the disk answers.
+/// How the disk responds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DiskFault {
-    /// It works.
+    /// The disk works.
     #[default]
     None,
-    /// Writes fail, `Exhausted`.
+    /// Writes fail with `Exhausted`.
     Full,
-    /// Everything fails, `Io`.
+    /// Everything fails with `Io`.
     Broken,
 }
 
 #[derive(Debug, Default)]
 pub(crate) struct DiskState {
-    /// When all bytes have passed.
+    /// When all bytes have been transferred.
     free: u64,
-    /// When each place of its queue is free, as far as they were used.
+    /// When each place of its queue is free. Grows as places are used.
     places: Vec<u64>,
     busy: u64,
     fault: DiskFault,
 }
 
 impl DiskState {
-    /// What it was asked for is asked for no more.
+    /// Drops the requests that are under way.
     pub(crate) fn lose_power(&mut self) {
         self.free = 0;
         self.places.clear();
     }
 
-    /// A request that takes a place from `begin` on, for `latency`, and then the disk for `bytes`.
-    /// Returns when its bytes begin and end to pass.
+    /// Books a request that takes a place from `begin` on, for `latency`, and then the disk for
+    /// `bytes`. Returns when its bytes begin and end to be transferred.
     fn request(&mut self, depth: usize, begin: u64, latency: u64, bytes: u64) -> (u64, u64) {
         if self.places.len() < depth.max(1) && self.places.iter().all(|free| *free > begin) {
             self.places.push(0);
@@ -64,7 +66,7 @@ impl DiskState {
 }
 
 impl Core {
-    /// Starts a request on a node's disk; returns when it is done.
+    /// Starts a request on a node's disk. Returns when it is done.
     fn disk_request(&mut self, node: u32, request: Request) -> u64 {
         let disk = &self.config.profile.disk;
         let (latency, len, ps, crossings, name) = match request {
@@ -81,19 +83,19 @@ impl Core {
             return self.charge_copy(node, latency + bytes, bus);
         }
         let is_write = matches!(request, Request::Write(_));
-        // The request is made when the processor comes to it.
+        // The request is made when the processor gets to it.
         let begin = match cached && is_write {
             true => self.charge(node, Work::Copying, per_bytes(len, cache_ps)),
             false => self.nodes[node as usize].cpu.free_at(self.queue.now),
         };
         let state = &mut self.nodes[node as usize].disk;
-        // What was written before has to be there.
+        // Everything written before has to be on the disk.
         let from = if matches!(request, Request::Sync) { begin.max(state.free) } else { begin };
         let (start, end) = state.request(depth, from, latency, bytes);
         if let Some(timeline) = &mut self.timeline {
             timeline.disk(node, name, (start, end), len);
         }
-        // A cache takes what is written while there is room for it.
+        // A cache takes a write while there is room for it.
         if cached && is_write { begin.max(end.saturating_sub(room)) } else { end }
     }
 }
@@ -112,7 +114,7 @@ enum Request {
 }
 
 impl SimDisk {
-    /// Reads `bytes` bytes. The request takes its place when this is called.
+    /// Reads `bytes` bytes. The request takes its place in the queue when this is called.
     ///
     /// # Errors
     /// `Io` on a broken disk, after the time that the request takes.
@@ -128,7 +130,7 @@ impl SimDisk {
         self.request(Request::Write(bytes))
     }
 
-    /// Makes what was written before durable.
+    /// Makes all earlier writes durable.
     ///
     /// # Errors
     /// `Io` on a broken disk.
@@ -136,19 +138,19 @@ impl SimDisk {
         self.request(Request::Sync)
     }
 
-    /// How it behaves from now on, for requests that are made later.
+    /// Sets how the disk responds to requests that are made from now on.
     pub fn set_fault(&self, fault: DiskFault) {
         self.node.sim.0.with(|core| core.nodes[self.node.id as usize].disk.fault = fault);
         self.node.disk_users().iter().for_each(|user| user.behaves(fault));
     }
 
-    /// A store on this disk that wants to know when the power fails ([`Node::crash`]) and when the
-    /// disk refuses. It outlives the node's programs, as a disk does.
+    /// Attaches a store to this disk, to be told when the power fails ([`Node::crash`]) and when
+    /// the disk refuses requests. Like the disk, it outlives the node's programs.
     pub fn attach(&self, user: Rc<dyn DiskUser>) {
         self.node.sim.0.with(|core| core.nodes[self.node.id as usize].disk_users.push(user));
     }
 
-    /// How long it has worked, in ns.
+    /// Returns how long the disk has worked, in ns.
     pub fn busy_ns(&self) -> u64 {
         self.node.sim.0.core.borrow().nodes[self.node.id as usize].disk.busy
     }

@@ -1,10 +1,10 @@
-//! Drives an endpoint inside a world: progress, then sleep until the adapter, a task, or a deadline
-//! has something to do.
+//! Drives an endpoint inside a world: makes progress, then sleeps until the adapter, a task or a
+//! deadline needs it.
 //!
-//! **Model of waiting.** A driver that polls costs no events: the time that it waits is counted
-//! ([`Node::cpu_spinning`]) when something comes. A driver that sleeps pays the profile's
-//! `cpu_wake_ns` of its node's processor when its *adapter* has something; what the node's own
-//! tasks post wakes nobody.
+//! **Model of waiting.** A driver that polls costs no events. The time that it waits is counted
+//! ([`Node::cpu_spinning`]) when something arrives. A driver that sleeps pays the profile's price
+//! of a wake-up ([`Node::wake_up`]) on its node's processor when its *adapter* reports something.
+//! Posts of the node's own tasks need no wake-up.
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -18,23 +18,23 @@ use bmi_core::{AsyncEndpoint, Time};
 use crate::node::Node;
 use crate::world::{Sim, Sleep};
 
-/// Drives `endpoint` for as long as the future is polled, free of the cost of waiting. Takes any
-/// transport, a wrapper around a [`crate::SimTransport`] too.
+/// Drives `endpoint` for as long as the future is polled. Waiting costs nothing. Takes any
+/// transport, including a wrapper around a [`crate::SimTransport`].
 pub async fn drive<T: Transport>(sim: Sim, endpoint: AsyncEndpoint<T>) {
     run(sim, endpoint, None).await;
 }
 
-/// Drives `endpoint` on `node`, waiting as `waiting` says; [`Node::endpoint`] spawns it.
+/// Drives `endpoint` on `node`, and waits as `waiting` says. [`Node::endpoint`] spawns it.
 pub async fn drive_with<T: Transport>(node: Node, endpoint: AsyncEndpoint<T>, waiting: Waiting) {
     let idle = Idle { node: node.clone(), waiter: Waiter::new(waiting), since: None };
     run(node.sim.clone(), endpoint, Some(idle)).await;
 }
 
-/// What a driver's waiting costs its node.
+/// Accounts for the waiting of a driver on its node.
 struct Idle {
     node: Node,
     waiter: Waiter,
-    /// Since when it waits, and how long it polls before it sleeps.
+    /// Since when the driver waits, and how long it polls before it sleeps.
     since: Option<(Time, Option<Duration>)>,
 }
 
@@ -45,8 +45,8 @@ impl Idle {
         }
     }
 
-    /// Something woke the driver: accounts for the waiting. Returns whether the processor has to
-    /// wake up first.
+    /// Accounts for the waiting when something woke the driver. Returns whether the processor has
+    /// to wake up first.
     fn ended(&mut self) -> bool {
         let Some((since, patience)) = self.since.take() else { return false };
         let idle = self.node.now() - since;
@@ -64,16 +64,16 @@ impl Idle {
 }
 
 async fn run<T: Transport>(sim: Sim, endpoint: AsyncEndpoint<T>, mut idle: Option<Idle>) {
-    // Kept when the next deadline is a later one: waking too early is cheaper than a new timer for
-    // each operation.
+    // The timer is kept when the next deadline is a later one. Waking too early is cheaper than a
+    // new timer for each operation.
     let mut timer = pin!(None);
     poll_fn(|cx| {
         if idle.as_mut().is_some_and(Idle::ended) {
-            // The processor is busy waking up; then it goes on here.
+            // The processor is busy waking up. Then the driver goes on here.
             return again(cx);
         }
         loop {
-            // Between two polls the tasks that the first one woke get their turn.
+            // Between two polls, the tasks that the first one woke get their turn.
             if endpoint.progress() || endpoint.arm(cx.waker()) == Armed::Busy {
                 return again(cx);
             }
@@ -85,7 +85,7 @@ async fn run<T: Transport>(sim: Sim, endpoint: AsyncEndpoint<T>, mut idle: Optio
                 return Poll::<()>::Pending;
             };
             if at <= endpoint.now() {
-                // Its time has come just now; but let the other tasks run in between.
+                // The deadline is now; let the other tasks run first.
                 return again(cx);
             }
             if timer.as_ref().as_pin_ref().is_none_or(|timer: std::pin::Pin<&Sleep>| at < timer.at()) {

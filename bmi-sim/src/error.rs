@@ -1,9 +1,9 @@
-//! What goes wrong inside the simulator, mapped once to the library's errors; and why a world
-//! cannot go on.
+//! The simulator's errors and their mapping to the library's errors; the reasons why a world
+//! stalls.
 
 use bmi_core::{Error, ErrorKind, Time};
 
-/// Why a connection ended, or a call failed.
+/// The reason why a connection ended or a call failed.
 #[derive(Clone, Debug, thiserror::Error)]
 pub(crate) enum SimError {
     #[error("{0} is not an address of the simulator on this node; use sim://{1}:port")]
@@ -104,16 +104,16 @@ impl From<SimError> for Error {
     }
 }
 
-/// Why a world cannot go on though the future it runs is not ready.
+/// Why a world cannot go on although the future it runs is not ready.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StallKind {
-    /// No event is left: everybody waits for somebody.
+    /// No event is left: all tasks wait for each other.
     #[error("deadlock: no event is left and the future is not ready")]
     Deadlock,
-    /// Tasks wake each other for ever without time passing.
+    /// Tasks wake each other without end, and no time passes.
     #[error("livelock: tasks run for ever and no time passes")]
     Livelock,
-    /// [`SimConfig::time_limit`](crate::SimConfig::time_limit) is over.
+    /// [`SimConfig::time_limit`](crate::SimConfig::time_limit) has been reached.
     #[error("the time limit of the world is over")]
     TimeLimit,
     /// More than [`SimConfig::event_limit`](crate::SimConfig::event_limit) events have happened.
@@ -121,14 +121,14 @@ pub enum StallKind {
     EventLimit,
 }
 
-/// A world that cannot go on, and what stood waiting in it.
+/// The error of a world that cannot go on, with the list of what was waiting in it.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{kind} at {now}\n{pending}")]
 pub struct Stalled {
-    /// Why.
+    /// The reason.
     pub kind: StallKind,
-    /// When, in virtual time.
+    /// The virtual time of the stall.
     pub now: Time,
-    /// Nodes, tasks and connections, one in a line.
+    /// The waiting nodes, tasks and connections, one per line.
     pub pending: String,
 }

@@ -1,5 +1,5 @@
-//! The event queue: what will happen, in order of time and, at the same time, in order of
-//! scheduling; and the digest over what did.
+//! The event queue, and the digest of the executed events. Events are ordered by time and, at the
+//! same time, by the order in which they were scheduled.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -8,8 +8,8 @@ use slab::Slab;
 
 use crate::network::{Packet, Side, Unit};
 
-/// Names a connection of the world: adapter, slot, and how often the slot was used before. Never
-/// names two connections.
+/// Names a connection of the world: adapter, slot, and how often the slot was used before. A name
+/// is never used for two connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct ConnRef {
     pub(crate) adapter: u32,
@@ -17,42 +17,43 @@ pub(crate) struct ConnRef {
     pub(crate) generation: u32,
 }
 
-/// Something that happens.
+/// An event.
 #[derive(Debug)]
 pub(crate) enum Event {
-    /// A timer of the executor.
+    /// A timer of the executor fires.
     Timer { slot: u32, generation: u32 },
-    /// One side of a node's adapter may go on: it is free, or what waits is ready.
+    /// One side of a node's adapter may continue: it is free, or a waiting unit is ready.
     Port { node: u32, side: Side },
     /// The first byte of a unit reaches the adapter of a node.
     Arrive { from: u32, to: u32, unit: Unit },
-    /// The last byte of a unit is there, and with it, if it was the last unit, a packet.
+    /// The last byte of a unit arrives. If it was the last unit of a packet, the packet comes with
+    /// it.
     Deliver { node: u32, len: u64, packet: Option<Packet> },
-    /// The processor of a node with an adapter in software has taken a packet in.
+    /// The processor of a node with an adapter in software has received a packet.
     Take { node: u32, packet: Packet },
     /// The processor of a node is free for the next task.
     CpuFree { node: u32 },
-    /// An acknowledgement, good or bad; takes no adapter's time.
+    /// An acknowledgement, positive or negative, arrives. It takes no adapter time.
     Answer { from: u32, to: u32, packet: Packet },
-    /// Connecting to `conn`'s address cannot succeed.
+    /// Connecting to the address of `conn` fails.
     Refuse { conn: ConnRef, why: Refusal },
-    /// The deadline of connecting.
+    /// The deadline of connecting is reached.
     ConnectDeadline { conn: ConnRef },
-    /// The deadline of disconnecting.
+    /// The deadline of disconnecting is reached.
     CloseDeadline { conn: ConnRef },
-    /// The connection's peer is dead, and that shows now.
+    /// The connection's peer is dead, and the connection detects it now.
     PeerGone { conn: ConnRef },
     /// The link between two nodes has been down for the detection time, unless it came up in
     /// between.
     LinkDead { a: u32, b: u32, epoch: u64 },
-    /// A packet was lost too often: the adapter that waits for its acknowledgement gives the
-    /// connection up.
+    /// A packet was lost too often. The adapter that waits for its acknowledgement gives up the
+    /// connection.
     GivenUp { conn: ConnRef },
-    /// A fault that was scheduled.
+    /// A scheduled fault happens.
     Fault { index: u32 },
 }
 
-/// Why a connection request finds nobody.
+/// Why a connection request finds no listener.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Refusal {
     UnknownNode,
@@ -61,7 +62,8 @@ pub(crate) enum Refusal {
 }
 
 impl Event {
-    /// What goes into the digest: a number for the kind, and what tells it from others of its kind.
+    /// Returns the words for the digest: a number for the kind, and values that distinguish it from
+    /// other events of its kind.
     fn words(&self) -> [u64; 4] {
         let conn = |conn: &ConnRef| u64::from(conn.adapter) << 32 | u64::from(conn.slot);
         match self {
@@ -87,9 +89,9 @@ impl Event {
 
 /// The queue, the clock that it moves, and the digest.
 ///
-/// Events stand in a table; the heap has only their order: time, then a number that counts up, then
-/// the place in the table, in one integer. So what the heap moves is small, and two events are
-/// compared at once.
+/// The events are in a table. The heap holds only their order, in one integer: the time, then a
+/// sequence number, then the place in the table. So the heap moves small entries and compares two
+/// events at once.
 #[derive(Default)]
 pub(crate) struct EventQueue {
     pub(crate) now: u64,
@@ -100,7 +102,7 @@ pub(crate) struct EventQueue {
     digest: u64,
 }
 
-/// Bits of an order that are the place in the table: 16 million events at a time, 2^40 in a run.
+/// Bits for the place in the table: 16 million events at a time, 2^40 in a run.
 const PLACE_BITS: u32 = 24;
 
 fn time_of(order: u128) -> u64 {
@@ -112,7 +114,7 @@ fn place_of(order: u128) -> usize {
 }
 
 impl EventQueue {
-    /// Schedules `event` for `time`, or for now if that has passed.
+    /// Schedules `event` for `time`, or for now if that time has passed.
     pub(crate) fn schedule(&mut self, time: u64, event: Event) {
         self.sequence += 1;
         let place = self.events.insert(event);
@@ -121,22 +123,22 @@ impl EventQueue {
         self.heap.push(Reverse(u128::from(time.max(self.now)) << 64 | order));
     }
 
-    /// When the next event happens.
+    /// Returns when the next event happens.
     pub(crate) fn next_time(&self) -> Option<u64> {
         self.heap.peek().map(|next| time_of(next.0))
     }
 
-    /// The next event and when it happens.
+    /// Returns the next event and its time.
     pub(crate) fn peek(&self) -> Option<(&Event, u64)> {
         self.heap.peek().map(|next| (&self.events[place_of(next.0)], time_of(next.0)))
     }
 
-    /// Takes the next event out; time stands still until `executed`.
+    /// Takes the next event out. Time does not move until `executed`.
     pub(crate) fn pop(&mut self) -> Option<(u64, Event)> {
         self.heap.pop().map(|next| (time_of(next.0), self.events.remove(place_of(next.0))))
     }
 
-    /// The event happens: time moves to it, the digest takes it in.
+    /// Records that an event happens: moves time to it and adds it to the digest.
     pub(crate) fn executed(&mut self, time: u64, event: &Event) {
         debug_assert!(time >= self.now, "time goes back");
         self.now = time;
@@ -149,16 +151,16 @@ impl EventQueue {
 
     fn mix(&mut self, word: u64) {
         // Multiply and rotate by odd constants: any difference in one word reaches all bits within
-        // a few more.
+        // a few more words.
         self.digest = (self.digest.rotate_left(23) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     }
 
-    /// Events still to come.
+    /// Returns the number of events still to come.
     pub(crate) fn len(&self) -> usize {
         self.heap.len()
     }
 
-    /// Keeps the events for which `keep` says so.
+    /// Keeps the events for which `keep` returns true.
     pub(crate) fn retain(&mut self, keep: impl Fn(&Event) -> bool) {
         let events = &mut self.events;
         self.heap.retain(|next| {

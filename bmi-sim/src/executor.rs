@@ -1,16 +1,16 @@
-//! The executor: `!Send` tasks, run one at a time, in the order in which they were woken.
+//! The executor: runs `!Send` tasks one at a time, in the order in which they were woken.
 //!
-//! **Why an own one.** Order must depend on the seed alone, a node's tasks must be droppable at a
-//! stroke (its death) and hold still (a pause), and a ready queue that is empty is the sign that
-//! virtual time may go on.
+//! **Why a separate executor.** The order must depend on the seed alone. All tasks of a node must
+//! be droppable at once (its death), and must be able to pause. An empty ready queue is the sign
+//! that virtual time may move.
 //!
 //! **Invariants**
 //! 1. A task is in the ready queue at most once (`queued`).
 //! 2. No borrow of the executor or of the world is held while a future is polled or dropped.
 //!
-//! The ready queue stands behind an `Arc<Mutex>`, because a [`Waker`] may be sent to another thread
-//! by the language's rules; within a world the lock is never contended. A wake from another thread
-//! works but is of course not repeatable.
+//! The ready queue is behind an `Arc<Mutex>`, because Rust allows a [`Waker`] to be sent to another
+//! thread. Within a world the lock is never contended. A wake from another thread works, but is not
+//! repeatable.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -25,7 +25,7 @@ use slab::Slab;
 
 use crate::world::Sim;
 
-/// Names a task; the generation tells a late wake from one for the slot's next task.
+/// Names a task. The generation distinguishes a late wake from one for the slot's next task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TaskKey {
     pub(crate) index: usize,
@@ -39,8 +39,8 @@ pub(crate) const ROOT: usize = usize::MAX;
 #[derive(Default)]
 pub(crate) struct ReadyQueue {
     tasks: Mutex<VecDeque<(TaskKey, u64)>>,
-    /// What a task that runs has made its processor do ends then; 0 if others of its node may run
-    /// meanwhile without being ahead of it.
+    /// The end of the work that the running task has caused on its processor. It is 0 if other
+    /// tasks of its node may run meanwhile without getting ahead of it.
     stamp: AtomicU64,
 }
 
@@ -58,7 +58,7 @@ impl ReadyQueue {
         self.tasks().pop_front()
     }
 
-    /// Whoever is woken from now on does not run before `time`.
+    /// Sets the time before which tasks that are woken from now on do not run.
     pub(crate) fn stamp(&self, time: u64) {
         self.stamp.store(time, Ordering::Relaxed);
     }
@@ -75,7 +75,7 @@ impl TaskWaker {
         Arc::new(TaskWaker { key, queued: AtomicBool::new(false), ready })
     }
 
-    /// The task is about to be polled: the next wake counts again.
+    /// Marks the task as about to be polled, so that the next wake counts again.
     pub(crate) fn taken(&self) {
         self.queued.store(false, Ordering::Release);
     }
@@ -96,10 +96,10 @@ impl Wake for TaskWaker {
 type LocalFuture = Pin<Box<dyn Future<Output = ()>>>;
 
 struct Task {
-    /// With what wakes it. Absent while it is being polled.
+    /// The future with its waker. `None` while it is being polled.
     future: Option<(LocalFuture, Waker)>,
     node: Option<usize>,
-    /// Does not run before this time: its own work is not done.
+    /// The task does not run before this time, because its own work is not done.
     not_before: u64,
     generation: u64,
     notify: Arc<TaskWaker>,
@@ -131,14 +131,15 @@ impl Executor {
         key
     }
 
-    /// The node that a task runs on, and when it may: `None` if the task is gone.
+    /// Returns the node that a task runs on, and the time from which it may run. Returns `None` if
+    /// the task is gone.
     pub(crate) fn node_of(&self, key: TaskKey) -> Option<(Option<usize>, u64)> {
         let tasks = self.tasks.borrow();
         let task = tasks.get(key.index).filter(|task| task.generation == key.generation)?;
         Some((task.node, task.not_before))
     }
 
-    /// A task does not run before `time`.
+    /// Keeps a task from running before `time`.
     pub(crate) fn not_before(&self, key: TaskKey, time: u64) {
         let mut tasks = self.tasks.borrow_mut();
         if let Some(task) = tasks.get_mut(key.index).filter(|task| task.generation == key.generation) {
@@ -146,7 +147,7 @@ impl Executor {
         }
     }
 
-    /// Polls a task once, if it is still there.
+    /// Polls a task once, if it still exists.
     pub(crate) fn run(&self, key: TaskKey) {
         let (mut future, waker) = {
             let mut tasks = self.tasks.borrow_mut();
@@ -159,7 +160,7 @@ impl Executor {
         };
         let done = future.as_mut().poll(&mut Context::from_waker(&waker)).is_ready();
         let mut tasks = self.tasks.borrow_mut();
-        // The task may have been removed while it ran, by itself: its node was killed. Then the
+        // The task may have been removed while it ran, because it killed its own node. Then the
         // future ends here.
         if let Some(task) = tasks.get_mut(key.index).filter(|task| task.generation == key.generation) {
             if done {
@@ -173,12 +174,12 @@ impl Executor {
         drop(future);
     }
 
-    /// Drops the tasks for which `of` says so.
+    /// Drops the tasks for which `of` returns true.
     pub(crate) fn drop_tasks(&self, of: impl Fn(Option<usize>) -> bool) {
         let doomed: Vec<usize> =
             self.tasks.borrow().iter().filter(|(_, task)| of(task.node)).map(|(index, _)| index).collect();
         for index in doomed {
-            // A future that is dropped may drop others' tasks.
+            // Dropping a future may drop other tasks.
             let task = self.tasks.borrow_mut().try_remove(index);
             drop(task);
         }
@@ -191,7 +192,7 @@ impl Executor {
         }
     }
 
-    /// How many tasks run on the node, or on none.
+    /// Returns how many tasks run on the node, or on none.
     pub(crate) fn count(&self, node: Option<usize>) -> usize {
         self.tasks.borrow().iter().filter(|(_, task)| task.node == node).count()
     }
@@ -224,7 +225,7 @@ impl<T> JoinState<T> {
     }
 }
 
-/// Says `Killed` unless the task said something better before.
+/// Reports `Killed` unless the task reported a result before.
 struct JoinGuard<T>(Option<Rc<RefCell<JoinState<T>>>>);
 
 impl<T> Drop for JoinGuard<T> {
@@ -235,7 +236,7 @@ impl<T> Drop for JoinGuard<T> {
     }
 }
 
-/// Waits for a task. Dropping it lets the task run on.
+/// Waits for a task. Dropping the handle does not stop the task.
 pub struct JoinHandle<T> {
     state: Rc<RefCell<JoinState<T>>>,
     task: Option<(Sim, TaskKey)>,
@@ -260,12 +261,12 @@ impl<T: 'static> JoinHandle<T> {
         JoinHandle { state, task: None }
     }
 
-    /// Whether the task has ended.
+    /// Returns whether the task has ended.
     pub fn is_finished(&self) -> bool {
         self.state.borrow().result.is_some()
     }
 
-    /// Drops the task; the handle then gives [`Killed`], unless the task had ended.
+    /// Drops the task. The handle then returns [`Killed`], unless the task had ended.
     pub fn abort(&self) {
         if let Some((sim, key)) = &self.task {
             sim.0.executor.abort(*key);

@@ -1,29 +1,34 @@
-//! Fits a profile to a few measurements: [`Measurements`] in, [`Profile`] out, and what is left
-//! between the two.
+//! Fits a profile to a few measurements: it takes [`Measurements`] and returns a [`Profile`] and
+//! the remaining differences.
 //!
-//! **Why.** Who has a machine can measure a latency and a bandwidth, not what its adapter spends on
-//! a descriptor. The prices of a base profile are turned until the same measurements, made in the
-//! simulator, come out.
+//! **Why.** The owner of a machine can measure a latency and a bandwidth, but not the time that its
+//! adapter spends on a descriptor. The fit starts from the prices of a base profile. It changes
+//! them until the simulator gives the same measurements.
 //!
-//! **How.** Each measurement turns a group of prices, which keep their proportions to each other
-//! (the base's):
+//! **How.** Each measurement changes a group of prices. The prices of a group keep their
+//! proportions to each other, which are the base's:
 //!
-//! | measurement | turns |
+//! | measurement | changes |
 //! |---|---|
 //! | RDMA write, one way | `link_latency_ns`, `adapter_message_ns`, `cpu_post_ns` |
-//! | send, one way | what a send needs beyond a write: `receive_ns`, `receive_scatter_ns`, `cpu_completion_ns`, `cpu_post_receive_ns`; over TCP or without a write's time `link_latency_ns`, `cpu_post_ns`, `cpu_receive_ns`, and when these are 0 `interrupt_ns`, `context_switch_ns`, `system_call_ns` |
+//! | send, one way | the send's part beyond a write: `receive_ns`, `receive_scatter_ns`, |
+//! | | `cpu_completion_ns`, `cpu_post_receive_ns` |
+//! | send, over TCP or without a write's time | `link_latency_ns`, `cpu_post_ns`, `cpu_receive_ns`; if these are 0, |
+//! | | `interrupt_ns`, `context_switch_ns`, `system_call_ns` |
 //! | RDMA read, round trip | `read_response_ns` |
-//! | bandwidths | `adapter_ps_per_byte`, `read_ps_per_byte`, `bus_ps_per_byte` where it is in the way; over TCP, below the wire's, the processor's prices |
+//! | bandwidths | `adapter_ps_per_byte`, `read_ps_per_byte`; `bus_ps_per_byte` where it is the limit; |
+//! | | over TCP, below the wire's bandwidth, the processor's prices |
 //! | registration | `register_region_ns`, `register_page_ns`, by least squares |
 //! | copies | `copy_cached_ps_per_byte`, `copy_ps_per_byte`, and with it `memory_ps_per_byte` |
 //! | disk | `disk.read_ps_per_byte`, `disk.write_ps_per_byte` |
 //!
-//! Measurements that no prices can give (a read that is faster than two writes) stay as a residual,
-//! which is for whoever reads it to judge. Measurements of what the base's kind of machine does not
-//! do (a read over TCP) are named in [`Fit::left_out`].
+//! Some measurements cannot come from any prices, such as a read that is faster than two writes.
+//! They remain as a residual, for the reader to judge. The base's kind of machine may lack an
+//! operation that was measured, such as a read over TCP. [`Fit::left_out`] names these
+//! measurements.
 //!
-//! Tested by `tests/fit.rs`: measurements of a known profile are fitted back, and bandwidths are
-//! compared with the prices themselves. `calibrate` tests that its own example is recovered.
+//! Tested by `tests/fit.rs`: it fits measurements of a known profile back, and compares bandwidths
+//! with the prices themselves. `calibrate` tests that its own example is recovered.
 
 use serde::{Deserialize, Serialize};
 
@@ -34,81 +39,81 @@ use crate::profile::Profile;
 use crate::profile_file::ProfileError;
 
 const MB: f64 = 1_048_576.0;
-/// Rounds of turning; each leaves a few percent of the error of the one before.
+/// Rounds of the fit. Each round leaves a few percent of the error of the round before.
 const ROUNDS: usize = 16;
 
-/// What was measured of a machine, as far as it was. MB are 2^20 bytes.
+/// The measurements of a machine; each one is optional. MB are 2^20 bytes.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Measurements {
-    /// One way of a send of 4 bytes: half of a round trip. Over TCP the reader blocks, else it
-    /// polls.
+    /// One-way time of a send of 4 bytes: half of a round trip. Over TCP the reader blocks;
+    /// otherwise it polls.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub send_one_way_us: Option<f64>,
-    /// One way of an RDMA write of 4 bytes into memory that the peer looks at.
+    /// One-way time of an RDMA write of 4 bytes into memory that the peer polls.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub write_one_way_us: Option<f64>,
-    /// An RDMA read of 4 bytes, from the post until its completion has been taken.
+    /// Time of an RDMA read of 4 bytes, from the post until its completion has been taken.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub read_round_trip_us: Option<f64>,
-    /// A stream of long sends.
+    /// Bandwidth of a stream of long sends.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub send_mb_per_s: Option<f64>,
-    /// A stream of long RDMA writes.
+    /// Bandwidth of a stream of long RDMA writes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub write_mb_per_s: Option<f64>,
-    /// A stream of long RDMA reads.
+    /// Bandwidth of a stream of long RDMA reads.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub read_mb_per_s: Option<f64>,
-    /// Reading a file.
+    /// Bandwidth of reading a file.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub disk_read_mb_per_s: Option<f64>,
-    /// Writing a file.
+    /// Bandwidth of writing a file.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub disk_write_mb_per_s: Option<f64>,
-    /// Registering and deregistering memory.
+    /// Times of registering and deregistering memory.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub register: Vec<RegisterTime>,
-    /// Copying memory.
+    /// Rates of copying memory.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub copy: Vec<CopyRate>,
 }
 
-/// How long registering and deregistering took.
+/// The time that registering and deregistering some regions took.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RegisterTime {
-    /// Regions.
+    /// Number of regions.
     pub regions: u32,
-    /// Bytes of each.
+    /// Bytes of each region.
     pub bytes: u64,
-    /// Of all of them.
+    /// Time for all of them, in µs.
     pub us: f64,
 }
 
-/// How fast memory was copied.
+/// The rate at which memory was copied.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CopyRate {
-    /// Bytes of a copy.
+    /// Bytes of one copy.
     pub bytes: u64,
-    /// Its rate.
+    /// The rate of the copy.
     pub mb_per_s: f64,
 }
 
-/// One measurement, and what the fitted profile gives.
+/// One measurement, and its value with the fitted profile.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Residual {
-    /// Which.
+    /// The name of the measurement.
     pub what: String,
-    /// What was measured.
+    /// The measured value.
     pub measured: f64,
-    /// What the simulator says with the fitted profile.
+    /// The simulator's value with the fitted profile.
     pub fitted: f64,
 }
 
 impl Residual {
-    /// How far the fit is off, as a part of what was measured.
+    /// Returns the error of the fit, relative to the measured value.
     pub fn error(&self) -> f64 {
         self.fitted / self.measured - 1.0
     }
@@ -117,11 +122,12 @@ impl Residual {
 /// A profile, and how well it fits.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Fit {
-    /// The profile.
+    /// The fitted profile.
     pub profile: Profile,
-    /// In the order of the measurements.
+    /// The residuals, in the order of the measurements.
     pub residuals: Vec<Residual>,
-    /// What was measured and a machine like the base does not have: one-sided operations over TCP.
+    /// Measurements of operations that the base's kind of machine lacks: one-sided operations over
+    /// TCP.
     pub left_out: Vec<String>,
 }
 
@@ -154,18 +160,18 @@ impl Measurements {
         }
     }
 
-    /// As TOML, which [`Measurements::parse`] reads back.
+    /// Returns the measurements as TOML, which [`Measurements::parse`] reads back.
     pub fn to_toml(&self) -> String {
         toml::to_string(self).expect("numbers and tables of numbers")
     }
 
-    /// What the simulator measures of a profile: everything that makes sense for it, registration
+    /// Measures a profile in the simulator: everything that makes sense for it, with registration
     /// and copies at the sizes of `like`.
     ///
     /// # Errors
-    /// What an adapter of the profile refuses.
+    /// The error of an adapter of the profile that refuses a request.
     pub fn of(profile: &Profile, like: &Measurements) -> Result<Measurements, Error> {
-        // A machine of its own for each, so that none depends on what was measured before.
+        // Each measurement gets a new machine, so that none depends on an earlier one.
         let measure = |of: fn(Micro) -> f64| Micro::new(profile).map(of);
         let one_sided = |of: fn(Micro) -> f64| match profile.software {
             true => Ok(None),
@@ -194,7 +200,7 @@ impl Measurements {
         })
     }
 
-    /// Everything that was measured, by name.
+    /// Returns all measured values, by name.
     fn values(&self) -> Vec<(String, f64)> {
         let single = [
             ("send_one_way_us", self.send_one_way_us),
@@ -213,7 +219,8 @@ impl Measurements {
     }
 }
 
-/// Adds `delta` ns to prices, in their proportions; the first takes it all if they are all 0.
+/// Adds `delta` ns to prices, in their proportions. If all prices are 0, the first one takes it
+/// all.
 fn spread<const N: usize>(delta: f64, prices: [&mut u64; N]) {
     let total: f64 = prices.iter().map(|price| **price as f64).sum();
     for (at, price) in prices.into_iter().enumerate() {
@@ -229,15 +236,15 @@ fn scale(factor: f64, price: &mut u64) {
     *price = (*price as f64 * factor).round().max(1.0) as u64;
 }
 
-/// Both must have been measured.
+/// Returns both values if both were measured.
 fn both(measured: Option<f64>, got: Option<f64>) -> Option<(f64, f64)> {
     Some((measured?, got?))
 }
 
-/// Fits `base` to what was measured; what was not stays as it is.
+/// Fits `base` to the measurements. Prices without a measurement keep their value.
 ///
 /// # Errors
-/// What an adapter of such a profile refuses.
+/// The error of an adapter of such a profile that refuses a request.
 pub fn fit(base: &Profile, measured: &Measurements) -> Result<Fit, Error> {
     let mut profile = base.clone();
     fit_directly(&mut profile, measured);
@@ -263,8 +270,8 @@ fn turn_latencies(profile: &mut Profile, measured: &Measurements, got: &Measurem
     let send = off(both(measured.send_one_way_us, got.send_one_way_us));
     let read = off(both(measured.read_round_trip_us, got.read_round_trip_us));
     let p = &mut *profile;
-    // The gap is there twice, once at each end; that the proportions are not exactly kept the next
-    // round sees.
+    // The gap counts twice, once at each end, so the proportions are not kept exactly. The next
+    // round corrects that.
     if let Some(delta) = write {
         spread(delta, [&mut p.link_latency_ns, &mut p.adapter_message_ns, &mut p.cpu_post_ns]);
     }
@@ -277,8 +284,8 @@ fn turn_latencies(profile: &mut Profile, measured: &Measurements, got: &Measurem
         (Some(send), None) => {
             let left = send + (p.link_latency_ns + p.cpu_post_ns + p.cpu_receive_ns) as f64;
             spread(send, [&mut p.link_latency_ns, &mut p.cpu_post_ns, &mut p.cpu_receive_ns]);
-            // A message that stays on its host takes less than an interrupt and a switch of some
-            // bases.
+            // A message that stays on its host can take less time than some bases charge for an
+            // interrupt and a switch.
             if left < 0.0 {
                 spread(left, [&mut p.interrupt_ns, &mut p.context_switch_ns, &mut p.system_call_ns]);
             }
@@ -286,7 +293,7 @@ fn turn_latencies(profile: &mut Profile, measured: &Measurements, got: &Measurem
         (None, _) => {}
     }
     if let Some(delta) = read {
-        // There and back, the write's part is turned already.
+        // There and back: the write's part has been changed already.
         spread(delta - 2.0 * write.unwrap_or(0.0), [&mut p.read_response_ns]);
     }
 }
@@ -318,7 +325,7 @@ fn turn_bandwidths(profile: &mut Profile, measured: &Measurements, got: &Measure
     p.bus_ps_per_byte = p.bus_ps_per_byte.min(p.adapter_ps_per_byte).min(p.read_ps_per_byte.max(1));
 }
 
-/// What needs no search.
+/// Fits the prices that need no search.
 fn fit_directly(profile: &mut Profile, measured: &Measurements) {
     let ps = |mb_per_s: f64| (1e12 / (mb_per_s * MB)).round().max(1.0) as u64;
     if let Some(rate) = measured.disk_read_mb_per_s {
@@ -340,7 +347,7 @@ fn fit_directly(profile: &mut Profile, measured: &Measurements) {
         let rest = ns * 1e3 - cached * profile.copy_cached_ps_per_byte as f64;
         let before = profile.copy_ps_per_byte.max(1) as f64;
         profile.copy_ps_per_byte = (rest / (long.bytes as f64 - cached)).round().max(0.0) as u64;
-        // A long copy is what says how fast the memory bus is.
+        // A long copy also shows how fast the memory bus is.
         let bus = profile.memory_ps_per_byte as f64 * profile.copy_ps_per_byte as f64 / before;
         profile.memory_ps_per_byte = bus.round() as u64;
     }
@@ -368,14 +375,14 @@ fn fit_registration(profile: &mut Profile, points: &[RegisterTime]) {
     let (region, page) = if determinant > 1e-9 * aa * bb {
         ((a1 * bb - b1 * ab) / determinant, (b1 * aa - a1 * ab) / determinant)
     } else {
-        // One size says nothing of the two parts: the base's proportions.
+        // One size does not separate the two parts, so the base's proportions are kept.
         let (region, page) = (profile.register_region_ns as f64, profile.register_page_ns as f64);
         let sum = region * aa + page * ab;
         if sum > 0.0 { (region * a1 / sum, page * a1 / sum) } else { (a1 / aa, 0.0) }
     };
     profile.register_region_ns = (region * 1e3).round().max(0.0) as u64;
     profile.register_page_ns = (page * 1e3).round().max(0.0) as u64;
-    // What was measured is the sum of both.
+    // The measurement is the sum of both.
     profile.deregister_batch_ns = 0;
     profile.deregister_region_ns = 0;
     profile.deregister_page_ns = 0;

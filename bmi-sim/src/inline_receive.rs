@@ -1,26 +1,29 @@
-//! Inline receives (C16 of [`bmi_core::transport`]): messages that whoever polls can take where
-//! they stand.
+//! Inline receives (C16 of [`bmi_core::transport`]): messages that a poll can handle in the
+//! adapter's own buffer.
 //!
-//! **Why.** What takes messages in the protocol above is to be tested under every fault. No profile
-//! has them, so that what the papers measured is predicted as before; a world has them by
+//! **Why.** The code that handles inline messages in the protocol above must be tested under every
+//! fault. No profile has inline receives, so that the papers' measurements are predicted as before.
+//! A world gets them by
 //! [`SimConfig::inline_receive_bytes`](crate::SimConfig::inline_receive_bytes), and half of a
 //! sweep's worlds do.
 //!
-//! **How.** As in an adapter that writes short messages into the completion itself: a message has
-//! its receive when it arrives, and its completion waits to be polled. While it is polled it is
-//! shown; if it is taken, its receive is posted again, behind the others.
+//! **How.** It works as in an adapter that writes short messages into the completion. A message
+//! takes its receive when it arrives, and its completion waits to be polled. The poll shows the
+//! message to the receiver. If the receiver takes it, its receive is posted again, behind the
+//! others.
 //!
 //! **Invariants**
-//! 1. With inline receives `at_hand` has one receive for each report that is a message, in the same
-//!    order; without, it is empty.
-//! 2. A message is shown if the poll has reported nothing of its connection before, and only while
-//!    the connection is open: so a receive can always be posted again.
+//! 1. With inline receives, `at_hand` has one receive for each report that is a message, in the
+//!    same order. Without them it is empty.
+//! 2. A message is shown only if the poll has reported nothing of its connection before, and only
+//!    while the connection is open. So a receive can always be posted again.
 //! 3. A receive keeps its place in the queue (`recv_places`) while it is posted, at hand and posted
-//!    again. Taking costs the processor a completion, and nothing for posting.
-//! 4. A receiver is called with nothing borrowed.
+//!    again. Taking a message costs the processor a completion, and nothing for posting.
+//! 4. Nothing is borrowed while a receiver is called.
 //!
-//! **Source.** "Scatter to CQE" of adapters by Mellanox. Those take back a receive's place in the
-//! queue and their drivers post it again; that is not charged here, since drivers do it in batches.
+//! **Source.** "Scatter to CQE" of adapters by Mellanox. There a receive's place in the queue is
+//! taken back, and the driver posts the receive again. That is not charged here, since drivers do
+//! it in batches.
 //!
 //! Tested by the conformance suite (`tests/conformance.rs`, `inline`) and by all sweeps.
 
@@ -32,7 +35,7 @@ use crate::events::ConnRef;
 use crate::queue_pair::{RecvWork, State};
 use crate::world::{Core, Sim};
 
-/// Whether it says that a message has come into a receive.
+/// Returns whether the report is a message that has arrived in a receive.
 pub(crate) fn is_message(report: &Report) -> bool {
     let message = (WorkKind::Recv, WorkStatus::Ok, None);
     matches!(report, Report::Work(done) if (done.kind, done.status, done.immediate) == message)
@@ -49,7 +52,7 @@ fn conn_of(report: &Report) -> ConnId {
 }
 
 impl Core {
-    /// Takes out the oldest report; beside it the receive, if it is a message.
+    /// Takes out the oldest report, together with its receive if it is a message.
     fn next_report(&mut self, adapter: u32) -> Option<(Report, Option<RecvWork>)> {
         let state = &mut self.adapters[adapter as usize];
         let report = state.reports.pop_front()?;
@@ -57,18 +60,18 @@ impl Core {
         Some((report, receive))
     }
 
-    /// The receive of a message that was taken stays posted.
+    /// Posts the receive of a taken message again.
     fn post_again(&mut self, at: ConnRef, receive: RecvWork) {
         match self.conn_mut(at) {
             Some(conn) => conn.receives.push_back(receive),
-            // The receiver itself has made an end of the node.
+            // The receiver itself has ended the node.
             None => self.pool.keep_segments(receive.segments),
         }
     }
 }
 
 impl SimTransport {
-    /// As `Core::drain_reports`, but shows messages to a receiver.
+    /// Works as `Core::drain_reports`, but shows messages to a receiver.
     pub(crate) fn drain_inline(
         &mut self,
         sim: &Sim,
@@ -105,14 +108,14 @@ impl SimTransport {
         true
     }
 
-    /// Whether a message may be shown; then `shown` has its bytes.
+    /// Returns whether a message may be shown. If so, `shown` has its bytes.
     fn is_at_hand(&mut self, sim: &Sim, report: &Report, receive: &RecvWork) -> bool {
         let Report::Work(done) = report else { return false };
         let open = |core: &Core| core.conn(self.at(done.conn)).is_some_and(|conn| conn.state == State::Open);
         if done.len > self.inline_receive_bytes || self.reported.contains(&done.conn) || !open(&sim.0.core.borrow()) {
             return false;
         }
-        // Checked when it arrived, so it fits.
+        // The length was checked when the message arrived, so it fits.
         let mut left = done.len as usize;
         self.shown.clear();
         self.shown.resize(left, 0);

@@ -1,10 +1,11 @@
 //! The simulated backend: adapters, nodes and disks in virtual time, on one thread, from one seed.
 //!
-//! The *real* protocol, server and client code runs in a [`World`]; only transport, clock, disk and
-//! random numbers are the simulator's. Time is in whole nanoseconds and moves only when no task is
-//! ready. The same seed gives the same run: [`Sim::digest`] says so.
+//! The real protocol, server and client code runs in a [`World`]. Only the transport, the clock,
+//! the disk and the random numbers are the simulator's. Time is in whole nanoseconds and moves only
+//! when no task is ready. The same seed gives the same run, which [`Sim::digest`] lets a test
+//! check.
 //!
-//! A protocol of its user, tested without a network:
+//! A test of a protocol of your own, without a network:
 //!
 //! ```
 //! use bmi_core::{Config, Memory, Options};
@@ -36,19 +37,19 @@
 //! | where | what |
 //! |---|---|
 //! | [`World`], [`Sim`], [`Node`] | what a test makes, and handles for its tasks |
-//! | [`SimTransport`], [`drive`], [`drive_with`] | the backend, and what drives an endpoint over it |
-//! | [`SimConfig`], [`Profile`] | seed and limits; what things cost, each price with its source |
+//! | [`SimTransport`], [`drive`], [`drive_with`] | the backend, and the drivers of an endpoint over it |
+//! | [`SimConfig`], [`Profile`] | the seed and the limits; the price of each operation, with its source |
 //! | [`SimDisk`] | a disk's time and failures |
-//! | [`faults`] | what can go wrong, as data: plans, and how they are drawn |
+//! | [`faults`] | faults as data: plans, and how they are drawn |
 //! | [`check`] | a test of a protocol under faults: a sweep over seeds, replayed and shrunk |
-//! | [`fit()`], [`Measurements`] | a profile from a few measurements |
-//! | [`Usage`], [`Trace`] | where processor time went; what everything did, for a browser |
+//! | [`fit()`], [`Measurements`] | fits a profile to a few measurements |
+//! | [`Usage`], [`Trace`] | where processor time went; a timeline of the run, for a browser |
 //!
 //! Inside: `events` (queue and digest), `executor`, `network` (adapters, links, order), `connect`
-//! and `queue_pair` (the contract's connections), `inline` (messages shown to a receiver), `memory`
-//! (exposures, copies), `cpu` (cores and who runs on them), `profile_file`, `timeline`.
+//! and `queue_pair` (the contract's connections), `inline_receive` (messages shown to a receiver),
+//! `memory` (exposures, copies), `cpu` (cores and the tasks on them), `profile_file`, `timeline`.
 
-// Runs inside the simulator: see clippy.toml.
+// This crate runs inside the simulator: see clippy.toml.
 #![warn(clippy::disallowed_types)]
 
 mod adapter;

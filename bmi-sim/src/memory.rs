@@ -1,4 +1,4 @@
-//! Registered and exposed memory of a simulated adapter, and the copies that stand for its DMA.
+//! Registered and exposed memory of a simulated adapter, and the copies that model its DMA.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use bmi_core::{Access, RemoteKey, RemoteSlice, Segment};
 
 use crate::rng::Rng;
 
-/// What one connection's peer may reach.
+/// The memory that one connection's peer may access.
 #[derive(Debug, Default)]
 pub(crate) struct Exposures(BTreeMap<u64, (Segment, Access)>);
 
@@ -27,7 +27,10 @@ impl Exposures {
         self.0.remove(&key.0);
     }
 
-    /// The bytes that a peer asks for, if it may have them; else why not, in words.
+    /// Returns the bytes that a peer asks for, if it may access them.
+    ///
+    /// # Errors
+    /// The reason for the refusal, in words.
     pub(crate) fn check(&self, remote: RemoteSlice, len: u64, write: bool) -> Result<(&Segment, usize), &'static str> {
         let (segment, access) = self.0.get(&remote.key.0).ok_or("unknown key")?;
         if !(if write { access.remote_write } else { access.remote_read }) {
@@ -38,18 +41,18 @@ impl Exposures {
         if end > segment.len() as u64 {
             return Err("out of bounds");
         }
-        // Within a segment, so it fits.
+        // The range is within a segment, so it fits.
         Ok((segment, start as usize))
     }
 }
 
-/// Registrations of one transport.
+/// The registrations of one transport.
 #[derive(Debug)]
 pub(crate) struct Registrations {
     pub(crate) owner: Arc<ReleaseQueue>,
     pub(crate) live: usize,
     pub(crate) next_key: u64,
-    /// Registrations that fail before the next one succeeds.
+    /// Number of registrations that fail before the next one succeeds.
     pub(crate) failing: usize,
 }
 
@@ -58,37 +61,37 @@ impl Registrations {
         Registrations { owner: Arc::new(ReleaseQueue::default()), live: 0, next_key: 1, failing: 0 }
     }
 
-    /// A key that no region has, which says how many pages its region has: so releasing needs no
-    /// table.
+    /// Returns a key that no other region has. The key contains the number of pages of its region,
+    /// so that releasing needs no table.
     pub(crate) fn fresh_key(&mut self, pages: u64) -> LocalKey {
         self.next_key += 1;
         LocalKey(self.next_key << Self::PAGE_BITS | pages.min((1 << Self::PAGE_BITS) - 1))
     }
 
-    /// Pages of the region with that key.
+    /// Returns the number of pages of the region with that key.
     pub(crate) fn pages(key: LocalKey) -> u64 {
         key.0 & ((1 << Self::PAGE_BITS) - 1)
     }
 
-    /// Enough for regions of 4 TiB, and 2^34 registrations.
+    /// Enough for regions of 4 TiB and 2^34 registrations.
     const PAGE_BITS: u32 = 30;
 
-    /// Takes in what was released; The caller empties `released`.
+    /// Collects the released registrations. The caller empties `released`.
     pub(crate) fn collect(&mut self, released: &mut Vec<LocalKey>) {
         self.owner.drain(released);
         self.live -= released.len();
     }
 }
 
-/// Where a scatter stands: a list of segments, filled from the front.
+/// The position of a scatter: a list of segments, filled from the front.
 struct Scatter<'a> {
     segments: &'a [Segment],
     offset: usize,
 }
 
 impl Scatter<'_> {
-    /// The next piece of at most `len` bytes: its segment, offset in it, length. Empty segments are
-    /// passed over.
+    /// Returns the next piece of at most `len` bytes: its segment, its offset in the segment, its
+    /// length. Empty segments are skipped.
     fn next(&mut self, len: usize) -> Option<(&Segment, usize, usize)> {
         while self.segments.first().is_some_and(|first| self.offset == first.len()) {
             self.segments = &self.segments[1..];
@@ -102,8 +105,8 @@ impl Scatter<'_> {
     }
 }
 
-/// Copies `head` and behind it the bytes of `from` to the segments `to`, beginning at `skip` bytes
-/// of the first. What does not fit is left out; the caller has checked the lengths.
+/// Copies `head`, then the bytes of `from`, to the segments `to`, beginning at `skip` bytes of the
+/// first. Bytes that do not fit are left out; the caller has checked the lengths.
 pub(crate) fn copy(head: &[u8], from: &[Segment], to: &[Segment], skip: usize) {
     let mut scatter = Scatter { segments: to, offset: skip };
     let mut rest = head;
@@ -140,7 +143,7 @@ mod tests {
         MemoryRegion::new(Memory::from(bytes), LocalKey(0), Arc::new(ReleaseQueue::default()))
     }
 
-    /// Segments of the given lengths, with a gap of one byte between them.
+    /// Returns segments of the given lengths, with a gap of one byte between them.
     fn segments(region: &MemoryRegion, lens: &[usize]) -> Vec<Segment> {
         let mut at = 0;
         lens.iter()

@@ -2,14 +2,14 @@
 //! such machines.
 //!
 //! **Why.** A measured time is a sum of many prices, and queues hide some of them. So a profile is
-//! not compared with measurements price by price: the same measurements are made of it, over the
-//! backend itself. [`crate::fit`] turns the prices until they agree.
+//! not compared with measurements price by price. Instead the same measurements are made in the
+//! simulator, over the backend itself. [`crate::fit`] changes the prices until they agree.
 //!
-//! **Invariants.** No measurement can count what another one did: each takes a [`Micro`] of its
-//! own, made for it, and consumes it. When a measurement ends, each request that it posted has
-//! ended once and was waited for ([`Micro::ended`]).
+//! **Invariants.** No measurement can count the effects of another one: each takes a new [`Micro`]
+//! and consumes it. When a measurement ends, each request that it posted has ended once and was
+//! waited for ([`Micro::ended`]).
 //!
-//! Tested by `tests/fit.rs`, against what the prices say and not against another measurement.
+//! Tested by `tests/fit.rs`, against the prices themselves and not against another measurement.
 
 use std::time::Duration;
 
@@ -26,11 +26,11 @@ use crate::profile::Profile;
 use crate::world::World;
 
 const MB: f64 = 1_048_576.0;
-/// Messages of a stream, how many are under way at a time, and how many there are.
+/// The message size of a stream, the number of messages under way at a time, and the total number.
 const LONG: usize = 256 << 10;
 const WINDOW: usize = 4;
 const MESSAGES: usize = 64;
-/// Round trips of a latency.
+/// Number of round trips of a latency measurement.
 const ROUNDS: u8 = 20;
 const FOREVER: Time = Time::from_nanos(u64::MAX);
 
@@ -39,7 +39,7 @@ struct Side {
     transport: SimTransport,
     conn: ConnId,
     region: MemoryRegion,
-    /// Completions that nobody has waited for yet.
+    /// Completions that have not been waited for yet.
     done: Vec<WorkKind>,
     events: Vec<Event>,
 }
@@ -56,18 +56,18 @@ impl Side {
     }
 }
 
-/// Two connected sides, each with memory that the other may reach, for one measurement.
+/// Two connected sides, each with memory that the other may access, for one measurement.
 pub(crate) struct Micro {
     world: World,
     sides: [Side; 2],
-    /// Of each side, for the other one.
+    /// The exposed memory of each side, for the other side.
     remotes: [RemoteSlice; 2],
-    /// Requests that were posted and not yet waited for; receives are none.
+    /// Requests that were posted and not yet waited for, without receives.
     outstanding: usize,
     software: bool,
 }
 
-/// Runs the world until the transport reports something other than a completion.
+/// Runs the world until the transport reports an event.
 fn next_event(world: &World, transport: &mut SimTransport) -> Result<Event, Error> {
     let mut events = Vec::new();
     while !transport.poll(Time::ZERO, &mut events) || events.is_empty() {
@@ -99,7 +99,7 @@ impl Micro {
         };
         let (client, at_client) = side(&nodes[0], client, conn)?;
         let (server, at_server) = side(&nodes[1], server, accepted)?;
-        // Whatever the preparations cost is over.
+        // The costs of the preparations are over.
         world.run_for(Duration::from_secs(10));
         Ok(Micro {
             world,
@@ -131,7 +131,8 @@ impl Micro {
         (0..count).for_each(|_| self.wait(side, kind));
     }
 
-    /// Ends the measurement: what was posted has ended, and every completion was waited for.
+    /// Ends the measurement. Checks that every posted request has ended, and that every completion
+    /// was waited for.
     fn ended(self) {
         assert_eq!(self.outstanding, 0, "a measurement leaves requests");
         let left = [&self.sides[0].done, &self.sides[1].done];
@@ -170,7 +171,8 @@ impl Micro {
         posted.expect("few reads, within the peer's memory");
     }
 
-    /// One way of a send of 4 bytes, in µs. Over TCP the reader sleeps until something comes.
+    /// Returns the one-way time of a send of 4 bytes, in µs. Over TCP the reader sleeps until data
+    /// arrives.
     pub(crate) fn send_one_way_us(mut self) -> f64 {
         self.receive(0);
         self.receive(1);
@@ -191,7 +193,7 @@ impl Micro {
         micros(took) / f64::from(2 * ROUNDS)
     }
 
-    /// One way of an RDMA write of 4 bytes into memory that the peer looks at, in µs.
+    /// Returns the one-way time of an RDMA write of 4 bytes into memory that the peer polls, in µs.
     pub(crate) fn write_one_way_us(mut self) -> f64 {
         let start = self.world.now();
         for round in 1..=ROUNDS {
@@ -210,7 +212,7 @@ impl Micro {
         micros(took) / f64::from(2 * ROUNDS)
     }
 
-    /// From posting an RDMA read of 4 bytes to having taken its completion, in µs.
+    /// Returns the time from posting an RDMA read of 4 bytes to having taken its completion, in µs.
     pub(crate) fn read_round_trip_us(mut self) -> f64 {
         let start = self.sides[0].node.now();
         for _ in 0..ROUNDS {
@@ -222,7 +224,8 @@ impl Micro {
         micros(took) / f64::from(ROUNDS)
     }
 
-    /// MB/s of a stream: `post` starts a message, `ended` waits for the end of one.
+    /// Returns the bandwidth of a stream, in MB/s. `post` starts a message, `ended` waits for the
+    /// end of one.
     fn stream(&mut self, mut post: impl FnMut(&mut Micro), mut ended: impl FnMut(&mut Micro)) -> f64 {
         let start = self.world.now();
         for message in 0..MESSAGES + WINDOW {
@@ -260,7 +263,7 @@ impl Micro {
         rate
     }
 
-    /// Time that registering and deregistering `count` regions of `bytes` bytes takes, in µs.
+    /// Returns the time for registering and deregistering `count` regions of `bytes` bytes, in µs.
     pub(crate) fn register_us(mut self, count: usize, bytes: usize) -> Result<f64, Error> {
         let memory = Memory::zeroed(bytes)?;
         let Side { node, transport, events, .. } = &mut self.sides[0];
@@ -272,7 +275,7 @@ impl Micro {
         Ok(micros(node.now() - start))
     }
 
-    /// MB/s of a copy of `bytes` bytes.
+    /// Returns the bandwidth of a copy of `bytes` bytes, in MB/s.
     pub(crate) fn copy_mb_per_s(mut self, bytes: u64) -> f64 {
         let Side { node, transport, .. } = &mut self.sides[0];
         let start = node.now();

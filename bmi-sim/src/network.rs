@@ -1,42 +1,46 @@
-//! The network: adapters that are busy while bytes pass, links with latency, packets that stay in
-//! order.
+//! The network: adapters that are busy while bytes pass, links with latency, and packets that stay
+//! in order.
 //!
-//! **Model.** Each node has one adapter; all transports of the node share it. It is two resources,
-//! one for sending and one for receiving, each busy for a price per message and a price per byte. A
-//! message is cut into units; after each unit the adapter chooses anew, at both ends: the lowest
-//! service class that is ready first (control, messages, bulk), and within it one unit from each
-//! queue pair in turn. So a small message waits for one unit of somebody else's bulk data, and two
-//! bulk transfers share. Within a connection nothing overtakes: its class is that of the message at
-//! its front. The replies to a peer's reads are a queue of their own, since reads are ordered with
-//! nothing (C3).
+//! **Adapters.** Each node has one adapter, which all transports of the node share. It is two
+//! resources, one for sending and one for receiving. Each is busy for a price per message and a
+//! price per byte. A message is cut into units, and after each unit the adapter chooses again, at
+//! both ends. It takes the lowest service class that is ready first (control, messages, bulk).
+//! Within a class it takes one unit from each queue pair in turn. So a small message waits for one
+//! unit of another connection's bulk data, and two bulk transfers share the bandwidth.
 //!
-//! A unit's first byte reaches the other adapter one link latency after it left; its last byte is
-//! there when the receiving side has had time for all of them, so an idle path costs the bytes once
-//! (cut-through), and two senders to one receiver share its bandwidth. Acknowledgements take the
-//! link's latency and nobody's time.
+//! Within a connection nothing overtakes: its class is that of the message at its front. The
+//! replies to a peer's reads have a queue of their own, because reads are not ordered with anything
+//! (C3).
 //!
-//! **Events.** A unit that finds its sending side idle books it and is under way at once; it
-//! arrives in one event, at the time at which its last byte would be there if the receiving side
-//! had been idle since its first. If it was not, the unit waits for its turn. So a short message
-//! between idle adapters is one event, and its acknowledgement another.
+//! **Latency.** A unit's first byte reaches the other adapter one link latency after it left. Its
+//! last byte is there when the receiving side has had time for all bytes. So an idle path costs the
+//! bytes once (cut-through), and two senders to one receiver share its bandwidth. Acknowledgements
+//! take the link's latency and no adapter time.
 //!
-//! The host's bus is booked together with the adapter: one for both directions
+//! **Events.** A unit that finds its sending side idle books it and is under way at once. Its one
+//! event is at the time at which its last byte would arrive if the receiving side had been idle
+//! since the first byte. If that side was busy, the unit waits for its turn. So a short message
+//! between idle adapters is one event, and its acknowledgement is another.
+//!
+//! **Bus and switch.** The host's bus is booked together with the adapter: one for both directions
 //! ([`Profile::bus_half_duplex`](crate::Profile::bus_half_duplex)) or one for each. A copy that a
 //! processor makes meanwhile takes longer, since both need the host's memory
 //! ([`Profile::memory_ps_per_byte`](crate::Profile::memory_ps_per_byte)). The switch has a port for
-//! each adapter; bytes that wait there are known from what was sent to it. A unit that would find
-//! it full waits at its sender, where others of other connections pass it, or is lost and sent
-//! again later ([`Profile::switch_port_drops`](crate::Profile::switch_port_drops)).
+//! each adapter. The bytes that wait there are computed from the units that were sent to it. A unit
+//! that would find the port full waits at its sender, where units of other connections pass it.
+//! Alternatively it is lost and sent again later
+//! ([`Profile::switch_port_drops`](crate::Profile::switch_port_drops)).
 //!
-//! An adapter in software ([`Profile::software`](crate::Profile::software)) has threads of the
-//! node's kernel send each unit before it leaves and take it in when it has come.
+//! **Software.** With an adapter in software ([`Profile::software`](crate::Profile::software)),
+//! threads of the node's kernel process each unit: before it leaves, and after it has arrived.
 //!
 //! **Invariants**
-//! 1. Packets from one connection arrive in the order in which they were sent, whatever the jitter;
-//!    so do its answers.
-//! 2. A packet for a connection that is gone is dropped; its sender has been told otherwise, or is
-//!    being told. So is what a connection that is gone had still to send, but for its good-bye.
-//! 3. While a link is down packets wait at its far end, in order. After the detection time its
+//! 1. Packets from one connection arrive in the order in which they were sent, whatever the jitter.
+//!    So do its answers.
+//! 2. A packet for a connection that is gone is dropped. Its sender has been told that the
+//!    connection ended, or is being told. Packets that a connection had not sent when it ended are
+//!    dropped too, except for its `Close`.
+//! 3. While a link is down, packets wait at its far end, in order. After the detection time its
 //!    connections end.
 //!
 //! Tested by `tests/classes.rs`, `tests/model.rs`, `tests/table2.rs`.
@@ -51,7 +55,7 @@ use crate::faults::link::Trouble;
 use crate::profile::per_bytes;
 use crate::world::Core;
 
-/// What travels between two connections.
+/// A packet between two connections.
 #[derive(Debug)]
 pub(crate) enum Packet {
     /// A connection request from `from` for a port of the node it arrives at.
@@ -60,7 +64,7 @@ pub(crate) enum Packet {
     Accepted { to: ConnRef, private: Box<[u8]> },
     /// The request was rejected.
     Rejected { to: ConnRef, private: Box<[u8]> },
-    /// Nobody listens.
+    /// No transport listens on the port.
     Refused { to: ConnRef },
     /// The connecting side has seen the acceptance.
     Ready { to: ConnRef },
@@ -78,12 +82,12 @@ pub(crate) enum Packet {
     Close { to: ConnRef },
 }
 
-/// Why a request was refused by the receiving adapter.
+/// Why the receiving adapter refused a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Nak {
-    /// Key, bounds or rights of a write.
+    /// The key, bounds or rights of a write were wrong.
     WriteAccess,
-    /// Key, bounds or rights of a read.
+    /// The key, bounds or rights of a read were wrong.
     ReadAccess,
     /// No receive was posted.
     NotReady,
@@ -91,18 +95,18 @@ pub(crate) enum Nak {
     TooLong,
     /// The message was damaged on the way.
     Damaged,
-    /// The request of a read was.
+    /// The request of a read was damaged on the way.
     DamagedRead,
 }
 
 impl Packet {
-    /// Whether it is a request or a reply to one, which nobody waits for once its connection is
-    /// gone.
+    /// Returns whether the packet is a request or a reply to one. No peer waits for such a packet
+    /// once its connection is gone.
     fn is_work(&self) -> bool {
         matches!(self, Packet::Message { .. } | Packet::ReadRequest { .. } | Packet::ReadReply { .. })
     }
 
-    /// Which connection waits for it, if it is an answer.
+    /// Returns the connection that waits for the packet, if it is an answer.
     fn waited_for_by(&self) -> ConnRef {
         match self {
             Packet::Request { from, .. } => *from,
@@ -119,7 +123,7 @@ impl Packet {
         }
     }
 
-    /// What a timeline calls it.
+    /// Returns the packet's name in a timeline.
     fn name(&self) -> &'static str {
         match self {
             Packet::Message { .. } => "message",
@@ -129,7 +133,7 @@ impl Packet {
         }
     }
 
-    /// Tells this packet from others in the digest.
+    /// Returns a word that distinguishes this packet from others in the digest.
     pub(crate) fn word(&self) -> u64 {
         let (kind, conn, rest) = match self {
             Packet::Request { from, port, private } => (1, from, u64::from(*port) << 16 | private.len() as u64),
@@ -156,38 +160,38 @@ pub(crate) enum Side {
     Receive,
 }
 
-/// What keeps its order: a connection's requests, or its replies to reads.
+/// A sequence of packets that keeps its order: a connection's requests, or its replies to reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Flow {
     pub(crate) from: ConnRef,
     pub(crate) replies: bool,
 }
 
-/// A packet and what it costs.
+/// A packet with its costs.
 #[derive(Debug)]
 pub(crate) struct Sending {
     pub(crate) packet: Packet,
     pub(crate) class: ServiceClass,
-    /// Bytes behind the packet's header.
+    /// Number of bytes behind the packet's header.
     pub(crate) len: u64,
-    /// Pieces that the bytes are gathered from.
+    /// Number of pieces that the bytes are gathered from.
     pub(crate) segments: u64,
-    /// Not before this time.
+    /// The packet does not leave before this time.
     pub(crate) ready: u64,
-    /// Arrives at least this much later than it would.
+    /// Minimum additional delay of its arrival.
     pub(crate) extra: u64,
-    /// Keeps the receiving adapter busy for this long, besides, in ns.
+    /// Additional time, in ns, for which it keeps the receiving adapter busy.
     pub(crate) tail: u64,
 }
 
 impl Sending {
-    /// A packet that manages connections, to be sent at once.
+    /// Returns a packet that manages connections, to be sent at once.
     pub(crate) fn control(packet: Packet, len: u64) -> Sending {
         Sending { packet, class: ServiceClass::Control, len, segments: 1, ready: 0, extra: 0, tail: 0 }
     }
 }
 
-/// A piece of a packet on its way.
+/// A piece of a packet that is under way.
 #[derive(Debug)]
 pub(crate) struct Unit {
     flow: Flow,
@@ -195,14 +199,14 @@ pub(crate) struct Unit {
     pub(crate) len: u64,
     /// How long it keeps the receiving adapter busy.
     busy: u64,
-    /// Of the last unit.
+    /// The packet, in its last unit.
     packet: Option<Packet>,
     /// Pairs the two ends of a message in the timeline; 0 for none.
     trace: u64,
 }
 
 impl Unit {
-    /// Tells this unit from others in the digest.
+    /// Returns a word that distinguishes this unit from others in the digest.
     pub(crate) fn word(&self) -> u64 {
         let from = self.flow.from;
         let flow = u64::from(from.adapter) << 40 | u64::from(from.slot) << 16 | u64::from(from.generation);
@@ -214,19 +218,19 @@ impl Unit {
 #[derive(Debug)]
 struct Outgoing {
     to: u32,
-    /// Until its last unit has left.
+    /// The packet, until its last unit has left.
     packet: Option<Packet>,
     class: ServiceClass,
     ready: u64,
     extra: u64,
     tail: u64,
     segments: u64,
-    /// Bytes of it that have not left.
+    /// Number of its bytes that have not left.
     left: u64,
     begun: bool,
     /// Its next unit has its place at the port of the switch.
     admitted: bool,
-    /// Arrives after this, if its connection is gone and cannot say.
+    /// Minimum arrival time, used when its connection is gone and no longer keeps its order.
     floor: u64,
 }
 
@@ -255,11 +259,11 @@ impl Waiting for Unit {
     }
 }
 
-/// Queues, one for each flow, that take turns.
+/// Queues that take turns, one for each flow.
 #[derive(Debug)]
 struct Turns<W> {
     flows: VecDeque<(Flow, VecDeque<W>)>,
-    /// Emptied queues, kept for their room.
+    /// Emptied queues, kept for their capacity.
     spare: Vec<VecDeque<W>>,
 }
 
@@ -270,7 +274,7 @@ impl<W> Default for Turns<W> {
 }
 
 impl<W: Waiting> Turns<W> {
-    /// Empty queues that are kept.
+    /// Number of empty queues to keep.
     const SPARE: usize = 64;
 
     fn push(&mut self, flow: Flow, what: W) {
@@ -284,11 +288,11 @@ impl<W: Waiting> Turns<W> {
         }
     }
 
-    /// Takes out the queue whose turn it is among those that are ready at `now`; else says when the
-    /// first one will be.
+    /// Takes out the queue whose turn it is among those that are ready at `now`. Otherwise the
+    /// error is the time at which the first one will be ready.
     fn next(&mut self, now: u64) -> Result<(Flow, VecDeque<W>), Option<u64>> {
         let fronts = || self.flows.iter().enumerate().filter_map(|(at, (_, queue))| Some((at, queue.front()?)));
-        // The first of equals: whoever was served last stands at the end.
+        // The first of equals: the queue that was served last is at the end.
         let turn = fronts().filter(|(_, front)| front.ready() <= now).min_by_key(|(at, front)| (front.class(), *at));
         match turn.map(|(at, _)| at) {
             Some(at) => Ok(self.flows.remove(at).expect("just found")),
@@ -309,9 +313,9 @@ impl<W: Waiting> Turns<W> {
 /// One side of an adapter.
 #[derive(Debug)]
 struct Half<W> {
-    /// When it is free again, in ns.
+    /// When this side is free again, in ns.
     free: u64,
-    /// An event at this time will let it go on; `u64::MAX` for none.
+    /// An event at this time will let this side go on; `u64::MAX` for none.
     wake: u64,
     turns: Turns<W>,
 }
@@ -325,74 +329,75 @@ impl<W> Default for Half<W> {
 /// The adapter of a node, its bus, and the port of the switch that leads to it.
 #[derive(Debug, Default)]
 pub(crate) struct Port {
-    /// When everything that was given to the line has left.
+    /// When everything that was given to the line has left it.
     line_free: u64,
     transmit: Half<Outgoing>,
     receive: Half<Unit>,
-    /// When the bus is free, for each direction; a shared one is the first.
+    /// When the bus is free, for each direction. A shared bus is the first entry.
     bus: [u64; 2],
     /// When everything that was sent to this port of the switch will have left it.
     drained: u64,
-    /// Units that found it full and were lost.
+    /// Number of units that were lost because the port was full.
     lost: u64,
 }
 
 impl Port {
-    /// Units that were lost in the switch on the way to this adapter.
+    /// Returns the number of units that were lost in the switch on the way to this adapter.
     pub(crate) fn lost(&self) -> u64 {
         self.lost
     }
 }
 
-/// Of one direction of a connection: no packet may be there, or answered, before these.
+/// For one direction of a connection: the earliest times at which the next packet may arrive or be
+/// answered.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct InOrder {
     arrival: u64,
     answer: u64,
 }
 
-/// What a unit keeps busy, and for how long.
+/// The resources that a unit keeps busy, and for how long.
 struct Cost {
     len: u64,
     last: bool,
-    /// Of an adapter, before the bytes.
+    /// Time of an adapter before the bytes.
     gap: u64,
     bytes: u64,
     bus: u64,
-    /// Gathering.
+    /// Time for gathering.
     pieces: u64,
 }
 
-/// What became of the attempt to send a unit.
+/// The outcome of an attempt to send a unit.
 #[derive(PartialEq, Eq)]
 enum Sent {
-    /// It was the message's last, or there is no use in sending any.
+    /// It was the message's last unit, or there is no point in sending it.
     Last,
-    /// There are more.
+    /// There are more units.
     More,
-    /// It has to wait until its message is ready again.
+    /// The unit has to wait until its message is ready again.
     Later,
 }
 
-/// A link between two nodes that is not simply up.
+/// A link between two nodes that is down, or was, or has faults.
 #[derive(Debug, Default)]
 pub(crate) struct LinkState {
-    /// Counts the times it went down.
+    /// Counts how often it went down.
     pub(crate) epoch: u64,
     pub(crate) down: bool,
     pub(crate) held: Vec<Event>,
-    /// What a plan of faults does to its packets.
+    /// The effects of a plan of faults on its packets.
     pub(crate) trouble: Trouble,
 }
 
-/// The key of a link: its nodes in order.
+/// Returns the key of a link: its nodes in ascending order.
 pub(crate) fn link_key(a: u32, b: u32) -> (u32, u32) {
     (a.min(b), a.max(b))
 }
 
 impl Core {
-    /// How long a packet takes from one node to another; `waits` is the connection that gives up if
-    /// it never arrives.
+    /// Returns how long a packet takes from one node to another. `waits` is the connection that
+    /// gives up if it never arrives.
     fn latency(&mut self, from: u32, to: u32, waits: ConnRef) -> u64 {
         let profile = &self.config.profile;
         let base = if from == to { profile.loopback_latency_ns } else { profile.link_latency_ns };
@@ -403,8 +408,8 @@ impl Core {
         }
     }
 
-    /// Sends a packet of `flow` from one node's adapter to another's: at once if nothing is in its
-    /// way, else it is queued.
+    /// Sends a packet of `flow` from one node's adapter to another's: at once if the way is free,
+    /// otherwise it is queued.
     pub(crate) fn transmit(&mut self, route: (u32, u32), flow: Flow, sending: Sending) {
         let (from, to) = route;
         let Sending { packet, class, len, segments, ready, extra, tail } = sending;
@@ -429,8 +434,8 @@ impl Core {
         };
         let half = &self.nodes[from as usize].port.transmit;
         let at = ready.max(self.queue.now);
-        // Nobody can come before it: the line is idle by then, and whoever posts later is ready
-        // later.
+        // No other message can get ahead of it: the line is idle by then, and a message that is
+        // posted later is ready later.
         if half.turns.flows.is_empty() && half.free <= at && self.send_unit(from, flow, &mut outgoing, at) == Sent::Last
         {
             return;
@@ -439,8 +444,7 @@ impl Core {
         self.go_on(from, Side::Transmit);
     }
 
-    /// Lets a side of an adapter do what it can do now, and sees to it that it goes on when it can
-    /// do more.
+    /// Lets a side of an adapter do what it can do now, and schedules its next step.
     pub(crate) fn go_on(&mut self, node: u32, side: Side) {
         let now = self.queue.now;
         let port = &mut self.nodes[node as usize].port;
@@ -487,7 +491,7 @@ impl Core {
         }
     }
 
-    /// What the next unit of a message costs.
+    /// Returns the costs of the next unit of a message.
     fn unit_cost(&self, flow: Flow, out: &Outgoing) -> Cost {
         let profile = &self.config.profile;
         let ps = if flow.replies { profile.read_ps_per_byte } else { profile.adapter_ps_per_byte };
@@ -499,7 +503,7 @@ impl Core {
         Cost { len, last: len == out.left, gap, bytes, bus, pieces }
     }
 
-    /// Which of the two times of `Port::bus` counts for a side.
+    /// Returns the index into `Port::bus` for a side.
     fn bus_of(&self, side: Side) -> usize {
         if self.config.profile.bus_half_duplex { 0 } else { side as usize }
     }
@@ -527,7 +531,7 @@ impl Core {
         }
         port.line_free = start.saturating_add(cost.gap + cost.pieces + cost.bytes);
         let (line_free, software) = (port.line_free, self.config.profile.software);
-        // The processor gives the next unit while this one is on the line.
+        // The processor prepares the next unit while this one is on the line.
         port.transmit.free = if software { start } else { line_free };
         self.dma(node, start, cost.len);
         let tail = if cost.last { out.tail } else { 0 };
@@ -554,7 +558,7 @@ impl Core {
         if cost.last { Sent::Last } else { Sent::More }
     }
 
-    /// The kernel gives a unit to an adapter in software; returns when it has.
+    /// Charges the kernel for giving a unit to an adapter in software. Returns when it is done.
     fn host_sends(&mut self, node: u32, at: u64, len: u64) -> u64 {
         let profile = &self.config.profile;
         let packets = len.div_ceil(profile.packet_bytes.max(1)).max(1);
@@ -574,8 +578,8 @@ impl Core {
 
     // ---- the switch -----------------------------------------------------------------------------
 
-    /// When a unit may leave that would find the port of the switch full, where such a one has to
-    /// wait. Its place is taken then.
+    /// Returns when a unit may leave whose switch port would be full, in a switch where such a unit
+    /// waits. The unit then has its place at the port.
     fn full_port(&self, node: u32, out: &Outgoing, at: u64, latency: u64, len: u64) -> Option<u64> {
         let profile = &self.config.profile;
         let free = profile.switch_port_bytes == 0 || profile.switch_port_drops || out.admitted;
@@ -587,8 +591,8 @@ impl Core {
         (later > at).then_some(later)
     }
 
-    /// A unit comes to the port of the switch that leads to its target. Returns whether it is lost
-    /// there.
+    /// Passes a unit through the port of the switch that leads to its target. Returns whether the
+    /// unit is lost there.
     fn port_loses(&mut self, node: u32, out: &Outgoing, arrival: u64, busy: u64) -> bool {
         let profile = &self.config.profile;
         if profile.switch_port_bytes == 0 || node == out.to {
@@ -611,7 +615,8 @@ impl Core {
 
     // ---- the receiving side ---------------------------------------------------------------------
 
-    /// The last byte of a unit would be there now, if the adapter had been idle since its first.
+    /// Receives a unit. Its last byte would be there now, if the adapter had been idle since the
+    /// first byte.
     fn take_unit(&mut self, node: u32, unit: Unit) {
         let now = self.queue.now;
         let half = &mut self.nodes[node as usize].port.receive;
@@ -624,7 +629,7 @@ impl Core {
         self.begin_unit(node, unit, begin);
     }
 
-    /// The receiving adapter is busy with a unit from `begin` on.
+    /// Keeps the receiving adapter busy with a unit from `begin` on.
     fn begin_unit(&mut self, node: u32, unit: Unit, mut begin: u64) {
         let now = self.queue.now;
         let bus_time = per_bytes(unit.len, self.config.profile.bus_ps_per_byte);
@@ -645,7 +650,7 @@ impl Core {
         if done <= now {
             self.take_in(node, unit.len, unit.packet);
         } else if unit.packet.is_some() || self.config.profile.software {
-            // Which lets it go on, too.
+            // This event also lets the receiving side go on.
             self.nodes[node as usize].port.receive.wake = done;
             self.queue.schedule(done, Event::Deliver { node, len: unit.len, packet: unit.packet });
         }
@@ -680,7 +685,7 @@ impl Core {
         self.queue.schedule(order.answer, Event::Answer { from, to, packet });
     }
 
-    /// Keeps the event back if the link between the nodes is down.
+    /// Holds the event back if the link between the nodes is down. Otherwise returns it.
     fn hold(&mut self, from: u32, to: u32, event: Event) -> Option<Event> {
         match self.links.get_mut(&link_key(from, to)) {
             Some(link) if link.down => {
@@ -691,7 +696,7 @@ impl Core {
         }
     }
 
-    /// A unit, or an answer, is at the receiving adapter.
+    /// Handles a unit or an answer that is at the receiving adapter.
     pub(crate) fn arrive(&mut self, event: Event) {
         let (Event::Arrive { from, to, .. } | Event::Answer { from, to, .. }) = event else {
             unreachable!("only units and answers arrive");
@@ -703,14 +708,14 @@ impl Core {
         }
     }
 
-    /// The last byte of a unit is at the receiving adapter.
+    /// Handles the last byte of a unit at the receiving adapter.
     pub(crate) fn take_in(&mut self, node: u32, len: u64, packet: Option<Packet>) {
         let profile = &self.config.profile;
         if !profile.software {
             return packet.into_iter().for_each(|packet| self.deliver(node, packet));
         }
         let packets = len.div_ceil(profile.packet_bytes.max(1)).max(1);
-        // What comes while the kernel is at it is found without another interrupt.
+        // A unit that arrives while the kernel is working is found without another interrupt.
         let interrupt = if self.kernel_idle(node, Side::Receive) { profile.interrupt_ns } else { 0 };
         let message = if packet.is_some() { profile.cpu_receive_ns } else { 0 };
         let works = [
@@ -724,7 +729,7 @@ impl Core {
         }
     }
 
-    /// A packet is there, all of it.
+    /// Handles a packet that has arrived completely.
     pub(crate) fn deliver(&mut self, node: u32, packet: Packet) {
         match packet {
             Packet::Request { from, port, private } => self.handle_request(node, from, port, private),

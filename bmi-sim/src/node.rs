@@ -1,4 +1,4 @@
-//! A node of the world: where tasks, transports and a disk stand.
+//! A node of the world: it has tasks, transports and a disk.
 
 use std::future::Future;
 use std::rc::Rc;
@@ -31,55 +31,55 @@ impl Node {
         self.sim.0.with(|core| f(&mut core.nodes[self.id as usize], core.queue.now))
     }
 
-    // ---- what it is -----------------------------------------------------------------------------
+    // ---- properties -----------------------------------------------------------------------------
 
-    /// Its name.
+    /// Returns the node's name.
     pub fn name(&self) -> String {
         self.state(|node, _| node.name.clone())
     }
 
-    /// The address of a port of it; 0 for `listen` to choose one.
+    /// Returns the address of one of its ports; use 0 to let `listen` choose one.
     pub fn addr(&self, port: u16) -> Addr {
         Addr::sim(self.name(), port)
     }
 
-    /// Its world.
+    /// Returns the node's world.
     pub fn sim(&self) -> &Sim {
         &self.sim
     }
 
-    /// Whether it has not been killed.
+    /// Returns true if the node is up: it has not been killed, or was restarted since.
     pub fn is_alive(&self) -> bool {
         self.state(|node, _| node.alive)
     }
 
-    /// Time that its processor has spent on the transport's work, on the protocol's copies and on
-    /// [`Node::compute`].
+    /// Returns the time that its processor has spent on the transport's work, on the protocol's
+    /// copies and on [`Node::compute`].
     pub fn cpu_busy(&self) -> Duration {
         self.usage().busy()
     }
 
-    /// What its processor has spent its time on since the start.
+    /// Returns its processor time since the start, by kind of work.
     pub fn usage(&self) -> Usage {
         self.state(|node, _| node.cpu.usage())
     }
 
-    /// Units that the switch lost on the way to it: its port was full
-    /// ([`crate::Profile::switch_port_drops`]).
+    /// Returns the number of units that the switch lost on the way to this node because its port
+    /// was full ([`crate::Profile::switch_port_drops`]).
     pub fn lost_units(&self) -> u64 {
         self.state(|node, _| node.port.lost())
     }
 
-    /// Time that its endpoints have spent polling for nothing, until they last found something;
-    /// work goes on meanwhile. See [`crate::drive_with`].
+    /// Returns the time that its endpoints have spent polling without a result, until they last
+    /// found something. Other work goes on meanwhile. See [`crate::drive_with`].
     pub fn cpu_spinning(&self) -> Duration {
         self.usage().spinning
     }
 
-    // ---- what runs on it ------------------------------------------------------------------------
+    // ---- tasks and endpoints --------------------------------------------------------------------
 
-    /// Starts a task on it; on a killed node the handle ends at once. Dropping the handle lets the
-    /// task run on.
+    /// Starts a task on the node. On a killed node the handle ends at once. Dropping the handle
+    /// does not stop the task.
     pub fn spawn<T: 'static>(&self, future: impl Future<Output = T> + 'static) -> JoinHandle<T> {
         if !self.is_alive() {
             return JoinHandle::killed();
@@ -87,7 +87,7 @@ impl Node {
         JoinHandle::spawn(&self.sim, Some(self.id as usize), future)
     }
 
-    /// A transport on it, for those who drive it themselves.
+    /// Creates a transport on the node that the caller drives.
     ///
     /// # Errors
     /// `Io` if the node has been killed.
@@ -98,7 +98,7 @@ impl Node {
         Ok(SimTransport::new(self))
     }
 
-    /// An endpoint on it, driven by a task of its own that polls.
+    /// Creates an endpoint on the node, driven by a task of its own that polls.
     ///
     /// # Errors
     /// As [`Endpoint::new`]; `Io` if the node has been killed.
@@ -106,7 +106,7 @@ impl Node {
         self.endpoint_waiting(config, Waiting::Busy)
     }
 
-    /// An endpoint on it, driven by a task of its own that waits as `waiting` says.
+    /// Creates an endpoint on the node, driven by a task of its own that waits as `waiting` says.
     ///
     /// # Errors
     /// As [`Node::endpoint`].
@@ -119,25 +119,25 @@ impl Node {
         Ok(endpoint)
     }
 
-    /// Its tasks run on the first `cores` cores of its processor only, at least one: with 1 they
-    /// are a program of one thread, as the servers and clients of the papers are. The kernel's work
-    /// for an adapter in software still takes any core.
+    /// Limits its tasks to the first `cores` cores of its processor, at least one. With 1 its tasks
+    /// are a program of one thread, like the servers and clients of the papers. The kernel's work
+    /// for an adapter in software still uses any core.
     pub fn limit_cores(&self, cores: usize) {
         self.state(|node, _| node.cpu.limit_tasks(cores));
     }
 
-    /// Its disk.
+    /// Returns its disk.
     pub fn disk(&self) -> SimDisk {
         SimDisk { node: self.clone() }
     }
 
-    /// The virtual time here: when the processor has done what it was given so far. Ahead of the
-    /// world's while a task makes it work.
+    /// Returns the virtual time of this node: when its processor has done its work so far. It is
+    /// ahead of the world's time while a task makes the processor work.
     pub fn now(&self) -> Time {
         self.sim.0.now_at(self.id)
     }
 
-    /// Its clock, for endpoints: shows [`Node::now`].
+    /// Returns its clock for endpoints, which shows [`Node::now`].
     pub fn clock(&self) -> SimClock {
         SimClock { shared: self.sim.0.clone(), node: Some(self.id) }
     }
@@ -147,30 +147,31 @@ impl Node {
         self.sim.sleep_until(self.now() + duration)
     }
 
-    /// Keeps the processor busy for `work`, once it is free; ends when that is done.
+    /// Keeps the processor busy for `work`, once it is free. The returned future ends when that is
+    /// done.
     pub fn compute(&self, work: Duration) -> Sleep {
         let cost = u64::try_from(work.as_nanos()).unwrap_or(u64::MAX);
         let done = self.sim.0.with(|core| core.charge(self.id, Work::Application, cost));
         self.sim.sleep_until(Time::from_nanos(done))
     }
 
-    /// Whether an adapter of it has reported what no driver has taken yet.
+    /// Returns whether one of its adapters has reports that no driver has taken yet.
     pub(crate) fn has_reports(&self) -> bool {
         let core = self.sim.0.core.borrow();
         let mut adapters = core.nodes[self.id as usize].adapters.iter();
         adapters.any(|adapter| !core.adapters[*adapter as usize].reports.is_empty())
     }
 
-    /// A driver has polled for nothing.
+    /// Counts time that a driver has polled without a result.
     pub(crate) fn spin(&self, time: Duration) {
         let ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         self.state(|node, _| node.cpu.spin(ns));
     }
 
-    /// Charges what a program pays that slept until its adapter had something: interrupt, switch,
-    /// and the call that it slept in. Where the adapter is in software only the switch, because the
-    /// interrupt is the kernel's and charged anyway. Drivers of this crate do it by themselves
-    /// ([`crate::drive_with`]).
+    /// Charges the cost of waking a program that slept until its adapter had something: interrupt,
+    /// switch, and the call that it slept in. With an adapter in software only the switch is
+    /// charged, because the kernel's interrupt is charged anyway. The drivers of this crate
+    /// ([`crate::drive_with`]) call this themselves.
     pub fn wake_up(&self) {
         self.sim.0.with(|core| {
             let profile = &core.config.profile;
@@ -183,8 +184,8 @@ impl Node {
 
     // ---- faults ---------------------------------------------------------------------------------
 
-    /// Runs `program` on it now, and anew whenever it comes up again after it was killed: what an
-    /// init script is for. Called again, that runs too.
+    /// Runs `program` on the node now, and again whenever the node comes up after it was killed,
+    /// like an init script. Each call adds a program.
     pub fn boot<F: Future<Output = ()> + 'static>(&self, program: impl Fn(Node) -> F + 'static) {
         let program: Program = Rc::new(move |node: Node| {
             let running = program(node.clone());
@@ -196,18 +197,18 @@ impl Node {
         }
     }
 
-    /// Its clock on the wall, in ns since 1970: virtual time and a day in 2023, unless a plan of
+    /// Returns its wall clock, in ns since 1970: a day in 2023 plus virtual time, unless a plan of
     /// faults has stepped it.
     pub fn wall_ns(&self) -> u64 {
         self.state(|node, now| u64::try_from(i128::from(node.wall_ns) + i128::from(now)).unwrap_or(0))
     }
 
-    /// Sets the clock on its wall, forwards or back.
+    /// Steps its wall clock, forwards or back.
     pub fn step_wall(&self, by_ns: i64) {
         self.state(|node, _| node.wall_ns = node.wall_ns.saturating_add(by_ns));
     }
 
-    /// When its power failed so far ([`Node::crash`]).
+    /// Returns the times at which its power failed so far ([`Node::crash`]).
     pub fn crashes(&self) -> Vec<Time> {
         self.state(|node, _| node.crashes.iter().map(|at| Time::from_nanos(*at)).collect())
     }
@@ -216,7 +217,8 @@ impl Node {
         self.state(|node, _| node.disk_users.clone())
     }
 
-    /// Its power fails: it is killed, and its disk loses what was not synced, as `loss` says.
+    /// Fails its power: the node is killed, and its disk loses data that was not synced, as `loss`
+    /// says.
     pub fn crash(&self, loss: &mut Loss) {
         if !self.is_alive() {
             return;
@@ -225,13 +227,13 @@ impl Node {
             node.crashes.push(now);
             node.disk.lose_power();
         });
-        // Before the tasks: what they do while they are dropped must not reach the disk.
+        // Before the tasks are dropped: their drop code must not reach the disk.
         self.disk_users().iter().for_each(|user| user.power_fails(loss));
         self.kill();
     }
 
-    /// Kills it, as `kill -9` ends a program: its tasks are dropped, its connections end, its ports
-    /// are free. Its peers notice after the detection time. What it wrote to its disk is there,
+    /// Kills the node, as `kill -9` ends a program. Its tasks are dropped, its connections end, its
+    /// ports are free. Its peers notice after the detection time. Its writes to its disk are kept,
     /// synced or not.
     pub fn kill(&self) {
         if self.state(|node, _| node.lasting.armed.take()).is_some() {
@@ -247,7 +249,7 @@ impl Node {
     }
 
     /// Lets a killed node run again, with no transports, an idle processor, and no tasks but its
-    /// programs ([`Node::boot`]). No effect on one that is alive.
+    /// programs ([`Node::boot`]). It has no effect on a node that is alive.
     pub fn restart(&self) {
         let programs = self.state(|node, _| {
             if node.alive {
@@ -262,7 +264,7 @@ impl Node {
         programs.iter().for_each(|program| program(self.clone()));
     }
 
-    /// Its tasks stand still until [`Node::resume`]; its adapter works on.
+    /// Stops its tasks until [`Node::resume`]. Its adapter works on.
     pub fn pause(&self) {
         self.state(|node, _| node.paused = node.alive);
     }

@@ -1,59 +1,65 @@
-//! What things cost: every price of the model as a named parameter, kept in files that name each
-//! one's source.
+//! The price of each operation: every price of the model is a named parameter, kept in files that
+//! name its source.
 //!
-//! Times are in nanoseconds (`_ns`), prices per byte in picoseconds (`_ps_per_byte`; 12.5 GB/s is
-//! 80), so that all arithmetic is on integers. MB are 2^20 bytes, as in the papers. A resource
-//! whose price is 0 is never waited for and costs no events.
+//! Times are in nanoseconds (`_ns`). Prices per byte are in picoseconds (`_ps_per_byte`; 12.5 GB/s
+//! is 80), so that all arithmetic is on integers. MB are 2^20 bytes, as in the papers. A resource
+//! with price 0 is never waited for and costs no events.
 //!
-//! | profile | what | source |
+//! | profile | machine | source |
 //! |---|---|---|
 //! | [`Profile::default`] | a 100 Gb/s adapter and a flash disk, round numbers | none |
-//! | `vapi-2003` | InfiniHost on PCI-X, the first paper's machines | [PVFS-IB, Table 2, §5] |
+//! | `vapi-2003` | InfiniHost on PCI-X, the machines of [PVFS-IB] | [PVFS-IB, Table 2, §5] |
 //! | `ibnice-2003` | the same with TCP | [PVFS-IB, Table 2] |
+//! | `ibnice-uncached-2003` | the same, with the program's buffers in no cache | [Unifier-PVFS, Table 1] |
 //! | `elan4-2005` | QsNet II, no registration | [Quadrics-PVFS2], figures at second hand |
 //! | `gige-2008` | TCP over gigabit Ethernet | [pNFS-Lustre]; mostly assumed |
-//! | `cx7-400` | a 400 Gb/s adapter on PCIe 5.0 | the rates of port and bus are the vendor's, the rest assumed |
-//! | `ibnice-uncached-2003` | as `ibnice-2003`, the program's buffers in no cache | [Unifier-PVFS, Table 1] |
-//! | disks: `ramfs-2003`, `ramfs-uncached-2003`, `ramfs-uncached-2005`, `ext3-ide-2003`, `nvme` | | [PVFS-IB, Table 3]; [Unifier-PVFS, Table 1]; press reports |
+//! | `cx7-400` | a 400 Gb/s adapter on PCIe 5.0 | port and bus rates: the vendor; the rest assumed |
 //!
-//! The files stand in `bmi-sim/profiles/`; each parameter's source is in the comment beside it.
+//! | disks | source |
+//! |---|---|
+//! | `ramfs-2003`, `ext3-ide-2003` | [PVFS-IB, Table 3] |
+//! | `ramfs-uncached-2003`, `ramfs-uncached-2005` | [Unifier-PVFS, Table 1] |
+//! | `nvme` | press reports |
 //!
-//! **Calibration.** `vapi-2003` and `ibnice-2003` reproduce the first paper's micro-benchmarks end
-//! to end, each within 3 %: `tests/table2.rs` runs them. Nothing was fitted to a system result.
+//! The files are in `bmi-sim/profiles/`. The comment of each parameter names its source.
+//!
+//! **Calibration.** `vapi-2003` and `ibnice-2003` reproduce the micro-benchmarks of [PVFS-IB] end
+//! to end, each within 3 %; `tests/table2.rs` runs them. Nothing was fitted to a system result.
 
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// The prices of an adapter, a link, a host and a disk. `Profile::default()` is a present-day
-/// machine, [`Profile::named`] knows others, [`Profile::load`] reads one from a file.
+/// The prices of an adapter, a link, a host and a disk. [`Profile::default`] is a present-day
+/// machine, [`Profile::named`] returns others, [`Profile::load`] reads one from a file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Profile {
     // ---- network --------------------------------------------------------------------------------
-    /// One way through cables and switch, first byte.
+    /// One-way latency of the first byte through cables and switch.
     pub link_latency_ns: u64,
     /// The same between two adapters of one node.
     pub loopback_latency_ns: u64,
-    /// Headers that travel with each message.
+    /// Bytes of headers that travel with each message.
     pub wire_header_bytes: u64,
-    /// Messages are cut into units of this many bytes; between two units another queue pair has its
+    /// Messages are cut into units of this many bytes. Between two units another queue pair has its
     /// turn.
     pub wire_unit_bytes: u64,
-    /// Bytes that may wait in the switch for one adapter, besides one unit; 0 for any number.
+    /// Number of bytes that may wait in the switch for one adapter, besides one unit; 0 for no
+    /// limit.
     pub switch_port_bytes: u64,
-    /// A full port of the switch loses what comes (Ethernet); else who sends to it has to wait
+    /// If true, a full port of the switch loses what arrives (Ethernet). Otherwise its senders wait
     /// (InfiniBand).
     pub switch_port_drops: bool,
-    /// What was lost is sent again after this time.
+    /// A lost unit is sent again after this time.
     pub retransmit_ns: u64,
-    /// What setting up a connection adds to its first message.
+    /// Additional time of a connection's first message, for setting the connection up.
     pub connection_setup_ns: u64,
-    /// How long a peer that no longer answers goes unnoticed.
+    /// Time until a peer that no longer answers is noticed.
     pub detection_ns: u64,
     // ---- adapter and bus ------------------------------------------------------------------------
-    /// Each message occupies the sending and the receiving adapter this long, besides its bytes:
-    /// the gap between messages.
+    /// Each message occupies the sending and the receiving adapter this long, in addition to its
+    /// bytes: the gap between messages.
     pub adapter_message_ns: u64,
     /// Each piece of a gather list beyond the first occupies the sending adapter this long.
     pub adapter_segment_ns: u64,
@@ -61,19 +67,19 @@ pub struct Profile {
     pub adapter_ps_per_byte: u64,
     /// The same for each byte that is read.
     pub read_ps_per_byte: u64,
-    /// A message that consumes a receive occupies the receiving adapter this long, besides: the
-    /// descriptor is fetched, the completion written.
+    /// A message that consumes a receive occupies the receiving adapter this long, in addition: the
+    /// descriptor is fetched and the completion is written.
     pub receive_ns: u64,
-    /// The same for a send, which is scattered as the descriptor says; a write with immediate data
-    /// is not.
+    /// The same for a send, which is scattered as the descriptor says. A write with immediate data
+    /// is not scattered.
     pub receive_scatter_ns: u64,
     /// The responder's adapter needs this long to begin a read's reply.
     pub read_response_ns: u64,
-    /// Reads that a connection may have under way; 0 for as many as the contract has by itself.
+    /// Number of reads that a connection may have under way; 0 for the contract's own limit.
     pub outstanding_reads: u64,
-    /// Each byte occupies the host's bus this long; 0 for a bus that is never in the way.
+    /// Each byte occupies the host's bus this long; 0 for a bus that is never the limit.
     pub bus_ps_per_byte: u64,
-    /// Both directions share the bus (PCI-X); else each has its own (PCIe).
+    /// If true, both directions share the bus (PCI-X). Otherwise each has its own (PCIe).
     pub bus_half_duplex: bool,
     // ---- host -----------------------------------------------------------------------------------
     /// Cores of a node's processor. Tasks and the work of interrupts spread over them.
@@ -84,31 +90,32 @@ pub struct Profile {
     pub cpu_post_receive_ns: u64,
     /// Host CPU for taking a completion.
     pub cpu_completion_ns: u64,
-    /// Host CPU for entering the kernel and coming back: once when a program goes to sleep; with an
-    /// adapter in software once for each post.
+    /// Host CPU for entering the kernel and coming back: once when a program goes to sleep, and
+    /// with an adapter in software once for each post.
     pub system_call_ns: u64,
-    /// Host CPU for an interrupt: when the adapter wakes a program that sleeps; with an adapter in
-    /// software also when something comes to an idle one.
+    /// Host CPU for an interrupt: when the adapter wakes a program that sleeps, and with an adapter
+    /// in software also when something arrives at an idle one.
     pub interrupt_ns: u64,
     /// Host CPU for switching to a program that slept.
     pub context_switch_ns: u64,
     // ---- copies ---------------------------------------------------------------------------------
-    /// Host CPU for each byte that is copied, while a copy is short.
+    /// Host CPU for each copied byte, while a copy is short.
     pub copy_cached_ps_per_byte: u64,
-    /// Up to here a copy is short.
+    /// A copy of up to this many bytes is short.
     pub copy_cached_bytes: u64,
-    /// Host CPU for each byte beyond.
+    /// Host CPU for each byte beyond that.
     pub copy_ps_per_byte: u64,
-    /// Host CPU for each piece that a copy is made of.
+    /// Host CPU for each piece of a copy.
     pub copy_piece_ns: u64,
-    /// Each byte that crosses the memory bus occupies it this long: what the adapter moves once,
-    /// what a core copies once while the copy is short (its source is out of the cache, its target
-    /// in it), beyond that three times (the source is read, the target's line is read and written
-    /// back). The adapter has the right of way. 0 for a bus that is never in the way. Not for an
-    /// adapter in software, whose prices contain it.
+    /// Each byte that crosses the memory bus occupies it this long; 0 for a bus that is never the
+    /// limit. A byte that the adapter moves crosses it once. A byte of a short copy crosses it
+    /// once: its source is out of the cache, its target in it. A byte beyond that crosses it three
+    /// times: the source is read, and the target's line is read and written back. The adapter has
+    /// priority. This does not apply to an adapter in software, whose prices contain it.
     pub memory_ps_per_byte: u64,
     // ---- registration ---------------------------------------------------------------------------
-    /// Host CPU to register a region. With [`Profile::register_page_ns`] 0: no registration.
+    /// Host CPU to register a region. If [`Profile::register_page_ns`] is 0 too, there is no
+    /// registration.
     pub register_region_ns: u64,
     /// Host CPU to register a page of 4 KiB.
     pub register_page_ns: u64,
@@ -119,22 +126,22 @@ pub struct Profile {
     /// Host CPU for each page of a batch.
     pub deregister_page_ns: u64,
     // ---- an adapter in software -----------------------------------------------------------------
-    /// The host's processor moves the bytes, on both sides: TCP.
+    /// If true, the host's processor moves the bytes, on both sides: TCP.
     pub software: bool,
-    /// Bytes of a packet. Software only.
+    /// Maximum bytes of a packet. Software only.
     pub packet_bytes: u64,
-    /// Host CPU for each byte that is sent: it is copied. Software only.
+    /// Host CPU for each sent byte, which is copied. Software only.
     pub cpu_send_ps_per_byte: u64,
     /// Host CPU for each packet that is sent. Software only.
     pub cpu_send_packet_ns: u64,
     /// Host CPU for each message that arrives. Software only.
     pub cpu_receive_ns: u64,
-    /// Host CPU for each byte that arrives: it is copied. Software only.
+    /// Host CPU for each byte that arrives, which is copied. Software only.
     pub cpu_receive_ps_per_byte: u64,
     /// Host CPU for each packet that arrives. Software only.
     pub cpu_receive_packet_ns: u64,
     // ---- disk -----------------------------------------------------------------------------------
-    /// What the disks cost.
+    /// The prices of the disk.
     pub disk: DiskProfile,
 }
 
@@ -142,34 +149,34 @@ pub struct Profile {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DiskProfile {
-    /// The disk is memory, and the host's processor copies from and to it.
+    /// If true, the disk is memory, and the host's processor copies from and to it.
     pub memory: bool,
-    /// Requests whose latencies may overlap; their bytes pass one after the other.
+    /// Number of requests whose latencies may overlap. Their bytes pass one after the other.
     pub queue_depth: u64,
-    /// Before the first byte of a read.
+    /// Time before the first byte of a read.
     pub read_latency_ns: u64,
-    /// Before the first byte of a write.
+    /// Time before the first byte of a write.
     pub write_latency_ns: u64,
-    /// Making written data durable, besides writing it.
+    /// Time for making written data durable, in addition to writing it.
     pub sync_ns: u64,
-    /// Each byte read.
+    /// Time for each byte read.
     pub read_ps_per_byte: u64,
-    /// Each byte written.
+    /// Time for each byte written.
     pub write_ps_per_byte: u64,
-    /// Bytes of the host's cache that written data may take before they are on the disk; 0 for
-    /// writes that go through.
+    /// Bytes of the host's cache that written data may take before it is on the disk; 0 for writes
+    /// that go through.
     pub cache_bytes: u64,
     /// Host CPU for each byte that is copied to the cache.
     pub cache_ps_per_byte: u64,
-    /// Where the disk is memory: how often each byte that is read crosses the memory bus
+    /// Where the disk is memory: how often each byte of a read crosses the memory bus
     /// ([`Profile::memory_ps_per_byte`]).
     pub read_crossings: u64,
-    /// The same for each byte that is written.
+    /// The same for each byte of a write.
     pub write_crossings: u64,
 }
 
 impl Default for DiskProfile {
-    /// A flash disk, in round numbers.
+    /// Returns a flash disk, in round numbers.
     fn default() -> DiskProfile {
         DiskProfile {
             memory: false,
@@ -188,8 +195,9 @@ impl Default for DiskProfile {
 }
 
 impl Default for Profile {
-    /// A 100 Gb/s adapter behind one switch and a flash disk: round numbers in the range of
-    /// present-day data sheets, not measured. One core: what a program gives to its transport.
+    /// Returns a 100 Gb/s adapter behind one switch, and a flash disk. The values are round numbers
+    /// in the range of present-day data sheets, not measured. One core: what a program gives to its
+    /// transport.
     fn default() -> Profile {
         Profile {
             link_latency_ns: 1_000,
@@ -241,35 +249,35 @@ impl Default for Profile {
 }
 
 impl Profile {
-    /// The first testbed of [PVFS-IB] over VAPI: `vapi-2003` on ext3.
+    /// Returns the first testbed of [PVFS-IB] over VAPI: `vapi-2003` on ext3.
     pub fn vapi_2003() -> Profile {
         Profile::named("vapi-2003").expect("a test reads every file of the crate")
     }
 
-    /// The same machines with TCP over the same network: `ibnice-2003`.
+    /// Returns the same machines with TCP over the same network: `ibnice-2003`.
     pub fn ibnice_2003() -> Profile {
         Profile::named("ibnice-2003").expect("a test reads every file of the crate")
     }
 
-    /// The same with files in memory: ramfs writes 556 and reads 1,057 MB/s, by the processor's
-    /// copies ([PVFS-IB, Table 3]).
+    /// Returns the same profile with files in memory: ramfs writes 556 and reads 1,057 MB/s, by the
+    /// processor's copies ([PVFS-IB, Table 3]).
     pub fn on_ramfs(self) -> Profile {
         self.with_disk(DiskProfile::named("ramfs-2003").expect("a test reads every file of the crate"))
     }
 
-    /// The same with another disk.
+    /// Returns the same profile with another disk.
     pub fn with_disk(self, disk: DiskProfile) -> Profile {
         Profile { disk, ..self }
     }
 
-    /// One-way time of a message of `len` bytes through idle adapters, posting and completion
-    /// aside.
+    /// Returns the one-way time of a message of `len` bytes through idle adapters, without posting
+    /// and completion.
     pub fn one_way(&self, len: u64) -> Duration {
         let bytes = per_bytes(len + self.wire_header_bytes, self.adapter_ps_per_byte);
         Duration::from_nanos(2 * self.adapter_message_ns + self.link_latency_ns + bytes)
     }
 
-    /// Host CPU for a copy of `bytes` bytes in `pieces` pieces.
+    /// Returns the host CPU for a copy of `bytes` bytes in `pieces` pieces.
     pub fn copy(&self, bytes: u64, pieces: u64) -> Duration {
         Duration::from_nanos(self.copy_ns(bytes, pieces))
     }
@@ -281,14 +289,14 @@ impl Profile {
         cached + rest + pieces.saturating_mul(self.copy_piece_ns)
     }
 
-    /// How long a copy of `bytes` bytes needs the memory bus.
+    /// Returns how long a copy of `bytes` bytes needs the memory bus.
     pub(crate) fn copy_bus_ns(&self, bytes: u64) -> u64 {
         let short = bytes.min(self.copy_cached_bytes);
         per_bytes(short + 3 * (bytes - short), self.memory_ps_per_byte)
     }
 }
 
-/// `bytes` at `ps` each, in whole nanoseconds, rounded up.
+/// Returns the time of `bytes` at `ps` each, in whole nanoseconds, rounded up.
 pub(crate) fn per_bytes(bytes: u64, ps: u64) -> u64 {
     bytes.saturating_mul(ps).div_ceil(1_000)
 }

@@ -1,9 +1,9 @@
-//! Profiles in files: TOML, one key for each parameter, checked as a whole before anything runs
-//! with it.
+//! Profiles in files: TOML, one key for each parameter, checked completely before a run uses it.
 //!
-//! **Layout.** A file has every key of [`Profile`], or says `base = "vapi-2003"` and has those that
-//! differ. `disk` is the name of a disk, or a table with every key of [`DiskProfile`]; without it
-//! the base's. What a key does not name, no run can depend on: unknown keys are errors.
+//! **Layout.** A file has every key of [`Profile`]. Or it has a key like `base = "vapi-2003"` and
+//! the keys that differ from the base. `disk` is the name of a disk, or a table with every key of
+//! [`DiskProfile`]; without it the base's disk is used. Unknown keys are errors, so a run depends
+//! only on known keys.
 //!
 //! ```
 //! use bmi_sim::Profile;
@@ -22,22 +22,22 @@ use toml::{Table, Value};
 
 use crate::profile::{DiskProfile, Profile};
 
-/// Why a profile cannot be used.
+/// The reason why a profile cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ProfileError {
     /// The file cannot be read.
     #[error("cannot read {0}: {1}")]
     Unreadable(PathBuf, std::io::Error),
-    /// Not TOML, a key that there is not, one that is missing, or a value of the wrong type; the
-    /// text names it.
+    /// The text is not TOML, has an unknown or a missing key, or a value of the wrong type. The
+    /// message names it.
     #[error("{0}")]
     Malformed(String),
-    /// A value that makes no sense.
+    /// A value makes no sense.
     #[error("`{key}` {why}")]
     Nonsense {
         /// The parameter.
         key: String,
-        /// What is wrong with it, to follow its name.
+        /// What is wrong with it; follows its name in the message.
         why: String,
     },
     /// No profile or disk of that name comes with the crate.
@@ -45,19 +45,19 @@ pub enum ProfileError {
     Unknown {
         /// `profile` or `disk`.
         what: &'static str,
-        /// What was asked for.
+        /// The requested name.
         name: String,
-        /// What there is.
+        /// The existing names.
         known: Vec<&'static str>,
     },
-    /// What should be a name or a file is neither.
+    /// A text that should be a name or a file is neither.
     #[error("there is no {what} {name:?}: it is no file that exists, and the names are {}", known.join(", "))]
     NoNameNoFile {
         /// `profile` or `disk`.
         what: &'static str,
-        /// What was asked for.
+        /// The requested name or path.
         name: String,
-        /// The names that there are.
+        /// The existing names.
         known: Vec<&'static str>,
     },
     /// A file was read, and its contents cannot be used.
@@ -74,7 +74,7 @@ const PROFILES: &[(&str, &str)] =
 const DISKS: &[(&str, &str)] =
     files!("ramfs-2003", "ramfs-uncached-2003", "ramfs-uncached-2005", "ext3-ide-2003", "nvme");
 
-/// Bases that stand on each other.
+/// Maximum depth of bases that have a base.
 const DEPTH: usize = 8;
 
 fn find(what: &'static str, files: &[(&'static str, &'static str)], name: &str) -> Result<&'static str, ProfileError> {
@@ -87,7 +87,7 @@ fn is_name(files: &[(&'static str, &'static str)], text: &str) -> bool {
     files.iter().any(|(name, _)| *name == text)
 }
 
-/// Parses what comes with the crate under this name, else the file of this path.
+/// Parses the built-in file of this name, or else the file at this path.
 fn name_or_file<T>(
     what: &'static str,
     files: &[(&'static str, &'static str)],
@@ -117,7 +117,7 @@ fn filled<T: DeserializeOwned>(table: Table) -> Result<T, ProfileError> {
     Value::Table(table).try_into().map_err(|error: toml::de::Error| ProfileError::Malformed(error.to_string()))
 }
 
-/// The keys of a file and of its bases.
+/// Returns the keys of a file and of its bases.
 fn resolve(text: &str, depth: usize) -> Result<Table, ProfileError> {
     let mut own = table(text)?;
     let mut merged = match own.remove("base") {
@@ -137,8 +137,8 @@ fn nonsense(key: impl Into<String>, why: impl Into<String>) -> ProfileError {
     ProfileError::Nonsense { key: key.into(), why: why.into() }
 }
 
-/// The greatest value of a parameter, from its unit, so that no sum of a run overflows: an hour, a
-/// millisecond a byte, a terabyte.
+/// Returns the greatest value of a parameter, from its unit, so that no sum of a run overflows: an
+/// hour, a millisecond per byte, a terabyte.
 fn greatest(key: &str) -> i64 {
     match key {
         key if key.ends_with("_ns") => 3_600_000_000_000,
@@ -172,8 +172,8 @@ fn check(table: &Table, prefix: &str) -> Result<(), ProfileError> {
 }
 
 impl Profile {
-    /// One that comes with the crate: `vapi-2003`, `ibnice-2003`, `ibnice-uncached-2003`,
-    /// `elan4-2005`, `gige-2008`, `cx7-400`.
+    /// Returns a profile that comes with the crate: `vapi-2003`, `ibnice-2003`,
+    /// `ibnice-uncached-2003`, `elan4-2005`, `gige-2008`, `cx7-400`.
     ///
     /// # Errors
     /// [`ProfileError::Unknown`], which lists them.
@@ -181,12 +181,12 @@ impl Profile {
         Profile::parse(find("profile", PROFILES, name)?)
     }
 
-    /// The names that [`Profile::named`] knows.
+    /// Returns the names that [`Profile::named`] knows.
     pub fn names() -> impl Iterator<Item = &'static str> {
         PROFILES.iter().map(|(name, _)| *name)
     }
 
-    /// Reads one from a file; see the text that [`Profile::to_toml`] writes.
+    /// Reads a profile from a file, in the format that [`Profile::to_toml`] writes.
     ///
     /// # Errors
     /// [`ProfileError`], naming the key at fault.
@@ -194,13 +194,13 @@ impl Profile {
         load(path.as_ref(), Profile::parse)
     }
 
-    /// What a command line says: a name that [`Profile::named`] knows or the path of a file, and
-    /// after a `+` another disk, again a name or a path: `vapi-2003`, `mine.toml`,
-    /// `gige-2008+nvme`, `mine.toml+slow-disk.toml`.
+    /// Reads a profile as a command line gives it: a name that [`Profile::named`] knows or the path
+    /// of a file. After a `+` follows another disk, again a name or a path: `vapi-2003`,
+    /// `mine.toml`, `gige-2008+nvme`, `mine.toml+slow-disk.toml`.
     ///
-    /// A name comes before a file. No name contains a dot or a slash, so `./vapi-2003` is always
-    /// the file. A path may contain a `+`: the longest text that is a name or an existing file is
-    /// the profile.
+    /// A name takes precedence over a file. No name contains a dot or a slash, so `./vapi-2003` is
+    /// always the file. A path may contain a `+`: the longest text that is a name or an existing
+    /// file is the profile.
     ///
     /// # Errors
     /// [`ProfileError`]: for a text that is neither, it lists the names; for a file, it names file
@@ -218,8 +218,8 @@ impl Profile {
         })
     }
 
-    /// Reads one from TOML text: every parameter, or `base = "NAME"` and those that differ; `disk`
-    /// may be a disk's name.
+    /// Reads a profile from TOML text: every parameter, or `base = "NAME"` and the parameters that
+    /// differ. `disk` may be a disk's name.
     ///
     /// # Errors
     /// [`ProfileError`], naming the key at fault.
@@ -233,15 +233,15 @@ impl Profile {
         Ok(profile)
     }
 
-    /// Every parameter as TOML, which [`Profile::parse`] reads back.
+    /// Returns every parameter as TOML, which [`Profile::parse`] reads back.
     pub fn to_toml(&self) -> String {
         toml::to_string(self).expect("numbers, truth values and one table")
     }
 }
 
 impl DiskProfile {
-    /// One that comes with the crate: `ramfs-2003`, `ramfs-uncached-2003`, `ramfs-uncached-2005`,
-    /// `ext3-ide-2003`, `nvme`.
+    /// Returns a disk that comes with the crate: `ramfs-2003`, `ramfs-uncached-2003`,
+    /// `ramfs-uncached-2005`, `ext3-ide-2003`, `nvme`.
     ///
     /// # Errors
     /// [`ProfileError::Unknown`], which lists them.
@@ -249,8 +249,9 @@ impl DiskProfile {
         DiskProfile::parse(find("disk", DISKS, name)?)
     }
 
-    /// What a command line says: a name that [`DiskProfile::named`] knows, or the path of a file
-    /// that has every parameter. A name comes before a file; `./nvme` is always the file.
+    /// Reads a disk as a command line gives it: a name that [`DiskProfile::named`] knows, or the
+    /// path of a file that has every parameter. A name takes precedence over a file; `./nvme` is
+    /// always the file.
     ///
     /// # Errors
     /// [`ProfileError`]: for a text that is neither, it lists the names; for a file, it names file
@@ -259,7 +260,7 @@ impl DiskProfile {
         name_or_file("disk", DISKS, text, DiskProfile::parse)
     }
 
-    /// Reads one from TOML text that has every parameter.
+    /// Reads a disk from TOML text that has every parameter.
     ///
     /// # Errors
     /// [`ProfileError`], naming the key at fault.
@@ -294,13 +295,13 @@ mod tests {
         assert_eq!(Profile::parse(&default.to_toml()).expect("default"), default);
     }
 
-    /// `calibrate` wrote profiles that no command accepted: `--over x.toml` said "no profile is
-    /// called x.toml".
+    /// Regression: `calibrate` wrote profiles that no command accepted: `--over x.toml` failed with
+    /// "no profile is called x.toml".
     #[test]
     fn a_profile_is_a_name_or_a_file_and_so_is_its_disk() {
         let dir = tempfile::tempdir().expect("a directory");
         let path = |name: &str| dir.path().join(name).to_str().expect("UTF-8").to_owned();
-        // A `+` in a path separates nothing.
+        // A `+` in a path is not a separator.
         let (mine, disk, plus) = (path("mine.toml"), path("disk.toml"), path("c++.toml"));
         let slow = Profile { link_latency_ns: 20_000, ..Profile::vapi_2003() };
         let nvme = DiskProfile::named("nvme").expect("a name");
@@ -342,7 +343,7 @@ mod tests {
         }
     }
 
-    /// So that a text with one is a path.
+    /// So that a text with one of these characters is a path.
     #[test]
     fn no_name_has_a_dot_a_slash_or_a_plus() {
         for (name, _) in PROFILES.iter().chain(DISKS) {

@@ -1,23 +1,25 @@
-//! One side of a connection, and what becomes of the work that is posted to it.
+//! One side of a connection, and the processing of the work requests that are posted to it.
 //!
 //! **Invariants**
-//! 1. A request is in exactly one of `sends`, `reads`, `receives` from its post to its completion,
-//!    and with it its regions.
-//! 2. `sends` and `reads` complete from the front: packets of a connection and their answers keep
-//!    their order.
-//! 3. A place in a queue is taken from the post until the completion is *polled* (for an
-//!    unsignalled success: until it is acknowledged), so neither a queue nor the list of unpolled
+//! 1. A request is in exactly one of `sends`, `reads` and `receives` from its post to its
+//!    completion. So are its regions.
+//! 2. `sends` and `reads` complete from the front, because packets of a connection and their
+//!    answers keep their order.
+//! 3. A place in a queue is taken from the post until the completion is *polled*; for an
+//!    unsignalled success, until it is acknowledged. So neither a queue nor the list of unpolled
 //!    events grows without bound.
-//! 4. Bytes are copied once, when the target's adapter has them all and has checked the access; for
-//!    a read, when the owner's adapter begins to reply. Of a write that is on its way when its
-//!    connection ends, some bytes may be in place. Nothing is copied for a connection that has
-//!    ended on either side.
+//! 4. Bytes are copied once, when the target's adapter has them all and has checked the access. The
+//!    bytes of a read are copied when the owner's adapter begins to reply. If a connection ends
+//!    while a write is on its way, some bytes of the write may be in place. Nothing is copied for a
+//!    connection that has ended on either side.
 //!
 //! **States**
 //!
 //! ```text
-//!   Connecting ──Accepted──▶ Open          Requested ──accept──▶ Accepting ──Ready──▶ Open ──disconnect──▶ Closing
-//!   any state ──(refused, rejected, deadline, cut, violation, peer's end, queues drained)──▶ gone: flushed, Disconnected
+//!   Connecting ──Accepted──▶ Open ──disconnect──▶ Closing
+//!   Requested ──accept──▶ Accepting ──Ready──▶ Open ──disconnect──▶ Closing
+//!   any state ──(refused, rejected, deadline, cut, violation, peer's end, queues drained)──▶ gone:
+//!       flushed, Disconnected
 //! ```
 
 use std::collections::VecDeque;
@@ -49,7 +51,7 @@ pub(crate) struct SendWork {
     pub(crate) signalled: bool,
     pub(crate) class: ServiceClass,
     pub(crate) len: u64,
-    /// Where a write goes; `None` for a send.
+    /// The target of a write; `None` for a send.
     pub(crate) target: Option<WriteTarget>,
     pub(crate) bytes: Bytes,
 }
@@ -60,7 +62,7 @@ impl SendWork {
     }
 }
 
-/// What a send or write carries: bytes captured when it was posted, then pieces of memory. The
+/// The contents of a send or write: bytes captured when it was posted, then pieces of memory. The
 /// vectors come from a pool and go back to it.
 #[derive(Debug, Default)]
 pub(crate) struct Bytes {
@@ -89,14 +91,14 @@ pub(crate) struct RecvWork {
 #[derive(Debug)]
 pub(crate) struct Conn {
     pub(crate) state: State,
-    /// The other side, once it is there.
+    /// The other side, once it exists.
     pub(crate) peer: Option<ConnRef>,
-    /// Its node.
+    /// The node of the peer.
     pub(crate) peer_node: Option<u32>,
-    /// Where it is, for errors.
+    /// The address of the peer, for errors.
     pub(crate) peer_name: String,
     pub(crate) sends: VecDeque<SendWork>,
-    /// Number of the first of `sends`.
+    /// Number of the first entry of `sends`.
     pub(crate) sends_base: u64,
     /// Number of the first send or write that is not yet at the peer's adapter.
     pub(crate) arrived: u64,
@@ -105,12 +107,12 @@ pub(crate) struct Conn {
     /// How many of `reads`, from the front, are under way.
     pub(crate) reads_issued: usize,
     pub(crate) receives: VecDeque<RecvWork>,
-    /// Places taken in the send queue and the receive queue.
+    /// Number of places taken in the send queue and in the receive queue.
     pub(crate) send_places: usize,
     pub(crate) recv_places: usize,
     pub(crate) exposures: Exposures,
     pub(crate) order: InOrder,
-    /// A plan of faults: the next message that comes is damaged.
+    /// Set by a plan of faults: the next message that arrives is damaged.
     pub(crate) deaf: bool,
     /// When the handshake, or the disconnect, is given up.
     pub(crate) deadline: u64,
@@ -145,7 +147,7 @@ impl Conn {
     }
 }
 
-/// Vectors that wait to be used again, so that posting allocates nothing in the steady state.
+/// Vectors that are reused, so that posting allocates nothing in the steady state.
 #[derive(Debug, Default)]
 pub(crate) struct Pool {
     captured: Vec<Vec<u8>>,
@@ -153,7 +155,7 @@ pub(crate) struct Pool {
 }
 
 impl Pool {
-    /// Vectors kept of each kind: several full send queues.
+    /// Maximum number of vectors kept of each kind: several full send queues.
     const KEEP: usize = 4096;
 
     pub(crate) fn captured(&mut self) -> Vec<u8> {
@@ -193,12 +195,12 @@ impl ConnRef {
 }
 
 impl Core {
-    /// The nodes that a connection's packets go from and to.
+    /// Returns the nodes that a connection's packets go from and to.
     pub(crate) fn route(&self, at: ConnRef, peer: ConnRef) -> (u32, u32) {
         (self.adapters[at.adapter as usize].node, self.adapters[peer.adapter as usize].node)
     }
 
-    /// Sends a packet on a connection's behalf, in its order.
+    /// Sends a packet for a connection, in its order.
     pub(crate) fn send_packet(&mut self, at: ConnRef, peer: ConnRef, sending: Sending) {
         let replies = matches!(sending.packet, Packet::ReadReply { .. });
         self.transmit(self.route(at, peer), Flow { from: at, replies }, sending);
@@ -213,7 +215,7 @@ impl Core {
         }
     }
 
-    /// A send or write was put at the end of the queue: off it goes.
+    /// Sends the send or write that was put at the end of the queue.
     pub(crate) fn launch_send(&mut self, at: ConnRef, ready: u64) {
         let Some(conn) = self.conn(at) else { return };
         let (Some(peer), Some(last)) = (conn.peer, conn.sends.back()) else { return };
@@ -230,7 +232,7 @@ impl Core {
         self.send_packet(at, peer, sending);
     }
 
-    /// Sends the requests of as many waiting reads as may be under way.
+    /// Sends the requests of waiting reads, up to the limit of reads under way.
     pub(crate) fn launch_reads(&mut self, at: ConnRef, ready: u64) {
         let limit = self.capabilities.max_outstanding_reads.max(1);
         loop {
@@ -247,8 +249,8 @@ impl Core {
         }
     }
 
-    /// What a plan of faults has in store for a request that is at its target: why it is refused,
-    /// and what that means there.
+    /// Applies the plan of faults to a request that is at its target. Returns why the request is
+    /// refused, and the error for the target's connection.
     fn struck(&mut self, from: ConnRef, to: ConnRef, takes_receive: bool) -> Option<(Nak, SimError)> {
         if self.links.is_empty() {
             return None;
@@ -270,7 +272,7 @@ impl Core {
         None
     }
 
-    /// A send or write is at the target's adapter, `to`.
+    /// Handles a send or write that is at the target's adapter, `to`.
     pub(crate) fn handle_message(&mut self, to: ConnRef, number: u64) {
         let Some(conn) = self.conn(to) else { return };
         let closing = conn.state == State::Closing;
@@ -284,8 +286,8 @@ impl Core {
         let struck = if closing { None } else { self.struck(from, to, takes_receive) };
         let outcome = match (struck, target) {
             (Some(refusal), _) => Err(refusal),
-            // The receives of a closing connection have been flushed; its program no longer cares
-            // what comes.
+            // The receives of a closing connection have been flushed, and its program no longer
+            // handles messages.
             (None, None) if closing => Ok(()),
             (None, None) => self.receive(to, &bytes, len),
             (None, Some(target)) => self.accept_write(to, &bytes, len, target, closing),
@@ -316,7 +318,7 @@ impl Core {
         Ok(())
     }
 
-    /// Checks a write, puts its bytes in place, and hands over its immediate data.
+    /// Checks a write, puts its bytes in place, and reports its immediate data.
     fn accept_write(
         &mut self,
         to: ConnRef,
@@ -360,7 +362,7 @@ impl Core {
         self.report(at.adapter, report);
     }
 
-    /// The owner's adapter has got a read request: check it, copy, and reply.
+    /// Handles a read request at the owner's adapter: checks it, copies, and replies.
     pub(crate) fn handle_read_request(&mut self, to: ConnRef, number: u64) {
         let Some(from) = self.conn(to).and_then(|conn| conn.peer) else { return };
         let Some(reader) = self.conn(from) else { return };
@@ -377,7 +379,7 @@ impl Core {
         match owner.exposures.check(work.remote, work.len, false) {
             Ok((segment, at)) => {
                 // The reader may not look at its memory before the completion, so the bytes may be
-                // there early.
+                // copied early.
                 memory::copy_out_of(segment, at, work.len as usize, &work.segments);
                 let (len, class) = (work.len, work.class);
                 let ready = self.queue.now + self.config.profile.read_response_ns;
@@ -391,7 +393,7 @@ impl Core {
         }
     }
 
-    /// The bytes of a read are there.
+    /// Handles the reply to a read, whose bytes have arrived.
     pub(crate) fn handle_read_reply(&mut self, to: ConnRef, number: u64) {
         let Some(conn) = self.conn_mut(to) else { return };
         if number != conn.reads_base || conn.reads.is_empty() {
@@ -412,7 +414,7 @@ impl Core {
         self.launch_reads(to, self.queue.now);
     }
 
-    /// The oldest send or write has been carried out.
+    /// Completes the oldest send or write, which the peer's adapter has carried out.
     pub(crate) fn handle_ack(&mut self, to: ConnRef, number: u64) {
         let Some(conn) = self.conn_mut(to) else { return };
         debug_assert_eq!(number, conn.sends_base, "acknowledgements keep their order");
@@ -426,7 +428,7 @@ impl Core {
             self.report(to.adapter, Report::Work(completion));
         } else {
             conn.send_places -= 1;
-            // A full queue has a place again: that is something to poll for.
+            // A full queue has a place again, so there is something to poll for.
             self.nudge(to.adapter);
         }
         self.pool.keep(done.bytes);
@@ -435,7 +437,7 @@ impl Core {
         }
     }
 
-    /// The peer's adapter refused a request: the connection ends.
+    /// Ends a connection because the peer's adapter refused a request.
     pub(crate) fn handle_nak(&mut self, to: ConnRef, number: u64, why: Nak) {
         let (status, error) = match why {
             Nak::WriteAccess | Nak::ReadAccess => (WorkStatus::RemoteAccess, SimError::AccessRefused),
@@ -444,7 +446,7 @@ impl Core {
             Nak::Damaged | Nak::DamagedRead => (WorkStatus::Failed, SimError::PeerFoundDamage),
         };
         let Some(conn) = self.conn(to) else { return };
-        // What was asked for here ends as asked.
+        // A disconnect that was requested here ends as requested.
         let error = if conn.state == State::Closing { SimError::ClosedHere } else { error };
         self.end_with(to, Some((matches!(why, Nak::ReadAccess | Nak::DamagedRead), number, status)), error);
     }
@@ -457,7 +459,7 @@ impl Core {
         self.end(at, error);
     }
 
-    /// Ends a connection: everything outstanding is flushed, then `Disconnected`.
+    /// Ends a connection: flushes all outstanding requests, then reports `Disconnected`.
     pub(crate) fn end(&mut self, at: ConnRef, error: SimError) {
         self.end_with(at, None, error);
     }
@@ -473,7 +475,7 @@ impl Core {
         let ended = |work, kind, status, len| {
             Report::Work(WorkCompletion { conn: at.id(), work, kind, status, len, immediate: None })
         };
-        // The request at fault first.
+        // The request at fault comes first.
         let read_at_fault = matches!(refused, Some((true, ..)));
         for of_reads in [read_at_fault, !read_at_fault] {
             if of_reads {
@@ -493,8 +495,8 @@ impl Core {
         self.report(at.adapter, Report::Disconnected { conn: at.id(), reason });
     }
 
-    /// A connection ends with a write on its way: some of its bytes, from the front, may be in
-    /// place already.
+    /// Puts some bytes of an unfinished write in place, from the front, because its connection ends
+    /// while the write is on its way.
     fn leave_partly_written(&mut self, conn: &Conn) {
         let Some(at) = conn.arrived.checked_sub(conn.sends_base) else { return };
         let Some(write) = usize::try_from(at).ok().and_then(|at| conn.sends.get(at)) else { return };
@@ -513,8 +515,8 @@ impl Core {
         }
     }
 
-    /// This side wants to disconnect: flush what waits for the peer, hand over the rest until
-    /// `deadline`.
+    /// Starts a disconnect from this side: flushes reads and receives, and keeps delivering posted
+    /// sends and writes until `deadline`.
     pub(crate) fn begin_close(&mut self, at: ConnRef, deadline: u64) {
         let now = self.queue.now;
         let Some(conn) = self.conn_mut(at) else { return };
@@ -545,7 +547,7 @@ impl Core {
         }
     }
 
-    /// The peer has ended the connection.
+    /// Ends a connection because the peer has ended it.
     pub(crate) fn handle_close(&mut self, to: ConnRef) {
         let Some(conn) = self.conn(to) else { return };
         let error = if conn.state == State::Closing { SimError::ClosedHere } else { SimError::ClosedByPeer };

@@ -1,14 +1,14 @@
 //! The world's random numbers: one small generator, fed by the seed alone.
 //!
-//! **Source.** xoshiro256** 1.0 (Blackman, Vigna), its state filled by splitmix64 as its authors
-//! advise. Not for secrets outside a simulation.
+//! **Source.** xoshiro256** 1.0 (Blackman, Vigna). Its state is filled by splitmix64, as its
+//! authors advise. Do not use it for secrets outside a simulation.
 
 /// A seeded generator; the same seed gives the same numbers on every machine.
 #[derive(Clone, Debug)]
 pub struct Rng([u64; 4]);
 
 impl Rng {
-    /// A generator for `seed`.
+    /// Returns a generator for `seed`.
     pub fn new(seed: u64) -> Rng {
         let mut state = seed;
         Rng(std::array::from_fn(|_| {
@@ -20,7 +20,7 @@ impl Rng {
         }))
     }
 
-    /// Any 64 bits.
+    /// Returns 64 random bits.
     pub fn next_u64(&mut self) -> u64 {
         let s = &mut self.0;
         let result = s[1].wrapping_mul(5).rotate_left(7).wrapping_mul(9);
@@ -34,8 +34,8 @@ impl Rng {
         result
     }
 
-    /// A number below `bound`, or 0 if `bound` is 0. Drawn by multiplication; the bias is below
-    /// `bound / 2^64`.
+    /// Returns a number below `bound`, or 0 if `bound` is 0. It is drawn by multiplication; the
+    /// bias is below `bound / 2^64`.
     pub fn below(&mut self, bound: u64) -> u64 {
         ((u128::from(self.next_u64()) * u128::from(bound)) >> 64) as u64
     }

@@ -1,22 +1,23 @@
-//! Timelines: what every core, adapter, link, switch port and disk did, in the format that browsers
-//! show.
+//! Timelines: the activity of every core, adapter, link, switch port and disk, in a format that
+//! browsers show.
 //!
-//! **Why.** A number says that a run was slow; a timeline says where the time went. Recording costs
-//! nothing while it is off (one branch for each span), and changes nothing of the run while it is
-//! on: the digest stays the same.
+//! **Why.** A number shows that a run was slow; a timeline shows where the time went. Recording
+//! costs nothing while it is off (one branch for each span). While it is on it does not change the
+//! run: the digest stays the same.
 //!
 //! **Layout.** Chrome's trace event format (JSON, times in µs with three decimals), which
-//! `chrome://tracing` and Perfetto open as it is. A process is a node; its rows are
+//! `chrome://tracing` and Perfetto open directly. A process is a node. Its rows are:
 //!
-//! | row | what a span is |
+//! | row | a span is |
 //! |---|---|
 //! | `core N` | work of one kind |
 //! | `adapter transmit`, `adapter receive` | a unit that occupies that side |
 //! | `link` | a unit under way, from its first byte's start to its arrival (these overlap) |
-//! | `switch port` | bytes that wait for this node's adapter (a counter; it shows what a unit finds when it comes, and when all have left) |
+//! | `switch port` | bytes that wait for this node's adapter; a counter, which shows what a unit finds |
+//! | | when it comes, and when all have left |
 //! | `disk` | bytes of a request |
 //!
-//! An arrow goes from the last unit of each message at the sending adapter to the same at the
+//! An arrow goes from the last unit of each message at the sending adapter to the same unit at the
 //! receiving one.
 //!
 //! **Source.** "Trace Event Format", Google: complete events (`X`), async events (`b`, `e`),
@@ -30,10 +31,10 @@ use crate::cpu::{Slice, Work};
 use crate::network::Side;
 use crate::world::Sim;
 
-/// What is recorded.
+/// The options of a recording.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TraceOptions {
-    /// Spans that are kept; later ones are counted and left out.
+    /// Number of spans that are kept. Later ones are counted and left out.
     pub max_spans: usize,
 }
 
@@ -49,7 +50,7 @@ const LINK: u16 = 102;
 const SWITCH: u16 = 103;
 const DISK: u16 = 104;
 
-/// Something on a row. What `value` says depends on the row: bytes, or a number for a pair.
+/// A span on a row. The meaning of `value` depends on the row: bytes, or a number for a pair.
 #[derive(Clone, Copy, Debug)]
 struct Mark {
     node: u32,
@@ -58,11 +59,11 @@ struct Mark {
     start: u64,
     end: u64,
     value: u64,
-    /// Of a message's last unit: what pairs its two ends; 0 for none.
+    /// For a message's last unit: the number that pairs its two ends; 0 for none.
     flow: u64,
 }
 
-/// What was recorded so far.
+/// The recording so far.
 #[derive(Debug, Default)]
 pub(crate) struct Timeline {
     marks: Vec<Mark>,
@@ -89,13 +90,13 @@ impl Timeline {
         self.push(Mark { node, row: core as u16, name: work.name(), start, end, value: 0, flow: 0 });
     }
 
-    /// A unit occupies a side of an adapter; `flow` pairs the two ends of a message.
+    /// Records a unit that occupies a side of an adapter. `flow` pairs the two ends of a message.
     pub(crate) fn unit(&mut self, node: u32, side: Side, name: &'static str, span: (u64, u64), bytes: u64, flow: u64) {
         let row = if side == Side::Transmit { TRANSMIT } else { RECEIVE };
         self.push(Mark { node, row, name, start: span.0, end: span.1, value: bytes, flow });
     }
 
-    /// Names a message whose two ends are to be paired.
+    /// Returns a new number for a message whose two ends are to be paired.
     pub(crate) fn flow(&mut self) -> u64 {
         self.flows += 1;
         self.flows
@@ -105,7 +106,7 @@ impl Timeline {
         self.push(Mark { node, row: LINK, name, start: span.0, end: span.1, value: bytes, flow: 0 });
     }
 
-    /// So many bytes wait at a port; if no more come, none do from `until` on.
+    /// Records the bytes that wait at a port. If no more arrive, none wait from `until` on.
     pub(crate) fn waiting(&mut self, node: u32, at: u64, until: u64, bytes: u64) {
         self.push(Mark { node, row: SWITCH, name: "switch port", start: at, end: until, value: bytes, flow: 0 });
     }
@@ -121,7 +122,7 @@ pub struct Trace {
     pub(crate) sim: Sim,
 }
 
-/// Nanoseconds as the format's microseconds.
+/// Nanoseconds, displayed as the format's microseconds.
 struct Micros(u64);
 
 impl std::fmt::Display for Micros {
@@ -130,7 +131,7 @@ impl std::fmt::Display for Micros {
     }
 }
 
-/// A name as it stands between quotes.
+/// Escapes a name for use between quotes.
 fn escaped(name: &str) -> String {
     let mut out = String::new();
     for c in name.chars() {
@@ -144,7 +145,8 @@ fn escaped(name: &str) -> String {
 }
 
 impl Trace {
-    /// Spans recorded so far, and how many were left out because there was no room.
+    /// Returns the number of spans recorded so far, and the number left out because there was no
+    /// room.
     pub fn spans(&self) -> (usize, u64) {
         let core = self.sim.0.core.borrow();
         core.timeline.as_ref().map_or((0, 0), |timeline| (timeline.marks.len(), timeline.lost))
@@ -163,7 +165,7 @@ impl Trace {
             (names, timeline.marks.clone(), timeline.lost)
         };
         marks.sort_by_key(|mark| (mark.node, mark.row, mark.start, mark.end));
-        // A flow with one end in what was left out is no flow.
+        // A flow with one end in a span that was left out is dropped.
         let ends = |row| marks.iter().filter(move |mark| mark.row == row && mark.flow > 0).map(|mark| mark.flow);
         let sent: std::collections::BTreeSet<u64> = ends(TRANSMIT).collect();
         let paired: std::collections::BTreeSet<u64> = ends(RECEIVE).filter(|flow| sent.contains(flow)).collect();
@@ -196,7 +198,7 @@ impl Trace {
     }
 }
 
-/// Names a row and says where it stands. What overlaps, and counters, are no threads: they have
+/// Names a row and sets its position. Counters and overlapping spans are not threads: they have
 /// rows of their own, named by their events.
 fn row(out: &mut impl Write, pid: u32, row: u16) -> io::Result<()> {
     let name = match row {

@@ -1,26 +1,26 @@
-//! Where a node's processor time went.
+//! The processor time of a node, by kind of work.
 
 use std::fmt;
 use std::ops::{Add, Sub};
 use std::time::Duration;
 
-/// Processor time of a node by what it was spent on, since the start. Subtract an earlier one from
-/// a later one to get what lies between.
+/// Processor time of a node by kind of work, since the start. Subtract an earlier value from a
+/// later one to get the time in between.
 ///
 /// Everything but [`Usage::spinning`] occupied a core of [`crate::Profile::cpu_cores`]. Spinning is
-/// what drivers that poll spent finding nothing: it keeps nobody from working, because whoever has
-/// work takes the core.
+/// the time that polling drivers spent without a result. It does not keep other work from running,
+/// because work takes the core.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
-    /// [`crate::Node::compute`]: what the program says that it computes.
+    /// Time that the program charged with [`crate::Node::compute`].
     pub application: Duration,
-    /// Copies: of the protocol, between program and kernel (TCP), and from and to files in memory.
+    /// Copies: in the protocol, between program and kernel (TCP), and from and to files in memory.
     pub copying: Duration,
     /// Posting, and TCP's work for messages and packets.
     pub protocol: Duration,
     /// Entering the kernel and coming back.
     pub system_calls: Duration,
-    /// Interrupts, and switching to the programs that they wake.
+    /// Interrupts, and switches to the programs that they wake.
     pub interrupts: Duration,
     /// Registering and deregistering memory.
     pub registration: Duration,
@@ -31,19 +31,19 @@ pub struct Usage {
 }
 
 impl Usage {
-    /// Everything but spinning.
+    /// Returns the sum of everything but spinning.
     pub fn busy(&self) -> Duration {
         self.parts()[..7].iter().map(|(_, time)| *time).sum()
     }
 
-    /// The part of `window` that `cores` cores were busy, from 0 to 1. More than 1 if work was
-    /// charged ahead: the last request of a window ends behind it.
+    /// Returns the part of `window` for which `cores` cores were busy, from 0 to 1. It is more than
+    /// 1 if work was charged ahead: the last request of a window ends after it.
     pub fn utilisation(&self, window: Duration, cores: u32) -> f64 {
         let available = window.as_secs_f64() * f64::from(cores);
         if available > 0.0 { self.busy().as_secs_f64() / available } else { 0.0 }
     }
 
-    /// Each part with its name, spinning last.
+    /// Returns each part with its name, spinning last.
     pub fn parts(&self) -> [(&'static str, Duration); 8] {
         [
             ("application", self.application),
@@ -82,14 +82,14 @@ impl Add for Usage {
 impl Sub for Usage {
     type Output = Usage;
 
-    /// What was spent after `earlier`; nothing where `earlier` has more.
+    /// Returns the time spent after `earlier`; zero where `earlier` has more.
     fn sub(self, earlier: Usage) -> Usage {
         self.with(earlier, Duration::saturating_sub)
     }
 }
 
 impl fmt::Display for Usage {
-    /// One line; parts that took no time are left out.
+    /// Formats one line, without the parts that took no time.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "busy {:?}", self.busy())?;
         for (name, time) in self.parts().into_iter().filter(|(_, time)| !time.is_zero()) {

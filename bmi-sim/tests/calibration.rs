@@ -1,5 +1,5 @@
-//! Calibration finds what the profile was given, and on the first paper's machines crossovers near
-//! the paper's 4 KiB and 64 KiB.
+//! Calibration recovers the prices of a profile. On the machines of [PVFS-IB] its crossovers are
+//! near the paper's 4 KiB and 64 KiB.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 use std::time::Duration;
@@ -10,7 +10,7 @@ use bmi_sim::{Node, SimConfig, SimTransport, World};
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// A client connected to a server that does nothing, its slots described.
+/// Returns a client connected to a server that does nothing, with its slots described.
 async fn connected(client: &Node, server: &Node, config: Config) -> (AsyncEndpoint<SimTransport>, PeerId) {
     let s = server.endpoint(config.clone()).unwrap();
     let c = client.endpoint(config).unwrap();
@@ -21,8 +21,8 @@ async fn connected(client: &Node, server: &Node, config: Config) -> (AsyncEndpoi
     (c, peer)
 }
 
-/// Measures between two fresh nodes, twice: the same comes out, and nothing is left behind. Says
-/// how long it took.
+/// Measures between two fresh nodes, twice. Both give the same result, and nothing is left behind.
+/// Also returns how long a measurement took.
 fn measure(sim: SimConfig, config: Config) -> (Measured, Duration) {
     let world = World::with(sim);
     let (server, client) = (world.node("server"), world.node("client"));
@@ -34,8 +34,8 @@ fn measure(sim: SimConfig, config: Config) -> (Measured, Duration) {
         let measured = comm::measure(&c, peer, c.within(SECOND)).await?;
         let took = c.now() - start;
         here.sleep(Duration::from_millis(1)).await;
-        // A staging buffer, made when it was first needed, and what the pin-down cache has not
-        // looked at since.
+        // A staging buffer, created when it was first needed, and memory that the pin-down cache
+        // has not checked since.
         let registrations = c.with(|c| c.transport().registrations());
         assert_eq!(comm::measure(&c, peer, c.within(SECOND)).await?, measured, "virtual time has no noise");
         here.sleep(Duration::from_millis(1)).await;
@@ -69,10 +69,11 @@ fn the_papers_machines_are_measured_as_they_are() {
     within_3_percent("copy of 64 KiB", measured.copy.at(65_536), copy.as_nanos() as u64);
 }
 
-/// [PVFS-IB §6.5]: inline up to 4 KiB, fast RDMA up to 64 KiB, server-based above. Within a
-/// factor of two where the memory is not registered, as a program's is that does nothing about it.
-/// (Fast RDMA up to 118 KiB, because the thresholds weigh a material difference, while the paper
-/// took the size that its slots have; slots of 64 KiB cap it here as there.)
+/// The paper's crossovers [PVFS-IB §6.5]: inline up to 4 KiB, fast RDMA up to 64 KiB, server-based
+/// above. The result is within a factor of two for memory that is not registered, as in a program
+/// that does not register its own. (Fast RDMA is chosen up to 118 KiB, because the thresholds weigh
+/// a material difference, while the paper took the size of its slots. Slots of 64 KiB cap it here
+/// as there.)
 #[test]
 fn crossovers_are_near_the_papers() {
     let (measured, _) = measure(SimConfig::vapi_2003(), Config::default());
@@ -83,18 +84,18 @@ fn crossovers_are_near_the_papers() {
     }
     let Crossovers { inline, fast } = measured.crossovers(Direction::Write, true);
     near("fast RDMA, registered", fast, 64 << 10);
-    // The same slots serve both cases in the paper. From registered memory fast RDMA saves both
+    // The same slots serve both cases in the paper. From registered memory, fast RDMA saves both
     // copies of inline, so it is ahead sooner.
     assert!((1 << 10..4 << 10).contains(&inline), "{inline}");
-    // Into registered memory a fast read is a server-based one without the wait before the reply,
-    // so it is not ahead as long.
+    // Into registered memory, a fast read is a server-based read without the wait before the reply.
+    // So it is not ahead as long.
     let Crossovers { inline, fast } = measured.crossovers(Direction::Read, true);
     assert!((1 << 10..8 << 10).contains(&inline) && (16 << 10..64 << 10).contains(&fast), "{inline}, {fast}");
     let thresholds = measured.thresholds();
     assert_eq!(thresholds.write.fast, Config::default().credits.fast_slot_bytes, "no longer than a slot");
 }
 
-/// Figure 11: what the model says of the schemes' order, for all its sizes.
+/// Figure 11: the order of the schemes in the model, for all its sizes.
 #[test]
 fn the_model_orders_the_schemes_as_figure_11() {
     let (measured, _) = measure(SimConfig::vapi_2003(), Config::default());
@@ -136,7 +137,7 @@ fn tcp_needs_no_registration() {
         let Crossovers { fast, .. } = measured.crossovers(direction, false);
         assert!(fast >= measured.crossovers(direction, true).inline);
     }
-    // Three times the latency of the same network by RDMA, and more.
+    // At least three times the latency of RDMA over the same network.
     assert!(measured.empty_ns > 3 * 9_200);
 }
 
@@ -165,7 +166,7 @@ fn what_is_known_is_not_measured_again() {
     world.block_on(task).unwrap();
 }
 
-/// A peer that stands still costs the calibration its time, and nothing else.
+/// A peer that does not answer costs the calibration its time, and nothing else.
 #[test]
 fn a_peer_that_does_not_answer_leaves_the_policy_as_it_was() {
     let world = World::with(SimConfig::vapi_2003());
@@ -181,7 +182,7 @@ fn a_peer_that_does_not_answer_leaves_the_policy_as_it_was() {
         there.resume();
         here.sleep(SECOND).await;
         assert_eq!((c.resource_usage().operations, c.resource_usage().work), (0, 0));
-        // The late answer disturbs nobody.
+        // The late answer disturbs nothing.
         comm::calibrate(&c, peer, &mut known, c.within(SECOND)).await.unwrap();
     });
     world.block_on(task).unwrap();

@@ -1,6 +1,6 @@
 //! The real protocol under faults drawn from a seed: nodes killed and restarted, paused, cut off.
-//! Whatever happens, every operation ends by its deadline, an answer is the right one, nothing is
-//! held afterwards, and the run repeats. `BMI_SEEDS=0..5000` runs more of it.
+//! Every operation ends by its deadline, every answer is the right one, nothing is held afterwards,
+//! and the run repeats. `BMI_SEEDS=0..5000` runs more of it.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -35,7 +35,7 @@ async fn serve(node: Node) {
         let reply = Memory::from(bytes.repeat(repeat));
         let answering = endpoint.clone();
         node.spawn(async move {
-            // A client that went away is no concern of the server's.
+            // A client that went away does not matter to the server.
             let _ = answering.send(peer, tag, reply, answering.within(PATIENCE)).await;
         });
     }
@@ -55,8 +55,8 @@ async fn ask(endpoint: &Endpoint, peer: PeerId, tag: u64, rng: &mut Rng) -> Resu
     Ok(())
 }
 
-/// Asks until the trouble is over, and then once more; returns how many answers and how many errors
-/// came.
+/// Asks until the trouble is over, and then once more. Returns the numbers of answers and of
+/// errors.
 async fn client(node: Node, server: Node, seed: u64, endpoint: Endpoint) -> (u64, u64) {
     let mut rng = Rng::new(seed);
     let (mut answers, mut errors, mut tag) = (0, 0, 0);
@@ -104,7 +104,7 @@ async fn client(node: Node, server: Node, seed: u64, endpoint: Endpoint) -> (u64
     }
 }
 
-/// Faults by schedule, all over by the end of the trouble.
+/// Causes faults by schedule, all over by the end of the trouble.
 async fn trouble(world: bmi_sim::Sim, server: Node, clients: Vec<Node>, mut rng: Rng) {
     let end = bmi_core::Time::ZERO + TROUBLE;
     while world.now() < end {

@@ -1,5 +1,5 @@
-//! The harness finds what it is made for: wrong answers, panics, stalls, leaks, runs that differ;
-//! and says how to see them again.
+//! The harness finds wrong answers, panics, stalls, leaks and runs that differ, and reports how to
+//! repeat them.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 use std::cell::Cell;
@@ -13,7 +13,7 @@ use bmi_sim::faults::{Fault, Kind, Plan, Swarm};
 
 const PATIENCE: Duration = Duration::from_millis(20);
 
-/// Counts what it is asked to count; forgets everything in a crash, which is its planted bug.
+/// Counts the requests that it gets. It forgets everything in a crash, which is its planted bug.
 async fn counter(node: Node) {
     let endpoint = node.endpoint(Config::default()).unwrap();
     endpoint.listen(&node.addr(1)).unwrap();
@@ -26,7 +26,7 @@ async fn counter(node: Node) {
     }
 }
 
-/// Asks ten times; each answer must be larger than the one before.
+/// Asks ten times. Each answer must be larger than the one before.
 async fn count(world: Case) -> Result<(), Error> {
     world.nodes[0].boot(counter);
     let node = world.nodes[1].clone();
@@ -60,7 +60,7 @@ async fn count(world: Case) -> Result<(), Error> {
 
 #[test]
 fn a_bug_that_needs_a_crash_shrinks_to_a_crash() {
-    // The client is the test itself; its node keeps its power.
+    // The client is the test itself, so its node keeps its power.
     let swarm = Swarm::all().sparing(Kind::Crash, "n1");
     let failure = check::sweep("counter").seeds(0..200).faults(swarm).try_run(count).unwrap_err();
     assert!(matches!(&failure.shrunk_why, Why::Panicked(text) if text.contains(" after ")), "{failure}");
@@ -112,7 +112,7 @@ fn a_leak_is_a_failure() {
         let (a, b) = (world.nodes[0].endpoint(Config::default())?, world.nodes[1].endpoint(Config::default())?);
         let addr = a.listen(&world.nodes[0].addr(1))?;
         let peer = b.connect(&addr, Options::default()).await?;
-        // Nobody will ever receive it.
+        // There is no receive for it.
         let _ = b.send(peer, 1, vec![1], Options::default()).await;
         Ok::<_, Error>(())
     };
@@ -124,7 +124,7 @@ fn a_leak_is_a_failure() {
     check::sweep("leak").seeds(0..1).ignoring_leaks().run(leaky);
 }
 
-/// What went on behind a test's end was not bounded: the sweep hung.
+/// Regression: tasks that went on after a test's end had no limit: the sweep hung.
 #[test]
 fn a_task_that_goes_on_for_ever_is_found_behind_the_end_of_its_test() {
     let endless = check::sweep("behind the end").seeds(0..1).events(1000).try_run(|world| async move {
@@ -138,7 +138,7 @@ fn a_task_that_goes_on_for_ever_is_found_behind_the_end_of_its_test() {
     assert!(matches!(endless.unwrap_err().why, Why::Stalled(text) if text.contains("more events")));
 }
 
-/// The second run's failure was hidden behind two digests.
+/// Regression: the second run's failure was hidden behind two digests.
 #[test]
 fn a_run_that_fails_when_it_is_run_again_says_how() {
     let runs = Cell::new(0);
@@ -151,7 +151,7 @@ fn a_run_that_fails_when_it_is_run_again_says_how() {
     assert_eq!(failure.why, Why::Again(Box::new(Why::Error("the second time".to_owned()))), "{failure}");
 }
 
-/// A test that also fails without any faults, in another way, shrank to nothing.
+/// Regression: a test that also failed without any faults, in another way, shrank to nothing.
 #[test]
 fn a_failure_shrinks_to_a_plan_that_fails_in_the_same_way() {
     let test = |world: Case| async move {
@@ -183,7 +183,7 @@ fn a_run_that_depends_on_the_run_before_is_found() {
     assert!(matches!(failure.why, Why::Differs(..)), "{failure}");
 }
 
-/// `cargo xtask test --only digests` compares what this says in debug and in release.
+/// `cargo xtask test --only digests` compares this output in debug and in release.
 #[test]
 fn digests_to_compare() {
     let report = check::sweep("counter").seeds(0..60).faults(Swarm::all().without(Kind::Crash)).run(count);

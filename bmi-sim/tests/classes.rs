@@ -1,6 +1,6 @@
-//! Long messages do not hold the adapter: queue pairs take turns by units, control and messages
-//! pass bulk, at both ends; within a connection nothing overtakes. And the processor is one: what
-//! runs on a node waits for what it does.
+//! Long messages do not hold the adapter. Queue pairs take turns by units, control and messages
+//! pass bulk, at both ends, and within a connection nothing overtakes. A node has one processor:
+//! its tasks wait for each other's work.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 mod support;
@@ -20,7 +20,7 @@ fn class(class: ServiceClass) -> WorkOptions {
     WorkOptions { signalled: true, class }
 }
 
-/// A second connection between two sides' transports.
+/// Creates a second connection between two sides' transports.
 fn second(world: &World, a: &mut Side, b: &mut Side) -> (bmi_core::transport::ConnId, bmi_core::transport::ConnId) {
     let addr = b.t.listen(&world.node("server").addr(0)).unwrap();
     let conn_a = a.t.connect(&addr, b"", NEVER).unwrap();
@@ -33,7 +33,7 @@ fn second(world: &World, a: &mut Side, b: &mut Side) -> (bmi_core::transport::Co
     (conn_a, conn_b)
 }
 
-/// When each of a side's completions of that kind came, in order: request and time.
+/// Returns the request and time of each of a side's completions of that kind, in order.
 fn watch(world: &World, side: &mut Side, kind: WorkKind, count: usize) -> Vec<(u64, Time)> {
     let mut seen = Vec::new();
     while seen.len() < count {
@@ -64,7 +64,7 @@ fn a_message_passes_the_bulk_of_another_connection() {
     let posted = world.now();
     a.t.post_send(other_a, WorkId(3), b"small", Payload::EMPTY, class(ServiceClass::Message)).unwrap();
     let arrived = watch(&world, &mut b, WorkKind::Recv, 1)[0].1;
-    // Its own 8 µs, and at most a unit of 8 KiB of the other's at the sender and at the receiver.
+    // Its own 8 µs, and at most a unit of 8 KiB of the other one at the sender and at the receiver.
     assert!(arrived - posted < Duration::from_micros(8 + 2 * 10), "{:?}", arrived - posted);
     assert!(target.memory().slice(LEN - 1, 1).to_vec() == [0], "the bulk write is still under way");
     world.run();
@@ -117,7 +117,7 @@ fn two_bulk_transfers_share() {
     assert!(took(0) > 0.95 * took(1), "one waited for the other: {} and {}", took(0), took(1));
 }
 
-/// The replies to reads keep nobody from sending.
+/// The replies to reads do not keep their node from sending.
 #[test]
 fn messages_pass_the_replies_to_reads() {
     let world = World::with(SimConfig::vapi_2003());
@@ -137,8 +137,7 @@ fn messages_pass_the_replies_to_reads() {
     assert!(arrived - posted < Duration::from_micros(8 + 2 * 10), "{:?}", arrived - posted);
 }
 
-/// A node has one processor: a task goes on when what it was made to do is done, and others wait
-/// for it.
+/// A node has one processor: a task goes on when its work is done, and other tasks wait for that.
 #[test]
 fn tasks_wait_for_their_processor() {
     let world = World::new(1);
@@ -179,7 +178,8 @@ fn a_killed_node_forgets_who_waited_for_its_processor() {
     assert!(world.block_on(task).unwrap() < Time::ZERO + Duration::from_secs(1));
 }
 
-/// Requests and replies with long pauses: what the client's waiting costs its processor.
+/// Exchanges requests and replies with long pauses. Returns the client's busy time, its spinning
+/// time, and the duration of the exchange.
 fn pauses(waiting: Waiting) -> (Duration, Duration, Duration) {
     let world = World::with(SimConfig::vapi_2003());
     let (server, client) = (world.node("server"), world.node("client"));
@@ -201,7 +201,7 @@ fn pauses(waiting: Waiting) -> (Duration, Duration, Duration) {
         let (busy, start) = (here.cpu_busy(), here.now());
         for tag in 0..20 {
             let answer = c.recv(peer, tag, Memory::zeroed(1).unwrap(), c.within(Duration::from_secs(1)));
-            // By the adapter's gather, so that its completion is awaited.
+            // Sent by the adapter's gather, so that its completion is awaited.
             let request = Memory::zeroed(1_000).unwrap();
             c.send_unexpected(peer, tag, request, c.within(Duration::from_secs(1))).await.unwrap();
             answer.await.unwrap();
@@ -212,7 +212,7 @@ fn pauses(waiting: Waiting) -> (Duration, Duration, Duration) {
     (busy, client.cpu_spinning(), took)
 }
 
-/// [PVFS-IB §3.2.4]: polling answers fastest and burns the processor; sleeping does
+/// [PVFS-IB §3.2.4]: polling answers fastest and uses the processor all the time; sleeping does
 /// neither.
 #[test]
 fn waiting_costs_the_processor_as_chosen() {

@@ -1,5 +1,5 @@
-//! The shared conformance suite over the simulator: as it is, with tiny queues and jitter, without
-//! RDMA read, with inline receives, and behind adapters that make trouble.
+//! The shared conformance suite over the simulator: unchanged, with tiny queues and jitter, without
+//! RDMA read, with inline receives, and behind adapters that inject faults.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use bmi_conformance::{Backend, FaultyBackend};
 use bmi_core::{Addr, Capabilities, Clock, OneSided, Registration, Time};
 use bmi_sim::{SimClock, SimConfig, SimTransport, World};
 
-/// A world of the suite's.
+/// A world as a backend of the suite.
 struct Sim {
     name: &'static str,
     world: World,
@@ -16,7 +16,7 @@ struct Sim {
     shows: bool,
 }
 
-/// What the simulator can do, by hand.
+/// The capabilities of the simulator, written by hand.
 fn pinned() -> Capabilities {
     let mut expected = Capabilities::minimal();
     expected.one_sided = OneSided::Native;
@@ -42,7 +42,7 @@ impl Sim {
         Sim { name: "sim", world: World::new(1), expected: pinned(), shows: false }
     }
 
-    /// A world in which everything is late and no more is there than must be.
+    /// A world in which every message is late and the capabilities are minimal.
     fn scarce() -> Sim {
         let mut expected = Capabilities::minimal();
         expected.max_outstanding_reads = 1;
@@ -53,7 +53,7 @@ impl Sim {
 }
 
 impl Sim {
-    /// A world whose adapters can write and not read.
+    /// A world whose adapters can write but not read.
     fn writes_only() -> Sim {
         let mut expected = pinned();
         expected.rdma_read = false;
@@ -103,7 +103,8 @@ impl Backend for Sim {
     }
 
     fn pass(&self, until: Option<Time>) {
-        // A wrapper may hold events back that the world has already reported: so never far ahead.
+        // A wrapper may hold back events that the world has already reported, so time never moves
+        // far ahead.
         let (now, step) = (self.clock().now(), Duration::from_millis(1));
         let limit = until.map_or(now + step, |until| until.clamp(now + Duration::from_nanos(1), now + step));
         if !self.world.step(limit) {
@@ -137,7 +138,7 @@ mod troubled {
     bmi_conformance::conformance_suite!(FaultyBackend::new(Sim::plain(), bmi_conformance::Plan::mild(3)));
 }
 
-/// Messages shown by the adapter itself, by the wrapper, by both or by none.
+/// Messages shown by the adapter itself, by the wrapper, by both or by neither.
 mod troubled_inline_receives {
     use super::*;
     bmi_conformance::conformance_suite!(FaultyBackend::new(

@@ -1,6 +1,6 @@
-//! One seed, one run: the same digest twice; another seed, with jitter, another one. And whatever
-//! is posted, cut and killed, in any order, every request ends exactly once and every region comes
-//! back.
+//! One seed gives one run: the same digest twice. Another seed, with jitter, gives another digest.
+//! Whatever is posted, cut and killed, in any order, every request ends exactly once and every
+//! region is released.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 mod support;
@@ -14,7 +14,7 @@ use bmi_sim::{SimConfig, World};
 use proptest::prelude::*;
 use support::{Side, pair};
 
-/// One thing that a test does.
+/// One action of a test.
 #[derive(Clone, Debug)]
 enum Step {
     Recv { side: bool, len: usize },
@@ -52,7 +52,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// What is known of one side's requests.
+/// The state of one side's requests.
 struct Book {
     side: Side,
     memory: Memory,
@@ -89,7 +89,7 @@ fn config(seed: u64) -> SimConfig {
     config
 }
 
-/// Runs the steps, checks that all ended well, and returns the digest.
+/// Runs the steps, checks that everything ended well, and returns the digest.
 fn run(seed: u64, steps: &[Step]) -> u64 {
     let world = World::with(config(seed));
     let nodes = [world.node("client"), world.node("server")];
@@ -206,7 +206,7 @@ fn another_seed_is_another_run() {
     assert_ne!(run(1, &steps), run(2, &steps));
 }
 
-/// The digest of this run is pinned: it must be the same in debug and in release, on every machine,
+/// The digest of this run is pinned. It must be the same in debug and in release, on every machine,
 /// and change only when the model does.
 #[test]
 fn the_digest_is_pinned() {

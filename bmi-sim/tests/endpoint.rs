@@ -1,4 +1,4 @@
-//! The real protocol inside a world: what a user's test looks like, and what faults do to it.
+//! The real protocol inside a world: an example of a user's test, and the effects of faults on it.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 use std::time::Duration;
@@ -16,7 +16,7 @@ async fn echo(endpoint: Endpoint) {
         let request = endpoint.next_unexpected().await;
         let bytes = Memory::from(request.bytes().to_vec());
         let options = endpoint.within(SECOND);
-        // A client that left is no concern of the server's.
+        // A client that left does not matter to the server.
         let _ = endpoint.send(request.peer(), request.tag(), bytes, options).await;
     }
 }

@@ -1,4 +1,4 @@
-//! What each fault of a plan does to those who live with it.
+//! The effect of each fault of a plan on the endpoints.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 use std::cell::{Cell, RefCell};
@@ -33,8 +33,8 @@ fn names() -> (String, String) {
 }
 
 impl Pair {
-    /// Sends one small message under a plan that begins now; the sender's error, and how long it
-    /// took to arrive.
+    /// Sends one small message under a plan that begins now. Returns the sender's error, or how
+    /// long the message took to arrive.
     fn one_message(&self, fault: Fault) -> Result<Duration, ErrorKind> {
         Plan::NONE.with(0, fault).apply(&self.world);
         self.world.run_for(Duration::from_nanos(1));
@@ -43,8 +43,8 @@ impl Pair {
         self.world.block_on(async {
             let message = self.ends[0].send_unexpected(self.peer, 7, vec![5; 100], options);
             let arrived = self.ends[1].next_unexpected();
-            // A message that was sent by copy ends at once; then the connection's end says what
-            // became of it.
+            // A message that was sent by copy ends at once. Then the connection's end shows whether
+            // it was lost.
             let lost = async {
                 let sent = message.await.map_err(|error| error.kind());
                 if sent.is_ok() {
@@ -61,7 +61,7 @@ impl Pair {
     }
 }
 
-/// Whichever ends first.
+/// Waits for the future that ends first.
 async fn futures<A>(one: impl Future<Output = A>, other: impl Future<Output = ErrorKind>) -> Result<(), ErrorKind> {
     let (mut one, mut other) = (std::pin::pin!(one), std::pin::pin!(other));
     std::future::poll_fn(|cx| {
@@ -118,7 +118,7 @@ fn damage_a_missing_receive_and_an_overrun_end_the_connection() {
         assert_eq!(pair.one_message(fault.clone()), Err(ErrorKind::PeerLost), "{fault}");
         pair.world.run_for(Duration::from_secs(1));
         assert_eq!(pair.ends[1].resource_usage().peers, 0, "{fault}");
-        // The next connection is as good as any.
+        // The next connection works.
         let addr = pair.nodes[1].addr(1);
         pair.world.block_on(pair.ends[0].connect(&addr, Options::default())).unwrap();
     }
@@ -137,7 +137,7 @@ fn a_pause_takes_time_and_a_partition_that_is_short_nothing_else() {
 fn registrations_fail_as_often_as_the_plan_says() {
     let pair = pair();
     Plan::NONE.with(0, Fault::Registrations { node: "a".to_owned(), count: 2 }).apply(&pair.world);
-    // The end of the plan takes back what is left, so look before.
+    // The end of the plan cancels the remaining failures, so check before it.
     let outcomes = Rc::new(RefCell::new(Vec::new()));
     let (seen, end) = (outcomes.clone(), pair.ends[0].clone());
     pair.world.at(pair.world.now(), move |_| {
@@ -161,7 +161,7 @@ fn clocks_on_the_wall_step_and_no_other() {
     assert!(pair.nodes[1].wall_ns() > wall);
 }
 
-/// Notes what its disk goes through.
+/// Records the events of its disk.
 #[derive(Default)]
 struct Diary(RefCell<Vec<String>>);
 
@@ -222,7 +222,7 @@ fn a_kill_is_no_power_failure() {
     assert!(diary.0.borrow().is_empty() && node.crashes().is_empty());
 }
 
-/// Whatever was posted found no receive; but a write without immediate data takes none.
+/// A message found no receive, whatever was posted. But a write without immediate data takes none.
 #[test]
 fn a_missing_receive_hits_what_takes_a_receive() {
     let (a, b) = names();
@@ -243,8 +243,8 @@ fn a_missing_receive_hits_what_takes_a_receive() {
     assert_eq!(target.to_vec(), [7; 100]);
 }
 
-/// What was asked for is done, and the answer never comes; messages the other way before that are
-/// no answers.
+/// The request is carried out, and the answer never arrives. Messages in the other direction before
+/// that are not answers.
 #[test]
 fn a_lost_answer_comes_after_what_it_answers() {
     let (a, b) = names();
@@ -266,7 +266,7 @@ fn a_lost_answer_comes_after_what_it_answers() {
     assert_eq!(asks.counters().bytes_received, 1, "the answer came after all");
 }
 
-/// A read could not be damaged at all.
+/// Regression: a read could not be damaged at all.
 #[test]
 fn the_request_of_a_read_is_damaged_as_any_other() {
     let (a, b) = names();
@@ -283,8 +283,8 @@ fn the_request_of_a_read_is_damaged_as_any_other() {
     });
 }
 
-/// The retries of one queue pair are its own: others between the two nodes were ended with it, and
-/// both sides knew at the same moment.
+/// The retries of one queue pair affect only that pair. Other connections between the two nodes
+/// were ended with it, and both sides knew at the same moment.
 #[test]
 fn a_packet_that_is_lost_too_often_ends_its_connection_and_no_other() {
     let (a, b) = names();
@@ -318,7 +318,7 @@ fn a_packet_that_is_lost_too_often_ends_its_connection_and_no_other() {
     assert_eq!(received, 8);
 }
 
-/// A short fault in the middle of a long one ended it.
+/// Regression: a short fault in the middle of a long one ended it.
 #[test]
 fn of_two_faults_that_overlap_none_ends_the_other() {
     let world = World::new(1);
@@ -363,7 +363,7 @@ fn of_two_faults_that_overlap_none_ends_the_other() {
     assert!(world.now() >= at(65_000), "the link is down until the longer one is over");
 }
 
-/// All of a write was in place or nothing of it.
+/// Regression: either all of a write was in place or nothing.
 #[test]
 fn of_a_write_that_is_cut_off_some_bytes_may_be_in_place() {
     let mut there = Vec::new();
@@ -392,7 +392,7 @@ fn of_a_write_that_is_cut_off_some_bytes_may_be_in_place() {
     assert!(there.iter().all(|count| *count < 200_000), "{there:?}");
 }
 
-/// What a dead program had asked the disk for kept the next one waiting.
+/// Regression: requests that a dead program had made to the disk kept the next program waiting.
 #[test]
 fn a_disk_that_lost_its_power_is_not_busy() {
     let slow = DiskProfile { write_ps_per_byte: 20_000, sync_ns: 1000, ..DiskProfile::default() };
@@ -438,8 +438,8 @@ impl DiskUser for Burst {
     }
 }
 
-/// A store that writes many things at once was found by a power failure before or after, and never
-/// in the middle.
+/// Regression: a power failure hit a store that makes many writes at once before or after them, and
+/// never in the middle.
 #[test]
 fn the_power_fails_in_the_middle_of_a_write_and_nobody_learns_of_it() {
     let mut written = Vec::new();
@@ -465,7 +465,7 @@ fn the_power_fails_in_the_middle_of_a_write_and_nobody_learns_of_it() {
         assert!(node.is_alive() && burst.fuse.get().is_none());
     }
     assert!(written.iter().all(|count| *count < 32) && written.iter().any(|count| *count > 0), "{written:?}");
-    // Where nobody writes it fails in the end.
+    // If there is no write, the power fails in the end.
     let world = World::new(1);
     let node = world.node("a");
     let fault = Fault::CrashWriting { node: "a".to_owned(), for_us: 3000, salt: 1 };
@@ -475,7 +475,7 @@ fn the_power_fails_in_the_middle_of_a_write_and_nobody_learns_of_it() {
     assert_eq!((node.crashes(), plan.end_us()), (vec![Time::from_nanos(10_000_000)], 13_000));
 }
 
-/// The end of a plan brought up whatever was down.
+/// Regression: the end of a plan brought up every node and link that was down.
 #[test]
 fn the_end_of_a_plan_ends_nothing_that_was_done_by_hand() {
     let pair = pair();
@@ -520,8 +520,8 @@ fn the_end_of_a_plan_ends_nothing_that_was_done_by_hand() {
     assert!(of_third.get() > before.0 && of_fourth.get() > before.1);
 }
 
-/// What ended at the very instant of the calm was left by both: the calm took it for over, and then
-/// its own end found nothing to end.
+/// Regression: a fault that ended at the instant of the calm was ended by neither. The calm
+/// considered it over, and then its own end found nothing to end.
 #[test]
 fn a_calm_at_the_instant_at_which_a_fault_ends_ends_it() {
     let pair = pair();

@@ -1,6 +1,6 @@
 //! One test for each figure of [PVFS-IB] about the mechanism: the real calls of the communication
 //! manager on the paper's machines, in virtual time. Nothing of the model was fitted to these
-//! figures; what is asserted is their shape. `--nocapture` shows the numbers.
+//! figures. The tests assert their shape. `--nocapture` shows the numbers.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 use std::rc::Rc;
@@ -18,9 +18,9 @@ fn testbed() -> SimConfig {
     SimConfig { profile: Profile::vapi_2003().on_ramfs(), ..SimConfig::default() }
 }
 
-/// Answers calls as an I/O server with its files in memory: what came with a request goes to the
-/// file from where it is, else it is moved in units between the client and registered buffers of
-/// the server, two of them, while the file takes or gives the other.
+/// Answers calls as an I/O server with its files in memory. Data that came with a request goes to
+/// the file directly. Other data is moved in units between the client and two registered buffers of
+/// the server, while the file processes the other buffer.
 async fn serve(node: Node, endpoint: Endpoint, unit: usize) {
     let buffers = [0, 1].map(|_| Memory::zeroed(unit).unwrap());
     let _regions = buffers.each_ref().map(|memory| endpoint.with(|endpoint| endpoint.register(memory)).unwrap());
@@ -59,8 +59,8 @@ async fn take(node: &Node, incoming: &Rc<Incoming<SimTransport>>, buffers: &[Mem
         let (incoming, into) = (incoming.clone(), buffers[at / unit % 2].slice(0, unit.min(len - at)));
         node.spawn(async move { incoming.fetch(at as u64, into, options).await.unwrap() })
     };
-    // Two under way from the start; a buffer is fetched into again when the file has taken what was
-    // in it.
+    // Two units are under way from the start. A buffer is reused when the file has taken its
+    // contents.
     let mut fetches: std::collections::VecDeque<_> = (0..len).step_by(unit).take(2).map(fetch).collect();
     let mut next = 2 * unit;
     for at in (0..len).step_by(unit) {
@@ -91,7 +91,7 @@ async fn give(node: &Node, incoming: &Rc<Incoming<SimTransport>>, buffers: &[Mem
     }
 }
 
-/// A client and a server; what the client does comes out.
+/// Runs a client against a server. Returns the client's result.
 fn run<R: 'static, F: Future<Output = R> + 'static>(
     config: Config,
     unit: usize,
@@ -99,7 +99,7 @@ fn run<R: 'static, F: Future<Output = R> + 'static>(
 ) -> R {
     let world = World::with(testbed());
     let (server, here) = (world.node("server"), world.node("client"));
-    // The paper's server and its clients are programs of one thread.
+    // The paper's server and its clients are programs with one thread.
     server.limit_cores(1);
     here.limit_cores(1);
     let s = server.endpoint(config.clone()).unwrap();
@@ -109,16 +109,16 @@ fn run<R: 'static, F: Future<Output = R> + 'static>(
     let node = here.clone();
     let task = here.spawn(async move {
         let peer = c.connect(&addr, Options::default()).await.unwrap();
-        // Buffers are registered and slots described.
+        // Buffers are registered and slots are described.
         node.sleep(Duration::from_millis(100)).await;
         client(node, Caller::new(c), peer).await
     });
     world.block_on(task).unwrap()
 }
 
-/// Access times of one scheme, in µs, for all sizes of Figure 11.
+/// Returns the access times of one scheme, in µs, for all sizes of Figure 11.
 fn scheme(direction: Direction, path: Path, hit: bool) -> Vec<f64> {
-    // Messages that are long enough for all of the figure, so that inline is what it says at every
+    // Messages that are long enough for the whole figure, so that inline stays inline at every
     // size.
     let config = Config::default().eager_limit(72 << 10).fast_slot_bytes(72 << 10).credit_messages(12);
     run(config, 64 << 10, move |node, caller, peer| async move {
@@ -126,7 +126,7 @@ fn scheme(direction: Direction, path: Path, hit: bool) -> Vec<f64> {
         let mut times = Vec::new();
         for size in sizes() {
             let mut took = Duration::ZERO;
-            // The first call makes what is made once.
+            // The first call does one-time work.
             for round in 0..2 {
                 let memory = Memory::zeroed(size).unwrap();
                 let region = hit.then(|| endpoint.with(|endpoint| endpoint.register(&memory)).unwrap());
@@ -149,14 +149,14 @@ fn scheme(direction: Direction, path: Path, hit: bool) -> Vec<f64> {
     })
 }
 
-/// Figure 11 goes from 128 B to 64 KiB.
+/// Returns the sizes of Figure 11, 128 B to 64 KiB.
 fn sizes() -> impl Iterator<Item = usize> {
     (7..=16).map(|power| 1 << power)
 }
 
-/// [PVFS-IB, Figure 11, §6.5]: "In both cases, the Fast RDMA scheme offers the best
-/// performance"; inline and fast RDMA are ahead of server-based for small transfers; server-based
-/// without a hit is the worst by far, "due to the prohibitively costly memory registration".
+/// [PVFS-IB, Figure 11, §6.5]: "In both cases, the Fast RDMA scheme offers the best performance".
+/// Inline and fast RDMA are ahead of server-based for small transfers. Server-based without a hit is
+/// the worst by far, "due to the prohibitively costly memory registration".
 #[test]
 fn figure_11_small_transfers() {
     for direction in Direction::ALL {
@@ -170,7 +170,7 @@ fn figure_11_small_transfers() {
                 assert!(fast[hit][at] < inline[hit][at], "{direction} of {size}: fast RDMA is the best, hit {hit}");
                 assert!(fast[hit][at] < server[hit][at], "{direction} of {size}: fast RDMA is the best, hit {hit}");
             }
-            // Short pieces are copied all the same.
+            // Short pieces are copied in any case.
             assert!(size <= 1 << 10 || fast[1][at] < fast[0][at], "{direction} of {size}: a hit saves the copy");
             if size <= 4 << 10 {
                 assert!(inline[1][at] < server[1][at], "{direction} of {size}: inline is ahead of server-based");
@@ -185,7 +185,7 @@ fn figure_11_small_transfers() {
     }
 }
 
-/// Times of 32 MiB with each transfer unit of Figure 12, in ms.
+/// Returns the times of 32 MiB with each transfer unit of Figure 12, in ms.
 fn pipelined(direction: Direction) -> Vec<f64> {
     const LEN: usize = 32 << 20;
     units()
@@ -225,7 +225,7 @@ fn figure_12_transfer_units() {
         }
         let best = times.iter().copied().fold(f64::INFINITY, f64::min);
         let of = |unit: usize| times[units().position(|known| known == unit).unwrap()];
-        // All that is left is the first unit, which nothing overlaps.
+        // Only the first unit remains, which nothing overlaps.
         for unit in [128 << 10, 256 << 10, 512 << 10, 1 << 20] {
             assert!(of(unit) < 1.05 * best, "{direction}: overlap is complete with units of {unit}");
         }

@@ -1,5 +1,5 @@
-//! Measurements of a known profile are fitted back, from a base that is another machine; what
-//! cannot be fitted is said.
+//! Measurements of a known profile are fitted back, from a base that is another machine.
+//! Measurements that cannot be fitted are reported.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 use bmi_sim::{CopyRate, Fit, Measurements, Profile, RegisterTime, fit};
@@ -17,7 +17,7 @@ fn round_trip(known: &str, base: &str, tolerance: f64) -> (Profile, Fit) {
     if known.register_region_ns == 0 {
         measured.register.clear();
     }
-    // As a user gives them: in a file.
+    // In a file, as a user gives them.
     let measured = Measurements::parse(&measured.to_toml()).unwrap();
     let fitted = fit(&Profile::named(base).unwrap(), &measured).unwrap();
     let (one_sided, registered) = (if known.software { 0 } else { 4 }, measured.register.len());
@@ -29,7 +29,7 @@ fn round_trip(known: &str, base: &str, tolerance: f64) -> (Profile, Fit) {
     (known, fitted)
 }
 
-/// The rate of something that takes `ps` picoseconds a byte.
+/// Returns the rate of something that takes `ps` picoseconds a byte.
 fn mb_per_s(ps: u64) -> f64 {
     1e12 / (ps as f64 * 1_048_576.0)
 }
@@ -48,7 +48,7 @@ fn vapi_is_fitted_back_from_another_adapter() {
     near("copy_ps_per_byte", profile.copy_ps_per_byte, known.copy_ps_per_byte);
     near("memory_ps_per_byte, with it", profile.memory_ps_per_byte, known.memory_ps_per_byte);
     near("disk", profile.disk.read_ps_per_byte, known.disk.read_ps_per_byte);
-    // The profile is whole: it can be written and read.
+    // The profile is complete: it can be written and read.
     assert_eq!(Profile::parse(&profile.to_toml()).unwrap(), profile);
 }
 
@@ -69,11 +69,11 @@ fn tcp_is_fitted_back_where_the_processor_and_where_the_wire_is_the_limit() {
     round_trip("gige-2008", "ibnice-2003", 0.02);
 }
 
-/// The completions of a ping-pong were left to the stream that was measured after it on the same
-/// connection, which counted them as its own messages: a profile seemed five times as fast as its
-/// prices, and a fit made its adapter five times too slow. Round trips did not show it, since both
-/// of their ways were wrong by the same factor. So the figures are compared with the prices here,
-/// not with other measurements of the simulator.
+/// Regression: the completions of a ping-pong were left to the stream that was measured after it on
+/// the same connection, which counted them as its own messages. A profile seemed five times as fast
+/// as its prices, and a fit made its adapter five times too slow. Round trips did not show the bug,
+/// since both of their ways were wrong by the same factor. So the values are compared with the
+/// prices here, not with other measurements of the simulator.
 #[test]
 fn a_stream_does_not_count_completions_of_what_was_measured_before() {
     for name in Profile::names() {
@@ -115,7 +115,7 @@ fn a_stream_over_tcp_is_as_fast_as_its_slowest_part() {
     }
 }
 
-/// A latency alone turns the latency alone.
+/// A latency alone changes the latency alone.
 #[test]
 fn what_was_not_measured_stays() {
     let base = Profile::vapi_2003();
@@ -138,8 +138,9 @@ fn what_cannot_be_is_a_residual() {
     assert!(residuals[0].error().abs() < 0.02 && residuals[1].error() > 0.5, "{residuals:?}");
 }
 
-/// `calibrate --base gige-2008 --micro` with what the micro-benchmark measures on one host: the
-/// base's interrupt and switch alone take longer than such a message, and they were never turned.
+/// `calibrate --base gige-2008 --micro` with measurements of the micro-benchmark on one host. The
+/// base's interrupt and switch alone took longer than such a message, and the fit never changed
+/// them.
 #[test]
 fn tcp_within_a_host_is_fitted_though_the_base_has_slower_interrupts() {
     for (latency, rate) in [(7.3, 2687.0), (5.0, 5000.0)] {
@@ -152,7 +153,7 @@ fn tcp_within_a_host_is_fitted_though_the_base_has_slower_interrupts() {
     }
 }
 
-/// They were dropped in silence.
+/// Regression: they were dropped silently.
 #[test]
 fn what_the_base_does_not_have_is_named() {
     let measured = Measurements { send_one_way_us: Some(30.0), read_mb_per_s: Some(100.0), ..Measurements::default() };

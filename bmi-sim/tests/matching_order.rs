@@ -1,9 +1,9 @@
 //! The k-th message of a tag goes to the k-th receive of that tag, whichever path each message
 //! takes.
 //!
-//! Guards `endpoint::offered_receive` of bmi-core above all: offers of receives cross messages on
-//! the wire, and both sides must come to the same matching. Sizes stand around every limit between
-//! two paths, credits are scarce, both sides post at random times.
+//! This tests above all `endpoint::offered_receive` of bmi-core: offers of receives cross messages
+//! on the wire, and both sides must reach the same matching. Sizes are around every limit between
+//! two paths, credits are scarce, and both sides post at random times.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -22,7 +22,7 @@ struct Exchange {
     tag: u64,
     len: usize,
     room: usize,
-    /// Waited before sending and before receiving; nothing for short times, so that bursts occur.
+    /// Waits before sending and before receiving. Short times are zero, so that bursts occur.
     send_gap: Duration,
     recv_gap: Duration,
     cancelled: bool,
@@ -49,7 +49,7 @@ async fn pause(node: &Node, gap: Duration) {
     }
 }
 
-/// Carries the exchanges of one seed out and checks them; returns what the sender did.
+/// Carries out the exchanges of one seed and checks them. Returns the sender's counters.
 fn run(seed: u64, cancels: bool) -> Counters {
     let world = World::new(seed);
     let (receiver, sender) = (world.node("receiver"), world.node("sender"));

@@ -1,5 +1,5 @@
-//! Resources and their queues: cores, bus, ports of the switch, disks; and where a node's processor
-//! time is counted.
+//! Resources and their queues: cores, bus, ports of the switch, disks. Also the kinds of work to
+//! which a node's processor time is charged.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 mod support;
@@ -21,7 +21,7 @@ fn world(profile: Profile) -> World {
 
 // ---- cores --------------------------------------------------------------------------------------
 
-/// Time that four tasks of one millisecond take.
+/// Returns the time of four tasks of one millisecond each.
 fn four_tasks(cores: u64, limit: Option<usize>) -> Duration {
     let world = world(Profile { cpu_cores: cores, ..Profile::default() });
     let node = world.node("node");
@@ -54,8 +54,8 @@ fn tasks_spread_over_cores() {
     assert_eq!(four_tasks(8, Some(2)), 2 * MS);
 }
 
-/// A task that another one wakes does not overtake the work that the other did before, and its own
-/// work is done one after the other.
+/// A task that is woken by another one does not overtake the work that the other did before. A
+/// task's own work is done in sequence.
 #[test]
 fn who_is_woken_comes_after_the_work_that_was_done_before() {
     let world = world(Profile { cpu_cores: 4, ..Profile::default() });
@@ -63,7 +63,7 @@ fn who_is_woken_comes_after_the_work_that_was_done_before() {
     let (inner, outer) = (node.clone(), node.clone());
     let (woken, waker) = world
         .block_on(node.spawn(async move {
-            drop(outer.compute(2 * MS)); // works, and does not wait for it
+            drop(outer.compute(2 * MS)); // works without waiting for it
             let woken = inner.spawn({
                 let inner = inner.clone();
                 async move { inner.now() }
@@ -105,8 +105,8 @@ fn time_is_counted_where_it_was_spent() {
     assert_eq!((all - all, before + woken), (Usage::default(), all));
 }
 
-/// A hundred messages of 10 kB from a client to a server that sleeps between them; what the
-/// server's processor did.
+/// Sends a hundred messages of 10 kB from a client to a server that sleeps between them. Returns
+/// the usage of the server's processor.
 fn served(profile: Profile) -> Usage {
     let world = world(profile);
     let (server, client) = (world.node("server"), world.node("client"));
@@ -150,7 +150,7 @@ fn tcp_costs_packets_copies_calls_and_interrupts() {
 
 // ---- bus and switch -----------------------------------------------------------------------------
 
-/// Sides with a region of `len` bytes that their peers may write, and how to write to them.
+/// Sides with a region of `len` bytes that their peers may write.
 struct Writers {
     sides: Vec<Side>,
     remotes: Vec<bmi_core::RemoteSlice>,
@@ -158,7 +158,7 @@ struct Writers {
 }
 
 impl Writers {
-    /// Of pairs: each side can write to the other.
+    /// Creates it from pairs: each side can write to the other.
     fn new(world: &World, pairs: Vec<(Side, Side)>, len: usize) -> Writers {
         let mut sides: Vec<Side> = pairs.into_iter().flat_map(|(a, b)| [a, b]).collect();
         let regions: Vec<_> =
@@ -171,8 +171,8 @@ impl Writers {
         Writers { sides, remotes, regions }
     }
 
-    /// Every side in `from` writes `count` times to its peer; how long until all have been told
-    /// that it is there.
+    /// Lets every side in `from` write `count` times to its peer. Returns how long it takes until
+    /// all writes are complete.
     fn write(&mut self, world: &World, from: &[usize], count: usize) -> Duration {
         self.post(from, count);
         self.wait(world, from, count)
@@ -217,8 +217,8 @@ fn a_shared_bus_carries_both_directions_in_turn() {
     assert!((0.95..1.1).contains(&(both / one)), "PCIe: {one} s in one direction, {both} s in both");
 }
 
-/// What a copy of 64 MiB that side `copies` makes costs more while side 0 writes `count` times 1
-/// MiB to side 1.
+/// Returns the additional cost of a copy of 64 MiB by side `copies`, while side 0 writes `count`
+/// times 1 MiB to side 1.
 fn slowed(profile: &Profile, copies: usize, count: usize) -> Duration {
     let world = world(profile.clone());
     let mut writers = Writers::new(&world, vec![pair(&world)], 1 << 20);
@@ -234,7 +234,7 @@ fn slowed(profile: &Profile, copies: usize, count: usize) -> Duration {
 
 #[test]
 fn a_copy_beside_a_stream_takes_longer_by_the_bytes_that_pass() {
-    // A copied byte crosses the memory bus three times, and leaves it no room.
+    // A copied byte crosses the memory bus three times, which leaves no idle time.
     let vapi = Profile { copy_cached_bytes: 0, copy_ps_per_byte: 3 * 533, copy_piece_ns: 0, ..Profile::vapi_2003() };
     let unit = Duration::from_nanos(vapi.wire_unit_bytes * vapi.memory_ps_per_byte).div_f64(1e3);
     let all = |count: usize| unit * (count as u32 * (1 << 20) / vapi.wire_unit_bytes as u32);
@@ -242,12 +242,12 @@ fn a_copy_beside_a_stream_takes_longer_by_the_bytes_that_pass() {
         let (to, from) = (slowed(&vapi, 1, count), slowed(&vapi, 0, count));
         let rounding = Duration::from_nanos(count as u64 * 128);
         assert!(to >= all(count) && to <= all(count) + rounding, "received: {to:?}, not {:?}", all(count));
-        // It began when all was posted, and the first units had left.
+        // The copy began when all writes were posted and the first units had left.
         assert!(from + 4 * unit >= all(count) && from <= all(count) + rounding, "sent: {from:?}, not {:?}", all(count));
     }
     assert_eq!(slowed(&vapi, 1, 0), Duration::ZERO, "alone");
     assert_eq!(slowed(&Profile { memory_ps_per_byte: 0, ..vapi.clone() }, 1, 16), Duration::ZERO, "never in the way");
-    // Who has other work than a copy is not slowed, and no copy is charged.
+    // Work other than a copy is not slowed, and no copy is charged.
     let world = world(vapi.clone());
     let mut writers = Writers::new(&world, vec![pair(&world)], 1 << 20);
     let node = world.node("server");
@@ -256,8 +256,8 @@ fn a_copy_beside_a_stream_takes_longer_by_the_bytes_that_pass() {
     assert_eq!((node.usage().application, node.usage().copying), (100 * MS, Duration::ZERO));
 }
 
-/// A disk in memory is a copy, and who waits for it notices: of what the adapter needs of the
-/// memory bus, as much as the copy does not leave.
+/// A disk in memory is a copy, and a task that waits for it notices the slowdown: the adapter's
+/// need of the memory bus, beyond the time that the copy leaves idle.
 #[test]
 fn a_disk_in_memory_is_slowed_by_a_stream() {
     let took = |crossings: u64, count: usize| {
@@ -280,8 +280,7 @@ fn a_disk_in_memory_is_slowed_by_a_stream() {
     assert_eq!(took(2, 16), took(2, 0), "the bus is idle for a third of this copy");
 }
 
-/// `clients` clients write to one server, and one more to another server meanwhile. Returns both
-/// times.
+/// Lets `clients` clients write to one server. Returns the world and the time.
 fn incast(profile: Profile, clients: usize) -> (World, Duration) {
     let world = world(profile);
     let pairs = (0..clients).map(|at| pair_between(&world, &format!("client{at}"), "server")).collect();
@@ -314,8 +313,8 @@ fn a_full_ethernet_port_loses_what_comes_and_it_is_sent_again() {
     assert!(took < Duration::from_secs(10), "{took:?}: and all arrived");
 }
 
-/// Pieces of a gather list cost the sending adapter, which an adapter that chains operations says
-/// with `adapter_segment_ns`.
+/// Each piece of a gather list costs the sending adapter time. For an adapter that chains
+/// operations this is `adapter_segment_ns`.
 #[test]
 fn each_piece_of_a_gather_list_costs() {
     let took = |pieces: usize| {
@@ -336,7 +335,7 @@ fn each_piece_of_a_gather_list_costs() {
 
 type Request = Pin<Box<dyn Future<Output = Result<(), bmi_core::Error>>>>;
 
-/// Time of `count` requests made at once, and of a sync behind them.
+/// Returns the time of `count` requests made at once, and of a sync after them.
 fn disk(profile: DiskProfile, count: usize, write: bool) -> (Duration, Duration) {
     let world = world(Profile::default().with_disk(profile));
     let disk = world.node("node").disk();

@@ -1,5 +1,5 @@
-//! Pacing on an I/O server in virtual time: peers get equal shares however much each asks for,
-//! small transfers pass bulk, and peers that have come to a halt hold up nobody.
+//! Pacing on an I/O server in virtual time. Peers get equal shares however much each asks for,
+//! small transfers pass bulk, and stalled peers do not hold up the others.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 use std::cell::Cell;
@@ -12,13 +12,13 @@ use bmi_sim::{Node, SimTransport, World};
 const UNIT: usize = 64 << 10;
 const SECOND: Duration = Duration::from_secs(1);
 
-/// A server, and clients whose memory it moves.
+/// A server, and the clients whose memory it moves.
 struct Crowd {
     world: World,
     server: Node,
     endpoint: AsyncEndpoint<SimTransport>,
     clients: Vec<Node>,
-    /// Each client as the server's peer, and what it exposed.
+    /// Each client as a peer of the server, and its exposed memory.
     peers: Vec<(PeerId, BulkDescriptor)>,
 }
 
@@ -52,8 +52,8 @@ fn crowd(clients: usize, config: Config) -> Crowd {
 }
 
 impl Crowd {
-    /// Moves `len` bytes again and again, pulls and pushes in turn, with `window` transfers at a
-    /// time; counts the bytes.
+    /// Moves `len` bytes again and again, pulling and pushing in turn, with `window` transfers at a
+    /// time. Returns a counter of the bytes.
     fn load(&self, peer: usize, len: usize, window: usize) -> Rc<Cell<u64>> {
         let moved = Rc::new(Cell::new(0));
         for n in 0..window {
@@ -80,7 +80,7 @@ impl Crowd {
         self.world.block_on(self.world.sim().sleep(time));
     }
 
-    /// How long a pull of 4 KiB takes.
+    /// Returns how long a pull of 4 KiB takes.
     fn small(&self, peer: usize) -> Duration {
         let (id, remote) = &self.peers[peer];
         self.world.block_on(async {
@@ -93,7 +93,7 @@ impl Crowd {
     }
 }
 
-/// Jain's index: 1 if all have the same, 1/n if one has everything.
+/// Returns Jain's index: 1 if all shares are equal, 1/n if one has everything.
 fn jain(shares: &[u64]) -> f64 {
     let sum: f64 = shares.iter().map(|share| *share as f64).sum();
     let squares: f64 = shares.iter().map(|share| (*share as f64).powi(2)).sum();
@@ -114,7 +114,7 @@ fn peers_get_equal_shares_however_many_transfers_they_have() {
     crowd.run_for(Duration::from_millis(20));
     let shares: Vec<u64> = moved.iter().map(|moved| moved.get()).collect();
     assert!(jain(&shares) > 0.99, "{} of {shares:?}", jain(&shares));
-    // 12.5 GB/s both ways at best; with four units in flight the adapter must be near that.
+    // At best 12.5 GB/s both ways; with four units in flight the adapter must be near that.
     let total: u64 = shares.iter().sum();
     assert!(total > 200 << 20, "{total} bytes in 20 ms");
 }
@@ -124,7 +124,7 @@ fn a_small_transfer_waits_for_one_unit_at_most() {
     let crowd = crowd(20, config().in_flight_bytes(UNIT as u64));
     let (near, far) = (crowd.small(0), crowd.small(19));
     assert_eq!(near, far, "nobody else is there");
-    // All but the last have bulk under way, more than the server can move.
+    // All but the last have bulk transfers under way, more than the server can move.
     (0..19).for_each(|peer| drop(crowd.load(peer, 4 * UNIT, 4)));
     crowd.run_for(Duration::from_millis(1));
     let unit = Duration::from_nanos(UNIT as u64 * 80 / 1000 + 1000);
@@ -138,8 +138,8 @@ fn a_small_transfer_waits_for_one_unit_at_most() {
     assert!(longest > near, "there was something to wait for");
 }
 
-/// Of 16 clients 8 can be reached no more. What the server has under way with them would fill its
-/// bound until the adapter gives them up after 10 ms.
+/// Of 16 clients, 8 can no longer be reached. The server's transfers with them would fill its limit
+/// until the adapter gives them up after 10 ms.
 #[test]
 fn peers_that_have_stalled_leave_the_adapter_to_the_others() {
     let in_flight = (8 * UNIT) as u64;
@@ -151,7 +151,7 @@ fn peers_that_have_stalled_leave_the_adapter_to_the_others() {
     crowd.run_for(Duration::from_millis(1));
     let rate = sum(0) - before;
     crowd.clients[..8].iter().for_each(|node| crowd.world.partition(node, &crowd.server));
-    // Long enough to be out of patience with them, too short for the adapter to notice.
+    // Long enough for the server to lose patience with them, too short for the adapter to notice.
     crowd.run_for(Duration::from_millis(4));
     let before = sum(8);
     crowd.run_for(Duration::from_millis(4));

@@ -1,8 +1,8 @@
-//! The pin-down cache under real transfers: what is registered how often, and what happens when the
-//! adapter refuses.
+//! The pin-down cache under real transfers: how often memory is registered, and what happens when
+//! the adapter refuses.
 //!
-//! [PVFS-IB]: sections 3.3.3 and 6.5 (0 % and 100 % hits), 5 and 6.8 (768 rows of a tile, 1
-//! registration with hints).
+//! Hit rates of 0 % and 100 % are from [PVFS-IB §3.3.3, §6.5]. The tile of 768 rows, with 1
+//! registration if there are hints, is from [PVFS-IB §5, §6.8].
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 use std::ptr::NonNull;
@@ -28,7 +28,7 @@ struct Pair {
     b: Endpoint,
     to_b: PeerId,
     to_a: PeerId,
-    /// What each adapter has registered when nothing has happened yet.
+    /// The number of registrations of each adapter before anything has happened.
     idle: (usize, usize),
 }
 
@@ -44,7 +44,7 @@ fn pair(sim: SimConfig, config: &Config) -> Pair {
     Pair { world, nodes, a, b, to_b, to_a, idle }
 }
 
-/// Regions that the adapter has.
+/// Returns the number of regions that the adapter has registered.
 fn registered(endpoint: &Endpoint) -> usize {
     endpoint.with(|e| e.transport().registrations())
 }
@@ -58,7 +58,7 @@ fn pattern(seed: usize, len: usize) -> Vec<u8> {
 }
 
 impl Pair {
-    /// Sends `from` to `into`; says what became of both sides.
+    /// Sends `from` to `into`. Returns the results of both sides.
     async fn send(
         &self,
         tag: u64,
@@ -70,7 +70,7 @@ impl Pair {
         (send.await.map(drop), receive.await.map(drop))
     }
 
-    /// Everything is back: nothing in use, and nothing registered but what the cache keeps.
+    /// Checks that nothing is in use, and that nothing is registered except by the cache.
     fn settled(&self, what: &str) {
         self.world.run_for(SETTLED);
         for (endpoint, idle) in [(&self.a, self.idle.0), (&self.b, self.idle.1)] {
@@ -78,7 +78,7 @@ impl Pair {
             assert_eq!(resource_usage, bmi_core::ResourceUsage { peers: 1, ..Default::default() }, "{what}");
             let pinned = endpoint.with(|e| e.pinned());
             assert_eq!(pinned.in_use, 0, "{what}");
-            // Staging buffers and fast-RDMA slots come when they are needed and stay.
+            // Staging buffers and fast-RDMA slots are created when they are needed and stay.
             let own = registered(endpoint) - pinned.entries;
             assert!((idle..=idle + 17).contains(&own), "{what}: {own} registrations are not in the cache; {idle} were");
             assert_eq!(endpoint.counters().violations, 0, "{what}");
@@ -86,7 +86,8 @@ impl Pair {
     }
 }
 
-/// Time and counts of 50 messages of a MiB, each from the memory that `memory` says.
+/// Returns the time and the counters of 50 messages of 1 MiB, each from the memory that `memory`
+/// returns.
 fn fifty(config: &Config, memory: impl Fn(usize) -> Memory) -> (Duration, Counters) {
     let pair = pair(SimConfig::vapi_2003(), config);
     let into = Memory::zeroed(1 << 20).unwrap();
@@ -155,8 +156,8 @@ fn memory_dropped_while_the_endpoint_sleeps_is_deregistered() {
     );
 }
 
-/// The shapes that a random transfer takes: lengths of the pieces, and whether each is a memory of
-/// its own.
+/// Returns a list for a random transfer, with pieces of these lengths. If `apart` is true, each
+/// piece is a memory of its own.
 fn list(seed: usize, lens: &[usize], apart: bool, fill: bool) -> MemList {
     let total: usize = lens.iter().sum();
     let bytes = if fill { pattern(seed, total) } else { vec![0; total] };
@@ -181,8 +182,8 @@ fn list(seed: usize, lens: &[usize], apart: bool, fill: bool) -> MemList {
         .collect()
 }
 
-/// One transfer of `lens` by every path. Before each, the next registrations of both sides fail, as
-/// many as `failing` says. Checks the bytes.
+/// Makes one transfer of `lens` by every path and checks the bytes. Before each, the next
+/// registrations of both sides are set to fail, as many as `failing` says.
 async fn every_path(
     pair: &Pair,
     seed: usize,
@@ -202,7 +203,8 @@ async fn every_path(
     sent?;
     received?;
     assert!(into.to_vec() == expected, "send, seed {seed}");
-    // One piece to receive into, and time for the offer: written directly if it is of middle size.
+    // One piece to receive into, and time for the offer. It is written directly if it is of middle
+    // size.
     let one = Memory::zeroed(total).unwrap();
     fail(&pair.b, 0);
     let receive = pair.b.recv(pair.to_a, 2, &one, pair.b.within(SECOND));
@@ -211,8 +213,8 @@ async fn every_path(
     pair.a.send(pair.to_b, 2, from.clone(), pair.a.within(SECOND)).await?;
     receive.await?;
     assert!(one.to_vec() == expected, "send to an offer, seed {seed}");
-    // What the program exposes cannot be copied behind its back; so that is done while registering
-    // works.
+    // Memory that the program exposes cannot be copied without its knowledge. So it is exposed
+    // while registration works.
     fail(&pair.b, 0);
     let target = list(seed, lens, apart, false);
     let exposed = pair.b.expose(pair.to_a, target.clone(), Access::READ_WRITE)?;
@@ -235,8 +237,8 @@ fn registrations_that_fail_now_and_then_cost_a_copy_at_most() {
     let pair = pair(SimConfig::seeded(7), &Config::default());
     for seed in 0..120 {
         let lens = LENGTHS[seed % LENGTHS.len()];
-        // A send that is announced needs one registration of its whole length: with nothing to
-        // evict, the second refusal is the last.
+        // A send that is announced needs one registration of its whole length. With nothing to
+        // evict, the second refusal is final.
         let long = lens.iter().sum::<usize>() > 256 << 10;
         let failing = (seed / 3 % if long { 2 } else { 5 }, seed / 7 % 4);
         let outcome = pair.world.block_on(every_path(&pair, seed, lens, seed % 2 == 0, failing));
@@ -257,7 +259,8 @@ fn an_adapter_that_registers_nothing_any_more_still_moves_everything_but_long_an
     for (seed, lens) in LENGTHS.into_iter().enumerate() {
         let total: usize = lens.iter().sum();
         let outcome = pair.world.block_on(every_path(&pair, seed, lens, seed % 2 == 0, never));
-        // A send that is announced stands in one piece, which no spare is long enough for.
+        // A send that is announced must be in one piece, and no fallback buffer is long enough for
+        // it.
         match outcome {
             Ok(()) => assert!(total <= 256 << 10, "{total} bytes were announced out of nowhere"),
             Err(error) => {
@@ -266,7 +269,7 @@ fn an_adapter_that_registers_nothing_any_more_still_moves_everything_but_long_an
             }
         }
     }
-    // Pulls and pushes of any length go, unit by unit.
+    // Pulls and pushes of any length work, unit by unit.
     let (from, into) = (list(3, &[900_000, 800_000], true, true), list(3, &[1_700_000], true, false));
     fail(&pair.b, 0);
     let exposed = pair.b.expose(pair.to_a, into.clone(), Access::READ_WRITE).unwrap();
@@ -355,8 +358,8 @@ const WIDTH: usize = 2048;
 const ELEMENT: usize = 64;
 const TILE: (usize, usize) = (1024, 768);
 
-/// Reads a tile of [PVFS-IB, Figure 6(a)], into an array of the program's, with or without saying
-/// what the rows are parts of; says how many registrations and exposures that took.
+/// Reads a tile of [PVFS-IB, Figure 6(a)] into an array of the program, with or without hints about
+/// the memory that contains the rows. Returns how many registrations and exposures that took.
 fn read_tile(hints: bool, expose_groups: bool) -> (u64, usize) {
     let pair = pair(SimConfig::seeded(4), &Config::default().expose_groups(expose_groups));
     let mut array = vec![0u8; WIDTH * 1536 * ELEMENT];

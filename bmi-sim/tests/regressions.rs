@@ -1,5 +1,5 @@
-//! Bugs of the protocol that only show when endpoints sleep: one test each, named for what went
-//! wrong.
+//! Bugs of the protocol that appeared only when endpoints slept. Each has one test, named for the
+//! correct behaviour.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 use std::time::Duration;
@@ -33,12 +33,12 @@ fn pair(world: &World, config: &Config) -> Pair {
     Pair { _nodes: [near, far], a, b, to_b, to_a }
 }
 
-/// Purses as small as they may be.
+/// Returns the smallest possible credit windows.
 fn tight() -> Config {
     Config::default().eager_limit(256).credit_messages(16).credit_bytes(4 * 320).transfer_unit(4096)
 }
 
-/// The grace of a cancel was counted from the last poll: after a long sleep it was over at once,
+/// The grace of a cancel was counted from the last poll. After a long sleep it was over at once,
 /// and the connection was cut.
 #[test]
 fn a_cancel_after_a_long_sleep_has_its_grace() {
@@ -58,8 +58,8 @@ fn a_cancel_after_a_long_sleep_has_its_grace() {
     });
 }
 
-/// The send at the head of the queue was cancelled, and those behind it, which had credit, were not
-/// looked at again.
+/// The send at the head of the queue was cancelled. The sends behind it had credit, but were not
+/// checked again.
 #[test]
 fn a_cancelled_head_of_the_queue_lets_the_others_go() {
     let world = World::new(1);
@@ -81,8 +81,8 @@ fn a_cancelled_head_of_the_queue_lets_the_others_go() {
     });
 }
 
-/// The future of a connect was dropped when the connection had just come to stand, and nobody ended
-/// it.
+/// The future of a connect was dropped when the connection had just been established, and the
+/// connection was never ended.
 #[test]
 fn a_connect_abandoned_when_it_is_done_leaves_no_connection() {
     let world = World::new(1);
@@ -99,8 +99,8 @@ fn a_connect_abandoned_when_it_is_done_leaves_no_connection() {
     });
 }
 
-/// A message was dropped while the driver slept: its credit stayed until something else woke the
-/// driver, and the sender waited for ever.
+/// A message was dropped while the driver slept. Its credit was not returned until something else
+/// woke the driver, and the sender waited without end.
 #[test]
 fn a_message_dropped_while_the_driver_sleeps_gives_its_credit_back() {
     let world = World::new(1);
@@ -111,7 +111,7 @@ fn a_message_dropped_while_the_driver_sleeps_gives_its_credit_back() {
         loop {
             kept.push(slow.next_unexpected().await);
             if kept.len() == 4 {
-                // Something that the endpoint does not notice.
+                // The endpoint does not notice this.
                 far_sim.sleep_until(far_sim.now() + SECOND).await;
                 kept.clear();
             }
@@ -125,7 +125,7 @@ fn a_message_dropped_while_the_driver_sleeps_gives_its_credit_back() {
     });
 }
 
-/// Offers of receives took all credits in bytes, and a message that could have set the peer going
+/// Offers of receives took all credits in bytes. A message that could have let the peer continue
 /// found none.
 #[test]
 fn offered_receives_leave_credit_for_messages() {
@@ -142,8 +142,8 @@ fn offered_receives_leave_credit_for_messages() {
     });
 }
 
-/// The bytes in flight to a peer that had come to a halt took the whole budget, and no other peer's
-/// transfer could begin.
+/// The bytes in flight to a stalled peer took the whole budget, and no other peer's transfer could
+/// begin.
 #[test]
 fn a_stalled_peer_does_not_hold_up_the_transfers_of_others() {
     const LEN: usize = 64 << 10;
@@ -194,8 +194,8 @@ fn a_peer_beyond_the_limit_is_refused() {
     });
 }
 
-/// The second piece of an eager message could not be registered; the first piece's entry stayed in
-/// the scratch list, and stood before the next message.
+/// The second piece of an eager message could not be registered. The first piece's entry stayed in
+/// the scratch list, before the next message.
 #[test]
 fn a_message_that_could_not_be_gathered_leaves_no_entries_behind() {
     let mut config = SimConfig { max_registrations: 64, ..SimConfig::seeded(1) };

@@ -1,6 +1,7 @@
 //! The profiles reproduce the micro-benchmarks that they were calibrated on, end to end and each
-//! within 3 %: [PVFS-IB, Table 2, §5]; [Unifier-PVFS, Table 1] (memory copy). Measured as
-//! `perf_main` and `ttcp` do: ping-pong of 4 bytes, a stream of long messages. MB are 2^20 bytes.
+//! within 3 %: [PVFS-IB, Table 2, §5]; [Unifier-PVFS, Table 1] (memory copy). They are measured as
+//! `perf_main` and `ttcp` do: a ping-pong of 4 bytes, and a stream of long messages. MB are 2^20
+//! bytes.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 mod support;
@@ -13,7 +14,7 @@ use bmi_sim::{Profile, SimConfig, World};
 use support::{Side, pair};
 
 const MB: f64 = 1_048_576.0;
-/// Long messages of a stream, and how many are posted at a time.
+/// The length of a stream's messages, how many are posted at a time, and how many there are.
 const LONG: usize = 1 << 20;
 const WINDOW: u64 = 8;
 const MESSAGES: u64 = 64;
@@ -45,7 +46,7 @@ fn bed(config: SimConfig, len: usize) -> Bed {
         let conn = sides[at].conn;
         sides[at].t.expose(conn, &regions[at].segment(0, len), Access::READ_WRITE).unwrap()
     });
-    // Whatever the preparations cost is over.
+    // The costs of the preparations are over.
     world.run_for(Duration::from_secs(1));
     Bed { world, sides, regions, remotes }
 }
@@ -73,7 +74,7 @@ impl Bed {
         self.sides[side].recv(0, &region).unwrap();
     }
 
-    /// One way, averaged over rounds there and back.
+    /// Returns the one-way time, averaged over round trips.
     fn ping_pong(&mut self, mut one_way: impl FnMut(&mut Bed, usize, u8)) -> Duration {
         let start = self.world.now();
         for round in 1..=50 {
@@ -83,7 +84,8 @@ impl Bed {
         (self.world.now() - start) / 100
     }
 
-    /// MB/s of a stream from side 0: `post` starts a message, `ended` waits for the end of one.
+    /// Returns the MB/s of a stream from side 0. `post` starts a message, `ended` waits for the end
+    /// of one.
     fn stream(&mut self, mut post: impl FnMut(&mut Bed), mut ended: impl FnMut(&mut Bed)) -> f64 {
         let start = self.world.now();
         for message in 0..MESSAGES + WINDOW {
@@ -98,7 +100,8 @@ impl Bed {
     }
 }
 
-/// `blocking`: the reader sleeps until something comes, as ttcp does; else it polls.
+/// Returns the one-way time of a send. With `blocking` the reader sleeps until data arrives, as
+/// ttcp does; otherwise it polls.
 fn send_latency(config: SimConfig, blocking: bool) -> Duration {
     let mut bed = bed(config, 64);
     let nodes = ["client", "server"].map(|name| bed.world.node(name));
@@ -153,7 +156,7 @@ fn rdma_write() {
         let word = [2 * round + from as u8; 4];
         bed.regions[from].memory().copy_from(0, &word);
         write(bed, from, 4, false);
-        // The receiving program looks at its memory.
+        // The receiving program polls its memory.
         while bed.regions[1 - from].memory().slice(0, 4).to_vec() != word {
             bed.step();
         }
@@ -183,7 +186,7 @@ fn rdma_read() {
     within_3_percent("RDMA read, MB/s", bandwidth, 816.0);
 }
 
-/// Time at the node's clock that `work` takes.
+/// Returns the time of the node's clock that `work` takes.
 fn host_time(work: impl FnOnce(&mut bmi_sim::SimTransport)) -> Duration {
     let world = World::with(SimConfig::vapi_2003());
     let node = world.node("host");
@@ -214,7 +217,7 @@ fn capabilities_follow_the_profile() {
     assert_eq!(tcp.registration, Registration::Free);
 }
 
-/// With TCP both processors move every byte; with RDMA none does.
+/// With TCP both processors move every byte; with RDMA neither does.
 #[test]
 fn bytes_cost_processor_time_only_over_tcp() {
     let busy = |config: SimConfig| {

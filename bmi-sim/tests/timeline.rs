@@ -1,4 +1,4 @@
-//! What a timeline says is true, and a browser can read it: rows in order, arrows with both ends.
+//! A timeline is correct and a browser can read it: rows are in order, arrows have both ends.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 use std::collections::BTreeMap;
@@ -8,8 +8,8 @@ use bmi_core::{Config, Memory, Options};
 use bmi_sim::{Profile, SimConfig, Trace, TraceOptions, World};
 use serde_json::Value;
 
-/// A client that sends small and large messages to a server, which computes and writes to its disk.
-/// Returns the digest and the timeline.
+/// Runs a client that sends small and large messages to a server, which computes and writes to its
+/// disk. Returns the digest and the timeline.
 fn run(trace: Option<TraceOptions>) -> (u64, Option<Trace>, Duration) {
     let profile = Profile::named("vapi-2003").unwrap();
     let world = World::with(SimConfig { trace, ..SimConfig::with_profile(profile) });
@@ -48,7 +48,7 @@ fn parsed(trace: &Trace) -> Vec<Value> {
     document["traceEvents"].as_array().unwrap().clone()
 }
 
-/// Nanoseconds of a time in µs.
+/// Converts a time in µs to nanoseconds.
 fn ns(value: &Value) -> u64 {
     (value.as_f64().unwrap() * 1e3).round() as u64
 }
@@ -71,7 +71,7 @@ fn rows_are_in_order_and_arrows_have_two_ends() {
     for name in ["core 0", "core 1", "adapter transmit", "adapter receive", "disk"] {
         assert!(names.values().any(|known| known == name), "{name} is in {names:?}");
     }
-    // Rows of their own: a thread of that name would be an empty one beside it.
+    // They have rows of their own: a thread of that name would be an empty row beside it.
     for (phase, name) in [("b", "link"), ("C", "switch port")] {
         assert!(of(phase).all(|event| event["name"] == name) && !names.values().any(|known| known == name));
     }
@@ -125,9 +125,9 @@ fn recording_changes_nothing_and_stays_within_its_room() {
     assert_eq!(count("s"), count("f"), "no arrow without its other end");
 }
 
-/// The format's rules, event by event, as its description has them: what each phase must have,
-/// numbers that are numbers, spans that nest, arrows that begin and end within a span. A counter
-/// that never came back to zero showed bytes at a port for the rest of the run.
+/// Checks the format's rules, event by event, as its description has them: the fields that each
+/// phase must have, numbers that are numbers, spans that nest, arrows that begin and end within a
+/// span. A counter that never returned to zero showed bytes at a port for the rest of the run.
 #[test]
 fn every_event_is_as_the_format_says() {
     let (_, trace, _) = run(Some(TraceOptions::default()));

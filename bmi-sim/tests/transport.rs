@@ -120,7 +120,7 @@ fn a_read_brings_the_bytes_and_no_more_are_outstanding_than_allowed() {
     assert_eq!(into.memory().to_vec(), b"234345456567");
 }
 
-/// C5, C13: regions are held from post to completion, and come back.
+/// C5, C13: regions are held from post to completion, and are then released.
 #[test]
 fn memory_is_held_until_the_completion() {
     let world = World::new(1);
@@ -142,7 +142,8 @@ fn memory_is_held_until_the_completion() {
     assert_eq!(a.t.registrations(), 0);
 }
 
-/// C6: everything outstanding is flushed, then `Disconnected`, once; the id is dead on both sides.
+/// C6: everything outstanding is flushed, then `Disconnected` comes once. The id is invalid on both
+/// sides.
 #[test]
 fn a_cut_flushes_everything() {
     let world = World::new(1);
@@ -214,7 +215,7 @@ fn forbidden_accesses_end_the_connection() {
     }
 }
 
-/// C7: a key is worth nothing on another connection, of the same two transports even.
+/// C7: a key is useless on another connection, even of the same two transports.
 #[test]
 fn keys_are_scoped_to_their_connection() {
     let world = World::new(1);
@@ -235,7 +236,7 @@ fn keys_are_scoped_to_their_connection() {
     assert_eq!(a.take(), [(1, Write, RemoteAccess, 8)]);
     assert_eq!(target.memory().to_vec(), [7; 8]);
     a.ended = None;
-    a.send(2, b"x").unwrap(); // the first connection lives, until now: nobody has posted a receive
+    a.send(2, b"x").unwrap(); // the first connection lived until now: no receive has been posted
     world.run();
     assert_eq!(a.take(), [(2, Send, ReceiverNotReady, 1)]);
 }
@@ -313,8 +314,7 @@ fn arming_wakes_for_whatever_comes() {
     assert_eq!(woken(), 1, "for the end");
 }
 
-/// C11: the place that a silent success leaves is something to wake for, if somebody was turned
-/// away.
+/// C11: a place that an unsignalled success frees wakes the owner, if a post was refused before.
 #[test]
 fn a_full_queue_wakes_its_owner_when_there_is_room() {
     let world = limited(|capabilities| (capabilities.send_queue_depth, capabilities.recv_queue_depth) = (2, 4));
@@ -557,7 +557,7 @@ fn registrations_are_limited_and_can_fail() {
     assert!(t.register(&memory).is_ok());
 }
 
-/// Two senders to one receiver share its bandwidth; a lone message costs its bytes once.
+/// Two senders to one receiver share its bandwidth. A lone message costs its bytes once.
 #[test]
 fn bandwidth_is_a_resource() {
     let world = World::new(1);
@@ -586,9 +586,9 @@ fn bandwidth_is_a_resource() {
     assert!(both >= 1_600, "{both} µs");
 }
 
-/// A poll that found nothing took it for told: room that was made behind it, by sends without a
-/// completion, was never reported, and whoever had been turned away waited for ever. The sweep
-/// found it at one seed in three thousand.
+/// Regression: a poll that found nothing cleared the notification. Room that was made later, by
+/// sends without a completion, was never reported, and a caller whose post had been refused waited
+/// without end. The sweep found it at one seed in three thousand.
 #[test]
 fn room_in_a_full_queue_is_told_also_after_a_poll_that_found_nothing() {
     let world = World::new(1);

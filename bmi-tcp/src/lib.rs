@@ -47,7 +47,10 @@ use std::task::{Wake, Waker};
 use bmi_backend::net::Resolver;
 use bmi_backend::software::{Keys, Regions};
 use bmi_backend::{ConnectionTable, Deadlines, Listeners};
-use bmi_core::transport::{Armed, ConnId, Event, Payload, PostError, Transport, WorkId, WorkOptions, WriteTarget};
+use bmi_core::transport::{
+    Armed, ConnId, Event, Payload, PostError, Transport, WorkId, WorkOptions, WriteTarget, check_exposure,
+    check_writable,
+};
 use bmi_core::{
     Access, Addr, Capabilities, Error, ErrorKind, Memory, MemoryRegion, RemoteKey, RemoteSlice, Segment, Time,
 };
@@ -218,6 +221,7 @@ impl Transport for TcpTransport {
     }
 
     fn expose(&mut self, conn: ConnId, segment: &Segment, access: Access) -> Result<RemoteSlice, Error> {
+        check_exposure(segment, access)?;
         let takes = |connection: &&mut Connection| takes_receives(&connection.phase);
         let Some(connection) = self.slots.find_mut(conn).filter(takes) else {
             return Err(Error::new(ErrorKind::PeerLost, "the connection has ended").during("expose"));
@@ -241,6 +245,7 @@ impl Transport for TcpTransport {
     }
 
     fn post_recv(&mut self, conn: ConnId, work: WorkId, segments: &[Segment]) -> Result<(), PostError> {
+        check_writable(segments)?;
         self.check_owner(segments)?;
         self.queues(conn, takes_receives)?.post_recv(work, segments)
     }
@@ -284,6 +289,7 @@ impl Transport for TcpTransport {
         remote: RemoteSlice,
         options: WorkOptions,
     ) -> Result<(), PostError> {
+        check_writable(segments)?;
         self.check_owner(segments)?;
         self.queues(conn, takes_work)?.post_read(work, segments, remote, options)?;
         self.mark_dirty(conn.slot);

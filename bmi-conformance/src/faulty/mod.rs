@@ -1,20 +1,21 @@
-//! A wrapper around any transport that makes trouble, by a seeded plan.
+//! A wrapper around any transport that injects faults, by a seeded plan.
 //!
-//! **Why.** A backend in good health seldom shows a full queue, a late event or a failed
-//! registration, and never at every place in the protocol. The wrapper does, the same way each time
-//! for the same seed. Its trouble comes in two kinds:
+//! **Why.** A healthy backend seldom shows a full queue, a late event or a failed registration, and
+//! never at every place in the protocol. The wrapper does, in the same way each time for the same
+//! seed. Its faults are of two kinds, and both keep the contract:
 //!
-//! | kind | what | the contract |
+//! | kind | faults | effect |
 //! |---|---|---|
-//! | mild | queues that say full, events held back for some polls, short batches, messages shown to a receiver or not | is kept: the whole suite must pass |
-//! | rough | registrations refused, connections cut | is kept too, but operations fail: each must end, nothing may leak |
+//! | mild | full queues, events held back for some polls, short batches, | none: the whole suite must pass |
+//! | | messages shown to a receiver or not | |
+//! | rough | registrations refused, connections cut | operations fail: each must end, nothing may leak |
 //!
 //! **Invariants**
 //! 1. Events keep their order, across connections too.
-//! 2. While something is held back, or a queue has just said full, `poll` says that there is
-//!    something to do and `arm` says `Busy`: nobody sleeps on what the wrapper keeps.
-//! 3. A message is shown to a receiver only when all that came before it on its connection has been
-//!    let through by earlier polls, or taken (C16).
+//! 2. While an event is held back, or a queue has just reported that it is full, `poll` returns
+//!    true and `arm` returns `Busy`. So no caller sleeps while the wrapper holds something for it.
+//! 3. A message is shown to a receiver only when all earlier messages and events of its connection
+//!    have been let through by earlier polls, or taken (C16).
 //! 4. A receive within `recv_queue_depth` is never refused: the depth is a promise (see
 //!    [`Plan::queue_full`]).
 
@@ -46,30 +47,30 @@ use crate::backend::Backend;
 use crate::rig::conn_of;
 use crate::rng::Rng;
 
-/// A transport that makes trouble (see the [module](self)).
+/// A transport that injects faults (see the [module](self)).
 pub struct Faulty<T> {
     inner: T,
     plan: Plan,
     rng: Rng,
-    /// What the inner transport reported and the caller has not seen yet, in order.
+    /// Events that the inner transport reported and the caller has not seen yet, in order.
     held: VecDeque<Event>,
-    /// Polls until the first of them is let through.
+    /// Number of polls until the first of them is let through.
     delay: u32,
-    /// A queue said full since the last poll.
+    /// Set when a queue reported that it is full since the last poll.
     said_full: bool,
-    /// Established connections, as far as the caller knows: what may be cut.
+    /// Established connections that the caller knows and that may be cut.
     live: Vec<ConnId>,
     names: Names,
     receives: Receives,
-    /// Connections of which this poll has reported an event.
+    /// Connections for which this poll has reported an event.
     reported: Vec<ConnId>,
-    /// A message that is shown.
+    /// The bytes of the message that is being shown.
     shown: Vec<u8>,
     scratch: Vec<Event>,
 }
 
 impl<T: Transport> Faulty<T> {
-    /// Wraps `inner`; `name` makes the faults of several adapters under one seed differ.
+    /// Wraps `inner`. `name` makes the faults of several adapters under one seed differ.
     pub fn new(inner: T, plan: Plan, name: &str) -> Faulty<T> {
         let rng = Rng::named(plan.seed, name);
         Faulty {
@@ -88,7 +89,7 @@ impl<T: Transport> Faulty<T> {
         }
     }
 
-    /// The transport inside.
+    /// Returns the inner transport.
     pub fn inner(&self) -> &T {
         &self.inner
     }
@@ -109,7 +110,7 @@ impl<T: Transport> Faulty<T> {
         }
     }
 
-    /// Moves events through, as many as the plan lets; messages may be taken on their way.
+    /// Lets events through, as many as the plan allows. The receiver may take messages among them.
     fn let_through(&mut self, events: &mut Vec<Event>, mut receiver: Option<&mut dyn InlineReceiver>) {
         if self.delay > 0 {
             self.delay -= 1;
@@ -147,8 +148,8 @@ impl<T: Transport> Faulty<T> {
         }
     }
 
-    /// Shows a message that has come into a receive, if the plan says so; posts the receive again
-    /// if it was taken.
+    /// Shows a message that has arrived in a receive, if the plan says so. Posts the receive again
+    /// if the message was taken.
     fn is_taken(&mut self, event: &Event, receiver: &mut dyn InlineReceiver) -> bool {
         let Some(&WorkCompletion { conn, work, len, .. }) = inline_receive::message(event) else { return false };
         let within = self.receives.count(conn) <= self.inner.capabilities().recv_queue_depth;
@@ -167,7 +168,7 @@ impl<T: Transport> Faulty<T> {
         true
     }
 
-    /// A receive that could not be posted again: its connection has ended, or is about to.
+    /// Flushes a receive that could not be posted again: its connection has ended, or is about to.
     fn flush(&mut self, conn: ConnId, work: WorkId) {
         let (kind, status) = (WorkKind::Recv, WorkStatus::Flushed);
         let flushed = WorkCompletion { conn, work, kind, status, len: 0, immediate: None };
@@ -283,7 +284,8 @@ impl<T: Transport> Transport for Faulty<T> {
         self.inner.post_read(self.names.inward(conn), work, segments, remote, options)
     }
 
-    // No queue says full where nothing is queued: a refusal is an invitation to post.
+    // These operations queue nothing, so they report no full queue: they return false, and the
+    // caller posts instead.
     fn write_now(&mut self, conn: ConnId, from: &[MemSlice], remote: RemoteSlice) -> bool {
         !self.rng.chance(self.plan.queue_full) && self.inner.write_now(self.names.inward(conn), from, remote)
     }
@@ -316,7 +318,7 @@ impl<T: Transport> Transport for Faulty<T> {
     }
 }
 
-/// The name in an event.
+/// Returns the connection's name in an event.
 fn conn_of_mut(event: &mut Event) -> &mut ConnId {
     match event {
         Event::Work(completion) => &mut completion.conn,
@@ -331,7 +333,7 @@ fn conn_of_mut(event: &mut Event) -> &mut ConnId {
 pub struct FaultyBackend<K> {
     inner: K,
     plan: Plan,
-    /// Adapters made so far: each has a sequence of faults of its own.
+    /// Number of adapters made so far. Each has its own sequence of faults.
     made: Cell<u64>,
 }
 

@@ -1,29 +1,29 @@
 //! Names of connections, as the caller of the wrapper sees them.
 //!
-//! **Why.** The transport inside may use a slot again once it has reported a connection's end; when
+//! **Why.** The inner transport may reuse a slot once it has reported the end of its connection. If
 //! the wrapper holds that report back, its caller would see two connections in one slot. So the
-//! wrapper names connections itself.
+//! wrapper has its own names for connections.
 //!
-//! **Invariant.** A slot is free again when the end of its connection has been let through, and
-//! never because of `reject`, after which completions still come.
+//! **Invariant.** A slot is free again when the end of its connection has been let through.
+//! `reject` does not free it, because completions still come after it.
 
 use std::collections::BTreeMap;
 
 use bmi_core::transport::ConnId;
 
-/// What no transport calls a connection.
+/// A name that no transport uses for a connection.
 const NOBODY: ConnId = ConnId { slot: u32::MAX, generation: u32::MAX };
 
 /// Both directions of the translation.
 #[derive(Debug, Default)]
 pub(super) struct Names {
     outward: BTreeMap<ConnId, ConnId>,
-    /// By slot: how often it was used before, and what the transport inside calls its connection.
+    /// By slot: how often it was used before, and the inner transport's name of its connection.
     slots: Vec<(u32, Option<ConnId>)>,
 }
 
 impl Names {
-    /// The caller's name for a connection; a new one if it has none yet.
+    /// Returns the caller's name for a connection, and makes one if there is none yet.
     pub(super) fn outward(&mut self, inner: ConnId) -> ConnId {
         if let Some(outer) = self.outward.get(&inner) {
             return *outer;
@@ -38,8 +38,8 @@ impl Names {
         outer
     }
 
-    /// What the transport inside calls it; a name that it does not know for one that is not, or no
-    /// longer, in use.
+    /// Returns the inner transport's name. For a name that is not in use, returns a name that the
+    /// inner transport does not know.
     pub(super) fn inward(&self, outer: ConnId) -> ConnId {
         match self.slots.get(outer.slot as usize) {
             Some((generation, Some(inner))) if *generation == outer.generation => *inner,
@@ -47,7 +47,7 @@ impl Names {
         }
     }
 
-    /// The caller has seen the end of a connection.
+    /// Frees the name of a connection whose end the caller has seen.
     pub(super) fn end(&mut self, outer: ConnId) {
         if let Some((generation, inner)) = self.slots.get_mut(outer.slot as usize)
             && *generation == outer.generation

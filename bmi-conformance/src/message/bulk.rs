@@ -1,4 +1,4 @@
-//! Bulk: expose, pull, push.
+//! Bulk transfers: expose, pull, push.
 
 use bmi_core::{
     Access, BulkDescriptor, Config, ErrorKind, Lists, OpKind, PeerEvent, Registration, RemoteKey, RemoteSlice,
@@ -10,8 +10,8 @@ use crate::backend::Backend;
 use crate::data::{Guarded, is_sole, memory, pattern};
 use crate::net::{Net, soon};
 
-/// Shapes of the exposed list, of the local list, and where in the exposed one the local one
-/// begins.
+/// Shapes of the exposed list and of the local list, and the offset in the exposed list at which
+/// the transfer begins.
 const SHAPES: [(&[usize], &[usize], u64); 9] = [
     (&[], &[], 0),
     (&[10], &[], 10),
@@ -24,8 +24,8 @@ const SHAPES: [(&[usize], &[usize], u64); 9] = [
     (&[1, 70_000, 1], &[3; 20], 40_000),
 ];
 
-/// A pull brings the bytes of any part of the exposed list into a list of any shape. Without
-/// `rdma_read` it is refused here, and nothing else happens.
+/// A pull copies any part of the exposed list into a list of any shape. Without `rdma_read` the
+/// pull is refused locally, and nothing else happens.
 pub fn pull_between_any_two_lists<K: Backend>(backend: &K) {
     let net = Net::new(backend);
     net.run(async {
@@ -60,8 +60,8 @@ pub fn pull_between_any_two_lists<K: Backend>(backend: &K) {
     });
 }
 
-/// A push carries a list of any shape to any part of the exposed list, and touches nothing else; a
-/// message sent after its end arrives behind its bytes.
+/// A push copies a list of any shape to any part of the exposed list, and touches nothing else. A
+/// message sent after the push has ended arrives after its bytes.
 pub fn push_between_any_two_lists<K: Backend>(backend: &K) {
     let net = Net::new(backend);
     net.run(async {
@@ -84,8 +84,7 @@ pub fn push_between_any_two_lists<K: Backend>(backend: &K) {
     });
 }
 
-/// A descriptor travels as a list of remote slices and works on the other side as it did on the
-/// first.
+/// A descriptor travels as a list of remote slices and works at the receiver as at the sender.
 pub fn descriptors_travel<K: Backend>(backend: &K) {
     let net = Net::new(backend);
     net.run(async {
@@ -114,9 +113,9 @@ pub fn descriptors_travel<K: Backend>(backend: &K) {
     });
 }
 
-/// Thousands of pieces on both sides, of shapes that have nothing to do with each other: moved
-/// piece by piece, where only the last request of a unit is signalled, and packed. The description
-/// of the exposed list takes a few bytes a piece and travels in a message.
+/// Thousands of pieces on both sides, of unrelated shapes. They are moved piece by piece, where
+/// only the last request of a unit is signalled, and packed. The description of the exposed list
+/// takes a few bytes per piece and travels in a message.
 pub fn thousands_of_pieces<K: Backend>(backend: &K) {
     let net = Net::new(backend);
     net.run(async {
@@ -157,8 +156,8 @@ pub fn thousands_of_pieces<K: Backend>(backend: &K) {
     });
 }
 
-/// A transfer of many pieces that is cancelled in the middle of a unit ends, and everything comes
-/// back.
+/// A transfer of many pieces that is cancelled in the middle of a unit ends, and all its resources
+/// are released.
 pub fn cancelled_between_pieces<K: Backend>(backend: &K) {
     let net = Net::new(backend);
     net.run(async {
@@ -189,7 +188,7 @@ pub fn cancelled_between_pieces<K: Backend>(backend: &K) {
     });
 }
 
-/// A range outside the descriptor is refused before anything is sent; the connection stands.
+/// A range outside the descriptor is refused before anything is sent. The connection remains.
 pub fn out_of_range_is_refused_here<K: Backend>(backend: &K) {
     let net = Net::new(backend);
     net.run(async {
@@ -210,8 +209,8 @@ pub fn out_of_range_is_refused_here<K: Backend>(backend: &K) {
     });
 }
 
-/// Many transfers of both kinds at a time, more than may be in flight, each get their own bytes; a
-/// long one does not keep a short one waiting for ever.
+/// Many transfers of both kinds at a time, more than may be in flight, each get their own bytes. A
+/// long transfer does not keep a short one waiting.
 pub fn many_transfers<K: Backend>(backend: &K) {
     let net = Net::new(backend);
     net.run(async {
@@ -225,8 +224,8 @@ pub fn many_transfers<K: Backend>(backend: &K) {
                 let (peer, descriptor) = (pair.to_b, exposure.descriptor());
                 if n % 2 == 0 || !reads(backend) {
                     pair.a.push(peer, descriptor, 0, here.list(), soon(&pair.a)).await.expect("push");
-                    // The push has ended at the peer's adapter; a message behind it says it is in
-                    // place.
+                    // The push has ended at the peer's adapter. A message sent after it shows that
+                    // the bytes are in place.
                     let told = pair.b.recv(pair.to_a, n as u64, memory(1), soon(&pair.b));
                     pair.a.send(peer, n as u64, vec![1], soon(&pair.a)).await.expect("send");
                     told.await.expect("receive");
@@ -242,7 +241,7 @@ pub fn many_transfers<K: Backend>(backend: &K) {
     });
 }
 
-/// Transfers run both ways and beside messages.
+/// Transfers run in both directions, and at the same time as messages.
 pub fn bulk_beside_messages<K: Backend>(backend: &K) {
     let net = Net::new(backend);
     net.run(async {
@@ -251,7 +250,7 @@ pub fn bulk_beside_messages<K: Backend>(backend: &K) {
         let (near, far) = (Guarded::filled(1, &[size]), Guarded::filled(2, &[size]));
         let (at_a, at_b) = (Guarded::new(&[size]), Guarded::new(&[size]));
         let reads = reads(backend);
-        // What the other side reads; or what it writes.
+        // The memory that the other side reads, or writes.
         let (near_exposed, far_exposed) = match reads {
             true => (near.list(), far.list()),
             false => (at_a.list(), at_b.list()),
@@ -277,16 +276,16 @@ pub fn bulk_beside_messages<K: Backend>(backend: &K) {
         let (transfers, ()) = join(join(one, other), talk).await;
         transfers.0.expect("a transfer");
         transfers.1.expect("a transfer");
-        // Behind the pushes.
+        // After the pushes.
         pair.ping(&net, "behind bulk").await;
         at_a.check("moved to a", &pattern(2, size));
         at_b.check("moved to b", &pattern(1, size));
     });
 }
 
-/// Exposed memory is held until the exposure is dropped, and counted, one for each piece, or where
-/// registration costs or the peer gets all pages one for each memory; then it is the program's
-/// again.
+/// Exposed memory is held until the exposure is dropped. It is counted once for each piece. Where
+/// registration costs something, or the peer gets whole pages, it is counted once for each memory.
+/// After the drop it belongs to the program again.
 pub fn exposures_are_held_and_come_back<K: Backend>(backend: &K) {
     let net = Net::new(backend);
     net.run(async {
@@ -324,7 +323,7 @@ pub fn exposures_outlive_their_peer<K: Backend>(backend: &K) {
     });
 }
 
-/// How a descriptor lies.
+/// A way to forge a descriptor.
 struct Lie {
     what: &'static str,
     access: Access,
@@ -332,8 +331,8 @@ struct Lie {
     forge: fn(RemoteSlice) -> RemoteSlice,
 }
 
-/// A forged descriptor costs its user the connection: the operation ends in an error that names it,
-/// not one byte moves, and a third party goes on undisturbed.
+/// A forged descriptor costs its user the connection. The operation ends in an error that names it,
+/// not one byte moves, and a third party is not affected.
 pub fn forged_descriptors_cut_only_the_forger<K: Backend>(backend: &K) {
     let lies = [
         Lie {
@@ -388,7 +387,7 @@ pub fn forged_descriptors_cut_only_the_forger<K: Backend>(backend: &K) {
             };
             let operation = if lie.push { "push" } else { "pull" };
             match work.await {
-                // A write may have been handed over before the peer's adapter looked at it.
+                // A write may have been handed over before the peer's adapter checked it.
                 Ok(_) => assert!(lie.push, "{}: the bytes of a refused read", lie.what),
                 Err(error) => {
                     assert_eq!(error.operation(), Some(operation), "{}: {error}", lie.what);
@@ -409,7 +408,7 @@ pub fn forged_descriptors_cut_only_the_forger<K: Backend>(backend: &K) {
     });
 }
 
-/// A descriptor given to one peer is of no use to another.
+/// A descriptor that was given to one peer is useless to another.
 pub fn descriptors_belong_to_one_peer<K: Backend>(backend: &K) {
     let net = Net::new(backend);
     net.run(async {
@@ -435,7 +434,7 @@ pub fn descriptors_belong_to_one_peer<K: Backend>(backend: &K) {
     });
 }
 
-/// Once an exposure is dropped its descriptor is dead, and using it costs the connection.
+/// When an exposure is dropped, its descriptor becomes invalid, and using it costs the connection.
 pub fn revoked_descriptors_are_dead<K: Backend>(backend: &K) {
     let net = Net::new(backend);
     net.run(async {

@@ -1,4 +1,4 @@
-//! Calls: a request with its data by each of the four paths, both ways.
+//! Calls: a request with its data by each of the four paths, in both directions.
 
 use bmi_core::comm::{Body, Caller, Direction, Incoming, Miss, Path, Policy};
 use bmi_core::{Access, Config, ErrorKind, Lists, MemList, MemSlice, Memory, Options, PeerEvent};
@@ -12,11 +12,11 @@ use crate::backend::Backend;
 use crate::data::{Guarded, filled, memory, pattern};
 use crate::net::{End, Net, Pair, soon};
 
-/// What a server of these tests stages data in at a time, in bytes.
+/// Size of the units in which a server of these tests stages data, in bytes.
 const UNIT: usize = 16 << 10;
 
-/// Answers the next call as a storage server does, in units, whatever the path: the bytes of a
-/// write are returned, those of a read are `pattern(seed)`. The reply repeats the request.
+/// Answers the next call as a storage server does, in units, whatever the path. The bytes of a
+/// write are returned; those of a read are `pattern(seed)`. The reply repeats the request.
 async fn answer<K: Backend>(b: &End<K>, seed: u64) -> Vec<u8> {
     let incoming = Incoming::new(b, b.next_unexpected().await).expect("a call");
     let (len, options) = (usize::try_from(incoming.len()).expect("a test's length"), soon(b));
@@ -48,8 +48,8 @@ async fn answer<K: Backend>(b: &End<K>, seed: u64) -> Vec<u8> {
     staged.to_vec()
 }
 
-/// One write and one read of `list`, by `forced` or by the policy; returns the paths that they
-/// took.
+/// Makes one write and one read of `list`, by `forced` or by the policy. Returns the paths that
+/// they took.
 async fn both_ways<K: Backend>(
     pair: &Pair<K>,
     seed: u64,
@@ -70,13 +70,13 @@ async fn both_ways<K: Backend>(
     let call = caller.call(pair.to_b, seed, b"read it", Body::In(target.list()), forced, soon(&pair.a)).expect(what);
     let (reply, _) = join(call.reply(), answer::<K>(&pair.b, seed + 1)).await;
     let reply = reply.unwrap_or_else(|error| panic!("{what}: read: {error}"));
-    assert_eq!(reply.bytes, b"read it", "{what}");
+    assert_eq!(&reply.bytes[..], b"read it", "{what}");
     target.check(what, &pattern(seed + 1, target.len()));
     [wrote, reply.choice.expect("a call with data").path]
 }
 
-/// Every path, forced, moves lists of any length both ways, and takes what it was told wherever
-/// that fits.
+/// Every path, when forced, moves lists of any length in both directions. The forced path is taken
+/// wherever it fits.
 pub fn every_path_both_ways<K: Backend>(backend: &K) {
     let net = Net::new(backend);
     let reads = backend.expected_capabilities().rdma_read;
@@ -105,7 +105,7 @@ pub fn every_path_both_ways<K: Backend>(backend: &K) {
     });
 }
 
-/// With small limits and no slots the same calls work, by what is left.
+/// With small limits and without slots the same calls work, by the remaining paths.
 pub fn calls_with_little_of_everything<K: Backend>(backend: &K) {
     let net = Net::new(backend);
     net.run(async {
@@ -120,9 +120,9 @@ pub fn calls_with_little_of_everything<K: Backend>(backend: &K) {
     });
 }
 
-/// A server gets the client's pages themselves where the backend announces it, and nowhere else:
-/// what it reads in them is the data of a write, and what it leaves in them is that of a read, in
-/// one piece or in many. They are given back with the list.
+/// A server gets the client's own pages where the backend announces it, and nowhere else. The
+/// server reads the data of a write in them, and leaves the data of a read in them, in one piece or
+/// in many. The pages are given back with the list.
 pub fn pages_are_lent_as_announced<K: Backend>(backend: &K) {
     let net = Net::new(backend);
     let capabilities = backend.expected_capabilities();
@@ -175,19 +175,19 @@ pub fn pages_are_lent_as_announced<K: Backend>(backend: &K) {
                 assert!(list.to_vec() == pattern(round + 1, list.len()), "round {round}: the data of a read");
             }
         }
-        // What was passed with a call may still be on its way to be mapped when the call is there.
+        // Memory that was passed with a call may not be mapped yet when the call has arrived.
         let announced = capabilities.shares_pages && capabilities.rdma_read;
         assert!(if announced { lent > 0 } else { lent == 0 }, "{lent} of {ROUNDS} had their pages lent");
         pair.settled(&net, "after all pages were given back").await;
     });
 }
 
-/// Pieces of `len` bytes of `memory`, each with a gap of as many behind it.
+/// Returns pieces of `len` bytes of `memory`, each followed by a gap of the same length.
 fn striped(memory: &Memory, len: usize, count: usize) -> impl Iterator<Item = MemSlice> {
     (0..count).map(move |piece| memory.slice(2 * len * piece, len))
 }
 
-/// The policy chooses by size; its counters and the plan say so.
+/// The policy chooses by size. Its counters and the plan report the choice.
 pub fn the_policy_is_followed_and_told<K: Backend>(backend: &K) {
     let net = Net::new(backend);
     let reads = backend.expected_capabilities().rdma_read;
@@ -216,8 +216,8 @@ pub fn the_policy_is_followed_and_told<K: Backend>(backend: &K) {
     });
 }
 
-/// When all slots hold requests that the server is still at, the next one takes another path, and
-/// says why; answered, they are free again.
+/// When all slots hold requests that the server is still processing, the next request takes another
+/// path and reports why. When the requests are answered, the slots are free again.
 pub fn slots_run_out_and_come_back<K: Backend>(backend: &K) {
     let net = Net::new(backend);
     net.run(async {
@@ -233,8 +233,8 @@ pub fn slots_run_out_and_come_back<K: Backend>(backend: &K) {
                 .collect();
             let since = pair.a.with(|e| e.path_counters()).since(&before);
             let (fast, missed) = (since.requests(Direction::Write, Path::FastRdma), since.missed(Miss::NoSlot));
-            // An adapter that hands a request back leaves it in the queue, and those behind it do
-            // not wait for the second slot.
+            // An adapter that hands a request back leaves it in the queue, and the requests behind
+            // it do not wait for the second slot.
             assert!(
                 (1..=2).contains(&fast) && fast + missed == 4,
                 "round {round}: {fast} fast, {missed} without a slot"
@@ -251,7 +251,7 @@ pub fn slots_run_out_and_come_back<K: Backend>(backend: &K) {
     });
 }
 
-/// A reply longer than a head has room for, with and without data asked for; and the longest
+/// A reply that is longer than the room in a head, with and without requested data; and the longest
 /// request.
 pub fn long_replies_and_requests<K: Backend>(backend: &K) {
     let net = Net::new(backend);
@@ -283,8 +283,8 @@ pub fn long_replies_and_requests<K: Backend>(backend: &K) {
     });
 }
 
-/// A grant is used once and ends its operation; one that is cancelled, or runs out, can no longer
-/// be written, and what is announced for it is dropped.
+/// A grant is used once and ends its operation. A grant that was cancelled or has expired can no
+/// longer be written, and what is announced for it is dropped.
 pub fn grants_end<K: Backend>(backend: &K) {
     let net = Net::new(backend);
     net.run(async {
@@ -300,8 +300,8 @@ pub fn grants_end<K: Backend>(backend: &K) {
         let passed = Options::by(pair.b.now());
         let (_, late) = pair.b.grant(pair.to_a, &target, passed).expect("grant");
         assert_eq!(late.await.expect_err("late").kind(), ErrorKind::TimedOut);
-        // The token of a grant that is over, with other memory that may be written: announced to
-        // nobody.
+        // The token of a grant that is over, with other memory that may be written: the
+        // announcement is ignored.
         let other = memory(100);
         let exposure = pair.b.expose(pair.to_a, &other, Access::WRITE).expect("expose");
         let stale = bmi_core::Grant { descriptor: exposure.descriptor().clone(), token: grant.token };
@@ -343,10 +343,10 @@ pub fn a_dead_client_leaves_nothing<K: Backend>(backend: &K) {
     });
 }
 
-/// Any two lists of any shape move exactly the right bytes by every path.
+/// Two lists of any shapes move exactly the right bytes by every path.
 pub fn any_lists_by_any_path<K: Backend>(backend: &K) {
     let few = || proptest::collection::vec(prop_oneof![0usize..20, 500usize..6000, 20_000usize..70_000], 0..6);
-    // More than a message describes.
+    // More pieces than a message describes.
     let many = || proptest::collection::vec(0usize..100, 2000..3000);
     let shape = || prop_oneof![9 => few(), 1 => many()];
     let lists = || prop_oneof![Just(Lists::Auto), Just(Lists::Auto), Just(Lists::Chain), Just(Lists::Pack)];
@@ -362,10 +362,10 @@ pub fn any_lists_by_any_path<K: Backend>(backend: &K) {
                 let pair = ready(&net, &config).await;
                 for (number, (lens, path, held, lists)) in calls.iter().enumerate() {
                     let seed = 1 + 2 * number as u64;
-                    // What a message cannot describe is packed, unless that was ruled out.
+                    // A list that a message cannot describe is packed, unless that was ruled out.
                     let lists = if lens.len() > 1000 && *lists == Lists::Chain { Lists::Auto } else { *lists };
                     let what = format!("call {number}, {path:?} of {} pieces, {lists:?}: {:.40?}", lens.len(), lens);
-                    // Memory that is registered already goes other ways.
+                    // Memory that is already registered takes other paths.
                     let source: MemList = Guarded::filled(seed, lens).list();
                     let regions: Vec<_> = if *held {
                         source
@@ -399,7 +399,7 @@ pub fn any_lists_by_any_path<K: Backend>(backend: &K) {
     result.unwrap_or_else(|error| panic!("{error}"));
 }
 
-/// Bytes that are no call are refused, and whatever a call claims of itself.
+/// Bytes that are not a call are refused, and so are calls with false claims.
 pub fn nonsense_is_no_call<K: Backend>(backend: &K) {
     let net = Net::new(backend);
     net.run(async {
@@ -416,10 +416,10 @@ pub fn nonsense_is_no_call<K: Backend>(backend: &K) {
     });
 }
 
-/// What a server answers that cannot be right ends the call in `Protocol`: lengths that wrap,
-/// grants for more than the data, kinds that there are not.
+/// A reply that cannot be right ends the call with `Protocol`: lengths that wrap, grants for more
+/// than the data, kinds that do not exist.
 pub fn replies_that_cannot_be_right<K: Backend>(backend: &K) {
-    /// The header of a reply: kind, bytes, place.
+    /// Returns the header of a reply: kind, bytes, place.
     fn header(kind: u8, bytes: usize, at: u64) -> Vec<u8> {
         let bytes = u32::try_from(bytes).expect("a test's length").to_le_bytes();
         [&[kind, 0, 0, 0][..], &bytes[..], &at.to_le_bytes()].concat()
@@ -448,7 +448,7 @@ pub fn replies_that_cannot_be_right<K: Backend>(backend: &K) {
             let (reply, ()) = join(call.reply(), serve).await;
             assert_eq!(reply.expect_err("a lie").kind(), ErrorKind::Protocol, "lie {number}");
         }
-        // The same bytes are granted memory for without end.
+        // The server grants memory for the same bytes again and again.
         let body = Body::Out(filled(1, 5000).into());
         let call = caller.call(pair.to_b, 1, b"w", body, Some(Path::ClientBased), soon(&pair.a)).expect("a call");
         let serve = async {

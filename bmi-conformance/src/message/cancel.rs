@@ -8,12 +8,13 @@ use crate::backend::Backend;
 use crate::data::{Guarded, is_sole, memory, pattern};
 use crate::net::{End, Net, Pair, soon};
 
-/// Limits as in [`tight`], and time enough for a slow peer to let go: no connection is cut.
+/// Returns limits as in [`tight`], with enough time for a slow peer to let go, so that no
+/// connection is cut.
 fn patient() -> Config {
     tight().fence_grace(std::time::Duration::from_secs(8))
 }
 
-/// The id of an operation that was posted and is under way.
+/// Returns the id of an operation that was posted and is under way.
 fn pending(posted: Result<Posted, bmi_core::Error>) -> OpId {
     posted.expect("post").pending().expect("it cannot end at once")
 }
@@ -23,8 +24,8 @@ async fn end_of<K: Backend>(net: &Net<'_, K>, endpoint: &End<K>, op: OpId, what:
     net.until(what, || endpoint.with(|e| e.poll_op(op))).await
 }
 
-/// A receive that nothing matched ends `Cancelled`; the message that comes later goes to the next
-/// receive.
+/// A receive without a matching message ends `Cancelled`. A message that comes later goes to the
+/// next receive.
 pub fn unmatched_receive<K: Backend>(backend: &K) {
     let net = Net::new(backend);
     net.run(async {
@@ -47,7 +48,7 @@ pub fn unmatched_receive<K: Backend>(backend: &K) {
     });
 }
 
-/// An announced send that no receive has matched ends `Cancelled`; a receive posted later gets the
+/// An announced send without a matching receive ends `Cancelled`. A receive posted later gets the
 /// next message.
 pub fn unmatched_rendezvous<K: Backend>(backend: &K) {
     let net = Net::new(backend);
@@ -93,7 +94,7 @@ pub fn send_without_a_credit<K: Backend>(backend: &K) {
     });
 }
 
-/// Connecting, cancelled before anybody answered.
+/// Connecting is cancelled before the peer has answered.
 pub fn connecting_is_given_up<K: Backend>(backend: &K) {
     use bmi_core::Transport;
     let net = Net::new(backend);
@@ -119,7 +120,7 @@ pub fn connecting_is_given_up<K: Backend>(backend: &K) {
     });
 }
 
-/// A stale id reaches no other operation, whatever is done with it.
+/// A stale id never reaches another operation, whatever is done with it.
 pub fn stale_ids_are_harmless<K: Backend>(backend: &K) {
     let net = Net::new(backend);
     net.run(async {
@@ -146,7 +147,7 @@ pub fn stale_ids_are_harmless<K: Backend>(backend: &K) {
     });
 }
 
-/// An abandoned operation never reports, and everything it held comes back.
+/// An abandoned operation never reports, and everything it held is released.
 pub fn abandoned_operations<K: Backend>(backend: &K) {
     let net = Net::new(backend);
     net.run(async {
@@ -167,7 +168,7 @@ pub fn abandoned_operations<K: Backend>(backend: &K) {
     });
 }
 
-/// Which side of a transfer is cancelled at some point of its way.
+/// The side of a transfer that is cancelled.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Blow {
     Send,
@@ -175,12 +176,12 @@ enum Blow {
     Both,
 }
 
-/// Starts a transfer, lets it run for `turns`, strikes, and checks that both sides end, agree with
-/// what arrived, and hold nothing.
+/// Starts a transfer, lets it run for `turns`, and cancels. Checks that both sides end, agree with
+/// the bytes that arrived, and hold nothing.
 async fn strike<K: Backend>(net: &Net<'_, K>, pair: &Pair<K>, blow: Blow, size: usize, turns: u32) {
     let what = format!("{blow:?} cancelled, {size} bytes, after {turns} turns");
     let (source, target) = (Guarded::filled(9, &[size / 2, size - size / 2]), Guarded::new(&[size]));
-    // Receives are posted in half of the cases before, in the others behind the send.
+    // In half of the cases the receive is posted before the send, in the others after it.
     let receive = || pending(pair.b.with(|e| e.post_recv(pair.to_a, 1, target.list(), Options::default())));
     let mut recv = turns.is_multiple_of(2).then(receive);
     let send = pair.a.with(|e| e.post_send(pair.to_b, 1, source.list(), Options::default())).expect("post");
@@ -209,8 +210,8 @@ async fn strike<K: Backend>(net: &Net<'_, K>, pair: &Pair<K>, blow: Blow, size: 
     if let (None, Some(op), true) = (received, recv, blow != Blow::Send) {
         received = Some(end_of(net, &pair.b, op, &format!("{what}: the receive")).await);
     }
-    // The side that was not cancelled ends too if the two had met, and what tells it is ahead of a
-    // ping; else it waits for another partner, and gets one.
+    // If the send and the receive had matched, the side that was not cancelled ends too, and is
+    // told so before a ping arrives. Otherwise it waits for another partner, and gets one.
     pair.ping(net, &what).await;
     if sent.is_none()
         && let Posted::Pending(op) = send
@@ -234,7 +235,7 @@ async fn strike<K: Backend>(net: &Net<'_, K>, pair: &Pair<K>, blow: Blow, size: 
     if received.status.is_ok() {
         target.check(&what, &pattern(9, size));
     }
-    // An eager message that was sent and whose receive was cancelled is parked for the next one.
+    // An eager message whose receive was cancelled after it was sent is parked for the next one.
     if sent.status.is_ok() && received.status.is_err() && pair.b.with(|e| e.resource_usage()).parked > 0 {
         pair.b.recv(pair.to_a, 1, memory(size), soon(&pair.b)).await.expect("the parked message");
     }
@@ -244,8 +245,8 @@ async fn strike<K: Backend>(net: &Net<'_, K>, pair: &Pair<K>, blow: Blow, size: 
     pair.ping(net, &what).await;
 }
 
-/// A transfer cancelled at either side or both, after every number of turns from none to well
-/// behind its end: each side ends `Ok` or `Cancelled`, `Ok` means all bytes, and nothing is left
+/// A transfer is cancelled at either side or both, after every number of turns, from none to well
+/// beyond its end. Each side ends `Ok` or `Cancelled`, `Ok` means all bytes, and nothing is left
 /// over.
 pub fn in_every_state<K: Backend>(backend: &K) {
     let net = Net::new(backend);
@@ -261,8 +262,8 @@ pub fn in_every_state<K: Backend>(backend: &K) {
     });
 }
 
-/// Futures of every kind dropped after every number of turns: nothing leaks, and the connection, if
-/// it still stands, works.
+/// Futures of every kind are dropped after every number of turns. Nothing leaks, and the connection
+/// works if it still exists.
 pub fn futures_are_dropped_at_any_time<K: Backend>(backend: &K) {
     let net = Net::new(backend);
     net.run(async {
@@ -289,7 +290,7 @@ pub fn futures_are_dropped_at_any_time<K: Backend>(backend: &K) {
             );
             net.turns(turns).await;
             drop(work);
-            // Eager messages are gone once they are sent; whoever gets them takes them out.
+            // Eager messages are gone once they are sent; the receiver takes them out.
             net.until(&format!("{what}: nothing on its way"), || {
                 while pair.b.with(|e| e.poll_unexpected()).is_some() {}
                 pair.a.with(|e| e.resource_usage().operations == 0).then_some(())

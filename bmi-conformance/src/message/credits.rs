@@ -7,10 +7,10 @@ use crate::backend::Backend;
 use crate::data::{memory, pattern};
 use crate::net::{Net, all_end_well, soon};
 
-/// What a parked message costs beside its bytes, as [`bmi_core::Config::validate`] counts it.
+/// The cost of a parked message beside its bytes, as [`bmi_core::Config::validate`] counts it.
 const MESSAGE_OVERHEAD: usize = 64;
 
-/// Sends messages of `size` that nobody receives, then receives them all.
+/// Sends messages of `size` without receives, then receives them all.
 fn more_sends_than_credits<K: Backend>(backend: &K, config: &Config, size: usize, messages: u64) {
     let net = Net::new(backend);
     net.run(async {
@@ -48,7 +48,7 @@ pub fn exhausted_in_bytes<K: Backend>(backend: &K) {
     more_sends_than_credits(backend, &config, config.credits.eager_limit, 50);
 }
 
-/// Both sides send more than there are credits before either receives: nobody waits for ever.
+/// Both sides send more than there are credits before either receives. No side waits without end.
 pub fn exhausted_in_both_directions<K: Backend>(backend: &K) {
     const MESSAGES: u64 = 40;
     let net = Net::new(backend);
@@ -79,7 +79,7 @@ pub fn exhausted_in_both_directions<K: Backend>(backend: &K) {
     });
 }
 
-/// One-way traffic gives credits back without any message to ride on.
+/// One-way traffic gives credits back without a message to carry them.
 pub fn credits_return_on_their_own<K: Backend>(backend: &K) {
     const MESSAGES: u64 = 200;
     let net = Net::new(backend);
@@ -98,7 +98,7 @@ pub fn credits_return_on_their_own<K: Backend>(backend: &K) {
     });
 }
 
-/// A peer whose messages nobody receives uses up its own credits, not those of another.
+/// A peer whose messages are not received uses up its own credits, not those of another peer.
 pub fn one_peer_cannot_starve_another<K: Backend>(backend: &K) {
     let net = Net::new(backend);
     net.run(async {
@@ -116,8 +116,8 @@ pub fn one_peer_cannot_starve_another<K: Backend>(backend: &K) {
     });
 }
 
-/// A send that gets no credit ends at its deadline, in an error that names peer and operation;
-/// later ones go on.
+/// A send that gets no credit ends at its deadline, in an error that names peer and operation.
+/// Later sends go on.
 pub fn a_starved_send_times_out<K: Backend>(backend: &K) {
     let net = Net::new(backend);
     net.run(async {
@@ -140,7 +140,7 @@ pub fn a_starved_send_times_out<K: Backend>(backend: &K) {
     });
 }
 
-/// Eager messages that came before their receive are parked, counted, and handed over in order.
+/// Eager messages that come before their receive are parked, counted, and delivered in order.
 pub fn unmatched_are_parked<K: Backend>(backend: &K) {
     let net = Net::new(backend);
     net.run(async {

@@ -22,7 +22,7 @@ fn timed_out<K: Backend>(net: &Net<'_, K>, result: Result<Completion, Error>, op
     assert!(net.backend().now() >= deadline, "{operation}: ended before its deadline");
 }
 
-/// A receive that no message matches.
+/// A receive without a matching message.
 pub fn receive_never_matched<K: Backend>(backend: &K) {
     let net = Net::new(backend);
     net.run(async {
@@ -40,7 +40,7 @@ pub fn receive_never_matched<K: Backend>(backend: &K) {
     });
 }
 
-/// A send that is announced and that no receive matches; a receive posted later does not get it.
+/// An announced send without a matching receive. A receive posted later does not get it.
 pub fn rendezvous_never_matched<K: Backend>(backend: &K) {
     let net = Net::new(backend);
     net.run(async {
@@ -59,8 +59,8 @@ pub fn rendezvous_never_matched<K: Backend>(backend: &K) {
     });
 }
 
-/// Connecting to a listener that never answers; without a deadline of its own the configuration's
-/// counts.
+/// Connecting to a listener that never answers. Without a deadline of its own the configured one is
+/// used.
 pub fn connect_to_a_silent_listener<K: Backend>(backend: &K) {
     use bmi_core::Transport;
     let net = Net::new(backend);
@@ -80,14 +80,15 @@ pub fn connect_to_a_silent_listener<K: Backend>(backend: &K) {
     });
 }
 
-/// A transfer whose peer stops polling in the middle: both kinds of send, receive, pull and push
-/// end in bounded time, and all memory comes back.
+/// The peer of a transfer stops polling in the middle. Both kinds of send, receive, pull and push
+/// end in bounded time, and all memory is released.
 pub fn peer_stops_polling<K: Backend>(backend: &K) {
     let net = Net::new(backend);
     net.run(async {
         let config = tight();
         let pair = net.pair(&config).await;
-        // A thousand times what may be in flight: nobody is near the end after a few turns.
+        // A thousand times the limit of bytes in flight: no transfer is near its end after a few
+        // turns.
         let big = 8 << 20;
         let exposure = pair.b.expose(pair.to_a, memory(big), Access::READ_WRITE).expect("expose");
         let mut buffers: Vec<_> = (0..4).map(|_| memory(big)).collect();
@@ -103,8 +104,8 @@ pub fn peer_stops_polling<K: Backend>(backend: &K) {
         let pushing = pair.a.push(pair.to_b, exposure.descriptor(), 0, &buffers[3], options);
         net.turns(6).await;
         net.pause("b", true);
-        // A backend whose adapter works without its program may finish in time; all others run into
-        // the deadline.
+        // On a backend whose adapter works without its program, the transfers may finish in time.
+        // All others reach the deadline.
         for (operation, work) in [("receive", incoming), ("send", sending), (second, pulling), ("push", pushing)] {
             if let Err(error) = work.await {
                 let kinds = [ErrorKind::TimedOut, ErrorKind::PeerLost];
@@ -125,7 +126,7 @@ pub fn peer_stops_polling<K: Backend>(backend: &K) {
     });
 }
 
-/// A deadline that has passed already when the operation is posted.
+/// A deadline that has already passed when the operation is posted.
 pub fn already_passed<K: Backend>(backend: &K) {
     let net = Net::new(backend);
     net.run(async {
@@ -139,7 +140,7 @@ pub fn already_passed<K: Backend>(backend: &K) {
     });
 }
 
-/// Memory of an operation that timed out is not touched by what arrives later.
+/// Memory of an operation that timed out is not touched by bytes that arrive later.
 pub fn late_bytes_touch_nothing<K: Backend>(backend: &K) {
     let net = Net::new(backend);
     net.run(async {
@@ -160,8 +161,8 @@ pub fn late_bytes_touch_nothing<K: Backend>(backend: &K) {
     });
 }
 
-/// Timers end in the order of their times, also those that one poll finds due together; `sleep`
-/// ends at its time, not before.
+/// Timers end in the order of their times, even if one poll finds several of them due. `sleep` ends
+/// at its time, not before.
 pub fn timers_in_order<K: Backend>(backend: &K) {
     let net = Net::new(backend);
     net.run(async {
@@ -189,7 +190,8 @@ pub fn timers_in_order<K: Backend>(backend: &K) {
     });
 }
 
-/// Deadlines far ahead cost nothing and end nothing; an endpoint says when it wants to be polled.
+/// Deadlines far ahead cost nothing and end nothing. An endpoint reports when it needs to be
+/// polled.
 pub fn next_deadline_is_the_earliest<K: Backend>(backend: &K) {
     let net = Net::new(backend);
     net.run(async {

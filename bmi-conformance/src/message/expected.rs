@@ -1,4 +1,4 @@
-//! Expected messages: sizes, lists, tags, order, and what does not fit.
+//! Expected messages: sizes, lists, tags, order, and messages that do not fit.
 
 use bmi_core::{Config, Counters, ErrorKind, Memory, OpKind, Options, Posted};
 use futures_util::future::{join, join_all};
@@ -10,8 +10,7 @@ use crate::net::{Net, all_end_well, soon};
 use crate::rng::Rng;
 
 /// Every size around the limit between eager and rendezvous, and sizes of several transfer units,
-/// arrive whole, whether the receive or the send comes first; the counters name the way that each
-/// went.
+/// arrive whole, whether the receive or the send comes first. The counters name the path of each.
 pub fn sizes_around_the_eager_limit<K: Backend>(backend: &K) {
     let net = Net::new(backend);
     net.run(async {
@@ -43,7 +42,7 @@ pub fn sizes_around_the_eager_limit<K: Backend>(backend: &K) {
                 assert_eq!((sent.peer, received.peer), (Some(pair.to_b), Some(pair.to_a)), "{what}");
                 target.check(&what, &bytes);
                 let after = pair.a.counters();
-                // A receive that was there first may be written into directly; that saves the
+                // A receive that was there first may be written directly, which saves the
                 // rendezvous.
                 let long = |counters: &Counters| counters.rendezvous + counters.offered;
                 let ways = (after.eager - before.eager, long(&after) - long(&before));
@@ -57,8 +56,7 @@ pub fn sizes_around_the_eager_limit<K: Backend>(backend: &K) {
     });
 }
 
-/// Lists on both sides, of shapes that have nothing to do with each other, with pieces of no bytes,
-/// out of address order.
+/// Lists on both sides with unrelated shapes, with empty pieces, out of address order.
 pub fn lists_of_different_shapes<K: Backend>(backend: &K) {
     let net = Net::new(backend);
     net.run(async {
@@ -91,8 +89,8 @@ pub fn lists_of_different_shapes<K: Backend>(backend: &K) {
     });
 }
 
-/// A receive takes the oldest message of its tag and peer, whatever other tags do and however each
-/// message travels.
+/// A receive takes the oldest message of its tag and peer, regardless of other tags and of each
+/// message's path.
 pub fn tags_match_in_order<K: Backend>(backend: &K) {
     let net = Net::new(backend);
     net.run(async {
@@ -127,7 +125,7 @@ pub fn tags_match_in_order<K: Backend>(backend: &K) {
     });
 }
 
-/// The extremes of a tag are tags like any other.
+/// The extreme values of a tag are tags like any other.
 pub fn extreme_tags<K: Backend>(backend: &K) {
     let net = Net::new(backend);
     net.run(async {
@@ -172,8 +170,8 @@ pub fn short_receives<K: Backend>(backend: &K) {
     });
 }
 
-/// A message longer than the receive that it matches ends the receive `TooLong`, and the send too
-/// if it has not ended before; no guard byte is touched, and the connection goes on.
+/// A message longer than its matching receive ends the receive with `TooLong`, and the send too if
+/// it has not ended before. No guard byte is touched, and the connection goes on.
 pub fn too_long_for_the_receive<K: Backend>(backend: &K) {
     let net = Net::new(backend);
     net.run(async {
@@ -232,8 +230,8 @@ pub fn limits_of_messages<K: Backend>(backend: &K) {
     });
 }
 
-/// Many messages in both directions at once, of all sizes, far more than there are credits: all
-/// arrive, in order, whole.
+/// Many messages in both directions at once, of all sizes, far more than there are credits. All
+/// arrive, in order and whole.
 pub fn many_outstanding<K: Backend>(backend: &K) {
     const MESSAGES: usize = 150;
     let net = Net::new(backend);
@@ -267,7 +265,8 @@ pub fn many_outstanding<K: Backend>(backend: &K) {
     });
 }
 
-/// Memory is the operation's while it runs and the caller's again when it has ended.
+/// An operation holds its memory while it runs. The caller has it again when the operation has
+/// ended.
 pub fn memory_comes_back<K: Backend>(backend: &K) {
     let net = Net::new(backend);
     net.run(async {
@@ -286,7 +285,8 @@ pub fn memory_comes_back<K: Backend>(backend: &K) {
     });
 }
 
-/// Memory registered ahead is used as it is, and comes back with the region's last handle.
+/// Memory that was registered ahead is used directly, and is released with the region's last
+/// handle.
 pub fn registered_ahead<K: Backend>(backend: &K) {
     let net = Net::new(backend);
     net.run(async {
@@ -310,7 +310,7 @@ pub fn registered_ahead<K: Backend>(backend: &K) {
     });
 }
 
-/// A send to, or a receive from, a peer that is none fails at once and names the operation.
+/// A send to, or a receive from, a peer that does not exist fails at once and names the operation.
 pub fn stale_peer_is_an_error<K: Backend>(backend: &K) {
     let net = Net::new(backend);
     net.run(async {

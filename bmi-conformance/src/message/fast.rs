@@ -7,7 +7,7 @@ use crate::backend::Backend;
 use crate::data::{Guarded, memory, pattern};
 use crate::net::{End, Net, Pair, soon};
 
-/// A pair whose sides know each other's slots.
+/// Creates a pair whose sides know each other's slots.
 pub(super) async fn ready<K: Backend>(net: &Net<'_, K>, config: &Config) -> Pair<K> {
     let pair = net.pair(config).await;
     if config.credits.fast_slots > 0 {
@@ -20,21 +20,21 @@ pub(super) async fn ready<K: Backend>(net: &Net<'_, K>, config: &Config) -> Pair
     pair
 }
 
-/// Two pieces, so that the receive is not offered and the message does not go the direct way.
+/// Returns two pieces, so that the receive is not offered and the message is not written directly.
 fn halves(len: usize) -> Guarded {
     Guarded::new(&[len / 2, len - len / 2])
 }
 
-/// A pattern in two pieces of plain memory: what stands in shareable pages would be announced to a
-/// peer that can have them.
+/// Returns a pattern in two pieces of plain memory. Shareable pages would be announced to a peer
+/// that can map them.
 fn apart(seed: u64, len: usize) -> MemList {
     let mut front = pattern(seed, len);
     let back = front.split_off(len / 3);
     [front, back].map(|bytes| Memory::from(bytes).all()).into_iter().collect()
 }
 
-/// Expected messages beyond the eager limit and up to the slot's length go fast, whether their
-/// receive is there before or after them.
+/// Expected messages longer than the eager limit and up to the slot's length use fast RDMA, whether
+/// their receive is posted before or after them.
 pub fn messages_of_middle_size_go_fast<K: Backend>(backend: &K) {
     let net = Net::new(backend);
     net.run(async {
@@ -67,15 +67,15 @@ pub fn messages_of_middle_size_go_fast<K: Backend>(backend: &K) {
     });
 }
 
-/// Messages of one tag arrive in the order in which they were posted, though they go eagerly, fast,
-/// by rendezvous and straight into offered receives.
+/// Messages of one tag arrive in the order in which they were posted, although they take different
+/// paths: eager, fast RDMA, rendezvous and offered receive.
 pub fn order_across_all_paths<K: Backend>(backend: &K) {
     let net = Net::new(backend);
     net.run(async {
         let pair = ready(&net, &Config::default().fast_slots(2)).await;
         let lens = [10usize, 20_000, 200_000, 30_000, 40_000, 50_000, 100, 9000, 70_000, 8192, 60_000, 1];
         for split in [0, 4, lens.len()] {
-            // Some of the receives are there before the messages, some come after.
+            // Some of the receives are posted before the messages, some after.
             let targets: Vec<_> = lens.iter().map(|len| memory(*len)).collect();
             let post = |at: usize| pair.b.recv(pair.to_a, 7, &targets[at], soon(&pair.b));
             let mut receives: Vec<_> = (0..split).map(post).collect();
@@ -99,8 +99,8 @@ pub fn order_across_all_paths<K: Backend>(backend: &K) {
     });
 }
 
-/// Unexpected messages may be as long as a slot; the next one waits until the program has dropped
-/// those before it.
+/// Unexpected messages may be as long as a slot. The next one waits until the program has dropped
+/// the earlier ones.
 pub fn unexpected_messages_of_middle_size<K: Backend>(backend: &K) {
     let net = Net::new(backend);
     net.run(async {
@@ -123,8 +123,8 @@ pub fn unexpected_messages_of_middle_size<K: Backend>(backend: &K) {
     });
 }
 
-/// Memory that is registered leaves from where it is, with a small piece copied before it; the
-/// operation then ends with the adapter.
+/// Registered memory is gathered from its place, with a small piece copied before it. The operation
+/// then ends when the adapter has finished.
 pub fn registered_memory_is_gathered<K: Backend>(backend: &K) {
     let net = Net::new(backend);
     net.run(async {
@@ -149,7 +149,7 @@ pub fn registered_memory_is_gathered<K: Backend>(backend: &K) {
     });
 }
 
-/// Where one side has no slots, everything works as without them, in both directions.
+/// If one side has no slots, everything works without them, in both directions.
 pub fn without_slots<K: Backend>(backend: &K) {
     let net = Net::new(backend);
     net.run(async {

@@ -1,8 +1,7 @@
-//! A peer that does not keep the protocol: it is cut off, with a reason in words, and nobody else
-//! notices.
+//! A peer that breaks the protocol is cut off, with a reason in words, and no other peer notices.
 //!
 //! The intruder is a bare adapter. Its hello is a real one, taken from an endpoint that connected
-//! to it, and then spoilt; its messages are made here from the layout in the protocol's
+//! to it, and then changed. Its messages are made here from the layout in the protocol's
 //! documentation.
 
 use bmi_core::transport::{ConnId, Event, MAX_PRIVATE_DATA, Payload, PostError, WorkId, WorkOptions, WriteTarget};
@@ -16,9 +15,9 @@ use crate::net::{Bare, End, Net, Pair, soon};
 use crate::rig::conn_of;
 use crate::rng::Rng;
 
-/// Receives that an intruder posts, so that the victim's messages find one.
+/// Number of receives that an intruder posts, so that the victim's messages find one.
 const RECEIVES: u64 = 12;
-/// Room in each, in bytes.
+/// Room in each receive, in bytes.
 const ROOM: usize = 2048;
 
 /// A bare adapter that knows a real hello.
@@ -50,13 +49,14 @@ impl<K: Backend> Intruder<K> {
         connected.expect_err("rejected");
         drop(model);
         net.kill("model");
-        // It does without fast-RDMA slots, so that what it is told first is what a test provoked.
+        // The intruder does without fast-RDMA slots, so that the first message it gets is one that
+        // a test provoked.
         let mut hello = private.to_vec();
         hello[8] &= !16;
         Intruder { bare, hello, landing: memory(ROOM * RECEIVES as usize) }
     }
 
-    /// What the victim says to a hello: `Ok` if it lets us in, else what it tells us.
+    /// Connects with a hello. Returns `Ok` if the victim accepts it, otherwise the victim's answer.
     async fn knock(&self, net: &Net<'_, K>, addr: &Addr, hello: &[u8]) -> Result<Breach, Vec<u8>> {
         let deadline = net.backend().now() + crate::net::SOON;
         let conn = self.bare.with(|t| t.connect(addr, hello, deadline)).expect("connect starts");
@@ -83,7 +83,7 @@ impl<K: Backend> Intruder<K> {
         }
     }
 
-    /// Sends these bytes as one message, unless the connection is gone already.
+    /// Sends these bytes as one message, unless the connection is already gone.
     async fn say(&self, net: &Net<'_, K>, breach: &Breach, message: &[u8]) {
         let bytes = bmi_core::Memory::from(message.to_vec());
         loop {
@@ -111,7 +111,7 @@ impl<K: Backend> Intruder<K> {
         self.bare.with(|t| t.disconnect(breach.conn, Time::ZERO));
     }
 
-    /// The next message that the victim sent: its bytes.
+    /// Returns the bytes of the victim's next message.
     async fn hear(&self, net: &Net<'_, K>, breach: &Breach) -> Vec<u8> {
         let received = |event: &Event| matches!(event, Event::Work(done) if done.conn == breach.conn && done.kind == bmi_core::transport::WorkKind::Recv);
         match net.event(&self.bare, "a message of the victim", received).await {
@@ -164,21 +164,22 @@ fn slice(len: u64) -> RemoteSlice {
     RemoteSlice { key: RemoteKey(0x1234_5678), addr: 0, len }
 }
 
-/// A victim with an honest peer: `a` and `b` of the pair, `b` being the victim.
+/// Creates a victim with an honest peer: `a` and `b` of the pair, where `b` is the victim.
 async fn scene<K: Backend>(net: &Net<'_, K>) -> (Pair<K>, Intruder<K>) {
     let pair = net.pair(&tight().max_pieces(8).max_message(1 << 20)).await;
     let intruder = Intruder::new(net).await;
     (pair, intruder)
 }
 
-/// Waits until the victim has no peer but the honest one, holds nothing, and works.
+/// Waits until the victim has only the honest peer, holds nothing, and works.
 async fn unharmed<K: Backend>(net: &Net<'_, K>, pair: &Pair<K>, what: &str) {
     pair.ping(net, what).await;
     while pair.b.with(|e| e.poll_unexpected()).is_some() {}
     pair.settled(net, what).await;
 }
 
-/// A hello that is none, cut off, or offers too little is rejected with words; nobody else notices.
+/// A hello that is garbage, cut off, or offers too little is rejected with words. No other peer
+/// notices.
 pub fn garbage_hello_is_refused<K: Backend>(backend: &K) {
     let net = Net::new(backend);
     net.run(async {
@@ -191,7 +192,7 @@ pub fn garbage_hello_is_refused<K: Backend>(backend: &K) {
             let len = rng.index(MAX_PRIVATE_DATA);
             garbage.push(pattern(rng.next_u64(), len));
         }
-        // Everything behind the four magic bytes, version and features all ones or all zero.
+        // All fields behind the magic bytes, version and features are all ones or all zero.
         for fill in [0, 255] {
             let mut hello = intruder.hello.clone();
             hello[24..].fill(fill);
@@ -210,8 +211,8 @@ pub fn garbage_hello_is_refused<K: Backend>(backend: &K) {
     });
 }
 
-/// A version or feature that does not fit is named, to the peer that was refused and by its
-/// endpoint; what is appended to a hello is ignored.
+/// A version or feature that does not fit is named, both to the refused peer and by its endpoint.
+/// Bytes appended to a hello are ignored.
 pub fn mismatch_names_what_is_missing<K: Backend>(backend: &K) {
     let net = Net::new(backend);
     net.run(async {
@@ -239,7 +240,7 @@ pub fn mismatch_names_what_is_missing<K: Backend>(backend: &K) {
         longer.extend([1, 2, 3]);
         let Ok(breach) = intruder.knock(&net, &pair.addr, &longer).await else { panic!("a later version may append") };
         intruder.leave(&breach);
-        // The other way round: what an endpoint says that is told so.
+        // The other way round: the error of an endpoint that gets such an answer.
         let addr = intruder.bare.with(|t| t.listen(&net.listen_addr("intruder"))).expect("listen");
         for (refusal, word) in refusals {
             let connecting = pair.a.connect(&addr, soon(&pair.a));
@@ -256,7 +257,7 @@ pub fn mismatch_names_what_is_missing<K: Backend>(backend: &K) {
     });
 }
 
-/// A listener that accepts with garbage instead of a hello: connecting ends in an error.
+/// A listener accepts with garbage instead of a hello. Connecting ends in an error.
 pub fn garbage_acceptance<K: Backend>(backend: &K) {
     let net = Net::new(backend);
     net.run(async {
@@ -277,7 +278,7 @@ pub fn garbage_acceptance<K: Backend>(backend: &K) {
     });
 }
 
-/// Messages that contradict themselves or the protocol, one for each rule.
+/// Returns messages that contradict themselves or the protocol, one for each rule.
 fn bad_messages() -> Vec<(&'static str, Vec<u8>)> {
     let zero = Forged::default();
     let table = |lens: &[u64]| -> Vec<u8> { lens.iter().flat_map(|len| slice(*len).to_wire()).collect() };
@@ -330,8 +331,8 @@ fn bad_messages() -> Vec<(&'static str, Vec<u8>)> {
     ]
 }
 
-/// Each message that breaks a rule costs the intruder its connection, is counted, and disturbs
-/// nobody.
+/// Each message that breaks a rule costs the intruder its connection and is counted. It disturbs no
+/// other peer.
 pub fn bad_messages_cut_their_sender<K: Backend>(backend: &K) {
     let net = Net::new(backend);
     net.run(async {
@@ -348,7 +349,7 @@ pub fn bad_messages_cut_their_sender<K: Backend>(backend: &K) {
     });
 }
 
-/// What stands in a fast-RDMA slot, and which slot it is, is believed no more than any other
+/// The contents of a fast-RDMA slot, and the number of the slot, are checked like any other
 /// message.
 pub fn forged_slots<K: Backend>(backend: &K) {
     let net = Net::new(backend);
@@ -391,8 +392,8 @@ pub fn forged_slots<K: Backend>(backend: &K) {
     });
 }
 
-/// Messages for which there is no credit, and messages longer than any receive, cost the
-/// connection; what came before them is bounded.
+/// Messages without credit, and messages longer than any receive, cost the connection. The number
+/// of messages before that is bounded.
 pub fn overdrawn_credits<K: Backend>(backend: &K) {
     let net = Net::new(backend);
     net.run(async {
@@ -410,8 +411,8 @@ pub fn overdrawn_credits<K: Backend>(backend: &K) {
         for _ in 0..40 {
             intruder.say(&net, &breach, &Forged { kind: CREDIT, ..zero }.with(&[])).await;
         }
-        // Each is answered or not; in the end there are more than credits for them, unless each
-        // came back in time.
+        // Some of them are answered. In the end there are more messages than credits, unless each
+        // credit came back in time.
         intruder.leave(&breach);
         let breach = intruder.breach(&net, &pair.addr).await;
         intruder.say(&net, &breach, &Forged { kind: EAGER, len: 5000, ..zero }.with(&[7; 5000])).await;
@@ -420,14 +421,13 @@ pub fn overdrawn_credits<K: Backend>(backend: &K) {
     });
 }
 
-/// A forged end of a rendezvous, of the intruder's own or of somebody else's, ends only the
-/// intruder.
+/// A forged end of a rendezvous, the intruder's own or another peer's, ends only the intruder.
 pub fn forged_finish<K: Backend>(backend: &K) {
     let net = Net::new(backend);
     net.run(async {
         let (pair, intruder) = scene(&net).await;
         let zero = Forged { kind: FINISH, ..Forged::default() };
-        // Of its own, of the wrong length and name.
+        // Of its own rendezvous, with a wrong length or name.
         for wrong in ["length", "name"] {
             let breach = intruder.breach(&net, &pair.addr).await;
             let peer = newest_peer(&net, &pair.b).await;
@@ -446,7 +446,7 @@ pub fn forged_finish<K: Backend>(backend: &K) {
             assert_eq!((error.kind(), error.operation()), (ErrorKind::PeerLost, Some("send")), "{error}");
             net.until("the memory back", || is_sole(&mut bytes).then_some(())).await;
         }
-        // Of somebody else's, by every name that it may have.
+        // Of another peer's rendezvous, by every name that it may have.
         let honest = pair.b.send(pair.to_a, 1, pattern(1, 50_000), soon(&pair.b));
         net.until("the announcement", || (pair.a.with(|e| e.resource_usage()).parked > 0).then_some(())).await;
         for name in (0..6u64).flat_map(|slot| [slot, slot | 1 << 32, slot | 2 << 32]) {
@@ -462,8 +462,8 @@ pub fn forged_finish<K: Backend>(backend: &K) {
     });
 }
 
-/// A peer that says it wrote into a receive that was offered to it, beyond its end or twice, is cut
-/// off; the receive ends.
+/// A peer that claims to have written into an offered receive, beyond its end or twice, is cut off.
+/// The receive ends.
 pub fn forged_written<K: Backend>(backend: &K) {
     let net = Net::new(backend);
     net.run(async {
@@ -491,14 +491,15 @@ pub fn forged_written<K: Backend>(backend: &K) {
     });
 }
 
-/// Who says where it wants an announced message gets it there, once (that is how adapters without
-/// RDMA read receive); a ClearToWrite that lies costs the connection, and the send ends.
+/// A peer that answers an announcement with ClearToWrite gets the message written there, once.
+/// Adapters without RDMA read receive in this way. A ClearToWrite that lies costs the connection,
+/// and the send ends.
 pub fn wants<K: Backend>(backend: &K) {
     let net = Net::new(backend);
     net.run(async {
         let (pair, intruder) = scene(&net).await;
         let zero = Forged { kind: WANT, tag: 77, ..Forged::default() };
-        // What it says of the length, how often it wants it, whether it has the memory.
+        // The claimed length, the number of requests, and whether the memory is exposed.
         let cases = [(5000, 1, true), (5000, 2, true), (4999, 1, true), (u64::MAX, 1, true), (5000, 1, false)];
         for (len, times, exposed) in cases {
             let what = format!("a ClearToWrite for {len}, {times} times");
@@ -529,8 +530,8 @@ pub fn wants<K: Backend>(backend: &K) {
             } else if let Err(error) = send.await {
                 assert_eq!(error.operation(), Some("send"), "{what}: {error}");
             } else {
-                // An emulated adapter may have ended the write before it hears that the peer has no
-                // such memory.
+                // An emulated adapter may have ended the write before it learns that the peer has
+                // no such memory.
                 let told_late = backend.expected_capabilities().one_sided == OneSided::Emulated && !exposed;
                 assert!(times == 2 || told_late, "{what}: it was sent nowhere");
             }
@@ -545,8 +546,8 @@ fn word(message: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(message[at..at + 8].try_into().expect("eight bytes"))
 }
 
-/// An announcement of memory that was never exposed: the receive that it matches ends in an error,
-/// its memory comes back untouched.
+/// An announcement of memory that was never exposed. The receive that it matches ends in an error,
+/// and its memory is released untouched.
 pub fn announced_but_not_exposed<K: Backend>(backend: &K) {
     let net = Net::new(backend);
     net.run(async {
@@ -558,7 +559,7 @@ pub fn announced_but_not_exposed<K: Backend>(backend: &K) {
         let announce = Forged { kind: ANNOUNCE, tag: 1, len: 5000, op: 3, ..Forged::default() };
         intruder.say(&net, &breach, &announce.with(&slice(5000).to_wire())).await;
         if !reads(backend) {
-            // It is asked to write instead, and does not.
+            // The intruder is asked to write instead, and does not.
             let wanted = intruder.hear(&net, &breach).await;
             assert_eq!(wanted[0] & 15, WANT, "a want");
             intruder.leave(&breach);
@@ -571,7 +572,7 @@ pub fn announced_but_not_exposed<K: Backend>(backend: &K) {
     });
 }
 
-/// Many messages of random bytes, and of real headers with random fields: nothing panics, hangs or
+/// Many messages of random bytes, and of real headers with random fields. Nothing panics, hangs or
 /// leaks.
 pub fn random_messages<K: Backend>(backend: &K) {
     let net = Net::new(backend);
@@ -605,7 +606,7 @@ pub fn random_messages<K: Backend>(backend: &K) {
     });
 }
 
-/// Who connected last to an endpoint.
+/// Returns the peer that connected last to an endpoint.
 async fn newest_peer<K: Backend>(net: &Net<'_, K>, endpoint: &End<K>) -> bmi_core::PeerId {
     let mut newest = None;
     net.until("the intruder's connection", || {

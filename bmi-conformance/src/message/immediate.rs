@@ -1,8 +1,8 @@
-//! Short pulls and pushes, which may be over when they are posted
+//! Short pulls and pushes, which may complete when they are posted
 //! ([`bmi_core::Transport::write_now`]).
 //!
-//! Over a transport that never does it at once these tests check that such transfers end as any
-//! other; the counter `immediate` says which it was.
+//! Some transports never complete a transfer at once. Over them these tests check that such
+//! transfers end as any other. The counter `immediate` shows which case it was.
 
 use bmi_core::{Access, Completion, Config, ErrorKind, Lists, OpKind, Options, Posted, Time};
 
@@ -11,7 +11,7 @@ use crate::backend::Backend;
 use crate::data::{Guarded, memory, pattern};
 use crate::net::{Net, Pair, soon};
 
-/// The completion of a transfer, and whether it was over when it was posted.
+/// Returns the completion of a transfer, and whether it was complete when it was posted.
 async fn end_of<K: Backend>(
     net: &Net<'_, K>,
     pair: &Pair<K>,
@@ -33,8 +33,9 @@ async fn end_of<K: Backend>(
     }
 }
 
-/// Whichever way a short transfer goes, its completion says the same, its bytes are in place before
-/// a message that is sent behind it, it is counted, and nothing is left of it.
+/// A short transfer completes in the same way, immediately or later. Its completion reports the
+/// same, its bytes are in place before a message that is sent after it, it is counted, and nothing
+/// remains.
 pub fn over_when_posted<K: Backend>(backend: &K) {
     let net = Net::new(backend);
     net.run(async {
@@ -44,7 +45,7 @@ pub fn over_when_posted<K: Backend>(backend: &K) {
         let mut image = pattern(1, 4000);
         pair.ping(&net, "before the first").await;
         let (mut at_once, mut pulls, mut pushes) = (0, 0, 0);
-        // Within one piece of the peer's, and across two; lists of one piece and of more.
+        // Within one piece of the peer's list, and across two; lists of one piece and of more.
         let shapes: [(u64, &[usize]); 5] =
             [(0, &[64]), (900, &[3000]), (1000, &[10, 0, 20]), (890, &[20]), (3999, &[1])];
         for (number, (at, lens)) in (0..20).flat_map(|_| shapes).enumerate() {
@@ -82,8 +83,8 @@ pub fn over_when_posted<K: Backend>(backend: &K) {
     });
 }
 
-/// Short transfers beside long ones under way: all end, each with its own bytes, and nobody waits
-/// for ever.
+/// Short transfers run while long ones are under way. All end, each with its own bytes, and none
+/// waits without end.
 pub fn beside_long_ones<K: Backend>(backend: &K) {
     let net = Net::new(backend);
     net.run(async {
@@ -115,7 +116,8 @@ pub fn beside_long_ones<K: Backend>(backend: &K) {
     });
 }
 
-/// What is wrong is said as ever: out of range here, of a peer that is gone, past its deadline.
+/// Errors are reported as usual: a range out of bounds, a peer that is gone, a deadline that has
+/// passed.
 pub fn what_is_wrong_is_said<K: Backend>(backend: &K) {
     let net = Net::new(backend);
     net.run(async {
@@ -131,7 +133,8 @@ pub fn what_is_wrong_is_said<K: Backend>(backend: &K) {
             let error = post(at, len, Options::default()).expect_err("out of range");
             assert_eq!((error.kind(), error.operation()), (ErrorKind::Invalid, Some("push")), "{error}");
         }
-        // It may be faster than its end, but not over before anybody has looked.
+        // The transfer may complete before its deadline is checked, but it must not complete when
+        // it is posted.
         let late = post(0, 100, Options::by(Time::ZERO)).expect("post").pending().expect("its deadline has passed");
         let end = net.until("the late push", || pair.a.with(|e| e.poll_op(late))).await;
         assert!(matches!(end.status, Ok(()) | Err(ErrorKind::TimedOut)), "{end:?}");

@@ -1,5 +1,5 @@
-//! The message level: what [`bmi_core::AsyncEndpoint`] and [`bmi_core::Endpoint`] promise, over the
-//! backend's adapters.
+//! The message level: the promises of [`bmi_core::AsyncEndpoint`] and [`bmi_core::Endpoint`], over
+//! the backend's adapters.
 
 pub mod bulk;
 pub mod calls;
@@ -19,14 +19,14 @@ pub mod unexpected;
 
 use bmi_core::Config;
 
-/// Whether the backend's adapters can read their peers' memory; else pulls are refused, and pushes
-/// stand in for them here.
+/// Returns whether the backend's adapters can read their peers' memory. Otherwise pulls are
+/// refused, and these tests use pushes instead.
 pub(crate) fn reads<K: crate::Backend>(backend: &K) -> bool {
     backend.expected_capabilities().rdma_read
 }
 
-/// Limits small enough that every one is reached by a few messages: 4 credits, an eager limit of 1
-/// KiB, transfers in units of 4 KiB.
+/// Returns limits that a few messages reach: 4 credits, an eager limit of 1 KiB, transfers in units
+/// of 4 KiB.
 pub fn tight() -> Config {
     let eager_limit = 1024;
     Config::default()

@@ -1,6 +1,6 @@
-//! Messages of middle size whose receive was there first: the receiver offers its memory, the
-//! sender writes into it. Offers and messages cross on the wire, and both sides must still pair the
-//! same message with the same receive.
+//! Offered receives: messages of middle size whose receive was posted first. The receiver offers
+//! its memory, and the sender writes into it. Offers and messages cross on the wire, and both sides
+//! must still pair the same message with the same receive.
 
 use bmi_core::{ErrorKind, Options};
 use futures_util::future::join;
@@ -13,8 +13,8 @@ use crate::net::{Net, Pair, all_end_well, soon};
 /// A size above the eager limit of [`tight`] and below its transfer unit.
 const MIDDLE: usize = 3000;
 
-/// Receives posted ahead, of one piece each: their messages arrive whole and in order, short ones
-/// leave the rest untouched, and it is counted that they took the direct path.
+/// Receives posted ahead, of one piece each. Their messages arrive whole and in order, short ones
+/// leave the rest untouched, and the counters show that the receives were written directly.
 pub fn receives_posted_ahead<K: Backend>(backend: &K) {
     let net = Net::new(backend);
     net.run(async {
@@ -23,7 +23,7 @@ pub fn receives_posted_ahead<K: Backend>(backend: &K) {
         let targets: Vec<_> = sizes.iter().map(|_| Guarded::new(&[4096])).collect();
         let receives: Vec<_> =
             targets.iter().map(|target| pair.b.recv(pair.to_a, 1, target.list(), soon(&pair.b))).collect();
-        // A ping behind the offers: as many as there are credits for have arrived.
+        // A ping after the offers: as many as there are credits for have arrived.
         pair.ping(&net, "behind the offers").await;
         let sends: Vec<_> =
             (0u64..).zip(sizes).map(|(n, size)| pair.a.send(pair.to_b, 1, pattern(n, size), soon(&pair.a))).collect();
@@ -45,14 +45,14 @@ pub fn receives_posted_ahead<K: Backend>(backend: &K) {
     });
 }
 
-/// A message that left before the offer arrived takes the receive behind the offer; the sender
-/// drops the offer.
+/// A message that left before the offer arrived takes the offered receive, and the sender drops the
+/// offer.
 pub fn offers_cross_messages<K: Backend>(backend: &K) {
     let net = Net::new(backend);
     net.run(async {
         let pair = net.pair(&tight()).await;
         for (n, first) in [10, 1024, MIDDLE, 9000].into_iter().enumerate() {
-            // The offer goes out while `a` does not look.
+            // The offer goes out while `a` does not poll.
             net.pause("a", true);
             let (one, two) = (memory(MIDDLE * 3), memory(MIDDLE));
             let receive_one = pair.b.recv(pair.to_a, 1, &one, soon(&pair.b));
@@ -75,9 +75,9 @@ pub fn offers_cross_messages<K: Backend>(backend: &K) {
     });
 }
 
-/// An eager message of one tag, then one written into an offered receive of another tag, then the
-/// offer of the first tag's receive arrives late: it belongs to the eager message, and the next
-/// message of that tag must not be written into it.
+/// First an eager message of one tag, then a message written into an offered receive of another
+/// tag. Then the offer of the first tag's receive arrives late. It belongs to the eager message,
+/// and the next message of that tag must not be written into it.
 pub fn an_offer_that_is_late_beside_another_tag<K: Backend>(backend: &K) {
     const LATE: u64 = 1;
     const EARLY: u64 = 2;
@@ -89,7 +89,7 @@ pub fn an_offer_that_is_late_beside_another_tag<K: Backend>(backend: &K) {
         pair.ping(&net, "behind the early offer").await;
         net.pause("a", true);
         let late_receive = pair.b.recv(pair.to_a, LATE, &late, soon(&pair.b));
-        // The late offer leaves; `a` has not seen it when it sends.
+        // The late offer leaves, and `a` has not seen it when it sends.
         net.turns(20).await;
         let sends = vec![
             pair.a.send(pair.to_b, LATE, pattern(1, 100), soon(&pair.a)),
@@ -112,8 +112,8 @@ pub fn an_offer_that_is_late_beside_another_tag<K: Backend>(backend: &K) {
     });
 }
 
-/// An offered receive that is cancelled, or times out, ends as it should at any time; what is sent
-/// later goes to the next receive.
+/// An offered receive that is cancelled, or times out, ends correctly at any time. A message that
+/// is sent later goes to the next receive.
 pub fn offers_are_withdrawn<K: Backend>(backend: &K) {
     let net = Net::new(backend);
     net.run(async {
@@ -140,7 +140,7 @@ pub fn offers_are_withdrawn<K: Backend>(backend: &K) {
                         if let Some(send) = send {
                             let other = memory(MIDDLE);
                             let receive = pair.b.recv(pair.to_a, 1, &other, soon(&pair.b));
-                            // The transfer may have been under way: then it was cancelled on both
+                            // The transfer may have been under way. Then it was cancelled on both
                             // sides, and the other receive waits.
                             match send.await {
                                 Ok(_) => {

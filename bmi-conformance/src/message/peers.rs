@@ -1,4 +1,4 @@
-//! Peers that come, go, and die.
+//! Peers that connect, disconnect, and die.
 
 use bmi_core::{Access, Config, ErrorKind, OpKind, Options, PeerEvent, PeerLimits};
 use futures_util::future::{join_all, join3};
@@ -8,8 +8,8 @@ use crate::backend::Backend;
 use crate::data::{is_sole, memory, pattern};
 use crate::net::{Net, all_end_well, soon};
 
-/// Both sides hear of the connection, know each other's address, and agree on the smaller of each
-/// limit.
+/// Both sides get an event for the connection, know each other's address, and agree on the smaller
+/// of each limit.
 pub fn limits_are_agreed<K: Backend>(backend: &K) {
     let net = Net::new(backend);
     net.run(async {
@@ -18,8 +18,8 @@ pub fn limits_are_agreed<K: Backend>(backend: &K) {
         let (a, b) = (net.endpoint("a", &small), net.endpoint("b", &large));
         let addr = b.listen(&net.listen_addr("b")).expect("listen");
         let (to_b, to_a) = net.connect(&a, &b, &addr).await;
-        // Slots are described after the connection stands; without them there is nothing to wait
-        // for.
+        // Slots are described after the connection is established. Without slots there is nothing
+        // to wait for.
         let expected = PeerLimits { eager: 512, fast: 0, message: 1 << 20, pieces: 50 };
         assert_eq!((a.limits(to_b), b.limits(to_a)), (Some(expected), Some(expected)));
         assert_eq!(a.peer_addr(to_b), Some(addr));
@@ -36,7 +36,7 @@ pub fn limits_are_agreed<K: Backend>(backend: &K) {
     });
 }
 
-/// Nobody listens: the error names operation and address.
+/// Without a listener, the error names operation and address.
 pub fn refused_connect_names_the_address<K: Backend>(backend: &K) {
     let net = Net::new(backend);
     net.run(async {
@@ -51,7 +51,7 @@ pub fn refused_connect_names_the_address<K: Backend>(backend: &K) {
     });
 }
 
-/// Work posted before the connection stands goes out when it does, in order.
+/// Work posted before the connection is established is sent afterwards, in order.
 pub fn work_waits_for_the_connection<K: Backend>(backend: &K) {
     let net = Net::new(backend);
     net.run(async {
@@ -83,8 +83,8 @@ pub fn work_waits_for_the_connection<K: Backend>(backend: &K) {
     });
 }
 
-/// A peer that dies ends every operation on it, whatever its kind and state, in `PeerLost`, naming
-/// operation and peer; all memory comes back.
+/// A peer that dies ends every operation with it, of every kind and in every state, with
+/// `PeerLost`, naming operation and peer. All memory is released.
 pub fn a_dead_peer_ends_every_operation<K: Backend>(backend: &K) {
     let net = Net::new(backend);
     net.run(async {
@@ -103,7 +103,7 @@ pub fn a_dead_peer_ends_every_operation<K: Backend>(backend: &K) {
             },
             ("push", a.push(to_b, &descriptor, 0, &buffers[3], Options::default())),
         ];
-        // Sends without a credit, expected and not.
+        // Sends without a credit, expected and unexpected.
         for n in 0..10 {
             work.push(("send", a.send(to_b, 3, pattern(n, 1000), Options::default())));
             work.push(("send unexpected", a.send_unexpected(to_b, 3, pattern(n, 1000), Options::default())));
@@ -113,7 +113,7 @@ pub fn a_dead_peer_ends_every_operation<K: Backend>(backend: &K) {
         net.kill("b");
         let mut lost = 0;
         for (operation, work) in work {
-            // What was sent before the peer died may have ended well.
+            // A send that was complete before the peer died may have succeeded.
             if let Err(error) = work.await {
                 assert_eq!((error.kind(), error.operation()), (ErrorKind::PeerLost, Some(operation)), "{error}");
                 assert!(error.peer().is_some_and(|peer| peer.contains(&pair.addr.to_string())), "{error}");
@@ -135,7 +135,7 @@ pub fn a_dead_peer_ends_every_operation<K: Backend>(backend: &K) {
     });
 }
 
-/// A peer that connected to us and dies is lost, and what it had parked or exposed is gone.
+/// A peer that connected to this side and dies is lost. Its parked messages and exposures are gone.
 pub fn a_dead_caller_is_forgotten<K: Backend>(backend: &K) {
     let net = Net::new(backend);
     net.run(async {
@@ -154,8 +154,8 @@ pub fn a_dead_caller_is_forgotten<K: Backend>(backend: &K) {
     });
 }
 
-/// `disconnect` lets everything go out that was posted before, large and small; the peer gets it
-/// all, then hears of the end.
+/// `disconnect` sends everything that was posted before, large and small. The peer receives it all,
+/// then gets the event of the end.
 pub fn disconnect_flushes<K: Backend>(backend: &K) {
     let net = Net::new(backend);
     net.run(async {
@@ -187,8 +187,8 @@ pub fn disconnect_flushes<K: Backend>(backend: &K) {
     });
 }
 
-/// Receives end `Cancelled` on the side that disconnects, `PeerLost` on the other; a second
-/// disconnect is an error.
+/// Receives end with `Cancelled` on the side that disconnects, and with `PeerLost` on the other. A
+/// second disconnect is an error.
 pub fn disconnect_ends_receives<K: Backend>(backend: &K) {
     let net = Net::new(backend);
     net.run(async {
@@ -205,7 +205,7 @@ pub fn disconnect_ends_receives<K: Backend>(backend: &K) {
     });
 }
 
-/// A message nobody receives does not keep `disconnect` beyond its deadline.
+/// A message without a receive does not keep `disconnect` beyond its deadline.
 pub fn disconnect_has_a_deadline<K: Backend>(backend: &K) {
     let net = Net::new(backend);
     net.run(async {
@@ -213,7 +213,8 @@ pub fn disconnect_has_a_deadline<K: Backend>(backend: &K) {
         let mut bytes = memory(50_000);
         let send = pair.a.send(pair.to_b, 1, &bytes, Options::default());
         let options = pair.a.within(std::time::Duration::from_millis(50));
-        // Ended by force, which is an end too; whether it counts as success is told by `Result`.
+        // The disconnect is forced at its deadline, which ends it too. `Result` tells whether it
+        // counts as success.
         let _ = pair.a.disconnect(pair.to_b, options).await;
         let error = send.await.expect_err("nobody received it");
         assert_eq!(error.operation(), Some("send"), "{error}");
@@ -223,7 +224,7 @@ pub fn disconnect_has_a_deadline<K: Backend>(backend: &K) {
     });
 }
 
-/// Connecting again after an end works, over and over, with new names.
+/// Connecting again after an end works, many times, with new names.
 pub fn reconnecting_works<K: Backend>(backend: &K) {
     let net = Net::new(backend);
     net.run(async {
@@ -246,7 +247,7 @@ pub fn reconnecting_works<K: Backend>(backend: &K) {
     });
 }
 
-/// A restarted server is reached again at its address.
+/// A restarted server can be reached again at its address.
 pub fn a_restarted_peer_is_reached_again<K: Backend>(backend: &K) {
     let net = Net::new(backend);
     net.run(async {
@@ -262,8 +263,8 @@ pub fn a_restarted_peer_is_reached_again<K: Backend>(backend: &K) {
     });
 }
 
-/// Two connections between the same endpoints are two peers: tags, order and credits are each one's
-/// own.
+/// Two connections between the same endpoints are two peers. Each has its own tags, order and
+/// credits.
 pub fn two_connections_are_two_peers<K: Backend>(backend: &K) {
     let net = Net::new(backend);
     net.run(async {
@@ -282,7 +283,7 @@ pub fn two_connections_are_two_peers<K: Backend>(backend: &K) {
     });
 }
 
-/// Three endpoints, each connected to the others, all talking at once.
+/// Three endpoints, each connected to the others, all exchange messages at once.
 pub fn three_endpoints_talk_at_once<K: Backend>(backend: &K) {
     let net = Net::new(backend);
     net.run(async {
@@ -317,7 +318,7 @@ pub fn three_endpoints_talk_at_once<K: Backend>(backend: &K) {
     });
 }
 
-/// Events come in order, once each, to both sides.
+/// Both sides get the events in order, once each.
 pub fn events_tell_who_came_and_went<K: Backend>(backend: &K) {
     let net = Net::new(backend);
     net.run(async {

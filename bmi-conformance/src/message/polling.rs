@@ -1,4 +1,4 @@
-//! Completions: of one operation, of some, of all; and what they carry.
+//! Completions: of one operation, of some, of all; and their contents.
 
 use bmi_core::{Config, OpId, OpKind, Options, Posted};
 
@@ -13,8 +13,8 @@ fn receives<K: Backend>(end: &End<K>, peer: bmi_core::PeerId) -> Vec<OpId> {
     (0..6).map(|tag| post(tag).expect("post").pending().expect("nothing has arrived")).collect()
 }
 
-/// `poll_op` finds the one, `poll_some` those of a set, `poll_all` the rest; each completion comes
-/// once, with user word, tag, peer and length.
+/// `poll_op` returns the completion of one operation, `poll_some` those of a set, `poll_all` the
+/// rest. Each completion is returned once, with user word, tag, peer and length.
 pub fn one_some_and_all<K: Backend>(backend: &K) {
     let net = Net::new(backend);
     net.run(async {
@@ -51,8 +51,8 @@ pub fn one_some_and_all<K: Backend>(backend: &K) {
     });
 }
 
-/// What can end at once does: an eager send with a credit, and a receive whose message is parked,
-/// leave no operation behind, or one that ends without any further work of the peer.
+/// An operation that can end at once does. An eager send with a credit, and a receive whose message
+/// is parked, leave no operation, or one that ends without further work of the peer.
 pub fn completion_at_once<K: Backend>(backend: &K) {
     let net = Net::new(backend);
     net.run(async {
@@ -79,7 +79,7 @@ pub fn completion_at_once<K: Backend>(backend: &K) {
     });
 }
 
-/// An operation whose completion nobody collects stays, and only it: others go on.
+/// An operation whose completion is not collected stays. Other operations go on.
 pub fn uncollected_completions_stay<K: Backend>(backend: &K) {
     let net = Net::new(backend);
     net.run(async {
@@ -97,7 +97,7 @@ pub fn uncollected_completions_stay<K: Backend>(backend: &K) {
     });
 }
 
-/// An idle endpoint has nothing to do and wants to be woken by nobody but its transport.
+/// An idle endpoint has nothing to do and needs to be woken only by its transport.
 pub fn an_idle_endpoint_is_idle<K: Backend>(backend: &K) {
     let net = Net::new(backend);
     net.run(async {

@@ -1,7 +1,7 @@
-//! Properties: whatever lists, sizes, orders and cancels, exactly the right bytes arrive, nothing
-//! else is touched, nothing leaks.
+//! Properties: for all lists, sizes, orders and cancels, exactly the right bytes arrive, nothing
+//! else is touched, and nothing leaks.
 //!
-//! Cases come from a fixed seed, so a failure comes back.
+//! Cases come from a fixed seed, so a failure is repeatable.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ use crate::backend::Backend;
 use crate::data::{Guarded, is_sole, memory, pattern};
 use crate::net::{End, Net, Pair, soon};
 
-/// One message: its two lists, when each side is posted, and whether one of them is cancelled,
+/// One message: its two lists, when each side is posted, whether one of them is cancelled, and
 /// after how many turns.
 #[derive(Clone, Debug)]
 struct Message {
@@ -29,8 +29,8 @@ struct Message {
     cancel: Option<(bool, u32)>,
 }
 
-/// One bulk transfer: the two lists, how they are moved, and where in the exposed one it begins, in
-/// thousandths of what is possible.
+/// One bulk transfer: the two lists, how they are moved, and the offset in the exposed list, in
+/// thousandths of the possible range.
 #[derive(Clone, Debug)]
 struct Bulk {
     push: bool,
@@ -40,10 +40,10 @@ struct Bulk {
     at: u64,
 }
 
-/// Lengths of pieces: mostly small, now and then several eager limits.
+/// Draws lengths of pieces: mostly small, sometimes several eager limits.
 fn lens() -> impl Strategy<Value = Vec<usize>> {
     let piece = prop_oneof![3 => 0..40usize, 3 => 0..600usize, 1 => 1000..1050usize, 1 => 0..9000usize];
-    // One piece between the eager limit and the transfer unit is what the direct path takes.
+    // One piece between the eager limit and the transfer unit is received by an offered receive.
     prop_oneof![3 => vec(piece, 0..6), 2 => (900..4200usize).prop_map(|len| Vec::from([len]))]
 }
 
@@ -55,7 +55,8 @@ fn message() -> impl Strategy<Value = Message> {
 }
 
 fn bulk() -> impl Strategy<Value = Bulk> {
-    // Now and then more pieces than a request has entries, or a connection room for requests.
+    // Sometimes more pieces than a request has entries, or more than a connection has room for
+    // requests.
     let many = |least| prop_oneof![4 => lens(), 1 => vec(0..20usize, least..400)];
     let lists = prop_oneof![Just(Lists::Auto), Just(Lists::Chain), Just(Lists::Pack)];
     (any::<bool>(), lists, many(100), many(10), 0..=1000u64).prop_map(|(push, lists, exposed, local, at)| Bulk {
@@ -79,8 +80,8 @@ fn check<K: Backend, S: Strategy>(backend: &K, strategy: &S, property: impl Fn(&
     tried.unwrap_or_else(|failure| panic!("{failure}"));
 }
 
-/// Any messages in both directions, posted in any order, some cancelled: each receive gets the
-/// bytes of the send that it matches in the order of its tag, or `TooLong`; guard bytes stay;
+/// Any messages in both directions, posted in any order, some cancelled. Each receive gets the
+/// bytes of the send that it matches in the order of its tag, or `TooLong`. Guard bytes stay, and
 /// nothing leaks.
 pub fn any_messages<K: Backend>(backend: &K) {
     check(backend, &vec(message(), 1..14), |net, messages| {
@@ -92,7 +93,7 @@ pub fn any_messages<K: Backend>(backend: &K) {
     });
 }
 
-/// The ends that a message goes from and to.
+/// Returns the ends that a message goes from and to.
 fn ends<'p, K: Backend>(
     pair: &'p Pair<K>,
     message: &Message,
@@ -100,8 +101,8 @@ fn ends<'p, K: Backend>(
     if message.to_b { (&pair.a, pair.to_b, &pair.b, pair.to_a) } else { (&pair.b, pair.to_a, &pair.a, pair.to_b) }
 }
 
-/// Messages that may be cancelled have a tag of their own, so that they leave the matching of the
-/// others alone.
+/// Returns the tag of a message. A message that may be cancelled has a tag of its own, so that it
+/// does not affect the matching of the others.
 fn tag_of(number: usize, message: &Message) -> u64 {
     if message.cancel.is_some() { 1000 + number as u64 } else { message.tag }
 }
@@ -113,7 +114,7 @@ async fn exchange<K: Backend>(net: &Net<'_, K>, pair: &Pair<K>, messages: &[Mess
         messages.iter().enumerate().flat_map(|(n, m)| [(m.send_at, true, n), (m.recv_at, false, n)]).collect();
     posts.sort_unstable();
     let (mut sends, mut receives) = (BTreeMap::new(), BTreeMap::new());
-    // By direction and tag, in posting order: who is to match whom.
+    // By direction and tag, in posting order: which send matches which receive.
     let mut queues: BTreeMap<(bool, u64), (Vec<usize>, Vec<usize>)> = BTreeMap::new();
     for (at, is_send, n) in posts {
         let message = &messages[n];
@@ -135,7 +136,7 @@ async fn exchange<K: Backend>(net: &Net<'_, K>, pair: &Pair<K>, messages: &[Mess
             if send { sends[&n].cancel() } else { receives[&n].cancel() }
         }
     }
-    // The partner of a cancelled one may have nobody to wait for.
+    // The partner of a cancelled operation may have nothing to wait for.
     net.turns(3).await;
     pair.ping(net, "behind all cancels").await;
     for (n, _) in messages.iter().enumerate().filter(|(_, m)| m.cancel.is_some()) {
@@ -179,7 +180,7 @@ async fn exchange<K: Backend>(net: &Net<'_, K>, pair: &Pair<K>, messages: &[Mess
     }
 }
 
-/// Receives what was sent eagerly to receives that were cancelled, then checks that nothing is
+/// Receives messages that were sent eagerly to cancelled receives, then checks that nothing is
 /// left.
 async fn sweep<K: Backend>(net: &Net<'_, K>, pair: &Pair<K>, messages: &[Message]) {
     pair.ping(net, "behind all messages").await;
@@ -187,21 +188,21 @@ async fn sweep<K: Backend>(net: &Net<'_, K>, pair: &Pair<K>, messages: &[Message
         let (_, _, to, from_peer) = ends(pair, message);
         let leftover = to.recv(from_peer, tag_of(n, message), memory(50_000), soon(to));
         leftover.cancel();
-        // What is parked is handed over at once; else there was nothing.
+        // A parked message is delivered at once. Otherwise there was none.
         drop(leftover.await);
     }
     pair.settled(net, "after all messages").await;
 }
 
-/// Any pulls and pushes, all at once: exactly the bytes of the range move, nothing else is touched,
-/// nothing leaks.
+/// Any pulls and pushes, all at once. Exactly the bytes of the range move, nothing else is touched,
+/// and nothing leaks.
 pub fn any_bulk<K: Backend>(backend: &K) {
     check(backend, &vec(bulk(), 1..10), |net, transfers| {
         net.run(async {
             let pair = net.pair(&tight()).await;
             let work = transfers.iter().enumerate().map(|(n, bulk)| transfer(&pair, n as u64, bulk));
             let moved = join_all(work).await;
-            // Behind every push: its bytes are in place.
+            // After every push: its bytes are in place.
             pair.ping(net, "behind all transfers").await;
             for (n, (exposed, local, at, exposure)) in moved.into_iter().enumerate() {
                 drop(exposure);
@@ -225,10 +226,10 @@ pub fn any_bulk<K: Backend>(backend: &K) {
     });
 }
 
-/// Does one transfer; both lists, and where in the exposed one it began.
+/// Does one transfer. Returns both lists, and the offset in the exposed list.
 async fn transfer<K: Backend>(pair: &Pair<K>, n: u64, bulk: &Bulk) -> (Guarded, Guarded, usize, Exposure) {
     let exposed = Guarded::filled(1000 + n, &bulk.exposed);
-    // The local list is cut to what the exposed one has.
+    // The local list is cut to the length of the exposed one.
     let mut room = exposed.len();
     let mut local = bulk.local.clone();
     for len in &mut local {
@@ -247,7 +248,7 @@ async fn transfer<K: Backend>(pair: &Pair<K>, n: u64, bulk: &Bulk) -> (Guarded, 
     };
     let done = work.await.unwrap_or_else(|error| panic!("transfer {n}: {error}"));
     assert_eq!(done.len, local.len() as u64, "transfer {n}");
-    // The end of a push does not say that its bytes are in place: the exposure is kept until
-    // something behind it has arrived.
+    // The end of a push does not imply that its bytes are in place. The exposure is kept until a
+    // message sent after the push has arrived.
     (exposed, local, at as usize, exposure)
 }

@@ -1,5 +1,5 @@
-//! Rough trouble: registrations refused and connections cut at random, on top of the mild kind.
-//! Every operation ends, and everything comes back.
+//! Rough faults: registrations refused and connections cut at random, in addition to the mild kind.
+//! Every operation ends, and everything is released.
 
 use std::time::Duration;
 
@@ -13,15 +13,16 @@ use crate::faulty::{FaultyBackend, Plan};
 use crate::net::{End, Net};
 use crate::rng::Rng;
 
-/// Plans that are tried.
+/// Number of plans to try.
 const SEEDS: u64 = 6;
-/// Rounds of operations under each.
+/// Rounds of operations under each plan.
 const ROUNDS: u32 = 12;
-/// How long each operation may take; under faults many run into it.
+/// The time limit of each operation. Under faults many reach it.
 const BRIEF: Duration = Duration::from_millis(60);
 
-/// Random operations of every kind between three endpoints, under several seeds: each ends, in
-/// time, with an error that says what it was; then nothing is held any more and all memory is back.
+/// Random operations of every kind between three endpoints, under several seeds. Each ends in time,
+/// with an error that names the operation. Then nothing is held any more, and all memory is
+/// released.
 pub fn everything_ends_and_comes_back<K: Backend>(backend: &K) {
     for seed in 0..SEEDS {
         let faulty = FaultyBackend::new(AnyBackend::new(backend), Plan::rough(seed));
@@ -30,7 +31,7 @@ pub fn everything_ends_and_comes_back<K: Backend>(backend: &K) {
     }
 }
 
-/// An endpoint and the peers it has.
+/// An endpoint and its peers.
 struct Station<K: Backend> {
     end: End<K>,
     addr: bmi_core::Addr,
@@ -38,7 +39,7 @@ struct Station<K: Backend> {
 }
 
 impl<K: Backend> Station<K> {
-    /// Takes note of who came and went, and throws away what nobody asked for.
+    /// Records new and lost peers, and discards unexpected messages.
     fn attend(&mut self) {
         while let Some(event) = self.end.with(|e| e.poll_event()) {
             match event {
@@ -63,7 +64,7 @@ async fn storm<K: Backend>(net: &Net<'_, K>, seed: u64) {
         .collect();
     let mut buffers: Vec<_> = (0..8).map(|_| memory(100_000)).collect();
     for _ in 0..ROUNDS {
-        // Two attempts to connect, most of which live for a while.
+        // Two attempts to connect. Most of the connections live for a while.
         for _ in 0..2 {
             let (from, to) = (rng.index(3), rng.index(3));
             let options = stations[from].end.within(BRIEF);
@@ -96,8 +97,8 @@ async fn storm<K: Backend>(net: &Net<'_, K>, seed: u64) {
                 },
             }
         }
-        // Who else might reach an exposure: whoever has it, for its peer or not. A wrong one costs
-        // a connection, as a cut does.
+        // Any holder of an exposure may use it, including a peer for which it was not made. A wrong
+        // one costs a connection, as a cut does.
         for exposure in exposures.iter().take(6) {
             let station = &stations[rng.index(3)];
             if let Some(peer) = station.peers.first() {
@@ -139,7 +140,7 @@ async fn calm<K: Backend>(net: &Net<'_, K>, stations: &mut [Station<K>]) {
         }
     }
     for station in stations.iter_mut() {
-        // An attempt that this side gave up may have come to be on the other in the meantime.
+        // An attempt that this side gave up may have been established on the other side meanwhile.
         net.until("all peers gone", || {
             station.attend();
             let peers = std::mem::take(&mut station.peers);

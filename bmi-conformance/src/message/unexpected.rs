@@ -1,4 +1,4 @@
-//! Messages that need no receive.
+//! Unexpected messages, which need no receive.
 
 use bmi_core::{Config, ErrorKind, OpKind};
 use futures_util::future::{join, join_all};
@@ -8,8 +8,8 @@ use crate::backend::Backend;
 use crate::data::{Guarded, memory, pattern};
 use crate::net::{Net, all_end_well, soon};
 
-/// Any size up to the limit arrives whole, with its tag and its sender; none is an operation at the
-/// receiver.
+/// Any size up to the limit arrives whole, with its tag and its sender. The receiver has no
+/// operation for it.
 pub fn arrive_without_a_receive<K: Backend>(backend: &K) {
     let net = Net::new(backend);
     net.run(async {
@@ -30,7 +30,7 @@ pub fn arrive_without_a_receive<K: Backend>(backend: &K) {
     });
 }
 
-/// One byte over the limit is `TooLong`, and nothing is sent.
+/// A message one byte over the limit is `TooLong`, and nothing is sent.
 pub fn over_the_limit_is_too_long<K: Backend>(backend: &K) {
     let net = Net::new(backend);
     net.run(async {
@@ -45,8 +45,8 @@ pub fn over_the_limit_is_too_long<K: Backend>(backend: &K) {
     });
 }
 
-/// A receive of the same tag does not take an unexpected message, nor is an expected one handed out
-/// as unexpected.
+/// A receive of the same tag does not take an unexpected message. An expected message is never
+/// delivered as an unexpected one.
 pub fn expected_and_unexpected_do_not_mix<K: Backend>(backend: &K) {
     let net = Net::new(backend);
     net.run(async {
@@ -66,8 +66,8 @@ pub fn expected_and_unexpected_do_not_mix<K: Backend>(backend: &K) {
     });
 }
 
-/// Far more than there are credits, nobody taking them out: the sender waits, nothing is lost, and
-/// all arrive in order when they are taken.
+/// Far more messages than there are credits, none of which is taken out. The sender waits, nothing
+/// is lost, and all arrive in order when they are taken.
 pub fn a_crowd_waits_its_turn<K: Backend>(backend: &K) {
     const MESSAGES: u64 = 60;
     let net = Net::new(backend);
@@ -90,7 +90,8 @@ pub fn a_crowd_waits_its_turn<K: Backend>(backend: &K) {
     });
 }
 
-/// A message that was taken out but not dropped keeps its slot; dropped, it gives the credit back.
+/// A message that was taken out but not dropped keeps its slot. When it is dropped, it gives the
+/// credit back.
 pub fn held_messages_hold_their_slots<K: Backend>(backend: &K) {
     let net = Net::new(backend);
     net.run(async {
@@ -137,7 +138,7 @@ pub fn messages_outlive_their_peer<K: Backend>(backend: &K) {
     });
 }
 
-/// Several tasks may wait for messages; each message wakes one that takes it.
+/// Several tasks may wait for messages. Each message wakes a task that takes it.
 pub fn several_tasks_wait<K: Backend>(backend: &K) {
     let net = Net::new(backend);
     net.run(async {

@@ -8,14 +8,14 @@ use crate::data::{GUARD, Guarded, filled, memory, pattern};
 use crate::rig::{A, B, C, Rig};
 use crate::rng::Rng;
 
-/// The pieces of a list as segments of one region.
+/// Returns the pieces of a list as segments of one region.
 pub(super) fn segments<K: Backend>(rig: &mut Rig<'_, K>, side: usize, list: &Guarded) -> Vec<Segment> {
     let region = rig.register(side, list.memory());
     list.pieces().iter().map(|piece| region.segment(piece.offset(), piece.len())).collect()
 }
 
 /// Heads and gathered payloads of many shapes arrive as one message, head first, scattered over a
-/// list of another shape; a receive that is longer keeps the rest untouched (C10).
+/// list of another shape. A longer receive leaves the rest untouched (C10).
 pub fn gather_and_scatter<K: Backend>(backend: &K) {
     let mut rig = Rig::new(backend);
     let link = rig.link(A, B);
@@ -49,8 +49,8 @@ pub fn gather_and_scatter<K: Backend>(backend: &K) {
     }
 }
 
-/// Head and inline payload are copied before the call returns: what the caller writes there
-/// afterwards does not travel.
+/// Head and inline payload are copied before the call returns. Later changes by the caller are not
+/// sent.
 pub fn inline_is_copied_while_posting<K: Backend>(backend: &K) {
     let mut rig = Rig::new(backend);
     let link = rig.link(A, B);
@@ -72,8 +72,8 @@ pub fn inline_is_copied_while_posting<K: Backend>(backend: &K) {
     target.check("head and inline payload", &expected);
 }
 
-/// Heads up to `max_head`; longer ones, too many segments, too much inline and work over
-/// `max_work_len` are `Invalid` and leave the connection as it was.
+/// Heads up to `max_head` are accepted. Longer heads, too many segments, too much inline payload
+/// and work over `max_work_len` are `Invalid` and leave the connection unchanged.
 pub fn limits_are_enforced<K: Backend>(backend: &K) {
     let mut rig = Rig::new(backend);
     let link = rig.link(A, B);
@@ -95,7 +95,7 @@ pub fn limits_are_enforced<K: Backend>(backend: &K) {
     let (_region, remote) = rig.expose(B, link.far, &target, Access::READ_WRITE);
     invalid(rig.write(A, link.near, 1, &many, remote), "too many segments to write");
     invalid(rig.read(A, link.near, 1, &many, remote), "too many segments to read");
-    // As much as can be named without having it: the same bytes again and again.
+    // More bytes than the memory has: the same bytes are named again and again.
     let piece = usize::try_from(limits.max_work_len).expect("fits") / limits.max_segments + 1;
     if piece <= 256 << 20 {
         let huge = memory(piece);
@@ -136,7 +136,7 @@ pub fn foreign_segments_are_invalid<K: Backend>(backend: &K) {
     rig.ping(A, B, link, "the connection is as it was");
 }
 
-/// Messages of all sizes in both directions at once arrive whole and in posting order; completions
+/// Messages of all sizes in both directions at once arrive whole and in posting order. Completions
 /// come in posting order (C3, C4).
 pub fn order_in_both_directions<K: Backend>(backend: &K) {
     const MESSAGES: usize = 300;
@@ -163,8 +163,8 @@ pub fn order_in_both_directions<K: Backend>(backend: &K) {
         }
         landing.push((bytes, region));
     }
-    // A side sends message n when the other has received n - WINDOW and posted that receive again:
-    // none is without a receive.
+    // A side sends message n when the other has received n - WINDOW and posted that receive again.
+    // So every message has a receive.
     let (mut sent, mut received, mut finished) = ([0; 2], [0; 2], [0; 2]);
     while received != [MESSAGES; 2] || finished != [MESSAGES; 2] {
         for (side, conn) in ends {
@@ -203,7 +203,7 @@ pub fn order_in_both_directions<K: Backend>(backend: &K) {
     }
 }
 
-/// Unsignalled sends report nothing; the completion of a later signalled one frees their memory
+/// Unsignalled sends report nothing. The completion of a later signalled send frees their memory
 /// (C4, C5).
 pub fn unsignalled_sends<K: Backend>(backend: &K) {
     let mut rig = Rig::new(backend);
@@ -255,8 +255,8 @@ pub fn memory_is_held_until_completion<K: Backend>(backend: &K) {
     assert_eq!(target.to_vec(), source.to_vec());
 }
 
-/// Queues take at least what the capabilities say, hand back what is above, and take more after
-/// progress; nothing that was accepted is lost (C2, C4).
+/// Queues accept at least the depth in the capabilities, hand back what exceeds their depth, and
+/// accept more after progress. No accepted request is lost (C2, C4).
 pub fn full_queues_hand_back<K: Backend>(backend: &K) {
     let mut rig = Rig::new(backend);
     let link = rig.link(A, B);
@@ -298,7 +298,7 @@ pub fn full_queues_hand_back<K: Backend>(backend: &K) {
     }
 }
 
-/// A send that finds no receive ends the connection on both sides (C9). Another connection goes on.
+/// A send without a receive ends the connection on both sides (C9). Another connection goes on.
 pub fn receiver_not_ready_ends_the_connection<K: Backend>(backend: &K) {
     let mut rig = Rig::new(backend);
     let (link, other) = (rig.link(A, B), rig.link(A, B));
@@ -312,8 +312,8 @@ pub fn receiver_not_ready_ends_the_connection<K: Backend>(backend: &K) {
     rig.nothing_more(A, link.near, "after the end");
 }
 
-/// A message longer than its receive: the receive completes `TooLong`, nothing behind it is
-/// touched, the connection ends (C10).
+/// A message longer than its receive: the receive completes with `TooLong`, nothing behind it is
+/// touched, and the connection ends (C10).
 pub fn too_long_ends_the_connection<K: Backend>(backend: &K) {
     for (len, room) in [(10usize, 9usize), (1, 0), (70_000, 4096)] {
         let mut rig = Rig::new(backend);
@@ -337,8 +337,7 @@ pub fn too_long_ends_the_connection<K: Backend>(backend: &K) {
     }
 }
 
-/// A large message, more than any socket buffer or pipe holds, arrives whole while both sides are
-/// polled.
+/// A message larger than any socket buffer or pipe arrives whole while both sides are polled.
 pub fn large_messages<K: Backend>(backend: &K) {
     let mut rig = Rig::new(backend);
     let link = rig.link(A, B);
@@ -352,7 +351,7 @@ pub fn large_messages<K: Backend>(backend: &K) {
     assert!(target.to_vec() == source.to_vec(), "the bytes differ");
 }
 
-/// A remote slice that names nothing, for forging.
+/// Returns a remote slice with a forged key.
 pub(super) fn forged(slice: RemoteSlice, key: u64) -> RemoteSlice {
     RemoteSlice { key: bmi_core::RemoteKey(slice.key.0 ^ key), ..slice }
 }

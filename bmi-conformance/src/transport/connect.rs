@@ -1,4 +1,4 @@
-//! How a connection comes to be, or does not.
+//! How a connection is established, or fails to be.
 
 use bmi_core::transport::{Event, MAX_PRIVATE_DATA, Payload, PostError, WorkId, WorkKind, WorkOptions, WorkStatus};
 use bmi_core::{Addr, ErrorKind, Scheme, Time, Transport};
@@ -7,8 +7,8 @@ use crate::backend::Backend;
 use crate::data::{memory, pattern};
 use crate::rig::{A, B, C, Link, Rig};
 
-/// `connect`, `accept` and `Established` carry private data of any length up to the limit, none
-/// included; the accepting side's `Established` has none.
+/// `connect`, `accept` and `Established` carry private data of any length up to the limit, or none.
+/// The accepting side's `Established` has none.
 pub fn private_data_travels_both_ways<K: Backend>(backend: &K) {
     let mut rig = Rig::new(backend);
     let addr = rig.listen(B);
@@ -29,8 +29,8 @@ pub fn private_data_travels_both_ways<K: Backend>(backend: &K) {
     }
 }
 
-/// Private data over the limit is `Invalid` for `connect` and `accept`, and ignored by `reject`;
-/// the request stays acceptable.
+/// Private data over the limit is `Invalid` for `connect` and `accept`, and ignored by `reject`.
+/// The request stays acceptable.
 pub fn too_long_private_data_is_invalid<K: Backend>(backend: &K) {
     let mut rig = Rig::new(backend);
     let addr = rig.listen(B);
@@ -49,7 +49,7 @@ pub fn too_long_private_data_is_invalid<K: Backend>(backend: &K) {
 }
 
 /// A rejection reaches the connecting side with its reason. Receives posted on either side complete
-/// `Flushed`, once; the rejecting side hears no `Disconnected`; both names are gone (C4, C6).
+/// `Flushed`, once. The rejecting side gets no `Disconnected`, and both names are gone (C4, C6).
 pub fn rejection_carries_a_reason<K: Backend>(backend: &K) {
     let mut rig = Rig::new(backend);
     let addr = rig.listen(B);
@@ -74,7 +74,7 @@ pub fn rejection_carries_a_reason<K: Backend>(backend: &K) {
     }
 }
 
-/// Nobody listens: `Disconnected` with `Refused`, well before the deadline.
+/// Without a listener, the attempt ends in `Disconnected` with `Refused`, well before the deadline.
 pub fn nobody_listens_is_refused<K: Backend>(backend: &K) {
     let mut rig = Rig::new(backend);
     let addr = rig.vacant(B);
@@ -85,8 +85,8 @@ pub fn nobody_listens_is_refused<K: Backend>(backend: &K) {
     assert_eq!(reason.kind(), ErrorKind::Refused, "{reason}");
 }
 
-/// A listener that never answers: the attempt ends `TimedOut`, not before its deadline. The
-/// listening side learns that the request is gone (C6, C12).
+/// A listener never answers: the attempt ends `TimedOut`, not before its deadline. The listening
+/// side learns that the request is gone (C6, C12).
 pub fn silent_listener_ends_in_time_out<K: Backend>(backend: &K) {
     let mut rig = Rig::new(backend);
     let addr = rig.listen(B);
@@ -104,7 +104,7 @@ pub fn silent_listener_ends_in_time_out<K: Backend>(backend: &K) {
     assert_eq!(error.kind(), ErrorKind::PeerLost, "{error}");
 }
 
-/// A deadline that has passed already ends the attempt at the next polls.
+/// A deadline that has already passed ends the attempt at the next polls.
 pub fn passed_deadline_ends_at_once<K: Backend>(backend: &K) {
     let mut rig = Rig::new(backend);
     let addr = rig.listen(B);
@@ -127,7 +127,7 @@ pub fn foreign_scheme_is_invalid<K: Backend>(backend: &K) {
     assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
 }
 
-/// An adapter listens at several addresses, each with a port of its own; one that is taken is
+/// An adapter listens at several addresses, each with its own port. An address that is in use is
 /// `Invalid`.
 pub fn several_listeners<K: Backend>(backend: &K) {
     let mut rig = Rig::new(backend);
@@ -143,7 +143,7 @@ pub fn several_listeners<K: Backend>(backend: &K) {
     }
 }
 
-/// Receives may be posted at once, on both sides, and take the first messages; sends wait for
+/// Receives may be posted at once, on both sides, and take the first messages. Sends wait for
 /// `Established`.
 pub fn receives_are_posted_before_established<K: Backend>(backend: &K) {
     let mut rig = Rig::new(backend);
@@ -169,8 +169,8 @@ pub fn receives_are_posted_before_established<K: Backend>(backend: &K) {
     assert_eq!(got.len, 5);
 }
 
-/// Many connections between two adapters at a time: each has its own name, and what is sent on one
-/// arrives on that one.
+/// Many connections between two adapters at a time: each has its own name, and messages arrive on
+/// the connection on which they were sent.
 pub fn many_connections<K: Backend>(backend: &K) {
     let mut rig = Rig::new(backend);
     let addr = rig.listen(B);
@@ -193,7 +193,7 @@ pub fn many_connections<K: Backend>(backend: &K) {
     assert_eq!(landing.to_vec(), expected);
 }
 
-/// Connecting again works, and names are never used twice (C6).
+/// Connecting again works, and names are never reused (C6).
 pub fn names_are_never_used_twice<K: Backend>(backend: &K) {
     let mut rig = Rig::new(backend);
     let addr = rig.listen(B);
@@ -212,8 +212,8 @@ pub fn names_are_never_used_twice<K: Backend>(backend: &K) {
     assert!(seen.iter().all(|link| link.near.slot < 12 && link.far.slot < 12), "slots are small and dense: {seen:?}");
 }
 
-/// A slot is not used again before the end of its connection was reported: a caller that indexes a
-/// table by it never sees two connections in one place (C6).
+/// A slot is not reused before the end of its connection was reported. A caller that indexes a
+/// table by slot never sees two connections in one place (C6).
 pub fn slots_are_used_again_after_the_end<K: Backend>(backend: &K) {
     let mut rig = Rig::new(backend);
     let addr = rig.listen(B);

@@ -1,4 +1,4 @@
-//! How connections end, and what comes back when they do.
+//! How connections end, and what is released then.
 
 use std::time::Duration;
 
@@ -9,8 +9,8 @@ use crate::backend::Backend;
 use crate::data::{filled, memory};
 use crate::rig::{A, B, C, Rig};
 
-/// `disconnect` flushes receives on both sides; each side hears one `Disconnected`, `Cancelled`
-/// where it was asked for; names are dead afterwards (C6).
+/// `disconnect` flushes receives on both sides. Each side gets one `Disconnected`, with `Cancelled`
+/// at the side that asked for it. Names are invalid afterwards (C6).
 pub fn disconnect_flushes_receives<K: Backend>(backend: &K) {
     let mut rig = Rig::new(backend);
     let link = rig.link(A, B);
@@ -39,7 +39,7 @@ pub fn disconnect_flushes_receives<K: Backend>(backend: &K) {
     }
 }
 
-/// What was posted before `disconnect` still arrives, large and small, in order.
+/// Everything posted before `disconnect` still arrives, large and small, in order.
 pub fn disconnect_hands_over_what_was_posted<K: Backend>(backend: &K) {
     const MESSAGES: usize = 40;
     let mut rig = Rig::new(backend);
@@ -71,8 +71,8 @@ pub fn disconnect_hands_over_what_was_posted<K: Backend>(backend: &K) {
     assert_eq!(seen, expected, "sends complete");
 }
 
-/// A deadline that has passed cuts at once, with work outstanding of every kind; each request
-/// completes exactly once and its memory comes back (C4, C5, C6).
+/// A deadline that has passed cuts at once, with work of every kind outstanding. Each request
+/// completes exactly once and its memory is released (C4, C5, C6).
 pub fn passed_deadline_cuts<K: Backend>(backend: &K) {
     let mut rig = Rig::new(backend);
     let link = rig.link(A, B);
@@ -106,8 +106,8 @@ pub fn passed_deadline_cuts<K: Backend>(backend: &K) {
     rig.released(&mut there, "the peer's memory");
 }
 
-/// The earlier of two deadlines counts, and there is one `Disconnected`, however often `disconnect`
-/// is called.
+/// The earlier of two deadlines counts. There is one `Disconnected`, however often `disconnect` is
+/// called.
 pub fn disconnect_twice<K: Backend>(backend: &K) {
     let mut rig = Rig::new(backend);
     let link = rig.link(A, B);
@@ -120,12 +120,12 @@ pub fn disconnect_twice<K: Backend>(backend: &K) {
     rig.nothing_more(A, link.near, "disconnected three times");
 }
 
-/// A peer that does not poll holds nothing up: with more outstanding than the way to it can hold,
-/// `Disconnected` comes by the deadline (C6).
+/// A peer that does not poll does not delay the end. More is outstanding than the way to it can
+/// hold, and `Disconnected` still comes by the deadline (C6).
 pub fn disconnect_from_a_stalled_peer<K: Backend>(backend: &K) {
     let mut rig = Rig::new(backend);
     let link = rig.link(A, B);
-    // As much as one request may have, where that is less.
+    // Limited to the maximum of one request, if that is less.
     let len = usize::try_from(backend.expected_capabilities().max_work_len).unwrap_or(usize::MAX).min(16 << 20);
     let target = memory(len);
     let (_region, remote) = rig.expose(B, link.far, &target, Access::READ_WRITE);
@@ -146,7 +146,7 @@ pub fn disconnect_from_a_stalled_peer<K: Backend>(backend: &K) {
     rig.end_of(B, link.far, "the stalled peer hears of it");
 }
 
-/// When an adapter is dropped its peers' connections end, with everything outstanding on them
+/// When an adapter is dropped, its peers' connections end, with everything outstanding on them
 /// flushed (C6, C13).
 pub fn dropped_adapter_ends_its_connections<K: Backend>(backend: &K) {
     let mut rig = Rig::new(backend);
@@ -168,7 +168,7 @@ pub fn dropped_adapter_ends_its_connections<K: Backend>(backend: &K) {
     rig.ping(A, C, own, "another peer");
 }
 
-/// An adapter that is dropped lets go of all memory, whatever was outstanding (C13).
+/// A dropped adapter releases all memory, whatever was outstanding (C13).
 pub fn dropped_adapter_lets_go<K: Backend>(backend: &K) {
     let mut rig = Rig::new(backend);
     let link = rig.link(A, B);
@@ -185,7 +185,7 @@ pub fn dropped_adapter_lets_go<K: Backend>(backend: &K) {
     rig.end_of(B, link.far, "the peer hears of it");
 }
 
-/// An adapter dropped while connections are being set up: the other side's attempt ends.
+/// An adapter is dropped while connections are being set up: the other side's attempt ends.
 pub fn dropped_while_connecting<K: Backend>(backend: &K) {
     let mut rig = Rig::new(backend);
     let addr = rig.listen(B);
@@ -203,7 +203,7 @@ pub fn dropped_while_connecting<K: Backend>(backend: &K) {
     assert_eq!(reason.kind(), ErrorKind::PeerLost, "{reason}");
 }
 
-/// Names that never were, and names that are gone, are ignored or refused; nothing breaks (C6).
+/// Names that never existed, and names that are gone, are ignored or refused. Nothing breaks (C6).
 pub fn unknown_names<K: Backend>(backend: &K) {
     let mut rig = Rig::new(backend);
     let link = rig.link(A, B);
@@ -234,11 +234,11 @@ pub fn unknown_names<K: Backend>(backend: &K) {
     rig.ping(A, B, link, "the real connection is as it was");
 }
 
-/// One connection whose peer does not poll does not hold up another (C8).
+/// A connection whose peer does not poll does not hold up another connection (C8).
 pub fn a_stalled_peer_stalls_nobody_else<K: Backend>(backend: &K) {
     let mut rig = Rig::new(backend);
     let (stalled, healthy) = (rig.link(A, B), rig.link(A, C));
-    // As much as one request may have, where that is less.
+    // Limited to the maximum of one request, if that is less.
     let len = usize::try_from(backend.expected_capabilities().max_work_len).unwrap_or(usize::MAX).min(16 << 20);
     let (_region, remote) = rig.expose(B, stalled.far, &memory(len), Access::WRITE);
     let list = [rig.register(A, &filled(1, len)).segment(0, len)];

@@ -1,10 +1,10 @@
-//! One-sided work that is done while it is posted ([`Transport::write_now`],
+//! One-sided work that completes while it is posted ([`Transport::write_now`],
 //! [`Transport::read_now`]).
 //!
-//! A transport may always say no. So each test checks both answers wherever it asks: a yes means
-//! that the bytes are in place, behind all that was posted before, and that nothing follows; a no
-//! that nothing has happened, and that posting the same does it, or says what is wrong. What a
-//! backend must say yes to, its own tests pin.
+//! A transport may always return false, so each test checks both results. True means that the bytes
+//! are in place, after everything that was posted before, and that no completion follows. False
+//! means that nothing has happened, and that posting the same request does it or reports the error.
+//! A backend's own tests pin the cases in which it must return true.
 
 use bmi_core::transport::{ConnId, Event, Payload, WorkKind, WorkOptions};
 use bmi_core::{Access, MemSlice, RemoteSlice, Transport};
@@ -14,7 +14,7 @@ use crate::backend::Backend;
 use crate::data::{Guarded, filled, memory, pattern};
 use crate::rig::{A, B, Link, Rig};
 
-/// A write of `source` by side A, at once or else posted. Whether it was at once.
+/// Writes `source` by side A, at once or else by posting. Returns whether it was done at once.
 fn write<K: Backend>(rig: &mut Rig<'_, K>, link: Link, source: &Guarded, remote: RemoteSlice, number: u64) -> bool {
     let at_once = rig.adapter(A).write_now(link.near, source.pieces(), remote);
     if !at_once {
@@ -25,13 +25,13 @@ fn write<K: Backend>(rig: &mut Rig<'_, K>, link: Link, source: &Guarded, remote:
     at_once
 }
 
-/// Checks that no request of side A has been reported, but for those that were taken.
+/// Checks that side A has no unread work completions.
 fn nothing_was_reported<K: Backend>(rig: &Rig<'_, K>, what: &str) {
     let work: Vec<_> = rig.unread(A).iter().filter(|event| matches!(event, Event::Work(_))).collect();
     assert!(work.is_empty(), "{what}: what is done at once reports nothing: {work:?}");
 }
 
-/// Local lists, and where in the peer's 70,000 bytes they begin.
+/// Local lists, and their offset in the peer's 70,000 bytes.
 const SHAPES: [(u64, &[usize]); 7] = [
     (0, &[]),
     (70_000, &[0]),
@@ -42,14 +42,14 @@ const SHAPES: [(u64, &[usize]); 7] = [
     (0, &[70_000]),
 ];
 
-/// Lists of any shape are gathered to, and scattered from, the beginning of what is named, and
-/// nothing else is touched (C3).
+/// Lists of any shape are gathered to, and scattered from, the beginning of the remote slice.
+/// Nothing else is touched (C3).
 pub fn lists_of_any_shape<K: Backend>(backend: &K) {
     let mut rig = Rig::new(backend);
     let link = rig.link(A, B);
     let far = memory(70_000);
     let (_region, remote) = rig.expose(B, link.far, &far, Access::READ_WRITE);
-    // Until the peer's memory is known here, as far as it will be.
+    // Until the peer's memory is known here, as far as the backend supports that.
     rig.ping(A, B, link, "before the first");
     let most = vec![3; rig.adapter(A).capabilities().max_segments];
     for (number, (at, lens)) in SHAPES.into_iter().chain([(1, &most[..])]).enumerate() {
@@ -75,9 +75,9 @@ pub fn lists_of_any_shape<K: Backend>(backend: &K) {
     }
 }
 
-/// A write at once comes behind those that were posted, however long they are, and before the
-/// message that is sent behind it; a message that is sent before it is not held up (C3). The memory
-/// is free at once.
+/// A write at once takes effect after the writes that were posted before it, however long they are,
+/// and before a message that is sent after it. It does not hold up a message that was sent before
+/// it (C3). Its memory is free at once.
 pub fn order_with_what_is_posted<K: Backend>(backend: &K) {
     let mut rig = Rig::new(backend);
     let link = rig.link(A, B);
@@ -107,7 +107,7 @@ pub fn order_with_what_is_posted<K: Backend>(backend: &K) {
         }
         rig.send(A, link.near, round, &[], Payload::EMPTY, WorkOptions::UNSIGNALLED).expect("send");
         if at_once {
-            // It was copied: what is written here now does not travel.
+            // The bytes were copied, so later changes are not sent.
             short.list().copy_from(0, &[0; 3000]);
         }
         rig.done(B, link.far, 2 * round, WorkKind::Recv, "the message before");
@@ -129,8 +129,8 @@ pub fn order_with_what_is_posted<K: Backend>(backend: &K) {
     }
 }
 
-/// Asks for both, and checks that it is not done, that no byte changed, and that the connection
-/// stands: whatever is wrong, posting says it (C7).
+/// Tries both, and checks that nothing is done, that no byte changed, and that the connection
+/// remains. Posting reports the error (C7).
 fn refused<K: Backend>(
     rig: &mut Rig<'_, K>,
     conn: ConnId,
@@ -150,9 +150,9 @@ fn refused<K: Backend>(
     assert!(local.memory().to_vec() == untouched, "{what}: a byte was delivered");
 }
 
-/// A wrong key, rights that were not given, every way out of bounds, a revoked key, one of another
-/// connection, a connection that has ended: no, and nothing has happened, to the connection neither
-/// (C6, C7).
+/// The result is false for a wrong key, missing rights, every way out of bounds, a revoked key, a
+/// key of another connection, and a connection that has ended. Nothing has happened then, not even
+/// to the connection (C6, C7).
 pub fn what_posting_would_refuse<K: Backend>(backend: &K) {
     const BOTH: (bool, bool) = (true, true);
     let mut rig = Rig::new(backend);
@@ -193,7 +193,7 @@ pub fn what_posting_would_refuse<K: Backend>(backend: &K) {
     refused(&mut rig, link.near, both.slice(0, 0).expect("within"), BOTH, 0, &target, "no bytes by a revoked key");
     rig.ping(A, B, link, "behind the revoked key");
 
-    // What is allowed is still done, by either way.
+    // An allowed access still works, either way.
     let source = Guarded::filled(9, &[64]);
     write(&mut rig, link, &source, writable, 50);
     rig.ping(A, B, link, "behind a write that is allowed");

@@ -1,8 +1,8 @@
-//! Inline receives (C16): messages that are taken where they stand, beside messages that come as
-//! events.
+//! Inline receives (C16): messages that a receiver takes in the adapter's own buffer, mixed with
+//! messages that arrive as events.
 //!
-//! A backend that shows nothing passes too: all comes as events then.
-//! [`Backend::has_inline_receives`] says which one must show something.
+//! A backend without inline receives passes too, because all messages arrive as events then. A
+//! backend whose [`Backend::has_inline_receives`] returns true must show some.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -19,15 +19,15 @@ use crate::data::{GUARD, Guarded, filled, memory, pattern};
 use crate::rig::{A, B, Link, Rig};
 use crate::rng::Rng;
 
-/// Receives that a connection has posted. More messages than that arrive, so each has to stay
-/// posted, or to be posted again.
+/// Number of receives that a connection has posted. More messages than that arrive, so each receive
+/// has to stay posted, or to be posted again.
 const WINDOW: usize = 6;
-/// Messages of a connection.
+/// Number of messages of a connection.
 const MESSAGES: usize = 150;
-/// Room of a receive.
+/// Room of a receive, in bytes.
 const ROOM: usize = 9000;
 
-/// What is sent.
+/// One item that is sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Sent {
     Message(Vec<u8>),
@@ -52,7 +52,7 @@ impl Stream {
         Stream { side, conn, sent, next: 0, shown: 0, taken: 0, received: 0 }
     }
 
-    /// Holds what came against what was sent.
+    /// Compares an item that arrived with the one that was sent.
     fn check(&self, got: &Sent, how: &str) {
         let expected = self.sent.get(self.next);
         let short = |sent: &Sent| match sent {
@@ -64,7 +64,7 @@ impl Stream {
     }
 }
 
-/// What all receivers of a rig have seen.
+/// The items that all receivers of a rig have seen.
 #[derive(Clone, Default)]
 struct Log(Rc<RefCell<Vec<Stream>>>);
 
@@ -82,11 +82,12 @@ impl Log {
     }
 }
 
-/// Which messages are taken: by the number of their stream, and by how many of it were shown
-/// before.
+/// Decides which messages are taken, from the number of their stream and from how many of its
+/// messages were shown before.
 type Choice = fn(usize, usize) -> bool;
 
-/// Holds everything that it is shown against what was sent, and takes what it is told to take.
+/// Compares everything that it is shown with what was sent, and takes the messages that it is told
+/// to take.
 struct Watcher {
     side: usize,
     log: Log,
@@ -108,7 +109,7 @@ impl InlineReceiver for Watcher {
     }
 }
 
-/// Somebody who must not be shown anything.
+/// A receiver that must not be shown anything.
 struct Nobody(&'static str);
 
 impl InlineReceiver for Nobody {
@@ -117,7 +118,7 @@ impl InlineReceiver for Nobody {
     }
 }
 
-/// One direction of a connection: who sends, who receives, and into what.
+/// One direction of a connection: its sender, its receiver, and the memory for the messages.
 struct Way {
     from: usize,
     near: ConnId,
@@ -125,10 +126,10 @@ struct Way {
     far: ConnId,
     landing: Memory,
     region: MemoryRegion,
-    /// Where immediate data goes.
+    /// The target of writes with immediate data.
     target: RemoteSlice,
     sent: usize,
-    /// Completions that its sender still waits for.
+    /// Number of completions that its sender still waits for.
     unfinished: usize,
 }
 
@@ -143,8 +144,8 @@ impl Way {
         way
     }
 
-    /// Posts the receive of a slot, without a poll: what is taken meanwhile would overtake what the
-    /// test has not looked at.
+    /// Posts the receive of a slot, without a poll. Messages taken by a poll would overtake events
+    /// that the test has not read.
     fn recv<K: Backend>(&mut self, rig: &mut Rig<'_, K>, slot: usize) {
         let list = [self.region.segment(slot * ROOM, ROOM)];
         let posted = rig.try_post(self.to, |t| t.post_recv(self.far, WorkId(slot as u64), &list));
@@ -183,7 +184,7 @@ impl Way {
         }
     }
 
-    /// A completion of the receiver's.
+    /// Handles a completion of the receiver.
     fn received<K: Backend>(&mut self, rig: &mut Rig<'_, K>, log: &Log, done: WorkCompletion) {
         assert_eq!(done.status, WorkStatus::Ok, "{done:?}");
         let slot = usize::try_from(done.work.0).expect("a slot");
@@ -200,7 +201,8 @@ impl Way {
     }
 }
 
-/// `MESSAGES` of all sizes; with immediate data in between, if wanted.
+/// Returns `MESSAGES` messages of all sizes, with immediate data in between if `immediates` is
+/// true.
 fn messages(seed: u64, immediates: bool) -> Vec<Sent> {
     let mut rng = Rng::new(seed);
     let sent = (0..MESSAGES).map(|number| {
@@ -213,7 +215,7 @@ fn messages(seed: u64, immediates: bool) -> Vec<Sent> {
     sent.collect()
 }
 
-/// Handles all events there are, in order.
+/// Handles all unread events, in order.
 fn handle<K: Backend>(rig: &mut Rig<'_, K>, ways: &mut [Way], log: &Log) {
     for side in [A, B] {
         while let Some(event) = rig.take_unread(side) {
@@ -234,10 +236,10 @@ fn handle<K: Backend>(rig: &mut Rig<'_, K>, ways: &mut [Way], log: &Log) {
     }
 }
 
-/// Sends everything over `links` connections, from A to B or both ways; each receiver takes what
-/// `choice` says. Holds every message against what was sent, and sees that each connection has as
-/// many receives posted at its end as at its beginning. Gives how many each one was shown, took,
-/// and received, those from A to B first.
+/// Sends everything over `links` connections, from A to B or both ways. Each receiver takes
+/// messages as `choice` says. Compares every message with what was sent. Checks that each
+/// connection has as many receives posted at its end as at its beginning. Returns how many messages
+/// each direction was shown, took, and received, those from A to B first.
 fn exchange<K: Backend>(
     backend: &K,
     links: usize,
@@ -263,7 +265,7 @@ fn exchange<K: Backend>(
         let before = log.progress();
         assert!(rig.now() < give_up, "{before} of {total} messages have come, and no more do");
         ways.iter_mut().for_each(|way| way.go_on(&mut rig, &log));
-        // Now and then nobody looks for a while, so that one poll finds much.
+        // Sometimes a side is not polled for a while, so that one poll finds many events.
         let absent = [A, B][rng.index(2)];
         rig.pause(absent, rng.chance(500));
         for _ in 0..rng.index(30) {
@@ -293,9 +295,9 @@ fn exchange<K: Backend>(
     log.0.borrow().iter().map(|stream| (stream.shown, stream.taken, stream.received)).collect()
 }
 
-/// Messages of all sizes come exactly once and in order, whether they are taken or received; N
-/// receives are enough for more than N messages, since those of messages that were taken stay
-/// posted. Who never takes gets everything as before.
+/// Messages of all sizes arrive exactly once and in order, whether they are taken or received. N
+/// receives are enough for more than N messages, since the receives of taken messages stay posted.
+/// A receiver that never takes a message gets all of them as events.
 pub fn taken_or_received_each_comes_once<K: Backend>(backend: &K) {
     let (shown, taken, received) = exchange(backend, 1, false, false, |_, _| true)[0];
     assert_eq!((taken, taken + received), (shown, MESSAGES));
@@ -304,14 +306,15 @@ pub fn taken_or_received_each_comes_once<K: Backend>(backend: &K) {
     assert_eq!((taken, received), (0, MESSAGES));
 }
 
-/// Taken and not taken by turns: a message that was not taken is an event before the next is shown.
+/// Messages are alternately taken and not taken. A message that was not taken is an event before
+/// the next one is shown.
 pub fn every_other_is_taken<K: Backend>(backend: &K) {
     let (shown, taken, received) = exchange(backend, 1, false, false, |_, shown| shown % 2 == 1)[0];
     assert_eq!((taken, taken + received), (shown / 2, MESSAGES));
     assert!(taken > 0 || !backend.has_inline_receives(), "{} showed {shown}", backend.name());
 }
 
-/// What is taken of one connection concerns no other.
+/// Taking messages of one connection does not affect another.
 pub fn one_connection_takes_and_one_does_not<K: Backend>(backend: &K) {
     let streams = exchange(backend, 2, false, false, |number, _| number % 2 == 0);
     assert!(streams.iter().all(|(_, taken, received)| taken + received == MESSAGES), "{streams:?}");
@@ -319,7 +322,7 @@ pub fn one_connection_takes_and_one_does_not<K: Backend>(backend: &K) {
     assert!(streams[0].1 > 0 || !backend.has_inline_receives(), "{streams:?}");
 }
 
-/// Both sides send and take on two connections, so that completions of sends stand between the
+/// Both sides send and take on two connections, so that completions of sends come between the
 /// messages.
 pub fn both_sides_take<K: Backend>(backend: &K) {
     let streams = exchange(backend, 2, true, false, |_, shown| shown % 7 != 6);
@@ -328,8 +331,8 @@ pub fn both_sides_take<K: Backend>(backend: &K) {
     assert!(streams.iter().all(|(_, taken, _)| *taken > 0) || !backend.has_inline_receives(), "{streams:?}");
 }
 
-/// Immediate data is no message, so it is never shown; it keeps its place in the order (C3). Needs
-/// `write_with_immediate`; without it such a write is `Invalid`.
+/// Immediate data is not a message, so it is never shown. It keeps its place in the order (C3).
+/// Needs `write_with_immediate`; without it such a write is `Invalid`.
 pub fn immediate_data_beside_messages_that_are_taken<K: Backend>(backend: &K) {
     if !backend.expected_capabilities().write_with_immediate {
         let mut rig = Rig::new(backend);
@@ -347,8 +350,8 @@ pub fn immediate_data_beside_messages_that_are_taken<K: Backend>(backend: &K) {
     }
 }
 
-/// Nothing is shown of a connection before its `Established` has been reported by an earlier poll,
-/// nor after its end, though it was sent at once.
+/// No message of a connection is shown before an earlier poll has reported its `Established`, nor
+/// after its end, even if it was sent at once.
 pub fn nothing_is_shown_outside_a_connections_life<K: Backend>(backend: &K) {
     let mut rig = Rig::new(backend);
     let log = Log::default();
@@ -363,7 +366,7 @@ pub fn nothing_is_shown_outside_a_connections_life<K: Backend>(backend: &K) {
             rig.recv(B, far, slot, &[landing.segment(slot as usize * 16, 16)]).expect("receive");
         }
         rig.adapter(B).accept(far, &[]).expect("accept");
-        // As far as the backend can do without it, all comes before the first poll.
+        // As far as the backend allows, everything arrives before the first poll.
         let (mut turns, absence) = (0, [0, 40][round as usize % 2]);
         let sent: Vec<Sent> = (0..3).map(|number| Sent::Message(pattern(round * 3 + number, 16))).collect();
         let mut stream = Some(Stream::new(B, far, sent.clone()));
@@ -409,8 +412,8 @@ pub fn nothing_is_shown_outside_a_connections_life<K: Backend>(backend: &K) {
     }
 }
 
-/// A message that its receive has no room for is not shown; the receive completes `TooLong`, and
-/// the connection ends (C10).
+/// A message for which its receive has no room is not shown. The receive completes with `TooLong`,
+/// and the connection ends (C10).
 pub fn too_long_is_not_shown<K: Backend>(backend: &K) {
     for (len, room) in [(10usize, 9usize), (1, 0), (70_000, 4096)] {
         let mut rig = Rig::new(backend);
@@ -433,8 +436,8 @@ pub fn too_long_is_not_shown<K: Backend>(backend: &K) {
     }
 }
 
-/// A message that finds no receive is not shown and ends the connection (C9), at once or when the
-/// only receive, which stayed posted for some messages that were taken, is used up.
+/// A message without a receive is not shown and ends the connection (C9). This happens at once, or
+/// when the only receive, which stayed posted for some taken messages, is used up.
 pub fn a_message_without_a_receive_is_not_shown<K: Backend>(backend: &K) {
     let mut rig = Rig::new(backend);
     let link = rig.link(A, B);

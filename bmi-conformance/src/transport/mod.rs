@@ -1,5 +1,5 @@
-//! The transport level: the contract C1 to C16 of [`bmi_core::transport`], one adapter against
-//! another, nothing in between.
+//! The transport level: the contract C1 to C16 of [`bmi_core::transport`], directly between two
+//! adapters.
 
 pub mod channel;
 pub mod connect;

@@ -1,4 +1,5 @@
-//! One-sided work: writes, writes with immediate data, reads, and what a peer must not reach.
+//! One-sided work: writes, writes with immediate data, reads, and accesses that a peer must not
+//! make.
 
 use bmi_core::transport::{ConnId, Payload, PostError, WorkId, WorkKind, WorkOptions, WorkStatus, WriteTarget};
 use bmi_core::{Access, ErrorKind, RemoteKey, RemoteSlice, Transport};
@@ -20,7 +21,7 @@ fn expose_piece<K: Backend>(
     rig.adapter(side).expose(conn, &segment, access).expect("expose")
 }
 
-/// Writes of a head and of lists land at the target's beginning, at offsets too, and touch nothing
+/// Writes of a head and of lists go to the target's beginning, or to an offset, and touch nothing
 /// else.
 pub fn writes_land_where_they_should<K: Backend>(backend: &K) {
     let mut rig = Rig::new(backend);
@@ -44,7 +45,7 @@ pub fn writes_land_where_they_should<K: Backend>(backend: &K) {
         }
         let done = rig.done(A, link.near, number, WorkKind::Write, "the write");
         assert_eq!(done.len, bytes.len() as u64);
-        // A write that completed is at the peer's adapter; a message behind it says that it is in
+        // A completed write is at the peer's adapter. A message sent after it shows that it is in
         // place (C3).
         rig.ping(A, B, link, "behind the write");
         let mut image = vec![crate::data::GUARD; at as usize];
@@ -53,8 +54,8 @@ pub fn writes_land_where_they_should<K: Backend>(backend: &K) {
     }
 }
 
-/// A write that the peer's program is not told of is in place when a message posted after it
-/// arrives (C3), however large it is.
+/// A write is in place when a message posted after it arrives, although the peer's program is not
+/// notified of the write (C3), however large it is.
 pub fn messages_come_behind_writes<K: Backend>(backend: &K) {
     let mut rig = Rig::new(backend);
     let link = rig.link(A, B);
@@ -73,8 +74,8 @@ pub fn messages_come_behind_writes<K: Backend>(backend: &K) {
     }
 }
 
-/// Immediate data consumes a receive, in order with sends, after the bytes are in place; without
-/// bytes too (C3, C4). Needs `write_with_immediate`; without it such a write is `Invalid`.
+/// Immediate data consumes a receive, in order with sends, after the bytes are in place, also if
+/// there are no bytes (C3, C4). Needs `write_with_immediate`; without it such a write is `Invalid`.
 pub fn immediate_data<K: Backend>(backend: &K) {
     let mut rig = Rig::new(backend);
     let link = rig.link(A, B);
@@ -110,7 +111,7 @@ pub fn immediate_data<K: Backend>(backend: &K) {
     }
 }
 
-/// Immediate data that finds no receive ends the connection (C9). Needs `write_with_immediate`.
+/// Immediate data without a receive ends the connection (C9). Needs `write_with_immediate`.
 pub fn immediate_data_without_a_receive<K: Backend>(backend: &K) {
     let mut rig = Rig::new(backend);
     let (link, other) = (rig.link(A, B), rig.link(A, B));
@@ -127,8 +128,8 @@ pub fn immediate_data_without_a_receive<K: Backend>(backend: &K) {
     rig.ping(A, B, other, "another connection");
 }
 
-/// Reads, whole and in part, scattered over lists of any shape, bring the bytes and touch nothing
-/// else. Needs `rdma_read`; without it a read is `Invalid`.
+/// Reads, whole and in part, scattered over lists of any shape, return the right bytes and touch
+/// nothing else. Needs `rdma_read`; without it a read is `Invalid`.
 pub fn reads_bring_what_is_there<K: Backend>(backend: &K) {
     let mut rig = Rig::new(backend);
     let link = rig.link(A, B);
@@ -152,7 +153,7 @@ pub fn reads_bring_what_is_there<K: Backend>(backend: &K) {
     }
 }
 
-/// A chain of reads of which only the last is signalled reports once, and then all bytes are there
+/// A chain of reads of which only the last is signalled reports once, when all bytes have arrived
 /// (C4). Needs `rdma_read`.
 pub fn chains_of_reads<K: Backend>(backend: &K) {
     if !backend.expected_capabilities().rdma_read {
@@ -176,7 +177,7 @@ pub fn chains_of_reads<K: Backend>(backend: &K) {
     assert!(rig.unread(A).is_empty(), "an unsignalled read reported: {:?}", rig.unread(A));
 }
 
-/// More reads than may be outstanding, and large ones among them, all complete with their own
+/// More reads than may be outstanding, with large ones among them, all complete with their own
 /// bytes. Needs `rdma_read`.
 pub fn many_reads<K: Backend>(backend: &K) {
     let expected = backend.expected_capabilities();
@@ -206,7 +207,7 @@ pub fn many_reads<K: Backend>(backend: &K) {
     assert!(target.to_vec()[..count * piece] == source.to_vec()[..count * piece], "the bytes differ");
 }
 
-/// More bytes than the remote slice has are `Invalid`, before anything goes out.
+/// Work with more bytes than the remote slice is `Invalid`, before anything is sent.
 pub fn work_beyond_its_target_is_invalid<K: Backend>(backend: &K) {
     let mut rig = Rig::new(backend);
     let link = rig.link(A, B);
@@ -221,7 +222,7 @@ pub fn work_beyond_its_target_is_invalid<K: Backend>(backend: &K) {
     assert_eq!(target.to_vec(), [0; 8]);
 }
 
-/// One way of reaching for what was not given.
+/// A forged access.
 struct Forgery {
     what: &'static str,
     access: Access,
@@ -288,8 +289,8 @@ const FORGERIES: [Forgery; 13] = [
     },
 ];
 
-/// Reaches for `remote` and checks that this costs the connection, that no byte changed on either
-/// side, that nothing behind it is delivered, and that `other` goes on undisturbed (C7).
+/// Accesses `remote` and checks that this costs the connection. No byte may change on either side,
+/// nothing after it may be delivered, and `other` must go on undisturbed (C7).
 fn costs_the_connection<K: Backend>(
     rig: &mut Rig<'_, K>,
     (link, other): (Link, Link),
@@ -306,8 +307,7 @@ fn costs_the_connection<K: Backend>(
     let posted =
         if write { rig.write(A, link.near, 1, &list, remote) } else { rig.read(A, link.near, 1, &list, remote) };
     posted.unwrap_or_else(|refusal| panic!("{what}: the near adapter cannot know: {refusal:?}"));
-    // Behind it, a message that must not be delivered any more. The connection may have ended
-    // already.
+    // After it, a message that must not be delivered. The connection may have ended already.
     let _ = rig.send(A, link.near, 2, b"behind", Payload::EMPTY, WorkOptions::SIGNALLED);
     let (completions, reason) = rig.end_of(B, link.far, what);
     let statuses: Vec<_> = completions.iter().map(|c| (c.work.0, c.status)).collect();
@@ -322,7 +322,7 @@ fn costs_the_connection<K: Backend>(
     rig.ping(A, B, other, what);
 }
 
-/// A wrong key, rights that were not given, and every way out of bounds (C7).
+/// A wrong key, missing rights, and every way out of bounds cost the connection (C7).
 pub fn forged_access_costs_the_connection<K: Backend>(backend: &K) {
     let mut rig = Rig::new(backend);
     let addr = rig.listen(B);
@@ -355,8 +355,8 @@ pub fn zero_length_access_is_checked<K: Backend>(backend: &K) {
     }
 }
 
-/// What was exposed on one connection cannot be reached from another of the same two adapters, nor
-/// from a third adapter (C7).
+/// Memory exposed on one connection cannot be accessed from another connection of the same two
+/// adapters, nor from a third adapter (C7).
 pub fn exposure_belongs_to_one_connection<K: Backend>(backend: &K) {
     let mut rig = Rig::new(backend);
     let addr = rig.listen(B);
@@ -378,8 +378,8 @@ pub fn exposure_belongs_to_one_connection<K: Backend>(backend: &K) {
     target.check("after the owner's write", &pattern(4, 64));
 }
 
-/// After `revoke` the key is dead, its region free; other exposures of the same region live on
-/// (C7).
+/// After `revoke` the key is invalid and its region is free. Other exposures of the same region
+/// remain (C7).
 pub fn revoked_access_costs_the_connection<K: Backend>(backend: &K) {
     let mut rig = Rig::new(backend);
     let addr = rig.listen(B);
@@ -397,8 +397,8 @@ pub fn revoked_access_costs_the_connection<K: Backend>(backend: &K) {
     costs_the_connection(&mut rig, (link, other), first, WRITE, &target, "a revoked key");
 }
 
-/// An exposure holds its region until it is revoked or the connection ends; revoking what is not
-/// there is ignored; exposing on an ended connection is `PeerLost` (C5, C6).
+/// An exposure holds its region until it is revoked or the connection ends. Revoking an unknown key
+/// is ignored. Exposing on an ended connection fails with `PeerLost` (C5, C6).
 pub fn exposures_hold_their_region<K: Backend>(backend: &K) {
     let mut rig = Rig::new(backend);
     let link = rig.link(A, B);

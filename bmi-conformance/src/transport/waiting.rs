@@ -24,7 +24,7 @@ impl Wake for Alarm {
     }
 }
 
-/// Somebody who sleeps on an adapter: on its descriptor, or on the waker if there is none.
+/// A thread that sleeps on an adapter: on its descriptor, or on the waker if there is none.
 struct Sleeper(Arc<Alarm>);
 
 impl Sleeper {
@@ -43,7 +43,7 @@ impl Sleeper {
         }
     }
 
-    /// Polls a side until it is idle and armed, and nobody has woken it; from then on it is paused.
+    /// Polls a side until it is idle, armed, and not woken. From then on the side is paused.
     fn asleep<K: Backend>(rig: &mut Rig<'_, K>, side: usize, what: &str) -> Sleeper {
         rig.wait(what, |rig| {
             let sleeper = Sleeper::new();
@@ -56,15 +56,15 @@ impl Sleeper {
     }
 }
 
-/// The descriptor is there exactly if the capabilities say so.
+/// The descriptor exists exactly if the capabilities say so.
 pub fn event_fd_as_announced<K: Backend>(backend: &K) {
     let mut rig = Rig::new(backend);
     let announced = backend.expected_capabilities().event_fd;
     assert_eq!(rig.adapter(A).event_fd().is_some(), announced);
 }
 
-/// A sleeper is woken by a message, a connection request, and a peer's end, each time after it went
-/// to sleep anew (C11).
+/// A sleeper is woken by a message, by a connection request, and by a peer's end, each time after
+/// it went to sleep again (C11).
 pub fn arrivals_wake<K: Backend>(backend: &K) {
     let mut rig = Rig::new(backend);
     let link = rig.link(A, B);
@@ -96,8 +96,8 @@ pub fn arrivals_wake<K: Backend>(backend: &K) {
     rig.end_of(B, far, "the end");
 }
 
-/// What needs several polls wakes again after each: a transfer larger than one poll moves arrives
-/// whole at a receiver that polls only when woken (C11).
+/// Work that needs several polls wakes again after each. A transfer larger than one poll moves
+/// arrives whole at a receiver that polls only when woken (C11).
 pub fn a_sleeper_gets_a_large_message_whole<K: Backend>(backend: &K) {
     let mut rig = Rig::new(backend);
     let link = rig.link(A, B);
@@ -111,7 +111,7 @@ pub fn a_sleeper_gets_a_large_message_whole<K: Backend>(backend: &K) {
         let sleeper = Sleeper::new();
         let waker = Waker::from(Arc::clone(&sleeper.0));
         if rig.adapter(B).arm(&waker) == Armed::Waiting {
-            // Asleep until woken, while the sender goes on.
+            // Sleep until woken, while the sender goes on.
             let due = rig.adapter(B).next_deadline();
             rig.wait("a wake-up", |rig| {
                 (sleeper.is_woken(rig.adapter(B)) || due.is_some_and(|due| rig.now() >= due)).then_some(())
@@ -137,8 +137,8 @@ pub fn waker_wakes<K: Backend>(backend: &K) {
     }
 }
 
-/// Once all is done an adapter says so: `poll` has nothing to do, no deadline is pending, `arm`
-/// says `Waiting`, and the descriptor is not readable (C12, C14).
+/// When all work is done, an adapter is idle: `poll` has nothing to do, no deadline is pending,
+/// `arm` returns `Waiting`, and the descriptor is not readable (C12, C14).
 pub fn idle_is_idle<K: Backend>(backend: &K) {
     let mut rig = Rig::new(backend);
     let link = rig.link(A, B);

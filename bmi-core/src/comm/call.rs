@@ -3,6 +3,8 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
+use bytes::Bytes;
+
 use super::packed::Packed;
 use super::path::{Direction, Path};
 use super::policy::Choice;
@@ -74,7 +76,7 @@ pub struct Call<T: Transport> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reply {
     /// The server's bytes.
-    pub bytes: Vec<u8>,
+    pub bytes: Bytes,
     /// Bytes of data that came behind it; for other paths the server's bytes say what was moved.
     pub carried: u64,
     /// The path that the data took, and why not a cheaper one; `None` for a call without data.
@@ -315,7 +317,7 @@ impl<T: Transport> Call<T> {
         }
         let mut reply = vec![0; bytes];
         self.buffer.slice(REPLY_HEADER, bytes).copy_to(&mut reply);
-        Ok(Reply { bytes: reply, carried, choice: self.choice })
+        Ok(Reply { bytes: reply.into(), carried, choice: self.choice })
     }
 
     /// The reply's bytes did not fit the head: they come by themselves.
@@ -334,7 +336,7 @@ impl<T: Transport> Call<T> {
         if done.len != u64::from(header.bytes) {
             return Err(bad_reply("that contradicts its length"));
         }
-        Ok(Reply { bytes: buffer.to_vec(), carried, choice: self.choice })
+        Ok(Reply { bytes: buffer.into_bytes(), carried, choice: self.choice })
     }
 
     /// The part of the data that a grant or an offer is about, its body, and the receive for what

@@ -6,6 +6,8 @@
 use std::fmt;
 use std::time::Duration;
 
+use bytes::Bytes;
+
 use super::path::{Direction, Path};
 use super::wire::{
     CALL_HEAD, CallHead, REPLY_HEAD, REPLY_HEADER, ReplyHeader, ReplyKind, Way, descriptor, put_descriptor,
@@ -39,7 +41,7 @@ pub struct Incoming<T: Transport> {
     peer: PeerId,
     tag: Tag,
     head: CallHead,
-    request: Vec<u8>,
+    request: Bytes,
     /// The client's memory.
     remote: Option<BulkDescriptor>,
     /// The data of a write that came with the request.
@@ -97,7 +99,16 @@ impl<T: Transport> Incoming<T> {
                 (Some(Memory::from(bytes).all()), None)
             }
         };
-        Ok(Incoming { endpoint: endpoint.clone(), peer, tag, head, request: front, remote, data, _message: message })
+        Ok(Incoming {
+            endpoint: endpoint.clone(),
+            peer,
+            tag,
+            head,
+            request: front.into(),
+            remote,
+            data,
+            _message: message,
+        })
     }
 
     /// The endpoint that the call came in at.
@@ -123,6 +134,11 @@ impl<T: Transport> Incoming<T> {
     /// The request.
     pub fn request(&self) -> &[u8] {
         &self.request
+    }
+
+    /// The request as `Bytes`, without a copy.
+    pub fn request_bytes(&self) -> Bytes {
+        self.request.clone()
     }
 
     /// Which way its data goes; `None` if it has none.

@@ -40,7 +40,7 @@ use std::cell::OnceCell;
 
 use super::peer::{Content, Parked, Repost};
 use super::receive::Violation;
-use super::report::{Bytes, Unexpected};
+use super::report::{Place, Unexpected};
 use super::send::{Attempt, Message};
 use super::work::Work;
 use super::{Endpoint, grant, staging};
@@ -175,7 +175,7 @@ impl<T: Transport> Endpoint<T> {
         match header.kind {
             Kind::Probe => return self.on_fast_probe(peer_id, slot, &header),
             Kind::Unexpected => {
-                let bytes = Bytes::Fast { slice: payload, slot, copy: OnceCell::new() };
+                let bytes = Place::Fast { slice: payload, slot, copy: OnceCell::new() };
                 let released = self.released.clone();
                 self.unexpected.push_back(Unexpected { peer: peer_id, tag: header.tag, bytes, cost: 0, released });
                 self.counters.bytes_received += len as u64;

@@ -74,7 +74,7 @@ impl<T: Transport> Endpoint<T> {
     }
 
     fn start_grant(&mut self, peer: PeerId, list: MemList, options: Options) -> Result<(Grant, OpId), Error> {
-        self.check_list(peer, &list)?;
+        self.check_target(peer, &list)?;
         if list.is_empty() {
             return Err(Error::new(ErrorKind::Invalid, "a grant of no bytes"));
         }

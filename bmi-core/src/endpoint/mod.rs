@@ -387,7 +387,8 @@ impl<T: Transport> Endpoint<T> {
     /// `PeerLost`, `Exhausted`; `Invalid` for more than [`Config::max_pieces`] pieces.
     pub fn expose(&mut self, peer: PeerId, list: impl Into<MemList>, access: Access) -> Result<Exposure, Error> {
         let list = list.into();
-        self.check_list(peer, &list).map_err(|error| error.during("expose"))?;
+        let checked = if access.remote_write { self.check_target(peer, &list) } else { self.check_list(peer, &list) };
+        checked.map_err(|error| error.during("expose"))?;
         let remote = self.expose_list(peer, &list, access).map_err(|error| error.during("expose"))?;
         let descriptor = BulkDescriptor::try_from(remote)?;
         Ok(Exposure { peer, descriptor, revoked: Arc::clone(&self.revoked) })
@@ -667,6 +668,13 @@ impl<T: Transport> Endpoint<T> {
         }
     }
 
+    /// As [`Endpoint::check_list`], for a list that is written to.
+    #[inline]
+    fn check_target(&self, peer: PeerId, list: &MemList) -> Result<(), Error> {
+        self.check_list(peer, list)?;
+        if list.is_read_only() { Err(read_only()) } else { Ok(()) }
+    }
+
     /// Returns the error of a list, or of its peer.
     #[cold]
     fn refuse_list(&self, peer: PeerId, list: &MemList) -> Result<(), Error> {
@@ -707,6 +715,12 @@ impl<T: Transport> Endpoint<T> {
     fn eager_limit(&self, peer: &Peer) -> usize {
         peer.limits.eager.min(self.config.credits.eager_limit)
     }
+}
+
+/// The error for read-only memory that is to be written.
+#[cold]
+fn read_only() -> Error {
+    Error::new(ErrorKind::Invalid, "the memory is read-only, because it was made of `Bytes`")
 }
 
 /// Returns the bounds of the pin-down cache. If registration pins nothing, no registration waits to

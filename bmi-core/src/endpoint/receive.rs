@@ -5,7 +5,7 @@
 
 use super::op::{Op, State};
 use super::peer::{Content, Link, Notice, Parked, Peer, Repost};
-use super::report::{Bytes, Release, ReleasedSlot};
+use super::report::{Place, Release, ReleasedSlot};
 use super::work::Work;
 use super::{Endpoint, Unexpected, timing};
 use crate::error::{Error, ErrorKind};
@@ -45,7 +45,7 @@ impl<T: Transport> Endpoint<T> {
 
     /// Posts a receive of any kind.
     fn start_long_recv(&mut self, peer: PeerId, tag: Tag, list: MemList, options: Options) -> Result<Posted, Error> {
-        self.check_list(peer, &list).map_err(|error| error.during("receive"))?;
+        self.check_target(peer, &list).map_err(|error| error.during("receive"))?;
         let record = self.peers.get(peer.0).expect("checked");
         let (waits, offered) = (!record.parked.is_empty(), self.may_be_offered(record, &list));
         let record = self.peers.get_mut(peer.0).expect("checked");
@@ -205,7 +205,7 @@ impl<T: Transport> Endpoint<T> {
         let bytes = if held {
             peer.held += 1;
             let slot_name = u32::try_from(slot).expect("few slots");
-            Bytes::Slot {
+            Place::Slot {
                 memory: peer.slots.memory().clone(),
                 offset: peer.slots.payload_offset(slot),
                 len,
@@ -214,7 +214,7 @@ impl<T: Transport> Endpoint<T> {
         } else {
             self.transport.charge(HostWork::Copy { bytes: len as u64, pieces: 1 });
             // SAFETY: as in `on_message`.
-            Bytes::Copied(unsafe { peer.slots.bytes(slot, HEADER_LEN + len) }[HEADER_LEN..].into())
+            Place::Copied(unsafe { peer.slots.bytes(slot, HEADER_LEN + len) }[HEADER_LEN..].into())
         };
         let released = self.released.clone();
         self.unexpected.push_back(Unexpected { peer: peer_id, tag, bytes, cost, released });

@@ -4,6 +4,8 @@ use std::cell::OnceCell;
 use std::fmt;
 use std::sync::Arc;
 
+use bytes::Bytes;
+
 use crate::addr::Addr;
 use crate::error::Error;
 use crate::mem::{MemSlice, Memory};
@@ -15,13 +17,13 @@ use crate::returns::Returns;
 pub struct Unexpected {
     pub(super) peer: PeerId,
     pub(super) tag: Tag,
-    pub(super) bytes: Bytes,
+    pub(super) bytes: Place,
     pub(super) cost: u32,
     pub(super) released: Arc<Returns<Release>>,
 }
 
 /// The location of a message's bytes.
-pub(super) enum Bytes {
+pub(super) enum Place {
     /// In a receive slot: the memory of the slots, offset and length in it, and the number of the
     /// slot.
     Slot { memory: Memory, offset: usize, len: usize, slot: u32 },
@@ -63,9 +65,9 @@ impl Unexpected {
     /// Returns the length of the message in bytes.
     pub fn len(&self) -> usize {
         match &self.bytes {
-            Bytes::Slot { len, .. } => *len,
-            Bytes::Fast { slice, .. } => slice.len(),
-            Bytes::Copied(bytes) => bytes.len(),
+            Place::Slot { len, .. } => *len,
+            Place::Fast { slice, .. } => slice.len(),
+            Place::Copied(bytes) => bytes.len(),
         }
     }
 
@@ -77,8 +79,8 @@ impl Unexpected {
     /// Returns the message in place, if it is in a fast-RDMA slot.
     pub(crate) fn in_fast_slot(&self) -> Option<&MemSlice> {
         match &self.bytes {
-            Bytes::Fast { slice, .. } => Some(slice),
-            Bytes::Slot { .. } | Bytes::Copied(_) => None,
+            Place::Fast { slice, .. } => Some(slice),
+            Place::Slot { .. } | Place::Copied(_) => None,
         }
     }
 
@@ -89,21 +91,35 @@ impl Unexpected {
             // SAFETY: a slot that holds a message is not posted (invariant of
             // `proto::receive_slots`). Its memory is not exposed to any peer, and the slot stays
             // ours until this value is dropped. The handle keeps the memory alive.
-            Bytes::Slot { memory, offset, len, .. } => unsafe {
+            Place::Slot { memory, offset, len, .. } => unsafe {
                 std::slice::from_raw_parts(memory.as_ptr().add(*offset), *len)
             },
-            Bytes::Fast { slice, copy, .. } => copy.get_or_init(|| slice.to_vec().into_boxed_slice()),
-            Bytes::Copied(bytes) => bytes,
+            Place::Fast { slice, copy, .. } => copy.get_or_init(|| slice.to_vec().into_boxed_slice()),
+            Place::Copied(bytes) => bytes,
         }
+    }
+}
+
+impl AsRef<[u8]> for Unexpected {
+    fn as_ref(&self) -> &[u8] {
+        self.bytes()
+    }
+}
+
+impl From<Unexpected> for Bytes {
+    /// The message as `Bytes`, where it arrived, without a copy. Its space, and with it the sender's
+    /// credit, is returned when the last handle is dropped; copy what is kept for long.
+    fn from(message: Unexpected) -> Bytes {
+        Bytes::from_owner(message)
     }
 }
 
 impl Drop for Unexpected {
     fn drop(&mut self) {
         let slot = match self.bytes {
-            Bytes::Slot { slot, .. } => Some(ReleasedSlot::Receive(slot)),
-            Bytes::Fast { slot, .. } => Some(ReleasedSlot::Fast(slot)),
-            Bytes::Copied(_) => None,
+            Place::Slot { slot, .. } => Some(ReleasedSlot::Receive(slot)),
+            Place::Fast { slot, .. } => Some(ReleasedSlot::Fast(slot)),
+            Place::Copied(_) => None,
         };
         self.released.push(Release { peer: self.peer, slot, cost: self.cost });
     }

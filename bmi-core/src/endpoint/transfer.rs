@@ -121,7 +121,11 @@ impl<T: Transport> Endpoint<T> {
         at: u64,
         local: &MemList,
     ) -> Result<(), Error> {
-        self.check_list(peer, local)?;
+        if kind == OpKind::Pull {
+            self.check_target(peer, local)?
+        } else {
+            self.check_list(peer, local)?
+        }
         let invalid = |text: String| Error::new(ErrorKind::Invalid, text);
         if at.checked_add(local.len() as u64).is_none_or(|end| end > remote.len()) {
             let text = format!("{} bytes at {at} lie outside a descriptor of {}", local.len(), remote.len());

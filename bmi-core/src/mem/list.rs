@@ -3,6 +3,8 @@
 use std::fmt;
 use std::sync::Arc;
 
+use bytes::{Bytes, BytesMut};
+
 use super::{Memory, copy};
 
 /// A piece of a [`Memory`]. Holds a handle, so the bytes stay while it lives.
@@ -82,7 +84,11 @@ impl MemSlice {
 
     /// Copies the beginning of `from` over its own, as far as both reach; returns how many bytes
     /// that was.
+    ///
+    /// # Panics
+    /// If it is read-only.
     pub fn copy_from_slice_of(&self, from: &MemSlice) -> usize {
+        self.memory.check_writable();
         let len = self.len.min(from.len);
         // SAFETY: both ranges were checked when the slices were made; the handles keep the memory.
         unsafe { copy::copy_between(self.as_ptr(), from.as_ptr(), len) };
@@ -122,6 +128,12 @@ impl MemList {
             Pieces::One(piece) => std::slice::from_ref(piece),
             Pieces::Many { pieces, .. } => pieces,
         }
+    }
+
+    /// Returns whether one of the pieces must not be written ([`Memory::is_read_only`]).
+    #[inline]
+    pub fn is_read_only(&self) -> bool {
+        self.pieces().iter().any(|piece| piece.memory.is_read_only())
     }
 
     /// Total length in bytes.
@@ -209,6 +221,19 @@ impl From<Memory> for MemList {
 impl From<&Memory> for MemList {
     fn from(memory: &Memory) -> MemList {
         MemList::from(memory.clone())
+    }
+}
+
+impl From<Bytes> for MemList {
+    /// Read-only memory, without a copy ([`Memory::is_read_only`]).
+    fn from(bytes: Bytes) -> MemList {
+        Memory::from(bytes).into()
+    }
+}
+
+impl From<BytesMut> for MemList {
+    fn from(bytes: BytesMut) -> MemList {
+        Memory::from(bytes).into()
     }
 }
 

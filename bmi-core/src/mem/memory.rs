@@ -8,6 +8,8 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
+use bytes::{Bytes, BytesMut};
+
 use super::{MemSlice, RemotePages, SharedPages, copy};
 use crate::error::{Error, ErrorKind};
 use crate::returns::Returns;
@@ -48,6 +50,10 @@ enum Backing {
     Foreign { _keep: Box<dyn Any + Send + Sync> },
     /// Bytes that other memories may name too (see [`super::Foreign`]).
     Shared,
+    /// Bytes that other handles of the buffer may read at any time: read-only.
+    Shareable(Bytes),
+    /// Bytes that nobody else can reach.
+    Exclusive { _keep: BytesMut },
     /// Bytes of a peer, lent for as long as this lives.
     Lent { _pages: RemotePages },
 }
@@ -176,10 +182,11 @@ impl Memory {
 
     /// The bytes, if this is the only handle: no operation under way, no exposure, no
     /// [`super::MemoryRegion`], no clone. A registration that the pin-down cache keeps after use is
-    /// no handle. `None` for memory of [`super::Foreign`] and for a peer's.
+    /// no handle. `None` for memory of [`super::Foreign`], for a peer's,
+    /// and for read-only memory.
     pub fn get_mut(&mut self) -> Option<&mut [u8]> {
         let inner = Arc::get_mut(&mut self.0)
-            .filter(|inner| !matches!(inner.backing, Backing::Shared | Backing::Lent { .. }))?;
+            .filter(|inner| !matches!(inner.backing, Backing::Shared | Backing::Lent { .. } | Backing::Shareable(_)))?;
         // SAFETY: the only handle is borrowed exclusively, so nobody else can reach the bytes while
         // the reference lives: work requests and exposures hold handles, and who would post new
         // ones has to show one. Shared bytes, which other memories may name, and a peer's were
@@ -202,6 +209,32 @@ impl Memory {
         self.to_vec()
     }
 
+    /// The bytes as [`Bytes`], without a copy if this is the only handle, else copied.
+    ///
+    /// Memory of [`Memory::shareable`] is always copied: a peer that it was exposed to may still
+    /// have its pages mapped.
+    pub fn into_bytes(mut self) -> Bytes {
+        if let Backing::Shareable(bytes) = &self.0.backing {
+            return bytes.clone();
+        }
+        let may_be_shared = matches!(self.0.backing, Backing::Passable(_));
+        if may_be_shared || self.get_mut().is_none() {
+            return Bytes::from(self.to_vec());
+        }
+        match self.0.backing {
+            Backing::Vec { .. } => Bytes::from(self.into_vec()),
+            _ => Bytes::from_owner(OnlyHandle(self)),
+        }
+    }
+
+    /// Returns whether the bytes must not be written: memory made of [`Bytes`]. It can be sent,
+    /// pushed from and exposed for reading. Operations that would write to it are refused as
+    /// `Invalid`.
+    #[inline]
+    pub fn is_read_only(&self) -> bool {
+        matches!(self.0.backing, Backing::Shareable(_))
+    }
+
     /// A copy of the bytes.
     pub fn to_vec(&self) -> Vec<u8> {
         let mut bytes = vec![0; self.len()];
@@ -212,10 +245,11 @@ impl Memory {
     /// Copies `from` to the bytes at `offset`.
     ///
     /// # Panics
-    /// If the range does not lie within the memory.
+    /// If the range does not lie within the memory, or the memory is read-only.
     #[inline]
     pub fn copy_from(&self, offset: usize, from: &[u8]) {
         self.check(offset, from.len());
+        self.check_writable();
         // SAFETY: the range was checked, invariant 1 keeps it valid, invariant 2 makes other
         // accesses atomic.
         unsafe { copy::copy_in(self.as_ptr().add(offset), from) }
@@ -246,6 +280,13 @@ impl Memory {
         self.slice(0, self.len())
     }
 
+    /// # Panics
+    /// If the memory is read-only.
+    #[inline]
+    pub(crate) fn check_writable(&self) {
+        assert!(!self.is_read_only(), "{self:?} is read-only: it was made of `Bytes`");
+    }
+
     #[inline]
     fn check(&self, offset: usize, len: usize) {
         assert!(
@@ -266,6 +307,41 @@ impl From<Vec<u8>> for Memory {
     }
 }
 
+impl From<Bytes> for Memory {
+    /// Makes read-only memory of the bytes, without a copy ([`Memory::is_read_only`]).
+    fn from(bytes: Bytes) -> Memory {
+        let ptr = NonNull::new(bytes.as_ptr().cast_mut()).expect("a slice is never null");
+        Memory::new(ptr, bytes.len(), Backing::Shareable(bytes))
+    }
+}
+
+impl From<BytesMut> for Memory {
+    /// Takes the bytes over, without a copy. They can be written to.
+    fn from(mut bytes: BytesMut) -> Memory {
+        let ptr = NonNull::new(bytes.as_mut_ptr()).expect("a slice is never null");
+        Memory::new(ptr, bytes.len(), Backing::Exclusive { _keep: bytes })
+    }
+}
+
+impl From<Memory> for Bytes {
+    /// [`Memory::into_bytes`].
+    fn from(memory: Memory) -> Bytes {
+        memory.into_bytes()
+    }
+}
+
+/// The only handle of a memory, for good: it is never cloned, and nothing else can reach the bytes.
+struct OnlyHandle(Memory);
+
+impl AsRef<[u8]> for OnlyHandle {
+    fn as_ref(&self) -> &[u8] {
+        // SAFETY: `into_bytes` has checked that this is the only handle and that no other memory
+        // names the bytes (`get_mut`). This value gives out no handle, so nothing writes to them
+        // while it lives.
+        unsafe { std::slice::from_raw_parts(self.0.as_ptr(), self.0.len()) }
+    }
+}
+
 impl Drop for Inner {
     fn drop(&mut self) {
         match self.backing {
@@ -274,7 +350,12 @@ impl Drop for Inner {
             // SAFETY: the parts of the vector taken apart in `from`.
             Backing::Vec { capacity } => drop(unsafe { Vec::from_raw_parts(self.ptr.as_ptr(), self.len, capacity) }),
             // Pages are unmapped with the last handle of them, which only this memory gives out.
-            Backing::Passable(_) | Backing::Foreign { .. } | Backing::Shared | Backing::Lent { .. } => {}
+            Backing::Passable(_)
+            | Backing::Foreign { .. }
+            | Backing::Shared
+            | Backing::Shareable(_)
+            | Backing::Exclusive { .. }
+            | Backing::Lent { .. } => {}
         }
         for watcher in self.watchers.get_mut().unwrap_or_else(PoisonError::into_inner) {
             if let Some(watcher) = watcher.upgrade() {
@@ -310,6 +391,51 @@ mod tests {
         drop(other);
         memory.get_mut().unwrap()[9] = 1;
         assert_eq!(memory.to_vec()[9], 1);
+    }
+
+    #[test]
+    fn bytes_go_in_and_come_out_without_a_copy() {
+        let bytes = Bytes::from(vec![7; 100]).slice(10..60);
+        let memory = Memory::from(bytes.clone());
+        assert_eq!((memory.as_ptr().cast_const(), memory.len()), (bytes.as_ptr(), 50));
+        assert_eq!(memory.clone().into_bytes().as_ptr(), bytes.as_ptr());
+        let bytes = BytesMut::from(&[8; 100][..]);
+        let ptr = bytes.as_ptr();
+        let mut memory = Memory::from(bytes);
+        memory.get_mut().unwrap()[3] = 9;
+        let bytes = memory.into_bytes();
+        assert_eq!((bytes.as_ptr(), bytes.len(), bytes[2], bytes[3]), (ptr, 100, 8, 9));
+        let memory = Memory::from(vec![1, 2, 3]);
+        let ptr = memory.as_ptr().cast_const();
+        assert_eq!(memory.into_bytes().as_ptr(), ptr);
+        let memory = Memory::zeroed(10).unwrap();
+        let ptr = memory.as_ptr().cast_const();
+        assert_eq!(Bytes::from(memory).as_ptr(), ptr);
+    }
+
+    #[test]
+    fn bytes_of_memory_that_is_in_use_are_a_copy() {
+        let memory = Memory::from(vec![1, 2, 3]);
+        let in_use = memory.all();
+        let bytes = memory.into_bytes();
+        in_use.copy_from(&[9]);
+        assert_eq!(bytes[..], [1, 2, 3]);
+    }
+
+    #[test]
+    fn read_only_memory_is_never_written() {
+        let bytes = Bytes::from_static(b"in the text segment");
+        let mut memory = Memory::from(bytes);
+        assert!(memory.is_read_only() && memory.get_mut().is_none());
+        let target = memory.all();
+        let source = Memory::from(vec![0; 4]);
+        let writes: [&dyn Fn(); 3] = [&|| memory.copy_from(0, &[1]), &|| target.copy_from(&[1]), &|| {
+            assert!(target.copy_from_slice_of(&source.all()) > 0)
+        }];
+        for write in writes {
+            assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(write)).is_err());
+        }
+        assert_eq!(memory.to_vec(), b"in the text segment");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! What a test is handed: its world.
+//! The argument of a test: its world.
 
 use std::ops::Deref;
 use std::time::Duration;
@@ -10,11 +10,11 @@ use crate::node::Node;
 use crate::rng::Rng;
 use crate::world::{Sim, Sleep};
 
-/// One run's world, with its nodes. Everything of [`Sim`] is there too.
+/// The world of one run, with its nodes. It dereferences to [`Sim`].
 #[derive(Clone)]
 pub struct Case {
     sim: Sim,
-    /// The run's seed.
+    /// The seed of the run.
     pub seed: u64,
     /// The nodes, in the order in which the sweep names them.
     pub nodes: Vec<Node>,
@@ -36,17 +36,18 @@ impl Case {
         Case { sim: sim.clone(), seed, nodes, calm_at }
     }
 
-    /// Random numbers for the test itself; `stream` tells its parts from each other.
+    /// Returns random numbers for the test itself. Different values of `stream` give independent
+    /// numbers.
     pub fn rng(&self, stream: u64) -> Rng {
         Rng::new(self.seed.rotate_left(32) ^ stream)
     }
 
-    /// When all faults are over.
+    /// Returns the time at which all faults are over.
     pub fn calm_at(&self) -> Time {
         self.calm_at
     }
 
-    /// Waits until all faults are over: from then on everything must go well.
+    /// Waits until all faults are over. From then on everything must succeed.
     pub fn calm(&self) -> Sleep {
         self.sim.sleep_until(self.calm_at)
     }

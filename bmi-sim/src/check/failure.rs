@@ -1,22 +1,22 @@
-//! What a sweep says at its end.
+//! The results of a sweep: a report, or a failure.
 
 use std::fmt;
 
 use crate::faults::Plan;
 
-/// What a sweep without a failure did.
+/// What a sweep without a failure ran.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Report {
     /// The sweep's name.
     pub name: String,
-    /// Seeds that were run.
+    /// Number of seeds that were run.
     pub seeds: u64,
-    /// Faults in their plans.
+    /// Number of faults in their plans.
     pub faults: u64,
-    /// Events of the worlds, all together.
+    /// Number of events of all worlds together.
     pub events: u64,
-    /// A number over the digests of all runs: the same wherever the same sweep is run, in debug and
-    /// in release.
+    /// A hash of the digests of all runs. The same sweep gives the same value everywhere, in debug
+    /// and in release.
     pub digest: u64,
 }
 
@@ -43,21 +43,21 @@ pub enum Why {
     Error(String),
     /// The test, or a task of its world, panicked.
     Panicked(String),
-    /// The world could not go on; the text says what stood waiting.
+    /// The world could not go on. The text lists what was waiting.
     Stalled(String),
-    /// Endpoints held what they should have given back; one in a line.
+    /// Endpoints still held resources that they should have given back, one per line.
     Leaked(String),
     /// Two runs with the same seed and plan had different digests.
     Differs(u64, u64),
-    /// It passed, and failed when it was run again with the same seed and plan.
+    /// The run passed, and failed when it was run again with the same seed and plan.
     Again(Box<Why>),
 }
 
 impl Why {
-    /// Whether it is the same failure, as far as one can tell: of the same kind, and a panic in the
-    /// same place. A smaller plan that fails in another way is no explanation.
+    /// Returns whether two failures look the same: they are of the same kind, and a panic is at the
+    /// same place. A smaller plan that fails in another way explains nothing.
     pub(super) fn is_like(&self, other: &Why) -> bool {
-        // The text of a panic ends with its place.
+        // The text of a panic ends with its location.
         let place = |text: &str| text.rsplit_once(" (").map(|(_, place)| place.to_owned());
         match (self, other) {
             (Why::Panicked(one), Why::Panicked(other)) => place(one) == place(other),
@@ -86,22 +86,22 @@ impl fmt::Display for Why {
 pub struct Failure {
     /// The sweep's name.
     pub name: String,
-    /// The seed.
+    /// The seed of the run.
     pub seed: u64,
-    /// What happened.
+    /// The failure with the drawn plan.
     pub why: Why,
     /// The faults that the seed drew.
     pub drawn: Plan,
-    /// Fewer and simpler faults with which it still fails.
+    /// Fewer and simpler faults with which the test still fails.
     pub shrunk: Plan,
-    /// What happens with those.
+    /// The failure with the shrunk plan.
     pub shrunk_why: Why,
-    /// Runs that shrinking took.
+    /// Number of runs that shrinking took.
     pub runs: u64,
 }
 
 impl Failure {
-    /// One command that runs the seed with the shrunk plan, and nothing else.
+    /// Returns one command that runs the seed with the shrunk plan, and nothing else.
     pub fn command(&self) -> String {
         let package = std::env::var("CARGO_PKG_NAME").map(|name| format!(" -p {name}")).unwrap_or_default();
         let test = test_of(std::thread::current().name(), std::env::args().skip(1));
@@ -110,9 +110,9 @@ impl Failure {
     }
 }
 
-/// What makes the harness run this test and no other. It names its threads after the tests; if it
-/// runs the test on its main thread, it may have been told which one. If not, all tests of the
-/// package see the seed, and this one among them.
+/// Returns the arguments that make the harness run this test and no other. The harness names its
+/// threads after the tests. If it runs the test on its main thread, the test's name may be among
+/// its arguments. If it is not, all tests of the package run with this seed, including this one.
 fn test_of(thread: Option<&str>, args: impl IntoIterator<Item = String>) -> String {
     if let Some(test) = thread.filter(|name| *name != "main") {
         return format!(" {test} -- --exact");
@@ -144,8 +144,8 @@ impl std::error::Error for Failure {}
 mod tests {
     use super::*;
 
-    /// On the harness's main thread the sweep's own name stood in the command, which is no test's:
-    /// the command ran nothing and passed.
+    /// Regression: on the harness's main thread the command contained the sweep's own name, which
+    /// no test has. The command ran nothing and passed.
     #[test]
     fn a_replay_names_the_test_and_not_the_sweep() {
         let args = |args: &[&str]| args.iter().map(|arg| (*arg).to_owned()).collect::<Vec<_>>();

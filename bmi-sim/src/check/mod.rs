@@ -1,9 +1,9 @@
-//! Checking a protocol: a test of it in a world of some nodes, over many seeds, each with faults of
-//! its own.
+//! Checks a protocol: runs a test in a world of some nodes, over many seeds, each with its own
+//! faults.
 //!
 //! **Why.** A protocol fails in the rare case: a loss between two messages, a restart in the
-//! middle, both at once. A test names the nodes, the faults and the seeds, and says what must hold;
-//! the rest is done here.
+//! middle, or both at once. A test names the nodes, the faults and the seeds, and states what must
+//! hold. This module does the rest.
 //!
 //! ```
 //! use bmi_core::{Config, Memory};
@@ -11,23 +11,26 @@
 //! use bmi_sim::faults::{Kind, Swarm};
 //! use std::time::Duration;
 //!
-//! let report = check::sweep("echo").nodes(2).seeds(0..20).faults(Swarm::of(&[Kind::Cut, Kind::Delay])).run(|world| async move {
+//! let faults = Swarm::of(&[Kind::Cut, Kind::Delay]);
+//! let report = check::sweep("echo").nodes(2).seeds(0..20).faults(faults).run(|world| async move {
 //!     // A program that runs whenever its node is up, also after a crash.
 //!     world.nodes[0].boot(|node| async move {
 //!         let server = node.endpoint(Config::default()).expect("a node that is up");
 //!         server.listen(&node.addr(1)).expect("the port is free");
 //!         loop {
 //!             let request = server.next_unexpected().await;
-//!             let _ = server.send(request.peer(), request.tag(), request.bytes().to_vec(), server.within(Duration::from_millis(10))).await;
+//!             let (reply, soon) = (request.bytes().to_vec(), server.within(Duration::from_millis(10)));
+//!             let _ = server.send(request.peer(), request.tag(), reply, soon).await;
 //!         }
 //!     });
 //!     // Liveness: once the faults are over, an echo must come.
 //!     world.calm().await;
 //!     let client = world.nodes[1].endpoint(Config::default())?;
-//!     let peer = client.connect(&world.nodes[0].addr(1), client.within(Duration::from_secs(1))).await?;
+//!     let second = Duration::from_secs(1);
+//!     let peer = client.connect(&world.nodes[0].addr(1), client.within(second)).await?;
 //!     let echo = Memory::zeroed(5)?;
-//!     let reply = client.recv(peer, 7, &echo, client.within(Duration::from_secs(1)));
-//!     client.send_unexpected(peer, 7, b"hello".to_vec(), client.within(Duration::from_secs(1))).await?;
+//!     let reply = client.recv(peer, 7, &echo, client.within(second));
+//!     client.send_unexpected(peer, 7, b"hello".to_vec(), client.within(second)).await?;
 //!     reply.await?;
 //!     assert_eq!(echo.to_vec(), b"hello");
 //!     Ok::<(), bmi_core::Error>(())
@@ -35,15 +38,19 @@
 //! assert_eq!(report.seeds, 20);
 //! ```
 //!
-//! **What counts as a failure.** An error that the test returns; a panic, in the test or in any
-//! task of the world; a stall (nobody can go on, tasks spin, or virtual time or events run out); a
-//! leak (an endpoint that is still there holds operations, slots, parked messages, exposures or
-//! work some time after the test's end); and a run that differs from its repetition (every so many
-//! seeds are run twice).
+//! **What counts as a failure**
 //!
-//! **What a failure says.** The seed, what happened, the plan of faults shrunk to the few events
-//! that it takes to fail in the same way, and one command that runs just that. The command sets
-//! variables that every sweep listens to:
+//! - An error that the test returns.
+//! - A panic, in the test or in any task of the world.
+//! - A stall: no task can go on, tasks wake each other without end, or virtual time or events run
+//!   out.
+//! - A leak: some time after the test's end, an endpoint still holds operations, slots, parked
+//!   messages, exposures or work.
+//! - A run that differs from its repetition. Every so many seeds, a seed is run twice.
+//!
+//! **What a failure reports.** It reports the seed, the cause, the plan of faults, and one command
+//! that runs just that. The plan is shrunk to the few events that are needed to fail in the same
+//! way. The command sets variables that every sweep reads:
 //!
 //! | variable | meaning |
 //! |---|---|
@@ -54,7 +61,7 @@
 //!
 //! **Invariants**
 //! 1. A run depends on the test, the seed and the plan, and on nothing else.
-//! 2. Shrinking ends: it is bounded in runs.
+//! 2. Shrinking ends: the number of its runs is bounded.
 //!
 //! **Source.** Delta debugging: Zeller, Hildebrandt, Simplifying and Isolating Failure-Inducing
 //! Input (2002).
@@ -78,9 +85,9 @@ use crate::config::SimConfig;
 use crate::faults::{Plan, Swarm};
 use crate::world::World;
 
-/// What a test may answer: nothing, or a result.
+/// The return value of a test: nothing, or a result.
 pub trait Verdict {
-    /// Why the test failed, if it did.
+    /// Returns the test's error, if it failed.
     ///
     /// # Errors
     /// The test's own error, as a text.
@@ -99,11 +106,11 @@ impl<E: Display> Verdict for Result<(), E> {
     }
 }
 
-/// The seeds of a test that has a loop of its own: those that the environment asks for, as for a
-/// [`Sweep`], or the `usual` ones.
+/// Returns the seeds of a test that has a loop of its own: those that the environment asks for, as
+/// for a [`Sweep`], or the `usual` ones.
 ///
 /// # Panics
-/// For a variable of the environment that makes no sense.
+/// If a variable of the environment cannot be parsed.
 pub fn seeds(usual: Range<u64>) -> Range<u64> {
     Wishes::from_env().seeds.unwrap_or(usual)
 }
@@ -129,7 +136,7 @@ fn node_names(count: usize) -> Vec<String> {
     (0..count).map(|index| format!("n{index}")).collect()
 }
 
-/// A sweep over seeds. Made by [`sweep`]; ends in [`Sweep::run`].
+/// A sweep over seeds. [`sweep`] makes one, and [`Sweep::run`] runs it.
 pub struct Sweep {
     name: String,
     nodes: Vec<String>,
@@ -145,79 +152,79 @@ pub struct Sweep {
 }
 
 impl Sweep {
-    /// A world of `count` nodes, `n0`, `n1` and so on.
+    /// Uses a world of `count` nodes: `n0`, `n1` and so on.
     #[must_use]
     pub fn nodes(mut self, count: usize) -> Sweep {
         self.nodes = node_names(count);
         self
     }
 
-    /// A world of nodes with these names.
+    /// Uses a world of nodes with these names.
     #[must_use]
     pub fn named(mut self, names: &[&str]) -> Sweep {
         self.nodes = names.iter().map(|name| (*name).to_owned()).collect();
         self
     }
 
-    /// The seeds; the variable `BMI_SEEDS` overrides them.
+    /// Sets the seeds. The variable `BMI_SEEDS` overrides them.
     #[must_use]
     pub fn seeds(mut self, seeds: Range<u64>) -> Sweep {
         self.seeds = seeds;
         self
     }
 
-    /// The faults that each seed draws from.
+    /// Sets the faults that each seed draws from.
     #[must_use]
     pub fn faults(mut self, swarm: Swarm) -> Sweep {
         self.swarm = swarm;
         self
     }
 
-    /// The world's settings for a seed; [`SimConfig::drawn`] without.
+    /// Sets the world's settings for a seed. The default is [`SimConfig::drawn`].
     #[must_use]
     pub fn settings(mut self, settings: impl Fn(u64) -> SimConfig + 'static) -> Sweep {
         self.settings = Box::new(settings);
         self
     }
 
-    /// Virtual time after which a test has stalled; ten minutes without.
+    /// Sets the virtual time after which a test has stalled. The default is ten minutes.
     #[must_use]
     pub fn limit(mut self, limit: Duration) -> Sweep {
         self.limit = limit;
         self
     }
 
-    /// Virtual time between the end of a test, or of the faults, and the look for leaks; three
-    /// seconds without: longer than [`Config::fence_grace`](bmi_core::Config::fence_grace).
+    /// Sets the virtual time between the end of the test, or of the faults, and the check for
+    /// leaks. The default is three seconds, which is longer than
+    /// [`Config::fence_grace`](bmi_core::Config::fence_grace).
     #[must_use]
     pub fn settle(mut self, settle: Duration) -> Sweep {
         self.settle = settle;
         self
     }
 
-    /// Events after which a test has stalled; twenty million without.
+    /// Sets the number of events after which a test has stalled. The default is twenty million.
     #[must_use]
     pub fn events(mut self, most: u64) -> Sweep {
         self.events = most;
         self
     }
 
-    /// Runs that shrinking may take; 200 without.
+    /// Sets the number of runs that shrinking may take. The default is 200.
     #[must_use]
     pub fn shrink(mut self, runs: u64) -> Sweep {
         self.shrink = runs;
         self
     }
 
-    /// How many seeds stand between two that are run twice; 16 without.
+    /// Runs one of every `seeds` seeds twice. The default is 16.
     #[must_use]
     pub fn twice_every(mut self, seeds: u64) -> Sweep {
         self.twice_every = seeds.max(1);
         self
     }
 
-    /// What endpoints hold at the end is the test's own business: for programs that leave receives
-    /// posted.
+    /// Skips the check for leaks, for programs that leave receives posted.
     #[must_use]
     pub fn ignoring_leaks(mut self) -> Sweep {
         self.leaks = false;
@@ -227,8 +234,8 @@ impl Sweep {
     /// Runs the test for every seed.
     ///
     /// # Panics
-    /// At the first seed that fails, with the [`Failure`] as its text; for a variable of the
-    /// environment that makes no sense.
+    /// At the first seed that fails, with the [`Failure`] as the message. Also if a variable of the
+    /// environment cannot be parsed.
     pub fn run<V: Verdict, F: Future<Output = V>>(&self, test: impl Fn(Case) -> F) -> Report {
         match self.try_run(test) {
             Ok(report) => report,
@@ -242,7 +249,7 @@ impl Sweep {
     /// The first failure, shrunk.
     ///
     /// # Panics
-    /// For a variable of the environment that makes no sense.
+    /// If a variable of the environment cannot be parsed.
     pub fn try_run<V: Verdict, F: Future<Output = V>>(&self, test: impl Fn(Case) -> F) -> Result<Report, Box<Failure>> {
         let wishes = Wishes::from_env();
         let seeds = wishes.seeds.clone().unwrap_or(self.seeds.clone());
@@ -287,7 +294,7 @@ impl Sweep {
         Failure { name: self.name.clone(), seed, why, drawn: plan, shrunk, shrunk_why: last, runs }
     }
 
-    /// One run.
+    /// Runs one seed with one plan.
     fn once<V: Verdict, F: Future<Output = V>>(&self, seed: u64, plan: &Plan, test: &impl Fn(Case) -> F) -> End {
         let config = SimConfig { time_limit: self.limit, event_limit: self.events, ..(self.settings)(seed) };
         let world = World::with(config);
@@ -313,14 +320,14 @@ impl Sweep {
     }
 }
 
-/// How one run ended.
+/// The result of one run.
 struct End {
     result: Result<(), Why>,
     digest: u64,
     events: u64,
 }
 
-/// What the environment asks for.
+/// The settings that the environment asks for.
 struct Wishes {
     seeds: Option<Range<u64>>,
     plan: Option<Plan>,

@@ -1,12 +1,12 @@
-//! Catching panics without their noise: a plan that is being shrunk fails a hundred times, and only
-//! the last time is news.
+//! Catches panics without printing them. A plan that is being shrunk fails a hundred times, and
+//! only the last failure is of interest.
 
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, PanicHookInfo, catch_unwind, set_hook, take_hook};
 use std::sync::Once;
 
 thread_local! {
-    /// On a thread that is catching: what the last panic said.
+    /// On a thread that is catching: the message of the last panic.
     static CAUGHT: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
@@ -20,8 +20,8 @@ fn describe(info: &PanicHookInfo<'_>) -> String {
     }
 }
 
-/// Calls `f`; if it panics, says what the panic said, and where. Other threads' panics are printed
-/// as ever.
+/// Calls `f`. If it panics, returns the panic's message and location. Panics of other threads are
+/// printed as usual.
 pub(super) fn catch<R>(f: impl FnOnce() -> R) -> Result<R, String> {
     HOOK.call_once(|| {
         let before = take_hook();
@@ -41,7 +41,7 @@ pub(super) fn catch<R>(f: impl FnOnce() -> R) -> Result<R, String> {
         }));
     });
     let outer = CAUGHT.replace(Some(String::new()));
-    // What `f` left half done is dropped with its world.
+    // Anything that `f` left unfinished is dropped with its world.
     let result = catch_unwind(AssertUnwindSafe(f));
     let text = CAUGHT.replace(outer).unwrap_or_default();
     result.map_err(|_| text)

@@ -1,18 +1,19 @@
-//! From a plan that fails to a small one that still does.
+//! Shrinks a plan that fails to a smaller one that still fails.
 //!
-//! **How.** First events are left out: halves, quarters, down to single ones, as delta debugging
-//! does (the complements only: a bug that needs a single event is found that way too). Then what is
-//! left is made simpler, one number at a time: rounder and earlier times, shorter durations,
-//! smaller counts. Both are repeated until nothing more helps or the budget is spent.
+//! **How.** First, events are left out: halves, quarters, down to single ones, as in delta
+//! debugging. Only the complements are tried, which also finds a bug that needs a single event.
+//! Then the rest is made simpler, one number at a time: rounder and earlier times, shorter
+//! durations, smaller counts. Both steps are repeated until nothing more helps or the budget is
+//! spent.
 
 use crate::faults::{At, Fault, Plan};
 
-/// Returns the smallest plan that was found for which `fails` says yes, and how many runs that
-/// took. `plan` is taken to fail.
+/// Returns the smallest plan found for which `fails` returns true, and the number of runs it took.
+/// `plan` is assumed to fail.
 pub(super) fn shrink(plan: &Plan, budget: u64, fails: impl FnMut(&Plan) -> bool) -> (Plan, u64) {
     let mut hunt = Hunt { best: plan.clone(), budget, runs: 0, fails };
     if hunt.budget > 0 && !hunt.best.events.is_empty() {
-        // What has nothing to do with faults needs no other runs.
+        // A failure that has nothing to do with faults needs no other runs.
         let nothing = Plan::NONE;
         if !hunt.tries(nothing) {
             while hunt.leave_out() | hunt.simplify() {}
@@ -29,7 +30,7 @@ struct Hunt<F> {
 }
 
 impl<F: FnMut(&Plan) -> bool> Hunt<F> {
-    /// Keeps `plan` if it fails.
+    /// Keeps `plan` if it fails. Returns whether it does.
     fn tries(&mut self, plan: Plan) -> bool {
         if self.runs >= self.budget {
             return false;
@@ -42,7 +43,7 @@ impl<F: FnMut(&Plan) -> bool> Hunt<F> {
         fails
     }
 
-    /// Leaves events out; whether any could be.
+    /// Leaves events out. Returns whether any could be left out.
     fn leave_out(&mut self) -> bool {
         let mut any = false;
         let mut size = self.best.events.len().div_ceil(2);
@@ -62,11 +63,12 @@ impl<F: FnMut(&Plan) -> bool> Hunt<F> {
         any
     }
 
-    /// Makes events simpler; whether any could be.
+    /// Makes events simpler. Returns whether any could be made simpler.
     fn simplify(&mut self) -> bool {
         let mut any = false;
         for at in 0..self.best.events.len() {
-            // The first that helps, then from there on: the list is in order of simplicity.
+            // Take the first candidate that helps, then continue from it. The list is in order of
+            // simplicity.
             while simpler(&self.best.events[at]).into_iter().any(|candidate| {
                 let mut events = self.best.events.clone();
                 events[at] = candidate;
@@ -79,7 +81,7 @@ impl<F: FnMut(&Plan) -> bool> Hunt<F> {
     }
 }
 
-/// Numbers that are simpler than `value`, the simplest first: small, or round.
+/// Returns numbers that are simpler than `value`, the simplest first: small, or round.
 fn simpler_numbers(value: u64, least: u64) -> Vec<u64> {
     let mut candidates = vec![least, value / 2];
     for unit in [10_000, 1_000, 100] {

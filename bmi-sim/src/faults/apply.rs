@@ -1,5 +1,5 @@
-//! From a plan to what happens in the world: every event becomes an action at its time, and every
-//! fault that lasts another one at its end.
+//! Applies a plan to a world. Every event becomes an action at its time, and every fault that lasts
+//! has a second action at its end.
 
 use std::time::Duration;
 
@@ -13,8 +13,8 @@ use crate::node::Node;
 use crate::world::{Core, Sim};
 
 impl Plan {
-    /// Schedules all events in `sim`, and the end of all trouble. Names of nodes that are not there
-    /// are ignored when their time comes: a plan may have been drawn for a larger world.
+    /// Schedules all events in `sim`, and the end of all faults. An unknown node name is ignored
+    /// when its time comes, because a plan may have been drawn for a larger world.
     pub fn apply(&self, sim: &Sim) {
         let start = sim.now();
         for event in &self.events {
@@ -90,16 +90,16 @@ fn begin(sim: &Sim, fault: &Fault) {
     }
 }
 
-/// Whether the fault that lasts `until` then is the one that counts; if so it is over. Who looks at
-/// the same instant, but before this, must find it still there.
+/// Returns whether the fault that ends at `until` is the one that counts, and if so, clears it.
+/// Code that looks at the same instant but before this call must still find the fault.
 fn ends(lasts: &mut u64, until: u64) -> bool {
     let over = *lasts == until;
     *lasts = if over { 0 } else { *lasts };
     over
 }
 
-/// Until when a node is under the faults of a plan that last, in ns; 0 without. Of two that overlap
-/// the longer one counts: none ends another.
+/// The times, in ns, until which the faults of a plan affect a node; 0 without a fault. Of two
+/// faults that overlap, the longer one counts: neither ends the other.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Lasting {
     pub(crate) paused: u64,
@@ -115,11 +115,11 @@ impl Node {
         self.sim.0.with(|core| act(&mut core.nodes[self.id as usize].lasting))
     }
 
-    /// The power fails for a while.
+    /// Takes the power away for a while.
     fn lose_power(&self, for_us: u64, salt: u32) {
         let now = self.sim.now();
         let until = (now + Duration::from_micros(for_us)).as_nanos();
-        // One that was killed by hand has none to lose.
+        // A node that was killed by hand has no power to lose.
         let mine = self.lasting(|lasting| lasting.down > 0) || self.is_alive();
         if !mine {
             return;
@@ -137,7 +137,7 @@ impl Node {
         });
     }
 
-    /// Sets the disk to what the faults that last make of it.
+    /// Sets the disk's state from the faults that still last.
     fn set_disk(&self) {
         let now = self.sim.now().as_nanos();
         let fault = self.lasting(|lasting| match () {
@@ -148,7 +148,8 @@ impl Node {
         self.disk().set_fault(fault);
     }
 
-    /// A task of it has run that may have come to the write in which the power fails.
+    /// Fails the power if the task that just ran has reached the write at which the power is to
+    /// fail.
     pub(crate) fn may_blow(&self) {
         let Some((for_us, salt)) = self.lasting(|lasting| lasting.armed) else { return };
         if self.disk_users().iter().any(|user| user.is_cut_off()) {
@@ -157,7 +158,7 @@ impl Node {
     }
 }
 
-/// Faults of one node.
+/// Begins a fault of one node.
 fn begin_at(sim: &Sim, node: &Node, fault: &Fault) {
     let node = node.clone();
     let until = |us: u64| (sim.now() + Duration::from_micros(us)).as_nanos();
@@ -174,7 +175,7 @@ fn begin_at(sim: &Sim, node: &Node, fault: &Fault) {
             });
         }
         Fault::Crash { for_us, salt, .. } => node.lose_power(*for_us, *salt),
-        // One that is down writes nothing.
+        // A node that is down writes nothing.
         Fault::CrashWriting { for_us, salt, .. } if !node.is_alive() => node.lose_power(*for_us, *salt),
         Fault::CrashWriting { for_us, salt, .. } => {
             let (for_us, salt) = (*for_us, *salt);
@@ -206,15 +207,15 @@ fn begin_at(sim: &Sim, node: &Node, fault: &Fault) {
 }
 
 impl Sim {
-    /// The node called `name`, if there is one.
+    /// Returns the node called `name`, if there is one.
     pub fn find_node(&self, name: &str) -> Option<Node> {
         let id = self.0.core.borrow().names.get(name).copied()?;
         Some(Node { sim: self.clone(), id })
     }
 
-    /// Ends all trouble that plans have made: links are whole, nodes up, disks work. Clocks stay as
-    /// they are, and so does what was done by hand: a node that a test has killed or paused, a link
-    /// that it has cut.
+    /// Ends all faults that plans have caused: links come up, nodes start, disks work. Clocks stay
+    /// as they are. So do manual faults: a node that a test has killed or paused, or a link that it
+    /// has cut.
     pub fn calm(&self) {
         let now = self.now().as_nanos();
         let (links, nodes) = self.0.with(|core| {
@@ -253,7 +254,7 @@ impl Core {
         act(&mut self.links.entry(link_key(a, b)).or_default().trouble);
     }
 
-    /// How much later than it would a packet from one node to another arrives.
+    /// Returns the delay that faults add to a packet from one node to another.
     pub(crate) fn lateness(&mut self, from: u32, to: u32, waits: ConnRef) -> u64 {
         let now = self.queue.now;
         let Some(link) = self.links.get_mut(&link_key(from, to)) else { return 0 };
@@ -264,7 +265,7 @@ impl Core {
         late
     }
 
-    /// The completion queues of a node's adapters overran.
+    /// Overruns the completion queues of a node's adapters.
     fn overrun(&mut self, node: u32) {
         let detected = self.queue.now + self.config.profile.detection_ns;
         for adapter in 0..self.adapters.len() as u32 {

@@ -1,9 +1,9 @@
-//! Drawing plans: a swarm.
+//! Draws plans: a swarm.
 //!
-//! **Why a swarm.** If every run has a little of every fault, none has much of one, and faults hide
-//! each other: a connection that is cut all the time never fills a queue. So each seed turns on a
-//! subset of the kinds, and each of those at a rate of its own, from one event in a run to many;
-//! one run in sixteen has none at all.
+//! **Why a swarm.** If every run has a little of every fault, no run has much of one fault, and
+//! faults hide each other: a connection that is cut all the time never fills a queue. So each seed
+//! turns on a subset of the kinds. Each of these gets its own rate, from one event in a run to
+//! many. One run in sixteen has no faults at all.
 //!
 //! **Source.** Groce, Zhang, Eide, Chen, Regehr: Swarm Testing (ISSTA 2012).
 
@@ -46,7 +46,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// All of them.
+    /// All kinds.
     pub const ALL: [Kind; 14] = [
         Kind::Cut,
         Kind::Partition,
@@ -65,7 +65,7 @@ impl Kind {
     ];
 }
 
-/// Which plans are drawn.
+/// The plans that can be drawn.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Swarm {
     kinds: Vec<Kind>,
@@ -76,60 +76,60 @@ pub struct Swarm {
 }
 
 impl Default for Swarm {
-    /// [`Swarm::all`].
+    /// Returns [`Swarm::all`].
     fn default() -> Swarm {
         Swarm::all()
     }
 }
 
 impl Swarm {
-    /// All kinds of faults, at most twenty of each, within the first 100 ms; those that last do so
-    /// for up to 30 ms.
+    /// Returns all kinds of faults, at most twenty of each, within the first 100 ms. A fault that
+    /// lasts does so for up to 30 ms.
     pub fn all() -> Swarm {
         Swarm::of(&Kind::ALL)
     }
 
-    /// No faults.
+    /// Returns a swarm without faults.
     pub fn none() -> Swarm {
         Swarm::of(&[])
     }
 
-    /// These kinds of faults; otherwise as [`Swarm::all`].
+    /// Returns these kinds of faults; otherwise as [`Swarm::all`].
     pub fn of(kinds: &[Kind]) -> Swarm {
         let (within, longest) = (Duration::from_millis(100), Duration::from_millis(30));
         Swarm { kinds: kinds.to_vec(), within, longest, most: 20, spared: Vec::new() }
     }
 
-    /// Without this kind.
+    /// Removes a kind.
     #[must_use]
     pub fn without(mut self, kind: Kind) -> Swarm {
         self.kinds.retain(|other| *other != kind);
         self
     }
 
-    /// Faults begin within this time.
+    /// Makes faults begin within this time.
     #[must_use]
     pub fn within(mut self, within: Duration) -> Swarm {
         self.within = within;
         self
     }
 
-    /// Faults that last do so for at most this time.
+    /// Limits the duration of faults that last.
     #[must_use]
     pub fn lasting(mut self, longest: Duration) -> Swarm {
         self.longest = longest;
         self
     }
 
-    /// At most this many of each kind in a run.
+    /// Limits the number of faults of each kind in a run.
     #[must_use]
     pub fn at_most(mut self, most: u64) -> Swarm {
         self.most = most.max(1);
         self
     }
 
-    /// No fault of `kind` hits the node called `node`: one, for instance, whose program is the test
-    /// itself.
+    /// Spares the node called `node` from faults of `kind`: a node, for instance, whose program is
+    /// the test itself.
     #[must_use]
     pub fn sparing(mut self, kind: Kind, node: &str) -> Swarm {
         self.spared.push((kind, node.to_owned()));
@@ -142,23 +142,23 @@ impl Swarm {
 }
 
 impl Plan {
-    /// The plan of `seed` for a world of these nodes: the same for the same arguments.
+    /// Draws the plan of `seed` for a world of these nodes. Equal arguments give equal plans.
     pub fn draw(seed: u64, swarm: &Swarm, nodes: &[String]) -> Plan {
-        // Not the world's own stream: a plan says nothing about keys and jitter.
+        // Not the world's own stream, so that a plan does not depend on keys and jitter.
         let mut rng = Rng::new(seed ^ 0x6661_756c_7473);
         let mut plan = Plan::NONE;
         if rng.below(16) == 0 {
             return plan;
         }
         for kind in &swarm.kinds {
-            // Half of the kinds are off. Drawn for each kind, on or off, so that one kind more or
-            // less in the list changes little.
+            // Half of the kinds are off. Both numbers are drawn for each kind, on or off, so that a
+            // kind added to or removed from the list changes little.
             let (on, mut own) = (rng.below(2) == 0, Rng::new(rng.next_u64()));
             let victims: Vec<&String> = nodes.iter().filter(|node| swarm.hits(*kind, node)).collect();
             if !on || victims.is_empty() {
                 continue;
             }
-            // As likely few as many: 1, 2, 4 …
+            // Few are as likely as many: 1, 2, 4 …
             let doublings = u64::from(swarm.most.ilog2()) + 1;
             let count = (1u64 << own.below(doublings)).min(swarm.most);
             for _ in 0..count {
@@ -172,13 +172,13 @@ impl Plan {
     }
 }
 
-/// A number from 1 to `most`, each order of magnitude as likely as the next.
+/// Draws a number from 1 to `most`. Each order of magnitude is equally likely.
 fn magnitude(rng: &mut Rng, most: u64) -> u64 {
     let doublings = 1 + rng.below(u64::from(most.ilog2()) + 1);
     (1 + rng.below(1 << doublings)).min(most)
 }
 
-/// One fault of a kind; none where there are too few nodes for it.
+/// Draws one fault of a kind. Returns `None` if there are too few nodes for it.
 fn event(kind: Kind, swarm: &Swarm, victims: &[&String], nodes: &[String], rng: &mut Rng) -> Option<Fault> {
     let node = victims[rng.below(victims.len() as u64) as usize].clone();
     let others: Vec<&String> = nodes.iter().filter(|other| **other != node && swarm.hits(kind, other)).collect();
@@ -238,7 +238,7 @@ mod tests {
                 all.push(discriminant(&event.fault));
             }
         }
-        // A power failure comes as one of two.
+        // A power failure is one of two faults.
         assert_eq!(Kind::ALL.len() + 1, all.len());
     }
 
@@ -255,7 +255,7 @@ mod tests {
         }
     }
 
-    /// A link has two ends: a node that was to be spared was drawn as the second one.
+    /// A link has two ends. A spared node was once drawn as the second one.
     #[test]
     fn a_node_that_is_spared_is_neither_end_of_a_link_that_fails() {
         let swarm = Swarm::of(&[Kind::Cut, Kind::Partition]).sparing(Kind::Cut, "n1");

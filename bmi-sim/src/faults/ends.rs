@@ -1,10 +1,10 @@
-//! How connections end: cut, their node killed, their link down for too long, a packet lost too
-//! often.
+//! How faults end connections: they are cut, their node is killed, their link is down for too long,
+//! or a packet is lost too often.
 //!
-//! **Model.** A killed node falls silent: its tasks are dropped, its connections end, its peers
-//! notice after the profile's detection time. A paused node's *program* stands still while its
-//! adapter works on, as with a stopped process. On a link that is down packets wait at the far end;
-//! if it comes up within the detection time nothing is lost but time, else the connections over it
+//! **Model.** A killed node falls silent. Its tasks are dropped, its connections end, and its peers
+//! notice after the profile's detection time. A paused node's *program* stops while its adapter
+//! works on, as with a stopped process. On a link that is down, packets wait at the far end. If the
+//! link comes up within the detection time, only time is lost. Otherwise the connections over it
 //! end on both sides.
 
 use crate::error::SimError;
@@ -14,7 +14,7 @@ use crate::queue_pair::State;
 use crate::world::Core;
 
 impl Core {
-    /// All connections of an adapter.
+    /// Returns all connections of an adapter.
     pub(crate) fn conns_of(&self, adapter: u32) -> Vec<ConnRef> {
         let slots = &self.adapters[adapter as usize].slots;
         let live = |(slot, entry): (usize, &crate::world::Slot)| {
@@ -23,7 +23,7 @@ impl Core {
         slots.iter().enumerate().filter_map(live).collect()
     }
 
-    /// All connections between two nodes, both sides of each.
+    /// Returns all connections between two nodes, both sides of each.
     fn conns_between(&self, a: u32, b: u32) -> Vec<ConnRef> {
         let mut found = Vec::new();
         for adapter in 0..self.adapters.len() as u32 {
@@ -44,8 +44,8 @@ impl Core {
         }
     }
 
-    /// A packet was lost too often: this side gives the connection up, which the other one notices
-    /// later, and no other connection at all.
+    /// Gives up a connection, because a packet was lost too often. The peer's side notices later.
+    /// Other connections are not affected.
     pub(crate) fn give_up(&mut self, at: ConnRef) {
         let Some(conn) = self.conn(at) else { return };
         if let Some(peer) = conn.peer {
@@ -67,7 +67,8 @@ impl Core {
         }
     }
 
-    /// What waited at the far end arrives now, before anything that is still under way.
+    /// Brings a link up. Packets that waited at the far end arrive now, before any that are still
+    /// under way.
     pub(crate) fn heal(&mut self, a: u32, b: u32) {
         let Some(link) = self.links.get_mut(&link_key(a, b)) else { return };
         link.down = false;
@@ -76,8 +77,8 @@ impl Core {
         }
     }
 
-    /// The link has been down for the detection time, if it still is. Those who are connecting have
-    /// a deadline of their own.
+    /// Ends the connections over a link that has been down for the detection time, if it still is.
+    /// Connections that are being established have their own deadline.
     pub(crate) fn link_dead(&mut self, a: u32, b: u32, epoch: u64) {
         if self.links.get(&(a, b)).is_none_or(|link| !link.down || link.epoch != epoch) {
             return;
@@ -89,7 +90,7 @@ impl Core {
         }
     }
 
-    /// The transport side of a node's death; the caller drops its tasks.
+    /// Ends the transports of a killed node. The caller drops its tasks.
     pub(crate) fn kill_node(&mut self, node: u32) {
         let state = &mut self.nodes[node as usize];
         state.alive = false;

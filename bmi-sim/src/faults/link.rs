@@ -1,31 +1,32 @@
-//! What a link between two nodes does to packets while a plan says so.
+//! The effect of a plan on the packets of a link between two nodes.
 //!
-//! **Model of a lossy wire.** A packet is lost, or arrives damaged and is dropped, with a
-//! probability. Its sender hears nothing and sends it again after [`RETRY_US`], doubled each time;
-//! after [`RETRIES`] the adapter gives the connection up. As a connection keeps its order, what is
-//! behind the packet waits for it (go back n).
+//! **Model of a lossy wire.** With some probability a packet is lost, or arrives damaged and is
+//! dropped. Its sender gets no acknowledgement and sends it again after [`RETRY_US`], doubled each
+//! time. After [`RETRIES`] the adapter gives up the connection. A connection keeps its order, so
+//! later packets wait for the lost one (go back n).
 //!
 //! **Source.** Timeout and retry count of an InfiniBand queue pair (IBTA volume 1, 9.7.6.1): local
 //! ACK timeout doubling is the practice of current adapters; seven retries is the largest count.
 
 use crate::rng::Rng;
 
-/// First time-out for a packet that was lost, in µs.
+/// First time-out for a lost packet, in µs.
 pub(crate) const RETRY_US: u64 = 65;
-/// How often a packet is sent again.
+/// How many times a packet is sent again.
 pub(crate) const RETRIES: u32 = 7;
 
-/// Trouble on a link. What overlaps adds up: a fault of a plan ends no other.
+/// The faults of a link. Overlapping faults add up: no fault of a plan ends another.
 #[derive(Debug, Default)]
 pub(crate) struct Trouble {
     late: Vec<Late>,
     lossy: Vec<Lossy>,
-    /// It is down until then; 0 if no plan has taken it down.
+    /// The link is down until then; 0 if no plan has taken it down.
     pub(crate) down_until: u64,
-    /// Messages that are going to be hit.
+    /// Number of messages still to be hit.
     corrupt: u32,
     not_ready: u32,
-    /// Messages whose answers are going to be hit: from the first node to the second, and back.
+    /// Number of messages whose answers are still to be hit: from the first node to the second, and
+    /// back.
     unanswered: [u32; 2],
 }
 
@@ -43,7 +44,7 @@ struct Lossy {
     rng: Rng,
 }
 
-/// What hits a message that has arrived.
+/// The fault that hits a message that has arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Strike {
     Corrupt,
@@ -71,7 +72,7 @@ impl Trouble {
         self.unanswered[usize::from(!forward)] += 1;
     }
 
-    /// Whether what answers the message that has just arrived is going to be hit.
+    /// Returns whether the answer to the message that has just arrived is to be hit.
     pub(crate) fn loses_answer(&mut self, forward: bool) -> bool {
         let left = &mut self.unanswered[usize::from(!forward)];
         let loses = *left > 0;
@@ -79,7 +80,7 @@ impl Trouble {
         loses
     }
 
-    /// How much later than it would a packet arrives; and whether it never does.
+    /// Returns the delay of a packet, and whether it never arrives.
     pub(crate) fn lateness(&mut self, now: u64) -> (u64, bool) {
         self.late.retain(|late| now < late.until);
         self.lossy.retain(|lossy| now < lossy.until);
@@ -92,18 +93,19 @@ impl Trouble {
             again += timeout;
             timeout *= 2;
         }
-        // The last one may still arrive.
+        // The last attempt may still arrive.
         let never = self.loses();
         (late + again, never)
     }
 
-    /// Whether one attempt fails. All draw, so that each draws as often as it would without the
-    /// others.
+    /// Returns whether one attempt fails. All faults draw, so that each draws as often as it would
+    /// without the others.
     fn loses(&mut self) -> bool {
         self.lossy.iter_mut().fold(false, |lost, lossy| (lossy.rng.below(100) < lossy.percent) | lost)
     }
 
-    /// What hits the request that has just arrived; only one that takes a receive can find none.
+    /// Returns the fault that hits the request that has just arrived. Only a request that takes a
+    /// receive can find none posted.
     pub(crate) fn strike(&mut self, takes_receive: bool) -> Option<Strike> {
         if self.corrupt > 0 {
             self.corrupt -= 1;
@@ -116,7 +118,7 @@ impl Trouble {
         None
     }
 
-    /// Nothing hits anything any more.
+    /// Ends all faults of this link.
     pub(crate) fn end(&mut self) {
         *self = Trouble::default();
     }

@@ -1,51 +1,54 @@
 //! What a disk's cache loses when the power fails.
 //!
-//! **Model.** A disk writes whole sectors, in any order, whenever it likes; only a sync that has
-//! ended says that what came before is there. So after a power failure each sector that was written
-//! and not synced is the old one, the new one, or torn: its front new, its rest old. A run is
-//! usually of one temper (all lost, all kept, mixed), because a mixture alone would hide bugs that
-//! need much lost at once.
+//! **Model.** A disk writes whole sectors, in any order and at any time. Only a completed sync
+//! guarantees that earlier writes are durable. So after a power failure, each sector that was
+//! written and not synced is old, new, or torn: its front is new, its rest old. A failure usually
+//! has one temper: all lost, all kept, or mixed. A mixture alone would hide bugs that need much
+//! lost at once.
 
 use crate::disk::DiskFault;
 use crate::rng::Rng;
 
-/// Bytes that a disk writes at once.
+/// Number of bytes that a disk writes at once.
 pub const SECTOR: usize = 512;
 
-/// A store on a node's disk, which has to know when its power fails or it begins to refuse. See
-/// [`crate::SimDisk::attach`].
+/// A store on a node's disk. It is told when the power fails and when the disk begins to refuse
+/// requests. See [`crate::SimDisk::attach`].
 pub trait DiskUser {
-    /// The power fails: what was not synced is gone, as `loss` says. Called before the node's tasks
-    /// are dropped; what those do to the store while they are dropped must change nothing.
+    /// Handles a power failure: discards the bytes that were not synced, as `loss` says. It is
+    /// called before the node's tasks are dropped. While these tasks are dropped, their calls to
+    /// the store must change nothing.
     fn power_fails(&self, loss: &mut Loss);
 
-    /// The power is about to fail in the middle of what the store writes: when it comes to the
-    /// `writes`th write or sync from now, it and everything after it fails and changes nothing, and
-    /// [`DiskUser::is_cut_off`] says so. `None`: it is not going to fail after all. Stores that
-    /// write whenever they are asked, one thing at a time, need not care.
+    /// Announces a power failure in the middle of the store's writes. The `writes`th write or sync
+    /// from now, and everything after it, fails and changes nothing; then [`DiskUser::is_cut_off`]
+    /// returns true. `None` cancels the announcement. A store that writes one thing at a time,
+    /// whenever it is asked, can ignore this.
     fn cuts_off(&self, writes: Option<u32>) {
         let _ = writes;
     }
 
-    /// Whether it has come to that: the node's power fails then, before anybody can learn of it.
+    /// Returns whether the announced write was reached. Then the node's power fails, before any
+    /// task can learn of it.
     fn is_cut_off(&self) -> bool {
         false
     }
 
-    /// What the disk answers from now on. Stores that ask the disk itself each time need not look.
+    /// Sets how the disk responds from now on. A store that asks the disk each time can ignore
+    /// this.
     fn behaves(&self, fault: DiskFault) {
         let _ = fault;
     }
 }
 
-/// What becomes of a sector, or of something else that was not synced.
+/// The fate of a sector, or of another item that was not synced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
     /// It is as it was at the last sync.
     Old,
     /// It was written after all.
     New,
-    /// Its first bytes were written, so many, fewer than [`SECTOR`].
+    /// Its first bytes were written: this many, fewer than [`SECTOR`].
     Torn(usize),
 }
 
@@ -53,18 +56,18 @@ pub enum Fate {
 #[derive(Clone, Debug)]
 pub struct Loss {
     rng: Rng,
-    /// Of a hundred sectors: how many are old, and how many torn.
+    /// Percentages of sectors: how many are old, and how many torn.
     old: u64,
     torn: u64,
 }
 
 impl Loss {
-    /// Everything that was not synced is lost.
+    /// Returns a failure that loses everything that was not synced.
     pub fn everything() -> Loss {
         Loss { rng: Rng::new(0), old: 100, torn: 0 }
     }
 
-    /// A failure of the temper that the salt says.
+    /// Returns a failure of the temper that the salt selects.
     pub fn drawn(salt: u64) -> Loss {
         let mut rng = Rng::new(salt ^ 0x70_6f77_6572);
         let (old, torn) = match rng.below(4) {
@@ -76,7 +79,7 @@ impl Loss {
         Loss { rng, old, torn }
     }
 
-    /// What becomes of the next sector that was not synced.
+    /// Draws the fate of the next sector that was not synced.
     pub fn sector(&mut self) -> Fate {
         match self.rng.below(100) {
             draw if draw < self.old => Fate::Old,
@@ -85,12 +88,12 @@ impl Loss {
         }
     }
 
-    /// What becomes of something that cannot be torn, a length or a name: whether it was written.
+    /// Draws whether an item that cannot be torn, such as a length or a name, was written.
     pub fn keeps(&mut self) -> bool {
         self.sector() == Fate::New
     }
 
-    /// Applies a fate to the bytes of a sector, or of the part of one that there is.
+    /// Applies a fate to the bytes of a sector, or of the existing part of one.
     pub fn apply(&mut self, old: &[u8], now: &mut [u8]) {
         let from = match self.sector() {
             Fate::New => now.len(),

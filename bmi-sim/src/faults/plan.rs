@@ -1,5 +1,5 @@
-//! A plan of faults: what goes wrong, to whom, and when. Data, so that it can be drawn, printed,
-//! shrunk, edited by hand and run again.
+//! A plan of faults: which fault hits which node or link, and when. It is data, so that it can be
+//! drawn, printed, shrunk, edited by hand and run again.
 //!
 //! **Text.** JSON in one line, so that it fits an environment variable:
 //!
@@ -7,17 +7,17 @@
 //! {"events":[{"at_us":1200,"cut":{"a":"n0","b":"n1"}},{"at_us":1500,"crash":{"node":"n1","for_us":3000,"salt":7}}]}
 //! ```
 //!
-//! Times are in microseconds of virtual time, nodes are named. A fault that lasts says for how long
-//! and ends by itself, so every plan has an [end](Plan::end_us), after which the world is whole
-//! again. What a fault needs of chance it draws from its own `salt`: leaving out one event of a
-//! plan changes no other.
+//! Times are in microseconds of virtual time, and nodes are named. A fault that lasts has a
+//! duration, so every plan has an [end](Plan::end_us), after which the world is whole again. A
+//! fault that needs random numbers draws them from its own `salt`. Leaving out one event of a plan
+//! changes no other.
 
 use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// One thing that goes wrong. See the [module above](super) for what each does to a connection.
+/// A fault. The [parent module](super) describes its effect on a connection.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Fault {
@@ -28,7 +28,7 @@ pub enum Fault {
         /// The other.
         b: String,
     },
-    /// The link between two nodes is down: nothing is delivered; after the detection time their
+    /// The link between two nodes is down and delivers nothing. After the detection time their
     /// connections end.
     Partition {
         /// One node.
@@ -38,8 +38,8 @@ pub enum Fault {
         /// For how long.
         for_us: u64,
     },
-    /// Each packet between two nodes is late by up to `by_us`, drawn. Connections stay in order,
-    /// each by itself; queue pairs overtake each other.
+    /// Each packet between two nodes is delayed by up to `by_us`, drawn. Each connection stays in
+    /// order, but queue pairs overtake each other.
     Delay {
         /// One node.
         a: String,
@@ -49,120 +49,122 @@ pub enum Fault {
         by_us: u64,
         /// For how long.
         for_us: u64,
-        /// Feeds the draw.
+        /// The seed of the draw.
         salt: u32,
     },
     /// Each packet between two nodes is lost or damaged with this probability. The adapters send it
-    /// again, after a time-out that doubles; a packet that was lost too often ends its connection:
-    /// at the side that waits for it at once, at the other after the detection time. A duplicate is
-    /// dropped by its number and shows nowhere.
+    /// again, after a time-out that doubles. A packet that was lost too often ends its connection:
+    /// at once at the side that waits for it, after the detection time at the other. A duplicate is
+    /// dropped by its number and has no effect.
     Lossy {
         /// One node.
         a: String,
         /// The other.
         b: String,
-        /// How many packets of a hundred.
+        /// Percentage of the packets.
         percent: u8,
         /// For how long.
         for_us: u64,
-        /// Feeds the draw.
+        /// The seed of the draw.
         salt: u32,
     },
-    /// The next message or read between two nodes arrives damaged on a wire whose adapters do not
-    /// send again: the receiver's check fails, and the connection ends.
+    /// The next message or read between two nodes arrives damaged, on a wire whose adapters do not
+    /// send again. The receiver's check fails, and the connection ends.
     Corrupt {
         /// One node.
         a: String,
         /// The other.
         b: String,
     },
-    /// The next message between two nodes finds its receiver not ready (C9), whatever was posted:
-    /// the connection ends. Writes without immediate data, and reads, take no receive and pass.
+    /// The next message between two nodes finds its receiver not ready (C9), even if a receive is
+    /// posted, and the connection ends. Writes without immediate data and reads take no receive and
+    /// are not affected.
     NotReady {
         /// One node.
         a: String,
         /// The other.
         b: String,
     },
-    /// The next message from `a` to `b` arrives, and of what `b` sends back on its connection the
-    /// first message arrives damaged: the connection ends, so whatever was asked for has been done,
-    /// and nobody was told.
+    /// The next message from `a` to `b` arrives, but the first message that `b` then sends back on
+    /// its connection arrives damaged. The connection ends: the request has been carried out, and
+    /// `a` does not learn it.
     Unanswered {
-        /// Who asks.
+        /// The node that requests.
         a: String,
-        /// Who does it.
+        /// The node that carries the request out.
         b: String,
     },
-    /// The completion queue of a node overruns: all its connections end; its peers notice after the
-    /// detection time.
+    /// The completion queue of a node overruns. All its connections end, and its peers notice after
+    /// the detection time.
     Overrun {
         /// The node.
         node: String,
     },
-    /// A node's program stands still, as if stopped by a signal; its adapter works on.
+    /// A node's program stops, as if by a signal. Its adapter works on.
     Pause {
         /// The node.
         node: String,
         /// For how long.
         for_us: u64,
     },
-    /// The power of a node fails. Its memory is lost, what its disk had synced is kept, and what
-    /// was not synced is lost, kept or torn, sector by sector. When the power is back, the node's
-    /// programs ([`crate::Node::boot`]) start anew.
+    /// The power of a node fails. Its memory is lost, and the synced data of its disk is kept. Data
+    /// that was not synced is lost, kept or torn, sector by sector. When the power is back, the
+    /// node's programs ([`crate::Node::boot`]) start again.
     Crash {
         /// The node.
         node: String,
         /// How long the power is off.
         for_us: u64,
-        /// Feeds the draw of what the disk loses.
+        /// The seed of the draw of what the disk loses.
         salt: u32,
     },
-    /// The power of a node fails while a store is writing to its disk, in the middle of what it
-    /// writes at once: within the next [`Fault::MOST_WRITES`] writes, drawn from the salt; after
-    /// [`Fault::PATIENCE_US`] whether there was a write or not. Else as [`Fault::Crash`].
+    /// The power of a node fails while a store is writing to its disk, in the middle of the writes
+    /// that it makes at once. It fails within the next [`Fault::MOST_WRITES`] writes, drawn from
+    /// the salt, or after [`Fault::PATIENCE_US`] if there is no such write. Otherwise as
+    /// [`Fault::Crash`].
     CrashWriting {
         /// The node.
         node: String,
         /// How long the power is off.
         for_us: u64,
-        /// Feeds the draws of the write, and of what the disk loses.
+        /// The seed of the draws of the write, and of what the disk loses.
         salt: u32,
     },
-    /// Writes to a node's disk fail, `Exhausted`.
+    /// Writes to a node's disk fail with `Exhausted`.
     DiskFull {
         /// The node.
         node: String,
         /// For how long.
         for_us: u64,
     },
-    /// Everything that is asked of a node's disk fails, `Io`.
+    /// All requests to a node's disk fail with `Io`.
     DiskBroken {
         /// The node.
         node: String,
         /// For how long.
         for_us: u64,
     },
-    /// The next registrations of a node's adapters fail, `Exhausted`.
+    /// The next registrations of a node's adapters fail with `Exhausted`.
     Registrations {
         /// The node.
         node: String,
-        /// How many of each adapter.
+        /// Number of registrations of each adapter.
         count: u32,
     },
-    /// A node's clock on the wall ([`crate::Node::wall_ns`]) is set, forwards or back. The clock
-    /// that endpoints go by never steps, since deadlines are on the monotonic clock of a real
-    /// system: a program that stood still is [`Fault::Pause`].
+    /// A node's wall clock ([`crate::Node::wall_ns`]) is set, forwards or back. The endpoints'
+    /// clock never steps, because deadlines use the monotonic clock of a real system. For a program
+    /// that stopped for a while, use [`Fault::Pause`].
     ClockStep {
         /// The node.
         node: String,
-        /// By how much; negative is back.
+        /// The change in µs; negative is back.
         by_us: i64,
     },
 }
 
 impl Fault {
-    /// For how long it lasts, in µs; 0 if it is over at once. One that waits for its victim does so
-    /// for [`Fault::PATIENCE_US`], if the plan ends with it.
+    /// Returns how long it lasts, in µs; 0 if it is over at once. A fault that waits for its victim
+    /// lasts at least [`Fault::PATIENCE_US`].
     pub fn for_us(&self) -> u64 {
         let mut copy = self.clone();
         let waits = matches!(
@@ -174,14 +176,13 @@ impl Fault {
         copy.duration().map_or(least, |duration| duration.saturating_add(waiting))
     }
 
-    /// A power failure that comes in the middle of writing comes within so many writes.
+    /// A [`Fault::CrashWriting`] happens within this many writes.
     pub const MOST_WRITES: u32 = 32;
 
-    /// How long a plan goes on for the sake of a fault that hits the *next* message or
-    /// registration, in µs.
+    /// How long a plan waits for a fault that hits the *next* message or registration, in µs.
     pub const PATIENCE_US: u64 = 10_000;
 
-    /// Its duration, for those that have one.
+    /// Returns its duration, if it has one.
     pub(crate) fn duration(&mut self) -> Option<&mut u64> {
         match self {
             Fault::Partition { for_us, .. }
@@ -207,7 +208,7 @@ pub struct At {
     pub fault: Fault,
 }
 
-/// What goes wrong in one run.
+/// The faults of one run.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Plan {
@@ -215,28 +216,28 @@ pub struct Plan {
     pub events: Vec<At>,
 }
 
-/// Why a text is no plan.
+/// The error of a text that is not a plan.
 #[derive(Debug, thiserror::Error)]
 #[error("not a plan of faults: {0}")]
 pub struct BadPlan(#[from] serde_json::Error);
 
 impl Plan {
-    /// A plan in which nothing happens.
+    /// A plan without events.
     pub const NONE: Plan = Plan { events: Vec::new() };
 
-    /// This plan and one event more.
+    /// Returns this plan with one more event.
     #[must_use]
     pub fn with(mut self, at_us: u64, fault: Fault) -> Plan {
         self.events.push(At { at_us, fault });
         self
     }
 
-    /// When the last fault is over, in µs; 0 for an empty plan.
+    /// Returns when the last fault is over, in µs; 0 for an empty plan.
     pub fn end_us(&self) -> u64 {
         self.events.iter().map(|event| event.at_us.saturating_add(event.fault.for_us())).max().unwrap_or(0)
     }
 
-    /// The plan as a text in one line, as [`Plan::from_str`] reads it.
+    /// Returns the plan as a text in one line, which [`Plan::from_str`] reads.
     pub fn to_text(&self) -> String {
         serde_json::to_string(self).expect("names and numbers can always be written")
     }
@@ -251,7 +252,7 @@ impl FromStr for Plan {
 }
 
 impl fmt::Display for Plan {
-    /// For people: one event in a line, in order of time.
+    /// Formats the plan for people: one event per line, in order of time.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut events: Vec<&At> = self.events.iter().collect();
         events.sort_by_key(|event| event.at_us);

@@ -1,4 +1,4 @@
-//! What the world knows: nodes, transports, connections, and what happens next. Everything but the
+//! The state of the world: nodes, transports, connections and coming events. Everything but the
 //! tasks.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -26,10 +26,10 @@ use crate::queue_pair::{Conn, Pool, RecvWork, State};
 use crate::rng::Rng;
 use crate::timeline::Timeline;
 
-/// What a node runs whenever it is up.
+/// A program that a node runs whenever it is up.
 pub(crate) type Program = Rc<dyn Fn(Node)>;
 
-/// What an endpoint holds; `None` once it is gone.
+/// Returns the resources that an endpoint holds; `None` once the endpoint is gone.
 pub(crate) type Observer = Box<dyn Fn() -> Option<ResourceUsage>>;
 
 /// A node.
@@ -39,42 +39,42 @@ pub(crate) struct NodeState {
     pub(crate) paused: bool,
     /// Tasks that were woken while the node was paused.
     pub(crate) asleep: Vec<TaskKey>,
-    /// Who listens where.
+    /// The transport that listens on each port.
     pub(crate) ports: BTreeMap<u16, u32>,
     pub(crate) port: Port,
-    /// Its transports, those that there are.
+    /// Its live transports.
     pub(crate) adapters: Vec<u32>,
     pub(crate) cpu: Cpu,
     pub(crate) disk: DiskState,
     pub(crate) disk_users: Vec<Rc<dyn DiskUser>>,
-    /// What its clock on the wall is ahead of virtual time, in ns.
+    /// How far its wall clock is ahead of virtual time, in ns.
     pub(crate) wall_ns: i64,
-    /// What runs on it whenever it is up.
+    /// The programs that run on it whenever it is up.
     pub(crate) programs: Vec<Program>,
-    /// When its power failed.
+    /// The times at which its power failed.
     pub(crate) crashes: Vec<u64>,
-    /// Faults of a plan that it is under.
+    /// The faults of a plan that affect it.
     pub(crate) lasting: Lasting,
 }
 
 /// A transport.
 pub(crate) struct AdapterState {
     pub(crate) node: u32,
-    /// The node was killed, or the transport dropped.
+    /// The node was killed, or the transport was dropped.
     pub(crate) dead: bool,
     pub(crate) slots: Vec<Slot>,
     free: Vec<u32>,
-    /// Slots to be free again at the first poll that finds nothing more to report.
+    /// Slots that become free at the first poll that finds nothing more to report.
     limbo: Vec<u32>,
-    /// Of its connections, those that there are.
+    /// The deadlines of its connections, where there are any.
     pub(crate) deadlines: BTreeSet<(u64, u32)>,
     pub(crate) reports: VecDeque<Report>,
-    /// With inline receives: the receives of those of `reports` that are messages, in their order.
-    /// Until a report is polled its message can still be taken.
+    /// With inline receives: the receives of the messages in `reports`, in the same order. A
+    /// message can be taken until its report is polled.
     pub(crate) at_hand: VecDeque<RecvWork>,
     pub(crate) waiter: Arc<Waiter>,
-    /// A post was turned away with a full queue, and no poll has said yet that it may be tried
-    /// again (C15).
+    /// A post was refused because the queue was full, and no poll has reported yet that it may be
+    /// tried again (C15).
     pub(crate) starved: bool,
     /// A queue that was full has a place again.
     pub(crate) nudged: bool,
@@ -82,13 +82,14 @@ pub(crate) struct AdapterState {
 }
 
 impl AdapterState {
-    /// A poll finds nothing to report: all that was reported of the connections of these slots has
-    /// been polled, and before this call.
+    /// Frees the slots of ended connections. Called by a poll that finds nothing to report: all
+    /// reports about these connections have been polled, before this call.
     pub(crate) fn free_slots(&mut self) {
         self.free.append(&mut self.limbo);
     }
 
-    /// A report goes to the caller: places of queues are free again. Whether it is a completion.
+    /// Frees the queue place of a report that goes to the caller. Returns whether the report is a
+    /// completion.
     pub(crate) fn polled(&mut self, report: &Report) -> bool {
         match report {
             Report::Work(done) => {
@@ -125,7 +126,7 @@ pub(crate) struct Core {
     pub(crate) queue: EventQueue,
     pub(crate) keys: Rng,
     pub(crate) jitter: Rng,
-    /// How much of a write is in place when its connection ends.
+    /// Draws how much of a write is in place when its connection ends.
     pub(crate) torn: Rng,
     pub(crate) nodes: Vec<NodeState>,
     pub(crate) names: BTreeMap<String, u32>,
@@ -134,13 +135,13 @@ pub(crate) struct Core {
     pub(crate) pool: Pool,
     pub(super) timers: Timers,
     pub(super) actions: Vec<Option<Action>>,
-    /// The endpoints of nodes that are up, each with its node.
+    /// Observers of the endpoints of nodes that are up, each with its node.
     pub(crate) observers: Vec<(u32, Observer)>,
     pub(super) wakes: Vec<Waker>,
-    /// Nodes of which a task may be released now.
+    /// Nodes that may release a held task now.
     pub(super) released: VecDeque<u32>,
     pub(crate) timeline: Option<Box<Timeline>>,
-    /// The node of the task that runs, if its processor has several cores.
+    /// The node of the running task, if its processor has several cores.
     pub(crate) running: Option<u32>,
     pub(crate) ready: Arc<ReadyQueue>,
 }
@@ -150,7 +151,7 @@ impl Core {
         Core {
             capabilities: config.capabilities(),
             queue: EventQueue::default(),
-            // A stream each, so that none changes the others.
+            // Separate streams, so that draws from one do not change the others.
             keys: Rng::new(config.seed),
             jitter: Rng::new(!config.seed),
             torn: Rng::new(config.seed ^ 0x746f_726e),
@@ -227,8 +228,8 @@ impl Core {
         Some(conn)
     }
 
-    /// A connection's handshake, or its disconnect, is given up at `deadline`; `u64::MAX` for
-    /// never.
+    /// Sets the time at which a connection's handshake, or its disconnect, is given up; `u64::MAX`
+    /// for never.
     pub(crate) fn set_deadline(&mut self, at: ConnRef, deadline: u64) {
         let Some(conn) = self.conn_mut(at) else { return };
         let before = std::mem::replace(&mut conn.deadline, deadline);
@@ -239,20 +240,20 @@ impl Core {
         }
     }
 
-    /// The caller knows, or will know once it has polled everything, that the connection of this
-    /// slot is gone.
+    /// Marks a slot as free to use again. The caller knows that its connection is gone, or will
+    /// know once it has polled everything.
     pub(crate) fn free_slot(&mut self, at: ConnRef) {
         self.adapters[at.adapter as usize].limbo.push(at.slot);
     }
 
-    /// Something for the transport's owner.
+    /// Queues a report for the transport's owner, and wakes it.
     pub(crate) fn report(&mut self, adapter: u32, report: Report) {
         let state = &mut self.adapters[adapter as usize];
         state.reports.push_back(report);
         self.wakes.extend(state.waiter.take());
     }
 
-    /// A queue has a place again.
+    /// Wakes an owner that waits for a place in a full queue.
     pub(crate) fn nudge(&mut self, adapter: u32) {
         let state = &mut self.adapters[adapter as usize];
         if state.starved {
@@ -261,7 +262,7 @@ impl Core {
         }
     }
 
-    /// Moves up to `batch` events to `into`; returns whether there was any.
+    /// Moves up to `batch` events to `into`. Returns whether there were any.
     pub(crate) fn drain_reports(&mut self, adapter: u32, batch: usize, into: &mut Vec<Report>) -> bool {
         let state = &mut self.adapters[adapter as usize];
         if state.reports.is_empty() {
@@ -286,7 +287,8 @@ impl Core {
 
     // ---- events ---------------------------------------------------------------------------------
 
-    /// Whether nothing would happen: deadlines of what has long ended must not move time.
+    /// Returns whether the event would have no effect. The deadline of an operation that has ended
+    /// must not move time.
     fn is_stale(&self, event: &Event) -> bool {
         match event {
             Event::Timer { slot, generation } => self.timers.is_stale(*slot, *generation),
@@ -301,7 +303,7 @@ impl Core {
         }
     }
 
-    /// When the next event that counts happens.
+    /// Returns when the next event happens that has an effect.
     pub(super) fn next_time(&mut self) -> Option<u64> {
         while let Some((event, _)) = self.queue.peek() {
             if !self.is_stale(event) {
@@ -312,7 +314,8 @@ impl Core {
         self.queue.next_time()
     }
 
-    /// Executes the next event. An action has to be called by the caller, with nothing borrowed.
+    /// Executes the next event. If it is an action, it is returned: the caller has to call it with
+    /// nothing borrowed.
     pub(super) fn execute_next(&mut self) -> Option<Action> {
         let (time, event) = self.queue.pop()?;
         self.queue.executed(time, &event);

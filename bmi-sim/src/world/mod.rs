@@ -1,12 +1,13 @@
-//! The world: nodes, connections, time, and the loop that moves them.
+//! The world: nodes, connections, time, and the loop that advances them.
 //!
-//! **Why one structure.** Everything that the simulation knows stands in [`Core`], behind one
-//! `RefCell`; tasks stand in the executor beside it. An event is executed with the core borrowed
-//! and wakes tasks only afterwards; a task runs with nothing borrowed. So no call from a task can
-//! meet a half-done event.
+//! **Why one structure.** All state of the simulation is in [`Core`], behind one `RefCell`. The
+//! tasks are in the executor beside it. An event is executed with the core borrowed, and wakes
+//! tasks only afterwards. A task runs with nothing borrowed. So no call from a task can see a
+//! half-done event.
 //!
-//! **Layout.** `core.rs` is what the world knows, `tasks.rs` which task may run, `timers.rs` who
-//! waits for a time, `sim.rs` the handle that tasks have, and this file the loop.
+//! **Layout.** `core.rs` has the state of the world, `tasks.rs` decides which task may run,
+//! `timers.rs` has the tasks that wait for a time, `sim.rs` has the handle for tasks, and this file
+//! has the loop.
 //!
 //! **Invariants**
 //! 1. Time moves only when no task is ready.
@@ -37,8 +38,8 @@ use crate::config::SimConfig;
 use crate::error::{StallKind, Stalled};
 use crate::executor::{Executor, ROOT, TaskWaker};
 
-/// A simulated world, and what runs it. Dropping it drops its tasks. See the [crate](crate) for an
-/// example.
+/// A simulated world, and the loop that runs it. Dropping it drops its tasks. See the
+/// [crate](crate) for an example.
 pub struct World {
     sim: Sim,
 }
@@ -52,19 +53,19 @@ impl std::ops::Deref for World {
 }
 
 impl World {
-    /// A world of default settings.
+    /// Creates a world with default settings and a seed.
     pub fn new(seed: u64) -> World {
         World::with(SimConfig::seeded(seed))
     }
 
-    /// A world.
+    /// Creates a world with these settings.
     pub fn with(config: SimConfig) -> World {
         let executor = Executor::default();
         let shared = Shared { core: RefCell::new(Core::new(config, executor.ready.clone())), executor };
         World { sim: Sim(Rc::new(shared)) }
     }
 
-    /// A handle, for tasks.
+    /// Returns a handle for tasks.
     pub fn sim(&self) -> Sim {
         self.sim.clone()
     }
@@ -72,7 +73,7 @@ impl World {
     /// Runs the world until `future` is ready. Call it again to go on.
     ///
     /// # Panics
-    /// If the world stalls before; the message says what stood waiting.
+    /// If the world stalls before. The message lists what was waiting.
     pub fn block_on<F: Future>(&self, future: F) -> F::Output {
         match self.try_block_on(future) {
             Ok(output) => output,
@@ -83,7 +84,7 @@ impl World {
     /// Runs the world until `future` is ready.
     ///
     /// # Errors
-    /// [`Stalled`] if no event is left, if tasks spin, or if the time limit is over.
+    /// [`Stalled`] if no event is left, if tasks spin, or if the time or event limit is reached.
     pub fn try_block_on<F: Future>(&self, future: F) -> Result<F::Output, Stalled> {
         let mut future = pin!(future);
         let key = self.0.executor.fresh_key(ROOT);
@@ -118,10 +119,10 @@ impl World {
         }
     }
 
-    /// Runs until virtual time is `time`: everything that happens by then has happened.
+    /// Runs until virtual time is `time`. All events up to that time have then been executed.
     ///
     /// # Panics
-    /// If tasks spin without time passing, or more happens than [`SimConfig::event_limit`] allows.
+    /// If tasks spin without time passing, or if [`SimConfig::event_limit`] is exceeded.
     pub fn run_until(&self, time: Time) {
         if let Err(stalled) = self.try_run_until(time) {
             panic!("{stalled}");
@@ -142,7 +143,7 @@ impl World {
         self.run_until(self.now() + duration);
     }
 
-    /// Runs until no event is left, or the time limit is over. Returns the virtual time then.
+    /// Runs until no event is left or the time limit is reached. Returns the virtual time.
     ///
     /// # Panics
     /// If tasks spin without time passing.
@@ -154,8 +155,8 @@ impl World {
         self.now()
     }
 
-    /// Runs the tasks that are ready, then executes one event, if one happens by `limit`. Returns
-    /// whether one did. For those who drive transports by hand.
+    /// Runs the ready tasks, then executes one event, if one happens by `limit`. Returns whether
+    /// one did. For callers that drive transports themselves.
     ///
     /// # Panics
     /// If tasks spin without time passing.
@@ -184,7 +185,8 @@ impl World {
 }
 
 impl Drop for World {
-    /// Tasks hold handles to the world, which would otherwise keep each other alive.
+    /// Drops the tasks first. They hold handles to the world, so the two would keep each other
+    /// alive.
     fn drop(&mut self) {
         while !self.0.executor.is_empty() {
             self.0.executor.drop_tasks(|_| true);

@@ -20,17 +20,17 @@ use crate::network::Port;
 use crate::node::Node;
 use crate::timeline::{Timeline, Trace, TraceOptions};
 
-/// What the clocks on the walls show when a world begins, in ns since 1970: some day in 2023.
+/// The value of wall clocks when a world begins, in ns since 1970: some day in 2023.
 const EPOCH_NS: i64 = 1_700_000_000_000_000_000;
 
-/// What all handles of a world share.
+/// The state that all handles of a world share.
 pub(crate) struct Shared {
     pub(crate) core: RefCell<Core>,
     pub(crate) executor: Executor,
 }
 
 impl Shared {
-    /// Runs `f` on the core, then wakes whom it concerns.
+    /// Runs `f` on the core, then wakes the tasks that it affected.
     pub(crate) fn with<R>(&self, f: impl FnOnce(&mut Core) -> R) -> R {
         let (result, mut wakes) = {
             let mut core = self.core.borrow_mut();
@@ -45,7 +45,7 @@ impl Shared {
         }
         let mut core = self.core.borrow_mut();
         if core.wakes.is_empty() {
-            core.wakes = wakes; // keeps its room
+            core.wakes = wakes; // keeps its capacity
         }
         result
     }
@@ -54,14 +54,14 @@ impl Shared {
         Time::from_nanos(self.core.borrow().queue.now)
     }
 
-    /// The time at a node's clock: when its processor has done what it was given.
+    /// Returns the time of a node's clock: when its processor has done its work so far.
     pub(crate) fn now_at(&self, node: u32) -> Time {
         let core = self.core.borrow();
         Time::from_nanos(core.nodes[node as usize].cpu.free_at(core.queue.now))
     }
 }
 
-/// A handle to a world, for tasks: cheap to clone, does not keep the tasks of a dropped
+/// A handle to a world, for tasks. It is cheap to clone and does not keep the tasks of a dropped
 /// [`World`](crate::World) alive.
 #[derive(Clone)]
 pub struct Sim(pub(crate) Rc<Shared>);
@@ -69,12 +69,12 @@ pub struct Sim(pub(crate) Rc<Shared>);
 impl Sim {
     // ---- time -----------------------------------------------------------------------------------
 
-    /// The virtual time.
+    /// Returns the virtual time.
     pub fn now(&self) -> Time {
         self.0.now()
     }
 
-    /// The world's clock.
+    /// Returns the world's clock.
     pub fn clock(&self) -> SimClock {
         SimClock { shared: self.0.clone(), node: None }
     }
@@ -89,7 +89,7 @@ impl Sim {
         Sleep { sim: self.clone(), at: at.as_nanos(), timer: None }
     }
 
-    /// Calls `action` at a point in virtual time: for faults by schedule. A time that has passed
+    /// Calls `action` at a point in virtual time, for scheduled faults. A time that has passed
     /// means now.
     pub fn at(&self, time: Time, action: impl FnOnce(&Sim) + 'static) {
         self.0.with(|core| {
@@ -101,7 +101,7 @@ impl Sim {
 
     // ---- nodes and tasks ------------------------------------------------------------------------
 
-    /// The node called `name`; made if there is none yet.
+    /// Returns the node called `name`, and creates it if it does not exist.
     pub fn node(&self, name: &str) -> Node {
         let id = self.0.with(|core| {
             if let Some(id) = core.names.get(name) {
@@ -131,27 +131,27 @@ impl Sim {
         Node { sim: self.clone(), id }
     }
 
-    /// Starts a task that belongs to no node: a script of faults, an observer. Dropping the handle
-    /// lets it run on.
+    /// Starts a task that belongs to no node: a script of faults, or an observer. Dropping the
+    /// handle does not stop the task.
     pub fn spawn<T: 'static>(&self, future: impl Future<Output = T> + 'static) -> JoinHandle<T> {
         JoinHandle::spawn(self, None, future)
     }
 
-    // ---- what was done --------------------------------------------------------------------------
+    // ---- the run so far -------------------------------------------------------------------------
 
-    /// A number over every event executed so far: time, kind, nodes, connection, length. Equal runs
-    /// have equal digests.
+    /// Returns a hash of every event executed so far: time, kind, nodes, connection, length. Equal
+    /// runs have equal digests.
     pub fn digest(&self) -> u64 {
         self.0.core.borrow().queue.digest()
     }
 
-    /// Events executed so far.
+    /// Returns the number of events executed so far.
     pub fn events(&self) -> u64 {
         self.0.core.borrow().queue.count()
     }
 
-    /// What endpoints of nodes that are up hold though they should not, if nothing is under way any
-    /// more: one line for each. Connections, and what waits on them, are no leak.
+    /// Returns the resources that endpoints of running nodes hold but should not hold when nothing
+    /// is under way, one line for each endpoint. Connections and what waits on them are not leaks.
     pub fn leaks(&self) -> Vec<String> {
         let core = self.0.core.borrow();
         let held = core.observers.iter().filter_map(|(node, observer)| {
@@ -161,12 +161,12 @@ impl Sim {
         held.collect()
     }
 
-    /// What transports of this world can do.
+    /// Returns the capabilities of this world's transports.
     pub fn capabilities(&self) -> Capabilities {
         self.0.core.borrow().capabilities.clone()
     }
 
-    /// Records a timeline from now on, if none is recorded yet, and gives a handle to it.
+    /// Records a timeline from now on, if none is recorded yet. Returns a handle to it.
     pub fn trace(&self, options: TraceOptions) -> Trace {
         self.0.with(|core| {
             core.timeline.get_or_insert_with(|| Box::new(Timeline::new(options)));
@@ -176,18 +176,18 @@ impl Sim {
 
     // ---- faults ---------------------------------------------------------------------------------
 
-    /// Ends every connection between two nodes, at once and on both sides, `PeerLost`.
+    /// Ends every connection between two nodes with `PeerLost`, at once and on both sides.
     pub fn cut(&self, a: &Node, b: &Node) {
         self.0.with(|core| core.cut(a.id, b.id));
     }
 
-    /// Takes the link between two nodes down: nothing is delivered. After the profile's detection
-    /// time their connections end.
+    /// Takes the link between two nodes down, so that it delivers nothing. After the profile's
+    /// detection time their connections end.
     pub fn partition(&self, a: &Node, b: &Node) {
         self.0.with(|core| core.partition(a.id, b.id));
     }
 
-    /// Brings the link up again; what waited is delivered.
+    /// Brings the link up again. Packets that waited are delivered.
     pub fn heal(&self, a: &Node, b: &Node) {
         self.0.with(|core| core.heal(a.id, b.id));
     }

@@ -1,5 +1,5 @@
-//! Which task runs: those that are ready, when their node is not paused and its processor has a
-//! core for them.
+//! Decides which task runs: a ready task runs when its node is not paused and its processor has a
+//! core for it.
 
 use super::core::Core;
 use super::sim::Sim;
@@ -8,19 +8,19 @@ use crate::events::Event;
 use crate::executor::{ROOT, TaskKey};
 use crate::node::Node;
 
-/// Task polls at one point in time after which the world counts as spinning.
+/// Maximum number of task polls at one point in time. More count as spinning.
 const LIVELOCK_POLLS: u64 = 20_000_000;
 
-/// Whether a task that is ready runs.
+/// Whether a ready task runs now.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Admission {
     Now,
-    /// Its node is paused, or its node's processor works.
+    /// Its node is paused, or its node's processor is busy.
     Later,
 }
 
 impl Core {
-    /// What becomes of a task of `node` that is ready and may run from `not_before` on.
+    /// Decides about a ready task of `node` that may run from `not_before` on.
     fn admit(&mut self, node: u32, key: TaskKey, not_before: u64) -> Admission {
         let now = self.queue.now;
         let state = &mut self.nodes[node as usize];
@@ -40,7 +40,7 @@ impl Core {
         }
     }
 
-    /// The first of the tasks that a node's processor was too busy for, if it may run now.
+    /// Returns the first task that a node's processor was too busy for, if it may run now.
     fn release_task(&mut self, node: u32) -> Option<TaskKey> {
         let now = self.queue.now;
         let state = &mut self.nodes[node as usize];
@@ -62,8 +62,8 @@ impl Core {
         }
     }
 
-    /// A task of `node` has run: the next one may, when what it caused is done. Returns when that
-    /// is, where it keeps others from running.
+    /// Ends the turn of a task of `node`. The next task may run when the work of this one is done.
+    /// If that work must hold other tasks back, returns when it ends.
     fn left(&mut self, node: u32) -> Option<u64> {
         let cpu = &mut self.nodes[node as usize].cpu;
         self.running = None;
@@ -78,8 +78,8 @@ impl Core {
         self.release_later(node, at);
     }
 
-    /// A held task of `node` may run at `at`, if nothing lets it already. Who has not to wait for
-    /// time to pass needs no event.
+    /// Schedules the release of a held task of `node` at `at`, if that is not scheduled already. No
+    /// event is needed if no time has to pass.
     fn release_later(&mut self, node: u32, at: Option<u64>) {
         match at {
             Some(at) if at > self.queue.now => self.queue.schedule(at, Event::CpuFree { node }),
@@ -90,8 +90,8 @@ impl Core {
 }
 
 impl Sim {
-    /// Polls every task that is ready, and those that become ready by it. `root` is polled for the
-    /// key `root_key`; stops when it says so.
+    /// Polls every ready task, and the tasks that become ready by that. `root` is polled for the
+    /// key `root_key`; the loop stops when it returns true.
     pub(super) fn run_ready(&self, root_key: TaskKey, root: &mut dyn FnMut() -> bool) -> Result<bool, StallKind> {
         let executor = &self.0.executor;
         for _ in 0..LIVELOCK_POLLS {
@@ -110,7 +110,7 @@ impl Sim {
                 && let Some((node, not_before)) = executor.node_of(key)
             {
                 match node {
-                    // The world's own tasks have a processor each.
+                    // Tasks of the world itself have a processor each.
                     None => executor.run(key),
                     Some(node) => {
                         let (node, not_before) = (node as u32, not_before.max(stamp));
@@ -136,7 +136,7 @@ impl Sim {
             Node { sim: self.clone(), id: node }.may_blow();
         }
         if let Some(end) = end {
-            // Its own next turn comes after what it did.
+            // Its own next turn comes after its work is done.
             self.0.executor.not_before(key, end);
             self.0.executor.ready.stamp(0);
         }

@@ -20,12 +20,12 @@ struct TimerSlot {
 pub(crate) struct Timers {
     slots: Vec<TimerSlot>,
     free: Vec<u32>,
-    /// Events of dropped timers that are still in the queue, at most.
+    /// Upper bound of the number of events of dropped timers that are still in the queue.
     cancelled: usize,
 }
 
 impl Timers {
-    /// Whether a timer is over, or was dropped.
+    /// Returns whether a timer is over or was dropped.
     pub(super) fn is_stale(&self, slot: u32, generation: u32) -> bool {
         self.slots[slot as usize].generation != generation
     }
@@ -52,8 +52,8 @@ impl Core {
         entry.waker.take()
     }
 
-    /// A timer was dropped before its time; its event stays behind, until there are too many of
-    /// those.
+    /// Cancels a timer that was dropped before its time. Its event stays in the queue until there
+    /// are too many of them.
     fn cancel_timer(&mut self, timer: (u32, u32)) -> Option<Waker> {
         let waker = self.drop_timer(timer)?;
         self.timers.cancelled += 1;
@@ -78,7 +78,7 @@ pub struct Sleep {
 }
 
 impl Sleep {
-    /// When it ends.
+    /// Returns when it ends.
     pub fn at(&self) -> Time {
         Time::from_nanos(self.at)
     }

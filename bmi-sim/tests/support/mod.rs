@@ -1,4 +1,4 @@
-//! Two raw transports, and what they reported.
+//! Two raw transports, and the events that they reported.
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used, reason = "a test helper, of which each file uses a part")]
 
 use bmi_core::transport::{
@@ -7,7 +7,7 @@ use bmi_core::transport::{
 use bmi_core::{ErrorKind, Memory, MemoryRegion, Time};
 use bmi_sim::{SimTransport, World};
 
-/// A transport, one connection of it, and what was polled so far.
+/// A transport, one connection of it, and its completions so far.
 pub struct Side {
     pub t: SimTransport,
     pub conn: ConnId,
@@ -16,7 +16,7 @@ pub struct Side {
 }
 
 impl Side {
-    /// Polls until there is nothing left.
+    /// Polls until nothing is left.
     pub fn poll(&mut self) {
         let mut events = Vec::new();
         while self.t.poll(Time::ZERO, &mut events) {}
@@ -34,7 +34,7 @@ impl Side {
         }
     }
 
-    /// Takes what has completed: request, kind, status, length.
+    /// Takes the completions: request, kind, status, length.
     pub fn take(&mut self) -> Vec<(u64, WorkKind, WorkStatus, u64)> {
         self.poll();
         self.done.drain(..).map(|done| (done.work.0, done.kind, done.status, done.len)).collect()
@@ -63,12 +63,12 @@ pub fn one_event(t: &mut SimTransport) -> Event {
     events.remove(0)
 }
 
-/// A connection between a transport on node `client` and one on node `server`.
+/// Creates a connection between a transport on node `client` and one on node `server`.
 pub fn pair(world: &World) -> (Side, Side) {
     pair_between(world, "client", "server")
 }
 
-/// A connection between transports on two nodes, made by the first.
+/// Creates a connection between transports on two nodes, made by the first.
 pub fn pair_between(world: &World, client: &str, server: &str) -> (Side, Side) {
     let (client, server) = (world.node(client), world.node(server));
     let (mut a, mut b) = (client.transport().unwrap(), server.transport().unwrap());

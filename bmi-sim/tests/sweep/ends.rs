@@ -1,4 +1,4 @@
-//! Ends: of connections, of exposures, of operations whose time is over, of credits.
+//! Ends: of connections, of exposures, of operations at their deadline, and of credits.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use futures_util::future::Either;
 
 use crate::{GRACE, SOON, Side, check_idle, pair, pair_with};
 
-/// What was sent before a disconnect arrives.
+/// Messages that were sent before a disconnect arrive.
 pub(crate) fn an_orderly_end(world: &World, sides: &[Side; 2], rng: &mut Rng) {
     let [a, b] = sides;
     let lens: Vec<usize> = (0..6).map(|_| [10, 200, 5000, 120_000][rng.below(4) as usize]).collect();
@@ -38,8 +38,8 @@ pub(crate) fn an_orderly_end(world: &World, sides: &[Side; 2], rng: &mut Rng) {
     sides.iter().for_each(|side| check_idle(side, 0, "after an orderly end"));
 }
 
-/// What a peer was once shown is good for nothing when it is over: the attempt costs the
-/// connection, and no byte.
+/// A descriptor or grant is useless when its exposure is over. Using it costs the connection, and
+/// no byte moves.
 pub(crate) fn stale_keys(world: &World, rng: &mut Rng) {
     for (round, granted) in [(0, false), (1, true)] {
         let [c, d] = &pair(world, rng, [["c0", "d0"], ["c1", "d1"]][round]);
@@ -68,7 +68,7 @@ pub(crate) fn stale_keys(world: &World, rng: &mut Rng) {
     }
 }
 
-/// When a peer dies, everything with it ends, and what it said and nobody heard is gone.
+/// When a peer dies, everything with it ends, and its unread messages are gone.
 pub(crate) fn a_lost_peer(world: &World, rng: &mut Rng) {
     let [d, e] = &pair(world, rng, ["doomed", "e"]);
     world.block_on(async {
@@ -107,8 +107,8 @@ pub(crate) fn a_lost_peer(world: &World, rng: &mut Rng) {
     check_idle(e, 0, "after its peer was killed");
 }
 
-/// Operations that nobody answers end by their deadline, at the latest a grace later, and the
-/// connection stands.
+/// Operations without an answer end by their deadline, at the latest one grace period later, and
+/// the connection remains.
 pub(crate) fn deadlines(world: &World, rng: &mut Rng) {
     let sides = pair(world, rng, ["f", "g"]);
     let [f, g] = &sides;
@@ -127,7 +127,7 @@ pub(crate) fn deadlines(world: &World, rng: &mut Rng) {
             let took = f.endpoint.now() - begin;
             assert!(took >= patience && took < patience + GRACE, "{took:?} instead of {patience:?}");
         }
-        // The tags are free for what comes now.
+        // The tags are free for the next operations.
         for tag in 1..4 {
             let target = memory(30_000);
             let receive = f.endpoint.recv(f.peer, tag, &target, f.endpoint.within(SOON));
@@ -143,9 +143,9 @@ pub(crate) fn deadlines(world: &World, rng: &mut Rng) {
     sides.iter().for_each(|side| check_idle(side, 1, "after deadlines"));
 }
 
-/// Both sides have spent all they had, and return it in small pieces that cross on a long link,
-/// until neither may send one more. Then both want to send a long message: what the last control
-/// credit was kept for.
+/// Both sides have spent all their credits, and return them in small pieces that cross on a long
+/// link, until neither may send one more. Then both want to send a long message. The last control
+/// credit was kept for this.
 pub(crate) fn both_run_out_of_credits(seed: u64, rng: &mut Rng) {
     const EAGER: usize = 256;
     let mut config = SimConfig::drawn(seed);
@@ -163,7 +163,7 @@ pub(crate) fn both_run_out_of_credits(seed: u64, rng: &mut Rng) {
         for _ in 0..16 {
             messages.push(side.endpoint.next_unexpected().await);
         }
-        // One after the other, all before anything of the other side's can be here.
+        // One after the other, all before anything from the other side can arrive.
         while messages.len() > kept {
             messages.pop();
             side.node.sleep(gap).await;
@@ -177,8 +177,8 @@ pub(crate) fn both_run_out_of_credits(seed: u64, rng: &mut Rng) {
     sides.iter().for_each(|side| check_idle(side, 1, "after all credits were spent"));
 }
 
-/// The window of bytes is four messages of `eager` bytes, which is sixteen short ones; so is that
-/// of messages.
+/// Returns small credit windows. The window in bytes is four messages of `eager` bytes, which is
+/// sixteen short ones. So is the window in messages.
 fn small_windows(eager: usize) -> Config {
     Config::default()
         .eager_limit(eager)
@@ -189,8 +189,8 @@ fn small_windows(eager: usize) -> Config {
 }
 
 /// Many short messages each way, received as they arrive, some before their receive is posted, by
-/// adapters that show them. The window of bytes is so small that a few credits which do not come
-/// back stop it.
+/// adapters with inline receives. The window in bytes is so small that a few credits that do not
+/// come back stop it.
 pub(crate) fn long_streams_of_short_messages(seed: u64, rng: &mut Rng) {
     const EAGER: usize = 256;
     const MESSAGES: usize = 160;

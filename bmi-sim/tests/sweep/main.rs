@@ -1,18 +1,19 @@
 //! Random programs of two nodes over the real protocol: everything that the message interface can
 //! do, at the same time, over adapters and with settings drawn from the seed.
 //!
-//! **Why.** The conformance suite shows each behaviour by itself; bugs of a protocol live where
-//! they meet. Nothing fails in these worlds, so whatever a program asks for must happen: the right
-//! bytes in the right place and nowhere else, each operation ended as it had to, nothing held
-//! afterwards, and the connection still standing. Worlds in which things fail are in `chaos.rs`.
+//! **Why.** The conformance suite shows each behaviour alone. Bugs of a protocol appear where
+//! behaviours meet. Nothing fails in these worlds, so everything that a program asks for must
+//! happen: the right bytes in the right place and nowhere else, each operation ended as it had to,
+//! nothing held afterwards, and the connection still established. Worlds in which things fail are
+//! in `chaos.rs`.
 //!
 //! **Layout.** A seed draws the world ([`settings`]), some forty exchanges ([`script::Script`]),
-//! each with its own tags, that both nodes begin at random times, and two streams of messages each
-//! way. `ends.rs` has what ends a connection. One seed again: `BMI_SEED=17 cargo test -p bmi-sim
-//! --test sweep`; more of them: `BMI_SEEDS=0..5000`.
+//! and two streams of messages each way. Each exchange has its own tags, and both nodes begin it at
+//! random times. `ends.rs` has the tests that end a connection. To run one seed again: `BMI_SEED=17
+//! cargo test -p bmi-sim --test sweep`. To run more of them: `BMI_SEEDS=0..5000`.
 //!
-//! The sweeps are also what `cargo xtask mutants` measures: they must find the bugs that are seeded
-//! in the code.
+//! `cargo xtask mutants` also measures these sweeps: they must find the bugs that are seeded in the
+//! code.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 mod ends;
@@ -28,7 +29,7 @@ use bmi_sim::{Node, Rng, SimConfig, SimTransport, World};
 
 type Endpoint = AsyncEndpoint<SimTransport>;
 
-/// Longer than anything takes that is not asked to wait.
+/// Longer than any operation takes that does not have to wait.
 const SOON: Duration = Duration::from_secs(1);
 /// How long an operation that was asked to end may wait for the peer.
 const GRACE: Duration = Duration::from_millis(300);
@@ -41,7 +42,7 @@ struct Side {
     peer: PeerId,
 }
 
-/// Says which seed it is that fails.
+/// Prints the failing seed.
 struct Named(u64);
 
 impl Drop for Named {
@@ -52,8 +53,8 @@ impl Drop for Named {
     }
 }
 
-/// The world of a seed: adapters with much or little room, registration free or dear, times that
-/// vary.
+/// Returns the world of a seed: adapters with much or little room, registration free or expensive,
+/// varying times.
 fn world(rng: &mut Rng, seed: u64) -> World {
     let mut config = SimConfig::drawn(seed);
     config.jitter_ns = [0, 2_000, 30_000][rng.below(3) as usize];
@@ -75,7 +76,7 @@ fn world(rng: &mut Rng, seed: u64) -> World {
     World::with(config)
 }
 
-/// The settings of an endpoint.
+/// Draws the settings of an endpoint.
 fn settings(rng: &mut Rng) -> Config {
     let mut one_of = |values: &[usize]| values[rng.below(values.len() as u64) as usize];
     let eager_limit = one_of(&[256, 1024, 8192]);
@@ -100,7 +101,7 @@ fn endpoint(world: &World, name: &str, config: Config) -> (Node, Endpoint) {
     (node, endpoint)
 }
 
-/// Two connected nodes.
+/// Returns two connected nodes.
 fn pair(world: &World, rng: &mut Rng, names: [&str; 2]) -> [Side; 2] {
     let settings = [settings(rng), settings(rng)];
     pair_with(world, settings, names)

@@ -1,4 +1,4 @@
-//! Carries the scripts out and checks what they come to.
+//! Carries out the scripts and checks their results.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -14,35 +14,35 @@ use futures_util::future::join_all;
 use crate::script::{Script, Step, split};
 use crate::{SOON, Side};
 
-/// Exchanges of a seed.
+/// Number of exchanges of a seed.
 const EXCHANGES: usize = 40;
-/// All of them begin within this time.
+/// All exchanges begin within this time.
 const BEGIN_NANOS: u64 = 2_000_000;
-/// Messages of a stream.
+/// Number of messages of a stream.
 const STREAM: usize = 12;
-/// Long enough for whatever an adapter may still do behind an operation's end.
+/// Long enough for any work that an adapter may still do after an operation's end.
 const AFTERMATH: Duration = Duration::from_millis(2);
-/// What stands in for a message that was cancelled.
+/// The replacement for a message that was cancelled.
 const INSTEAD: &[u8] = b"instead";
 
-/// What both sides know.
+/// The state that both sides share.
 struct Plot {
     seed: u64,
     scripts: Vec<Script>,
-    /// Unexpected messages of each exchange that have come.
+    /// Number of unexpected messages of each exchange that have arrived.
     came: RefCell<BTreeMap<usize, usize>>,
 }
 
-/// The tags of an exchange; below 16 are those of the streams.
+/// Returns a tag of an exchange. Tags below 16 belong to the streams.
 fn tag(number: usize, place: u64) -> Tag {
     16 * (number as u64 + 1) + place
 }
 
-/// The place of an exchange's unexpected messages that are no calls.
+/// The place of an exchange's unexpected messages that are not calls.
 const RAW: u64 = 8;
 
 impl Plot {
-    /// What the bytes of an exchange depend on.
+    /// Returns the seed of the bytes of an exchange.
     fn seed_of(&self, number: usize) -> u64 {
         self.seed.wrapping_mul(1000) + number as u64
     }
@@ -52,13 +52,13 @@ impl Plot {
     }
 }
 
-/// Plays all scripts and streams of a seed; returns which paths the data of calls took.
+/// Plays all scripts and streams of a seed. Returns the paths that the data of calls took.
 pub(crate) fn play(world: &World, sides: &[Side; 2], rng: &mut Rng) -> PathCounters {
     let reads = sides[0].endpoint.with(|endpoint| endpoint.capabilities().rdma_read);
     let mut scripts: Vec<Script> = (0..EXCHANGES).map(|_| Script::draw(rng, reads)).collect();
-    // A message that is sent before anybody asks for it is parked until its request, behind it, has
-    // arrived. Four of them are all that a peer may park, and offers may take half of that: with
-    // more than one the program would wait for itself.
+    // A message that is sent before it is requested is parked until its request, which is behind
+    // it, has arrived. A peer may park only four of them, and offers may take half of that. With
+    // more than one, the program would wait for itself.
     let mut early = 0;
     for script in &mut scripts {
         if let Script::CancelledSend { len, late, cancel } = *script {
@@ -139,9 +139,9 @@ async fn receive_all(side: Side, tag: Tag, steps: Vec<Step>, seed: u64) {
     }
 }
 
-// ---- who asks -----------------------------------------------------------------------------------
+// ---- the initiator ------------------------------------------------------------------------------
 
-/// Makes the call of an exchange, with `more` behind its number.
+/// Makes the call of an exchange, with `more` after its number.
 async fn call(side: &Side, number: usize, more: &[u8], body: Body, options: Options) -> Reply {
     let (forced, request) = (None, [&(number as u64).to_le_bytes()[..], more].concat());
     let caller = Caller::new(side.endpoint.clone());
@@ -261,9 +261,9 @@ async fn call_with_data(side: &Side, plot: &Plot, number: usize, what: &str) {
     drop(region);
 }
 
-// ---- who answers --------------------------------------------------------------------------------
+// ---- the other side -----------------------------------------------------------------------------
 
-/// Takes what nobody posted a receive for.
+/// Takes the unexpected messages.
 async fn attend(side: Side, plot: Rc<Plot>) {
     loop {
         let message = side.endpoint.next_unexpected().await;
@@ -319,7 +319,7 @@ async fn answer(side: &Side, plot: &Plot, number: usize, incoming: Call) {
         }
         Script::CancelledReceive { len, late, .. } => {
             side.node.sleep(*late).await;
-            // Its reader may give up half-way; then it wants it again.
+            // Its reader may give up half-way and then ask for it again.
             while let Err(error) =
                 endpoint.send(peer, tag(number, 1), Memory::from(plot.bytes(number, *len)), soon).await
             {
@@ -332,7 +332,7 @@ async fn answer(side: &Side, plot: &Plot, number: usize, incoming: Call) {
             let len_received = loop {
                 match endpoint.recv(peer, tag(number, 1), &target, soon).await {
                     Ok(done) => break done.len as usize,
-                    // The sender gave up half-way; something else comes.
+                    // The sender gave up half-way; another message comes.
                     Err(error) => assert_eq!(error.kind(), ErrorKind::Cancelled, "{what}"),
                 }
             };
@@ -356,7 +356,7 @@ async fn answer(side: &Side, plot: &Plot, number: usize, incoming: Call) {
             }
         }
         Script::Unexpected { lens, .. } => {
-            // They were sent before the call, so they came before it.
+            // They were sent before the call, so they arrived before it.
             let came = plot.came.borrow().get(&number).copied().unwrap_or_default();
             assert_eq!(came, lens.len(), "{what}");
         }

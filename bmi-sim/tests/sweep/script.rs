@@ -1,4 +1,4 @@
-//! What the two nodes do with each other, drawn from the seed.
+//! The exchanges of the two nodes, drawn from the seed.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ const LENS: [usize; 12] = [0, 1, 100, 250, 1000, 1025, 5000, 8193, 20_000, 66_00
 /// One exchange. The initiator's request names it by its number; both sides know the rest.
 #[derive(Clone, Debug)]
 pub(crate) enum Script {
-    /// A call with data, by the plan's path or a forced one; the server works in units.
+    /// A call with data, by the policy's path or a forced one. The server works in units.
     Call {
         out: bool,
         lens: Vec<usize>,
@@ -22,11 +22,10 @@ pub(crate) enum Script {
         unit: usize,
         answer: usize,
     },
-    /// The initiator exposes a list; the other side moves the bytes from `at` on into, or out of, a
+    /// The initiator exposes a list. The other side moves the bytes from `at` on into, or out of, a
     /// list of another shape.
     Bulk { push: bool, exposed: Vec<usize>, at: usize, pieces: usize, lists: Lists },
-    /// A message to the initiator, and its receive, which is cancelled after a while and posted
-    /// again.
+    /// A message to the initiator, whose receive is cancelled after a while and posted again.
     CancelledReceive { len: usize, late: Duration, cancel: Duration },
     /// A message of the initiator that is cancelled after a while, and another one in its place.
     CancelledSend { len: usize, late: Duration, cancel: Duration },
@@ -34,11 +33,11 @@ pub(crate) enum Script {
     CancelledPull { len: usize, cancel: Duration },
     /// A message that is longer than its receive.
     TooLong { len: usize },
-    /// Unexpected messages with bytes, dropped by the other side some time after they came.
+    /// Unexpected messages with data, dropped by the other side some time after they arrived.
     Unexpected { lens: Vec<usize>, kept: Duration },
 }
 
-/// Lengths of a stream's messages and of the receives for them, and waits before each.
+/// The lengths of a stream's message and of its receive, and the waits before each.
 #[derive(Clone, Debug)]
 pub(crate) struct Step {
     pub(crate) len: usize,
@@ -60,7 +59,7 @@ fn lists(rng: &mut Rng) -> Lists {
     [Lists::Auto, Lists::Auto, Lists::Chain, Lists::Pack][rng.below(4) as usize]
 }
 
-/// Lengths that add up to `total`, at most `most` of them.
+/// Returns lengths that add up to `total`, at most `most` of them.
 pub(crate) fn split(rng: &mut Rng, total: usize, most: usize) -> Vec<usize> {
     let mut rest = total;
     let mut lens: Vec<usize> = (1..1 + rng.below(most as u64))
@@ -75,7 +74,7 @@ pub(crate) fn split(rng: &mut Rng, total: usize, most: usize) -> Vec<usize> {
 }
 
 impl Script {
-    /// Without RDMA read nobody pulls.
+    /// Draws a script. Without RDMA read there are no pulls.
     pub(crate) fn draw(rng: &mut Rng, reads: bool) -> Script {
         let total = len(rng);
         match rng.below(10) {
