@@ -1,38 +1,216 @@
-//! What a program that embeds the transport depends on: the message interface of `bmi-core`, and
-//! transports opened by the scheme of an address.
+//! A message interface for storage systems over TCP, RDMA verbs and shared memory.
 //!
-//! **Why.** A program that names a backend's type is built for that backend. Most want to be told
-//! at run time, by an address, which one to use, and to go on with another if this machine does not
-//! have it. [`open`] gives them any backend as a `Box<dyn Transport>`.
+//! A program opens a transport by the scheme of an address and sends messages, moves bulk data or
+//! makes calls over it. The same program runs over every transport, and in the simulator
+//! (`bmi-sim`), where its protocol can be tested under faults.
 //!
-//! | feature | scheme | backend |
+//! # Which interface
+//!
+//! | you write | use | it gives you |
 //! |---|---|---|
-//! | `tcp` | `tcp://host:port` | `bmi-tcp`: everywhere |
-//! | `ib` | `ib://device/host:port` | verbs: where there is an adapter |
-//! | `shm` | `shm:///path` | memory shared between processes of one host |
+//! | a server and its clients | [`Caller`], [`Incoming`] and [`serve`] | requests with data and replies; the library chooses how the data travels |
+//! | a protocol of your own, `async` | [`AsyncEndpoint`] | messages with tags, pull and push of exposed memory, as futures |
+//! | a program without an executor | [`Endpoint`] | the same operations: post, poll or [`wait`](Endpoint::wait) |
 //!
-//! All are on by default, and each can be left out. The simulator is not among them: its transports
-//! belong to a world.
+//! An endpoint does nothing by itself: a [`driver`] polls it. [`driver::event`] runs it under tokio,
+//! [`driver::thread`] without a runtime, [`driver::busy`] with the lowest latency on a core of its
+//! own. One thread owns an endpoint; programs that want more cores open more endpoints.
+//!
+//! ## Calls
+//!
+//! A call is a request, data in one direction, and a reply. Here a server stores the block that a
+//! client writes:
 //!
 //! ```
-//! use bmi::{Addr, OpenOptions, Transport};
+//! use std::time::Duration;
 //!
-//! let addr: Addr = "tcp://127.0.0.1:0".parse()?;
-//! let mut transport = bmi::open(addr.scheme(), &OpenOptions::default())?;
-//! println!("listening on {}", transport.listen(&addr)?);
+//! use bmi::driver::{MonotonicClock, event};
+//! use bmi::{Addr, Body, Caller, Config, Error, Memory, OpenOptions, Scheme, serve};
+//!
+//! # fn main() -> Result<(), Error> {
+//! let (options, clock) = (OpenOptions::default(), MonotonicClock::new());
+//! let server = bmi::endpoint(Scheme::Tcp, &options, Config::named("server"), clock)?;
+//! let client = bmi::endpoint(Scheme::Tcp, &options, Config::named("client"), clock)?;
+//! let addr = server.listen(&Addr::tcp("127.0.0.1", 0))?;
+//!
+//! let serving = serve(&server, 64, async |call| {
+//!     let block = Memory::zeroed(call.len() as usize)?;
+//!     call.fetch(0, &block, call.within(Duration::from_secs(5))).await?;
+//!     // ... write `block` to the disk ...
+//!     let options = call.within(Duration::from_secs(5));
+//!     call.reply(b"stored", None, options).await
+//! });
+//! let calling = async {
+//!     let peer = client.connect(&addr, client.within(Duration::from_secs(5))).await?;
+//!     let block = Memory::from(vec![7; 100_000]);
+//!     let options = client.within(Duration::from_secs(5));
+//!     let call = Caller::new(client.clone()).call(peer, 1, b"write block 9", Body::Out(block.into()), None, options)?;
+//!     assert_eq!(call.reply().await?.bytes, "stored");
+//!     Ok(())
+//! };
+//! let both = async { tokio::select! { never = serving => match never {}, result = calling => result } };
+//! event::block_on_all(&[server.clone(), client.clone()], both)?
+//! # }
+//! ```
+//!
+//! ## Messages
+//!
+//! An *expected* message goes into the receive that its peer posts for the tag; an *unexpected*
+//! message, such as a request, needs none. Every operation takes [`Options`]: give each a deadline.
+//!
+//! ```
+//! use std::time::Duration;
+//!
+//! use bmi::driver::{MonotonicClock, event};
+//! use bmi::{Addr, Config, Error, Memory, OpenOptions, Scheme};
+//!
+//! # fn main() -> Result<(), Error> {
+//! let open = |name| bmi::endpoint(Scheme::Tcp, &OpenOptions::default(), Config::named(name), MonotonicClock::new());
+//! let (a, b) = (open("a")?, open("b")?);
+//! let addr = b.listen(&Addr::tcp("127.0.0.1", 0))?;
+//!
+//! event::block_on_all(&[a.clone(), b.clone()], async {
+//!     let soon = a.within(Duration::from_secs(5));
+//!     let peer = a.connect(&addr, soon).await?;
+//!     // The receive first, then the request that provokes its message.
+//!     let buffer = Memory::zeroed(100)?;
+//!     let reply = a.recv(peer, 7, &buffer, soon);
+//!     a.send_unexpected(peer, 7, b"who are you?".to_vec(), soon).await?;
+//!
+//!     let request = b.next_unexpected().await;
+//!     assert_eq!(request.bytes(), b"who are you?");
+//!     b.send(request.peer(), request.tag(), b"b".to_vec(), b.within(Duration::from_secs(5))).await?;
+//!
+//!     assert_eq!(reply.await?.len, 1);
+//!     Ok::<_, Error>(())
+//! })?
+//! # }
+//! ```
+//!
+//! ## Without an executor
+//!
+//! ```
+//! use std::time::Duration;
+//!
+//! use bmi::driver::MonotonicClock;
+//! use bmi::{Addr, Clock, Config, Endpoint, Error, ErrorKind, OpenOptions, Options, Posted, Scheme};
+//!
+//! # fn main() -> Result<(), Error> {
+//! let clock = MonotonicClock::new();
+//! let mut endpoint = Endpoint::new(bmi::open(Scheme::Tcp, &OpenOptions::default())?, Config::named("c"), clock.now())?;
+//! let nobody = Addr::tcp("127.0.0.1", 1);
+//! let (_peer, op) = endpoint.connect(&nobody, Options::default())?;
+//! let error = endpoint.wait(op, &clock, clock.now() + Duration::from_secs(5)).unwrap_err();
+//! assert_eq!(error.kind(), ErrorKind::Refused);
+//! println!("{error}"); // connect with tcp://127.0.0.1:1: refused: ...
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Memory
+//!
+//! An adapter reads and writes memory while the program runs on, so operations take [`Memory`], a
+//! counted handle that owns its bytes, and never a borrow. A `Vec<u8>`, [`Bytes`] or [`BytesMut`]
+//! becomes memory without a copy, and memory becomes `Vec<u8>` or `Bytes` again. Part of a memory is
+//! a [`MemSlice`]; several pieces in order are a [`MemList`], which an operation gathers or scatters.
+//! To access the bytes directly, ask for [`Memory::get_mut`]: it returns `None` while an operation
+//! or an exposure holds another handle.
+//!
+//! ```
+//! use bmi::{Bytes, MemList, Memory};
+//!
+//! let mut block = Memory::zeroed(4096)?;
+//! block.get_mut().expect("the only handle")[0] = 1;
+//! let header = Memory::from(Bytes::from_static(b"header"));
+//! let list: MemList = [header.all(), block.slice(0, 512)].into_iter().collect();
+//! assert_eq!(list.len(), 518);
+//! assert!(block.get_mut().is_none(), "the list holds a handle");
+//! drop(list);
+//! assert_eq!(block.into_bytes().len(), 4096);
 //! # Ok::<(), bmi::Error>(())
 //! ```
+//!
+//! # Bulk data
+//!
+//! To let a peer access memory without a call, expose it and send the [`BulkDescriptor`] in a
+//! message. The peer then pulls or pushes as much as it wants, in any shape. The exposure ends when
+//! it is dropped.
+//!
+//! ```no_run
+//! # use bmi::{Access, AnyTransport, AsyncEndpoint, BulkDescriptor, Error, Memory, PeerId};
+//! # async fn f(a: &AsyncEndpoint<AnyTransport>, b: &AsyncEndpoint<AnyTransport>, peer: PeerId) -> Result<(), Error> {
+//! # let soon = a.within(std::time::Duration::from_secs(1));
+//! let memory = Memory::zeroed(1 << 20)?;
+//! let exposure = a.expose(peer, &memory, Access::WRITE)?;
+//! let wire: Vec<u8> = exposure.descriptor().encode();
+//! // ... the peer receives `wire` ...
+//! let remote = BulkDescriptor::decode(&wire, 1024)?;
+//! b.push(peer, &remote, 4096, vec![1; 100], soon).await?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Deadlines and errors
+//!
+//! An operation with a deadline ends by then, whatever the peer does: [`AsyncEndpoint::within`] makes
+//! [`Options`] with one. Dropping a future abandons its operation. An [`Error`] says what failed,
+//! with which peer and why; [`Error::kind`] says what a caller can do, [`Error::is_retryable`] whether
+//! the same call may succeed later. When a connection is lost, all operations on it end with
+//! `PeerLost`, and the program connects again.
+//!
+//! # Features
+//!
+//! | feature | what | default |
+//! |---|---|---|
+//! | `tcp` | `tcp://host:port` | yes |
+//! | `ib` | `ib://device/host:port`: RDMA verbs, loaded at run time where there is an adapter | yes |
+//! | `shm` | `shm:///path`: processes of one host | yes |
+//! | `tokio` | [`driver::event`] | yes |
+//! | `userfaultfd` | foreign memory that the kernel reports as unmapped (Linux) | no |
+//!
+//! A backend of your own implements `bmi_core::Transport` and is registered with
+//! [`OpenOptions::backend`].
+
+#![warn(missing_docs)]
 
 mod host;
 mod open;
 
-pub use bmi_core::*;
+pub use bytes::{Bytes, BytesMut};
+
+// Addresses, settings, errors, time.
+pub use bmi_core::{
+    Addr, Clock, Config, CreditConfig, CustomScheme, Device, Error, ErrorKind, LimitConfig, MemoryConfig, Scheme, Time,
+    TimeoutConfig,
+};
+// Endpoints, and what they report.
+pub use bmi_core::{
+    AsyncEndpoint, Capabilities, Completion, Counters, Endpoint, OpId, OpKind, Operation, Options, PeerEvent, PeerId,
+    PeerLimits, Posted, ResourceUsage, ServiceClass, Tag, Transport, Unexpected,
+};
+// Memory and bulk data.
+pub use bmi_core::{
+    Access, BulkDescriptor, Exposure, Grant, ListPrices, Lists, MemList, MemSlice, Memory, MemoryRegion,
+};
+// Calls.
+pub use bmi_core::comm::{Body, Call, Caller, Incoming, Reply, serve};
+
+pub use bmi_core::driver;
+
+/// The four paths that the data of a call can take, and the choice between them.
+pub mod paths {
+    pub use bmi_core::comm::{
+        Choice, Crossovers, Direction, Facts, Measured, Miss, Path, PathCounters, Plan, Policy, Rule, Thresholds,
+        calibrate,
+    };
+}
+
 #[cfg(feature = "ib")]
-pub use bmi_ib;
+pub use bmi_ib::IbConfig;
 #[cfg(feature = "shm")]
-pub use bmi_shm;
+pub use bmi_shm::ShmConfig;
 #[cfg(feature = "tcp")]
-pub use bmi_tcp;
+pub use bmi_tcp::TcpConfig;
 
 pub use host::host_id;
 pub use open::{AnyTransport, OpenOptions, endpoint, is_built_in, open};

@@ -1,32 +1,95 @@
-//! Opening a transport by its scheme: the one place that knows every backend.
+//! Opens a transport by the scheme of an address: the one place that knows every backend.
 //!
-//! **Adding a backend** takes a feature of this crate, a field of [`OpenOptions`], and the two arms
-//! of its scheme below, one for the build with it and one for the build without.
+//! A backend in this tree has a feature of this crate, a field of [`OpenOptions`], and two arms in
+//! [`open`], one for the build with it and one for the build without. A backend outside this tree is
+//! registered with [`OpenOptions::backend`].
+
+use std::fmt;
+use std::sync::Arc;
 
 use bmi_core::{Addr, AsyncEndpoint, Clock, Config, Endpoint, Error, ErrorKind, Scheme, Transport};
 
 /// A transport of any backend.
 pub type AnyTransport = Box<dyn Transport>;
 
-/// Settings of the backends; each takes what is its own. `OpenOptions::default()` has every
-/// backend's defaults.
-#[derive(Clone, Debug, Default)]
+type Opener = Arc<dyn Fn() -> Result<AnyTransport, Error> + Send + Sync>;
+
+/// The settings of each backend, and the backends outside this tree.
+///
+/// ```
+/// use std::time::Duration;
+/// use bmi::{OpenOptions, TcpConfig};
+///
+/// let mut tcp = TcpConfig::default();
+/// tcp.handshake_timeout = Duration::from_secs(2);
+/// let options = OpenOptions::default().tcp(tcp);
+/// assert_eq!(options.tcp.handshake_timeout, Duration::from_secs(2));
+/// ```
+#[derive(Clone, Default)]
 #[non_exhaustive]
 pub struct OpenOptions {
-    /// Of `tcp://`.
+    /// Settings of `tcp://`.
     #[cfg(feature = "tcp")]
     pub tcp: bmi_tcp::TcpConfig,
-    /// Of `ib://`.
+    /// Settings of `ib://`.
     #[cfg(feature = "ib")]
     pub ib: bmi_ib::IbConfig,
-    /// Of `shm://`.
+    /// Settings of `shm://`.
     #[cfg(feature = "shm")]
     pub shm: bmi_shm::ShmConfig,
+    custom: Vec<(Scheme, Opener)>,
 }
 
 impl OpenOptions {
-    /// With the adapter that `addr` names, if it names one: an address that is listened at names
-    /// the adapter of its own host.
+    /// Sets the settings of `tcp://`.
+    #[cfg(feature = "tcp")]
+    #[must_use]
+    pub fn tcp(mut self, tcp: bmi_tcp::TcpConfig) -> OpenOptions {
+        self.tcp = tcp;
+        self
+    }
+
+    /// Sets the settings of `ib://`.
+    #[cfg(feature = "ib")]
+    #[must_use]
+    pub fn ib(mut self, ib: bmi_ib::IbConfig) -> OpenOptions {
+        self.ib = ib;
+        self
+    }
+
+    /// Sets the settings of `shm://`.
+    #[cfg(feature = "shm")]
+    #[must_use]
+    pub fn shm(mut self, shm: bmi_shm::ShmConfig) -> OpenOptions {
+        self.shm = shm;
+        self
+    }
+
+    /// Registers a backend outside this tree. [`open`] calls `open` for addresses of its scheme; a
+    /// scheme that is registered twice has the later one, and a built-in scheme can be replaced.
+    ///
+    /// ```
+    /// use bmi::{AnyTransport, OpenOptions, Scheme};
+    ///
+    /// # fn open_my_transport() -> Result<AnyTransport, bmi::Error> { bmi::open(Scheme::Tcp, &OpenOptions::default()) }
+    /// let scheme = Scheme::custom("mine")?;
+    /// let options = OpenOptions::default().backend(scheme, open_my_transport);
+    /// let transport = bmi::open(scheme, &options)?;
+    /// # Ok::<(), bmi::Error>(())
+    /// ```
+    #[must_use]
+    pub fn backend(
+        mut self,
+        scheme: Scheme,
+        open: impl Fn() -> Result<AnyTransport, Error> + Send + Sync + 'static,
+    ) -> OpenOptions {
+        self.custom.retain(|(known, _)| *known != scheme);
+        self.custom.push((scheme, Arc::new(open)));
+        self
+    }
+
+    /// Uses the adapter that `addr` names, if it names one. An address to listen at names the
+    /// adapter of its own host.
     #[must_use]
     pub fn at(self, addr: &Addr) -> OpenOptions {
         match addr.device() {
@@ -41,56 +104,80 @@ impl OpenOptions {
     }
 }
 
-/// Whether this build has the backend of a scheme. That it is there says nothing of the machine:
-/// see [`open`].
+impl fmt::Debug for OpenOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut fields = f.debug_struct("OpenOptions");
+        #[cfg(feature = "tcp")]
+        fields.field("tcp", &self.tcp);
+        #[cfg(feature = "ib")]
+        fields.field("ib", &self.ib);
+        #[cfg(feature = "shm")]
+        fields.field("shm", &self.shm);
+        let custom: Vec<_> = self.custom.iter().map(|(scheme, _)| scheme.to_string()).collect();
+        fields.field("custom", &custom).finish()
+    }
+}
+
+/// Returns whether this build has the backend of a scheme. Whether the machine has what the backend
+/// needs is another question: see [`open`].
 pub fn is_built_in(scheme: Scheme) -> bool {
     match scheme {
         Scheme::Tcp => cfg!(feature = "tcp"),
         Scheme::Ib => cfg!(feature = "ib"),
         Scheme::Shm => cfg!(feature = "shm"),
-        Scheme::Sim => false,
+        Scheme::Sim | Scheme::Custom(_) => false,
     }
 }
 
-/// A new transport for addresses of `scheme`.
+/// Opens a new transport for addresses of `scheme`.
 ///
 /// # Errors
-/// `Unsupported`, with what is missing in words, if this build or this machine has no such
-/// transport; what the backend says otherwise.
+/// `Unsupported` if this build or this machine has no such transport; the text says what is missing.
+/// Otherwise the errors of the backend.
 pub fn open(scheme: Scheme, options: &OpenOptions) -> Result<AnyTransport, Error> {
+    if let Some((_, open)) = options.custom.iter().find(|(known, _)| *known == scheme) {
+        return open();
+    }
     match scheme {
         #[cfg(feature = "tcp")]
         Scheme::Tcp => Ok(Box::new(bmi_tcp::TcpTransport::new(options.tcp.clone())?)),
         #[cfg(not(feature = "tcp"))]
-        Scheme::Tcp => Err(left_out("tcp", options)),
+        Scheme::Tcp => Err(left_out("tcp")),
         #[cfg(feature = "ib")]
         Scheme::Ib => Ok(Box::new(bmi_ib::IbTransport::new(options.ib.clone())?)),
         #[cfg(not(feature = "ib"))]
-        Scheme::Ib => Err(left_out("ib", options)),
+        Scheme::Ib => Err(left_out("ib")),
         #[cfg(feature = "shm")]
         Scheme::Shm => Ok(Box::new(bmi_shm::ShmTransport::new(options.shm.clone())?)),
         #[cfg(not(feature = "shm"))]
-        Scheme::Shm => Err(left_out("shm", options)),
+        Scheme::Shm => Err(left_out("shm")),
         Scheme::Sim => {
             let text =
                 "a transport of sim:// belongs to a simulated world: ask a node of it (bmi_sim::Node::transport)";
             Err(Error::new(ErrorKind::Unsupported, text))
         }
+        Scheme::Custom(_) => {
+            let text = format!(
+                "there is no backend for {scheme}://; there are tcp://, ib:// and shm://, and what the program \
+                 registers with OpenOptions::backend"
+            );
+            Err(Error::new(ErrorKind::Unsupported, text))
+        }
     }
 }
 
-/// The error for a backend whose feature is off.
+/// Returns the error for a backend whose feature is off.
 #[allow(dead_code, reason = "with every feature on, nothing is left out")]
-fn left_out(scheme: &str, _: &OpenOptions) -> Error {
+fn left_out(scheme: &str) -> Error {
     let text = format!("{scheme}:// was left out of this build: it needs the feature `{scheme}` of the crate bmi");
     Error::new(ErrorKind::Unsupported, text)
 }
 
-/// An endpoint for addresses of `scheme`. Endpoints of one program that are used together go by
-/// copies of one clock.
+/// Opens an endpoint for addresses of `scheme`. Endpoints of one program that are used together take
+/// copies of one clock: [`MonotonicClock`](bmi_core::driver::MonotonicClock) on a real machine.
 ///
 /// # Errors
-/// As [`open`]; those of [`Endpoint::new`].
+/// Those of [`open`] and of [`Endpoint::new`].
 pub fn endpoint(
     scheme: Scheme,
     options: &OpenOptions,
@@ -127,10 +214,22 @@ mod tests {
 
     #[test]
     fn what_is_missing_is_said() {
-        for scheme in Scheme::ALL.into_iter().filter(|scheme| !is_built_in(*scheme)) {
+        let unknown = Scheme::custom("tpc").unwrap();
+        for scheme in Scheme::ALL.into_iter().chain([unknown]).filter(|scheme| !is_built_in(*scheme)) {
             let error = open(scheme, &OpenOptions::default()).err().unwrap();
             assert_eq!(error.kind(), ErrorKind::Unsupported);
             assert!(error.detail().contains(&format!("{scheme}://")), "{error}");
         }
+    }
+
+    #[test]
+    fn a_registered_backend_is_opened_by_its_scheme() {
+        let refuse = |text: &'static str| move || Err(Error::new(ErrorKind::Refused, text));
+        let scheme = Scheme::custom("mine").unwrap();
+        let options = OpenOptions::default().backend(scheme, refuse("first")).backend(scheme, refuse("second"));
+        assert_eq!(open(scheme, &options).err().unwrap().detail(), "second");
+        let options = options.backend(Scheme::Tcp, refuse("replaced"));
+        assert_eq!(open(Scheme::Tcp, &options).err().unwrap().detail(), "replaced");
+        assert!(format!("{options:?}").contains("mine"));
     }
 }

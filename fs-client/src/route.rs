@@ -154,7 +154,7 @@ fn rank(scheme: Scheme) -> u8 {
         Scheme::Shm => 0,
         Scheme::Ib => 1,
         Scheme::Tcp => 2,
-        Scheme::Sim => 3,
+        Scheme::Sim | Scheme::Custom(_) => 3,
     }
 }
 

@@ -118,7 +118,7 @@ pub fn foreign_scheme_is_invalid<K: Backend>(backend: &K) {
     let mut rig = Rig::new(backend);
     let foreign = match rig.vacant(B).scheme() {
         Scheme::Sim => Addr::tcp("127.0.0.1", 7000),
-        Scheme::Tcp | Scheme::Ib | Scheme::Shm => Addr::sim("b", 7000),
+        Scheme::Tcp | Scheme::Ib | Scheme::Shm | Scheme::Custom(_) => Addr::sim("b", 7000),
     };
     let deadline = rig.far_off();
     let error = rig.adapter(A).listen(&foreign).expect_err("listen at a foreign address");

@@ -113,7 +113,7 @@ pub(super) fn check(manager: &ServerAddrs, iods: &[ServerAddrs]) -> Result<(), C
                 // servers share a machine.
                 Scheme::Shm if sockets.contains(&addr) => return fail(format!("{addr} is there twice")),
                 Scheme::Shm => sockets.push(addr),
-                Scheme::Sim => {
+                Scheme::Sim | Scheme::Custom(_) => {
                     return fail(format!("{addr} is no address of a server; there are tcp://, ib:// and shm://"));
                 }
             }
@@ -151,7 +151,7 @@ pub(super) fn local(
             let text = format!("shm://{}", dir.join("sockets").join(name).display());
             text.parse().map_err(|error: bmi_core::Error| fail(error.to_string()))
         }
-        Scheme::Sim => Err(fail("sim:// is not for servers of a real machine".to_owned())),
+        Scheme::Sim | Scheme::Custom(_) => Err(fail(format!("{scheme}:// is not for servers of a real machine"))),
     };
     let addrs = over.iter().map(one).collect::<Result<Vec<Addr>, _>>()?;
     ServerAddrs::try_from(addrs).map_err(|why| fail(why.to_owned()))

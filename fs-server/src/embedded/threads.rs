@@ -198,6 +198,7 @@ fn anywhere(dir: &Path, over: &[Scheme], name: &str) -> Result<Vec<Addr>, FsErro
         // Parse the text, so that a path that is too long for a socket is rejected.
         Scheme::Shm => Ok(format!("shm://{}", dir.join("sockets").join(name).display()).parse()?),
         Scheme::Sim => Err(FsError::new(ErrorCode::Invalid, "a simulated cluster is a SimCluster")),
+        Scheme::Custom(_) => Err(FsError::new(ErrorCode::Invalid, format!("{scheme}:// is not for servers"))),
     };
     over.iter().map(one).collect()
 }

@@ -85,7 +85,7 @@ pub(crate) fn over(
         read_back(&client, &cpu::of_thread, tree, &sums, progress).await
     })?;
     cluster.stop()?;
-    Ok(Measured { transport: scheme.as_str(), plan, put, get, wrong })
+    Ok(Measured { transport: scheme.to_string(), plan, put, get, wrong })
 }
 
 /// Measures where the paths cross, and returns the plan that follows; all I/O servers are on this
@@ -132,5 +132,5 @@ pub(crate) fn in_sim(tree: &Tree, progress: &Progress, seed: u64) -> Result<Meas
         calibrated(&client).await?;
         read_back(&client, &|| node.cpu_busy(), tree, &sums, progress).await
     })??;
-    Ok(Measured { transport: "sim", plan, put, get, wrong })
+    Ok(Measured { transport: "sim".to_owned(), plan, put, get, wrong })
 }

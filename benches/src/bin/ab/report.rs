@@ -8,7 +8,7 @@ use crate::tally::{CLASSES, Line};
 
 /// What was measured over one transport.
 pub(crate) struct Measured {
-    pub(crate) transport: &'static str,
+    pub(crate) transport: String,
     /// Which path data of each size takes, and why.
     pub(crate) plan: String,
     pub(crate) put: Tallies,
@@ -24,7 +24,7 @@ pub(crate) fn lines(measured: &[Measured]) -> Vec<Line> {
         for direction in ["put", "get"] {
             lines.extend(measured.iter().filter_map(|one| {
                 let tallies = if direction == "put" { &one.put } else { &one.get };
-                tallies[index].line(class, direction, one.transport)
+                tallies[index].line(class, direction, &one.transport)
             }));
         }
     }

@@ -41,7 +41,7 @@ impl Default for Tally {
 pub(crate) struct Line {
     pub(crate) class: &'static str,
     pub(crate) direction: &'static str,
-    pub(crate) transport: &'static str,
+    pub(crate) transport: String,
     pub(crate) operations: u64,
     pub(crate) bytes: u64,
     pub(crate) bytes_per_second: f64,
@@ -68,7 +68,7 @@ impl Tally {
     }
 
     /// The line for it; `None` if there was no operation.
-    pub(crate) fn line(&self, class: &'static str, direction: &'static str, transport: &'static str) -> Option<Line> {
+    pub(crate) fn line(&self, class: &'static str, direction: &'static str, transport: &str) -> Option<Line> {
         if self.operations == 0 {
             return None;
         }
@@ -76,7 +76,7 @@ impl Tally {
         Some(Line {
             class,
             direction,
-            transport,
+            transport: transport.to_owned(),
             operations: self.operations,
             bytes: self.bytes,
             // A simulated operation that costs nothing takes no time at all.
