@@ -29,7 +29,7 @@ pub enum Lists {
     #[default]
     Auto,
     /// Never copied. Uses a chain of requests, of which only the last of a transfer unit is
-    /// signaled.
+    /// signalled.
     Chain,
     /// Copied into, or out of, registered memory in one piece, whenever a list has more than one
     /// piece.

@@ -14,7 +14,7 @@
 //!    release build has the feature.
 //! 2. With the feature, a process has at most one bug: the one named by the environment variable
 //!    `BMI_MUTANT`.
-//! 3. A bug changes behavior that a user can see. A bug that only costs time belongs to the
+//! 3. A bug changes behaviour that a user can see. A bug that only costs time belongs to the
 //!    benchmarks.
 //!
 //! Names have the form `area/description-of-the-bug`. There is no list of them. `cargo xtask

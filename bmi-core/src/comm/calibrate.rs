@@ -130,7 +130,7 @@ impl Measured {
     }
 
     /// Returns the time of a request with `bytes` bytes of data by a path, in ns. Returns `None` if
-    /// the path is not available. Client-based transfers are not modeled, because they are never
+    /// the path is not available. Client-based transfers are not modelled, because they are never
     /// the cheapest where the other paths are available.
     pub fn cost(&self, direction: Direction, registered: bool, path: Path, bytes: usize) -> Option<u64> {
         let empty = self.empty_ns;

@@ -95,7 +95,7 @@ struct Entry {
     len: u64,
     region: CachedRegion,
     kept: bool,
-    /// Neighbors in its list.
+    /// Neighbours in its list.
     newer: usize,
     older: usize,
 }
