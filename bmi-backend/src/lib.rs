@@ -12,7 +12,7 @@
 //! | [`ConnectionTable`] | the connections, identified by slot and generation | x | x | x |
 //! | [`Deadlines`] | the earliest of all deadlines | x | x | x |
 //! | [`Listeners`] | accepting in turns, and retrying after a shortage of descriptors | x | x | x |
-//! | [`Limit`], [`listen_failed`], [`lost`], [`unreached`] | errors of the system or of a limit, as a caller can act on them | x | x | x |
+//! | [`Limit`], [`listen_failed`], [`lost`], [`unreached`] | actionable errors of the system or a limit | x | x | x |
 //! | [`software`] | registrations, exposures, keys, refusals, capabilities of an adapter without hardware | x | | x |
 //! | [`net`] (feature `net`) | host names, TCP listeners, dialing | x | x | |
 //!

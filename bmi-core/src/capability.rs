@@ -12,7 +12,7 @@ pub enum OneSided {
     Emulated,
 }
 
-/// Whether memory must be registered before an adapter may touch it, and at what cost.
+/// The cost of the registration that memory needs before an adapter may touch it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Registration {
     /// Registration is bookkeeping only. It needs no cost estimate.

@@ -9,7 +9,7 @@
 //!
 //!   listener  -> HalfOpen --preamble--> Requested --accept()--> Established
 //!                   |                       '--reject(), peer gone--> !
-//!                   '--garbage, other version, handshake_timeout--> !   (never reported to the layer above)
+//!                   '--garbage, other version, handshake_timeout--> !   (never reported)
 //! ```
 //!
 //! **Invariants**
