@@ -59,7 +59,7 @@ pub enum OpKind {
     Disconnect,
     /// Waits for a point in time.
     Timer,
-    /// Asks the peer's endpoint for an answer, to measure the round trip.
+    /// Asks the peer's endpoint for an answer, to measure the path to it.
     Probe,
 }
 

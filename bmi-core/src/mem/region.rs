@@ -94,7 +94,7 @@ pub(crate) fn keys_of(slices: &[RemoteSlice]) -> OneOrMany<RemoteKey> {
     OneOrMany::Many(keys.into())
 }
 
-/// Is notified when the last handle of a region is dropped.
+/// Receives a notification when the last handle of a region is dropped.
 pub trait RegionOwner: Send + Sync {
     /// Allows the region to be deregistered. Called on the thread that dropped the handle. Must not
     /// block.

@@ -366,7 +366,7 @@ impl<C: Copy + Ord> ZonePool<C> {
         self.shared.with(|ledger| ledger.depart(client));
     }
 
-    /// Returns buffers to the system that were not used for long.
+    /// Gives buffers back to the system that were not used for long.
     pub fn trim(&self, now: Time) {
         self.shared.with(|ledger| ledger.trim(now));
     }

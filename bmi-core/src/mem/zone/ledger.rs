@@ -263,7 +263,7 @@ impl<C: Copy + Ord, B> Ledger<C, B> {
         }
     }
 
-    /// Returns a buffer.
+    /// Takes a buffer back.
     pub(super) fn give_back(&mut self, mut grant: BufferGrant<C, B>) {
         self.counters.leased -= grant.size as u64;
         match grant.buffer.take() {
@@ -301,7 +301,7 @@ impl<C: Copy + Ord, B> Ledger<C, B> {
         None
     }
 
-    /// Returns stale buffers to the system, as long as more bytes exist than should be kept.
+    /// Gives stale buffers back to the system, as long as more bytes exist than should be kept.
     pub(super) fn trim(&mut self, now: Time) {
         self.now.at = self.now.at.max(now);
         loop {
