@@ -1,4 +1,5 @@
-//! A transport's connections, named so that a stale name finds nothing.
+//! The connections of a transport, with ids that are never reused, so that a stale id finds
+//! nothing.
 
 use bmi_core::Error;
 use bmi_core::transport::ConnId;
@@ -10,56 +11,56 @@ struct Slot<C> {
     connection: Option<Box<C>>,
 }
 
-/// Connections, named by slot and generation.
+/// Connections, identified by slot and generation.
 ///
 /// **Invariants**
-/// 1. No name is given twice. A slot whose generations are used up is not used again.
-/// 2. No slot is used again before [`ConnectionTable::recycle`], which the transport calls at the
-///    beginning of a poll if those before have reported every end (C6): whoever indexes a table by
-///    slot has made room by then.
+/// 1. No id is used twice. A slot whose generations are used up is not reused.
+/// 2. No slot is reused before [`ConnectionTable::recycle`]. The transport calls it at the
+///    beginning of a poll if the polls before have reported every end (C6). A user that indexes a
+///    table by slot has freed the entry by then.
 pub struct ConnectionTable<C> {
     slots: Vec<Slot<C>>,
     free: Vec<u32>,
-    /// Empty, but the end of their connection may not have been reported yet.
+    /// Empty slots whose connection's end may not have been reported yet.
     retired: Vec<u32>,
     live: usize,
     limit: Limit,
 }
 
 impl<C> ConnectionTable<C> {
-    /// No connections; `limit` is how many there may be.
+    /// Returns a table without connections. `limit` bounds their number.
     pub fn new(limit: Limit) -> ConnectionTable<C> {
         ConnectionTable { slots: Vec::new(), free: Vec::new(), retired: Vec::new(), live: 0, limit }
     }
 
-    /// ConnectionTable, used and free: to walk over all connections while they change, with
-    /// [`ConnectionTable::at_mut`].
+    /// Returns the number of slots, used and free. Allows a walk over all connections while they
+    /// change, with [`ConnectionTable::at_mut`].
     pub fn len(&self) -> u32 {
         self.slots.len() as u32
     }
 
-    /// Whether there are no connections.
+    /// Returns true if there are no connections.
     pub fn is_empty(&self) -> bool {
         self.live == 0
     }
 
-    /// The connection in a slot, whatever its generation.
+    /// Returns the connection in a slot, whatever its generation.
     #[inline]
     pub fn at_mut(&mut self, slot: u32) -> Option<&mut C> {
         self.slots.get_mut(slot as usize)?.connection.as_deref_mut()
     }
 
-    /// The connection of that name, if it is there still.
+    /// Returns the connection with this id, if it still exists.
     #[inline]
     pub fn find_mut(&mut self, id: ConnId) -> Option<&mut C> {
         let slot = self.slots.get_mut(id.slot as usize).filter(|slot| slot.generation == id.generation)?;
         slot.connection.as_deref_mut()
     }
 
-    /// Takes a slot for the connection that `make` makes of its name.
+    /// Takes a slot and stores the connection that `make` creates from the new id.
     ///
     /// # Errors
-    /// `Exhausted` at the limit; it names the setting.
+    /// `Exhausted` at the limit. The error names the setting.
     pub fn insert(&mut self, make: impl FnOnce(ConnId) -> C) -> Result<ConnId, Error> {
         self.limit.admit(self.live)?;
         let slot = self.free.pop().unwrap_or_else(|| {
@@ -73,7 +74,7 @@ impl<C> ConnectionTable<C> {
         Ok(id)
     }
 
-    /// Takes out the connection in a slot; its name is dead from now on.
+    /// Removes the connection in a slot. Its id is invalid from now on.
     pub fn remove(&mut self, slot: u32) -> Option<C> {
         let entry = self.slots.get_mut(slot as usize)?;
         let connection = entry.connection.take()?;
@@ -85,13 +86,14 @@ impl<C> ConnectionTable<C> {
         Some(*connection)
     }
 
-    /// All ends were reported: slots may be used again.
+    /// Makes the slots of removed connections available again. Call it after all ends were
+    /// reported.
     #[inline]
     pub fn recycle(&mut self) {
         self.free.append(&mut self.retired);
     }
 
-    /// All connections.
+    /// Returns all connections.
     pub fn iter(&self) -> impl Iterator<Item = &C> {
         self.slots.iter().filter_map(|slot| slot.connection.as_deref())
     }

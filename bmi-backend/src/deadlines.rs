@@ -1,9 +1,10 @@
-//! The earliest of a transport's time limits (C12).
+//! The earliest deadline of a transport (C12).
 
 use bmi_core::Time;
 
-/// The earliest of all deadlines. Adding one is cheap; when one may have gone away, the transport
-/// looks for the earliest anew at the end of its poll, once however many went.
+/// The earliest of all deadlines. Adding one is cheap. When one may have been removed, the
+/// transport recomputes the earliest at the end of its poll. It does so once, however many were
+/// removed.
 ///
 /// ```
 /// use bmi_backend::Deadlines;
@@ -25,37 +26,38 @@ pub struct Deadlines {
 }
 
 impl Deadlines {
-    /// What `next_deadline` answers: never too late; too early only until the end of the next poll.
+    /// Returns the answer for `next_deadline`. It is never too late. It may be too early until the
+    /// end of the next poll.
     #[inline]
     pub fn earliest(&self) -> Option<Time> {
         self.earliest
     }
 
-    /// Whether one has been reached.
+    /// Returns true if the earliest deadline has been reached.
     #[inline]
     pub fn due(&self, now: Time) -> bool {
         self.earliest.is_some_and(|earliest| earliest <= now)
     }
 
-    /// One more, if it is one.
+    /// Adds a deadline, if there is one.
     #[inline]
     pub fn add(&mut self, deadline: Option<Time>) {
         self.earliest = self.earliest.into_iter().chain(deadline).min();
     }
 
-    /// One may have gone away.
+    /// Notes that a deadline may have been removed.
     #[inline]
     pub fn refresh(&mut self) {
         self.stale = true;
     }
 
-    /// Whether one may have gone away since the last time.
+    /// Returns true if a deadline may have been removed since the last [`Deadlines::renew`].
     #[inline]
     pub fn is_stale(&self) -> bool {
         self.stale
     }
 
-    /// Looks through `all` there are, if any may have gone away since the last time.
+    /// Recomputes the earliest from `all`, if any may have been removed since the last call.
     #[inline]
     pub fn renew<I: Iterator<Item = Time>>(&mut self, all: impl FnOnce() -> I) {
         if std::mem::take(&mut self.stale) {

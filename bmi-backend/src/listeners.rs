@@ -1,14 +1,14 @@
-//! Sockets at which connections come in.
+//! Sockets that accept connections.
 
 use std::io;
 use std::time::Duration;
 
 use bmi_core::Time;
 
-/// Connections taken from one listener in one poll, so that a flood of them does not stop
-/// everything else.
+/// Number of connections accepted from one listener in one poll, so that a flood of them does not
+/// stop everything else.
 const BATCH: u32 = 64;
-/// When the system has no descriptors left, how long until the next try.
+/// Time until the next try when the system has no descriptors left.
 const RETRY: Duration = Duration::from_millis(100);
 
 struct Listener<S> {
@@ -17,24 +17,25 @@ struct Listener<S> {
     retry_at: Option<Time>,
 }
 
-/// The listening sockets of a transport, in the order in which they were added, and which of them
-/// may have a connection.
+/// The listening sockets of a transport, in the order in which they were added. Records which of
+/// them may have a connection waiting.
 ///
-/// **Why.** Readiness is told once (by edges), so it is noted until the socket says that there is
-/// no more; and when the system has no descriptor for a connection that waits, no edge comes when
-/// it has one again, so the socket is tried again after 100 ms.
+/// **Why.** Readiness is edge-triggered, so it is recorded until the socket reports that no
+/// connection is left. If the system has no descriptor for a waiting connection, no new edge comes
+/// when descriptors are free again. So the socket is tried again after 100 ms.
 ///
 /// **Protocol** of one poll:
 ///
 /// ```text
-///   expire(now)                      those whose second try is due are ready
-///   set_ready(index), ...            what the kernel told
+///   expire(now)                      marks listeners ready whose retry is due
+///   set_ready(index), ...            for the kernel's reports
 ///   while let Some(new) = accept(&mut round, now, ...) { take it }
-///   deadlines.add(deadline())        if one is to be tried again
+///   deadlines.add(deadline())        the time of the next retry, if any
+/// ```
 /// ```
 pub struct Listeners<S>(Vec<Listener<S>>);
 
-/// One walk over all listeners, see [`Listeners::accept`].
+/// One pass over all listeners; see [`Listeners::accept`].
 #[derive(Debug, Default)]
 pub struct Round {
     index: usize,
@@ -48,34 +49,36 @@ impl<S> Default for Listeners<S> {
 }
 
 impl<S> Listeners<S> {
-    /// The index that the next one gets: its token, for registering it before it is added.
+    /// Returns the index of the next listener. It serves as a token to register it before it is
+    /// added.
     pub fn next_index(&self) -> usize {
         self.0.len()
     }
 
-    /// One more. It counts as ready, for a connection may have come before it was watched.
+    /// Adds a listener. It counts as ready, because a connection may have come before it was
+    /// watched.
     pub fn add(&mut self, socket: S) {
         self.0.push(Listener { socket, ready: true, retry_at: None });
     }
 
-    /// The kernel says that connections wait. An index that there is not is ignored.
+    /// Records the kernel's report that connections are waiting. An unknown index is ignored.
     pub fn set_ready(&mut self, index: usize) {
         if let Some(listener) = self.0.get_mut(index) {
             listener.ready = true;
         }
     }
 
-    /// Whether connections may wait.
+    /// Returns true if connections may be waiting.
     pub fn any_ready(&self) -> bool {
         self.0.iter().any(|listener| listener.ready)
     }
 
-    /// When one is to be tried again, if one is.
+    /// Returns the time of the next retry, if any.
     pub fn deadline(&self) -> Option<Time> {
         self.0.iter().filter_map(|listener| listener.retry_at).min()
     }
 
-    /// Those whose second try is due by `now` are ready again.
+    /// Marks listeners ready whose retry is due by `now`.
     pub fn expire(&mut self, now: Time) {
         for listener in &mut self.0 {
             if listener.retry_at.is_some_and(|at| at <= now) {
@@ -84,9 +87,9 @@ impl<S> Listeners<S> {
         }
     }
 
-    /// The next connection of a walk that takes at most 64 from each listener; `None` at its end.
-    /// `accept` takes one from a socket, without blocking. What fails for want of descriptors or
-    /// memory is logged and tried again later: then [`Listeners::deadline`] says when.
+    /// Returns the next connection of a pass that takes at most 64 from each listener, or `None` at
+    /// its end. `accept` takes one connection from a socket, without blocking. A failure for lack
+    /// of descriptors or memory is logged and retried later, at [`Listeners::deadline`].
     pub fn accept<T>(
         &mut self,
         round: &mut Round,

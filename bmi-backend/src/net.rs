@@ -1,11 +1,11 @@
-//! Host names and TCP sockets, never on the caller's time (C1).
+//! Host names and TCP sockets, without blocking the caller (C1).
 //!
-//! **Protocol** of reaching an address. IP addresses and `localhost` are known at once
-//! ([`literal`]). Anything else goes to a helper thread ([`Resolver`]), started with the first such
-//! name; it leaves the answer in a mailbox and wakes the transport. Names are looked up one after
-//! another: a slow one delays the next, whose connect then ends by its own deadline. The thread
-//! ends when its transport is gone and the look-up at hand is over. Then each address is dialed in
-//! turn ([`dial`]), and when its socket reports something, [`dialed`] says what became of it.
+//! **Protocol** of reaching an address. IP addresses and `localhost` need no lookup ([`literal`]).
+//! Any other name goes to a helper thread ([`Resolver`]), which starts with the first such name.
+//! The thread puts the answer in a mailbox and wakes the transport. Names are looked up one after
+//! another. A slow lookup delays the next, whose connect then ends by its own deadline. The thread
+//! ends when its transport is dropped and the current lookup has finished. Then each address is
+//! dialed in turn ([`dial`]). When its socket reports an event, [`dialed`] returns the result.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
@@ -21,10 +21,10 @@ use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
 use crate::listen_failed;
 
-/// Connections that the system keeps for a listener until they are accepted.
+/// Number of connections that the system queues for a listener until they are accepted.
 const BACKLOG: i32 = 1024;
 
-/// Socket addresses of a host that needs no look-up.
+/// Returns the socket addresses of a host that needs no lookup.
 pub fn literal(addr: &Addr) -> Option<Vec<SocketAddr>> {
     let ips = match addr.host() {
         "localhost" => vec![IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)],
@@ -33,11 +33,11 @@ pub fn literal(addr: &Addr) -> Option<Vec<SocketAddr>> {
     Some(ips.into_iter().map(|ip| SocketAddr::new(ip, addr.port())).collect())
 }
 
-/// Listens at `addr`, without blocking, after `tune` has set what must be set before; returns the
-/// address with the port that was taken.
+/// Creates a non-blocking listener at `addr`, after `tune` has set socket options. Returns the
+/// address with the port in use.
 ///
 /// # Errors
-/// `Invalid` for a name that would have to be looked up, and for what [`listen_failed`] calls so;
+/// `Invalid` for a name that would need a lookup, and in the cases of [`listen_failed`];
 /// `Exhausted`, `Io`.
 pub fn listen(addr: &Addr, tune: impl FnOnce(&Socket) -> io::Result<()>) -> Result<(TcpListener, Addr), Error> {
     let Some(&[at, ..]) = literal(addr).as_deref() else {
@@ -57,10 +57,10 @@ pub fn listen(addr: &Addr, tune: impl FnOnce(&Socket) -> io::Result<()>) -> Resu
     bind().map_err(|error| listen_failed(addr, error))
 }
 
-/// Starts to connect to `to`, without blocking, after `tune` has set what must be set before.
+/// Starts to connect to `to` without blocking, after `tune` has set socket options.
 ///
 /// # Errors
-/// What the system refuses at once.
+/// Those that the system reports at once.
 pub fn dial(to: SocketAddr, tune: impl FnOnce(&Socket) -> io::Result<()>) -> io::Result<TcpStream> {
     let socket = stream(to)?;
     tune(&socket)?;
@@ -70,8 +70,8 @@ pub fn dial(to: SocketAddr, tune: impl FnOnce(&Socket) -> io::Result<()>) -> io:
     }
 }
 
-/// What became of a dialed socket that reported something: connected, failed, or `None` for neither
-/// yet.
+/// Returns the result of a dialed socket that reported an event: connected, failed, or `None` if it
+/// is still connecting.
 pub fn dialed(stream: &impl AsFd) -> Option<io::Result<()>> {
     let socket = SockRef::from(stream);
     match (socket.take_error(), socket.peer_addr()) {
@@ -85,12 +85,12 @@ fn stream(at: SocketAddr) -> io::Result<Socket> {
     Socket::new(Domain::for_address(at), Type::STREAM.nonblocking(), Some(Protocol::TCP))
 }
 
-/// What became of a look-up.
+/// The result of a lookup.
 #[derive(Debug)]
 pub struct Answer {
-    /// For which connection it was asked.
+    /// The connection that asked for it.
     pub conn: ConnId,
-    /// The addresses, maybe none.
+    /// The addresses, possibly none.
     pub result: io::Result<Vec<SocketAddr>>,
 }
 
@@ -100,13 +100,13 @@ struct Question {
     port: u16,
 }
 
-/// What the helper thread shares with the transport.
+/// State shared by the helper thread and the transport.
 struct Mailbox {
     answers: Returns<Answer>,
     waker: Waker,
 }
 
-/// Looks names up on a thread of its own. The transport's poll takes the answers.
+/// Looks up names on a thread of its own. The transport collects the answers in its poll.
 pub struct Resolver {
     thread: &'static str,
     mailbox: Arc<Mailbox>,
@@ -114,16 +114,16 @@ pub struct Resolver {
 }
 
 impl Resolver {
-    /// No thread yet; it will be called `thread` (15 bytes are shown), and wakes the transport by
-    /// `waker`.
+    /// Creates a resolver without a thread. The thread will be named `thread` (the system shows 15
+    /// bytes). It wakes the transport with `waker`.
     pub fn new(thread: &'static str, waker: Waker) -> Resolver {
         Resolver { thread, mailbox: Arc::new(Mailbox { answers: Returns::default(), waker }), questions: None }
     }
 
-    /// Starts to look `addr` up for `conn`.
+    /// Starts to look up `addr` for `conn`.
     ///
     /// # Errors
-    /// `Exhausted` if there is no thread to be had, `Io` if it has ended.
+    /// `Exhausted` if no thread can be started, `Io` if the thread has ended.
     pub fn ask(&mut self, conn: ConnId, addr: &Addr) -> Result<(), Error> {
         if self.questions.is_none() {
             let (sender, questions) = channel();
@@ -139,14 +139,14 @@ impl Resolver {
         if sent { Ok(()) } else { Err(Error::new(ErrorKind::Io, "the thread that looks names up is gone")) }
     }
 
-    /// The answers that have come; nothing is allocated if none has.
+    /// Returns the answers that have arrived. Allocates nothing if there are none.
     pub fn answers(&self) -> Vec<Answer> {
         let mut answers = Vec::new();
         self.mailbox.answers.drain(&mut answers);
         answers
     }
 
-    /// Whether an answer waits.
+    /// Returns true if an answer is waiting.
     pub fn has_answers(&self) -> bool {
         !self.mailbox.answers.is_empty()
     }
@@ -209,7 +209,7 @@ mod tests {
         let flag = Arc::new(Flag(AtomicBool::new(false)));
         let mut resolver = Resolver::new("test-resolve", Waker::from(flag.clone()));
         let conn = ConnId { slot: 3, generation: 1 };
-        // No name at all, so that no server is asked for it.
+        // Not a valid name, so no server is asked.
         resolver.ask(conn, &Addr::tcp("::1%no-such-interface", 1)).unwrap();
         while !flag.0.load(Ordering::SeqCst) {
             thread::yield_now();

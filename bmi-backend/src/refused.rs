@@ -1,9 +1,8 @@
-//! What the system, a limit or an argument does not allow, told so that a caller can act on it.
+//! Errors of the system, of a limit or of an argument, in a form that a caller can act on.
 //!
-//! **Why here.** [`bmi_core::ErrorKind`] says what a caller can do, and an error number says what
-//! happened; which of the two stands for the other depends on what was being done. The same
-//! `ECONNREFUSED` is a server that does not listen when dialing, and the loss of the peer on a
-//! connection.
+//! **Why here.** [`bmi_core::ErrorKind`] tells a caller what it can do, and an error number tells
+//! what happened. The mapping between them depends on the operation. The same `ECONNREFUSED` means
+//! a server that does not listen when dialing, but the loss of the peer on a connection.
 
 use std::io;
 
@@ -13,19 +12,19 @@ use bmi_core::{Addr, Error, ErrorKind, Scheme};
 /// A limit of a backend's configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limit {
-    /// How many there may be.
+    /// Largest number allowed.
     pub max: usize,
-    /// Of what, in words: `"connections"`.
+    /// The things counted, in words: `"connections"`.
     pub what: &'static str,
-    /// Where a program can set it: `"TcpConfig::max_connections"`.
+    /// The setting that changes the limit: `"TcpConfig::max_connections"`.
     pub setting: &'static str,
 }
 
 impl Limit {
-    /// Whether there may be one more than the `used` that there are.
+    /// Checks that one more is allowed, with `used` in use.
     ///
     /// # Errors
-    /// `Exhausted`; it names the setting.
+    /// `Exhausted`. The error names the setting.
     pub fn admit(&self, used: usize) -> Result<(), Error> {
         if used < self.max {
             return Ok(());
@@ -34,7 +33,7 @@ impl Limit {
     }
 }
 
-/// That `private` may travel with a `connect`, `accept` or `reject`.
+/// Checks that `private` may travel with a `connect`, `accept` or `reject`.
 ///
 /// # Errors
 /// `Invalid` if it is longer than [`MAX_PRIVATE_DATA`].
@@ -46,10 +45,11 @@ pub fn check_private(private: &[u8]) -> Result<(), Error> {
     Err(Error::new(ErrorKind::Invalid, why))
 }
 
-/// That `addr` has the scheme of this backend, which is called `backend` in words (`"TCP"`).
+/// Checks that `addr` has the scheme of this backend. `backend` is the backend's name in words
+/// (`"TCP"`).
 ///
 /// # Errors
-/// `Invalid` for another one.
+/// `Invalid` for another scheme.
 pub fn check_scheme(addr: &Addr, scheme: Scheme, backend: &str) -> Result<(), Error> {
     if addr.scheme() == scheme {
         return Ok(());
@@ -57,8 +57,8 @@ pub fn check_scheme(addr: &Addr, scheme: Scheme, backend: &str) -> Result<(), Er
     Err(Error::new(ErrorKind::Invalid, format!("{addr} is no address of the {backend} backend")))
 }
 
-/// The error of a `listen` that the system refused. What is wrong with the address, or with who may
-/// use it, is `Invalid`.
+/// Returns the error of a `listen` that the system refused. Problems with the address, or with
+/// permissions for it, are `Invalid`.
 pub fn listen_failed(addr: &Addr, error: io::Error) -> Error {
     let kind = match error.kind() {
         io::ErrorKind::AddrNotAvailable
@@ -70,8 +70,8 @@ pub fn listen_failed(addr: &Addr, error: io::Error) -> Error {
     Error::new(kind, format!("cannot listen at {addr}")).caused_by(error).during("listen")
 }
 
-/// What the failure of an established connection's socket is to a caller. Whatever says that the
-/// peer does not answer any more is its loss.
+/// Returns the error kind for a failed socket of an established connection. Errors which mean that
+/// the peer no longer answers become `PeerLost`.
 pub fn lost(error: &io::Error) -> ErrorKind {
     match ErrorKind::from(error) {
         ErrorKind::Refused | ErrorKind::TimedOut => ErrorKind::PeerLost,
@@ -79,8 +79,8 @@ pub fn lost(error: &io::Error) -> ErrorKind {
     }
 }
 
-/// What a failed attempt to reach a listener is to a caller. There is no peer yet that could be
-/// lost.
+/// Returns the error kind for a failed attempt to reach a listener. There is no peer yet that could
+/// be lost.
 pub fn unreached(error: &io::Error) -> ErrorKind {
     match ErrorKind::from(error) {
         ErrorKind::PeerLost => ErrorKind::Refused,

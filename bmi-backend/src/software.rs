@@ -1,22 +1,22 @@
-//! An adapter that is made of software: a processor moves the bytes, and checks what an adapter
-//! would have checked.
+//! A software adapter: the processor moves the bytes, and performs the checks of a hardware
+//! adapter.
 //!
-//! **Why.** Such an adapter pins nothing, so registering only counts: limits hold, and foreign
-//! segments are refused. What matters is the exposure. It is the one place where a peer's key,
-//! bounds and rights are checked (C7), so it stands once, and is tested once.
+//! **Why.** A software adapter pins nothing, so registration only counts regions. It enforces
+//! limits and refuses foreign segments. The important part is the exposure. It is the only place
+//! where a peer's key, bounds and rights are checked (C7), so it is implemented and tested once.
 //!
 //! **Invariants**
-//! 1. A key names one exposure of one connection. Its upper 44 bits come from a keyed hash of a
-//!    counter with a secret of this transport, so that it can be neither guessed nor derived from
-//!    other keys; its lower 20 bits are the slot. No key is given twice, none has zeros above the
+//! 1. A key identifies one exposure of one connection. Its upper 44 bits are a keyed hash of a
+//!    counter, with a secret of this transport. So it can be neither guessed nor derived from other
+//!    keys. Its lower 20 bits are the slot. No key is used twice, and none has only zeros above the
 //!    slot.
-//! 2. [`Exposures::check`] is the only way from a peer's bytes to memory. What it returns holds the
-//!    region.
-//! 3. Each connection has [`Exposures`] of its own, so another connection's key finds nothing, and
-//!    the end of a connection is the end of its exposures.
+//! 2. [`Exposures::check`] is the only way from a peer's bytes to memory. The segment that it
+//!    returns holds the region.
+//! 3. Each connection has [`Exposures`] of its own. So a key of another connection finds nothing,
+//!    and the end of a connection ends its exposures.
 //!
-//! **Source** DESIGN.md, section 5. **Tests** here; the forged, foreign, revoked and out-of-bounds
-//! keys of the conformance suite; `bmi-tcp/tests/remote_access.rs`.
+//! **Tests.** Here; the forged, foreign, revoked and out-of-bounds keys of the conformance suite;
+//! `bmi-tcp/tests/remote_access.rs`.
 
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
@@ -31,22 +31,22 @@ use slab::Slab;
 
 use crate::Limit;
 
-/// Longest head of a work request, in bytes: room for the protocol's header and its largest control
-/// message.
+/// Longest head of a work request, in bytes. It has room for the protocol's header and its largest
+/// control message.
 pub const MAX_HEAD: usize = 256;
-/// Largest inline send, head included, in bytes: an eager message of the protocol as it is by
+/// Largest inline send, head included, in bytes. This is an eager message of the protocol by
 /// default.
 pub const MAX_INLINE: usize = (8 << 10) + MAX_HEAD;
-/// Segments of a work request: as many as one system call takes (`IOV_MAX`).
+/// Largest number of segments of a work request. This is the limit of one system call (`IOV_MAX`).
 pub const MAX_SEGMENTS: usize = 1024;
-/// Reads that a peer may have outstanding on a connection. Both sides count them, so that a flood
-/// of them is a violation and no queue.
+/// Largest number of reads that a peer may have outstanding on a connection. Both sides count them,
+/// so more reads are a violation and need not be queued.
 pub const MAX_READS: usize = 64;
-/// Longest work request, in bytes. Any: nothing is allocated by it.
+/// Longest work request, in bytes. It can be this large because nothing is allocated for it.
 pub const MAX_WORK_LEN: u64 = 1 << 40;
 
-/// What an adapter made of software can do, with queues of these depths: everything, by the
-/// processor.
+/// Returns the capabilities of a software adapter with queues of these depths. It supports
+/// everything, using the processor.
 pub fn capabilities(send_queue_depth: usize, recv_queue_depth: usize) -> Capabilities {
     let mut capabilities = Capabilities::minimal();
     capabilities.one_sided = OneSided::Emulated;
@@ -65,7 +65,7 @@ pub fn capabilities(send_queue_depth: usize, recv_queue_depth: usize) -> Capabil
     capabilities
 }
 
-/// The regions of a transport.
+/// The registered regions of a transport.
 pub struct Regions {
     queue: Arc<ReleaseQueue>,
     owner: Arc<dyn RegionOwner>,
@@ -76,19 +76,19 @@ pub struct Regions {
 }
 
 impl Regions {
-    /// None yet; `limit` is how many there may be.
+    /// Returns an empty set. `limit` bounds the number of regions.
     pub fn new(limit: Limit) -> Regions {
         let queue = Arc::new(ReleaseQueue::default());
         Regions { owner: queue.clone(), queue, released: Vec::new(), live: 0, limit, next: 1 }
     }
 
-    /// Whether all `segments` were registered here.
+    /// Returns true if all `segments` were registered here.
     #[inline]
     pub fn own(&self, segments: &[Segment]) -> bool {
         segments.iter().all(|segment| segment.region().is_owned_by(&self.owner))
     }
 
-    /// Registers, after deregistering what was released (C13).
+    /// Registers `memory`, after deregistering the released regions (C13).
     ///
     /// # Errors
     /// `Exhausted` at the limit.
@@ -100,13 +100,13 @@ impl Regions {
         Ok(MemoryRegion::new(memory.clone(), LocalKey(self.next), self.owner.clone()))
     }
 
-    /// Whether [`Regions::collect`] has something to do.
+    /// Returns true if [`Regions::collect`] has something to do.
     #[inline]
     pub fn has_released(&self) -> bool {
         !self.queue.is_empty()
     }
 
-    /// Deregisters what was released.
+    /// Deregisters the released regions.
     #[inline]
     pub fn collect(&mut self) {
         if self.queue.is_empty() {
@@ -118,15 +118,15 @@ impl Regions {
     }
 }
 
-/// Bits of a key that say where its exposure stands.
+/// Number of bits of a key that hold the slot of its exposure.
 const SLOT_BITS: u32 = 20;
 
-/// The slot of a key in the exposures of its connection: small, and used again.
+/// Returns the slot of a key among the exposures of its connection. Slots are small and reused.
 pub fn slot_of(key: u64) -> usize {
     (key & ((1 << SLOT_BITS) - 1)) as usize
 }
 
-/// What makes the keys of a transport.
+/// Generates the keys of a transport.
 #[derive(Debug)]
 pub struct Keys {
     secret: RandomState,
@@ -135,8 +135,8 @@ pub struct Keys {
 }
 
 impl Keys {
-    /// A new secret; `limit` is how many exposures a connection may have, never more than the 1 Mi
-    /// that a key can tell apart.
+    /// Creates a new secret. `limit` bounds the exposures of a connection. It is at most the 1 Mi
+    /// that a key can distinguish.
     #[expect(clippy::disallowed_methods, reason = "keys are not to be guessed")]
     pub fn new(limit: Limit) -> Keys {
         Keys { secret: RandomState::new(), made: 0, limit: Limit { max: limit.max.min(1 << SLOT_BITS), ..limit } }
@@ -159,14 +159,14 @@ struct Exposure {
     access: Access,
 }
 
-/// What is exposed to the peer of one connection.
+/// The memory exposed to the peer of one connection.
 #[derive(Default)]
 pub struct Exposures {
     slots: Slab<Exposure>,
 }
 
 impl Exposures {
-    /// Takes a slot, and a new key that names it. Addresses begin at 0.
+    /// Exposes a segment with a new key. Addresses begin at 0.
     ///
     /// # Errors
     /// `Exhausted` at the limit of `keys`.
@@ -182,24 +182,24 @@ impl Exposures {
         self.slots.get(slot_of(key)).filter(|exposure| exposure.key == key)
     }
 
-    /// Ends an exposure, if it is there, and hands back what was exposed.
+    /// Ends an exposure, if it exists, and returns its segment.
     pub fn remove(&mut self, key: u64) -> Option<Segment> {
         self.find(key)?;
         Some(self.slots.remove(slot_of(key)).segment)
     }
 
-    /// Ends all.
+    /// Ends all exposures and returns their segments.
     pub fn drain(&mut self) -> Vec<Segment> {
         self.slots.drain().map(|exposure| exposure.segment).collect()
     }
 
-    /// Keys, and what they name.
+    /// Returns each exposure's key, segment and access rights.
     pub fn iter(&self) -> impl Iterator<Item = (u64, &Segment, Access)> {
         self.slots.iter().map(|(_, exposure)| (exposure.key, &exposure.segment, exposure.access))
     }
 
-    /// The `len` bytes at `addr` of what `key` names, if the peer may reach them with all of
-    /// `rights`. An access of no bytes is checked like any other.
+    /// Returns the `len` bytes at `addr` of the exposure of `key`, if the peer has all of `rights`.
+    /// An access of no bytes is checked like any other.
     pub fn check(&self, key: u64, addr: u64, len: u64, rights: Access) -> Option<Segment> {
         let exposure = self.find(key)?;
         let granted = (exposure.access.remote_read || !rights.remote_read)
@@ -210,23 +210,23 @@ impl Exposures {
     }
 }
 
-/// What a side tells a peer that it cuts off: which request was to blame, and what its status is
-/// there.
+/// The reason that a side sends to a peer when it cuts the connection: the request that caused it,
+/// and the request's status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Refusal {
-    /// What the request completes with.
+    /// The status with which the request completes.
     pub status: WorkStatus,
-    /// What kind of request was refused, if one was.
+    /// The kind of the refused request, if there was one.
     pub work: Option<WorkKind>,
-    /// Which read it was; else 0.
+    /// The number of the refused read; 0 otherwise.
     pub id: u32,
 }
 
 impl Refusal {
-    /// The refusal of a peer that broke the protocol with something else than a request.
+    /// The refusal of a peer that broke the protocol other than by a request.
     pub const BREACH: Refusal = Refusal { status: WorkStatus::Failed, work: None, id: 0 };
 
-    /// The request's status as a byte of the wire, never 0.
+    /// Returns the request's status as a byte for the wire, never 0.
     pub fn status_to_wire(self) -> u8 {
         match self.status {
             WorkStatus::RemoteAccess => 1,
@@ -236,7 +236,7 @@ impl Refusal {
         }
     }
 
-    /// The request's kind as a byte of the wire.
+    /// Returns the request's kind as a byte for the wire.
     pub fn work_to_wire(self) -> u8 {
         match self.work {
             Some(WorkKind::Send) => 1,
@@ -246,7 +246,7 @@ impl Refusal {
         }
     }
 
-    /// From the two bytes and the number of the read; `None` if these are no such bytes.
+    /// Decodes the two bytes and the number of the read. Returns `None` if they are invalid.
     pub fn from_wire(status: u8, work: u8, id: u32) -> Option<Refusal> {
         let status = match status {
             1 => WorkStatus::RemoteAccess,

@@ -1,29 +1,29 @@
-//! Bulk transfer: one side exposes a list of memory pieces and sends their small description along
-//! with a request; the other pulls or pushes, between any two lists.
+//! Bulk transfers. One side exposes a list of memory pieces and sends a short descriptor of it with
+//! a request. The other side then pulls or pushes data between that list and a list of its own.
 //!
 //! **Layout** of a descriptor on the wire:
 //!
 //! ```text
 //!   number of keys   varint
 //!   keys             8 bytes each, little-endian
-//!   then, piece after piece, as long as the key stays the same:
-//!     key            varint: its place in the table
+//!   then one group for each run of pieces with the same key:
+//!     key            varint: its index in the table of keys
 //!     length         varint: bytes of the ranges that follow
-//!     ranges         as crate::extents has them
+//!     ranges         encoded as in crate::extents
 //! ```
 //!
-//! A list of many pieces of few allocations costs a few bytes a piece, a regular one a few bytes in
-//! all.
+//! A list of many pieces in few allocations takes a few bytes for each piece. A regular list takes
+//! a few bytes in total.
 //!
 //! **Invariants**
-//! 1. A descriptor that came from a peer is a claim, checked by the peer's own adapter when it is
-//!    used; a lying one costs the liar its connection.
-//! 2. Decoding makes no more pieces than the caller allows, and sets nothing aside before that was
-//!    checked.
+//! 1. A descriptor that came from a peer is an unverified claim. The peer's own adapter checks it
+//!    when it is used. A false descriptor ends the connection of the peer that sent it.
+//! 2. Decoding produces no more pieces than the caller allows. It allocates nothing before that
+//!    bound has been checked.
 //!
-//! **Source.** Server-based RDMA of [PVFS-IB §3.2.3, Figure 3]: the client provides the
-//! buffers with the request, the server moves the bytes when it can. A pull serves a PVFS write, a
-//! push a PVFS read. Lists of pieces on both sides: [Quadrics-PVFS2 §3].
+//! **Source.** Server-based RDMA of [PVFS-IB §3.2.3, Figure 3]: the client provides the buffers
+//! with the request, and the server moves the bytes when it can. A pull serves a PVFS write, a push
+//! serves a PVFS read. Lists of pieces on both sides: [Quadrics-PVFS2 §3].
 
 use std::fmt;
 use std::sync::Arc;
@@ -38,10 +38,10 @@ use crate::op::PeerId;
 use crate::proto::one_or_many::OneOrMany;
 use crate::returns::Returns;
 
-/// Bytes of a key on the wire.
+/// Length of a key on the wire, in bytes.
 const KEY: usize = 8;
 
-/// Describes memory that a peer exposed: what travels in a request. A clone shares the list.
+/// Describes memory exposed to a peer. It travels inside a request. A clone shares the list.
 #[derive(Clone)]
 pub struct BulkDescriptor {
     pieces: OneOrMany<RemoteSlice>,
@@ -49,31 +49,31 @@ pub struct BulkDescriptor {
 }
 
 impl BulkDescriptor {
-    /// Most pieces of a descriptor that is deserialized, as
-    /// [`Config::max_pieces`](crate::Config::max_pieces) has it by default.
+    /// Largest number of pieces in a descriptor that is deserialized with `serde`. Equal to the
+    /// default of [`Config::max_pieces`](crate::Config::max_pieces).
     pub const MAX_PIECES: usize = 16_384;
 
-    /// The pieces in order.
+    /// Returns the pieces in order.
     pub fn pieces(&self) -> &[RemoteSlice] {
         self.pieces.as_slice()
     }
 
-    /// Total length in bytes.
+    /// Returns the total length in bytes.
     pub fn len(&self) -> u64 {
         self.len
     }
 
-    /// Whether there are no bytes.
+    /// Returns true if the descriptor covers no bytes.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The pieces, shared.
+    /// Returns a shared handle to the pieces.
     pub(crate) fn shared(&self) -> OneOrMany<RemoteSlice> {
         self.pieces.clone()
     }
 
-    /// Writes it behind `bytes`, as the layout above says.
+    /// Appends the encoded descriptor to `bytes`, in the layout of the module docs.
     pub fn encode(&self, mut bytes: Vec<u8>) -> Vec<u8> {
         let mut keys: Vec<RemoteKey> = Vec::new();
         let mut places = std::collections::BTreeMap::new();
@@ -94,10 +94,10 @@ impl BulkDescriptor {
         bytes
     }
 
-    /// Reads a descriptor of at most `max` pieces that takes all of `bytes`.
+    /// Decodes a descriptor of at most `max` pieces. It must occupy all of `bytes`.
     ///
     /// # Errors
-    /// `Protocol` for bytes that are no descriptor, or for more pieces.
+    /// `Protocol` if the bytes are not a descriptor, or if it has more than `max` pieces.
     pub fn decode(mut bytes: &[u8], max: usize) -> Result<BulkDescriptor, Error> {
         let malformed = || Error::new(ErrorKind::Protocol, "malformed bulk descriptor");
         let keys = usize::try_from(take_u64(&mut bytes)?).map_err(|_| malformed())?;
@@ -167,7 +167,7 @@ impl Serialize for BulkDescriptor {
 
 impl<'de> Deserialize<'de> for BulkDescriptor {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<BulkDescriptor, D::Error> {
-        /// Takes the bytes as a format has them: in place, or as a list of numbers (text formats).
+        /// Accepts the encoded bytes in place, or as a list of numbers (text formats).
         struct Encoded;
 
         impl<'de> Visitor<'de> for Encoded {
@@ -207,12 +207,12 @@ pub struct Exposure {
 }
 
 impl Exposure {
-    /// What the peer needs to know.
+    /// Returns the descriptor that the peer needs in order to use the exposure.
     pub fn descriptor(&self) -> &BulkDescriptor {
         &self.descriptor
     }
 
-    /// The only peer that may use it.
+    /// Returns the only peer that may use the exposure.
     pub fn peer(&self) -> PeerId {
         self.peer
     }

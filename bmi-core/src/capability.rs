@@ -1,5 +1,5 @@
-//! What an adapter can do, as numbers and flags that the communication manager and the conformance
-//! suite choose by.
+//! Capabilities of an adapter, as numbers and flags. The protocol and the conformance suite choose
+//! their methods by them.
 
 use std::time::Duration;
 
@@ -8,65 +8,67 @@ use std::time::Duration;
 pub enum OneSided {
     /// By the adapter, without the peer's processor.
     Native,
-    /// By the peer's progress engine, in software: they advance only while the peer polls.
+    /// In software, by the peer's progress engine. They advance only while the peer polls.
     Emulated,
 }
 
-/// Whether and at what price memory must be registered before an adapter may touch it.
+/// The cost of the registration that memory needs before an adapter may touch it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Registration {
-    /// Book-keeping only; register without a second thought.
+    /// Registration is bookkeeping only. It needs no cost estimate.
     Free,
-    /// Pins pages: a price for each region and one for each page of 4 KiB ([PVFS-IB §5]).
+    /// Registration pins pages. It has a cost for each region and one for each page of 4 KiB
+    /// ([PVFS-IB §5]).
     Pins {
-        /// For each region, registering and deregistering together.
+        /// Cost for each region, registering and deregistering together.
         per_region: Duration,
-        /// For each page, registering and deregistering together.
+        /// Cost for each page, registering and deregistering together.
         per_page: Duration,
     },
 }
 
-/// The capability set of a transport. Fixed for its lifetime; every backend pins its own in a test,
-/// so that a flag that flips fails instead of skipping.
+/// The capabilities of a transport, fixed for its lifetime. Every backend pins its own set in a
+/// test, so that a changed flag makes a test fail instead of skipping tests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Capabilities {
-    /// Who moves the bytes of a one-sided operation.
+    /// How one-sided operations are carried out.
     pub one_sided: OneSided,
-    /// RDMA read is there. Without it, writes go by grants (the hybrid mechanism of [PVFS-IB
+    /// RDMA read is supported. Without it, writes use grants (the hybrid mechanism of [PVFS-IB
     /// §3.2.3]).
     pub rdma_read: bool,
-    /// RDMA write may carry 32 bits of immediate data that consume a receive at the peer.
+    /// An RDMA write may carry 32 bits of immediate data, which consume a receive at the peer.
     pub write_with_immediate: bool,
-    /// What registering memory costs.
+    /// The cost of registering memory.
     pub registration: Registration,
-    /// Scatter/gather entries that one work request may have on the local side.
+    /// Largest number of scatter/gather entries of one work request, on the local side.
     pub max_segments: usize,
     /// Longest `head` of a work request, in bytes (see [`crate::transport::Transport::post_send`]).
     pub max_head: usize,
-    /// Largest payload, head included, that can be copied while posting, in bytes; 0 if none can.
+    /// Largest payload that can be copied while posting, in bytes, head included. 0 if none can.
     pub max_inline: usize,
     /// Longest single work request, in bytes.
     pub max_work_len: u64,
-    /// Work requests that a connection's send queue holds before it says full.
+    /// Number of work requests that fit a connection's send queue before it is full.
     pub send_queue_depth: usize,
-    /// Receives that a connection's receive queue holds.
+    /// Number of receives that fit a connection's receive queue.
     pub recv_queue_depth: usize,
-    /// RDMA reads that may be outstanding on a connection; the backend queues what is above.
+    /// Number of RDMA reads that may be outstanding on a connection. The backend queues the others.
     pub max_outstanding_reads: usize,
-    /// Distinct service classes that reach the wire; 1 if the class of a work request is ignored.
+    /// Number of distinct service classes on the wire. 1 if the class of a work request is ignored.
     pub service_levels: u8,
-    /// Memory in shareable pages ([`crate::Memory::shareable`]) is handed to a peer as a whole when
-    /// a part of it is exposed, and a peer's may stand in this process too
+    /// Exposing a part of a memory with shareable pages ([`crate::Memory::shareable`]) gives the
+    /// peer the whole memory. A peer's memory can be mapped in this process too
     /// ([`crate::Transport::map_remote`]).
     pub shares_pages: bool,
-    /// The transport has a file descriptor to wait on; without, it wakes the waker that `arm` was
-    /// given.
+    /// The transport has a file descriptor to wait on. Without one, it wakes the waker that was
+    /// passed to `arm`.
     pub event_fd: bool,
 }
 
 impl Capabilities {
-    /// The least that a backend must provide; a backend starts from it and raises what it has.
+    /// Returns the minimum that a backend must provide. A backend starts from it and raises the
+    /// values that it exceeds.
     pub const fn minimal() -> Capabilities {
         Capabilities {
             one_sided: OneSided::Emulated,

@@ -1,36 +1,37 @@
-//! Lists of ranges as few bytes: pieces of memory in a descriptor, regions of a file in a request.
+//! Encodes lists of ranges in few bytes: pieces of memory in a descriptor, regions of a file in a
+//! request.
 //!
-//! **Why.** A request for a noncontiguous access names thousands of ranges ([PVFS-IB §6.7],
-//! had room for 128), and it has to travel before the first byte of data. Ranges are near each
-//! other, often equally long and equally far apart: a tile of an array is one run.
+//! **Why.** A request for a noncontiguous access names thousands of ranges ([PVFS-IB §6.7] had room
+//! for 128). The request must travel before the first byte of data. Ranges are close to each other,
+//! and often equally long and equally far apart. A tile of an array is a single run.
 //!
 //! **Invariants**
-//! 1. Decoding never panics, whatever the bytes, and makes no more ranges than the caller allows: a
-//!    run of a few bytes may stand for many, so the bound is checked before a run is spread out,
-//!    and nothing is set aside ahead.
-//! 2. What was encoded is decoded to the same ranges in the same order; any values of 64 bits are
-//!    allowed.
+//! 1. Decoding never panics, whatever the bytes, and produces no more ranges than the caller
+//!    allows. A run of a few bytes can represent many ranges. The bound is therefore checked before
+//!    a run is expanded, and nothing is allocated in advance.
+//! 2. Decoding returns the encoded ranges in the same order. Any 64-bit values are allowed.
 //!
-//! **Layout.** Runs, one behind the other; varints of 7 bits a byte, the lowest first; `zigzag`
-//! makes small numbers of small negative ones:
+//! **Layout.** A sequence of runs. Varints have 7 bits in each byte, lowest first. `zigzag` maps
+//! small negative numbers to small numbers:
 //!
 //! ```text
 //!   run     head = zigzag(start - end of the range before) << 2 | same length << 1 | repeated     varint, up to 66 bits
-//!           [length]              unless it is that of the range before                           varint
-//!           [count, zigzag(gap)]  if repeated: so many more, each `gap` behind the end of the last   varints
+//!           [length]              unless equal to the length of the range before                 varint
+//!           [count, zigzag(gap)]  if repeated: count more ranges, each `gap` after the last end  varints
 //! ```
 //!
-//! The first range counts from end 0 and length 0. Guarded by the round trips and mutations below.
+//! The first range is encoded relative to end 0 and length 0. The round trips and mutations below
+//! test this.
 
 use crate::error::{Error, ErrorKind};
 
-/// A range: where it begins, and its length.
+/// A range: its start and its length.
 pub type Extent = (u64, u64);
 
 /// Longest encoding of a range, in bytes.
 pub const MAX_ENCODED: usize = 10 + 10;
 
-/// Writes ranges, joining them to runs as they come.
+/// Writes ranges, and joins them into runs as they are added.
 #[derive(Clone, Debug, Default)]
 pub struct Encoder {
     bytes: Vec<u8>,
@@ -38,31 +39,31 @@ pub struct Encoder {
     run: Option<Run>,
 }
 
-/// Where the last range ended, and how long it was: what the next one is written against.
+/// End and length of the last range. The next range is encoded relative to them.
 #[derive(Clone, Copy, Debug, Default)]
 struct Position {
     end: u64,
     len: u64,
 }
 
-/// A range and those that repeat it.
+/// A range and its repetitions.
 #[derive(Clone, Copy, Debug)]
 struct Run {
     start: u64,
     len: u64,
     more: u64,
-    /// From the end of one to the start of the next, modulo 2^64.
+    /// Distance from the end of a range to the start of the next, modulo 2^64.
     gap: u64,
 }
 
 impl Run {
-    /// Where the last one ends.
+    /// Returns the end of the last range.
     fn end(&self) -> u64 {
         let step = self.len.wrapping_add(self.gap);
         self.start.wrapping_add(step.wrapping_mul(self.more)).wrapping_add(self.len)
     }
 
-    /// Makes the range part of the run, if it fits its rhythm.
+    /// Adds the range to the run and returns true, if it has the run's length and gap.
     fn takes(&mut self, (start, len): Extent) -> bool {
         let gap = start.wrapping_sub(self.end());
         if len != self.len || (self.more > 0 && gap != self.gap) {
@@ -74,7 +75,7 @@ impl Run {
 }
 
 impl Encoder {
-    /// An encoder that writes behind `bytes`.
+    /// Returns an encoder that appends to `bytes`.
     pub fn behind(bytes: Vec<u8>) -> Encoder {
         Encoder { bytes, at: Position::default(), run: None }
     }
@@ -88,17 +89,17 @@ impl Encoder {
         self.run = Some(Run { start: extent.0, len: extent.1, more: 0, gap: 0 });
     }
 
-    /// The most bytes that all so far can have taken.
+    /// Returns an upper bound on the encoded length so far, in bytes.
     pub fn len(&self) -> usize {
         self.bytes.len() + if self.run.is_some() { 2 * MAX_ENCODED } else { 0 }
     }
 
-    /// Whether nothing was added.
+    /// Returns true if nothing was added.
     pub fn is_empty(&self) -> bool {
         self.bytes.is_empty() && self.run.is_none()
     }
 
-    /// The bytes.
+    /// Returns the encoded bytes.
     pub fn finish(mut self) -> Vec<u8> {
         self.flush();
         self.bytes
@@ -121,17 +122,17 @@ impl Encoder {
     }
 }
 
-/// Encodes ranges behind `bytes`.
+/// Appends the encoding of `extents` to `bytes`.
 pub fn encode(bytes: Vec<u8>, extents: impl IntoIterator<Item = Extent>) -> Vec<u8> {
     let mut encoder = Encoder::behind(bytes);
     extents.into_iter().for_each(|extent| encoder.push(extent));
     encoder.finish()
 }
 
-/// Decodes at most `max` ranges, handing each to `take`.
+/// Decodes at most `max` ranges and passes each to `take`.
 ///
 /// # Errors
-/// `Protocol` for bytes that are no such list, or for more ranges than `max`.
+/// `Protocol` if the bytes are not a valid list, or if it has more than `max` ranges.
 pub fn decode(mut bytes: &[u8], max: usize, mut take: impl FnMut(Extent)) -> Result<(), Error> {
     let (mut at, mut left) = (Position::default(), max as u64);
     while !bytes.is_empty() {
@@ -161,7 +162,7 @@ fn too_many(max: usize) -> Error {
     Error::new(ErrorKind::Protocol, format!("a list of more than {max} ranges"))
 }
 
-/// Small for numbers near zero on either side, taken modulo 2^64.
+/// Maps numbers near zero, modulo 2^64 and of either sign, to small numbers.
 fn zigzag(value: u64) -> u64 {
     let sign = if value >> 63 == 1 { u64::MAX } else { 0 };
     value << 1 ^ sign
@@ -172,7 +173,7 @@ fn unzigzag(value: u64) -> u64 {
     value >> 1 ^ sign
 }
 
-/// Writes a number of at most 70 bits.
+/// Appends a number of at most 70 bits.
 pub(crate) fn put_varint(bytes: &mut Vec<u8>, mut value: u128) {
     while value >= 0x80 {
         bytes.push((value & 0x7f) as u8 | 0x80);
@@ -212,7 +213,7 @@ mod tests {
         Ok(extents)
     }
 
-    /// Ranges of every kind: near each other, far, backwards, in rhythm, wrapping.
+    /// Ranges of every kind: close together, far apart, backwards, periodic, wrapping.
     fn extents() -> impl Strategy<Value = Vec<Extent>> {
         let wild = (any::<u64>(), any::<u64>()).prop_map(|extent| vec![extent]);
         let near = vec((0..1u64 << 20, 0..5000u64), 0..20);

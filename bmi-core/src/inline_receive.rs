@@ -1,17 +1,18 @@
-//! Messages that are looked at where the adapter has them: inline receives.
+//! Inline receives: messages that are handled in the adapter's own buffer.
 //!
-//! **Why.** A short message is written into a receive, reported by a completion, matched, copied to
-//! the program's memory, and its receive posted again. Where the adapter is software, or puts short
-//! messages into the completion itself (verbs call that an inline receive), the bytes are at hand
-//! before all that. A protocol that knows at once where they belong copies them there, and a copy,
-//! a completion and a receive posted are saved (C16 of [`crate::transport`]).
+//! **Why.** Normally a short message is written into a receive, reported by a completion, matched,
+//! and copied to the program's memory. Then its receive is posted again. The bytes are available
+//! before all that if the adapter is software, or if it puts short messages into the completion
+//! itself (verbs call this an inline receive). A protocol that knows at once where the bytes belong
+//! copies them there. This saves a copy, a completion and the posting of a receive (C16 of
+//! [`crate::transport`]).
 //!
 //! **Invariants**
-//! 1. What has arrived is valid while the value lives. It may be the peer's to change at any time:
-//!    so it is copied, never referred to, and what was copied is checked.
-//! 2. A receiver that says no has changed nothing.
+//! 1. The message is valid while the value lives. The peer may be able to change it at any time. So
+//!    it is copied, never referred to, and the copy is checked.
+//! 2. A receiver that returns false has changed nothing.
 //!
-//! **Source.** Inline receives of adapters by Mellanox ("scatter to CQE"); reading in place,
+//! **Source.** Inline receives of Mellanox adapters ("scatter to CQE"). Reading in place:
 //! [pNFS-Lustre §4.3].
 
 use std::fmt;
@@ -20,7 +21,7 @@ use std::marker::PhantomData;
 use crate::mem::{MemSlice, copy};
 use crate::transport::ConnId;
 
-/// A message where the adapter has it.
+/// A message in the adapter's own buffer.
 pub struct InlineMessage<'a> {
     at: *mut u8,
     len: usize,
@@ -28,28 +29,30 @@ pub struct InlineMessage<'a> {
 }
 
 impl InlineMessage<'_> {
+    /// Wraps the `len` bytes at `at`.
+    ///
     /// # Safety
-    /// `len` bytes at `at` must be valid for reads and writes while the value lives, and written by
-    /// others only through [`copy`](mod@copy), by the kernel, or by another process.
+    /// `len` bytes at `at` must be valid for reads and writes while the value lives. Others may
+    /// write them only through [`copy`](mod@copy), through the kernel, or from another process.
     #[inline(always)]
     pub unsafe fn new<'a>(at: *mut u8, len: usize) -> InlineMessage<'a> {
         InlineMessage { at, len, _adapter: PhantomData }
     }
 
-    /// A message in memory that is nobody else's meanwhile: an adapter that has it in a buffer of
-    /// its own.
+    /// Wraps a message in memory that nothing else accesses meanwhile. For an adapter that has the
+    /// message in a buffer of its own.
     #[inline]
     pub fn of(bytes: &mut [u8]) -> InlineMessage<'_> {
         InlineMessage { at: bytes.as_mut_ptr(), len: bytes.len(), _adapter: PhantomData }
     }
 
-    /// Its length in bytes.
+    /// Returns the length in bytes.
     #[inline(always)]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether it has none.
+    /// Returns true if the message has no bytes.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -62,16 +65,21 @@ impl InlineMessage<'_> {
         self.at.wrapping_add(offset)
     }
 
-    /// Copies the bytes from `offset` on, as many as `to` holds; panics if there are fewer.
+    /// Copies bytes from `offset` on until `to` is full.
+    ///
+    /// # Panics
+    /// If the message has too few bytes.
     #[inline(always)]
     pub fn copy_to(&self, offset: usize, to: &mut [u8]) {
         let from = self.range(offset, to.len());
-        // SAFETY: within what the maker vouched for (invariant 1).
+        // SAFETY: within the range that the caller of `new` vouched for (invariant 1).
         unsafe { copy::copy_out(to, from) };
     }
 
-    /// Copies `len` bytes from `offset` on to the beginning of `to`; panics if there are fewer, or
-    /// `to` is shorter.
+    /// Copies `len` bytes from `offset` on to the beginning of `to`.
+    ///
+    /// # Panics
+    /// If the message has fewer bytes, or `to` is shorter.
     #[inline(always)]
     pub fn copy_to_slice(&self, offset: usize, len: usize, to: &MemSlice) {
         to.memory().check_writable();
@@ -79,8 +87,8 @@ impl InlineMessage<'_> {
             beyond(0, len, to.len());
         }
         let from = self.range(offset, len);
-        // SAFETY: the source is within what the maker vouched for, the target within its memory,
-        // which it holds.
+        // SAFETY: the source is within the range that the caller of `new` vouched for. The target
+        // is within its memory, and `to` holds that memory.
         unsafe { copy::copy_between(to.as_ptr(), from, len) };
     }
 }
@@ -96,11 +104,13 @@ impl fmt::Debug for InlineMessage<'_> {
     }
 }
 
-/// Who may take messages where they stand.
+/// Takes messages in the adapter's own buffer.
 pub trait InlineReceiver {
-    /// A message of `conn` that nobody has received yet. `true`: it was taken, all that is needed
-    /// of it was copied. `false`: nothing has happened, and it goes the usual way, into the receive
-    /// that is its turn. Called with messages in their order; must not block, and cannot reach the
+    /// Offers a message of `conn` that has not been received yet. Returns true if the message was
+    /// taken, which means that everything needed from it was copied. Returns false if nothing has
+    /// happened. The message then goes the usual way, into the next posted receive.
+    ///
+    /// Messages are offered in order. The implementation must not block, and cannot reach the
     /// transport.
     fn take(&mut self, conn: ConnId, message: InlineMessage<'_>) -> bool;
 }

@@ -1,31 +1,33 @@
-//! Seeded bugs: places where the protocol can be made to break one of its own rules, to see whether
-//! the tests notice.
+//! Seeded bugs: places where the protocol can be made to break its own rules, to check that the
+//! tests detect it.
 //!
-//! **Why.** A sweep over thousands of seeds that finds nothing says little, unless it is known to
-//! find what is there. So bugs of the kinds that such protocols really have, a credit that does not
-//! come back, a bound off by one, a stale key that is still good, stand in the code behind
-//! [`mutated`], and `cargo xtask mutants` switches on one after the other and runs the sweeps.
+//! **Why.** A sweep over thousands of seeds that finds nothing proves little, unless it is known to
+//! find bugs that exist. So the code contains seeded bugs of the kinds that such protocols really
+//! have: a credit that is not returned, a bound off by one, a stale key that still works. They are
+//! guarded by [`mutated`]. `cargo xtask mutants` switches them on one after the other and runs the
+//! sweeps.
 //!
 //! **Invariants**
-//! 1. Without the feature `mutants` every place is a constant `false` and costs nothing. Only
-//!    `cargo xtask` builds with the feature, in debug, so that one build serves all of its steps:
-//!    the sweeps that find the bugs are the programs that pass without a bug. No release build has
-//!    the feature.
-//! 2. With it, a process has at most one bug: the one that the environment variable `BMI_MUTANT`
-//!    names.
-//! 3. A bug changes what a user can see. One that only costs time belongs to the benchmarks.
+//! 1. Without the feature `mutants` every guard is a constant `false` and costs nothing. Only
+//!    `cargo xtask` builds with the feature, in debug, so that one build serves all of its steps.
+//!    The programs that find the bugs are therefore the programs that pass without a bug. No
+//!    release build has the feature.
+//! 2. With the feature, a process has at most one bug: the one named by the environment variable
+//!    `BMI_MUTANT`.
+//! 3. A bug changes behaviour that a user can see. A bug that only costs time belongs to the
+//!    benchmarks.
 //!
-//! Names are `area/what-goes-wrong`; there is no list of them, `cargo xtask mutants` reads them
-//! from the sources.
+//! Names have the form `area/description-of-the-bug`. There is no list of them. `cargo xtask
+//! mutants` reads them from the sources.
 
-/// Whether the bug with this name is switched on.
+/// Returns true if the bug with this name is switched on.
 #[cfg(not(feature = "mutants"))]
 #[inline(always)]
 pub const fn mutated(_name: &'static str) -> bool {
     false
 }
 
-/// Whether the bug with this name is switched on, and its turn has come: every `nth` time.
+/// Returns true for every `nth` call, if the bug with this name is switched on.
 #[cfg(not(feature = "mutants"))]
 #[inline(always)]
 pub const fn mutated_each(_nth: u64, _name: &'static str) -> bool {
@@ -40,9 +42,9 @@ mod switched {
     use std::sync::OnceLock;
     use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-    /// The bug that this process has.
+    /// The bug of this process.
     static BUG: OnceLock<Option<String>> = OnceLock::new();
-    /// How often its place was reached.
+    /// How often the bug's guard was reached.
     static REACHED: AtomicU64 = AtomicU64::new(0);
 
     fn reached(name: &'static str) -> Option<u64> {
@@ -52,19 +54,18 @@ mod switched {
         }
         let before = REACHED.fetch_add(1, Relaxed);
         if before == 0 {
-            // For whoever wants to know why a bug was not found: whether its place is reached at
-            // all.
+            // Shows whether the guard is reached at all, which helps to explain an undetected bug.
             eprintln!("the place of the bug {name} is reached");
         }
         Some(before + 1)
     }
 
-    /// Whether the bug with this name is switched on.
+    /// Returns true if the bug with this name is switched on.
     pub fn mutated(name: &'static str) -> bool {
         reached(name).is_some()
     }
 
-    /// Whether the bug with this name is switched on, and its turn has come: every `nth` time.
+    /// Returns true for every `nth` call, if the bug with this name is switched on.
     pub fn mutated_each(nth: u64, name: &'static str) -> bool {
         reached(name).is_some_and(|time| time % nth == 0)
     }

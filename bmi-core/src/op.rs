@@ -1,4 +1,4 @@
-//! Operations of the message interface: their names, their options, and what became of them.
+//! Operations of the message interface: their ids, their options and their results.
 
 use std::fmt;
 use std::time::Duration;
@@ -12,13 +12,13 @@ use crate::transport::ServiceClass;
 /// Matches a send with a receive of the same peer.
 pub type Tag = u64;
 
-/// Names a posted operation: a slot and a generation, so that a stale id is noticed and never
-/// reaches another operation.
+/// Identifies a posted operation. It has a slot and a generation, so that a stale id is detected
+/// and never reaches another operation.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct OpId(pub(crate) Key);
 
 impl OpId {
-    /// Of what was over when it was posted: it names no operation.
+    /// The id of an operation that completed when it was posted. It names no operation.
     pub(crate) const NONE: OpId = OpId(Key { slot: u32::MAX, generation: 0 });
 }
 
@@ -28,7 +28,7 @@ impl fmt::Debug for OpId {
     }
 }
 
-/// Names a peer of one endpoint, checked like an [`OpId`].
+/// Identifies a peer of one endpoint. A stale id is detected, as for an [`OpId`].
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PeerId(pub(crate) Key);
 
@@ -38,7 +38,7 @@ impl fmt::Debug for PeerId {
     }
 }
 
-/// What an operation does.
+/// The kind of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum OpKind {
     /// Sends an expected message.
@@ -51,7 +51,7 @@ pub enum OpKind {
     Pull,
     /// Writes to memory that the peer exposed (bulk).
     Push,
-    /// Lets the peer write into memory of ours, once.
+    /// Allows the peer to write a local buffer once.
     Grant,
     /// Sets up a connection.
     Connect,
@@ -59,12 +59,12 @@ pub enum OpKind {
     Disconnect,
     /// Waits for a point in time.
     Timer,
-    /// Asks the peer's endpoint for an answer, to measure the way there.
+    /// Asks the peer's endpoint for an answer, to measure the path to it.
     Probe,
 }
 
 impl OpKind {
-    /// The operation's name, as errors give it.
+    /// Returns the operation's name, as used in errors.
     pub const fn as_str(self) -> &'static str {
         match self {
             OpKind::Send => "send",
@@ -81,67 +81,67 @@ impl OpKind {
     }
 }
 
-/// How an operation is to be carried out. `Options::default()` has no deadline and class `Message`.
+/// How an operation is carried out. `Options::default()` has no deadline and class `Message`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Options {
-    /// When the operation must have ended. At the deadline it is cancelled; it ends `TimedOut`, at
-    /// the latest [`Config::fence_grace`](crate::Config::fence_grace) later.
+    /// When the operation must have ended. At the deadline it is cancelled. It then ends with
+    /// `TimedOut`, at most [`Config::fence_grace`](crate::Config::fence_grace) later.
     pub deadline: Option<Time>,
-    /// Service class of what goes over the wire for it.
+    /// Service class of the operation's traffic on the wire.
     pub class: ServiceClass,
-    /// How its list of memory is moved; `Auto` leaves it to
-    /// [`Config::lists`](crate::Config::lists).
+    /// How its list of memory is moved. `Auto` uses [`Config::lists`](crate::Config::lists).
     pub lists: Lists,
-    /// Handed back in the completion: BMI's user pointer.
+    /// Returned in the completion. This is BMI's user pointer.
     pub user: u64,
-    /// Of a send: goes into a fast-RDMA slot of the peer, if one is free, though an eager message
-    /// has room for it.
+    /// For a send: uses a fast-RDMA slot of the peer if one is free, even if the message fits an
+    /// eager message.
     pub slot: bool,
 }
 
 impl Options {
-    /// Ends at `deadline` at the latest.
+    /// Returns options with this deadline.
     pub fn by(deadline: Time) -> Options {
         Options { deadline: Some(deadline), ..Options::default() }
     }
 
-    /// Ends `timeout` after `now` at the latest.
+    /// Returns options with a deadline `timeout` after `now`.
     pub fn within(now: Time, timeout: Duration) -> Options {
         Options::by(now + timeout)
     }
 
-    /// With this user word.
+    /// Sets the user word.
     #[must_use]
     pub fn user(self, user: u64) -> Options {
         Options { user, ..self }
     }
 
-    /// With its list moved this way.
+    /// Sets how the list is moved.
     #[must_use]
     pub fn lists(self, lists: Lists) -> Options {
         Options { lists, ..self }
     }
 
-    /// With this service class.
+    /// Sets the service class.
     #[must_use]
     pub fn class(self, class: ServiceClass) -> Options {
         Options { class, ..self }
     }
 }
 
-/// What became of an operation: small, and cheap to hand around. [`crate::Endpoint::explain`] makes
-/// an [`crate::Error`] of a failure.
+/// The result of an operation, small and cheap to copy. [`crate::Endpoint::explain`] turns a
+/// failure into a [`crate::Error`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Completion {
-    /// The operation; its id is free again.
+    /// The operation. Its id is free again.
     pub op: OpId,
-    /// What it did.
+    /// The kind of the operation.
     pub kind: OpKind,
     /// The peer; `None` for a timer.
     pub peer: Option<PeerId>,
-    /// The message's tag; 0 where there is none.
+    /// The message's tag; 0 if there is none.
     pub tag: Tag,
-    /// Bytes transferred. For a receive the message's length, which may be less than the receive's.
+    /// Bytes transferred. For a receive this is the message's length, which may be less than the
+    /// receive's.
     pub len: u64,
     /// `Ok(())`, or the kind of failure.
     pub status: Result<(), ErrorKind>,
@@ -149,17 +149,17 @@ pub struct Completion {
     pub user: u64,
 }
 
-/// How a post ended.
+/// The result of posting an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Posted {
-    /// At once: there is no operation to wait for.
+    /// Completed immediately. There is no operation to wait for.
     Done(Completion),
-    /// Under way.
+    /// Still running.
     Pending(OpId),
 }
 
 impl Posted {
-    /// The operation under way, if any.
+    /// Returns the running operation, if any.
     pub fn pending(self) -> Option<OpId> {
         match self {
             Posted::Done(_) => None,

@@ -1,10 +1,11 @@
-//! Things that come back from handles dropped elsewhere: keys of regions, exposures, receive slots.
+//! Notes that dropped handles leave for the endpoint: keys of regions, exposures, receive slots.
 //!
-//! **Why.** A handle may be dropped on any thread and at any time, in the middle of the endpoint's
-//! own work too; what it stood for can be taken back only by the endpoint. So a drop leaves a note
-//! here, and the next poll reads the notes. Looking costs one load; the lock is held for a push or
-//! a move of the vector, never across a call. An endpoint that is about to sleep leaves its waker
-//! here, for the first note to wake it: somebody may wait for what comes back.
+//! **Why.** A handle may be dropped on any thread and at any time, even during the endpoint's own
+//! work. But only the endpoint can release the resource behind the handle. So a drop leaves a note
+//! here, and the next poll reads the notes. Checking for notes costs one load. The lock is held for
+//! a push or a move of the vector, never across a call. An endpoint that is about to sleep leaves
+//! its waker here, and the first note wakes it. This matters because something may wait for the
+//! released resource.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -31,10 +32,11 @@ impl<N> Default for Returns<N> {
 }
 
 impl<N> Returns<N> {
-    /// Leaves a note, and wakes who sleeps.
+    /// Leaves a note, and wakes the endpoint if it sleeps.
     pub fn push(&self, note: N) {
         self.notes.lock().unwrap_or_else(PoisonError::into_inner).push(note);
-        // In one total order with `wake_at_next`: either we see the sleeper, or it sees the note.
+        // Sequentially consistent with `wake_at_next`: either this sees the sleeper, or it sees the
+        // note.
         self.any.store(true, Ordering::SeqCst);
         if self.asleep.load(Ordering::SeqCst) && self.asleep.swap(false, Ordering::SeqCst) {
             let sleeper = self.sleeper.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -42,12 +44,12 @@ impl<N> Returns<N> {
         }
     }
 
-    /// Promises to wake `waker` once at the next note. `false` if one waits already: then it is no
-    /// time to sleep.
+    /// Registers `waker`, to be woken once by the next note. Returns false if a note is already
+    /// waiting. The caller must not sleep then.
     #[must_use]
     pub fn wake_at_next(&self, waker: &Waker) -> bool {
         let known = self.sleeper.lock().unwrap_or_else(PoisonError::into_inner).replace(waker.clone());
-        // Outside the lock: a waker may do anything when it is dropped.
+        // Outside the lock, because dropping a waker may run any code.
         drop(known);
         self.asleep.store(true, Ordering::SeqCst);
         !self.any.load(Ordering::SeqCst)
@@ -60,7 +62,7 @@ impl<N> Returns<N> {
         }
     }
 
-    /// Whether a note waits.
+    /// Returns true if no note is waiting.
     pub fn is_empty(&self) -> bool {
         !self.any.load(Ordering::Acquire)
     }

@@ -1,13 +1,13 @@
 //! Time as the library sees it: nanoseconds since an origin that only the [`Clock`] knows.
 //!
-//! The protocol reads no clock. Whoever drives an endpoint hands the time in; on a real machine it
-//! comes from [`crate::driver::MonotonicClock`], in the simulator from its event queue.
+//! The protocol reads no clock. The driver of an endpoint passes the time in. On a real machine the
+//! time comes from [`crate::driver::MonotonicClock`], in the simulator from its event queue.
 
 use std::fmt;
 use std::ops::{Add, Sub};
 use std::time::Duration;
 
-/// A point in time, in nanoseconds since the clock's origin. Never goes back.
+/// A point in time, in nanoseconds since the clock's origin. It never decreases.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Time(u64);
 
@@ -15,17 +15,17 @@ impl Time {
     /// The clock's origin.
     pub const ZERO: Time = Time(0);
 
-    /// The point `ns` nanoseconds after the origin.
+    /// Returns the point `ns` nanoseconds after the origin.
     pub const fn from_nanos(ns: u64) -> Time {
         Time(ns)
     }
 
-    /// Nanoseconds since the origin.
+    /// Returns the nanoseconds since the origin.
     pub const fn as_nanos(self) -> u64 {
         self.0
     }
 
-    /// How long before `self` the point `earlier` was; zero if it was not.
+    /// Returns the time from `earlier` to `self`, or zero if `earlier` is later.
     pub fn since(self, earlier: Time) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
@@ -34,7 +34,7 @@ impl Time {
 impl Add<Duration> for Time {
     type Output = Time;
 
-    /// Saturates: a deadline 600 years ahead is never.
+    /// Saturates: a deadline 600 years ahead is never reached.
     fn add(self, later: Duration) -> Time {
         let ns = u64::try_from(later.as_nanos()).unwrap_or(u64::MAX);
         Time(self.0.saturating_add(ns))
@@ -55,8 +55,8 @@ impl fmt::Display for Time {
     }
 }
 
-/// Where a driver takes the time from.
+/// The source of time for a driver.
 pub trait Clock {
-    /// The time now.
+    /// Returns the current time.
     fn now(&self) -> Time;
 }

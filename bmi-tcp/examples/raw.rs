@@ -1,14 +1,14 @@
-//! Measures the transport against plain sockets, two busy-polling threads in one run, and prints
-//! the ratios.
+//! Compares the transport with plain sockets. Two busy-polling threads run both, and the program
+//! prints the ratios.
 //!
 //! ```text
 //! cargo run --release -p bmi-tcp --example raw [-- rounds [which]]
 //! ```
 //!
-//! Only ratios of one run mean something: each round runs both sides of a comparison in turn, for
-//! some ten milliseconds each, and the best round of each counts: on a busy machine the others
-//! measure the scheduler. The plain side is as simple as sockets get: non-blocking reads and writes
-//! of the whole message in a loop.
+//! Only ratios within one run are meaningful. Each round runs both sides of a comparison in turn,
+//! for about ten milliseconds each. The best round of each counts, because on a busy machine the
+//! others measure the scheduler. The plain side is as simple as possible: non-blocking reads and
+//! writes of the whole message in a loop.
 #![expect(
     clippy::disallowed_methods,
     clippy::unwrap_used,
@@ -38,13 +38,13 @@ struct Side {
     clock: MonotonicClock,
     conn: ConnId,
     events: Vec<Event>,
-    /// Completions by kind: send, receive, write, read.
+    /// Number of completions by kind: send, receive, write, read.
     done: [usize; 4],
     remote: RemoteSlice,
 }
 
 impl Side {
-    /// Connects two sides; the second runs `peer` on a thread of its own. Its memory of `BULK`
+    /// Connects two sides. The second runs `peer` on a thread of its own. Its memory of `BULK`
     /// bytes is exposed to the first.
     fn pair(peer: impl FnOnce(Side) + Send + 'static) -> (Side, thread::JoinHandle<()>) {
         let mut listener = TcpTransport::new(TcpConfig::default()).unwrap();
@@ -87,7 +87,7 @@ impl Side {
         self.transport.register(&memory).unwrap().segment(0, len)
     }
 
-    /// Polls once and counts; `false` once the peer is gone.
+    /// Polls once and counts completions. Returns false once the peer is gone.
     fn poll(&mut self) -> bool {
         self.transport.poll(self.clock.now(), &mut self.events);
         for event in self.events.drain(..) {
@@ -119,7 +119,8 @@ impl Side {
     }
 }
 
-/// A peer that posts every receive again and answers each `every`th message with one of 4 bytes.
+/// Returns a peer that reposts every receive and answers each `every`th message with one of 4
+/// bytes.
 fn answerer(every: usize) -> impl FnOnce(Side) + Send + 'static {
     move |mut side: Side| {
         let segment = side.memory(BULK);
@@ -137,7 +138,7 @@ fn answerer(every: usize) -> impl FnOnce(Side) + Send + 'static {
     }
 }
 
-/// One-way latency in ns of messages of 4 bytes.
+/// Measures the one-way latency of messages of 4 bytes, in ns.
 fn latency() -> f64 {
     let (mut side, peer) = Side::pair(answerer(1));
     let segment = side.memory(64);
@@ -155,8 +156,8 @@ fn latency() -> f64 {
     ns / (2 * PINGS) as f64
 }
 
-/// Messages of 64 bytes in a second, at most `WINDOW` unanswered; the peer answers each quarter of
-/// a window.
+/// Measures the number of 64-byte messages in a second, with at most `WINDOW` unanswered. The peer
+/// answers each quarter of a window.
 fn rate() -> f64 {
     const EVERY: usize = WINDOW / 4;
     let (mut side, peer) = Side::pair(answerer(EVERY));
@@ -183,7 +184,8 @@ fn rate() -> f64 {
     MESSAGES as f64 / secs
 }
 
-/// Bytes in a second of `BULK_COUNT` transfers of `BULK` bytes, `BULK_WINDOW` at a time.
+/// Measures the bytes in a second of `BULK_COUNT` transfers of `BULK` bytes, `BULK_WINDOW` at a
+/// time.
 fn bulk(kind: WorkKind) -> f64 {
     let (mut side, peer) = Side::pair(answerer(1));
     let (segment, small) = (side.memory(BULK), side.memory(64));
@@ -230,7 +232,7 @@ fn sockets(peer: impl FnOnce(TcpStream) + Send + 'static) -> (TcpStream, thread:
     (tune(TcpStream::connect(addr).unwrap()), handle)
 }
 
-/// Reads `bytes` whole; `false` at the end of the stream.
+/// Fills `bytes`. Returns false at the end of the stream.
 fn read(socket: &mut TcpStream, bytes: &mut [u8]) -> bool {
     let mut at = 0;
     while at < bytes.len() {
@@ -274,7 +276,8 @@ fn plain_latency() -> f64 {
     ns / (2 * PINGS) as f64
 }
 
-/// One write and at least one read for each transfer, an answer of 4 bytes at the end.
+/// Measures one write and at least one read for each transfer, with an answer of 4 bytes at the
+/// end.
 fn plain_bulk() -> f64 {
     let (mut socket, peer) = sockets(|mut socket| {
         let mut bytes = vec![0; BULK];
@@ -294,8 +297,7 @@ fn plain_bulk() -> f64 {
     (BULK_COUNT * BULK) as f64 / secs
 }
 
-/// The values of one measurement, the larger the better, with their name and the reference that
-/// they are compared with.
+/// The values of one measurement, with a name and the reference for comparison. Larger is better.
 struct Row {
     name: &'static str,
     unit: f64,
@@ -304,7 +306,7 @@ struct Row {
 }
 
 const ROWS: [Row; 5] = [
-    // Messages of a ping-pong in a second: the inverse of the one-way latency.
+    // Number of ping-pong messages in a second: the inverse of the one-way latency.
     Row { name: "4 B ping-pong, M/s", unit: 1e6, ours: || 1e9 / latency(), plain: Some(|| 1e9 / plain_latency()) },
     Row { name: "64 B, window 64, M/s", unit: 1e6, ours: rate, plain: None },
     Row { name: "1 MiB send, GB/s", unit: 1e9, ours: || bulk(WorkKind::Send), plain: Some(plain_bulk) },

@@ -1,4 +1,4 @@
-//! What can be set, with defaults that suit a storage server.
+//! Settings, with defaults that suit a storage server.
 
 use std::time::Duration;
 
@@ -11,34 +11,35 @@ pub(crate) use bmi_backend::software::{MAX_HEAD, MAX_INLINE, MAX_READS, MAX_SEGM
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TcpConfig {
-    /// A socket that has not sent its whole, right preamble this long after it was accepted is
-    /// dropped. 5 s.
+    /// An accepted socket that has not sent a complete valid preamble after this time is dropped.
+    /// Default: 5 s.
     pub handshake_timeout: Duration,
-    /// How long a connection that this side cut may take to tell the peer why. 1 s.
+    /// Time for a connection that this side cut to send the peer the reason. Default: 1 s.
     pub linger: Duration,
-    /// A peer from which nothing is heard for about this long is taken for dead, whether bytes wait
-    /// for it (`TCP_USER_TIMEOUT`) or not (keep-alive probes). Zero leaves the system's defaults,
-    /// which are hours. 10 s.
+    /// A peer that sends nothing for about this long is considered dead, whether bytes are waiting
+    /// for it (`TCP_USER_TIMEOUT`) or not (keep-alive probes). Zero keeps the system's defaults,
+    /// which are hours. Default: 10 s.
     pub peer_timeout: Duration,
-    /// Accepted sockets without a preamble, at most; above, new ones are closed at once. 256.
+    /// Largest number of accepted sockets without a preamble. Further ones are closed at once.
+    /// Default: 256.
     pub max_half_open: usize,
-    /// Connections of all kinds, at most. 4096.
+    /// Largest number of connections of all kinds. Default: 4096.
     pub max_connections: usize,
-    /// Registered regions, at most. 1 Mi.
+    /// Largest number of registered regions. Default: 1 Mi.
     pub max_regions: usize,
-    /// Exposures of one connection, at most; never more than 1 Mi, because a key names one of so
-    /// many slots. 1 Mi.
+    /// Largest number of exposures of one connection. At most 1 Mi, because a key has that many
+    /// slots. Default: 1 Mi.
     pub max_exposures: usize,
-    /// `SO_SNDBUF` in bytes; `None` leaves it to the system, whose automatic tuning goes further
-    /// than a fixed size may. `None`.
+    /// `SO_SNDBUF` in bytes. `None` leaves it to the system, whose automatic tuning can exceed the
+    /// largest fixed size. Default: `None`.
     pub send_buffer: Option<usize>,
-    /// `SO_RCVBUF` in bytes; `None` as above. `None`.
+    /// `SO_RCVBUF` in bytes; `None` as above. Default: `None`.
     pub recv_buffer: Option<usize>,
-    /// Bytes that are read ahead of the frame at hand, for each connection. 64 KiB, at least 4 KiB.
+    /// Bytes read ahead of the current frame, for each connection. At least 4 KiB. Default: 64 KiB.
     pub read_ahead: usize,
-    /// Work requests that a connection's send queue holds. 1024.
+    /// Number of work requests that fit a connection's send queue. Default: 1024.
     pub send_queue_depth: usize,
-    /// Receives that a connection's receive queue holds. 4096.
+    /// Number of receives that fit a connection's receive queue. Default: 4096.
     pub recv_queue_depth: usize,
 }
 
@@ -62,7 +63,7 @@ impl Default for TcpConfig {
 }
 
 impl TcpConfig {
-    /// What a transport with this configuration can do.
+    /// Returns the capabilities of a transport with this configuration.
     pub(crate) fn capabilities(&self) -> Capabilities {
         software::capabilities(self.send_queue_depth, self.recv_queue_depth)
     }

@@ -1,4 +1,4 @@
-//! How connections come to be and what phase each is in: listening, dialing, the handshake.
+//! Creation and phases of connections: listening, dialing, the handshake, the end.
 //!
 //! **Protocol** of a connection's phases; `!` marks the end.
 //!
@@ -9,15 +9,16 @@
 //!
 //!   listener  -> HalfOpen --preamble--> Requested --accept()--> Established
 //!                   |                       '--reject(), peer gone--> !
-//!                   '--garbage, other version, handshake_timeout--> !   (nobody above ever hears of it)
+//!                   '--garbage, other version, handshake_timeout--> !   (never reported)
 //! ```
 //!
 //! **Invariants**
-//! 1. A half-open socket owns a buffer of one preamble, nothing more; there are at most
-//!    `max_half_open` of them.
-//! 2. Queues exist from `connect` on, or from the moment when the whole right preamble is there.
+//! 1. A half-open socket owns a buffer for one preamble and nothing more. There are at most
+//!    `max_half_open` such sockets.
+//! 2. Queues exist from `connect` on, or from the moment when a complete valid preamble has
+//!    arrived.
 //!
-//! **Tests** `tests/connection.rs`, `tests/hostile.rs`.
+//! **Tests.** `tests/connection.rs`, `tests/hostile.rs`.
 
 use std::io;
 use std::net::SocketAddr;
@@ -40,7 +41,7 @@ use crate::queue_pair::QueuePair;
 use crate::receive::Inbound;
 use crate::vectored::{self, Piece};
 
-/// Where a connection stands (see the module).
+/// The phase of a connection (see the module).
 pub(crate) enum Phase {
     Dialing { candidates: Vec<SocketAddr>, private: Box<[u8]>, deadline: Time },
     Greeting { deadline: Time },
@@ -50,16 +51,16 @@ pub(crate) enum Phase {
     Ending(Ending),
 }
 
-/// How a connection is being ended.
+/// The state of a connection that is being ended.
 pub(crate) struct Ending {
     pub(crate) reason: Error,
     pub(crate) deadline: Time,
-    /// Requests that wait are still sent, and the peer's end is waited for. Else only the last
-    /// frame goes out.
+    /// If true, waiting requests are still sent, and this side waits for the peer to end the
+    /// stream. If false, only the last frame is sent.
     pub(crate) graceful: bool,
     /// CLOSE or ERROR, until it is on the wire.
     pub(crate) last: Option<Frame>,
-    /// Everything is handed over and the peer knows that no more comes.
+    /// All bytes are handed over, and the peer knows that no more will come.
     pub(crate) shut: bool,
 }
 
@@ -72,17 +73,17 @@ pub(crate) struct Connection {
     pub(crate) queues: Option<Box<QueuePair>>,
     pub(crate) inbound: Inbound,
     pub(crate) exposures: Exposures,
-    /// It stands in the transport's list of sockets to read.
+    /// The connection is in the transport's list of sockets to read.
     pub(crate) in_ready: bool,
-    /// It stands in the transport's list of connections with something to send.
+    /// The connection is in the transport's list of connections with something to send.
     pub(crate) in_dirty: bool,
-    /// The kernel takes no more until it says so.
+    /// The kernel takes no more bytes until it reports room.
     pub(crate) blocked: bool,
     /// The socket reported its end.
     pub(crate) hangup: bool,
-    /// It stands in the transport's list of sockets that are read without asking.
+    /// The connection is in the transport's list of sockets that are read without asking epoll.
     pub(crate) in_hot: bool,
-    /// Reads in a row that found nothing.
+    /// Number of consecutive reads that found nothing.
     pub(crate) misses: u32,
 }
 
@@ -105,7 +106,7 @@ impl Connection {
         }
     }
 
-    /// Its time limit, if it has one.
+    /// Returns the deadline of the current phase, if it has one.
     pub(crate) fn deadline(&self) -> Option<Time> {
         match &self.phase {
             Phase::Dialing { deadline, .. } | Phase::Greeting { deadline } | Phase::HalfOpen { deadline } => {
@@ -117,19 +118,19 @@ impl Connection {
     }
 }
 
-/// A socket whose connection has ended and whose last bytes the peer shall still get.
+/// The socket of an ended connection, kept so that the peer gets the last bytes.
 pub(crate) struct Lingering {
     stream: TcpStream,
     pub(crate) deadline: Time,
 }
 
 impl Lingering {
-    /// Reads on, dropping; whether it is over.
+    /// Reads and discards. Returns true if the socket is finished.
     pub(crate) fn drain(&mut self) -> bool {
         let mut drop_box = [0u8; 16 << 10];
         for _ in 0..64 {
             let pieces = [Piece::new(drop_box.as_mut_ptr(), drop_box.len())];
-            // SAFETY: the array is this function's own.
+            // SAFETY: the array is local to this function.
             match unsafe { vectored::receive(self.stream.as_fd(), &pieces) } {
                 Ok(0) => return true,
                 Ok(_) => {}
@@ -170,10 +171,10 @@ fn dial(to: SocketAddr, config: &TcpConfig) -> io::Result<TcpStream> {
     Ok(TcpStream::from_std(stream))
 }
 
-/// Sends what fits at once, for sockets that have nothing else to send, and says that nothing
-/// follows.
+/// Sends the bytes that fit at once, and ends the stream. For sockets that have nothing else to
+/// send.
 fn say_last(stream: &TcpStream, bytes: &[u8]) {
-    // SAFETY: borrowed for the call.
+    // SAFETY: the bytes are borrowed for the call.
     let sent = unsafe { vectored::send(stream.as_fd(), &[Piece::of(bytes)]) };
     let shut = stream.shutdown(std::net::Shutdown::Write);
     if let Err(error) = sent.and(shut) {
@@ -221,7 +222,7 @@ impl TcpTransport {
         Ok(id)
     }
 
-    /// A look-up ended.
+    /// Handles the end of a lookup.
     pub(crate) fn handle_answer(&mut self, answer: Answer) {
         match answer.result {
             Ok(candidates) => self.try_candidates(answer.conn, candidates, Fault::NoAddress),
@@ -229,7 +230,8 @@ impl TcpTransport {
         }
     }
 
-    /// Dials the first of `candidates` that can be dialed; `fault` is the reason if there is none.
+    /// Dials the first of `candidates` that can be dialed. `fault` is the reason reported if there
+    /// is none.
     fn try_candidates(&mut self, id: ConnId, mut candidates: Vec<SocketAddr>, mut fault: Fault) {
         while !candidates.is_empty() {
             let to = candidates.remove(0);
@@ -253,7 +255,7 @@ impl TcpTransport {
         self.end(id.slot, id, fault);
     }
 
-    /// The socket of a dialing connection reported something: connected, or failed.
+    /// Handles an event of a dialing connection's socket: connected, or failed.
     pub(crate) fn handle_dialed(&mut self, slot: u32) {
         let Some(connection) = self.slots.at_mut(slot) else { return };
         let id = connection.id;
@@ -272,11 +274,11 @@ impl TcpTransport {
         connection.phase = Phase::Greeting { deadline };
         connection.greet(Greeting::Connect, &private);
         self.mark_dirty(slot);
-        // The event that said "connected" may have said "readable" too, and is not repeated.
+        // The event for "connected" may also have meant "readable", and is not repeated.
         self.mark_ready(slot);
     }
 
-    /// Accepts what waits at the listeners.
+    /// Accepts the connections that wait at the listeners.
     pub(crate) fn accept_sockets(&mut self) -> bool {
         let (mut round, mut any) = (Round::default(), false);
         while let Some((stream, from)) = self.listeners.accept(&mut round, self.now, TcpListener::accept) {
@@ -312,7 +314,7 @@ impl TcpTransport {
         self.mark_ready(id.slot);
     }
 
-    /// Bytes came before the handshake was over.
+    /// Handles bytes that arrive before the end of the handshake.
     pub(crate) fn receive_greeting(&mut self, slot: u32, events: &mut Vec<Event>) -> bool {
         let Some(connection) = self.slots.at_mut(slot) else { return false };
         let id = connection.id;
@@ -328,8 +330,8 @@ impl TcpTransport {
             Err(error) => Err(Fault::Socket(error)),
         };
         match (greeted, &connection.phase) {
-            // More bytes are needed; whether there are some is not known before the socket says
-            // that there are none.
+            // More bytes are needed. The socket has not reported yet that it is empty, so there may
+            // be some.
             (Ok(None), _) => self.mark_ready(slot),
             (Ok(Some((Greeting::Connect, private))), Phase::HalfOpen { .. }) if inbound.buffered().is_empty() => {
                 connection.phase = Phase::Requested;
@@ -394,9 +396,9 @@ impl TcpTransport {
         }
     }
 
-    /// Keeps a socket that was shut until the peer has seen the end of it. As many as may be
-    /// half-open, no more: whoever makes this side shut sockets faster than they go away must not
-    /// use up its descriptors.
+    /// Keeps a socket that was shut until the peer has seen its end. The number is limited to that
+    /// of half-open sockets. Otherwise a peer that makes this side shut sockets faster than they go
+    /// away could use up its descriptors.
     fn linger(&mut self, mut stream: TcpStream) {
         if self.lingering.len() >= self.config.max_half_open {
             return;
@@ -413,7 +415,7 @@ impl TcpTransport {
 
     // ---- the end --------------------------------------------------------------------------------
 
-    /// Takes a connection out of the tables.
+    /// Removes a connection from the tables.
     fn remove(&mut self, slot: u32) -> Option<Connection> {
         let connection = self.slots.remove(slot)?;
         self.blocked -= usize::from(connection.blocked);
@@ -423,7 +425,7 @@ impl TcpTransport {
         Some(connection)
     }
 
-    /// Ends a connection at once: what is outstanding is flushed, then the end is reported.
+    /// Ends a connection at once. Flushes outstanding work, then reports the end.
     pub(crate) fn end(&mut self, slot: u32, id: ConnId, fault: Fault) {
         if self.slots.find_mut(id).is_none() {
             return;
@@ -437,7 +439,8 @@ impl TcpTransport {
         }
         let culprit = if let Fault::Refused(refusal) = fault { Some(refusal) } else { None };
         if let Phase::HalfOpen { .. } = connection.phase {
-            // Nobody above knows of it. A peer of another version shall learn ours.
+            // The layer above does not know of this connection. A peer of another version learns
+            // this version.
             if let (Fault::Violation(Violation::Version { .. }), Some(stream)) = (&fault, connection.stream.take()) {
                 say_last(&stream, &Preamble::encode(Greeting::Reject, 0));
                 self.linger(stream);
@@ -463,8 +466,8 @@ impl TcpTransport {
         pending.push_back(Event::Disconnected { conn: connection.id, reason });
     }
 
-    /// Ends an established connection in order: what was posted goes out, then CLOSE, then the
-    /// peer's end is waited for.
+    /// Closes an established connection in order: sends the posted work, then CLOSE, then waits for
+    /// the peer's end.
     pub(crate) fn close(&mut self, conn: ConnId, deadline: Time) {
         let now = self.now;
         let Some(connection) = self.slots.find_mut(conn) else { return };
@@ -489,7 +492,7 @@ impl TcpTransport {
         self.deadlines.add(Some(deadline));
     }
 
-    /// Cuts a peer off that broke the rules, and tells it why.
+    /// Cuts the connection to a peer that broke the protocol, and tells it the reason.
     pub(crate) fn cut(&mut self, slot: u32, violation: Violation) {
         let deadline = self.now + self.config.linger;
         let Some(connection) = self.slots.at_mut(slot) else { return };
@@ -506,7 +509,7 @@ impl TcpTransport {
         self.mark_ready(slot);
     }
 
-    /// Ends what has reached its deadline.
+    /// Ends all connections and sockets that have reached their deadline.
     pub(crate) fn expire(&mut self, now: Time) {
         if !self.deadlines.due(now) {
             return;
@@ -539,11 +542,11 @@ impl Connection {
     }
 }
 
-/// A preamble's meaning and its private data.
+/// The kind of a preamble and its private data.
 type Greeted = (Greeting, Box<[u8]>);
 
 impl Inbound {
-    /// Takes a whole preamble with its private data from the buffer, once it is there.
+    /// Takes a complete preamble and its private data from the buffer, once they have arrived.
     fn take_greeting(&mut self) -> Result<Option<Greeted>, Violation> {
         let Some(Preamble { greeting, private_len, .. }) = Preamble::decode(self.buffered())? else { return Ok(None) };
         let len = PREAMBLE + private_len;

@@ -1,4 +1,5 @@
-//! Why a connection ended, in this backend's words, mapped once to [`bmi_core::Error`].
+//! The reasons that a connection ended, in this backend's terms. They are mapped to
+//! [`bmi_core::Error`] in one place.
 
 use std::io;
 
@@ -10,7 +11,7 @@ use thiserror::Error as ThisError;
 
 use crate::frame::VERSION;
 
-/// What a peer did that costs it the connection.
+/// A violation by the peer that ends its connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ThisError)]
 pub(crate) enum Violation {
     #[error("its first bytes are not those of this protocol")]
@@ -36,7 +37,7 @@ pub(crate) enum Violation {
 }
 
 impl Violation {
-    /// What the violator is told.
+    /// Returns the refusal that the violator receives.
     pub(crate) fn refusal(self) -> Refusal {
         match self {
             Violation::Access(work, id) => Refusal { status: WorkStatus::RemoteAccess, work: Some(work), id },
@@ -47,7 +48,7 @@ impl Violation {
     }
 }
 
-/// Why a connection ends.
+/// The reason that a connection ends.
 #[derive(Debug, ThisError)]
 pub(crate) enum Fault {
     #[error("the peer was cut off: {0}")]
@@ -75,7 +76,7 @@ pub(crate) enum Fault {
 }
 
 impl Fault {
-    /// The public error, with the peer's name.
+    /// Converts the fault to the public error, with the peer's name.
     pub(crate) fn into_error(self, peer: &Addr) -> Error {
         let kind = match &self {
             Fault::Violation(Violation::Version { .. }) => ErrorKind::Incompatible,

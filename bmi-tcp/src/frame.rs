@@ -1,12 +1,12 @@
-//! What stands on the wire: a preamble each way, then frames.
+//! The wire format: a preamble in each direction, then frames.
 //!
-//! **Why.** Every field has a fixed width and place, so that a frame can be checked before anything
-//! is done for it. Long messages are cut by a fixed rule (never by the sender's choice), so that
-//! answers to the peer's reads pass between the pieces of this side's own bulk, and the receiver
-//! knows the length of every piece beforehand.
+//! **Why.** Every field has a fixed width and place, so that a frame can be checked before it is
+//! acted on. Long messages are cut by a fixed rule, never by the sender's choice. So replies to the
+//! peer's reads pass between the pieces of this side's own bulk data, and the receiver knows the
+//! length of every piece in advance.
 //!
-//! **Protocol.** Little-endian. A preamble (its layout is the same in all versions), then `private`
-//! bytes, at most 256:
+//! **Protocol.** Little-endian. A preamble (with the same layout in all versions), followed by
+//! `private` bytes, at most 256:
 //!
 //! ```text
 //!   0        8         10     11     12        14        16
@@ -24,18 +24,18 @@
 //!   kind        here                value               key, addr, detail
 //!   1 SEND      piece(len)          len of the message
 //!   2 WRITE     piece(len)          len of the write    target; immediate data if flags = 1
-//!   3 DATA      piece(what is left) 0                   the next piece of the SEND or WRITE before it
+//!   3 DATA      piece(rest)         0                   the next piece of the SEND or WRITE before it
 //!   4 READ      0                   len of the read     source; id of the read
-//!   5 REPLY     piece(what is left) id of the read      pieces of a read, in order; reads are answered in order
-//!   6 CLOSE     0                   0                   the sender has sent all that it had
-//!   7 ERROR     0                   code, work, id      the sender cuts the connection, and why
+//!   5 REPLY     piece(rest)         id of the read      pieces of a read, in order; reads are answered in order
+//!   6 CLOSE     0                   0                   the sender has sent everything
+//!   7 ERROR     0                   code, work, id      the sender cuts the connection; the reason
 //!
 //!   piece(n) = min(n, 256 KiB)
 //! ```
 //!
-//! Between the pieces of a SEND or WRITE only READ, REPLY, CLOSE and ERROR may stand.
+//! Only READ, REPLY, CLOSE and ERROR may be sent between the pieces of a SEND or WRITE.
 //!
-//! **Tests** `every_frame_round_trips`, `any_bytes_decode_or_are_refused`, and `tests/hostile.rs`
+//! **Tests.** `every_frame_round_trips`, `any_bytes_decode_or_are_refused`, and `tests/hostile.rs`
 //! with raw sockets.
 
 use bmi_backend::software::Refusal;
@@ -43,26 +43,26 @@ use bmi_core::transport::MAX_PRIVATE_DATA;
 
 use crate::error::Violation;
 
-/// Opens every connection, both ways.
+/// Begins every connection, in both directions.
 pub(crate) const MAGIC: [u8; 8] = *b"BMI-TCP\n";
-/// Version of the frames. Raised with any change to them.
+/// Version of the frames. Incremented with any change to them.
 pub(crate) const VERSION: u16 = 1;
-/// Bytes of a preamble without its private data.
+/// Length of a preamble without its private data, in bytes.
 pub(crate) const PREAMBLE: usize = 16;
-/// Bytes of a short header.
+/// Length of a short header, in bytes.
 pub(crate) const HEADER: usize = 16;
-/// Bytes of the header of WRITE and READ.
+/// Length of the header of WRITE and READ, in bytes.
 pub(crate) const LONG_HEADER: usize = 40;
-/// Longest payload of a frame, in bytes: some 50 µs of a fast loopback, so nobody waits long behind
-/// one.
+/// Longest payload of a frame, in bytes. It takes about 50 µs on a fast loopback, so no frame waits
+/// long behind another.
 pub(crate) const PIECE: u64 = 256 << 10;
 
-/// Payload of the next frame of something that has `left` bytes to go.
+/// Returns the payload length of the next frame when `left` bytes remain.
 pub(crate) fn piece(left: u64) -> u32 {
     left.min(PIECE) as u32
 }
 
-/// What a preamble says.
+/// The kind of a preamble.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Greeting {
     Connect,
@@ -75,12 +75,12 @@ pub(crate) enum Greeting {
 pub(crate) struct Preamble {
     pub(crate) version: u16,
     pub(crate) greeting: Greeting,
-    /// Length of the private data behind it, checked against [`MAX_PRIVATE_DATA`].
+    /// Length of the private data that follows, checked against [`MAX_PRIVATE_DATA`].
     pub(crate) private_len: usize,
 }
 
 impl Preamble {
-    /// Of this version. `private_len` is at most [`MAX_PRIVATE_DATA`].
+    /// Encodes a preamble of this version. `private_len` is at most [`MAX_PRIVATE_DATA`].
     pub(crate) fn encode(greeting: Greeting, private_len: usize) -> [u8; PREAMBLE] {
         debug_assert!(private_len <= MAX_PRIVATE_DATA);
         let mut wire = [0; PREAMBLE];
@@ -95,8 +95,8 @@ impl Preamble {
         wire
     }
 
-    /// `None` while `bytes` may still become one. Wrong bytes are refused as soon as they are
-    /// there.
+    /// Decodes a preamble. Returns `None` while `bytes` may still become one. Wrong bytes are
+    /// refused as soon as they arrive.
     pub(crate) fn decode(bytes: &[u8]) -> Result<Option<Preamble>, Violation> {
         let known = bytes.len().min(MAGIC.len());
         if bytes[..known] != MAGIC[..known] {
@@ -121,8 +121,8 @@ impl Preamble {
     }
 }
 
-/// A refusal as the word that stands in an ERROR frame: status, kind of work, two bytes of zeros,
-/// the number of the read.
+/// Encodes a refusal as the word of an ERROR frame: status, kind of work, two zero bytes, the
+/// number of the read.
 fn refusal_to_wire(refusal: Refusal) -> u64 {
     let [status, work] = [refusal.status_to_wire(), refusal.work_to_wire()];
     u64::from(status) | u64::from(work) << 8 | u64::from(refusal.id) << 32
@@ -154,7 +154,7 @@ const CLOSE: u8 = 6;
 const ERROR: u8 = 7;
 
 impl Frame {
-    /// The header's bytes and how many of them count.
+    /// Returns the header's bytes and its length.
     pub(crate) fn encode(&self) -> ([u8; LONG_HEADER], usize) {
         let mut wire = [0; LONG_HEADER];
         let (kind, here, value) = match *self {
@@ -183,8 +183,8 @@ impl Frame {
         (wire, LONG_HEADER)
     }
 
-    /// The frame at the beginning of `bytes` and the length of its header; `None` while there are
-    /// too few.
+    /// Returns the frame at the beginning of `bytes` and the length of its header, or `None` if
+    /// there are too few bytes.
     pub(crate) fn decode(bytes: &[u8]) -> Result<Option<(Frame, usize)>, Violation> {
         let Some(short) = bytes.first_chunk::<HEADER>() else { return Ok(None) };
         let (kind, flags) = (short[0], short[1]);

@@ -1,33 +1,33 @@
 //! The TCP backend of [`bmi_core`]: an RDMA adapter in software.
 //!
-//! **Why.** It runs everywhere, and it is the baseline that RDMA is measured against; so it must
-//! not lose what TCP can give. Small messages are coalesced into few system calls without delaying
-//! a lone one; bulk goes from the user's memory to the socket and from the socket into its target,
-//! with no copy in between.
+//! **Why.** It runs everywhere, and RDMA is measured against it, so it must lose none of TCP's
+//! performance. Small messages are combined into few system calls, without delaying a single one.
+//! Bulk data goes from the user's memory to the socket, and from the socket to its target, without
+//! a copy in between.
 //!
 //! | where | what |
 //! |---|---|
 //! | `config` | [`TcpConfig`], limits, capabilities |
 //! | `connect` | listening, dialing, handshake, the end of a connection |
-//! | `queue_pair` | what is posted: requests, reads, replies, receives |
+//! | `queue_pair` | posted work: requests, reads, replies, receives |
 //! | `frame` | the wire format |
-//! | `wire` | outgoing bytes in order: staged, headers, user memory |
+//! | `wire` | outgoing bytes in order: staged bytes, headers, user memory |
 //! | `receive` | from the socket to frames and their targets |
 //! | `progress` | the poll loop |
 //! | `vectored` | the two system calls of the data path |
-//! | `error` | why connections end |
+//! | `error` | the reasons that connections end |
 //!
-//! Tables, names, listeners, registrations and keys are those of [`bmi_backend`].
+//! Connection tables, name lookup, listeners, registrations and keys come from [`bmi_backend`].
 //!
 //! **Invariants**
-//! 1. What the contract says, C1 to C16 of [`bmi_core::transport`].
-//! 2. One owner drives a transport; only wakers and dropped regions reach it from other threads,
+//! 1. The transport satisfies the contract, C1 to C16 of [`bmi_core::transport`].
+//! 2. One owner drives a transport. Only wakers and dropped regions reach it from other threads,
 //!    through a mailbox each.
 //!
-//! **Limits** Host names are looked up when connecting, not when listening. The class of a work
-//! request is ignored: one connection is one ordered stream. A send or write completes when the
-//! kernel has its bytes, so a refusal by the peer usually finds it completed already and shows as
-//! the connection's end; reads are told individually.
+//! **Limits.** Host names are looked up when connecting, not when listening. The class of a work
+//! request is ignored, because a connection is one ordered stream. A send or write completes when
+//! the kernel has its bytes. So when the peer refuses one, it has usually completed already, and
+//! the refusal appears as the end of the connection. A refused read is reported individually.
 
 mod config;
 mod connect;
@@ -65,7 +65,7 @@ use error::Fault;
 use queue_pair::QueuePair;
 use vectored::{MAX_PIECES, Piece};
 
-/// A token is an index and, in its lowest bits, which table it is of.
+/// A token is an index with the table's number in its lowest bits.
 const TOKEN_BITS: u32 = 2;
 const TOKEN_MASK: usize = 3;
 const TOKEN_CONNECTION: usize = 0;
@@ -73,7 +73,7 @@ const TOKEN_LISTENER: usize = 1;
 const TOKEN_LINGERING: usize = 2;
 const TOKEN_WAKER: usize = 3;
 
-/// Readiness that one look reports.
+/// Number of events that one call to epoll reports.
 const EPOLL_EVENTS: usize = 256;
 
 /// An RDMA adapter in software, over TCP.
@@ -100,19 +100,19 @@ pub struct TcpTransport {
     regions: Regions,
     keys: Keys,
     deadlines: Deadlines,
-    /// Events that arose outside of `poll`, or at once in great number.
+    /// Events that arose outside of `poll`, or many at once.
     pending: VecDeque<Event>,
     ready: VecDeque<u32>,
     dirty: VecDeque<u32>,
     hot: Vec<u32>,
     pieces: Vec<Piece>,
-    /// Half-open sockets.
+    /// Number of half-open sockets.
     half_open: usize,
-    /// Connections whose output waits for room in the kernel.
+    /// Number of connections whose output waits for room in the kernel.
     blocked: usize,
-    /// Polls since epoll was asked.
+    /// Polls since the last call to epoll.
     unasked: u32,
-    /// Somebody may have slept on the event fd since.
+    /// The owner may have slept on the event fd since the last call to epoll.
     slept: bool,
     /// The time of the latest poll.
     now: Time,
@@ -133,7 +133,7 @@ impl Wake for WakePoll {
 }
 
 impl TcpTransport {
-    /// An adapter with no connections.
+    /// Returns an adapter with no connections.
     ///
     /// # Errors
     /// `Io` or `Exhausted` if the system has no descriptor for it.
@@ -168,7 +168,7 @@ impl TcpTransport {
         })
     }
 
-    /// The queues of a connection on which `allowed` work may be posted.
+    /// Returns the queues of a connection, if its phase is `allowed`.
     fn queues(&mut self, conn: ConnId, allowed: fn(&Phase) -> bool) -> Result<&mut QueuePair, PostError> {
         self.slots
             .find_mut(conn)
@@ -309,7 +309,7 @@ impl Transport for TcpTransport {
     }
 
     fn event_fd(&self) -> Option<BorrowedFd<'_>> {
-        // SAFETY: the descriptor is the poll's, which lives as long as the borrow of `self`.
+        // SAFETY: the descriptor belongs to the poll, which lives as long as the borrow of `self`.
         Some(unsafe { BorrowedFd::borrow_raw(self.poll.as_raw_fd()) })
     }
 
@@ -318,7 +318,7 @@ impl Transport for TcpTransport {
     }
 }
 
-// The transport may move between threads; one at a time drives it.
+// The transport may move between threads. One thread at a time drives it.
 const _: fn() = || {
     fn is_send<T: Send>() {}
     is_send::<TcpTransport>();

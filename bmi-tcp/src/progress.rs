@@ -1,22 +1,23 @@
-//! The poll loop: what moves when the owner polls.
+//! The poll loop: the work done when the owner polls.
 //!
 //! **Protocol** of one poll:
 //!
 //! ```text
-//!   events that wait -> deadlines -> send -> look (epoll, or read hot sockets unasked) -> accept -> receive -> send
+//!   pending events -> deadlines -> send -> look (epoll, or read hot sockets unasked) -> accept -> receive -> send
 //! ```
 //!
 //! **Why hot sockets.** An owner that polls without pause would pay two system calls each time, one
-//! to learn that there is nothing. A socket that gave bytes lately is simply read; epoll is asked
-//! only every few polls, or when somebody slept on it, or when output waits for room.
+//! of them only to learn that nothing has happened. A socket that recently had bytes is read
+//! directly. Epoll is asked only every few polls, or when the owner may have slept on it, or when
+//! output waits for room.
 //!
 //! **Invariants**
-//! 1. A connection with something to send that the kernel would take stands in `dirty`, one whose
-//!    socket may have bytes in `ready`. So it is safe to sleep when both are empty and epoll
-//!    reports nothing (C11). Readiness is edge-triggered: a mark is dropped only when the kernel
-//!    said that there is nothing more.
-//! 2. Work per connection and poll is bounded in bytes, frames and events; what is left over stands
-//!    in the lists.
+//! 1. A connection with something to send that the kernel would take is in `dirty`. One whose
+//!    socket may have bytes is in `ready`. So it is safe to sleep when both are empty and epoll
+//!    reports nothing (C11). Readiness is edge-triggered: a mark is removed only after the kernel
+//!    has reported that nothing is left.
+//! 2. The work per connection and poll is bounded in bytes, frames and events. Connections with
+//!    remaining work stay in the lists.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -31,13 +32,13 @@ use crate::receive::Context;
 use crate::vectored;
 use crate::{EPOLL_EVENTS, TcpTransport};
 
-/// Events that one poll reports before it returns.
+/// Number of events that one poll reports before it returns.
 const BATCH: usize = 256;
-/// Polls between two looks at epoll while hot sockets are read unasked.
+/// Number of polls between two calls to epoll while hot sockets are read unasked.
 const EPOLL_EVERY: u32 = 32;
-/// Hot sockets at most: the system calls of an idle poll.
+/// Largest number of hot sockets. Each costs a system call in an idle poll.
 const MAX_HOT: usize = 2;
-/// Unasked reads in a row that find nothing until a socket is no longer hot.
+/// Number of consecutive unasked reads without bytes, after which a socket is no longer hot.
 const MAX_MISSES: u32 = 4096;
 /// Bytes that one connection may send before the others have their turn.
 const SEND_BUDGET: usize = 2 << 20;
@@ -90,8 +91,8 @@ impl TcpTransport {
     }
 
     pub(crate) fn prepare_to_sleep(&mut self) -> Armed {
-        // A full answer may not be all. What is left in epoll is no new edge for whoever sleeps on
-        // it.
+        // A full result may be incomplete. The rest in epoll causes no new edge for a thread that
+        // sleeps on it.
         let all_seen = self.has_work() || self.ask_epoll() < EPOLL_EVENTS;
         if self.has_work() || !all_seen {
             return Armed::Busy;
@@ -122,7 +123,7 @@ impl TcpTransport {
 
     // ---- looking --------------------------------------------------------------------------------
 
-    /// Learns which sockets may have bytes.
+    /// Finds out which sockets may have bytes.
     fn look(&mut self) {
         self.unasked += 1;
         if self.slept || self.hot.is_empty() || self.blocked > 0 || self.unasked >= EPOLL_EVERY {
@@ -134,7 +135,7 @@ impl TcpTransport {
         }
     }
 
-    /// Takes what epoll has to tell; returns how much that was.
+    /// Handles the events of epoll. Returns their number.
     fn ask_epoll(&mut self) -> usize {
         (self.slept, self.unasked) = (false, 0);
         if let Err(error) = self.poll.poll(&mut self.epoll_events, Some(Duration::ZERO)) {
@@ -236,7 +237,7 @@ impl TcpTransport {
         }
     }
 
-    /// Keeps the list of hot sockets.
+    /// Updates the list of hot sockets.
     fn note_activity(&mut self, slot: u32, moved: bool) {
         let Some(connection) = self.slots.at_mut(slot) else { return };
         if !moved {
@@ -261,7 +262,7 @@ impl TcpTransport {
         self.hot.push(slot);
     }
 
-    /// A connection that is being ended takes no more bytes; it only waits for the peer's end.
+    /// Discards incoming bytes. A connection that is being ended only waits for the peer's end.
     fn discard(&mut self, slot: u32) -> bool {
         let Some(connection) = self.slots.at_mut(slot) else { return false };
         let (id, Some(stream)) = (connection.id, &connection.stream) else { return false };
@@ -299,7 +300,7 @@ impl TcpTransport {
         moved
     }
 
-    /// Sends what a connection has, as far as the kernel takes it and the budget goes.
+    /// Sends a connection's output, until the kernel takes no more or the budget is used up.
     fn send(&mut self, slot: u32, events: &mut Vec<Event>, limit: usize) -> bool {
         let Some(connection) = self.slots.at_mut(slot) else { return false };
         let id = connection.id;
@@ -320,7 +321,7 @@ impl TcpTransport {
                 sent.moved || events.len() > before
             }
             Err(error) => {
-                // What the peer said last may still stand in the socket, and says more than this
+                // The peer's last message may still be in the socket. It tells more than this
                 // error.
                 tracing::debug!(%error, "sending failed; reading what is left");
                 if !connection.blocked {
@@ -334,7 +335,7 @@ impl TcpTransport {
         }
     }
 
-    /// Goes on with a connection that is being ended, once all its bytes are handed over.
+    /// Continues the end of a connection, once all its bytes are handed over.
     fn finish_ending(&mut self, slot: u32, id: ConnId) {
         let Some(connection) = self.slots.at_mut(slot) else { return };
         let (Phase::Ending(ending), Some(queues)) = (&mut connection.phase, &connection.queues) else { return };
@@ -353,7 +354,7 @@ impl TcpTransport {
 
 struct Sent {
     moved: bool,
-    /// There is more that was not tried.
+    /// There is more output that was not tried.
     more: bool,
 }
 
@@ -386,8 +387,8 @@ fn send_some(connection: &mut Connection, pieces: &mut Vec<vectored::Piece>) -> 
         }
         queues.wire.gather(pieces);
         let asked: usize = pieces.iter().map(vectored::Piece::len).sum();
-        // SAFETY: the wire's own bytes are not touched during the call; memory that it refers to is
-        // held by the queues (their invariant 1).
+        // SAFETY: the wire's own bytes are not touched during the call. The queues hold the memory
+        // that the wire refers to (their invariant 1).
         match unsafe { vectored::send(stream.as_fd(), pieces) } {
             Ok(n) => {
                 queues.wire.advance(n);

@@ -1,8 +1,8 @@
 //! The queues of a connection: requests to send, reads, replies to the peer's reads, receives.
 //!
-//! **Why three queues outwards.** Sends and writes are ordered among themselves (C3), reads with
-//! nothing, and the answers to the peer's reads must neither wait for this side's requests nor hold
-//! them up. So each has its own queue, and [`QueuePair::commit`] takes turns:
+//! **Why three outgoing queues.** Sends and writes are ordered among themselves (C3). Reads are not
+//! ordered. The replies to the peer's reads must neither wait for this side's requests nor delay
+//! them. So each has its own queue, and [`QueuePair::commit`] takes turns:
 //!
 //! ```text
 //!   reads, up to 64 outstanding ── all, 40 bytes each ──────┐
@@ -10,17 +10,17 @@
 //!   replies ────────────────────── one piece, 256 KiB ──────┘
 //! ```
 //!
-//! The next round is put on the wire when the last has left, so that what is urgent waits for one
-//! round at most. Larger rounds do not pay: 256 KiB in a system call is where the receiver copies
-//! out of the cache what the sender has just copied into it.
+//! The next round is put on the wire when the last one has left, so urgent work waits for one round
+//! at most. Larger rounds do not pay. With 256 KiB in a system call, the receiver copies out of the
+//! cache the bytes that the sender has just copied into it.
 //!
 //! **Invariants**
-//! 1. A request is in its queue, and its segments in the segment queue beside it, until the wire
-//!    has sent its last byte (`end`); the same for replies. So the wire's references to memory are
-//!    good.
-//! 2. Queues are as long as the capabilities say, allocated once; segment queues grow to the most
-//!    that was ever posted and keep that.
-//! 3. `next_*` counts the entries at a queue's front that are wholly committed.
+//! 1. A request is in its queue, and its segments are in the segment queue beside it, until the
+//!    wire has sent its last byte (`end`). The same holds for replies. So the wire's references to
+//!    memory stay valid.
+//! 2. Queues have the length given in the capabilities, and are allocated once. Segment queues grow
+//!    to the largest size ever posted, and keep it.
+//! 3. `next_*` counts the entries at the front of a queue that are fully committed.
 
 use std::collections::VecDeque;
 
@@ -35,17 +35,18 @@ use crate::frame::{Frame, LONG_HEADER, PIECE, piece};
 use crate::vectored::Piece;
 use crate::wire::Wire;
 
-/// Gathered payload up to this many bytes is copied behind its header, where that is cheaper than
-/// an entry of its own in the system call.
+/// Gathered payload up to this many bytes is copied after its header. This is cheaper than an entry
+/// of its own in the system call.
 const COPY_LIMIT: usize = 2048;
-/// Segments of consecutive requests.
+/// The segments of consecutive requests.
 #[derive(Default)]
 pub(crate) struct SegmentQueue {
     segments: VecDeque<Segment>,
     popped: u64,
 }
 
-/// A place in a [`SegmentQueue`]: which segment since the beginning of time, and a byte in it.
+/// A position in a [`SegmentQueue`]: the number of a segment, counted from the first ever pushed,
+/// and a byte in it.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Cursor {
     segment: u64,
@@ -53,12 +54,12 @@ pub(crate) struct Cursor {
 }
 
 impl SegmentQueue {
-    /// Where the segments that are pushed next will stand.
+    /// Returns the position of the next segment to be pushed.
     fn end(&self) -> Cursor {
         Cursor { segment: self.popped + self.segments.len() as u64, offset: 0 }
     }
 
-    /// Where the oldest segments stand.
+    /// Returns the position of the oldest segment.
     pub(crate) fn front(&self) -> Cursor {
         Cursor { segment: self.popped, offset: 0 }
     }
@@ -73,7 +74,7 @@ impl SegmentQueue {
     }
 
     /// Calls `each` with the pieces (segment, offset in it, length) of the next `len` bytes from
-    /// `cursor` on, and moves it behind them.
+    /// `cursor` on, and advances the cursor past them.
     pub(crate) fn walk(&self, cursor: &mut Cursor, mut len: usize, mut each: impl FnMut(&Segment, usize, usize)) {
         while len > 0 {
             let segment = &self.segments[(cursor.segment - self.popped) as usize];
@@ -99,16 +100,16 @@ struct Request {
     work: WorkId,
     kind: WorkKind,
     signalled: bool,
-    /// Its length in bytes, head included.
+    /// Length in bytes, head included.
     len: u64,
-    /// Bytes of it, header included, that stand in the wire's ring.
+    /// Number of its bytes in the wire's ring, header included.
     staged: u32,
-    /// Its entries in the segment queue.
+    /// Number of its entries in the segment queue.
     segments: u32,
     cursor: Cursor,
     /// Payload bytes that are not committed yet.
     left: u64,
-    /// The wire's position behind its last byte, once that is committed.
+    /// The wire's position after its last byte, once that is committed.
     end: u64,
 }
 
@@ -119,13 +120,13 @@ pub(crate) struct Read {
     remote: RemoteSlice,
     id: u32,
     segments: u32,
-    /// Its length in bytes.
+    /// Length in bytes.
     pub(crate) len: u64,
-    /// Bytes that have not come yet.
+    /// Bytes that have not arrived yet.
     pub(crate) left: u64,
 }
 
-/// An answer to a read of the peer.
+/// A reply to a read of the peer.
 struct Reply {
     id: u32,
     key: u64,
@@ -138,11 +139,11 @@ struct Reply {
 pub(crate) struct Recv {
     work: WorkId,
     segments: u32,
-    /// Bytes that it has room for.
+    /// Number of bytes that it can hold.
     pub(crate) room: u64,
 }
 
-/// Everything that is posted on a connection.
+/// All work posted on a connection.
 pub(crate) struct QueuePair {
     conn: ConnId,
     pub(crate) wire: Wire,
@@ -165,7 +166,7 @@ impl QueuePair {
     pub(crate) fn new(conn: ConnId, config: &TcpConfig) -> QueuePair {
         QueuePair {
             conn,
-            // Room for a full queue of requests, each with header and largest head.
+            // Has room for a full queue of requests, each with a header and the largest head.
             wire: Wire::new((config.send_queue_depth * (LONG_HEADER + MAX_HEAD)).max(4 * MAX_INLINE)),
             send_depth: config.send_queue_depth,
             recv_depth: config.recv_queue_depth,
@@ -183,31 +184,31 @@ impl QueuePair {
         }
     }
 
-    // ---- what comes in --------------------------------------------------------------------------
+    // ---- incoming -------------------------------------------------------------------------------
 
-    /// The receive that the next message takes.
+    /// Returns the receive for the next message.
     pub(crate) fn next_recv(&self) -> Option<&Recv> {
         self.recvs.front()
     }
 
-    /// The oldest receive ends.
+    /// Completes the oldest receive.
     pub(crate) fn complete_recv(&mut self, status: WorkStatus, len: u64, immediate: Option<u32>) -> Option<Event> {
         let recv = self.recvs.pop_front()?;
         self.recv_segments.pop(recv.segments);
         Some(self.event(recv.work, WorkKind::Recv, status, len, immediate))
     }
 
-    /// The read that the next reply answers, if it has this `id`.
+    /// Returns the read that the next reply answers, if it has this `id`.
     pub(crate) fn reply_to(&mut self, id: u32) -> Option<&mut Read> {
         self.reads.front_mut().filter(|read| self.issued > 0 && read.id == id)
     }
 
-    /// The read that is being answered.
+    /// Returns the read that is being answered.
     pub(crate) fn current_read(&mut self) -> Option<&mut Read> {
         self.reads.front_mut()
     }
 
-    /// The oldest read ends; success that nobody asked to hear of is no event.
+    /// Completes the oldest read. Returns no event for a successful read that is not signalled.
     pub(crate) fn complete_read(&mut self, status: WorkStatus) -> Option<Event> {
         let read = self.reads.pop_front()?;
         self.read_segments.pop(read.segments);
@@ -216,7 +217,8 @@ impl QueuePair {
         told.then(|| self.event(read.work, WorkKind::Read, status, read.len, None))
     }
 
-    /// Queues the answer to a read of the peer; `false` if it has too many outstanding.
+    /// Queues the reply to a read of the peer. Returns false if the peer has too many outstanding
+    /// reads.
     pub(crate) fn add_reply(&mut self, id: u32, key: u64, segment: Segment) -> bool {
         if self.replies.len() >= MAX_READS {
             return false;
@@ -225,12 +227,12 @@ impl QueuePair {
         true
     }
 
-    /// Whether an answer to the peer draws on this exposure.
+    /// Returns true if a reply to the peer uses this exposure.
     pub(crate) fn replies_with(&self, key: u64) -> bool {
         self.replies.iter().any(|reply| reply.key == key)
     }
 
-    /// Answers no more reads of the peer. What of an answer is on the wire stays there.
+    /// Stops replying to reads of the peer. The part of a reply that is on the wire stays there.
     pub(crate) fn abandon_replies(&mut self) {
         if let Some(reply) = self.replies.get_mut(self.next_reply)
             && reply.committed > 0
@@ -302,7 +304,7 @@ impl QueuePair {
         self.stage(WorkKind::Write, work, &frame, len, head, segments, options).map(|_| ())
     }
 
-    /// Queues a request and copies what is small; returns where it stands.
+    /// Queues a request and copies small payload. Returns the request's index in the queue.
     #[expect(clippy::too_many_arguments, reason = "the parts of a work request")]
     fn stage(
         &mut self,
@@ -338,7 +340,7 @@ impl QueuePair {
             left: len - head.len() as u64,
             end: u64::MAX,
         };
-        // Half of the ring stays for headers, so that a queue of its full depth fits.
+        // Half of the ring is reserved for headers, so that a queue of full depth fits.
         let copy = total(segments) <= COPY_LIMIT as u64 && self.wire.room() > self.wire.capacity() / 2;
         if copy {
             for segment in segments {
@@ -384,11 +386,11 @@ impl QueuePair {
         Ok(())
     }
 
-    // ---- what goes out --------------------------------------------------------------------------
+    // ---- outgoing -------------------------------------------------------------------------------
 
-    /// Puts a round of work on the wire, once all that was put there before has left. With
-    /// `requests_only` reads and replies stay: the connection is being closed and nobody waits for
-    /// them.
+    /// Puts a round of work on the wire, once everything put there before has left. With
+    /// `requests_only`, reads and replies stay: the connection is being closed, and they are no
+    /// longer needed.
     pub(crate) fn commit(&mut self, requests_only: bool) {
         if self.wire.backlog() > 0 {
             return;
@@ -402,12 +404,12 @@ impl QueuePair {
         }
     }
 
-    /// Whether requests wait for their turn.
+    /// Returns true if requests are waiting for their turn.
     pub(crate) fn has_uncommitted_requests(&self) -> bool {
         self.next_request < self.requests.len()
     }
 
-    /// Whether [`QueuePair::commit`] would find something.
+    /// Returns true if [`QueuePair::commit`] would find something.
     pub(crate) fn has_uncommitted(&self) -> bool {
         self.has_uncommitted_requests()
             || self.next_reply < self.replies.len()
@@ -424,11 +426,12 @@ impl QueuePair {
         }
     }
 
-    /// Commits the next frame of the oldest request that has one; `false` if there is none.
+    /// Commits the next frame of the oldest request that has one. Returns false if there is none.
     fn commit_request(&mut self) -> bool {
         let Some(request) = self.requests.get_mut(self.next_request) else { return false };
         let here = if request.staged > 0 {
-            // The first frame: what of its payload is not staged with the header.
+            // The first frame. `here` is the part of its payload that is not staged with the
+            // header.
             self.wire.commit_staged(request.staged as usize);
             let staged_payload = request.len - request.left;
             request.staged = 0;
@@ -463,8 +466,8 @@ impl QueuePair {
         }
     }
 
-    /// Ends requests and replies whose bytes the kernel has, with at most `limit` completions;
-    /// `false` if more wait.
+    /// Completes requests and replies whose bytes the kernel has taken, until `events` has `limit`
+    /// entries. Returns false if more are waiting.
     pub(crate) fn complete_sent(&mut self, events: &mut Vec<Event>, limit: usize) -> bool {
         let sent = self.wire.sent();
         while self.replies.front().is_some_and(|reply| reply.end <= sent) {
@@ -487,7 +490,7 @@ impl QueuePair {
 
     // ---- the end --------------------------------------------------------------------------------
 
-    /// Ends what waits for the peer: reads and receives.
+    /// Flushes the work that waits for the peer: reads and receives.
     pub(crate) fn flush_waiting(&mut self, culprit: Option<Refusal>, mut report: impl FnMut(Event)) {
         while let Some(read) = self.reads.front() {
             let guilty = culprit.filter(|refusal| refusal.work == Some(WorkKind::Read) && refusal.id == read.id);
@@ -499,8 +502,8 @@ impl QueuePair {
         }
     }
 
-    /// Ends everything. The request that the peer refused, as far as this side can know it, is told
-    /// so.
+    /// Flushes everything. The request that the peer refused gets the refusal's status, as far as
+    /// this side can identify it.
     pub(crate) fn flush_all(&mut self, culprit: Option<Refusal>, mut report: impl FnMut(Event)) {
         let mut guilty = culprit;
         while let Some(request) = self.requests.pop_front() {

@@ -1,25 +1,25 @@
-//! The receiving half of a connection: from the socket to frames, and their payload to where it
-//! belongs.
+//! The receiving half of a connection: from the socket to frames, and from frames to the targets of
+//! their payload.
 //!
-//! **Why.** Two needs pull apart: many small frames shall come in with one system call, bulk shall
-//! land in its target without a copy. So each call reads first into the target of the payload at
-//! hand, as far as it is known, and behind that into a read-ahead buffer:
+//! **Why.** There are two conflicting needs. Many small frames should come in with one system call,
+//! and bulk data should land in its target without a copy. So each call reads first into the target
+//! of the current payload, as far as it is known, and then into a read-ahead buffer:
 //!
 //! ```text
 //!   one call:  | rest of the payload -> target memory … | next frames -> read-ahead (16 bytes … 64 KiB) |
 //! ```
 //!
-//! The read-ahead is short while bulk is coming (what falls into it must be copied) and long while
-//! small frames come.
+//! The read-ahead is short during bulk transfers, because its contents must be copied. It is long
+//! while small frames arrive.
 //!
 //! **Invariants**
-//! 1. Access is checked once for each message, when its header comes, for its whole length, before
-//!    a byte is placed (C7).
-//! 2. A message in progress holds its target: a receive and a read by their queue, a write by a
-//!    segment of its own. So memory outlives every byte that is placed.
-//! 3. While payload of a frame is outstanding (`here > 0`) after parsing, the buffer is empty.
+//! 1. Access is checked once for each message, for its whole length, when its header arrives and
+//!    before a byte is placed (C7).
+//! 2. A message in progress holds its target. A receive and a read are held by their queue. A write
+//!    is held by a segment of its own. So the memory outlives the placement of every byte.
+//! 3. While payload of a frame is outstanding after parsing (`here > 0`), the buffer is empty.
 //!
-//! **Tests** `tests/transfer.rs`, `tests/hostile.rs` (frames cut at every byte), the conformance
+//! **Tests.** `tests/transfer.rs`, `tests/hostile.rs` (frames cut at every byte), the conformance
 //! suite.
 
 use std::io;
@@ -34,16 +34,16 @@ use crate::frame::{Frame, HEADER, piece};
 use crate::queue_pair::{Cursor, QueuePair};
 use crate::vectored::{self, MAX_PIECES, Piece};
 
-/// A payload of this many bytes counts as bulk.
+/// A payload of at least this many bytes counts as bulk.
 const BULK: u32 = 32 << 10;
-/// Read-ahead while bulk is coming: the next header, and small messages behind it.
+/// Read-ahead during bulk transfers: the next header, and small messages after it.
 const BULK_READ_AHEAD: usize = 4 << 10;
 /// Bytes that one connection may receive before the others have their turn.
 const BYTE_BUDGET: usize = 1 << 20;
-/// Frames likewise.
+/// Frames that one connection may receive before the others have their turn.
 const FRAME_BUDGET: usize = 512;
 
-/// A SEND or WRITE whose pieces are coming in.
+/// A SEND or WRITE whose pieces are arriving.
 struct Message {
     left: u64,
     target: Target,
@@ -54,10 +54,10 @@ enum Target {
     Write { segment: Segment, placed: usize, key: u64, immediate: Option<u32> },
 }
 
-/// What the bytes are received with and for.
+/// The state that receiving uses and changes.
 pub(crate) struct Context<'a> {
     pub(crate) socket: BorrowedFd<'a>,
-    /// The socket has reported its end: read until there.
+    /// The socket has reported its end. Read until the end.
     pub(crate) hangup: bool,
     pub(crate) queues: &'a mut QueuePair,
     pub(crate) exposures: &'a Exposures,
@@ -67,31 +67,31 @@ pub(crate) struct Context<'a> {
     pub(crate) limit: usize,
 }
 
-/// How far [`Inbound::receive`] came.
+/// The result of [`Inbound::receive`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Received {
-    /// Bytes came or frames were handled.
+    /// Bytes arrived or frames were handled.
     pub(crate) moved: bool,
-    /// There may be more at once: the budget is used up.
+    /// More may be available at once, because a budget was used up.
     pub(crate) more: bool,
 }
 
-/// The receiving half.
+/// The receiving half of a connection.
 pub(crate) struct Inbound {
     buf: Box<[u8]>,
     start: usize,
     end: usize,
     read_ahead: usize,
-    /// Payload bytes of the frame at hand that have not come.
+    /// Payload bytes of the current frame that have not arrived.
     here: usize,
-    /// They belong to the oldest read, not to the message.
+    /// The payload belongs to the oldest read, not to the message.
     in_reply: bool,
     reply_cursor: Cursor,
     message: Option<Message>,
 }
 
 impl Inbound {
-    /// With a buffer of `capacity` bytes.
+    /// Returns a receiving half with a buffer of `capacity` bytes.
     pub(crate) fn new(capacity: usize) -> Inbound {
         Inbound {
             buf: vec![0; capacity].into(),
@@ -105,12 +105,12 @@ impl Inbound {
         }
     }
 
-    /// Bytes that have come and are not consumed.
+    /// Returns the bytes that have arrived and are not consumed.
     pub(crate) fn buffered(&self) -> &[u8] {
         &self.buf[self.start..self.end]
     }
 
-    /// Whether a write of the peer through this exposure is in progress.
+    /// Returns true if a write of the peer through this exposure is in progress.
     pub(crate) fn writes_with(&self, key: u64) -> bool {
         matches!(&self.message, Some(Message { target: Target::Write { key: open, .. }, .. }) if *open == key)
     }
@@ -121,7 +121,7 @@ impl Inbound {
         debug_assert!(self.start <= self.end);
     }
 
-    /// Moves to a buffer of `capacity` bytes, which must be more than are buffered.
+    /// Moves to a buffer of `capacity` bytes, which must exceed the number of buffered bytes.
     pub(crate) fn grow(&mut self, capacity: usize) {
         let mut buf = vec![0; capacity].into_boxed_slice();
         let len = self.end - self.start;
@@ -129,8 +129,8 @@ impl Inbound {
         (self.buf, self.start, self.end, self.read_ahead) = (buf, 0, len, capacity);
     }
 
-    /// Reads once into the buffer, without looking at what came; 0 is the end of the stream or a
-    /// full buffer.
+    /// Reads once into the buffer, without parsing. Returns 0 at the end of the stream or if the
+    /// buffer is full.
     pub(crate) fn fill(&mut self, socket: BorrowedFd<'_>) -> io::Result<usize> {
         self.buf.copy_within(self.start..self.end, 0);
         (self.start, self.end) = (0, self.end - self.start);
@@ -141,14 +141,14 @@ impl Inbound {
         Ok(n)
     }
 
-    /// Gives up what is in progress: not one more byte is placed. From here on [`Inbound::discard`]
-    /// is all that may be called.
+    /// Abandons the work in progress: no further byte is placed. After this only
+    /// [`Inbound::discard`] may be called.
     pub(crate) fn abandon(&mut self) {
         (self.message, self.here, self.in_reply) = (None, 0, false);
     }
 
-    /// Drops what has come and what is in progress, and reads on, dropping, within the budget.
-    /// Whether the stream is at its end, and whether there may be more.
+    /// Drops the buffered bytes and the work in progress, then reads and discards within the
+    /// budget. Returns whether the stream has ended, and whether there may be more bytes.
     pub(crate) fn discard(&mut self, socket: BorrowedFd<'_>) -> io::Result<(bool, bool)> {
         self.abandon();
         let mut budget = BYTE_BUDGET;
@@ -176,9 +176,9 @@ impl Inbound {
                 return Ok(Received { moved, more: true });
             }
             let (direct, asked) = self.aim(context);
-            // SAFETY: `aim` listed the targets of the payload at hand, held by the queues or by
-            // `self.message`, and the free part of `self.buf`, to which no reference exists during
-            // the call.
+            // SAFETY: `aim` listed the targets of the current payload and the free part of
+            // `self.buf`. The queues or `self.message` hold the targets. No reference to the free
+            // part exists during the call.
             let n = match unsafe { vectored::receive(context.socket, context.pieces) } {
                 Ok(0) => return Err(Fault::Eof),
                 Ok(n) => n,
@@ -198,15 +198,15 @@ impl Inbound {
                 self.read_ahead = self.buf.len(); // small frames come faster than they are read
             }
             if n < asked && !context.hangup {
-                // The socket is empty; what comes from now on is a new event of its own.
+                // The socket is empty. Later bytes cause a new event.
                 let more = self.parse(context, &mut frames)?;
                 return Ok(Received { moved, more });
             }
         }
     }
 
-    /// Lists where the next bytes go; returns how many of them go straight to their target, and all
-    /// together.
+    /// Lists the destinations of the next bytes. Returns how many bytes go directly to their
+    /// target, and the total.
     fn aim(&mut self, context: &mut Context<'_>) -> (usize, usize) {
         context.pieces.clear();
         if self.here == 0 {
@@ -249,12 +249,12 @@ impl Inbound {
         (direct, direct + tail)
     }
 
-    /// Moves the target of the payload at hand `len` bytes on; they are in place.
+    /// Advances the current payload's target by `len` bytes that are in place.
     fn skip(&mut self, context: &mut Context<'_>, len: usize) {
         self.each(context.queues, len, |_, _, _| {});
     }
 
-    /// Calls `each` with the pieces of the next `len` bytes of the target, and moves it on.
+    /// Calls `each` with the pieces of the next `len` bytes of the target, and advances the target.
     fn each(&mut self, queues: &QueuePair, len: usize, mut each: impl FnMut(&Segment, usize, usize)) {
         if self.in_reply {
             queues.read_segments.walk(&mut self.reply_cursor, len, each);
@@ -269,7 +269,7 @@ impl Inbound {
         }
     }
 
-    /// Handles what is buffered; `true` if it stopped at a limit, not for want of bytes.
+    /// Handles the buffered bytes. Returns true if it stopped at a limit, not for lack of bytes.
     fn parse(&mut self, context: &mut Context<'_>, frames: &mut usize) -> Result<bool, Fault> {
         loop {
             let buffered = self.end - self.start;
@@ -307,7 +307,7 @@ impl Inbound {
         self.start += len;
     }
 
-    /// Checks a header and makes its payload's target the one at hand.
+    /// Checks a header, and makes the target of its payload the current one.
     fn begin(&mut self, context: &mut Context<'_>, frame: Frame) -> Result<(), Fault> {
         match frame {
             Frame::Send { len } => {
@@ -381,7 +381,7 @@ impl Inbound {
         }
     }
 
-    /// `here` bytes of payload follow.
+    /// Notes that `here` bytes of payload follow.
     fn expect(&mut self, here: u32) {
         self.here = here as usize;
         if here >= BULK {
@@ -389,7 +389,7 @@ impl Inbound {
         }
     }
 
-    /// `len` bytes of the payload at hand are in place.
+    /// Notes that `len` bytes of the current payload are in place.
     fn placed(&mut self, context: &mut Context<'_>, len: usize) {
         self.here -= len;
         if self.in_reply {

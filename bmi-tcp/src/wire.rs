@@ -1,9 +1,8 @@
-//! What a connection has decided to send next, byte for byte: staged bytes, frame headers and the
-//! user's memory, in order.
+//! The outgoing bytes of a connection, in order: staged bytes, frame headers and the user's memory.
 //!
-//! **Why.** One system call shall carry many small messages and the bulk between them. Small bytes
-//! are copied into a ring when they are posted; large ones are only referred to. Both kinds of runs
-//! stand in one queue and leave in one gather.
+//! **Why.** One system call should carry many small messages, and the bulk data between them. Small
+//! payloads are copied into a ring when they are posted. Large ones are only referred to. Both
+//! kinds of runs are in one queue and leave in one gather.
 //!
 //! **Layout**
 //!
@@ -16,8 +15,8 @@
 //! ```
 //!
 //! **Invariants**
-//! 1. Who commits a [`Piece`] of memory keeps it alive until `sent` has passed the position that
-//!    `committed` had after it.
+//! 1. The code that commits a [`Piece`] of memory keeps it alive until `sent` has passed the
+//!    position that `committed` had after it.
 //! 2. Bytes of the ring are committed in the order in which they were staged.
 
 use std::collections::VecDeque;
@@ -36,9 +35,9 @@ enum Run {
 /// The outgoing bytes of a connection.
 pub(crate) struct Wire {
     ring: Box<[u8]>,
-    /// Where the oldest staged byte stands.
+    /// Position of the oldest staged byte.
     head: usize,
-    /// Staged bytes, committed or not.
+    /// Number of staged bytes, committed or not.
     staged: usize,
     runs: VecDeque<Run>,
     committed: u64,
@@ -46,7 +45,7 @@ pub(crate) struct Wire {
 }
 
 impl Wire {
-    /// With a ring of `capacity` bytes.
+    /// Creates a wire with a ring of `capacity` bytes.
     pub(crate) fn new(capacity: usize) -> Wire {
         let runs = VecDeque::with_capacity(64);
         Wire { ring: vec![0; capacity].into(), head: 0, staged: 0, runs, committed: 0, sent: 0 }
@@ -72,7 +71,7 @@ impl Wire {
         self.committed - self.sent
     }
 
-    /// Copies `bytes` into the ring; there must be room.
+    /// Copies `bytes` into the ring. There must be room.
     pub(crate) fn stage(&mut self, bytes: &[u8]) {
         let (tail, first) = self.tail(bytes.len());
         self.ring[tail..tail + first].copy_from_slice(&bytes[..first]);
@@ -80,7 +79,7 @@ impl Wire {
         self.staged += bytes.len();
     }
 
-    /// Copies shared memory into the ring; there must be room.
+    /// Copies shared memory into the ring. There must be room.
     pub(crate) fn stage_memory(&mut self, slice: &MemSlice) {
         let (tail, first) = self.tail(slice.len());
         let (memory, offset, rest) = (slice.memory(), slice.offset(), slice.len() - first);
@@ -89,8 +88,8 @@ impl Wire {
         self.staged += slice.len();
     }
 
-    /// Where the next `len` staged bytes begin, and how many of them stand there before the ring
-    /// wraps.
+    /// Returns the position of the next `len` staged bytes, and how many of them fit before the
+    /// ring wraps.
     fn tail(&mut self, len: usize) -> (usize, usize) {
         assert!(len <= self.room(), "the caller looked for room");
         if self.staged == 0 {
@@ -100,7 +99,7 @@ impl Wire {
         (tail, len.min(self.ring.len() - tail))
     }
 
-    /// The next `len` staged bytes shall leave.
+    /// Commits the next `len` staged bytes for sending.
     pub(crate) fn commit_staged(&mut self, len: usize) {
         self.committed += len as u64;
         match self.runs.back_mut() {
@@ -120,8 +119,8 @@ impl Wire {
         self.runs.push_back(Run::Memory(piece));
     }
 
-    /// Lists what leaves next, as much as one system call takes. The pieces are good until this is
-    /// changed.
+    /// Lists the next bytes to send, as many as one system call takes. The pieces are valid until
+    /// the wire is modified.
     pub(crate) fn gather(&self, pieces: &mut Vec<Piece>) {
         pieces.clear();
         let mut head = self.head;
@@ -144,7 +143,7 @@ impl Wire {
         }
     }
 
-    /// The kernel took the next `n` bytes.
+    /// Records that the kernel took the next `n` bytes.
     pub(crate) fn advance(&mut self, mut n: usize) {
         self.sent += n as u64;
         while n > 0 {
@@ -180,13 +179,13 @@ mod tests {
 
     use super::*;
 
-    /// What `n` bytes from the wire are.
+    /// Takes `n` bytes from the wire.
     fn take(wire: &mut Wire, n: usize) -> Vec<u8> {
         let mut pieces = Vec::new();
         wire.gather(&mut pieces);
         let mut bytes = Vec::new();
         for piece in pieces {
-            // A copy through the kernel, as a socket would make it: a pipe's two ends.
+            // A copy through the kernel, as a socket would make it: through a pipe.
             let (mut reader, writer) = std::io::pipe().unwrap();
             let len = piece.len().min(n - bytes.len());
             let piece = [libc::iovec { iov_base: piece.base(), iov_len: len }];

@@ -1,5 +1,5 @@
-//! No allocation in the steady state. A program of its own, because the allocator counts for the
-//! whole process.
+//! Tests that the steady state does not allocate. It is a program of its own, because the allocator
+//! counts for the whole process.
 
 mod common;
 

@@ -1,5 +1,5 @@
-//! Calibration over loopback: it ends by itself, with numbers that make a policy. What they are is
-//! the machine's business; `--nocapture` shows them.
+//! Calibration over loopback finishes and yields numbers that make a policy. The values depend on
+//! the machine; `--nocapture` shows them.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 use std::time::Duration;
@@ -33,13 +33,13 @@ fn loopback_is_measured_and_used() {
         println!("{measured}in {:?}", client.now() - start);
         assert!(measured.empty_ns > 0 && measured.register_region_ns == 0);
         for direction in Direction::ALL {
-            // Registering costs nothing, so it makes no difference to what is moved one-sided.
+            // Registering is free, so it makes no difference to one-sided transfers.
             let cost = |registered| measured.cost(direction, registered, Path::ServerBased, 1 << 20);
             assert_eq!(cost(false), cost(true));
         }
         let policy = client.with(|endpoint| *endpoint.policy());
         assert!(policy.measured && policy.thresholds == measured.thresholds());
-        // Known by now: nothing is measured again.
+        // The adapter is known now, so nothing is measured again.
         let again = comm::calibrate(&client, peer, &mut known, options).await.unwrap();
         assert_eq!(again, measured);
         assert_eq!((client.resource_usage(), server.resource_usage()), before);

@@ -1,11 +1,11 @@
-//! The shared conformance suite over TCP on loopback: with the defaults, over IPv6 with little of
-//! everything, and behind adapters that make trouble.
+//! The shared conformance suite over TCP on loopback: with the defaults, over IPv6 with small
+//! limits, and with adapters that inject faults.
 
 use bmi_conformance::{FaultyBackend, Local, Plan};
 use bmi_core::{Addr, Capabilities, OneSided, Registration};
 use bmi_tcp::{TcpConfig, TcpTransport};
 
-/// What the backend can do, by hand.
+/// The backend's capabilities, written by hand.
 fn pinned() -> Capabilities {
     let mut expected = Capabilities::minimal();
     expected.one_sided = OneSided::Emulated;
@@ -27,7 +27,7 @@ fn pinned() -> Capabilities {
 /// Adapters on one of this machine's loopback addresses.
 fn tcp(name: &'static str, host: &'static str, config: TcpConfig, expected: Capabilities) -> Local<TcpTransport> {
     let make = move || TcpTransport::new(config.clone()).expect("the system has a descriptor");
-    // Reserved, and below the ports that anybody without privileges listens at.
+    // A reserved port, which unprivileged programs cannot listen at.
     let vacant = Addr::tcp(host, 1);
     Local::new(name, expected, make, move |_| Addr::tcp(host, 0), vacant)
 }
@@ -37,7 +37,7 @@ fn ordinary() -> Local<TcpTransport> {
     tcp("tcp", "127.0.0.1", TcpConfig::default(), pinned())
 }
 
-/// Over IPv6, with socket buffers that hold next to nothing and short queues: every frame comes in
+/// Over IPv6, with very small socket buffers and short queues, so that every frame arrives in
 /// pieces.
 fn little() -> Local<TcpTransport> {
     let mut config = TcpConfig::default();

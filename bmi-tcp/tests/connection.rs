@@ -1,4 +1,4 @@
-//! Connections: how they begin, how they end, and waiting.
+//! Beginning and end of connections, and waiting.
 
 #![allow(clippy::unwrap_used, reason = "test code")]
 
@@ -58,7 +58,7 @@ fn a_name_that_does_not_exist_ends_in_an_event() {
     let mut world = world();
     let deadline = world.later(3600);
     let conn = world.a.transport.connect(&Addr::tcp("no-such-host.invalid", 1), &[], deadline).unwrap();
-    // The look-up takes as long as it takes; the time handed in ends it at the latest.
+    // The lookup may take any time. The time passed in ends it at the latest.
     let mut rounds = 0;
     let reason = world.until(|world| {
         rounds += 1;
@@ -144,9 +144,9 @@ fn disconnecting_hands_over_what_was_posted() {
     assert_eq!(world.a.transport.next_deadline(), None);
 }
 
-/// A read of the peer that is still to be answered is nothing to wait for when the connection is
-/// being closed. Revoking its exposure then ended the connection at once, and what had been posted
-/// before never left.
+/// Closing a connection does not wait for the reply to a read of the peer. In an earlier version,
+/// revoking the read's exposure ended the connection at once, and work posted before it was never
+/// sent.
 #[test]
 fn revoking_after_a_disconnect_does_not_drop_what_was_posted() {
     let mut world = world();
@@ -160,7 +160,7 @@ fn revoking_after_a_disconnect_does_not_drop_what_was_posted() {
     world.a.transport.post_recv(ca, WorkId(2), &[]).unwrap();
     let now = world.now;
     world.a.transport.poll(now, &mut world.a.events);
-    // The large answer fills the socket, the small one waits behind it.
+    // The large reply fills the socket, and the small one waits after it.
     for _ in 0..1000 {
         world.b.transport.poll(now, &mut world.b.events);
     }
@@ -254,7 +254,7 @@ fn a_slot_used_again_has_another_name() {
     assert_ne!(again.generation, ca.generation);
 }
 
-/// Whether the transport's descriptor is readable at once.
+/// Returns true if the transport's descriptor is readable now.
 fn readable(world: &World) -> bool {
     readable_fd(world.b.transport.event_fd().unwrap().as_raw_fd())
 }
@@ -270,7 +270,7 @@ fn the_descriptor_says_when_to_poll_again() {
     let waker = world.b.transport.waker();
     world.until(|world| (world.b.transport.arm(&waker) == Armed::Waiting).then_some(()));
     assert!(!readable(&world));
-    // Bytes that come wake.
+    // Arriving bytes wake the transport.
     world.a.transport.post_send(ca, WorkId(0), &[1], Payload::EMPTY, SIGNALLED).unwrap();
     let now = world.now;
     world.a.transport.poll(now, &mut world.a.events);
@@ -278,13 +278,13 @@ fn the_descriptor_says_when_to_poll_again() {
     world.work_b();
     world.until(|world| (world.b.transport.arm(&waker) == Armed::Waiting).then_some(()));
     assert!(!readable(&world), "polling makes it unreadable");
-    // The waker wakes, from another thread too.
+    // The waker wakes it, from another thread too.
     let other = waker.clone();
     std::thread::Builder::new().spawn(move || other.wake()).unwrap().join().unwrap();
     assert!(readable(&world));
     world.poll();
     world.until(|world| (world.b.transport.arm(&waker) == Armed::Waiting).then_some(()));
-    // Output that could leave is work to do.
+    // Output that could be sent counts as work.
     world.b.transport.post_send(cb, WorkId(9), &[], Payload::EMPTY, SIGNALLED).unwrap();
     assert_eq!(world.b.transport.arm(&waker), Armed::Busy);
 }
@@ -295,7 +295,7 @@ fn readable_fd(fd: i32) -> bool {
     unsafe { libc::poll(&mut poll, 1, 0) == 1 }
 }
 
-/// Waits for what another thread or the kernel does.
+/// Waits for something that another thread or the kernel does.
 fn until_readable(mut done: impl FnMut() -> bool) {
     assert!((0..1_000_000).any(|_| done()), "never readable");
 }

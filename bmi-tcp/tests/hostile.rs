@@ -1,5 +1,5 @@
-//! Raw sockets against a transport (C8): garbage, truncated, oversized and misplaced frames. The
-//! connection ends with a reason, others go on.
+//! Raw sockets against a transport (C8): garbage, and truncated, oversized and misplaced frames.
+//! The connection ends with a reason, and other connections continue.
 
 #![allow(clippy::unwrap_used, reason = "test code")]
 
@@ -36,7 +36,7 @@ fn long_header(kind: u8, flags: u8, here: u32, value: u64, key: u64, addr: u64, 
     bytes
 }
 
-/// A listener `b` and a raw socket to it.
+/// Returns a raw socket to the listener `b`.
 fn raw(world: &mut World) -> TcpStream {
     let addr = world.b.transport.listen(&Addr::tcp("127.0.0.1", 0)).unwrap();
     let socket = TcpStream::connect(("127.0.0.1", addr.port())).unwrap();
@@ -45,7 +45,7 @@ fn raw(world: &mut World) -> TcpStream {
     socket
 }
 
-/// An established connection with a raw socket at the other end.
+/// Returns an established connection with a raw socket at the other end.
 fn established(world: &mut World) -> (TcpStream, ConnId) {
     let mut socket = raw(world);
     socket.write_all(&preamble(1, b"raw")).unwrap();
@@ -61,7 +61,7 @@ fn established(world: &mut World) -> (TcpStream, ConnId) {
     (socket, conn)
 }
 
-/// What the socket gets until its end.
+/// Returns the bytes that the socket receives until its end.
 fn read_to_end(world: &mut World, socket: &mut TcpStream) -> Vec<u8> {
     let mut bytes = Vec::new();
     world.until(|_| {
@@ -105,9 +105,9 @@ fn another_version_is_told_ours() {
     assert!(world.b.events.is_empty());
 }
 
-/// Each socket of another version is kept for a while, so that it sees the answer; there was no
-/// bound on how many, and a peer that only ever dials used up all descriptors, below the limit of
-/// half-open sockets.
+/// Each socket of another version is kept for a while, so that the peer sees the answer. Without a
+/// bound on their number, a peer that only dials used up all descriptors, although the number of
+/// half-open sockets stayed below its limit.
 #[test]
 fn sockets_of_another_version_do_not_pile_up() {
     let mut config = bmi_tcp::TcpConfig::default();
@@ -124,7 +124,7 @@ fn sockets_of_another_version_do_not_pile_up() {
         assert_eq!(read_to_end(&mut world, &mut socket), preamble(3, &[]), "all are told");
         sockets.push(socket);
     }
-    // A socket that nobody holds any more answers a byte with a reset.
+    // A socket that was released answers a byte with a reset.
     let is_held = |socket: &mut TcpStream| socket.write_all(&[0]).and_then(|()| socket.write_all(&[0])).is_ok();
     assert_eq!(sockets.iter_mut().filter_map(|socket| is_held(socket).then_some(())).count(), 3);
 }
@@ -236,10 +236,10 @@ fn too_many_reads_end_the_connection() {
     let (mut socket, conn) = established(&mut world);
     let (_, segment) = world.b.memory(1 << 20);
     let remote = world.b.transport.expose(conn, &segment, Access::READ).unwrap();
-    // The socket is never read, so the replies pile up.
+    // The test never reads the socket, so the replies pile up.
     let bytes: Vec<u8> = (0..200).flat_map(|id| long_header(4, 0, 0, 1 << 20, remote.key.0, 0, id)).collect();
     socket.write_all(&bytes).unwrap();
-    // What is on the wire cannot be taken back; the linger time ends it.
+    // Bytes on the wire cannot be taken back. The linger time ends the connection.
     world.settle();
     world.now = world.later(1);
     let reason = world.until(|world| world.b.take_end(conn));

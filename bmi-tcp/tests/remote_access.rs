@@ -1,5 +1,5 @@
-//! What a peer may not do (C7, C9, C10): every violation costs it the connection, changes no byte,
-//! and is told to it.
+//! Forbidden accesses of a peer (C7, C9, C10). Every violation ends its connection, changes no
+//! byte, and is reported to the peer.
 
 mod common;
 
@@ -10,7 +10,7 @@ use common::{World, world};
 
 const SIGNALLED: WorkOptions = WorkOptions::SIGNALLED;
 
-/// Both sides see the end, `b` because the peer broke the rules.
+/// Checks that both sides see the end, and that `b` reports a violation by the peer.
 #[track_caller]
 fn expect_cut(world: &mut World, ca: ConnId, cb: ConnId) {
     let reason = world.until(|world| world.b.take_end(cb));
@@ -21,7 +21,7 @@ fn expect_cut(world: &mut World, ca: ConnId, cb: ConnId) {
 
 const FORGERIES: usize = 7;
 
-/// Slices that name what the peer did not give.
+/// Returns slices that the peer did not provide.
 fn forgeries(good: RemoteSlice) -> [RemoteSlice; FORGERIES] {
     let len = good.len;
     [
@@ -37,7 +37,7 @@ fn forgeries(good: RemoteSlice) -> [RemoteSlice; FORGERIES] {
 
 #[test]
 fn forged_writes_change_nothing() {
-    // Longer than a frame, so that a check of single pieces would let the first one through.
+    // Longer than a frame, because a check of single pieces would allow the first piece.
     const LEN: usize = 600_000;
     for index in 0..FORGERIES {
         let mut world = world();
@@ -101,7 +101,7 @@ fn a_key_of_another_connection_is_no_key() {
     world.a.transport.post_write(ca, WorkId(1), b"x", &[], remote.into(), SIGNALLED).unwrap();
     expect_cut(&mut world, ca, cb);
     assert_eq!(memory.to_vec(), [0; 10]);
-    // The innocent connection goes on.
+    // The other connection continues to work.
     world.b.transport.post_recv(cb2, WorkId(1), &[]).unwrap();
     world.a.transport.post_write(ca2, WorkId(2), b"x", &[], remote.into(), SIGNALLED).unwrap();
     world.a.transport.post_send(ca2, WorkId(3), &[], Payload::EMPTY, SIGNALLED).unwrap();
@@ -176,7 +176,7 @@ fn a_long_message_is_refused_and_both_are_told() {
     world.a.transport.post_send(ca, WorkId(2), &[], Payload::Gather(&[source]), SIGNALLED).unwrap();
     let work = world.work_b();
     assert_eq!((work.work, work.status), (WorkId(1), WorkStatus::TooLong));
-    // Its bytes were still on their way, so the sender learns which request it was.
+    // The bytes were still on their way, so the sender learns which request was refused.
     assert_eq!(world.work_a(), completion(ca, 2, WorkKind::Send, WorkStatus::TooLong, 32 << 20));
     expect_cut(&mut world, ca, cb);
     assert_eq!(memory.to_vec(), [0; 10]);

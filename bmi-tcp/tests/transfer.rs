@@ -22,7 +22,7 @@ fn the_capability_set_is_pinned() {
     assert_eq!(transport.capabilities(), &expected);
 }
 
-/// Pieces of `segment` of uneven lengths, an empty one among them.
+/// Returns pieces of `segment` of uneven lengths, including an empty one.
 fn cut(segment: &Segment) -> Vec<Segment> {
     let (len, mut at, mut pieces) = (segment.len(), 0, vec![segment.slice(0, 0)]);
     for step in (1..).map(|i| i * i * 37) {

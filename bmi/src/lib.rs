@@ -142,7 +142,7 @@
 //! # let soon = a.within(std::time::Duration::from_secs(1));
 //! let memory = Memory::zeroed(1 << 20)?;
 //! let exposure = a.expose(peer, &memory, Access::WRITE)?;
-//! let wire: Vec<u8> = exposure.descriptor().encode();
+//! let wire: Vec<u8> = exposure.descriptor().encode(Vec::new());
 //! // ... the peer receives `wire` ...
 //! let remote = BulkDescriptor::decode(&wire, 1024)?;
 //! b.push(peer, &remote, 4096, vec![1; 100], soon).await?;

@@ -37,7 +37,7 @@ fn addr(server: &str, scheme: Scheme) -> Addr {
         Scheme::Shm => Addr::shm(format!("/run/{server}")),
         Scheme::Ib => Addr::ib(None, server, 2),
         Scheme::Tcp => Addr::tcp(server, 1),
-        Scheme::Sim => Addr::sim(server, 9),
+        Scheme::Sim | Scheme::Custom(_) => Addr::sim(server, 9),
     }
 }
 

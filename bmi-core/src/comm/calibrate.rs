@@ -1,13 +1,13 @@
-//! Calibration: what an adapter's operations and a host's copies cost, measured over a live
-//! connection in some milliseconds, and the crossovers that follow.
+//! Calibration: measures the cost of an adapter's operations and of the host's copies, and derives
+//! the crossovers. It takes some milliseconds over a live connection.
 //!
-//! **Why.** Which path is the cheapest depends on the machine: on its copies, its registration, its
-//! adapter's latencies. The paper found 4 KiB and 64 KiB on one cluster of 2003; here they are the
-//! fall-back.
+//! **Why.** The cheapest path depends on the machine: on its copies, its registration, and its
+//! adapter's latencies. The paper found 4 KiB and 64 KiB on one cluster of 2003. These values are
+//! the fallback.
 //!
-//! **Protocol.** The peer's endpoint answers probes by itself ([`crate::Endpoint`],
-//! `endpoint/probe.rs`); nothing is asked of its program. Measured by the endpoint's clock, the
-//! least of a few rounds:
+//! **Protocol.** The peer's endpoint answers probes without involving its program
+//! ([`crate::Endpoint`], `endpoint/probe.rs`). Times are measured by the endpoint's clock. Each is
+//! the minimum of a few rounds:
 //!
 //! ```text
 //!   empty message, there and back                              -> half of it: one way
@@ -18,8 +18,8 @@
 //!   copies; registrations of 1 and of 16 pages, released again
 //! ```
 //!
-//! **Model.** Time from the client's call to its reply, as in Figure 11 of the paper; *n* bytes,
-//! *e* an empty message one way:
+//! **Model.** Time from the client's call to its reply, as in [PVFS-IB, Figure 11]. *n* is the
+//! number of bytes, *e* the time of an empty message one way:
 //!
 //! | | write | read |
 //! |---|---|---|
@@ -29,16 +29,19 @@
 //! | server-based | e + read(n) + e | e + pushed(n) + e |
 //! | … not registered | and register(n) | and register(n) |
 //!
-//! Inline copies twice, on each side once (the receive slot goes back before the data is used);
-//! fast RDMA once, and into or from registered memory not at all; server-based never.
+//! Inline copies twice, once on each side, because the receive slot is reposted before the data is
+//! used. Fast RDMA copies once, and not at all with registered memory. Server-based never copies.
 //!
-//! **Crossovers.** What needs less is preferred where it makes no *material difference*, which is
-//! also why the paper sends inline at all (section 6.5: fast RDMA was always a little faster).
-//! Inline needs no slot; server-based needs neither slot nor copy, and lets the server take the
-//! data when it has room. Material is more than a [fifth](MATERIAL) of the request's time.
+//! **Crossovers.** The path that needs fewer resources is preferred unless another one is
+//! *materially* faster. This is also why the paper sends inline at all ([PVFS-IB §6.5]: fast RDMA
+//! was always a little faster). Inline needs no slot. Server-based needs neither slot nor copy, and
+//! the server can take the data when it has room. A difference is material if it is more than a
+//! [fifth](MATERIAL) of the request's time.
 //!
-//! **Source.** [PVFS-IB §4.1, §6.5]. Tested by `bmi-sim/tests/calibration.rs` (the paper's
-//! machines) and `benches/tests/calibration.rs` (TCP).
+//! **Source.** [PVFS-IB §4.1, §6.5].
+//!
+//! **Tests.** `bmi-sim/tests/calibration.rs` (the paper's machines) and
+//! `bmi-tcp/tests/calibration.rs` (TCP).
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -56,79 +59,79 @@ use crate::mem::{MemList, Memory, MemoryRegion};
 use crate::op::{Options, PeerId, Posted};
 use crate::transport::{HostWork, Transport};
 
-/// A difference of less than one part in so many is not material.
+/// A difference of less than one part in this number is not material.
 pub const MATERIAL: u64 = 5;
-/// Rounds of each measurement; the least counts, the others were disturbed.
+/// Rounds of each measurement. The minimum counts, because the others were disturbed.
 const ROUNDS: usize = 5;
-/// Sizes at which is measured, in bytes, up to [`AREA`]: the least beyond what is copied even where
-/// it is registered.
+/// Measured sizes in bytes; [`AREA`] is the largest. The smallest is longer than messages that are
+/// copied even if they are registered.
 const SIZES: [usize; 2] = [2 << 10, 8 << 10];
-/// Longest size that crossovers are looked for at, in bytes.
+/// Largest size considered for crossovers, in bytes.
 const LONGEST: usize = 1 << 20;
 const PAGE: usize = 4096;
 
-/// A time that grows with the bytes: straight between three measurements, and straight on beyond
-/// them. Copies cost more once they are longer than a cache, so a line through two would be wrong
-/// at both ends.
+/// A time as a function of bytes. It is linear between three measurements, and continues in a
+/// straight line beyond them. Copies cost more once they are longer than a cache, so a line through
+/// two points would be wrong at both ends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Curve {
-    /// Bytes and ns, by bytes.
+    /// Bytes and ns, sorted by bytes.
     points: [(u32, u64); 3],
 }
 
 impl Curve {
-    /// Through three measurements, in the order of their sizes.
+    /// Returns the curve through three measurements, in the order of their sizes.
     pub fn through(points: [(usize, Duration); 3]) -> Curve {
         Curve { points: points.map(|(bytes, time)| (u32::try_from(bytes).unwrap_or(u32::MAX), nanos(time))) }
     }
 
-    /// Of `bytes` bytes, in ns.
+    /// Returns the time for `bytes` bytes, in ns.
     pub fn at(&self, bytes: usize) -> u64 {
         let [first, middle, last] = self.points.map(|(bytes, ns)| (i128::from(bytes), i128::from(ns)));
         let bytes = bytes as i128;
         let ((x, y), (to_x, to_y)) = if bytes <= middle.0 { (first, middle) } else { (middle, last) };
-        // Noise may make the longer one faster; time does not shrink with bytes.
+        // Noise may make the longer one faster, but time does not decrease with bytes.
         let rise = (to_y - y).max(0) * (bytes - x) / (to_x - x).max(1);
         u64::try_from((y + rise).max(0)).unwrap_or(u64::MAX)
     }
 }
 
-/// What was measured.
+/// Results of a measurement.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Measured {
     /// An empty message, one way.
     pub empty_ns: u64,
-    /// An eager message, one way, with this side's copy.
+    /// An eager message, one way, including this side's copy.
     pub eager: Curve,
-    /// A message into a slot, one way, copied into a staging buffer before; `None` without slots.
+    /// A message into a slot, one way, copied into a staging buffer first; `None` without slots.
     pub copied: Option<Curve>,
-    /// The same, gathered from registered memory.
+    /// As `copied`, but gathered from registered memory.
     pub gathered: Option<Curve>,
-    /// An RDMA write and a message behind it, one way.
+    /// An RDMA write followed by a message, one way.
     pub written: Curve,
     /// An RDMA write, from the request to its completion.
     pub pushed: Curve,
-    /// An RDMA read, from the request to the bytes; `None` if the adapter has none.
+    /// An RDMA read, from the request to its completion; `None` if the adapter has no RDMA read.
     pub read: Option<Curve>,
     /// A copy from memory to memory.
     pub copy: Curve,
-    /// Registering a region, and releasing it again, in ns.
+    /// Registering a region and releasing it again, in ns.
     pub register_region_ns: u64,
-    /// For each page of 4 KiB of it, in ns.
+    /// Additional cost for each page of 4 KiB of the region, in ns.
     pub register_page_ns: u64,
-    /// Longest payload of an eager message and of one in a slot, in bytes.
+    /// Longest payload of an eager message and of a message in a slot, in bytes.
     pub limits: (usize, usize),
 }
 
 impl Measured {
-    /// Registering, using and releasing `bytes` bytes, in ns.
+    /// Returns the cost of registering and releasing `bytes` bytes, in ns.
     pub fn register(&self, bytes: usize) -> u64 {
         self.register_region_ns + bytes.div_ceil(PAGE) as u64 * self.register_page_ns
     }
 
-    /// Time of a request with `bytes` bytes of data by a path, in ns; `None` if it cannot be taken.
-    /// Client-based transfers are not modelled: they are never the cheapest where the others can be
-    /// taken.
+    /// Returns the time of a request with `bytes` bytes of data by a path, in ns. Returns `None` if
+    /// the path is not available. Client-based transfers are not modelled, because they are never
+    /// the cheapest where the other paths are available.
     pub fn cost(&self, direction: Direction, registered: bool, path: Path, bytes: usize) -> Option<u64> {
         let empty = self.empty_ns;
         let copy = self.copy.at(bytes);
@@ -145,17 +148,17 @@ impl Measured {
         })
     }
 
-    /// Where the paths cross; fast RDMA as if slots had no end.
+    /// Returns the crossovers of the paths, as if slots were unlimited.
     pub fn crossovers(&self, direction: Direction, registered: bool) -> Crossovers {
         let cost = |path, bytes| self.cost(direction, registered, path, bytes);
-        // Whether a path that needs less takes not materially longer than another one. A path that
-        // cannot be taken is no rival.
+        // Returns true if `path`, which needs fewer resources, takes not materially longer than
+        // `than`. A path that is not available is no rival.
         let good_enough = |path, than, bytes| match (cost(path, bytes), cost(than, bytes)) {
             (Some(cost), Some(other)) => cost <= other + other / MATERIAL,
             (Some(_), None) => true,
             (None, _) => false,
         };
-        // Without slots inline is all there is below server-based.
+        // Without slots, inline is the only path below server-based.
         let rival = if self.gathered.is_some() { Path::FastRdma } else { Path::Inline };
         let inline = (64..=self.limits.0).step_by(64).take_while(|bytes| good_enough(Path::Inline, rival, *bytes));
         let inline = inline.last().unwrap_or(0);
@@ -164,7 +167,7 @@ impl Measured {
         Crossovers { inline, fast: fast.max(inline) }
     }
 
-    /// The crossovers of all cases, within what a message and a slot have room for.
+    /// Returns the crossovers of all cases, limited to the room of a message and a slot.
     pub fn thresholds(&self) -> Thresholds {
         let (eager, slot) = self.limits;
         let of = |direction, registered| {
@@ -180,30 +183,30 @@ impl Measured {
         }
     }
 
-    /// A policy that goes by what was measured.
+    /// Returns a policy with the measured thresholds.
     pub fn policy(&self) -> Policy {
         Policy { thresholds: self.thresholds(), measured: true, ..Policy::default() }
     }
 }
 
-/// What was measured, by adapter: for a process, or longer, in whatever format the program keeps.
+/// Measurements by adapter. They can be kept for a process, or stored longer in any format.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Calibrations(BTreeMap<String, Measured>);
 
 impl Calibrations {
-    /// What is known of an adapter and where it leads to (see [`adapter`]).
+    /// Returns the measurements for an adapter and its destination (see [`adapter`]).
     pub fn get(&self, adapter: &str) -> Option<&Measured> {
         self.0.get(adapter)
     }
 
-    /// Remembers.
+    /// Stores measurements.
     pub fn insert(&mut self, adapter: impl Into<String>, measured: Measured) {
         self.0.insert(adapter.into(), measured);
     }
 }
 
-/// Names the adapter that leads to `peer`, for [`Calibrations`]: scheme, host, and what the adapter
-/// can do. `None` without the peer.
+/// Returns a name for the adapter that leads to `peer`, for [`Calibrations`]: scheme, host, and the
+/// adapter's capabilities. `None` if the peer is unknown.
 pub fn adapter<T: Transport>(endpoint: &AsyncEndpoint<T>, peer: PeerId) -> Option<String> {
     let addr = endpoint.peer_addr(peer)?;
     let what = endpoint.with(|endpoint| {
@@ -213,10 +216,10 @@ pub fn adapter<T: Transport>(endpoint: &AsyncEndpoint<T>, peer: PeerId) -> Optio
     Some(format!("{}://{}#{what}", addr.scheme(), addr.host()).replace(char::is_whitespace, ""))
 }
 
-/// The memory of this process; what it does not know is measured, and then used by the endpoint.
+/// Looks up the adapter in `known`, or measures it and adds it. The endpoint then uses the result.
 ///
 /// # Errors
-/// As [`measure`]. The endpoint keeps its policy then.
+/// As [`measure`]. The endpoint keeps its policy in that case.
 pub async fn calibrate<T: Transport>(
     endpoint: &AsyncEndpoint<T>,
     peer: PeerId,
@@ -236,7 +239,7 @@ pub async fn calibrate<T: Transport>(
     Ok(measured)
 }
 
-/// Measures, over a connection that is up and has nothing else to do for some milliseconds.
+/// Measures over an established connection that has nothing else to do for some milliseconds.
 ///
 /// # Errors
 /// `Unsupported` if the peer answers no probes, `Exhausted` if the connection is busy, `PeerLost`,
@@ -249,7 +252,7 @@ pub async fn measure<T: Transport>(
     let limits = endpoint.limits(peer).ok_or_else(|| Error::new(ErrorKind::PeerLost, "not connected"))?;
     let memory = Memory::zeroed(AREA)?;
     let rig = Rig { endpoint, peer, options, memory: &memory };
-    // The first echo is for what is done once: memory made, threads woken.
+    // The first echo is not counted. It pays for one-time work: allocating memory, waking threads.
     rig.echo(ProbePath::Eager, 0).await?;
     let round = rig.echo(ProbePath::Eager, 0).await?;
     let empty = round / 2;
@@ -278,7 +281,7 @@ pub async fn measure<T: Transport>(
     })
 }
 
-/// What the measurements share.
+/// State shared by the measurements.
 struct Rig<'a, T: Transport> {
     endpoint: &'a AsyncEndpoint<T>,
     peer: PeerId,
@@ -293,7 +296,7 @@ impl<T: Transport> Rig<'_, T> {
         self.endpoint.operation(posted.map(Posted::Pending))
     }
 
-    /// The least time there and back, with `len` bytes on the way there.
+    /// Returns the minimum round-trip time, with `len` bytes on the way there.
     async fn echo(&self, path: ProbePath, len: usize) -> Result<Duration, Error> {
         let mut least = Duration::MAX;
         for _ in 0..ROUNDS {
@@ -304,7 +307,7 @@ impl<T: Transport> Rig<'_, T> {
         Ok(least)
     }
 
-    /// One way, with three sizes.
+    /// Returns the time one way, for three sizes.
     async fn one_way(&self, path: ProbePath, sizes: [usize; 3], empty: Duration) -> Result<Curve, Error> {
         let mut points = sizes.map(|len| (len, Duration::ZERO));
         for (len, time) in &mut points {
@@ -313,7 +316,7 @@ impl<T: Transport> Rig<'_, T> {
         Ok(Curve::through(points))
     }
 
-    /// One way into a slot.
+    /// Returns the time one way into a slot.
     async fn fast(&self, limit: usize, empty: Duration) -> Result<Option<Curve>, Error> {
         let long = limit.min(AREA);
         if long < 4 * SIZES[0] {
@@ -323,13 +326,13 @@ impl<T: Transport> Rig<'_, T> {
         Ok(Some(self.one_way(ProbePath::Fast, sizes, empty).await?))
     }
 
-    /// The least time of a copy between buffers that the caches have lost sight of, where they are
-    /// not larger than that.
+    /// Returns the minimum time of a copy between buffers that are no longer in the caches, unless
+    /// the caches are larger than the buffers.
     fn copy(&self, len: usize) -> Result<Duration, Error> {
         const AROUND: usize = 1 << 20;
         let (from, to) = (Memory::zeroed(AROUND)?, Memory::zeroed(AROUND)?);
         let mut least = Duration::MAX;
-        // The first round only makes the pages be there.
+        // The first round only touches the pages.
         for round in 0..=ROUNDS {
             let copies = (AROUND / len).min(16);
             let start = self.endpoint.now();
@@ -346,8 +349,8 @@ impl<T: Transport> Rig<'_, T> {
         Ok(least)
     }
 
-    /// Registering and releasing: for a region, and for a page. `round` is what an echo takes, in
-    /// which the adapter notices the release.
+    /// Returns the cost of registering and releasing, for a region and for a page. `round` is the
+    /// time of an echo, during which the adapter notices the release.
     async fn registration(&self, round: Duration) -> Result<(u64, u64), Error> {
         if self.endpoint.with(|endpoint| endpoint.capabilities().registration == Registration::Free) {
             return Ok((0, 0));
@@ -356,10 +359,11 @@ impl<T: Transport> Rig<'_, T> {
         for (time, pages) in times.iter_mut().zip([1, 16]) {
             let mut least = Duration::MAX;
             for _ in 0..ROUNDS.min(4) {
-                // Fresh memory each time, with its pages there, as a program's would be.
+                // New memory each time, with its pages present, as a program's would be.
                 let memory = Memory::from(vec![1; pages * PAGE]);
                 let start = self.endpoint.now();
-                // By the adapter: the pin-down cache would keep it.
+                // Registered directly with the adapter, because the pin-down cache would keep the
+                // registration.
                 drop(self.endpoint.with(|endpoint| endpoint.transport_mut().register(&memory))?);
                 self.ask(ProbePath::Eager, 0).await?;
                 least = least.min((self.endpoint.now() - start).saturating_sub(round));
@@ -370,7 +374,7 @@ impl<T: Transport> Rig<'_, T> {
         Ok((times[0].saturating_sub(page), page))
     }
 
-    /// RDMA writes and reads between `region` and the peer's area.
+    /// Measures RDMA writes and reads between `region` and the peer's area.
     async fn one_sided(&self, empty: Duration, region: &MemoryRegion) -> Result<OneSided, Error> {
         let (endpoint, peer) = (self.endpoint, self.peer);
         let opened = endpoint.with(|endpoint| endpoint.post_open(peer, self.options));
@@ -406,7 +410,7 @@ impl<T: Transport> Rig<'_, T> {
     }
 }
 
-/// What one-sided operations take.
+/// Times of one-sided operations.
 struct OneSided {
     written: Curve,
     pushed: Curve,
@@ -418,7 +422,7 @@ fn nanos(time: Duration) -> u64 {
 }
 
 impl fmt::Display for Curve {
-    /// The three measurements.
+    /// Writes the three measurements.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (at, (bytes, ns)) in self.points.iter().enumerate() {
             let comma = if at == 0 { "" } else { ", " };
@@ -429,7 +433,7 @@ impl fmt::Display for Curve {
 }
 
 impl fmt::Display for Measured {
-    /// A table for people.
+    /// Writes a table for people.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let optional = |curve: Option<Curve>| curve.map_or_else(|| "not there".to_owned(), |curve| curve.to_string());
         writeln!(f, "empty message, one way   {}.{:03} µs", self.empty_ns / 1_000, self.empty_ns % 1_000)?;

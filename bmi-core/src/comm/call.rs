@@ -1,4 +1,5 @@
-//! The client's side of a call: a request, its data by the path that was chosen, and the reply.
+//! The client's side of a call: it sends the request, moves its data by the chosen path, and takes
+//! the reply.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -20,28 +21,28 @@ use crate::mutated;
 use crate::op::{Options, PeerId, Tag};
 use crate::transport::{ServiceClass, Transport};
 
-/// Reply buffers that are kept for the next calls.
+/// Number of reply buffers kept for later calls.
 const SPARE: usize = 256;
-/// Pieces of the user's memory that a server writes ahead of a reply; for more, one message and a
-/// copy cost less.
+/// Largest number of pieces of the user's memory that a server writes ahead of a reply. For more
+/// pieces, one message and a copy cost less.
 const FEW_PIECES: usize = 16;
 
 /// The data of a call.
 #[derive(Clone, Debug)]
 pub enum Body {
-    /// None.
+    /// No data.
     None,
-    /// To the server: a write. Must stay as it is until the reply.
+    /// Data to the server: a write. It must not change until the reply.
     Out(MemList),
-    /// From the server: a read.
+    /// Data from the server: a read.
     In(MemList),
 }
 
-/// Makes calls over one endpoint. A clone is another handle to the same.
+/// Makes calls over one endpoint. A clone is another handle to the same caller.
 pub struct Caller<T: Transport> {
     endpoint: AsyncEndpoint<T>,
     spare: Rc<RefCell<Vec<Memory>>>,
-    /// Buffers that lists were packed in.
+    /// Buffers that lists were packed into.
     pub(super) packing: Rc<RefCell<Vec<Memory>>>,
 }
 
@@ -51,7 +52,7 @@ impl<T: Transport> Clone for Caller<T> {
     }
 }
 
-/// A call under way. Dropping it takes the memory back from the server.
+/// A call under way. Dropping it revokes the server's access to the memory.
 #[must_use = "dropping it abandons the call"]
 pub struct Call<T: Transport> {
     caller: Caller<T>,
@@ -59,54 +60,54 @@ pub struct Call<T: Transport> {
     tag: Tag,
     options: Options,
     data: Option<MemList>,
-    /// Where it is from or goes to, if it is packed.
+    /// The user's list that the data comes from or goes to, if it is packed.
     packed: Option<Packed>,
     send: Operation<T>,
     recv: Operation<T>,
     buffer: Memory,
     narrow: bool,
-    /// The server may reach the data as long as this lives.
+    /// The server may access the data while this lives.
     exposure: Option<Exposure>,
-    /// Bytes of data that the server has granted memory for, or offered.
+    /// Bytes of data for which the server has sent a grant or an offer.
     moved: u64,
     choice: Option<Choice>,
 }
 
-/// What came back.
+/// The reply to a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reply {
     /// The server's bytes.
     pub bytes: Bytes,
     /// Bytes of data that came behind it; for other paths the server's bytes say what was moved.
     pub carried: u64,
-    /// The path that the data took, and why not a cheaper one; `None` for a call without data.
+    /// The path of the data, and the reason a cheaper path was not taken. `None` for a call without
+    /// data.
     pub choice: Option<Choice>,
 }
 
 impl<T: Transport> Caller<T> {
-    /// A caller over `endpoint`.
+    /// Returns a caller over `endpoint`.
     pub fn new(endpoint: AsyncEndpoint<T>) -> Caller<T> {
         Caller { endpoint, spare: Rc::default(), packing: Rc::default() }
     }
 
-    /// The endpoint.
+    /// Returns the endpoint.
     pub fn endpoint(&self) -> &AsyncEndpoint<T> {
         &self.endpoint
     }
 
-    /// Bytes that a request to `peer` may have, its descriptor of memory included and data aside; 0
-    /// without a connection.
+    /// Returns the largest length of a request to `peer` in bytes, including its memory descriptor
+    /// but without data. Returns 0 without a connection.
     pub fn room(&self, peer: PeerId) -> usize {
         self.endpoint.limits(peer).map_or(0, |limits| limits.eager.max(limits.fast).saturating_sub(CALL_HEAD))
     }
 
-    /// Sends `request` with `body` and gets ready for the reply. `tag` must not be in use for
-    /// another call to this peer. `forced` takes a path whatever the policy says, where it can be
-    /// taken.
+    /// Sends `request` with `body` and prepares for the reply. `tag` must not be in use for another
+    /// call to this peer. `forced` overrides the policy's path, if that path is available.
     ///
     /// # Errors
-    /// Nothing was sent then: `PeerLost`, `Exhausted`, `TooLong` if the request does not fit a
-    /// message.
+    /// `PeerLost`, `Exhausted`, or `TooLong` if the request does not fit a message. Nothing was
+    /// sent in these cases.
     pub fn call(
         &self,
         peer: PeerId,
@@ -158,7 +159,8 @@ impl<T: Transport> Caller<T> {
             _ => Memory::from(front).into(),
         };
         let buffer = self.buffer(peer, narrow)?;
-        // The receive first: the reply may come while the request is still being posted.
+        // The receive is posted first, because the reply may come while the request is still being
+        // posted.
         let into: MemList = match &data {
             Some(data) if narrow => {
                 std::iter::once(buffer.slice(0, REPLY_HEAD)).chain(data.pieces().iter().cloned()).collect()
@@ -201,7 +203,7 @@ impl<T: Transport> Caller<T> {
             // One piece more than the user's goes with a message.
             let too_many = data.pieces().len() >= endpoint.config().limits.max_pieces;
             let forced = match () {
-                // Nothing to describe.
+                // There is nothing to describe.
                 () if data.is_empty() => Some(Path::Inline),
                 () if too_many => Some(Path::ServerBased),
                 () => forced,
@@ -210,7 +212,7 @@ impl<T: Transport> Caller<T> {
         })
     }
 
-    /// Lets the server at the data, if that is the way.
+    /// Exposes the data to the server, if the path needs it.
     fn expose(
         &self,
         peer: PeerId,
@@ -230,7 +232,7 @@ impl<T: Transport> Caller<T> {
         exposed.then(|| self.endpoint.expose(peer, data.clone(), access)).transpose()
     }
 
-    /// Memory for the server's messages.
+    /// Returns memory for the server's messages.
     fn buffer(&self, peer: PeerId, narrow: bool) -> Result<Memory, Error> {
         let len = if narrow {
             REPLY_HEAD
@@ -252,7 +254,8 @@ impl<T: Transport> Caller<T> {
     }
 }
 
-/// Length of a reply's message with these bytes behind its header, and data behind the head.
+/// Returns the length of a reply's message, with `bytes` bytes after its header, or with data after
+/// the head.
 fn whole(carried: u64, bytes: usize) -> Option<u64> {
     match carried {
         0 => Some((REPLY_HEADER + bytes) as u64),
@@ -265,15 +268,15 @@ fn wire_len(len: usize) -> Result<u32, Error> {
 }
 
 impl<T: Transport> Call<T> {
-    /// The path that was chosen.
+    /// Returns the chosen path.
     pub fn choice(&self) -> Option<Choice> {
         self.choice
     }
 
-    /// Waits for the reply, moving data meanwhile as the server grants.
+    /// Waits for the reply. Meanwhile moves data as the server grants it.
     ///
     /// # Errors
-    /// `PeerLost`, `TimedOut`; `Protocol` for a reply that cannot be right.
+    /// `PeerLost`, `TimedOut`, or `Protocol` for an invalid reply.
     pub async fn reply(mut self) -> Result<Reply, Error> {
         let mut pushes = Vec::new();
         (&mut self.send).await?;
@@ -288,7 +291,8 @@ impl<T: Transport> Call<T> {
             match header.kind {
                 ReplyKind::Reply => {
                     let reply = self.take(header, len)?;
-                    // The server has seen their end, so they are over or about to be.
+                    // The server has seen the end of the pushes, so they are complete or about to
+                    // be.
                     for push in pushes {
                         push.await?;
                     }
@@ -305,7 +309,7 @@ impl<T: Transport> Call<T> {
         }
     }
 
-    /// Takes the reply apart.
+    /// Decodes the reply.
     fn take(&self, header: ReplyHeader, len: u64) -> Result<Reply, Error> {
         let bytes = header.bytes as usize;
         let (room, carried) = match self.narrow {
@@ -320,7 +324,7 @@ impl<T: Transport> Call<T> {
         Ok(Reply { bytes: reply.into(), carried, choice: self.choice })
     }
 
-    /// The reply's bytes did not fit the head: they come by themselves.
+    /// Receives the reply's bytes, which did not fit the head and come in a message of their own.
     async fn continued(self, header: ReplyHeader, len: u64) -> Result<Reply, Error> {
         let carried = header.at;
         if !self.narrow || whole(carried, 0) != Some(len) {
@@ -339,8 +343,8 @@ impl<T: Transport> Call<T> {
         Ok(Reply { bytes: buffer.into_bytes(), carried, choice: self.choice })
     }
 
-    /// The part of the data that a grant or an offer is about, its body, and the receive for what
-    /// comes next.
+    /// Returns the data of the call and the body of a grant or an offer. Posts the receive for the
+    /// next message.
     fn part(&mut self, header: ReplyHeader, len: u64) -> Result<(MemList, Vec<u8>), Error> {
         let body = header.bytes as usize;
         if self.exposure.is_some() || self.narrow || len != (REPLY_HEADER + body) as u64 {
@@ -364,7 +368,7 @@ impl<T: Transport> Call<T> {
         Ok(self.caller.endpoint.push_granted(self.peer, &grant, part, options))
     }
 
-    /// Reads from the memory that the server offers, and says when that is done.
+    /// Reads from the memory that the server offers, and reports when that is done.
     async fn offered(&mut self, header: ReplyHeader, len: u64) -> Result<(), Error> {
         let (data, body) = self.part(header, len)?;
         let offer = descriptor(&body, self.max_pieces())?;
@@ -375,8 +379,8 @@ impl<T: Transport> Call<T> {
         Ok(())
     }
 
-    /// The `len` bytes of the data from `at` on, if it has them. A server that moves more in all
-    /// than there is would never come to an end.
+    /// Returns the `len` bytes of the data from `at` on, if they exist. Without the check of the
+    /// total, a server that moves more bytes than there are could continue without end.
     fn cut(&mut self, data: &MemList, at: u64, len: u64) -> Result<MemList, Error> {
         let whole = data.len() as u64;
         let end = at.checked_add(len).filter(|end| len > 0 && *end <= whole);

@@ -1,7 +1,8 @@
-//! The server's side of a call: a request, its data wherever it is, and the answer.
+//! The server's side of a call: it takes the request, moves its data, and sends the reply.
 //!
-//! A server takes the data of a write with [`Incoming::data`] or [`Incoming::fetch`], moves that of
-//! a read with [`Incoming::store`] or gives it to [`Incoming::reply`], and need not know the path.
+//! A server takes the data of a write with [`Incoming::data`] or [`Incoming::fetch`]. It moves the
+//! data of a read with [`Incoming::store`], or passes it to [`Incoming::reply`]. It need not know
+//! the path.
 
 use std::fmt;
 use std::time::Duration;
@@ -21,8 +22,8 @@ use crate::mutated;
 use crate::op::{Options, PeerId, Tag};
 use crate::transport::{HostWork, ServiceClass, Transport};
 
-/// Bytes of data that a message says its request has; 0 for one that is no call. For a server to
-/// decide when to take it apart.
+/// Returns the number of data bytes that a message announces for its request, or 0 if it is not a
+/// call. A server can use it to decide when to handle the message.
 pub fn announced(message: &Unexpected) -> u64 {
     let mut wire = [0; CALL_HEAD];
     if message.len() < CALL_HEAD {
@@ -35,7 +36,7 @@ pub fn announced(message: &Unexpected) -> u64 {
     CallHead::decode(&wire, message.len()).map_or(0, |head| head.data)
 }
 
-/// A request that came in, with the means to move its data and to answer it.
+/// A request from a client, with the means to move its data and to answer it.
 pub struct Incoming<T: Transport> {
     endpoint: AsyncEndpoint<T>,
     peer: PeerId,
@@ -46,20 +47,21 @@ pub struct Incoming<T: Transport> {
     remote: Option<BulkDescriptor>,
     /// The data of a write that came with the request.
     data: Option<MemSlice>,
-    /// Holds the slot that the data stands in.
+    /// Holds the slot that contains the data.
     _message: Option<Unexpected>,
 }
 
 impl<T: Transport> Incoming<T> {
-    /// Takes a message apart. The receive slot that it was in is free at once, a fast-RDMA slot
-    /// with data in it when the request is answered.
+    /// Decodes a message. A receive slot that held it is free at once. A fast-RDMA slot with data
+    /// in it is free when the request is answered.
     ///
     /// # Errors
-    /// `Protocol` for bytes that are no call: whoever sent them is best cut off.
+    /// `Protocol` if the bytes are not a call. The connection to that peer should then be closed.
     pub fn new(endpoint: &AsyncEndpoint<T>, message: Unexpected) -> Result<Incoming<T>, Error> {
         let (peer, tag) = (message.peer(), message.tag());
         let protocol = |what: &str| Error::new(ErrorKind::Protocol, format!("a message that {what}"));
-        // Nothing in a fast-RDMA slot is referred to: its peer can write to it at any time.
+        // The contents of a fast-RDMA slot are copied, never referred to: the peer can write to it
+        // any time.
         let front = |len: usize| match message.in_fast_slot() {
             Some(slot) => slot.slice(0, len.min(slot.len())).to_vec(),
             None => message.bytes()[..len.min(message.len())].to_vec(),
@@ -71,7 +73,7 @@ impl<T: Transport> Incoming<T> {
         if head.data > max_data {
             return Err(Error::new(ErrorKind::Protocol, format!("a request with {} bytes of data", head.data)));
         }
-        // Both add up to less than the message, which is here.
+        // The sum of both is less than the length of the message, which has arrived.
         let (request, described) = (head.request as usize, head.descriptor as usize);
         let mut front = front(CALL_HEAD + request + described);
         let remote = match described {
@@ -89,8 +91,8 @@ impl<T: Transport> Incoming<T> {
         let (data, message) = match (head.carries_data(), message.in_fast_slot().cloned()) {
             (false, _) => (None, None),
             (true, Some(slot)) => (Some(slot.slice(at, slot.len() - at)), Some(message)),
-            // At most an eager message; copied, so that the receive slot and its credit go back
-            // before the disk is waited for.
+            // At most an eager message. It is copied, so that the receive slot and its credit are
+            // returned before the server waits for the disk.
             (true, None) => {
                 let bytes = message.bytes()[at..].to_vec();
                 let work = HostWork::Copy { bytes: bytes.len() as u64, pieces: 1 };
@@ -121,17 +123,17 @@ impl<T: Transport> Incoming<T> {
         self.endpoint.within(timeout)
     }
 
-    /// Who asks.
+    /// Returns the client.
     pub fn peer(&self) -> PeerId {
         self.peer
     }
 
-    /// The tag of request and reply.
+    /// Returns the tag of request and reply.
     pub fn tag(&self) -> Tag {
         self.tag
     }
 
-    /// The request.
+    /// Returns the request.
     pub fn request(&self) -> &[u8] {
         &self.request
     }
@@ -146,17 +148,17 @@ impl<T: Transport> Incoming<T> {
         self.head.direction
     }
 
-    /// Bytes of data.
+    /// Returns the number of data bytes.
     pub fn len(&self) -> u64 {
         self.head.data
     }
 
-    /// Whether it has no data.
+    /// Returns true if it has no data.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The path, as far as it can be told from here.
+    /// Returns the path, as far as this side can tell.
     pub fn path(&self) -> Option<Path> {
         match self.head.way {
             Way::None => None,
@@ -167,27 +169,27 @@ impl<T: Transport> Incoming<T> {
         }
     }
 
-    /// The data of a write, if it came with the request: good for the store as it is. In a
-    /// fast-RDMA slot the client can still change it; then it is the client's own data that is
-    /// spoilt.
+    /// Returns the data of a write, if it came with the request. A store can use it in place. In a
+    /// fast-RDMA slot the client can still change it, but that spoils only the client's own data.
     pub fn data(&self) -> Option<&MemSlice> {
         self.data.as_ref()
     }
 
-    /// Whether the data of a read is to be given to [`Incoming::reply`], all of it.
+    /// Returns true if all data of a read must be passed to [`Incoming::reply`].
     pub fn replies_with_data(&self) -> bool {
         self.head.way == Way::Message && self.head.direction == Some(Direction::Read)
     }
 
-    /// Bytes that the reply may have, data aside; 0 if the client is gone.
+    /// Returns the largest length of a reply in bytes, without data. Returns 0 if the client is
+    /// gone.
     pub fn room(&self) -> usize {
         self.endpoint.limits(self.peer).map_or(0, |limits| limits.eager.saturating_sub(REPLY_HEADER))
     }
 
-    /// Moves the data of a write from `at` on into `into`, as many bytes as that holds.
+    /// Copies the data of a write from `at` on into `into`, until `into` is full.
     ///
     /// # Errors
-    /// `Invalid` if the data is not a write's or does not reach so far; `PeerLost`, `TimedOut`.
+    /// `Invalid` if the call is not a write, or the data is too short; `PeerLost`, `TimedOut`.
     pub async fn fetch(&self, at: u64, into: impl Into<MemList>, options: Options) -> Result<(), Error> {
         let into = into.into();
         self.check(Direction::Write, at, into.len() as u64)?;
@@ -218,7 +220,7 @@ impl<T: Transport> Incoming<T> {
     /// Moves `from` to the data of a read, from `at` on.
     ///
     /// # Errors
-    /// `Invalid` if the data is not a read's, does not reach so far, or is to go with the reply;
+    /// `Invalid` if the call is not a read, the data is too short, or it must go with the reply;
     /// `PeerLost`, `TimedOut`.
     pub async fn store(&self, at: u64, from: impl Into<MemList>, options: Options) -> Result<(), Error> {
         let from = from.into();
@@ -240,12 +242,13 @@ impl<T: Transport> Incoming<T> {
         taken.await.map(|_| ())
     }
 
-    /// The client's memory itself, `len` bytes of the data from `at` on, where it stands in this
-    /// process too: a store reads it (for a write) or fills it (for a read), and nothing is copied
-    /// on the way. `None` where that cannot be; then [`Incoming::fetch`] or [`Incoming::store`]
-    /// moves the bytes, and says what is wrong if anything is. The client may change the bytes
-    /// while they are read; then it is its own data that is spoilt. The pages are given back when
-    /// the list is dropped, and every part of it.
+    /// Returns the client's own memory for `len` bytes of the data from `at` on, if it is mapped in
+    /// this process too. A store reads it (for a write) or fills it (for a read) without a copy.
+    ///
+    /// Returns `None` if this is not possible. [`Incoming::fetch`] or [`Incoming::store`] then
+    /// moves the bytes and reports any error. The client may change the bytes while they are read,
+    /// but that spoils only its own data. The pages are returned when the list and every part of it
+    /// are dropped.
     pub fn pages(&self, at: u64, len: u64) -> Option<MemList> {
         let remote = self.remote.as_ref()?;
         let access = match self.head.direction? {
@@ -269,11 +272,12 @@ impl<T: Transport> Incoming<T> {
         self.endpoint.send(self.peer, self.tag, message, options).await.map(|_| ())
     }
 
-    /// Answers. `data` is that of a read for which [`Incoming::replies_with_data`], all of it, or
-    /// `None` if there is none to be had.
+    /// Sends the reply. `data` is all data of a read for which [`Incoming::replies_with_data`]
+    /// returns true, or `None` if there is no data.
     ///
     /// # Errors
-    /// `Invalid` for data of another length or for another request; `PeerLost`, `TimedOut`.
+    /// `Invalid` if the data has another length or belongs to another request; `PeerLost`,
+    /// `TimedOut`.
     pub async fn reply(self, bytes: &[u8], data: Option<MemList>, options: Options) -> Result<(), Error> {
         if data.as_ref().is_some_and(|data| !self.replies_with_data() || data.len() as u64 != self.head.data) {
             return Err(Error::new(ErrorKind::Invalid, "data that was not asked for").during("reply"));
@@ -292,8 +296,8 @@ impl<T: Transport> Incoming<T> {
                 std::iter::once(Memory::from(front).all()).chain(data.pieces().iter().cloned()).collect()
             }
             (Some(data), Some(remote)) if !data.is_empty() => {
-                // Ahead of the reply: what is posted first arrives first (C3), so the reply need
-                // not wait for its end.
+                // The data is posted ahead of the reply. Requests arrive in the order of posting
+                // (C3), so the reply need not wait for the data to complete.
                 let bulk = options.class(ServiceClass::Message);
                 let push = self.endpoint.push(self.peer, remote, 0, data, bulk);
                 let issued = push.id().is_none_or(|op| self.endpoint.with(|endpoint| endpoint.is_issued(op)));

@@ -1,11 +1,11 @@
-//! The communication manager: which way the data of each request takes, and the calls that carry it
+//! The communication manager. It chooses the path of each request's data, and carries the calls
 //! out.
 //!
 //! **Why.** A storage request comes with data of any size, in memory that may or may not be
-//! registered, for a peer that may or may not have room for it. There are four ways to move it,
-//! each the best somewhere ([PVFS-IB §3.2.3, §4.1]). A program should not have to know:
-//! it makes a [`Caller`] call with a request and a list of memory, and the server takes an
-//! [`Incoming`] and fetches or stores, whatever the path.
+//! registered, for a peer that may or may not have room for it. There are four paths, and each is
+//! best in some case ([PVFS-IB §3.2.3, §4.1]). A program need not know them. It makes a [`Caller`]
+//! call with a request and a list of memory. The server takes an [`Incoming`] and fetches or stores
+//! the data, whatever the path.
 //!
 //! **Protocol**
 //!
@@ -19,15 +19,15 @@
 //!                        <══ RDMA reads, in units                     ══ RDMA writes, in units ══>
 //!                                <───── reply                         <───── reply
 //!  client-based   request ────────────────────>              request ────────────────────>
-//!                                <───── grants                        <───── grants
+//!                                <───── grants                        <───── offers
 //!                 RDMA writes, the last with immediate ══>   RDMA reads ══, taken ──────>
 //!                                <───── reply                         <───── reply
 //!  hybrid         client-based for writes, server-based for reads: RDMA write both ways
 //! ```
 //!
-//! **Source.** [PVFS-IB §3.2.3] (mechanisms), 3.4 (choice), 4.1 (inline, fast RDMA). Where
-//! we differ: the thresholds are measured ([`Thresholds`]), and a path that has no room right now
-//! is passed over rather than waited for.
+//! **Source.** [PVFS-IB §3.2.3] (mechanisms), [PVFS-IB §3.4] (choice), [PVFS-IB §4.1] (inline, fast
+//! RDMA). There are two differences. The thresholds are measured ([`Thresholds`]). A path that has
+//! no room right now is passed over, not waited for.
 
 mod calibrate;
 mod call;

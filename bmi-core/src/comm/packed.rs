@@ -1,11 +1,13 @@
-//! Data of a call packed into one piece, where that costs less than moving its pieces one by one.
+//! Packs the data of a call into one piece, if that costs less than moving its pieces one by one.
 //!
-//! **Why.** The server sees as many pieces as the client exposes, and needs a request for each; and
-//! each has to be described in the request. The client decides both by copying: a write's pieces
-//! into one before it is exposed, a read's out of one when the reply is here ([`crate::lists`]).
+//! **Why.** The server sees as many pieces as the client exposes. It needs a request for each, and
+//! each must be described in the call's request. The client reduces both by copying: the pieces of
+//! a write into one before it is exposed, and the pieces of a read out of one when the reply is
+//! here ([`crate::lists`]).
 //!
-//! **Memory.** Packed data stands in buffers that are kept for the next calls, and with them their
-//! registrations. A buffer whose call was dropped is not used again: the server may still be at it.
+//! **Memory.** Packed data is in buffers that are kept for later calls, together with their
+//! registrations. The buffer of a dropped call is not used again, because the server may still
+//! access it.
 
 use super::call::Caller;
 use super::path::Direction;
@@ -17,14 +19,15 @@ use crate::mutated;
 use crate::op::PeerId;
 use crate::transport::{HostWork, Transport};
 
-/// Buffers that are kept: a few requests to each of a few servers.
+/// Number of buffers kept: enough for a few requests to each of a few servers.
 const KEPT: usize = 16;
-/// Longest one, in bytes: as long as a file system client's requests are by default.
+/// Length of the longest buffer kept, in bytes. A file system client's requests are this long by
+/// default.
 const LONGEST: usize = 16 << 20;
-/// Most bytes that a piece takes in a descriptor: key, place, length, and the range.
+/// Largest number of bytes for a piece in a descriptor: key, index, length and range.
 const PIECE: usize = 8 + 3 + 1 + crate::extents::MAX_ENCODED;
 
-/// The user's list of a call whose data is packed.
+/// The user's list, and the buffer that its data is packed into.
 #[derive(Debug)]
 pub(super) struct Packed {
     buffer: Memory,
@@ -33,11 +36,11 @@ pub(super) struct Packed {
 }
 
 impl<T: Transport> Caller<T> {
-    /// Packs `data` if its pieces are not to be moved one by one, by the server or by this side as
-    /// the server grants; `front` is the length of the request so far.
+    /// Packs `data` if its pieces should not be moved one by one, either by the server or by this
+    /// side as the server grants. `front` is the length of the request so far.
     ///
     /// # Errors
-    /// `Exhausted` without memory.
+    /// `Exhausted` if there is no memory.
     pub(super) fn pack(
         &self,
         peer: PeerId,
@@ -75,8 +78,8 @@ impl<T: Transport> Caller<T> {
         Ok(Some(packed))
     }
 
-    /// The reply is here: hands the data of a read to the user's pieces. Of a read that failed they
-    /// then hold anything.
+    /// Copies the data of a read to the user's pieces, after the reply. After a failed read the
+    /// contents of the pieces are unspecified.
     pub(super) fn unpack(&self, packed: Packed) {
         if packed.direction == Direction::Read && !mutated("call/reply-not-unpacked") {
             let mut at = 0;
@@ -93,8 +96,8 @@ impl<T: Transport> Caller<T> {
         self.endpoint().with(|endpoint| endpoint.transport_mut().charge(work));
     }
 
-    /// The smallest of the kept buffers that is long enough, or a new one, of a length that others
-    /// may want too.
+    /// Returns the smallest kept buffer that is long enough, or a new one. A new one has a rounded
+    /// length, so that other calls can use it.
     fn take_packing(&self, len: usize) -> Result<Memory, Error> {
         let mut kept = self.packing.borrow_mut();
         let fits = kept.iter().enumerate().filter(|(_, buffer)| buffer.len() >= len);
@@ -107,7 +110,7 @@ impl<T: Transport> Caller<T> {
     fn keep_packing(&self, buffer: Memory) {
         let mut kept = self.packing.borrow_mut();
         if kept.len() == KEPT {
-            // The shortest is the soonest replaced.
+            // The shortest buffer is the cheapest to replace.
             let shortest = (0..KEPT).min_by_key(|at| kept[*at].len()).expect("some are kept");
             kept.swap_remove(shortest);
         }
@@ -118,7 +121,7 @@ impl<T: Transport> Caller<T> {
 }
 
 impl Packed {
-    /// The data in one piece.
+    /// Returns the data in one piece.
     pub(super) fn data(&self) -> MemSlice {
         self.buffer.slice(0, self.list.len())
     }

@@ -1,29 +1,30 @@
-//! The names of the paths, and how often each was taken.
+//! The names of the paths, and counters of their use.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// The way that the data of a request takes (see the [module](super)).
+/// The path of a request's data (see the [module](super)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Path {
-    /// Behind the request or the reply, in one eager message.
+    /// With the request or the reply, in one eager message.
     Inline,
-    /// Behind the request or the reply, written into a slot; or, for a read into registered memory,
-    /// written there ahead of the reply.
+    /// With the request or the reply, written into a slot. For a read into registered memory, the
+    /// data is written there ahead of the reply.
     FastRdma,
-    /// Moved by the server's adapter, in units.
+    /// Moved by the server's adapter, in transfer units.
     ServerBased,
     /// Moved by the client's adapter, as the server grants.
     ClientBased,
-    /// Writes client-based, reads server-based. A policy only: what is taken is one of the others.
+    /// Writes are client-based, reads server-based. Only a policy: each request takes one of the
+    /// other paths.
     Hybrid,
 }
 
 impl Path {
-    /// All that can be taken.
+    /// All paths that a request can take.
     pub const TAKEN: [Path; 4] = [Path::Inline, Path::FastRdma, Path::ServerBased, Path::ClientBased];
 
-    /// Its name: `inline`, `fast-rdma`, `server-based`, `client-based`, `hybrid`.
+    /// Returns the name: `inline`, `fast-rdma`, `server-based`, `client-based`, `hybrid`.
     pub const fn as_str(self) -> &'static str {
         match self {
             Path::Inline => "inline",
@@ -34,7 +35,7 @@ impl Path {
         }
     }
 
-    /// What it comes to in one direction.
+    /// Returns the path taken in one direction, which resolves `Hybrid`.
     pub const fn resolve(self, direction: Direction) -> Path {
         match (self, direction) {
             (Path::Hybrid, Direction::Write) => Path::ClientBased,
@@ -62,7 +63,7 @@ impl FromStr for Path {
     }
 }
 
-/// Which way the data goes.
+/// The direction of the data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Direction {
     /// From the client to the server.
@@ -72,10 +73,10 @@ pub enum Direction {
 }
 
 impl Direction {
-    /// Both.
+    /// Both directions.
     pub const ALL: [Direction; 2] = [Direction::Write, Direction::Read];
 
-    /// `write` or `read`.
+    /// Returns `write` or `read`.
     pub const fn as_str(self) -> &'static str {
         match self {
             Direction::Write => "write",
@@ -90,14 +91,14 @@ impl fmt::Display for Direction {
     }
 }
 
-/// Why a path that would have been cheaper was passed over.
+/// The reason a cheaper path was passed over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Miss {
     /// All fast-RDMA slots of the peer are in use.
     NoSlot,
-    /// The peer has no receive for one more message.
+    /// The peer has no posted receive for another message.
     NoCredit,
-    /// Within the threshold for registered memory, but this is not.
+    /// The size is within the threshold for registered memory, but this memory is not registered.
     NotRegistered,
     /// The request and its data together are longer than a slot or a message.
     NoRoom,
@@ -108,11 +109,11 @@ pub enum Miss {
 }
 
 impl Miss {
-    /// All of them.
+    /// All reasons.
     pub const ALL: [Miss; 6] =
         [Miss::NoSlot, Miss::NoCredit, Miss::NotRegistered, Miss::NoRoom, Miss::NoSlots, Miss::NoRdmaRead];
 
-    /// In words.
+    /// Returns a description.
     pub const fn as_str(self) -> &'static str {
         match self {
             Miss::NoSlot => "no slot free",
@@ -131,7 +132,7 @@ impl fmt::Display for Miss {
     }
 }
 
-/// How often each path was taken, and why cheaper ones were not.
+/// Counts the requests of each path, and the reasons that cheaper paths were passed over.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PathCounters {
     requests: [[u64; 4]; 2],
@@ -140,17 +141,17 @@ pub struct PathCounters {
 }
 
 impl PathCounters {
-    /// Requests that took a path.
+    /// Returns the number of requests that took a path.
     pub fn requests(&self, direction: Direction, path: Path) -> u64 {
         self.requests[direction as usize][path.resolve(direction) as usize]
     }
 
-    /// Bytes of data that took a path.
+    /// Returns the number of data bytes that took a path.
     pub fn bytes(&self, direction: Direction, path: Path) -> u64 {
         self.bytes[direction as usize][path.resolve(direction) as usize]
     }
 
-    /// Requests for which a cheaper path was passed over for this reason.
+    /// Returns the number of requests for which a cheaper path was passed over for this reason.
     pub fn missed(&self, miss: Miss) -> u64 {
         self.missed[miss as usize]
     }
@@ -165,7 +166,7 @@ impl PathCounters {
         }
     }
 
-    /// Both together: of a program with several endpoints.
+    /// Returns the sum of both, for a program with several endpoints.
     #[must_use]
     pub fn plus(&self, other: &PathCounters) -> PathCounters {
         let mut sum = *self;
@@ -177,7 +178,7 @@ impl PathCounters {
         sum
     }
 
-    /// What happened since `earlier`.
+    /// Returns the counts since `earlier`.
     #[must_use]
     pub fn since(&self, earlier: &PathCounters) -> PathCounters {
         let mut difference = *self;
@@ -191,7 +192,7 @@ impl PathCounters {
 }
 
 impl fmt::Display for PathCounters {
-    /// One line for each path that was taken, and one for each reason.
+    /// Writes one line for each path that was taken, and one for each reason.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for direction in Direction::ALL {
             for path in Path::TAKEN {

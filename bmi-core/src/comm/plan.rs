@@ -1,4 +1,4 @@
-//! The plan that people read: which path for which sizes, and why.
+//! The plan of an endpoint, for people to read: the path for each size, and the reason.
 
 use std::fmt;
 
@@ -9,36 +9,36 @@ use crate::transport::BulkWay;
 /// One line of a plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
-    /// Which way the data goes.
+    /// The direction of the data.
     pub direction: Direction,
-    /// Whether the memory is registered.
+    /// True if the memory is registered.
     pub registered: bool,
-    /// From this many bytes of data on.
+    /// Smallest number of data bytes.
     pub from: u64,
-    /// Up to this many, inclusive; `None` for all above.
+    /// Largest number of data bytes, inclusive; `None` if unlimited.
     pub to: Option<u64>,
     /// The path.
     pub path: Path,
-    /// Why.
+    /// The reason.
     pub why: String,
 }
 
-/// What an endpoint does with data of each size, all slots and credits being free.
+/// The paths that an endpoint takes for data of each size, if all slots and credits are free.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
-    /// The lines, by direction, registration and size.
+    /// The lines, sorted by direction, registration and size.
     pub rules: Vec<Rule>,
-    /// Where the thresholds come from.
+    /// The origin of the thresholds.
     pub thresholds: &'static str,
-    /// How bytes get to and from the peer's memory, by the kind of memory; empty where there is one
-    /// way for all.
+    /// How bytes get to and from the peer's memory, by kind of memory. Empty if there is one way
+    /// for all.
     pub ways: Vec<BulkWay>,
 }
 
 impl Plan {
-    /// The plan of `policy`, where `best` says what is true when nothing is in the way; its
-    /// direction, length and registration do not count. With `registration_is_free` memory counts
-    /// as registered always.
+    /// Returns the plan of `policy`. `best` holds the facts when all resources are free; its
+    /// direction, length and registration are ignored. With `registration_is_free`, memory always
+    /// counts as registered.
     pub(crate) fn new(policy: &Policy, best: &Facts, registration_is_free: bool) -> Plan {
         let mut rules: Vec<Rule> = Vec::new();
         for direction in Direction::ALL {
@@ -68,7 +68,7 @@ impl Plan {
     }
 }
 
-/// Sizes at which the choice may change, in order, and the end.
+/// Returns the sizes at which the choice may change, in order, and then `None`.
 fn edges(policy: &Policy, facts: &Facts) -> Vec<Option<u64>> {
     let Crossovers { inline, fast } = policy.thresholds.of(facts.direction, facts.registered);
     let mut edges: Vec<u64> =
@@ -106,7 +106,7 @@ fn reason(policy: &Policy, facts: &Facts, path: Path, missed: Option<Miss>) -> S
     }
 }
 
-/// `4096` as `4 KiB`.
+/// Displays `4096` as `4 KiB`.
 struct Bytes(u64);
 
 impl fmt::Display for Bytes {
@@ -152,7 +152,7 @@ mod tests {
         }
     }
 
-    /// Every line says what the policy chooses at both its ends, and the lines leave no size out.
+    /// Every line gives the policy's choice at both its ends, and the lines cover all sizes.
     #[test]
     fn lines_agree_with_the_policy() {
         let forced = [None, Some(Path::Inline), Some(Path::Hybrid), Some(Path::ClientBased)];

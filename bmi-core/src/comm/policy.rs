@@ -1,20 +1,20 @@
-//! The choice of a path: thresholds, and what is true at the moment of the request.
+//! The choice of a path from the thresholds and from the facts at the moment of the request.
 
 use std::fmt;
 
 use super::path::{Direction, Miss, Path};
 
-/// Up to which size a path is the cheapest.
+/// The sizes up to which paths are the cheapest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Crossovers {
-    /// Up to this many bytes of data: inline.
+    /// Inline is used up to this many bytes of data.
     pub inline: usize,
-    /// Up to this many, fast RDMA; beyond, server-based.
+    /// Fast RDMA is used up to this many bytes, server-based beyond.
     pub fast: usize,
 }
 
 impl Crossovers {
-    /// What [PVFS-IB] uses (section 6.5): 4 KiB and 64 KiB.
+    /// The crossovers of [PVFS-IB §6.5]: 4 KiB and 64 KiB.
     pub const PAPER: Crossovers = Crossovers { inline: 4 << 10, fast: 64 << 10 };
 }
 
@@ -27,18 +27,18 @@ impl fmt::Display for Crossovers {
 /// The crossovers for each case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Thresholds {
-    /// Writes from memory that is not registered: it must be copied, or registered.
+    /// Writes from memory that is not registered. It must be copied or registered.
     pub write: Crossovers,
-    /// Writes from memory that is registered, or costs nothing to register.
+    /// Writes from memory that is registered, or is free to register.
     pub write_registered: Crossovers,
     /// Reads into memory that is not registered.
     pub read: Crossovers,
-    /// Reads into memory that is registered, or costs nothing to register.
+    /// Reads into memory that is registered, or is free to register.
     pub read_registered: Crossovers,
 }
 
 impl Thresholds {
-    /// The paper's, for all cases: what is used until an adapter was measured.
+    /// The paper's crossovers for all cases. Used until an adapter has been measured.
     pub const PAPER: Thresholds = Thresholds {
         write: Crossovers::PAPER,
         write_registered: Crossovers::PAPER,
@@ -46,7 +46,7 @@ impl Thresholds {
         read_registered: Crossovers::PAPER,
     };
 
-    /// The crossovers of one case.
+    /// Returns the crossovers of one case.
     pub fn of(&self, direction: Direction, registered: bool) -> Crossovers {
         match (direction, registered) {
             (Direction::Write, false) => self.write,
@@ -57,14 +57,14 @@ impl Thresholds {
     }
 }
 
-/// How an endpoint chooses.
+/// How an endpoint chooses paths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Policy {
-    /// Takes this path wherever it can be taken at all.
+    /// Uses this path whenever it is available.
     pub forced: Option<Path>,
-    /// Where the paths cross.
+    /// The crossovers.
     pub thresholds: Thresholds,
-    /// Whether the thresholds were measured on the adapter at hand, and are not the paper's.
+    /// True if the thresholds were measured on this adapter; false if they are the paper's.
     pub measured: bool,
 }
 
@@ -74,23 +74,23 @@ impl Default for Policy {
     }
 }
 
-/// What is true for a request at the moment of the choice.
+/// The facts about a request at the moment of the choice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Facts {
-    /// Which way the data goes.
+    /// The direction of the data.
     pub direction: Direction,
     /// Bytes of data.
     pub len: u64,
-    /// The memory is registered, or costs nothing to register.
+    /// The memory is registered, or is free to register.
     pub registered: bool,
-    /// Bytes of data that an eager message has room for behind this request, or in its reply.
+    /// Bytes of data that fit an eager message together with this request, or with its reply.
     pub inline_room: usize,
-    /// Bytes of data that a fast-RDMA slot has room for behind this request, or in its reply;
-    /// `None` if the peer (for a read, this side) has none.
+    /// Bytes of data that fit a fast-RDMA slot together with this request, or with its reply.
+    /// `None` if the peer (for a read, this side) has no slots.
     pub fast_room: Option<usize>,
-    /// A slot is free; always for a read.
+    /// A slot is free. Always true for a read.
     pub slot_free: bool,
-    /// The peer has a receive for the message.
+    /// The peer has a posted receive for the message.
     pub credit: bool,
     /// The adapters have RDMA read.
     pub rdma_read: bool,
@@ -98,26 +98,26 @@ pub struct Facts {
     pub immediate: bool,
 }
 
-/// A path, and why not a cheaper one.
+/// A path, and the reason a cheaper one was not taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Choice {
-    /// What is taken; never `Hybrid`.
+    /// The path taken. Never `Hybrid`.
     pub path: Path,
-    /// Why the path that the size asks for was passed over, if it was.
+    /// The reason the path for this size was passed over, if it was.
     pub missed: Option<Miss>,
 }
 
-/// Longest data of a read that may go ahead of its reply into the client's memory, in bytes. The
-/// server has it whole in its memory for that long, so there is a limit, and both sides know it:
-/// four times the largest slot by default.
+/// Largest data of a read that may be written into the client's memory ahead of the reply, in
+/// bytes. The server holds all of it in memory for that time, so there is a limit, which both sides
+/// know. It is four times the largest slot by default.
 pub const LONGEST_AHEAD: u64 = 256 << 10;
 
 impl Policy {
-    /// Chooses.
+    /// Chooses a path.
     pub fn choose(&self, facts: &Facts) -> Choice {
         let wanted = self.wanted(facts);
-        // From the path that is wanted to the next dearer one, until one can be taken. Server-based
-        // and client-based always can, one of them.
+        // Goes from the wanted path to the next more expensive one until one is available. One of
+        // server-based and client-based always is.
         let mut missed = None;
         let mut path = wanted;
         while let Some(miss) = facts.obstacle(path) {
@@ -138,7 +138,7 @@ impl Policy {
         Choice { path, missed }
     }
 
-    /// The path that size and policy ask for.
+    /// Returns the path that the size and the policy ask for.
     fn wanted(&self, facts: &Facts) -> Path {
         if let Some(path) = self.forced {
             return path.resolve(facts.direction);
@@ -147,7 +147,7 @@ impl Policy {
         if facts.len <= inline as u64 {
             Path::Inline
         } else if facts.len <= fast as u64 {
-            // Without slots the choice is between one message and a round trip more.
+            // Without slots the choice is between one message and an additional round trip.
             let fits = facts.fast_room.is_none() && facts.len <= facts.inline_room as u64;
             if fits { Path::Inline } else { Path::FastRdma }
         } else {
@@ -155,7 +155,7 @@ impl Policy {
         }
     }
 
-    /// Whether registered memory would have gone a cheaper way.
+    /// Returns [`Miss::NotRegistered`] if registered memory would have taken a cheaper path.
     fn not_registered(&self, facts: &Facts) -> Option<Miss> {
         let registered = self.thresholds.of(facts.direction, true);
         (!facts.registered && facts.len <= registered.fast as u64).then_some(Miss::NotRegistered)
@@ -163,11 +163,11 @@ impl Policy {
 }
 
 impl Facts {
-    /// Why a path cannot be taken now; `None` if it can.
+    /// Returns the reason a path is not available now, or `None` if it is available.
     fn obstacle(&self, path: Path) -> Option<Miss> {
         match path {
             Path::Inline if self.len > self.inline_room as u64 => Some(Miss::NoRoom),
-            // Into registered memory the data goes ahead of the reply, and no slot is needed.
+            // Into registered memory the data is written ahead of the reply, so no slot is needed.
             Path::FastRdma if self.direction == Direction::Read && self.registered => {
                 (self.len > LONGEST_AHEAD).then_some(Miss::NoRoom)
             }
@@ -249,7 +249,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is true, a path comes out that can be taken.
+        /// For any facts, the chosen path is available.
         #[test]
         fn a_choice_can_be_carried_out(
             read in any::<bool>(), len in 0u64..200_000, registered in any::<bool>(), inline_room in 0usize..10_000,

@@ -1,23 +1,24 @@
-//! What stands before the request of a call, and before its reply.
+//! The headers before the request of a call, and before its reply.
 //!
 //! **Layout**, little-endian:
 //!
 //! ```text
-//!  call       0       1      2           3      4         8            12    16          24
-//!             +-------+------+-----------+------+---------+------------+-----+-----------+---------+------------+------+
-//!             | 'C'   | path | direction | form | request | descriptor |  0  | data      | request | descriptor | data |
-//!             | u8    | u8   | u8        | u8   | u32     | u32        | u32 | u64       |         |            |      |
-//!             +-------+------+-----------+------+---------+------------+-----+-----------+---------+------------+------+
-//!             path: 0 none, 1 with the message, 2 server-based, 3 client-based; direction: 0 none, 1 write, 2 read;
-//!             form: bit 1: what carries the data, request or reply, goes into a slot if one is free; bit 0: the reply has room for a head of 128 bytes, and behind that for the data
+//!  call     0       1      2           3      4         8            12    16          24
+//!           +-------+------+-----------+------+---------+------------+-----+-----------+---------+------------+------+
+//!           | 'C'   | path | direction | form | request | descriptor |  0  | data      | request | descriptor | data |
+//!           | u8    | u8   | u8        | u8   | u32     | u32        | u32 | u64       |         |            |      |
+//!           +-------+------+-----------+------+---------+------------+-----+-----------+---------+------------+------+
+//!           path: 0 none, 1 with the message, 2 server-based, 3 client-based; direction: 0 none, 1 write, 2 read;
+//!           form: bit 1: the message with the data (request or reply) goes into a slot if one is free;
+//!                 bit 0: the receive for the reply has a head of 128 bytes, followed by the memory for the data
 //!
-//!  reply      0       1      4         8           16
-//!             +-------+------+---------+-----------+-------+------+
-//!             | kind  |  0   | bytes   | data, at  | bytes | data |
-//!             | u8    | u24  | u32     | u64       |       |      |
-//!             +-------+------+---------+-----------+-------+------+
-//!             kind 0: the reply; 1: a grant, 2: an offer, of the memory described in the bytes, for the data from `at` on;
-//!             3: as 0, but the reply's bytes are the next message, because they do not fit a head
+//!  reply    0       1      4         8           16
+//!           +-------+------+---------+-----------+-------+------+
+//!           | kind  |  0   | bytes   | data, at  | bytes | data |
+//!           | u8    | u24  | u32     | u64       |       |      |
+//!           +-------+------+---------+-----------+-------+------+
+//!           kind 0: the reply; 1: a grant, 2: an offer: of the memory described in the bytes, for the data from `at`;
+//!           3: as 0, but the bytes of the reply are in the next message, because they do not fit a head
 //! ```
 
 use super::path::{Direction, Path};
@@ -26,7 +27,7 @@ use crate::error::{Error, ErrorKind};
 
 /// Bytes before the request.
 pub(super) const CALL_HEAD: usize = 24;
-/// Bytes before a reply's bytes.
+/// Bytes before the bytes of a reply.
 pub(super) const REPLY_HEADER: usize = 16;
 /// Bytes before the data of a reply: its header and room for its bytes.
 pub(crate) const REPLY_HEAD: usize = 128;
@@ -36,9 +37,9 @@ const MAGIC: u8 = b'C';
 /// How the data travels, as far as the two sides must agree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Way {
-    /// There is none.
+    /// There is no data.
     None = 0,
-    /// With the request or the reply; or, with a descriptor, written ahead of the reply.
+    /// With the request or the reply. If there is a descriptor, written ahead of the reply.
     Message = 1,
     ServerBased = 2,
     ClientBased = 3,
@@ -54,14 +55,14 @@ impl Way {
     }
 }
 
-/// What stands before a request.
+/// The header before a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct CallHead {
     pub(super) way: Way,
     pub(super) direction: Option<Direction>,
-    /// The reply's receive has a head of [`REPLY_HEAD`] bytes and the user's memory behind it.
+    /// The reply's receive has a head of [`REPLY_HEAD`] bytes, followed by the user's memory.
     pub(super) narrow: bool,
-    /// The data goes by fast RDMA, though an eager message may have room for it.
+    /// The data uses fast RDMA, even if it fits an eager message.
     pub(super) slot: bool,
     pub(super) request: u32,
     pub(super) descriptor: u32,
@@ -88,10 +89,10 @@ impl CallHead {
         wire
     }
 
-    /// Reads the head of a message of `len` bytes and checks that it adds up.
+    /// Decodes the header of a message of `len` bytes and checks that it is consistent.
     ///
     /// # Errors
-    /// What is wrong, in words.
+    /// A description of the problem.
     pub(super) fn decode(wire: &[u8; CALL_HEAD], len: usize) -> Result<CallHead, &'static str> {
         let word = |at: usize| u32::from_le_bytes(wire[at..at + 4].try_into().expect("four bytes"));
         if wire[0] != MAGIC || wire[3] > 3 || word(12) != 0 {
@@ -135,13 +136,13 @@ impl CallHead {
         whole && fits && narrow && (!self.slot || self.way == Way::Message)
     }
 
-    /// Whether the data stands behind the request.
+    /// Returns true if the data follows the request in the same message.
     pub(super) fn carries_data(&self) -> bool {
         self.way == Way::Message && self.direction == Some(Direction::Write)
     }
 }
 
-/// What a message of the server is.
+/// The kind of a message from the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ReplyKind {
     Reply = 0,
@@ -150,12 +151,13 @@ pub(super) enum ReplyKind {
     Continued = 3,
 }
 
-/// What stands before a reply.
+/// The header before a reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ReplyHeader {
     pub(super) kind: ReplyKind,
     pub(super) bytes: u32,
-    /// Bytes of data behind a reply; where a grant or an offer begins in the request's data.
+    /// For a reply, the bytes of data after it. For a grant or an offer, its offset in the
+    /// request's data.
     pub(super) at: u64,
 }
 
@@ -177,7 +179,7 @@ impl ReplyHeader {
     }
 }
 
-/// The error for a reply that cannot be right.
+/// Returns the error for an invalid reply.
 pub(super) fn bad_reply(what: &str) -> Error {
     Error::new(ErrorKind::Protocol, format!("a reply {what}"))
 }
@@ -187,7 +189,7 @@ pub(super) fn put_descriptor(wire: &mut Vec<u8>, descriptor: &BulkDescriptor) {
     *wire = descriptor.encode(std::mem::take(wire));
 }
 
-/// Reads a descriptor of at most `max` pieces.
+/// Decodes a descriptor of at most `max` pieces.
 pub(super) fn descriptor(wire: &[u8], max: usize) -> Result<BulkDescriptor, Error> {
     BulkDescriptor::decode(wire, max).map_err(|error| Error::new(ErrorKind::Protocol, error.to_string()))
 }

@@ -1,48 +1,48 @@
-//! Copies into, out of and between shared memory, without a data race in the language's sense.
+//! Copies into, out of and between shared memory, without a data race as the language defines it.
 //!
-//! **Why.** The other side of a shared byte may be written at any moment: by a peer through an
-//! emulated adapter, by another thread with a handle to the same [`super::Memory`]. A plain
-//! `memcpy` would then be undefined behaviour. Two ways are not: relaxed atomics of a machine word,
-//! a plain load or store each; and moves in an assembler block, which the compiler sees as it sees
-//! a system call: bytes that change by other means than the program's. What is read under a race is
-//! some mixture of old and new bytes, never anything worse.
+//! **Why.** A shared byte may be written at any moment: by a peer through an emulated adapter, or
+//! by another thread with a handle to the same [`super::Memory`]. A plain `memcpy` would then be
+//! undefined behaviour. There are two sound ways. One is relaxed atomics of a machine word, each a
+//! plain load or store. The other is moves in an assembler block, which the compiler treats like a
+//! system call: the bytes are changed by something outside of the program. A read that races with a
+//! write returns a mixture of old and new bytes, and nothing worse.
 //!
-//! **Layout.** On x86-64 short copies go through registers, 16 bytes at a time; the last 16 may
-//! overlap those before, so that a ragged end needs no case of its own. From `WIDE_MOVE` bytes on
-//! they are of 32 bytes where the processor has them (AVX), and copies of `STRING_MOVE` bytes and
-//! more go by `rep movsb`, from a line boundary of the target on: elsewhere it is slow. Without AVX
-//! it begins at `SHORT_STRING_MOVE`. Elsewhere, and under Miri, copies walk the shared side in
-//! aligned words of eight bytes, its ragged ends in single bytes; the private side is read and
-//! written unaligned.
+//! **Layout.** On x86-64 short copies go through registers, 16 bytes at a time. The last 16 bytes
+//! may overlap the ones before, so that a ragged end needs no special case. From `WIDE_MOVE` bytes
+//! on the moves are 32 bytes wide if the processor has AVX. Copies of `STRING_MOVE` bytes and more
+//! use `rep movsb`, starting at a cache line boundary of the target, because it is slow otherwise.
+//! Without AVX the limit is `SHORT_STRING_MOVE`. On other processors, and under Miri, copies access
+//! the shared side in aligned words of eight bytes and its ragged ends in single bytes. The private
+//! side is accessed unaligned.
 //!
-//! What is longer than the caches goes past them where it can ([`copy_past_caches`]): a target that
-//! is stored by whole lines need not be read first. The string move does so by itself, but only for
+//! Copies larger than the caches bypass them where possible ([`copy_past_caches`]). A target that
+//! is stored in whole lines need not be read first. The string move also does this, but only for
 //! tens of megabytes in one go, which is too long for one step of a backend. Measured on Zen 5, 32
-//! MiB in steps of 256 KiB: 22 GB/s by string moves, 26 GB/s past the caches; the C library's
-//! `memcpy`, all in one, 20 GB/s.
+//! MiB in steps of 256 KiB: 22 GB/s by string moves, 26 GB/s past the caches. The C library's
+//! `memcpy`, all in one call, reaches 20 GB/s.
 //!
-//! Public for backends that move bytes by themselves.
+//! This module is public for backends that copy bytes in software.
 //!
-//! **Tests.** Every alignment and the lengths around the limits, in `memory`; all ways are compared
+//! **Tests.** Every alignment and the lengths around the limits, in `memory`. All ways are compared
 //! with a plain copy.
 
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
 
 const WORD: usize = size_of::<u64>();
 
-/// From this length on the string move wins over wide registers: it costs some 30 cycles to begin,
-/// and then moves 32 bytes or more a cycle. Measured on Zen 5, alone: 4 KiB in 30 ns by the string
-/// move, in 25 ns by registers; 60 KiB in 490 and 660 ns.
+/// From this length on the string move beats wide registers. It takes about 30 cycles to start, and
+/// then moves 32 bytes or more in each cycle. Measured on Zen 5, in isolation: 4 KiB take 30 ns by
+/// the string move and 25 ns by registers; 60 KiB take 490 and 660 ns.
 const STRING_MOVE: usize = 8 << 10;
-/// And over registers of 16 bytes.
+/// From this length on the string move beats registers of 16 bytes.
 const SHORT_STRING_MOVE: usize = 256;
 /// From this length on wide registers are used.
 const WIDE_MOVE: usize = 64;
 
-/// From this length on there is something to gain past the caches, and alignment costs nothing.
+/// From this length on bypassing the caches can pay, and the alignment costs nothing.
 const PAST_CACHES: usize = 4 << 10;
 
-/// Whether [`moves::copy`] is there. Miri runs no assembler, and checks the words.
+/// True if [`moves::copy`] is available. Miri runs no assembler, so it checks the word copies.
 const BY_PROCESSOR: bool = cfg!(all(target_arch = "x86_64", not(miri)));
 
 #[cfg(all(target_arch = "x86_64", not(miri)))]
@@ -57,7 +57,8 @@ mod moves {
             /// has.
             #[inline(always)]
             unsafe fn $name(dst: *mut u8, src: *const u8) {
-                // SAFETY: the caller vouches for the bytes. No flags and no stack are touched.
+                // SAFETY: the caller vouches for the bytes. The flags and the stack are not
+                // touched.
                 unsafe {
                     asm!($load, $store, value = out($class) _, dst = in(reg) dst, src = in(reg) src,
                         options(nostack, preserves_flags));
@@ -71,14 +72,14 @@ mod moves {
     register_move!(move_4, reg, "mov {value:e}, [{src}]", "mov [{dst}], {value:e}");
     register_move!(move_1, reg_byte, "mov {value}, [{src}]", "mov [{dst}], {value}");
 
-    /// Moves `len` bytes. Where the ranges overlap, which bytes end where is not defined.
+    /// Moves `len` bytes. If the ranges overlap, the result in the overlap is unspecified.
     ///
     /// # Safety
     /// `dst` must be valid for writes and `src` for reads of `len` bytes.
     #[inline]
     pub(super) unsafe fn copy(dst: *mut u8, src: *const u8, len: usize) {
-        // SAFETY: every move lies within `len` bytes: from `at` on where that many are left, or the
-        // last ones of all.
+        // SAFETY: every move lies within `len` bytes. It starts at `at`, where enough bytes are
+        // left, or covers the last bytes of the range.
         unsafe {
             if (super::WIDE_MOVE..super::STRING_MOVE).contains(&len) && is_x86_feature_detected!("avx") {
                 wide(dst, src, len);
@@ -103,14 +104,15 @@ mod moves {
         }
     }
 
-    /// Moves 64 bytes at a time; the last 64 are read first and written last, and may overlap those
-    /// before.
+    /// Moves 64 bytes at a time. The last 64 bytes are read first and written last, and may overlap
+    /// the ones before.
     ///
     /// # Safety
-    /// As [`copy`]; `len` must be 64 at least, and the processor have AVX.
+    /// As [`copy`]. `len` must be at least 64, and the processor must have AVX.
     unsafe fn wide(dst: *mut u8, src: *const u8, len: usize) {
-        // SAFETY: `at` stays below `last`, and `last + 64` is `len`; the caller vouches for the
-        // ranges and for AVX. The upper halves of all vector registers are lost, and said to be.
+        // SAFETY: `at` stays below `last`, and `last + 64` is `len`. The caller vouches for the
+        // ranges and for AVX. The upper halves of all vector registers are lost, and declared as
+        // outputs.
         unsafe {
             asm!(
                 "vmovdqu ymm2, [{src} + {last}]",
@@ -138,21 +140,22 @@ mod moves {
         }
     }
 
-    /// Moves past the caches where it can. What is stored behind it in the program is stored behind
-    /// it.
+    /// Moves bytes past the caches where possible. Stores that follow in program order become
+    /// visible after the moved bytes.
     ///
     /// # Safety
     /// As [`copy`].
     pub(super) unsafe fn past_caches(dst: *mut u8, src: *const u8, len: usize) {
         if len < super::PAST_CACHES || !is_x86_feature_detected!("avx") {
-            // SAFETY: the caller's promise is handed on.
+            // SAFETY: the caller makes the same promise.
             return unsafe { copy(dst, src, len) };
         }
         let head = dst.align_offset(64);
         let body = (len - head) & !127;
-        // SAFETY: `head` is below 64, and `head + body` at most `len`; the caller vouches for the
-        // ranges. A prefetch reaches for nothing. Stores past the caches are ordered with no others
-        // but by the fence. The upper halves of all vector registers are lost, and said to be.
+        // SAFETY: `head` is below 64, and `head + body` is at most `len`. The caller vouches for
+        // the ranges. A prefetch accesses no memory. Only the fence orders stores past the caches
+        // with other stores. The upper halves of all vector registers are lost, and declared as
+        // outputs.
         unsafe {
             copy(dst, src, head);
             asm!(
@@ -181,12 +184,14 @@ mod moves {
         }
     }
 
+    /// Moves `len` bytes with `rep movsb`, from an aligned target address on.
+    ///
     /// # Safety
-    /// As [`copy`]; `len` must be 64 at least.
+    /// As [`copy`]. `len` must be at least 64.
     unsafe fn string(dst: *mut u8, src: *const u8, len: usize) {
         let head = dst.align_offset(64);
-        // SAFETY: the caller vouches for the ranges; `head` is below 64. The direction flag is
-        // clear, as the calling convention demands; no flags and no stack are touched.
+        // SAFETY: the caller vouches for the ranges, and `head` is below 64. The calling convention
+        // guarantees that the direction flag is clear. The flags and the stack are not touched.
         unsafe {
             if head > 0 {
                 (0..64).step_by(16).for_each(|at| move_16(dst.add(at), src.add(at)));
@@ -200,21 +205,25 @@ mod moves {
 
 #[cfg(not(all(target_arch = "x86_64", not(miri))))]
 mod moves {
+    /// Panics. It exists so that the callers compile.
+    ///
     /// # Safety
-    /// None: it is not called where there is no such copy.
+    /// None. It is never called on these targets.
     pub(super) unsafe fn copy(dst: *mut u8, src: *const u8, len: usize) {
         unreachable!("asked for {len} bytes from {src:p} to {dst:p} by the processor's own moves");
     }
 
+    /// Panics, like [`copy`].
+    ///
     /// # Safety
     /// None, as above.
     pub(super) unsafe fn past_caches(dst: *mut u8, src: *const u8, len: usize) {
-        // SAFETY: nothing is asked for.
+        // SAFETY: `copy` has no requirements here.
         unsafe { copy(dst, src, len) }
     }
 }
 
-/// Bytes before `ptr` reaches a word boundary, at most `len`.
+/// Returns the number of bytes before `ptr` reaches a word boundary, at most `len`.
 fn ragged_head(ptr: *const u8, len: usize) -> usize {
     ptr.align_offset(WORD).min(len)
 }
@@ -222,15 +231,15 @@ fn ragged_head(ptr: *const u8, len: usize) -> usize {
 /// Copies `src` to shared memory at `dst`.
 ///
 /// # Safety
-/// `dst` must be valid for writes of `src.len()` bytes for the whole call, and all concurrent
-/// accesses to them made by this module or by the kernel.
+/// `dst` must be valid for writes of `src.len()` bytes for the whole call. All concurrent accesses
+/// to these bytes must be made by this module or by the kernel.
 #[inline]
 pub unsafe fn copy_in(dst: *mut u8, src: &[u8]) {
     if BY_PROCESSOR {
-        // SAFETY: the caller vouches for `dst`; a reference to private memory does not overlap it.
+        // SAFETY: the caller vouches for `dst`. A reference to private memory does not overlap it.
         unsafe { moves::copy(dst, src.as_ptr(), src.len()) }
     } else {
-        // SAFETY: the caller's promise is handed on.
+        // SAFETY: the caller makes the same promise.
         unsafe { words_in(dst, src) }
     }
 }
@@ -238,38 +247,38 @@ pub unsafe fn copy_in(dst: *mut u8, src: &[u8]) {
 /// Copies shared memory at `src` to `dst`.
 ///
 /// # Safety
-/// `src` must be valid for reads and writes of `dst.len()` bytes for the whole call, and all
-/// concurrent accesses to them made by this module or by the kernel.
+/// `src` must be valid for reads and writes of `dst.len()` bytes for the whole call. All concurrent
+/// accesses to these bytes must be made by this module or by the kernel.
 #[inline]
 pub unsafe fn copy_out(dst: &mut [u8], src: *mut u8) {
     if BY_PROCESSOR {
         // SAFETY: as in `copy_in`.
         unsafe { moves::copy(dst.as_mut_ptr(), src, dst.len()) }
     } else {
-        // SAFETY: the caller's promise is handed on.
+        // SAFETY: the caller makes the same promise.
         unsafe { words_out(dst, src) }
     }
 }
 
-/// Copies `len` bytes between two pieces of shared memory. If they overlap, which bytes of the
-/// overlap end where is not defined.
+/// Copies `len` bytes between two pieces of shared memory. If they overlap, the result in the
+/// overlap is unspecified.
 ///
 /// # Safety
-/// Both ranges must be valid for reads and writes for the whole call, and all concurrent accesses
-/// to them made by this module or by the kernel.
+/// Both ranges must be valid for reads and writes for the whole call. All concurrent accesses to
+/// them must be made by this module or by the kernel.
 #[inline]
 pub unsafe fn copy_between(dst: *mut u8, src: *mut u8, len: usize) {
     if BY_PROCESSOR {
-        // SAFETY: the caller vouches for both ranges. Where they overlap, the bytes that come out
-        // are some that were there, and no reference to either exists.
+        // SAFETY: the caller vouches for both ranges. Where they overlap, the resulting bytes are
+        // some that were there before, and no reference to either range exists.
         return unsafe { moves::copy(dst, src, len) };
     }
-    // Through a small private buffer, so that relative misalignment needs no case of its own.
+    // Copies through a small private buffer, so that relative misalignment needs no special case.
     let mut private = [0u8; SHORT_STRING_MOVE];
     let mut done = 0;
     while done < len {
         let piece = private.len().min(len - done);
-        // SAFETY: `done + piece <= len`; the caller vouches for both ranges.
+        // SAFETY: `done + piece <= len`, and the caller vouches for both ranges.
         unsafe {
             words_out(&mut private[..piece], src.add(done));
             words_in(dst.add(done), &private[..piece]);
@@ -278,8 +287,8 @@ pub unsafe fn copy_between(dst: *mut u8, src: *mut u8, len: usize) {
     }
 }
 
-/// [`copy_between`], past the caches where the processor can: for a part of something that they
-/// have no room for.
+/// Copies like [`copy_between`], past the caches where the processor can. For parts of data that is
+/// too large for the caches.
 ///
 /// # Safety
 /// As [`copy_between`].
@@ -288,27 +297,27 @@ pub unsafe fn copy_past_caches(dst: *mut u8, src: *mut u8, len: usize) {
         // SAFETY: as in `copy_between`.
         unsafe { moves::past_caches(dst, src, len) }
     } else {
-        // SAFETY: the caller's promise is handed on.
+        // SAFETY: the caller makes the same promise.
         unsafe { copy_between(dst, src, len) }
     }
 }
 
-/// [`copy_in`] by atomic words.
+/// Copies like [`copy_in`], with atomic words.
 ///
 /// # Safety
-/// As there.
+/// As [`copy_in`].
 unsafe fn words_in(dst: *mut u8, src: &[u8]) {
     let head = ragged_head(dst, src.len());
     let words = (src.len() - head) / WORD;
     let body_end = head + words * WORD;
     for (index, byte) in src[..head].iter().enumerate() {
-        // SAFETY: `index < len`; the caller vouches for the range.
+        // SAFETY: `index < len`, and the caller vouches for the range.
         unsafe { AtomicU8::from_ptr(dst.add(index)) }.store(*byte, Relaxed);
     }
     for (index, word) in src[head..body_end].chunks_exact(WORD).enumerate() {
         let word = u64::from_ne_bytes(word.try_into().expect("chunks of a word"));
-        // SAFETY: within the caller's range, and aligned, because `head` bytes lead to a word
-        // boundary.
+        // SAFETY: within the caller's range, and aligned, because the first `head` bytes end at a
+        // word boundary.
         unsafe { AtomicU64::from_ptr(dst.add(head + index * WORD).cast()) }.store(word, Relaxed);
     }
     for (index, byte) in src[body_end..].iter().enumerate() {
@@ -317,21 +326,21 @@ unsafe fn words_in(dst: *mut u8, src: &[u8]) {
     }
 }
 
-/// [`copy_out`] by atomic words.
+/// Copies like [`copy_out`], with atomic words.
 ///
 /// # Safety
-/// As there.
+/// As [`copy_out`].
 unsafe fn words_out(dst: &mut [u8], src: *mut u8) {
     let head = ragged_head(src, dst.len());
     let words = (dst.len() - head) / WORD;
     let body_end = head + words * WORD;
     for (index, byte) in dst[..head].iter_mut().enumerate() {
-        // SAFETY: `index < len`; the caller vouches for the range.
+        // SAFETY: `index < len`, and the caller vouches for the range.
         *byte = unsafe { AtomicU8::from_ptr(src.add(index)) }.load(Relaxed);
     }
     for (index, word) in dst[head..body_end].chunks_exact_mut(WORD).enumerate() {
-        // SAFETY: within the caller's range, and aligned, because `head` bytes lead to a word
-        // boundary.
+        // SAFETY: within the caller's range, and aligned, because the first `head` bytes end at a
+        // word boundary.
         let value = unsafe { AtomicU64::from_ptr(src.add(head + index * WORD).cast()) }.load(Relaxed);
         word.copy_from_slice(&value.to_ne_bytes());
     }
@@ -345,7 +354,7 @@ unsafe fn words_out(dst: &mut [u8], src: *mut u8) {
 mod tests {
     use super::*;
 
-    /// The words are what other processors and Miri use; here nothing else would try them.
+    /// Other processors and Miri use the word copies. On this target only this test runs them.
     #[test]
     fn words_and_moves_copy_the_same() {
         const LEN: usize = 8400;
@@ -354,7 +363,7 @@ mod tests {
             for len in (0..40).chain(60..70).chain(120..130).chain(250..260).chain(8185..8195).chain([8300]) {
                 let mut shared = [[0u8; LEN]; 2];
                 let mut private = [[0u8; LEN]; 2];
-                // SAFETY: the arrays are this test's alone and long enough.
+                // SAFETY: only this test uses the arrays, and they are long enough.
                 unsafe {
                     words_in(shared[0].as_mut_ptr().add(offset), &pattern[..len]);
                     copy_in(shared[1].as_mut_ptr().add(offset), &pattern[..len]);
@@ -368,7 +377,7 @@ mod tests {
         }
     }
 
-    /// Whatever the alignments, each byte comes, and none beside it.
+    /// Whatever the alignments, every byte of the range arrives and no byte beside it changes.
     #[test]
     fn nothing_is_lost_past_the_caches() {
         const LEN: usize = 3 * PAST_CACHES;
@@ -377,7 +386,7 @@ mod tests {
             let around = [0, 1, 63, 64, 127, 128, 129, 1000].map(|more| PAST_CACHES + more);
             for len in around.into_iter().chain([0, 1, PAST_CACHES - 1, 2 * PAST_CACHES + 77]) {
                 let (mut source, mut target) = (pattern.clone(), vec![0xa5; LEN]);
-                // SAFETY: the vectors are this test's alone and long enough.
+                // SAFETY: only this test uses the vectors, and they are long enough.
                 unsafe { copy_past_caches(target.as_mut_ptr().add(to), source.as_mut_ptr().add(from), len) };
                 assert_eq!(target[to..to + len], pattern[from..from + len], "{len} bytes from {from} to {to}");
                 let beside = target[..to].iter().chain(&target[to + len..]);

@@ -1,17 +1,17 @@
-//! Memory that the program owns and names by address: which ranges of it are known, and as which
-//! [`Memory`].
+//! Foreign memory: memory that the program owns and names by address. A table records which address
+//! ranges are known, and as which [`Memory`].
 //!
 //! **Why.** A [`Memory`] owns its bytes, which makes a cached registration safe. A program with
 //! buffers of its own, behind an MPI library or a C interface, has only addresses. Its pieces are
-//! often parts of one allocation, rows of a tile in an array; registered one by one they cost a
-//! registration each, registered as what they are, one in all (group registration, [PVFS-IB §5]:
-//! 768 rows, 1 registration). Only the program knows, so it says so: each piece may come with the
-//! *parent* that it lies in.
+//! often parts of one allocation, such as rows of a tile in an array. Registered one by one, they
+//! cost a registration each. Registered as a part of the allocation, they cost one in total (group
+//! registration, [PVFS-IB §5]: 768 rows, 1 registration). Only the program knows its allocations.
+//! So each piece may come with the *parent* that it lies in.
 //!
-//! **How.** A table from address ranges to memories. A piece is looked up by the range that it
-//! needs, its parent's or else its own; if a known range contains that, the piece is a slice of the
-//! same `Memory`, and its registration is found in the pin-down cache. If not, the range becomes a
-//! memory, together with the known ranges that it overlaps.
+//! **How.** A table maps address ranges to memories. A piece is looked up by the range that it
+//! needs: its parent's range, or else its own. If a known range contains that range, the piece is a
+//! slice of the same `Memory`, and its registration is found in the pin-down cache. If not, the
+//! range becomes a new memory, merged with the known ranges that it overlaps.
 //!
 //! ```text
 //!   known ──────[ array: Memory#7                                     ]────────[ Memory#9 ]──
@@ -19,24 +19,24 @@
 //!                     Memory#7[..] Memory#7[..] Memory#7[..]  -> 1 registration
 //! ```
 //!
-//! **Never stale.** Nobody tells this library that foreign memory is freed or unmapped, so the
-//! program has to: [`Foreign::forget`]. After that call no new piece finds the old memory, and the
-//! registration goes with the last operation that uses it. What is mapped at the address later has
-//! another [`super::MemoryId`], so it never meets the old registration. With the feature
-//! `userfaultfd` the kernel can tell instead (`Watch`).
+//! **Never stale.** This library does not learn that foreign memory is freed or unmapped, so the
+//! program has to report it with [`Foreign::forget`]. After that call no new piece finds the old
+//! memory. The registration ends with the last operation that uses it. Memory mapped later at the
+//! same address gets another [`super::MemoryId`], so it never uses the old registration. With the
+//! feature `userfaultfd` the kernel can report unmapped memory instead (`Watch`).
 //!
 //! **Invariants**
-//! 1. Known ranges do not overlap; each has one memory, which covers it exactly.
-//! 2. There are at most as many as the limit; the least recently used go first. A range that went
-//!    is only registered again when it is needed.
-//! 3. No `&mut` to the bytes is ever made ([`Memory::get_mut`] says `None`): old and new memories
-//!    may name the same bytes for a while.
+//! 1. Known ranges do not overlap. Each has one memory, which covers it exactly.
+//! 2. The number of known ranges is at most the limit. The least recently used ranges are dropped
+//!    first. A dropped range is registered again when it is needed.
+//! 3. No `&mut` to the bytes is ever created ([`Memory::get_mut`] returns `None`), because old and
+//!    new memories may refer to the same bytes for a while.
 //!
-//! **Source.** The extended list I/O interface of [PVFS-IB §5]: `mem_offsets`,
-//! `mem_lengths`, `allocation_offsets`, `allocation_lengths`. Theirs trusts the hint; ours checks
-//! that a piece lies within it.
+//! **Source.** The extended list I/O interface of [PVFS-IB §5]: `mem_offsets`, `mem_lengths`,
+//! `allocation_offsets`, `allocation_lengths`. The interface of the paper trusts the hint. This one
+//! checks that a piece lies within its parent.
 //!
-//! **Tests.** Below, against a model; `bmi-sim/tests/pin_cache.rs` counts the registrations.
+//! **Tests.** Below, against a model. `bmi-sim/tests/pin_cache.rs` counts the registrations.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -46,12 +46,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use super::{MemList, MemSlice, Memory};
 use crate::error::{Error, ErrorKind};
 
-/// Ranges that a table knows by default: twice the pieces of the longest list, so that one list
-/// without parents does not drive out everything else.
+/// Default limit of known ranges: twice the pieces of the longest list, so that one list without
+/// parents does not evict everything else.
 const DEFAULT_LIMIT: usize = 8192;
 
-/// A range of addresses: a piece, the parent that it lies in, or what is to be forgotten. Naming
-/// one is safe, using it is not.
+/// A range of addresses: a piece, its parent, or a range to forget. Creating one is safe, using it
+/// is not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {
     /// Its first byte.
@@ -61,15 +61,15 @@ pub struct Extent {
 }
 
 impl Extent {
-    /// `len` bytes from `ptr` on.
+    /// Returns the range of `len` bytes from `ptr` on.
     pub fn new(ptr: NonNull<u8>, len: usize) -> Extent {
         Extent { ptr, len }
     }
 
-    /// First address and the one behind the last.
+    /// Returns the first address and the address after the last byte.
     pub(super) fn bounds(self) -> Result<(usize, usize), Error> {
-        // Exposed, because a range that is known through one pointer serves pieces that came as
-        // others.
+        // The provenance is exposed, because a range that became known through one pointer serves
+        // pieces that come with other pointers.
         let start = self.ptr.as_ptr().expose_provenance();
         let end = start.checked_add(self.len).filter(|_| isize::try_from(self.len).is_ok());
         end.map(|end| (start, end)).ok_or_else(|| {
@@ -78,7 +78,7 @@ impl Extent {
     }
 }
 
-/// The table of foreign memory. A handle; clones share the table. Any thread may use it.
+/// The table of foreign memory. It is a handle: clones share the table. Any thread may use it.
 ///
 /// ```
 /// use std::ptr::NonNull;
@@ -108,18 +108,19 @@ pub struct Foreign(Arc<Shared>);
 
 struct Shared {
     table: Mutex<Table>,
-    /// What the kernel says was unmapped.
+    /// Ranges that the kernel reported as unmapped.
     #[cfg(all(feature = "userfaultfd", target_os = "linux"))]
     unmapped: std::sync::OnceLock<Arc<super::watch::Ring>>,
 }
 
 struct Table {
     limit: usize,
-    /// By first address.
+    /// Keyed by first address.
     known: BTreeMap<usize, Known>,
-    /// Counts look-ups: the age of a range.
+    /// Counts lookups. Gives the age of a range.
     clock: u64,
-    /// Known no longer, to be dropped outside the lock: that wakes endpoints.
+    /// Memories that are no longer known. They are dropped outside the lock, because dropping wakes
+    /// endpoints.
     stale: Vec<Memory>,
 }
 
@@ -141,12 +142,12 @@ impl Default for Foreign {
 }
 
 impl Foreign {
-    /// An empty table for up to 8192 ranges.
+    /// Returns an empty table for up to 8192 ranges.
     pub fn new() -> Foreign {
         Foreign::with_limit(DEFAULT_LIMIT)
     }
 
-    /// An empty table for up to `limit` ranges, at least one.
+    /// Returns an empty table for up to `limit` ranges, at least one.
     pub fn with_limit(limit: usize) -> Foreign {
         let table = Table { limit: limit.max(1), known: BTreeMap::new(), clock: 0, stale: Vec::new() };
         Foreign(Arc::new(Shared {
@@ -156,23 +157,23 @@ impl Foreign {
         }))
     }
 
-    /// Ranges that it knows.
+    /// Returns the number of known ranges.
     pub fn len(&self) -> usize {
         self.lock().known.len()
     }
 
-    /// Whether it knows none.
+    /// Returns true if no range is known.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// A piece of foreign memory, for the lists that operations take. `parent` is what should be
-    /// registered for it: the allocation that it lies in, or the part of that which is worth it.
-    /// Without, the piece is registered by itself, unless a range that is known already contains
-    /// it.
+    /// Returns a piece of foreign memory, for the lists that operations take. `parent` is the range
+    /// to register for it: the allocation that it lies in, or the part of the allocation that is
+    /// worth registering. Without a parent, the piece is registered alone, unless a known range
+    /// already contains it.
     ///
     /// # Errors
-    /// `Invalid` if the piece does not lie within its parent, or either wraps around the address
+    /// `Invalid` if the piece does not lie within its parent, or if either wraps around the address
     /// space.
     ///
     /// # Safety
@@ -181,10 +182,10 @@ impl Foreign {
     ///   [`Memory`] and [`super::MemoryRegion`] taken from them are gone, **and**
     /// - [`Foreign::forget`] has been called for them, or the table and its clones were dropped.
     ///
-    /// As long as a slice or an operation or exposure with one is there, nobody may hold a
-    /// reference to the bytes of `piece` or access them other than atomically or through the
-    /// kernel; the bytes of `parent` besides the pieces are not touched, unless a peer is allowed
-    /// to reach them ([`Config::expose_groups`](crate::Config::expose_groups)) and does.
+    /// While a slice exists, or an operation or exposure with one, the program must not hold a
+    /// reference to the bytes of `piece`. It may access them only atomically or through the kernel.
+    /// The bytes of `parent` outside the pieces are not touched, unless a peer is allowed to reach
+    /// them ([`Config::expose_groups`](crate::Config::expose_groups)) and does so.
     pub unsafe fn slice(&self, piece: Extent, parent: Option<Extent>) -> Result<MemSlice, Error> {
         let (start, end) = piece.bounds()?;
         let (low, high) = parent.unwrap_or(piece).bounds()?;
@@ -196,9 +197,8 @@ impl Foreign {
             return Ok(Memory::from(Vec::new()).all());
         }
         let mut table = self.lock();
-        // SAFETY: the caller vouches for the bytes of the piece and its parent; those of ranges
-        // that are known were vouched for when they became so, and the promise lasts until they are
-        // forgotten.
+        // SAFETY: the caller vouches for the bytes of the piece and its parent. Earlier callers
+        // vouched for the known ranges, and that promise holds until the ranges are forgotten.
         let (memory, at) = unsafe { table.find(low, high) };
         let stale = std::mem::take(&mut table.stale);
         drop(table);
@@ -206,8 +206,9 @@ impl Foreign {
         Ok(memory.slice(start - at, piece.len))
     }
 
-    /// A list of pieces, each with its parent if there is one: what `mem_offsets`, `mem_lengths`,
-    /// `allocation_offsets` and `allocation_lengths` say in the paper's interface.
+    /// Returns a list of pieces, each with an optional parent. The arguments correspond to
+    /// `mem_offsets`, `mem_lengths`, `allocation_offsets` and `allocation_lengths` in the paper's
+    /// interface.
     ///
     /// # Errors
     /// As [`Foreign::slice`].
@@ -222,17 +223,17 @@ impl Foreign {
         slices.collect()
     }
 
-    /// Forgets every known range that overlaps `extent`: to be called before the memory is freed or
-    /// unmapped, and after the operations with it have ended. Its registrations are let go by the
-    /// endpoints that made them, each at its next poll or a moment later. Returns how many ranges
-    /// were forgotten.
+    /// Forgets every known range that overlaps `extent`, and returns how many there were. Call it
+    /// before the memory is freed or unmapped, and after the operations that use it have ended. The
+    /// endpoints that registered the memory release the registrations at their next poll or a
+    /// moment later.
     pub fn forget(&self, extent: Extent) -> usize {
         let Ok((start, end)) = extent.bounds() else { return 0 };
         let forgotten = self.lock().take_overlapping(start, end);
         forgotten.len()
     }
 
-    /// Forgets everything; returns how many ranges that were.
+    /// Forgets all ranges, and returns how many there were.
     pub fn forget_all(&self) -> usize {
         let forgotten = std::mem::take(&mut self.lock().known);
         forgotten.len()
@@ -252,7 +253,7 @@ impl Foreign {
         table
     }
 
-    /// From now on look-ups read what `ring` says first.
+    /// Makes all later lookups read `ring` first.
     #[cfg(all(feature = "userfaultfd", target_os = "linux"))]
     pub(super) fn watched_by(&self, ring: &Arc<super::watch::Ring>) -> Result<(), Error> {
         let set = self.0.unmapped.set(Arc::clone(ring));
@@ -261,11 +262,11 @@ impl Foreign {
 }
 
 impl Table {
-    /// The memory that contains `low..high`, made if there is none, and the address of its first
-    /// byte.
+    /// Returns the memory that contains `low..high`, and the address of its first byte. Creates the
+    /// memory if there is none.
     ///
     /// # Safety
-    /// The bytes `low..high` must be as [`Foreign::slice`] says.
+    /// The bytes `low..high` must satisfy the requirements of [`Foreign::slice`].
     unsafe fn find(&mut self, low: usize, high: usize) -> (Memory, usize) {
         self.clock += 1;
         if let Some((start, known)) = self.known.range_mut(..=low).next_back()
@@ -281,7 +282,7 @@ impl Table {
         }
         self.drop_oldest();
         let ptr = NonNull::new(std::ptr::with_exposed_provenance_mut(start)).expect("an extent's pointer is not null");
-        // SAFETY: every byte belongs to a range that somebody vouched for, and overlapping ranges
+        // SAFETY: some caller vouched for every byte in one of the ranges, and overlapping ranges
         // leave no gap.
         let memory = unsafe { Memory::shared(ptr, end - start) };
         self.known.insert(start, Known { memory: memory.clone(), used: self.clock });
@@ -300,8 +301,8 @@ impl Table {
         taken
     }
 
-    /// Makes room for one more range: a quarter goes at a time, so looking for the oldest is paid
-    /// by many.
+    /// Makes room for one more range. Drops a quarter of the ranges at a time, so that the search
+    /// for the oldest is rarely needed.
     fn drop_oldest(&mut self) {
         if self.known.len() < self.limit {
             return;
@@ -339,7 +340,7 @@ mod tests {
     /// # Safety
     /// As [`Foreign::slice`].
     unsafe fn piece(foreign: &Foreign, base: NonNull<u8>, from: usize, len: usize) -> MemSlice {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller makes the same promise.
         unsafe { foreign.slice(Extent::new(base.add(from), len), None) }.unwrap()
     }
 
@@ -349,8 +350,8 @@ mod tests {
         let base = at(&mut bytes);
         let foreign = Foreign::new();
         let parent = Some(Extent::new(base, 1000));
-        // SAFETY: the vector lives to the end of the test, and is not touched while there are
-        // slices.
+        // SAFETY: the vector lives until the end of the test, and is not touched while slices
+        // exist.
         unsafe {
             let first = foreign.slice(Extent::new(base.add(10), 5), parent).unwrap();
             let second = foreign.slice(Extent::new(base.add(900), 100), parent).unwrap();
@@ -393,8 +394,8 @@ mod tests {
     }
 
     proptest! {
-        /// Any sequence of pieces, parents and forgetting: every slice names its bytes, known
-        /// ranges are disjoint, pieces within one known range share it.
+        /// Tests any sequence of pieces, parents and forgetting: every slice refers to its bytes,
+        /// known ranges are disjoint, and pieces within one known range share it.
         #[test]
         fn any_sequence_finds_the_right_bytes(
             steps in proptest::collection::vec((0u8..8, 0usize..200, 1usize..40, 0usize..30, 0usize..30), 1..100),
@@ -411,7 +412,8 @@ mod tests {
                 let low = from.saturating_sub(before);
                 let high = (from + len + behind).min(256);
                 let parent = (kind > 3).then(|| Extent::new(base.map_addr(|addr| addr.saturating_add(low)), high - low));
-                // SAFETY: within the vector, which lives to the end and is not touched otherwise.
+                // SAFETY: within the vector, which lives until the end and is not touched
+                // otherwise.
                 let slice = unsafe { foreign.slice(extent, parent) }.unwrap();
                 prop_assert_eq!(slice.as_ptr(), extent.ptr.as_ptr());
                 prop_assert_eq!(slice.len(), len);

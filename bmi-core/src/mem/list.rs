@@ -1,4 +1,4 @@
-//! Lists of pieces of memory: what a message is gathered from and scattered to.
+//! Lists of memory pieces, which messages are gathered from and scattered to.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use bytes::{Bytes, BytesMut};
 
 use super::{Memory, copy};
 
-/// A piece of a [`Memory`]. Holds a handle, so the bytes stay while it lives.
+/// A piece of a [`Memory`]. It holds a handle, so the bytes stay while it lives.
 #[derive(Clone)]
 pub struct MemSlice {
     memory: Memory,
@@ -16,44 +16,44 @@ pub struct MemSlice {
 }
 
 impl MemSlice {
-    /// The caller has checked the range.
+    /// Creates a slice. The caller has checked the range.
     pub(super) fn new(memory: Memory, offset: usize, len: usize) -> MemSlice {
         MemSlice { memory, offset, len }
     }
 
-    /// The memory that it lies in.
+    /// Returns the memory that the slice lies in.
     #[inline]
     pub fn memory(&self) -> &Memory {
         &self.memory
     }
 
-    /// Where in that memory it begins, in bytes.
+    /// Returns the offset in that memory, in bytes.
     #[inline]
     pub fn offset(&self) -> usize {
         self.offset
     }
 
-    /// Its length in bytes.
+    /// Returns the length in bytes.
     #[inline]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether it has no bytes.
+    /// Returns true if the slice has no bytes.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Where the bytes stand; see [`Memory::as_ptr`].
+    /// Returns the address of the bytes; see [`Memory::as_ptr`].
     #[inline]
     pub fn as_ptr(&self) -> *mut u8 {
         self.memory.as_ptr().wrapping_add(self.offset)
     }
 
-    /// The `len` bytes at `offset` of this slice.
+    /// Returns the `len` bytes at `offset` of this slice.
     ///
     /// # Panics
-    /// If the range does not lie within it.
+    /// If the range does not lie within this slice.
     #[inline]
     pub fn slice(&self, offset: usize, len: usize) -> MemSlice {
         assert!(
@@ -63,7 +63,7 @@ impl MemSlice {
         MemSlice { memory: self.memory.clone(), offset: self.offset + offset, len }
     }
 
-    /// Copies `from` to its beginning; at most its length.
+    /// Copies `from` to the beginning of this slice.
     ///
     /// # Panics
     /// If `from` is longer.
@@ -73,7 +73,7 @@ impl MemSlice {
         self.memory.copy_from(self.offset, from);
     }
 
-    /// Copies its beginning to `to`.
+    /// Copies the beginning of this slice to `to`.
     ///
     /// # Panics
     /// If `to` is longer.
@@ -90,12 +90,13 @@ impl MemSlice {
     pub fn copy_from_slice_of(&self, from: &MemSlice) -> usize {
         self.memory.check_writable();
         let len = self.len.min(from.len);
-        // SAFETY: both ranges were checked when the slices were made; the handles keep the memory.
+        // SAFETY: both ranges were checked when the slices were made, and the handles keep the
+        // memory alive.
         unsafe { copy::copy_between(self.as_ptr(), from.as_ptr(), len) };
         len
     }
 
-    /// A copy of the bytes.
+    /// Returns a copy of the bytes.
     pub fn to_vec(&self) -> Vec<u8> {
         let mut bytes = vec![0; self.len];
         self.copy_to(&mut bytes);
@@ -109,7 +110,7 @@ impl fmt::Debug for MemSlice {
     }
 }
 
-/// A message's memory: one piece, or several in order. Cheap to clone; one piece needs no
+/// The memory of a message: one piece, or several in order. Cheap to clone. A single piece needs no
 /// allocation.
 #[derive(Clone, Debug)]
 pub struct MemList(Pieces);
@@ -121,7 +122,7 @@ enum Pieces {
 }
 
 impl MemList {
-    /// The pieces in order.
+    /// Returns the pieces in order.
     #[inline]
     pub fn pieces(&self) -> &[MemSlice] {
         match &self.0 {
@@ -145,13 +146,13 @@ impl MemList {
         }
     }
 
-    /// Whether there are no bytes.
+    /// Returns true if the list has no bytes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Scatters `from` over the pieces, beginning `at` bytes into the list; returns how many bytes
-    /// found room.
+    /// Scatters `from` over the pieces, starting `at` bytes into the list. Returns the number of
+    /// bytes that fit.
     #[inline]
     pub fn copy_from(&self, at: usize, from: &[u8]) -> usize {
         let mut done = 0;
@@ -162,7 +163,7 @@ impl MemList {
         done
     }
 
-    /// Gathers the bytes from `at` on into `to`; returns how many there were.
+    /// Gathers the bytes from `at` on into `to`. Returns the number of bytes copied.
     pub fn copy_to(&self, at: usize, to: &mut [u8]) -> usize {
         let mut done = 0;
         for (piece, start, len) in self.cuts(at, to.len()) {
@@ -172,12 +173,14 @@ impl MemList {
         done
     }
 
-    /// The pieces, cut, that hold the `len` bytes from `at` on, as far as the list reaches.
+    /// Returns the parts of the pieces that hold the `len` bytes from `at` on, up to the end of the
+    /// list.
     pub fn range(&self, at: usize, len: usize) -> impl Iterator<Item = MemSlice> {
         self.cuts(at, len).map(|(piece, start, len)| piece.slice(start, len))
     }
 
-    /// The same as pieces, where in each of them, and how many bytes: without a handle for each.
+    /// Returns the parts of [`MemList::range`] as piece, offset in the piece and length, without
+    /// cloning handles.
     #[inline]
     fn cuts(&self, at: usize, len: usize) -> impl Iterator<Item = (&MemSlice, usize, usize)> {
         let (mut skip, mut left) = (at, len);
@@ -190,7 +193,7 @@ impl MemList {
         })
     }
 
-    /// A copy of all bytes in order.
+    /// Returns a copy of all bytes in order.
     pub fn to_vec(&self) -> Vec<u8> {
         let mut bytes = vec![0; self.len()];
         self.copy_to(0, &mut bytes);
@@ -238,15 +241,17 @@ impl From<BytesMut> for MemList {
 }
 
 impl From<Vec<u8>> for MemList {
-    /// Takes the vector over, without a copy.
+    /// Takes over the vector without a copy.
     fn from(vec: Vec<u8>) -> MemList {
         MemList::from(Memory::from(vec))
     }
 }
 
 impl FromIterator<MemSlice> for MemList {
+    /// Collects pieces into a list.
+    ///
     /// # Panics
-    /// If the total length overflows `usize`, which no address space can hold.
+    /// If the total length overflows `usize`. No address space can hold such a list.
     fn from_iter<I: IntoIterator<Item = MemSlice>>(pieces: I) -> MemList {
         let pieces: Arc<[MemSlice]> = pieces.into_iter().collect();
         let len = pieces.iter().try_fold(0usize, |sum, piece| sum.checked_add(piece.len())).expect("length of a list");

@@ -1,26 +1,26 @@
 //! Memory that an adapter may touch.
 //!
-//! **Why.** A zero-copy adapter reads and writes user memory while the program runs on. A `&[u8]`
-//! or `&mut [u8]` to such memory would be a lie to the compiler, and a borrow can end while the
-//! adapter is still at work. So memory is *owned*: by a [`Memory`] handle, counted; work requests
-//! and registrations hold handles of their own.
+//! **Why.** A zero-copy adapter reads and writes user memory while the program runs. A `&[u8]` or
+//! `&mut [u8]` to such memory would be unsound, and a borrow could end while the adapter is still
+//! working. So memory is *owned* by a counted [`Memory`] handle. Work requests and registrations
+//! hold handles of their own.
 //!
 //! **Invariants**
-//! 1. The bytes of a [`Memory`] stay where they are, mapped and readable and writable, until the
-//!    last handle is gone.
-//! 2. While more than one handle exists nobody has a reference to the bytes; they are moved by the
+//! 1. The bytes of a [`Memory`] keep their address and stay mapped, readable and writable until the
+//!    last handle is dropped.
+//! 2. While more than one handle exists, there is no reference to the bytes. They are copied by the
 //!    module `copy`, whose accesses to shared memory are atomic, or by the kernel.
-//! 3. [`Memory::get_mut`] gives out `&mut [u8]` only when the handle is the only one: no operation,
+//! 3. [`Memory::get_mut`] returns `&mut [u8]` only when the handle is the only one: no operation,
 //!    exposure or [`MemoryRegion`] is left.
 //! 4. The pin-down cache holds registrations, never memory (`pin_cache`). So it keeps no bytes
-//!    alive and takes no exclusive access away; to use what it holds one has to bring a handle
-//!    along. The registration of a memory whose last handle is gone can be found by nobody, and is
-//!    let go.
-//! 5. Memory of others ([`Foreign`]) is never given out as `&mut`: more than one [`Memory`] may
-//!    name the same bytes.
+//!    alive and does not prevent exclusive access. Using a cached registration requires a handle.
+//!    After the last handle of a memory is dropped, no lookup can find its registration, and the
+//!    cache releases it.
+//! 5. Foreign memory ([`Foreign`]) is never given out as `&mut`, because more than one [`Memory`]
+//!    may refer to the same bytes.
 //!
-//! So the aliasing rule of the hardware is a borrow rule. This fails to compile, because `buffer`
-//! was moved into the operation:
+//! This makes the aliasing rule of the hardware a borrow rule. The following fails to compile,
+//! because `buffer` was moved into the operation:
 //!
 //! ```compile_fail
 //! use bmi_core::{MemList, Memory};
@@ -30,7 +30,7 @@
 //! # Ok::<(), bmi_core::Error>(())
 //! ```
 //!
-//! With a clone it compiles, and `get_mut` says `None` until the operation has ended.
+//! With a clone it compiles, and `get_mut` returns `None` until the operation has ended.
 
 pub mod copy;
 mod foreign;

@@ -1,47 +1,47 @@
 //! The pin-down cache: registrations of the program's memory, kept after use.
 //!
-//! **Why.** Registering pins pages and costs more than moving them ([PVFS-IB §5]: 120 µs a
-//! region and 4 µs a page), and programs use their buffers again. So a registration stays when the
-//! operation that needed it has ended, and the next one finds it.
+//! **Why.** Registering pins pages and costs more than moving them ([PVFS-IB §5]: 120 µs for a
+//! region and 4 µs for a page). Programs use their buffers again. So a registration is kept when
+//! the operation that needed it has ended, and the next operation finds it.
 //!
 //! **Layout**
 //!
 //! ```text
-//!   index: MemoryId -> entry          kept:    newest <-> … <-> oldest     within the bounds, least recently used goes first
-//!   entry: CachedRegion, length       passing: longer than the bounds, or bounds of zero: goes as soon as nobody uses it
-//!                                     leaving: evicted or without memory; let go together
+//!   index: MemoryId -> entry          kept:    newest <-> … <-> oldest     bounded, least recently used goes first
+//!   entry: CachedRegion, length       passing: too long, or bounds of zero: removed as soon as it is idle
+//!                                     leaving: evicted or without memory; released together
 //! ```
 //!
 //! **Invariants**
-//! 1. *Never stale.* An entry is found by the id of a [`Memory`], and ids are never used twice; who
-//!    asks has a handle, so the bytes that were registered are still there. When the last handle
-//!    goes, no id names the entry any more; the memory's drop leaves a note and the next poll takes
-//!    the entry out.
+//! 1. *Never stale.* An entry is found by the id of a [`Memory`], and ids are never reused. A
+//!    lookup requires a handle, so the registered bytes still exist. When the last handle is
+//!    dropped, no id refers to the entry any more. The drop leaves a note, and the next poll
+//!    removes the entry.
 //! 2. *Keeps nothing alive.* An entry has the registration, not the memory. The bytes are freed
-//!    when the program, and the operations under way, drop them. What stays until the next batch is
-//!    the adapter's hold on the pages, which nobody can name.
-//! 3. *Takes no exclusive access away.* For the same reason [`Memory::get_mut`] does not see an
-//!    entry. That is sound: to get a [`MemoryRegion`] out of an entry one has to show a handle, and
-//!    while `get_mut`'s reference lives there is no other than the borrowed one.
-//! 4. *Bounded.* Entries and bytes, `leaving` included, stay within the bounds, but for entries in
-//!    use: those cannot be given up, and go when they are idle. Each call looks at [`SCAN`] of them
-//!    at most.
-//! 5. Using a registration again is O(1) and allocates nothing.
+//!    when the program, and the operations under way, drop them. Until the next batch the adapter
+//!    keeps its hold on the pages, but nothing can refer to them.
+//! 3. *Does not prevent exclusive access.* For the same reason, [`Memory::get_mut`] does not see an
+//!    entry. This is sound: getting a [`MemoryRegion`] out of an entry requires a handle. While the
+//!    reference from `get_mut` lives, the only handle is the borrowed one.
+//! 4. *Bounded.* Entries and bytes, `leaving` included, stay within the bounds. Entries in use are
+//!    an exception: they cannot be given up, and go when they are idle. Each call passes over at
+//!    most [`SCAN`] of them.
+//! 5. Reusing a registration is O(1) and allocates nothing.
 //!
-//! **Deregistration** is delayed and batched. When a bound is reached, a sixteenth of it goes at
-//! once, so the next registrations find room. What has lost its memory waits until
-//! [`Limits::linger`] after the first of its batch. The transport deregisters a batch in one go
-//! (C13).
+//! **Deregistration** is delayed and batched. When a bound is reached, a sixteenth of it is
+//! released at once, so that the next registrations find room. An entry that has lost its memory
+//! waits until [`Limits::linger`] after the first entry of its batch. The transport deregisters a
+//! batch in one go (C13).
 //!
-//! **When the adapter refuses,** what waits is let go, then a batch of idle entries, then all of
-//! them, with another try after each.
+//! **When the adapter refuses** a registration, the cache releases first the entries in `leaving`
+//! and a batch of idle entries, then all idle entries. It tries again after each step.
 //!
-//! **Source.** [PVFS-IB §3.3.3, §4.1.2] (`check_if_registered`); Tezuka et al., pin-down
-//! cache. Theirs are keyed by address, so they have to watch `munmap`; ours is keyed by the
-//! identity of owned memory. For addresses of others see [`super::Foreign`].
+//! **Source.** [PVFS-IB §3.3.3, §4.1.2] (`check_if_registered`); Tezuka et al., pin-down cache.
+//! Those caches use addresses as keys, so they have to watch `munmap`. This one uses the identity
+//! of owned memory. For foreign addresses see [`super::Foreign`].
 //!
-//! **Tests.** A model below, with any sequence of uses, drops and failures; through real transfers
-//! `bmi-sim/tests/pin_cache.rs`.
+//! **Tests.** A model below runs any sequence of uses, drops and failures.
+//! `bmi-sim/tests/pin_cache.rs` tests the cache through real transfers.
 #![expect(clippy::disallowed_types, reason = "a map whose hasher is the same in every run")]
 
 use std::collections::HashMap;
@@ -59,26 +59,26 @@ use crate::returns::Returns;
 use crate::time::Time;
 use crate::transport::Transport;
 
-/// Entries in use that one call passes over in search of idle ones.
+/// Number of entries in use that one call passes over in search of idle ones.
 const SCAN: usize = 64;
 
-/// The part of a bound that goes when it is reached: one in sixteen is few to lose and enough to
-/// share the price of a batch.
+/// The fraction of a bound that is released when it is reached. One sixteenth is little to lose,
+/// and enough to share the cost of a batch.
 const BATCH_PART: usize = 16;
 
 /// Bounds of a cache.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
-    /// Registrations.
+    /// Largest number of registrations.
     pub(crate) entries: usize,
-    /// Bytes registered.
+    /// Largest number of registered bytes.
     pub(crate) bytes: u64,
-    /// How long what nobody can use any more may stay registered, so that it is let go together
-    /// with others.
+    /// How long a registration without memory may be kept, so that it is released together with
+    /// others.
     pub(crate) linger: Duration,
 }
 
-/// What a cache did and holds.
+/// Counters of a cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct PinCounts {
     pub(crate) hits: u64,
@@ -100,7 +100,7 @@ struct Entry {
     older: usize,
 }
 
-/// A list of entries by their index, newest first.
+/// A list of entries, linked by index, newest first.
 #[derive(Clone, Copy)]
 struct Chain {
     newest: usize,
@@ -152,9 +152,9 @@ pub(crate) struct PinCache {
     passing: Chain,
     leaving: Vec<CachedRegion>,
     leaving_bytes: u64,
-    /// When `leaving` is let go; `None` until the next poll, which knows the time.
+    /// When `leaving` is released. `None` until the next poll, which knows the time.
     due: Option<Time>,
-    /// Memories whose last handle is gone.
+    /// Memories whose last handle was dropped.
     gone: Arc<Returns<MemoryId>>,
     notes: Vec<MemoryId>,
     counts: PinCounts,
@@ -184,23 +184,24 @@ impl PinCache {
         self.counts
     }
 
-    /// Registrations and their bytes, those that wait to be let go included.
+    /// Returns the number of registrations and their bytes, including those that wait for their
+    /// release.
     pub(crate) fn held(&self) -> (usize, u64) {
         let passing: u64 = self.entries.iter().filter(|(_, entry)| !entry.kept).map(|(_, entry)| entry.len).sum();
         (self.entries.len() + self.leaving.len(), self.kept_bytes + self.leaving_bytes + passing)
     }
 
-    /// Registrations that an operation, an exposure or the program holds.
+    /// Returns the number of registrations that an operation, an exposure or the program holds.
     pub(crate) fn in_use(&self) -> usize {
         self.entries.iter().filter(|(_, entry)| entry.region.is_in_use()).count()
     }
 
-    /// Whether `memory` is registered. Counts nothing.
+    /// Returns true if `memory` is registered. Counts no hit.
     pub(crate) fn is_registered(&self, memory: &Memory) -> bool {
         self.index.get(&memory.id()).is_some_and(|at| self.is_good(*at))
     }
 
-    /// Whether an entry may be used again: one that is only passing ends with its use.
+    /// Returns true if an entry may be used again. A passing entry ends with its use.
     fn is_good(&self, at: usize) -> bool {
         let entry = &self.entries[at];
         entry.kept || entry.region.is_in_use()
@@ -208,8 +209,8 @@ impl PinCache {
 
     // ---- looking up -----------------------------------------------------------------------------
 
-    /// The registration of `memory`, if there is one: the paper's `check_if_registered`. Counted as
-    /// a hit; never registers.
+    /// Returns the registration of `memory`, if there is one: the `check_if_registered` of the
+    /// paper. It counts as a hit, and never registers.
     pub(crate) fn check_if_registered(&mut self, memory: &Memory) -> Option<MemoryRegion> {
         let at = *self.index.get(&memory.id())?;
         if !self.is_good(at) {
@@ -223,19 +224,19 @@ impl PinCache {
         Some(self.entries[at].region.with(memory))
     }
 
-    /// The registration of `memory`, made if there is none.
+    /// Returns the registration of `memory`, and creates it if there is none.
     ///
     /// # Errors
-    /// Those of [`Transport::register`], after everything idle has made room.
+    /// Those of [`Transport::register`], after all idle entries have been released.
     pub(crate) fn register<T: Transport>(&mut self, transport: &mut T, memory: &Memory) -> Result<MemoryRegion, Error> {
         self.register_by(memory, |memory| transport.register(memory))
     }
 
-    /// Registers memory of the endpoint's own, which is not kept in the cache; what is idle there
-    /// gives way.
+    /// Registers memory of the endpoint itself, which is not kept in the cache. Idle entries are
+    /// released if it needs room.
     ///
     /// # Errors
-    /// Those of `adapter`, which is tried again after an `Exhausted`.
+    /// Those of `adapter`, which is tried again after `Exhausted`.
     pub(crate) fn register_own<R>(&mut self, adapter: impl FnMut() -> Result<R, Error>) -> Result<R, Error> {
         self.try_hard(adapter)
     }
@@ -268,7 +269,7 @@ impl PinCache {
         Ok(region)
     }
 
-    /// Registers; if the adapter has no more room, makes some and tries again.
+    /// Registers. If the adapter has no room, releases entries and tries again.
     fn try_hard<R>(&mut self, mut adapter: impl FnMut() -> Result<R, Error>) -> Result<R, Error> {
         let mut refused = match adapter() {
             Ok(region) => return Ok(region),
@@ -297,8 +298,8 @@ impl PinCache {
 
     // ---- letting go -----------------------------------------------------------------------------
 
-    /// Sees to it that one more registration of `len` bytes stays within the bounds, as far as idle
-    /// entries can give way.
+    /// Makes room for one more registration of `len` bytes within the bounds, as far as idle
+    /// entries allow.
     fn make_room(&mut self, len: u64) {
         let Limits { entries, bytes, .. } = self.limits;
         let fits = |cache: &PinCache, entries: usize, bytes: u64| {
@@ -318,8 +319,8 @@ impl PinCache {
         self.let_go();
     }
 
-    /// Gives up idle entries, the least recently used first: at most `count`, passing over at most
-    /// `scan` in use, while `more` says so.
+    /// Evicts idle entries, least recently used first, while `more` returns true. Evicts at most
+    /// `count`, and passes over at most `scan` entries in use.
     fn evict(&mut self, mut count: usize, scan: usize, more: impl Fn(&PinCache) -> bool) {
         let mut scan = scan.min(self.kept.len);
         while count > 0 && self.kept.len > 0 && more(self) {
@@ -329,7 +330,7 @@ impl PinCache {
                     break;
                 }
                 scan -= 1;
-                // In use is recently used.
+                // An entry in use counts as recently used.
                 self.kept.touch(&mut self.entries, at);
             } else {
                 self.counts.evictions += 1;
@@ -339,7 +340,7 @@ impl PinCache {
         }
     }
 
-    /// Moves an entry to those that wait to be let go.
+    /// Moves an entry to `leaving`.
     fn take_out(&mut self, at: usize) {
         let kept = self.entries[at].kept;
         let chain = if kept { &mut self.kept } else { &mut self.passing };
@@ -353,8 +354,7 @@ impl PinCache {
         self.leaving.push(entry.region);
     }
 
-    /// Takes out those that were only passing and that nobody uses any more; looks at `scan` of
-    /// them.
+    /// Removes passing entries that are no longer in use. Looks at up to `scan` of them.
     fn take_passed(&mut self, scan: usize) {
         for _ in 0..self.passing.len.min(scan) {
             let at = self.passing.oldest;
@@ -366,12 +366,12 @@ impl PinCache {
         }
     }
 
-    /// Takes out the entries of memories whose last handle is gone.
+    /// Removes the entries of memories whose last handle was dropped.
     fn take_notes(&mut self) {
         let mut notes = std::mem::take(&mut self.notes);
         self.gone.drain(&mut notes);
         for id in notes.drain(..) {
-            // Entries that were evicted since are not there any more.
+            // Entries that were evicted meanwhile are not in the index.
             if let Some(at) = self.index.get(&id) {
                 self.take_out(*at);
             }
@@ -388,8 +388,8 @@ impl PinCache {
         self.due = None;
     }
 
-    /// Takes in what was dropped, keeps the bounds, and lets a batch go when it is due. Returns
-    /// whether anything was let go.
+    /// Reads the notes of dropped memory, enforces the bounds, and releases a batch when it is due.
+    /// Returns true if anything was released.
     #[inline]
     pub(crate) fn poll(&mut self, now: Time) -> bool {
         let within = self.kept.len <= self.limits.entries && self.kept_bytes <= self.limits.bytes;
@@ -401,7 +401,7 @@ impl PinCache {
         if !self.gone.is_empty() {
             self.take_notes();
         }
-        // What was in use when room was needed.
+        // Entries that were in use when room was needed.
         let Limits { entries, bytes, .. } = self.limits;
         if self.kept.len > entries || self.kept_bytes > bytes {
             self.evict(usize::MAX, SCAN, |cache| cache.kept.len > entries || cache.kept_bytes > bytes);
@@ -419,15 +419,15 @@ impl PinCache {
         ripe
     }
 
-    /// When [`PinCache::poll`] has something to do though nothing happens.
+    /// Returns when [`PinCache::poll`] has work to do even if nothing else happens.
     pub(crate) fn next_deadline(&self) -> Option<Time> {
         self.due
     }
 
-    /// Whether it is safe to sleep; `waker` is woken when memory is dropped whose pages the adapter
-    /// holds.
+    /// Returns true if it is safe to sleep. `waker` is then woken when memory is dropped whose
+    /// pages the adapter holds.
     pub(crate) fn arm(&self, waker: &Waker) -> bool {
-        // Where registering pins nothing there is no hurry: the next poll, whenever it is, lets go.
+        // If registering pins nothing, the release can wait for the next poll, whenever that is.
         self.limits.linger.is_zero() || self.gone.wake_at_next(waker)
     }
 }
@@ -443,7 +443,7 @@ mod tests {
 
     const LINGER: Duration = Duration::from_nanos(100);
 
-    /// An adapter that counts: what is registered, what it refused.
+    /// An adapter that counts registrations and refusals.
     #[derive(Default)]
     struct Adapter {
         owner: Arc<ReleaseQueue>,
@@ -508,7 +508,7 @@ mod tests {
         let (mut cache, mut adapter) = (cache(3, 1000), Adapter::with_room(100));
         let kept = Arc::new(());
         let ptr = std::ptr::NonNull::from(Box::leak(Box::new([0u8; 8]))).cast();
-        // SAFETY: the bytes are never freed, and nobody else knows them.
+        // SAFETY: the bytes are never freed, and no other code knows them.
         let mut memory = unsafe { Memory::from_raw_parts(ptr, 8, Box::new(Arc::clone(&kept))) };
         let region = cache.register_by(&memory, |m| adapter.register(m)).unwrap();
         assert!(memory.get_mut().is_none(), "a region in use is a handle");

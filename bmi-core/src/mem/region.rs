@@ -1,4 +1,4 @@
-//! Registered memory, and how this side and the peer name it.
+//! Registered memory, and the keys by which this side and the peer name it.
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,22 +9,22 @@ use super::{MemSlice, Memory, MemoryId};
 use crate::proto::one_or_many::OneOrMany;
 use crate::returns::Returns;
 
-/// How the adapter that registered a region names it; of no meaning to anybody else.
+/// The adapter's name for a region that it registered. It has no meaning elsewhere.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct LocalKey(pub u64);
 
-/// How a peer names memory that was exposed to it: unguessable, and valid on one connection only.
+/// A peer's name for memory that was exposed to it. Unguessable, and valid on one connection only.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct RemoteKey(pub u64);
 
 impl fmt::Debug for RemoteKey {
-    /// Says nothing: keys are secrets and do not belong in logs.
+    /// Prints no digits. Keys are secrets and do not belong in logs.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("RemoteKey(..)")
     }
 }
 
-/// What a peer may do with exposed memory.
+/// The access that a peer has to exposed memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Access {
     /// The peer may RDMA-read it.
@@ -34,7 +34,7 @@ pub struct Access {
 }
 
 impl Access {
-    /// Only this side.
+    /// Only this side may access it.
     pub const LOCAL: Access = Access { remote_read: false, remote_write: false };
     /// The peer may read.
     pub const READ: Access = Access { remote_read: true, remote_write: false };
@@ -44,29 +44,29 @@ impl Access {
     pub const READ_WRITE: Access = Access { remote_read: true, remote_write: true };
 }
 
-/// A piece of a peer's memory, as it stands on the wire: 24 bytes.
+/// A piece of a peer's memory. Takes 24 bytes on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct RemoteSlice {
-    /// Names the exposure.
+    /// Identifies the exposure.
     pub key: RemoteKey,
-    /// Where it begins; only the adapter that made it knows what it counts, but adding bytes moves
-    /// it by bytes.
+    /// Start of the piece. Only the adapter that made it knows the meaning, but adding a number of
+    /// bytes advances it by that many bytes.
     pub addr: u64,
     /// Its length in bytes.
     pub len: u64,
 }
 
 impl RemoteSlice {
-    /// Bytes that it takes on the wire.
+    /// Length on the wire, in bytes.
     pub const WIRE_LEN: usize = 24;
 
-    /// The `len` bytes at `offset`; `None` if they do not lie within it.
+    /// Returns the `len` bytes at `offset`, or `None` if they do not lie within the piece.
     pub fn slice(&self, offset: u64, len: u64) -> Option<RemoteSlice> {
         let end = offset.checked_add(len)?;
         (end <= self.len).then_some(RemoteSlice { key: self.key, addr: self.addr.checked_add(offset)?, len })
     }
 
-    /// Little-endian key, address, length.
+    /// Encodes key, address and length in little-endian order.
     pub fn to_wire(&self) -> [u8; Self::WIRE_LEN] {
         let mut wire = [0; Self::WIRE_LEN];
         wire[0..8].copy_from_slice(&self.key.0.to_le_bytes());
@@ -75,15 +75,15 @@ impl RemoteSlice {
         wire
     }
 
-    /// The inverse of [`RemoteSlice::to_wire`]. Nothing is checked but the form; the adapter that
-    /// owns the memory checks the rest.
+    /// Decodes the result of [`RemoteSlice::to_wire`]. It checks nothing. The adapter that owns the
+    /// memory checks the values.
     pub fn from_wire(wire: &[u8; Self::WIRE_LEN]) -> RemoteSlice {
         let word = |at: usize| u64::from_le_bytes(wire[at..at + 8].try_into().expect("eight bytes"));
         RemoteSlice { key: RemoteKey(word(0)), addr: word(8), len: word(16) }
     }
 }
 
-/// The keys of remote slices, each once.
+/// Returns the distinct keys of remote slices.
 pub(crate) fn keys_of(slices: &[RemoteSlice]) -> OneOrMany<RemoteKey> {
     if let [slice] = slices {
         return OneOrMany::One(slice.key);
@@ -94,25 +94,25 @@ pub(crate) fn keys_of(slices: &[RemoteSlice]) -> OneOrMany<RemoteKey> {
     OneOrMany::Many(keys.into())
 }
 
-/// Who is told when the last handle of a region is gone.
+/// Receives a notification when the last handle of a region is dropped.
 pub trait RegionOwner: Send + Sync {
-    /// The region may be deregistered. Called from whatever thread dropped the handle; must not
+    /// Allows the region to be deregistered. Called on the thread that dropped the handle. Must not
     /// block.
     fn release(&self, key: LocalKey);
 }
 
-/// Memory that a transport has registered, in use: whoever holds one may post work on it. Holds a
-/// handle of its [`Memory`], so the bytes stay.
+/// Memory that a transport has registered, in use. Code that holds one may post work on it. It
+/// holds a handle of its [`Memory`], so the bytes stay.
 ///
-/// Handles are counted. A registration ends when its last handle is gone, those of the pin-down
-/// cache included: then it is released, and its transport deregisters it at the next poll. The
-/// cache's handles hold no memory, so a registration may outlive the bytes it was made for. That
-/// harms nobody: only a work request or an exposure reaches memory, and each of them holds a
-/// `MemoryRegion`. A backend must not keep the [`Memory`] itself for a registration, or
-/// [`Memory::get_mut`] would find it.
+/// Handles are counted. A registration ends when its last handle is dropped, those of the pin-down
+/// cache included. It is then released, and its transport deregisters it at the next poll. The
+/// cache's handles hold no memory, so a registration may outlive its bytes. This is harmless: only
+/// work requests and exposures access memory, and each of them holds a `MemoryRegion`. A backend
+/// must not keep the [`Memory`] itself for a registration, because [`Memory::get_mut`] would see
+/// that handle.
 #[derive(Clone)]
 pub struct MemoryRegion {
-    // First, so that it is released before the memory is.
+    // First field, so that the registration is released before the memory.
     registration: Arc<Registered>,
     memory: Memory,
 }
@@ -125,33 +125,33 @@ struct Registered {
 }
 
 impl MemoryRegion {
-    /// For backends: `owner` is told when the last handle is gone.
+    /// Creates a region. For backends. `owner` is notified when the last handle is dropped.
     pub fn new(memory: Memory, key: LocalKey, owner: Arc<dyn RegionOwner>) -> MemoryRegion {
         MemoryRegion { registration: Arc::new(Registered { id: memory.id(), key, owner }), memory }
     }
 
-    /// The memory.
+    /// Returns the memory.
     pub fn memory(&self) -> &Memory {
         &self.memory
     }
 
-    /// The adapter's name for it.
+    /// Returns the adapter's name for the region.
     pub fn local_key(&self) -> LocalKey {
         self.registration.key
     }
 
-    /// Whether the region was registered by the transport with this owner.
+    /// Returns true if the region was registered by the transport with this owner.
     pub fn is_owned_by(&self, owner: &Arc<dyn RegionOwner>) -> bool {
         std::ptr::addr_eq(Arc::as_ptr(&self.registration.owner), Arc::as_ptr(owner))
     }
 
-    /// Whether `other` is a handle of the same registration.
+    /// Returns true if `other` is a handle of the same registration.
     #[inline]
     pub fn is_same(&self, other: &MemoryRegion) -> bool {
         Arc::ptr_eq(&self.registration, &other.registration)
     }
 
-    /// The `len` bytes at `offset` as an entry of a work request.
+    /// Returns the `len` bytes at `offset` as a scatter/gather entry of a work request.
     ///
     /// # Panics
     /// If the range does not lie within the region.
@@ -160,17 +160,16 @@ impl MemoryRegion {
         Segment { region: self.clone(), offset, len }
     }
 
-    /// As [`MemoryRegion::segment`], for a caller that needs the region no more: nothing is
-    /// counted.
+    /// As [`MemoryRegion::segment`], but consumes the region, so that no count changes.
     ///
     /// # Panics
-    /// As there.
+    /// As [`MemoryRegion::segment`].
     pub(crate) fn into_segment(self, offset: usize, len: usize) -> Segment {
         assert!(offset.checked_add(len).is_some_and(|end| end <= self.memory.len()), "segment outside its region");
         Segment { region: self, offset, len }
     }
 
-    /// What the pin-down cache keeps of it.
+    /// Returns the handle that the pin-down cache keeps.
     pub(crate) fn to_cached(&self) -> CachedRegion {
         CachedRegion(Arc::clone(&self.registration))
     }
@@ -188,27 +187,27 @@ impl fmt::Debug for MemoryRegion {
     }
 }
 
-/// A registration without its memory: nobody can post work on it until he brings a handle of the
-/// memory along.
+/// A registration without its memory. Posting work on it requires a handle of the memory.
 pub(crate) struct CachedRegion(Arc<Registered>);
 
 impl CachedRegion {
-    /// The region, for somebody who holds the memory.
+    /// Returns the region, for a caller that holds the memory.
     ///
     /// # Panics
-    /// If it is another memory: ids are never used twice, so this would be a bug of the cache.
+    /// If `memory` is a different memory. Ids are never reused, so this would be a bug of the
+    /// cache.
     pub(crate) fn with(&self, memory: &Memory) -> MemoryRegion {
         assert!(self.0.id == memory.id(), "a registration of another memory");
         MemoryRegion { registration: Arc::clone(&self.0), memory: memory.clone() }
     }
 
-    /// Whether an operation, an exposure or the program holds the region.
+    /// Returns true if an operation, an exposure or the program holds the region.
     pub(crate) fn is_in_use(&self) -> bool {
         Arc::strong_count(&self.0) > 1
     }
 }
 
-/// A scatter/gather entry: a piece of registered memory. Holds its region.
+/// A scatter/gather entry: a piece of registered memory. It holds its region.
 #[derive(Clone, Debug)]
 pub struct Segment {
     region: MemoryRegion,
@@ -217,32 +216,32 @@ pub struct Segment {
 }
 
 impl Segment {
-    /// The region that it lies in.
+    /// Returns the region that the segment lies in.
     pub fn region(&self) -> &MemoryRegion {
         &self.region
     }
 
-    /// Where in the region it begins, in bytes.
+    /// Returns the offset in the region, in bytes.
     pub fn offset(&self) -> usize {
         self.offset
     }
 
-    /// Its length in bytes.
+    /// Returns the length in bytes.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether it has no bytes.
+    /// Returns true if the segment has no bytes.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Where the bytes stand; see [`Memory::as_ptr`].
+    /// Returns the address of the bytes; see [`Memory::as_ptr`].
     pub fn as_ptr(&self) -> *mut u8 {
         self.region.memory().as_ptr().wrapping_add(self.offset)
     }
 
-    /// This segment and `next` as one, if that begins where this ends.
+    /// Returns this segment and `next` joined into one, if `next` begins where this one ends.
     pub(crate) fn joined(&self, next: &Segment) -> Option<Segment> {
         let adjacent = self.region.is_same(&next.region) && self.offset + self.len == next.offset;
         adjacent.then(|| Segment { region: self.region.clone(), offset: self.offset, len: self.len + next.len })
@@ -259,17 +258,17 @@ impl Segment {
         self.region.memory().slice(self.offset, self.len)
     }
 
-    /// The `len` bytes at `offset` of this segment.
+    /// Returns the `len` bytes at `offset` of this segment.
     ///
     /// # Panics
-    /// If the range does not lie within it.
+    /// If the range does not lie within this segment.
     pub fn slice(&self, offset: usize, len: usize) -> Segment {
         assert!(offset.checked_add(len).is_some_and(|end| end <= self.len), "range outside its segment");
         Segment { region: self.region.clone(), offset: self.offset + offset, len }
     }
 }
 
-/// Keys that were released and wait for their transport: the usual [`RegionOwner`].
+/// Released keys that wait for their transport. This is the usual [`RegionOwner`].
 pub type ReleaseQueue = Returns<LocalKey>;
 
 impl RegionOwner for ReleaseQueue {

@@ -1,30 +1,32 @@
-//! Hears from the kernel when foreign memory is unmapped: a monitor by `userfaultfd`, for programs
-//! that cannot call [`Foreign::forget`] themselves.
+//! Learns from the kernel when foreign memory is unmapped. It uses `userfaultfd`, and is for
+//! programs that cannot call [`Foreign::forget`] themselves.
 //!
-//! **Why.** A library between the program and this one sees buffers come, not go. With the kernel's
-//! word the table forgets what is unmapped before anything else can be mapped there; no `munmap` is
-//! patched.
+//! **Why.** A library between the program and this one sees buffers appear, but not disappear. With
+//! reports from the kernel, the table forgets unmapped memory before anything else can be mapped
+//! there. `munmap` is not patched.
 //!
-//! **How.** Ranges are registered with a userfaultfd, in a mode that never faults. When one is
-//! unmapped, moved or given back (`munmap`, `mremap`, `madvise`), the kernel **holds the caller
-//! up** until the event has been read. So a thread of the program's does nothing but
-//! [`Watch::wait`] in a loop. If it stops, whoever unmaps a watched range stops too, until the
-//! `Watch` is dropped.
+//! **How.** Ranges are registered with a userfaultfd, in a mode that never faults. When a range is
+//! unmapped, moved or discarded (`munmap`, `mremap`, `madvise`), the kernel **blocks the caller**
+//! until the event has been read. So a thread of the program does nothing but call [`Watch::wait`]
+//! in a loop. If it stops, every thread that unmaps a watched range blocks, until the `Watch` is
+//! dropped.
 //!
 //! **Invariants**
-//! 1. The thread that waits takes no lock and neither allocates nor frees: either could unmap a
-//!    watched range, or wait for somebody who does. It writes to a ring of fixed size; [`Foreign`]
-//!    reads it before every look-up. If the ring is full, everything is forgotten.
-//! 2. A look-up after an unmapping has returned does not find the range: the kernel lets the caller
-//!    go on only when the event is read, and from before that until it stands in the ring `pending`
-//!    says so, and look-ups wait.
+//! 1. The waiting thread takes no lock, and it neither allocates nor frees. Either could unmap a
+//!    watched range, or wait for a thread that does. It writes to a ring of fixed size, and
+//!    [`Foreign`] reads the ring before every lookup. If the ring is full, all ranges are
+//!    forgotten.
+//! 2. After an unmapping has returned, a lookup does not find the range. The kernel releases the
+//!    caller only when the event has been read. `pending` is set before that read, until the event
+//!    is in the ring, and lookups wait while it is set.
 //!
-//! **Limits.** Linux; anonymous and shared memory. Without privilege the kernel allows it only if
-//! `vm.unprivileged_userfaultfd` is set or `/dev/userfaultfd` is open to the user; [`Watch::new`]
-//! says `Unsupported` otherwise. A child of `fork` is not watched.
+//! **Limits.** Linux, with anonymous and shared memory. Without privilege the kernel allows it only
+//! if `vm.unprivileged_userfaultfd` is set or the user can open `/dev/userfaultfd`. Otherwise
+//! [`Watch::new`] returns `Unsupported`. A child of `fork` is not watched.
 //!
-//! **Source.** `userfaultfd(2)`, `ioctl_userfaultfd(2)`. **Tests** below; they need the permission
-//! and say so when they do not have it.
+//! **Source.** `userfaultfd(2)`, `ioctl_userfaultfd(2)`.
+//!
+//! **Tests** are below. They need the permission, and check for the documented error without it.
 
 use std::fmt;
 use std::io;
@@ -35,7 +37,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use super::{Extent, Foreign};
 use crate::error::{Error, ErrorKind};
 
-/// Events that may wait for the next look-up.
+/// Number of events that can wait for the next lookup.
 const RING: usize = 256;
 const PAGE: usize = 4096;
 
@@ -59,15 +61,15 @@ struct Message {
     words: [u64; 3],
 }
 
-/// Ranges that were unmapped: one writer, the thread that waits; one reader at a time, under the
-/// table's lock.
+/// Ranges that were unmapped. The waiting thread is the only writer. There is one reader at a time,
+/// under the table's lock.
 pub(super) struct Ring {
     ranges: [(AtomicUsize, AtomicUsize); RING],
     written: AtomicUsize,
     read: AtomicUsize,
-    /// More came than fit.
+    /// More events came than fit.
     overrun: AtomicBool,
-    /// An event may have been read that does not stand here yet.
+    /// An event may have been read that is not in the ring yet.
     pending: AtomicBool,
 }
 
@@ -94,9 +96,9 @@ impl Ring {
         self.written.store(at + 1, Ordering::Release);
     }
 
-    /// What was unmapped since the last time, range by range; `None` for everything.
+    /// Reports each range unmapped since the last call; `None` stands for all memory.
     pub(super) fn drain(&self, mut forget: impl FnMut(Option<(usize, usize)>)) {
-        // As long as one `read` of the other thread takes.
+        // Lasts as long as one `read` of the other thread.
         while self.pending.load(Ordering::SeqCst) {
             std::thread::yield_now();
         }
@@ -113,7 +115,7 @@ impl Ring {
     }
 }
 
-/// Watches ranges of addresses, and makes a [`Foreign`] forget those that are unmapped.
+/// Watches address ranges, and makes a [`Foreign`] forget those that are unmapped.
 ///
 /// ```no_run
 /// # use bmi_core::mem::{Extent, Foreign, Watch};
@@ -130,7 +132,7 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// A watch that tells `foreign`, which may have only one in its life.
+    /// Returns a watch that reports to `foreign`. A table can have only one in its lifetime.
     ///
     /// # Errors
     /// `Unsupported` if the kernel has no userfaultfd or does not allow it, or if `foreign` is
@@ -139,7 +141,7 @@ impl Watch {
         // SAFETY: no memory is passed.
         let fd = unsafe { libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC | libc::O_NONBLOCK) };
         let fd = i32::try_from(fd).ok().filter(|fd| *fd >= 0).ok_or_else(|| refused("userfaultfd"))?;
-        // SAFETY: the call just made it, and nobody else has it.
+        // SAFETY: the call just created it, and no other code has it.
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
         let mut api = [UFFD_API, FEATURE_UNMAP | FEATURE_REMOVE | FEATURE_REMAP, 0u64];
         // SAFETY: `struct uffdio_api` is three words of 64 bits.
@@ -151,17 +153,17 @@ impl Watch {
         Ok(Watch { fd, ring })
     }
 
-    /// Watches the pages that `extent` lies in.
+    /// Watches the pages that contain `extent`.
     ///
     /// # Errors
-    /// `Unsupported` for memory that the kernel does not watch, file mappings for instance;
-    /// `Invalid` for a range that wraps.
+    /// `Unsupported` for memory that the kernel cannot watch, such as file mappings. `Invalid` for
+    /// a range that wraps around the address space.
     pub fn cover(&self, extent: Extent) -> Result<(), Error> {
         let (start, end) = extent.bounds()?;
         let start = start - start % PAGE;
         let len = (end - start).next_multiple_of(PAGE);
         let mut register = [start as u64, len as u64, MODE_WRITE_PROTECT, 0u64];
-        // SAFETY: `struct uffdio_register` is four words of 64 bits. The mode changes nothing until
+        // SAFETY: `struct uffdio_register` is four words of 64 bits. The mode has no effect until
         // something is write-protected, and nothing is.
         if unsafe { libc::ioctl(self.fd.as_raw_fd(), UFFDIO_REGISTER, register.as_mut_ptr()) } != 0 {
             return Err(refused("UFFDIO_REGISTER"));
@@ -169,15 +171,15 @@ impl Watch {
         Ok(())
     }
 
-    /// Waits for the next event, and notes it. For a thread of its own, which may do nothing else;
-    /// only one at a time.
+    /// Waits for the next event and records it. Call it from a dedicated thread that does nothing
+    /// else, and from one thread at a time.
     ///
     /// # Errors
-    /// Those of `poll(2)` and `read(2)`; then nobody is told any more, and the watch is to be
-    /// dropped.
+    /// Those of `poll(2)` and `read(2)`. After an error no unmapping is recorded any more, and the
+    /// watch must be dropped.
     pub fn wait(&self) -> io::Result<()> {
         let mut polled = libc::pollfd { fd: self.fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-        // SAFETY: one entry, which lives over the call.
+        // SAFETY: one entry, which lives until the call returns.
         if unsafe { libc::poll(&mut polled, 1, -1) } < 0 {
             let error = io::Error::last_os_error();
             return if error.kind() == io::ErrorKind::Interrupted { Ok(()) } else { Err(error) };
@@ -191,7 +193,7 @@ impl Watch {
     fn read_one(&self) -> io::Result<()> {
         let mut message = Message { event: 0, reserved: [0; 7], words: [0; 3] };
         let into = std::ptr::from_mut(&mut message).cast();
-        // SAFETY: the buffer is one message long, and any bytes are a valid one.
+        // SAFETY: the buffer is one message long, and any bytes are a valid message.
         let len = unsafe { libc::read(self.fd.as_raw_fd(), into, size_of::<Message>()) };
         if len < 0 {
             let error = io::Error::last_os_error();
@@ -250,20 +252,20 @@ mod tests {
         let watch = match Watch::new(&foreign) {
             Ok(watch) => watch,
             Err(error) => {
-                // The kernel's refusal is the documented behaviour where the permission is missing.
+                // Without the permission, the kernel's refusal is the documented behaviour.
                 assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
                 return;
             }
         };
         let map = || {
             let (rights, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-            // SAFETY: a fresh mapping wherever the kernel likes.
+            // SAFETY: a new mapping at an address that the kernel chooses.
             NonNull::new(unsafe { libc::mmap(std::ptr::null_mut(), LEN, rights, flags, -1, 0) }).unwrap().cast::<u8>()
         };
         let watch = Arc::new(watch);
         let first = map();
         watch.cover(Extent::new(first, LEN)).unwrap();
-        // SAFETY: mapped, and not touched otherwise; what is unmapped below has no slices left.
+        // SAFETY: mapped, and not touched otherwise. No slices are left of what is unmapped below.
         let id = |at, parent| unsafe { foreign.slice(Extent::new(at, 100), parent) }.unwrap().memory().id();
         let before = id(first, Some(Extent::new(first, LEN)));
         let last = first.map_addr(|addr| addr.saturating_add(LEN - 100));
@@ -271,11 +273,11 @@ mod tests {
         assert_eq!(Watch::new(&foreign).unwrap_err().kind(), ErrorKind::Unsupported, "one watch only");
         let waiting = Arc::clone(&watch);
         let thread = std::thread::Builder::new().spawn(move || waiting.wait()).unwrap();
-        // SAFETY: the mapping above; held up until the thread has read the event.
+        // SAFETY: the mapping above. The call blocks until the thread has read the event.
         assert_eq!(unsafe { libc::munmap(first.as_ptr().cast(), LEN / 2) }, 0);
         assert_ne!(id(last, None), before, "the range went with its first half");
         thread.join().unwrap().unwrap();
-        // The other half, which is still watched, goes with the watch.
+        // The other half is still watched. It is released with the watch.
         drop(watch);
         // SAFETY: the rest of the mapping.
         assert_eq!(unsafe { libc::munmap(first.as_ptr().wrapping_add(LEN / 2).cast(), LEN / 2) }, 0);

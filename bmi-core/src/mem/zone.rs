@@ -1,54 +1,61 @@
-//! Zones of equal buffers that a server stages data in: registered once, shared fairly and by need
-//! among its clients.
+//! Zones: pools of server buffers of one size, in which a server stages data. The buffers are
+//! registered once, and shared among clients fairly and by need.
 //!
-//! **Why.** Bulk data needs memory that the adapters know, between the network and the disk, for as
-//! long as one unit takes. Registering it for each transfer costs more than moving a small one; one
-//! buffer for a whole request would let a single client take all there is; and pieces of any size
-//! cut out of one arena leave holes. So there are zones, each with buffers of one size, each size
-//! twice the one before.
+//! **Why.** Bulk data needs registered memory between the network and the disk, for as long as one
+//! transfer unit takes. Three simpler schemes fail. Registering memory for each transfer costs more
+//! than moving a small one. With one buffer for a whole request, a single client could take all
+//! memory. And cutting pieces of any size from one arena leaves holes. So there are zones, each
+//! with buffers of one size, and each size is twice the one before.
 //!
 //! **Invariants**
 //! 1. *Bounded.* All buffers together, leased or free, have at most [`ZoneSettings::total`] bytes.
-//!    What is leased is in one [`Lease`]; dropping it gives the buffer back. Whoever has a lease
-//!    drops it only when no operation is at its memory any more.
+//!    A leased buffer is in one [`Lease`]. Dropping the lease returns the buffer. The holder of a
+//!    lease drops it only when no operation uses its memory any more.
 //! 2. *Two budgets.* Small transfers (those that fit the smallest buffer and are not of class
-//!    `Bulk`) have an eighth of the bytes to themselves, bulk has the rest. Neither ever waits for
-//!    the other.
-//! 3. *Nobody holds all.* With `n` clients that hold or wait, one gets another buffer only if it
-//!    then holds at most `1/(n + 1)` of a budget; if that is less than the smallest buffer, one of
-//!    those. So a client alone has half, and what it leaves is there at once for whoever comes
-//!    next. The share shrinks as clients come and grows as they go. No more is taken back than
-//!    comes back by itself.
-//! 4. *In turn.* Waiting clients are served in a row, one buffer each, then they go to its end. The
-//!    requests of one client are served in the order in which they asked.
-//! 5. *No fragmentation.* A buffer that the budgets admit can be had, whatever sizes were used
-//!    before.
+//!    `Bulk`) have an eighth of the bytes to themselves. Bulk transfers have the rest. Neither ever
+//!    waits for the other.
+//! 3. *No client holds everything.* Let `n` clients hold or wait. A client gets another buffer only
+//!    if it then holds at most `1/(n + 1)` of a budget, or one smallest buffer if that share is
+//!    smaller. So a single client has half, and the rest is free for the next client. The share
+//!    shrinks as clients come and grows as they leave. Buffers are never revoked. They are returned
+//!    by their holders.
+//! 4. *In turn.* Waiting clients are served in a queue. Each gets one buffer and then goes to the
+//!    end. The requests of one client are served in the order in which they were made.
+//! 5. *No fragmentation.* A buffer that the budgets admit can always be provided, whatever sizes
+//!    were used before.
 //!
-//! **Which buffer.** For a request of some size, in this order: a free one of the zone with just
-//! enough room; a new one, if the total allows; a free one of a larger zone, within the client's
-//! share; a new one in place of free ones that are stale; a smaller one, and the transfer is cut;
-//! at last a new one in place of free ones that are not stale. Stale is what was of no use in its
-//! own size for a number of takes or for some time. Stale buffers go back to the system, all but
-//! [`ZoneSettings::keep`] bytes: so zones grow and shrink with the working set.
+//! **Which buffer.** For a request of some size, in this order:
+//! 1. a free buffer of the zone with just enough room;
+//! 2. a new one, if the total allows it;
+//! 3. a free one of a larger zone, within the client's share;
+//! 4. a new one in place of stale free ones;
+//! 5. a smaller one, and the transfer is cut;
+//! 6. a new one in place of free ones that are not stale.
 //!
-//! **No deadlock, no starvation.** *A lease comes back:* its holder must not ask for anything more
-//! while it has it, except for time of network and disk, which end by their deadlines. A step of a
-//! request may wait for a lease while other steps of the same request hold some: they go on without
-//! it. *So a waiting client gets its turn:* one that waits and holds nothing is passed over only
-//! while less than the smallest buffer is left in its budget (invariant 5: bytes are all that
-//! counts). Then something is leased, comes back, and the row is gone through from its front. Those
-//! before it in the row get one buffer each and go to the end, behind it; those behind it find the
-//! budget as empty as it does. So it sees at most one grant for each other client. *A waiting
-//! client that holds something* waits for its own leases to come back, after which it holds
-//! nothing. *A client that has come to a halt* keeps what it holds until its deadlines, `1/(n + 1)`
-//! at most when it took it; to leave others without a buffer, as many clients must halt as fill the
-//! budget.
+//! A buffer is stale if it was not used for its own size for a number of takes or for some time.
+//! Stale buffers are returned to the system, except [`ZoneSettings::keep`] bytes. So zones grow and
+//! shrink with the working set.
 //!
-//! **Source.** [PVFS-IB §3.3.2] (zones of 64 KiB to 2 MiB, the larger zone as fall-back,
-//! cutting as the last resort, seldom used buffers deregistered). Budgets, shares and turns are
-//! ours; there is no rule for fairness in the paper.
+//! **No deadlock, no starvation.**
+//! - *A lease comes back.* While its holder has it, it must not ask for anything more, except for
+//!   time of network and disk. Those end by their deadlines. A step of a request may wait for a
+//!   lease while other steps of the same request hold leases, because they continue without it.
+//! - *So a waiting client gets its turn.* A client that waits and holds nothing is passed over only
+//!   while less than the smallest buffer is left in its budget (by invariant 5 only bytes count).
+//!   Then something is leased, comes back, and the queue is scanned from its front. The clients
+//!   before it get one buffer each and go to the end, behind it. Those behind it find the budget as
+//!   empty as it does. So it sees at most one grant for each other client.
+//! - *A waiting client that holds something* waits for its own leases to come back. After that it
+//!   holds nothing.
+//! - *A client that has stopped* keeps what it holds until its deadlines. That was at most `1/(n +
+//!   1)` when it took it. To leave others without a buffer, enough clients to fill the budget must
+//!   stop.
 //!
-//! **Tests.** `zone/ledger/tests.rs` checks the invariants against a model under any sequence of
+//! **Source.** [PVFS-IB §3.3.2] (zones of 64 KiB to 2 MiB, the larger zone as fallback, cutting as
+//! the last resort, rarely used buffers deregistered). Budgets, shares and turns are additions: the
+//! paper has no rule for fairness.
+//!
+//! **Tests.** `zone/ledger/tests.rs` checks the invariants against a model, with any sequence of
 //! takes, drops, cancels, departures and failures.
 
 mod ledger;
@@ -66,29 +73,29 @@ use crate::error::{Error, ErrorKind};
 use crate::time::Time;
 use crate::transport::ServiceClass;
 
-/// How much memory zones have, in what sizes, and when they give it back.
+/// The amount of memory in zones, the buffer sizes, and when memory is returned.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ZoneSettings {
-    /// Sizes of the buffers in bytes, ascending; one zone for each.
+    /// Sizes of the buffers in bytes, ascending. There is one zone for each.
     pub sizes: Vec<usize>,
     /// Bytes of all buffers together.
     pub total: usize,
-    /// Bytes that are kept though nobody uses them, once they were made.
+    /// Bytes that are kept once they were allocated, even if unused.
     pub keep: usize,
-    /// A free buffer that was not used for this long is stale.
+    /// A free buffer is stale if it was not used for this long.
     pub idle: Duration,
-    /// And so is one that was not used for this many takes.
+    /// A free buffer is also stale if it was not used for this many takes.
     pub idle_takes: u64,
 }
 
 impl ZoneSettings {
-    /// Smallest and largest buffers of the paper's zones, in bytes: 64 KiB and 2 MiB.
+    /// Size of the smallest buffers of the paper's zones, in bytes: 64 KiB. The largest have 2 MiB.
     pub const SMALLEST: usize = 64 << 10;
     /// See [`ZoneSettings::SMALLEST`].
     pub const LARGEST: usize = 2 << 20;
 
-    /// Zones of `smallest`, twice that, and so on up to `largest`, which ends the row whether it is
-    /// a power of two of it or not.
+    /// Returns settings with zones of `smallest` bytes, twice that, and so on up to `largest`.
+    /// `largest` is always the last size, whether it is `smallest` times a power of two or not.
     pub fn doubling(smallest: usize, largest: usize, total: usize) -> ZoneSettings {
         let mut sizes: Vec<usize> = std::iter::successors(Some(smallest.max(1)), |size| size.checked_mul(2))
             .take_while(|size| *size < largest)
@@ -97,11 +104,11 @@ impl ZoneSettings {
         ZoneSettings { sizes, total, keep: total / 8, idle: Duration::from_secs(10), idle_takes: 1024 }
     }
 
-    /// Checks that there are sizes, ascending, and that the total has room for two of the smallest
-    /// for each of the budgets.
+    /// Checks that there are sizes, in ascending order, and that the total has room for four of the
+    /// smallest buffers.
     ///
     /// # Errors
-    /// `Invalid`, saying what is wrong.
+    /// `Invalid`, with a description of the problem.
     pub fn validate(&self) -> Result<(), Error> {
         let invalid = |text: String| Err(Error::new(ErrorKind::Invalid, text));
         let Some(smallest) = self.sizes.first().copied().filter(|size| *size > 0) else {
@@ -122,49 +129,49 @@ impl ZoneSettings {
         Ok(())
     }
 
-    /// The budget of small transfers.
+    /// Returns the budget of small transfers.
     fn small(&self) -> usize {
         (self.total / 8).max(self.sizes[0])
     }
 }
 
 impl Default for ZoneSettings {
-    /// Zones of 64 KiB to 2 MiB ([PVFS-IB §3.3.2]) with 32 MiB in all. What was not used
-    /// for 10 seconds or 1024 takes is stale; 4 MiB are kept.
+    /// Returns zones of 64 KiB to 2 MiB ([PVFS-IB §3.3.2]) with 32 MiB in total. Buffers that were
+    /// unused for 10 seconds or 1024 takes are stale, and 4 MiB are kept.
     fn default() -> ZoneSettings {
         ZoneSettings::doubling(ZoneSettings::SMALLEST, ZoneSettings::LARGEST, 32 << 20)
     }
 }
 
-/// What zones did so far, and what they hold. Sizes are those of the buffers, whether a transfer
-/// needed all of them or not.
+/// Counters and current usage of zones. Bytes count whole buffers, even if a transfer uses only a
+/// part.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ZoneCounters {
-    /// Buffers asked for.
+    /// Buffers requested.
     pub takes: u64,
-    /// Of these, how many had to wait.
+    /// Takes that had to wait.
     pub waits: u64,
-    /// How many got a free buffer of the right zone.
+    /// Takes that got a free buffer of the right zone.
     pub exact: u64,
-    /// How many got a larger one in its place.
+    /// Takes that got a larger buffer instead.
     pub larger: u64,
-    /// How many got a smaller one, so that the transfer was cut.
+    /// Takes that got a smaller buffer, so that the transfer was cut.
     pub cut: u64,
-    /// Buffers made, and registered.
+    /// Buffers allocated and registered.
     pub made: u64,
-    /// Buffers given back to the system.
+    /// Buffers returned to the system.
     pub retired: u64,
-    /// Buffers that could not be made or registered.
+    /// Buffers that could not be allocated or registered.
     pub failed: u64,
     /// Bytes leased now.
     pub leased: u64,
-    /// Most bytes that were leased at a time.
+    /// Largest number of bytes leased at the same time.
     pub most_leased: u64,
-    /// Bytes of all buffers there are now.
+    /// Bytes of all buffers that exist now.
     pub bytes: u64,
 }
 
-/// A buffer's memory, registered with every adapter.
+/// The memory of a buffer, registered with every adapter.
 #[derive(Debug)]
 struct Buffer {
     memory: Memory,
@@ -177,7 +184,7 @@ type Register = Rc<dyn Fn(&Memory) -> Result<MemoryRegion, Error>>;
 struct Shared<C> {
     ledger: RefCell<Ledger<C, Buffer>>,
     adapters: RefCell<Vec<Register>>,
-    /// Waits for something to trim.
+    /// The task that waits for something to trim.
     tender: Cell<Option<Waker>>,
 }
 
@@ -194,8 +201,8 @@ impl<C: Copy + Ord> Clone for ZonePool<C> {
 }
 
 impl<C: Copy + Ord> Shared<C> {
-    /// Wakes and drops what the ledger wants woken and dropped, outside of its borrow: wakers and
-    /// owners may do as they like.
+    /// Wakes the ledger's wakers and drops its retired buffers, outside of its borrow, because both
+    /// may run any code.
     fn settle(&self) {
         let (mut wakes, mut retired) = {
             let mut ledger = self.ledger.borrow_mut();
@@ -236,8 +243,8 @@ impl<C: Copy + Ord> Shared<C> {
         Ok(buffer)
     }
 
-    /// Puts a buffer behind a grant: the one that was free, registered with adapters that came
-    /// since; a new one; or a smaller one that is free.
+    /// Provides the buffer of a grant. This is the free one, registered with adapters added since,
+    /// or a new one, or a smaller free one.
     fn back(&self, grant: BufferGrant<C, Buffer>) -> Result<BufferGrant<C, Buffer>, Error> {
         let mut grant = grant;
         loop {
@@ -249,7 +256,7 @@ impl<C: Copy + Ord> Shared<C> {
                 Ok(None) => return Ok(grant),
                 Ok(made) => grant.buffer = made,
                 Err(error) => {
-                    // A buffer that an adapter does not take is of no use to anybody.
+                    // A buffer that an adapter refuses is useless.
                     drop(grant.buffer.take());
                     match self.with(|ledger| ledger.failed(grant)) {
                         Some(other) => grant = other,
@@ -262,7 +269,7 @@ impl<C: Copy + Ord> Shared<C> {
 }
 
 impl<C: Copy + Ord> ZonePool<C> {
-    /// Zones without any buffer yet; they are made as they are needed.
+    /// Returns zones without any buffer. Buffers are allocated as needed.
     ///
     /// # Errors
     /// `Invalid`; see [`ZoneSettings::validate`].
@@ -276,34 +283,34 @@ impl<C: Copy + Ord> ZonePool<C> {
         Ok(ZonePool { shared: Rc::new(shared) })
     }
 
-    /// Has every buffer registered with one more adapter, before it is leased the next time. A
-    /// server calls this once for each of its endpoints.
+    /// Adds an adapter. Every buffer is registered with it before its next lease. A server calls
+    /// this once for each of its endpoints.
     pub fn add_adapter(&self, register: impl Fn(&Memory) -> Result<MemoryRegion, Error> + 'static) {
         self.shared.adapters.borrow_mut().push(Rc::new(register));
     }
 
     // ---- getters --------------------------------------------------------------------------------
 
-    /// What it did, and what it holds.
+    /// Returns the counters and the current usage.
     pub fn counters(&self) -> ZoneCounters {
         let ledger = self.shared.ledger.borrow();
         ZoneCounters { bytes: ledger.made() as u64, ..ledger.counters }
     }
 
-    /// Bytes of the smallest buffers.
+    /// Returns the size of the smallest buffers, in bytes.
     pub fn smallest(&self) -> usize {
         self.shared.ledger.borrow().sizes().next().expect("there is a zone")
     }
 
-    /// Bytes of bulk buffers that `client` holds.
+    /// Returns the bytes of bulk buffers that `client` holds.
     pub fn held(&self, client: C) -> usize {
         self.shared.ledger.borrow().held(client, Lane::Bulk)
     }
 
-    /// The size of unit that a bulk transfer of `total` bytes by `client` is best moved in now, at
-    /// most `longest`: the largest buffer of which two fit the transfer, so that network and disk
-    /// overlap ([PVFS-IB §4.2]), and two fit the client's share. Never less than the
-    /// smallest buffer, unless the transfer is.
+    /// Returns the best transfer unit for a bulk transfer of `total` bytes by `client` now, at most
+    /// `longest`. It is the size of the largest buffer of which two fit both the transfer and the
+    /// client's share. Two buffers let network and disk overlap ([PVFS-IB §4.2]). The result is
+    /// never less than the smallest buffer, unless the transfer or `longest` is.
     pub fn unit(&self, client: C, total: u64, longest: usize) -> usize {
         let ledger = self.shared.ledger.borrow();
         let total = usize::try_from(total).unwrap_or(usize::MAX);
@@ -312,8 +319,9 @@ impl<C: Copy + Ord> ZonePool<C> {
         best.or(ledger.sizes().next()).unwrap_or(room).min(total).min(longest.max(1))
     }
 
-    /// How many units of this size a transfer of `client` should have under way: two overlap, up to
-    /// `most` if its share has room for them; one, and no overlap, if `most` says so.
+    /// Returns the number of units of this size that a transfer of `client` should have under way.
+    /// At least two, so that they overlap, and up to `most` if the client's share has room. One if
+    /// `most` is one.
     pub fn depth(&self, client: C, unit: usize, most: usize) -> usize {
         let share = self.shared.ledger.borrow().share(client, Lane::Bulk);
         (share / unit.max(1)).clamp(most.clamp(1, 2), most.max(1))
@@ -321,19 +329,19 @@ impl<C: Copy + Ord> ZonePool<C> {
 
     // ---- mutators -------------------------------------------------------------------------------
 
-    /// A buffer for `len` bytes of `client`, when it is its turn: [`ZonePool::reserve`] and
-    /// [`Reservation::open`] in one.
+    /// Waits for a buffer for `len` bytes of `client`. Combines [`ZonePool::reserve`] and
+    /// [`Reservation::open`].
     ///
     /// # Errors
-    /// Those of the two.
+    /// Those of the two functions.
     pub async fn take(&self, client: C, class: ServiceClass, len: usize, now: Time) -> Result<Lease<C>, Error> {
         self.reserve(client, class, len, now).await?.open()
     }
 
-    /// Leave to have a buffer for `len` bytes of `client`, when it is its turn. It may have room
-    /// for fewer: then the transfer is to be cut. Transfers of class `Bulk` have one budget, all
-    /// others another, meant for those that fit the smallest buffer. Dropping the future leaves the
-    /// row.
+    /// Waits for the right to a buffer for `len` bytes of `client`. It may have room for fewer
+    /// bytes; the transfer must then be cut. Transfers of class `Bulk` have one budget. All others
+    /// have another budget, which is meant for transfers that fit the smallest buffer. Dropping the
+    /// future leaves the queue.
     ///
     /// # Errors
     /// `PeerLost` after [`ZonePool::depart`].
@@ -352,19 +360,19 @@ impl<C: Copy + Ord> ZonePool<C> {
         Ok(Reservation { len: grant.size.min(len), grant: Some(grant), shared: Rc::clone(&self.shared) })
     }
 
-    /// `client` is gone: what waits for it ends, `PeerLost`. Its leases come back when they are
-    /// dropped.
+    /// Removes `client`. Its waiting requests end with `PeerLost`. Its leases are returned when
+    /// they are dropped.
     pub fn depart(&self, client: C) {
         self.shared.with(|ledger| ledger.depart(client));
     }
 
-    /// Gives back to the system what was not used for long.
+    /// Gives buffers back to the system that were not used for long.
     pub fn trim(&self, now: Time) {
         self.shared.with(|ledger| ledger.trim(now));
     }
 
-    /// When to call [`ZonePool::trim`]; waits until there is something that it may have to give
-    /// back. One task at a time.
+    /// Returns when to call [`ZonePool::trim`]. Waits until there is something to trim. Only one
+    /// task may wait at a time.
     pub async fn next_trim(&self) -> Time {
         poll_fn(|cx| match self.shared.ledger.borrow().next_trim() {
             Some(at) => Poll::Ready(at),
@@ -377,7 +385,7 @@ impl<C: Copy + Ord> ZonePool<C> {
     }
 }
 
-/// A place in the row.
+/// A place in the queue.
 struct Queued<'a, C: Copy + Ord> {
     shared: &'a Shared<C>,
     ticket: Option<usize>,
@@ -408,12 +416,12 @@ impl<C: Copy + Ord> Drop for Queued<'_, C> {
     }
 }
 
-/// Leave to have a buffer. Dropping it gives it back.
+/// The right to a buffer. Dropping it gives the right back.
 ///
-/// **Why.** Making and registering a buffer keeps the processor busy for as long as several
-/// messages take. When a hundred clients begin at once, those who wait for their turn elsewhere
-/// need not have their buffers made all at the same moment, before anybody's small request is
-/// looked at.
+/// **Why.** Allocating and registering a buffer keeps the processor busy for as long as several
+/// messages take. Suppose a hundred clients start at once. With a reservation, requests that next
+/// have to wait for something else do not all get their buffers created at the same moment, before
+/// any small request is handled.
 pub struct Reservation<C: Copy + Ord> {
     shared: Rc<Shared<C>>,
     grant: Option<BufferGrant<C, Buffer>>,
@@ -421,21 +429,21 @@ pub struct Reservation<C: Copy + Ord> {
 }
 
 impl<C: Copy + Ord> Reservation<C> {
-    /// Bytes that the transfer may have: as many as were asked for, or fewer.
+    /// Returns the number of bytes that the transfer may use: as many as requested, or fewer.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether no bytes were asked for.
+    /// Returns true if no bytes were requested.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The buffer: the one that was free, or a new one. If that cannot be made, a smaller one that
-    /// is free.
+    /// Returns the buffer: the one that was free, or a new one. If a new one cannot be created,
+    /// returns a smaller free one.
     ///
     /// # Errors
-    /// `Exhausted`, or what else kept a buffer from being made when no other is free.
+    /// `Exhausted`, or the error that prevented a buffer from being created, if no other is free.
     pub fn open(mut self) -> Result<Lease<C>, Error> {
         let grant = self.grant.take().expect("a reservation is opened once");
         let grant = self.shared.back(grant)?;
@@ -451,7 +459,7 @@ impl<C: Copy + Ord> Drop for Reservation<C> {
     }
 }
 
-/// A buffer in use. Dropping it gives the buffer back.
+/// A buffer in use. Dropping it returns the buffer.
 pub struct Lease<C: Copy + Ord> {
     shared: Rc<Shared<C>>,
     grant: Option<BufferGrant<C, Buffer>>,
@@ -463,30 +471,30 @@ impl<C: Copy + Ord> Lease<C> {
         self.grant.as_ref().and_then(|grant| grant.buffer.as_ref()).expect("a lease has its buffer until it is dropped")
     }
 
-    /// Bytes of it that the transfer may use: as many as were asked for, or fewer.
+    /// Returns the number of bytes that the transfer may use: as many as requested, or fewer.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether no bytes were asked for.
+    /// Returns true if no bytes were requested.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Bytes that the buffer has.
+    /// Returns the size of the buffer in bytes.
     pub fn capacity(&self) -> usize {
         self.buffer().memory.len()
     }
 
-    /// Its first `len` bytes.
+    /// Returns the first `len` bytes of the buffer.
     ///
     /// # Panics
-    /// If it has fewer.
+    /// If the buffer has fewer bytes.
     pub fn slice(&self, len: usize) -> MemSlice {
         self.buffer().memory.slice(0, len)
     }
 
-    /// Its registrations, in the order in which the adapters were added.
+    /// Returns the registrations of the buffer, in the order in which the adapters were added.
     pub fn regions(&self) -> &[MemoryRegion] {
         &self.buffer().regions
     }

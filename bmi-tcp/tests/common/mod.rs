@@ -1,4 +1,4 @@
-//! Two TCP adapters of this process.
+//! Two TCP adapters in one process.
 #![allow(dead_code, clippy::unwrap_used, reason = "test code; each binary uses its part")]
 
 use bmi_core::Addr;
@@ -6,7 +6,7 @@ use bmi_tcp::{TcpConfig, TcpTransport};
 
 pub(crate) type World = bmi_conformance::world::World<TcpTransport>;
 
-/// With the defaults.
+/// Returns a world with the default configuration.
 pub(crate) fn world() -> World {
     world_with(&TcpConfig::default())
 }

@@ -1,10 +1,10 @@
-//! Who holds how many bytes, who waits, and which buffers stand free: the zones' state machine,
-//! without memory and without futures.
+//! The state machine of zones, without memory and without futures. It records how many bytes each
+//! client holds, which clients wait, and which buffers are free.
 //!
-//! It counts bytes first and buffers second. Whether a client may have a buffer depends on bytes
-//! alone ([`Ledger::admits`]); which buffer it gets ([`Ledger::fetch`]) is a matter of thrift. A
-//! buffer that is admitted can always be had: what is not leased is either free or not made yet,
-//! and free buffers of other sizes can be given up to make the one that is needed.
+//! It counts bytes first and buffers second. Only bytes decide whether a client may have a buffer
+//! ([`Ledger::admits`]). The choice of the buffer ([`Ledger::fetch`]) only affects efficiency. An
+//! admitted buffer can always be provided: all bytes that are not leased are either free or not
+//! allocated yet, and free buffers of other sizes can be given up to create the one that is needed.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::task::Waker;
@@ -16,12 +16,12 @@ use super::{ZoneCounters, ZoneSettings};
 use crate::time::Time;
 use crate::transport::ServiceClass;
 
-/// A budget of its own, with turns of its own.
+/// Transfers with a budget and a queue of their own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Lane {
-    /// What fits the smallest buffer, and is not to wait behind bulk.
+    /// Transfers that fit the smallest buffer, and must not wait behind bulk.
     Small,
-    /// The rest.
+    /// All other transfers.
     Bulk,
 }
 
@@ -33,44 +33,44 @@ impl From<ServiceClass> for Lane {
 
 const LANES: [Lane; 2] = [Lane::Small, Lane::Bulk];
 
-/// When a buffer was last of use in its own size: the time, and the number of takes so far.
+/// When a buffer was last used for its own size: the time, and the number of takes so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 struct Stamp {
     at: Time,
     take: u64,
 }
 
-/// Leave to hold a buffer of a zone. Whoever has it gives it back ([`Ledger::give_back`],
-/// [`Ledger::failed`]).
+/// The right to hold a buffer of a zone. The holder gives it back with [`Ledger::give_back`] or
+/// [`Ledger::failed`].
 #[derive(Debug)]
 pub(super) struct BufferGrant<C, B> {
     pub(super) client: C,
     pub(super) lane: Lane,
     zone: usize,
     used: Stamp,
-    /// The buffer's bytes.
+    /// Size of the buffer in bytes.
     pub(super) size: usize,
-    /// `None`: it is to be made.
+    /// The buffer. `None` if it must be created.
     pub(super) buffer: Option<B>,
 }
 
 struct Zone<B> {
     size: usize,
-    /// Free buffers, the one last used at the back.
+    /// Free buffers, with the most recently used one at the back.
     free: VecDeque<(Stamp, B)>,
 }
 
 struct Budget<C> {
     limit: usize,
     leased: usize,
-    /// Clients that hold or wait.
+    /// Number of clients that hold or wait.
     active: usize,
-    /// Clients that wait, in the order in which they are looked at.
+    /// Clients that wait, in the order in which they are considered.
     turns: VecDeque<C>,
 }
 
 impl<C> Budget<C> {
-    /// What one client may hold: one part is left over, for whoever comes next.
+    /// Returns the bytes that one client may hold. One share is left over for the next client.
     fn share(&self) -> usize {
         self.limit / (self.active + 1)
     }
@@ -79,7 +79,7 @@ impl<C> Budget<C> {
 #[derive(Default)]
 struct ClientState {
     held: [usize; 2],
-    /// Its tickets, first come first.
+    /// Its tickets, in the order of its requests.
     waiting: [VecDeque<usize>; 2],
 }
 
@@ -101,7 +101,7 @@ enum Ticket<C, B> {
     Void,
 }
 
-/// What became of a ticket.
+/// The state of a ticket.
 pub(super) enum Turn<C, B> {
     Wait,
     Granted(BufferGrant<C, B>),
@@ -114,7 +114,7 @@ pub(super) struct Ledger<C, B> {
     budgets: [Budget<C>; 2],
     clients: BTreeMap<C, ClientState>,
     tickets: Slab<Ticket<C, B>>,
-    /// Bytes of all buffers there are, and how many there may be, and are kept when idle.
+    /// Bytes of all existing buffers, the largest number allowed, and the number kept when idle.
     made: usize,
     total: usize,
     keep: usize,
@@ -122,13 +122,13 @@ pub(super) struct Ledger<C, B> {
     idle_takes: u64,
     now: Stamp,
     pub(super) counters: ZoneCounters,
-    /// For the caller to wake, and to drop, when it has let go of the ledger.
+    /// For the caller to wake and to drop, after it has released the ledger.
     pub(super) wakes: Vec<Waker>,
     pub(super) retired: Vec<B>,
 }
 
 impl<C: Copy + Ord, B> Ledger<C, B> {
-    /// The settings have been validated.
+    /// Creates a ledger. The settings must have been validated.
     pub(super) fn new(settings: &ZoneSettings) -> Ledger<C, B> {
         let small = settings.small();
         let budget = |limit| Budget { limit, leased: 0, active: 0, turns: VecDeque::new() };
@@ -159,7 +159,7 @@ impl<C: Copy + Ord, B> Ledger<C, B> {
         self.clients.get(&client).map_or(0, |state| state.held[lane as usize])
     }
 
-    /// What a client may hold in a lane, counting it among the active ones.
+    /// Returns the bytes that a client may hold in a lane, counting it as active.
     pub(super) fn share(&self, client: C, lane: Lane) -> usize {
         let budget = &self.budgets[lane as usize];
         let known = self.clients.get(&client).is_some_and(|state| state.is_active(lane));
@@ -170,16 +170,16 @@ impl<C: Copy + Ord, B> Ledger<C, B> {
         self.zones.iter().map(|zone| zone.size)
     }
 
-    /// When [`Ledger::trim`] has something to do, if nothing is used until then.
+    /// Returns when [`Ledger::trim`] has something to do, if no buffer is used until then.
     pub(super) fn next_trim(&self) -> Option<Time> {
         let spare = self.made.saturating_sub(self.keep);
         let fronts = self.zones.iter().filter(|zone| zone.size <= spare).filter_map(|zone| zone.free.front());
         fronts.map(|(used, _)| used.at + self.idle).min()
     }
 
-    // ---- what comes in --------------------------------------------------------------------------
+    // ---- requests and returns -------------------------------------------------------------------
 
-    /// A client asks for a buffer for `len` bytes. Gets it, or a ticket to wait with.
+    /// Requests a buffer for `len` bytes. Returns a grant, or a ticket to wait with.
     pub(super) fn ask(&mut self, client: C, lane: Lane, len: usize, now: Time) -> Result<BufferGrant<C, B>, usize> {
         self.trim(now);
         self.now.take += 1;
@@ -192,7 +192,8 @@ impl<C: Copy + Ord, B> Ledger<C, B> {
         state.waiting[lane as usize].push_back(ticket);
         if first {
             budget.turns.push_back(client);
-            // Nobody who was there before can be served, or would have been; this one perhaps.
+            // No client that was waiting before can be served, or it would have been. This one
+            // perhaps can.
             self.serve(lane);
         }
         match self.tickets.get(ticket) {
@@ -207,7 +208,7 @@ impl<C: Copy + Ord, B> Ledger<C, B> {
         }
     }
 
-    /// Looks whether a ticket's turn has come; it is void if it has.
+    /// Returns the state of a ticket. The ticket becomes invalid once it is no longer waiting.
     pub(super) fn collect(&mut self, ticket: usize, waker: &Waker) -> Turn<C, B> {
         if let Some(Ticket::Waiting { waker: known, .. }) = self.tickets.get_mut(ticket) {
             match known {
@@ -222,7 +223,7 @@ impl<C: Copy + Ord, B> Ledger<C, B> {
         }
     }
 
-    /// Whoever waited with a ticket does so no more.
+    /// Cancels a ticket.
     pub(super) fn cancel(&mut self, ticket: usize) {
         match self.tickets.remove(ticket) {
             Ticket::Waiting { client, lane, .. } => {
@@ -233,8 +234,8 @@ impl<C: Copy + Ord, B> Ledger<C, B> {
                     self.budgets[lane as usize].turns.retain(|other| *other != client);
                 }
                 self.forget_if_idle(client, lane);
-                // Others have a larger share now, or another ticket of this client is first, for
-                // fewer bytes.
+                // Others have a larger share now. Or another ticket of this client, for fewer
+                // bytes, is now first.
                 self.serve(lane);
             }
             Ticket::Granted(grant) => self.give_back(grant),
@@ -242,7 +243,8 @@ impl<C: Copy + Ord, B> Ledger<C, B> {
         }
     }
 
-    /// A client is gone: nobody waits for it any more. What it holds comes back by itself.
+    /// Removes a client. Its waiting tickets become void. Its grants are given back by their
+    /// holders.
     pub(super) fn depart(&mut self, client: C) {
         for lane in LANES {
             let Some(state) = self.clients.get_mut(&client) else { return };
@@ -261,23 +263,24 @@ impl<C: Copy + Ord, B> Ledger<C, B> {
         }
     }
 
-    /// A buffer comes back.
+    /// Takes a buffer back.
     pub(super) fn give_back(&mut self, mut grant: BufferGrant<C, B>) {
         self.counters.leased -= grant.size as u64;
         match grant.buffer.take() {
             Some(buffer) => self.shelve(grant.zone, grant.used, buffer),
-            // Cancelled before it was made.
+            // Cancelled before the buffer was created.
             None => self.made -= grant.size,
         }
         self.settle_account(&grant);
     }
 
-    /// A buffer could not be made: another one, that is free, in its place; or the grant is over.
+    /// Reports that the buffer of a grant could not be created. Returns the grant with another free
+    /// buffer, or `None` if there is none and the grant has ended.
     pub(super) fn failed(&mut self, mut grant: BufferGrant<C, B>) -> Option<BufferGrant<C, B>> {
         debug_assert!(grant.buffer.is_none(), "what is there cannot fail to be made");
         self.counters.failed += 1;
         self.made -= grant.size;
-        // One that is larger would need leave of its own.
+        // A larger buffer would need a new admission.
         for zone in (0..=grant.zone).rev() {
             if let Some((used, buffer)) = self.zones[zone].free.pop_back() {
                 let less = grant.size - self.zones[zone].size;
@@ -291,15 +294,14 @@ impl<C: Copy + Ord, B> Ledger<C, B> {
                 return Some(grant);
             }
         }
-        // A larger one that is free may stand in the way of whoever tries next.
+        // A larger free buffer may prevent the next attempt from succeeding.
         self.least_used(usize::MAX).into_iter().for_each(|zone| self.retire(zone));
         self.counters.leased -= grant.size as u64;
         self.settle_account(&grant);
         None
     }
 
-    /// Gives buffers back to the system that were of no use for long, as far as more are there than
-    /// are to be kept.
+    /// Gives stale buffers back to the system, as long as more bytes exist than should be kept.
     pub(super) fn trim(&mut self, now: Time) {
         self.now.at = self.now.at.max(now);
         loop {
@@ -309,19 +311,20 @@ impl<C: Copy + Ord, B> Ledger<C, B> {
         }
     }
 
-    // ---- who may have one -----------------------------------------------------------------------
+    // ---- admission ------------------------------------------------------------------------------
 
-    /// Largest zone whose buffers have at most `len` bytes.
+    /// Returns the largest zone whose buffers have at most `len` bytes.
     fn at_most(&self, len: usize) -> Option<usize> {
         self.zones.iter().rposition(|zone| zone.size <= len)
     }
 
-    /// The zone whose buffers a request for `len` bytes by `client` may have now, and how many
-    /// bytes a larger one may have instead.
+    /// Returns the zone whose buffers a request for `len` bytes by `client` may have now. Also
+    /// returns the largest size of a larger buffer that it may have instead.
     ///
-    /// A client that holds nothing may have one buffer, of its share at most or the smallest, out
-    /// of whatever is left. One that holds something waits until it can have one of the right size
-    /// within its share: its own come back, and smaller and smaller pieces help nobody.
+    /// A client that holds nothing may have one buffer from the remaining bytes: at most its share,
+    /// or the smallest buffer. A client that holds something waits until it can have a buffer of
+    /// the right size within its share. Its own buffers will be returned, and ever smaller pieces
+    /// would not help.
     fn admits(&self, client: C, lane: Lane, len: usize) -> Option<(usize, usize)> {
         let budget = &self.budgets[lane as usize];
         let (share, left) = (budget.share(), budget.limit - budget.leased);
@@ -336,12 +339,12 @@ impl<C: Copy + Ord, B> Ledger<C, B> {
         }
     }
 
-    /// Serves those who wait in a lane, in turn, one buffer each, as long as anybody can be served.
+    /// Serves the waiting clients of a lane in turn, one buffer each, as long as any can be served.
     fn serve(&mut self, lane: Lane) {
         let mut at = 0;
         loop {
             let budget = &mut self.budgets[lane as usize];
-            // Nobody can have less than the smallest buffer.
+            // No client can have less than the smallest buffer.
             if budget.limit - budget.leased < self.zones[0].size {
                 return;
             }
@@ -353,7 +356,7 @@ impl<C: Copy + Ord, B> Ledger<C, B> {
                 continue;
             };
             self.grant(client, lane, ticket, want, ceiling);
-            // To the end of the row; the others get theirs first.
+            // To the end of the queue: the other clients are served first.
             self.budgets[lane as usize].turns.remove(at);
             if !self.clients[&client].waiting[lane as usize].is_empty() {
                 self.budgets[lane as usize].turns.push_back(client);
@@ -376,7 +379,7 @@ impl<C: Copy + Ord, B> Ledger<C, B> {
         }
     }
 
-    /// What a client held has come back.
+    /// Updates the accounts after a client has given a buffer back.
     fn settle_account(&mut self, grant: &BufferGrant<C, B>) {
         let BufferGrant { client, lane, size, .. } = *grant;
         self.budgets[lane as usize].leased -= size;
@@ -396,10 +399,10 @@ impl<C: Copy + Ord, B> Ledger<C, B> {
         }
     }
 
-    // ---- which one ------------------------------------------------------------------------------
+    // ---- choosing a buffer ----------------------------------------------------------------------
 
-    /// A buffer of zone `want`, or what comes nearest: see the [module](super) for the order. The
-    /// caller has leave for it, and for a larger one up to `ceiling` bytes.
+    /// Returns a buffer of zone `want`, or the best substitute: see the [module](super) for the
+    /// order. The caller is admitted for it, and for a larger one of up to `ceiling` bytes.
     fn fetch(&mut self, want: usize, ceiling: usize) -> (usize, Stamp, Option<B>) {
         let size = self.zones[want].size;
         if let Some((_, buffer)) = self.zones[want].free.pop_back() {
@@ -442,13 +445,14 @@ impl<C: Copy + Ord, B> Ledger<C, B> {
         (zone, self.now, None)
     }
 
-    /// The zone with the free buffer, of at most `size` bytes, that was not used for longest.
+    /// Returns the zone whose oldest free buffer was unused for longest, among buffers of at most
+    /// `size` bytes.
     fn least_used(&self, size: usize) -> Option<usize> {
         let zones = self.zones.iter().enumerate().filter(|(_, zone)| zone.size <= size);
         zones.filter_map(|(index, zone)| Some((zone.free.front()?.0, index))).min().map(|(_, index)| index)
     }
 
-    /// Whether the free buffer of the zone that was not used for longest is not worth keeping.
+    /// Returns true if the zone's least recently used free buffer is not worth keeping.
     fn is_stale(&self, zone: usize) -> bool {
         self.zones[zone]
             .free
@@ -464,8 +468,8 @@ impl<C: Copy + Ord, B> Ledger<C, B> {
         }
     }
 
-    /// Puts a buffer where it belongs by its last use, which is the back unless it served in place
-    /// of another.
+    /// Puts a buffer in its place by last use. This is the back, unless it served in place of
+    /// another size.
     fn shelve(&mut self, zone: usize, used: Stamp, buffer: B) {
         let free = &mut self.zones[zone].free;
         let at = free.partition_point(|(other, _)| *other <= used);

@@ -13,7 +13,7 @@ fn pool() -> ZonePool<u8> {
     ZonePool::new(&ZoneSettings::doubling(UNIT, 4 * UNIT, 64 * UNIT)).unwrap()
 }
 
-/// Counts registrations, and fails when it is told to.
+/// Counts registrations, and fails on request.
 #[derive(Default)]
 struct Adapter {
     made: Cell<u64>,
@@ -135,7 +135,7 @@ fn who_waits_is_woken_by_a_buffer_or_by_the_end_of_its_client() {
     assert!(third.as_mut().poll(&mut cx).is_pending());
     held.pop();
     assert_eq!(wakes.0.load(Ordering::Relaxed), 1);
-    // Dropped after its turn had come: the buffer goes to the next.
+    // Dropped after its turn had come, so the next one gets the buffer.
     drop(first);
     assert_eq!(wakes.0.load(Ordering::Relaxed), 2);
     let Poll::Ready(Ok(lease)) = second.as_mut().poll(&mut cx) else { panic!("it is its turn") };
@@ -153,8 +153,7 @@ fn units_overlap_and_fit_the_share() {
     let sizes = [0, 1000, 64 << 10, 100 << 10, 256 << 10, 1 << 20, 100 << 20].map(unit);
     assert_eq!(sizes, [0, 1000, 64 << 10, 64 << 10, 128 << 10, 512 << 10, 512 << 10]);
     assert_eq!(pool.depth(1, 512 << 10, 3), 3);
-    // With many clients the share, and with it the unit, is smaller; two are under way all the
-    // same.
+    // With many clients the share is smaller, and so is the unit. Still, two are under way.
     let leases: Vec<_> = (2..102).map(|client| take(&pool, client, 64 << 10)).collect();
     assert_eq!((unit(100 << 20), pool.depth(1, 128 << 10, 3)), (128 << 10, 2));
     drop(leases);

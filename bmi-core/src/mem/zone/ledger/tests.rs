@@ -1,4 +1,4 @@
-//! The ledger against a model that knows nothing but what was given out.
+//! Tests the ledger against a model that knows only what was granted.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,14 +22,14 @@ enum Step {
         lane: Lane,
         len: usize,
     },
-    /// Indices are taken modulo what there is.
+    /// Indices are taken modulo the number of elements.
     Drop(usize),
     Cancel(usize),
-    /// Whoever waits looks whether its turn has come.
+    /// Checks whether the turn of a waiting ticket has come.
     Look(usize),
     Depart(u8),
     Pass(u64),
-    /// The next buffers cannot be made.
+    /// Creating the next buffers fails.
     Fail(u8),
 }
 
@@ -49,7 +49,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// One that waits, and what it has seen others get since it waits without holding anything.
+/// A waiting ticket, and the grants that others got while it waited without holding anything.
 #[derive(Debug)]
 struct Waiter {
     ticket: usize,
@@ -63,7 +63,7 @@ struct Model {
     now: u64,
     failing: u8,
     next_buffer: u32,
-    /// Every buffer there is, with its size.
+    /// Every existing buffer, with its size.
     buffers: BTreeMap<u32, usize>,
     leases: Vec<BufferGrant<u8, u32>>,
     waiters: Vec<Waiter>,
@@ -84,7 +84,7 @@ impl Model {
         }
     }
 
-    /// Puts buffers behind a grant as the pool does.
+    /// Provides buffers for a grant as the pool does.
     fn back(&mut self, mut grant: BufferGrant<u8, u32>) {
         loop {
             if let Some(buffer) = grant.buffer {
@@ -169,7 +169,7 @@ impl Model {
         }
     }
 
-    /// All that is leased: by leases, and by grants that nobody has collected.
+    /// Returns all that is leased: by leases, and by grants that were not collected.
     fn leased(&self) -> impl Iterator<Item = &BufferGrant<u8, u32>> {
         let uncollected = self.ledger.tickets.iter().filter_map(|(_, ticket)| match ticket {
             Ticket::Granted(grant) => Some(grant),
@@ -212,8 +212,8 @@ impl Model {
                 assert_eq!(self.ledger.held(client, lane), held);
                 assert!(held <= (budget.limit / 2).max(SIZES[0]), "nobody ever has more than half");
             }
-            // Nobody waits who could be served: the smallest buffer for one that holds nothing; for
-            // others the right one within the share.
+            // No waiting client could be served: with the smallest buffer if it holds nothing, else
+            // with the right one within its share.
             for (ticket, client) in self.queued(lane) {
                 let held = self.leased_of(lane, Some(client));
                 let share = budget.limit / (active.len() + 1);
@@ -231,7 +231,7 @@ impl Model {
         }
     }
 
-    /// Runs a step and checks what it gave to whom.
+    /// Runs a step and checks which clients got buffers.
     fn run(&mut self, step: Step) {
         let bytes = |model: &Model| -> BTreeMap<(u8, usize), usize> {
             let keys = (0..6u8).flat_map(|client| LANES.map(|lane| (client, lane)));
@@ -246,7 +246,7 @@ impl Model {
         self.check();
         for ((client, lane), held) in bytes(self) {
             let budget = &self.ledger.budgets[lane];
-            // Clients that left in this step had a part in the share until then.
+            // Clients that left in this step counted for the share until then.
             if held > before[&(client, lane)] && taking == Some((client, lane)) {
                 let share = budget.limit / (budget.active + 1);
                 assert!(held <= share.max(SIZES[0]), "{client} holds {held} of a share of {share}");
@@ -259,8 +259,8 @@ impl Model {
         self.ledger.tickets.iter().map(|(at, _)| at).filter(|ticket| self.is_granted(*ticket)).collect()
     }
 
-    /// Counts what others were granted from the row, for each that waits at the head of its
-    /// client's queue and holds nothing.
+    /// Counts the grants to others from the queue, for each ticket that is first for its client
+    /// while the client holds nothing.
     fn watch_turns(&mut self, before: &BTreeSet<usize>) {
         let after = self.granted_waiters();
         let new: Vec<(u8, Lane)> = after
@@ -289,7 +289,7 @@ impl Model {
         self.waiters = waiters;
     }
 
-    /// Everything is given back and nobody waits: it is as it was.
+    /// Returns everything, with no client waiting, and checks that the initial state is restored.
     fn end(mut self) {
         while let Some(lease) = self.leases.pop() {
             self.ledger.give_back(lease);
@@ -305,7 +305,7 @@ impl Model {
         assert_eq!(self.ledger.counters.leased, 0);
         self.ledger.retired.drain(..).for_each(|buffer| assert!(self.buffers.remove(&buffer).is_some()));
         assert_eq!(self.buffers.values().sum::<usize>(), self.ledger.made, "every buffer is on its shelf");
-        // After a long time only what is to be kept is there.
+        // After a long time only the bytes to be kept are left.
         self.ledger.trim(Time::from_nanos(self.now + 1_000));
         let smallest_free = self.ledger.zones.iter().find(|zone| !zone.free.is_empty()).map_or(0, |zone| zone.size);
         assert!(self.ledger.made < KEEP + smallest_free.max(1), "{} bytes are kept", self.ledger.made);
@@ -330,9 +330,9 @@ fn take(model: &mut Model, client: u8, len: usize) {
 fn one_client_alone_has_half_and_the_next_finds_the_rest() {
     let mut model = Model::new();
     (0..100).for_each(|_| take(&mut model, 1, 20));
-    // An eighth is the other budget's.
+    // An eighth belongs to the other budget.
     assert_eq!(model.leased_of(Lane::Bulk, Some(1)), 280);
-    // Two have a third of 560 each; the first keeps what it had.
+    // Two clients may have a third of 560 each. The first keeps its buffers.
     (0..100).for_each(|_| take(&mut model, 2, 20));
     assert_eq!(model.leased_of(Lane::Bulk, Some(2)), 180);
     take(&mut model, 3, 20);
@@ -342,7 +342,7 @@ fn one_client_alone_has_half_and_the_next_finds_the_rest() {
     model.end();
 }
 
-/// Everything goes back to its shelf, and nothing gets stale.
+/// Returns a model in which returned buffers are kept and none gets stale.
 fn all_back() -> Model {
     let mut model = Model::new();
     model.ledger.idle_takes = 1_000;
@@ -392,7 +392,7 @@ fn sizes_that_are_no_longer_wanted_go_back_to_the_system() {
     (0..4).for_each(|client| take(&mut model, client, 75));
     (0..4).for_each(|_| model.run(Step::Drop(0)));
     assert_eq!(model.ledger.made, 300);
-    // Enough takes of another size make the large ones stale, all but what is kept.
+    // Enough takes of another size make the large buffers stale, except those to be kept.
     for _ in 0..60 {
         take(&mut model, 1, 10);
         model.run(Step::Drop(0));
