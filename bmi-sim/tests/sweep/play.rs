@@ -205,7 +205,7 @@ async fn initiate(side: &Side, plot: &Plot, number: usize) {
                 outcome.is_ok()
             };
             let (reply, sent) = futures_util::future::join(asked, sent).await;
-            assert_eq!(reply.bytes, [u8::from(sent)], "{what}: both sides know whether it was sent");
+            assert_eq!(reply.bytes[..], [u8::from(sent)], "{what}: both sides know whether it was sent");
         }
         Script::CancelledPull { len, cancel } => {
             let reply = call(side, number, &[], Body::None, soon).await;
