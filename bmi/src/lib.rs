@@ -179,26 +179,32 @@ mod open;
 pub use bytes::{Bytes, BytesMut};
 
 // Addresses, settings, errors, time.
+#[doc(inline)]
 pub use bmi_core::{
     Addr, Clock, Config, CreditConfig, CustomScheme, Device, Error, ErrorKind, LimitConfig, MemoryConfig, Scheme, Time,
     TimeoutConfig,
 };
 // Endpoints, and what they report.
+#[doc(inline)]
 pub use bmi_core::{
     AsyncEndpoint, Capabilities, Completion, Counters, Endpoint, OpId, OpKind, Operation, Options, PeerEvent, PeerId,
     PeerLimits, Posted, ResourceUsage, ServiceClass, Tag, Transport, Unexpected,
 };
 // Memory and bulk data.
+#[doc(inline)]
 pub use bmi_core::{
     Access, BulkDescriptor, Exposure, Grant, ListPrices, Lists, MemList, MemSlice, Memory, MemoryRegion,
 };
 // Calls.
+#[doc(inline)]
 pub use bmi_core::comm::{Body, Call, Caller, Incoming, Reply, serve};
 
+#[doc(inline)]
 pub use bmi_core::driver;
 
 /// The four paths that the data of a call can take, and the choice between them.
 pub mod paths {
+    #[doc(inline)]
     pub use bmi_core::comm::{
         Choice, Crossovers, Direction, Facts, Measured, Miss, Path, PathCounters, Plan, Policy, Rule, Thresholds,
         calibrate,
@@ -206,10 +212,13 @@ pub mod paths {
 }
 
 #[cfg(feature = "ib")]
+#[doc(inline)]
 pub use bmi_ib::IbConfig;
 #[cfg(feature = "shm")]
+#[doc(inline)]
 pub use bmi_shm::ShmConfig;
 #[cfg(feature = "tcp")]
+#[doc(inline)]
 pub use bmi_tcp::TcpConfig;
 
 pub use host::host_id;
