@@ -40,7 +40,7 @@
 //! | [`SimConfig`], [`Profile`] | seed and limits; what things cost, each price with its source |
 //! | [`SimDisk`] | a disk's time and failures |
 //! | [`faults`] | what can go wrong, as data: plans, and how they are drawn |
-//! | [`check`] | a test of a protocol under faults: a sweep over seeds, replayed and shrunk |
+//! | [`check`] | a test of a protocol under faults: a sweep over seeds; a failure is shrunk and shown with its messages |
 //! | [`fit()`], [`Measurements`] | a profile from a few measurements |
 //! | [`Usage`], [`Trace`] | where processor time went; what everything did, for a browser |
 //!

@@ -42,8 +42,9 @@
 //! seeds are run twice).
 //!
 //! **What a failure says.** The seed, what happened, the plan of faults shrunk to the few events
-//! that it takes to fail in the same way, and one command that runs just that. The command sets
-//! variables that every sweep listens to:
+//! that it takes to fail in the same way, the messages of that run, and one command that runs just
+//! that. The messages are those around the faults and the last ones before the failure, at most
+//! forty lines ([`Failure::messages`]). The command sets variables that every sweep listens to:
 //!
 //! | variable | meaning |
 //! |---|---|
@@ -63,6 +64,7 @@
 
 mod case;
 mod failure;
+mod messages;
 mod quiet;
 mod shrink;
 
@@ -73,6 +75,7 @@ use std::time::Duration;
 
 pub use case::Case;
 pub use failure::{Failure, Report, Why};
+pub(crate) use messages::Messages;
 
 use crate::config::SimConfig;
 use crate::faults::{Plan, Swarm};
@@ -249,9 +252,9 @@ impl Sweep {
         let mut report = Report { name: self.name.clone(), seeds: 0, faults: 0, events: 0, digest: 0 };
         for seed in seeds {
             let plan = wishes.plan.clone().unwrap_or_else(|| Plan::draw(seed, &self.swarm, &self.nodes));
-            let mut end = self.once(seed, &plan, &test);
+            let mut end = self.once(seed, &plan, false, &test);
             if end.result.is_ok() && (seed % self.twice_every == 0 || wishes.plan.is_some()) {
-                let again = self.once(seed, &plan, &test);
+                let again = self.once(seed, &plan, false, &test);
                 if let Err(why) = again.result {
                     end.result = Err(Why::Again(Box::new(why)));
                 } else if (again.digest, again.events) != (end.digest, end.events) {
@@ -277,20 +280,35 @@ impl Sweep {
         let repeats = !matches!(why, Why::Differs(..) | Why::Again(..));
         let budget = if shrinks && repeats { self.shrink } else { 0 };
         let mut last = why.clone();
-        let (shrunk, runs) = shrink::shrink(&plan, budget, |plan| match self.once(seed, plan, test).result {
+        let (shrunk, runs) = shrink::shrink(&plan, budget, |plan| match self.once(seed, plan, false, test).result {
             Err(other) if other.is_like(&why) => {
                 last = other;
                 true
             }
             _ => false,
         });
-        Failure { name: self.name.clone(), seed, why, drawn: plan, shrunk, shrunk_why: last, runs }
+        // Once more, and recorded. A run that ends in another way has nothing to say about this one.
+        let recorded = self.once(seed, &shrunk, true, test);
+        let messages = match recorded.result {
+            Err(again) if again.is_like(&last) => recorded.messages,
+            _ => Vec::new(),
+        };
+        Failure { name: self.name.clone(), seed, why, drawn: plan, shrunk, shrunk_why: last, runs, messages }
     }
 
-    /// One run.
-    fn once<V: Verdict, F: Future<Output = V>>(&self, seed: u64, plan: &Plan, test: &impl Fn(Case) -> F) -> End {
+    /// One run. Its messages are recorded if `records` is set.
+    fn once<V: Verdict, F: Future<Output = V>>(
+        &self,
+        seed: u64,
+        plan: &Plan,
+        records: bool,
+        test: &impl Fn(Case) -> F,
+    ) -> End {
         let config = SimConfig { time_limit: self.limit, event_limit: self.events, ..(self.settings)(seed) };
         let world = World::with(config);
+        if records {
+            messages::record(&world);
+        }
         let case = Case::new(&world, seed, &self.nodes, plan);
         plan.apply(&world);
         let result = quiet::catch(|| {
@@ -305,11 +323,12 @@ impl Sweep {
             let leaks = world.leaks();
             if leaks.is_empty() { Ok(()) } else { Err(Why::Leaked(leaks.join("\n"))) }
         });
+        let result = result.unwrap_or_else(|text| Err(Why::Panicked(text)));
         let (digest, events) = (world.digest(), world.events());
+        let messages = messages::report(&world, result.as_ref().err());
         // Tasks are dropped here, and may panic as well.
         let dropped = quiet::catch(|| drop(world));
-        let result = result.unwrap_or_else(|text| Err(Why::Panicked(text)));
-        End { result: result.and(dropped.map_err(Why::Panicked)), digest, events }
+        End { result: result.and(dropped.map_err(Why::Panicked)), digest, events, messages }
     }
 }
 
@@ -318,6 +337,8 @@ struct End {
     result: Result<(), Why>,
     digest: u64,
     events: u64,
+    /// The lines of the report, if the run was recorded.
+    messages: Vec<String>,
 }
 
 /// What the environment asks for.

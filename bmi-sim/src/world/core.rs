@@ -12,6 +12,7 @@ use bmi_core::{Capabilities, ResourceUsage};
 use super::Sim;
 use super::timers::Timers;
 use crate::adapter::Waiter;
+use crate::check::Messages;
 use crate::config::SimConfig;
 use crate::cpu::{Cpu, Work};
 use crate::disk::DiskState;
@@ -140,6 +141,8 @@ pub(crate) struct Core {
     /// Nodes of which a task may be released now.
     pub(super) released: VecDeque<u32>,
     pub(crate) timeline: Option<Box<Timeline>>,
+    /// The messages of this run, if a check records them.
+    pub(crate) messages: Option<Box<Messages>>,
     /// The node of the task that runs, if its processor has several cores.
     pub(crate) running: Option<u32>,
     pub(crate) ready: Arc<ReadyQueue>,
@@ -165,6 +168,7 @@ impl Core {
             wakes: Vec::new(),
             released: VecDeque::new(),
             timeline: config.trace.map(|options| Box::new(Timeline::new(options))),
+            messages: None,
             running: None,
             ready,
             config,
