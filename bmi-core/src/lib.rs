@@ -49,6 +49,8 @@ pub use lists::{ListPrices, Lists};
 pub use mem::{Access, MemList, MemSlice, Memory, MemoryRegion, RemoteKey, RemoteSlice, Segment};
 pub use mutated::{mutated, mutated_each};
 pub use op::{Completion, OpId, OpKind, Options, PeerId, Posted, Tag};
+#[doc(hidden)]
+pub use proto::describe::describe_message;
 pub use returns::Returns;
 pub use time::{Clock, Time};
 pub use transport::{ServiceClass, Transport};

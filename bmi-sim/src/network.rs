@@ -411,6 +411,7 @@ impl Core {
     /// Sends a packet of `flow` from one node's adapter to another's: at once if the way is free,
     /// otherwise it is queued.
     pub(crate) fn transmit(&mut self, route: (u32, u32), flow: Flow, sending: Sending) {
+        self.note_sent(route, flow.from, &sending);
         let (from, to) = route;
         let Sending { packet, class, len, segments, ready, extra, tail } = sending;
         let order = self.conn(flow.from).map(|conn| conn.order).unwrap_or_default();
@@ -731,6 +732,7 @@ impl Core {
 
     /// Handles a packet that has arrived completely.
     pub(crate) fn deliver(&mut self, node: u32, packet: Packet) {
+        self.note_arrived(&packet);
         match packet {
             Packet::Request { from, port, private } => self.handle_request(node, from, port, private),
             Packet::Accepted { to, private } => self.handle_accepted(to, private),

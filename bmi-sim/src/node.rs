@@ -251,6 +251,9 @@ impl Node {
     /// Lets a killed node run again, with no transports, an idle processor, and no tasks but its
     /// programs ([`Node::boot`]). It has no effect on a node that is alive.
     pub fn restart(&self) {
+        if !self.is_alive() {
+            self.note("is up again");
+        }
         let programs = self.state(|node, _| {
             if node.alive {
                 return Vec::new();
@@ -271,6 +274,9 @@ impl Node {
 
     /// Ends a pause.
     pub fn resume(&self) {
+        if self.state(|node, _| node.paused) {
+            self.note("goes on");
+        }
         let asleep = self.state(|node, _| {
             node.paused = false;
             std::mem::take(&mut node.asleep)

@@ -467,6 +467,7 @@ impl Core {
     fn end_with(&mut self, at: ConnRef, refused: Option<(bool, u64, WorkStatus)>, error: SimError) {
         let Some(mut conn) = self.remove_conn(at) else { return };
         tracing::debug!(node = self.adapters[at.adapter as usize].node, peer = %conn.peer_name, %error, "connection ended");
+        self.note_end(at, &conn, refused, &error);
         self.leave_partly_written(&conn);
         let status_of = |is_read: bool, number: u64| match refused {
             Some((read, refused, status)) if read == is_read && refused == number => status,

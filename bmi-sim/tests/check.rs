@@ -75,6 +75,89 @@ fn a_bug_that_needs_a_crash_shrinks_to_a_crash() {
     assert_eq!(plan, failure.shrunk);
 }
 
+/// The time of a line of a report, in µs.
+fn sent(line: &str) -> f64 {
+    line.trim_start_matches(['*', '!']).split_whitespace().next().unwrap().parse().unwrap()
+}
+
+#[test]
+fn a_report_has_the_messages_around_the_fault() {
+    let swarm = Swarm::of(&[Kind::Cut]);
+    // Sends one message after the other, and must not lose one after the first ten.
+    let test = |world: Case| async move {
+        let (a, b) = (world.nodes[0].endpoint(Config::default())?, world.nodes[1].endpoint(Config::default())?);
+        let addr = a.listen(&world.nodes[0].addr(1))?;
+        let Ok(peer) = b.connect(&addr, b.within(PATIENCE)).await else { return Ok(()) };
+        world.nodes[0].spawn(async move {
+            loop {
+                a.next_unexpected().await;
+            }
+        });
+        for tag in 0..20_000 {
+            if b.send_unexpected(peer, tag, vec![0; 100], b.within(PATIENCE)).await.is_err() {
+                assert!(tag < 10, "message {tag} is lost");
+                break;
+            }
+            world.sleep(Duration::from_micros(5)).await;
+        }
+        Ok::<_, Error>(())
+    };
+    let failure = check::sweep("lost").seeds(0..20).faults(swarm).ignoring_leaks().try_run(test).unwrap_err();
+    let [cut] = &failure.shrunk.events[..] else { panic!("{failure}") };
+    let lines = &failure.messages;
+    assert!(lines.len() > 10 && lines.len() <= 42, "{failure}");
+    let table = &lines[2..];
+    let shown: Vec<&String> = table.iter().filter(|line| !line.ends_with("lines left out")).collect();
+    assert!(shown.windows(2).all(|pair| sent(pair[0]) <= sent(pair[1])), "{failure}");
+
+    // The fault is where it happened: behind the messages that came before it.
+    let at = shown.iter().position(|line| line.starts_with('*')).unwrap();
+    assert!(shown[at].ends_with("the connections between n0 and n1 are cut"), "{failure}");
+    assert_eq!(sent(shown[at]), cut.at_us as f64, "{failure}");
+    let is_message = |line: &&&String| line.contains(" n1 → n0  send ") && line.contains("132 B  Unexpected, tag ");
+    let before: Vec<_> = shown[..at].iter().filter(is_message).collect();
+    assert!(before.len() > 5, "{failure}");
+    // Then both sides learn of it, and then the test fails.
+    let after = shown[at + 1..].iter().map(|line| line.as_str()).collect::<Vec<_>>().join("\n");
+    for expected in
+        ["n0 × n1  connection ends: the connection was cut", "n1 × n0  connection ends: the connection was cut"]
+    {
+        assert!(after.contains(expected), "{failure}");
+    }
+    assert!(after.ends_with("the failure"), "{failure}");
+    assert!(failure.to_string().contains(&lines.join("\n")), "{failure}");
+    // Again the same, and the last line is still the command.
+    let again = check::sweep("lost").seeds(failure.seed..20).faults(Swarm::of(&[Kind::Cut])).ignoring_leaks();
+    assert_eq!(&again.try_run(test).unwrap_err().messages, lines);
+}
+
+#[test]
+fn a_message_on_its_way_when_the_fault_strikes_has_not_arrived() {
+    let test = |world: Case| async move {
+        let (a, b) = (world.nodes[0].endpoint(Config::default())?, world.nodes[1].endpoint(Config::default())?);
+        let addr = a.listen(&world.nodes[0].addr(1))?;
+        let peer = b.connect(&addr, b.within(PATIENCE)).await?;
+        // A megabyte takes 80 µs.
+        let memory = Memory::zeroed(1 << 20)?;
+        let receive = a.next_unexpected();
+        b.send_unexpected(peer, 1, vec![1], b.within(PATIENCE)).await?;
+        let client = receive.await.peer();
+        let receive = a.recv(client, 2, Memory::zeroed(1 << 20)?, a.within(PATIENCE));
+        let sent = b.send(peer, 2, memory, b.within(PATIENCE));
+        world.sleep(Duration::from_micros(40)).await;
+        world.cut(&world.nodes[0], &world.nodes[1]);
+        sent.await?;
+        receive.await.map(drop)
+    };
+    let failure = check::sweep("on its way").seeds(0..1).ignoring_leaks().try_run(test).unwrap_err();
+    let line =
+        |what: &str| failure.messages.iter().find(|line| line.contains(what)).unwrap_or_else(|| panic!("{failure}"));
+    assert!(line("Announce, tag 2, 1048576 bytes").contains(" n1 → n0  send "), "{failure}");
+    let read = line(" n0 → n1  read ");
+    assert!(read.ends_with(" 262144 B") && read.split_whitespace().nth(1) == Some("-"), "{failure}");
+    assert!(line("n0 × n1  connection ends: the connection was cut").contains("4 reads flushed"), "{failure}");
+}
+
 #[test]
 fn without_crashes_the_same_protocol_passes_and_repeats() {
     let swarm = Swarm::all().without(Kind::Crash);

@@ -5,15 +5,37 @@
 //! again and sends it again, under the same number; the ledger knows the numbers that it has
 //! booked. A [`Ledger`] that is `careless` has a bug on purpose: it forgets to look. Nothing in an
 //! ordinary test shows that. The test below, a sweep over seeds and faults, shows it within some
-//! seeds, and prints what it takes:
+//! seeds. It prints the faults that it takes, and the messages around them and before the failure
+//! (here without some lines):
 //!
 //! ```text
 //! check "ledger" fails at seed 11
 //! panic: assertion `left == right` failed: 42 deposits booked, 40 made
 //! its 59 faults shrink to 1, in 22 runs:
 //!         119 µs  the completion queue of n0 overruns
+//! messages around the faults (*) and before the failure (!), in µs, - for not arrived:
+//!        sent    arrived
+//!      23.200     88.410  n1 → n0  connect     49 B
+//!      88.410     89.520  n0 → n1  accept      49 B
+//!      89.520     95.433  n1 → n0  send        56 B  FastSlots, 4 of 73728 bytes
+//!      94.323     95.640  n1 → n0  send        48 B  Unexpected, tag 0
+//!     104.870          -  n0 → n1  send        56 B  FastSlots, 4 of 73728 bytes
+//! *   119.000             the completion queue of n0 overruns
+//!     119.000             n0 × n1  connection ends: the completion queue overran; 1 send flushed
+//!   10119.000             n1 × n0  connection ends: the peer no longer answers
+//!   10244.600  10309.810  n1 → n0  connect     49 B
+//!   10309.810  10310.920  n0 → n1  accept      49 B
+//!   10310.920  10316.833  n1 → n0  send        56 B  FastSlots, 4 of 73728 bytes
+//!   10315.723  10317.040  n1 → n0  send        48 B  Unexpected, tag 0
+//!           …  256 lines left out
+//!   12832.960  12834.275  n0 → n2  send        32 B  Eager, tag 19
+//!   12834.510  12835.616  n2 → n0  disconnect   0 B
+//! ! 12860.110             the failure
 //! replay: BMI_SEED=11 BMI_PLAN='{"events":[{"at_us":119,"overrun":{"node":"n0"}}]}' cargo test -p examples ledger::tests::… -- --nocapture
 //! ```
+//!
+//! The deposit with tag 0 arrived at 95.640 µs. Its connection ended before the answer was sent, so
+//! the client sent it again at 10315.723 µs, and it was booked twice.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -138,6 +160,12 @@ mod tests {
         let failure = sweep(true).unwrap_err();
         println!("{failure}");
         assert!(failure.shrunk.events.len() <= 2, "{failure}");
+        // The report shows the deposit that was booked and the one that was sent again.
+        let fault = failure.messages.iter().position(|line| line.starts_with('*')).expect("the fault has a line");
+        let (before, after) = failure.messages.split_at(fault);
+        for part in [before, after] {
+            assert!(part.iter().any(|line| line.contains("n1 → n0  send        48 B  Unexpected, tag 0")), "{failure}");
+        }
         assert!(failure.command().contains("BMI_PLAN='{\"events\":[{\"at_us\":"), "{failure}");
     }
 }

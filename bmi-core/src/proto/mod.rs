@@ -4,6 +4,7 @@
 //! These modules do no I/O and read no clock. Each is tested alone.
 
 pub(crate) mod credit;
+pub(crate) mod describe;
 pub(crate) mod header;
 pub(crate) mod hello;
 pub(crate) mod matching;

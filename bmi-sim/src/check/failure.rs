@@ -98,6 +98,18 @@ pub struct Failure {
     pub shrunk_why: Why,
     /// Number of runs that shrinking took.
     pub runs: u64,
+    /// The messages between nodes around the faults and before the failure, as lines of a table in
+    /// order of time. They come from one more run with the shrunk plan.
+    ///
+    /// The line of a message has the virtual times at which it was sent and at which it arrived, in
+    /// µs, then its nodes and its length. A message of an endpoint also has its kind and tag. A `-`
+    /// in place of the arrival means that the message did not arrive, or had not arrived when the
+    /// run failed. The arrival of a read is that of its data. Connections that ended
+    /// have a line of their own, with the requests that ended with them. A line that begins with `*`
+    /// is a fault or the end of one. The last line begins with `!`: it is the failure.
+    ///
+    /// Empty if no message was sent, or if the failure did not repeat.
+    pub messages: Vec<String>,
 }
 
 impl Failure {
@@ -123,7 +135,7 @@ fn test_of(thread: Option<&str>, args: impl IntoIterator<Item = String>) -> Stri
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Failure { name, seed, why, drawn, shrunk, shrunk_why, runs } = self;
+        let Failure { name, seed, why, drawn, shrunk, shrunk_why, runs, messages } = self;
         writeln!(f, "check {name:?} fails at seed {seed}")?;
         writeln!(f, "{why}")?;
         if shrunk != drawn {
@@ -134,6 +146,7 @@ impl fmt::Display for Failure {
         if shrunk_why != why {
             writeln!(f, "with which it is: {shrunk_why}")?;
         }
+        messages.iter().try_for_each(|line| writeln!(f, "{line}"))?;
         write!(f, "replay: {}", self.command())
     }
 }

@@ -70,6 +70,7 @@
 
 mod case;
 mod failure;
+mod messages;
 mod quiet;
 mod shrink;
 
@@ -80,6 +81,7 @@ use std::time::Duration;
 
 pub use case::Case;
 pub use failure::{Failure, Report, Why};
+pub(crate) use messages::Messages;
 
 use crate::config::SimConfig;
 use crate::faults::{Plan, Swarm};
@@ -256,9 +258,9 @@ impl Sweep {
         let mut report = Report { name: self.name.clone(), seeds: 0, faults: 0, events: 0, digest: 0 };
         for seed in seeds {
             let plan = wishes.plan.clone().unwrap_or_else(|| Plan::draw(seed, &self.swarm, &self.nodes));
-            let mut end = self.once(seed, &plan, &test);
+            let mut end = self.once(seed, &plan, false, &test);
             if end.result.is_ok() && (seed % self.twice_every == 0 || wishes.plan.is_some()) {
-                let again = self.once(seed, &plan, &test);
+                let again = self.once(seed, &plan, false, &test);
                 if let Err(why) = again.result {
                     end.result = Err(Why::Again(Box::new(why)));
                 } else if (again.digest, again.events) != (end.digest, end.events) {
@@ -284,20 +286,35 @@ impl Sweep {
         let repeats = !matches!(why, Why::Differs(..) | Why::Again(..));
         let budget = if shrinks && repeats { self.shrink } else { 0 };
         let mut last = why.clone();
-        let (shrunk, runs) = shrink::shrink(&plan, budget, |plan| match self.once(seed, plan, test).result {
+        let (shrunk, runs) = shrink::shrink(&plan, budget, |plan| match self.once(seed, plan, false, test).result {
             Err(other) if other.is_like(&why) => {
                 last = other;
                 true
             }
             _ => false,
         });
-        Failure { name: self.name.clone(), seed, why, drawn: plan, shrunk, shrunk_why: last, runs }
+        // Once more, and recorded. A run that ends in another way has nothing to say about this one.
+        let recorded = self.once(seed, &shrunk, true, test);
+        let messages = match recorded.result {
+            Err(again) if again.is_like(&last) => recorded.messages,
+            _ => Vec::new(),
+        };
+        Failure { name: self.name.clone(), seed, why, drawn: plan, shrunk, shrunk_why: last, runs, messages }
     }
 
-    /// Runs one seed with one plan.
-    fn once<V: Verdict, F: Future<Output = V>>(&self, seed: u64, plan: &Plan, test: &impl Fn(Case) -> F) -> End {
+    /// Runs one seed with one plan. Records the messages if `records` is set.
+    fn once<V: Verdict, F: Future<Output = V>>(
+        &self,
+        seed: u64,
+        plan: &Plan,
+        records: bool,
+        test: &impl Fn(Case) -> F,
+    ) -> End {
         let config = SimConfig { time_limit: self.limit, event_limit: self.events, ..(self.settings)(seed) };
         let world = World::with(config);
+        if records {
+            messages::record(&world);
+        }
         let case = Case::new(&world, seed, &self.nodes, plan);
         plan.apply(&world);
         let result = quiet::catch(|| {
@@ -312,11 +329,12 @@ impl Sweep {
             let leaks = world.leaks();
             if leaks.is_empty() { Ok(()) } else { Err(Why::Leaked(leaks.join("\n"))) }
         });
+        let result = result.unwrap_or_else(|text| Err(Why::Panicked(text)));
         let (digest, events) = (world.digest(), world.events());
+        let messages = messages::report(&world, result.as_ref().err());
         // Tasks are dropped here, and may panic as well.
         let dropped = quiet::catch(|| drop(world));
-        let result = result.unwrap_or_else(|text| Err(Why::Panicked(text)));
-        End { result: result.and(dropped.map_err(Why::Panicked)), digest, events }
+        End { result: result.and(dropped.map_err(Why::Panicked)), digest, events, messages }
     }
 }
 
@@ -325,6 +343,8 @@ struct End {
     result: Result<(), Why>,
     digest: u64,
     events: u64,
+    /// The lines of the report, if the run was recorded.
+    messages: Vec<String>,
 }
 
 /// The settings that the environment asks for.

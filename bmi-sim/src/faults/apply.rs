@@ -39,6 +39,7 @@ fn on_link(sim: &Sim, a: &str, b: &str, act: impl FnOnce(&Sim, &Node, &Node)) {
 }
 
 fn begin(sim: &Sim, fault: &Fault) {
+    sim.0.with(|core| core.note_fault(fault));
     match fault {
         Fault::Cut { a, b } => on_link(sim, a, b, Sim::cut),
         Fault::Partition { a, b, for_us } => on_link(sim, a, b, |sim, a, b| {
@@ -153,6 +154,7 @@ impl Node {
     pub(crate) fn may_blow(&self) {
         let Some((for_us, salt)) = self.lasting(|lasting| lasting.armed) else { return };
         if self.disk_users().iter().any(|user| user.is_cut_off()) {
+            self.note("loses power, in the middle of a write");
             self.lose_power(for_us, salt);
         }
     }

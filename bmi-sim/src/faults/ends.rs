@@ -71,8 +71,12 @@ impl Core {
     /// under way.
     pub(crate) fn heal(&mut self, a: u32, b: u32) {
         let Some(link) = self.links.get_mut(&link_key(a, b)) else { return };
-        link.down = false;
-        for event in std::mem::take(&mut link.held) {
+        let was_down = std::mem::replace(&mut link.down, false);
+        let held = std::mem::take(&mut link.held);
+        if was_down {
+            self.note_heal(a, b);
+        }
+        for event in held {
             self.arrive(event);
         }
     }

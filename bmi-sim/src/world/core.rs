@@ -12,6 +12,7 @@ use bmi_core::{Capabilities, ResourceUsage};
 use super::Sim;
 use super::timers::Timers;
 use crate::adapter::Waiter;
+use crate::check::Messages;
 use crate::config::SimConfig;
 use crate::cpu::{Cpu, Work};
 use crate::disk::DiskState;
@@ -141,6 +142,8 @@ pub(crate) struct Core {
     /// Nodes that may release a held task now.
     pub(super) released: VecDeque<u32>,
     pub(crate) timeline: Option<Box<Timeline>>,
+    /// The messages of this run, if a check records them.
+    pub(crate) messages: Option<Box<Messages>>,
     /// The node of the running task, if its processor has several cores.
     pub(crate) running: Option<u32>,
     pub(crate) ready: Arc<ReadyQueue>,
@@ -166,6 +169,7 @@ impl Core {
             wakes: Vec::new(),
             released: VecDeque::new(),
             timeline: config.trace.map(|options| Box::new(Timeline::new(options))),
+            messages: None,
             running: None,
             ready,
             config,
