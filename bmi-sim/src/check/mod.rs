@@ -48,8 +48,9 @@
 //!   messages, exposures or work.
 //! - A run that differs from its repetition. Every so many seeds, a seed is run twice.
 //!
-//! **What a failure reports.** It reports the seed, the cause, the plan of faults, and one command
-//! that runs just that. The plan is shrunk to the few events that are needed to fail in the same
+//! **What a failure reports.** It reports the seed, the cause, the plan of faults, the messages
+//! around the faults and before the failure ([`Failure::messages`], at most forty lines), and one
+//! command that runs just that. The plan is shrunk to the few events that are needed to fail in the same
 //! way. The command sets variables that every sweep reads:
 //!
 //! | variable | meaning |
