@@ -33,13 +33,16 @@ const WORD: usize = size_of::<u64>();
 /// From this length on the string move wins over wide registers: it costs some 30 cycles to begin,
 /// and then moves 32 bytes or more a cycle. Measured on Zen 5, alone: 4 KiB in 30 ns by the string
 /// move, in 25 ns by registers; 60 KiB in 490 and 660 ns.
+#[cfg(all(target_arch = "x86_64", not(miri)))]
 const STRING_MOVE: usize = 8 << 10;
 /// And over registers of 16 bytes.
 const SHORT_STRING_MOVE: usize = 256;
 /// From this length on wide registers are used.
+#[cfg(all(target_arch = "x86_64", not(miri)))]
 const WIDE_MOVE: usize = 64;
 
 /// From this length on there is something to gain past the caches, and alignment costs nothing.
+#[cfg(any(test, all(target_arch = "x86_64", not(miri))))]
 const PAST_CACHES: usize = 4 << 10;
 
 /// Whether [`moves::copy`] is there. Miri runs no assembler, and checks the words.
