@@ -328,7 +328,7 @@ mod tests {
     fn pages_that_nobody_touched_are_not_there() {
         let resident = || -> usize {
             let pages = std::fs::read_to_string("/proc/self/statm").unwrap();
-            pages.split(' ').nth(1).unwrap().parse::<usize>().unwrap() * PAGE
+            pages.split(' ').nth(1).unwrap().parse::<usize>().unwrap() * rustix::param::page_size()
         };
         let (before, len) = (resident(), 512 << 20);
         let memory = Memory::zeroed(len).unwrap();
