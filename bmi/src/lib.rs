@@ -36,3 +36,8 @@ pub use bmi_tcp;
 
 pub use host::host_id;
 pub use open::{AnyTransport, OpenOptions, endpoint, is_built_in, open};
+
+/// Compiles the example of the README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
