@@ -421,3 +421,8 @@ const _: fn() = || {
     fn is_send<T: Send>() {}
     is_send::<IbTransport>();
 };
+
+/// Compiles the example of the README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

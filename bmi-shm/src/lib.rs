@@ -538,3 +538,8 @@ impl Transport for ShmTransport {
         self.waker.clone()
     }
 }
+
+/// Compiles the example of the README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

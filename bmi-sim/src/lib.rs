@@ -93,3 +93,8 @@ pub use rng::Rng;
 pub use timeline::{Trace, TraceOptions};
 pub use usage::Usage;
 pub use world::{Sim, Sleep, World};
+
+/// Compiles the example of the README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

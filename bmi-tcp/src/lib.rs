@@ -323,3 +323,8 @@ const _: fn() = || {
     fn is_send<T: Send>() {}
     is_send::<TcpTransport>();
 };
+
+/// Compiles the example of the README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -223,3 +223,8 @@ pub use bmi_tcp::TcpConfig;
 
 pub use host::host_id;
 pub use open::{AnyTransport, OpenOptions, endpoint, is_built_in, open};
+
+/// Compiles the example of the README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -57,3 +57,8 @@ pub use list::{Extended, ExtendedRaw};
 pub use path::FsPath;
 pub use plan::{Plan, PlanLimits, Transfer};
 pub use route::{Endpoints, Route, TransportChoice};
+
+/// Compiles the example of the README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

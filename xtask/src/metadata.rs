@@ -12,6 +12,11 @@ use crate::command::{Failure, Invocation};
 #[derive(Deserialize)]
 pub(crate) struct Package {
     pub(crate) name: String,
+    /// The lowest version of Rust that builds it.
+    pub(crate) rust_version: Option<String>,
+    /// The registries that it may be published to; `None` for any. Empty for programs that stay in
+    /// this workspace.
+    publish: Option<Vec<String>>,
     /// What each feature enables.
     pub(crate) features: BTreeMap<String, Vec<String>>,
     pub(crate) targets: Vec<Target>,
@@ -26,6 +31,13 @@ pub(crate) struct Target {
     /// Cargo builds the target only with these features of its crate.
     #[serde(default, rename = "required-features")]
     pub(crate) required_features: Vec<String>,
+}
+
+impl Package {
+    /// Returns true for the crates that other projects use: all that may be published.
+    pub(crate) fn is_public(&self) -> bool {
+        self.publish.as_ref().is_none_or(|registries| !registries.is_empty())
+    }
 }
 
 /// Cargo only reads manifests.

@@ -1,4 +1,5 @@
-//! Installs what a bare machine lacks: components of the toolchain, packages of Debian.
+//! Installs what a bare machine lacks: components of the toolchain, other toolchains, packages of
+//! Debian.
 //!
 //! **Probes.** Each package has a probe that tells whether the machine has what the package brings.
 //! A probe *uses* the thing: it runs the program and reads its answer, or compiles and links with
@@ -141,6 +142,38 @@ pub(crate) fn set_up_peer(root: &Path) -> Result<(), Failure> {
 /// Installs what counting instructions needs.
 pub(crate) fn set_up_compare(root: &Path) -> Result<(), Failure> {
     install(root, COMPARE_PACKAGES)
+}
+
+/// Installs the toolchain of a version, with the standard libraries of `targets`. Nothing is
+/// compiled for those targets but metadata, so no linker and no C compiler for them is needed.
+pub(crate) fn set_up_toolchain(root: &Path, version: &str, targets: &[&str]) -> Result<(), Failure> {
+    if targets.iter().all(|target| compiles_for(root, version, target)) {
+        return Ok(());
+    }
+    if !answers("rustup", &["--version"], "rustup") {
+        return Err(Failure::new("there is no rustup here, which brings other toolchains; see https://rustup.rs"));
+    }
+    eprintln!("installing Rust {version} for {}", targets.join(", "));
+    let targets_of = targets.iter().flat_map(|target| ["--target".to_owned(), (*target).to_owned()]);
+    Invocation::new(root, "rustup", &format!("toolchain install {version} --profile minimal --no-self-update"))
+        .args(&targets_of.collect::<Vec<_>>())
+        .run_aside(LIMIT)?;
+    match targets.iter().find(|target| !compiles_for(root, version, target)) {
+        Some(target) => Err(Failure::new(format!("Rust {version} was installed, but does not compile for {target}"))),
+        None => Ok(()),
+    }
+}
+
+/// Returns whether the toolchain of a version is installed, has cargo, and compiles for a target.
+fn compiles_for(root: &Path, version: &str, target: &str) -> bool {
+    let run = |args: &str, more: &[String]| {
+        Invocation::new(root, "rustup", &format!("run {version} {args}")).args(more).succeeds()
+    };
+    // Standard input is empty, so the crate that is compiled is empty too. It needs the standard
+    // library all the same. Not to /dev/null: rustc makes a file and renames it to that.
+    let probe = format!("rustc --crate-name probe --crate-type lib --emit metadata --target {target} - --out-dir");
+    let folder = crate::target(root).join("portable");
+    run("cargo --version", &[]) && run(&probe, &[folder.to_string_lossy().into_owned()])
 }
 
 fn install(root: &Path, packages: &[Package]) -> Result<(), Failure> {

@@ -37,6 +37,18 @@ pub(crate) const STEPS: &[Step] = &[
     Step { name: "clippy", what: "no warnings, over all targets and features", always: true, run: clippy },
     Step { name: "rustdoc", what: "the documentation builds without warnings", always: true, run: rustdoc },
     Step {
+        name: "package",
+        what: "cargo makes a package of every crate that other projects use",
+        always: true,
+        run: package,
+    },
+    Step {
+        name: "portable",
+        what: "the libraries with the lowest Rust version, for Linux on aarch64 and for macOS",
+        always: true,
+        run: portable,
+    },
+    Step {
         name: "build",
         what: "all programs and all tests build, once, for the steps below",
         always: true,
@@ -160,6 +172,56 @@ fn clippy(root: &Path) -> Result<Totals, Failure> {
     Invocation::cargo(root, "clippy --workspace --all-targets --all-features -- -D warnings").run(CARGO_LIMIT)
 }
 
+/// Packs the crates that other projects use, without building the packages. Cargo checks their
+/// manifests and that each package can be resolved without this workspace. The files may have
+/// changes that are not committed. What the packages depend on was downloaded to build this program
+/// and its workspace, so no registry is asked.
+fn package(root: &Path) -> Result<Totals, Failure> {
+    let names = public(root)?.into_iter().map(|package| package.name);
+    Invocation::cargo(root, "package --no-verify --allow-dirty --offline --quiet").args(&select(names)).run(CARGO_LIMIT)
+}
+
+/// Checks the crates that other projects use with the lowest version of Rust that they state, and
+/// for other targets than this machine's. One build tests both.
+///
+/// For macOS it checks only the protocol and the simulator: the other crates call Linux. It has a
+/// target directory of its own, so that no other step builds again because of it.
+fn portable(root: &Path) -> Result<Totals, Failure> {
+    let packages = public(root)?;
+    let version = packages.iter().find_map(|package| package.rust_version.clone());
+    let version = version.ok_or_else(|| Failure::new("no crate states rust-version"))?;
+    let mac = ["bmi-core", "bmi-sim"].map(str::to_owned).to_vec();
+    let all = packages.into_iter().map(|package| package.name).collect();
+    let checks = [("aarch64-unknown-linux-gnu", all), ("aarch64-apple-darwin", mac)];
+    setup::set_up_toolchain(root, &version, &checks.each_ref().map(|(target, _)| *target))
+        .map_err(|why| Failure::skip(why.reason))?;
+    for (target, names) in checks {
+        // `rustup run` and not `cargo +version`: a cargo on the PATH may be another than rustup's.
+        Invocation::new(root, "rustup", &format!("run {version} cargo check --release --target {target}"))
+            .args(&select(names))
+            .env("CARGO_TARGET_DIR", crate::target(root).join("portable"))
+            // Nothing that is checked here runs. The development profile optimises the dependencies
+            // that the tests spend their time in, and keeps records for incremental builds; a check
+            // would pay for both.
+            .env("CARGO_PROFILE_RELEASE_OPT_LEVEL", "0")
+            .env("CARGO_PROFILE_RELEASE_DEBUG", "0")
+            .env("CARGO_PROFILE_RELEASE_DEBUG_ASSERTIONS", "true")
+            .env("RUSTFLAGS", "-Dwarnings")
+            .run(CARGO_LIMIT)?;
+    }
+    Ok(NOTHING)
+}
+
+/// The crates that other projects use.
+fn public(root: &Path) -> Result<Vec<metadata::Package>, Failure> {
+    Ok(metadata::packages(root)?.into_iter().filter(metadata::Package::is_public).collect())
+}
+
+/// Selects crates, as cargo's commands take them.
+fn select(names: impl IntoIterator<Item = String>) -> Vec<String> {
+    names.into_iter().flat_map(|name| ["--package".to_owned(), name]).collect()
+}
+
 fn rustdoc(root: &Path) -> Result<Totals, Failure> {
     // Programs named like a library of another crate (none today) would collide; libraries and
     // programs are documented alike.
@@ -278,6 +340,13 @@ mod tests {
             assert_eq!(parse_step(step.name).map(|found| found.name), Ok(step.name));
         }
         assert!(parse_step("no-such-step").is_err_and(|why| why.contains("fmt, clippy")));
+    }
+
+    #[test]
+    fn libraries_are_public_and_the_programs_that_test_them_are_not() {
+        let names: Vec<String> = public(&crate::root()).unwrap().into_iter().map(|package| package.name).collect();
+        assert!(["bmi", "bmi-core", "bmi-sim", "fs-client"].iter().all(|name| names.iter().any(|one| one == name)));
+        assert!(!["xtask", "benches", "examples", "cli-check"].iter().any(|name| names.iter().any(|one| one == name)));
     }
 
     #[test]

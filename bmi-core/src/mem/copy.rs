@@ -33,13 +33,16 @@ const WORD: usize = size_of::<u64>();
 /// From this length on the string move beats wide registers. It takes about 30 cycles to start, and
 /// then moves 32 bytes or more in each cycle. Measured on Zen 5, in isolation: 4 KiB take 30 ns by
 /// the string move and 25 ns by registers; 60 KiB take 490 and 660 ns.
+#[cfg(all(target_arch = "x86_64", not(miri)))]
 const STRING_MOVE: usize = 8 << 10;
 /// From this length on the string move beats registers of 16 bytes.
 const SHORT_STRING_MOVE: usize = 256;
 /// From this length on wide registers are used.
+#[cfg(all(target_arch = "x86_64", not(miri)))]
 const WIDE_MOVE: usize = 64;
 
 /// From this length on bypassing the caches can pay, and the alignment costs nothing.
+#[cfg(any(test, all(target_arch = "x86_64", not(miri))))]
 const PAST_CACHES: usize = 4 << 10;
 
 /// True if [`moves::copy`] is available. Miri runs no assembler, so it checks the word copies.

@@ -240,7 +240,10 @@ impl Foreign {
     }
 
     fn lock(&self) -> MutexGuard<'_, Table> {
-        #[cfg_attr(not(feature = "userfaultfd"), expect(unused_mut, reason = "only a watch changes it here"))]
+        #[cfg_attr(
+            not(all(feature = "userfaultfd", target_os = "linux")),
+            expect(unused_mut, reason = "only a watch changes it here")
+        )]
         let mut table = self.0.table.lock().unwrap_or_else(PoisonError::into_inner);
         #[cfg(all(feature = "userfaultfd", target_os = "linux"))]
         if let Some(unmapped) = self.0.unmapped.get() {

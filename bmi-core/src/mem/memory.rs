@@ -122,8 +122,8 @@ impl Memory {
     /// `len` zero bytes in pages that another process of this host can be given
     /// ([`Memory::shared_pages`]), so that a transport between processes moves them without help of
     /// the kernel, or not at all. Every other transport takes them as it takes any memory. Costs
-    /// three system calls and a descriptor for as long as the memory lives; where the system has no
-    /// more of those, it is plain memory.
+    /// three system calls and a descriptor for as long as the memory lives. It is plain memory where
+    /// the system has no more descriptors, and on other systems than Linux.
     ///
     /// A peer that such memory was exposed to can reach **all of it**, for as long as it keeps the
     /// pages mapped: put nothing secret beside what is exposed.
@@ -454,7 +454,7 @@ mod tests {
     fn pages_that_nobody_touched_are_not_there() {
         let resident = || -> usize {
             let pages = std::fs::read_to_string("/proc/self/statm").unwrap();
-            pages.split(' ').nth(1).unwrap().parse::<usize>().unwrap() * PAGE
+            pages.split(' ').nth(1).unwrap().parse::<usize>().unwrap() * rustix::param::page_size()
         };
         let (before, len) = (resident(), 512 << 20);
         let memory = Memory::zeroed(len).unwrap();

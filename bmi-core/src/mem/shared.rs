@@ -10,6 +10,9 @@
 //!    `SIGBUS`.
 //! 2. The mapping lives as long as this value. Backends keep a [`std::sync::Weak`] if they only
 //!    want to know whether it still does.
+//!
+//! **Limits.** Only Linux has files that are sealed. On other systems no value of this type can be
+//! made; [`Memory::shareable`](super::Memory::shareable) then returns ordinary memory.
 
 use std::ffi::c_void;
 use std::fmt;
@@ -17,7 +20,6 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 
-use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::mm::{MapFlags, ProtFlags};
 
 /// A sealed `memfd`, mapped readable and writable from its first byte on.
@@ -39,9 +41,7 @@ impl SharedPages {
         if len == 0 {
             return Err(io::ErrorKind::InvalidInput.into());
         }
-        let fd = rustix::fs::memfd_create("bmi-memory", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
-        rustix::fs::ftruncate(&fd, len as u64)?;
-        rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+        let fd = sealed_file(len)?;
         // SAFETY: a new mapping at an address of the kernel's choice touches no memory that exists.
         let ptr = unsafe {
             rustix::mm::mmap(std::ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, &fd, 0)?
@@ -63,6 +63,23 @@ impl SharedPages {
     pub fn is_empty(&self) -> bool {
         false
     }
+}
+
+/// Creates a file of `len` zero bytes that has no name and whose length cannot change.
+#[cfg(any(target_os = "linux", target_os = "android"))]
+fn sealed_file(len: usize) -> io::Result<OwnedFd> {
+    use rustix::fs::{MemfdFlags, SealFlags};
+
+    let fd = rustix::fs::memfd_create("bmi-memory", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+    rustix::fs::ftruncate(&fd, len as u64)?;
+    rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+    Ok(fd)
+}
+
+/// Fails: this system cannot seal a file, so invariant 1 could not be kept.
+#[cfg(not(any(target_os = "linux", target_os = "android")))]
+fn sealed_file(_len: usize) -> io::Result<OwnedFd> {
+    Err(io::ErrorKind::Unsupported.into())
 }
 
 impl AsFd for SharedPages {
@@ -90,6 +107,7 @@ impl fmt::Debug for SharedPages {
 mod tests {
     use crate::mem::Memory;
 
+    #[cfg(any(target_os = "linux", target_os = "android"))]
     #[test]
     fn shared_pages_cannot_be_cut_and_hold_what_the_memory_holds() {
         let mut memory = Memory::shareable(5000).unwrap();
@@ -104,6 +122,14 @@ mod tests {
         let weak = std::sync::Arc::downgrade(pages);
         drop(memory);
         assert_eq!(weak.strong_count(), 0);
+    }
+
+    #[cfg(not(any(target_os = "linux", target_os = "android")))]
+    #[test]
+    fn shareable_memory_is_ordinary_memory_where_no_file_can_be_sealed() {
+        let memory = Memory::shareable(5000).unwrap();
+        assert!(memory.shared_pages().is_none());
+        assert_eq!(memory.len(), 5000);
     }
 
     #[test]

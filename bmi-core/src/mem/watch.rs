@@ -39,7 +39,6 @@ use crate::error::{Error, ErrorKind};
 
 /// Number of events that can wait for the next lookup.
 const RING: usize = 256;
-const PAGE: usize = 4096;
 
 // From linux/userfaultfd.h.
 const UFFD_API: u64 = 0xaa;
@@ -160,8 +159,10 @@ impl Watch {
     /// a range that wraps around the address space.
     pub fn cover(&self, extent: Extent) -> Result<(), Error> {
         let (start, end) = extent.bounds()?;
-        let start = start - start % PAGE;
-        let len = (end - start).next_multiple_of(PAGE);
+        // The kernel takes whole pages of its own size, which is not 4096 on every processor.
+        let page = rustix::param::page_size();
+        let start = start - start % page;
+        let len = (end - start).next_multiple_of(page);
         let mut register = [start as u64, len as u64, MODE_WRITE_PROTECT, 0u64];
         // SAFETY: `struct uffdio_register` is four words of 64 bits. The mode has no effect until
         // something is write-protected, and nothing is.

@@ -7,23 +7,23 @@
 //!   --default-enum-style consts --no-prepend-enum-name --no-doc-comments
 //!   --allowlist-function F --allowlist-type T --allowlist-var 'IBV_LINK_LAYER_.*|IBV_QPF_.*'
 //!   --blocklist-type '(__)?pthread.*|__atomic.*'
-//!   --opaque-type 'ibv_srq|ibv_wq|ibv_flow.*|ibv_dm|ibv_xrcd|ibv_counters|ibv_modify_wq.*|_compat_ibv_port_attr'
+//!   --opaque-type 'ibv_flow.*|ibv_dm|ibv_xrcd|ibv_counters|ibv_modify_wq.*|_compat_ibv_port_attr'
 //! ```
 //!
 //! where F is the list of methods of [`Ibverbs`] below, and T is `ibv_port_attr|ibv_gid_entry|ibv_send_wr|ibv_recv_wr|ibv_wc|ibv_access_flags|
 //! ibv_send_flags|ibv_qp_attr_mask|ibv_device_cap_flags|ibv_gid_type|ibv_mw|ibv_mw_bind_info|ibv_qp_attr`.
+//!
+//! This was done twice, for x86-64 and for aarch64. For aarch64, `-- --target=aarch64-linux-gnu` was
+//! added, with the headers of Debian's libc6-dev-arm64-cross 2.36. The declarations are the same,
+//! because the mutex and the condition variable have the types of the crate `libc`. The assertions
+//! differ for the five structures that contain a mutex: in the GNU C library it has 40 bytes on
+//! x86-64 and 48 bytes on aarch64. Both versions of these are here, each for its target. On other
+//! targets these five structures are not asserted.
+//!
 //! The assertions of sizes and offsets are bindgen's; `bmi-ib/peer` compares them with those of `ibverbs-sys`.
 
 use libc::{pthread_cond_t, pthread_mutex_t};
 
-#[derive(PartialEq, Eq, Copy, Clone, Debug, Hash)]
-#[repr(C, align(8))]
-pub struct __BindgenOpaqueArray8<T>(pub T);
-impl<T: Copy + Default, const N: usize> Default for __BindgenOpaqueArray8<[T; N]> {
-    fn default() -> Self {
-        Self([<T as Default>::default(); N])
-    }
-}
 pub type __u32 = ::core::ffi::c_uint;
 pub type __u64 = ::core::ffi::c_ulonglong;
 pub type __be32 = __u32;
@@ -649,6 +649,13 @@ const _: () = {
     ["Offset of field: ibv_ah_attr::port_num"]
         [::core::mem::offset_of!(ibv_ah_attr, port_num) - 30usize];
 };
+pub const IBV_WQT_RQ: ibv_wq_type = 0;
+pub type ibv_wq_type = ::core::ffi::c_uint;
+pub const IBV_WQS_RESET: ibv_wq_state = 0;
+pub const IBV_WQS_RDY: ibv_wq_state = 1;
+pub const IBV_WQS_ERR: ibv_wq_state = 2;
+pub const IBV_WQS_UNKNOWN: ibv_wq_state = 3;
+pub type ibv_wq_state = ::core::ffi::c_uint;
 pub const IBV_QPT_RC: ibv_qp_type = 2;
 pub const IBV_QPT_UC: ibv_qp_type = 3;
 pub const IBV_QPT_UD: ibv_qp_type = 4;
@@ -1118,26 +1125,106 @@ const _: () = {
         [::core::mem::offset_of!(ibv_mw_bind, bind_info) - 16usize];
 };
 #[repr(C)]
-#[repr(align(8))]
-#[derive(Debug, Copy, Clone)]
 pub struct ibv_srq {
-    pub _bindgen_opaque_blob: __BindgenOpaqueArray8<[u8; 128usize]>,
+    pub context: *mut ibv_context,
+    pub srq_context: *mut ::core::ffi::c_void,
+    pub pd: *mut ibv_pd,
+    pub handle: u32,
+    pub mutex: pthread_mutex_t,
+    pub cond: pthread_cond_t,
+    pub events_completed: u32,
 }
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of ibv_srq"][::core::mem::size_of::<ibv_srq>() - 128usize];
     ["Alignment of ibv_srq"][::core::mem::align_of::<ibv_srq>() - 8usize];
+    ["Offset of field: ibv_srq::context"][::core::mem::offset_of!(ibv_srq, context) - 0usize];
+    ["Offset of field: ibv_srq::srq_context"]
+        [::core::mem::offset_of!(ibv_srq, srq_context) - 8usize];
+    ["Offset of field: ibv_srq::pd"][::core::mem::offset_of!(ibv_srq, pd) - 16usize];
+    ["Offset of field: ibv_srq::handle"][::core::mem::offset_of!(ibv_srq, handle) - 24usize];
+    ["Offset of field: ibv_srq::mutex"][::core::mem::offset_of!(ibv_srq, mutex) - 32usize];
+    ["Offset of field: ibv_srq::cond"][::core::mem::offset_of!(ibv_srq, cond) - 72usize];
+    ["Offset of field: ibv_srq::events_completed"]
+        [::core::mem::offset_of!(ibv_srq, events_completed) - 120usize];
+};
+#[cfg(all(target_arch = "aarch64", target_env = "gnu"))]
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of ibv_srq"][::core::mem::size_of::<ibv_srq>() - 136usize];
+    ["Alignment of ibv_srq"][::core::mem::align_of::<ibv_srq>() - 8usize];
+    ["Offset of field: ibv_srq::context"][::core::mem::offset_of!(ibv_srq, context) - 0usize];
+    ["Offset of field: ibv_srq::srq_context"]
+        [::core::mem::offset_of!(ibv_srq, srq_context) - 8usize];
+    ["Offset of field: ibv_srq::pd"][::core::mem::offset_of!(ibv_srq, pd) - 16usize];
+    ["Offset of field: ibv_srq::handle"][::core::mem::offset_of!(ibv_srq, handle) - 24usize];
+    ["Offset of field: ibv_srq::mutex"][::core::mem::offset_of!(ibv_srq, mutex) - 32usize];
+    ["Offset of field: ibv_srq::cond"][::core::mem::offset_of!(ibv_srq, cond) - 80usize];
+    ["Offset of field: ibv_srq::events_completed"]
+        [::core::mem::offset_of!(ibv_srq, events_completed) - 128usize];
 };
 #[repr(C)]
-#[repr(align(8))]
-#[derive(Debug, Copy, Clone)]
 pub struct ibv_wq {
-    pub _bindgen_opaque_blob: __BindgenOpaqueArray8<[u8; 152usize]>,
+    pub context: *mut ibv_context,
+    pub wq_context: *mut ::core::ffi::c_void,
+    pub pd: *mut ibv_pd,
+    pub cq: *mut ibv_cq,
+    pub wq_num: u32,
+    pub handle: u32,
+    pub state: ibv_wq_state,
+    pub wq_type: ibv_wq_type,
+    pub post_recv: ::core::option::Option<
+        unsafe extern "C" fn(
+            current: *mut ibv_wq,
+            recv_wr: *mut ibv_recv_wr,
+            bad_recv_wr: *mut *mut ibv_recv_wr,
+        ) -> ::core::ffi::c_int,
+    >,
+    pub mutex: pthread_mutex_t,
+    pub cond: pthread_cond_t,
+    pub events_completed: u32,
+    pub comp_mask: u32,
 }
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of ibv_wq"][::core::mem::size_of::<ibv_wq>() - 152usize];
     ["Alignment of ibv_wq"][::core::mem::align_of::<ibv_wq>() - 8usize];
+    ["Offset of field: ibv_wq::context"][::core::mem::offset_of!(ibv_wq, context) - 0usize];
+    ["Offset of field: ibv_wq::wq_context"][::core::mem::offset_of!(ibv_wq, wq_context) - 8usize];
+    ["Offset of field: ibv_wq::pd"][::core::mem::offset_of!(ibv_wq, pd) - 16usize];
+    ["Offset of field: ibv_wq::cq"][::core::mem::offset_of!(ibv_wq, cq) - 24usize];
+    ["Offset of field: ibv_wq::wq_num"][::core::mem::offset_of!(ibv_wq, wq_num) - 32usize];
+    ["Offset of field: ibv_wq::handle"][::core::mem::offset_of!(ibv_wq, handle) - 36usize];
+    ["Offset of field: ibv_wq::state"][::core::mem::offset_of!(ibv_wq, state) - 40usize];
+    ["Offset of field: ibv_wq::wq_type"][::core::mem::offset_of!(ibv_wq, wq_type) - 44usize];
+    ["Offset of field: ibv_wq::post_recv"][::core::mem::offset_of!(ibv_wq, post_recv) - 48usize];
+    ["Offset of field: ibv_wq::mutex"][::core::mem::offset_of!(ibv_wq, mutex) - 56usize];
+    ["Offset of field: ibv_wq::cond"][::core::mem::offset_of!(ibv_wq, cond) - 96usize];
+    ["Offset of field: ibv_wq::events_completed"]
+        [::core::mem::offset_of!(ibv_wq, events_completed) - 144usize];
+    ["Offset of field: ibv_wq::comp_mask"][::core::mem::offset_of!(ibv_wq, comp_mask) - 148usize];
+};
+#[cfg(all(target_arch = "aarch64", target_env = "gnu"))]
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of ibv_wq"][::core::mem::size_of::<ibv_wq>() - 160usize];
+    ["Alignment of ibv_wq"][::core::mem::align_of::<ibv_wq>() - 8usize];
+    ["Offset of field: ibv_wq::context"][::core::mem::offset_of!(ibv_wq, context) - 0usize];
+    ["Offset of field: ibv_wq::wq_context"][::core::mem::offset_of!(ibv_wq, wq_context) - 8usize];
+    ["Offset of field: ibv_wq::pd"][::core::mem::offset_of!(ibv_wq, pd) - 16usize];
+    ["Offset of field: ibv_wq::cq"][::core::mem::offset_of!(ibv_wq, cq) - 24usize];
+    ["Offset of field: ibv_wq::wq_num"][::core::mem::offset_of!(ibv_wq, wq_num) - 32usize];
+    ["Offset of field: ibv_wq::handle"][::core::mem::offset_of!(ibv_wq, handle) - 36usize];
+    ["Offset of field: ibv_wq::state"][::core::mem::offset_of!(ibv_wq, state) - 40usize];
+    ["Offset of field: ibv_wq::wq_type"][::core::mem::offset_of!(ibv_wq, wq_type) - 44usize];
+    ["Offset of field: ibv_wq::post_recv"][::core::mem::offset_of!(ibv_wq, post_recv) - 48usize];
+    ["Offset of field: ibv_wq::mutex"][::core::mem::offset_of!(ibv_wq, mutex) - 56usize];
+    ["Offset of field: ibv_wq::cond"][::core::mem::offset_of!(ibv_wq, cond) - 104usize];
+    ["Offset of field: ibv_wq::events_completed"]
+        [::core::mem::offset_of!(ibv_wq, events_completed) - 152usize];
+    ["Offset of field: ibv_wq::comp_mask"][::core::mem::offset_of!(ibv_wq, comp_mask) - 156usize];
 };
 #[repr(C)]
 pub struct ibv_qp {
@@ -1155,6 +1242,7 @@ pub struct ibv_qp {
     pub cond: pthread_cond_t,
     pub events_completed: u32,
 }
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of ibv_qp"][::core::mem::size_of::<ibv_qp>() - 160usize];
@@ -1173,6 +1261,26 @@ const _: () = {
     ["Offset of field: ibv_qp::cond"][::core::mem::offset_of!(ibv_qp, cond) - 104usize];
     ["Offset of field: ibv_qp::events_completed"]
         [::core::mem::offset_of!(ibv_qp, events_completed) - 152usize];
+};
+#[cfg(all(target_arch = "aarch64", target_env = "gnu"))]
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of ibv_qp"][::core::mem::size_of::<ibv_qp>() - 168usize];
+    ["Alignment of ibv_qp"][::core::mem::align_of::<ibv_qp>() - 8usize];
+    ["Offset of field: ibv_qp::context"][::core::mem::offset_of!(ibv_qp, context) - 0usize];
+    ["Offset of field: ibv_qp::qp_context"][::core::mem::offset_of!(ibv_qp, qp_context) - 8usize];
+    ["Offset of field: ibv_qp::pd"][::core::mem::offset_of!(ibv_qp, pd) - 16usize];
+    ["Offset of field: ibv_qp::send_cq"][::core::mem::offset_of!(ibv_qp, send_cq) - 24usize];
+    ["Offset of field: ibv_qp::recv_cq"][::core::mem::offset_of!(ibv_qp, recv_cq) - 32usize];
+    ["Offset of field: ibv_qp::srq"][::core::mem::offset_of!(ibv_qp, srq) - 40usize];
+    ["Offset of field: ibv_qp::handle"][::core::mem::offset_of!(ibv_qp, handle) - 48usize];
+    ["Offset of field: ibv_qp::qp_num"][::core::mem::offset_of!(ibv_qp, qp_num) - 52usize];
+    ["Offset of field: ibv_qp::state"][::core::mem::offset_of!(ibv_qp, state) - 56usize];
+    ["Offset of field: ibv_qp::qp_type"][::core::mem::offset_of!(ibv_qp, qp_type) - 60usize];
+    ["Offset of field: ibv_qp::mutex"][::core::mem::offset_of!(ibv_qp, mutex) - 64usize];
+    ["Offset of field: ibv_qp::cond"][::core::mem::offset_of!(ibv_qp, cond) - 112usize];
+    ["Offset of field: ibv_qp::events_completed"]
+        [::core::mem::offset_of!(ibv_qp, events_completed) - 160usize];
 };
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -1204,6 +1312,7 @@ pub struct ibv_cq {
     pub comp_events_completed: u32,
     pub async_events_completed: u32,
 }
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of ibv_cq"][::core::mem::size_of::<ibv_cq>() - 128usize];
@@ -1219,6 +1328,23 @@ const _: () = {
         [::core::mem::offset_of!(ibv_cq, comp_events_completed) - 120usize];
     ["Offset of field: ibv_cq::async_events_completed"]
         [::core::mem::offset_of!(ibv_cq, async_events_completed) - 124usize];
+};
+#[cfg(all(target_arch = "aarch64", target_env = "gnu"))]
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of ibv_cq"][::core::mem::size_of::<ibv_cq>() - 136usize];
+    ["Alignment of ibv_cq"][::core::mem::align_of::<ibv_cq>() - 8usize];
+    ["Offset of field: ibv_cq::context"][::core::mem::offset_of!(ibv_cq, context) - 0usize];
+    ["Offset of field: ibv_cq::channel"][::core::mem::offset_of!(ibv_cq, channel) - 8usize];
+    ["Offset of field: ibv_cq::cq_context"][::core::mem::offset_of!(ibv_cq, cq_context) - 16usize];
+    ["Offset of field: ibv_cq::handle"][::core::mem::offset_of!(ibv_cq, handle) - 24usize];
+    ["Offset of field: ibv_cq::cqe"][::core::mem::offset_of!(ibv_cq, cqe) - 28usize];
+    ["Offset of field: ibv_cq::mutex"][::core::mem::offset_of!(ibv_cq, mutex) - 32usize];
+    ["Offset of field: ibv_cq::cond"][::core::mem::offset_of!(ibv_cq, cond) - 80usize];
+    ["Offset of field: ibv_cq::comp_events_completed"]
+        [::core::mem::offset_of!(ibv_cq, comp_events_completed) - 128usize];
+    ["Offset of field: ibv_cq::async_events_completed"]
+        [::core::mem::offset_of!(ibv_cq, async_events_completed) - 132usize];
 };
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -1473,6 +1599,7 @@ pub struct ibv_context {
     pub mutex: pthread_mutex_t,
     pub abi_compat: *mut ::core::ffi::c_void,
 }
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of ibv_context"][::core::mem::size_of::<ibv_context>() - 328usize];
@@ -1488,6 +1615,23 @@ const _: () = {
     ["Offset of field: ibv_context::mutex"][::core::mem::offset_of!(ibv_context, mutex) - 280usize];
     ["Offset of field: ibv_context::abi_compat"]
         [::core::mem::offset_of!(ibv_context, abi_compat) - 320usize];
+};
+#[cfg(all(target_arch = "aarch64", target_env = "gnu"))]
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of ibv_context"][::core::mem::size_of::<ibv_context>() - 336usize];
+    ["Alignment of ibv_context"][::core::mem::align_of::<ibv_context>() - 8usize];
+    ["Offset of field: ibv_context::device"][::core::mem::offset_of!(ibv_context, device) - 0usize];
+    ["Offset of field: ibv_context::ops"][::core::mem::offset_of!(ibv_context, ops) - 8usize];
+    ["Offset of field: ibv_context::cmd_fd"]
+        [::core::mem::offset_of!(ibv_context, cmd_fd) - 264usize];
+    ["Offset of field: ibv_context::async_fd"]
+        [::core::mem::offset_of!(ibv_context, async_fd) - 268usize];
+    ["Offset of field: ibv_context::num_comp_vectors"]
+        [::core::mem::offset_of!(ibv_context, num_comp_vectors) - 272usize];
+    ["Offset of field: ibv_context::mutex"][::core::mem::offset_of!(ibv_context, mutex) - 280usize];
+    ["Offset of field: ibv_context::abi_compat"]
+        [::core::mem::offset_of!(ibv_context, abi_compat) - 328usize];
 };
 pub struct Ibverbs {
     __library: ::libloading::Library,
