@@ -129,7 +129,7 @@
 //!
 //! - **C8 bad bytes.** Whatever bytes arrive, a backend does not panic, does not allocate by a size
 //!   that it has not checked, and does not stall other connections. It ends the connection that
-//!   they came from with [`ErrorKind::Protocol`](crate::ErrorKind::Protocol) and a reason in words.
+//!   they came from with [`ErrorKind::Protocol`] and a reason in words.
 //!
 //! - **C9 receiver not ready.** A send that finds no posted receive ends the connection. Flow
 //!   control is the caller's duty, and the protocol above has credits for it. Verbs may try such a
