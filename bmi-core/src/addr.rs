@@ -159,7 +159,7 @@ impl FromStr for Device {
 /// | form | host | port |
 /// |---|---|---|
 /// | `tcp://host:port` | a name, an IPv4 address, or an IPv6 address in brackets | 0 asks `listen` for a free one |
-/// | `ib://[device[:port]]/host:port` | the host of the TCP side channel on which two adapters find each other | as for TCP |
+/// | `ib://[device[:port]]/host:port` | the host of the TCP side channel between two adapters | as for TCP |
 /// | `shm:///path` | the absolute path of a Unix socket | always 0 |
 /// | `sim://node:port` | a node of the simulated world | as for TCP |
 /// | `name://host:port`, `name:///path` | defined by the backend outside this tree | 0 with a path |

@@ -81,8 +81,8 @@
 //!     |---|---|
 //!     | this side called `disconnect` | `Cancelled` |
 //!     | this side ended the connection because of what the peer did (C7, C8, C9, C10) | `Protocol` |
-//!     | the peer called `disconnect`, died, dropped its transport, or ended the connection for such a reason | `PeerLost` |
-//!     | nobody listens at the address | `Refused`, without waiting for the deadline |
+//!     | the peer called `disconnect`, died, dropped its transport, or ended it for such a reason | `PeerLost` |
+//!     | there is no listener at the address | `Refused`, without waiting for the deadline |
 //!     | the listener died before it answered | `PeerLost` or `Refused` |
 //!     | the deadline of `connect` passed | `TimedOut`, never before the deadline |
 //!     | the peer speaks another version of the backend's protocol | `Incompatible` |
@@ -98,7 +98,7 @@
 //!     | after `accept`, before `Established` | yes | accepted or `NotConnected`; a caller waits |
 //!     | after `Established` | yes | yes |
 //!     | after `disconnect` was called on this side | `NotConnected`; `PeerLost` from `expose` | `NotConnected` |
-//!     | after the end or a rejection, or for an unknown `ConnId` | `NotConnected`; `PeerLost` from `expose` | `NotConnected` |
+//!     | ended, rejected, or an unknown `ConnId` | `NotConnected`; `PeerLost` from `expose` | `NotConnected` |
 //!
 //!     Receives and exposures of the first phases stay valid after `Established`. A connection that
 //!     ends for another reason may refuse posts with `NotConnected` before the poll that reports
@@ -154,7 +154,7 @@
 //!     so until the next poll. It is waited on and never read. The backend may ignore the waker
 //!     that was passed to `arm`.
 //!   - *Without one*, the backend wakes the waker that was passed to `arm`.
-//!   - *Deadlines* wake nobody: a waiter sleeps until [`Transport::next_deadline`] at the latest.
+//!   - *Deadlines* do not wake: a waiter sleeps until [`Transport::next_deadline`] at the latest.
 //!
 //! - **C12 deadlines.** [`Transport::next_deadline`] is the earliest time at which `poll` has
 //!   something to do even if nothing arrives, such as a handshake to drop or a retry. While a

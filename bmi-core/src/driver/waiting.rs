@@ -49,7 +49,7 @@ impl Waiting {
 /// |---|---|
 /// | something arrived during polling | twice as long next time, up to the limit |
 /// | nothing arrived during polling | half as long next time; below an eighth of the limit, not at all |
-/// | it slept, but not longer than the limit | polling would have paid off: twice as long, at least an eighth of the limit |
+/// | it slept, but not longer than the limit | polling would have paid off: twice as long, from an eighth of the limit |
 ///
 /// So an idle endpoint stops polling after a few rounds, and a busy one begins to poll after a few.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
