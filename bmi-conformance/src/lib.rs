@@ -1,9 +1,9 @@
 //! One test per behaviour of a backend; every backend runs them all.
 //!
 //! **Why.** The protocol above is written against the contract in [`bmi_core::transport`], not
-//! against a backend. The contract is tested here, once, so that every backend meets all of it. A
-//! new backend implements [`Backend`], pins its capability set, and gets one `#[test]` for each
-//! behaviour:
+//! against a backend. The tests of the contract are here, once, so that every backend keeps all of
+//! it. A new backend implements [`Backend`], pins its capability set, and gets one `#[test]` for
+//! each behaviour:
 //!
 //! ```text
 //! bmi_conformance::conformance_suite!(MyBackend::new());
@@ -18,15 +18,16 @@
 //! them. [`allocation`] tests that operations do not allocate. [`Local`] is the [`Backend`] for
 //! adapters that are all in this process.
 //!
-//! The suite runs over `Box<dyn Transport>`, whatever the backend is, so that it is compiled once.
-//! A test in [`bmi_core::transport`] checks that the box forwards every method.
+//! The suite runs over `Box<dyn Transport>` for every backend, so that it is compiled once. The box
+//! forwards every method: a lint on its `impl` in [`bmi_core::transport`] makes sure of it.
 //!
 //! **Invariants**
 //! 1. No test depends on how long something takes. Waiting is a loop with a bound. Reaching the
 //!    bound fails with the name of what was awaited.
 //! 2. No test skips silently. If the backend's pinned set lacks a capability that a test needs, the
 //!    test checks that the backend refuses.
-//! 3. A test that is not in the list of [`conformance_suite!`] fails `every_behaviour_is_listed`.
+//! 3. A test that is not in the list of [`conformance_suite!`] makes `every_behaviour_is_listed`
+//!    fail.
 //!
 //! **Faults.** [`FaultyBackend`] wraps any backend. It wraps each of its adapters in a [`Faulty`]
 //! that makes queues full, events late and batches small, as the contract allows. A wrapped backend
@@ -108,12 +109,14 @@ macro_rules! conformance_suite {
                 private_data_travels_both_ways, too_long_private_data_is_invalid, rejection_carries_a_reason,
                 nobody_listens_is_refused, silent_listener_ends_in_time_out, passed_deadline_ends_at_once,
                 foreign_scheme_is_invalid, several_listeners, receives_are_posted_before_established,
-                many_connections, names_are_never_used_twice, slots_are_used_again_after_the_end, three_adapters,
+                what_each_phase_takes, many_connections, names_are_never_used_twice,
+                slots_are_used_again_after_the_end, three_adapters,
             }
             transport::channel {
                 gather_and_scatter, inline_is_copied_while_posting, limits_are_enforced, foreign_segments_are_invalid,
                 order_in_both_directions, unsignalled_sends, memory_is_held_until_completion, full_queues_hand_back,
-                receiver_not_ready_ends_the_connection, too_long_ends_the_connection, large_messages,
+                receiver_not_ready_ends_the_connection, too_long_ends_the_connection, refused_sends_report_alike,
+                large_messages, read_only_memory_is_never_written,
             }
             transport::inline_receive {
                 taken_or_received_each_comes_once, every_other_is_taken, one_connection_takes_and_one_does_not,
@@ -140,7 +143,7 @@ macro_rules! conformance_suite {
             message::expected {
                 sizes_around_the_eager_limit, lists_of_different_shapes, tags_match_in_order, extreme_tags,
                 short_receives, too_long_for_the_receive, limits_of_messages, many_outstanding, memory_comes_back,
-                registered_ahead, stale_peer_is_an_error,
+                registered_ahead, stale_peer_is_an_error, read_only_memory_is_never_written,
             }
             message::unexpected {
                 arrive_without_a_receive, over_the_limit_is_too_long, expected_and_unexpected_do_not_mix,

@@ -1,8 +1,8 @@
-//! Addresses of endpoints, as people write them: `tcp://host:port`, `ib://device:port/host:port`,
+//! Addresses of endpoints in text form: `tcp://host:port`, `ib://device:port/host:port`,
 //! `shm:///path`, `sim://node:port`, or the scheme of a backend outside this tree.
 //!
 //! The scheme names the backend. An address is only text until a backend resolves it. Parsing
-//! checks its form and never looks anything up, so it cannot block.
+//! checks the form and looks nothing up, so it cannot block.
 
 use std::fmt;
 use std::str::FromStr;
@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, ErrorKind};
 
-/// Names the backend that an address belongs to. The text form parses back to the same scheme.
+/// The backend that an address belongs to. The text form parses back to the same scheme.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Scheme {
     /// `tcp://host:port`
@@ -26,19 +26,19 @@ pub enum Scheme {
     Custom(CustomScheme),
 }
 
-/// The name of a scheme that this tree does not know; made by [`Scheme::custom`] or by parsing an
-/// address.
+/// The name of a scheme of a backend outside this tree. [`Scheme::custom`] and the parsing of an
+/// address make it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CustomScheme {
-    /// The name, filled up with zeros.
+    /// The name, padded with zeros.
     bytes: [u8; Self::MAX_LEN],
 }
 
 impl CustomScheme {
-    /// Longest name, in bytes.
+    /// Length of the longest name, in bytes.
     pub const MAX_LEN: usize = 16;
 
-    /// The name.
+    /// Returns the name.
     pub fn as_str(&self) -> &str {
         let len = self.bytes.iter().position(|byte| *byte == 0).unwrap_or(Self::MAX_LEN);
         std::str::from_utf8(&self.bytes[..len]).expect("made of ASCII letters")
@@ -55,7 +55,7 @@ impl Scheme {
     /// The schemes of the backends in this tree.
     pub const ALL: [Scheme; 4] = [Scheme::Tcp, Scheme::Ib, Scheme::Shm, Scheme::Sim];
 
-    /// Names the scheme of a backend outside this tree.
+    /// Returns the scheme of a backend outside this tree.
     ///
     /// ```
     /// use bmi_core::{Addr, Scheme};
@@ -67,8 +67,9 @@ impl Scheme {
     /// ```
     ///
     /// # Errors
-    /// `Invalid` unless the name is a lower-case letter followed by lower-case letters, digits, `+`,
-    /// `-` and `.`, at most [`CustomScheme::MAX_LEN`] bytes, and none of [`Scheme::ALL`].
+    /// `Invalid` unless the name is a lower-case letter followed by lower-case letters, digits,
+    /// `+`, `-` and `.`. `Invalid` for a name over [`CustomScheme::MAX_LEN`] bytes, and for the
+    /// name of one of [`Scheme::ALL`].
     pub fn custom(name: &str) -> Result<Scheme, Error> {
         let bad = |why| Err(Error::new(ErrorKind::Invalid, format!("scheme {name:?}: {why}")));
         match name.parse() {
@@ -78,7 +79,7 @@ impl Scheme {
         }
     }
 
-    /// The name before `://`.
+    /// Returns the name before `://`.
     pub fn as_str(&self) -> &str {
         match self {
             Scheme::Tcp => "tcp",
@@ -115,13 +116,13 @@ impl fmt::Display for Scheme {
     }
 }
 
-/// The adapter that an `ib://` address names. It is one of *this* host: two sides of a connection
-/// may name different ones.
+/// The adapter that an `ib://` address names. It is an adapter of *this* host. The two sides of a
+/// connection may name different adapters.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Device {
-    /// As the system calls it, `mlx5_0` or `rxe0`.
+    /// The system's name of the adapter, for example `mlx5_0` or `rxe0`.
     pub name: String,
-    /// Its port, from 1; without, the first that is active.
+    /// The port, from 1. Without it, the first active port is used.
     pub port: Option<u8>,
 }
 
@@ -158,10 +159,10 @@ impl FromStr for Device {
 /// | form | host | port |
 /// |---|---|---|
 /// | `tcp://host:port` | a name, an IPv4 address, or an IPv6 address in brackets | 0 asks `listen` for a free one |
-/// | `ib://[device[:port]]/host:port` | of the TCP side channel on which two adapters find each other | as for TCP |
+/// | `ib://[device[:port]]/host:port` | the host of the TCP side channel between two adapters | as for TCP |
 /// | `shm:///path` | the absolute path of a Unix socket | always 0 |
 /// | `sim://node:port` | a node of the simulated world | as for TCP |
-/// | `name://host:port`, `name:///path` | as the backend outside this tree takes it | 0 with a path |
+/// | `name://host:port`, `name:///path` | defined by the backend outside this tree | 0 with a path |
 ///
 /// ```
 /// use bmi_core::{Addr, Scheme};
@@ -182,55 +183,56 @@ pub struct Addr {
 }
 
 impl Addr {
-    /// `tcp://host:port`; `host` is a name, an IPv4 address, or an IPv6 address without brackets.
-    /// Port 0 asks `listen` for a free one.
+    /// Returns `tcp://host:port`. `host` is a name, an IPv4 address, or an IPv6 address without
+    /// brackets. Port 0 asks `listen` for a free one.
     pub fn tcp(host: impl Into<String>, port: u16) -> Addr {
         Addr { scheme: Scheme::Tcp, device: None, host: host.into(), port }
     }
 
-    /// `ib://device/host:port`; without a device, the first of this host with an active port.
+    /// Returns `ib://device/host:port`. Without a device, it means the first device of this host
+    /// with an active port.
     pub fn ib(device: Option<Device>, host: impl Into<String>, port: u16) -> Addr {
         Addr { scheme: Scheme::Ib, device, host: host.into(), port }
     }
 
-    /// `shm://path`; `path` is absolute.
+    /// Returns `shm://path`. `path` is absolute.
     pub fn shm(path: impl Into<String>) -> Addr {
         Addr { scheme: Scheme::Shm, device: None, host: path.into(), port: 0 }
     }
 
-    /// The address as another host uses it: without the adapter, which is the one of the host that
-    /// listens. A client's own is the one that its transport was opened on.
+    /// Returns the address without the adapter, for use on another host. The adapter is one of the
+    /// host that listens. A client uses the adapter that its transport was opened on.
     #[must_use]
     pub fn without_device(&self) -> Addr {
         Addr { device: None, ..self.clone() }
     }
 
-    /// `sim://node:port`; `node` is the name of a node of the simulated world.
+    /// Returns `sim://node:port`. `node` is the name of a node of the simulated world.
     pub fn sim(node: impl Into<String>, port: u16) -> Addr {
         Addr { scheme: Scheme::Sim, device: None, host: node.into(), port }
     }
 
-    /// The backend it belongs to.
+    /// Returns the scheme, which names the backend.
     pub fn scheme(&self) -> Scheme {
         self.scheme
     }
 
-    /// The adapter of this host that an `ib://` address names.
+    /// Returns the adapter of this host that an `ib://` address names.
     pub fn device(&self) -> Option<&Device> {
         self.device.as_ref()
     }
 
-    /// Host, node, or for `shm://` the path; an IPv6 address without its brackets.
+    /// Returns the host, the node, or the path of the socket. An IPv6 address has no brackets here.
     pub fn host(&self) -> &str {
         &self.host
     }
 
-    /// The port; 0 stands for "any" when listening.
+    /// Returns the port. When listening, 0 means any free port.
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// The same host with another port.
+    /// Returns the address with another port.
     pub fn with_port(&self, port: u16) -> Addr {
         Addr { port, ..self.clone() }
     }
@@ -278,9 +280,9 @@ impl FromStr for Addr {
     }
 }
 
-/// An address that is the path of a socket.
+/// Parses an address that is the path of a socket.
 fn parse_path(scheme: Scheme, path: &str) -> Result<Addr, &'static str> {
-    // What a socket's name may have on Linux: 108 bytes with the zero at the end.
+    // On Linux the name of a socket has at most 108 bytes, with the zero at the end.
     if !path.starts_with('/') || path.ends_with('/') {
         return Err("the path must be absolute and name a socket, as in shm:///run/bmi/iod-0");
     }
@@ -293,7 +295,7 @@ fn parse_path(scheme: Scheme, path: &str) -> Result<Addr, &'static str> {
     Ok(Addr { scheme, device: None, host: path.to_owned(), port: 0 })
 }
 
-/// `host:port` with an IPv6 address in brackets.
+/// Parses `host:port`, with an IPv6 address in brackets.
 fn parse_host_and_port(text: &str) -> Result<(&str, u16), &'static str> {
     let (host, port) = text.rsplit_once(':').ok_or("the port is missing")?;
     let port = port.parse().map_err(|_| "the port must be a number from 0 to 65535")?;

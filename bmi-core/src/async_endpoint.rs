@@ -1,7 +1,7 @@
-//! The `async` face of an endpoint. A future may be dropped at any time: its operation is
+//! The `async` interface of an endpoint. A future may be dropped at any time. Its operation is then
 //! abandoned, and the endpoint keeps the memory until no adapter can touch it.
 //!
-//! Operations are posted when the method is *called*, not when the future is first polled, so a
+//! An operation is posted when the method is *called*, not when the future is first polled. So a
 //! receive can be posted before the request that provokes its message:
 //!
 //! ```text
@@ -10,8 +10,8 @@
 //! let len = reply.await?.len;
 //! ```
 //!
-//! A clone is another handle to the same endpoint. Single-threaded: runs on any executor that takes
-//! `!Send` futures, and something must drive it (see [`crate::driver`]).
+//! A clone is another handle to the same endpoint. The interface is single-threaded. It runs on any
+//! executor that takes `!Send` futures. A driver must drive the endpoint (see [`crate::driver`]).
 
 use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
@@ -38,11 +38,13 @@ pub struct AsyncEndpoint<T: Transport> {
 struct Shared<T: Transport> {
     endpoint: RefCell<Endpoint<T>>,
     clock: Box<dyn Clock>,
-    /// Who waits for unexpected messages and for events.
+    /// The tasks that wait for unexpected messages.
     message_waiters: RefCell<Vec<Waker>>,
+    /// The tasks that wait for peer events.
     event_waiters: RefCell<Vec<Waker>>,
-    /// The driver, asleep; and whether a task has given it work since.
+    /// Wakes the driver, while it sleeps.
     driver: RefCell<Option<Waker>>,
+    /// Set if a task has used the endpoint since the last poll.
     posted: Cell<bool>,
     scratch: RefCell<Vec<Waker>>,
 }
@@ -53,7 +55,7 @@ impl<T: Transport> Clone for AsyncEndpoint<T> {
     }
 }
 
-/// An operation under way; ends in its completion, or in an error that names operation and peer.
+/// An operation under way. It ends in its completion, or in an error that names operation and peer.
 #[must_use = "dropping it abandons the operation"]
 pub struct Operation<T: Transport> {
     endpoint: AsyncEndpoint<T>,
@@ -93,7 +95,7 @@ impl<T: Transport> Future for Operation<T> {
 }
 
 impl<T: Transport> Operation<T> {
-    /// The operation's name, while it is under way.
+    /// Returns the operation's id, while it is under way.
     pub fn id(&self) -> Option<OpId> {
         match self.state {
             Progress::Pending(op) => Some(op),
@@ -101,7 +103,8 @@ impl<T: Transport> Operation<T> {
         }
     }
 
-    /// Why it was not posted at all, if it was not; awaiting it is then of no use.
+    /// Returns the error if the operation was not posted at all. Awaiting it returns the same
+    /// error.
     pub(crate) fn refusal(&self) -> Option<Error> {
         match &self.state {
             Progress::Refused(error) => Some(error.clone()),
@@ -109,7 +112,7 @@ impl<T: Transport> Operation<T> {
         }
     }
 
-    /// Asks it to end early; it still has to be awaited.
+    /// Asks the operation to end early. It must still be awaited.
     pub fn cancel(&self) {
         if let Progress::Pending(op) = self.state {
             self.endpoint.with(|endpoint| endpoint.cancel(op));
@@ -126,7 +129,8 @@ impl<T: Transport> Drop for Operation<T> {
 }
 
 impl<T: Transport> AsyncEndpoint<T> {
-    /// A face over `endpoint`, whose operations and timers go by `clock`.
+    /// Creates the `async` interface of `endpoint`. `clock` gives the time for operations and
+    /// timers.
     pub fn new(endpoint: Endpoint<T>, clock: impl Clock + 'static) -> AsyncEndpoint<T> {
         let shared = Shared {
             endpoint: RefCell::new(endpoint),
@@ -140,7 +144,7 @@ impl<T: Transport> AsyncEndpoint<T> {
         AsyncEndpoint { shared: Rc::new(shared) }
     }
 
-    /// Runs `f` on the endpoint itself. `f` must not use this handle or a clone of it.
+    /// Runs `f` on the endpoint itself. `f` must use neither this handle nor a clone of it.
     pub fn with<R>(&self, f: impl FnOnce(&mut Endpoint<T>) -> R) -> R {
         let result = f(&mut self.shared.endpoint.borrow_mut());
         self.wake_ended();
@@ -153,12 +157,12 @@ impl<T: Transport> AsyncEndpoint<T> {
 
     // ---- getters --------------------------------------------------------------------------------
 
-    /// The time at the clock.
+    /// Returns the time of the clock.
     pub fn now(&self) -> Time {
         self.shared.clock.now()
     }
 
-    /// Options whose deadline is `timeout` from now.
+    /// Returns options whose deadline is `timeout` from now.
     pub fn within(&self, timeout: Duration) -> Options {
         Options::within(self.now(), timeout)
     }
@@ -183,8 +187,8 @@ impl<T: Transport> AsyncEndpoint<T> {
         self.shared.endpoint.borrow().resource_usage()
     }
 
-    /// Says what is unfinished ([`Endpoint::unfinished`]) whenever it is asked, and does not keep
-    /// the endpoint alive: `None` once it is gone. For those who watch for leaks.
+    /// Returns a function that returns [`Endpoint::unfinished`]. It does not keep the endpoint
+    /// alive, and returns `None` when the endpoint is gone. It is for finding leaks.
     pub fn observer(&self) -> impl Fn() -> Option<ResourceUsage> + use<T> {
         let shared = Rc::downgrade(&self.shared);
         move || shared.upgrade().map(|shared| shared.endpoint.borrow().unfinished())
@@ -205,11 +209,11 @@ impl<T: Transport> AsyncEndpoint<T> {
         self.with(|endpoint| endpoint.listen(addr))
     }
 
-    /// Connects to `addr`. Dropping the future gives the attempt up.
+    /// Connects to `addr`. Dropping the future abandons the attempt.
     ///
     /// # Errors
-    /// `Refused`, `Incompatible`, `TimedOut`, or what else kept the peer away; `Invalid` for an
-    /// address that is not the transport's.
+    /// `Refused`, `Incompatible`, `TimedOut`, or another reason that the peer was not reached.
+    /// `Invalid` for an address of another scheme.
     pub async fn connect(&self, addr: &Addr, options: Options) -> Result<PeerId, Error> {
         let options =
             Options { deadline: options.deadline.or_else(|| Some(self.now() + self.connect_timeout())), ..options };
@@ -221,10 +225,11 @@ impl<T: Transport> AsyncEndpoint<T> {
         self.shared.endpoint.borrow().config().timeouts.connect
     }
 
-    /// Ends a connection after what was posted before has been sent; see [`Endpoint::disconnect`].
+    /// Ends a connection after everything posted before has been sent; see
+    /// [`Endpoint::disconnect`].
     ///
     /// # Errors
-    /// `PeerLost` if it is gone already.
+    /// `PeerLost` if the connection is gone already.
     pub async fn disconnect(&self, peer: PeerId, options: Options) -> Result<(), Error> {
         let grace = self.shared.endpoint.borrow().config().timeouts.fence_grace;
         let options = Options { deadline: options.deadline.or_else(|| Some(self.now() + grace)), ..options };
@@ -248,7 +253,7 @@ impl<T: Transport> AsyncEndpoint<T> {
         self.operation(posted)
     }
 
-    /// Sends a message that needs no receive; see [`Endpoint::post_send_unexpected`].
+    /// Sends an unexpected message, which needs no receive; see [`Endpoint::post_send_unexpected`].
     pub fn send_unexpected(&self, peer: PeerId, tag: Tag, list: impl Into<MemList>, options: Options) -> Operation<T> {
         let posted = self.with(|endpoint| endpoint.post_send_unexpected(peer, tag, list, options));
         self.operation(posted)
@@ -260,7 +265,8 @@ impl<T: Transport> AsyncEndpoint<T> {
         self.operation(posted)
     }
 
-    /// Reads `local.len()` bytes from `at` of what the peer described; see [`Endpoint::post_pull`].
+    /// Reads `local.len()` bytes at `at` of the memory that `remote` describes; see
+    /// [`Endpoint::post_pull`].
     pub fn pull(
         &self,
         peer: PeerId,
@@ -273,7 +279,7 @@ impl<T: Transport> AsyncEndpoint<T> {
         self.operation(posted)
     }
 
-    /// Writes `local` to `at` of what the peer described; see [`Endpoint::post_push`].
+    /// Writes `local` to `at` of the memory that `remote` describes; see [`Endpoint::post_push`].
     pub fn push(
         &self,
         peer: PeerId,
@@ -286,7 +292,7 @@ impl<T: Transport> AsyncEndpoint<T> {
         self.operation(posted)
     }
 
-    /// Lets the peer write `list`, once; see [`Endpoint::post_grant`].
+    /// Lets the peer write `list` once; see [`Endpoint::post_grant`].
     ///
     /// # Errors
     /// As there.
@@ -300,7 +306,7 @@ impl<T: Transport> AsyncEndpoint<T> {
         Ok((grant, self.operation(Ok(Posted::Pending(op)))))
     }
 
-    /// Writes `local` where the peer has granted it, and tells it; see
+    /// Writes `local` into the memory that the peer has granted, and notifies the peer; see
     /// [`Endpoint::post_push_granted`].
     pub fn push_granted(
         &self,
@@ -321,11 +327,12 @@ impl<T: Transport> AsyncEndpoint<T> {
     /// Waits until `at`.
     pub async fn sleep_until(&self, at: Time) {
         let op = self.with(|endpoint| endpoint.post_timer(at, 0));
-        // A timer ends only by its time: nobody else knows its name.
+        // A timer ends only at its time, because no other code has its id.
         let _ = self.operation(Ok(Posted::Pending(op))).await;
     }
 
-    /// The next message that needed no receive. Several tasks may wait; each message goes to one.
+    /// Returns the next unexpected message. Several tasks may wait; each message goes to one of
+    /// them.
     pub async fn next_unexpected(&self) -> Unexpected {
         poll_fn(|cx| match self.shared.endpoint.borrow_mut().poll_unexpected() {
             Some(message) => Poll::Ready(message),
@@ -334,7 +341,8 @@ impl<T: Transport> AsyncEndpoint<T> {
         .await
     }
 
-    /// The next peer that came or went. Several tasks may wait; each event goes to one.
+    /// Returns the next event of a peer that came or went. Several tasks may wait; each event goes
+    /// to one of them.
     pub async fn next_event(&self) -> PeerEvent {
         poll_fn(|cx| match self.shared.endpoint.borrow_mut().poll_event() {
             Some(event) => Poll::Ready(event),
@@ -364,7 +372,7 @@ impl<T: Transport> AsyncEndpoint<T> {
 
     // ---- for drivers ----------------------------------------------------------------------------
 
-    /// Polls the endpoint once at the clock's time and wakes the futures that can go on; returns
+    /// Polls the endpoint once, at the clock's time, and wakes the futures that can go on. Returns
     /// whether there was anything to do.
     pub fn progress(&self) -> bool {
         let now = self.now();
@@ -384,14 +392,14 @@ impl<T: Transport> AsyncEndpoint<T> {
         worked
     }
 
-    /// The time at which to call `progress` though nothing arrives.
+    /// Returns the time at which to call `progress` even if nothing arrives.
     pub fn next_deadline(&self) -> Option<Time> {
         self.shared.endpoint.borrow().next_deadline()
     }
 
-    /// Gets ready to sleep: `waker` is woken when a task posts an operation, asks for one to be
-    /// cancelled, or drops a message or an exposure, and when the transport has something to do,
-    /// unless that has an event fd to say so.
+    /// Prepares to sleep. `waker` is woken when a task uses the endpoint, for example to post or to
+    /// cancel an operation, and when a message or an exposure is dropped. It is also woken when the
+    /// transport has something to do, unless the transport has an event fd for that.
     pub fn arm(&self, waker: &Waker) -> Armed {
         if self.shared.posted.get() {
             return Armed::Busy;
@@ -409,7 +417,7 @@ impl<T: Transport> AsyncEndpoint<T> {
     }
 
     fn wake_ended(&self) {
-        // Outside the borrow: a waker may run whatever it likes.
+        // Outside the borrow, because a waker may run any code.
         let mut wakes = self.shared.scratch.take();
         self.shared.endpoint.borrow_mut().take_wakes(&mut wakes);
         wakes.drain(..).for_each(Waker::wake);
@@ -426,12 +434,12 @@ impl<T: Transport> AsyncEndpoint<T> {
     }
 }
 
-/// Waiting tasks that are remembered without asking whether they still wait.
+/// Largest number of wakers in a list of waiting tasks. Beyond it, all are woken.
 const KEPT_WAITERS: usize = 1024;
 
 fn wait_in<V>(waiters: &RefCell<Vec<Waker>>, cx: &Context<'_>) -> Poll<V> {
     if waiters.borrow().len() >= KEPT_WAITERS {
-        // Most belong to futures that were dropped since; those that were not come again.
+        // Most belong to futures that were dropped since. The others register again.
         waiters.take().into_iter().for_each(Waker::wake);
     }
     let mut waiters = waiters.borrow_mut();

@@ -1,9 +1,9 @@
 //! The settings of an endpoint, in groups, with their defaults and the reasons for them.
 //!
-//! **Why groups.** A program reads and changes a few settings that belong together: what a peer may
-//! have in flight, what is bounded, what memory may cost, how long things may take. The fields of a
-//! group can be read and assigned; a setting can also be changed in a chain of calls, each named
-//! like its field. All types are `#[non_exhaustive]`, so a new setting breaks no program.
+//! **Why groups.** A program reads and changes a few settings that belong together: flow control,
+//! bounds, the cost of memory, or timeouts. The fields of a group can be read and assigned. A
+//! setting can also be changed in a chain of calls; each call is named like its field. All types
+//! are `#[non_exhaustive]`, so a new setting breaks no program.
 //!
 //! ```
 //! use std::time::Duration;
@@ -29,44 +29,45 @@ use crate::lists::{ListPrices, Lists};
 pub struct Config {
     /// A name for logs and for the peer's errors, at most 64 bytes.
     pub name: String,
-    /// What each peer may have in flight to this endpoint.
+    /// Limits on what each peer may have in flight to this endpoint.
     pub credits: CreditConfig,
     /// Bounds on peers, messages and transfers.
     pub limits: LimitConfig,
     /// Registration of memory, and how lists are moved.
     pub memory: MemoryConfig,
-    /// How long things may take.
+    /// Time limits.
     pub timeouts: TimeoutConfig,
 }
 
-/// Flow control: what each peer may have in flight to this endpoint. All of it is allocated and
-/// registered for each connection.
+/// Flow control: limits on what each peer may have in flight to this endpoint. The memory for all
+/// of it is allocated and registered for each connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CreditConfig {
-    /// Longest message that is sent eagerly, in bytes: also the longest unexpected message.
+    /// Length of the longest eager message, in bytes. It is also the limit of unexpected messages.
     ///
-    /// The default is 8 KiB. [PVFS-IB §6.5] sends up to 4 KiB of data inline; 8 KiB leaves room for
-    /// a page of data and its request or reply in one message.
+    /// The default is 8 KiB. [PVFS-IB §6.5] sends up to 4 KiB of data inline. 8 KiB have room for a
+    /// page of data and its request or reply in one message.
     pub eager_limit: usize,
     /// Receives posted for each connection, which are the peer's credits in messages. Each costs
     /// `eager_limit` bytes of memory and a header.
     ///
-    /// With the four that are reserved for credits the default makes 128, the least that a transport
-    /// has room for. Fewer than two windows of a program's small messages make the two sides take
-    /// turns: 64 halved the rate at a window of 64 (`micro --only rate`).
+    /// Four more receives are reserved for credits. With them the default makes 128, the smallest
+    /// receive queue that a transport may have. If there are fewer credits than two windows of a
+    /// program's small messages, the two sides take turns: 64 credits halved the rate at a window
+    /// of 64 (`micro --only rate`).
     pub messages: u16,
-    /// Bytes that a peer may have parked here in messages that have arrived and are not yet
-    /// received: its credits in bytes.
+    /// The peer's credits in bytes: the bytes that its messages which have arrived, but are not yet
+    /// received, may take here.
     pub bytes: u32,
-    /// Fast-RDMA slots that each peer may write into, at most 8; 0 for none. They stay registered
-    /// as long as the connection lasts.
+    /// Number of fast-RDMA slots that each peer may write into: at most 8, or 0 for none. They stay
+    /// registered as long as the connection lasts.
     ///
-    /// One is enough for a peer with one request outstanding [PVFS-IB §4.1.2]. Four let as many be
-    /// on their way or being handled.
+    /// One is enough for a peer with one request outstanding [PVFS-IB §4.1.2]. With four, four
+    /// requests can be on their way or in handling.
     pub fast_slots: u8,
-    /// Longest message in a fast-RDMA slot, in bytes. The default has room for 64 KiB of data
-    /// [PVFS-IB §6.5] and the request before it.
+    /// Length of the longest message in a fast-RDMA slot, in bytes. The default has room for 64 KiB
+    /// of data [PVFS-IB §6.5] and the request before it.
     pub fast_slot_bytes: usize,
 }
 
@@ -74,20 +75,22 @@ pub struct CreditConfig {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LimitConfig {
-    /// Connections at a time, incoming and outgoing; further peers are refused. Each costs its
-    /// receives: a MiB by default, of which only the pages that messages have reached are resident.
+    /// Largest number of connections at a time, incoming and outgoing. Further peers are refused.
+    /// Each connection costs its receives: a MiB by default. Only the pages that messages have
+    /// reached are resident.
     pub max_peers: usize,
-    /// Pieces that a list may have on either side.
+    /// Largest number of pieces that a list may have, on either side.
     pub max_pieces: usize,
-    /// Longest message and longest bulk transfer, in bytes.
+    /// Length of the longest message and of the longest bulk transfer, in bytes.
     pub max_message: u64,
-    /// Bytes of a transfer unit: bulk and rendezvous transfers are cut into units and interleaved.
+    /// Length of a transfer unit, in bytes. Bulk and rendezvous transfers are cut into units, which
+    /// are interleaved.
     pub transfer_unit: usize,
-    /// Bytes of bulk and rendezvous work handed to the adapter at a time, over all peers. On an
-    /// adapter without service levels this work is ahead of everything that is posted later, so it
-    /// is no more than keeps adapter and peers busy.
+    /// Bytes of bulk and rendezvous work that the adapter may have at a time, over all peers. On an
+    /// adapter without service levels, this work is ahead of everything that is posted later. So it
+    /// should be no more than keeps the adapter and the peers busy.
     pub in_flight_bytes: u64,
-    /// As `in_flight_bytes`, for one peer; always at least one unit.
+    /// As `in_flight_bytes`, for one peer. At least one unit is always allowed.
     pub peer_in_flight_bytes: u64,
 }
 
@@ -95,47 +98,49 @@ pub struct LimitConfig {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MemoryConfig {
-    /// Registrations that the pin-down cache keeps after use; 0 keeps none.
+    /// Number of registrations that the pin-down cache keeps after use. 0 keeps none.
     ///
-    /// The default, 4096, is the number of pieces of a long list, so that a list of separate buffers
-    /// finds all of its registrations again. An adapter has room for a hundred thousand and more.
+    /// The default, 4096, is the number of pieces of a long list. So a list of separate buffers
+    /// finds all of its registrations again. An adapter has room for a hundred thousand
+    /// registrations and more.
     pub pin_cache_entries: usize,
-    /// Bytes of memory that may stay registered after use. Longer memory is registered for each use.
+    /// Bytes of memory that may stay registered after use. Memory that is longer than this is
+    /// registered for each use.
     ///
-    /// Pinned pages are lost to all other programs, so the machine's owner decides. The default of
-    /// 1 GiB holds ten of the 100 MB requests of [PVFS-IB §4.2]. If the system allows less
-    /// (`RLIMIT_MEMLOCK`), the adapter refuses a registration and the cache makes room.
+    /// No other program can use pinned pages, so the owner of the machine should decide. The
+    /// default of 1 GiB holds ten of the 100 MB requests of [PVFS-IB §4.2]. If the system allows
+    /// less (`RLIMIT_MEMLOCK`), the adapter refuses a registration, and the cache makes room.
     pub pin_cache_bytes: u64,
     /// How long the registration of memory that the program has dropped may wait to be released
-    /// together with others. The default of 10 ms makes at most a hundred batches a second. Where
-    /// registration is free nothing waits.
+    /// together with others. The default of 10 ms makes at most a hundred batches a second. If
+    /// registration is free, nothing waits.
     pub pin_linger: Duration,
-    /// Exposes pieces of one [`Memory`](crate::Memory) to a peer as one range, from the first piece
-    /// to the last, where registration costs (group registration, [PVFS-IB §5]): one key instead of
-    /// one for each piece.
+    /// If true and registration has a cost, the pieces of one [`Memory`](crate::Memory) are exposed
+    /// to a peer as one range, from the first piece to the last (group registration, [PVFS-IB §5]).
+    /// There is then one key instead of one for each piece.
     ///
-    /// The peer can then also access the gaps between the pieces, with the rights of the exposure
-    /// and while the operation lasts. Set it to false for peers that must not.
+    /// The peer can then also access the gaps between the pieces, with the rights of the exposure,
+    /// while the operation lasts. Set it to false if peers must not.
     pub expose_groups: bool,
-    /// How lists of memory are moved, unless the operation says
-    /// ([`Options::lists`](crate::Options::lists)).
+    /// How lists of memory are moved, unless the operation sets
+    /// [`Options::lists`](crate::Options::lists).
     pub lists: Lists,
     /// The prices that [`Lists::Auto`] compares.
     pub list_prices: ListPrices,
 }
 
-/// How long things may take.
+/// Time limits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TimeoutConfig {
-    /// How long connecting may take when the call gives no deadline, and how long a peer may take
-    /// to send its hello.
+    /// The time for connecting if the call has no deadline, and the time for a peer to send its
+    /// hello.
     pub connect: Duration,
-    /// How long an operation waits, after its deadline or a cancel, for the peer to let go of its
-    /// memory before the connection is cut.
+    /// How long an operation waits, after its deadline or a cancel, until the peer no longer
+    /// accesses its memory. Then the connection is cut.
     pub fence_grace: Duration,
-    /// A peer none of whose transfers has moved for this long no longer counts in
-    /// [`LimitConfig::in_flight_bytes`], so that it cannot halt the others.
+    /// If no transfer of a peer has moved for this long, the peer no longer counts in
+    /// [`LimitConfig::in_flight_bytes`]. So it cannot halt the others.
     pub stall_patience: Duration,
 }
 

@@ -1,35 +1,36 @@
-//! One coarse, prescriptive error for the whole public interface: what kind it is, what was being
-//! done, with whom, and why.
+//! The error of the whole public interface. It has a kind, the operation, the peer and the reason.
 //!
-//! A new kind is added only where a caller would act differently. Backends keep their own
-//! `thiserror` enums inside and map them here once.
+//! The kinds are coarse, and each says what a caller can do. A new kind is added only if a caller
+//! would act differently. A backend keeps its own `thiserror` enum inside, and maps it to this type
+//! in one place.
 
 use std::error::Error as StdError;
 use std::fmt;
 use std::sync::Arc;
 
-/// What a caller can do about an [`Error`].
+/// The kind of an [`Error`], by what a caller can do about it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// The call's arguments are wrong; repeating it is of no use.
+    /// The arguments of the call are wrong. Do not repeat it.
     Invalid,
     /// The backend or the peer cannot do this at all.
     Unsupported,
-    /// The peer speaks another version or lacks a feature; the text names what is missing.
+    /// The peer speaks another version or lacks a feature. The text names it.
     Incompatible,
-    /// Nobody listens at the address, or the peer said no.
+    /// There is no listener at the address, or the peer rejected the connection.
     Refused,
-    /// The connection is gone: the peer died, was cut off, or closed. Connect again and repeat what
-    /// is safe to repeat.
+    /// The connection is gone: the peer died, closed it, or cut this side off. Connect again, and
+    /// repeat the operations that are safe to repeat.
     PeerLost,
     /// The deadline passed first.
     TimedOut,
-    /// Cancelled, by this side or, for a transfer under way, by the peer.
+    /// This side cancelled the operation, or the peer cancelled a transfer under way.
     Cancelled,
     /// The message is longer than the receive that matched it, or than the limit for its class.
     TooLong,
-    /// A limit was reached (memory, registrations, connections); later it may work.
+    /// A limit was reached, such as memory, registrations or connections. Later the call may
+    /// succeed.
     Exhausted,
     /// The peer broke the protocol and was cut off.
     Protocol,
@@ -38,12 +39,12 @@ pub enum ErrorKind {
 }
 
 impl ErrorKind {
-    /// Whether the same call may succeed later without a change by the caller.
+    /// Returns true if the same call may succeed later without a change by the caller.
     pub const fn is_retryable(self) -> bool {
         matches!(self, ErrorKind::Refused | ErrorKind::PeerLost | ErrorKind::TimedOut | ErrorKind::Exhausted)
     }
 
-    /// The kind as a short lower-case phrase.
+    /// Returns the kind as a short lower-case phrase.
     pub const fn as_str(self) -> &'static str {
         match self {
             ErrorKind::Invalid => "invalid argument",
@@ -67,11 +68,11 @@ impl fmt::Display for ErrorKind {
     }
 }
 
-/// An error of the transport: its kind, the operation, the peer, and the reason in words. Cheap to
-/// clone.
+/// An error of the transport: its kind, the operation, the peer, and the reason in words. It is
+/// cheap to clone.
 ///
-/// `Display` prints each of these once, and the cause in parentheses. `Debug` prints the same text,
-/// so that `fn main() -> Result<(), bmi_core::Error>` reports an error readably.
+/// `Display` prints each of these once, then the cause in parentheses. `Debug` prints the same
+/// text, so that `fn main() -> Result<(), bmi_core::Error>` reports an error readably.
 ///
 /// ```
 /// use bmi_core::{Error, ErrorKind};
@@ -95,13 +96,14 @@ struct Inner {
 }
 
 impl Error {
-    /// An error of `kind`; `detail` says what happened and, where it helps, what to do.
+    /// Creates an error of `kind`. `detail` says what happened and, where that helps, what to do.
     pub fn new(kind: ErrorKind, detail: impl Into<String>) -> Error {
         Error(Box::new(Inner { kind, operation: None, peer: None, detail: detail.into(), source: None }))
     }
 
-    /// Returns an error of `kind` that was caused by `reason`, such as the end of a connection. Its
-    /// detail says what `reason` says, without the peer and what the kind says already.
+    /// Creates an error of `kind` that was caused by `reason`, such as the end of a connection. Its
+    /// detail is the text of `reason`, without the peer, and without the kind if the kinds are the
+    /// same.
     pub fn because(kind: ErrorKind, reason: &Error) -> Error {
         if reason.kind() != kind {
             return Error::new(kind, reason.reason());
@@ -111,54 +113,54 @@ impl Error {
         error
     }
 
-    /// Names the operation that failed: `"send"`, `"pull"`, `"connect"`.
+    /// Sets the operation that failed, such as `"send"`, `"pull"` or `"connect"`, unless it is set.
     #[must_use]
     pub fn during(mut self, operation: &'static str) -> Error {
         self.0.operation.get_or_insert(operation);
         self
     }
 
-    /// Names the peer.
+    /// Sets the peer, unless it is set.
     #[must_use]
     pub fn with_peer(mut self, peer: impl fmt::Display) -> Error {
         self.0.peer.get_or_insert_with(|| peer.to_string());
         self
     }
 
-    /// Adds the cause.
+    /// Sets the cause.
     #[must_use]
     pub fn caused_by(mut self, source: impl StdError + Send + Sync + 'static) -> Error {
         self.0.source = Some(Arc::new(source));
         self
     }
 
-    /// What a caller can do about it.
+    /// Returns the kind, which says what a caller can do.
     pub fn kind(&self) -> ErrorKind {
         self.0.kind
     }
 
-    /// Whether the same call may succeed later.
+    /// Returns true if the same call may succeed later.
     pub fn is_retryable(&self) -> bool {
         self.0.kind.is_retryable()
     }
 
-    /// The operation that failed, if one was under way.
+    /// Returns the operation that failed, if one was under way.
     pub fn operation(&self) -> Option<&'static str> {
         self.0.operation
     }
 
-    /// The peer's address, if one is concerned.
+    /// Returns the address of the peer, if the error concerns one.
     pub fn peer(&self) -> Option<&str> {
         self.0.peer.as_deref()
     }
 
-    /// The reason in words, without kind, operation and peer.
+    /// Returns the reason in words, without kind, operation and peer.
     pub fn detail(&self) -> &str {
         &self.0.detail
     }
 
-    /// Kind, detail and cause as one text, without operation and peer: `refused: no program listens
-    /// there`.
+    /// Returns kind, detail and cause as one text, without operation and peer: `refused: no program
+    /// listens there`.
     pub fn reason(&self) -> String {
         let Inner { kind, detail, source, .. } = &*self.0;
         let detail = if detail.is_empty() { String::new() } else { format!(": {detail}") };
@@ -166,7 +168,7 @@ impl Error {
         format!("{kind}{detail}{source}")
     }
 
-    /// The error of the system or of a backend that caused this one.
+    /// Returns the error of the system or of a backend that caused this one.
     pub fn cause(&self) -> Option<&(dyn StdError + Send + Sync + 'static)> {
         self.0.source.as_deref()
     }
@@ -184,21 +186,22 @@ impl fmt::Display for Error {
     }
 }
 
-/// The text of `Display`.
+/// Prints the text of `Display`.
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
     }
 }
 
-/// The cause is part of the text, so `source` continues behind it; [`Error::cause`] returns it.
+/// The cause is part of the text, so `source` returns the source of the cause. [`Error::cause`]
+/// returns the cause itself.
 impl StdError for Error {
     fn source(&self) -> Option<&(dyn StdError + 'static)> {
         self.cause().and_then(|cause| cause.source())
     }
 }
 
-/// What a caller can do about an error of the system, whatever was being done.
+/// Maps an error of the system to the kind that fits whatever operation failed.
 impl From<&std::io::Error> for ErrorKind {
     fn from(error: &std::io::Error) -> ErrorKind {
         use rustix::io::Errno;
@@ -211,7 +214,7 @@ impl From<&std::io::Error> for ErrorKind {
             Io::TimedOut => ErrorKind::TimedOut,
             Io::OutOfMemory | Io::StorageFull | Io::QuotaExceeded => ErrorKind::Exhausted,
             Io::InvalidInput | Io::AddrInUse => ErrorKind::Invalid,
-            // The library has no name for a lack of descriptors or of buffers.
+            // `io::ErrorKind` has no kind for a lack of descriptors or of buffers.
             _ => match Errno::from_io_error(error) {
                 Some(Errno::MFILE | Errno::NFILE | Errno::NOBUFS) => ErrorKind::Exhausted,
                 _ => ErrorKind::Io,
@@ -230,8 +233,8 @@ impl From<std::io::Error> for Error {
 mod tests {
     use super::*;
 
-    /// The end of a connection was reported as "expose with A: peer lost: A: peer lost: the peer is
-    /// gone".
+    /// A regression test. The end of a connection was reported as "expose with A: peer lost: A:
+    /// peer lost: the peer is gone".
     #[test]
     fn an_error_says_each_thing_once() {
         let end = Error::new(ErrorKind::PeerLost, "the peer is gone").with_peer("A");
@@ -250,7 +253,7 @@ mod tests {
         assert!(error.source().is_none(), "a reporter that prints sources would print the cause twice");
     }
 
-    /// It was told as `Io`, which nobody tries again.
+    /// A regression test. It was reported as `Io`, which is not retryable.
     #[test]
     fn a_want_of_descriptors_is_exhausted() {
         for errno in [rustix::io::Errno::MFILE, rustix::io::Errno::NFILE, rustix::io::Errno::NOBUFS] {

@@ -1,11 +1,11 @@
-//! `forward_transport!`: the methods of a transport that wraps another one.
+//! `forward_transport!`, which writes the methods of a transport that wraps another one.
 
 /// Writes methods of [`Transport`](crate::transport::Transport) that forward to another transport.
 ///
-/// Use it inside an `impl` block: first the expression of the inner transport, then the methods to
-/// forward, or `..` for all of them. Put `#[deny(clippy::missing_trait_methods)]` on the `impl`: a
-/// wrapper that neither forwards nor implements a method that has a default would hide a capability
-/// of the inner transport.
+/// Use it inside an `impl` block. First comes the expression of the inner transport, then the names
+/// of the methods to forward, or `..` for all of them. Put `#[deny(clippy::missing_trait_methods)]`
+/// on the `impl`. Some methods of the trait have a default. A wrapper that neither forwards nor
+/// implements one of these would hide a capability of the inner transport.
 ///
 /// ```
 /// use bmi_core::{Addr, Error, Transport, forward_transport};

@@ -1,20 +1,19 @@
-//! One message interface for storage systems, over backends that all look like an InfiniBand
-//! adapter.
+//! A message interface for storage systems, over backends that all look like an InfiniBand adapter.
 //!
 //! | where | what |
 //! |---|---|
 //! | [`transport`] | the contract of a backend: queue pairs, registration, completions |
 //! | [`Endpoint`] | the message interface: expected and unexpected messages, bulk, deadlines, cancel, polling |
-//! | [`AsyncEndpoint`] | the same for `async` code |
+//! | [`AsyncEndpoint`] | the message interface for `async` code |
 //! | [`comm`] | the communication manager: four paths for the data of a request, and the choice between them |
-//! | [`driver`] | loops that drive an endpoint: busy polling, an event fd under tokio |
+//! | [`driver`] | loops that drive an endpoint: under tokio, on a thread without a runtime, by busy polling |
 //! | [`mem`](mod@mem) | memory that an adapter may touch, and the rules that keep that safe |
 //! | [`extents`], [`Lists`] | lists of ranges on the wire; how lists of memory are moved |
-//! | [`Config`], [`Capabilities`] | what a user sets, what an adapter can do |
+//! | [`Config`], [`Capabilities`] | the settings of an endpoint; the capabilities of an adapter |
 //!
 //! The protocol does no I/O, reads no clock, draws no random number and starts no thread.
 
-// Runs inside the simulator: see clippy.toml.
+// This crate runs inside the simulator: see clippy.toml.
 #![warn(clippy::disallowed_types)]
 
 mod addr;

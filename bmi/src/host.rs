@@ -1,17 +1,17 @@
-//! Which machine this is.
+//! The identity of this machine.
 
 use std::fs;
 
-/// Where Linux says which boot of which machine this is: a random number, drawn when it starts.
+/// The file in which Linux has a random number that it draws when the machine starts.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
-/// A name that all processes of this host, in whatever container, have in common and no other host
-/// has; `None` if the system does not say. Two sides with the same one may be able to share memory;
-/// whether they see the same files is another question.
+/// Returns a name of this host that no other host has. All processes of the host get the same name,
+/// in all containers. Returns `None` if the system has no such name. Two sides with the same name
+/// may be able to share memory. They need not see the same files.
 pub fn host_id() -> Option<String> {
     let text = fs::read_to_string(BOOT_ID).ok()?;
     let id = text.trim();
-    // 36 characters on every Linux; anything else is not what we take it for.
+    // The number has 36 characters on every Linux. Another text is not that number.
     (id.len() == 36 && id.bytes().all(|byte| byte.is_ascii_hexdigit() || byte == b'-')).then(|| id.to_owned())
 }
 

@@ -12,9 +12,9 @@
 //! | a protocol of your own, `async` | [`AsyncEndpoint`] | messages with tags, pull and push of exposed memory, as futures |
 //! | a program without an executor | [`Endpoint`] | the same operations: post, poll or [`wait`](Endpoint::wait) |
 //!
-//! An endpoint does nothing by itself: a [`driver`] polls it. [`driver::event`] runs it under tokio,
-//! [`driver::thread`] without a runtime, [`driver::busy`] with the lowest latency on a core of its
-//! own. One thread owns an endpoint; programs that want more cores open more endpoints.
+//! An endpoint only works while a [`driver`] polls it. [`driver::event`] runs it under tokio,
+//! [`driver::thread`] without a runtime, and [`driver::busy`] with the lowest latency on a core of
+//! its own. One thread owns an endpoint. A program that uses more cores opens more endpoints.
 //!
 //! ## Calls
 //!
@@ -55,8 +55,9 @@
 //!
 //! ## Messages
 //!
-//! An *expected* message goes into the receive that its peer posts for the tag; an *unexpected*
-//! message, such as a request, needs none. Every operation takes [`Options`]: give each a deadline.
+//! An *expected* message goes into the receive that its peer posts for the tag. An *unexpected*
+//! message, such as a request, needs no receive. Every operation takes [`Options`]. Give each a
+//! deadline.
 //!
 //! ```
 //! use std::time::Duration;
@@ -109,12 +110,14 @@
 //!
 //! # Memory
 //!
-//! An adapter reads and writes memory while the program runs on, so operations take [`Memory`], a
-//! counted handle that owns its bytes, and never a borrow. A `Vec<u8>`, [`Bytes`] or [`BytesMut`]
-//! becomes memory without a copy, and memory becomes `Vec<u8>` or `Bytes` again. Part of a memory is
-//! a [`MemSlice`]; several pieces in order are a [`MemList`], which an operation gathers or scatters.
-//! To access the bytes directly, ask for [`Memory::get_mut`]: it returns `None` while an operation
-//! or an exposure holds another handle.
+//! An adapter reads and writes memory while the program runs on. So operations never take a borrow.
+//! They take [`Memory`], a counted handle that owns its bytes. A `Vec<u8>`, [`Bytes`] or
+//! [`BytesMut`] becomes memory without a copy, and memory becomes `Vec<u8>` or `Bytes` again.
+//! Memory made of `Bytes` is read-only ([`Memory::is_read_only`]).
+//!
+//! Part of a memory is a [`MemSlice`]. Several pieces in order are a [`MemList`], which an
+//! operation gathers or scatters. To access the bytes directly, call [`Memory::get_mut`]. It
+//! returns `None` while an operation or an exposure holds another handle.
 //!
 //! ```
 //! use bmi::{Bytes, MemList, Memory};
@@ -132,9 +135,9 @@
 //!
 //! # Bulk data
 //!
-//! To let a peer access memory without a call, expose it and send the [`BulkDescriptor`] in a
-//! message. The peer then pulls or pushes as much as it wants, in any shape. The exposure ends when
-//! it is dropped.
+//! To let a peer access memory without a call, expose the memory and send the [`BulkDescriptor`] in
+//! a message. The peer then pulls or pushes as many bytes as it wants, with lists of any shape. The
+//! exposure ends when it is dropped.
 //!
 //! ```no_run
 //! # use bmi::{Access, AnyTransport, AsyncEndpoint, BulkDescriptor, Error, Memory, PeerId};
@@ -152,15 +155,16 @@
 //!
 //! # Deadlines and errors
 //!
-//! An operation with a deadline ends by then, whatever the peer does: [`AsyncEndpoint::within`] makes
-//! [`Options`] with one. Dropping a future abandons its operation. An [`Error`] says what failed,
-//! with which peer and why; [`Error::kind`] says what a caller can do, [`Error::is_retryable`] whether
-//! the same call may succeed later. When a connection is lost, all operations on it end with
-//! `PeerLost`, and the program connects again.
+//! An operation with a deadline ends by then, whatever the peer does. [`AsyncEndpoint::within`]
+//! makes [`Options`] with a deadline. Dropping a future abandons its operation.
+//!
+//! An [`Error`] has the operation, the peer and the reason. [`Error::kind`] says what a caller can
+//! do. [`Error::is_retryable`] returns whether the same call may succeed later. When a connection
+//! is lost, all operations on it end with `PeerLost`, and the program connects again.
 //!
 //! # Features
 //!
-//! | feature | what | default |
+//! | feature | what it adds | default |
 //! |---|---|---|
 //! | `tcp` | `tcp://host:port` | yes |
 //! | `ib` | `ib://device/host:port`: RDMA verbs, loaded at run time where there is an adapter | yes |
@@ -202,7 +206,7 @@ pub use bmi_core::comm::{Body, Call, Caller, Incoming, Reply, serve};
 #[doc(inline)]
 pub use bmi_core::driver;
 
-/// The four paths that the data of a call can take, and the choice between them.
+/// The four paths for the data of a call, and the choice between them.
 pub mod paths {
     #[doc(inline)]
     pub use bmi_core::comm::{

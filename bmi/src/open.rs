@@ -1,8 +1,8 @@
-//! Opens a transport by the scheme of an address: the one place that knows every backend.
+//! Opens a transport by the scheme of an address. This is the only place that knows every backend.
 //!
 //! A backend in this tree has a feature of this crate, a field of [`OpenOptions`], and two arms in
-//! [`open`], one for the build with it and one for the build without. A backend outside this tree is
-//! registered with [`OpenOptions::backend`].
+//! [`open`], one for the build with it and one for the build without. A backend outside this tree
+//! is registered with [`OpenOptions::backend`].
 
 use std::fmt;
 use std::sync::Arc;
@@ -65,8 +65,9 @@ impl OpenOptions {
         self
     }
 
-    /// Registers a backend outside this tree. [`open`] calls `open` for addresses of its scheme; a
-    /// scheme that is registered twice has the later one, and a built-in scheme can be replaced.
+    /// Registers a backend outside this tree. [`open`] calls the argument `open` for addresses
+    /// of `scheme`. If a scheme is registered twice, the later registration counts. A
+    /// built-in scheme can be replaced too.
     ///
     /// ```
     /// use bmi::{AnyTransport, OpenOptions, Scheme};
@@ -88,8 +89,7 @@ impl OpenOptions {
         self
     }
 
-    /// Uses the adapter that `addr` names, if it names one. An address to listen at names the
-    /// adapter of its own host.
+    /// Selects the adapter that `addr` names, if it names one. It is an adapter of this host.
     #[must_use]
     pub fn at(self, addr: &Addr) -> OpenOptions {
         match addr.device() {
@@ -118,8 +118,8 @@ impl fmt::Debug for OpenOptions {
     }
 }
 
-/// Returns whether this build has the backend of a scheme. Whether the machine has what the backend
-/// needs is another question: see [`open`].
+/// Returns true if this build has the backend of a scheme. The machine may still lack the adapter
+/// that the backend needs; [`open`] reports that.
 pub fn is_built_in(scheme: Scheme) -> bool {
     match scheme {
         Scheme::Tcp => cfg!(feature = "tcp"),
@@ -132,8 +132,8 @@ pub fn is_built_in(scheme: Scheme) -> bool {
 /// Opens a new transport for addresses of `scheme`.
 ///
 /// # Errors
-/// `Unsupported` if this build or this machine has no such transport; the text says what is missing.
-/// Otherwise the errors of the backend.
+/// `Unsupported` if this build or this machine has no such transport. The text says what is
+/// missing. Otherwise the errors of the backend.
 pub fn open(scheme: Scheme, options: &OpenOptions) -> Result<AnyTransport, Error> {
     if let Some((_, open)) = options.custom.iter().find(|(known, _)| *known == scheme) {
         return open();
@@ -173,11 +173,11 @@ fn left_out(scheme: &str) -> Error {
     Error::new(ErrorKind::Unsupported, text)
 }
 
-/// Opens an endpoint for addresses of `scheme`. Endpoints of one program that are used together take
-/// copies of one clock: [`MonotonicClock`](bmi_core::driver::MonotonicClock) on a real machine.
+/// Opens an endpoint for addresses of `scheme`. Endpoints that are used together take copies of one
+/// clock. On a real machine that is a [`MonotonicClock`](bmi_core::driver::MonotonicClock).
 ///
 /// # Errors
-/// Those of [`open`] and of [`Endpoint::new`].
+/// The errors of [`open`] and of [`Endpoint::new`].
 pub fn endpoint(
     scheme: Scheme,
     options: &OpenOptions,

@@ -1,9 +1,10 @@
 //! Expected messages: sizes, lists, tags, order, and messages that do not fit.
 
-use bmi_core::{Config, Counters, ErrorKind, Memory, OpKind, Options, Posted};
+use bmi_core::{Access, Config, Counters, ErrorKind, Memory, OpKind, Options, Posted};
+use bytes::Bytes;
 use futures_util::future::{join, join_all};
 
-use super::tight;
+use super::{reads, tight};
 use crate::backend::Backend;
 use crate::data::{Guarded, filled, is_sole, memory, pattern};
 use crate::net::{Net, all_end_well, soon};
@@ -326,5 +327,53 @@ pub fn stale_peer_is_an_error<K: Backend>(backend: &K) {
         let posted = pair.a.with(|e| e.post_send(pair.to_b, 1, vec![1], Options::default()));
         assert!(!matches!(posted, Ok(Posted::Pending(_))), "{posted:?}");
         net.settled(&pair.a, 0, "after the peer has gone").await;
+    });
+}
+
+/// Read-only memory, which is made of `Bytes`, can be sent, pushed and exposed for reading. To
+/// receive or pull into it, to grant it, and to expose it for writing is `Invalid`, and nothing was
+/// sent then. Sizes on both sides of the eager limit.
+pub fn read_only_memory_is_never_written<K: Backend>(backend: &K) {
+    let net = Net::new(backend);
+    net.run(async {
+        let pair = net.pair(&tight()).await;
+        for len in [100, 100_000] {
+            let bytes = Bytes::from(pattern(len, len as usize));
+            let into = memory(bytes.len());
+            let receive = pair.b.recv(pair.to_a, 1, &into, soon(&pair.b));
+            pair.a.send(pair.to_b, 1, bytes.clone(), soon(&pair.a)).await.expect("send");
+            receive.await.expect("receive");
+            assert!(into.to_vec() == bytes, "{len} bytes, sent");
+
+            let into = memory(bytes.len());
+            let exposure = pair.b.expose(pair.to_a, &into, Access::WRITE).expect("expose");
+            pair.a.push(pair.to_b, exposure.descriptor(), 0, bytes.clone(), soon(&pair.a)).await.expect("push");
+            pair.ping(&net, "behind the push").await;
+            assert!(into.to_vec() == bytes, "{len} bytes, pushed");
+
+            let source = pair.a.expose(pair.to_b, bytes.clone(), Access::READ).expect("expose for reading");
+            if reads(backend) {
+                let into = memory(bytes.len());
+                let pull = pair.b.pull(pair.to_a, source.descriptor(), 0, &into, soon(&pair.b));
+                pull.await.expect("pull");
+                assert!(into.to_vec() == bytes, "{len} bytes, pulled");
+            }
+
+            let receive = pair.a.recv(pair.to_b, 1, bytes.clone(), soon(&pair.a)).await;
+            let pull = pair.a.pull(pair.to_b, exposure.descriptor(), 0, bytes.clone(), soon(&pair.a)).await;
+            let refused = [
+                ("recv", receive.err()),
+                ("pull", pull.err()),
+                ("grant", pair.a.grant(pair.to_b, bytes.clone(), soon(&pair.a)).err()),
+                ("expose", pair.a.expose(pair.to_b, bytes.clone(), Access::WRITE).err()),
+                ("expose", pair.a.expose(pair.to_b, bytes.clone(), Access::READ_WRITE).err()),
+            ];
+            for (what, error) in refused {
+                let error = error.unwrap_or_else(|| panic!("{what} writes to read-only memory"));
+                assert_eq!(error.kind(), ErrorKind::Invalid, "{what}: {error}");
+            }
+            assert_eq!(bytes, pattern(len, len as usize));
+        }
+        pair.settled(&net, "after the refusals").await;
     });
 }

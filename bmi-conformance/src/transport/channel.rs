@@ -1,7 +1,8 @@
 //! Sends and receives.
 
 use bmi_core::transport::{Payload, PostError, WorkId, WorkKind, WorkOptions, WorkStatus};
-use bmi_core::{Access, MemSlice, RemoteSlice, Segment, Transport};
+use bmi_core::{Access, ErrorKind, MemSlice, Memory, RemoteSlice, Segment, Transport};
+use bytes::Bytes;
 
 use crate::backend::Backend;
 use crate::data::{GUARD, Guarded, filled, memory, pattern};
@@ -337,6 +338,59 @@ pub fn too_long_ends_the_connection<K: Backend>(backend: &K) {
     }
 }
 
+/// What both sides report when a send finds no receive, or one that is too short (C9, C10). At the
+/// sender, the sends before it succeed. It and the sends behind it complete with `Ok`, because the
+/// adapter was done with their memory before, or else one of them with the reason and the others
+/// `Flushed`. The connection ends `PeerLost` at the sender and `Protocol` at the receiver.
+pub fn refused_sends_report_alike<K: Backend>(backend: &K) {
+    let most = usize::try_from(backend.expected_capabilities().max_work_len).unwrap_or(usize::MAX);
+    for (len, room) in [(10, None), (10, Some(9)), (70_000, None), (70_000, Some(4096))] {
+        let what = format!("{len} bytes into {room:?}");
+        let mut rig = Rig::new(backend);
+        let link = rig.link(A, B);
+        let landing = rig.register(B, &memory(8192));
+        rig.recv(B, link.far, 1, &[landing.segment(0, 4096)]).expect("a receive");
+        if let Some(room) = room {
+            rig.recv(B, link.far, 2, &[landing.segment(4096, room)]).expect("a short receive");
+        }
+        // The last one is longer than what the way to the receiver holds.
+        let lens = [10, len, most.min(8 << 20)];
+        let mut posted = 0;
+        for (number, len) in (0u64..).zip(lens) {
+            let list = [rig.register(A, &filled(number, len)).segment(0, len)];
+            match rig.send(A, link.near, number, &[], Payload::Gather(&list), WorkOptions::SIGNALLED) {
+                Ok(()) => posted += 1,
+                // The queue was full, and the connection ended meanwhile.
+                Err(PostError::NotConnected) if posted == 2 => break,
+                Err(refusal) => panic!("{what}: {refusal:?}"),
+            }
+        }
+        let reason = if room.is_some() { WorkStatus::TooLong } else { WorkStatus::ReceiverNotReady };
+
+        let (completions, error) = rig.end_of(A, link.near, &what);
+        let works: Vec<_> = completions.iter().map(|c| (c.work, c.kind)).collect();
+        let expected: Vec<_> = (0..posted).map(|work| (WorkId(work), WorkKind::Send)).collect();
+        assert_eq!(works, expected, "{what}: each once, in posting order");
+        let statuses: Vec<_> = completions.iter().map(|c| c.status).collect();
+        assert_eq!(statuses[0], WorkStatus::Ok, "{what}: the send before it");
+        let mut behind = statuses.iter().skip_while(|status| **status == WorkStatus::Ok);
+        let first = behind.next().copied();
+        let allowed = [None, Some(WorkStatus::Flushed), Some(reason)];
+        assert!(
+            allowed.contains(&first) && behind.all(|status| *status == WorkStatus::Flushed),
+            "{what}: {statuses:?}"
+        );
+        assert_eq!(error.kind(), ErrorKind::PeerLost, "{what}: {error}");
+
+        let (completions, error) = rig.end_of(B, link.far, &what);
+        let statuses: Vec<_> = completions.iter().map(|c| (c.work.0, c.status, c.len)).collect();
+        let expected = [(1, WorkStatus::Ok, 10), (2, WorkStatus::TooLong, 0)];
+        assert_eq!(statuses, expected[..1 + usize::from(room.is_some())], "{what}: nothing behind it is delivered");
+        assert_eq!(error.kind(), ErrorKind::Protocol, "{what}: {error}");
+        assert!(!error.detail().is_empty(), "{what}: the reason is in words");
+    }
+}
+
 /// A message larger than any socket buffer or pipe arrives whole while both sides are polled.
 pub fn large_messages<K: Backend>(backend: &K) {
     let mut rig = Rig::new(backend);
@@ -349,6 +403,58 @@ pub fn large_messages<K: Backend>(backend: &K) {
     rig.done(B, link.far, 1, WorkKind::Recv, "the large message");
     rig.done(A, link.near, 1, WorkKind::Send, "the large send");
     assert!(target.to_vec() == source.to_vec(), "the bytes differ");
+}
+
+/// Read-only memory, which is made of `Bytes`, can be sent, written from, and exposed for reading.
+/// Work that would write to it is `Invalid`, as is its exposure for writing. So is a list in which
+/// only one segment is read-only. The connection stays as it was.
+pub fn read_only_memory_is_never_written<K: Backend>(backend: &K) {
+    const LEN: usize = 5000;
+    let mut rig = Rig::new(backend);
+    let link = rig.link(A, B);
+    let reads = backend.expected_capabilities().rdma_read;
+    let bytes = Bytes::from(pattern(1, LEN));
+    let source = rig.register(A, &Memory::from(bytes.clone()));
+    let list = [source.segment(0, LEN)];
+
+    let target = Guarded::new(&[LEN]);
+    let scatter = segments(&mut rig, B, &target);
+    rig.recv(B, link.far, 1, &scatter).expect("receive");
+    rig.send(A, link.near, 1, &[], Payload::Gather(&list), WorkOptions::SIGNALLED).expect("send");
+    rig.done(B, link.far, 1, WorkKind::Recv, "a message of read-only memory");
+    rig.done(A, link.near, 1, WorkKind::Send, "a send of read-only memory");
+    target.check("sent", &bytes);
+
+    let target = memory(LEN);
+    let (_region, remote) = rig.expose(B, link.far, &target, Access::WRITE);
+    rig.write(A, link.near, 2, &list, remote).expect("write");
+    rig.done(A, link.near, 2, WorkKind::Write, "a write from read-only memory");
+    rig.ping(A, B, link, "behind the write");
+    assert!(target.to_vec() == bytes, "written");
+
+    let remote = rig.adapter(A).expose(link.near, &list[0], Access::READ).expect("expose for reading");
+    if reads {
+        let target = Guarded::new(&[LEN]);
+        let scatter = segments(&mut rig, B, &target);
+        rig.read(B, link.far, 3, &scatter, remote).expect("read");
+        rig.done(B, link.far, 3, WorkKind::Read, "a read of read-only memory");
+        target.check("read", &bytes);
+    }
+
+    let (_region, remote) = rig.expose(B, link.far, &filled(9, 2 * LEN), Access::READ_WRITE);
+    let mixed = [rig.register(A, &memory(LEN)).segment(0, LEN), source.segment(0, LEN)];
+    for list in [&list[..], &mixed] {
+        let refused = [rig.recv(A, link.near, 4, list), rig.read(A, link.near, 5, list, remote)];
+        assert!(refused.iter().all(|result| matches!(result, Err(PostError::Invalid(_)))), "{refused:?}");
+    }
+    for access in [Access::WRITE, Access::READ_WRITE] {
+        let error = rig.adapter(A).expose(link.near, &list[0], access).expect_err("read-only memory");
+        assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
+    }
+    let into = [source.segment(0, LEN).to_slice()];
+    assert!(!rig.adapter(A).read_now(link.near, &into, remote), "a read at once into read-only memory");
+    rig.ping(A, B, link, "the connection is as it was");
+    assert_eq!(bytes, pattern(1, LEN));
 }
 
 /// Returns a remote slice with a forged key.

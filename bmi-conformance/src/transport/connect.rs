@@ -1,10 +1,12 @@
 //! How a connection is established, or fails to be.
 
-use bmi_core::transport::{Event, MAX_PRIVATE_DATA, Payload, PostError, WorkId, WorkKind, WorkOptions, WorkStatus};
-use bmi_core::{Addr, ErrorKind, Scheme, Time, Transport};
+use bmi_core::transport::{
+    ConnId, Event, MAX_PRIVATE_DATA, Payload, PostError, WorkId, WorkKind, WorkOptions, WorkStatus,
+};
+use bmi_core::{Access, Addr, ErrorKind, RemoteKey, RemoteSlice, Scheme, Time, Transport};
 
 use crate::backend::Backend;
-use crate::data::{memory, pattern};
+use crate::data::{filled, memory, pattern};
 use crate::rig::{A, B, C, Link, Rig};
 
 /// `connect`, `accept` and `Established` carry private data of any length up to the limit, or none.
@@ -167,6 +169,74 @@ pub fn receives_are_posted_before_established<K: Backend>(backend: &K) {
     assert_eq!(got.len, 5);
     let got = rig.done(B, far, 2, WorkKind::Recv, "the early receive of the accepting side");
     assert_eq!(got.len, 5);
+}
+
+/// Posts a send, a write and, if the backend has reads, a read. Returns the results. The key of the
+/// write and of the read is made up.
+fn post_work<K: Backend>(rig: &mut Rig<'_, K>, side: usize, conn: ConnId) -> Vec<Result<(), PostError>> {
+    let reads = rig.adapter(side).capabilities().rdma_read;
+    let list = [rig.register(side, &memory(16)).segment(0, 16)];
+    let remote = RemoteSlice { key: RemoteKey(1), addr: 0, len: 16 };
+    let mut results = vec![
+        rig.send(side, conn, 9, b"too soon or too late", Payload::EMPTY, WorkOptions::SIGNALLED),
+        rig.write(side, conn, 9, &list, remote),
+    ];
+    if reads {
+        results.push(rig.read(side, conn, 9, &list, remote));
+    }
+    results
+}
+
+/// Before `Established`, a connection takes receives and exposures, and these stay valid. Other
+/// work is `NotConnected`, except that a backend may accept sends after `accept` already. After
+/// `disconnect` a connection takes nothing (C6).
+pub fn what_each_phase_takes<K: Backend>(backend: &K) {
+    let mut rig = Rig::new(backend);
+    let addr = rig.listen(B);
+    let deadline = rig.far_off();
+    let near = rig.adapter(A).connect(&addr, b"", deadline).expect("connect");
+    let prepare = |rig: &mut Rig<'_, K>, side, conn| {
+        let (landing, exposed) = (rig.register(side, &memory(16)), memory(16));
+        rig.recv(side, conn, 1, &[landing.segment(0, 16)]).expect("a receive before Established");
+        let (_region, remote) = rig.expose(side, conn, &exposed, Access::READ_WRITE);
+        let refused = post_work(rig, side, conn);
+        assert!(refused.iter().all(|result| *result == Err(PostError::NotConnected)), "side {side}: {refused:?}");
+        (exposed, remote)
+    };
+    let (at_a, to_a) = prepare(&mut rig, A, near);
+    let far = rig.request(B, "a request");
+    let (at_b, to_b) = prepare(&mut rig, B, far);
+    rig.adapter(B).accept(far, b"").expect("accept");
+    let early = rig.send(B, far, 2, b"early", Payload::EMPTY, WorkOptions::UNSIGNALLED);
+    assert!(matches!(early, Ok(()) | Err(PostError::NotConnected)), "between accept and Established: {early:?}");
+    for (side, conn) in [(A, near), (B, far)] {
+        assert!(matches!(rig.next_of(side, conn, "established"), Event::Established { .. }));
+    }
+    if early.is_err() {
+        rig.send(B, far, 2, b"early", Payload::EMPTY, WorkOptions::UNSIGNALLED).expect("send");
+    }
+    assert_eq!(rig.done(A, near, 1, WorkKind::Recv, "the first message").len, 5);
+    rig.send(A, near, 2, b"first", Payload::EMPTY, WorkOptions::UNSIGNALLED).expect("send");
+    assert_eq!(rig.done(B, far, 1, WorkKind::Recv, "the first message").len, 5);
+
+    for (side, conn, remote) in [(A, near, to_b), (B, far, to_a)] {
+        let list = [rig.register(side, &filled(7, 16)).segment(0, 16)];
+        rig.write(side, conn, 3, &list, remote).expect("write");
+        rig.done(side, conn, 3, WorkKind::Write, "a write to what was exposed before Established");
+    }
+    rig.ping(A, B, Link { near, far }, "behind the writes");
+    assert_eq!((at_a.to_vec(), at_b.to_vec()), (pattern(7, 16), pattern(7, 16)));
+
+    let segment = rig.register(A, &memory(16)).segment(0, 16);
+    let deadline = rig.far_off();
+    rig.adapter(A).disconnect(near, deadline);
+    let mut refused = post_work(&mut rig, A, near);
+    refused.push(rig.recv(A, near, 9, &[]));
+    assert!(refused.iter().all(|result| *result == Err(PostError::NotConnected)), "after disconnect: {refused:?}");
+    let error = rig.adapter(A).expose(near, &segment, Access::READ).expect_err("after disconnect");
+    assert_eq!(error.kind(), ErrorKind::PeerLost, "{error}");
+    rig.end_of(A, near, "the end");
+    rig.end_of(B, far, "the end");
 }
 
 /// Many connections between two adapters at a time: each has its own name, and messages arrive on

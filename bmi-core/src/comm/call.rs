@@ -32,7 +32,7 @@ const FEW_PIECES: usize = 16;
 pub enum Body {
     /// No data.
     None,
-    /// Data to the server: a write. It must not change until the reply.
+    /// Data to the server: a write. The bytes must not change until the reply.
     Out(MemList),
     /// Data from the server: a read.
     In(MemList),
@@ -78,7 +78,8 @@ pub struct Call<T: Transport> {
 pub struct Reply {
     /// The server's bytes.
     pub bytes: Bytes,
-    /// Bytes of data that came behind it; for other paths the server's bytes say what was moved.
+    /// Number of data bytes that came behind them. For the other paths, the server's bytes must say
+    /// how many were moved.
     pub carried: u64,
     /// The path of the data, and the reason a cheaper path was not taken. `None` for a call without
     /// data.
@@ -203,7 +204,7 @@ impl<T: Transport> Caller<T> {
             // One piece more than the user's goes with a message.
             let too_many = data.pieces().len() >= endpoint.config().limits.max_pieces;
             let forced = match () {
-                // There is nothing to describe.
+                // Without data there is nothing to describe.
                 () if data.is_empty() => Some(Path::Inline),
                 () if too_many => Some(Path::ServerBased),
                 () => forced,

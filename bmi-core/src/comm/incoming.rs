@@ -138,12 +138,12 @@ impl<T: Transport> Incoming<T> {
         &self.request
     }
 
-    /// The request as `Bytes`, without a copy.
+    /// Returns the request as `Bytes`, without a copy.
     pub fn request_bytes(&self) -> Bytes {
         self.request.clone()
     }
 
-    /// Which way its data goes; `None` if it has none.
+    /// Returns the direction of the data, or `None` if there is none.
     pub fn direction(&self) -> Option<Direction> {
         self.head.direction
     }

@@ -14,12 +14,13 @@ use crate::transport::Transport;
 
 /// Serves calls: runs `handler` for each call that arrives, at most `max_calls` at a time.
 ///
-/// Further calls wait where they arrived and keep their sender's credits, so a sender that is too
-/// fast stops. A message that is no call costs its sender the connection. A handler that returns an
-/// error is logged ([`tracing`]) and changes nothing for the others; it should have replied before.
-/// Dropping the future drops the handlers that are under way.
+/// Further calls wait in their receive slots and keep their sender's credits, so a sender that is
+/// too fast stops. A message that is not a call costs its sender the connection. If a handler
+/// returns an error, the error is logged ([`tracing`]), and the other calls go on. The handler
+/// should have replied before.
 ///
-/// It never returns. To stop, drop it, for instance by `select!` against a signal.
+/// The future never returns. To stop, drop it, for instance by `select!` against a signal. This
+/// drops the handlers that are under way.
 ///
 /// ```
 /// use std::convert::Infallible;

@@ -1,4 +1,4 @@
-//! Busy polling: the lowest latency, a whole core.
+//! Busy polling: the lowest latency, for the price of a whole core.
 
 use std::future::Future;
 use std::pin::pin;
@@ -9,7 +9,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use crate::async_endpoint::AsyncEndpoint;
 use crate::transport::Transport;
 
-/// Remembers that the future can go on.
+/// Set when the future can go on.
 struct Flag(AtomicBool);
 
 impl Wake for Flag {
@@ -22,8 +22,7 @@ impl Wake for Flag {
     }
 }
 
-/// Runs `future` to its end on this thread, polling every endpoint in `endpoints` in turn without
-/// ever sleeping.
+/// Runs `future` to its end on this thread. Polls all `endpoints` in turn, and never sleeps.
 pub fn block_on<T: Transport, F: Future>(endpoints: &[AsyncEndpoint<T>], future: F) -> F::Output {
     let mut future = pin!(future);
     let flag = Arc::new(Flag(AtomicBool::new(true)));

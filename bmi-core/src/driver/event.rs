@@ -1,15 +1,18 @@
-//! Drives an endpoint under tokio. It waits as [`Waiting`] says: asleep, without processor time, or
-//! by polling, or first one and then the other.
+//! Drives an endpoint under tokio. [`Waiting`] selects whether it sleeps, polls, or polls first and
+//! then sleeps. Sleeping takes no processor time.
 //!
 //! It sleeps on the transport's event fd. A transport without one wakes the task instead (C11).
 //!
-//! **Protocol.** Poll until there is nothing to do, letting the tasks that were woken run in
-//! between, so that what they post leaves together with the next poll. Poll on, for as long as the
-//! waiting says; the other tasks of the runtime have their turn after each poll. Then arm; what
-//! arrived in between makes that *busy*, and the loop goes on. Otherwise sleep until the transport
-//! has something to do, a task posts something, or the next deadline.
+//! **Protocol.**
+//! 1. Poll until there is nothing to do. Between two polls the tasks that were woken run, so the
+//!    next poll sends all that they post.
+//! 2. Poll on, as long as `Waiting` allows. The other tasks of the runtime run after every few
+//!    polls.
+//! 3. Arm. If something has arrived meanwhile, the result is *busy*, and the loop begins again.
+//! 4. Otherwise sleep until the transport has something to do, a task posts something, or the next
+//!    deadline.
 //!
-//! Tested by `benches/tests/waiting.rs`: an idle endpoint takes no processor time.
+//! **Tests.** `benches/tests/waiting.rs`: an idle endpoint takes no processor time.
 
 use std::convert::Infallible;
 use std::future::{Future, poll_fn};
@@ -27,12 +30,13 @@ use crate::async_endpoint::AsyncEndpoint;
 use crate::error::Error;
 use crate::transport::{Armed, Transport};
 
-/// Polls for nothing before the runtime has its turn, which costs a system call.
+/// Number of polls that find nothing before the runtime runs other tasks, which costs a system
+/// call.
 const POLLS: usize = 8;
 
-/// Drives `endpoint` for as long as the future is polled: spawn it with `tokio::task::spawn_local`,
-/// or `select!` it against the work. Sleeps whenever there is nothing to do ([`Waiting::Event`]).
-/// Needs a tokio runtime with I/O and time enabled.
+/// Drives `endpoint` as long as the future is polled. Spawn it with `tokio::task::spawn_local`, or
+/// `select!` it against the work. It sleeps when there is nothing to do ([`Waiting::Event`]). It
+/// needs a tokio runtime with I/O and time enabled.
 ///
 /// # Errors
 /// `Io` if tokio cannot wait on the transport's event fd.
@@ -40,14 +44,14 @@ pub async fn drive<T: Transport>(endpoint: AsyncEndpoint<T>) -> Result<Infallibl
     drive_with(endpoint, Waiting::Event).await
 }
 
-/// As [`drive`], waiting as `waiting` says.
+/// Works as [`drive`], but waits as `waiting` says.
 ///
 /// # Errors
 /// As [`drive`].
 pub async fn drive_with<T: Transport>(endpoint: AsyncEndpoint<T>, waiting: Waiting) -> Result<Infallible, Error> {
     let fd = endpoint.with_event_fd(|fd| fd.map(|fd| fd.as_fd().try_clone_to_owned())).transpose()?;
-    // SAFETY: the descriptor is our own and stays open and the same until the `AsyncFd` is dropped;
-    // an `OwnedFd` always says the same.
+    // SAFETY: the descriptor belongs to this function. It stays open until the `AsyncFd` is
+    // dropped, and an `OwnedFd` always returns the same descriptor.
     let register = |fd| unsafe { AsyncFd::register_with_interest(fd, Interest::READABLE) };
     let fd = fd.map(register).transpose().map_err(std::io::Error::from)?;
     let mut waiter = Waiter::new(waiting);
@@ -77,13 +81,13 @@ async fn wait<T: Transport>(endpoint: &AsyncEndpoint<T>, fd: Option<&AsyncFd<Own
     let mut armed = false;
     poll_fn(|cx| {
         if armed {
-            // Woken, by whom does not matter.
+            // Woken. The reason does not matter.
             return Poll::Ready(Ok(()));
         }
-        // First the fd: from here on its edge wakes us, so what arrives while arming is not lost.
-        // What it has to say by now is old, arming sees what it stood for; so it is asked again at
-        // once, without a round through the runtime.
-        // A transport without an fd wakes the waker that it is armed with.
+        // The fd comes first. From here on its edge wakes this task, so an arrival during arming is
+        // not lost. Readiness that tokio has noted before is old: arming sees its cause. So it is
+        // cleared and the fd is asked again at once, without a round through the runtime. A
+        // transport without an fd wakes the waker that it is armed with.
         if let Some(fd) = fd
             && let Poll::Ready(ready) = fd.poll_read_ready(cx)
         {
@@ -105,7 +109,7 @@ fn is_over(sleep: Option<std::pin::Pin<&mut Sleep>>, cx: &mut Context<'_>) -> bo
     sleep.is_some_and(|sleep| sleep.poll(cx).is_ready())
 }
 
-/// Runs `future` to its end on a new current-thread runtime, with `endpoint` driven beside it
+/// Runs `future` to its end on a new current-thread runtime, and drives `endpoint` meanwhile
 /// ([`Waiting::Event`]).
 ///
 /// # Errors
@@ -114,7 +118,7 @@ pub fn block_on<T: Transport + 'static, F: Future>(endpoint: AsyncEndpoint<T>, f
     block_on_with(endpoint, Waiting::Event, future)
 }
 
-/// As [`block_on`], waiting as `waiting` says.
+/// Works as [`block_on`], but waits as `waiting` says.
 ///
 /// # Errors
 /// As [`drive`].
@@ -133,12 +137,12 @@ pub fn block_on_with<T: Transport + 'static, F: Future>(
     })
 }
 
-/// As [`block_on`], with any number of endpoints. Each is a task of its own, so that what one has
-/// to do costs the others no system call. They must go by the same clock if deadlines of one are
-/// used with another.
+/// Works as [`block_on`], with any number of endpoints. Each endpoint has a task of its own, so the
+/// work of one costs the others no system call. The endpoints must have the same clock if deadlines
+/// of one are used with another.
 ///
 /// # Errors
-/// As [`drive`], of whichever endpoint fails first.
+/// As [`drive`], of the first endpoint that fails.
 pub fn block_on_all<T: Transport + 'static, F: Future>(
     endpoints: &[AsyncEndpoint<T>],
     future: F,
@@ -146,7 +150,7 @@ pub fn block_on_all<T: Transport + 'static, F: Future>(
     block_on_all_with(endpoints, Waiting::Event, future)
 }
 
-/// As [`block_on_all`], each endpoint waiting as `waiting` says.
+/// Works as [`block_on_all`], but each endpoint waits as `waiting` says.
 ///
 /// # Errors
 /// As [`block_on_all`].

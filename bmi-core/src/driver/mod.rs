@@ -1,5 +1,5 @@
-//! Loops that drive an endpoint. The protocol does nothing by itself: a driver polls it, wakes
-//! futures, and sleeps when there is nothing to do.
+//! Loops that drive an endpoint. The protocol only works while it is polled. A driver polls it,
+//! wakes futures, and sleeps when there is nothing to do.
 //!
 //! | driver | for |
 //! |---|---|
@@ -8,8 +8,9 @@
 //! | [`busy`] | the lowest latency on a core of its own; several endpoints |
 //! | [`Endpoint::wait`](crate::Endpoint::wait) | programs without an executor |
 //!
-//! All but [`busy`] sleep while there is nothing to do, on the transport's event fd or, for a
-//! transport that has none, until its waker is called. The simulator has its own driver in `bmi-sim`.
+//! All but [`busy`] sleep while there is nothing to do. They sleep on the transport's event fd. If
+//! the transport has none, they sleep until it calls the waker. The simulator has its own driver in
+//! `bmi-sim`.
 
 pub mod busy;
 #[cfg(feature = "tokio")]
@@ -24,15 +25,15 @@ use std::time::{Duration, Instant};
 
 use crate::time::{Clock, Time};
 
-/// The machine's monotonic clock; its origin is when it was made.
+/// The machine's monotonic clock. Its origin is one second before its creation.
 #[derive(Clone, Copy, Debug)]
 pub struct MonotonicClock(Instant);
 
 impl MonotonicClock {
-    /// A clock that starts now.
+    /// Creates a clock.
     #[expect(clippy::disallowed_methods, reason = "drivers are where the wall clock comes in")]
     pub fn new() -> MonotonicClock {
-        // One second ahead, so that no reading is `Time::ZERO`.
+        // The origin is one second ago, so that no reading is `Time::ZERO`.
         MonotonicClock(Instant::now() - Duration::from_secs(1))
     }
 }

@@ -1,10 +1,12 @@
 //! Drives an endpoint and runs a future on the calling thread, without a runtime.
 //!
-//! **Protocol.** Run the future if it was woken, and poll the endpoint. When neither had anything to
-//! do, poll for as long as [`Waiting`] says; then arm and sleep until the transport has something to
-//! do or the next deadline. The thread sleeps in `poll(2)` on the transport's event fd; with a
-//! transport without one it is parked, and the transport's waker unparks it (C11). A waker of the
-//! future, used on any thread, ends the sleep too.
+//! **Protocol.** Run the future if it was woken, and poll the endpoint. When neither has anything
+//! to do, poll as long as [`Waiting`] allows. Then arm, and sleep until the transport has something
+//! to do or until the next deadline.
+//!
+//! The thread sleeps in `poll(2)` on the transport's event fd. If the transport has none, the
+//! thread is parked, and the waker that the transport was armed with unparks it (C11). A waker of
+//! the future ends the sleep too, from any thread.
 
 use std::future::Future;
 use std::pin::pin;
@@ -29,11 +31,11 @@ struct Alarm {
     sleeper: Sleeper,
 }
 
-/// What ends the sleep of the thread.
+/// The way to end the sleep of the thread.
 enum Sleeper {
-    /// It sleeps on the transport's event fd, which this waker makes readable.
+    /// The thread sleeps on the transport's event fd, which this waker makes readable.
     Descriptor(Waker),
-    /// It is parked.
+    /// The thread is parked.
     Parked(Thread),
 }
 
@@ -44,8 +46,8 @@ impl Wake for Alarm {
 
     fn wake_by_ref(self: &Arc<Self>) {
         self.ready.store(true, Ordering::SeqCst);
-        // Only a sleeping thread needs the system call; it looks at `ready` once more after it has
-        // said that it sleeps.
+        // Only a sleeping thread needs the system call. The thread checks `ready` once more after
+        // it has set `asleep`.
         if self.asleep.load(Ordering::SeqCst) {
             match &self.sleeper {
                 Sleeper::Descriptor(transport) => transport.wake_by_ref(),
@@ -55,7 +57,7 @@ impl Wake for Alarm {
     }
 }
 
-/// Runs `future` to its end on this thread, with `endpoint` driven beside it.
+/// Runs `future` to its end on this thread, and drives `endpoint` meanwhile.
 ///
 /// # Errors
 /// `Io` if the system cannot wait.
@@ -114,7 +116,7 @@ fn sleep<T: Transport>(endpoint: &AsyncEndpoint<T>, alarm: &Alarm, waker: &Waker
     slept
 }
 
-/// Parks the thread. It may wake early; the loop looks and sleeps again.
+/// Parks the thread. It may wake early; the loop then checks and sleeps again.
 pub(super) fn park(timeout: Option<Duration>) {
     match timeout {
         Some(timeout) => thread::park_timeout(timeout),
@@ -124,11 +126,11 @@ pub(super) fn park(timeout: Option<Duration>) {
 
 /// Waits until `fd` is readable, or for `timeout`.
 pub(super) fn wait_for(fd: std::os::fd::BorrowedFd<'_>, timeout: Option<Duration>) -> Result<(), Error> {
-    // A duration beyond what the system can count is never.
+    // A duration that is too long for the system means no timeout.
     let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
     let mut fds = [PollFd::from_borrowed_fd(fd, PollFlags::IN)];
     match rustix::event::poll(&mut fds, timeout.as_ref()) {
-        // A signal: the loop looks and sleeps again.
+        // After a signal the loop checks and sleeps again.
         Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
         Err(error) => Err(Error::from(std::io::Error::from(error))),
     }

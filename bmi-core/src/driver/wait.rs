@@ -1,4 +1,4 @@
-//! Waiting for an operation in a program without an executor.
+//! Waiting for operations in a program without an executor.
 
 use std::sync::Arc;
 use std::task::{Wake, Waker};
@@ -20,16 +20,17 @@ impl Wake for Unpark {
     }
 }
 
-/// For programs without an executor: blocks the calling thread, and drives the endpoint meanwhile.
+/// Methods for programs without an executor. They block the calling thread and drive the endpoint
+/// meanwhile.
 impl<T: Transport> Endpoint<T> {
     /// Waits for an operation to end, and returns its completion.
     ///
-    /// `clock` is the one whose time the endpoint was made with.
+    /// `clock` must be the clock whose time was passed to [`Endpoint::new`].
     ///
     /// # Errors
-    /// The operation's own error, which names operation and peer. `TimedOut` if it has not ended at
-    /// `deadline`: then it goes on, and can be waited for again or cancelled. `Invalid` if there is
-    /// no such operation, `Io` if the system cannot wait.
+    /// The operation's own error, which names operation and peer. `TimedOut` if the operation has
+    /// not ended at `deadline`. It then goes on, and can be waited for again or cancelled.
+    /// `Invalid` if there is no such operation. `Io` if the system cannot wait.
     pub fn wait(&mut self, op: OpId, clock: &impl Clock, deadline: Time) -> Result<Completion, Error> {
         if !self.is_known(op) {
             return Err(Error::new(ErrorKind::Invalid, "no such operation, or its completion was collected"));
@@ -41,8 +42,8 @@ impl<T: Transport> Endpoint<T> {
         }
     }
 
-    /// Polls until `ready` returns a value, and returns that. Between polls that find nothing to do
-    /// the thread sleeps.
+    /// Polls until `ready` returns a value, and returns it. The thread sleeps while there is
+    /// nothing to do.
     ///
     /// ```no_run
     /// # use bmi_core::{Clock, Endpoint, Error, PeerEvent, Time, Transport};

@@ -1,57 +1,57 @@
 //! How a driver waits: by polling, by sleeping, or by polling for a while and then sleeping.
 //!
-//! **Why a choice.** Polling answers fastest and takes a whole core; sleeping takes none and pays
-//! an interrupt and a switch for each time it is woken. What is better depends on how long the
-//! waiting lasts, and on what else the core could do.
+//! **Why a choice.** Polling answers fastest and takes a whole core. Sleeping takes no core, and
+//! pays an interrupt and a context switch for each wake-up. The better choice depends on how long
+//! the waiting lasts, and on the other work for the core.
 //!
-//! **Source.** [PVFS-IB §3.2.4]: a client polls for the completion of what it sends and
-//! sleeps until the reply; a dedicated server polls. Adaptive waiting is not in the paper: it polls
-//! for as long as that has paid, and no longer than it was allowed.
+//! **Source.** [PVFS-IB §3.2.4]: a client polls for the completion of its sends and sleeps until
+//! the reply. A dedicated server polls. Adaptive waiting is not in the paper. It polls as long as
+//! polling has paid off lately, up to a limit.
 
 use std::time::Duration;
 
 /// How a driver waits when there is nothing to do.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Waiting {
-    /// Polls without pause: the lowest latency, a whole core.
+    /// Polls without pause. This has the lowest latency and takes a whole core.
     Busy,
-    /// Sleeps at once until the transport, a task or a deadline has something to do: no processor
-    /// time while idle.
+    /// Sleeps at once, until the transport, a task or a deadline has something to do. This takes no
+    /// processor time while idle.
     #[default]
     Event,
-    /// Polls for up to `spin`, as long as that has paid lately (see [`Spin`]), then sleeps.
+    /// Polls for up to `spin`, as long as that has paid off lately (see [`Spin`]), then sleeps.
     Adaptive {
-        /// The longest that it polls for nothing before it sleeps.
+        /// The longest time of polling for nothing before sleeping.
         spin: Duration,
     },
-    /// Polls while requests of this side are with the adapter, then sleeps for what the peers send.
+    /// Polls while the adapter has requests of this side, then sleeps until a peer sends something.
     PollSends {
-        /// The longest that it polls for nothing before it sleeps all the same: a peer may have
-        /// stopped taking.
+        /// The longest time of polling for nothing before sleeping anyway, because a peer may have
+        /// stopped receiving.
         at_most: Duration,
     },
 }
 
 impl Waiting {
-    /// A client of [PVFS-IB]: polls for the completion of its requests, sleeps until the replies.
+    /// A client of [PVFS-IB]. It polls for the completion of its requests and sleeps until the
+    /// replies.
     pub const PAPER_CLIENT: Waiting = Waiting::PollSends { at_most: Duration::from_millis(1) };
     /// A server of [PVFS-IB], on a machine of its own.
     pub const PAPER_SERVER: Waiting = Waiting::Busy;
-    /// Polls for no longer than sleeping and waking would take, some 50 µs: at worst it takes twice
-    /// the processor time of either.
+    /// Adaptive waiting that polls no longer than sleeping and waking would take, about 50 µs. In
+    /// the worst case it takes twice the processor time of either.
     pub const ADAPTIVE: Waiting = Waiting::Adaptive { spin: Duration::from_micros(50) };
 }
 
-/// How long to poll before sleeping: learns from what came of it. Reads no clock.
+/// Decides how long to poll before sleeping, from the results of earlier waiting. Reads no clock.
 ///
 /// | what happened | what follows |
 /// |---|---|
-/// | something came while it polled | twice as long next time, up to the limit |
-/// | nothing came while it polled | half as long next time; below an eighth of the limit, not at all |
-/// | it slept, but not longer than the limit | polling would have paid: twice as long, at least an eighth of the limit |
+/// | something arrived during polling | twice as long next time, up to the limit |
+/// | nothing arrived during polling | half as long next time; below an eighth of the limit, not at all |
+/// | it slept, but not longer than the limit | polling would have paid off: twice as long, from an eighth of the limit |
 ///
-/// So an idle endpoint stops polling after a few rounds, and a busy one is found polling within a
-/// few.
+/// So an idle endpoint stops polling after a few rounds, and a busy one begins to poll after a few.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Spin {
     limit: Duration,
@@ -59,17 +59,17 @@ pub struct Spin {
 }
 
 impl Spin {
-    /// Begins with the whole of `limit`.
+    /// Begins with a budget of `limit`.
     pub fn new(limit: Duration) -> Spin {
         Spin { limit, budget: limit }
     }
 
-    /// How long to poll now.
+    /// Returns how long to poll now.
     pub fn budget(&self) -> Duration {
         self.budget
     }
 
-    /// Something came after `idle` without anything to do, the polling included.
+    /// Notes that something arrived after a time of `idle` with nothing to do, polling included.
     pub fn ended(&mut self, idle: Duration) {
         if idle <= self.limit {
             self.budget = (self.budget * 2).clamp(self.limit / 8, self.limit);
@@ -82,7 +82,7 @@ impl Spin {
     }
 }
 
-/// What a driver knows of its waiting.
+/// The state of a driver's waiting.
 #[derive(Clone, Copy, Debug)]
 pub struct Waiter {
     waiting: Waiting,
@@ -90,7 +90,7 @@ pub struct Waiter {
 }
 
 impl Waiter {
-    /// Nothing is known yet.
+    /// Creates the state for `waiting`, without experience.
     pub fn new(waiting: Waiting) -> Waiter {
         let limit = match waiting {
             Waiting::Adaptive { spin } => spin,
@@ -99,8 +99,8 @@ impl Waiter {
         Waiter { waiting, spin: Spin::new(limit) }
     }
 
-    /// How long to poll for nothing before sleeping; `None` for ever. `sending`: requests of this
-    /// side are with the adapter.
+    /// Returns how long to poll for nothing before sleeping, or `None` to poll without end.
+    /// `sending` is true while the adapter has requests of this side.
     pub fn patience(&self, sending: bool) -> Option<Duration> {
         match self.waiting {
             Waiting::Busy => None,
@@ -110,7 +110,7 @@ impl Waiter {
         }
     }
 
-    /// There is something to do, after `idle` without.
+    /// Notes that there is something to do after a time of `idle` with nothing.
     pub fn ended(&mut self, idle: Duration) {
         self.spin.ended(idle);
     }
@@ -130,7 +130,7 @@ mod tests {
             spin.ended(Duration::from_secs(1));
         }
         assert_eq!(spin.budget(), Duration::ZERO);
-        // A sleep that was shorter than the limit: polling would have caught it.
+        // The sleep was not longer than the limit, so polling would have caught the arrival.
         spin.ended(LIMIT);
         assert_eq!(spin.budget(), LIMIT / 8);
         for _ in 0..3 {

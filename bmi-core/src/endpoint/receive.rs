@@ -36,6 +36,7 @@ impl<T: Transport> Endpoint<T> {
             && record.parked.is_empty()
             && list.len() <= record.limits.eager
             && list.pieces().len() <= self.config.limits.max_pieces
+            && !list.is_read_only()
         {
             let matching = |id| State::Matching(record.posted.push(tag, id));
             return Ok(Posted::Pending(self.ops.insert(OpKind::Recv, Some(peer), tag, Some(list), options, matching)));

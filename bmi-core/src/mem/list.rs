@@ -82,11 +82,11 @@ impl MemSlice {
         self.memory.copy_to(self.offset, to);
     }
 
-    /// Copies the beginning of `from` over its own, as far as both reach; returns how many bytes
-    /// that was.
+    /// Copies the beginning of `from` to the beginning of this slice, as many bytes as both have.
+    /// Returns the number of bytes.
     ///
     /// # Panics
-    /// If it is read-only.
+    /// If this slice is read-only.
     pub fn copy_from_slice_of(&self, from: &MemSlice) -> usize {
         self.memory.check_writable();
         let len = self.len.min(from.len);
@@ -131,13 +131,13 @@ impl MemList {
         }
     }
 
-    /// Returns whether one of the pieces must not be written ([`Memory::is_read_only`]).
+    /// Returns true if at least one piece must not be written ([`Memory::is_read_only`]).
     #[inline]
     pub fn is_read_only(&self) -> bool {
         self.pieces().iter().any(|piece| piece.memory.is_read_only())
     }
 
-    /// Total length in bytes.
+    /// Returns the total length in bytes.
     #[inline]
     pub fn len(&self) -> usize {
         match &self.0 {
@@ -153,6 +153,9 @@ impl MemList {
 
     /// Scatters `from` over the pieces, starting `at` bytes into the list. Returns the number of
     /// bytes that fit.
+    ///
+    /// # Panics
+    /// If a piece that would be written is read-only.
     #[inline]
     pub fn copy_from(&self, at: usize, from: &[u8]) -> usize {
         let mut done = 0;
@@ -228,7 +231,7 @@ impl From<&Memory> for MemList {
 }
 
 impl From<Bytes> for MemList {
-    /// Read-only memory, without a copy ([`Memory::is_read_only`]).
+    /// Makes a list of read-only memory ([`Memory::is_read_only`]), without a copy.
     fn from(bytes: Bytes) -> MemList {
         Memory::from(bytes).into()
     }

@@ -1,5 +1,5 @@
-//! The owner of bytes that an adapter may touch: allocated here, or taken over from a `Vec` or from
-//! somebody's mapping.
+//! The owner of bytes that an adapter may touch. The bytes are allocated here, or taken over from a
+//! `Vec`, from [`Bytes`] or from a mapping.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::any::Any;
@@ -14,18 +14,18 @@ use super::{MemSlice, RemotePages, SharedPages, copy};
 use crate::error::{Error, ErrorKind};
 use crate::returns::Returns;
 
-/// Page size that allocations are aligned to, in bytes: what adapters register and direct I/O asks
-/// for.
+/// Size of a page, in bytes. Allocations are aligned to it, because adapters register pages and
+/// direct I/O requires the alignment.
 const PAGE: usize = 4096;
-/// From this length on an allocator asks the system for pages of their own (the GNU C library:
-/// `M_MMAP_THRESHOLD`).
+/// Length in bytes from which on an allocator asks the system for separate pages. It is
+/// `M_MMAP_THRESHOLD` of the GNU C library.
 const FRESH: usize = 128 << 10;
 
-/// Names a [`Memory`] for as long as the process runs; never used twice.
+/// Identifies a [`Memory`] as long as the process runs. No id is used twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MemoryId(u64);
 
-/// A counted handle to bytes that an adapter may touch (see the [module](super) for the rules).
+/// A counted handle to bytes that an adapter may touch. The [module](super) has the rules.
 #[derive(Clone)]
 pub struct Memory(Arc<Inner>);
 
@@ -34,27 +34,27 @@ struct Inner {
     ptr: NonNull<u8>,
     len: usize,
     backing: Backing,
-    /// Pin-down caches that have, or had, a registration of it: they are told when the last handle
-    /// is gone. One entry for each endpoint.
+    /// The pin-down caches that have, or had, a registration of this memory. They are notified when
+    /// the last handle is gone. One entry for each endpoint.
     watchers: Mutex<Vec<Weak<Returns<MemoryId>>>>,
 }
 
 enum Backing {
-    /// Within what `alloc_zeroed` gave for this layout, which begins at `base`.
+    /// Part of an allocation of `alloc_zeroed` with this layout, which begins at `base`.
     Pages { base: NonNull<u8>, layout: Layout },
-    /// The parts of a `Vec<u8>`: `ptr` and `len` are the vector's, this is its capacity.
+    /// The parts of a `Vec<u8>`: its pointer and length are `ptr` and `len`.
     Vec { capacity: usize },
-    /// Pages that another process can be given.
+    /// Pages that can be shared with another process.
     Passable(Arc<SharedPages>),
-    /// Somebody else's bytes, kept alive by this value.
+    /// Bytes of another owner, kept alive by this value.
     Foreign { _keep: Box<dyn Any + Send + Sync> },
-    /// Bytes that other memories may name too (see [`super::Foreign`]).
+    /// Bytes that other memories may refer to too (see [`super::Foreign`]).
     Shared,
-    /// Bytes that other handles of the buffer may read at any time: read-only.
+    /// Bytes of a buffer whose other handles may read them at any time. They are read-only.
     Shareable(Bytes),
-    /// Bytes that nobody else can reach.
+    /// Bytes that nothing else can reach.
     Exclusive { _keep: BytesMut },
-    /// Bytes of a peer, lent for as long as this lives.
+    /// Bytes of a peer, mapped as long as this value lives.
     Lent { _pages: RemotePages },
 }
 
@@ -71,7 +71,7 @@ impl Memory {
         Memory(Arc::new(Inner { id, ptr, len, backing, watchers: Mutex::default() }))
     }
 
-    /// Names bytes that somebody else owns and that other memories may name too.
+    /// Makes memory of bytes that have another owner, and that other memories may refer to too.
     ///
     /// # Safety
     /// As [`Memory::from_raw_parts`], until the last handle is gone.
@@ -79,42 +79,42 @@ impl Memory {
         Memory::new(ptr, len, Backing::Shared)
     }
 
-    /// A peer's bytes, which it may change at any moment; the pages are given back with the last
-    /// handle. Never given out as `&mut`.
+    /// Makes memory of a peer's bytes, which the peer may change at any time. The pages are
+    /// returned with the last handle. They are never given out as `&mut`.
     pub(super) fn lent(pages: RemotePages) -> Memory {
         let ptr = NonNull::new(pages.as_ptr()).expect("pages are mapped somewhere");
         Memory::new(ptr, pages.len(), Backing::Lent { _pages: pages })
     }
 
-    /// Leaves a note with `watcher` when the last handle is gone.
+    /// Makes the memory notify `watcher` when the last handle is gone.
     pub(super) fn watch(&self, watcher: &Arc<Returns<MemoryId>>) {
         let mut watchers = self.0.watchers.lock().unwrap_or_else(PoisonError::into_inner);
         if !watchers.iter().any(|known| std::ptr::eq(known.as_ptr(), Arc::as_ptr(watcher))) {
-            // Endpoints that are gone want no note, and leave room.
+            // Remove the watchers of endpoints that are gone.
             watchers.retain(|known| known.strong_count() > 0);
             watchers.push(Arc::downgrade(watcher));
         }
     }
 
-    /// `len` zero bytes, page-aligned.
+    /// Allocates `len` zero bytes, page-aligned.
     ///
     /// # Errors
-    /// `Exhausted` if the allocator has no more.
+    /// `Exhausted` if the allocator has no more memory.
     pub fn zeroed(len: usize) -> Result<Memory, Error> {
         if len == 0 {
             return Ok(Memory::from(Vec::new()));
         }
         let exhausted = || Error::new(ErrorKind::Exhausted, format!("no memory for a buffer of {len} bytes"));
-        // The allocator zeroes what is aligned more than usual by writing it, page by page. A long
-        // piece without such a wish comes fresh from the system, which has it zero, and whose pages
-        // are there when they are first touched: an idle endpoint touches few of its own.
+        // If the alignment is larger than usual, the allocator zeroes memory by writing every page.
+        // A long piece with the usual alignment comes fresh from the system. It is zero, and its
+        // pages become resident when they are first touched. An idle endpoint touches few pages.
         let (size, align) = if len < FRESH { (len, PAGE) } else { (len.checked_add(PAGE).ok_or_else(exhausted)?, 16) };
         let layout = Layout::from_size_align(size, align).map_err(|_| exhausted())?;
         // SAFETY: the layout is not empty.
         let base = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or_else(exhausted)?;
         let skip = base.addr().get().next_multiple_of(PAGE) - base.addr().get();
         assert!(skip.checked_add(len).is_some_and(|end| end <= size), "a page was added to align the beginning");
-        // SAFETY: just checked to lie within the allocation, with `len` bytes behind it.
+        // SAFETY: `skip` and the `len` bytes behind it were just checked to be in the allocation.
         let ptr = unsafe { base.add(skip) };
         Ok(Memory::new(ptr, len, Backing::Pages { base, layout }))
     }
@@ -125,8 +125,8 @@ impl Memory {
     /// three system calls and a descriptor for as long as the memory lives. It is plain memory where
     /// the system has no more descriptors, and on other systems than Linux.
     ///
-    /// A peer that such memory was exposed to can reach **all of it**, for as long as it keeps the
-    /// pages mapped: put nothing secret beside what is exposed.
+    /// A peer to which part of such memory was exposed can reach **all of it**, as long as it keeps
+    /// the pages mapped. Do not put secrets beside exposed bytes.
     ///
     /// # Errors
     /// As [`Memory::zeroed`].
@@ -137,7 +137,7 @@ impl Memory {
         }
     }
 
-    /// The pages that it stands in, if another process can be given them.
+    /// Returns the pages that contain the memory, if they can be shared with another process.
     pub fn shared_pages(&self) -> Option<&Arc<SharedPages>> {
         match &self.0.backing {
             Backing::Passable(pages) => Some(pages),
@@ -145,63 +145,64 @@ impl Memory {
         }
     }
 
-    /// Takes over bytes that somebody else allocated, a shared mapping for instance; `keep` is
-    /// dropped with the last handle.
+    /// Takes over bytes of another owner, such as a shared mapping. `keep` is dropped with the last
+    /// handle.
     ///
     /// # Safety
-    /// Until `keep` is dropped, `ptr` must stay valid for reads and writes of `len` bytes, and
-    /// nobody may hold a reference to them or access them other than atomically or through the
+    /// Until `keep` is dropped, `ptr` must stay valid for reads and writes of `len` bytes. No
+    /// reference to the bytes may exist. All other accesses to them must be atomic, or through the
     /// kernel.
     pub unsafe fn from_raw_parts(ptr: NonNull<u8>, len: usize, keep: Box<dyn Any + Send + Sync>) -> Memory {
         Memory::new(ptr, len, Backing::Foreign { _keep: keep })
     }
 
-    /// Its name.
+    /// Returns the id.
     #[inline]
     pub fn id(&self) -> MemoryId {
         self.0.id
     }
 
-    /// Its length in bytes.
+    /// Returns the length in bytes.
     #[inline]
     pub fn len(&self) -> usize {
         self.0.len
     }
 
-    /// Whether it has no bytes.
+    /// Returns true if the memory has no bytes.
     pub fn is_empty(&self) -> bool {
         self.0.len == 0
     }
 
-    /// Where the bytes stand. For the kernel and for adapters; making a reference of it breaks
-    /// invariant 2.
+    /// Returns the address of the bytes, for the kernel and for adapters. A reference made from it
+    /// would break invariant 2.
     #[inline]
     pub fn as_ptr(&self) -> *mut u8 {
         self.0.ptr.as_ptr()
     }
 
-    /// The bytes, if this is the only handle: no operation under way, no exposure, no
-    /// [`super::MemoryRegion`], no clone. A registration that the pin-down cache keeps after use is
-    /// no handle. `None` for memory of [`super::Foreign`], for a peer's,
+    /// Returns the bytes, if this is the only handle: there is no operation under way, no exposure,
+    /// no [`super::MemoryRegion`] and no clone. A registration that the pin-down cache keeps after
+    /// use is not a handle. Returns `None` for memory of [`super::Foreign`], for memory of a peer,
     /// and for read-only memory.
     pub fn get_mut(&mut self) -> Option<&mut [u8]> {
         let inner = Arc::get_mut(&mut self.0)
             .filter(|inner| !matches!(inner.backing, Backing::Shared | Backing::Lent { .. } | Backing::Shareable(_)))?;
-        // SAFETY: the only handle is borrowed exclusively, so nobody else can reach the bytes while
-        // the reference lives: work requests and exposures hold handles, and who would post new
-        // ones has to show one. Shared bytes, which other memories may name, and a peer's were
-        // ruled out.
+        // SAFETY: the only handle is borrowed exclusively. So nothing else can reach the bytes
+        // while the reference lives: work requests and exposures hold handles, and posting a new
+        // one needs a handle. Bytes that other memories may refer to, bytes of a peer and read-only
+        // bytes were excluded above.
         Some(unsafe { std::slice::from_raw_parts_mut(inner.ptr.as_ptr(), inner.len) })
     }
 
-    /// The bytes as a `Vec`, without a copy if they came from one and this is the only handle, else
-    /// copied.
+    /// Returns the bytes as a `Vec`. They are not copied if they came from a `Vec` and this is the
+    /// only handle.
     pub fn into_vec(mut self) -> Vec<u8> {
         if let Some(inner) = Arc::get_mut(&mut self.0)
             && let Backing::Vec { capacity } = inner.backing
         {
             // SAFETY: pointer, length and capacity are those of the vector that was taken apart in
-            // `from`; the dangling empty vector left in their place makes the drop below a no-op.
+            // `from`. They are replaced by those of an empty vector, so the drop below does
+            // nothing.
             let vec = unsafe { Vec::from_raw_parts(inner.ptr.as_ptr(), inner.len, capacity) };
             (inner.ptr, inner.len, inner.backing) = (NonNull::dangling(), 0, Backing::Vec { capacity: 0 });
             return vec;
@@ -209,10 +210,11 @@ impl Memory {
         self.to_vec()
     }
 
-    /// The bytes as [`Bytes`], without a copy if this is the only handle, else copied.
+    /// Returns the bytes as [`Bytes`]. They are not copied if this is the only handle, or if the
+    /// memory was made of `Bytes`.
     ///
-    /// Memory of [`Memory::shareable`] is always copied: a peer that it was exposed to may still
-    /// have its pages mapped.
+    /// Memory of [`Memory::shareable`] is always copied, because a peer to which it was exposed may
+    /// still have its pages mapped.
     pub fn into_bytes(mut self) -> Bytes {
         if let Backing::Shareable(bytes) = &self.0.backing {
             return bytes.clone();
@@ -227,15 +229,15 @@ impl Memory {
         }
     }
 
-    /// Returns whether the bytes must not be written: memory made of [`Bytes`]. It can be sent,
-    /// pushed from and exposed for reading. Operations that would write to it are refused as
-    /// `Invalid`.
+    /// Returns true if the bytes must not be written, because the memory was made of [`Bytes`]. It
+    /// can be sent, pushed and exposed for reading. Operations that would write to it are refused
+    /// as `Invalid`.
     #[inline]
     pub fn is_read_only(&self) -> bool {
         matches!(self.0.backing, Backing::Shareable(_))
     }
 
-    /// A copy of the bytes.
+    /// Returns a copy of the bytes.
     pub fn to_vec(&self) -> Vec<u8> {
         let mut bytes = vec![0; self.len()];
         self.copy_to(0, &mut bytes);
@@ -245,12 +247,12 @@ impl Memory {
     /// Copies `from` to the bytes at `offset`.
     ///
     /// # Panics
-    /// If the range does not lie within the memory, or the memory is read-only.
+    /// If the range is not within the memory, or the memory is read-only.
     #[inline]
     pub fn copy_from(&self, offset: usize, from: &[u8]) {
         self.check(offset, from.len());
         self.check_writable();
-        // SAFETY: the range was checked, invariant 1 keeps it valid, invariant 2 makes other
+        // SAFETY: the range was checked. Invariant 1 keeps it valid. Invariant 2 makes all other
         // accesses atomic.
         unsafe { copy::copy_in(self.as_ptr().add(offset), from) }
     }
@@ -258,30 +260,32 @@ impl Memory {
     /// Copies the bytes at `offset` to `to`.
     ///
     /// # Panics
-    /// If the range does not lie within the memory.
+    /// If the range is not within the memory.
     pub fn copy_to(&self, offset: usize, to: &mut [u8]) {
         self.check(offset, to.len());
         // SAFETY: as in `copy_from`.
         unsafe { copy::copy_out(to, self.as_ptr().add(offset)) }
     }
 
-    /// The `len` bytes at `offset`.
+    /// Returns the `len` bytes at `offset`.
     ///
     /// # Panics
-    /// If the range does not lie within the memory.
+    /// If the range is not within the memory.
     #[inline]
     pub fn slice(&self, offset: usize, len: usize) -> MemSlice {
         self.check(offset, len);
         MemSlice::new(self.clone(), offset, len)
     }
 
-    /// All bytes.
+    /// Returns all bytes.
     pub fn all(&self) -> MemSlice {
         self.slice(0, self.len())
     }
 
+    /// Checks that the memory may be written.
+    ///
     /// # Panics
-    /// If the memory is read-only.
+    /// If it is read-only.
     #[inline]
     pub(crate) fn check_writable(&self) {
         assert!(!self.is_read_only(), "{self:?} is read-only: it was made of `Bytes`");
@@ -298,7 +302,7 @@ impl Memory {
 }
 
 impl From<Vec<u8>> for Memory {
-    /// Takes the vector over, without a copy.
+    /// Takes over the vector without a copy.
     fn from(mut vec: Vec<u8>) -> Memory {
         let (ptr, len, capacity) = (vec.as_mut_ptr(), vec.len(), vec.capacity());
         std::mem::forget(vec);
@@ -308,7 +312,7 @@ impl From<Vec<u8>> for Memory {
 }
 
 impl From<Bytes> for Memory {
-    /// Makes read-only memory of the bytes, without a copy ([`Memory::is_read_only`]).
+    /// Makes read-only memory of the bytes ([`Memory::is_read_only`]), without a copy.
     fn from(bytes: Bytes) -> Memory {
         let ptr = NonNull::new(bytes.as_ptr().cast_mut()).expect("a slice is never null");
         Memory::new(ptr, bytes.len(), Backing::Shareable(bytes))
@@ -316,7 +320,7 @@ impl From<Bytes> for Memory {
 }
 
 impl From<BytesMut> for Memory {
-    /// Takes the bytes over, without a copy. They can be written to.
+    /// Takes over the bytes without a copy. They can be written.
     fn from(mut bytes: BytesMut) -> Memory {
         let ptr = NonNull::new(bytes.as_mut_ptr()).expect("a slice is never null");
         Memory::new(ptr, bytes.len(), Backing::Exclusive { _keep: bytes })
@@ -324,20 +328,20 @@ impl From<BytesMut> for Memory {
 }
 
 impl From<Memory> for Bytes {
-    /// [`Memory::into_bytes`].
+    /// Calls [`Memory::into_bytes`].
     fn from(memory: Memory) -> Bytes {
         memory.into_bytes()
     }
 }
 
-/// The only handle of a memory, for good: it is never cloned, and nothing else can reach the bytes.
+/// The only handle of a memory. It is never cloned, so nothing else can reach the bytes.
 struct OnlyHandle(Memory);
 
 impl AsRef<[u8]> for OnlyHandle {
     fn as_ref(&self) -> &[u8] {
-        // SAFETY: `into_bytes` has checked that this is the only handle and that no other memory
-        // names the bytes (`get_mut`). This value gives out no handle, so nothing writes to them
-        // while it lives.
+        // SAFETY: `into_bytes` has checked that this is the only handle, and that no other memory
+        // refers to the bytes (`get_mut`). This value gives out no handle. So nothing writes to the
+        // bytes while it lives.
         unsafe { std::slice::from_raw_parts(self.0.as_ptr(), self.0.len()) }
     }
 }
@@ -345,11 +349,11 @@ impl AsRef<[u8]> for OnlyHandle {
 impl Drop for Inner {
     fn drop(&mut self) {
         match self.backing {
-            // SAFETY: allocated in `zeroed` with this layout; the last handle is gone.
+            // SAFETY: `zeroed` allocated it with this layout, and the last handle is gone.
             Backing::Pages { base, layout } => unsafe { dealloc(base.as_ptr(), layout) },
-            // SAFETY: the parts of the vector taken apart in `from`.
+            // SAFETY: these are the parts of the vector that was taken apart in `from`.
             Backing::Vec { capacity } => drop(unsafe { Vec::from_raw_parts(self.ptr.as_ptr(), self.len, capacity) }),
-            // Pages are unmapped with the last handle of them, which only this memory gives out.
+            // The last handle of the pages unmaps them. Only this memory gives out such handles.
             Backing::Passable(_)
             | Backing::Foreign { .. }
             | Backing::Shared
@@ -448,7 +452,8 @@ mod tests {
         }
     }
 
-    /// All pages of a buffer were written to zero them: an idle endpoint cost 1.5 MiB.
+    /// A regression test. All pages of a buffer were written to zero them, so that an idle endpoint
+    /// cost 1.5 MiB.
     #[test]
     #[cfg(all(target_os = "linux", not(miri)))]
     fn pages_that_nobody_touched_are_not_there() {

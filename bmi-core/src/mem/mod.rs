@@ -6,8 +6,9 @@
 //! hold handles of their own.
 //!
 //! **Invariants**
-//! 1. The bytes of a [`Memory`] keep their address and stay mapped, readable and writable until the
-//!    last handle is dropped.
+//! 1. The bytes of a [`Memory`] keep their address and stay mapped and readable until the last
+//!    handle is dropped. They stay writable too, unless the memory is read-only
+//!    ([`Memory::is_read_only`]). Nothing writes to read-only memory.
 //! 2. While more than one handle exists, there is no reference to the bytes. They are copied by the
 //!    module `copy`, whose accesses to shared memory are atomic, or by the kernel.
 //! 3. [`Memory::get_mut`] returns `&mut [u8]` only when the handle is the only one: no operation,

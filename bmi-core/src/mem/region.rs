@@ -247,13 +247,13 @@ impl Segment {
         adjacent.then(|| Segment { region: self.region.clone(), offset: self.offset, len: self.len + next.len })
     }
 
-    /// Returns whether the bytes must not be written ([`Memory::is_read_only`]).
+    /// Returns true if the bytes must not be written ([`Memory::is_read_only`]).
     #[inline]
     pub fn is_read_only(&self) -> bool {
         self.region.memory().is_read_only()
     }
 
-    /// The same bytes without the registration.
+    /// Returns the same bytes without the registration.
     pub fn to_slice(&self) -> MemSlice {
         self.region.memory().slice(self.offset, self.len)
     }

@@ -1,8 +1,8 @@
-//! Pages that another process can be given: a sealed `memfd` and its mapping.
+//! Pages that can be shared with another process: a sealed `memfd` and its mapping.
 //!
-//! **Why.** Between two processes of one host, memory that both have mapped needs no transfer at
-//! all, or one copy without the kernel. The descriptor is all that a backend needs for it; how it
-//! reaches the other process is the backend's business.
+//! **Why.** Memory that two processes of one host have both mapped needs one copy without the
+//! kernel, or no transfer at all. A backend needs only the descriptor, and passes it to the other
+//! process in its own way.
 //!
 //! **Invariants**
 //! 1. The file is as long as the mapping for its whole life: it is sealed against shrinking and
@@ -22,21 +22,21 @@ use std::ptr::NonNull;
 
 use rustix::mm::{MapFlags, ProtFlags};
 
-/// A sealed `memfd`, mapped readable and writable from its first byte on.
+/// A sealed `memfd`, all of which is mapped readable and writable.
 pub struct SharedPages {
     ptr: NonNull<u8>,
     len: usize,
     fd: OwnedFd,
 }
 
-// SAFETY: an address range and a descriptor, valid on every thread; the bytes are reached by the
-// rules of `Memory`.
+// SAFETY: an address range and a descriptor are valid on every thread. The bytes are accessed by
+// the rules of `Memory`.
 unsafe impl Send for SharedPages {}
 // SAFETY: as above.
 unsafe impl Sync for SharedPages {}
 
 impl SharedPages {
-    /// `len` zero bytes.
+    /// Creates pages for `len` zero bytes.
     pub(super) fn new(len: usize) -> io::Result<SharedPages> {
         if len == 0 {
             return Err(io::ErrorKind::InvalidInput.into());
@@ -54,12 +54,12 @@ impl SharedPages {
         self.ptr
     }
 
-    /// Length of file and mapping in bytes.
+    /// Returns the length of the file and of the mapping in bytes.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Never: nothing cannot be shared.
+    /// Returns false, because there are no empty shared pages.
     pub fn is_empty(&self) -> bool {
         false
     }
@@ -90,7 +90,8 @@ impl AsFd for SharedPages {
 
 impl Drop for SharedPages {
     fn drop(&mut self) {
-        // SAFETY: mapped in `new` with this length; the last handle is gone (invariant 2).
+        // SAFETY: `new` made the mapping with this length, and the last handle is gone
+        // (invariant 2).
         if let Err(error) = unsafe { rustix::mm::munmap(self.ptr.as_ptr().cast::<c_void>(), self.len) } {
             tracing::error!(%error, "cannot unmap shared memory");
         }
