@@ -14,7 +14,7 @@ use super::wire::{
 };
 use crate::async_endpoint::{AsyncEndpoint, Operation};
 use crate::bulk::Exposure;
-use crate::endpoint::Grant;
+use crate::endpoint::{Grant, read_only};
 use crate::error::{Error, ErrorKind};
 use crate::mem::{Access, MemList, Memory};
 use crate::mutated;
@@ -121,6 +121,7 @@ impl<T: Transport> Caller<T> {
         let (direction, data) = match body {
             Body::None => (None, None),
             Body::Out(list) => (Some(Direction::Write), Some(list)),
+            Body::In(list) if list.is_read_only() => return Err(read_only().during("call")),
             Body::In(list) => (Some(Direction::Read), Some(list)),
         };
         let choice =

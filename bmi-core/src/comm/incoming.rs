@@ -193,6 +193,9 @@ impl<T: Transport> Incoming<T> {
     pub async fn fetch(&self, at: u64, into: impl Into<MemList>, options: Options) -> Result<(), Error> {
         let into = into.into();
         self.check(Direction::Write, at, into.len() as u64)?;
+        if into.is_read_only() {
+            return Err(crate::endpoint::read_only().during("fetch"));
+        }
         if into.is_empty() {
             return Ok(());
         }
@@ -272,15 +275,23 @@ impl<T: Transport> Incoming<T> {
         self.endpoint.send(self.peer, self.tag, message, options).await.map(|_| ())
     }
 
-    /// Sends the reply. `data` is all data of a read for which [`Incoming::replies_with_data`]
-    /// returns true, or `None` if there is no data.
+    /// Sends the reply. `data` is all data of a read, or `None` if there is no data, or if
+    /// [`Incoming::store`] has moved it. On a path whose data does not travel with the reply, the
+    /// data is stored first.
     ///
     /// # Errors
-    /// `Invalid` if the data has another length or belongs to another request; `PeerLost`,
-    /// `TimedOut`.
-    pub async fn reply(self, bytes: &[u8], data: Option<MemList>, options: Options) -> Result<(), Error> {
-        if data.as_ref().is_some_and(|data| !self.replies_with_data() || data.len() as u64 != self.head.data) {
+    /// `Invalid` if the request is no read, or the data has another length than the client asked
+    /// for; `PeerLost`, `TimedOut`.
+    pub async fn reply(self, bytes: &[u8], mut data: Option<MemList>, options: Options) -> Result<(), Error> {
+        let is_asked_for =
+            |data: &MemList| self.head.direction == Some(Direction::Read) && data.len() as u64 == self.head.data;
+        if !data.as_ref().is_none_or(is_asked_for) {
             return Err(Error::new(ErrorKind::Invalid, "data that was not asked for").during("reply"));
+        }
+        if !self.replies_with_data()
+            && let Some(data) = data.take()
+        {
+            self.store(0, data, options).await?;
         }
         let len = u32::try_from(bytes.len()).map_err(|_| Error::new(ErrorKind::TooLong, "a reply without end"))?;
         let continued = self.head.narrow && bytes.len() > REPLY_HEAD - REPLY_HEADER;

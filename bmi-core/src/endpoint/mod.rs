@@ -680,7 +680,7 @@ impl<T: Transport> Endpoint<T> {
     fn refuse_list(&self, peer: PeerId, list: &MemList) -> Result<(), Error> {
         let record = self.peers.get(peer.0).filter(|record| record.is_open()).ok_or_else(|| self.lost_error(peer))?;
         let (pieces, limit) = (list.pieces().len(), self.config.limits.max_pieces);
-        let text = format!("a list of {pieces} pieces; at most {limit} are allowed (Config::max_pieces)");
+        let text = format!("a list of {pieces} pieces; at most {limit} are allowed (Config::max_pieces sets it)");
         Err(Error::new(ErrorKind::Invalid, text).with_peer(&record.addr))
     }
 
@@ -719,7 +719,7 @@ impl<T: Transport> Endpoint<T> {
 
 /// The error for read-only memory that is to be written.
 #[cold]
-fn read_only() -> Error {
+pub(crate) fn read_only() -> Error {
     Error::new(ErrorKind::Invalid, "the memory is read-only, because it was made of `Bytes`")
 }
 
