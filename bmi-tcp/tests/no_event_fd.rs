@@ -25,7 +25,7 @@ struct WithoutFd {
 
 impl WithoutFd {
     fn new() -> WithoutFd {
-        let inner = TcpTransport::new(TcpConfig::default()).unwrap();
+        let inner = TcpTransport::new(TcpConfig::default()).expect("a transport");
         let mut capabilities = inner.capabilities().clone();
         capabilities.event_fd = false;
         WithoutFd { inner, capabilities }
@@ -41,14 +41,14 @@ impl Transport for WithoutFd {
     fn arm(&mut self, waker: &Waker) -> Armed {
         let armed = self.inner.arm(waker);
         if armed == Armed::Waiting {
-            let fd = self.inner.event_fd().unwrap().try_clone_to_owned().unwrap();
+            let fd = self.inner.event_fd().expect("TCP has one").try_clone_to_owned().expect("a descriptor");
             let waker = waker.clone();
             let watch = move || {
-                let timeout = Timespec::try_from(PATIENCE).unwrap();
+                let timeout = Timespec::try_from(PATIENCE).expect("some seconds");
                 let _ = rustix::event::poll(&mut [PollFd::new(&fd.as_fd(), PollFlags::IN)], Some(&timeout));
                 waker.wake();
             };
-            thread::Builder::new().name("watch".into()).spawn(watch).unwrap();
+            thread::Builder::new().name("watch".into()).spawn(watch).expect("a thread");
         }
         armed
     }
@@ -65,7 +65,7 @@ impl Transport for WithoutFd {
 
 fn endpoint(name: &str) -> AsyncEndpoint<WithoutFd> {
     let clock = MonotonicClock::new();
-    AsyncEndpoint::new(Endpoint::new(WithoutFd::new(), Config::named(name), clock.now()).unwrap(), clock)
+    AsyncEndpoint::new(Endpoint::new(WithoutFd::new(), Config::named(name), clock.now()).expect("an endpoint"), clock)
 }
 
 /// Sends back the first message.

@@ -343,12 +343,18 @@ impl<T: Transport + 'static> Client<T> {
 
     /// Returns the manager's information about a path. The size of a file is not filled in; see
     /// [`Client::stat`].
+    ///
+    /// # Errors
+    /// `NotFound`, and those of every request.
     pub async fn lookup(&self, path: &FsPath) -> Result<Entry, Error> {
         let request = ManagerRequest::Lookup { place: place(path) };
         self.ask_entry(request).await.map_err(|error| error.during(format!("lookup {path}")))
     }
 
     /// Returns the attributes of a path, with a file's size and datafiles.
+    ///
+    /// # Errors
+    /// `NotFound`, and those of every request.
     pub async fn stat(&self, path: &FsPath) -> Result<Stat, Error> {
         let during = |error: Error| error.during(format!("stat {path}"));
         let entry = self.lookup(path).await.map_err(during)?;
@@ -384,6 +390,9 @@ impl<T: Transport + 'static> Client<T> {
     }
 
     /// Changes attributes.
+    ///
+    /// # Errors
+    /// `NotFound`, and those of every request.
     pub async fn setattr(&self, path: &FsPath, set: SetAttr) -> Result<Entry, Error> {
         let during = |error: Error| error.during(format!("setattr {path}"));
         let handle = self.lookup(path).await.map_err(during)?.handle;
@@ -391,11 +400,17 @@ impl<T: Transport + 'static> Client<T> {
     }
 
     /// Sets the length of a file to `size` bytes.
+    ///
+    /// # Errors
+    /// As [`File::set_len`].
     pub async fn truncate(&self, path: &FsPath, size: u64) -> Result<(), Error> {
         self.open(path).await?.set_len(size).await
     }
 
     /// Moves a name. A file or an empty directory at `to` is replaced.
+    ///
+    /// # Errors
+    /// `NotFound`, `NotEmpty`, `IsDirectory`, `NotDirectory`, and those of every request.
     pub async fn rename(&self, from: &FsPath, to: &FsPath) -> Result<(), Error> {
         let request = ManagerRequest::Rename { from: place(from), to: place(to) };
         self.ask_done(request).await.map_err(|error| error.during(format!("rename {from} to {to}")))
@@ -412,6 +427,9 @@ impl<T: Transport + 'static> Client<T> {
     }
 
     /// Removes a file, or a directory with everything below it.
+    ///
+    /// # Errors
+    /// Those of [`Client::remove`] and [`Client::readdir`].
     pub async fn remove_all(&self, path: &FsPath) -> Result<(), Error> {
         // Depth first, without recursion: a directory is removed when it is found empty.
         let mut stack = vec![path.clone()];
@@ -441,6 +459,9 @@ impl<T: Transport + 'static> Client<T> {
     }
 
     /// Returns all entries of a directory, sorted by name.
+    ///
+    /// # Errors
+    /// `NotFound`, `NotDirectory`, and those of every request.
     pub async fn readdir(&self, path: &FsPath) -> Result<Vec<DirEntry>, Error> {
         let dir = self.read_dir(path).await?.dir;
         self.readdir_of(path, dir).await
@@ -456,6 +477,9 @@ impl<T: Transport + 'static> Client<T> {
     }
 
     /// Lists a directory page by page.
+    ///
+    /// # Errors
+    /// `NotFound`, `NotDirectory`, and those of every request.
     pub async fn read_dir(&self, path: &FsPath) -> Result<ReadDir<T>, Error> {
         let during = |error: Error| error.during(format!("readdir {path}"));
         let entry = self.lookup(path).await.map_err(during)?;
@@ -637,6 +661,9 @@ pub struct ReadDir<T: Transport> {
 
 impl<T: Transport + 'static> ReadDir<T> {
     /// Returns the next page, or `None` at the end.
+    ///
+    /// # Errors
+    /// `Stale` or `NotFound` if the directory was removed, and those of every request.
     pub async fn next_page(&mut self) -> Result<Option<Vec<DirEntry>>, Error> {
         let Some(after) = self.after.take() else { return Ok(None) };
         let request =

@@ -176,6 +176,9 @@ impl<T: Transport + 'static> Copier<T> {
 
     /// Stores one local file as `target`, replacing an existing file. If the source has no known
     /// size, such as a named pipe, it is read to its end.
+    ///
+    /// # Errors
+    /// `Io` naming the local file; those of [`Client::create`] and [`File::write_at`].
     pub async fn put_file(&self, source: &Path, target: &FsPath) -> Result<Copied, Error> {
         let local = |error: io::Error| Error::local(source.display(), &error);
         let path = source.to_owned();
@@ -228,6 +231,9 @@ impl<T: Transport + 'static> Copier<T> {
     }
 
     /// Stores the bytes of `input`, for instance a pipe, until its end.
+    ///
+    /// # Errors
+    /// As [`Copier::put_file`].
     pub async fn put_stream(&self, input: fs::File, target: &FsPath) -> Result<Copied, Error> {
         self.put_open(Arc::new(input), "standard input", target, self.create.mode).await
     }
@@ -378,6 +384,9 @@ impl<T: Transport + 'static> Copier<T> {
     }
 
     /// Writes one file to `output`, for instance a pipe, in order.
+    ///
+    /// # Errors
+    /// As [`Copier::get_file`].
     pub async fn get_stream(&self, source: &FsPath, output: fs::File) -> Result<Copied, Error> {
         let (remote, _) = self.open(source).await?;
         self.get_open(source, &remote, Arc::new(output), "standard output").await
@@ -467,6 +476,9 @@ impl<T: Transport + 'static> Copier<T> {
     }
 
     /// Fetches the directory `source` with everything below it as the local directory `target`.
+    ///
+    /// # Errors
+    /// As [`Copier::put_tree`].
     pub async fn get_tree(&self, source: &FsPath, target: &Path) -> Result<Copied, Error> {
         let mut copied = Copied::default();
         let mut dirs = vec![(source.clone(), target.to_owned())];

@@ -364,12 +364,18 @@ impl<T: Transport + 'static> File<T> {
     // ---- the whole file -------------------------------------------------------------------------
 
     /// Returns the file's size in bytes, computed from the sizes of its datafiles.
+    ///
+    /// # Errors
+    /// Those of every request.
     pub async fn size(&self) -> Result<u64, Error> {
         let none = vec![None; self.inner.servers.len()];
         self.size_with(&none).await.map_err(|error| error.during(format!("size of {}", self.path())))
     }
 
     /// Returns the file's datafiles with their sizes, in the order of the distribution.
+    ///
+    /// # Errors
+    /// Those of every request.
     pub async fn datafiles(&self) -> Result<Vec<Datafile>, Error> {
         let held = all(self.ask_all(Resend::Once, |_, datafile| Some(IodRequest::Getsize { datafile }), held).await)?;
         let handles = self.inner.layout.datafiles().iter().map(|(_, handle)| *handle);

@@ -125,6 +125,9 @@ impl<T: Transport + 'static> File<T> {
     }
 
     /// Writes the pieces of memory to the regions. Otherwise like [`File::write_list`].
+    ///
+    /// # Errors
+    /// As [`File::read_extended`].
     pub async fn write_extended(&self, access: Extended<'_>) -> Result<(), Error> {
         let (regions, memory) = access.lists()?;
         self.write_list(&regions, memory).await
@@ -151,6 +154,12 @@ impl<T: Transport + 'static> File<T> {
     }
 
     /// Writes the program's own memory to the regions. Otherwise like [`File::write_list`].
+    ///
+    /// # Errors
+    /// As [`File::read_extended`].
+    ///
+    /// # Safety
+    /// As [`File::read_extended_raw`].
     pub async unsafe fn write_extended_raw(&self, access: ExtendedRaw<'_>) -> Result<(), Error> {
         let regions = regions(access.file_offsets, access.file_lengths)?;
         // SAFETY: as in `read_extended_raw`.

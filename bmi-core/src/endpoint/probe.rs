@@ -67,6 +67,10 @@ impl<T: Transport> Endpoint<T> {
     // ---- asking ---------------------------------------------------------------------------------
 
     /// Asks `peer` to answer a message with this payload. The operation ends with the answer.
+    ///
+    /// # Errors
+    /// `Unsupported` if the peer does not answer probes, `Exhausted` if the message cannot leave at
+    /// once, `PeerLost`.
     pub(crate) fn post_echo(
         &mut self,
         peer: PeerId,
@@ -104,6 +108,9 @@ impl<T: Transport> Endpoint<T> {
     }
 
     /// Asks `peer` for its area, which is known when the operation has ended.
+    ///
+    /// # Errors
+    /// As [`Endpoint::post_echo`].
     pub(crate) fn post_open(&mut self, peer: PeerId, options: Options) -> Result<OpId, Error> {
         self.check_probe(peer)?;
         let credit = self.peers.get_mut(peer.0).and_then(|peer| peer.credit.as_mut());

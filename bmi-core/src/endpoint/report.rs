@@ -107,8 +107,8 @@ impl AsRef<[u8]> for Unexpected {
 }
 
 impl From<Unexpected> for Bytes {
-    /// The message as `Bytes`, where it arrived, without a copy. Its space, and with it the sender's
-    /// credit, is returned when the last handle is dropped; copy what is kept for long.
+    /// The message as `Bytes`, where it arrived, without a copy. Its space, and with it the
+    /// sender's credit, is returned when the last handle is dropped; copy what is kept for long.
     fn from(message: Unexpected) -> Bytes {
         Bytes::from_owner(message)
     }
