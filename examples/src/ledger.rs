@@ -1,11 +1,10 @@
-//! A ledger that must book every deposit once, however often the wire fails; and the test that
-//! finds out when it does not.
+//! A ledger that must book every deposit once, however often connections fail.
 //!
 //! A client that loses its connection does not know whether its deposit was booked. It connects
-//! again and sends it again, under the same number; the ledger knows the numbers that it has
-//! booked. A [`Ledger`] that is `careless` has a bug on purpose: it forgets to look. Nothing in an
-//! ordinary test shows that. The test below, a sweep over seeds and faults, shows it within some
-//! seeds, and prints what it takes:
+//! again and sends the deposit again, under the same number. The ledger remembers the last number
+//! of each client. A [`Ledger`] that is `careless` has a planted bug: it does not compare the
+//! number. An ordinary test does not find this bug. The test below is a sweep over seeds and
+//! faults. It finds the bug within some seeds, and prints the faults that are needed:
 //!
 //! ```text
 //! check "ledger" fails at seed 11
@@ -20,19 +19,19 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
-use bmi_core::{Addr, AsyncEndpoint, Error, Memory, PeerId, Transport};
+use bmi::{Addr, AsyncEndpoint, Error, Memory, PeerId, Transport};
 
-/// How long either side waits for the other.
+/// The deadline of each operation.
 const PATIENCE: Duration = Duration::from_millis(20);
 
 /// Deposits that were booked.
 #[derive(Debug, Default)]
 pub struct Ledger {
-    /// How many.
+    /// The number of booked deposits.
     pub booked: u64,
-    /// By client, the last number that was booked.
+    /// The last number that was booked, by client.
     last: BTreeMap<u64, u64>,
-    /// The planted bug: a deposit that comes again is booked again.
+    /// The planted bug: a deposit that arrives twice is booked twice.
     pub careless: bool,
 }
 
@@ -45,24 +44,24 @@ impl Ledger {
     }
 }
 
-/// Books deposits for ever. A deposit is an unexpected message: client and number, eight bytes
-/// each. The answer is empty.
+/// Books deposits, and never ends. A deposit is an unexpected message: client and number, eight
+/// bytes each. The answer is empty.
 pub async fn keep<T: Transport>(endpoint: AsyncEndpoint<T>, ledger: Rc<RefCell<Ledger>>) {
     loop {
         let deposit = endpoint.next_unexpected().await;
         let Some((client, number)) = deposit.bytes().split_first_chunk::<8>() else { continue };
         let Ok(number) = number.try_into() else { continue };
         ledger.borrow_mut().book(u64::from_le_bytes(*client), u64::from_le_bytes(number));
-        // If the client is gone it will ask again.
+        // A client that does not get the answer asks again.
         let _ = endpoint.send(deposit.peer(), deposit.tag(), Vec::new(), endpoint.within(PATIENCE)).await;
     }
 }
 
-/// Deposits once: sends, and sends again until there is an answer.
+/// Deposits once: sends the deposit until there is an answer.
 pub async fn deposit<T: Transport>(endpoint: &AsyncEndpoint<T>, ledger: &Addr, client: u64, number: u64) {
     let mut peer = None;
     while let Err(error) = attempt(endpoint, ledger, &mut peer, client, number).await {
-        // Whatever came in between, a new connection has nothing of the old one about it.
+        // Close the connection, so that nothing of this attempt can arrive during the next one.
         if let Some(peer) = peer.take() {
             let _ = endpoint.disconnect(peer, endpoint.within(PATIENCE)).await;
         }
@@ -91,14 +90,13 @@ async fn attempt<T: Transport>(
 
 #[cfg(test)]
 mod tests {
-    use bmi_core::Config;
+    use bmi::Config;
     use bmi_sim::check::{self, Failure, Report};
     use bmi_sim::faults::{Kind, Swarm};
 
     use super::*;
 
-    // The whole test. The ledger is kept in memory, so its node is spared from power failures; the
-    // clients are the test itself.
+    // The whole test. It has no crashes: the ledger is kept in memory, and the clients are the test.
     fn sweep(careless: bool) -> Result<Report, Box<Failure>> {
         check::sweep("ledger").nodes(3).seeds(0..100).faults(Swarm::all().without(Kind::Crash)).try_run(
             |world| async move {
@@ -129,7 +127,7 @@ mod tests {
     #[test]
     fn every_deposit_is_booked_once_whatever_fails() {
         let report = sweep(false).unwrap_or_else(|failure| panic!("{failure}"));
-        // Fewer seeds: somebody looks at one of them.
+        // There are fewer seeds if BMI_SEED or BMI_SEEDS is set.
         assert!(report.seeds < 100 || report.faults > 500, "{report}");
     }
 

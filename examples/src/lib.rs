@@ -2,12 +2,13 @@
 //!
 //! | program | shows |
 //! |---|---|
+//! | `hello` | a client and a server in forty lines, over any transport |
 //! | `ping_pong` | endpoints, connecting, tags, deadlines, a driver, over TCP |
 //! | `one_sided_put` | exposing memory, a descriptor in a message, a push |
-//! | `protocol_in_sim` | a protocol of twenty lines, and its unit test in the simulator, faults included |
+//! | `protocol_in_sim` | [`tickets`]: a protocol of twenty lines, and its unit test in the simulator |
 //!
-//! [`ledger`] has no program, only a test: a sweep over seeds and faults that finds a bug planted
-//! in it.
+//! [`ledger`] has no program, only a test: a sweep over seeds and faults that finds a planted bug.
+//!
 
 pub mod ledger;
 pub mod tickets;

@@ -1,37 +1,37 @@
-//! A protocol of twenty lines: a dispenser hands out tickets, numbers from 1 on, each to one taker
-//! only.
+//! A protocol of twenty lines: a dispenser hands out tickets, which are numbers from 1 on. No two
+//! takers get the same number.
 //!
-//! It is generic over the transport, so the same code runs over TCP, over verbs, and in the
-//! simulator, where its tests are. Those tests cut connections in the middle of a request: a ticket
-//! may be lost on the way, but it must never be handed out twice.
+//! The code is generic over the transport, so it runs over TCP, over verbs and in the simulator.
+//! Its tests use the simulator. They cut connections in the middle of a request: a ticket may be
+//! lost, but it must never be handed out twice.
 
 use std::time::Duration;
 
-use bmi_core::{AsyncEndpoint, Error, ErrorKind, Memory, PeerId, Tag, Transport};
+use bmi::{AsyncEndpoint, Error, ErrorKind, Memory, PeerId, Tag, Transport};
 
-/// How long either side waits for the other.
+/// The deadline of each operation.
 const PATIENCE: Duration = Duration::from_millis(100);
 
-/// The dispenser: answers every request with the next number, for ever.
+/// Runs the dispenser: answers each request with the next number, and never ends.
 pub async fn dispense<T: Transport>(endpoint: &AsyncEndpoint<T>) {
     let mut next = 0u64;
     loop {
-        // A request is an unexpected message; its tag says where the taker waits for the reply.
+        // A request is an unexpected message. The taker waits for the reply with the same tag.
         let request = endpoint.next_unexpected().await;
         next += 1;
         let ticket = next.to_le_bytes().to_vec();
-        // If the taker is gone, so is its ticket: taking it back could give it to two.
+        // If the taker is gone, its ticket is lost. If it were handed out again, two could have it.
         let _ = endpoint.send(request.peer(), request.tag(), ticket, endpoint.within(PATIENCE)).await;
     }
 }
 
-/// Takes a ticket. `tag` is one that the caller uses for nothing else at the same time.
+/// Takes a ticket. `tag` must not be in use for anything else with this peer.
 ///
 /// # Errors
-/// `PeerLost` or `TimedOut`, and then the ticket, if one was drawn, is nobody's.
+/// `PeerLost` or `TimedOut`. The ticket is then lost, if one was drawn.
 pub async fn take<T: Transport>(endpoint: &AsyncEndpoint<T>, dispenser: PeerId, tag: Tag) -> Result<u64, Error> {
     let buffer = Memory::zeroed(8)?;
-    // The receive comes before the request that provokes its message.
+    // Post the receive before the request, because the reply may come at once.
     let reply = endpoint.recv(dispenser, tag, &buffer, endpoint.within(PATIENCE));
     endpoint.send_unexpected(dispenser, tag, Vec::new(), endpoint.within(PATIENCE)).await?;
     let len = reply.await?.len;
@@ -43,16 +43,16 @@ pub async fn take<T: Transport>(endpoint: &AsyncEndpoint<T>, dispenser: PeerId, 
 mod tests {
     use std::collections::BTreeSet;
 
-    use bmi_core::{Config, Options};
+    use bmi::{Config, Options};
     use bmi_sim::World;
 
     use super::*;
 
-    /// Three takers draw twenty tickets each; with `cut` each one's connection is cut again and
-    /// again, at times that depend on the seed. Returns who got which, and the run's digest.
+    /// Three takers draw twenty tickets each. With `cut`, their connections are cut again and again,
+    /// at times that depend on the seed. Returns the tickets and the run's digest.
     fn run(seed: u64, cut: bool) -> (Vec<u64>, u64) {
-        // A world: virtual time, one thread, everything from the seed. Nodes in it have a processor
-        // and an adapter.
+        // A world has virtual time and one thread, and everything in it depends on the seed. Its
+        // nodes have a processor and an adapter.
         let world = World::new(seed);
         let dispenser = world.node("dispenser");
         let server = dispenser.endpoint(Config::named("dispenser")).unwrap();
@@ -75,7 +75,7 @@ mod tests {
                 let (mut tickets, mut peer) = (Vec::new(), None);
                 while tickets.len() < 20 {
                     let Some(dispenser) = peer else {
-                        // May be cut too; then once more.
+                        // This can fail too. Then the loop tries again.
                         peer = endpoint.connect(&addr, Options::default()).await.ok();
                         continue;
                     };

@@ -1,9 +1,8 @@
-//! One-sided put: one side exposes memory, the other writes into it, and no program on the first
-//! side touches a byte.
+//! Writes into the memory of a peer. The peer's program does not touch the bytes.
 //!
-//! Shows bulk transfer: `expose`, the small descriptor that goes along with a message, `push`,
-//! lists of different shapes on the two sides, and how the owner of the memory learns that the
-//! bytes are there.
+//! Shows bulk transfer: `expose`, the descriptor that is sent in a message, `push`, lists of
+//! different shapes on the two sides, and how the owner of the memory learns that the bytes are
+//! there.
 //!
 //! ```text
 //!   owner                                    writer
@@ -12,7 +11,7 @@
 //!                                            push(descriptor, own list)
 //!   ◀════════ RDMA writes into the pieces ══
 //!   ◀─────────────────────────── "done" ──── send            (ordered behind the writes)
-//!   drop(exposure): nobody can write any more
+//!   drop(exposure): the writer has no access any more
 //! ```
 //!
 //! ```text
@@ -21,57 +20,49 @@
 
 use std::time::Duration;
 
-use bmi_core::driver::{MonotonicClock, busy};
-use bmi_core::{
-    Access, Addr, AsyncEndpoint, BulkDescriptor, Clock, Config, Endpoint, Error, ErrorKind, MemList, Memory,
-    RemoteSlice, Tag,
+use bmi::driver::{MonotonicClock, busy};
+use bmi::{
+    Access, Addr, AnyTransport, AsyncEndpoint, BulkDescriptor, Config, Error, ErrorKind, MemList, Memory, OpenOptions,
+    Scheme, Tag,
 };
-use bmi_tcp::{TcpConfig, TcpTransport};
 use futures_util::future::try_join;
 
 const OFFER: Tag = 1;
 const DONE: Tag = 2;
+/// The deadline of each operation.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// What is put: more than fits in one message, so that it is clear who moves it.
+/// Number of bytes that are put.
 const LEN: usize = 1 << 20;
+/// Largest number of pieces in a descriptor that is accepted.
+const MAX_PIECES: usize = 16;
 
-fn open(name: &str) -> Result<AsyncEndpoint<TcpTransport>, Error> {
-    let clock = MonotonicClock::new();
-    let endpoint = Endpoint::new(TcpTransport::new(TcpConfig::default())?, Config::named(name), clock.now())?;
-    Ok(AsyncEndpoint::new(endpoint, clock))
+fn open(name: &str) -> Result<AsyncEndpoint<AnyTransport>, Error> {
+    bmi::endpoint(Scheme::Tcp, &OpenOptions::default(), Config::named(name), MonotonicClock::new())
 }
 
-/// Exposes two pieces of one buffer, with a gap between them, and waits until they are full.
-async fn owner(endpoint: &AsyncEndpoint<TcpTransport>, writer: &Addr) -> Result<Memory, Error> {
+/// Exposes two pieces of one buffer, with a gap between them, and waits until they are written.
+async fn owner(endpoint: &AsyncEndpoint<AnyTransport>, writer: &Addr) -> Result<Memory, Error> {
     let peer = endpoint.connect(writer, endpoint.within(PATIENCE)).await?;
     let buffer = Memory::zeroed(2 * LEN)?;
     let pieces: MemList = [buffer.slice(0, LEN / 4), buffer.slice(LEN, LEN * 3 / 4)].into_iter().collect();
-    // Only this peer, only these bytes, only writes, only until the exposure is dropped.
+    // Only this peer may access these bytes. It may only write, until the exposure is dropped.
     let exposure = endpoint.expose(peer, pieces, Access::WRITE)?;
-    // A descriptor is 24 bytes a piece. Anything with serde can carry it; by hand it is this.
-    let offer: Vec<u8> = exposure.descriptor().pieces().iter().flat_map(RemoteSlice::to_wire).collect();
+    let offer = exposure.descriptor().encode(Vec::new());
     let done = endpoint.recv(peer, DONE, vec![0; 1], endpoint.within(PATIENCE));
     endpoint.send_unexpected(peer, OFFER, offer, endpoint.within(PATIENCE)).await?;
-    // "Done" comes behind the writes, so when it is here the bytes are.
+    // "Done" arrives after the writes, so the bytes are there.
     done.await?;
     drop(exposure);
     Ok(buffer)
 }
 
-/// Takes the offer and writes its own bytes there, from one contiguous buffer: the shapes need not
-/// agree, only the lengths.
-async fn writer(endpoint: &AsyncEndpoint<TcpTransport>) -> Result<(), Error> {
-    // A message that nobody posted a receive for: how a request arrives at a server.
+/// Receives the offer and writes there from one contiguous buffer. The lengths must agree, not the
+/// shapes.
+async fn writer(endpoint: &AsyncEndpoint<AnyTransport>) -> Result<(), Error> {
+    // An unexpected message needs no posted receive. Requests arrive at a server in this way.
     let offer = endpoint.next_unexpected().await;
-    let bad = || Error::new(ErrorKind::Protocol, "the offer is not a list of remote slices");
-    let pieces: Result<Vec<RemoteSlice>, Error> = offer
-        .bytes()
-        .chunks(RemoteSlice::WIRE_LEN)
-        .map(|wire| wire.try_into().map(RemoteSlice::from_wire).map_err(|_| bad()))
-        .collect();
-    // What a peer sends is a claim; a false one is refused by the peer's own adapter when it is
-    // used.
-    let target = BulkDescriptor::try_from(pieces?)?;
+    // A descriptor that describes memory which was not exposed is refused by the peer's adapter.
+    let target = BulkDescriptor::decode(offer.bytes(), MAX_PIECES)?;
     let bytes = Memory::from((0..LEN).map(|at| at as u8).collect::<Vec<u8>>());
     endpoint.push(offer.peer(), &target, 0, &bytes, endpoint.within(PATIENCE)).await?;
     endpoint.send(offer.peer(), DONE, vec![1], endpoint.within(PATIENCE)).await.map(drop)
@@ -80,7 +71,7 @@ async fn writer(endpoint: &AsyncEndpoint<TcpTransport>) -> Result<(), Error> {
 fn main() -> Result<(), Error> {
     let (owning, writing) = (open("owner")?, open("writer")?);
     let addr = writing.listen(&Addr::tcp("127.0.0.1", 0))?;
-    // One thread can drive several endpoints; here both sides live on it.
+    // One thread can drive several endpoints.
     let both = try_join(owner(&owning, &addr), writer(&writing));
     let (buffer, ()) = busy::block_on(&[owning.clone(), writing.clone()], both)?;
 

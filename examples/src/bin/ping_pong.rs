@@ -1,8 +1,8 @@
-//! Ping-pong: two endpoints, a message there and back, how long it took.
+//! Measures how long a message takes there and back between two endpoints.
 //!
-//! Shows the least that a program needs: an endpoint over a transport, a connection, expected
-//! messages with tags, a driver. The two sides run on a thread each and talk over TCP on the
-//! loopback, as two processes on two machines would.
+//! Shows the parts that every program needs: an endpoint, a connection, expected messages with
+//! tags, and a driver. Each side runs on a thread of its own. They use TCP on the loopback, in the
+//! same way as two processes on two machines.
 //!
 //! ```text
 //! cargo run -p examples --bin ping_pong
@@ -12,57 +12,53 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use bmi_core::driver::{MonotonicClock, busy};
-use bmi_core::{Addr, AsyncEndpoint, Clock, Config, Endpoint, Error, ErrorKind, Memory, Options, PeerEvent, Tag};
-use bmi_tcp::{TcpConfig, TcpTransport};
+use bmi::driver::{MonotonicClock, busy};
+use bmi::{
+    Addr, AnyTransport, AsyncEndpoint, Config, Error, ErrorKind, Memory, OpenOptions, Options, PeerEvent, Scheme, Tag,
+};
 
-/// Both sides agree on the tags: a receive gets the next message of its peer with its own tag,
-/// whatever else comes in between.
+/// Both sides use the same tags. A receive matches the next message of its peer with its tag.
 const PING: Tag = 1;
 const PONG: Tag = 2;
 const ROUNDS: u32 = 2000;
-/// Nothing waits for ever: every operation below has a deadline.
+/// The deadline of each operation.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// An endpoint is a transport (here TCP) with the protocol over it; the `async` face is what
-/// programs mostly use.
-fn open(name: &str) -> Result<AsyncEndpoint<TcpTransport>, Error> {
-    let clock = MonotonicClock::new();
-    let transport = TcpTransport::new(TcpConfig::default())?;
-    let endpoint = Endpoint::new(transport, Config::named(name), clock.now())?;
-    Ok(AsyncEndpoint::new(endpoint, clock))
+/// Opens an endpoint: a transport (here TCP) with the message protocol over it.
+fn open(name: &str) -> Result<AsyncEndpoint<AnyTransport>, Error> {
+    bmi::endpoint(Scheme::Tcp, &OpenOptions::default(), Config::named(name), MonotonicClock::new())
 }
 
-/// Waits for a peer, then sends back whatever it sends.
-async fn echo(endpoint: &AsyncEndpoint<TcpTransport>) -> Result<(), Error> {
-    // Who comes and who goes is told as events; the first must be our peer.
+/// Waits for a peer, then sends back each message that it sends.
+async fn echo(endpoint: &AsyncEndpoint<AnyTransport>) -> Result<(), Error> {
+    // Peers that connect or are lost are reported as events. The first event must be our peer.
     let peer = match endpoint.next_event().await {
         PeerEvent::Connected { peer, .. } => peer,
         PeerEvent::Lost { reason, .. } => return Err(reason),
     };
-    // Memory that an adapter may touch is owned and counted. A handle is passed to an operation; no
-    // borrow can end too early.
+    // An adapter may access memory until the operation ends. So operations take a counted handle,
+    // and never a borrow.
     let buffer = Memory::zeroed(64)?;
     for _ in 0..ROUNDS {
         let received = endpoint.recv(peer, PING, &buffer, endpoint.within(PATIENCE)).await?;
-        // A receive may be longer than its message: the completion says how long that was.
+        // A receive may be longer than its message. The completion has the message's length.
         endpoint.send(peer, PONG, buffer.slice(0, received.len as usize), endpoint.within(PATIENCE)).await?;
     }
-    // Ends the connection after what was sent has left.
+    // Close the connection once all messages have been sent.
     endpoint.disconnect(peer, endpoint.within(PATIENCE)).await
 }
 
-/// Connects, then measures how long messages take there and back.
+/// Connects, then measures the time of each round.
 #[expect(clippy::disallowed_methods, reason = "measures real time")]
-async fn ping(endpoint: &AsyncEndpoint<TcpTransport>, addr: &Addr) -> Result<Vec<Duration>, Error> {
+async fn ping(endpoint: &AsyncEndpoint<AnyTransport>, addr: &Addr) -> Result<Vec<Duration>, Error> {
     let peer = endpoint.connect(addr, endpoint.within(PATIENCE)).await?;
     let message = Memory::from(b"how long does this take?".to_vec());
     let answer = Memory::zeroed(64)?;
     let mut times = Vec::new();
     for _ in 0..ROUNDS {
         let begin = Instant::now();
-        // Operations are posted when the method is called, not when the future is polled: the
-        // receive is there before the message that provokes its answer leaves.
+        // An operation is posted when the method is called, not when the future is polled. So the
+        // receive is posted before the message is sent.
         let pong = endpoint.recv(peer, PONG, &answer, endpoint.within(PATIENCE));
         endpoint.send(peer, PING, &message, Options::default()).await?;
         let received = pong.await?;
@@ -78,11 +74,11 @@ fn main() -> Result<(), Error> {
     let (tell, told) = mpsc::channel();
     let echoing = thread::Builder::new().name("echo".into()).spawn(move || -> Result<(), Error> {
         let endpoint = open("echo")?;
-        // Port 0 asks for any that is free; `listen` says which it was.
+        // Port 0 means any free port. `listen` returns the address with the chosen port.
         let addr = endpoint.listen(&Addr::tcp("127.0.0.1", 0))?;
         let _ = tell.send(addr);
-        // A driver makes the endpoint go while a future runs: this one polls without pause.
-        // `driver::event` sleeps instead.
+        // A driver polls the endpoint while the future runs. This one polls without a pause;
+        // `driver::event` sleeps while there is nothing to do.
         busy::block_on(std::slice::from_ref(&endpoint), echo(&endpoint))
     })?;
     let addr = told.recv().map_err(|_| Error::new(ErrorKind::Io, "the echoing side did not come up"));
@@ -99,7 +95,7 @@ fn main() -> Result<(), Error> {
         );
         Ok(())
     });
-    // The other side's error, if it has one, is the nearer cause.
+    // If the other side has failed too, its error is probably the cause.
     match echoing.join() {
         Ok(echoed) => echoed.and(result),
         Err(_) => Err(Error::new(ErrorKind::Io, "the echoing side panicked")),

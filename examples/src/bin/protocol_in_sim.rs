@@ -1,6 +1,6 @@
-//! Runs the ticket protocol of this crate (`examples/src/tickets.rs`; its unit tests stand there
-//! too) in the simulator, and says what the world saw: virtual time, events, processor time, and
-//! the digest that is the same for the same seed.
+//! Runs the ticket protocol (`examples/src/tickets.rs`, with its unit tests) in the simulator.
+//! Prints virtual time, events, processor time, and the digest, which is the same for the same
+//! seed.
 //!
 //! ```text
 //! cargo run -p examples --bin protocol_in_sim
@@ -8,18 +8,18 @@
 //! cargo test -p examples
 //! ```
 
-use bmi_core::{Config, Error, ErrorKind, Options};
+use bmi::{Config, Error, ErrorKind, Options};
 use bmi_sim::{TraceOptions, World};
 use examples::tickets::{dispense, take};
 
-/// A taker and a dispenser on two nodes; the last ticket, and the run's digest.
+/// Runs a taker and a dispenser on two nodes. Returns the last ticket and the run's digest.
 fn run(seed: u64, trace: Option<&str>) -> Result<(u64, u64), Error> {
     let world = World::new(seed);
-    // Recording changes nothing of the run.
+    // Recording does not change the run.
     let timeline = trace.map(|path| (path, world.trace(TraceOptions::default())));
     let (office, home) = (world.node("office"), world.node("home"));
 
-    // `Node::endpoint` makes an endpoint over the simulated adapter and a task that drives it.
+    // `Node::endpoint` opens an endpoint over the simulated adapter, with a task that drives it.
     let server = office.endpoint(Config::named("dispenser"))?;
     let addr = server.listen(&office.addr(1))?;
     office.spawn(async move { dispense(&server).await });

@@ -1,0 +1,49 @@
+//! A client and a server, complete: the client writes a block and reads it back.
+//!
+//! The README contains this program. The scheme of the address selects the transport:
+//!
+//! ```text
+//! cargo run -p examples --bin hello server tcp://127.0.0.1:7001
+//! cargo run -p examples --bin hello client tcp://127.0.0.1:7001
+//! ```
+
+use std::{cell::RefCell, time::Duration};
+
+use bmi::driver::{MonotonicClock, event};
+use bmi::{Addr, Body, Caller, Config, Memory, OpenOptions, serve};
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let args: Vec<String> = std::env::args().collect();
+    let [_, role, addr] = &args[..] else { return Err("usage: hello server|client ADDR".into()) };
+    let at: Addr = addr.parse()?;
+    let (config, clock) = (Config::named(role).max_message(1 << 20), MonotonicClock::new());
+    let endpoint = bmi::endpoint(at.scheme(), &OpenOptions::default(), config, clock)?;
+    let soon = || endpoint.within(Duration::from_secs(5));
+    event::block_on(endpoint.clone(), async {
+        if role == "server" {
+            println!("{}", endpoint.listen(&at)?);
+            let block = RefCell::new(Memory::zeroed(0)?);
+            let serving = serve(&endpoint, 64, async |call| {
+                if call.request() == b"write" {
+                    let memory = Memory::zeroed(call.len() as usize)?;
+                    call.fetch(0, &memory, soon()).await?;
+                    block.replace(memory);
+                    return call.reply(b"written", None, soon()).await;
+                }
+                let data = block.borrow().clone();
+                if call.replies_with_data() {
+                    return call.reply(b"read", Some(data.into()), soon()).await;
+                }
+                call.store(0, data, soon()).await?;
+                call.reply(b"read", None, soon()).await
+            });
+            match serving.await {}
+        }
+        let (block, hello) = (Memory::zeroed(13)?, b"Hello, block!".to_vec());
+        let (caller, peer) = (Caller::new(endpoint.clone()), endpoint.connect(&at, soon()).await?);
+        caller.call(peer, 1, b"write", Body::Out(hello.into()), None, soon())?.reply().await?;
+        caller.call(peer, 1, b"read", Body::In((&block).into()), None, soon())?.reply().await?;
+        println!("{}", String::from_utf8_lossy(&block.to_vec()));
+        Ok(endpoint.disconnect(peer, soon()).await?)
+    })?
+}
