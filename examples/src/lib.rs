@@ -6,9 +6,12 @@
 //! | `ping_pong` | endpoints, connecting, tags, deadlines, a driver, over TCP |
 //! | `one_sided_put` | exposing memory, a descriptor in a message, a push |
 //! | `protocol_in_sim` | [`tickets`]: a protocol of twenty lines, and its unit test in the simulator |
+//! | `replicated` | [`replicated`]: a replicated block store, tested under faults |
 //!
 //! [`ledger`] has no program, only a test: a sweep over seeds and faults that finds a planted bug.
 //!
+//! `docs/embedding.md` explains `hello` and `replicated` step by step.
 
 pub mod ledger;
+pub mod replicated;
 pub mod tickets;
