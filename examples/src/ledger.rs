@@ -1,11 +1,11 @@
 //! A ledger that must book every deposit once, however often connections fail.
 //!
 //! A client that loses its connection does not know whether its deposit was booked. It connects
-//! again and sends it again, under the same number; the ledger knows the numbers that it has
-//! booked. A [`Ledger`] that is `careless` has a bug on purpose: it forgets to look. Nothing in an
-//! ordinary test shows that. The test below, a sweep over seeds and faults, shows it within some
-//! seeds. It prints the faults that it takes, and the messages around them and before the failure
-//! (here without some lines):
+//! again and sends the deposit again, under the same number. The ledger remembers the last number
+//! of each client. A [`Ledger`] that is `careless` has a planted bug: it does not compare the
+//! number. An ordinary test does not find this bug. The test below is a sweep over seeds and
+//! faults. It finds the bug within some seeds, and prints the faults that are needed and
+//! the messages around them (here without some lines):
 //!
 //! ```text
 //! check "ledger" fails at seed 11

@@ -15,3 +15,14 @@
 pub mod ledger;
 pub mod replicated;
 pub mod tickets;
+
+/// The snippets of the documents, compiled and run as doctests.
+#[cfg(doctest)]
+mod documents {
+    #[doc = include_str!("../../README.md")]
+    mod readme {}
+    #[doc = include_str!("../../docs/embedding.md")]
+    mod embedding {}
+    #[doc = include_str!("../../docs/simulating.md")]
+    mod simulating {}
+}

@@ -1,8 +1,8 @@
 //! Writes into the memory of a peer. The peer's program does not touch the bytes.
 //!
-//! Shows bulk transfer: `expose`, the descriptor that is sent in a message, `push`, lists of
-//! different shapes on the two sides, and how the owner of the memory learns that the bytes are
-//! there.
+//! Shows bulk transfer: `expose`, the descriptor that is sent in a message, `push`, and lists of
+//! different shapes on the two sides. The owner of the memory learns from a message that the bytes
+//! are there.
 //!
 //! ```text
 //!   owner                                    writer
