@@ -60,10 +60,5 @@ async fn handle<T: Transport>(
     let Some(block) = block.filter(|_| request.kind == Kind::Read && held.version == request.version) else {
         return Ok((held, None));
     };
-    // Short data goes with the reply. Other data is moved before it.
-    if call.replies_with_data() {
-        return Ok((held, Some(block.bytes.into())));
-    }
-    call.store(0, block.bytes, call.within(PATIENCE)).await?;
-    Ok((held, None))
+    Ok((held, Some(block.bytes.into())))
 }
