@@ -11,6 +11,7 @@
 //! | `mutants` | seeded bugs, and whether the sweeps find them |
 //! | `digests` | the same digests in debug and in release |
 //! | `metadata` | the workspace as cargo describes it |
+//! | `prose` | lengths of lines and sentences, links and citations in comments and documents |
 //! | `compare` | two commits measured side by side |
 //! | `cpu` | processor time of this program and of what it started |
 //! | `rxe` | real verbs in an emulated machine |
@@ -22,6 +23,7 @@ mod cpu;
 mod digests;
 mod metadata;
 mod mutants;
+mod prose;
 mod rxe;
 mod setup;
 mod steps;
@@ -71,6 +73,8 @@ enum Task {
     /// Switches on the bugs that are seeded in the code, one after the other, and says which of
     /// them the sweeps in the simulator find.
     Mutants(mutants::MutantsArgs),
+    /// Checks the text of comments and documents: long lines, dead links, unknown papers.
+    Prose(prose::ProseArgs),
     /// Real verbs without an adapter: boots a small emulated machine with Soft-RoCE and runs the
     /// tests of `bmi-ib` in it.
     Rxe(rxe::RxeArgs),
@@ -112,6 +116,7 @@ fn main() -> ExitCode {
         Task::Bench { args } => bench(&args),
         Task::Compare(args) => compare::main(&root(), &args),
         Task::Mutants(args) => mutants::main(&root(), &args),
+        Task::Prose(args) => prose::main(&root(), &args),
         Task::Rxe(args) => rxe::main(&root(), &args),
         Task::RxeInside => rxe::inside::main(),
     }

@@ -9,6 +9,7 @@ use crate::cpu;
 use crate::digests;
 use crate::metadata;
 use crate::mutants;
+use crate::prose;
 use crate::rxe;
 use crate::setup;
 use crate::totals::Totals;
@@ -34,6 +35,12 @@ pub(crate) const STEPS: &[Step] = &[
         run: |root| setup::set_up(root).map(|()| NOTHING),
     },
     Step { name: "fmt", what: "the code is formatted as rustfmt.toml says", always: true, run: fmt },
+    Step {
+        name: "prose",
+        what: "lines of comments and documents are short, their links and citations lead somewhere",
+        always: true,
+        run: prose::step,
+    },
     Step { name: "clippy", what: "no warnings, over all targets and features", always: true, run: clippy },
     Step { name: "rustdoc", what: "the documentation builds without warnings", always: true, run: rustdoc },
     Step {
@@ -277,7 +284,7 @@ mod tests {
         for step in STEPS {
             assert_eq!(parse_step(step.name).map(|found| found.name), Ok(step.name));
         }
-        assert!(parse_step("no-such-step").is_err_and(|why| why.contains("fmt, clippy")));
+        assert!(parse_step("no-such-step").is_err_and(|why| why.contains("fmt, prose, clippy")));
     }
 
     #[test]
