@@ -12,7 +12,8 @@
 //! panic: assertion `left == right` failed: 42 deposits booked, 40 made
 //! its 59 faults shrink to 1, in 22 runs:
 //!         119 µs  the completion queue of n0 overruns
-//! replay: BMI_SEED=11 BMI_PLAN='{"events":[{"at_us":119,"overrun":{"node":"n0"}}]}' cargo test -p examples ledger::tests::… -- --nocapture
+//! replay: BMI_SEED=11 BMI_PLAN='{"events":[{"at_us":119,"overrun":{"node":"n0"}}]}' \
+//!     cargo test -p examples ledger::tests::… -- --nocapture
 //! ```
 
 use std::cell::RefCell;

@@ -12,8 +12,9 @@
 //! **Layout** the `newc` form of cpio, one record for each entry:
 //!
 //! ```text
-//! "070701" │ 13 fields of 8 hexadecimal digits │ path, NUL │ pad to 4 │ content │ pad to 4      … last record: "TRAILER!!!"
+//! "070701" │ 13 fields of 8 hexadecimal digits │ path, NUL │ pad to 4 │ content │ pad to 4
 //!           inode mode uid gid links mtime size devmajor devminor rdevmajor rdevminor pathlen 0
+//! … last record: "TRAILER!!!"
 //! ```
 
 use std::collections::BTreeMap;

@@ -26,7 +26,8 @@
 //!  │ last lines, if it dies    <┼─── console (file) ─┼─ kernel                                          │ UDP        │
 //!  └────────────────────────────┘                    │                                                  d0 ── d1    │
 //!                                                    └──────────────────────────────────────────────────────────────┘
-//!  two machines: rxe0 on eth0 ── virtio-net ── datagram socket ── virtio-net ── eth0 with rxe0; tc netem loses 0.5 % each way
+//!  two machines: rxe0 on eth0 ── virtio-net ── datagram socket ── virtio-net ── eth0 with rxe0;
+//!  tc netem loses 0.5 % each way
 //! ```
 //!
 //! | module | what |
