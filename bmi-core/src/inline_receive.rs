@@ -13,7 +13,7 @@
 //! 2. A receiver that returns false has changed nothing.
 //!
 //! **Source.** Inline receives of Mellanox adapters ("scatter to CQE"). Reading in place:
-//! [pNFS-Lustre §4.3].
+//! [pNFS-Lustre §3.3].
 
 use std::fmt;
 use std::marker::PhantomData;

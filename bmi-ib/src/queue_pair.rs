@@ -493,8 +493,8 @@ impl QueuePair {
         true
     }
 
-    /// Ends the request of this number, and, with success, all before it. Returns its kind, or `None`
-    /// for the marker and for a number that is not outstanding.
+    /// Ends the request of this number, and, with success, all before it. Returns its kind, or
+    /// `None` for the marker and for a number that is not outstanding.
     pub(crate) fn complete_send(
         &mut self,
         number: u32,

@@ -100,8 +100,8 @@ fn soft_roce_does_not_check_the_bounds_of_a_window() {
         let read = Opcode::Read(base as u64 + offset, key);
         let outcome = a.outcome(read, &[Sge::new(to as u64, 1000, own.local_key())], "reading");
         assert_eq!(outcome, expected, "a read of 1000 bytes at {offset} of a window of 4096 over a region of 8192");
-        // The window is dropped first. While it is bound it holds its queue pair and its region, and
-        // the kernel waits without end when an object that is held is destroyed.
+        // The window is dropped first. While it is bound it holds its queue pair and its region,
+        // and the kernel waits without end when an object that is held is destroyed.
         drop(window);
         drop((a.queue_pair, b.queue_pair));
     }

@@ -1,7 +1,7 @@
 //! The shared-memory backend of [`bmi_core`]: an RDMA adapter between processes of one host.
 //!
 //! **Why.** When client and server share a host, a small message deserves one fast copy each way.
-//! Bulk deserves one copy, or none ([pNFS-Lustre §4.3]).
+//! Bulk deserves one copy, or none ([pNFS-Lustre §3.3]).
 //!
 //! - A small message goes through a ring in shared memory, without a system call.
 //! - A longer message stays in the sender's shareable memory if the peer has that memory mapped.

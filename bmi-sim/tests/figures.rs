@@ -155,8 +155,8 @@ fn sizes() -> impl Iterator<Item = usize> {
 }
 
 /// [PVFS-IB, Figure 11, §6.5]: "In both cases, the Fast RDMA scheme offers the best performance".
-/// Inline and fast RDMA are ahead of server-based for small transfers. Server-based without a hit is
-/// the worst by far, "due to the prohibitively costly memory registration".
+/// Inline and fast RDMA are ahead of server-based for small transfers. Server-based without a hit
+/// is the worst by far, "due to the prohibitively costly memory registration".
 #[test]
 fn figure_11_small_transfers() {
     for direction in Direction::ALL {

@@ -1,30 +1,32 @@
-//! A test of command lines: parses every option of every subcommand once, into the types of the
+//! Tests a command line: parses every option of every subcommand once, into the types of the
 //! program.
 //!
-//! **Why.** `clap::Command::debug_assert` looks at each command alone and never parses. So it
-//! cannot see what goes wrong between commands or between a value and the type that it is read
-//! into. `ab workload … --path inline` panicked although `debug_assert` passed: the main job has a
-//! positional argument `path` and the subcommand had a global option with the same id. When clap
-//! hands global values from command to command it goes by the id alone, so the program asked for a
-//! value of one type and found the other one.
+//! **Why.** `clap::Command::debug_assert` checks each command alone and never parses. It does not
+//! find errors between commands, or between a value and the type that it is read into.
+//! `ab workload … --path inline` panicked although `debug_assert` passed. The main job has a
+//! positional argument `path`, and the subcommand had a global option with the same id. When clap
+//! hands global values from command to command, it uses only the id. So the program asked for a
+//! value of one type and found a value of the other.
 //!
-//! **How.** For each option of each command, a line is made: the names of the commands, the option
-//! with a value, and what the command requires besides. Options of a command that has subcommands
-//! are also given ahead of a subcommand. One line has no option. Values come from the caller, from
-//! the argument's own default and possible values, and from a short list.
+//! **How.** For each option of each command, the test makes a command line: the names of the
+//! commands, the option with a value, and the other arguments that the command requires. Options of
+//! a command with subcommands are also given before a subcommand. One more line has no option.
+//! Values come from the caller, from the argument's own default and possible values, and from a
+//! short list.
 
 use clap::{Arg, Command, Parser};
 
-/// Values for arguments of which the caller says nothing.
+/// Values to try for arguments that the caller gives no value for.
 const PLAUSIBLE: [&str; 5] = ["1", "2", "tcp", "/a", "2x2"];
 
-/// Parses every option of every subcommand of `C` once. `values` has, by the long name of an option
-/// or the id of a positional argument, what no default and no guess can say. Returns the number of
-/// options.
+/// Parses every option of every subcommand of `C` once, and returns the number of options.
+///
+/// `values` has values for arguments that need a particular one. An entry's name is the long name
+/// of an option or the id of a positional argument.
 ///
 /// # Panics
-/// If clap or `C` panics, or if no line with some option is accepted; the text shows the line and
-/// clap's error.
+/// If clap or `C` panics, or if no line with some option is accepted. The message has the
+/// lines and clap's errors.
 pub fn every_option<C: Parser>(values: &[(&str, &str)]) -> usize {
     let mut root = C::command();
     root.build();
@@ -52,7 +54,7 @@ fn visit<C: Parser>(command: &Command, names: &[String], values: &[(&str, &str)]
 fn accept<C: Parser>(command: &Command, names: &[String], spellings: &[Vec<String>], values: &[(&str, &str)]) {
     let mut refused = Vec::new();
     for spelled in spellings {
-        // Some options need the other arguments, others exclude them.
+        // Some options need the other arguments, and others exclude them.
         for rest in [tail(command, values, true), tail(command, values, false)] {
             let line: Vec<&String> = names.iter().chain(spelled).chain(&rest).collect();
             match C::try_parse_from(&line) {
@@ -64,7 +66,7 @@ fn accept<C: Parser>(command: &Command, names: &[String], spellings: &[Vec<Strin
     panic!("none of these lines is accepted, give values for the arguments:\n{}", refused.join("\n"));
 }
 
-/// The option with each of its candidates.
+/// Returns the option with each of its candidate values.
 fn spellings(option: &Arg, values: &[(&str, &str)]) -> Vec<Vec<String>> {
     let name = match (option.get_long(), option.get_short()) {
         (Some(long), _) => format!("--{long}"),
@@ -85,8 +87,8 @@ fn candidates(arg: &Arg, name: &str, values: &[(&str, &str)]) -> Vec<String> {
     given.chain(possible).chain(default).chain(PLAUSIBLE.map(str::to_owned)).collect()
 }
 
-/// What follows the option: a value for each positional argument, all of them or those that are
-/// required, and where there has to be a subcommand, the first one with its own.
+/// Returns the arguments after the option: a value for each positional argument, or only for the
+/// required ones. If a subcommand is required, the first one and its own arguments follow.
 fn tail(command: &Command, values: &[(&str, &str)], all: bool) -> Vec<String> {
     let mut line = Vec::new();
     if let Some(sub) = command.get_subcommands().find(|_| command.is_subcommand_required_set()) {
@@ -106,7 +108,7 @@ mod tests {
 
     use super::*;
 
-    /// The shape of `ab`, with its bug.
+    /// The commands of `ab`, with the bug.
     #[derive(Parser)]
     struct Shared {
         #[command(subcommand)]
@@ -132,8 +134,7 @@ mod tests {
         Access,
     }
 
-    /// Two arguments of one id and of two types pass `debug_assert`, and end in a panic when one of
-    /// them is given.
+    /// Two arguments with one id and two types pass `debug_assert`, but giving one of them panics.
     #[test]
     fn two_arguments_that_share_an_id_are_found() {
         <Shared as clap::CommandFactory>::command().debug_assert();
@@ -142,7 +143,7 @@ mod tests {
         assert!(text.contains("Mismatch between definition and access of `path`"), "{text}");
     }
 
-    /// One option excludes what the other one needs.
+    /// One option excludes an argument that the other one needs.
     #[derive(Parser)]
     struct Whole {
         #[arg(long, short, conflicts_with = "files")]

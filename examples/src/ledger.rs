@@ -30,7 +30,8 @@
 //!   12832.960  12834.275  n0 → n2  send        32 B  Eager, tag 19
 //!   12834.510  12835.616  n2 → n0  disconnect   0 B
 //! ! 12860.110             the failure
-//! replay: BMI_SEED=11 BMI_PLAN='{"events":[{"at_us":119,"overrun":{"node":"n0"}}]}' cargo test -p examples ledger::tests::… -- --nocapture
+//! replay: BMI_SEED=11 BMI_PLAN='{"events":[{"at_us":119,"overrun":{"node":"n0"}}]}' \
+//!     cargo test -p examples ledger::tests::… -- --nocapture
 //! ```
 //!
 //! The deposit with tag 0 arrived at 95.640 µs. Its connection ended before the answer was sent, so

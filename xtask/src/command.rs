@@ -1,10 +1,10 @@
-//! Runs one program: passes its output on line by line, limits its time, notes the totals that it
-//! prints.
+//! Runs a program: passes its output on line by line, limits its time, and collects the totals that
+//! it prints.
 //!
 //! **Invariants**
-//! 1. Standard input is closed: nothing that is run can wait for an answer.
-//! 2. Every run ends: at the limit the program and what it started are killed, and the run has
-//!    failed.
+//! 1. Standard input is closed, so no program can wait for an answer.
+//! 2. Every run ends. At the limit the program and all processes that it started are killed, and
+//!    the run has failed.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
@@ -25,30 +25,30 @@ pub(crate) struct Invocation {
     command: Command,
 }
 
-/// Why a run failed, in words.
+/// Why a run failed.
 #[derive(Debug)]
 pub(crate) struct Failure {
-    /// What happened.
+    /// The reason, as text.
     pub(crate) reason: String,
-    /// What the program had counted by then.
+    /// The totals that the program had counted by then.
     pub(crate) totals: Totals,
-    /// Nothing is wrong with the project: this machine cannot do it. Said loudly, counted as
-    /// skipped.
+    /// True if this machine cannot run the program, and nothing is wrong with the project. Such a
+    /// failure is printed, and counted as skipped.
     pub(crate) is_skip: bool,
 }
 
 impl Failure {
-    /// A failure before anything was counted.
+    /// Creates a failure before anything was counted.
     pub(crate) fn new(reason: impl Into<String>) -> Failure {
         Failure::counted(reason, Totals::NONE)
     }
 
-    /// A failure after this was counted.
+    /// Creates a failure with totals.
     pub(crate) fn counted(reason: impl Into<String>, totals: Totals) -> Failure {
         Failure { reason: reason.into(), totals, is_skip: false }
     }
 
-    /// What this machine cannot do.
+    /// Creates a failure for a program that this machine cannot run.
     pub(crate) fn skip(reason: impl Into<String>) -> Failure {
         Failure { reason: reason.into(), totals: Totals::SKIPPED, is_skip: true }
     }
@@ -61,53 +61,56 @@ impl fmt::Display for Failure {
 }
 
 impl Invocation {
-    /// `program` with the words of `args`, in folder `root`.
+    /// Creates an invocation of `program` with the words of `args`, in the directory `root`.
     pub(crate) fn new(root: &Path, program: impl Into<OsString>, args: &str) -> Invocation {
         let mut command = Command::new(program.into());
         command.args(args.split_whitespace()).current_dir(root).stdin(Stdio::null());
         Invocation { command }
     }
 
-    /// `cargo` with the words of `args`: the cargo that runs this program.
+    /// Creates an invocation of `cargo` with the words of `args`. It is the cargo that runs this
+    /// program.
     pub(crate) fn cargo(root: &Path, args: &str) -> Invocation {
         Invocation::new(root, std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()), args)
     }
 
-    /// More arguments, each as it is.
+    /// Adds arguments. They are not split into words.
     pub(crate) fn args(mut self, args: &[String]) -> Invocation {
         self.command.args(args);
         self
     }
 
-    /// An environment variable.
+    /// Sets an environment variable.
     pub(crate) fn env(mut self, name: &str, value: impl AsRef<OsStr>) -> Invocation {
         self.command.env(name, value);
         self
     }
 
-    /// The command line, for people.
+    /// Returns the command line, for messages.
     fn line(&self) -> String {
         let program = Path::new(self.command.get_program()).file_name().unwrap_or_default().to_string_lossy();
         let args = self.command.get_args().map(|arg| format!(" {}", arg.to_string_lossy())).collect::<String>();
         format!("{program}{args}")
     }
 
-    /// Runs it with this program's own output streams.
+    /// Runs the program with this program's own output streams.
     pub(crate) fn hand_over(mut self, limit: Duration) -> Result<(), Failure> {
         let line = self.line();
         let mut child = self.spawn()?;
-        // Nobody sends: only the limit counts.
+        // This channel never carries anything. Only the limit ends the wait.
         let (_alive, nothing) = channel();
         let status = wait(&mut child, &nothing, limit, &mut |_| {});
         verdict(&line, status, limit, Totals::default())
     }
 
-    /// Runs it, passes its output on and returns the totals that its test runners printed.
+    /// Runs the program, passes its output on, and returns the totals that its test runners
+    /// printed.
     pub(crate) fn run(self, limit: Duration) -> Result<Totals, Failure> {
         self.run_to(std::io::stdout(), std::io::stderr(), limit)
     }
 
-    /// Runs it and passes all of its output on to standard error: standard output is for results.
+    /// Runs the program and passes all of its output on to standard error, because standard output
+    /// is for results.
     pub(crate) fn run_aside(self, limit: Duration) -> Result<(), Failure> {
         self.run_to(std::io::stderr(), std::io::stderr(), limit).map(drop)
     }
@@ -136,7 +139,7 @@ impl Invocation {
         Ok(totals)
     }
 
-    /// Runs it and returns what it prints; its standard error is passed on.
+    /// Runs the program and returns its standard output. Its standard error is passed on.
     pub(crate) fn output(self, limit: Duration) -> Result<String, Failure> {
         let (mut from, to) = std::io::pipe().map_err(|error| Failure::new(format!("no pipe: {error}")))?;
         let reader = Builder::new().name("kept output".into()).spawn(move || {
@@ -151,7 +154,7 @@ impl Invocation {
             .map_err(|error| Failure::new(error.to_string()))
     }
 
-    /// Runs it and returns how it ended and what it printed on both streams.
+    /// Runs the program and returns how it ended, and what it printed on both streams.
     pub(crate) fn captured(self, limit: Duration) -> (Result<(), Failure>, String) {
         let kept = Kept::default();
         let result = self.run_to(kept.clone(), kept.clone(), limit).map(|_| ());
@@ -159,7 +162,7 @@ impl Invocation {
         (result, String::from_utf8_lossy(&output).into_owned())
     }
 
-    /// Whether it runs and says success; its output is thrown away.
+    /// Returns true if the program runs and ends with success. Its output is discarded.
     pub(crate) fn succeeds(mut self) -> bool {
         self.command.stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok_and(|status| status.success())
     }
@@ -170,7 +173,7 @@ impl Invocation {
     }
 }
 
-/// Output that is kept.
+/// A buffer that keeps output.
 #[derive(Clone, Default)]
 struct Kept(Arc<Mutex<Vec<u8>>>);
 
@@ -184,8 +187,7 @@ impl Write for Kept {
     }
 }
 
-/// Copies `from` to `to` line by line on a thread of its own, and reports the totals among the
-/// lines.
+/// Copies `from` to `to` line by line on a thread of its own, and sends the totals that it finds.
 fn pass_on(
     from: impl Read + Send + 'static,
     mut to: impl Write + Send + 'static,
@@ -195,7 +197,7 @@ fn pass_on(
         let mut from = BufReader::new(from);
         let mut line = Vec::new();
         while from.read_until(b'\n', &mut line).is_ok_and(|len| len > 0) {
-            // A closed terminal is no reason to lose the totals.
+            // Go on if the terminal is closed: the totals are still needed.
             let _ = to.write_all(&line).and_then(|()| to.flush());
             if let Some(more) = Totals::from_line(&String::from_utf8_lossy(&line)) {
                 let _ = totals.send(more);
@@ -205,7 +207,7 @@ fn pass_on(
     })
 }
 
-/// Waits for the end of `child`, at most for `limit`; `None` if it had to be killed.
+/// Waits for the end of `child`, for at most `limit`. Returns `None` if it had to be killed.
 #[expect(clippy::disallowed_methods, reason = "a time limit on a real process")]
 fn wait(
     child: &mut Child,
@@ -222,11 +224,11 @@ fn wait(
             Err(error) => return Some(Err(error)),
         }
         if Instant::now() >= end {
-            // The child first, so that it starts no more; its own children are looked up while it
-            // is still their parent.
+            // Kill the child first, so that it starts no more processes. Look up its children
+            // before, while it is still their parent.
             let family = descendants(child.id());
             let _ = child.kill();
-            // By system call: a bare machine has no `kill`.
+            // Use the system call: a bare machine has no program `kill`.
             for process in family.into_iter().filter_map(|id| Pid::from_raw(id.cast_signed())) {
                 let _ = kill_process(process, Signal::KILL);
             }
@@ -236,14 +238,16 @@ fn wait(
         match totals.recv_timeout(LOOK_AGAIN) {
             Ok(more) => count(more),
             Err(RecvTimeoutError::Timeout) => {}
-            // The output is closed, the end is near.
+            // The output is closed, so the program ends soon.
             Err(RecvTimeoutError::Disconnected) => std::thread::sleep(Duration::from_millis(1)),
         }
     }
 }
 
-/// The processes that `process` started, and those that they started. Not a process group, because
-/// a key press that interrupts this program must reach them too.
+/// Returns the processes that `process` started, and those that they started.
+///
+/// A process group would not do, because a key press that interrupts this program must reach them
+/// too.
 fn descendants(process: u32) -> Vec<u32> {
     let mut family = vec![process];
     let mut next = 0;
@@ -280,8 +284,8 @@ mod tests {
 
     const LONG: Duration = Duration::from_secs(60);
 
-    /// Runs a shell script. Its output goes nowhere: what looks like totals must not be read as
-    /// this test's own.
+    /// Runs a shell script. Its output is discarded, because its totals must not be counted as
+    /// totals of this test.
     fn shell(script: &str, limit: Duration) -> Result<Totals, Failure> {
         let mut invocation = Invocation::new(Path::new("."), "sh", "-c");
         invocation.command.arg(script);

@@ -1,5 +1,6 @@
-//! The same sweeps in debug and in release must have the same digests: what runs inside the
-//! simulator may depend on its seed and on nothing else, not on the compiler's mood either.
+//! Checks that the same sweeps have the same digests in debug and in release. A run in the
+//! simulator may depend on its seed and on nothing else, so it must not depend on the compiler's
+//! optimisations.
 //!
 //! Sweeps print a line that begins with `check` and ends with their digest
 //! (`bmi_sim::check::Report`).
@@ -14,7 +15,8 @@ use crate::totals::Totals;
 const PROGRAMS: [(&str, &str); 2] = [("bmi-sim", "check"), ("fs-server", "cluster")];
 /// Seeds of each sweep.
 const SEEDS: &str = "0..30";
-/// Building in release and running; a cold build on two slow cores takes some minutes.
+/// Time limit for building in release and running. A cold build on two slow cores takes some
+/// minutes.
 const LIMIT: Duration = Duration::from_secs(1200);
 
 /// The step of the test command.
@@ -35,7 +37,7 @@ pub(crate) fn step(root: &Path) -> Result<Totals, Failure> {
     Ok(totals)
 }
 
-/// What the sweeps say, in order.
+/// Returns the lines with digests that the sweeps print, in order.
 fn lines(root: &Path, profile: &str) -> Result<Vec<String>, Failure> {
     let mut lines = Vec::new();
     for (package, test) in PROGRAMS {

@@ -1,20 +1,21 @@
-//! `cargo xtask`: what is more than a one-liner. `test` is the project's test command, `bench` runs
-//! the micro-benchmark.
+//! `cargo xtask`: tasks that take more than one command. `test` is the project's test command, and
+//! `bench` runs the micro-benchmark.
 //!
-//! **Why** a program and not a script: it runs wherever the project builds, and is tested with it.
+//! **Why** a program and not a script: it runs wherever the project builds, and it has tests.
 //!
 //! | module | what |
 //! |---|---|
 //! | `steps` | the table of test steps, and the loop over it |
-//! | `command` | runs one program: its output is passed on, its time limited, its totals noted |
-//! | `totals` | reads "so many passed" out of the test runners' output |
-//! | `mutants` | seeded bugs, and whether the sweeps find them |
+//! | `command` | runs a program: passes its output on, limits its time, collects its totals |
+//! | `totals` | reads the totals in the output of test runners |
+//! | `mutants` | seeded bugs, and which of them the sweeps find |
 //! | `digests` | the same digests in debug and in release |
-//! | `metadata` | the workspace as cargo describes it |
-//! | `compare` | two commits measured side by side |
-//! | `cpu` | processor time of this program and of what it started |
+//! | `metadata` | the workspace, as cargo describes it |
+//! | `prose` | lengths of lines and sentences, links and citations in comments and documents |
+//! | `compare` | two commits, measured side by side |
+//! | `cpu` | processor time of this program and of the programs that it started |
 //! | `rxe` | real verbs in an emulated machine |
-//! | `setup` | installs what a bare machine lacks |
+//! | `setup` | installs missing packages and components |
 
 mod command;
 mod compare;
@@ -22,6 +23,7 @@ mod cpu;
 mod digests;
 mod metadata;
 mod mutants;
+mod prose;
 mod rxe;
 mod setup;
 mod steps;
@@ -33,7 +35,7 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 
-/// What is more than a one-liner.
+/// Tasks that take more than one command.
 #[derive(Parser)]
 #[command(
     name = "cargo xtask",
@@ -49,39 +51,42 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Task {
-    /// The test command: sets the machine up, then runs every step and stops at the first that
-    /// fails.
+    /// Runs every test step, and stops at the first that fails.
     ///
-    /// Prints each step with how long it took, a summary, and as its last line the totals: "N
-    /// passed, N failed, N skipped". Tests, doctests, examples and the main job count one each; a
-    /// step that counts nothing (fmt, clippy, rustdoc) counts as one failure when it fails.
+    /// The first step installs what the machine lacks. Prints each step with its duration, a
+    /// summary, and in the last line the totals: "N passed, N failed, N skipped". Each test,
+    /// doctest and example and the main job count as one. A step that counts nothing (fmt, clippy,
+    /// rustdoc) counts as one failure if it fails.
     Test(TestArgs),
-    /// The micro-benchmark against plain sockets, in release; see `cargo xtask bench -- --help`.
+    /// Runs the micro-benchmark against plain sockets, in release; see
+    /// `cargo xtask bench -- --help`.
     Bench {
-        /// Passed on to the benchmark.
+        /// Arguments for the benchmark.
         #[arg(last = true)]
         args: Vec<String>,
     },
-    /// Builds two commits, or a commit and the working tree, runs their benchmarks in turns, and
-    /// reports which rows are worse.
+    /// Compares the benchmarks of two commits, or of a commit and the working tree, and reports
+    /// which rows are worse.
     ///
-    /// Prints for each row what A and B measured, the cost of B divided by the cost of A, and the
-    /// confidence interval of that ratio.
+    /// Builds both and runs their benchmarks in turns. Prints for each row what A and B measured,
+    /// the cost of B divided by the cost of A, and the confidence interval of that ratio.
     Compare(compare::CompareArgs),
-    /// Switches on the bugs that are seeded in the code, one after the other, and says which of
+    /// Activates the bugs that are seeded in the code, one after the other, and reports which of
     /// them the sweeps in the simulator find.
     Mutants(mutants::MutantsArgs),
-    /// Real verbs without an adapter: boots a small emulated machine with Soft-RoCE and runs the
-    /// tests of `bmi-ib` in it.
+    /// Checks the text of comments and documents: long lines, dead links, unknown papers.
+    Prose(prose::ProseArgs),
+    /// Runs the tests of `bmi-ib` over real verbs: in a small emulated machine with Soft-RoCE,
+    /// without an adapter.
     Rxe(rxe::RxeArgs),
-    /// What runs inside that machine.
+    /// The program that runs in that machine.
     #[command(hide = true)]
     RxeInside,
 }
 
 #[derive(Args)]
 struct TestArgs {
-    /// Run only this step (may be given several times); `--list` names them.
+    /// Run only this step (may be given several times); `--list` prints the names.
     #[arg(long, value_name = "STEP", value_parser = steps::parse_step)]
     only: Vec<&'static steps::Step>,
     /// List the steps and stop.
@@ -89,12 +94,12 @@ struct TestArgs {
     list: bool,
 }
 
-/// The workspace's root: the folder above this crate's.
+/// Returns the root of the workspace, which is the directory above this crate's.
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("a crate of a workspace lies in a folder of it").to_owned()
 }
 
-/// Where cargo builds.
+/// Returns the directory in which cargo builds.
 fn target(root: &Path) -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), |dir| root.join(dir))
 }
@@ -112,12 +117,13 @@ fn main() -> ExitCode {
         Task::Bench { args } => bench(&args),
         Task::Compare(args) => compare::main(&root(), &args),
         Task::Mutants(args) => mutants::main(&root(), &args),
+        Task::Prose(args) => prose::main(&root(), &args),
         Task::Rxe(args) => rxe::main(&root(), &args),
         Task::RxeInside => rxe::inside::main(),
     }
 }
 
-/// Longer than any full run of the benchmark, which limits its own phases.
+/// Time limit of the benchmark, longer than any full run. The benchmark limits its own phases.
 const BENCH_LIMIT: Duration = Duration::from_secs(1800);
 
 fn bench(args: &[String]) -> ExitCode {

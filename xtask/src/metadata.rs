@@ -8,7 +8,7 @@ use serde::Deserialize;
 
 use crate::command::{Failure, Invocation};
 
-/// A crate of the workspace.
+/// A crate.
 #[derive(Deserialize)]
 pub(crate) struct Package {
     pub(crate) name: String,
@@ -28,7 +28,7 @@ pub(crate) struct Target {
     pub(crate) name: String,
     /// `lib`, `bin`, `test` and so on.
     pub(crate) kind: Vec<String>,
-    /// Cargo builds the target only with these features of its crate.
+    /// The features of its crate that the target requires. Cargo does not build it without them.
     #[serde(default, rename = "required-features")]
     pub(crate) required_features: Vec<String>,
 }
@@ -43,7 +43,7 @@ impl Package {
 /// Cargo only reads manifests.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// The crates of the workspace whose root is `root`.
+/// Returns the crates of the workspace with this root.
 pub(crate) fn packages(root: &Path) -> Result<Vec<Package>, Failure> {
     #[derive(Deserialize)]
     struct Metadata {

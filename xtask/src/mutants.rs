@@ -1,13 +1,13 @@
-//! `cargo xtask mutants`: switches on the bugs that are seeded in the code, one after the other,
-//! and says which of them the sweeps find.
+//! `cargo xtask mutants`: activates the bugs that are seeded in the code, one after the other, and
+//! reports which of them the sweeps find.
 //!
-//! **Why.** Sweeps that pass show little unless they are known to fail when they should. See
+//! **Why.** A sweep that passes is evidence only if it is known to fail when there is a bug. See
 //! `bmi_core::mutated`.
 //!
-//! **How.** The names are read from the sources. The sweeps are those of the step `tests`, which
-//! are built with the feature `mutants`. Each run of one is a process with at most one bug, named
-//! by `BMI_MUTANT`. A bug is found if a sweep that passes without it fails, or does not end in
-//! time.
+//! **How.** The names of the bugs are read from the sources. The sweeps are those of the step
+//! `tests`, which are built with the feature `mutants`. Each run of a sweep is a process with at
+//! most one bug, which `BMI_MUTANT` names. A bug is found if a sweep that passes without it fails,
+//! or does not end in time.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -23,74 +23,74 @@ use crate::command::{Failure, Invocation};
 use crate::steps;
 use crate::totals::Totals;
 
-/// Switches on the seeded bugs one after the other and says which ones the sweeps find.
+/// Activates the seeded bugs one after the other, and reports which of them the sweeps find.
 #[derive(Args)]
 pub(crate) struct MutantsArgs {
-    /// Only bugs whose name contains this (may be given several times).
+    /// Try only bugs whose name contains this (may be given several times).
     #[arg(long, value_name = "TEXT")]
     only: Vec<String>,
-    /// Seeds that a sweep tries; a quick one several times as many.
+    /// The number of seeds that a sweep tries; quick sweeps try several times as many.
     #[arg(long, default_value_t = SEEDS)]
     seeds: u32,
-    /// Sweeps that run at a time; as many as there are processors if not given.
+    /// The number of sweeps that run at the same time [default: the number of processors].
     #[arg(long)]
     jobs: Option<usize>,
     /// List the bugs and stop.
     #[arg(long)]
     list: bool,
-    /// The result as JSON, on standard output.
+    /// Print the result as JSON.
     #[arg(long)]
     json: bool,
 }
 
-/// Seeds of a sweep, so that all bugs together take about a minute.
+/// The number of seeds of a sweep. With it, all bugs together take about a minute.
 const SEEDS: u32 = 60;
-/// Of a hundred bugs, so many must be found.
+/// The percentage of the bugs that must be found.
 const LEAST_PERCENT: usize = 95;
-/// For building the sweeps.
+/// Time limit for building the sweeps.
 const BUILD_LIMIT: Duration = Duration::from_secs(2400);
-/// For one sweep; without a bug each takes some seconds.
+/// Time limit for one sweep. Without a bug, each takes some seconds.
 const SWEEP_LIMIT: Duration = Duration::from_secs(180);
 
 /// A test binary that tries seeds.
 struct Sweep {
     package: &'static str,
     test: &'static str,
-    /// Bugs in crates whose name begins with one of these are what it looks for.
+    /// Prefixes of crate names. The sweep looks for bugs in these crates.
     of: &'static [&'static str],
-    /// Seeds that take it as long as one takes the slowest.
+    /// The number of seeds that take as long as one seed of the slowest sweep.
     share: u32,
 }
 
-/// In the order in which they are tried: the quickest first.
+/// The sweeps, in the order in which they are tried: the quickest first.
 const SWEEPS: &[Sweep] = &[
     Sweep { package: "bmi-sim", test: "sweep", of: &["bmi-"], share: 1 },
     Sweep { package: "bmi-sim", test: "chaos", of: &["bmi-"], share: 1 },
     Sweep { package: "fs-server", test: "cluster", of: &["bmi-", "fs-"], share: 5 },
 ];
 
-/// A bug, and where it stands.
+/// A seeded bug.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 struct Bug {
     name: String,
-    /// The crate.
+    /// The crate that contains it.
     package: String,
 }
 
-/// What became of it.
+/// The result for one bug.
 #[derive(Clone, Debug, Serialize)]
 struct Outcome {
     name: String,
     /// The sweep that failed.
     found_by: Option<String>,
-    /// Its words.
+    /// The message of the failure.
     how: String,
-    /// Whether any sweep came by its place.
+    /// True if the code of the bug ran in any sweep.
     reached: bool,
     seconds: f64,
 }
 
-/// The command.
+/// `cargo xtask mutants`.
 pub(crate) fn main(root: &Path, args: &MutantsArgs) -> ExitCode {
     match check(root, args) {
         Ok(_) => ExitCode::SUCCESS,
@@ -130,7 +130,7 @@ fn check(root: &Path, args: &MutantsArgs) -> Result<Totals, Failure> {
     report(&outcomes, args.json)
 }
 
-/// Prints the sum and says whether it is enough.
+/// Prints the sum. Fails if too few bugs were found.
 fn report(outcomes: &[Outcome], quiet: bool) -> Result<Totals, Failure> {
     let missed: Vec<&Outcome> = outcomes.iter().filter(|outcome| outcome.found_by.is_none()).collect();
     let found = outcomes.len() - missed.len();
@@ -149,7 +149,7 @@ fn report(outcomes: &[Outcome], quiet: bool) -> Result<Totals, Failure> {
     Ok(totals)
 }
 
-/// Tries all bugs, several at a time; prints each as it is done.
+/// Tries all bugs, several at the same time, and prints each result.
 #[expect(clippy::disallowed_methods, reason = "tells a person how long it took")]
 fn try_all(root: &Path, args: &MutantsArgs, bugs: &[Bug], programs: &[PathBuf]) -> Vec<Outcome> {
     let (next, done) = (AtomicUsize::new(0), Mutex::new(BTreeMap::new()));
@@ -192,25 +192,26 @@ fn try_one(root: &Path, seeds: u32, bug: &Bug, programs: &[PathBuf]) -> Outcome 
     outcome
 }
 
-/// What the first panic of a test said.
+/// Returns the message of a test's first panic.
 fn words(output: &str) -> Option<String> {
     let mut lines = output.lines().skip_while(|line| !line.contains("panicked at"));
     lines.next()?;
     let (first, second) = (lines.next()?.trim(), lines.next().unwrap_or_default().trim());
-    // The harness says first which seed it was.
+    // The test harness prints the seed first.
     Some(if first.starts_with("check ") { second } else { first }.to_owned())
 }
 
-/// Runs a sweep, with a bug or without.
+/// Runs a sweep, with a bug or without one.
 fn run(root: &Path, package: &str, program: &Path, seeds: u32, bug: Option<&str>) -> (Result<(), Failure>, String) {
     let mut invocation = Invocation::new(root, program, "--nocapture").env("BMI_SEEDS", format!("0..{seeds}"));
     invocation = invocation.env("RUST_BACKTRACE", "0").env("BMI_MUTANT", bug.unwrap_or_default());
-    // What it prints to run again names its own package, not the one of this program.
+    // The sweep prints a command to repeat it. That command names the package in this variable,
+    // which must not be this program's.
     invocation = invocation.env("CARGO_PKG_NAME", package);
     invocation.captured(SWEEP_LIMIT)
 }
 
-/// Builds the sweeps; where each one is.
+/// Builds the sweeps and returns their paths.
 fn build(root: &Path) -> Result<Vec<PathBuf>, Failure> {
     #[derive(Deserialize)]
     struct Message {
@@ -221,7 +222,7 @@ fn build(root: &Path) -> Result<Vec<PathBuf>, Failure> {
     struct Target {
         name: String,
     }
-    // As the test command builds them, so that after its other steps nothing is left to do here.
+    // Build as the test command does. Then nothing is left to build here after its other steps.
     let mut args = vec!["--features".to_owned(), steps::features(root)?];
     for sweep in SWEEPS {
         args.extend(["--test", sweep.test].map(str::to_owned));
@@ -237,7 +238,7 @@ fn build(root: &Path) -> Result<Vec<PathBuf>, Failure> {
     SWEEPS.iter().map(program).collect()
 }
 
-/// The bugs that stand in the sources, by name.
+/// Returns the bugs in the sources, sorted by name.
 fn bugs(root: &Path) -> Result<Vec<Bug>, Failure> {
     let unreadable = |path: &Path, error: std::io::Error| Failure::new(format!("{}: {error}", path.display()));
     let mut bugs = Vec::new();
@@ -263,11 +264,11 @@ fn bugs(root: &Path) -> Result<Vec<Bug>, Failure> {
     }
 }
 
-/// The names of the bugs in a source file.
+/// Returns the names of the bugs in a source file.
 fn names(text: &str) -> Vec<String> {
     let calls = text.split("mutated").skip(1).filter_map(|rest| {
         let call = rest.strip_prefix("_each").unwrap_or(rest).strip_prefix('(')?;
-        // For a bug whose turn comes now and then, the number before.
+        // A bug that is not active every time has a number before its name.
         let name = call.trim_start_matches(|c: char| c.is_ascii_digit() || c == ',' || c.is_whitespace());
         Some(name.strip_prefix('"')?.split_once('"')?.0.to_owned())
     });

@@ -1,17 +1,17 @@
 //! Installs what a bare machine lacks: components of the toolchain, other toolchains, packages of
 //! Debian.
 //!
-//! **Probes.** Each package has a probe that tells whether the machine has what the package brings.
-//! A probe *uses* the thing: it runs the program and reads its answer, or compiles and links with
-//! the library. The name of a file proves little. The file may belong to a neighbouring package
-//! (`libclang-cpp.so` is not libclang), be a smaller program of the same name (busybox has a
-//! `modprobe` and an `ip`), be a shim that fails when it is called, or be one half of what is
+//! **Probes.** Each package has a probe that tells whether the machine has what the package
+//! provides. A probe *uses* it: it runs the program and reads its answer, or compiles and links
+//! with the library. The name of a file proves little. The file may belong to another package
+//! (`libclang-cpp.so` is not libclang), be a smaller program with the same name (busybox has a
+//! `modprobe` and an `ip`), be a shim that fails when it is called, or be only one half of what is
 //! needed.
 //!
 //! **How to add a package.** Add its name, its purpose and its probe to [`PACKAGES`],
-//! [`MACHINE_PACKAGES`], [`PEER_PACKAGES`] or [`COMPARE_PACKAGES`]. As root it is installed;
-//! otherwise the step fails with the command to type. Recommended packages are not installed. One
-//! that is needed is listed itself.
+//! [`MACHINE_PACKAGES`], [`PEER_PACKAGES`] or [`COMPARE_PACKAGES`]. It is installed if the user is
+//! root. Otherwise the step fails and prints the command to type. Recommended packages are not
+//! installed. If one is needed, list it.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -21,21 +21,21 @@ use std::time::Duration;
 use crate::command::{Failure, Invocation};
 use crate::rxe::{Kernel, machine};
 
-/// A package of Debian that a step needs beside the toolchain.
+/// A Debian package that a step needs besides the toolchain.
 struct Package {
     name: &'static str,
     why: &'static str,
     works: fn() -> bool,
 }
 
-/// What the tests call.
+/// The packages of programs that the tests run.
 const PACKAGES: &[Package] = &[Package {
     name: "git",
     why: "checks out what is compared",
     works: || answers("git", &["--version"], "git version"),
 }];
 
-/// What `cargo xtask rxe` builds its machine from.
+/// The packages that `cargo xtask rxe` builds its machine from.
 const MACHINE_PACKAGES: &[Package] = &[
     Package { name: "qemu-system-x86", why: "the emulator", works: || machine::obstacle().is_none() },
     Package { name: "linux-image-amd64", why: "a kernel with Soft-RoCE", works: || Kernel::installed().is_some() },
@@ -50,7 +50,7 @@ const MACHINE_PACKAGES: &[Package] = &[
     Package {
         name: "kmod",
         why: "modprobe and insmod",
-        // The machine's insmod is a copy of `kmod` under another name.
+        // The insmod of the machine is a copy of `kmod` under another name.
         works: || ["modprobe", "kmod"].iter().all(|name| answers(name, &["--version"], "kmod version")),
     },
     Package { name: "binutils", why: "strip", works: || answers("strip", &["--version"], "GNU strip") },
@@ -75,14 +75,15 @@ const MACHINE_PACKAGES: &[Package] = &[
     },
 ];
 
-/// What the crate `ibverbs` is built with, the independent peer of the tests in that machine.
+/// The packages that are needed to build the crate `ibverbs`, which the tests use as an independent
+/// peer in that machine.
 const PEER_PACKAGES: &[Package] = &[
     Package {
         name: "cmake",
         why: "builds a part of ibverbs",
         works: || answers("cmake", &["--version"], "cmake version"),
     },
-    // The next one is recommended by cmake, the others are what rdma-core's build looks for.
+    // cmake recommends the next one. The build of rdma-core looks for the others.
     Package { name: "make", why: "is called by cmake", works: || answers("make", &["--version"], "GNU Make") },
     Package {
         name: "python3-minimal",
@@ -103,22 +104,23 @@ const PEER_PACKAGES: &[Package] = &[
     },
 ];
 
-/// What `cargo xtask compare` and the program `message_cost` count instructions with.
+/// The package with which `cargo xtask compare` and the program `message_cost` count instructions.
 const COMPARE_PACKAGES: &[Package] = &[Package {
     name: "valgrind",
     why: "counts instructions",
-    // The program `valgrind` only starts the tool, so `--version` says nothing of that.
+    // The program `valgrind` only starts the tool, so `valgrind --version` does not show that the
+    // tool is there.
     works: || succeeds("valgrind", &["--tool=callgrind", "--callgrind-out-file=/dev/null", "/bin/true"]),
 }];
 
-/// Components of the toolchain, with the cargo command that tells whether each is there.
+/// Components of the toolchain, each with the cargo command that tells whether it is there.
 const COMPONENTS: &[(&str, &str)] = &[("rustfmt", "fmt --version"), ("clippy", "clippy --version")];
 
-/// A download on a slow line.
+/// Time limit for a download over a slow link.
 const LIMIT: Duration = Duration::from_secs(600);
 
-/// Installs components of the toolchain and packages that are missing. There is a linker: this
-/// program was built with it.
+/// Installs missing components of the toolchain and missing packages. It does not look for a
+/// linker, because this program was built with one.
 pub(crate) fn set_up(root: &Path) -> Result<(), Failure> {
     for (component, probe) in COMPONENTS {
         if !Invocation::cargo(root, probe).succeeds() {
@@ -129,17 +131,17 @@ pub(crate) fn set_up(root: &Path) -> Result<(), Failure> {
     install(root, PACKAGES)
 }
 
-/// Installs what the emulated machine is made of.
+/// Installs the packages of the emulated machine.
 pub(crate) fn set_up_machine(root: &Path) -> Result<(), Failure> {
     install(root, MACHINE_PACKAGES)
 }
 
-/// Installs what building the independent peer needs.
+/// Installs the packages that are needed to build the independent peer.
 pub(crate) fn set_up_peer(root: &Path) -> Result<(), Failure> {
     install(root, PEER_PACKAGES)
 }
 
-/// Installs what counting instructions needs.
+/// Installs the package that counts instructions.
 pub(crate) fn set_up_compare(root: &Path) -> Result<(), Failure> {
     install(root, COMPARE_PACKAGES)
 }
@@ -203,13 +205,13 @@ fn install(root: &Path, packages: &[Package]) -> Result<(), Failure> {
     }
 }
 
-/// Whether `cargo nextest` is installed; without it `cargo test` does the same work.
+/// Returns true if `cargo nextest` is installed. Without it, `cargo test` runs the same tests.
 pub(crate) fn has_nextest(root: &Path) -> bool {
     Invocation::cargo(root, "nextest --version").succeeds()
 }
 
-/// The path of an executable file: on `PATH`, or in the administrator's folders, which not every
-/// user has on the path.
+/// Returns the path of an executable file. It is looked for on `PATH`, and in the administrator's
+/// directories, which are not on every user's path.
 pub(crate) fn program(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let administrator = ["/usr/sbin", "/sbin"].map(PathBuf::from);
@@ -225,20 +227,20 @@ fn is_executable(file: &Path) -> bool {
     std::fs::metadata(file).is_ok_and(|metadata| metadata.is_file() && metadata.permissions().mode() & 0o111 != 0)
 }
 
-/// What a program prints on both streams; `None` if there is none of this name or it cannot be
-/// started.
+/// Returns what a program prints on both streams. Returns `None` if there is no such program or it
+/// cannot be started.
 fn said(name: &str, args: &[&str]) -> Option<String> {
     let output = Command::new(program(name)?).args(args).stdin(Stdio::null()).output().ok()?;
     Some(String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned())
 }
 
-/// Whether a program of this name runs and its answer contains `word`. The exit status does not
-/// count: `perftest` ends its `--version` with 1.
+/// Returns true if a program of this name runs and its answer contains `word`. The exit status does
+/// not count: `perftest` ends `--version` with status 1.
 fn answers(name: &str, args: &[&str], word: &str) -> bool {
     said(name, args).is_some_and(|text| text.contains(word))
 }
 
-/// Whether there is a program of this name that ends with success.
+/// Returns true if there is a program of this name and it ends with success.
 fn succeeds(name: &str, args: &[&str]) -> bool {
     let Some(path) = program(name) else { return false };
     let silent =
@@ -246,24 +248,25 @@ fn succeeds(name: &str, args: &[&str]) -> bool {
     silent(Command::new(path).args(args)).is_ok_and(|status| status.success())
 }
 
-/// Whether there is a program of this name and the loader finds all of its libraries.
+/// Returns true if there is a program of this name and the loader finds all of its libraries.
 fn loads(name: &str) -> bool {
     program(name).is_some_and(|path| is_loadable(&path))
 }
 
-/// Whether a file is a program or a shared object and the loader finds all of its libraries.
+/// Returns true if a file is a program or a shared object and the loader finds all of its
+/// libraries.
 pub(crate) fn is_loadable(file: &Path) -> bool {
-    // ldd fails for scripts and for objects of other machines.
+    // ldd fails for scripts, and for objects of other architectures.
     let text = said("ldd", &[&file.to_string_lossy()]).unwrap_or_default();
     text.contains("=> /") && !text.contains("not found")
 }
 
-/// The programs that the machine's init script takes from busybox.
+/// Returns the programs that the machine's init script takes from busybox.
 fn init_applets() -> impl Iterator<Item = &'static str> {
     ["sh", "mount", "mkdir", "sleep", "poweroff", "hostname", "setsid", "cttyhack"].into_iter()
 }
 
-/// Whether a C program compiles and links with a library.
+/// Returns true if a C program compiles and links with a library.
 fn links(source: &str, library: &str) -> bool {
     let Some(compiler) = program("cc") else { return false };
     let child = Command::new(compiler)
@@ -278,19 +281,19 @@ fn links(source: &str, library: &str) -> bool {
     child.wait().is_ok_and(|status| status.success()) && written
 }
 
-/// The directories of LLVM's versions, as Debian has them.
+/// Returns the directories of LLVM's versions, where Debian puts them.
 fn libclang_folders() -> Vec<PathBuf> {
     let entries = std::fs::read_dir("/usr/lib").into_iter().flatten().flatten();
     entries.map(|entry| entry.path()).filter(|path| llvm_version(path).is_some()).collect()
 }
 
-/// The number in `llvm-14`.
+/// Returns the number in `llvm-14`.
 fn llvm_version(path: &Path) -> Option<u32> {
     path.file_name()?.to_str()?.strip_prefix("llvm-")?.parse().ok()
 }
 
-/// Whether the newest libclang in these directories has clang's own headers beside it, without
-/// which no header of the system can be read. The newest one is what bindgen takes.
+/// Returns true if the newest libclang in these directories has clang's own headers beside it.
+/// Without them it can read no header of the system. bindgen takes the newest one.
 fn has_libclang(folders: &[PathBuf]) -> bool {
     let entries = |folder: PathBuf| {
         let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
@@ -308,20 +311,20 @@ fn has_libclang(folders: &[PathBuf]) -> bool {
     newest.is_some_and(has_headers)
 }
 
-/// `libclang.so`, `libclang.so.1`, `libclang-14.so.1` and the like, the names that bindgen looks
-/// for; not `libclang-cpp.so.14` or `libclangBasic.a`.
+/// Returns true for `libclang.so`, `libclang.so.1`, `libclang-14.so.1` and similar names, which
+/// bindgen looks for. Returns false for `libclang-cpp.so.14` and `libclangBasic.a`.
 fn is_libclang(name: &str) -> bool {
     let Some(rest) = name.strip_prefix("libclang") else { return false };
     let rest = match rest.strip_prefix('-') {
         Some(version) => version.trim_start_matches(|c: char| c.is_ascii_digit() || c == '.'),
         None => rest,
     };
-    // Trimming a version also removes the full stop behind it.
+    // Trimming a version also removes the full stop after it.
     let suffix = if name.starts_with("libclang-") { "so" } else { ".so" };
     rest.strip_prefix(suffix).is_some_and(|end| end.is_empty() || end.starts_with('.'))
 }
 
-/// Whether this is the superuser.
+/// Returns true if the user is root.
 pub(crate) fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
@@ -333,7 +336,7 @@ mod tests {
 
     use super::*;
 
-    /// A folder of this test alone, removed at its end.
+    /// A directory of this test alone, removed at its end.
     struct Scratch(PathBuf);
 
     impl Scratch {
@@ -383,7 +386,7 @@ mod tests {
         assert!(loads("cat") && !loads("no-such-program"));
     }
 
-    /// The list of applets is what the script calls by name.
+    /// The list of applets has exactly the programs that the script calls by name.
     #[test]
     fn the_init_script_names_the_applets() {
         let script = include_str!("rxe/init.sh");
@@ -405,8 +408,8 @@ mod tests {
         assert!(!links("#include <no/such/header.h>\nint main(void) { return 0; }", "m"));
     }
 
-    /// On a machine with LLVM's run-time the test command ended with "Unable to find libclang": the
-    /// probe took `libclang-cpp.so.14` for libclang.
+    /// On a machine with LLVM's run-time library, the test command ended with "Unable to find
+    /// libclang", because the probe took `libclang-cpp.so.14` for libclang.
     #[test]
     fn libclang_cpp_is_not_libclang() {
         for name in ["libclang.so", "libclang.so.1", "libclang-14.so", "libclang-14.so.1", "libclang-14.so.14.0.6"] {

@@ -9,23 +9,24 @@ use crate::cpu;
 use crate::digests;
 use crate::metadata;
 use crate::mutants;
+use crate::prose;
 use crate::rxe;
 use crate::setup;
 use crate::totals::Totals;
 
-/// One step of the test command.
+/// A step of the test command.
 pub(crate) struct Step {
-    /// What `--only` calls it.
+    /// The name for `--only`.
     pub(crate) name: &'static str,
-    /// What it does, in one line.
+    /// A description in one line.
     pub(crate) what: &'static str,
-    /// Part of every run; the others run when `--only` names them.
+    /// True if the step is part of every run. The others run only if `--only` names them.
     pub(crate) always: bool,
     run: fn(&Path) -> Result<Totals, Failure>,
 }
 
-/// All steps, in order: what fails fastest comes first. Those that need more than this machine may
-/// have run on request.
+/// All steps, in order: those that fail fastest come first. Steps that need more than this machine
+/// may have run on request.
 pub(crate) const STEPS: &[Step] = &[
     Step {
         name: "setup",
@@ -34,6 +35,12 @@ pub(crate) const STEPS: &[Step] = &[
         run: |root| setup::set_up(root).map(|()| NOTHING),
     },
     Step { name: "fmt", what: "the code is formatted as rustfmt.toml says", always: true, run: fmt },
+    Step {
+        name: "prose",
+        what: "lines of comments and documents are short, their links and citations lead somewhere",
+        always: true,
+        run: prose::step,
+    },
     Step { name: "clippy", what: "no warnings, over all targets and features", always: true, run: clippy },
     Step { name: "rustdoc", what: "the documentation builds without warnings", always: true, run: rustdoc },
     Step {
@@ -89,16 +96,17 @@ pub(crate) const STEPS: &[Step] = &[
     Step { name: "rxe", what: "real verbs, in an emulated machine with Soft-RoCE", always: true, run: rxe::step },
 ];
 
-/// What a step that counts nothing adds.
+/// The totals of a step that counts nothing.
 const NOTHING: Totals = Totals::NONE;
-/// Seconds of processor time that all steps together may take on a machine where nothing was built.
+/// The seconds of processor time that all steps together may take on a machine where nothing was
+/// built.
 const BUDGET: u32 = 2400;
-/// For one call of cargo. A cold build of everything took 10 minutes on two processors that other
-/// programs used too; a busier machine takes longer.
+/// Time limit for one call of cargo. A cold build of everything took 10 minutes on two processors
+/// that other programs used too. A busier machine takes longer.
 const CARGO_LIMIT: Duration = Duration::from_secs(2400);
-/// For one example; each takes a second or two.
+/// Time limit for one example. Each takes a second or two.
 const EXAMPLE_LIMIT: Duration = Duration::from_secs(60);
-/// For the small A/B run; it takes seconds.
+/// Time limit for the small A/B run. It takes seconds.
 const MAIN_JOB_LIMIT: Duration = Duration::from_secs(120);
 
 /// Finds a step by its name, for `--only`.
@@ -109,8 +117,7 @@ pub(crate) fn parse_step(name: &str) -> Result<&'static Step, String> {
     })
 }
 
-/// Runs the steps named in `only`, or all, up to the first that fails, and prints summary and
-/// totals.
+/// Runs the steps in `only`, or all, up to the first that fails. Prints a summary and the totals.
 #[expect(clippy::disallowed_methods, reason = "tells a person how long each step took")]
 pub(crate) fn run(root: &Path, only: &[&'static Step]) -> ExitCode {
     let chosen: Vec<&Step> = STEPS
@@ -119,8 +126,8 @@ pub(crate) fn run(root: &Path, only: &[&'static Step]) -> ExitCode {
         .collect();
     let begin = Instant::now();
     let mut totals = Totals::default();
-    // `cargo xtask` builds this program and then replaces itself by it, so the process has that
-    // time.
+    // `cargo xtask` builds this program and then replaces itself by it, so this process includes
+    // the time of the build.
     let built_with = cpu::seconds();
     let mut summary = vec![line("(xtask)", "", 0.0, built_with, Totals::NONE)];
     let mut skips = Vec::new();
@@ -136,7 +143,7 @@ pub(crate) fn run(root: &Path, only: &[&'static Step]) -> ExitCode {
                 println!("SKIPPED {}: {skipped}", step.name);
                 (skipped.totals, "SKIPPED")
             }
-            // A failure that no runner counted counts as one.
+            // A failure that no test runner counted counts as one.
             Err(failed) if failed.totals.failed == 0 => (Totals { failed: 1, ..failed.totals }, "FAILED"),
             Err(failed) => (failed.totals, "FAILED"),
         };
@@ -163,7 +170,7 @@ pub(crate) fn run(root: &Path, only: &[&'static Step]) -> ExitCode {
     if failure.is_some() { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }
 
-/// A line of the summary.
+/// Returns a line of the summary.
 fn line(name: &str, verdict: &str, took: f64, cpu: f64, counted: Totals) -> String {
     let counted = if counted == NOTHING { String::new() } else { counted.to_string() };
     format!("  {name:<10} {verdict:<7} {took:>7.1} s  {cpu:>7.1} s  {counted}")
@@ -189,14 +196,17 @@ fn package(root: &Path) -> Result<Totals, Failure> {
 /// Checks the crates that other projects use with the lowest version of Rust that they state, and
 /// for other targets than this machine's. One build tests both.
 ///
-/// For macOS it checks only the protocol and the simulator: the other crates call Linux. It has a
-/// target directory of its own, so that no other step builds again because of it.
+/// For macOS it checks only the protocol and the simulator: the other crates call Linux. It leaves
+/// out the file system's client and server, whose dependencies (command lines, a database) take as
+/// long as all the others. It has a target directory of its own, so that no other step builds again
+/// because of it.
 fn portable(root: &Path) -> Result<Totals, Failure> {
     let packages = public(root)?;
     let version = packages.iter().find_map(|package| package.rust_version.clone());
     let version = version.ok_or_else(|| Failure::new("no crate states rust-version"))?;
     let mac = ["bmi-core", "bmi-sim"].map(str::to_owned).to_vec();
-    let all = packages.into_iter().map(|package| package.name).collect();
+    let programs = ["fs-client", "fs-server"];
+    let all = packages.into_iter().map(|package| package.name).filter(|name| !programs.contains(&&**name)).collect();
     let checks = [("aarch64-unknown-linux-gnu", all), ("aarch64-apple-darwin", mac)];
     setup::set_up_toolchain(root, &version, &checks.each_ref().map(|(target, _)| *target))
         .map_err(|why| Failure::skip(why.reason))?;
@@ -228,8 +238,8 @@ fn select(names: impl IntoIterator<Item = String>) -> Vec<String> {
 }
 
 fn rustdoc(root: &Path) -> Result<Totals, Failure> {
-    // Programs named like a library of another crate (none today) would collide; libraries and
-    // programs are documented alike.
+    // Libraries and programs are documented together. A program with the name of a library of
+    // another crate would collide with it. There is none today.
     Invocation::cargo(root, "doc --workspace --all-features --no-deps")
         .env("RUSTDOCFLAGS", "-Dwarnings")
         .run(CARGO_LIMIT)
@@ -240,26 +250,26 @@ fn tests(root: &Path) -> Result<Totals, Failure> {
     let runner = if setup::has_nextest(root) {
         "nextest run --workspace --features"
     } else {
-        // `--all-targets` leaves the doctests to their own step.
+        // `--all-targets` does not include the doctests. They are a step of their own.
         "test --workspace --all-targets --no-fail-fast --features"
     };
-    // The tests of the command lines start servers; they need not build them again.
+    // The tests of the command lines start servers. With this variable they do not build them
+    // again.
     Invocation::cargo(root, runner)
         .args(&[features(root)?])
         .env("PVFSD", built(root, "pvfsd"))
-        // No seeded bug is wanted here, whatever the user's environment says.
+        // No seeded bug is active here, whatever the user's environment contains.
         .env("BMI_MUTANT", "")
         .run(CARGO_LIMIT)
 }
 
-/// Tests that need an RDMA device are behind this feature; they run in the emulated machine
-/// (`rxe`).
+/// The feature of tests that need an RDMA device. They run in the emulated machine (`rxe`).
 pub(crate) const DEVICE_TESTS: &str = "device-tests";
 
-/// All features of all crates but that one, as `--features` takes them.
+/// Returns all features of all crates except [`DEVICE_TESTS`], in the form that `--features` takes.
 ///
 /// Each step that builds uses these features and selects the whole workspace. Cargo enables the
-/// features of a dependency that the selected crates ask for, so another selection would build the
+/// features of a dependency that the selected crates ask for. Another selection would build the
 /// same crates again with other features.
 pub(crate) fn features(root: &Path) -> Result<String, Failure> {
     let packages = metadata::packages(root)?;
@@ -270,9 +280,11 @@ pub(crate) fn features(root: &Path) -> Result<String, Failure> {
     Ok(all.collect::<Vec<_>>().join(","))
 }
 
-/// What of bmi-shm makes no system call: the ring with plain memory and the codec of its packets,
-/// checked for data races and undefined behaviour. (Loom's models of the ring are ordinary tests.)
-/// Miri is there for nightly toolchains only; where none is installed the step is skipped.
+/// Runs the parts of bmi-shm that make no system call under Miri, which finds data races and
+/// undefined behaviour: the ring with plain memory, and the codec of its packets.
+///
+/// Loom's models of the ring are ordinary tests. Only nightly toolchains have Miri. If none is
+/// installed, the step is skipped.
 fn miri(root: &Path) -> Result<Totals, Failure> {
     if !Invocation::new(root, "cargo", "+nightly miri --version").succeeds() {
         let text = "there is no Miri here; rustup toolchain install nightly --component miri,rust-src brings it";
@@ -285,16 +297,17 @@ fn doctests(root: &Path) -> Result<Totals, Failure> {
     Invocation::cargo(root, "test --doc --workspace --features").args(&[features(root)?]).run(CARGO_LIMIT)
 }
 
-/// Builds every program and every test of the workspace; goes with [`features`]. Programs and tests
-/// are selected together, because the crates that only tests depend on enable more features.
+/// Builds every program and every test of the workspace, together with [`features`]. Programs and
+/// tests are selected together, because the crates that only tests depend on enable more features.
 pub(crate) const BUILD: &str = "build --workspace --bins --tests --examples";
 
-/// Builds all programs and tests. The steps that run a program run it from where this puts it.
+/// Builds all programs and tests. The steps that run a program take it from the directory in which
+/// this puts it.
 fn build(root: &Path) -> Result<(), Failure> {
     Invocation::cargo(root, BUILD).args(&["--features".into(), features(root)?]).run(CARGO_LIMIT).map(drop)
 }
 
-/// Where [`build`] puts a program.
+/// Returns the path at which [`build`] puts a program.
 fn built(root: &Path, name: &str) -> PathBuf {
     crate::target(root).join("debug").join(name)
 }
@@ -332,8 +345,8 @@ fn examples(root: &Path) -> Result<Totals, Failure> {
     Ok(totals)
 }
 
-/// The main job, shortened. In the development profile, which is built already: it checks more, and
-/// saves a release build.
+/// Runs the main job, shortened. It uses the development profile, which checks more and is built
+/// already.
 fn main_job(root: &Path) -> Result<Totals, Failure> {
     build(root)?;
     Invocation::new(root, built(root, "ab"), "--quick").run(MAIN_JOB_LIMIT)?;
@@ -349,7 +362,7 @@ mod tests {
         for step in STEPS {
             assert_eq!(parse_step(step.name).map(|found| found.name), Ok(step.name));
         }
-        assert!(parse_step("no-such-step").is_err_and(|why| why.contains("fmt, clippy")));
+        assert!(parse_step("no-such-step").is_err_and(|why| why.contains("fmt, prose, clippy")));
     }
 
     #[test]

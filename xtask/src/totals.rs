@@ -1,10 +1,10 @@
-//! Reads the totals out of what test runners print: `cargo nextest`'s summary line, the `test
-//! result:` lines of libtest.
+//! Reads the totals in the output of test runners: the summary line of `cargo nextest`, and the
+//! `test result:` lines of libtest.
 
 use std::fmt;
 use std::ops::AddAssign;
 
-/// How many tests passed, failed, and were not run.
+/// Numbers of tests that passed, failed, and were not run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Totals {
     /// Tests that passed.
@@ -16,25 +16,26 @@ pub(crate) struct Totals {
 }
 
 impl Totals {
-    /// None at all.
+    /// No tests.
     pub(crate) const NONE: Totals = Totals { passed: 0, failed: 0, skipped: 0 };
-    /// One that passed.
+    /// One test that passed.
     pub(crate) const PASSED: Totals = Totals { passed: 1, ..Totals::NONE };
-    /// One that failed.
+    /// One test that failed.
     pub(crate) const FAILED: Totals = Totals { failed: 1, ..Totals::NONE };
-    /// One that was not run.
+    /// One test that was not run.
     pub(crate) const SKIPPED: Totals = Totals { skipped: 1, ..Totals::NONE };
 
-    /// What one line of a runner's output adds; `None` for a line that is no summary.
+    /// Returns what one line of a runner's output adds. Returns `None` for a line that is no
+    /// summary.
     pub(crate) fn from_line(line: &str) -> Option<Totals> {
         let line = without_colour(line);
-        // At the beginning of the line: `cargo nextest` repeats what failed tests printed,
-        // indented, and that was counted already.
+        // Only at the beginning of the line. `cargo nextest` repeats the output of failed tests
+        // with an indentation, and their totals were counted already.
         let counts = if let Some(rest) = line.strip_prefix("test result:") {
             rest
         } else if line.trim_start().starts_with("Summary [") {
-            // `Summary [ 1.2s] 9 tests run: 8 passed (1 slow), 1 failed, 2 skipped`, or `9/12 tests
-            // run: …` when cut short
+            // `Summary [ 1.2s] 9 tests run: 8 passed (1 slow), 1 failed, 2 skipped`, or
+            // `9/12 tests run: …` if the run was cut short.
             line.split_once("run:")?.1
         } else {
             return None;
@@ -45,11 +46,12 @@ impl Totals {
                 .filter_map(|part| part.trim().strip_suffix(word)?.trim().parse::<u64>().ok())
                 .sum()
         };
-        // libtest says "ok. 3 passed"; the full stop ends the part before it.
+        // libtest prints "ok. 3 passed". The full stop ends the part before it.
         Some(Totals {
             passed: count("passed"),
             failed: count("failed") + count("timed out") + count("exec failed"),
-            // What a filter leaves out was not asked for; what is ignored was.
+            // Tests that a filter leaves out do not count, because they were not asked for. Ignored
+            // tests count.
             skipped: count("skipped") + count("ignored"),
         })
     }
@@ -69,7 +71,7 @@ impl fmt::Display for Totals {
     }
 }
 
-/// The line without terminal escape sequences (`ESC [ … letter`).
+/// Returns the line without terminal escape sequences (`ESC [ … letter`).
 fn without_colour(line: &str) -> String {
     let mut plain = String::with_capacity(line.len());
     let mut chars = line.chars();

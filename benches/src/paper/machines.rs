@@ -56,8 +56,9 @@ pub(super) fn vapi_cached() -> Bed {
     machine("vapi-2003", "ramfs-uncached-2003")
 }
 
-/// [Quadrics-PVFS2]: Quadrics Elan4, which needs no registration; PVFS2's files in the system's cache (as
-/// in [Unifier-PVFS], at this machine's bus: it has no figure of its own).
+/// [Quadrics-PVFS2]: Quadrics Elan4, which needs no registration, and PVFS2 with its files in the
+/// system's cache. The paper has no figure for the cache. Its cost is that of [Unifier-PVFS], at
+/// the bandwidth of this machine's bus.
 pub(super) fn elan4() -> Bed {
     machine("elan4-2005", "ramfs-uncached-2005")
 }

@@ -172,7 +172,7 @@ pub const ALL: &[Published] = &[
     ),
     of("pvfs-ib.fig14.write", "tile write, allocations named over not", HeldBack, Times, "[PVFS-IB §6.8, Figure 14]"),
     of("pvfs-ib.fig14.read", "tile read, allocations named over not", HeldBack, Times, "[PVFS-IB §6.8, Figure 14]"),
-    // ---- [Unifier-PVFS]: Unifier ---------------------------------------------------------------------
+    // ---- [Unifier-PVFS]: Unifier ----------------------------------------------------------------
     of(
         "unifier-pvfs.fig4.normal",
         "Normal service, cached read, peak",
@@ -180,7 +180,7 @@ pub const ALL: &[Published] = &[
         MbPerS,
         "[Unifier-PVFS §6.2, Figure 4]",
     ),
-    // ---- [Quadrics-PVFS2]: Quadrics --------------------------------------------------------------------
+    // ---- [Quadrics-PVFS2]: Quadrics -------------------------------------------------------------
     of(
         "quadrics-pvfs2.fig4.read",
         "list I/O read, zero copy over packing, most",

@@ -158,8 +158,8 @@ pub(super) fn figure_12(scale: Scale) -> Result<Report, Failed> {
     Ok(report)
 }
 
-/// [Unifier-PVFS, Figure 4]: only its *Normal* service, a file read and a network write one after the
-/// other.
+/// [Unifier-PVFS, Figure 4]: only its *Normal* service, a file read and a network write one after
+/// the other.
 pub(super) fn normal(scale: Scale) -> Result<Report, Failed> {
     let sizes: Vec<usize> = scale.pick((12..=19).map(|power| 1 << power).collect(), vec![16 * KIB, 128 * KIB]);
     // One unit at a time, so that nothing overlaps.

@@ -4,8 +4,8 @@
 //! ```text
 //!   file, row by row               memory of a process
 //!   +--------+--------+            contiguous     [ row 0 ][ row 1 ] …
-//!   | tile 0 | tile 1 |            as an array    [ row 0 ]········[ row 1 ]········ …   rows of the whole array, the tile's in their place
-//!   +--------+--------+
+//!   | tile 0 | tile 1 |            as an array    [ row 0 ]········[ row 1 ]········ …
+//!   +--------+--------+                           rows of the whole array, the tile's in their place
 //!   | tile 2 | tile 3 |
 //!   +--------+--------+
 //! ```

@@ -14,8 +14,9 @@ pub struct Plan {
     pub late_polls: u32,
     /// Maximum number of events that a poll reports; 0 for no limit.
     pub batch: usize,
-    /// Chance that a message which is let through is first shown to the caller's receiver (C16). Also
-    /// the chance that a message which the inner transport shows is passed on to that receiver.
+    /// Chance that a message which is let through is first shown to the caller's receiver (C16).
+    /// Also the chance that a message which the inner transport shows is passed on to that
+    /// receiver.
     pub inline: u32,
     /// Chance that a registration or an exposure is refused with `Exhausted`.
     pub register: u32,

@@ -15,7 +15,7 @@
 //! 3. No message overtakes another. A message is shown only while nothing of its connection waits
 //!    to be handled (C16). While a receive waits, no message of its tag does.
 //!
-//! **Source.** [pNFS-Lustre §4.3]: small messages on one host deserve a single fast copy.
+//! **Source.** [pNFS-Lustre §3.3]: small messages on one host deserve a single fast copy.
 //!
 //! **Tests.** The message level of `bmi_conformance` over adapters that show messages, and over
 //! `Faulty`, which shows them at random. Also the sweeps of `bmi-sim`, where adapters show messages

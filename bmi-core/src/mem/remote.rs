@@ -1,7 +1,7 @@
 //! A peer's memory that is mapped in this process too. A server hands it to the disk without
 //! copying it.
 //!
-//! **Why.** [pNFS-Lustre §4.3]: for bulk data between client and server on one host the pages
+//! **Why.** [pNFS-Lustre §3.3]: for bulk data between client and server on one host the pages
 //! themselves are shared, and the server's storage reads and writes them directly. Here that is a
 //! `pwrite` from, or a `pread` into, the client's pages.
 //!

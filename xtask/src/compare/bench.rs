@@ -1,8 +1,8 @@
 //! The benchmarks that can be compared, and the samples that they print.
 //!
-//! A benchmark is a program of the crate `benches` with an option `--sample`: it measures each of
-//! its rows once, within seconds, and prints them as JSON. `benches::sample` defines that format;
-//! the types here read it.
+//! A benchmark is a program of the crate `benches` with an option `--sample`. It measures each of
+//! its rows once, within seconds, and prints them as JSON. `benches::sample` defines the format,
+//! and the types here read it.
 //!
 //! **How to add a benchmark.** Add it to [`BENCHES`].
 
@@ -16,12 +16,12 @@ use crate::command::{Failure, Invocation};
 /// A benchmark.
 #[derive(Debug)]
 pub(crate) struct Bench {
-    /// The program's name, and what `--bench` calls it.
+    /// The name of the program, and of the benchmark for `--bench`.
     pub(crate) name: &'static str,
-    /// Whether it counts instructions, with valgrind.
+    /// True if it counts instructions, with valgrind.
     pub(super) counts: bool,
-    /// The other programs that it starts. Each is found beside the benchmark, or by the environment
-    /// variable of its name in capitals.
+    /// The other programs that it starts. It finds each of them in its own directory, or by the
+    /// environment variable with the program's name in capitals.
     pub(super) starts: &'static [&'static str],
 }
 
@@ -34,7 +34,7 @@ pub(super) const BENCHES: &[Bench] = &[
     Bench { name: "fs_bench", counts: false, starts: &["pvfsd"] },
 ];
 
-/// For one sample, which takes some seconds to a minute.
+/// Time limit for one sample, which takes some seconds to a minute.
 const SAMPLE_LIMIT: Duration = Duration::from_secs(600);
 const HELP_LIMIT: Duration = Duration::from_secs(20);
 
@@ -46,21 +46,21 @@ pub(super) fn parse(name: &str) -> Result<&'static Bench, String> {
     })
 }
 
-/// What one run of a benchmark measured.
+/// The rows that one run of a benchmark measured.
 pub(super) type Sample = Vec<Line>;
 
-/// One row of a sample.
+/// A row of a sample.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 pub(super) struct Line {
-    /// What was measured.
+    /// The name of the row.
     pub(super) name: String,
-    /// How much.
+    /// The measured value.
     pub(super) value: f64,
-    /// What `value` counts.
+    /// The unit of `value`.
     pub(super) unit: Unit,
 }
 
-/// What a row counts, and so whether less or more of it is better.
+/// The unit of a row. It tells whether less or more is better.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Unit {
     #[serde(rename = "s")]
@@ -80,7 +80,8 @@ impl Unit {
         !matches!(self, Unit::BytesPerSecond | Unit::PerSecond)
     }
 
-    /// Counted and not timed: nearly the same in every run.
+    /// Returns true if the row is counted and not timed. Such a row is nearly the same in every
+    /// run.
     pub(super) fn is_counted(self) -> bool {
         matches!(self, Unit::Instructions | Unit::Calls)
     }
@@ -89,14 +90,14 @@ impl Unit {
 /// How benchmarks are run.
 #[derive(Clone, Debug)]
 pub(super) struct Run {
-    /// Passed on to the benchmark.
+    /// Arguments for the benchmark.
     pub(super) args: Vec<String>,
-    /// At real-time priority, unless the benchmark counts.
+    /// True to run at real-time priority. Benchmarks that count never do.
     pub(super) realtime: bool,
 }
 
 impl Bench {
-    /// Fails if the program is from before `--sample`.
+    /// Fails if the program is older than the option `--sample`.
     pub(super) fn understands_samples(&self, programs: &Programs) -> Result<(), Failure> {
         let help = Invocation::new(programs.folder(), programs.program(self.name)?, "--help");
         if help.output(HELP_LIMIT)?.contains("--sample") {
@@ -106,7 +107,7 @@ impl Bench {
         Err(Failure::new(format!("{revision}: {name} has no --sample yet; choose other benchmarks with --bench")))
     }
 
-    /// Runs the benchmark once, and a second time if the first run fails: a port may have been
+    /// Runs the benchmark once. If the run fails, runs it again, because a port may have been
     /// taken.
     pub(super) fn sample(&self, programs: &Programs, run: &Run) -> Result<Sample, Failure> {
         self.try_sample(programs, run).or_else(|failure| {
@@ -118,12 +119,13 @@ impl Bench {
     fn try_sample(&self, programs: &Programs, run: &Run) -> Result<Sample, Failure> {
         let program = programs.program(self.name)?;
         let mut invocation = match run.realtime && !self.counts {
-            // The lowest of the round-robin priorities is above every ordinary program.
+            // Even the lowest round-robin priority is above every ordinary program.
             true => Invocation::new(programs.folder(), "chrt", "-r 1").args(&[program.display().to_string()]),
             false => Invocation::new(programs.folder(), program, ""),
         };
         for name in self.starts {
-            // A program that is named in the environment would be used for both sides.
+            // Without this, a program that the user's environment names would be used for both
+            // sides.
             invocation = invocation.env(&name.to_uppercase(), programs.program(name)?);
         }
         let invocation = invocation.args(&["--sample".to_owned()]).args(&run.args);

@@ -1,4 +1,4 @@
-//! The rounds of a comparison: which benchmark runs when, for which side, and how often.
+//! The rounds of a comparison: when each benchmark runs, for which side, and how often.
 
 use std::collections::BTreeMap;
 use std::io::IsTerminal;
@@ -11,7 +11,7 @@ use super::report;
 use super::source::Programs;
 use crate::command::Failure;
 
-/// A benchmark and the pairs of samples that were taken of it: of A, of B.
+/// A benchmark and its pairs of samples. The first sample of a pair is of A, the second one of B.
 struct Series {
     bench: &'static Bench,
     pairs: Vec<[Sample; 2]>,
@@ -22,8 +22,8 @@ impl Series {
         Series { bench, pairs: Vec::new() }
     }
 
-    /// The pairs of each row. A row that only one side has, or that the sides measure in different
-    /// units, is there for that side alone.
+    /// Returns the pairs of each row. A row that only one side has, or that the sides measure in
+    /// different units, has values for that side only.
     fn rows(&self) -> BTreeMap<&str, Vec<Pair<'_>>> {
         let mut rows: BTreeMap<&str, Vec<Pair<'_>>> = BTreeMap::new();
         for [a, b] in &self.pairs {
@@ -41,7 +41,7 @@ impl Series {
 
 /// A comparison of two sets of programs.
 pub(super) struct Comparison<'a> {
-    /// Of A, of B.
+    /// The programs of A and of B.
     sides: &'a [Programs; 2],
     run: bench::Run,
     bounds: Bounds,
@@ -63,8 +63,10 @@ impl Comparison<'_> {
         Comparison { sides, run, bounds, width, random: Random::new(seed), seed }
     }
 
-    /// Measures the benchmarks and judges all rows, in the order of the table of benchmarks. Where
-    /// a timed row differs, its benchmark is measured again. Each of the two takes at most `limit`.
+    /// Measures the benchmarks and judges all rows, in the order of the table of benchmarks.
+    ///
+    /// If a timed row differs, its benchmark is measured again. Each of the two measurements takes
+    /// at most `limit`.
     pub(super) fn judge(&mut self, benches: &[&'static Bench], limit: Duration) -> Result<Vec<Judged>, Failure> {
         let first = self.measure(benches, limit)?;
         let mut judged = self.judged(&first);
@@ -114,7 +116,7 @@ impl Comparison<'_> {
         Ok(finished)
     }
 
-    /// One sample of each side, in random order.
+    /// Takes one sample of each side, in random order.
     fn pair(&mut self, bench: &'static Bench) -> Result<[Sample; 2], Failure> {
         let [a, b] = self.sides;
         if self.random.below(2) == 0 {

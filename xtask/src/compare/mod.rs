@@ -52,7 +52,7 @@ use bench::Bench;
 use measure::Comparison;
 use ratio::{Bounds, Judged};
 
-/// What `cargo xtask compare` understands.
+/// Options of `cargo xtask compare`.
 #[derive(Args)]
 #[command(after_help = "Examples:
   cargo xtask compare HEAD                         the last commit against the working tree
@@ -67,13 +67,13 @@ measured a second time, with the same limit, and count only if both measurements
 
 Exit status: 0 no row is worse, 1 at least one row is worse, 2 the comparison failed.")]
 pub(crate) struct CompareArgs {
-    /// The base: a commit, a branch, a tag; `.` is the working tree.
+    /// The base: a commit, a branch or a tag; `.` is the working tree.
     #[arg(value_name = "A")]
     base: String,
     /// The revision to compare with the base.
     #[arg(value_name = "B", default_value = source::WORKING_TREE)]
     other: String,
-    /// Only this benchmark (may be given several times) [default: all].
+    /// Run only this benchmark (may be given several times) [default: all].
     #[arg(long, value_name = "NAME", value_parser = bench::parse)]
     bench: Vec<&'static Bench>,
     /// How many times worse a timed row may be.
@@ -85,14 +85,14 @@ pub(crate) struct CompareArgs {
     /// An interval is narrow if its upper end is at most this many times its lower end.
     #[arg(long, default_value_t = 1.04, value_parser = bound)]
     width: f64,
-    /// Seconds of measuring; building is not included.
+    /// Time limit for measuring, in seconds; building is not included.
     #[arg(long, value_name = "SECONDS", default_value_t = 1200, value_parser = clap::value_parser!(u64).range(1..=86_400))]
     limit: u64,
     /// Seed of the order of runs and of the bootstrap [default: taken from the clock, and printed].
     #[arg(long)]
     seed: Option<u64>,
-    /// Run timed benchmarks at real-time priority (needs root). Figures are steadier on a busy
-    /// machine, and differ from those without this option.
+    /// Run timed benchmarks at real-time priority (needs root). On a busy machine the figures vary
+    /// less. They differ from those without this option.
     #[arg(long)]
     realtime: bool,
     /// Print JSON instead of a table.

@@ -1,4 +1,4 @@
-//! A small seeded generator: the order of runs, and the draws of the bootstrap.
+//! A small seeded generator, for the order of runs and for the bootstrap.
 //!
 //! **Source.** Steele, Lea, Flood: Fast splittable pseudorandom number generators (OOPSLA 2014),
 //! figure 17, `mix64variant13`.
@@ -22,12 +22,12 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    /// A number below `end`, which is above 0. The bias is `end` in 2^64.
+    /// Returns a number below `end`, which is above 0. The bias is `end` in 2^64.
     pub(super) fn below(&mut self, end: usize) -> usize {
         ((u128::from(self.next()) * end as u128) >> 64) as usize
     }
 
-    /// Puts `items` in a drawn order.
+    /// Shuffles `items`.
     pub(super) fn shuffle<T>(&mut self, items: &mut [T]) {
         for last in (1..items.len()).rev() {
             items.swap(last, self.below(last + 1));
@@ -35,7 +35,7 @@ impl Random {
     }
 }
 
-/// A seed from the clock.
+/// Returns a seed from the clock.
 #[expect(clippy::disallowed_methods, reason = "the order of real runs; the seed is printed, and can be given")]
 pub(super) fn seed() -> u64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();

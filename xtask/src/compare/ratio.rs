@@ -1,13 +1,13 @@
-//! From pairs of samples to a ratio, its interval and a verdict.
+//! Computes the ratio of a row, its interval and a verdict from pairs of samples.
 //!
 //! **Ratio.** Each pair gives the cost of B divided by the cost of A, whatever the row counts. The
-//! ratio of a row is the mean of the logarithms of these, without the smallest and the largest
-//! quarter. The trimming removes pairs in which other programs disturbed one side.
+//! ratio of a row is the mean of the logarithms of these quotients, without the smallest and the
+//! largest quarter. The trimming removes pairs in which other programs disturbed one side.
 //!
-//! **Interval.** A percentile bootstrap: the pairs are drawn again [`RESAMPLES`] times, with
-//! replacement, and the interval contains the middle [`CONFIDENCE`] of the resampled ratios. With
-//! few pairs such an interval is somewhat too narrow. Therefore a row that differs is measured
-//! twice ([`Judged::confirmed_by`]).
+//! **Interval.** The interval is a percentile bootstrap. The pairs are drawn again [`RESAMPLES`]
+//! times, with replacement, and the interval contains the middle [`CONFIDENCE`] of the resampled
+//! ratios. With few pairs such an interval is somewhat too narrow. Therefore a row that differs is
+//! measured twice ([`Judged::confirmed_by`]).
 //!
 //! **Counted rows** hardly vary, so their interval is the range of all pairs.
 //!
@@ -20,21 +20,22 @@ use serde::Serialize;
 use super::bench::{Line, Unit};
 use super::random::Random;
 
-/// Below this number of pairs a timed row has no verdict.
+/// The number of pairs below which a timed row has no verdict.
 const LEAST_PAIRS: usize = 8;
-/// The same for a counted row: the second pair shows whether the counts repeat.
+/// The number of pairs below which a counted row has no verdict. The second pair shows whether the
+/// counts repeat.
 const LEAST_COUNTED_PAIRS: usize = 2;
-/// A counted row whose pairs differ gets this many.
+/// The number of pairs of a counted row whose pairs differ.
 const MOST_COUNTED_PAIRS: usize = 4;
 /// The share of the resampled ratios that an interval contains.
 const CONFIDENCE: f64 = 0.99;
 const RESAMPLES: usize = 2000;
 /// The share of the pairs that is left out at each end.
 const TRIMMED: f64 = 0.25;
-/// Counts closer than this are equal: one system call in hundreds of operations.
+/// Counts that differ by less than this are equal. It is one system call in hundreds of operations.
 const NEGLIGIBLE: f64 = 0.005;
 
-/// A row of one round: of A, of B. `None` for a side that does not have the row.
+/// The values of a row in one round, for A and for B. `None` if a side does not have the row.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pair<'a> {
     pub(super) a: Option<&'a Line>,
@@ -54,9 +55,9 @@ pub(super) struct Bounds {
 pub(super) enum Verdict {
     /// The whole interval is above the bound.
     Worse,
-    /// The whole interval is below its inverse.
+    /// The whole interval is below the inverse of the bound.
     Better,
-    /// The whole interval is between the two.
+    /// The whole interval is between the inverse of the bound and the bound.
     Same,
     /// The interval contains a bound, there are too few pairs, or the second measurement disagrees.
     Unclear,
@@ -75,7 +76,7 @@ impl Verdict {
 /// A row with its verdict.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Judged {
-    /// The benchmark.
+    /// The name of the benchmark.
     pub(super) bench: &'static str,
     /// The name of the row.
     pub(super) line: String,
@@ -88,13 +89,14 @@ pub(super) struct Judged {
     pub(super) ratio: f64,
     pub(super) low: f64,
     pub(super) high: f64,
-    /// Pairs.
+    /// The number of pairs.
     pub(super) pairs: usize,
     pub(super) verdict: Verdict,
 }
 
 impl Judged {
-    /// Whether no more pairs are needed: the interval is narrow, or there is nothing to judge.
+    /// Returns true if no more pairs are needed, because the interval is narrow or there is nothing
+    /// to judge.
     pub(super) fn is_done(&self, width: f64) -> bool {
         match self.verdict {
             Verdict::OnlyInA | Verdict::OnlyInB => true,
@@ -106,13 +108,13 @@ impl Judged {
         }
     }
 
-    /// Whether the row differs and was timed, so that chance may have made it differ.
+    /// Returns true if the row differs and was timed. Then chance may have made it differ.
     pub(super) fn needs_confirmation(&self) -> bool {
         matches!(self.verdict, Verdict::Worse | Verdict::Better) && !self.unit.is_counted()
     }
 
-    /// The result of a row that differed, after a second measurement. The second measurement's
-    /// figures are reported: those of the first were selected because they differ.
+    /// Returns the result of a row that differed, after a second measurement. It has the figures of
+    /// the second measurement, because those of the first were selected for their difference.
     pub(super) fn confirmed_by(&self, second: Option<&Judged>) -> Judged {
         let Some(second) = second else { return Judged { verdict: Verdict::Unclear, ..self.clone() } };
         let disagrees = second.needs_confirmation() && second.verdict != self.verdict;
@@ -120,7 +122,7 @@ impl Judged {
     }
 }
 
-/// Judges a row by its pairs. There is at least one.
+/// Judges a row by its pairs, of which there must be at least one.
 pub(super) fn judge(bench: &'static str, name: &str, pairs: &[Pair<'_>], bounds: Bounds, seed: u64) -> Judged {
     let of = |pick: fn(&Pair<'_>) -> Option<f64>| {
         let mut values: Vec<f64> = pairs.iter().filter_map(pick).collect();
@@ -151,7 +153,7 @@ pub(super) fn judge(bench: &'static str, name: &str, pairs: &[Pair<'_>], bounds:
     Judged { bench, line: name.to_owned(), unit, a, b, ratio, low, high, pairs: ratios.len(), verdict }
 }
 
-/// The cost of B divided by the cost of A; 1 if neither side makes a system call.
+/// Returns the cost of B divided by the cost of A. Returns 1 if neither side makes a system call.
 fn ratio(pair: &Pair<'_>) -> Option<f64> {
     let (a, b) = (pair.a?, pair.b?);
     let (cost, base) = if a.unit.less_is_better() { (b.value, a.value) } else { (a.value, b.value) };
@@ -159,14 +161,14 @@ fn ratio(pair: &Pair<'_>) -> Option<f64> {
     Some(if is_equal { 1.0 } else { cost / base })
 }
 
-/// The median, the least and the greatest.
+/// Returns the median, the least and the greatest.
 fn span(ratios: &[f64]) -> (f64, f64, f64) {
     let mut sorted = ratios.to_vec();
     sorted.sort_by(f64::total_cmp);
     (sorted[sorted.len() / 2], sorted[0], sorted[sorted.len() - 1])
 }
 
-/// The trimmed mean of the ratios, and its bootstrap interval.
+/// Returns the trimmed mean of the ratios, and its bootstrap interval.
 fn interval(ratios: &[f64], seed: u64) -> (f64, f64, f64) {
     let mut logs: Vec<f64> = ratios.iter().map(|ratio| ratio.ln()).collect();
     let middle = trimmed_mean(&mut logs).exp();
@@ -182,7 +184,7 @@ fn interval(ratios: &[f64], seed: u64) -> (f64, f64, f64) {
     (middle, means[cut].exp(), means[RESAMPLES - 1 - cut].exp())
 }
 
-/// The mean without the smallest and the largest quarter. Sorts the values.
+/// Returns the mean without the smallest and the largest quarter. Sorts the values.
 fn trimmed_mean(values: &mut [f64]) -> f64 {
     values.sort_by(f64::total_cmp);
     let cut = (values.len() as f64 * TRIMMED) as usize;
@@ -196,7 +198,7 @@ mod tests {
 
     const BOUNDS: Bounds = Bounds { measured: 1.05, exact: 1.02 };
 
-    /// Judges a row whose values are A's and B's, pair by pair.
+    /// Judges a row with these values of A and B, one pair each.
     fn judged(unit: Unit, values: &[(f64, f64)]) -> Judged {
         let line = |value| Line { name: "line".into(), value, unit };
         let lines: Vec<(Line, Line)> = values.iter().map(|(a, b)| (line(*a), line(*b))).collect();
@@ -204,8 +206,8 @@ mod tests {
         judge("micro", "line", &pairs, BOUNDS, 1)
     }
 
-    /// Values with the noise of a busy machine: up to 10 percent, and in one of ten cases up to
-    /// three times the value. `factor` is B's true cost.
+    /// Returns values with the noise of a busy machine: up to 10 percent, and in one of ten cases
+    /// up to three times the value. `factor` is the true cost of B.
     fn noisy(random: &mut Random, pairs: usize, factor: f64) -> Vec<(f64, f64)> {
         let mut value = |factor: f64| {
             let percent = random.below(1000) as f64 / 10_000.0;
@@ -215,8 +217,8 @@ mod tests {
         (0..pairs).map(|_| (value(1.0), value(factor))).collect()
     }
 
-    /// Sixty comparisons of a program with itself, of fifty rows each, on a very noisy machine:
-    /// at most one in twenty may report a difference.
+    /// Compares a program with itself sixty times, with fifty rows each, on a very noisy machine.
+    /// At most one comparison in twenty may report a difference.
     #[test]
     fn a_program_compared_with_itself_differs_in_fewer_than_one_of_twenty_runs() {
         let mut random = Random::new(1);
@@ -282,7 +284,7 @@ mod tests {
         assert_eq!(verdict(1000.0, 1019.0), Verdict::Same);
         assert_eq!(verdict(1000.0, 1021.0), Verdict::Worse);
         assert_eq!(verdict(1000.0, 970.0), Verdict::Better);
-        // One pair is below the bound, the other one above.
+        // One pair is below the bound, and the other one is above it.
         let pairs = [(1000.0, 1000.0), (1000.0, 1100.0)];
         let spread = judged(Unit::Instructions, &pairs);
         assert_eq!(spread.verdict, Verdict::Unclear);

@@ -1,4 +1,4 @@
-//! What a comparison prints.
+//! Formats the result of a comparison.
 
 use std::collections::BTreeMap;
 
@@ -9,14 +9,14 @@ use super::ratio::{Judged, Pair, Verdict};
 use super::source::Revision;
 use crate::command::Failure;
 
-/// The names of `rows` in the order in which B printed them, then those that only A has.
+/// Returns the names of `rows` in the order in which B printed them, then those that only A has.
 pub(super) fn in_order<'a>(printed: &[Line], rows: &BTreeMap<&'a str, Vec<Pair<'_>>>) -> Vec<&'a str> {
     let mut names: Vec<&str> = rows.keys().copied().collect();
     names.sort_by_key(|name| printed.iter().position(|line| line.name == **name).unwrap_or(usize::MAX));
     names
 }
 
-/// A value as people read it.
+/// Formats a value for people.
 fn figure(unit: Unit, value: Option<f64>) -> String {
     let Some(value) = value else { return "-".into() };
     let scaled = |steps: &[(f64, &str)]| {
@@ -44,7 +44,7 @@ fn word(verdict: Verdict) -> &'static str {
     }
 }
 
-/// The rows as a table, and a sentence that sums them up.
+/// Formats the rows as a table, with a sentence that sums them up.
 pub(super) fn render(judged: &[Judged]) -> String {
     let heading = ["benchmark", "row", "A", "B", "ratio", "interval", "pairs", "verdict"].map(str::to_owned);
     let rows = judged.iter().map(|line| {
@@ -68,7 +68,7 @@ pub(super) fn render(judged: &[Judged]) -> String {
     for (number, row) in rows.iter().enumerate() {
         let cells = row.iter().enumerate().map(|(column, cell)| {
             let width = widths[column];
-            // Text to the left, figures to the right.
+            // Text is aligned to the left, figures to the right.
             if matches!(column, 0 | 1 | 7) { format!("{cell:<width$}") } else { format!("{cell:>width$}") }
         });
         text += cells.collect::<Vec<_>>().join("  ").trim_end();
@@ -81,7 +81,7 @@ pub(super) fn render(judged: &[Judged]) -> String {
     text + "\n" + &sum(judged) + "\n"
 }
 
-/// How many rows differ, and how many are unclear.
+/// Counts how many rows differ, and how many are unclear.
 fn sum(judged: &[Judged]) -> String {
     let count = |verdict: Verdict| judged.iter().filter(|row| row.verdict == verdict).count();
     let (rows, worse, better) = (judged.len(), count(Verdict::Worse), count(Verdict::Better));
@@ -96,7 +96,7 @@ fn sum(judged: &[Judged]) -> String {
     text + "."
 }
 
-/// Everything as JSON.
+/// Formats everything as JSON.
 pub(super) fn json(revisions: &[Revision; 2], seed: u64, judged: &[Judged]) -> Result<String, Failure> {
     let [a, b] = revisions.each_ref().map(|revision| json!({ "name": revision.name, "tree": revision.tree }));
     let all = json!({ "a": a, "b": b, "seed": seed, "lines": judged });

@@ -1,9 +1,10 @@
-//! From a revision to built programs.
+//! Checks out a revision and builds its programs.
 //!
 //! **Why one directory for all.** Both revisions are checked out into the same directory and built
 //! into the same target directory, one after the other. The compiler hashes paths into symbol
-//! names, so another path would give another layout of the same code, and with it a difference of
-//! some percent that means nothing. It also saves time: what both have in common is built once.
+//! names. Another path would change the layout of the same code, and make a difference of some
+//! percent that means nothing. It also saves time, because code that both have in common is built
+//! once.
 //!
 //! **Layout** of `target/compare`:
 //!
@@ -17,11 +18,12 @@
 //! ```
 //!
 //! **Invariants**
-//! 1. A revision is a tree of git, also the working tree: it is written to the object store through
-//!    an index of its own. The user's index and branch are not touched.
-//! 2. A program in `programs` is complete, or it is not there: it is copied under another name and
+//! 1. A revision is a tree of git. This is true of the working tree, too: it is written to the
+//!    object store through an index of its own. The user's index and branch are not touched.
+//! 2. A program in `programs` is complete or absent. It is copied under another name and then
 //!    renamed.
-//! 3. A tree whose programs were built by another compiler, or with other flags, is built again.
+//! 3. If the programs of a tree were built by another compiler, or with other flags, they are built
+//!    again.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -31,23 +33,23 @@ use super::bench::Bench;
 use crate::command::{Failure, Invocation};
 use crate::metadata;
 
-/// What the command line calls the working tree.
+/// The name of the working tree on the command line.
 pub(super) const WORKING_TREE: &str = ".";
-/// For a call of git.
+/// Time limit for a call of git.
 const GIT_LIMIT: Duration = Duration::from_secs(60);
-/// For a release build on two slow cores.
+/// Time limit for a release build on two slow cores.
 const BUILD_LIMIT: Duration = Duration::from_secs(3600);
-/// How many trees keep their programs.
+/// The number of trees whose programs are kept.
 const KEPT: usize = 8;
-/// The file that says what a tree's programs were built with.
+/// The file that names the compiler and the settings with which a tree's programs were built.
 const COMPILER: &str = "compiler";
 
 /// Sources that can be built.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Revision {
-    /// Its tree's id.
+    /// The id of its tree.
     pub(super) tree: String,
-    /// For people: the commit and its subject, or the working tree.
+    /// The name for people: the commit and its subject, or the working tree.
     pub(super) name: String,
 }
 
@@ -67,7 +69,7 @@ impl Programs {
         &self.revision.name
     }
 
-    /// The path of one of them.
+    /// Returns the path of a program.
     pub(super) fn program(&self, name: &str) -> Result<PathBuf, Failure> {
         let path = self.folder.join(name);
         match path.is_file() {
@@ -81,7 +83,7 @@ fn git(root: &Path, args: &str) -> Invocation {
     Invocation::new(root, "git", args)
 }
 
-/// The one line that a call of git prints.
+/// Returns the one line that a call of git prints.
 fn word(git: Invocation) -> Result<String, Failure> {
     Ok(git.output(GIT_LIMIT)?.trim().to_owned())
 }
@@ -105,9 +107,9 @@ pub(super) fn resolve(root: &Path, text: &str) -> Result<Revision, Failure> {
     Ok(Revision { tree, name })
 }
 
-/// The files of the working tree that git does not ignore, as a tree.
+/// Writes the files of the working tree that git does not ignore as a tree.
 fn working_tree(root: &Path) -> Result<Revision, Failure> {
-    // An empty index makes git read every file, so that no change can hide behind a time stamp.
+    // With an empty index git reads every file, so that a time stamp cannot hide a change.
     let index = folder(root).join(format!("index-{}", std::process::id()));
     let tree = git(root, "add --all .")
         .env("GIT_INDEX_FILE", &index)
@@ -137,7 +139,7 @@ pub(super) fn build(root: &Path, revisions: &[Revision; 2], benches: &[&Bench]) 
     Ok(programs)
 }
 
-/// The compiler and the settings that change what it builds.
+/// Returns the compiler, and the settings that change what it builds.
 fn compiler(root: &Path) -> Result<String, Failure> {
     let mut text = Invocation::new(root, "rustc", "-vV").output(GIT_LIMIT)?;
     for (name, value) in
@@ -180,8 +182,8 @@ fn build_one(root: &Path, revision: &Revision, names: &[&str], compiler: &str) -
     Ok(programs)
 }
 
-/// Brings `source` to the state of a revision. Files that are equal keep their times, so that cargo
-/// builds only what changed.
+/// Checks out a revision in `source`. Files that are equal keep their times, so that cargo builds
+/// only what changed.
 fn check_out(root: &Path, revision: &Revision, source: &Path, index: &Path) -> Result<(), Failure> {
     let there = |args: &str| {
         let git = git(root, &format!("-c core.sparseCheckout=false {args}"));
@@ -192,18 +194,18 @@ fn check_out(root: &Path, revision: &Revision, source: &Path, index: &Path) -> R
     make()?;
     if there(&read_tree).is_err() {
         // The last checkout was interrupted. Without its index git does not know which files it
-        // left, so start from nothing.
+        // wrote, so start from an empty directory.
         let _ = fs::remove_file(index);
         let _ = fs::remove_file(index.with_extension("lock"));
         let _ = fs::remove_dir_all(source);
         make()?;
         there(&read_tree)?;
     }
-    // Restores files that were removed or changed in the checkout.
+    // Restore files that were removed or changed in the checkout.
     there("checkout-index --all --force --quiet")
 }
 
-/// The programs that the crates of a checkout have.
+/// Returns the names of the programs in the crates of a checkout.
 fn program_names(source: &Path) -> Result<Vec<String>, Failure> {
     let targets = metadata::packages(source)?.into_iter().flat_map(|package| package.targets);
     Ok(targets.filter(|target| target.kind.iter().any(|kind| kind == "bin")).map(|target| target.name).collect())
@@ -220,10 +222,10 @@ fn keep(from: &Path, to: &Path, names: &[&str]) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Removes the programs of the trees that were used longest ago, but not those in use.
+/// Removes the programs of the trees that were used longest ago, except those in use.
 fn forget_old(programs: &Path, in_use: &[Programs; 2]) {
     for one in in_use {
-        // The file's time says when the tree was last used.
+        // The time of the file tells when the tree was last used.
         let used = one.folder.join(COMPILER);
         if let Ok(text) = fs::read_to_string(&used) {
             let _ = fs::write(&used, text);
@@ -244,8 +246,8 @@ fn forget_old(programs: &Path, in_use: &[Programs; 2]) {
 mod tests {
     use super::*;
 
-    /// A checkout that was interrupted leaves files that its index does not know. Cargo would build
-    /// `src/bin/old.rs` of another revision along.
+    /// An interrupted checkout leaves files that its index does not know. Cargo would also build
+    /// `src/bin/old.rs` of another revision.
     #[test]
     fn a_checkout_after_an_interrupted_one_has_the_files_of_its_tree_and_no_others() {
         let all = std::env::temp_dir().join(format!("bmi-compare-{}", std::process::id()));

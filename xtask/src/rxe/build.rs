@@ -1,4 +1,4 @@
-//! What runs in the machine is built here, by cargo.
+//! Builds the programs that run in the machine, with cargo.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -12,45 +12,45 @@ use crate::steps;
 /// A program that cargo has built.
 #[derive(Clone, Debug)]
 pub(crate) struct Built {
-    /// The target's name: that of the file in `tests/`, of the library, of the program.
+    /// The name of the target: of the file in `tests/`, of the library, or of the program.
     pub(crate) name: String,
-    /// Its crate.
+    /// The name of its crate.
     pub(crate) package: String,
-    /// Where it is.
+    /// The path of the program.
     pub(crate) path: PathBuf,
-    /// Whether it is a test program.
+    /// True for a test program.
     pub(crate) is_test: bool,
 }
 
-/// A cold build on two slow cores lies far below.
+/// Time limit. A cold build on two slow cores takes much less.
 const LIMIT: Duration = Duration::from_secs(2400);
 
-/// Runs cargo with `args` and returns the programs that it names.
+/// Runs cargo with `args` and returns the programs that its report names.
 fn cargo(root: &Path, args: &str, more: &[String]) -> Result<Vec<Built>, Failure> {
     let args = format!("{args} --message-format json-render-diagnostics");
     Ok(Invocation::cargo(root, &args).args(more).output(LIMIT)?.lines().filter_map(built).collect())
 }
 
-/// The programs of the tests: the servers, the command, the A/B run, as the test command's own
-/// steps build them.
+/// Builds the programs that the tests run: the servers, the command, and the A/B run. They are
+/// built as in the test command's own steps.
 pub(crate) fn programs(root: &Path) -> Result<Vec<Built>, Failure> {
     all(root).map(|all| all.into_iter().filter(|one| !one.is_test).collect())
 }
 
-/// All programs and tests that need no device.
+/// Builds all programs, and the tests that need no device.
 fn all(root: &Path) -> Result<Vec<Built>, Failure> {
     cargo(root, steps::BUILD, &["--features".into(), steps::features(root)?])
 }
 
-/// The crate of the tests that run in the machine.
+/// The crate whose tests run in the machine.
 const TESTED: &str = "bmi-ib";
 
-/// The test programs of `bmi-ib`: its unit tests, and those that need a device.
+/// Builds the test programs of `bmi-ib`: its unit tests, and the tests that need a device.
 pub(crate) fn tests(root: &Path) -> Result<Vec<Built>, Failure> {
     let ours = |one: &Built| one.is_test && one.package == TESTED;
     let unit_tests = all(root)?.into_iter().filter(|one| ours(one));
-    // Select the whole workspace and of it the tests with these names. Then their dependencies have
-    // the features of the other steps and are built already.
+    // Select the whole workspace, and in it the tests with these names. Then their dependencies
+    // have the same features as in the other steps, and are built already.
     let names = device_tests(root)?;
     let mut args: Vec<String> = names.iter().flat_map(|name| ["--test".to_owned(), name.clone()]).collect();
     args.extend(["--features".to_owned(), format!("{},{TESTED}/{}", steps::features(root)?, steps::DEVICE_TESTS)]);
@@ -59,7 +59,7 @@ pub(crate) fn tests(root: &Path) -> Result<Vec<Built>, Failure> {
     Ok(unit_tests.chain(device_tests.into_iter().filter(|one| ours(one) && is_named(one))).collect())
 }
 
-/// The names of the tests that need a device: those that cargo builds with the feature only.
+/// Returns the names of the tests that need a device. Cargo builds them only with the feature.
 fn device_tests(root: &Path) -> Result<Vec<String>, Failure> {
     let packages = metadata::packages(root)?.into_iter().filter(|package| package.name == TESTED);
     let needs_device = |target: &Target| target.required_features.iter().any(|one| one == steps::DEVICE_TESTS);
@@ -67,32 +67,32 @@ fn device_tests(root: &Path) -> Result<Vec<String>, Failure> {
     Ok(targets.map(|target| target.name).collect())
 }
 
-/// The program that measures our verbs, a program of `bmi-ib`; in release, because its figures are
-/// compared.
+/// Builds the program of `bmi-ib` that measures our verbs. It is built in release, because its
+/// figures are compared.
 pub(crate) fn measure(root: &Path) -> Result<Vec<Built>, Failure> {
     cargo(root, &format!("build --release --package bmi-ib --bin {MEASURE}"), &[])
 }
 
-/// Its name.
+/// The name of the program that measures our verbs.
 pub(crate) const MEASURE: &str = "ib_measure";
 
-/// The test programs of the independent peer. It stands outside the workspace, because what it
-/// needs is not needed to build the project.
+/// Builds the test programs of the independent peer. It is outside the workspace, because the
+/// project does not need what the peer is built with.
 pub(crate) fn peer(root: &Path) -> Result<Vec<Built>, Failure> {
     let target = crate::target(root).join("rxe-peer");
     let args = format!("test --no-run --manifest-path {PEER}/Cargo.toml --target-dir {}", target.display());
-    // Its library is empty, and so is the library's test program.
+    // Its library is empty, and so is the test program of the library.
     cargo(root, &args, &[]).map(|built| built.into_iter().filter(|one| one.is_test && one.name == "peer").collect())
 }
 
-/// Where the independent peer stands.
+/// The directory of the independent peer.
 pub(crate) const PEER: &str = "bmi-ib/peer";
 
 /// A line of cargo's report.
 #[derive(Deserialize)]
 struct Message {
     reason: String,
-    /// Of the crate: `…/Cargo.toml`.
+    /// The manifest of the crate: `…/Cargo.toml`.
     manifest_path: Option<PathBuf>,
     executable: Option<PathBuf>,
     target: Option<BuiltTarget>,
@@ -109,13 +109,13 @@ struct Profile {
     test: bool,
 }
 
-/// The program in a line of cargo's report, if it names one.
+/// Returns the program in a line of cargo's report, if it names one.
 fn built(line: &str) -> Option<Built> {
     let message: Message = serde_json::from_str(line).ok()?;
     if message.reason != "compiler-artifact" {
         return None;
     }
-    // Each crate of the workspace is in a folder of its own name.
+    // Each crate of the workspace is in a directory with its own name.
     let package = message.manifest_path?.parent()?.file_name()?.to_string_lossy().into_owned();
     Some(Built { name: message.target?.name, package, path: message.executable?, is_test: message.profile?.test })
 }

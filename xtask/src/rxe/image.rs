@@ -1,19 +1,21 @@
-//! The machine's root file system: an archive that the kernel unpacks into memory when it starts.
+//! The root file system of the machine: an archive that the kernel unpacks into memory when it
+//! starts.
 //!
-//! **Why not compressed:** the emulated processor would take longer to unpack it than the host
-//! takes to copy it. For the same reason programs lose their debug sections on the way in (what is
-//! left still names functions in a backtrace).
+//! **Why not compressed.** The emulated processor would take longer to unpack it than the host
+//! takes to copy it. For the same reason, programs are copied without their debug sections.
+//! Backtraces still have the names of functions.
 //!
 //! **Invariants**
-//! 1. Every folder stands before what lies in it: entries are kept sorted by path.
-//! 2. A program comes with all shared libraries that `ldd` lists, at the same paths. One that is
-//!    missing is a failure here, not a riddle inside.
+//! 1. A directory comes before its entries: entries are sorted by path.
+//! 2. A program comes with all shared libraries that `ldd` lists, at the same paths. If one is
+//!    missing, writing the image fails, so that no program fails in the machine for that reason.
 //!
-//! **Layout** the `newc` form of cpio, one record for each entry:
+//! **Layout.** The `newc` form of cpio, with one record for each entry:
 //!
 //! ```text
-//! "070701" │ 13 fields of 8 hexadecimal digits │ path, NUL │ pad to 4 │ content │ pad to 4      … last record: "TRAILER!!!"
+//! "070701" │ 13 fields of 8 hexadecimal digits │ path, NUL │ pad to 4 │ content │ pad to 4
 //!           inode mode uid gid links mtime size devmajor devminor rdevmajor rdevminor pathlen 0
+//! … last record: "TRAILER!!!"
 //! ```
 
 use std::collections::BTreeMap;
@@ -27,9 +29,9 @@ use crate::command::Failure;
 /// A root file system, not yet written.
 #[derive(Default)]
 pub(crate) struct Image {
-    /// By path inside, without the leading slash.
+    /// The entries by their path in the machine, without the leading slash.
     entries: BTreeMap<String, Entry>,
-    /// Programs whose libraries are still to be found.
+    /// The programs whose libraries are still to be found.
     programs: Vec<PathBuf>,
 }
 
@@ -39,7 +41,7 @@ enum Entry {
         content: Content,
         mode: u32,
     },
-    /// The console, which the kernel opens before anything of ours runs.
+    /// The console, which the kernel opens before it starts any program.
     Console,
 }
 
@@ -53,27 +55,27 @@ const REGULAR: u32 = 0o100_000;
 const CHARACTER_DEVICE: u32 = 0o020_600;
 
 impl Image {
-    /// An empty folder.
+    /// Adds an empty directory.
     pub(crate) fn folder(&mut self, inside: &str) {
         self.insert(inside, Entry::Folder);
     }
 
-    /// A text file; `mode` has the rights only.
+    /// Adds a text file; `mode` has only the permissions.
     pub(crate) fn text(&mut self, inside: &str, text: impl Into<Vec<u8>>, mode: u32) {
         self.insert(inside, Entry::File { content: Content::Bytes(text.into()), mode });
     }
 
-    /// A copy of a file of this machine.
+    /// Adds a copy of a file of the host.
     pub(crate) fn file(&mut self, inside: &str, from: &Path) {
         self.insert(inside, Entry::File { content: Content::File(from.to_owned()), mode: 0o644 });
     }
 
-    /// The device `/dev/console`.
+    /// Adds the device `/dev/console`.
     pub(crate) fn console(&mut self) {
         self.insert("/dev/console", Entry::Console);
     }
 
-    /// A program or shared object of this machine with the libraries that it needs.
+    /// Adds a program or a shared object of the host, with the libraries that it needs.
     pub(crate) fn program(&mut self, inside: &str, from: &Path) {
         self.insert(inside, Entry::File { content: Content::File(from.to_owned()), mode: 0o755 });
         self.programs.push(from.to_owned());
@@ -116,29 +118,29 @@ impl Image {
 /// Writes one record of the archive.
 fn record(out: &mut impl Write, inode: usize, mode: u32, path: &str, content: &[u8]) -> io::Result<()> {
     let size = u32::try_from(content.len()).map_err(|_| io::Error::other(format!("{path} is larger than 4 GiB")))?;
-    // The console is character device 5, 1.
+    // The console is the character device 5, 1.
     let (major, minor) = if mode == CHARACTER_DEVICE { (5, 1) } else { (0, 0) };
     write!(out, "070701{inode:08x}{mode:08x}{0:08x}{0:08x}{1:08x}{0:08x}{size:08x}{0:08x}{0:08x}", 0, 1)?;
     write!(out, "{major:08x}{minor:08x}{:08x}{:08x}{path}\0", path.len() + 1, 0)?;
-    // The header has 110 bytes: it, the path and its NUL together are a multiple of 4.
+    // The header has 110 bytes. Header, path and NUL are padded to a multiple of 4.
     const HEADER: usize = 110;
     out.write_all(padding(HEADER + path.len() + 1))?;
     out.write_all(content)?;
     out.write_all(padding(content.len()))
 }
 
-/// The zeros that bring `len` to a multiple of 4.
+/// Returns the zeros that pad `len` to a multiple of 4.
 fn padding(len: usize) -> &'static [u8] {
     &[0; 3][..len.wrapping_neg() % 4]
 }
 
-/// The shared libraries of all `programs`, in one call of `ldd`.
+/// Returns the shared libraries of all `programs`, with one call of `ldd`.
 fn libraries(programs: &[PathBuf]) -> Result<Vec<PathBuf>, Failure> {
     let output = Command::new("ldd")
         .args(programs)
         .output()
         .map_err(|error| Failure::new(format!("ldd cannot be started: {error}")))?;
-    // The status says only that one of them is static.
+    // A bad status only says that one of the programs is static.
     let text = String::from_utf8_lossy(&output.stdout);
     if let Some(missing) = text.lines().find(|line| line.contains("=> not found")) {
         return Err(Failure::new(format!("a library of the programs for the machine is missing: {}", missing.trim())));
@@ -149,7 +151,7 @@ fn libraries(programs: &[PathBuf]) -> Result<Vec<PathBuf>, Failure> {
     Ok(libraries)
 }
 
-/// The path in a line of `ldd`: `libc.so.6 => /lib/…/libc.so.6 (0x…)` or
+/// Returns the path in a line of `ldd`: `libc.so.6 => /lib/…/libc.so.6 (0x…)` or
 /// `/lib64/ld-linux-x86-64.so.2 (0x…)`.
 fn library(line: &str) -> Option<&str> {
     let (path, _) = line.rsplit_once(" (0x")?;
@@ -157,8 +159,8 @@ fn library(line: &str) -> Option<&str> {
     path.starts_with('/').then_some(path)
 }
 
-/// A copy of `program` in `folder`, as `name`, without its debug sections; made anew only when the
-/// program is younger.
+/// Returns the path of a copy of `program` without its debug sections, `name` in `folder`. It is
+/// copied again only if the program is newer.
 pub(crate) fn stripped(program: &Path, folder: &Path, name: &str) -> Result<PathBuf, Failure> {
     let failed = |error: io::Error| Failure::new(format!("{}: {error}", program.display()));
     let changed = |path: &Path| fs::metadata(path).and_then(|metadata| metadata.modified());
@@ -168,7 +170,7 @@ pub(crate) fn stripped(program: &Path, folder: &Path, name: &str) -> Result<Path
         return Ok(copy);
     }
     fs::create_dir_all(folder).map_err(failed)?;
-    // Under a name of its own first: another run may be reading the old copy.
+    // Write under another name first, because another run may be reading the old copy.
     let fresh = folder.join(format!("{name}.{}", std::process::id()));
     let status = Command::new("strip")
         .arg("--strip-debug")
@@ -177,7 +179,7 @@ pub(crate) fn stripped(program: &Path, folder: &Path, name: &str) -> Result<Path
         .status()
         .map_err(|error| Failure::new(format!("strip cannot be started: {error}")))?;
     if !status.success() {
-        // A script, or an object that strip does not know, goes in as it is.
+        // A script, or an object that strip does not know, is copied unchanged.
         fs::copy(program, &fresh).map_err(failed)?;
     }
     fs::rename(&fresh, &copy).map_err(failed)?;

@@ -1,8 +1,9 @@
-//! The kernel that the machine boots, and its modules in the order in which they must be loaded.
+//! Finds the kernel that the machine boots, and its modules in the order in which they must be
+//! loaded.
 //!
-//! **Why** Debian's own: `linux-image-amd64` has Soft-RoCE as a module on every machine where the
-//! package can be installed, whatever kernel runs there. The running kernel is often another one,
-//! without it.
+//! **Why** Debian's own kernel: `linux-image-amd64` has Soft-RoCE as a module, on every machine
+//! where the package can be installed. The kernel that runs there is often another one, without
+//! Soft-RoCE.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -17,21 +18,22 @@ pub(crate) struct Kernel {
     version: String,
 }
 
-/// What every machine loads. Without `crc32_generic` adding the device fails, with no reason given.
+/// The modules that every machine loads. Without `crc32_generic`, adding the device fails, and the
+/// kernel gives no reason.
 pub(crate) const MODULES: &[&str] =
     &["virtio_pci", "virtio_console", "crc32_generic", "rdma_rxe", "ib_uverbs", "rdma_ucm", "rdma_cm"];
-/// The link between the two ends of one machine.
+/// The module for the link between the two ends of one machine.
 pub(crate) const MODULES_ALONE: &[&str] = &["veth"];
-/// The link between two machines, with loss.
+/// The modules for the link between two machines, with loss.
 pub(crate) const MODULES_PAIR: &[&str] = &["virtio_net", "sch_netem"];
 
 impl Kernel {
-    /// The newest one that is installed on this machine.
+    /// Returns the newest kernel that is installed on the host.
     pub(crate) fn installed() -> Option<Kernel> {
         Kernel::newest(Path::new("/boot"), Path::new("/lib/modules"))
     }
 
-    /// The newest kernel in `boot` (`/boot`) that has every module that a machine loads in
+    /// Returns the newest kernel in `boot` (`/boot`) with every module that a machine loads in
     /// `modules` (`/lib/modules`). Kernels for clouds (`-cloud-amd64`) have similar names and no
     /// Soft-RoCE.
     fn newest(boot: &Path, modules: &Path) -> Option<Kernel> {
@@ -46,7 +48,8 @@ impl Kernel {
             .max_by_key(|kernel| numbers(&kernel.version))
     }
 
-    /// The files of `names` and of all that they need, each once, in the order of loading.
+    /// Returns the files of `names` and of all modules that they need, each once, in the order of
+    /// loading.
     pub(crate) fn modules(&self, names: &[&str]) -> Result<Vec<PathBuf>, Failure> {
         let mut files = Vec::new();
         for name in names {
@@ -68,21 +71,21 @@ impl Kernel {
     }
 }
 
-/// Whether a kernel's directory of modules has all that the machines load, as files of their own or
-/// built into the kernel.
+/// Returns true if a directory of modules has all modules that the machines load, as files or built
+/// into the kernel.
 fn has_modules(folder: &Path) -> bool {
     let list = |name: &str| std::fs::read_to_string(folder.join(name)).unwrap_or_default();
     let (files, builtin) = (list("modules.dep"), list("modules.builtin"));
-    // `kernel/drivers/net/veth.ko.xz: what it needs`
+    // `kernel/drivers/net/veth.ko.xz: modules that it needs`
     let files = files.lines().filter_map(|line| line.split(':').next()).filter(|path| folder.join(path).is_file());
-    // `kernel/lib/crc32c.ko`; names of files have either dash.
+    // `kernel/lib/crc32c.ko`. Names of files have hyphens or underscores.
     let name = |path: &str| Some(path.rsplit('/').next()?.split(".ko").next()?.replace('-', "_"));
     let there: BTreeSet<String> = files.chain(builtin.lines()).filter_map(name).collect();
     [MODULES, MODULES_ALONE, MODULES_PAIR].concat().iter().all(|module| there.contains(*module))
 }
 
-/// The files in what `modprobe --show-depends` prints: `insmod FILE OPTIONS`, or `builtin NAME` for
-/// what needs no loading.
+/// Returns the files in the output of `modprobe --show-depends`: `insmod FILE OPTIONS`, or
+/// `builtin NAME` for a module that needs no loading.
 fn files_of(output: &str) -> Vec<PathBuf> {
     output
         .lines()
@@ -91,7 +94,7 @@ fn files_of(output: &str) -> Vec<PathBuf> {
         .collect()
 }
 
-/// The numbers of a version, so that `6.10.0-9` is newer than `6.9.0-12`.
+/// Returns the numbers of a version, so that `6.10.0-9` is newer than `6.9.0-12`.
 fn numbers(version: &str) -> Vec<u64> {
     version.split(|c: char| !c.is_ascii_digit()).filter_map(|part| part.parse().ok()).collect()
 }

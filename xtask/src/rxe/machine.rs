@@ -1,10 +1,10 @@
-//! Starts the emulated machine and follows it to its end.
+//! Starts the emulated machine and reads its reports to the end.
 //!
 //! **Invariants**
-//! 1. Every machine ends: at the limit QEMU is killed; and init turns the machine off by itself a
-//!    little earlier, should nobody be there to kill it.
-//! 2. Its folder goes with the run; that of a run that was killed goes with the next.
-//! 3. A machine that stops without having said `Done` has failed.
+//! 1. Every machine ends. QEMU is killed at the limit. A little earlier, init turns the machine
+//!    off, in case this program is no longer there.
+//! 2. The directory of a run is removed at its end. If the run was killed, the next run removes it.
+//! 3. A machine that stops without having sent `Done` has failed.
 
 use std::fs::{self, File};
 use std::io::{self, BufReader};
@@ -22,46 +22,50 @@ use super::{Link, inside};
 use crate::command::Failure;
 use crate::setup;
 
-/// Programs that every machine has, beside busybox.
+/// The programs of every machine, besides busybox.
 const PROGRAMS: &[&str] = &["ip", "tc", "rdma", "ibv_devinfo"];
-/// Where libibverbs looks for the driver of Soft-RoCE, and for the word that there is one.
+/// The directories in which libibverbs looks for the driver of Soft-RoCE, and for the file that
+/// names it.
 const PROVIDERS: &str = "/usr/lib/x86_64-linux-gnu/libibverbs";
 const DRIVERS: &str = "/etc/libibverbs.d";
-/// The lines of the console that a failure shows.
+/// The number of lines of the console that a failure shows.
 const CONSOLE_LINES: usize = 40;
 
-/// What a machine is made of.
+/// The description of a machine.
 pub(crate) struct Spec<'a> {
     /// The kernel.
     pub(crate) kernel: &'a Kernel,
-    /// Which link its device stands on.
+    /// The link of its device.
     pub(crate) link: Link,
-    /// What to do; `None` for a shell on this terminal.
+    /// The plan to carry out; `None` for a shell on this terminal.
     pub(crate) plan: Option<&'a Plan>,
-    /// Programs to bring along: the name inside `/bin`, or an absolute path, and the file.
+    /// Programs to copy into the machine: the name in `/bin`, or an absolute path, and the file.
     pub(crate) programs: &'a [(String, PathBuf)],
-    /// Processors.
+    /// The number of processors.
     pub(crate) cpus: u32,
     /// Memory, in MiB.
     pub(crate) memory_mib: u32,
-    /// After which it is ended.
+    /// Time limit of the machine.
     pub(crate) limit: Duration,
 }
 
-/// A folder of this run alone. Its owner holds a lock on a file in it for as long as it lives, so
-/// that the folder of a run that was killed is known by its free lock, and goes with the next run.
+/// A directory of this run alone.
+///
+/// The owner holds a lock on a file in it while it lives. If a run was killed, the lock is free,
+/// and the next run removes the directory.
 pub(crate) struct Folder {
     path: PathBuf,
     _lock: File,
 }
 
-/// How folders begin, and the file whose lock says that there is an owner.
+/// The prefix of these directories, and the name of the file whose lock shows that there is an
+/// owner.
 const FOLDER: &str = "bmi-rxe-";
 const LOCK: &str = "lock";
 
 impl Folder {
-    /// A new folder; `name` keeps those of one process apart. Its path is short, because a socket's
-    /// path must be.
+    /// Creates a directory. `name` distinguishes those of one process. The path is short, because
+    /// the paths of sockets must be short.
     pub(crate) fn new(name: &str) -> Result<Folder, Failure> {
         let all = std::env::temp_dir();
         remove_orphans(&all);
@@ -70,8 +74,8 @@ impl Folder {
 
     fn within(all: &Path, name: &str) -> io::Result<Folder> {
         let name = format!("{FOLDER}{}-{name}", std::process::id());
-        // Under another name until it is locked: else another run could take it for an orphan
-        // meanwhile.
+        // It has another name until it is locked. Otherwise another run could remove it as an
+        // orphan.
         let (hidden, path) = (all.join(format!(".{name}")), all.join(name));
         fs::create_dir(&hidden)?;
         let lock = File::create_new(hidden.join(LOCK))?;
@@ -80,7 +84,7 @@ impl Folder {
         Ok(Folder { path, _lock: lock })
     }
 
-    /// Its path.
+    /// Returns the path of the directory.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
@@ -92,8 +96,8 @@ impl Drop for Folder {
     }
 }
 
-/// Removes folders of this user whose owner is gone. One without a lock file, or with a lock that
-/// somebody holds, in whatever process or container, stays.
+/// Removes directories of this user whose owner is gone. Keeps a directory without a lock file, and
+/// one whose lock is held by any process, also in another container.
 fn remove_orphans(all: &Path) {
     let Ok(own) = fs::metadata("/proc/self").map(|metadata| metadata.uid()) else { return };
     for entry in fs::read_dir(all).into_iter().flatten().flatten() {
@@ -104,13 +108,13 @@ fn remove_orphans(all: &Path) {
         }
         let Ok(lock) = File::options().write(true).open(entry.path().join(LOCK)) else { continue };
         if lock.try_lock().is_ok() {
-            // One that goes only in part is tried again by the next run.
+            // If only a part is removed, the next run tries again.
             let _ = fs::remove_dir_all(entry.path());
         }
     }
 }
 
-/// A machine that runs.
+/// A machine that is running.
 pub(crate) struct Machine {
     qemu: Child,
     records: Receiver<std::io::Result<Record>>,
@@ -136,8 +140,8 @@ impl Machine {
         command.arg("-device").arg(format!("virtserialport,chardev=reports,name={}", inside::PORT));
         let messages = File::create(folder.path().join("qemu"))
             .map_err(|error| Failure::new(format!("{}: {error}", folder.path().display())))?;
-        // An input that stays open and silent: where it ends, QEMU takes the port for unplugged and
-        // the machine waits for ever.
+        // The input stays open and is silent. At its end, QEMU would take the port for unplugged,
+        // and the machine would wait without end.
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(messages);
         let mut qemu = command.spawn().map_err(|error| Failure::new(format!("qemu cannot be started: {error}")))?;
         let stdout = qemu.stdout.take().expect("it was asked for one line above");
@@ -155,8 +159,8 @@ impl Machine {
         reader.map(|_| machine).map_err(|error| Failure::new(format!("a thread cannot be started: {error}")))
     }
 
-    /// Hands each record to `on` until the machine is off. Fails if it was not done by then; with
-    /// `stop`, it is ended when that becomes true.
+    /// Passes each record to `on` until the machine is off. Fails if it was not done by then. If
+    /// `stop` becomes true, ends the machine.
     #[expect(clippy::disallowed_methods, reason = "a time limit on a real process")]
     pub(crate) fn follow(mut self, on: &mut dyn FnMut(Record), stop: Option<&AtomicBool>) -> Result<(), Failure> {
         const LOOK_AGAIN: Duration = Duration::from_millis(200);
@@ -187,7 +191,7 @@ impl Machine {
         Err(Failure::new(format!("the machine failed: {why}\n{}", self.last_words())))
     }
 
-    /// The telling part of the console, and what QEMU itself had to say.
+    /// Returns the relevant part of the console, and the messages of QEMU.
     fn last_words(&self) -> String {
         let read = |name: &str| fs::read(self.folder.path().join(name)).unwrap_or_default();
         let console = String::from_utf8_lossy(&read("console")).replace('\r', "");
@@ -195,7 +199,8 @@ impl Machine {
     }
 }
 
-/// The lines from where the kernel says that something is wrong; else the last ones.
+/// Returns the lines from the first one in which the kernel reports an error, or else the last
+/// lines.
 fn telling(console: &str) -> Vec<&str> {
     const SIGNS: &[&str] = &["Kernel panic", "BUG:", "Oops", "general protection", "Out of memory", "unable to handle"];
     let lines: Vec<&str> = console.lines().collect();
@@ -214,7 +219,7 @@ pub(crate) fn shell(spec: &Spec<'_>) -> Result<(), Failure> {
     if status.success() { Ok(()) } else { Err(Failure::new(format!("qemu: {status}"))) }
 }
 
-/// Why QEMU, which is installed, cannot emulate here; `None` if it can.
+/// Returns why QEMU, which is installed, cannot emulate here; `None` if it can.
 pub(crate) fn obstacle() -> Option<String> {
     let output = Command::new(emulator()).args(["-accel", "help"]).stdin(Stdio::null()).output();
     let said = match output {
@@ -224,7 +229,7 @@ pub(crate) fn obstacle() -> Option<String> {
     lacks(&String::from_utf8_lossy(&said))
 }
 
-/// What QEMU's list of accelerators lacks.
+/// Returns what is missing in QEMU's list of accelerators.
 fn lacks(accelerators: &str) -> Option<String> {
     let has_tcg = accelerators.lines().any(|line| line.trim() == "tcg");
     (!has_tcg).then(|| format!("this QEMU does not emulate (tcg): {}", accelerators.trim()))
@@ -235,20 +240,20 @@ fn emulator() -> PathBuf {
     setup::program(EMULATOR).unwrap_or_else(|| EMULATOR.into())
 }
 
-/// QEMU's command line, without the ways out.
+/// Returns QEMU's command line, without the options for its output.
 fn qemu(spec: &Spec<'_>, folder: &Path) -> Result<Command, Failure> {
     let image = folder.join("image");
     image_of(spec)?.write(&image)?;
     let mut command = Command::new(emulator());
-    // Plain emulation: hardware help exists on some machines and hangs there.
+    // Plain emulation. Hardware support (KVM) exists on some machines and hangs there.
     command.args(["-accel", "tcg,thread=multi", "-cpu", "max", "-display", "none", "-monitor", "none"]);
     command.args(["-no-reboot", "-nodefaults"]);
     command.args(["-smp", &spec.cpus.to_string(), "-m", &spec.memory_mib.to_string()]);
     command.arg("-kernel").arg(&spec.kernel.image).arg("-initrd").arg(&image);
-    // On a busy host the timer comes too late for the kernel's check of it, and it would give up.
-    // The time stamp counter is not declared reliable, for its rate is measured wrongly then; the
-    // kernel's own watchdog notices that. A kernel that has found a bug in itself stops at once,
-    // instead of going on without one of its threads.
+    // On a busy host the timer comes too late for the kernel's check of it, and the kernel would
+    // give up. The time stamp counter is not declared reliable, because its rate is measured
+    // wrongly then, and the kernel's own watchdog notices that. A kernel that has found a bug in
+    // itself stops at once, so that it does not go on without one of its threads.
     command.args([
         "-append",
         "console=ttyS0 quiet panic=-1 oops=panic random.trust_cpu=on mitigations=off no_timer_check",
@@ -267,7 +272,7 @@ fn qemu(spec: &Spec<'_>, folder: &Path) -> Result<Command, Failure> {
     Ok(command)
 }
 
-/// The root file system of a machine.
+/// Builds the root file system of a machine.
 fn image_of(spec: &Spec<'_>) -> Result<Image, Failure> {
     let mut image = Image::default();
     image.console();
@@ -299,8 +304,8 @@ fn image_of(spec: &Spec<'_>) -> Result<Image, Failure> {
     }
     let found = |name: &str| setup::program(name).ok_or_else(|| Failure::new(format!("{name} is not installed")));
     image.program("/bin/busybox", &found("busybox")?);
-    // Called by this name, kmod loads one file; unlike busybox it reads every compression that
-    // Debian has used.
+    // Under this name, kmod loads one file. Unlike busybox, it reads every compression that Debian
+    // has used.
     image.program("/usr/sbin/insmod", &found("kmod")?);
     for name in PROGRAMS {
         image.program(&format!("/usr/bin/{name}"), &found(name)?);
@@ -315,8 +320,8 @@ fn image_of(spec: &Spec<'_>) -> Result<Image, Failure> {
     Ok(image)
 }
 
-/// The driver of Soft-RoCE for libibverbs. Its name ends in the version of the interface; one for
-/// another version of libibverbs does not load.
+/// Returns the driver of Soft-RoCE for libibverbs. Its name ends in the version of the interface. A
+/// driver for another version of libibverbs does not load.
 pub(crate) fn provider() -> Option<PathBuf> {
     let entries = Path::new(PROVIDERS).read_dir().ok()?;
     entries.flatten().map(|entry| entry.path()).find(|path| {
@@ -334,7 +339,7 @@ mod tests {
         let all = std::env::temp_dir().join(format!("rxe-folders-{}", std::process::id()));
         fs::create_dir(&all).unwrap();
         let kept = Folder::within(&all, "kept").unwrap();
-        // As a run that was killed leaves it: the lock went with its process.
+        // This is the state after a run was killed: the lock went with its process.
         let orphan = all.join(format!("{FOLDER}1-orphan"));
         for folder in [&orphan, &all.join(format!("{FOLDER}2-of-somebody-else")), &all.join("other")] {
             fs::create_dir(folder).unwrap();

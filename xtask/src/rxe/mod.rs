@@ -1,16 +1,15 @@
 //! `cargo xtask rxe`: real verbs without an adapter. Boots a small emulated machine with Soft-RoCE,
-//! the kernel's own RoCE v2 in software, and runs in it what needs an RDMA device.
+//! which is RoCE v2 in the kernel, and runs in it the programs that need an RDMA device.
 //!
-//! **Why** verbs that are only compiled are not tested, and adapters are rare. Soft-RoCE needs a
-//! kernel module, which neither a container nor most kernels of hired machines have; an emulated
-//! machine brings its own kernel, and needs no right but to run a program.
+//! **Why.** Verbs that are only compiled are not tested, and adapters are rare. Soft-RoCE needs a
+//! kernel module. Containers and most kernels of hired machines do not have it. An emulated machine
+//! has its own kernel, and the user needs only the right to run a program.
 //!
 //! **Invariants**
-//! 1. What cannot run is said to be *skipped*, with the reason, and counted so. It never counts as
-//!    passed.
-//! 2. What was begun and of which nothing more was heard has failed: a panic of the kernel, a hang,
-//!    a limit.
-//! 3. Plain emulation only. Hardware help (KVM) exists on some machines and hangs there.
+//! 1. A test that cannot run is reported as *skipped*, with the reason. It never counts as passed.
+//! 2. A test that began and sent no result has failed. The cause may be a panic of the kernel, a
+//!    hang, or a limit.
+//! 3. Only plain emulation is used. Hardware support (KVM) exists on some machines and hangs there.
 //!
 //! **Layout**
 //!
@@ -26,19 +25,20 @@
 //!  │ last lines, if it dies    <┼─── console (file) ─┼─ kernel                                          │ UDP        │
 //!  └────────────────────────────┘                    │                                                  d0 ── d1    │
 //!                                                    └──────────────────────────────────────────────────────────────┘
-//!  two machines: rxe0 on eth0 ── virtio-net ── datagram socket ── virtio-net ── eth0 with rxe0; tc netem loses 0.5 % each way
+//!  two machines: rxe0 on eth0 ── virtio-net ── datagram socket ── virtio-net ── eth0 with rxe0;
+//!  tc netem loses 0.5 % each way
 //! ```
 //!
 //! | module | what |
 //! |---|---|
-//! | `build` | asks cargo for test programs and programs |
-//! | `kernel`, `image`, `machine` | what is booted, its root file system, QEMU |
-//! | `wire` | the plan, and the records that come back |
+//! | `build` | builds test programs and programs with cargo |
+//! | `kernel`, `image`, `machine` | the kernel, the root file system, QEMU |
+//! | `wire` | the plan, and the records that the machine sends |
 //! | `inside` | what runs in the machine: test programs, scenarios of several processes |
-//! | `suite`, `pair`, `report` | all of it as tests |
+//! | `suite`, `pair`, `report` | runs everything as tests, and reports |
 //!
-//! **Tests** of the parts stand in each; the group `machine` shows with programs of others that the
-//! whole works.
+//! **Tests** of the parts are in each module. The group `machine` runs programs of other projects,
+//! and shows that the machine works.
 
 pub(crate) mod build;
 mod image;
@@ -65,7 +65,7 @@ use report::Reporter;
 use suite::Choice;
 use wire::{Job, Plan};
 
-/// What `cargo xtask rxe` understands.
+/// Options of `cargo xtask rxe`.
 #[derive(Args)]
 #[command(after_help = "Examples:
   cargo xtask rxe                                       all tests that need an RDMA device
@@ -77,10 +77,10 @@ use wire::{Job, Plan};
 
 Exit status: 0 all passed, 1 something failed, 77 it cannot be done on this machine; that of the program with --run and --test.")]
 pub(crate) struct RxeArgs {
-    /// Only this group (may be given several times).
+    /// Run only this group (may be given several times).
     #[arg(long, value_name = "GROUP")]
     only: Vec<String>,
-    /// Only tests whose name contains this.
+    /// Run only tests whose name contains this.
     #[arg(long, value_name = "TEXT")]
     filter: Option<String>,
     /// List the tests and stop.
@@ -89,32 +89,32 @@ pub(crate) struct RxeArgs {
     /// Print one JSON document at the end instead of lines.
     #[arg(long)]
     json: bool,
-    /// A line for each test that passed, too.
+    /// Also print a line for each test that passed.
     #[arg(long, short)]
     verbose: bool,
-    /// Measure instead: ratios to perftest in the same machine, in the release profile.
+    /// Measure the ratios to perftest, in the same machine and in the release profile. Runs no
+    /// tests.
     #[arg(long, conflicts_with_all = ["only", "filter", "list"])]
     bench: bool,
-    /// Run this program in the machine with ARGS, pass on its output, and end with its status.
+    /// Run this program in the machine with ARGS, print its output, and end with its exit status.
     #[arg(long, value_name = "PATH", conflicts_with_all = ["only", "filter", "list", "bench", "json"])]
     run: Option<PathBuf>,
-    /// The same with this test program of bmi-ib, which is built first.
+    /// Build this test program of bmi-ib and run it, as --run does.
     #[arg(long, value_name = "NAME", conflicts_with_all = ["run", "only", "filter", "list", "bench", "json"])]
     test: Option<String>,
-    /// Look around: a shell in the machine, on this terminal.
+    /// Start a shell in the machine, on this terminal.
     #[arg(long, conflicts_with_all = ["run", "test", "only", "filter", "list", "bench", "json"])]
     shell: bool,
-    /// With --run, --test and --shell: bring this program along, as /bin/NAME (may be given several
-    /// times).
+    /// With --run, --test and --shell: copy this program to /bin/NAME (may be given several times).
     #[arg(long, value_name = "PATH")]
     with: Vec<PathBuf>,
-    /// An environment variable inside (may be given several times).
+    /// Set an environment variable in the machine (may be given several times).
     #[arg(long, value_name = "NAME=VALUE", value_parser = variable)]
     env: Vec<(String, String)>,
-    /// Seconds for the program of --run or --test.
+    /// Time limit for the program of --run or --test, in seconds.
     #[arg(long, value_name = "SECONDS", default_value_t = 120)]
     limit: u64,
-    /// Arguments of that program.
+    /// Arguments for that program.
     #[arg(last = true)]
     args: Vec<String>,
 }
@@ -124,23 +124,23 @@ fn variable(text: &str) -> Result<(String, String), String> {
     Ok((name.into(), value.into()))
 }
 
-/// Which link the machine's RDMA device stands on.
+/// The link of the machine's RDMA device.
 pub(crate) enum Link {
     /// A pair of virtual Ethernet devices inside one machine.
     Veth,
     /// A socket between two machines, with loss.
     Pair {
-        /// This machine's socket.
+        /// The socket of this machine.
         own: PathBuf,
-        /// The other machine's.
+        /// The socket of the other machine.
         peer: PathBuf,
-        /// 0 or 1.
+        /// The index of this machine, 0 or 1.
         index: u8,
     },
 }
 
 impl Link {
-    /// The machine's address on it.
+    /// Returns the machine's address on the link.
     fn address(&self) -> String {
         match self {
             Link::Veth => "192.168.77.1".to_owned(),
@@ -148,7 +148,7 @@ impl Link {
         }
     }
 
-    /// What `init.sh` reads: kind, address, loss.
+    /// Returns the line that `init.sh` reads: kind, address, loss.
     fn line(&self) -> String {
         let (kind, loss) = match self {
             Link::Veth => ("veth", ""),
@@ -158,9 +158,9 @@ impl Link {
     }
 }
 
-/// Variables that are handed on, so that they work as in any other run.
+/// Environment variables that are passed on, so that they work as in any other run.
 const HANDED_ON: &[&str] = &["RUST_BACKTRACE", "RUST_LOG", "PROPTEST_CASES"];
-/// "It could not be run", as test harnesses have it.
+/// The exit status for "it could not be run", as in test harnesses.
 const SKIPPED: u8 = 77;
 
 /// `cargo xtask rxe`.
@@ -188,8 +188,7 @@ pub(crate) fn step(root: &Path) -> Result<Totals, Failure> {
     }
 }
 
-/// Brings this machine into the state that is needed, and says so as a skip where that is
-/// impossible.
+/// Installs what the machine needs. If that is impossible, returns a skip.
 fn set_up(root: &Path) -> Result<Kernel, Failure> {
     let here = (std::env::consts::OS, std::env::consts::ARCH);
     if here != ("linux", "x86_64") {
@@ -230,7 +229,7 @@ fn handed_on() -> Vec<(String, String)> {
     HANDED_ON.iter().filter_map(|name| Some(((*name).to_owned(), std::env::var(name).ok()?))).collect()
 }
 
-/// One program, or a shell.
+/// Runs one program, or a shell.
 fn by_hand(root: &Path, kernel: &Kernel, args: &RxeArgs, env: Vec<(String, String)>) -> Result<ExitCode, Failure> {
     const BOOT: Duration = Duration::from_secs(60);
     const DAY: Duration = Duration::from_secs(24 * 3600);
@@ -274,12 +273,12 @@ fn by_hand(root: &Path, kernel: &Kernel, args: &RxeArgs, env: Vec<(String, Strin
     }
     let mut reporter = Reporter::new(false, args.verbose);
     Machine::start(&spec, "one")?.follow(&mut |record| reporter.take(record), None)?;
-    // A status above 255 does not exist; none at all means that the device did not come up, which
-    // was said.
+    // There is no status above 255. If there is none at all, the device did not come up, and a
+    // message was printed.
     Ok(ExitCode::from(reporter.status().and_then(|status| u8::try_from(status).ok()).unwrap_or(1)))
 }
 
-/// Where copies of programs without their debug sections are kept.
+/// Returns the directory with copies of programs without their debug sections.
 fn stripped_folder(root: &Path) -> PathBuf {
     crate::target(root).join("rxe")
 }

@@ -1,4 +1,5 @@
-//! Two machines at a time, joined by a socket: the first one serves, the second one tests.
+//! Runs two machines at the same time, joined by a socket. The first one serves, and the second one
+//! tests.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,12 +13,12 @@ use super::wire::{Job, Plan, Record, Report, Verdict};
 use super::{Kernel, Link};
 use crate::command::Failure;
 
-/// For all of it.
+/// Time limit for both machines.
 const LIMIT: Duration = Duration::from_secs(300);
-/// What each machine has, in MiB.
+/// The memory of each machine, in MiB.
 const MEMORY_MIB: u32 = 1024;
 
-/// Boots both and reports what they say.
+/// Boots both machines and reports their results.
 pub(crate) fn run(
     root: &Path,
     kernel: &Kernel,
@@ -38,8 +39,8 @@ pub(crate) fn run(
             link: Link::Pair { own: socket(index), peer: socket(1 - index), index },
             plan: Some(&plan),
             programs: &programs,
-            // With a single one, Soft-RoCE starves the kernel's own threads while it sends again
-            // what was lost.
+            // With a single processor, Soft-RoCE starves the kernel's own threads while it sends
+            // lost packets again.
             cpus: CPUS,
             memory_mib: MEMORY_MIB,
             limit: LIMIT,
@@ -51,8 +52,8 @@ pub(crate) fn run(
     follow(server, user, reporter)
 }
 
-/// Follows both to their ends. A server that nobody can use any more is stopped, and is not blamed
-/// for that.
+/// Follows both machines to their ends. If the second one fails, stops the server, and does not
+/// report that as a failure of the server.
 fn follow(server: Machine, user: Machine, reporter: &mut Reporter) -> Result<(), Failure> {
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {

@@ -1,7 +1,7 @@
-//! Tells people, or programs, what the tests in the machine came to.
+//! Reports the results of the tests in the machine, as text or as JSON.
 //!
-//! **Invariant** a test that began and of whose end nothing was heard has failed; so has a group
-//! that was asked for and had no test.
+//! **Invariant.** A test that began and sent no result has failed. A group that was asked for and
+//! ran no test has failed, too.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -11,7 +11,7 @@ use serde::Serialize;
 use super::wire::{Record, Report, Verdict};
 use crate::totals::Totals;
 
-/// One test that has ended.
+/// A test that has ended.
 #[derive(Debug, Serialize)]
 struct Line {
     group: String,
@@ -21,23 +21,24 @@ struct Line {
     output: String,
 }
 
-/// Of so many failures the output is shown; when there are more, they mostly have one cause.
-/// `--json` has all of it.
+/// The number of failures whose output is shown. More failures than this mostly have one cause.
+/// `--json` has the output of all.
 const SHOWN: u64 = 20;
 
-/// Collects what a machine reports, and prints it as it comes.
+/// Collects the records of a machine, and prints them as they arrive.
 pub(crate) struct Reporter {
     lines: Vec<Line>,
-    /// Tests that began and have not ended.
+    /// The tests that began and have not ended.
     begun: Vec<(String, String)>,
-    /// The status of a single program.
+    /// The exit status of a single program.
     status: Option<i32>,
     json: bool,
     verbose: bool,
 }
 
 impl Reporter {
-    /// `json`: nothing is printed until the end. `verbose`: tests that passed have a line too.
+    /// Creates a reporter. If `json` is true, it prints nothing until the end. If `verbose` is
+    /// true, it also prints a line for each test that passed.
     pub(crate) fn new(json: bool, verbose: bool) -> Reporter {
         Reporter { lines: Vec::new(), begun: Vec::new(), status: None, json, verbose }
     }
@@ -45,7 +46,7 @@ impl Reporter {
     /// Takes in one record.
     pub(crate) fn take(&mut self, record: Record) {
         match record {
-            // A closed terminal is no reason to lose the results.
+            // Go on if the terminal is closed: the results are still needed.
             Record::Out(bytes) => drop(std::io::stdout().write_all(&bytes).and_then(|()| std::io::stdout().flush())),
             Record::Err(bytes) => drop(std::io::stderr().write_all(&bytes)),
             Record::Report(Report::Begun { group, name }) => self.begun.push((group, name)),
@@ -60,7 +61,8 @@ impl Reporter {
         }
     }
 
-    /// The machine has stopped: what it was at has failed, for this reason.
+    /// Records that the machine has stopped. The tests that were running have failed, for this
+    /// reason.
     pub(crate) fn stopped(&mut self, why: &str) {
         let mut at = std::mem::take(&mut self.begun);
         if at.is_empty() {
@@ -71,13 +73,13 @@ impl Reporter {
         }
     }
 
-    /// Something that was not run on this machine, and why.
+    /// Records something that was not run on this machine, and why.
     pub(crate) fn skip(&mut self, group: &str, name: &str, why: &str) {
         let (group, name) = (group.to_owned(), name.to_owned());
         self.end(Line { group, name, verdict: Verdict::Skipped, seconds: 0.0, output: why.to_owned() });
     }
 
-    /// A group that was asked for and of which nothing was heard.
+    /// Records a failure if no test of the group was reported. The group was asked for.
     pub(crate) fn expect(&mut self, group: &str) {
         if !self.lines.iter().any(|line| line.group == group) {
             let (group, name) = (group.to_owned(), "has tests".to_owned());
@@ -108,12 +110,12 @@ impl Reporter {
         }
     }
 
-    /// The status of the single program that ran.
+    /// Returns the exit status of the single program that ran.
     pub(crate) fn status(&self) -> Option<i32> {
         self.status
     }
 
-    /// All counts.
+    /// Returns all counts.
     pub(crate) fn totals(&self) -> Totals {
         self.lines.iter().fold(Totals::NONE, |mut totals, line| {
             totals += count(line.verdict);
@@ -121,8 +123,8 @@ impl Reporter {
         })
     }
 
-    /// Prints the counts of each group, in the order in which they ran, and the totals; or all of
-    /// it as JSON.
+    /// Prints the counts of each group, in the order in which they ran, and the totals. Prints
+    /// everything as JSON if that was asked for.
     pub(crate) fn print(&self, seconds: f64) {
         let totals = self.totals();
         if self.json {

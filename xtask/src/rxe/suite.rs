@@ -1,4 +1,4 @@
-//! All that runs in the machine as tests: built, booted, run, reported.
+//! Runs everything in the machine as tests: builds, boots, runs, and reports.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -12,18 +12,18 @@ use super::{Kernel, Link, build, image, pair, stripped_folder};
 use crate::command::Failure;
 use crate::{setup, totals::Totals};
 
-/// What to run, and how to tell of it.
+/// The tests to run, and how to report them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Choice {
-    /// Only these groups; all usual ones if empty.
+    /// Run only these groups. If empty, run all usual ones.
     pub(crate) only: Vec<String>,
-    /// Only tests whose name contains this.
+    /// Run only tests whose name contains this.
     pub(crate) filter: Option<String>,
-    /// Environment inside.
+    /// Environment variables in the machine.
     pub(crate) env: Vec<(String, String)>,
-    /// One JSON document instead of lines.
+    /// Print one JSON document instead of lines.
     pub(crate) json: bool,
-    /// A line for each test that passed.
+    /// Also print a line for each test that passed.
     pub(crate) verbose: bool,
 }
 
@@ -37,19 +37,19 @@ impl Choice {
     }
 }
 
-/// For one test; each takes a second or two.
+/// Time limit for one test, in seconds. Each takes a second or two.
 const TEST_LIMIT_S: u64 = 60;
-/// For all that runs in one machine. What is usual takes less than four minutes.
+/// Time limit for everything that runs in one machine. The usual tests take less than four minutes.
 const LIMIT: Duration = Duration::from_secs(900);
-/// Test programs whose tests keep to themselves, so that several run at a time: processes of their
-/// own, with their own queue pairs.
+/// Test programs whose tests do not affect each other, so that several can run at the same time.
+/// They are processes with their own queue pairs.
 const SIDE_BY_SIDE: &[&str] = &["bmi_ib", "conformance"];
-/// The machine's processors.
+/// The number of processors of the machine.
 pub(crate) const CPUS: u32 = 2;
-/// What a machine has, in MiB. The host gives what is used, no more.
+/// The memory of a machine, in MiB. The host provides only what is used.
 pub(crate) const MEMORY_MIB: u32 = 3072;
 
-/// Runs what was chosen and prints the results.
+/// Runs the chosen tests and prints the results.
 #[expect(clippy::disallowed_methods, reason = "tells a person how long it took")]
 pub(crate) fn run(root: &Path, kernel: &Kernel, choice: &Choice) -> Result<Totals, Failure> {
     let mut reporter = Reporter::new(choice.json, choice.verbose);
@@ -76,7 +76,7 @@ pub(crate) fn run(root: &Path, kernel: &Kernel, choice: &Choice) -> Result<Total
         pair::run(root, kernel, &choice.env, &mut reporter)?;
         work.groups.push(scenario::PAIR.into());
     }
-    // A filter may leave a group without tests; then that was asked for.
+    // With a filter, a group may have no tests.
     if choice.filter.is_none() {
         work.groups.iter().for_each(|group| reporter.expect(group));
     }
@@ -84,7 +84,7 @@ pub(crate) fn run(root: &Path, kernel: &Kernel, choice: &Choice) -> Result<Total
     Ok(reporter.totals())
 }
 
-/// What one machine has to do.
+/// The work of one machine.
 #[derive(Default)]
 struct Work {
     plan: Plan,
@@ -93,7 +93,7 @@ struct Work {
 }
 
 impl Work {
-    /// Builds what was chosen, and says what of it cannot be.
+    /// Builds the chosen programs, and reports what cannot be built.
     fn prepare(root: &Path, choice: &Choice, reporter: &mut Reporter) -> Result<Work, Failure> {
         let mut work = Work::default();
         work.plan.env = choice.env.clone();
@@ -148,8 +148,8 @@ impl Work {
     }
 }
 
-/// The chosen test programs. A group that is none of ours is asked for in vain, and cargo is not
-/// troubled for scenarios alone.
+/// Builds the chosen test programs, and fails if a chosen group does not exist. If only scenarios
+/// are chosen, cargo does not run.
 fn test_programs(root: &Path, choice: &Choice, reporter: &mut Reporter) -> Result<Vec<build::Built>, Failure> {
     let is_scenario = |group: &String| SCENARIOS.iter().any(|scenario| scenario.group == group);
     if !choice.only.is_empty() && choice.only.iter().all(is_scenario) {
@@ -181,7 +181,8 @@ fn test_programs(root: &Path, choice: &Choice, reporter: &mut Reporter) -> Resul
 /// The group of the independent peer's tests.
 const PEER: &str = "peer";
 
-/// The programs with these names: ours as built here, others' as installed.
+/// Returns the programs with these names. Ours are those that were built here, the others are those
+/// that are installed.
 pub(crate) fn programs(root: &Path, names: &[&str]) -> Result<Vec<(String, PathBuf)>, Failure> {
     const OURS: &[&str] = &["pvfsd", "pvfs", "ab"];
     let mut built = if names.iter().any(|name| OURS.contains(name)) { build::programs(root)? } else { Vec::new() };
@@ -204,9 +205,9 @@ pub(crate) fn programs(root: &Path, names: &[&str]) -> Result<Vec<(String, PathB
     Ok(programs)
 }
 
-/// This program: it carries out the plan in the machine.
+/// Returns this program, which carries out the plan in the machine.
 pub(crate) fn own_program(root: &Path) -> Result<(String, PathBuf), Failure> {
-    // By its process: cargo may have replaced the file since it was started.
+    // Use the path of the process, because cargo may have replaced the file since it was started.
     let own = PathBuf::from(format!("/proc/{}/exe", std::process::id()));
     Ok(("xtask".into(), image::stripped(&own, &stripped_folder(root), "xtask")?))
 }

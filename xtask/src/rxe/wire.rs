@@ -1,11 +1,10 @@
-//! What the host tells the machine to do, and how the machine reports: a channel of its own, beside
-//! the console.
+//! How the host gives the machine its plan, and how the machine reports. The reports have a channel
+//! of their own, besides the console.
 //!
-//! **Why** the console is no channel: the kernel writes into it whenever it likes, in the middle of
-//! any line. So results go through a port of their own (virtio-serial), and the console is kept for
-//! diagnosis.
+//! **Why** not the console: the kernel writes into it at any time, in the middle of any line.
+//! Results go through a port of their own (virtio-serial), and the console is kept for diagnosis.
 //!
-//! **Protocol** The plan is a file of the image, in JSON. The machine answers with records until
+//! **Protocol.** The plan is a file of the image, in JSON. The machine answers with records until
 //! the port closes:
 //!
 //! ```text
@@ -21,19 +20,19 @@ use std::io::{self, Read, Write};
 
 use serde::{Deserialize, Serialize};
 
-/// What a machine has to do, in order.
+/// The work of a machine, in order.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Plan {
-    /// Each is done whether or not the ones before it passed.
+    /// The jobs. Each one runs even if those before it failed.
     pub(crate) jobs: Vec<Job>,
-    /// Environment of everything that runs.
+    /// The environment of all programs.
     pub(crate) env: Vec<(String, String)>,
 }
 
-/// One thing to do in the machine.
+/// A job of the machine.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) enum Job {
-    /// Run one program, pass its output on, answer with its exit status.
+    /// Run one program, pass its output on, and report its exit status.
     Program {
         /// The program and its arguments.
         args: Vec<String>,
@@ -42,7 +41,7 @@ pub(crate) enum Job {
     },
     /// Run the tests of a test program, each in a process of its own.
     Tests {
-        /// What the report calls the program.
+        /// The name of the program in the report.
         group: String,
         /// Its path in the machine.
         program: String,
@@ -50,38 +49,39 @@ pub(crate) enum Job {
         filter: Option<String>,
         /// Seconds after which one test is killed.
         limit_s: u64,
-        /// How many tests run at a time; 1 where they change what they share, such as the link.
+        /// The number of tests that run at the same time. It is 1 for tests that change something
+        /// that they share, such as the link.
         workers: usize,
     },
-    /// Run something that is written down in `inside::scenario`.
+    /// Run a scenario of `inside::scenario`.
     Scenario {
-        /// Its group there.
+        /// The group of the scenario.
         group: String,
-        /// Its name there.
+        /// The name of the scenario.
         name: String,
     },
 }
 
-/// How a test ended.
+/// The result of a test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Verdict {
-    /// It ran and all was well.
+    /// It ran and succeeded.
     Passed,
-    /// It ran and failed, was killed, or could not be started.
+    /// It failed, was killed, or could not be started.
     Failed,
-    /// It was not run, and the output says why.
+    /// It was not run. The output has the reason.
     Skipped,
 }
 
-/// What the machine says beside a program's output.
+/// A message of the machine other than a program's output.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) enum Report {
-    /// The device is up.
+    /// The device is ready.
     Up {
-        /// Version of the kernel inside.
+        /// The version of the kernel in the machine.
         kernel: String,
     },
-    /// A test begins; if nothing follows, it is the one that hung or killed the machine.
+    /// A test begins. If no record follows, this test hung or stopped the machine.
     Begun {
         /// The test program or the scenario.
         group: String,
@@ -94,23 +94,23 @@ pub(crate) enum Report {
         group: String,
         /// The test.
         name: String,
-        /// How.
+        /// The result.
         verdict: Verdict,
-        /// How long it took, by the machine's clock.
+        /// The duration in seconds, by the machine's clock.
         seconds: f64,
-        /// What it printed; empty when it passed.
+        /// The output; empty if the test passed.
         output: String,
     },
     /// A line for people, such as a measured ratio.
     Note(String),
-    /// A program has ended with this status: 128 and the signal's number if by a signal, 124 if
-    /// killed at its limit.
+    /// A program has ended with this status. It is 128 and the signal's number after a signal, and
+    /// 124 if the program was killed at its limit.
     Exited(i32),
     /// All jobs are done; the machine turns itself off.
     Done,
 }
 
-/// One record.
+/// A record.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Record {
     /// A piece of standard output.
@@ -121,11 +121,11 @@ pub(crate) enum Record {
     Report(Report),
 }
 
-/// A test's output is cut to far less before it is sent.
+/// The limit of a record's length. The output of a test is cut to much less before it is sent.
 const LARGEST: u32 = 16 << 20;
 
 impl Record {
-    /// Writes the record, whole.
+    /// Writes the whole record.
     pub(crate) fn write(&self, to: &mut impl Write) -> io::Result<()> {
         let json;
         let (kind, bytes) = match self {
@@ -146,7 +146,7 @@ impl Record {
         to.flush()
     }
 
-    /// Reads the next record; `None` where the channel ends.
+    /// Reads the next record. Returns `None` at the end of the channel.
     pub(crate) fn read(from: &mut impl Read) -> io::Result<Option<Record>> {
         let mut kind = [0];
         if from.read(&mut kind)? == 0 {

@@ -1,5 +1,5 @@
-//! The file system over verbs: servers and clients are processes of their own, and what is read
-//! back is compared byte for byte.
+//! Tests the file system over verbs. Servers and clients are separate processes, and all data that
+//! is read back is compared byte for byte.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,11 +8,11 @@ use std::time::Duration;
 use super::scenario::{PROGRAM_LIMIT, Running, Scene};
 use super::{DEVICE, await_some};
 
-/// The manager's port; the I/O servers have the following ones.
+/// The port of the manager. The I/O servers have the following ports.
 const PORT: u16 = 7100;
 const IODS: usize = 2;
 
-/// A cluster of processes in a folder of its own.
+/// A cluster of processes, with a directory of its own.
 pub(crate) struct Cluster<'a> {
     scene: &'a Scene<'a>,
     folder: PathBuf,
@@ -22,12 +22,12 @@ pub(crate) struct Cluster<'a> {
 }
 
 impl<'a> Cluster<'a> {
-    /// The servers that another machine has started at `host`.
+    /// Returns the servers that another machine has started at `host`.
     pub(crate) fn of_another(scene: &'a Scene<'a>, host: &str) -> Cluster<'a> {
         Cluster { scene, folder: PathBuf::new(), manager: address(host, 0), servers: Vec::new() }
     }
 
-    /// Starts all servers; returns when they listen at `host`.
+    /// Starts all servers, and returns when they listen at `host`.
     pub(crate) fn start(scene: &'a Scene<'a>, host: &str) -> Result<Cluster<'a>, String> {
         let folder = PathBuf::from("/tmp/cluster");
         let _ = fs::remove_dir_all(&folder);
@@ -50,7 +50,7 @@ impl<'a> Cluster<'a> {
         Ok(cluster)
     }
 
-    /// Starts a server; returns when it listens.
+    /// Starts a server, and returns when it listens.
     fn server(&self, index: usize) -> Result<Running, String> {
         let config = self.folder.join("pvfs.toml").display().to_string();
         let number = index.saturating_sub(1).to_string();
@@ -60,7 +60,7 @@ impl<'a> Cluster<'a> {
         Ok(server)
     }
 
-    /// Runs a command that must end well.
+    /// Runs a command that must succeed.
     pub(crate) fn ok(&self, words: &[&str]) -> Result<String, String> {
         self.scene.ok(&[&["pvfs", "-q", "--manager", &self.manager], words].concat()).map_err(|why| self.explain(&why))
     }
@@ -70,7 +70,7 @@ impl<'a> Cluster<'a> {
         self.scene.start(&[&["pvfs", "-q", "--manager", &self.manager], words].concat())
     }
 
-    /// What went wrong, and what the servers said.
+    /// Returns what went wrong, with the output of the servers.
     pub(crate) fn explain(&self, why: &str) -> String {
         self.servers
             .iter()
@@ -95,7 +95,7 @@ fn address(host: &str, index: usize) -> String {
     format!("ib://{DEVICE}/{host}:{}", usize::from(PORT) + index)
 }
 
-/// Writes a file whose every eight bytes say where they stand and in which file.
+/// Writes a file in which every eight bytes depend on their offset and on the file's path.
 fn write(path: &Path, len: usize) -> Result<(), String> {
     let seed = path.to_string_lossy().bytes().fold(0u64, |seed, byte| seed.wrapping_mul(31).wrapping_add(byte.into()));
     let words = len.div_ceil(8) as u64;
@@ -120,7 +120,7 @@ fn same(a: &Path, b: &Path) -> Result<(), String> {
     ))
 }
 
-/// What is stored: the sizes of each path that data can take, and those beside its limits.
+/// The files that are stored: sizes for each path that data can take, and sizes next to its limits.
 const TREE: &[(&str, usize)] = &[
     ("empty", 0),
     ("inline", 100),
@@ -180,14 +180,14 @@ pub(crate) fn several_clients(scene: &Scene<'_>) -> Result<(), String> {
     })
 }
 
-/// A put that is still under way when its server is killed: it reads from a pipe that nobody
-/// closes.
+/// Kills a server during a put. The put is still running, because it reads from a pipe that is not
+/// closed.
 pub(crate) fn killed_server(scene: &Scene<'_>) -> Result<(), String> {
     let mut cluster = Cluster::start(scene, "127.0.0.1")?;
     let pipe = "/tmp/pipe";
     scene.ok(&["mkfifo", pipe])?;
-    // Opened for both, the pipe holds the command back neither when it begins nor when it has read
-    // all.
+    // The pipe is opened for reading and writing. So the command is blocked neither when it starts
+    // nor when it has read everything.
     let mut feed = fs::File::options().read(true).write(true).open(pipe).map_err(|error| error.to_string())?;
     let put = cluster.begin(&["put", pipe, "/torn", "--timeout", "5s"])?;
     // More than one block, so that the servers have a part of it.
@@ -203,7 +203,8 @@ pub(crate) fn killed_server(scene: &Scene<'_>) -> Result<(), String> {
     await_some("data at the server", || (size(&stored) > 0).then_some(()))?;
     cluster.servers.remove(1).kill()?;
     let finished = put.finish(PROGRAM_LIMIT);
-    // Nobody reads any more, so the feed would wait for ever; it is let go by reading what is left.
+    // The command no longer reads, so the feed would wait without end. Read the rest, so that it
+    // ends.
     let _ = scene.finish(&["timeout", "2", "cat", pipe]);
     drop(fed);
     if finished.status != 1 {
@@ -214,7 +215,7 @@ pub(crate) fn killed_server(scene: &Scene<'_>) -> Result<(), String> {
     cluster.there_and_back("after", 1_000_000)
 }
 
-/// Bytes of all files below a folder.
+/// Returns the bytes of all files below a directory.
 fn size(folder: &Path) -> u64 {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     entries
@@ -226,8 +227,8 @@ fn size(folder: &Path) -> u64 {
         .sum()
 }
 
-/// Clients die by SIGKILL at odd moments of large transfers both ways; the servers go on serving
-/// others.
+/// Kills clients with SIGKILL at odd moments of large transfers in both directions. The servers
+/// must go on serving others.
 pub(crate) fn killed_clients(scene: &Scene<'_>) -> Result<(), String> {
     let cluster = Cluster::start(scene, "127.0.0.1")?;
     let (from, back) = ("/tmp/victim", "/tmp/victim.back");

@@ -1,12 +1,12 @@
-//! The main job in the machine: the same tree over verbs and over TCP, in one run.
+//! Runs the main job in the machine: the same tree over verbs and over TCP, in one run.
 
 use std::fs;
 use std::path::Path;
 
 use super::scenario::Scene;
 
-/// `ab` compares every byte itself and ends with a bad status where one differs. Its table goes to
-/// the report.
+/// Runs `ab` over verbs and TCP. It compares every byte itself, and ends with a bad status if one
+/// differs. Its table goes to the report.
 pub(crate) fn ib_against_tcp(scene: &Scene<'_>) -> Result<(), String> {
     const TREE: &str = "/tmp/tree";
     plant(Path::new(TREE)).map_err(|error| format!("{TREE}: {error}"))?;
@@ -15,8 +15,8 @@ pub(crate) fn ib_against_tcp(scene: &Scene<'_>) -> Result<(), String> {
     fs::remove_dir_all(TREE).map_err(|error| format!("{TREE}: {error}"))
 }
 
-/// Files of 1 MiB, one after another: the rows say how much processor time the client spends on
-/// one, over verbs and over TCP.
+/// Transfers files of 1 MiB, one after another. The rows show how much processor time the client
+/// takes for one file, over verbs and over TCP.
 pub(crate) fn stream(scene: &Scene<'_>) -> Result<(), String> {
     const STREAM: &str = "/tmp/stream";
     const FILES: usize = 48;
@@ -34,7 +34,8 @@ pub(crate) fn stream(scene: &Scene<'_>) -> Result<(), String> {
     fs::remove_dir_all(STREAM).map_err(failed)
 }
 
-/// A small tree with files of all classes; larger ones are made by `ab` itself.
+/// Creates a small tree with files of all size classes except the largest, which `ab` creates
+/// itself.
 fn plant(root: &Path) -> std::io::Result<()> {
     for folder in 0..4usize {
         let path = root.join(format!("folder-{folder}"));

@@ -1,20 +1,20 @@
-//! Our verbs against `perftest`, in the same machine and the same minute.
+//! Measures our verbs against `perftest`, in the same machine and the same minute.
 //!
-//! **Why ratios only.** Emulated, an operation costs what the emulator costs; the same is true of
-//! both sides, so a ratio says how much we add, and nothing here says how fast an adapter is.
-//! Rounds alternate, so that whatever else the host does falls on both; the median is taken.
+//! **Why only ratios.** In emulation, an operation costs what the emulator costs. That is true of
+//! both programs, so a ratio shows how much our code adds. No figure here shows how fast an adapter
+//! is. The rounds alternate, so that other load on the host affects both, and the median is taken.
 
 use super::perftest::perftest;
 use super::scenario::Scene;
 use crate::rxe::build::MEASURE;
 
-/// What is compared.
+/// A measurement that both programs make.
 struct Series {
-    /// The program of `perftest`, and what ours calls it.
+    /// The program of `perftest`, and the name of the series in our program.
     program: &'static str,
-    /// Which number of its last line: the typical latency, the average bandwidth.
+    /// The column of the value in its last line: the typical latency, or the average bandwidth.
     column: usize,
-    /// Whether more is better.
+    /// True if more is better.
     is_rate: bool,
 }
 
@@ -27,10 +27,10 @@ const SERIES: &[Series] = &[
     Series { program: "ib_read_bw", column: 3, is_rate: true },
 ];
 
-/// Sizes and how many operations of each make a round of less than a second.
+/// Sizes, and the number of operations with which a round takes less than a second.
 const SIZES: &[(usize, usize)] = &[(64, 4000), (4 << 10, 3000), (64 << 10, 200), (1 << 20, 24)];
 const ROUNDS: usize = 5;
-/// Aims: at most this times the latency, at least this part of the bandwidth.
+/// The aims: at most this many times the latency, and at least this part of the bandwidth.
 const LATENCY_AIM: f64 = 1.3;
 const BANDWIDTH_AIM: f64 = 0.9;
 
@@ -58,21 +58,21 @@ pub(crate) fn ratios(scene: &Scene<'_>) -> Result<(), String> {
     Ok(())
 }
 
-/// `ib_measure SERIES SIZE OPERATIONS` prints one number, in the unit of `perftest`: the typical
-/// time of an operation in µs (half a round trip for send and write), or MB/s.
+/// Runs `ib_measure SERIES SIZE OPERATIONS`, which prints one number in the unit of `perftest`: the
+/// typical time of an operation in µs (half a round trip for send and write), or MB/s.
 fn ours(scene: &Scene<'_>, series: &Series, size: usize, operations: usize) -> Result<f64, String> {
     let output = scene.ok(&[MEASURE, series.program, &size.to_string(), &operations.to_string()])?;
     output.trim().parse().map_err(|_| format!("{MEASURE} printed no number:\n{output}"))
 }
 
 fn theirs(scene: &Scene<'_>, series: &Series, size: usize, operations: usize) -> Result<f64, String> {
-    // Without "-F" it refuses to report where its clock and its processor disagree, as emulated
-    // ones do now and then.
+    // Without "-F" it does not report if its clock and its processor disagree. Emulated ones do so
+    // now and then.
     let output = perftest(scene, series.program, &["-F", "-s", &size.to_string(), "-n", &operations.to_string()])?;
     number(&output, size, series.column).ok_or_else(|| format!("{} printed no number:\n{output}", series.program))
 }
 
-/// The number in `column` of the line that begins with the size.
+/// Returns the number in `column` of the line that begins with the size.
 fn number(output: &str, size: usize, column: usize) -> Option<f64> {
     let size = size.to_string();
     let line = output.lines().find(|line| line.split_whitespace().next() == Some(&size))?;

@@ -1,12 +1,12 @@
-//! What runs inside the machine: this very program, started by `init.sh`. It carries out the plan
-//! and reports over a port of its own.
+//! The part of this program that runs inside the machine. `init.sh` starts it. It carries out the
+//! plan and reports over a port of its own.
 //!
 //! **Invariants**
-//! 1. Every job ends: a program that takes longer than its limit is killed, and so is all that it
-//!    started.
+//! 1. Every job ends. A program that takes longer than its limit is killed, with all processes that
+//!    it started.
 //! 2. A job leaves no process behind for the next one.
-//! 3. Each test runs in a process of its own, so that one that hangs or dies is named, and costs no
-//!    other its result.
+//! 3. Each test runs in a process of its own. If one hangs or dies, the report names it, and the
+//!    other tests keep their results.
 
 mod files;
 mod main_job;
@@ -26,16 +26,16 @@ use std::time::{Duration, Instant};
 use super::wire::{Job, Plan, Record, Report, Verdict};
 use process::LIMIT_STATUS;
 
-/// Where the plan lies.
+/// The path of the plan.
 pub(crate) const PLAN: &str = "/etc/plan.json";
 /// The name of the port for the reports.
 pub(crate) const PORT: &str = "bmi.reports";
-/// Where the machine's own address on the device's link stands.
+/// The file with the machine's own address on the link of the device.
 pub(crate) const ADDRESS_FILE: &str = "/etc/address";
 /// The RDMA device.
 pub(crate) const DEVICE: &str = "rxe0";
 
-/// The way out of the machine. Clones write to the same port, a record at a time.
+/// The channel of the reports. Clones write to the same port, one record at a time.
 #[derive(Clone)]
 pub(crate) struct Channel(Arc<Mutex<File>>);
 
@@ -43,7 +43,7 @@ impl Channel {
     fn send(&self, record: &Record) {
         let mut port = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Err(error) = record.write(&mut *port) {
-            // The console is all that is left.
+            // Only the console is left.
             eprintln!("inside: a report is lost: {error}");
         }
     }
@@ -52,7 +52,7 @@ impl Channel {
         self.send(&Record::Report(report));
     }
 
-    /// Runs `test` as a test with this name, and reports how it ended.
+    /// Runs `test` as a test with this name, and reports its result.
     #[expect(clippy::disallowed_methods, reason = "tells a person how long it took")]
     fn test(&self, group: &str, name: &str, test: impl FnOnce() -> (Verdict, String)) {
         self.report(Report::Begun { group: group.into(), name: name.into() });
@@ -121,7 +121,7 @@ fn carry_out_job(job: &Job, plan: &Plan, channel: &Channel) {
     }
 }
 
-/// The device of the port named [`PORT`].
+/// Returns the device of the port with the name [`PORT`].
 fn port() -> Option<PathBuf> {
     let ports = fs::read_dir("/sys/class/virtio-ports").ok()?;
     ports.flatten().find_map(|port| {
@@ -130,20 +130,22 @@ fn port() -> Option<PathBuf> {
     })
 }
 
-/// The index of the RoCE v2 GID that holds an IPv4 address, once the device's port is active.
+/// Returns the index of the RoCE v2 GID that holds an IPv4 address, once the port of the device is
+/// active.
 fn gid_index(device: &str) -> Option<usize> {
     let port = Path::new("/sys/class/infiniband").join(device).join("ports/1");
     let read = |name: String| fs::read_to_string(port.join(name)).unwrap_or_default();
     if !read("state".into()).contains("ACTIVE") {
         return None;
     }
-    // By content: how many GIDs stand before it depends on the kernel's view of IPv6.
+    // Search by content: how many GIDs come before it depends on the kernel's settings for IPv6.
     (0..16).find(|index| {
         read(format!("gids/{index}")).contains(":0000:ffff:") && read(format!("gid_attrs/types/{index}")).contains("v2")
     })
 }
 
-/// Asks until there is an answer; the kernel makes devices and addresses in its own time.
+/// Calls `ask` until it returns a value, because the kernel creates devices and addresses with a
+/// delay.
 #[expect(clippy::disallowed_methods, reason = "waits for the kernel, with a limit")]
 fn await_some<T>(what: &str, ask: impl Fn() -> Option<T>) -> Result<T, String> {
     const LIMIT: Duration = Duration::from_secs(30);

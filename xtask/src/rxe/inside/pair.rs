@@ -1,7 +1,8 @@
-//! The test with two machines: one serves, the other one stores there and reads back, over a link
-//! that loses packets.
+//! The test with two machines. One serves; the other one stores files there and reads them back,
+//! over a link that loses packets.
 //!
-//! **Protocol** The serving side has a cluster; it is done when it finds the directory `/finished`.
+//! **Protocol.** The serving machine has a cluster. It is done when it finds the directory
+//! `/finished`.
 
 use std::fs;
 use std::time::Duration;
@@ -10,7 +11,7 @@ use super::files::{Cluster, pause};
 use super::scenario::Scene;
 use super::{ADDRESS_FILE, DEVICE};
 
-/// How the using side says that it is done.
+/// The directory with which the using machine says that it is done.
 const FINISHED: &str = "/finished";
 
 /// Serves the other machine.
@@ -20,7 +21,7 @@ pub(crate) fn serve(scene: &Scene<'_>) -> Result<(), String> {
     let cluster = Cluster::start(scene, &own_address()?)?;
     for _ in 0..LOOKS {
         if cluster.ok(&["ls", FINISHED]).is_ok() {
-            // The other side may still be waiting for the answer, if a packet of it was lost.
+            // The other machine may still be waiting for the answer, if a packet of it was lost.
             pause(4 * BETWEEN);
             return Ok(());
         }
@@ -29,7 +30,7 @@ pub(crate) fn serve(scene: &Scene<'_>) -> Result<(), String> {
     Err(cluster.explain("the other machine was not done in time"))
 }
 
-/// What the device has counted, where it is not zero: retries, sequence errors, duplicates.
+/// Returns the counters of the device that are not zero: retries, sequence errors, duplicates.
 fn counters() -> String {
     let folder = format!("/sys/class/infiniband/{DEVICE}/ports/1/hw_counters");
     let files = fs::read_dir(folder).into_iter().flatten().flatten();
@@ -41,8 +42,8 @@ fn counters() -> String {
     counts.collect::<Vec<_>>().join(", ")
 }
 
-/// Asks until it goes well; the other machine boots in its own time. In the end, says what was
-/// wrong last.
+/// Calls `ask` until it succeeds, because the other machine may not have booted yet. Returns the
+/// last error if it never does.
 fn await_ok(mut ask: impl FnMut() -> Result<String, String>) -> Result<(), String> {
     const TRIES: u32 = 120;
     const BETWEEN: Duration = Duration::from_millis(500);
@@ -58,7 +59,7 @@ fn await_ok(mut ask: impl FnMut() -> Result<String, String>) -> Result<(), Strin
 /// Stores files on the other machine and reads them back.
 pub(crate) fn transfer(scene: &Scene<'_>) -> Result<(), String> {
     let cluster = Cluster::of_another(scene, &server()?);
-    // Until the other machine is up, there is nobody to connect to.
+    // Until the other machine is up, there is no server to connect to.
     await_ok(|| cluster.ok(&["ping"]))?;
     for (name, len) in [("small", 1000), ("middle", 60_000), ("large", 4 << 20)] {
         cluster.there_and_back(name, len).map_err(|why| format!("{why}\n{}", counters()))?;
@@ -67,24 +68,25 @@ pub(crate) fn transfer(scene: &Scene<'_>) -> Result<(), String> {
     let dropped = dropped(&statistics).ok_or(statistics)?;
     scene.note(format!("packets dropped on the way to the servers: {dropped}"));
     cluster.ok(&["mkdir", FINISHED])?;
-    // Of several thousand packets one in two hundred is lost.
+    // The link loses one packet in two hundred, of several thousand.
     if dropped == 0 { Err("nothing was lost, so nothing was shown".into()) } else { Ok(()) }
 }
 
-/// This machine's own address on the device's link.
+/// Returns this machine's own address on the link of the device.
 fn own_address() -> Result<String, String> {
     let address = fs::read_to_string(ADDRESS_FILE).map_err(|error| format!("{ADDRESS_FILE}: {error}"))?;
     Ok(address.trim().to_owned())
 }
 
-/// The serving machine's: the two have the first two addresses of one network.
+/// Returns the address of the serving machine. The two machines have the first two addresses of one
+/// network.
 fn server() -> Result<String, String> {
     let own = own_address()?;
     own.rsplit_once('.').map(|(network, _)| format!("{network}.1")).ok_or_else(|| format!("an odd address: {own}"))
 }
 
-/// How many packets the link has dropped, in what `tc -s` prints: `Sent 9 bytes 1 pkt (dropped 5,
-/// overlimits …`.
+/// Returns how many packets the link has dropped, from the output of `tc -s`:
+/// `Sent 9 bytes 1 pkt (dropped 5, overlimits …`.
 fn dropped(statistics: &str) -> Option<u64> {
     statistics.split_once("(dropped ")?.1.split(',').next()?.trim().parse().ok()
 }

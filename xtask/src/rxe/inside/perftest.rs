@@ -1,5 +1,5 @@
-//! The programs of others that use the device: `perftest`, the examples of libibverbs. They show
-//! that the machine works.
+//! Runs programs of other projects that use the device: `perftest`, and the examples of libibverbs.
+//! They show that the machine works.
 
 use std::fs;
 use std::time::Duration;
@@ -7,13 +7,13 @@ use std::time::Duration;
 use super::scenario::{PROGRAM_LIMIT, Scene};
 use super::{DEVICE, await_some, gid_index};
 
-/// `perftest` alone: its two processes send to each other, so that a failure elsewhere is not the
-/// machine's.
+/// Runs `perftest` alone. Its two processes send to each other. If this test passes, a failure of
+/// another test is not the machine's fault.
 pub(crate) fn once(scene: &Scene<'_>) -> Result<(), String> {
     perftest(scene, "ib_send_lat", &["-s", "64", "-n", "200"]).map(drop)
 }
 
-/// The example of libibverbs that compares what it receives.
+/// Runs the example of libibverbs that compares the data that it receives.
 pub(crate) fn ping_pong(scene: &Scene<'_>) -> Result<(), String> {
     let words = ping_pong_words()?;
     both(scene, &words.each_ref().map(String::as_str), PING_PONG_PORT).map(drop)
@@ -21,14 +21,14 @@ pub(crate) fn ping_pong(scene: &Scene<'_>) -> Result<(), String> {
 
 const PING_PONG_PORT: u16 = 18_516;
 
-/// Its server's command line; the client's has the host in addition. `-c` compares.
+/// Returns the command line of its server. The client's has the host in addition. `-c` compares.
 fn ping_pong_words() -> Result<[String; 12], String> {
     let (gid, port) = (gid()?, PING_PONG_PORT.to_string());
     let words = ["ibv_rc_pingpong", "-d", DEVICE, "-g", &gid, "-p", &port, "-s", "4096", "-n", "100", "-c"];
     Ok(words.map(str::to_owned))
 }
 
-/// Runs a program of `perftest` as server and as client; returns what the client printed.
+/// Runs a program of `perftest` as server and as client. Returns what the client printed.
 pub(crate) fn perftest(scene: &Scene<'_>, program: &str, args: &[&str]) -> Result<String, String> {
     const PORT: u16 = 18_515;
     let gid = gid()?;
@@ -52,8 +52,8 @@ fn both(scene: &Scene<'_>, words: &[&str], port: u16) -> Result<String, String> 
     }
 }
 
-/// Whether somebody listens on a TCP port, by the kernel's own table (asking by connecting would be
-/// taken for a client).
+/// Returns true if a program listens on a TCP port. It reads the kernel's own table, because the
+/// server would take a connection for a client.
 fn listens(port: u16) -> bool {
     const LISTEN: &str = "0A";
     ["/proc/net/tcp", "/proc/net/tcp6"].iter().any(|table| {

@@ -1,7 +1,8 @@
-//! Runs programs inside the machine, and ends all that they leave behind.
+//! Runs programs inside the machine, and ends all processes that they leave behind.
 //!
-//! **Invariant** nothing here waits for the end of a program's output: a process that it left
-//! behind may hold it open for ever. Leftovers are killed first; what a test prints goes to a file.
+//! **Invariant.** Nothing here waits for the end of a program's output, because a process that the
+//! program left behind may hold it open without end. Processes that are left over are killed first.
+//! The output of a test goes to a file.
 
 use std::collections::HashSet;
 use std::fs::{self, File};
@@ -18,22 +19,23 @@ use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use super::Channel;
 use crate::rxe::wire::Record;
 
-/// The status of a program that was killed at its limit, as `timeout(1)` has it.
+/// The exit status of a program that was killed at its limit, as in `timeout(1)`.
 pub(crate) const LIMIT_STATUS: i32 = 124;
-/// The status of a program that could not be started, as the shell has it.
+/// The exit status of a program that could not be started, as in the shell.
 const NOT_FOUND_STATUS: i32 = 127;
-/// What a report keeps of a program's output: its end.
+/// The bytes of a program's output that a report keeps: its end.
 const OUTPUT_KEPT: u64 = 64 << 10;
 
 /// A program that has ended.
 pub(crate) struct Finished {
-    /// Its exit status; 128 and the signal's number, or [`LIMIT_STATUS`].
+    /// Its exit status. It is 128 and the signal's number after a signal, and [`LIMIT_STATUS`] at
+    /// the limit.
     pub(crate) status: i32,
-    /// The end of what it printed, both streams.
+    /// The end of its output, of both streams.
     pub(crate) output: String,
 }
 
-/// A command of these words with this environment, and no input.
+/// Creates a command of these words with this environment, and without input.
 pub(crate) fn command(args: &[impl AsRef<str>], env: &[(String, String)]) -> Command {
     let mut command = Command::new(args.first().map_or("", AsRef::as_ref));
     command.args(args.iter().skip(1).map(AsRef::as_ref)).stdin(Stdio::null());
@@ -45,14 +47,15 @@ pub(crate) fn command(args: &[impl AsRef<str>], env: &[(String, String)]) -> Com
 pub(crate) fn captured(mut command: Command, limit: Duration) -> Finished {
     let mut run = || -> std::io::Result<Finished> {
         let mut file = scratch()?;
-        // A group of its own, so that what it leaves behind can be ended while others run.
+        // The process group is its own, so that processes that it leaves behind can be ended while
+        // others run.
         command.process_group(0);
         command.stdout(file.try_clone()?).stderr(file.try_clone()?);
         let mut child = command.spawn()?;
         let mut waits = String::new();
         let status = wait_or(&mut child, limit, &mut || waits = waiting())?;
         if let Some(group) = pid(child.id()) {
-            // That there is none left is the usual case.
+            // Usually there is none left, and this fails.
             let _ = kill_process_group(group, Signal::KILL);
         }
         let mut output = tail(&mut file)?;
@@ -68,7 +71,8 @@ pub(crate) fn captured(mut command: Command, limit: Duration) -> Finished {
     })
 }
 
-/// Runs a program, sends its output as it comes, and kills it at the limit. Returns its status.
+/// Runs a program, sends its output as it is printed, and kills the program at the limit. Returns
+/// its exit status.
 pub(crate) fn streamed(args: &[String], env: &[(String, String)], limit: Duration, channel: &Channel) -> i32 {
     let mut command = command(args, env);
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -91,7 +95,7 @@ pub(crate) fn streamed(args: &[String], env: &[(String, String)], limit: Duratio
     status
 }
 
-/// Sends what comes, in the pieces in which it comes.
+/// Sends the output in the pieces in which it is read.
 fn pass_on(
     mut from: impl Read + Send + 'static,
     record: fn(Vec<u8>) -> Record,
@@ -110,11 +114,11 @@ pub(crate) fn wait(child: &mut Child, limit: Duration) -> std::io::Result<i32> {
     wait_or(child, limit, &mut || {})
 }
 
-/// The same; at the limit, `last` is called before anything is killed.
+/// Waits as [`wait`] does. At the limit, calls `last` before anything is killed.
 #[expect(clippy::disallowed_methods, reason = "a time limit on a real process")]
 fn wait_or(child: &mut Child, limit: Duration, last: &mut dyn FnMut()) -> std::io::Result<i32> {
-    /// The kernel tears a process's verbs down before it lets it go. One that it never lets go is
-    /// left behind.
+    /// Time limit for the end of a killed process. The kernel first tears down its verbs. If a
+    /// process does not end, it is left behind.
     const TEAR_DOWN: Duration = Duration::from_secs(10);
     let mut end = Instant::now() + limit;
     let mut killed = false;
@@ -139,7 +143,7 @@ fn number(status: ExitStatus) -> i32 {
     status.code().or_else(|| status.signal().map(|signal| 128 + signal)).unwrap_or(NOT_FOUND_STATUS)
 }
 
-/// A file without a name.
+/// Creates a file without a name.
 fn scratch() -> std::io::Result<File> {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     let path = format!("/tmp/.output-{}", NEXT.fetch_add(1, Ordering::Relaxed));
@@ -148,7 +152,7 @@ fn scratch() -> std::io::Result<File> {
     Ok(file)
 }
 
-/// The end of a file, as text.
+/// Returns the end of a file, as text.
 fn tail(file: &mut File) -> std::io::Result<String> {
     let len = file.metadata()?.len();
     file.seek(SeekFrom::Start(len.saturating_sub(OUTPUT_KEPT)))?;
@@ -159,20 +163,21 @@ fn tail(file: &mut File) -> std::io::Result<String> {
     Ok(cut + &String::from_utf8_lossy(&bytes))
 }
 
-/// The processes that were there before the first job: init, its timer, this one, the kernel's.
+/// Returns the processes that existed before the first job: init, its timer, this one, and those of
+/// the kernel.
 pub(crate) fn baseline() -> &'static HashSet<u32> {
     static BASELINE: OnceLock<HashSet<u32>> = OnceLock::new();
     BASELINE.get_or_init(|| processes().collect())
 }
 
-/// What the threads of all processes but those of the [`baseline`] wait for, as far as the kernel
-/// tells.
+/// Returns what the threads of all processes except those of the [`baseline`] wait for, as far as
+/// the kernel tells.
 fn waiting() -> String {
     let mut text = String::new();
     for process in processes().filter(|process| !baseline().contains(process)) {
         for thread in fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten() {
             let read = |name: &str| fs::read_to_string(thread.path().join(name)).unwrap_or_default();
-            // The innermost frames; the outermost are the same for all.
+            // Only the innermost frames. The outermost ones are the same for all.
             let frames = read("stack").lines().take(4).map(|line| format!(" {line}")).collect::<String>();
             if !frames.is_empty() {
                 text += &format!("  {process} {}:{frames}\n", read("comm").trim());
@@ -182,13 +187,13 @@ fn waiting() -> String {
     text
 }
 
-/// Kills every process that is not of the [`baseline`], until there is none.
+/// Kills all processes that are not in the [`baseline`], until there are none.
 #[expect(clippy::disallowed_methods, reason = "a killed process takes a moment to go")]
 pub(crate) fn end_leftovers() {
     const ROUNDS: u32 = 500;
     for _ in 0..ROUNDS {
-        // The kernel starts threads as it likes; those have no program, and neither have the dead
-        // that init has not yet buried.
+        // The kernel starts threads at any time. They have no program, and neither have zombies
+        // that init has not yet reaped.
         let left: Vec<Pid> = processes()
             .filter(|process| !baseline().contains(process))
             .filter(|process| fs::read_link(format!("/proc/{process}/exe")).is_ok())
@@ -198,7 +203,7 @@ pub(crate) fn end_leftovers() {
             return;
         }
         for process in left {
-            // One that has gone in the meantime is as good.
+            // It may have ended in the meantime.
             let _ = kill_process(process, Signal::KILL);
         }
         std::thread::sleep(Duration::from_millis(2));

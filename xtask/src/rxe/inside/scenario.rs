@@ -1,8 +1,8 @@
-//! The table of what runs in the machine beside test programs: several processes that work
-//! together. Each is reported as a test.
+//! The table of scenarios: several processes that work together. They run in the machine besides
+//! the test programs, and each is reported as a test.
 //!
-//! **How to add one.** A function that takes a [`Scene`] and answers with an error in words, and
-//! its line in [`SCENARIOS`].
+//! **How to add one.** Write a function that takes a [`Scene`] and returns an error as text, and
+//! add a line to [`SCENARIOS`].
 
 use std::fs;
 use std::path::PathBuf;
@@ -14,21 +14,21 @@ use super::{Channel, await_some, files, main_job, measure, pair, perftest};
 use crate::rxe::build::MEASURE;
 use crate::rxe::wire::Report;
 
-/// One of them.
+/// A scenario.
 pub(crate) struct Scenario {
-    /// What the report calls its kind.
+    /// The group in the report.
     pub(crate) group: &'static str,
-    /// What is true when it passes.
+    /// The name, a statement that is true if the scenario passes.
     pub(crate) name: &'static str,
     /// The programs that it needs, in `/bin`.
     pub(crate) programs: &'static [&'static str],
     /// Runs it.
     pub(crate) run: fn(&Scene<'_>) -> Result<(), String>,
-    /// Whether it runs with all others; else only when asked for.
+    /// True if it runs with all others. Otherwise it runs only if it is asked for.
     pub(crate) usual: bool,
 }
 
-/// All of them, in the order in which they run.
+/// All scenarios, in the order in which they run.
 #[rustfmt::skip]
 pub(crate) const SCENARIOS: &[Scenario] = &[
     Scenario { group: "machine", name: "perftest sends to itself", programs: PERFTEST, run: perftest::once, usual: true },
@@ -40,7 +40,7 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     Scenario { group: "main-job", name: "ib against tcp", programs: &["ab", "pvfsd"], run: main_job::ib_against_tcp, usual: true },
     Scenario { group: "bench", name: "ratios to perftest", programs: MEASURED, run: measure::ratios, usual: false },
     Scenario { group: "bench", name: "the client's processor time in a stream", programs: &["ab", "pvfsd"], run: main_job::stream, usual: false },
-    // The first of this group serves the others.
+    // The first scenario of this group is the server of the others.
     Scenario { group: PAIR, name: "serving", programs: FILES, run: pair::serve, usual: true },
     Scenario { group: PAIR, name: "files go both ways with 0.5 % loss", programs: FILES, run: pair::transfer, usual: true },
 ];
@@ -53,26 +53,26 @@ const PERFTEST: &[&str] = &["ib_send_lat"];
 const MEASURED: &[&str] =
     &["ib_send_lat", "ib_write_lat", "ib_read_lat", "ib_send_bw", "ib_write_bw", "ib_read_bw", MEASURE];
 
-/// Finds one.
+/// Finds a scenario.
 pub(crate) fn find(group: &str, name: &str) -> Option<&'static Scenario> {
     SCENARIOS.iter().find(|scenario| scenario.group == group && scenario.name == name)
 }
 
-/// What a scenario works with.
+/// The tools of a scenario.
 pub(crate) struct Scene<'a> {
-    /// Environment of what it runs.
+    /// The environment of the programs that it runs.
     pub(crate) env: &'a [(String, String)],
-    /// For words to people.
+    /// The channel for notes to people.
     pub(crate) channel: &'a Channel,
 }
 
-/// For one program that a scenario runs.
+/// Time limit for one program that a scenario runs.
 pub(crate) const PROGRAM_LIMIT: Duration = Duration::from_secs(60);
 
-/// A process that a scenario started; it ends with it.
+/// A process that a scenario started. It is killed when this value is dropped.
 pub(crate) struct Running {
     child: Child,
-    /// What it was started as, for people.
+    /// Its command line, for people.
     pub(crate) words: String,
     output: PathBuf,
 }
@@ -90,7 +90,7 @@ impl Scene<'_> {
         captured(command(words, self.env), PROGRAM_LIMIT)
     }
 
-    /// Runs a program that must end well, and returns what it printed.
+    /// Runs a program that must succeed, and returns its output.
     pub(crate) fn ok(&self, words: &[&str]) -> Result<String, String> {
         let finished = self.finish(words);
         match finished.status {
@@ -99,7 +99,7 @@ impl Scene<'_> {
         }
     }
 
-    /// Starts a program and lets it run.
+    /// Starts a program and returns while it runs.
     pub(crate) fn start(&self, words: &[&str]) -> Result<Running, String> {
         let line = words.join(" ");
         let failed = |error: std::io::Error| format!("{line}: {error}");
@@ -111,12 +111,12 @@ impl Scene<'_> {
         Ok(Running { child, words: line, output })
     }
 
-    /// Says something to people.
+    /// Reports a line for people.
     pub(crate) fn note(&self, line: String) {
         self.channel.report(Report::Note(line));
     }
 
-    /// A number that was not given before.
+    /// Returns a number that it has not returned before.
     fn count(&self) -> u64 {
         use std::sync::atomic::{AtomicU64, Ordering};
         static NEXT: AtomicU64 = AtomicU64::new(0);
@@ -125,18 +125,18 @@ impl Scene<'_> {
 }
 
 impl Running {
-    /// What it has printed so far.
+    /// Returns the output up to now.
     pub(crate) fn output(&self) -> String {
         fs::read(&self.output).map_or_else(|_| String::new(), |bytes| String::from_utf8_lossy(&bytes).into_owned())
     }
 
-    /// Returns once it has printed `text`.
+    /// Returns once the process has printed `text`.
     pub(crate) fn await_output(&self, text: &str) -> Result<(), String> {
         await_some(&format!("{:?} of `{}`", text, self.words), || self.output().contains(text).then_some(()))
             .map_err(|why| format!("{why}; it said:\n{}", self.output()))
     }
 
-    /// As `kill -9` does.
+    /// Kills the process, as `kill -9` does.
     pub(crate) fn kill(mut self) -> Result<(), String> {
         self.child
             .kill()
@@ -144,7 +144,7 @@ impl Running {
             .map_err(|error| format!("{}: {error}", self.words))
     }
 
-    /// Waits for its end, and kills it at the limit.
+    /// Waits for the end of the process, and kills it at the limit.
     pub(crate) fn finish(mut self, limit: Duration) -> Finished {
         let status = process::wait(&mut self.child, limit).unwrap_or(process::LIMIT_STATUS);
         Finished { status, output: self.output() }

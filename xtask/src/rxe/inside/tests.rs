@@ -8,25 +8,25 @@ use super::process::{captured, command};
 use crate::rxe::wire::Verdict;
 use crate::totals::Totals;
 
-/// For listing the tests of a program.
+/// Time limit for listing the tests of a program.
 const LIST_LIMIT: Duration = Duration::from_secs(60);
 
 /// A test program.
 pub(crate) struct Program<'a> {
-    /// What the report calls it.
+    /// The group in the report.
     pub(crate) group: &'a str,
-    /// Where it is.
+    /// The path of the program.
     pub(crate) path: &'a str,
-    /// Environment of its tests.
+    /// The environment of its tests.
     pub(crate) env: &'a [(String, String)],
-    /// For one test.
+    /// Time limit for one test.
     pub(crate) limit: Duration,
-    /// How many tests run at a time.
+    /// The number of tests that run at the same time.
     pub(crate) workers: usize,
 }
 
-/// What begins so is no test but the other process of one, which starts it; it is ignored so that
-/// nothing else does.
+/// The prefix of functions that are no tests but the second process of one. The test starts that
+/// process. The functions are ignored, so that nothing else runs them.
 const PART: &str = "child_";
 
 fn is_part(name: &str) -> bool {
@@ -56,14 +56,14 @@ impl Program<'_> {
         };
         std::thread::scope(|scope| {
             for _ in 1..self.workers {
-                // One that cannot be started is not needed: the others do its share.
+                // If a thread cannot be started, the others do its share.
                 let _ = std::thread::Builder::new().name("tests".into()).spawn_scoped(scope, work);
             }
             work();
         });
     }
 
-    /// The names of the tests.
+    /// Returns the names of the tests.
     fn list(&self, more: &[&str]) -> Result<Vec<String>, String> {
         let args = [&[self.path, "--list", "--format", "terse"], more].concat();
         let finished = captured(command(&args, self.env), LIST_LIMIT);
@@ -75,7 +75,7 @@ impl Program<'_> {
 
     fn one(&self, name: &str) -> (Verdict, String) {
         let finished = captured(command(&[self.path, "--exact", name, "--nocapture"], self.env), self.limit);
-        // A good status alone would also come from a program that found no such test.
+        // The status alone is not enough: it is also good if the program found no such test.
         let passed = finished.output.lines().rev().find_map(Totals::from_line).is_some_and(|totals| totals.passed == 1);
         match finished.status {
             0 if passed => (Verdict::Passed, String::new()),
