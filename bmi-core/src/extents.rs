@@ -15,7 +15,7 @@
 //! small negative numbers to small numbers:
 //!
 //! ```text
-//!   run     head = zigzag(start - end of the range before) << 2 | same length << 1 | repeated     varint, up to 66 bits
+//!   run     head = zigzag(start - end of the range before) << 2 | same length << 1 | repeated   varint, up to 66 bits
 //!           [length]              unless equal to the length of the range before                 varint
 //!           [count, zigzag(gap)]  if repeated: count more ranges, each `gap` after the last end  varints
 //! ```

@@ -197,8 +197,8 @@ impl Executor {
         self.tasks.borrow().iter().filter(|(_, task)| task.node == node).count()
     }
 
-    /// Returns the node of the task that has panicked, if any. Its future was taken out to be polled
-    /// and never put back.
+    /// Returns the node of the task that has panicked, if any. Its future was taken out to be
+    /// polled and never put back.
     pub(crate) fn panicked_on(&self) -> Option<usize> {
         self.tasks.borrow().iter().find(|(_, task)| task.future.is_none()).and_then(|(_, task)| task.node)
     }

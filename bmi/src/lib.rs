@@ -98,7 +98,8 @@
 //!
 //! # fn main() -> Result<(), Error> {
 //! let clock = MonotonicClock::new();
-//! let mut endpoint = Endpoint::new(bmi::open(Scheme::Tcp, &OpenOptions::default())?, Config::named("c"), clock.now())?;
+//! let transport = bmi::open(Scheme::Tcp, &OpenOptions::default())?;
+//! let mut endpoint = Endpoint::new(transport, Config::named("client"), clock.now())?;
 //! let nobody = Addr::tcp("127.0.0.1", 1);
 //! let (_peer, op) = endpoint.connect(&nobody, Options::default())?;
 //! let error = endpoint.wait(op, &clock, clock.now() + Duration::from_secs(5)).unwrap_err();

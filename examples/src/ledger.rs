@@ -119,7 +119,8 @@ mod tests {
 
     use super::*;
 
-    // The whole test. It has no crashes: the ledger is kept in memory, and the clients are the test.
+    // The whole test. It has no crashes: the ledger is kept in memory, and the clients are the
+    // test.
     fn sweep(careless: bool) -> Result<Report, Box<Failure>> {
         check::sweep("ledger").nodes(3).seeds(0..100).faults(Swarm::all().without(Kind::Crash)).try_run(
             |world| async move {

@@ -48,8 +48,8 @@ mod tests {
 
     use super::*;
 
-    /// Three takers draw twenty tickets each. With `cut`, their connections are cut again and again,
-    /// at times that depend on the seed. Returns the tickets and the run's digest.
+    /// Three takers draw twenty tickets each. With `cut`, their connections are cut again and
+    /// again, at times that depend on the seed. Returns the tickets and the run's digest.
     fn run(seed: u64, cut: bool) -> (Vec<u64>, u64) {
         // A world has virtual time and one thread, and everything in it depends on the seed. Its
         // nodes have a processor and an adapter.

@@ -122,8 +122,8 @@ impl Memory {
     /// `len` zero bytes in pages that another process of this host can be given
     /// ([`Memory::shared_pages`]), so that a transport between processes moves them without help of
     /// the kernel, or not at all. Every other transport takes them as it takes any memory. Costs
-    /// three system calls and a descriptor for as long as the memory lives. It is plain memory where
-    /// the system has no more descriptors, and on other systems than Linux.
+    /// three system calls and a descriptor for as long as the memory lives. It is plain memory
+    /// where the system has no more descriptors, and on other systems than Linux.
     ///
     /// A peer to which part of such memory was exposed can reach **all of it**, as long as it keeps
     /// the pages mapped. Do not put secrets beside exposed bytes.

@@ -104,9 +104,9 @@ pub struct Failure {
     /// The line of a message has the virtual times at which it was sent and at which it arrived, in
     /// µs, then its nodes and its length. A message of an endpoint also has its kind and tag. A `-`
     /// in place of the arrival means that the message did not arrive, or had not arrived when the
-    /// run failed. The arrival of a read is that of its data. Connections that ended
-    /// have a line of their own, with the requests that ended with them. A line that begins with `*`
-    /// is a fault or the end of one. The last line begins with `!`: it is the failure.
+    /// run failed. The arrival of a read is that of its data. Connections that ended have a line of
+    /// their own, with the requests that ended with them. A line that begins with `*` is a fault or
+    /// the end of one. The last line begins with `!`: it is the failure.
     ///
     /// Empty if no message was sent, or if the failure did not repeat.
     pub messages: Vec<String>,

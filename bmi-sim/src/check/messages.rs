@@ -9,9 +9,9 @@
 //! ring. A record that leaves the ring is kept if it is close to a fault. The report then selects a
 //! few lines around each of the last faults, and fills up with the last lines before the failure.
 //!
-//! If there are too many lines, the report shows only the messages of the nodes concerned. These are
-//! the nodes that the faults name, the node of a task that panicked, and the nodes that the text of
-//! an error or of a leak names.
+//! If there are too many lines, the report shows only the messages of the nodes concerned. These
+//! are the nodes that the faults name, the node of a task that panicked, and the nodes that the
+//! text of an error or of a leak names.
 //!
 //! **Layout** of a line, times in µs of virtual time:
 //!
@@ -301,8 +301,8 @@ impl Core {
         }
     }
 
-    /// Records the end of a connection, with the requests that end with it. `refused` is the request
-    /// that the peer refused, if any: whether it is a read, its number and its status.
+    /// Records the end of a connection, with the requests that end with it. `refused` is the
+    /// request that the peer refused, if any: whether it is a read, its number and its status.
     #[inline]
     pub(crate) fn note_end(
         &mut self,
@@ -465,8 +465,8 @@ impl Messages {
     }
 }
 
-/// Selects the lines that are shown: some around the last faults, and as many of the end as there is
-/// room for. Each gap between lines takes a line too.
+/// Selects the lines that are shown: some around the last faults, and as many of the end as there
+/// is room for. Each gap between lines takes a line too.
 fn pick(records: &[Shown<'_>]) -> Vec<bool> {
     let mut picked = vec![false; records.len()];
     let is_fault = |at: &usize| records[*at].0.is_fault();

@@ -50,8 +50,8 @@
 //!
 //! **What a failure reports.** It reports the seed, the cause, the plan of faults, the messages
 //! around the faults and before the failure ([`Failure::messages`], at most forty lines), and one
-//! command that runs just that. The plan is shrunk to the few events that are needed to fail in the same
-//! way. The command sets variables that every sweep reads:
+//! command that runs just that. The plan is shrunk to the few events that are needed to fail in the
+//! same way. The command sets variables that every sweep reads:
 //!
 //! | variable | meaning |
 //! |---|---|
@@ -294,7 +294,8 @@ impl Sweep {
             }
             _ => false,
         });
-        // Once more, and recorded. A run that ends in another way has nothing to say about this one.
+        // Once more, and recorded. A run that ends in another way has nothing to say about this
+        // one.
         let recorded = self.once(seed, &shrunk, true, test);
         let messages = match recorded.result {
             Err(again) if again.is_like(&last) => recorded.messages,

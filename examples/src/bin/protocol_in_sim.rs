@@ -4,7 +4,7 @@
 //!
 //! ```text
 //! cargo run -p examples --bin protocol_in_sim
-//! cargo run -p examples --bin protocol_in_sim -- --trace ticket.json     and open it in chrome://tracing or ui.perfetto.dev
+//! cargo run -p examples --bin protocol_in_sim -- --trace ticket.json   # open it in ui.perfetto.dev
 //! cargo test -p examples
 //! ```
 

@@ -44,7 +44,8 @@ async fn handle<T: Transport>(
         }
         let memory = Memory::zeroed(call.len() as usize)?;
         call.fetch(0, &memory, call.within(PATIENCE)).await?;
-        // The lock is held until the block is written. So an older block never replaces a newer one.
+        // The lock is held until the block is written. So an older block never replaces a newer
+        // one.
         let mut blocks = blocks.lock().await;
         let held = Block::held(blocks.get(request.key).await?.as_ref());
         if held.version >= request.version {
