@@ -32,10 +32,10 @@ mod deadlines;
 mod listeners;
 #[cfg(feature = "net")]
 pub mod net;
-mod refused;
+mod refusal;
 pub mod software;
 
 pub use connection_table::ConnectionTable;
 pub use deadlines::Deadlines;
 pub use listeners::{Listeners, Round};
-pub use refused::{Limit, check_private, check_scheme, listen_failed, lost, unreached};
+pub use refusal::{Limit, check_private, check_scheme, listen_failed, lost, unreached};

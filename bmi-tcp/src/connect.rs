@@ -39,7 +39,7 @@ use crate::error::{Fault, Violation};
 use crate::frame::{Frame, Greeting, PREAMBLE, Preamble};
 use crate::queue_pair::QueuePair;
 use crate::receive::Inbound;
-use crate::vectored::{self, Piece};
+use crate::vectored_io::{self, Piece};
 
 /// The phase of a connection (see the module).
 pub(crate) enum Phase {
@@ -131,7 +131,7 @@ impl Lingering {
         for _ in 0..64 {
             let pieces = [Piece::new(drop_box.as_mut_ptr(), drop_box.len())];
             // SAFETY: the array is local to this function.
-            match unsafe { vectored::receive(self.stream.as_fd(), &pieces) } {
+            match unsafe { vectored_io::receive(self.stream.as_fd(), &pieces) } {
                 Ok(0) => return true,
                 Ok(_) => {}
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -175,7 +175,7 @@ fn dial(to: SocketAddr, config: &TcpConfig) -> io::Result<TcpStream> {
 /// send.
 fn say_last(stream: &TcpStream, bytes: &[u8]) {
     // SAFETY: the bytes are borrowed for the call.
-    let sent = unsafe { vectored::send(stream.as_fd(), &[Piece::of(bytes)]) };
+    let sent = unsafe { vectored_io::send(stream.as_fd(), &[Piece::of(bytes)]) };
     let shut = stream.shutdown(std::net::Shutdown::Write);
     if let Err(error) = sent.and(shut) {
         tracing::debug!(%error, "the peer could not be told why its connection ends");

@@ -14,7 +14,7 @@
 //! | `wire` | outgoing bytes in order: staged bytes, headers, user memory |
 //! | `receive` | from the socket to frames and their targets |
 //! | `progress` | the poll loop |
-//! | `vectored` | the two system calls of the data path |
+//! | `vectored_io` | the two system calls of the data path |
 //! | `error` | the reasons that connections end |
 //!
 //! Connection tables, name lookup, listeners, registrations and keys come from [`bmi_backend`].
@@ -36,7 +36,7 @@ mod frame;
 mod progress;
 mod queue_pair;
 mod receive;
-mod vectored;
+mod vectored_io;
 mod wire;
 
 use std::collections::VecDeque;
@@ -63,7 +63,7 @@ pub use config::TcpConfig;
 use connect::{Connection, Lingering, Phase};
 use error::Fault;
 use queue_pair::QueuePair;
-use vectored::{MAX_PIECES, Piece};
+use vectored_io::{MAX_PIECES, Piece};
 
 /// A token is an index with the table's number in its lowest bits.
 const TOKEN_BITS: u32 = 2;

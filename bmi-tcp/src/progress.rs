@@ -29,7 +29,7 @@ use bmi_core::transport::{Armed, ConnId, Event};
 use crate::connect::{Connection, Lingering, Phase};
 use crate::error::Fault;
 use crate::receive::Context;
-use crate::vectored;
+use crate::vectored_io;
 use crate::{EPOLL_EVENTS, TcpTransport};
 
 /// Number of events that one poll reports before it returns.
@@ -358,7 +358,7 @@ struct Sent {
     more: bool,
 }
 
-fn send_some(connection: &mut Connection, pieces: &mut Vec<vectored::Piece>) -> io::Result<Sent> {
+fn send_some(connection: &mut Connection, pieces: &mut Vec<vectored_io::Piece>) -> io::Result<Sent> {
     let mut sent = Sent { moved: false, more: false };
     let (Some(stream), Some(queues)) = (&connection.stream, &mut connection.queues) else { return Ok(sent) };
     let mut budget = SEND_BUDGET;
@@ -386,10 +386,10 @@ fn send_some(connection: &mut Connection, pieces: &mut Vec<vectored::Piece>) -> 
             break;
         }
         queues.wire.gather(pieces);
-        let asked: usize = pieces.iter().map(vectored::Piece::len).sum();
+        let asked: usize = pieces.iter().map(vectored_io::Piece::len).sum();
         // SAFETY: the wire's own bytes are not touched during the call. The queues hold the memory
         // that the wire refers to (their invariant 1).
-        match unsafe { vectored::send(stream.as_fd(), pieces) } {
+        match unsafe { vectored_io::send(stream.as_fd(), pieces) } {
             Ok(n) => {
                 queues.wire.advance(n);
                 sent.moved = true;

@@ -32,7 +32,7 @@ use bmi_core::{RemoteSlice, Segment};
 
 use crate::config::{MAX_HEAD, MAX_INLINE, MAX_READS, MAX_SEGMENTS, MAX_WORK_LEN, TcpConfig};
 use crate::frame::{Frame, LONG_HEADER, PIECE, piece};
-use crate::vectored::Piece;
+use crate::vectored_io::Piece;
 use crate::wire::Wire;
 
 /// Gathered payload up to this many bytes is copied after its header. This is cheaper than an entry

@@ -32,7 +32,7 @@ use bmi_core::{Access, Segment};
 use crate::error::{Fault, Violation};
 use crate::frame::{Frame, HEADER, piece};
 use crate::queue_pair::{Cursor, QueuePair};
-use crate::vectored::{self, MAX_PIECES, Piece};
+use crate::vectored_io::{self, MAX_PIECES, Piece};
 
 /// A payload of at least this many bytes counts as bulk.
 const BULK: u32 = 32 << 10;
@@ -136,7 +136,7 @@ impl Inbound {
         (self.start, self.end) = (0, self.end - self.start);
         let rest = &mut self.buf[self.end..];
         // SAFETY: `rest` is borrowed exclusively for the call.
-        let n = unsafe { vectored::receive(socket, &[Piece::new(rest.as_mut_ptr(), rest.len())]) }?;
+        let n = unsafe { vectored_io::receive(socket, &[Piece::new(rest.as_mut_ptr(), rest.len())]) }?;
         self.end += n;
         Ok(n)
     }
@@ -179,7 +179,7 @@ impl Inbound {
             // SAFETY: `aim` listed the targets of the current payload and the free part of
             // `self.buf`. The queues or `self.message` hold the targets. No reference to the free
             // part exists during the call.
-            let n = match unsafe { vectored::receive(context.socket, context.pieces) } {
+            let n = match unsafe { vectored_io::receive(context.socket, context.pieces) } {
                 Ok(0) => return Err(Fault::Eof),
                 Ok(n) => n,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(Received { moved, more: false }),

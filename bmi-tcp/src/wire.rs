@@ -24,7 +24,7 @@ use std::collections::VecDeque;
 use bmi_core::MemSlice;
 
 use crate::frame::{Frame, LONG_HEADER};
-use crate::vectored::{MAX_PIECES, Piece};
+use crate::vectored_io::{MAX_PIECES, Piece};
 
 enum Run {
     Staged(usize),

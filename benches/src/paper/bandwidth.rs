@@ -1,7 +1,7 @@
 //! [PVFS-IB, Figures 7 to 10]: `pvfs-test` by the number of nodes.
 
 use super::machines::Machine;
-use super::published::{Value, find};
+use super::publications::{Value, find};
 use super::report::{Figure, Report, Series, Style};
 use super::{Scale, machines};
 use crate::workload::pvfs_test::{PvfsTest, Took};

@@ -1,7 +1,7 @@
 //! [ECIO-IB]: noncontiguous access of several clients to one server, collective I/O against its
 //! extension.
 
-use super::published::{ECIO_TABLE_1, EcioRow, Published, Unit, Value};
+use super::publications::{ECIO_TABLE_1, EcioRow, Published, Unit, Value};
 use super::report::{Comparison, Figure, Report, Series, Style};
 use super::{Scale, machines};
 use crate::workload::interleaved::{Interleaved, Strategy, Took};

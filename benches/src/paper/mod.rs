@@ -14,20 +14,20 @@
 //!
 //! | module | what |
 //! |---|---|
-//! | [`published`] | the papers' results, each with its place |
+//! | [`publications`] | the papers' results, each with its place |
 //! | [`report`] | a prediction beside them; curves |
 //! | [`svg`] | pictures of the curves |
-//! | `bandwidth`, `small`, `tile`, `quadrics`, `ecio` | the reproductions |
+//! | `bandwidth`, `small_accesses`, `tile`, `quadrics`, `ecio` | the reproductions |
 //!
 //! **Tests.** `tests/paper.rs` runs a reduced version of each.
 
 mod bandwidth;
 mod ecio;
 mod machines;
-pub mod published;
+pub mod publications;
 mod quadrics;
 pub mod report;
-mod small;
+mod small_accesses;
 pub mod svg;
 mod tile;
 
@@ -104,13 +104,13 @@ pub const ALL: &[Reproduction] = &[
         name: "small",
         source: "[PVFS-IB §6.5, Figure 11]",
         what: "access time of small writes by scheme",
-        run: small::figure_11,
+        run: small_accesses::figure_11,
     },
     Reproduction {
         name: "units",
         source: "[PVFS-IB §6.6, Figure 12]",
         what: "32 MB by transfer unit",
-        run: small::figure_12,
+        run: small_accesses::figure_12,
     },
     Reproduction {
         name: "tile",
@@ -128,7 +128,7 @@ pub const ALL: &[Reproduction] = &[
         name: "normal",
         source: "[Unifier-PVFS §6.2, Figure 4]",
         what: "cached read, Normal service",
-        run: small::normal,
+        run: small_accesses::normal,
     },
     Reproduction {
         name: "quadrics",

@@ -3,13 +3,13 @@
 
 use serde::Serialize;
 
-use super::published::{Published, Unit, Value, find};
+use super::publications::{Published, Unit, Value, find};
 use crate::table::Table;
 
 /// A result of the model beside the published one.
 #[derive(Clone, Debug, Serialize)]
 pub struct Comparison {
-    /// Name in `published`.
+    /// Name in `publications`.
     pub id: String,
     /// In words.
     pub what: String,

@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use bytes::Bytes;
 
-use super::packed::Packed;
+use super::packing::Packed;
 use super::path::{Direction, Path};
 use super::policy::Choice;
 use super::wire::{

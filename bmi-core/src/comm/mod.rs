@@ -32,7 +32,7 @@
 mod calibrate;
 mod call;
 mod incoming;
-mod packed;
+mod packing;
 mod path;
 mod plan;
 mod policy;

@@ -40,7 +40,7 @@ mod memory;
 mod pin_cache;
 mod region;
 mod remote;
-mod shared;
+mod shared_pages;
 #[cfg(all(feature = "userfaultfd", target_os = "linux"))]
 mod watch;
 pub mod zone;
@@ -52,6 +52,6 @@ pub(crate) use pin_cache::{Limits, PinCache, PinCounts};
 pub use region::{Access, LocalKey, MemoryRegion, RegionOwner, ReleaseQueue, RemoteKey, RemoteSlice, Segment};
 pub(crate) use region::{CachedRegion, keys_of};
 pub use remote::RemotePages;
-pub use shared::SharedPages;
+pub use shared_pages::SharedPages;
 #[cfg(all(feature = "userfaultfd", target_os = "linux"))]
 pub use watch::Watch;

@@ -673,7 +673,7 @@ mod tests {
         nodes[0].spawn(std::future::pending::<()>());
         assert_eq!(world.0.executor.panicked_on(), None);
         nodes[2].spawn(async { panic!("on purpose") });
-        let run = crate::check::quiet::catch(|| world.run());
+        let run = crate::check::panic_hook::catch(|| world.run());
         assert!(run.is_err_and(|text| text.starts_with("on purpose")));
         assert_eq!(world.0.executor.panicked_on(), Some(2));
     }

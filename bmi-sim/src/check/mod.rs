@@ -72,7 +72,7 @@
 mod case;
 mod failure;
 mod messages;
-mod quiet;
+mod panic_hook;
 mod shrink;
 
 use std::fmt::Display;
@@ -319,7 +319,7 @@ impl Sweep {
         }
         let case = Case::new(&world, seed, &self.nodes, plan);
         plan.apply(&world);
-        let result = quiet::catch(|| {
+        let result = panic_hook::catch(|| {
             let ended = world.try_block_on(test(case)).map_err(|stalled| Why::Stalled(stalled.to_string()))?;
             ended.verdict().map_err(Why::Error)?;
             let calm = bmi_core::Time::ZERO + Duration::from_micros(plan.end_us());
@@ -335,7 +335,7 @@ impl Sweep {
         let (digest, events) = (world.digest(), world.events());
         let messages = messages::report(&world, result.as_ref().err());
         // Tasks are dropped here, and may panic as well.
-        let dropped = quiet::catch(|| drop(world));
+        let dropped = panic_hook::catch(|| drop(world));
         End { result: result.and(dropped.map_err(Why::Panicked)), digest, events, messages }
     }
 }

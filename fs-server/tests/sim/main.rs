@@ -4,11 +4,11 @@
 #![expect(clippy::unwrap_used, reason = "a test ends where something unexpected happens")]
 
 mod data;
-mod fair;
+mod fairness;
 mod faults;
-mod late;
+mod late_requests;
 mod names;
-mod several;
+mod several_transports;
 
 use std::cell::Cell;
 use std::rc::Rc;

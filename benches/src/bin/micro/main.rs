@@ -6,17 +6,17 @@
 //! the machine does hits both; a row's ratio is the median of its rounds' ratios. How many messages
 //! a round has is found beforehand, so that each takes about as long.
 //!
-//! **What is compared.** `ours` against `plain`; neither knows of the measurement. The same number
+//! **What is compared.** `bmi_side` against `socket_side`; neither knows of the measurement. The same number
 //! of buffers of the same size on both sides; `TCP_NODELAY`; a stream ends when its last byte is
 //! acknowledged by the peer's program. For the rate there are two baselines: a write for each full
 //! window of messages, the best that is possible, and a write for each message, what a simple
 //! program does.
 
-mod ours;
+mod bmi_side;
 mod peer;
 mod phase;
-mod plain;
 mod report;
+mod socket_side;
 
 use std::io::IsTerminal;
 use std::process::ExitCode;

@@ -14,9 +14,9 @@ use benches::{cpu, net};
 use bmi_core::driver::busy;
 use bmi_core::{Addr, AsyncEndpoint, Options, PeerEvent, PeerId, Transport};
 
-use crate::ours::Ours;
+use crate::bmi_side::Ours;
 use crate::phase::{Hello, Outcome, Phase, Who};
-use crate::plain::Plain;
+use crate::socket_side::Plain;
 
 /// The hidden argument that makes this program the peer.
 pub(crate) const ARGUMENT: &str = "--serve-as-peer";

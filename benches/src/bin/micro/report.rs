@@ -31,7 +31,7 @@ pub(crate) struct Line {
 pub(crate) struct Round {
     /// Seconds, bytes per second or messages per second.
     pub(crate) plain: f64,
-    /// As `plain`.
+    /// As `socket_side`.
     pub(crate) ours: f64,
     /// Processor time a message, both processes, in seconds.
     pub(crate) plain_cpu: f64,

@@ -6,7 +6,7 @@
 //! that do nothing are made, to see what one of them takes. The program fails if two runs of one
 //! seed differ.
 
-mod bare;
+mod bare_model;
 mod stack;
 
 use std::fs::File;
@@ -188,7 +188,7 @@ impl Line {
     fn run(&self, config: &SimConfig, size: u32) -> Outcome<Run> {
         Ok(match self.kind {
             Kind::Stack => stack::run(config.clone(), self.nodes, self.rounds, size)?.0,
-            Kind::Bare => bare::run(config.clone(), self.nodes, self.rounds)?,
+            Kind::Bare => bare_model::run(config.clone(), self.nodes, self.rounds)?,
         })
     }
 }

@@ -54,7 +54,7 @@ mod tests {
     #[test]
     fn a_panic_is_a_text() {
         let text = catch(|| panic!("number {}", 7)).unwrap_err();
-        assert!(text.starts_with("number 7 (") && text.contains("quiet.rs:"), "{text}");
+        assert!(text.starts_with("number 7 (") && text.contains("panic_hook.rs:"), "{text}");
         assert_eq!(catch(|| 5), Ok(5));
     }
 }
