@@ -4,19 +4,19 @@ use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// Of the calling thread, since it began.
+/// Returns the processor time of the calling thread since it began.
 pub fn of_thread() -> Duration {
     read(ClockId::ThreadCPUTime)
 }
 
-/// Of all threads of this process, since it began.
+/// Returns the processor time of all threads of this process since it began.
 pub fn of_process() -> Duration {
     read(ClockId::ProcessCPUTime)
 }
 
 fn read(clock: ClockId) -> Duration {
     let time = clock_gettime(clock);
-    // These clocks count up from zero; a negative reading cannot be.
+    // These clocks count up from zero, so a reading is never negative.
     Duration::new(u64::try_from(time.tv_sec).unwrap_or(0), u32::try_from(time.tv_nsec).unwrap_or(0))
 }
 

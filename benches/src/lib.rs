@@ -1,6 +1,6 @@
-//! What the benchmarks share: statistics, tables, units, processor time, time limits,
-//! [sandboxes](sandbox) and [servers as processes](processes); the [workloads](workload) of the
-//! papers and their [reproduction](paper).
+//! The common parts of the benchmarks: statistics, tables, units, processor time, time limits,
+//! [sandboxes](sandbox) and [servers as processes](processes). Also the [workloads](workload) of
+//! the papers and their [reproduction](paper).
 //!
 //! The programs are in `src/bin`:
 //!
@@ -8,11 +8,11 @@
 //! |---|---|
 //! | `ab` | the main job: a file system over TCP and in the simulator, side by side |
 //! | `micro` | the transport against plain sockets |
-//! | `paths` | the four paths of a request's data, beside the path that the plan chooses |
-//! | `shm_bench` | shared memory beside the limits of the machine, UCX and libfabric |
+//! | `paths` | the four paths of a request's data, and the path that the plan chooses |
+//! | `shm_bench` | shared memory, the limits of the machine, UCX and libfabric |
 //! | `fs_bench` | operations of the file system, over TCP and shared memory, with servers as processes |
-//! | `sim_rate` | events a second in the simulator, and the same digest twice |
-//! | `calibrate` | a profile of the simulator from a few measurements |
+//! | `sim_rate` | events per second in the simulator, and whether a seed gives the same digest twice |
+//! | `calibrate` | a profile of the simulator, fitted to a few measurements |
 //! | `message_cost` | instructions and system calls of a message, counted under callgrind |
 
 pub mod cpu;

@@ -1,17 +1,17 @@
-//! Hard time limits: a phase that takes longer ends the process, with a line that names it.
+//! Hard time limits. A phase that takes longer ends the process, with a line that names the phase.
 //!
-//! **Why** end the process: what hangs in a benchmark hangs in code under test, on the main thread,
-//! where nothing can be cancelled. The destructors that matter, child processes and folders, are
-//! handed to the limit as a clean-up.
+//! **Why** end the process: a benchmark that hangs does so in the code under test, on the main
+//! thread, where nothing can be cancelled. The limit gets a clean-up function for what destructors
+//! would do, such as removing child processes and directories.
 
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::Builder;
 use std::time::Duration;
 
-/// Exit status of a process that ran into a limit.
+/// The exit status of a process that reached a limit.
 pub const TIMED_OUT: u8 = 3;
 
-/// A running limit; dropping it in time lifts it.
+/// A time limit that is running. Dropping it in time cancels it.
 #[must_use = "dropping it lifts the limit"]
 #[derive(Debug)]
 pub struct Limit {
@@ -19,8 +19,8 @@ pub struct Limit {
 }
 
 impl Limit {
-    /// Ends the process with status [`TIMED_OUT`] unless dropped within `limit`, after a line with
-    /// `what` and a call of `clean_up`.
+    /// Starts a limit. Unless it is dropped within `limit`, it prints a line with `what`, calls
+    /// `clean_up`, and ends the process with status [`TIMED_OUT`].
     ///
     /// # Errors
     /// If no thread can be started.

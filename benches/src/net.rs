@@ -1,4 +1,4 @@
-//! Endpoints as the benchmarks make them, and where their servers keep data.
+//! Creates endpoints for the benchmarks, and finds a directory for the data of their servers.
 
 use std::path::{Path, PathBuf};
 
@@ -9,8 +9,8 @@ use bmi_tcp::{TcpConfig, TcpTransport};
 /// The backend over TCP.
 pub type Tcp = TcpTransport;
 
-/// An endpoint over TCP with default settings, under a name for logs; the backend is known when
-/// this is built.
+/// Creates an endpoint over TCP with default settings. The name is for logs. The type of the
+/// backend is known at compile time.
 ///
 /// # Errors
 /// If the system has no more descriptors.
@@ -20,21 +20,23 @@ pub fn tcp_endpoint(name: &str) -> Result<AsyncEndpoint<Tcp>, Error> {
     Ok(AsyncEndpoint::new(endpoint, clock))
 }
 
-/// An endpoint over whichever backend has the scheme, with default settings, under a name for logs.
+/// Creates an endpoint over the backend of the scheme, with default settings. The name is for logs.
 ///
 /// # Errors
-/// `Unsupported` if this build or this machine does not have it; what the backend says otherwise.
+/// `Unsupported` if this build or this machine does not have the backend; otherwise the error of
+/// the backend.
 pub fn endpoint(scheme: Scheme, name: &str) -> Result<AsyncEndpoint<AnyTransport>, Error> {
     bmi::endpoint(scheme, &OpenOptions::default(), Config::named(name), MonotonicClock::new())
 }
 
-/// The transports of a real machine that can be opened on this one.
+/// Returns the transports that can be opened on this machine. The simulator is not one of them.
 pub fn available() -> Vec<Scheme> {
     let opens = |scheme: &Scheme| bmi::open(*scheme, &OpenOptions::default()).is_ok();
     [Scheme::Tcp, Scheme::Shm, Scheme::Ib].into_iter().filter(opens).collect()
 }
 
-/// Memory if there is a file system in it, so that what is measured is the network and not a disk.
+/// Returns a directory for data. It is in memory if the machine has such a file system, so that the
+/// network is measured and not a disk.
 pub fn data_folder() -> PathBuf {
     let memory = Path::new("/dev/shm");
     match tempfile::tempfile_in(memory) {

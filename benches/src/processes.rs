@@ -1,8 +1,8 @@
-//! A cluster of separate processes: each server a `pvfsd`, as on a real machine.
+//! Runs a cluster of separate processes. Each server is a `pvfsd`, as on a real machine.
 //!
 //! **Why.** Servers that are threads of the client's process share its scheduler slots and its
-//! address space. As processes they show what a transport between processes costs, and memory that
-//! is shared is really shared.
+//! address space. As processes, they show what a transport between processes costs, and memory is
+//! really shared between processes.
 
 use std::io::{self, BufRead, BufReader};
 use std::net::{Ipv4Addr, TcpListener};
@@ -13,7 +13,8 @@ use bmi_core::{Addr, Scheme};
 
 use crate::sandbox::Sandbox;
 
-/// The servers, all children of a sandbox; dropping it kills what has not been stopped.
+/// The servers, which are children of a sandbox. Dropping it kills those that have not been
+/// stopped.
 #[derive(Debug)]
 pub struct Processes<'a> {
     sandbox: &'a Sandbox,
@@ -27,10 +28,10 @@ impl Drop for Processes<'_> {
 }
 
 impl<'a> Processes<'a> {
-    /// Starts a manager and `iods` I/O servers that listen over `scheme`, data under `dir`.
+    /// Starts a manager and `iods` I/O servers that listen over `scheme`, with their data in `dir`.
     ///
     /// # Errors
-    /// There is no program `pvfsd`, or a server does not come up.
+    /// If there is no program `pvfsd`, or a server does not start.
     pub fn start(sandbox: &'a Sandbox, dir: &Path, scheme: Scheme, iods: usize) -> io::Result<Processes<'a>> {
         let (program, config) = (pvfsd()?, dir.join("pvfs.toml"));
         let addrs = addresses(dir, scheme, iods + 1)?;
@@ -64,25 +65,25 @@ impl<'a> Processes<'a> {
         Ok(cluster)
     }
 
-    /// The manager's address.
+    /// Returns the manager's address.
     pub fn manager(&self) -> &Addr {
         &self.manager
     }
 
-    /// Stops all servers in good order.
+    /// Stops all servers in an orderly way.
     ///
     /// # Errors
-    /// If one of them ends with an error.
+    /// If a server ends with an error.
     pub fn stop(self) -> io::Result<()> {
         self.sandbox.stop()
     }
 }
 
-/// The server's program: the environment variable `PVFSD` names one, else it is the one beside this
-/// program.
+/// Returns the path of the server's program. It is the value of the environment variable `PVFSD`,
+/// or else the file beside this program.
 ///
 /// # Errors
-/// There is none; the text says what to build.
+/// If there is none. The text says what to build.
 pub fn pvfsd() -> io::Result<PathBuf> {
     let program = match std::env::var_os("PVFSD") {
         Some(given) => given.into(),
@@ -95,14 +96,14 @@ pub fn pvfsd() -> io::Result<PathBuf> {
     Err(io::Error::new(io::ErrorKind::NotFound, format!("{} {text}", program.display())))
 }
 
-/// `count` free addresses on this machine.
+/// Returns `count` free addresses of this machine.
 fn addresses(dir: &Path, scheme: Scheme, count: usize) -> io::Result<Vec<Addr>> {
     if scheme == Scheme::Shm {
         let socket = |number: usize| format!("shm://{}", dir.join("sockets").join(number.to_string()).display());
         return (0..count).map(|number| socket(number).parse().map_err(io::Error::other)).collect();
     }
     let here = if scheme == Scheme::Tcp { own_address() } else { Ipv4Addr::LOCALHOST };
-    // Held all at once, so that they differ.
+    // All ports are held at once, so that they differ.
     let held = (0..count).map(|_| TcpListener::bind((here, 0))).collect::<Result<Vec<_>, _>>()?;
     let port = |listener: &TcpListener| listener.local_addr().map(|addr| addr.port());
     let ports = held.iter().map(port).collect::<Result<Vec<_>, _>>()?;
@@ -111,9 +112,10 @@ fn addresses(dir: &Path, scheme: Scheme, count: usize) -> io::Result<Vec<Addr>> 
     Ok(ports.into_iter().map(addr).collect())
 }
 
-/// An address of the loopback for this process alone: Linux has all of 127.0.0.0/8. A server binds
-/// its port a moment after this program has let go of it. On 127.0.0.1 a second run, or any
-/// connection, could take the port in between.
+/// Returns an address of the loopback for this process alone; Linux has all of 127.0.0.0/8.
+///
+/// A server binds its port a moment after this program has released it. On 127.0.0.1 a second run,
+/// or any connection, could take the port in between.
 fn own_address() -> Ipv4Addr {
     // Process ids are below 2^22.
     let [_, high, middle, low] = std::process::id().to_be_bytes();

@@ -1,22 +1,22 @@
-//! What a benchmark has on the machine while it runs: a temporary folder and child processes. Both
-//! are gone when it ends, whatever ends it.
+//! The resources of a benchmark on the machine: a temporary directory and child processes. Both are
+//! removed when the benchmark ends, however it ends.
 //!
-//! **Why.** The folder is in memory and may hold gigabytes; a server that is never stopped runs for
-//! ever. Destructors cover a return, an error and a panic. A [time limit](crate::limit) and a
-//! signal end the process from another thread, while the main thread may be about to start one more
-//! child.
+//! **Why.** The directory is in memory and may hold gigabytes, and a server that is never stopped
+//! does not end. Destructors cover a return, an error and a panic. A [time limit](crate::limit) and
+//! a signal end the process from another thread, while the main thread may be about to start
+//! another child.
 //!
 //! **Invariants**
-//! 1. One lock guards the children and the folder. A child is started under it, so no child is
-//!    missed.
+//! 1. One lock guards the children and the directory. A child is started while the lock is held, so
+//!    no child is missed.
 //! 2. After the clean-up no child can be started.
-//! 3. Nothing that may hang is waited for under the lock.
-//! 4. A thread that ends the process keeps the lock, so the main thread cannot end it halfway
-//!    through.
+//! 3. No operation that may hang is waited for while the lock is held.
+//! 4. A thread that ends the process keeps the lock, so the main thread cannot end the process
+//!    during the clean-up.
 //!
-//! Only SIGKILL leaves things behind: the children, and the folder.
+//! Only SIGKILL leaves the children and the directory behind.
 //!
-//! **Tests.** Below; `tests/fs_bench.rs` ends a whole benchmark by a signal.
+//! **Tests.** Below. `tests/fs_bench.rs` ends a whole benchmark with a signal.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -31,14 +31,14 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::net;
 
-/// A folder and processes; dropping it kills the processes and removes the folder.
+/// A directory and processes. Dropping it kills the processes and removes the directory.
 #[derive(Debug)]
 pub struct Sandbox {
     folder: PathBuf,
     contents: Remains,
 }
 
-/// The same to another thread, which may have to clean up and end the process.
+/// A handle of a sandbox for another thread, which may have to clean up and end the process.
 #[derive(Clone, Debug)]
 pub struct Remains(Arc<Mutex<Option<Contents>>>);
 
@@ -51,7 +51,7 @@ struct Contents {
 impl Contents {
     fn kill(&mut self) {
         for mut child in self.children.drain(..) {
-            // It may have ended by itself.
+            // The child may have ended.
             let _ = child.kill();
             let _ = child.wait();
         }
@@ -59,11 +59,11 @@ impl Contents {
 }
 
 impl Sandbox {
-    /// An empty folder whose name begins with `prefix`, [in memory](net::data_folder) where that is
-    /// possible.
+    /// Creates a sandbox with an empty directory whose name begins with `prefix`. The directory is
+    /// [in memory](net::data_folder) if possible.
     ///
     /// # Errors
-    /// The folder cannot be made.
+    /// If the directory cannot be created.
     pub fn new(prefix: &str) -> io::Result<Sandbox> {
         let folder = tempfile::Builder::new().prefix(prefix).tempdir_in(net::data_folder())?;
         let path = folder.path().to_owned();
@@ -71,20 +71,20 @@ impl Sandbox {
         Ok(Sandbox { folder: path, contents: Remains(Arc::new(Mutex::new(Some(contents)))) })
     }
 
-    /// The folder.
+    /// Returns the directory.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// For the clean-up of a [time limit](crate::limit::Limit).
+    /// Returns a handle for the clean-up of a [time limit](crate::limit::Limit).
     pub fn remains(&self) -> Remains {
         self.contents.clone()
     }
 
-    /// Starts a child with its standard output piped, and returns that.
+    /// Starts a child with its standard output piped, and returns the pipe.
     ///
     /// # Errors
-    /// The program cannot be started, or the sandbox is being cleaned up.
+    /// If the program cannot be started, or the sandbox is being cleaned up.
     pub fn spawn(&self, command: &mut Command) -> io::Result<ChildStdout> {
         let mut contents = self.contents.lock();
         let contents = contents.as_mut().ok_or_else(|| io::Error::other("the run is being ended"))?;
@@ -96,10 +96,10 @@ impl Sandbox {
         stdout.ok_or_else(|| io::Error::other(format!("{name} has no standard output")))
     }
 
-    /// Asks every child to end (SIGTERM) and waits until it has.
+    /// Asks every child to end (SIGTERM), and waits until it has.
     ///
     /// # Errors
-    /// A child ended with an error.
+    /// If a child ends with an error.
     pub fn stop(&self) -> io::Result<()> {
         if let Some(contents) = self.contents.lock().as_ref() {
             for child in &contents.children {
@@ -108,8 +108,8 @@ impl Sandbox {
         }
         let mut result = Ok(());
         while let Some(process) = self.first_child() {
-            // Without the lock, which whatever ends a run that hangs needs. Another thread may have
-            // waited for the child meanwhile; then there is none.
+            // Wait without the lock, because a thread that ends a hanging run needs it. Another
+            // thread may have waited for the child in the meantime. Then there is no child.
             let ended = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
             let _ = retry_on_intr(|| waitid(WaitId::Pid(process), ended));
             let mut contents = self.contents.lock();
@@ -133,10 +133,10 @@ impl Sandbox {
         }
     }
 
-    /// Has SIGINT, SIGTERM and SIGHUP clean up before they end the process, from now on.
+    /// Installs handlers for SIGINT, SIGTERM and SIGHUP that clean up before they end the process.
     ///
     /// # Errors
-    /// The signals cannot be handled, or no thread can be started.
+    /// If the signals cannot be handled, or no thread can be started.
     pub fn end_on_signals(&self) -> io::Result<()> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
         let remains = self.remains();
@@ -154,7 +154,7 @@ impl Sandbox {
                 }
             });
             remains.clear_and_hold();
-            // As a shell reports a process that a signal ended.
+            // The status that a shell reports for a process that a signal ended.
             std::process::exit(128 + number.as_raw_value());
         })?;
         Ok(())
@@ -172,9 +172,10 @@ impl Remains {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Kills the children and removes the folder, for a thread that ends the process next. Every
-    /// later use of the sandbox blocks, its destructor included, so the main thread waits for that
-    /// end.
+    /// Kills the children and removes the directory, for a thread that ends the process next.
+    ///
+    /// Every later use of the sandbox blocks, including its destructor. So the main thread waits
+    /// for the end of the process.
     pub fn clear_and_hold(&self) {
         let mut contents = self.lock();
         clear(&mut contents);
@@ -203,7 +204,7 @@ mod tests {
         Pid::from_child(sandbox.contents.lock().as_ref().unwrap().children.last().unwrap())
     }
 
-    /// A child that was waited for is no process any more.
+    /// Returns true if the process exists. A child that was waited for does not.
     fn is_there(process: Pid) -> bool {
         rustix::process::test_kill_process(process).is_ok()
     }
@@ -231,7 +232,7 @@ mod tests {
     #[test]
     fn a_child_that_ends_badly_is_an_error() {
         let sandbox = Sandbox::new("sandbox-test-").unwrap();
-        // It dies of the signal, which is not the good order that a server keeps.
+        // It dies from the signal. A server ends in an orderly way instead.
         sleeper(&sandbox);
         assert!(sandbox.stop().is_err());
         sandbox.stop().unwrap();
@@ -242,7 +243,7 @@ mod tests {
         let sandbox = Sandbox::new("sandbox-test-").unwrap();
         let script = "trap 'echo asked' TERM; echo up; while :; do read line; done";
         let mut command = Command::new("sh");
-        // An input that stays open as long as the child is known.
+        // The input stays open as long as the child is known.
         let stdout = sandbox.spawn(command.args(["-c", script]).stdin(Stdio::piped())).unwrap();
         let mut lines = BufReader::new(stdout).lines().map(Result::unwrap);
         assert_eq!(lines.next().as_deref(), Some("up"));

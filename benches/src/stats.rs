@@ -1,14 +1,14 @@
-//! Medians and other ranks of a handful of samples.
+//! Medians and other quantiles of a small number of samples.
 
-/// The sample at `rank` (0 the least, 1 the greatest) by the nearest-rank rule; 0 if there are
-/// none.
+/// Returns the sample at `rank` (0 is the least, 1 the greatest) by the nearest-rank rule, or 0 if
+/// there are none.
 pub fn quantile(samples: &mut [f64], rank: f64) -> f64 {
     samples.sort_by(f64::total_cmp);
     let last = samples.len().saturating_sub(1);
     samples.get((rank * last as f64).round() as usize).copied().unwrap_or(0.0)
 }
 
-/// The middle sample, or the mean of the two in the middle; 0 if there are none.
+/// Returns the middle sample, or the mean of the two in the middle, or 0 if there are none.
 pub fn median(samples: &mut [f64]) -> f64 {
     samples.sort_by(f64::total_cmp);
     match (samples.len() / 2, samples.len() % 2) {

@@ -1,4 +1,5 @@
-//! Plain text tables: columns as wide as their widest cell, text to the left, figures to the right.
+//! Tables in plain text. Columns are as wide as their widest cell; text is aligned to the left,
+//! figures to the right.
 
 use std::fmt::Write;
 
@@ -11,18 +12,18 @@ pub struct Table {
 }
 
 impl Table {
-    /// A table whose first `text_columns` columns are text, the others figures.
+    /// Creates a table. The first `text_columns` columns are text, the others are figures.
     pub fn new<const N: usize>(text_columns: usize, heading: [&str; N]) -> Table {
         Table { heading: heading.map(str::to_owned).to_vec(), rows: Vec::new(), text_columns }
     }
 
-    /// Adds a row, of as many cells as the heading has.
+    /// Adds a row with as many cells as the heading has.
     pub fn row<const N: usize>(&mut self, cells: [String; N]) {
         debug_assert_eq!(N, self.heading.len());
         self.rows.push(cells.to_vec());
     }
 
-    /// The table as text, each line ended.
+    /// Formats the table as text, with a line feed after each line.
     pub fn render(&self) -> String {
         let lines = || std::iter::once(&self.heading).chain(&self.rows);
         let mut widths = vec![0; self.heading.len()];

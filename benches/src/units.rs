@@ -1,9 +1,9 @@
-//! Figures as people read them: sizes in binary units, rates in decimal ones, times in whatever
-//! fits.
+//! Formats figures for people: sizes in binary units, rates in decimal units, times in the unit
+//! that fits.
 
 use std::time::Duration;
 
-/// A size in bytes, exact: `64 KiB`, `4 B`.
+/// Formats a size in bytes, exactly: `64 KiB`, `4 B`.
 pub fn size(bytes: usize) -> String {
     const UNITS: [(usize, &str); 3] = [(1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")];
     match UNITS.iter().find(|(unit, _)| bytes >= *unit && bytes.is_multiple_of(*unit)) {
@@ -12,7 +12,7 @@ pub fn size(bytes: usize) -> String {
     }
 }
 
-/// An amount of bytes, rounded: `12.3 MiB`.
+/// Formats an amount of bytes, rounded: `12.3 MiB`.
 pub fn amount(bytes: u64) -> String {
     const UNITS: [(f64, &str); 3] = [(1073741824.0, "GiB"), (1048576.0, "MiB"), (1024.0, "KiB")];
     let bytes = bytes as f64;
@@ -22,7 +22,7 @@ pub fn amount(bytes: u64) -> String {
     }
 }
 
-/// Bytes per second, in units of 10^6 or 10^9.
+/// Formats bytes per second, in units of 10^6 or 10^9.
 pub fn bandwidth(bytes_per_second: f64) -> String {
     if bytes_per_second >= 1e9 {
         format!("{:.2} GB/s", bytes_per_second / 1e9)
@@ -31,7 +31,7 @@ pub fn bandwidth(bytes_per_second: f64) -> String {
     }
 }
 
-/// A rate of things per second, in thousands or millions.
+/// Formats a rate per second, in thousands or millions.
 pub fn rate(per_second: f64) -> String {
     match per_second {
         1e6.. => format!("{:.2} M/s", per_second / 1e6),
@@ -41,7 +41,7 @@ pub fn rate(per_second: f64) -> String {
     }
 }
 
-/// A span of time in µs, ms or s.
+/// Formats a duration in µs, ms or s.
 pub fn time(seconds: f64) -> String {
     if seconds >= 1.0 {
         format!("{seconds:.2} s")
@@ -52,7 +52,7 @@ pub fn time(seconds: f64) -> String {
     }
 }
 
-/// As [`time`].
+/// Formats a [`Duration`] as [`time`] does.
 pub fn duration(duration: Duration) -> String {
     time(duration.as_secs_f64())
 }

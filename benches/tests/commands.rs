@@ -1,5 +1,5 @@
-//! The programs as a user starts them: the profile that `calibrate` writes is accepted wherever a
-//! profile is.
+//! Runs the programs as a user does: the profile that `calibrate` writes is accepted by every
+//! option that takes a profile.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 use std::process::{Command, Output};
@@ -10,14 +10,15 @@ fn run(program: &str, arguments: &[&str]) -> Output {
     Command::new(program).args(arguments).output().unwrap()
 }
 
-/// Standard output of a program that has to succeed.
+/// Runs a program that has to succeed, and returns its standard output.
 fn succeeds(program: &str, arguments: &[&str]) -> Vec<u8> {
     let output = run(program, arguments);
     assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
     output.stdout
 }
 
-/// `calibrate` wrote profiles, and `ab workload --over x.toml` said "no profile is called x.toml".
+/// `calibrate` wrote profiles, and `ab workload --over x.toml` failed with "no profile is called
+/// x.toml".
 #[test]
 fn a_profile_that_calibrate_writes_is_accepted_by_name_and_with_a_disk() {
     let dir = tempfile::tempdir().unwrap();
@@ -34,12 +35,12 @@ fn a_profile_that_calibrate_writes_is_accepted_by_name_and_with_a_disk() {
     succeeds(env!("CARGO_BIN_EXE_sim_rate"), &[&few[..], &[&profile]].concat());
     let shown = |profile: &str| String::from_utf8(succeeds(CALIBRATE, &["--show", profile])).unwrap();
     assert!(shown(&profile).contains("write_mb_per_s = 82"), "{}", shown(&profile));
-    // Fitted again from itself it stays as it is.
+    // A profile that is fitted to its own measurements does not change.
     let again = succeeds(CALIBRATE, &["--base", &profile, &measured]);
     assert_eq!(String::from_utf8(again).unwrap(), std::fs::read_to_string(&profile).unwrap());
 }
 
-/// A fit that missed everything by four fifths ended with status 0.
+/// A fit that missed every measurement by four fifths ended with status 0.
 #[test]
 fn a_profile_that_does_not_fit_is_written_and_the_status_says_so() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,5 +1,5 @@
-//! The program `fs_bench` from its command line to its end: what it prints, and that it leaves
-//! nothing behind whatever ends it. No figure is looked at beyond whether it is one.
+//! Runs the program `fs_bench` from its command line to its end. Checks its output, and that it
+//! leaves nothing behind, however it ends. A figure only has to be a number.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 use std::collections::BTreeSet;
@@ -15,7 +15,7 @@ use serde_json::Value;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_fs_bench");
 
-/// The server's program: the environment variable `PVFSD` names one, else it is built.
+/// Returns the server's program. The environment variable `PVFSD` names one; otherwise it is built.
 fn pvfsd() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     BUILT.get_or_init(|| {
@@ -24,8 +24,7 @@ fn pvfsd() -> &'static Path {
         }
         let beside = Path::new(PROGRAM).parent().unwrap();
         let mut build = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-        // With the features that this package's own dependency has, so that it is not compiled once
-        // more.
+        // With the features of this package's own dependency, so that it is not compiled again.
         build.args(["build", "-p", "fs-server", "--features", "sim", "--bin", "pvfsd", "--target-dir"]);
         build.arg(beside.parent().unwrap());
         build.args((beside.file_name().unwrap() == "release").then_some("--release"));
@@ -49,14 +48,14 @@ impl Run {
         Pid::from_child(&self.0)
     }
 
-    /// Its folders that are there.
+    /// Returns its directories that exist.
     fn folders(&self) -> Vec<PathBuf> {
         let prefix = format!("fs-bench-{}-", self.0.id());
         let entries = fs::read_dir(net::data_folder()).unwrap().filter_map(|entry| Some(entry.ok()?.path()));
         entries.filter(|path| path.file_name().unwrap().to_string_lossy().starts_with(&prefix)).collect()
     }
 
-    /// Its servers that are there: processes with its folder in their command lines.
+    /// Counts its servers that run: processes with its directory in their command lines.
     fn servers(&self) -> usize {
         let folder = format!("fs-bench-{}-", self.0.id());
         let processes = fs::read_dir("/proc").unwrap().filter_map(|entry| Some(entry.ok()?.path().join("cmdline")));
@@ -78,7 +77,7 @@ impl Run {
 }
 
 impl Drop for Run {
-    /// A test that fails leaves no benchmark that runs on.
+    /// If a test fails, the benchmark does not go on running.
     fn drop(&mut self) {
         if matches!(self.0.try_wait(), Ok(None)) {
             let _ = kill_process(self.pid(), Signal::TERM);
@@ -87,7 +86,7 @@ impl Drop for Run {
     }
 }
 
-/// Lines so short that they take next to no time.
+/// Options with which lines take almost no time.
 const SHORT: [&str; 5] = ["--quick", "--line-ms", "2", "--size", "1M"];
 
 #[test]
@@ -109,7 +108,7 @@ fn a_sample_is_one_json_array_with_each_line_once() {
     }
 }
 
-/// Both make folders, ask for free ports and start servers at the same time.
+/// Both runs create directories, ask for free ports and start servers at the same time.
 #[test]
 fn two_runs_at_once_do_not_meet() {
     let args = [&SHORT[..], &["--only", "stat", "--rounds", "2", "--json"]].concat();
@@ -127,7 +126,8 @@ fn two_runs_at_once_do_not_meet() {
 fn a_signal_ends_the_servers_and_removes_the_folder() {
     for signal in [Signal::TERM, Signal::INT] {
         let mut run = Run::start(&[&SHORT[..], &["--rounds", "1000"]].concat(), pvfsd());
-        // Until it is at work: it has a thousand rounds to do, and ends earlier only if it fails.
+        // Wait until it is at work. It has a thousand rounds to do, and ends earlier only if it
+        // fails.
         while run.servers() < 5 {
             assert!(matches!(run.0.try_wait(), Ok(None)), "it has ended by itself");
             std::thread::yield_now();
@@ -157,7 +157,7 @@ fn without_the_servers_program_it_says_what_to_build() {
 
 #[test]
 fn a_limit_that_is_passed_ends_the_run_and_leaves_nothing() {
-    // One line alone takes longer than the limit.
+    // A single line takes longer than the limit.
     let args = ["--quick", "--only", "create, 1", "--line-ms", "10000", "--limit", "1"];
     let output = Run::start(&args, pvfsd()).end();
     let errors = String::from_utf8_lossy(&output.stderr);

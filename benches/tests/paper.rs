@@ -1,6 +1,6 @@
-//! The papers' experiments, reduced: each runs, gives the same digits twice, and keeps the orders
-//! that the papers state. Their programs over real transports: the same bytes come back. How long
-//! anything takes is not asserted.
+//! Runs the papers' experiments at the reduced scale. Each gives the same digits twice, and has the
+//! orders that the papers state. The papers' programs also run over real transports, and must read
+//! back the same bytes. No duration is asserted.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 use benches::paper::report::{Report, summary};
@@ -21,8 +21,8 @@ fn reduced(name: &str) -> Report {
     report
 }
 
-/// The report, after the whole of it was made a second time and came out the same, pictures too;
-/// and all of its comparisons are numbers.
+/// Runs the reproduction twice, and checks that both reports and pictures are equal and that all
+/// comparisons are numbers. Returns the report.
 fn twice(name: &str) -> Report {
     let report = reduced(name);
     let json = |report: &Report| serde_json::to_string(report).unwrap();
@@ -41,7 +41,7 @@ fn predicted(report: &Report, id: &str) -> f64 {
     report.comparisons.iter().find(|one| one.id == id).unwrap_or_else(|| panic!("{id}")).predicted
 }
 
-/// Everything that the paper says in words holds here too.
+/// Checks that every statement of the paper holds here, too.
 fn as_published(report: &Report) {
     assert!(!report.checks.is_empty());
     for check in &report.checks {
@@ -66,7 +66,7 @@ fn figure_9_verbs_are_ahead_of_tcp_in_memory_and_not_behind_on_disk() {
         assert!(predicted(&report, &format!("pvfs-ib.fig9.ramfs.{direction}")) > 2.0);
         assert!(predicted(&report, &format!("pvfs-ib.fig9.disk.{direction}")) > 0.0);
     }
-    // Four disks of 25 MB/s.
+    // There are four disks of 25 MB/s.
     assert!((80.0..=100.0).contains(&predicted(&report, "pvfs-ib.fig9.disk.peak")));
 }
 
@@ -83,8 +83,8 @@ fn figure_11_has_the_order_of_the_schemes() {
 
 #[test]
 fn figure_12_overlap_is_complete_below_two_megabytes() {
-    // Once: it moves 640 MB. Note 9 of docs/reproduction.md says what does not hold, and why.
-    // Nothing else may join it.
+    // Run it once, because it moves 640 MB. Note 9 of docs/reproduction.md says which statements do
+    // not hold, and why. No other statement may fail.
     let known = ["read: a slight loss when the unit is very small", "write: units below about 2 MB overlap completely"];
     let report = reduced("units");
     let wrong = report.checks.iter().filter(|check| !check.holds).map(|check| check.what.as_str());
@@ -99,7 +99,8 @@ fn figures_13_and_14_lists_and_hints_pay() {
     assert!(predicted(&hints, "pvfs-ib.fig14.read") > 1.0 && predicted(&hints, "pvfs-ib.fig14.write") > 1.0);
 }
 
-/// What nobody can predict is printed with its error and not counted; everything else counts.
+/// Results that the model cannot predict are printed with their errors and not counted. All others
+/// count.
 #[test]
 fn results_apart_do_not_count() {
     let (small, vapi) = (reduced("small"), reduced("vapi"));
@@ -111,7 +112,7 @@ fn results_apart_do_not_count() {
 
 #[test]
 fn normal_service_is_a_copy_and_a_transfer_in_a_row() {
-    // Less than either by itself: 590 and 827 MB/s.
+    // It is less than each of the two alone: 590 and 827 MB/s.
     assert!((200.0..345.0).contains(&predicted(&twice("normal"), "unifier-pvfs.fig4.normal")));
 }
 
@@ -131,8 +132,8 @@ fn extended_collective_is_ahead_of_two_phase() {
     as_published(&twice("ecio"));
 }
 
-/// The program over the simulator, TCP and shared memory: it compares what it reads with what it
-/// wrote.
+/// Runs the program over the simulator, TCP and shared memory. It compares the data that it reads
+/// with the data that it wrote.
 fn everywhere<W: Workload>(setup: &Setup, workload: &W) {
     for place in [Bed::sim(Profile::default()), Bed::Real(Scheme::Tcp), Bed::Real(Scheme::Shm)] {
         let outs = bed::run(&place, setup, workload).unwrap_or_else(|error| panic!("{place:?}: {error}"));
@@ -174,7 +175,7 @@ fn interleaved_elements_get_where_they_belong_by_every_strategy() {
     everywhere(&Setup::new(4, 2), &program);
 }
 
-/// A process that cannot go on ends the run; the others do not wait for it for ever.
+/// A process that fails ends the run. The others do not wait for it without end.
 #[test]
 fn one_failure_ends_the_run_with_its_cause() {
     for place in [Bed::sim(Profile::default()), Bed::Real(Scheme::Tcp)] {

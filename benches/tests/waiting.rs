@@ -1,6 +1,6 @@
-//! How drivers wait, over TCP: an idle endpoint takes no processor time in the event modes and all
-//! of it when polling, and every mode carries a conversation. Processor time is the calling
-//! thread's, as the kernel counts it: how long anything takes by the clock does not matter.
+//! Tests how drivers wait, over TCP. An idle endpoint takes no processor time in the event modes
+//! and a whole core when polling. Every mode carries a conversation. Processor time is that of the
+//! calling thread, as the kernel counts it, so elapsed time does not matter.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 use std::time::Duration;
@@ -8,15 +8,15 @@ use std::time::Duration;
 use benches::cpu;
 use benches::net::{Tcp, tcp_endpoint};
 use bmi_core::driver::{Waiting, event, thread};
-use bmi_core::{Addr, AsyncEndpoint, Error, ErrorKind, Memory, Options};
+use bmi_core::{Addr, AsyncEndpoint, Error, Memory, Options};
 
 type Endpoint = AsyncEndpoint<Tcp>;
 
 const IDLE: Duration = Duration::from_millis(300);
 const LONG: Duration = Duration::from_secs(60);
 
-/// Every way to run a future beside an endpoint.
-/// A driver that does the work under one way of waiting, and says what processor time it took.
+/// A way to run a future beside an endpoint: a driver that does the work with one way of waiting,
+/// and returns its processor time.
 type Runner = fn(Endpoint, Waiting, Work) -> Result<Duration, Error>;
 
 const RUNNERS: [(&str, Runner); 2] = [
@@ -32,13 +32,13 @@ const RUNNERS: [(&str, Runner); 2] = [
 
 type Work = Box<dyn FnOnce(Endpoint) -> std::pin::Pin<Box<dyn Future<Output = Duration>>>>;
 
-/// Processor time of an endpoint that has nothing to do.
+/// Returns the work of an endpoint that has nothing to do.
 fn idle() -> Work {
     Box::new(|endpoint: Endpoint| {
         Box::pin(async move {
             let addr: Addr = "tcp://127.0.0.1:0".parse().unwrap();
             endpoint.listen(&addr).unwrap();
-            // What starting costs is over.
+            // Wait until the costs of the start are over.
             endpoint.sleep(Duration::from_millis(20)).await;
             let before = cpu::of_thread();
             endpoint.sleep(IDLE).await;
@@ -54,14 +54,14 @@ fn an_idle_endpoint_takes_no_processor_time_unless_it_polls() {
             let spent = run(tcp_endpoint("idle").unwrap(), waiting, idle()).unwrap();
             assert!(spent < IDLE / 20, "{runner}, {waiting:?}: {spent:?} of {IDLE:?}");
         }
-        // On a machine that is full of other work a polling thread gets only its share, but far
+        // On a machine with much other load, a polling thread gets only a share of a core, but much
         // more than one that sleeps.
         let spent = run(tcp_endpoint("polling").unwrap(), Waiting::PAPER_SERVER, idle()).unwrap();
         assert!(spent > IDLE / 20, "{runner}: a driver that polls took only {spent:?} of {IDLE:?}");
     }
 }
 
-/// Two endpoints, each on a thread of its own, talk; whatever either does while it waits.
+/// Two endpoints, each on a thread of its own, exchange messages, with every way of waiting.
 #[test]
 fn every_mode_carries_a_conversation() {
     let modes = [Waiting::Busy, Waiting::Event, Waiting::ADAPTIVE, Waiting::PAPER_CLIENT];
@@ -93,7 +93,7 @@ async fn serve(endpoint: Endpoint, tell: std::sync::mpsc::Sender<Addr>) {
         let bytes = Memory::from(request.bytes().to_vec());
         endpoint.send(request.peer(), request.tag(), bytes, endpoint.within(LONG)).await.unwrap();
     }
-    // Until the client has its last reply and goes.
+    // Wait until the client has its last reply and disconnects.
     while !matches!(endpoint.next_event().await, bmi_core::PeerEvent::Lost { .. }) {}
 }
 
@@ -110,7 +110,8 @@ async fn talk(endpoint: Endpoint, addr: Addr) -> Duration {
     Duration::ZERO
 }
 
-/// The future of one thread is woken from another, while the driver's thread sleeps in the system.
+/// The future of one thread is woken by another thread, while the driver's thread sleeps in the
+/// kernel.
 #[test]
 fn another_thread_wakes_the_sleeping_driver() {
     let endpoint = tcp_endpoint("sleeper").unwrap();
@@ -134,13 +135,4 @@ fn another_thread_wakes_the_sleeping_driver() {
     });
     thread::block_on(&endpoint, Waiting::Event, future).unwrap();
     other.join().unwrap();
-}
-
-#[test]
-fn sleeping_needs_something_to_sleep_on() {
-    let world = bmi_sim::World::new(1);
-    let endpoint = world.node("n").endpoint(bmi_core::Config::default()).unwrap();
-    let error = thread::block_on(&endpoint, Waiting::Event, async {}).unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Unsupported);
-    thread::block_on(&endpoint, Waiting::Busy, async {}).unwrap();
 }

@@ -368,7 +368,7 @@ mod tests {
         for (text, why) in [
             ("localhost:1", "scheme://host:port"),
             ("FTP://a:1", "lower-case letters"),
-            ("seventeenletters://a:1", "up to 16"),
+            ("seventeenletterss://a:1", "up to 16"),
             ("://a:1", "up to 16"),
             ("ucx://a", "port is missing"),
             ("ucx:///a/", "name a socket"),

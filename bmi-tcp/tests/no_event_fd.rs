@@ -68,11 +68,12 @@ fn endpoint(name: &str) -> AsyncEndpoint<WithoutFd> {
     AsyncEndpoint::new(Endpoint::new(WithoutFd::new(), Config::named(name), clock.now()).expect("an endpoint"), clock)
 }
 
-/// Sends back the first message.
+/// Sends back the first message. The end of the connection waits until it has left.
 async fn echo(endpoint: &AsyncEndpoint<WithoutFd>) -> Result<(), Error> {
     let message = endpoint.next_unexpected().await;
     let soon = endpoint.within(PATIENCE);
-    endpoint.send(message.peer(), message.tag(), message.bytes().to_vec(), soon).await.map(drop)
+    endpoint.send(message.peer(), message.tag(), message.bytes().to_vec(), soon).await?;
+    endpoint.disconnect(message.peer(), soon).await
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Fits a profile of the simulator to a few measurements of a machine, and says how well it fits.
+//! Fits a profile of the simulator to a few measurements of a machine, and prints how well it fits.
 //! See `bmi_sim::fit`.
 
 use std::path::PathBuf;
@@ -31,16 +31,16 @@ disk_write_mb_per_s = 25.0
 
 /// Fits a profile of the simulator to a few measurements of a machine.
 ///
-/// The prices of a base profile are turned until the simulator measures what the machine did. What
-/// was not measured stays as in the base, so take one that is like the machine: `vapi-2003` or
-/// `cx7-400` for an adapter that moves bytes itself, `ibnice-2003` or `gige-2008` for TCP. The
-/// profile goes to standard output as TOML, for `Profile::load`; a table of what was measured and
-/// what the fitted profile gives goes to standard error. If the profile misses a measurement by
-/// more than --tolerance, it is written all the same, but the exit status is 1: the measurements
-/// contradict each other, or the base is of the wrong kind.
+/// Changes the prices of a base profile until the simulator measures what the machine did.
+/// Quantities that were not measured stay as in the base, so choose a base that is similar to the
+/// machine: `vapi-2003` or `cx7-400` for an adapter that moves bytes itself, `ibnice-2003` or
+/// `gige-2008` for TCP. The profile is written to standard output as TOML, for `Profile::load`. A
+/// table of the measurements and of the values that the fitted profile gives is written to standard
+/// error. If the profile misses a measurement by more than --tolerance, it is still written, but
+/// the exit status is 1: the measurements contradict each other, or the base is of the wrong kind.
 ///
-/// Every program with an option --base, --show, --profile or --over that takes a profile takes the
-/// file too: `ab workload --over profile.toml …`.
+/// Every program with an option --base, --show, --profile or --over that takes a profile also takes
+/// the file: `ab workload --over profile.toml …`.
 #[derive(Parser)]
 #[command(after_help = "Examples:\n  \
                         calibrate --example > mine.toml          what can be measured, with the first paper's figures\n  \
@@ -51,34 +51,34 @@ disk_write_mb_per_s = 25.0
                         calibrate --show cx7-400                 what the simulator measures of a profile\n\n\
                         Exit status: 0 the profile fits, 1 it misses a measurement by more than --tolerance or cannot be made, 2 the command line is wrong.")]
 struct Cli {
-    /// The measurements; `--example` shows one.
+    /// The file of measurements; `--example` prints one.
     #[arg(value_name = "FILE", required_unless_present_any = ["example", "show", "micro"])]
     measurements: Option<PathBuf>,
-    /// The profile to begin with: a name, or a file; +NAME or +FILE gives it another disk.
+    /// The profile to start from: a name or a file. +NAME or +FILE gives it another disk.
     #[arg(long, value_name = "NAME|FILE", default_value = "vapi-2003", value_parser = Profile::from_name_or_file)]
     base: Profile,
-    /// How far the fitted profile may be off a measurement before the exit status is 1.
+    /// The error of the fitted profile above which the exit status is 1.
     #[arg(long, value_name = "PERCENT", default_value_t = 5.0, value_parser = percent)]
     tolerance: f64,
-    /// Take latency and bandwidth of plain sockets from what `micro --json` printed.
+    /// Read latency and bandwidth of plain sockets from the output of `micro --json`.
     #[arg(long, value_name = "FILE")]
     micro: Option<PathBuf>,
     /// Print a file of measurements to fill in.
     #[arg(long)]
     example: bool,
-    /// Print what the simulator measures of this profile.
+    /// Print what the simulator measures with this profile.
     #[arg(long, value_name = "NAME|FILE", conflicts_with = "measurements", value_parser = Profile::from_name_or_file)]
     show: Option<Profile>,
 }
 
 type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
 
-/// A line of `micro --json`, as far as it matters here.
+/// The parts of a line of `micro --json` that are needed here.
 #[derive(Deserialize)]
 struct Line {
     what: String,
     size: usize,
-    /// Seconds, or bytes a second.
+    /// Seconds, or bytes per second.
     plain: f64,
 }
 
@@ -87,7 +87,7 @@ fn percent(text: &str) -> Result<f64, String> {
     number.ok_or_else(|| "a number of percent, as in 5 or 2.5".to_owned())
 }
 
-/// The shortest message's latency and the longest one's bandwidth.
+/// Returns the latency of the shortest message and the bandwidth of the longest.
 fn of_micro(text: &str) -> Outcome<Measurements> {
     let lines: Vec<Line> = serde_json::from_str(text)?;
     let of = |what: &'static str| lines.iter().filter(move |line| line.what.eq_ignore_ascii_case(what));
@@ -96,7 +96,8 @@ fn of_micro(text: &str) -> Outcome<Measurements> {
     Ok(Measurements { send_one_way_us: latency, send_mb_per_s: bandwidth, ..Measurements::default() })
 }
 
-/// What is wrong with a fit, and what to do. Nothing if all of it is within the tolerance.
+/// Describes what is wrong with a fit and what to do. Returns `None` if everything is within the
+/// tolerance.
 fn misfit(Fit { residuals, left_out, .. }: &Fit, tolerance: f64) -> Option<String> {
     let off = |residual: &&Residual| 100.0 * residual.error().abs() > tolerance;
     let lines = residuals.iter().filter(off).map(|residual| {
@@ -116,7 +117,7 @@ fn misfit(Fit { residuals, left_out, .. }: &Fit, tolerance: f64) -> Option<Strin
     })
 }
 
-/// Whether the profile fits.
+/// Returns true if the profile fits.
 fn run(cli: &Cli) -> Outcome<bool> {
     if cli.example {
         print!("{EXAMPLE}");
@@ -180,9 +181,9 @@ mod tests {
         assert!(cli_check::every_option::<Cli>(&[("show", "vapi-2003")]) >= 5);
     }
 
-    /// The example was not recovered: bandwidths of the sends and reads came out at a fifth of what
-    /// it says, because the stream counted completions of the ping-pong before it, and the exit
-    /// status was 0.
+    /// The example was not recovered. The bandwidths of sends and reads were a fifth of the
+    /// measured ones, because the stream counted completions of the ping-pong before it, and the
+    /// exit status was 0.
     #[test]
     fn the_example_is_fitted() {
         let measured = Measurements::parse(EXAMPLE).expect("the example");
@@ -190,7 +191,7 @@ mod tests {
         assert_eq!(fitted.residuals.len(), 12, "nothing is left out");
         assert_eq!(misfit(&fitted, 1.0), None);
         let profile = fitted.profile;
-        // What the figures say of the machine, not only what the simulator says of the fit.
+        // Compare the prices with the measured bandwidths, and not only with the simulator.
         for (what, price, mb_per_s) in
             [("write", profile.adapter_ps_per_byte, 827.0), ("read", profile.read_ps_per_byte, 816.0)]
         {

@@ -1,10 +1,10 @@
-//! The four paths side by side, over real sockets: what each costs for each size, and whether the
-//! plan chose well.
+//! Measures the four paths over real sockets, side by side: what each costs for each size, and
+//! whether the plan chose well.
 //!
-//! A client and a server, a thread each, over the loopback. A write hands the server its data, a
-//! read brings it; the server keeps nothing. For each size all paths take turns, round by round, so
-//! that what else the machine does meets all of them; a figure is the median of the rounds, and a
-//! path's ratio is to the path that the plan takes.
+//! A client and a server run on a thread each, over the loopback. A write brings the data to the
+//! server, and a read brings it to the client. The server stores nothing. For each size all paths
+//! take turns, round by round, so that other load on the machine affects all of them. A figure is
+//! the median of the rounds. The ratio of a path is relative to the path that the plan takes.
 
 use std::process::ExitCode;
 use std::sync::mpsc;
@@ -20,31 +20,32 @@ use bmi_core::driver::{Waiting, event};
 use bmi_core::{Addr, AsyncEndpoint, Error, ErrorKind, MemList, Memory, Options, PeerId};
 use clap::{Parser, ValueEnum};
 
-/// What each of the four paths costs for each size over TCP, beside what the plan takes.
+/// Measures what each of the four paths costs for each size over TCP, and compares it with the path
+/// of the plan.
 #[derive(Parser)]
 struct Cli {
     /// How both sides wait.
     #[arg(long, value_enum, default_value_t = Wait::Poll)]
     waiting: Wait,
-    /// Rounds; each makes a few calls by every path.
+    /// The number of rounds; each makes a few calls by every path.
     #[arg(long, default_value_t = 41, value_parser = clap::value_parser!(u32).range(3..))]
     rounds: u32,
     /// Exit with status 1 if another path was faster than the plan's by more than this many per
     /// cent.
     #[arg(long, value_name = "PER CENT")]
     check: Option<f64>,
-    /// One JSON object for each size and direction instead of the table.
+    /// Print a JSON object for each size and direction instead of the table.
     #[arg(long)]
     json: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Wait {
-    /// Looks again and again: two processors.
+    /// Poll without a pause; takes two processors.
     Poll,
-    /// Waits in the kernel.
+    /// Wait in the kernel.
     Sleep,
-    /// Looks for 50 µs, then waits in the kernel.
+    /// Poll for 50 µs, then wait in the kernel.
     Adaptive,
 }
 
@@ -58,19 +59,19 @@ impl Wait {
     }
 }
 
-/// Sizes, in bytes: both sides of each threshold.
+/// The sizes in bytes, on both sides of each threshold.
 const SIZES: [usize; 10] =
     [512, 2 << 10, 4 << 10, 8 << 10, 16 << 10, 32 << 10, 64 << 10, 128 << 10, 512 << 10, 2 << 20];
-/// What the server stages data in at a time.
+/// The size of the server's staging buffers, in bytes.
 const UNIT: usize = 256 << 10;
-/// For one call.
+/// The deadline of one call.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The server: takes and gives data until the client is gone.
+/// Runs the server: takes and gives data until the client is gone.
 fn serve(ready: &mpsc::Sender<Addr>, waiting: Waiting) -> Result<(), Error> {
     let endpoint = tcp_endpoint("server")?;
     let addr = endpoint.listen(&Addr::tcp("127.0.0.1", 0))?;
-    // Nobody waits for the address any more if the other thread has failed.
+    // If the other thread has failed, the address is not needed any more.
     let _ = ready.send(addr);
     let staged = Memory::zeroed(*SIZES.last().expect("sizes"))?;
     let _region = endpoint.with(|e| e.register(&staged))?;
@@ -80,7 +81,7 @@ fn serve(ready: &mpsc::Sender<Addr>, waiting: Waiting) -> Result<(), Error> {
             if incoming.request() == b"end" {
                 let client = incoming.peer();
                 incoming.reply(b"", None, endpoint.within(PATIENCE)).await?;
-                // Hands over what was sent; the client may be faster in going.
+                // Waits until what was sent has left. The client may end first.
                 let _ = endpoint.disconnect(client, endpoint.within(PATIENCE)).await;
                 return Ok(());
             }
@@ -94,7 +95,7 @@ async fn answer(endpoint: &AsyncEndpoint<Tcp>, incoming: Incoming<Tcp>, staged: 
     let len = usize::try_from(incoming.len()).map_err(|_| Error::new(ErrorKind::TooLong, "a test's length"))?;
     let units = (0..len).step_by(UNIT).map(|at| (at as u64, staged.slice(at, UNIT.min(len - at))));
     match incoming.direction() {
-        // A store takes the data from where it is.
+        // A store takes the data from the place where it is.
         Some(Direction::Write) if incoming.data().is_some() => {}
         Some(Direction::Write) => {
             for (at, unit) in units {
@@ -114,7 +115,8 @@ async fn answer(endpoint: &AsyncEndpoint<Tcp>, incoming: Incoming<Tcp>, staged: 
     incoming.reply(b"", None, options).await
 }
 
-/// Medians of one size and direction, in seconds, by path; those that a path cannot do are missing.
+/// The medians of one size and direction, in seconds, by path. Paths that are impossible are
+/// missing.
 struct Row {
     direction: Direction,
     size: usize,
@@ -127,7 +129,7 @@ impl Row {
         self.seconds.iter().find(|(known, _)| *known == path).map(|(_, seconds)| *seconds)
     }
 
-    /// The fastest path, and how much faster than the plan's it is, in per cent.
+    /// Returns the fastest path, and by how much it is faster than the plan's, in per cent.
     fn best(&self) -> (Path, f64) {
         let plan = self.of(self.plan).unwrap_or(f64::NAN);
         let best = self.seconds.iter().min_by(|a, b| a.1.total_cmp(&b.1)).expect("every row has the plan's path");
@@ -142,7 +144,7 @@ struct Client {
 }
 
 impl Client {
-    /// One call; the path that it took, and how long.
+    /// Makes one call. Returns the path that it took, and its duration.
     #[expect(clippy::disallowed_methods, reason = "a benchmark measures")]
     async fn once(&self, direction: Direction, size: usize, forced: Option<Path>) -> Result<(Path, f64), Error> {
         let data: MemList = self.memory.slice(0, size).into();
@@ -164,7 +166,7 @@ impl Client {
         }
         for _ in 0..rounds {
             for (path, samples) in &mut samples {
-                // The first call after another path finds caches and credits as that left them.
+                // This call is not measured: it finds caches and credits as another path left them.
                 self.once(direction, size, Some(*path)).await?;
                 for _ in 0..3 {
                     samples.push(self.once(direction, size, Some(*path)).await?.1);

@@ -7,14 +7,14 @@ use super::{Scale, machines};
 use crate::workload::pvfs_test::{PvfsTest, Took};
 use crate::workload::{Failed, Setup, Span, bed, elapsed, mb_per_s};
 
-/// Aggregate bandwidth in MB/s, and the clients' mean utilisation, of both directions.
+/// Aggregate bandwidth in MB/s and mean utilisation of the clients' processors, in both directions.
 #[derive(Clone, Copy, Debug, Default)]
 struct Point {
     write: f64,
     read: f64,
     cpu_write: f64,
     cpu_read: f64,
-    /// Of the whole run.
+    /// The utilisation during the whole run.
     cpu: f64,
 }
 
@@ -35,11 +35,11 @@ fn point(machine: &Machine, clients: usize, servers: usize, scale: Scale) -> Res
     })
 }
 
-/// Bandwidth for each number of compute nodes, by the number of I/O nodes, which are the keys.
+/// The bandwidth for each number of compute nodes. The keys are the numbers of I/O nodes.
 type Grid = Vec<(usize, Vec<(usize, Point)>)>;
 
 fn grid(machine: &Machine, scale: Scale) -> Result<Grid, Failed> {
-    // Eight nodes, so four of each at most.
+    // There are eight nodes, so at most four of each kind.
     let counts: &[usize] = scale.pick(&[1, 2, 3, 4], &[1, 4]);
     let row = |servers: usize| {
         let points = counts.iter().map(|clients| Ok((*clients, point(machine, *clients, servers, scale)?)));
@@ -66,20 +66,20 @@ fn figures(name: &str, title: &str, grid: &Grid) -> Vec<Figure> {
     vec![one("read", |point| point.read), one("write", |point| point.write)]
 }
 
-/// The value with so many I/O and compute nodes.
+/// Returns the value for these numbers of I/O nodes and compute nodes.
 fn at(grid: &Grid, servers: usize, clients: usize) -> Point {
     let row = grid.iter().find(|(count, _)| *count == servers);
     let point = row.and_then(|(_, points)| points.iter().find(|(count, _)| *count == clients));
     point.map(|(_, point)| *point).unwrap_or_default()
 }
 
-/// What three more nodes have brought, each.
+/// Compares the mean gain of each of three more nodes.
 fn slopes(report: &mut Report, figure: &str, one: Point, four: Point) {
     report.compare(&format!("pvfs-ib.{figure}.read"), (four.read - one.read) / 3.0);
     report.compare(&format!("pvfs-ib.{figure}.write"), (four.write - one.write) / 3.0);
 }
 
-/// Figure 7.
+/// Reproduces Figure 7.
 pub(super) fn ibnice(scale: Scale) -> Result<Report, Failed> {
     let grid = grid(&Machine::tcp(machines::ibnice()), scale)?;
     let mut report = Report { figures: figures("ibnice", "Figure 7, PVFS over IBNice", &grid), ..Report::default() };
@@ -92,7 +92,7 @@ pub(super) fn ibnice(scale: Scale) -> Result<Report, Failed> {
     Ok(report)
 }
 
-/// Figure 8.
+/// Reproduces Figure 8.
 pub(super) fn vapi(scale: Scale) -> Result<Report, Failed> {
     let grid = grid(&Machine::verbs(machines::vapi()), scale)?;
     let mut report = Report { figures: figures("vapi", "Figure 8, PVFS over VAPI", &grid), ..Report::default() };
@@ -112,10 +112,10 @@ pub(super) fn vapi(scale: Scale) -> Result<Report, Failed> {
     Ok(report)
 }
 
-/// Points by the number of compute nodes, by what they run over.
+/// Points by the number of compute nodes, for each transport.
 type Ways = Vec<(&'static str, Vec<(usize, Point)>)>;
 
-/// The four ways of Figure 9, with one to four compute nodes and four I/O nodes.
+/// Measures the four ways of Figure 9, with one to four compute nodes and four I/O nodes.
 fn four_ways(scale: Scale) -> Result<Ways, Failed> {
     let ways = [
         ("VAPI, ramfs", Machine::verbs(machines::vapi())),
@@ -131,7 +131,7 @@ fn four_ways(scale: Scale) -> Result<Ways, Failed> {
     ways.into_iter().map(one).collect()
 }
 
-/// Figure 9. MPI-IO itself, a thin layer over the same calls, costs nothing here.
+/// Reproduces Figure 9. MPI-IO itself is a thin layer over the same calls, and costs nothing here.
 pub(super) fn mpi_io(scale: Scale) -> Result<Report, Failed> {
     let ways = four_ways(scale)?;
     let mut report = Report::default();
@@ -169,7 +169,7 @@ fn write(point: &Point) -> f64 {
     point.write
 }
 
-/// Figure 10.
+/// Reproduces Figure 10.
 pub(super) fn cpu(scale: Scale) -> Result<Report, Failed> {
     let counts: &[usize] = scale.pick(&[1, 2, 3, 4], &[1, 4]);
     let mut report = Report::default();
@@ -189,7 +189,7 @@ pub(super) fn cpu(scale: Scale) -> Result<Report, Failed> {
         let points = counts.iter().map(|clients| Ok((*clients as f64, point(&machine, *clients, 4, scale)?)));
         let points = points.collect::<Result<Vec<_>, Failed>>()?;
         let series = |of: fn(&Point) -> f64| points.iter().map(|(x, point)| (*x, of(point))).collect::<Vec<_>>();
-        // "As high as": the most of the run's with one to four compute nodes.
+        // "As high as" is the maximum over the runs with one to four compute nodes.
         let runs = series(|point| point.cpu);
         report.compare(id, runs.iter().map(|point| point.1).fold(0.0, f64::max));
         if name == "IBNice" {

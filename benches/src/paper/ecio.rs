@@ -1,5 +1,5 @@
-//! [ECIO-IB]: noncontiguous access of several clients to one server, collective I/O against its
-//! extension.
+//! [ECIO-IB]: noncontiguous access of several clients to one server. Compares collective I/O with
+//! its extension.
 
 use super::publications::{ECIO_TABLE_1, EcioRow, Published, Unit, Value};
 use super::report::{Comparison, Figure, Report, Series, Style};
@@ -7,11 +7,11 @@ use super::{Scale, machines};
 use crate::workload::interleaved::{Interleaved, Strategy, Took};
 use crate::workload::{Failed, Span, bed, elapsed};
 
-/// How often the paper repeats each.
+/// The number of times that the paper repeats each access.
 const TIMES: f64 = 100.0;
 const SOURCE: &str = "[ECIO-IB §5.1, Table 1]";
 
-/// Seconds of a hundred accesses, write and read.
+/// Returns the seconds of a hundred accesses, for write and read.
 fn seconds(clients: usize, elements: usize, strategy: Strategy) -> Result<(f64, f64), Failed> {
     let program = Interleaved { elements, element: 4, strategy, rounds: 1 };
     let ranks = bed::run(&machines::vapi_disk(), &machines::setup(clients, 1), &program)?;
@@ -19,14 +19,14 @@ fn seconds(clients: usize, elements: usize, strategy: Strategy) -> Result<(f64, 
     Ok((seconds(|took| &took.write), seconds(|took| &took.read)))
 }
 
-/// Tables 1 to 4.
+/// Reproduces Tables 1 to 4.
 pub(super) fn tables(scale: Scale) -> Result<Report, Failed> {
     let rows: Vec<&EcioRow> = ECIO_TABLE_1.iter().filter(|row| row.count <= scale.pick(1024, 16)).collect();
     let mut report = Report::default();
     for clients in [2, 4] {
         let [mut two_phase, mut extended] = [[Vec::new(), Vec::new()], [Vec::new(), Vec::new()]];
         for row in &rows {
-            // Dealt out evenly.
+            // Rounded so that the clients have equal parts.
             let elements = row.count * 1000 / (clients * clients) * (clients * clients);
             let collective = seconds(clients, elements, Strategy::TwoPhase)?;
             let ours = seconds(clients, elements, Strategy::Extended)?;

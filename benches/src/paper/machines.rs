@@ -1,5 +1,5 @@
 //! The machines of the papers: profiles of the simulator, and settings of the file system as the
-//! papers describe theirs.
+//! papers describe them.
 
 use bmi_core::Config;
 use bmi_core::driver::Waiting;
@@ -14,18 +14,19 @@ pub(super) struct Machine {
 }
 
 impl Machine {
-    /// Clients poll for what they send and sleep until the reply ([PVFS-IB §3.2.4]).
+    /// Returns a machine whose clients poll for the completion of a send, and sleep until the reply
+    /// ([PVFS-IB §3.2.4]).
     pub(super) fn verbs(bed: Bed) -> Machine {
         Machine { bed, waiting: Waiting::PAPER_CLIENT }
     }
 
-    /// Clients sleep in the kernel: sockets have nothing to poll.
+    /// Returns a machine whose clients sleep in the kernel, because sockets have nothing to poll.
     pub(super) fn tcp(bed: Bed) -> Machine {
         Machine { bed, waiting: Waiting::Event }
     }
 }
 
-/// A profile and a disk that the simulator has under these names.
+/// Returns the profile and the disk of the simulator with these names.
 fn machine(profile: &str, disk: &str) -> Bed {
     let known = "a profile that the simulator comes with";
     Bed::sim(Profile::named(profile).expect(known).with_disk(DiskProfile::named(disk).expect(known)))
@@ -41,7 +42,7 @@ pub(super) fn vapi_disk() -> Bed {
     machine("vapi-2003", "ext3-ide-2003")
 }
 
-/// [PVFS-IB] over TCP, files in memory, everybody's buffers in no cache.
+/// [PVFS-IB] over TCP, files in memory, the buffers of clients and servers in no cache.
 pub(super) fn ibnice() -> Bed {
     machine("ibnice-uncached-2003", "ramfs-uncached-2003")
 }
@@ -51,7 +52,7 @@ pub(super) fn ibnice_disk() -> Bed {
     machine("ibnice-uncached-2003", "ext3-ide-2003")
 }
 
-/// [Unifier-PVFS] over verbs, *Normal* service of files that the system has in its cache.
+/// [Unifier-PVFS] over verbs, *Normal* service of files that are in the system's cache.
 pub(super) fn vapi_cached() -> Bed {
     machine("vapi-2003", "ramfs-uncached-2003")
 }
@@ -63,8 +64,8 @@ pub(super) fn elan4() -> Bed {
     machine("elan4-2005", "ramfs-uncached-2005")
 }
 
-/// The file system as it is by default: strips of 64 KiB, inline to 4 KiB, fast RDMA to 64 KiB, as
-/// [PVFS-IB] has it.
+/// Returns the default settings of the file system: strips of 64 KiB, inline to 4 KiB, fast RDMA to
+/// 64 KiB, as in [PVFS-IB].
 pub(super) fn setup(clients: usize, servers: usize) -> Setup {
     Setup { endpoint: Config::default(), ..Setup::new(clients, servers) }
 }

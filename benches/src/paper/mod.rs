@@ -1,21 +1,20 @@
-//! The papers, reproduced: the real client and server in the simulator, and what comes out beside
-//! what was published.
+//! Reproduces the papers: runs the real client and server in the simulator, and compares the
+//! results with the published ones.
 //!
-//! **Why.** A model that was calibrated on micro-benchmarks alone is worth as much as its
-//! predictions of whole systems. Here they are side by side, with the error. `docs/reproduction.md`
-//! says where the model is off, and why.
+//! **Why.** A model that was calibrated only on micro-benchmarks is worth as much as its
+//! predictions of whole systems. This module prints predictions and published results side by side,
+//! with the error. `docs/reproduction.md` says where the model is off, and why.
 //!
 //! **Invariants**
-//! 1. The machines are profiles of `bmi-sim`, calibrated on micro-benchmarks; nothing here turns a
-//!    price.
-//! 2. What runs is the file system's own client and server ([`crate::workload`]); no formula stands
-//!    in for them.
+//! 1. The machines are profiles of `bmi-sim`, which were calibrated on micro-benchmarks. Nothing
+//!    here changes a price.
+//! 2. The file system's own client and server run ([`crate::workload`]). No formula replaces them.
 //! 3. A reproduction is deterministic: the same command prints the same digits.
 //!
 //! | module | what |
 //! |---|---|
-//! | [`publications`] | the papers' results, each with its place |
-//! | [`report`] | a prediction beside them; curves |
+//! | [`publications`] | the papers' results, each with its section, figure or table |
+//! | [`report`] | predictions beside published results; curves |
 //! | [`svg`] | pictures of the curves |
 //! | `bandwidth`, `small_accesses`, `tile`, `quadrics`, `ecio` | the reproductions |
 //!
@@ -37,14 +36,15 @@ use report::Report;
 /// How much of a reproduction is run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scale {
-    /// As the paper did.
+    /// All points and data of the paper.
     Full,
-    /// Fewer points and less data: whether it runs and what the orders are, in a second or so.
+    /// Fewer points and less data, for a second or so. It shows that the reproduction runs, and the
+    /// orders.
     Reduced,
 }
 
 impl Scale {
-    /// `full`, or `reduced` at the reduced scale.
+    /// Returns `full`, or `reduced` at the reduced scale.
     fn pick<T>(self, full: T, reduced: T) -> T {
         match self {
             Scale::Full => full,
@@ -57,24 +57,24 @@ impl Scale {
 pub struct Reproduction {
     /// Its name on the command line.
     pub name: &'static str,
-    /// Paper, section, figure.
+    /// Its paper, section and figure.
     pub source: &'static str,
-    /// What it shows.
+    /// A description of what it shows.
     pub what: &'static str,
     run: fn(Scale) -> Result<Report, Failed>,
 }
 
 impl Reproduction {
-    /// Runs it.
+    /// Runs the reproduction.
     ///
     /// # Errors
-    /// If the file system fails in the simulator, which it must not.
+    /// If the file system fails in the simulator, which is a bug.
     pub fn run(&self, scale: Scale) -> Result<Report, Failed> {
         (self.run)(scale).map_err(|error| format!("{}: {error}", self.name).into())
     }
 }
 
-/// All of them, in the order of the papers.
+/// All reproductions, in the order of the papers.
 pub const ALL: &[Reproduction] = &[
     Reproduction {
         name: "ibnice",

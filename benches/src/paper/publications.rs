@@ -1,55 +1,55 @@
-//! What the papers publish of their systems, each figure with its place: the results that the
-//! simulator has to predict.
+//! The results that the papers publish of their systems, each with its section, figure or table.
+//! The simulator has to predict them.
 //!
-//! **Invariant.** Nothing here is an input of the model. Its inputs are the micro-benchmarks that
-//! `bmi-sim`'s profiles name, and those alone.
+//! **Invariant.** Nothing here is an input of the model. The only inputs are the micro-benchmarks
+//! that the profiles of `bmi-sim` name.
 //!
-//! Curves are not here: the text of the papers gives slopes, peaks, ratios and orders, and its
-//! pictures are not at hand.
+//! There are no curves here. The text of the papers gives slopes, peaks, ratios and orders; the
+//! pictures are not available.
 
 /// A published result.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Published {
-    /// Its name here: paper, figure or table, what.
+    /// Its name here: paper, figure or table, and quantity.
     pub id: &'static str,
-    /// In words.
+    /// A description.
     pub what: &'static str,
-    /// How much.
+    /// The published value.
     pub value: Value,
-    /// Of what.
+    /// The unit of the value.
     pub unit: Unit,
-    /// Paper, section, figure or table.
+    /// The paper, section, figure or table.
     pub source: &'static str,
 }
 
 /// A published value.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Value {
-    /// So much.
+    /// Exactly this value.
     Exact(f64),
-    /// "Roughly", "about".
+    /// Roughly this value ("roughly", "about").
     About(f64),
-    /// From, to.
+    /// A range, with its two ends.
     Range(f64, f64),
-    /// No less.
+    /// At least this value.
     AtLeast(f64),
-    /// So much, but nothing that this model could say: printed beside what it says, with the error,
-    /// and not counted. The page says why.
+    /// A value that this model cannot predict. It is printed beside the model's value, with the
+    /// error, and not counted. `docs/reproduction.md` says why.
     Apart(f64),
-    /// The text at hand does not say: the model says it alone.
+    /// No value: the available text does not have it. Only the model's value is printed.
     HeldBack,
 }
 
-/// In which unit, and how an error is counted.
+/// The unit of a value, and how an error is computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
     /// MB/s, MB of 2^20 bytes.
     MbPerS,
     /// A factor.
     Times,
-    /// A gain in percent; its error is that of the factor (89 % are 1.89 times).
+    /// A gain in percent. Its error is that of the factor (89 % are 1.89 times).
     GainPercent,
-    /// Processor utilisation in percent; its error is in points.
+    /// Processor utilisation in percent. Its error is in points.
     CpuPercent,
     /// Bytes.
     Bytes,
@@ -64,7 +64,7 @@ const fn of(id: &'static str, what: &'static str, value: Value, unit: Unit, sour
 use Unit::{Bytes, CpuPercent, GainPercent, MbPerS, Times};
 use Value::{About, Apart, AtLeast, Exact, HeldBack, Range};
 
-/// All of them.
+/// All published results.
 pub const ALL: &[Published] = &[
     // ---- [PVFS-IB]: PVFS over InfiniBand --------------------------------------------------------
     of("pvfs-ib.fig7.read", "IBNice read, each further compute node", About(120.0), MbPerS, "[PVFS-IB §6.3, Figure 7]"),
@@ -211,8 +211,8 @@ pub const ALL: &[Published] = &[
     ),
 ];
 
-/// A row of [ECIO-IB, Table 1]: noncontiguous write, two clients and one server, all of it executed
-/// 100 times.
+/// A row of [ECIO-IB, Table 1]: noncontiguous write, two clients and one server, executed 100
+/// times.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct EcioRow {
     /// Elements of 4 bytes, in thousands.
@@ -240,16 +240,16 @@ pub const ECIO_TABLE_1: &[EcioRow] = &[
     row(1024, 77.92, 65.66),
 ];
 
-/// The result of that name.
+/// Returns the result with this name.
 ///
 /// # Panics
-/// If there is none: the names are this crate's own.
+/// If there is none. The names are this crate's own.
 pub fn find(id: &str) -> Published {
     *ALL.iter().find(|one| one.id == id).expect("a published result that is in the table")
 }
 
 impl Unit {
-    /// As it stands behind a number.
+    /// Returns the name of the unit, as printed after a number.
     pub fn as_str(self) -> &'static str {
         match self {
             Unit::MbPerS => "MB/s",
@@ -270,7 +270,8 @@ mod tests {
     fn names_are_told_apart_and_every_result_has_its_source() {
         for (at, one) in ALL.iter().enumerate() {
             assert!(ALL[..at].iter().all(|other| other.id != one.id), "{}", one.id);
-            assert!(one.source.starts_with(&one.id[..3]), "{}", one.id);
+            let paper = one.source.split_once(' ').unwrap().0.trim_start_matches('[').trim_end_matches(',');
+            assert!(one.id.starts_with(&format!("{}.", paper.to_lowercase())), "{}: {}", one.id, one.source);
         }
         assert!(ECIO_TABLE_1.iter().all(|row| row.extended < row.collective));
     }

@@ -1,4 +1,4 @@
-//! [Quadrics-PVFS2]: zero-copy list I/O over Quadrics, against packing.
+//! [Quadrics-PVFS2]: compares zero-copy list I/O over Quadrics with packing.
 
 use bmi_core::Lists;
 
@@ -12,7 +12,8 @@ fn setup(clients: usize, servers: usize, lists: Lists) -> Setup {
     Setup { lists, ..machines::setup(clients, servers) }
 }
 
-/// Aggregate read and write bandwidth, MB/s: blocks of 1 MB, 4 MB for each process.
+/// Returns the aggregate bandwidth of read and write in MB/s. The blocks have 1 MB, and each
+/// process has 4 MB.
 fn blocks(clients: usize, servers: usize, lists: Lists, scale: Scale) -> Result<(f64, f64), Failed> {
     let program = PvfsTest { len: 4 << 20, blocks: 4, pieces: 1, rounds: scale.pick(3, 1) };
     let ranks = bed::run(&machines::elan4(), &setup(clients, servers, lists), &program)?;
@@ -21,7 +22,7 @@ fn blocks(clients: usize, servers: usize, lists: Lists, scale: Scale) -> Result<
     Ok((bandwidth(|took| &took.read), bandwidth(|took| &took.write)))
 }
 
-/// Figures 4 and 5.
+/// Reproduces Figures 4 and 5.
 pub(super) fn concurrent(scale: Scale) -> Result<Report, Failed> {
     let servers: &[usize] = scale.pick(&[1, 2, 4], &[4]);
     let clients: &[usize] = scale.pick(&[1, 2, 3, 4], &[1, 4]);
@@ -67,7 +68,7 @@ pub(super) fn concurrent(scale: Scale) -> Result<Report, Failed> {
     Ok(report)
 }
 
-/// Figure 6.
+/// Reproduces Figure 6.
 pub(super) fn tiles(scale: Scale) -> Result<Report, Failed> {
     let program = tile::tile(32, scale);
     // PVFS2 takes the whole access in one call.

@@ -1,5 +1,5 @@
-//! What a reproduction has found out: results beside the published ones, orders that hold or do
-//! not, and curves.
+//! The results of a reproduction: values beside the published ones, orders that hold or do not, and
+//! curves.
 
 use serde::Serialize;
 
@@ -9,33 +9,34 @@ use crate::table::Table;
 /// A result of the model beside the published one.
 #[derive(Clone, Debug, Serialize)]
 pub struct Comparison {
-    /// Name in `publications`.
+    /// The name in `publications`.
     pub id: String,
-    /// In words.
+    /// A description.
     pub what: String,
-    /// Unit of both.
+    /// The unit of both values.
     pub unit: &'static str,
-    /// The published value; a range as its two ends, without upper end the largest number that
-    /// there is; none if it is held back.
+    /// The published value. A range has its two ends; without an upper end, the second one is the
+    /// largest number. Empty if the value is not available.
     pub published: Vec<f64>,
-    /// What the model says.
+    /// The value of the model.
     pub predicted: f64,
-    /// The error: in percent, for processor utilisation in points.
+    /// The error: in percent, or in points for processor utilisation.
     pub error: Option<f64>,
-    /// It counts: what is published is something that the model could say.
+    /// True if the result counts, because the model can predict it.
     pub counted: bool,
-    /// Where it was published.
+    /// The section, figure or table of the published value.
     pub source: String,
 }
 
 impl Comparison {
-    /// The model's `predicted` for the published result `id`.
+    /// Compares the model's `predicted` with the published result `id`.
     pub fn new(id: &str, predicted: f64) -> Comparison {
         let one = find(id);
         Comparison::with(one.id, one, predicted)
     }
 
-    /// As [`Comparison::new`], for a result that is not in the table of single ones.
+    /// Compares as [`Comparison::new`] does, for a result that is not in the table of single
+    /// results.
     pub fn with(id: &str, one: Published, predicted: f64) -> Comparison {
         let published = match one.value {
             Value::Exact(value) | Value::About(value) | Value::Apart(value) => vec![value],
@@ -73,8 +74,9 @@ impl Comparison {
     }
 }
 
-/// The error of a prediction: relative to the published value in percent, of the factor for a gain,
-/// in points for utilisation; of a range to its nearer end, and none within.
+/// Returns the error of a prediction. It is relative to the published value, in percent. For a gain
+/// it is the error of the factor, and for utilisation it is in points. For a range it is relative
+/// to the nearer end, and zero within the range.
 fn error(unit: Unit, published: &[f64], predicted: f64) -> Option<f64> {
     let near = match *published {
         [] => return None,
@@ -88,7 +90,7 @@ fn error(unit: Unit, published: &[f64], predicted: f64) -> Option<f64> {
     })
 }
 
-/// A number with three digits or so.
+/// Formats a number with about three digits.
 pub(super) fn number(value: f64) -> String {
     match value.abs() {
         size if size >= 100.0 || size == 0.0 => format!("{value:.0}"),
@@ -98,35 +100,35 @@ pub(super) fn number(value: f64) -> String {
     }
 }
 
-/// Something that the paper says without a number, and whether it is so here.
+/// A statement of the paper without a number, and whether it holds here.
 #[derive(Clone, Debug, Serialize)]
 pub struct Check {
-    /// What the paper says.
+    /// The statement.
     pub what: String,
-    /// Whether the model agrees.
+    /// True if the model agrees.
     pub holds: bool,
-    /// By how much, or where not.
+    /// By how much, or where it does not agree.
     pub detail: String,
 }
 
-/// One curve, or one group of bars.
+/// A curve, or a group of bars.
 #[derive(Clone, Debug, Serialize)]
 pub struct Series {
     /// Its name in the legend.
     pub name: String,
-    /// Published, and not the model's.
+    /// True for a published curve, false for one of the model.
     pub published: bool,
-    /// x and y. For bars x counts the categories.
+    /// The points, as x and y. For bars, x is the index of the category.
     pub points: Vec<(f64, f64)>,
 }
 
 impl Series {
-    /// A curve of the model.
+    /// Returns a curve of the model.
     pub fn predicted(name: impl Into<String>, points: impl IntoIterator<Item = (f64, f64)>) -> Series {
         Series { name: name.into(), published: false, points: points.into_iter().collect() }
     }
 
-    /// What the paper has.
+    /// Returns a published curve.
     pub fn published(name: impl Into<String>, points: impl IntoIterator<Item = (f64, f64)>) -> Series {
         Series { name: name.into(), published: true, points: points.into_iter().collect() }
     }
@@ -143,33 +145,33 @@ pub enum Style {
     Bars(Vec<String>),
 }
 
-/// A picture, and the table of the same numbers.
+/// A picture, and a table of the same numbers.
 #[derive(Clone, Debug, Serialize)]
 pub struct Figure {
-    /// File name without its ending.
+    /// The file name without its extension.
     pub name: String,
-    /// Heading.
+    /// The heading.
     pub title: String,
-    /// The x axis.
+    /// The label of the x axis.
     pub x: String,
-    /// The y axis.
+    /// The label of the y axis.
     pub y: String,
     /// How it is drawn.
     pub style: Style,
-    /// Its curves.
+    /// The curves.
     pub series: Vec<Series>,
 }
 
-/// All that a reproduction has found out.
+/// All results of a reproduction.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Report {
-    /// Beside published numbers.
+    /// The comparisons with published numbers.
     pub comparisons: Vec<Comparison>,
-    /// Beside published words.
+    /// The checks of published statements.
     pub checks: Vec<Check>,
-    /// Curves.
+    /// The curves.
     pub figures: Vec<Figure>,
-    /// What to know when reading it.
+    /// Notes for the reader.
     pub notes: Vec<String>,
 }
 
@@ -179,12 +181,12 @@ impl Report {
         self.comparisons.push(Comparison::new(id, predicted));
     }
 
-    /// Adds something that the paper says without a number.
+    /// Adds a statement of the paper without a number.
     pub fn check(&mut self, what: &str, holds: bool, detail: impl Into<String>) {
         self.checks.push(Check { what: what.to_owned(), holds, detail: detail.into() });
     }
 
-    /// As text.
+    /// Formats the report as text.
     pub fn render(&self) -> String {
         let mut text = String::new();
         for figure in &self.figures {
@@ -206,7 +208,7 @@ impl Report {
 }
 
 impl Figure {
-    /// Its numbers: a row for each x, a column for each curve.
+    /// Formats the numbers of the figure: a row for each x, a column for each curve.
     fn table(&self) -> String {
         let mut xs: Vec<f64> =
             self.series.iter().flat_map(|series| series.points.iter().map(|point| point.0)).collect();
@@ -237,8 +239,7 @@ impl Figure {
     }
 }
 
-/// Of all comparisons that count, other than utilisation: the median and the largest error without
-/// sign, in percent, and how many they are; then the largest of utilisation, in points.
+/// Sums up the comparisons that count. Utilisation is summed up separately from the other results.
 pub fn summary<'a>(all: impl Iterator<Item = &'a Comparison>) -> Summary {
     let (mut errors, mut cpu) = (Vec::new(), Vec::new());
     for one in all.filter(|one| one.counted) {
@@ -255,16 +256,16 @@ pub fn summary<'a>(all: impl Iterator<Item = &'a Comparison>) -> Summary {
     }
 }
 
-/// See [`summary`].
+/// The result of [`summary`].
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Summary {
-    /// Results that count, utilisation apart.
+    /// The number of results that count, without utilisation.
     pub results: usize,
-    /// Their median error.
+    /// The median of their absolute errors, in percent.
     pub median_percent: Option<f64>,
-    /// Their largest.
+    /// The largest of their absolute errors, in percent.
     pub largest_percent: Option<f64>,
-    /// The largest of utilisation.
+    /// The largest absolute error of utilisation, in points.
     pub largest_cpu_points: Option<f64>,
 }
 

@@ -13,13 +13,13 @@ use crate::workload::{Failed, Setup, bed, mb_per_s};
 const KIB: usize = 1 << 10;
 const MIB: usize = 1 << 20;
 
-/// Messages and slots that are long enough for all of Figure 11, so that a scheme is what it says
-/// at every size.
+/// Returns a configuration in which messages and slots are long enough for all of Figure 11. So
+/// each scheme works as named at every size.
 fn long_messages() -> Config {
     Config::default().eager_limit(136 * KIB).fast_slot_bytes(264 * KIB).credit_messages(12).credit_bytes(1 << 20)
 }
 
-/// Microseconds of a write of each size, by scheme and whether the memory is registered.
+/// The microseconds of a write for each size, by scheme and by whether the memory is registered.
 struct Schemes {
     sizes: Vec<usize>,
     inline: [Vec<f64>; 2],
@@ -33,8 +33,8 @@ fn schemes(scale: Scale) -> Result<Schemes, Failed> {
     let one = |path: Path, registered: bool| {
         let program =
             Access { direction: Direction::Write, sizes: sizes.clone(), registered, rounds: scale.pick(4, 2) };
-        // The wake-up of a sleeping client would be in some schemes and not in others (see
-        // docs/reproduction.md), so this one polls.
+        // Only some schemes would include the wake-up of a sleeping client (see
+        // docs/reproduction.md), so this client polls.
         let setup =
             Setup { endpoint: long_messages(), path: Some(path), waiting: Waiting::Busy, ..machines::setup(1, 1) };
         let times = bed::run(&machines::vapi(), &setup, &program)?.swap_remove(0);
@@ -45,7 +45,7 @@ fn schemes(scale: Scale) -> Result<Schemes, Failed> {
     Ok(Schemes { sizes, inline, fast, server })
 }
 
-/// Figure 11.
+/// Reproduces Figure 11.
 pub(super) fn figure_11(scale: Scale) -> Result<Report, Failed> {
     let all = schemes(scale)?;
     let mut report = Report::default();
@@ -64,7 +64,7 @@ pub(super) fn figure_11(scale: Scale) -> Result<Report, Failed> {
             series: series.iter().map(|(name, times)| curve(name, times)).collect(),
         });
     }
-    // The figure goes to 64 KiB.
+    // The figure ends at 64 KiB.
     let shown = || all.sizes.iter().enumerate().filter(|(_, size)| **size <= 64 * KIB);
     let mut order = |what: &str, holds: &dyn Fn(usize) -> bool| {
         let wrong: Vec<String> = shown().filter(|(at, _)| !holds(*at)).map(|(_, size)| size.to_string()).collect();
@@ -96,8 +96,8 @@ pub(super) fn figure_11(scale: Scale) -> Result<Report, Failed> {
     Ok(report)
 }
 
-/// The size at which `second` becomes faster than `first`, between the two sizes where it does; the
-/// last size if it does not.
+/// Returns the size at which `second` becomes faster than `first`, interpolated between two sizes.
+/// Returns the last size if it never does.
 fn crossing(sizes: &[usize], first: &[f64], second: &[f64]) -> f64 {
     let ahead: Vec<f64> = first.iter().zip(second).map(|(first, second)| second - first).collect();
     let crossed = ahead.windows(2).position(|pair| pair[0] > 0.0 && pair[1] <= 0.0);
@@ -108,7 +108,7 @@ fn crossing(sizes: &[usize], first: &[f64], second: &[f64]) -> f64 {
     })
 }
 
-/// Figure 12.
+/// Reproduces Figure 12.
 pub(super) fn figure_12(scale: Scale) -> Result<Report, Failed> {
     let len = 32 * MIB;
     let units: Vec<usize> =
@@ -140,8 +140,8 @@ pub(super) fn figure_12(scale: Scale) -> Result<Report, Failed> {
         );
         report.check(
             &format!("{direction}: a single unit, which overlaps with nothing, is slower"),
-            // With nothing in the way overlap would save up to half; copies and adapter share the
-            // memory bus.
+            // Without other limits, overlap would save up to half. Here copies and adapter share
+            // the memory bus.
             percent(32 * MIB) < 85.0,
             format!("{:.1} % with 32 MiB", percent(32 * MIB)),
         );

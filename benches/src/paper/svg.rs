@@ -1,4 +1,4 @@
-//! Pictures of the curves: predicted ones in colour, published ones in black, dashed and crossed.
+//! Draws the curves: predicted ones in colour; published ones in black, dashed and with crosses.
 
 use plotters::coord::Shift;
 use plotters::prelude::*;
@@ -10,7 +10,7 @@ use crate::units;
 const SIZE: (u32, u32) = (860, 500);
 const FONT: (&str, i32) = ("sans-serif", 14);
 
-/// Colours that can be told apart, also by those who do not see all of them (Okabe and Ito).
+/// Colours that can be distinguished, also by colour-blind readers (Okabe and Ito).
 const COLOURS: [RGBColor; 8] = [
     RGBColor(0, 114, 178),
     RGBColor(213, 94, 0),
@@ -22,13 +22,13 @@ const COLOURS: [RGBColor; 8] = [
     RGBColor(140, 140, 0),
 ];
 
-/// What the drawing library refuses.
+/// An error of the drawing library.
 pub type Refused = Box<dyn std::error::Error + Send + Sync>;
 
-/// The picture of a figure, as SVG.
+/// Draws a figure as SVG.
 ///
 /// # Errors
-/// What the drawing library refuses.
+/// An error of the drawing library.
 pub fn draw(figure: &Figure) -> Result<String, Refused> {
     let mut text = String::new();
     {
@@ -46,7 +46,7 @@ pub fn draw(figure: &Figure) -> Result<String, Refused> {
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
-/// The least and the greatest x, and what the y axis reaches to.
+/// Returns the least x, the greatest x, and the upper end of the y axis.
 fn ranges(figure: &Figure, scale: impl Fn(f64) -> f64) -> (f64, f64, f64) {
     let points = || figure.series.iter().flat_map(|series| &series.points);
     let x = || points().map(|point| scale(point.0));
@@ -113,7 +113,7 @@ fn bars(area: &Area<'_>, figure: &Figure, groups: &[String]) -> Result<(), Refus
         .margin(12)
         .x_label_area_size(42)
         .y_label_area_size(64)
-        // Room above for the legend.
+        // The room above is for the legend.
         .build_cartesian_2d(-0.5..groups.len() as f64 - 0.5, 0.0..1.15 * top)?;
     let name = |x: &f64| {
         let near = x.round();

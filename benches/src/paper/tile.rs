@@ -1,4 +1,5 @@
-//! Tiles: [PVFS-IB, Figures 13, 14]. Their figures are held back, so the model speaks alone.
+//! Tiles: [PVFS-IB, Figures 13, 14]. Their values are not available, so only those of the model are
+//! printed.
 
 use super::machines::Machine;
 use super::report::{Figure, Report, Series, Style};
@@ -6,14 +7,14 @@ use super::{Scale, machines};
 use crate::workload::tile::{Tile, TileMemory, Took};
 use crate::workload::{Bed, Failed, Setup, Span, bed, elapsed, mb_per_s};
 
-/// The paper's tiles, or small ones.
+/// Returns the paper's tiles, or small ones.
 pub(super) fn tile(element: usize, scale: Scale) -> Tile {
     let (size_x, size_y) = scale.pick((1024, 768), (256, 96));
     Tile { size_x, size_y, ..Tile::paper(element) }
 }
 
-/// Aggregate bandwidth of read and write in MB/s, and the registrations of a client in a round,
-/// both ways.
+/// The aggregate bandwidth of read and write in MB/s, and the registrations of a client in a round,
+/// for both directions.
 pub(super) struct Tiles {
     pub(super) read: f64,
     pub(super) write: f64,
@@ -43,7 +44,7 @@ fn counted(values: &[f64]) -> Vec<(f64, f64)> {
     values.iter().enumerate().map(|(at, value)| (at as f64, *value)).collect()
 }
 
-/// Figure 13: one request for each row, or lists of 128.
+/// Reproduces Figure 13: one request for each row, or lists of 128.
 pub(super) fn figure_13(scale: Scale) -> Result<Report, Failed> {
     let mut report = Report::default();
     let (mut without, mut with) = (Vec::new(), Vec::new());
@@ -75,8 +76,8 @@ pub(super) fn figure_13(scale: Scale) -> Result<Report, Failed> {
     Ok(report)
 }
 
-/// Figure 14: the memory noncontiguous as well, and new in each round; the library told that the
-/// rows are one allocation, or not.
+/// Reproduces Figure 14. The memory is noncontiguous, too, and new in each round. The library is
+/// told that the rows are one allocation, or it is not.
 pub(super) fn figure_14(scale: Scale) -> Result<Report, Failed> {
     let program = Tile { fresh: true, ..tile(64, scale) };
     let setup = machines::setup(4, 4);

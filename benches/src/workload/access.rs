@@ -1,9 +1,9 @@
-//! Single accesses, one after the other: what one of a size takes, with memory that is registered
-//! or not.
+//! Single accesses, one after the other. Measures an access of each size, with memory that is
+//! registered or not.
 //!
-//! **Source.** [PVFS-IB §6.5] (Figure 11: access times of 128 B to 64 KiB by scheme, all or
-//! none of the buffers in the pin-down cache) and section 6.6 (Figure 12: one access of 32 MB);
-//! [Unifier-PVFS §6.2] (reads of one size after the other, data in memory).
+//! **Source.** [PVFS-IB §6.5, Figure 11]: access times of 128 B to 64 KiB by scheme, with all or
+//! none of the buffers in the pin-down cache. [PVFS-IB §6.6, Figure 12]: one access of 32 MB.
+//! [Unifier-PVFS §6.2]: reads of one size after the other, with the data in memory.
 
 use std::time::Duration;
 
@@ -16,19 +16,20 @@ use super::{Failed, Rank, Workload, pattern};
 /// The program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Access {
-    /// Which way.
+    /// The direction of the accesses.
     pub direction: Direction,
-    /// Bytes of an access.
+    /// The sizes of an access, in bytes.
     pub sizes: Vec<usize>,
-    /// Whether the memory is registered before; if not, each access has memory that the adapter has
-    /// never seen.
+    /// True if the memory is registered in advance. If false, each access has memory that the
+    /// adapter has never seen.
     pub registered: bool,
-    /// Accesses of each size that are measured, after one that is not, at consecutive offsets.
+    /// The number of accesses of each size that are measured, at consecutive offsets. One access
+    /// before them is not measured.
     pub rounds: usize,
 }
 
 impl Workload for Access {
-    /// For each size the time of an access.
+    /// The time of an access, for each size.
     type Out = Vec<Duration>;
 
     async fn run<T: Transport + 'static>(&self, rank: Rank<T>) -> Result<Vec<Duration>, Failed> {
@@ -77,7 +78,7 @@ impl Workload for Access {
     }
 }
 
-/// Has each rank's client measure where the paths cross.
+/// Makes the client of each rank measure where the paths cross.
 #[derive(Clone, Copy, Debug)]
 pub struct Crossings;
 

@@ -1,15 +1,15 @@
-//! Where a workload runs: a cluster and clients, simulated or real.
+//! The place where a workload runs: a cluster and clients, simulated or real.
 //!
 //! | | simulated | real |
 //! |---|---|---|
-//! | servers | nodes, polling; data in memory, at the price of the profile's disk | threads, over a transport of this machine; files in a temporary folder |
-//! | ranks | a node each; wait as the paper's clients do ([`Waiting::PAPER_CLIENT`]) | a thread each; sleep while they wait |
+//! | servers | nodes, polling; data in memory, at the price of the profile's disk | threads, over a transport of this machine; files in a temporary directory |
+//! | ranks | one node each; wait as the paper's clients do ([`Waiting::PAPER_CLIENT`]) | one thread each; sleep while they wait |
 //! | time | virtual | the machine's |
 //! | processor time | the node's | the thread's |
 //!
 //! In the simulator each program is one thread, as the papers' servers and clients are ("the server
-//! is a single thread", [PVFS-IB], 3.3.2): its tasks have one core of their node, whatever it has.
-//! Interrupts take any.
+//! is a single thread", [PVFS-IB §3.3.2]). Its tasks have one core of their node, however many
+//! cores the node has. Interrupts use any core.
 
 use std::path::Path;
 use std::rc::Rc;
@@ -30,47 +30,47 @@ use super::rank::{Cpu, ENDED, Shared};
 use super::{Failed, Rank, Workload};
 use crate::{cpu, net};
 
-/// Over what a workload runs.
+/// The place where a workload runs.
 #[derive(Clone, Debug)]
 pub enum Bed {
-    /// The simulator, at these prices.
+    /// The simulator, with these prices.
     Sim(Box<Profile>),
     /// A transport of this machine.
     Real(Scheme),
 }
 
 impl Bed {
-    /// The simulator with the prices of `profile`.
+    /// Returns the simulator with the prices of `profile`.
     pub fn sim(profile: Profile) -> Bed {
         Bed::Sim(Box::new(profile))
     }
 }
 
-/// What stands there: how many of which, and how they are set.
+/// The numbers of clients and servers, and their settings.
 #[derive(Clone, Debug)]
 pub struct Setup {
-    /// Processes of the workload, each on a node of its own.
+    /// The number of processes of the workload, each on a node of its own.
     pub clients: usize,
-    /// I/O servers, each on a node of its own.
+    /// The number of I/O servers, each on a node of its own.
     pub servers: usize,
-    /// Strip size, in bytes.
+    /// The strip size, in bytes.
     pub strip: u64,
-    /// Settings of all endpoints.
+    /// The settings of all endpoints.
     pub endpoint: Config,
     /// How the I/O servers use their memory.
     pub iod: IodSettings,
-    /// The path that data has to take.
+    /// The path that data must take, if any.
     pub path: Option<comm::Path>,
-    /// How lists of memory are moved.
+    /// How lists of memory are transferred.
     pub lists: Lists,
-    /// Most bytes in one request to one server.
+    /// The most bytes in one request to one server.
     pub largest_transfer: u64,
-    /// How the clients wait, in the simulator.
+    /// How the clients wait in the simulator.
     pub waiting: Waiting,
 }
 
 impl Setup {
-    /// `clients` and `servers` with everything else as it is by default.
+    /// Returns the default settings for `clients` and `servers`.
     pub fn new(clients: usize, servers: usize) -> Setup {
         let options = ClientOptions::new(0);
         Setup {
@@ -99,7 +99,7 @@ impl Setup {
 
     fn client(&self, number: usize) -> ClientOptions {
         let (path, lists, largest_transfer) = (self.path, self.lists, self.largest_transfer);
-        // A slow disk under a long request is no failure.
+        // A long request to a slow disk is no failure.
         let timeout = Duration::from_secs(600);
         ClientOptions { path, lists, largest_transfer, timeout, ..ClientOptions::new(number as u128 + 1) }
     }
@@ -109,10 +109,10 @@ impl Setup {
     }
 }
 
-/// Runs a workload; returns what each rank found out, in order.
+/// Runs a workload, and returns the result of each rank, in order.
 ///
 /// # Errors
-/// The first error of a rank; what keeps a server from coming up.
+/// The first error of a rank, or the error of a server that does not start.
 pub fn run<W: Workload>(bed: &Bed, setup: &Setup, workload: &W) -> Result<Vec<W::Out>, Failed> {
     match bed {
         Bed::Sim(profile) => in_sim(profile, setup, workload),
@@ -150,7 +150,8 @@ fn in_sim<W: Workload>(profile: &Profile, setup: &Setup, workload: &W) -> Result
     })?
 }
 
-/// Connects, and asks every server something, so that no connection is made while time is taken.
+/// Connects, and sends a request to every server, so that no connection is made while time is
+/// measured.
 async fn connected<T: Transport + 'static>(
     connect: impl Future<Output = Result<Client<T>, fs_client::Error>>,
 ) -> Result<Client<T>, Failed> {
@@ -165,7 +166,7 @@ fn over<W: Workload>(scheme: Scheme, setup: &Setup, workload: &W) -> Result<Vec<
     if scheme == Scheme::Sim {
         return in_sim(&Profile::default(), setup, workload);
     }
-    // Before any server: what is missing is said once, in words.
+    // Before any server starts, so that a missing transport is reported once and clearly.
     net::endpoint(scheme, "workload")?;
     let folder = tempfile::Builder::new().prefix("workload-").tempdir_in(net::data_folder())?;
     let cluster = EmbeddedCluster::start(folder.path(), setup.cluster(&[scheme]))?;
@@ -210,7 +211,7 @@ fn real_rank<W: Workload>(
     })?
 }
 
-/// Where a rank may listen for the others.
+/// Returns an address at which a rank may listen for the others.
 fn anywhere(scheme: Scheme, folder: &Path, number: usize) -> Result<Addr, Failed> {
     let here = "127.0.0.1";
     Ok(match scheme {
@@ -220,8 +221,8 @@ fn anywhere(scheme: Scheme, folder: &Path, number: usize) -> Result<Addr, Failed
     })
 }
 
-/// All results, or the error that was there first: a rank whose neighbour has failed fails too, and
-/// says less.
+/// Returns all results, or the error that caused the others. If a rank fails, its neighbours fail,
+/// too, with less information.
 fn first_cause<R>(outs: Vec<Result<R, Failed>>) -> Result<Vec<R>, Failed> {
     let mut errors = Vec::new();
     let mut all = Vec::new();

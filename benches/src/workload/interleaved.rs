@@ -1,4 +1,4 @@
-//! Elements of all clients, interleaved in one file: the datatype of [ECIO-IB, Figure 3], by
+//! Elements of all clients, interleaved in one file: the datatype of [ECIO-IB, Figure 3], with
 //! several strategies.
 //!
 //! ```text
@@ -6,16 +6,16 @@
 //!   memory of client 1   [1][3][5][7] …        parts  |--- client 0's --|--- client 1's --|    of two-phase I/O
 //! ```
 //!
-//! | strategy | requests | who puts the elements in order |
+//! | strategy | requests | where the elements are put in order |
 //! |---|---|---|
-//! | [`Independent`](Strategy::Independent) | one for each element | nobody has to |
-//! | [`ListIo`](Strategy::ListIo) | one for 128 elements, as PVFS has room for | the server |
-//! | [`TwoPhase`](Strategy::TwoPhase) | one for each client's part | the clients: elements of others are sent to whoever has their part (collective I/O) |
-//! | [`Extended`](Strategy::Extended) | one for 16,384 elements: a regular list is a few bytes, whatever its length | the server |
+//! | [`Independent`](Strategy::Independent) | one for each element | nowhere |
+//! | [`ListIo`](Strategy::ListIo) | one for 128 elements, the limit of PVFS | at the server |
+//! | [`TwoPhase`](Strategy::TwoPhase) | one for each client's part | at the clients: each sends the elements of the others' parts to them (collective I/O) |
+//! | [`Extended`](Strategy::Extended) | one for 16,384 elements: a regular list has a few bytes, whatever its length | at the server |
 //!
-//! **Extended** is as much of the paper's ECIO as our interface says: the view travels with the
-//! request, not ahead of it in a call of its own, and the server puts each client's elements in
-//! their places, but does not put together what two clients write.
+//! **Extended** is the part of the paper's ECIO that our interface allows. The view is sent with
+//! the request, and not before it in a call of its own. The server puts each client's elements in
+//! their places, but does not combine what two clients write.
 //!
 //! **Source.** [ECIO-IB §3.1, §4, §5].
 
@@ -29,7 +29,7 @@ use super::{Failed, Rank, Span, Workload, pattern};
 /// How the elements get into the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Strategy {
-    /// Each element by itself.
+    /// Each element in a request of its own.
     Independent,
     /// In lists of 128.
     ListIo,
@@ -40,10 +40,10 @@ pub enum Strategy {
 }
 
 impl Strategy {
-    /// All of them, the simplest first.
+    /// All strategies, the simplest first.
     pub const ALL: [Strategy; 4] = [Strategy::Independent, Strategy::ListIo, Strategy::TwoPhase, Strategy::Extended];
 
-    /// Its name in options and tables.
+    /// Returns the name in options and tables.
     pub fn as_str(self) -> &'static str {
         match self {
             Strategy::Independent => "independent",
@@ -63,23 +63,23 @@ impl fmt::Display for Strategy {
 /// The program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Interleaved {
-    /// Elements in the file, all clients' together; divisible by the square of the number of
-    /// clients.
+    /// The number of elements in the file, of all clients together. It is divisible by the square
+    /// of the number of clients.
     pub elements: usize,
-    /// Bytes of an element.
+    /// The bytes of an element.
     pub element: usize,
-    /// How.
+    /// The strategy.
     pub strategy: Strategy,
-    /// Rounds that are measured, after one that is not.
+    /// The number of rounds that are measured. One round before them is not measured.
     pub rounds: usize,
 }
 
-/// What each measured round took.
+/// The duration of each measured round.
 #[derive(Clone, Debug, Default)]
 pub struct Took {
-    /// Writing.
+    /// The spans of writing.
     pub write: Vec<Span>,
-    /// Reading.
+    /// The spans of reading.
     pub read: Vec<Span>,
 }
 
@@ -88,10 +88,10 @@ struct Process<'a, T: Transport> {
     program: Interleaved,
     rank: &'a Rank<T>,
     file: File<T>,
-    /// The other ranks; itself is `None`.
+    /// The other ranks. The entry of this rank is `None`.
     peers: Vec<Option<PeerId>>,
     own: Memory,
-    /// Its part of the file, in order; and what comes from, or goes to, each other rank.
+    /// Its part of the file, in order, and the data that it exchanges with each other rank.
     part: Memory,
     parcels: Vec<Memory>,
 }
@@ -131,7 +131,7 @@ impl Workload for Interleaved {
             if process.own.to_vec() != expected {
                 return Err(format!("client {}: what was read is not what was written", rank.number()).into());
             }
-            // The first makes connections, registrations and buffers.
+            // The first round creates connections, registrations and buffers.
             if round > 0 {
                 took.write.push(write);
                 took.read.push(read);
@@ -162,18 +162,19 @@ async fn mesh<T: Transport + 'static>(rank: &Rank<T>) -> Result<Vec<Option<PeerI
 }
 
 impl<T: Transport + 'static> Process<'_, T> {
-    /// Offset of this rank's element `index` in the file.
+    /// Returns the offset of this rank's element `index` in the file.
     fn offset(&self, index: usize) -> u64 {
         ((index * self.rank.count() + self.rank.number()) * self.program.element) as u64
     }
 
-    /// What its elements contain.
+    /// Returns the content of this rank's elements.
     fn expected(&self) -> Vec<u8> {
         let element = self.program.element;
         (0..self.own.len() / element).flat_map(|index| pattern(self.offset(index), element)).collect()
     }
 
-    /// Its elements in groups, each group's ranges of the file and where its memory begins.
+    /// Returns the elements in groups. A group has its ranges of the file, and the offset of its
+    /// memory.
     fn groups(&self) -> impl Iterator<Item = (Vec<Region>, usize)> + '_ {
         let element = self.program.element;
         let (all, group) = (self.own.len() / element, self.group());
@@ -183,7 +184,7 @@ impl<T: Transport + 'static> Process<'_, T> {
         })
     }
 
-    /// Elements in one call.
+    /// Returns the number of elements in one call.
     fn group(&self) -> usize {
         match self.program.strategy {
             Strategy::Independent => 1,
@@ -220,13 +221,14 @@ impl<T: Transport + 'static> Process<'_, T> {
         (self.rank.number() * self.part.len()) as u64
     }
 
-    /// This rank's elements of rank `number`'s part stand together in its memory.
+    /// Returns this rank's elements in the part of rank `number`. They are contiguous in memory.
     fn of_part(&self, number: usize) -> bmi_core::MemSlice {
         let len = self.own.len() / self.rank.count();
         self.own.slice(number * len, len)
     }
 
-    /// Sends everybody what belongs in his part, and puts what comes into this one's.
+    /// Sends each rank the elements of its part, and puts the elements that arrive into this rank's
+    /// part.
     async fn scatter(&self) -> Result<(), Failed> {
         let (endpoint, options) = (self.rank.client().endpoint(), Options::default());
         let others = || self.peers.iter().enumerate().filter_map(|(number, peer)| Some((number, (*peer)?)));
@@ -242,7 +244,7 @@ impl<T: Transport + 'static> Process<'_, T> {
         Ok(())
     }
 
-    /// The reverse.
+    /// Sends each rank its elements from this rank's part, and receives this rank's elements.
     async fn gather(&self) -> Result<(), Failed> {
         let (endpoint, options) = (self.rank.client().endpoint(), Options::default());
         let others = || self.peers.iter().enumerate().filter_map(|(number, peer)| Some((number, (*peer)?)));
@@ -259,7 +261,7 @@ impl<T: Transport + 'static> Process<'_, T> {
         Ok(())
     }
 
-    /// Goes through the elements of the part and their places in the parcels.
+    /// Calls `each` for the elements of the part and their places in the parcels.
     fn order(&self, each: impl Fn(&mut [u8], &mut [u8])) {
         let (element, clients) = (self.program.element, self.rank.count());
         let mut part = self.part.to_vec();
@@ -270,12 +272,12 @@ impl<T: Transport + 'static> Process<'_, T> {
         }
         self.part.copy_from(0, &part);
         self.parcels.iter().zip(&parcels).for_each(|(memory, bytes)| memory.copy_from(0, bytes));
-        // What a program does of this: one copy of everything, element by element. (The copies
-        // around it are of Rust's making.)
+        // A program would copy everything once, element by element. The other copies are there
+        // because of Rust's rules.
         self.rank.copied(self.part.len() as u64, (self.part.len() / element) as u64);
     }
 }
 
-/// Tags of what goes to the parts, and comes back.
+/// The tags of data for the parts, and of data that comes back.
 const WRITE: u64 = 1;
 const READ: u64 = 2;

@@ -1,23 +1,22 @@
-//! The workloads of the papers, each written once, as a parallel program over the file system's
-//! client, and run over the simulator or a real transport.
+//! The workloads of the papers. Each is written once, as a parallel program over the client of the
+//! file system, and runs over the simulator or a real transport.
 //!
-//! **Why once.** What the simulator predicts for the machines of 2003 is worth something only if
-//! the same program moves the same bytes on a machine that is here. So a workload knows nothing of
-//! where it runs: it is a [`Workload`], its processes are [`Rank`]s with a client, a barrier and a
+//! **Why once.** A prediction of the simulator for the machines of 2003 is worth something only if
+//! the same program moves the same bytes on a real machine. So a workload does not know where it
+//! runs. It is a [`Workload`], and its processes are [`Rank`]s with a client, a barrier and a
 //! meter.
 //!
 //! **Invariants**
-//! 1. A workload checks what it reads, where it reads what it has written: a wrong byte is an
-//!    error, not a fast run.
-//! 2. Only what stands between the barriers of [`Rank::timed`] is measured; files, memory and
-//!    connections are made before.
+//! 1. A workload that reads back what it has written checks it. A wrong byte is an error.
+//! 2. Only the work between the barriers of [`Rank::timed`] is measured. Files, memory and
+//!    connections are created before.
 //! 3. In the simulator the same setup gives the same figures.
 //!
 //! | module | what | source |
 //! |---|---|---|
-//! | [`pvfs_test`] | concurrent write and read of one region each | [PVFS-IB §6.3, §6.4]; [Quadrics-PVFS2], 4.1 |
-//! | [`access`] | time of single small accesses | [PVFS-IB §6.5]; [Unifier-PVFS], 6.2 |
-//! | [`tile`] | tiles of a two-dimensional array | [PVFS-IB §6.7, §6.8]; [Quadrics-PVFS2], 4.2 |
+//! | [`pvfs_test`] | concurrent write and read of one region each | [PVFS-IB §6.3, §6.4], [Quadrics-PVFS2 §4.1] |
+//! | [`access`] | time of single small accesses | [PVFS-IB §6.5], [Unifier-PVFS §6.2] |
+//! | [`tile`] | tiles of a two-dimensional array | [PVFS-IB §6.7, §6.8], [Quadrics-PVFS2 §4.2] |
 //! | [`interleaved`] | elements of all clients interleaved in one file, by four strategies | [ECIO-IB §5] |
 //! | [`bed`] | where they run | |
 //!
@@ -37,25 +36,25 @@ use bmi_core::{MemList, Transport};
 pub use bed::{Bed, Setup};
 pub use rank::{Rank, Span};
 
-/// Anything that ends a run.
+/// Any error that ends a run.
 pub type Failed = Box<dyn std::error::Error + Send + Sync>;
 
 /// A parallel program. Each of its processes runs `run` once, with a rank of its own.
 pub trait Workload: Clone + Send + Sync + 'static {
-    /// What a process has found out.
+    /// The result of a process.
     type Out: Send + 'static;
 
-    /// The program.
+    /// Runs the program of one process.
     fn run<T: Transport + 'static>(&self, rank: Rank<T>) -> impl Future<Output = Result<Self::Out, Failed>>;
 }
 
-/// Bytes per second, in MB of 2^20 bytes as the papers count.
+/// Returns bytes per second in MB, of 2^20 bytes as in the papers.
 pub fn mb_per_s(bytes: u64, time: Duration) -> f64 {
     bytes as f64 / f64::from(1 << 20) / time.as_secs_f64().max(1e-12)
 }
 
-/// How long a phase has taken that all ranks have gone through in several rounds: in each round the
-/// slowest rank counts, since the others wait for it.
+/// Returns the duration of a phase that all ranks have run in several rounds. In each round the
+/// slowest rank counts, because the others wait for it.
 pub fn elapsed<'a>(ranks: impl IntoIterator<Item = &'a [Span]>) -> Duration {
     let mut slowest: Vec<Duration> = Vec::new();
     for rank in ranks {
@@ -65,7 +64,8 @@ pub fn elapsed<'a>(ranks: impl IntoIterator<Item = &'a [Span]>) -> Duration {
     slowest.into_iter().sum()
 }
 
-/// The `len` bytes at `offset` of every file that a workload writes: they tell where they belong.
+/// Returns the `len` bytes at `offset` of every file that a workload writes. The bytes depend on
+/// their offset.
 pub(crate) fn pattern(offset: u64, len: usize) -> Vec<u8> {
     let within = (offset % 8) as usize;
     let words = (offset / 8..).take((within + len).div_ceil(8));
@@ -76,7 +76,7 @@ pub(crate) fn pattern(offset: u64, len: usize) -> Vec<u8> {
     bytes
 }
 
-/// Fills a list with as many bytes.
+/// Fills a list with the same number of bytes.
 pub(crate) fn fill(list: &MemList, bytes: &[u8]) {
     let mut done = 0;
     for piece in list.pieces() {

@@ -1,9 +1,9 @@
-//! `pvfs-test`: all clients write one contiguous region each of one file, at once, and read it
-//! back.
+//! `pvfs-test`: each client writes one contiguous region of a file, all at the same time, and reads
+//! it back.
 //!
-//! **Source.** [PVFS-IB §6.3]: "each compute node writes and reads a single contiguous
-//! region of size 2N MB, where N is the number of I/O nodes in use"; the program comes with PVFS.
-//! Its buffer is the same in every round, so that the rounds after the first find it registered.
+//! **Source.** [PVFS-IB §6.3]: "each compute node writes and reads a single contiguous region of
+//! size 2N MB, where N is the number of I/O nodes in use". The program is part of PVFS. Its buffer
+//! is the same in every round, so it is registered in all rounds after the first.
 
 use bmi_core::{MemList, Transport};
 use fs_client::{CreateOptions, Region};
@@ -13,30 +13,30 @@ use super::{Failed, Rank, Span, Workload, fill, pattern};
 /// The program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PvfsTest {
-    /// Bytes of each client's region.
+    /// The bytes of each client's region.
     pub len: usize,
-    /// Into how many blocks the region is cut; those of all clients alternate in the file. 1 is the
+    /// The number of blocks of a region. The blocks of all clients alternate in the file. 1 is the
     /// program of [PVFS-IB]; [Quadrics-PVFS2] has blocks of 1 MB in one list.
     pub blocks: usize,
-    /// Into how many pieces of memory, with gaps between them, each block is cut.
+    /// The number of pieces of memory of each block, with gaps between them.
     pub pieces: usize,
-    /// Rounds that are measured, after one that is not.
+    /// The number of rounds that are measured. One round before them is not measured.
     pub rounds: usize,
 }
 
 impl PvfsTest {
-    /// The program of [PVFS-IB] with `servers` I/O nodes: 2N MB, three rounds.
+    /// Returns the program of [PVFS-IB] with `servers` I/O nodes: 2N MB, three rounds.
     pub fn paper(servers: usize) -> PvfsTest {
         PvfsTest { len: servers * (2 << 20), blocks: 1, pieces: 1, rounds: 3 }
     }
 }
 
-/// What each round took.
+/// The duration of each round.
 #[derive(Clone, Debug, Default)]
 pub struct Took {
-    /// Writing.
+    /// The spans of writing.
     pub write: Vec<Span>,
-    /// Reading.
+    /// The spans of reading.
     pub read: Vec<Span>,
 }
 
@@ -51,7 +51,7 @@ impl Workload for PvfsTest {
         let block = len / blocks;
         let at = |index: usize| ((index * rank.count() + rank.number()) * block) as u64;
         let regions: Vec<Region> = (0..blocks).map(|index| Region::new(at(index), block as u64)).collect();
-        // A page lies between two pieces, so that they are not one.
+        // A page is between two pieces, so that they are not contiguous.
         let total = blocks * pieces;
         let (piece, gap) = (block / pieces, if total == 1 { 0 } else { 4096 });
         let buffer = rank.client().memory(total * (piece + gap))?;
@@ -67,7 +67,7 @@ impl Workload for PvfsTest {
             if list.to_vec() != expected {
                 return Err(format!("round {round}: what was read is not what was written").into());
             }
-            // The first makes connections, registrations and buffers.
+            // The first round creates connections, registrations and buffers.
             if round > 0 {
                 took.write.push(write);
                 took.read.push(read);

@@ -1,4 +1,4 @@
-//! One process of a workload: its client, its place among the others, and what measures it.
+//! A process of a workload: its client, its number, and its meter.
 
 use std::pin::pin;
 use std::rc::Rc;
@@ -12,7 +12,7 @@ use fs_client::Client;
 
 use super::Failed;
 
-/// What the ranks of one run share.
+/// The state that the ranks of a run share.
 #[derive(Default)]
 pub(super) struct Shared {
     state: Mutex<State>,
@@ -20,11 +20,11 @@ pub(super) struct Shared {
 
 #[derive(Default)]
 struct State {
-    /// Ranks that stand at the barrier.
+    /// The number of ranks that wait at the barrier.
     arrived: usize,
-    /// Barriers that all have passed.
+    /// The number of barriers that all ranks have passed.
     passed: u64,
-    /// A rank has ended with an error, or was dropped: nobody has to wait for it.
+    /// True if a rank has ended with an error, or was dropped. Then no rank waits any more.
     broken: bool,
     waiting: Vec<Waker>,
     addrs: Vec<Option<Addr>>,
@@ -40,7 +40,7 @@ impl Shared {
         f(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Lets everybody go who waits, with an error.
+    /// Ends the waiting of all ranks, with an error.
     pub(super) fn give_up(&self) {
         let waiting = self.with(|state| {
             state.broken = true;
@@ -50,10 +50,11 @@ impl Shared {
     }
 }
 
-/// What those say that waited for a rank that has ended.
+/// The error of ranks that waited for a rank that has ended.
 pub(super) const ENDED: &str = "another process of the workload has ended";
 
-/// How much processor time a process has used so far: at work, and polling for nothing.
+/// Returns how much processor time a process has used up to now: at work, and in polls that found
+/// nothing.
 pub(super) type Cpu = Rc<dyn Fn() -> (Duration, Duration)>;
 
 /// A process of a workload.
@@ -63,23 +64,24 @@ pub struct Rank<T: Transport> {
     pub(super) client: Client<T>,
     pub(super) shared: Arc<Shared>,
     pub(super) cpu: Cpu,
-    /// Where it may listen, for the other ranks.
+    /// The address at which it may listen for the other ranks.
     pub(super) listen: Addr,
 }
 
-/// What a phase of a workload took.
+/// The duration of a phase of a workload.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Span {
-    /// From the barrier to the end of this rank's work.
+    /// The time from the barrier to the end of this rank's work.
     pub time: Duration,
-    /// Processor time at work.
+    /// The processor time at work.
     pub busy: Duration,
-    /// Processor time polling for nothing.
+    /// The processor time of polls that found nothing.
     pub spinning: Duration,
 }
 
 impl Span {
-    /// Processor time of this phase in percent of its time: one core's, polling included.
+    /// Returns the processor time of this phase in percent of its time. It is the utilisation of
+    /// one core, with polling.
     pub fn utilisation(&self) -> f64 {
         100.0 * (self.busy + self.spinning).as_secs_f64() / self.time.as_secs_f64().max(1e-12)
     }
@@ -97,28 +99,28 @@ impl<'a> std::iter::Sum<&'a Span> for Span {
 
 impl<T: Transport> Drop for Rank<T> {
     fn drop(&mut self) {
-        // Whoever ends early ends the run. After the last barrier nobody waits.
+        // A rank that ends early ends the run. After the last barrier no rank waits.
         self.shared.give_up();
     }
 }
 
 impl<T: Transport + 'static> Rank<T> {
-    /// Which one it is, from 0.
+    /// Returns the number of this rank, counted from 0.
     pub fn number(&self) -> usize {
         self.number
     }
 
-    /// How many there are.
+    /// Returns the number of ranks.
     pub fn count(&self) -> usize {
         self.count
     }
 
-    /// Its client.
+    /// Returns the client of this rank.
     pub fn client(&self) -> &Client<T> {
         &self.client
     }
 
-    /// Waits until all ranks are here.
+    /// Waits until all ranks have called this.
     ///
     /// # Errors
     /// If a rank has ended.
@@ -156,7 +158,7 @@ impl<T: Transport + 'static> Rank<T> {
         .await
     }
 
-    /// Waits for what another rank will do, or for its end.
+    /// Waits for an action of another rank, or for its end.
     ///
     /// # Errors
     /// If a rank has ended.
@@ -175,10 +177,10 @@ impl<T: Transport + 'static> Rank<T> {
         .await
     }
 
-    /// Runs `work` from a barrier on, and measures it.
+    /// Runs `work` after a barrier, and measures it.
     ///
     /// # Errors
-    /// That of the work; if a rank has ended.
+    /// The error of the work, or an error if a rank has ended.
     pub async fn timed<E: Into<Failed>>(&self, work: impl Future<Output = Result<(), E>>) -> Result<Span, Failed> {
         self.barrier().await?;
         let (start, (busy, spinning)) = (self.client.endpoint().now(), (self.cpu)());
@@ -187,18 +189,18 @@ impl<T: Transport + 'static> Rank<T> {
         Ok(Span { time, busy: after.0.saturating_sub(busy), spinning: after.1.saturating_sub(spinning) })
     }
 
-    /// Says that the program itself has copied `bytes` bytes in `pieces` pieces. A simulated
-    /// processor takes its time for it; a real one has.
+    /// Records that the program itself has copied `bytes` bytes in `pieces` pieces. A simulated
+    /// processor takes time for it. A real one has already done so.
     pub fn copied(&self, bytes: u64, pieces: u64) {
         self.client.endpoint().with(|endpoint| endpoint.transport_mut().charge(HostWork::Copy { bytes, pieces }));
     }
 
-    /// Where it may listen, for the other ranks: a free port.
+    /// Returns the address at which it may listen for the other ranks. It is a free port.
     pub(super) fn listen_addr(&self) -> &Addr {
         &self.listen
     }
 
-    /// Tells the others its address, and learns theirs, in order.
+    /// Sends its address to the other ranks, and returns the addresses of all, in order.
     pub(super) async fn exchange(&self, own: Addr) -> Result<Vec<Addr>, Failed> {
         self.shared.with(|state| state.addrs[self.number] = Some(own));
         self.barrier().await?;

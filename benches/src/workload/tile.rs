@@ -1,5 +1,4 @@
-//! `mpi-tile-io`: a two-dimensional array in a file, of which each process reads or writes one
-//! tile.
+//! `mpi-tile-io`: a two-dimensional array in a file. Each process reads or writes one tile.
 //!
 //! ```text
 //!   file, row by row               memory of a process
@@ -10,78 +9,81 @@
 //!   +--------+--------+
 //! ```
 //!
-//! **Source.** [PVFS-IB §6.7] (2 × 2 tiles of 1024 × 768 elements of 24 bytes, with and
-//! without list I/O) and 6.8 (64 bytes, the memory noncontiguous as well, with and without
-//! allocation hints); [Quadrics-PVFS2 §4.2] (32 bytes).
+//! **Source.** [PVFS-IB §6.7]: 2 × 2 tiles of 1024 × 768 elements of 24 bytes, with and without
+//! list I/O. [PVFS-IB §6.8]: 64 bytes, with noncontiguous memory, with and without allocation
+//! hints. [Quadrics-PVFS2 §4.2]: 32 bytes.
 //!
-//! **Without hints** each row of the memory is an allocation of its own to the library, as it is to
-//! PVFS when nobody says that the rows belong together.
+//! **Without hints** each row of the memory is an allocation of its own for the library. It is the
+//! same for PVFS if a program does not say that the rows belong together.
 
 use bmi_core::{MemList, MemSlice, Transport};
 use fs_client::{CreateOptions, Region};
 
 use super::{Failed, Rank, Span, Workload, fill, pattern};
 
-/// What a process holds its tile in.
+/// The memory that holds a tile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TileMemory {
     /// The tile and nothing else.
     Contiguous,
-    /// The tile's rows in an array as large as the file's, given as parts of one allocation.
+    /// The tile's rows in an array as large as that of the file. The library knows that they are
+    /// parts of one allocation.
     Array,
-    /// The same rows, each an allocation to the library.
+    /// The same rows, but each is an allocation for the library.
     Rows,
 }
 
 /// The program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tile {
-    /// Tiles in a row of tiles.
+    /// The number of tiles in a row of tiles.
     pub tiles_x: usize,
-    /// Rows of tiles. There are as many processes as tiles.
+    /// The number of rows of tiles. There are as many processes as tiles.
     pub tiles_y: usize,
-    /// Elements in a row of a tile.
+    /// The number of elements in a row of a tile.
     pub size_x: usize,
-    /// Rows of a tile.
+    /// The number of rows of a tile.
     pub size_y: usize,
-    /// Bytes of an element.
+    /// The bytes of an element.
     pub element: usize,
-    /// Rows in a call: 1 is without list I/O; PVFS has room for 128 in a request.
+    /// The number of rows in a call. 1 is without list I/O. A request of PVFS has room for 128.
     pub rows_a_call: usize,
-    /// What the tile is held in.
+    /// The memory that holds the tile.
     pub memory: TileMemory,
-    /// Rounds that are measured, after one that is not.
+    /// The number of rounds that are measured. One round before them is not measured.
     pub rounds: usize,
-    /// Whether each access has memory that no adapter has seen; else all rounds use the same.
+    /// True if each access has memory that no adapter has seen. If false, all rounds use the same
+    /// memory.
     pub fresh: bool,
 }
 
 impl Tile {
-    /// The tiles of [PVFS-IB] and [Quadrics-PVFS2], 2 × 2 of 1024 × 768 elements, with list I/O.
+    /// Returns the tiles of [PVFS-IB] and [Quadrics-PVFS2], 2 × 2 of 1024 × 768 elements, with list
+    /// I/O.
     pub fn paper(element: usize) -> Tile {
         let memory = TileMemory::Contiguous;
         let (size_x, size_y) = (1024, 768);
         Tile { tiles_x: 2, tiles_y: 2, size_x, size_y, element, rows_a_call: 128, memory, rounds: 2, fresh: false }
     }
 
-    /// How many processes it takes.
+    /// Returns the number of processes.
     pub fn processes(&self) -> usize {
         self.tiles_x * self.tiles_y
     }
 
-    /// Bytes of a tile.
+    /// Returns the bytes of a tile.
     pub fn tile_bytes(&self) -> u64 {
         (self.size_x * self.size_y * self.element) as u64
     }
 
-    /// The file's ranges of a tile, row by row.
+    /// Returns the ranges of a tile in the file, row by row.
     fn regions(&self, number: usize) -> Vec<Region> {
         let row = (self.size_x * self.element) as u64;
         let (x, y) = ((number % self.tiles_x) as u64, (number / self.tiles_x * self.size_y) as u64);
         (0..self.size_y as u64).map(|at| Region::new(((y + at) * self.tiles_x as u64 + x) * row, row)).collect()
     }
 
-    /// The tile's rows in memory.
+    /// Returns the tile's rows in memory.
     fn rows<T: Transport + 'static>(&self, rank: &Rank<T>) -> Result<Vec<MemSlice>, Failed> {
         let row = self.size_x * self.element;
         let (stride, client) = (row * self.tiles_x, rank.client());
@@ -91,7 +93,7 @@ impl Tile {
                 (0..self.size_y).map(|at| memory.slice(at * row, row)).collect()
             }
             TileMemory::Array => {
-                // Rows of other tiles above and below are never touched, and left out.
+                // The rows of other tiles above and below are never used, so they are left out.
                 let memory = client.memory(stride * self.size_y)?;
                 let x = rank.number() % self.tiles_x * row;
                 (0..self.size_y).map(|at| memory.slice(at * stride + x, row)).collect()
@@ -103,14 +105,14 @@ impl Tile {
     }
 }
 
-/// What each measured round took.
+/// The duration of each measured round.
 #[derive(Clone, Debug, Default)]
 pub struct Took {
-    /// Writing.
+    /// The spans of writing.
     pub write: Vec<Span>,
-    /// Reading.
+    /// The spans of reading.
     pub read: Vec<Span>,
-    /// Registrations of its memory.
+    /// The number of registrations of its memory.
     pub registrations: u64,
 }
 
@@ -153,7 +155,7 @@ impl Workload for Tile {
                 if reading && list.to_vec() != expected {
                     return Err(format!("tile {}: what was read is not what was written", rank.number()).into());
                 }
-                // The first makes connections and buffers.
+                // The first round creates connections and buffers.
                 if round > 0 {
                     took.registrations += misses() - before;
                     (if reading { &mut took.read } else { &mut took.write }).push(span);

@@ -112,6 +112,10 @@ fn is_over(sleep: Option<std::pin::Pin<&mut Sleep>>, cx: &mut Context<'_>) -> bo
 /// Runs `future` to its end on a new current-thread runtime, and drives `endpoint` meanwhile
 /// ([`Waiting::Event`]).
 ///
+/// When it returns, nothing drives the endpoint any more, and what was posted last may not have
+/// left. A future that ends with a send disconnects the peer, which waits for it
+/// ([`AsyncEndpoint::disconnect`]).
+///
 /// # Errors
 /// As [`drive`].
 pub fn block_on<T: Transport + 'static, F: Future>(endpoint: AsyncEndpoint<T>, future: F) -> Result<F::Output, Error> {

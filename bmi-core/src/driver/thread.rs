@@ -59,6 +59,10 @@ impl Wake for Alarm {
 
 /// Runs `future` to its end on this thread, and drives `endpoint` meanwhile.
 ///
+/// When it returns, nothing drives the endpoint any more, and what was posted last may not have
+/// left. A future that ends with a send disconnects the peer, which waits for it
+/// ([`AsyncEndpoint::disconnect`]).
+///
 /// # Errors
 /// `Io` if the system cannot wait.
 pub fn block_on<T: Transport, F: Future>(

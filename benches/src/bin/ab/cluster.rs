@@ -1,12 +1,12 @@
-//! What differs between the transports: how a cluster comes up, what drives a client, which clock
-//! and which processor count.
+//! The differences between the transports: how a cluster starts, how a client is driven, which
+//! clock is used, and which processor time is counted.
 //!
 //! | | over TCP, verbs, shared memory | in the simulator |
 //! |---|---|---|
 //! | servers | threads of this process, or processes, on this machine | nodes |
-//! | data | files in a temporary folder, in memory (`/dev/shm`) where there is one | memory; disks take no time |
-//! | client | this thread, driven by its event fd | two nodes, one for each client |
-//! | client CPU | of this thread, the driver's work included | of the client's node: the transport's work |
+//! | data | files in a temporary directory, in memory (`/dev/shm`) if possible | memory; disks take no time |
+//! | client | this thread, driven by the event fd | two nodes, one for each client |
+//! | client CPU | of this thread, with the driver's work | of the client's node: the transport's work |
 
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ use crate::progress::Progress;
 use crate::report::Measured;
 use crate::tree::Tree;
 
-/// Numbers of the two clients; any two that differ.
+/// The numbers of the two clients. Any two different numbers will do.
 const WRITER: u128 = 1;
 const READER: u128 = 2;
 
@@ -52,10 +52,11 @@ impl Cluster<'_> {
     }
 }
 
-/// The job over a transport of this machine, between a client and servers that know no other.
+/// Runs the job over a transport of this machine. The client and the servers know no other
+/// transport.
 ///
 /// # Errors
-/// If the transport cannot be opened, a server does not come up, or an operation fails.
+/// If the transport cannot be opened, a server does not start, or an operation fails.
 pub(crate) fn over(
     scheme: Scheme,
     processes: bool,
@@ -63,7 +64,7 @@ pub(crate) fn over(
     progress: &Progress,
     limit: Duration,
 ) -> Result<Measured, Failed> {
-    // Before any server: what is missing is said once, in words.
+    // Before any server starts, so that a missing transport is reported once and clearly.
     net::endpoint(scheme, "ab")?;
     let sandbox = Sandbox::new("ab-")?;
     let remains = sandbox.remains();
@@ -88,7 +89,7 @@ pub(crate) fn over(
     Ok(Measured { transport: scheme.to_string(), plan, put, get, wrong })
 }
 
-/// Measures where the paths cross, and returns the plan that follows; all I/O servers are on this
+/// Measures where the paths cross, and returns the resulting plan. All I/O servers are on this
 /// host.
 async fn calibrated<T: Transport + 'static>(client: &Client<T>) -> Result<String, Failed> {
     let (_, plan) = client.plans(true).await.swap_remove(0);
@@ -106,10 +107,10 @@ fn with_client<R>(
     })?
 }
 
-/// The job in a simulated world.
+/// Runs the job in a simulated world.
 ///
 /// # Errors
-/// If an operation fails, or the world comes to a stand.
+/// If an operation fails, or the world stops making progress.
 pub(crate) fn in_sim(tree: &Tree, progress: &Progress, seed: u64) -> Result<Measured, Failed> {
     let world = World::with(SimConfig::seeded(seed));
     let cluster = SimCluster::start(&world, ClusterOptions::default())?;

@@ -1,9 +1,10 @@
-//! Stores a tree through one client and reads it back through another: the same code over every
-//! transport.
+//! Stores a tree through one client and reads it back through another. The same code runs over
+//! every transport.
 //!
-//! **What is timed.** Storing a file: create and write. Reading one: open and read. Neither local
-//! disk nor checksums; directories, sizes and listings are checked outside the clock. One operation
-//! at a time, so that latency and processor time are those of the operation.
+//! **What is timed.** To store a file is to create and write it. To read a file is to open and read
+//! it. The local disk and checksums are not timed; directories, sizes and listings are checked
+//! outside the timed sections. Only one operation runs at a time, so latency and processor time are
+//! those of the operation.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -15,29 +16,29 @@ use crate::progress::Progress;
 use crate::tally::{CLASSES, Tally, class_of};
 use crate::tree::Tree;
 
-/// Most bytes of a file that are held in memory at a time, and so in one read or write.
+/// The most bytes of a file that are in memory at a time, and so in one read or write.
 const PIECE: u64 = 64 << 20;
 
-/// Anything that ends a run.
+/// Any error that ends a run.
 pub(crate) type Failed = Box<dyn std::error::Error>;
 
 /// Operations by size class.
 pub(crate) type Tallies = [Tally; CLASSES.len()];
 
-/// Where the store keeps `name` of the tree.
+/// Returns the path of the tree's file `name` in the store.
 fn place(name: &str) -> Result<FsPath, fs_client::Error> {
     format!("/{name}").parse()
 }
 
-/// The memory that all pieces are stored from, or read into, one after the other, as a program does
-/// that cares: it is registered and shared once.
+/// Allocates the memory from which all pieces are stored, or into which they are read, one after
+/// the other. It is registered and shared only once, as in a program that is written for speed.
 fn buffer<T: Transport + 'static>(client: &Client<T>, tree: &Tree) -> Result<Memory, bmi_core::Error> {
     let longest = tree.files.iter().map(|file| file.len).max().unwrap_or(0);
     client.memory(longest.clamp(1, PIECE) as usize)
 }
 
-/// Makes the folders and stores the files. Returns what it took, and the checksum of each file as
-/// it was read from the tree.
+/// Creates the directories and stores the files. Returns the tallies, and the checksum of each file
+/// as it was read from the tree.
 ///
 /// # Errors
 /// If a file cannot be read or stored.
@@ -76,8 +77,7 @@ pub(crate) async fn store<T: Transport + 'static>(
     Ok((tallies, sums))
 }
 
-/// Reads everything back and compares. Returns what it took, and a line for each thing that is not
-/// as it was stored.
+/// Reads everything back and compares it. Returns the tallies, and a line for each difference.
 ///
 /// # Errors
 /// If the store does not answer.
@@ -94,7 +94,7 @@ pub(crate) async fn read_back<T: Transport + 'static>(
     for (file, expected) in tree.files.iter().zip(sums) {
         let path = place(&file.path)?;
         let size = match client.stat(&path).await {
-            // The comparison of names has said so.
+            // The comparison of names has reported it.
             Err(error) if error.code() == ErrorCode::NotFound => continue,
             stat => stat?.attr.size,
         };
@@ -124,7 +124,8 @@ pub(crate) async fn read_back<T: Transport + 'static>(
     Ok((tallies, wrong))
 }
 
-/// Compares the store's listing with the tree: nothing missing, nothing else.
+/// Compares the store's listing with the tree. Nothing may be missing, and nothing else may be
+/// there.
 async fn compare_names<T: Transport + 'static>(client: &Client<T>, tree: &Tree) -> Result<Vec<String>, Failed> {
     let mut found = BTreeSet::new();
     let mut folders = vec![FsPath::root()];
@@ -159,7 +160,8 @@ impl<'a, T: Transport + 'static> Meter<'a, T> {
         Meter { client, cpu, before: client.stats().paths, time: zero, cpu_time: zero }
     }
 
-    /// Runs one call on the clock: the endpoint's, which is the machine's or the simulator's.
+    /// Runs a call and measures its time. The clock is that of the endpoint: the machine's or the
+    /// simulator's.
     async fn time<R>(&mut self, call: impl Future<Output = R>) -> R {
         let (begin, cpu_begin) = (self.client.endpoint().now(), (self.cpu)());
         let result = call.await;
@@ -182,8 +184,8 @@ mod tests {
 
     use super::*;
 
-    /// Stores a small tree in a simulated cluster, lets `spoil` change the store, reads back and
-    /// returns the differences found.
+    /// Stores a small tree in a simulated cluster, lets `spoil` change the store, reads the tree
+    /// back, and returns the differences.
     fn differences(spoil: impl AsyncFnOnce(&Client<bmi_sim::SimTransport>)) -> Vec<String> {
         let mut tree = Tree::default();
         tree.add_made(3, 1000);

@@ -1,18 +1,19 @@
-//! The main job: a real directory tree, stored in a file system and read back, over every transport
-//! that this machine has, side by side.
+//! The main job: stores a real directory tree in a file system and reads it back, over every
+//! transport that this machine has, side by side.
 //!
-//! **How.** For each transport an embedded cluster comes up (one manager, four I/O servers); one
-//! client stores the tree, a second one, which has seen nothing of it, reads it back; names,
-//! lengths and checksums are compared. The same code does this over every transport; only what
-//! stands in `cluster` differs. In the simulator time is the model's, elsewhere the machine's.
+//! **How.** For each transport an embedded cluster starts, with one manager and four I/O servers.
+//! One client stores the tree. A second client, which has no cached state of it, reads it back.
+//! Names, lengths and checksums are compared. The same code does this over every transport; only
+//! the module `cluster` differs. In the simulator, time is that of the model; elsewhere, it is that
+//! of the machine.
 //!
 //! | module | what |
 //! |---|---|
-//! | `tree` | what is stored |
+//! | `tree` | the files that are stored |
 //! | `job` | storing and reading back, and what is timed |
-//! | `cluster` | what differs between the transports; servers as threads or as [processes](benches::processes) |
+//! | `cluster` | the differences between the transports; servers as threads or as [processes](benches::processes) |
 //! | `tally`, `report` | size classes, the table |
-//! | `paper`, `workload` | two commands beside it: the papers' experiments, and their programs over any transport |
+//! | `paper`, `workload` | two more commands: the papers' experiments, and their programs over any transport |
 
 mod cluster;
 mod job;
@@ -38,19 +39,19 @@ use crate::progress::Progress;
 use crate::report::Measured;
 use crate::tree::Tree;
 
-/// Stores a directory tree in a file system and reads it back, over TCP, shared memory, verbs and
-/// in the simulator, and compares.
+/// Stores a directory tree in a file system, reads it back and compares, over TCP, shared memory,
+/// verbs, and in the simulator.
 ///
-/// For each transport: one manager and four I/O servers come up, a client stores the tree, a second
-/// client reads it back, and names, lengths and checksums are compared; any difference makes the
-/// exit status non-zero. The table says for each transport and class of file sizes how many files
-/// there were, bandwidth and latency (an operation is one file: create and write, or open and
-/// read), the path that the data took (inline: inside request or reply; server-based: the server
-/// moved it by RDMA), and the processor time of the client for each file.
+/// For each transport, one manager and four I/O servers start, a client stores the tree, and a
+/// second client reads it back. Names, lengths and checksums are compared; after any difference the
+/// exit status is not zero. The table has a row for each transport and class of file sizes: the
+/// number of files, bandwidth and latency (an operation is one file: create and write, or open and
+/// read), the path of the data (inline: in the request or reply; server-based: transferred by the
+/// server with RDMA), and the processor time of the client for each file.
 ///
-/// Over tcp, shm and ib everything is real and on this machine, servers included. In the simulator
-/// (sim) time and processor time are those of the model (an adapter of 100 Gb/s); its processor
-/// time counts the transport's work only.
+/// Over tcp, shm and ib everything is real and on this machine, including the servers. In the
+/// simulator (sim), time and processor time are those of the model (an adapter of 100 Gb/s), and
+/// the processor time counts only the work of the transport.
 #[derive(Parser)]
 #[command(
     name = "ab",
@@ -72,13 +73,13 @@ struct Cli {
     /// Which transports to compare: tcp, shm, ib, sim [default: all that this machine has].
     #[arg(long, value_delimiter = ',', value_parser = scheme)]
     over: Vec<Scheme>,
-    /// Servers as processes of their own (pvfsd, from beside this program) and not as threads.
+    /// Run the servers as processes (the program pvfsd beside this one) and not as threads.
     #[arg(long)]
     processes: bool,
-    /// Leave out the made files: 16 of 1 MiB, 4 of 16 MiB.
+    /// Leave out the generated files: 16 of 1 MiB, 4 of 16 MiB.
     #[arg(long)]
     no_large: bool,
-    /// At most 40 files of the tree, and smaller made ones.
+    /// Store at most 40 files of the tree, and smaller generated files.
     #[arg(long)]
     quick: bool,
     /// Print JSON instead of a table.
@@ -87,7 +88,7 @@ struct Cli {
     /// Seed of the simulated world.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// After this many seconds a run has failed.
+    /// Time limit of a run, in seconds.
     #[arg(long, default_value_t = 600, value_parser = clap::value_parser!(u64).range(1..))]
     limit: u64,
 }
@@ -104,7 +105,7 @@ fn scheme(text: &str) -> Result<Scheme, String> {
 }
 
 fn main() -> ExitCode {
-    // What servers and clients have to say; RUST_LOG=debug says more.
+    // Messages of servers and clients; RUST_LOG=debug shows more.
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("warn"));
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
     let cli = Cli::parse();
@@ -123,7 +124,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Whether everything was read back as it was stored.
+/// Returns true if everything was read back as it was stored.
 fn run(cli: &Cli) -> Result<bool, Failed> {
     let tree = tree(cli)?;
     if !cli.json {
@@ -184,7 +185,7 @@ fn print(cli: &Cli, measured: &[Measured]) -> Result<(), Failed> {
 fn tree(cli: &Cli) -> Result<Tree, Failed> {
     let mut tree = match &cli.path {
         Some(path) => Tree::read(path, &[])?,
-        // What is built and what git keeps is no source.
+        // The directories of cargo and of git contain no sources.
         None => Tree::read(&own_sources(), &["target", ".git"])?,
     };
     if cli.quick {
@@ -201,8 +202,8 @@ fn tree(cli: &Cli) -> Result<Tree, Failed> {
     Ok(tree)
 }
 
-/// The workspace: `cargo run` tells where the package is. Started otherwise, the folder in which
-/// the program was started.
+/// Returns the workspace. `cargo run` tells where the package is. If the program was started in
+/// another way, returns the current directory.
 fn own_sources() -> PathBuf {
     match std::env::var_os("CARGO_MANIFEST_DIR") {
         Some(package) => Path::new(&package).parent().unwrap_or(Path::new(".")).to_owned(),
@@ -219,8 +220,8 @@ mod tests {
         super::Cli::command().debug_assert();
     }
 
-    /// `ab workload … --path inline` panicked: the tree of the main job and this option shared an
-    /// id.
+    /// `ab workload … --path inline` panicked, because the tree of the main job and this option had
+    /// the same id.
     #[test]
     fn every_option_is_parsed() {
         let values = [("over", "tcp"), ("path", "inline"), ("strategy", "extended"), ("only", "fig7")];

@@ -11,9 +11,9 @@ use crate::job::Failed;
 /// Reproduces experiments of the papers in the simulator: the real client and server, on the
 /// papers' machines.
 ///
-/// Prints for each result that was published what the model predicts, and the error. The machines
-/// are profiles of the simulator that were calibrated on micro-benchmarks (latency, bandwidth,
-/// registration, copies, disk) and on nothing else; so what is off is the model's, or ours.
+/// Prints for each published result what the model predicts, and the error. The machines are
+/// profiles of the simulator that were calibrated only on micro-benchmarks (latency, bandwidth,
+/// registration, copies, disk). So an error is due to the model or to our code;
 /// docs/reproduction.md says where and why. MB are 2^20 bytes, as in the papers. The same command
 /// prints the same digits.
 #[derive(clap::Args)]
@@ -22,24 +22,24 @@ use crate::job::Failed;
                         cargo run --release -p benches -- paper all --svg pictures\n  \
                         cargo run --release -p benches -- paper small --json")]
 pub(crate) struct Paper {
-    /// Which; `all` for all of them.
+    /// Experiments to run; `all` runs all of them.
     #[arg(required_unless_present = "list")]
     names: Vec<String>,
-    /// Say what there is.
+    /// List the experiments and stop.
     #[arg(long)]
     list: bool,
     /// Print JSON instead of tables.
     #[arg(long)]
     json: bool,
-    /// Draw the figures into this folder.
+    /// Draw the figures into this directory.
     #[arg(long, value_name = "DIR")]
     svg: Option<PathBuf>,
-    /// Fewer points and less data: a look in a second or so.
+    /// Use fewer points and less data, for a result in a second or so.
     #[arg(long)]
     quick: bool,
 }
 
-/// A report under its name, as JSON has it.
+/// A report with its name, for JSON.
 #[derive(Serialize)]
 struct Named {
     name: &'static str,
@@ -49,8 +49,8 @@ struct Named {
 }
 
 impl Paper {
-    /// Runs what was asked for; whether everything that the papers say in words holds is told, and
-    /// is no failure.
+    /// Runs the chosen experiments. If a statement of a paper does not hold, that is printed and is
+    /// no failure.
     pub(crate) fn run(&self) -> Result<bool, Failed> {
         if self.list {
             let mut table = benches::table::Table::new(3, ["name", "source", "what"]);

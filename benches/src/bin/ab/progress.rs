@@ -1,14 +1,14 @@
-//! A bar while the run works, on a terminal; nothing anywhere else.
+//! A progress bar, on a terminal only.
 
 use std::io::{IsTerminal, stderr};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-/// How far a run is, in bytes.
+/// The progress of a run, in bytes.
 pub(crate) struct Progress(ProgressBar);
 
 impl Progress {
-    /// A run over `bytes` bytes; `quiet` shows nothing.
+    /// Starts the progress of a run over `bytes` bytes. If `quiet` is true, nothing is shown.
     pub(crate) fn new(bytes: u64, quiet: bool) -> Progress {
         let show = !quiet && stderr().is_terminal();
         let target = if show { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
@@ -17,12 +17,12 @@ impl Progress {
         Progress(bar.with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar())))
     }
 
-    /// Says what is being done now.
+    /// Shows what is being done now.
     pub(crate) fn say(&self, what: &str) {
         self.0.set_message(what.to_owned());
     }
 
-    /// Another `bytes` are done.
+    /// Adds `bytes` to those that are done.
     pub(crate) fn advance(&self, bytes: u64) {
         self.0.inc(bytes);
     }

@@ -6,18 +6,19 @@ use benches::units;
 use crate::job::Tallies;
 use crate::tally::{CLASSES, Line};
 
-/// What was measured over one transport.
+/// The results over one transport.
 pub(crate) struct Measured {
     pub(crate) transport: String,
-    /// Which path data of each size takes, and why.
+    /// The path that data of each size takes, and the reason.
     pub(crate) plan: String,
     pub(crate) put: Tallies,
     pub(crate) get: Tallies,
-    /// What was not read back as it was stored.
+    /// The differences between what was stored and what was read back.
     pub(crate) wrong: Vec<String>,
 }
 
-/// All lines, those to compare next to each other: by size class, direction, transport.
+/// Returns all lines, ordered by size class, direction and transport, so that lines to compare are
+/// adjacent.
 pub(crate) fn lines(measured: &[Measured]) -> Vec<Line> {
     let mut lines = Vec::new();
     for (index, (_, class)) in CLASSES.iter().enumerate() {
@@ -31,7 +32,7 @@ pub(crate) fn lines(measured: &[Measured]) -> Vec<Line> {
     lines
 }
 
-/// The lines for people.
+/// Formats the lines for people.
 pub(crate) fn render(lines: &[Line]) -> String {
     let heading = ["file size", "", "over", "path", "files", "bytes", "bandwidth", "median", "p99", "client CPU"];
     let mut table = Table::new(4, heading);

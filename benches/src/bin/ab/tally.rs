@@ -1,4 +1,4 @@
-//! What storing and reading back cost, by size class.
+//! The costs of storing and reading back, by size class.
 
 use std::time::Duration;
 
@@ -6,24 +6,25 @@ use bmi_core::comm::{Direction, Miss, Path, PathCounters};
 use hdrhistogram::Histogram;
 use serde::{Serialize, Serializer};
 
-/// Upper bounds of the size classes in bytes, and their names. The bounds are those of the transfer
-/// paths: up to 4 KiB goes inline, 64 KiB is a strip, 1 MiB and more keeps all servers busy.
+/// The upper bounds of the size classes in bytes, and their names. The bounds are those of the
+/// transfer paths: up to 4 KiB is sent inline, 64 KiB is a strip, and 1 MiB and more keeps all
+/// servers busy.
 pub(crate) const CLASSES: [(u64, &str); 4] =
     [(4 << 10, "<= 4 KiB"), (64 << 10, "<= 64 KiB"), (1 << 20, "<= 1 MiB"), (u64::MAX, "> 1 MiB")];
 
-/// The class of a file of `len` bytes.
+/// Returns the class of a file of `len` bytes.
 pub(crate) fn class_of(len: u64) -> usize {
     CLASSES.iter().position(|(most, _)| len <= *most).unwrap_or(CLASSES.len() - 1)
 }
 
-/// What some operations took, all together.
+/// The sums over some operations.
 #[derive(Clone, Debug)]
 pub(crate) struct Tally {
     operations: u64,
     bytes: u64,
     time: Duration,
     cpu: Duration,
-    /// Nanoseconds.
+    /// In nanoseconds.
     latency: Histogram<u64>,
     paths: PathCounters,
 }
@@ -36,7 +37,7 @@ impl Default for Tally {
     }
 }
 
-/// One line of the table, in units for other programs to read.
+/// A line of the table, in units for other programs to read.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Line {
     pub(crate) class: &'static str,
@@ -47,11 +48,11 @@ pub(crate) struct Line {
     pub(crate) bytes_per_second: f64,
     pub(crate) median_seconds: f64,
     pub(crate) p99_seconds: f64,
-    /// Requests to I/O servers, by the path of their data, and the cheaper paths that were passed
-    /// over.
+    /// The requests to I/O servers, by the path of their data, and the reasons why cheaper paths
+    /// were not taken.
     #[serde(serialize_with = "paths")]
     pub(crate) paths: PathCounters,
-    /// Processor time of the client, an operation.
+    /// The processor time of the client per operation.
     pub(crate) cpu_seconds: f64,
 }
 
@@ -62,12 +63,12 @@ impl Tally {
         self.bytes += bytes;
         self.time += time;
         self.cpu += cpu;
-        // It grows as needed, so only a latency beyond 64 bits could be refused.
+        // The histogram grows as needed, so only a latency of more than 64 bits could be rejected.
         let _ = self.latency.record(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
         self.paths = self.paths.plus(&after.since(&before));
     }
 
-    /// The line for it; `None` if there was no operation.
+    /// Returns the line; `None` if there was no operation.
     pub(crate) fn line(&self, class: &'static str, direction: &'static str, transport: &str) -> Option<Line> {
         if self.operations == 0 {
             return None;
@@ -90,7 +91,7 @@ impl Tally {
 }
 
 impl Line {
-    /// The path taken, in words.
+    /// Returns the path taken, as text.
     pub(crate) fn path(&self) -> String {
         let taken: Vec<(Path, u64)> = Path::TAKEN
             .into_iter()
@@ -105,13 +106,13 @@ impl Line {
     }
 }
 
-/// Requests that took a path, both ways.
+/// Returns the number of requests that took a path, in both directions.
 fn requests(paths: &PathCounters, path: Path) -> u64 {
     Direction::ALL.iter().map(|direction| paths.requests(*direction, path)).sum()
 }
 
-/// An object of what was not zero: requests by path, and the reasons why cheaper paths were passed
-/// over.
+/// Serialises the counters that are not zero: requests by path, and the reasons why cheaper paths
+/// were not taken.
 fn paths<S: Serializer>(paths: &PathCounters, serializer: S) -> Result<S::Ok, S::Error> {
     let taken = Path::TAKEN.into_iter().map(|path| (path.as_str(), requests(paths, path)));
     let missed = Miss::ALL.into_iter().map(|miss| (miss.as_str(), paths.missed(miss)));

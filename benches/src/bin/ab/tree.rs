@@ -1,24 +1,25 @@
-//! What is stored: a real directory tree, and some large files made for the purpose.
+//! The files that are stored: a real directory tree, and some large generated files.
 
 use std::fs;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-/// Folders and files, by their paths in the store: relative, parts joined by `/`, folders before
-/// what is in them.
+/// Directories and files, by their paths in the store. The paths are relative, with `/` between the
+/// parts. A directory comes before its entries.
 #[derive(Debug, Default)]
 pub(crate) struct Tree {
     pub(crate) folders: Vec<String>,
     pub(crate) files: Vec<File>,
-    /// Links, sockets and the like, and names that are not UTF-8: not stored.
+    /// The number of entries that are not stored: links, sockets and the like, and names that are
+    /// not UTF-8.
     pub(crate) left_out: usize,
 }
 
-/// One file to store.
+/// A file to store.
 #[derive(Debug)]
 pub(crate) struct File {
-    /// Where it goes.
+    /// Its path in the store.
     pub(crate) path: String,
     /// Its length in bytes.
     pub(crate) len: u64,
@@ -33,10 +34,10 @@ enum Source {
 }
 
 impl File {
-    /// Gets ready to read its bytes.
+    /// Opens the file for reading.
     ///
     /// # Errors
-    /// If it cannot be opened, naming it.
+    /// If it cannot be opened. The error names it.
     pub(crate) fn open(&self) -> io::Result<Bytes> {
         Ok(match &self.source {
             Source::Disk(path) => Bytes::Disk(fs::File::open(path).map_err(|error| with_path(path, &error))?),
@@ -52,10 +53,10 @@ pub(crate) enum Bytes {
 }
 
 impl Bytes {
-    /// The `len` bytes at `offset`.
+    /// Reads the `len` bytes at `offset`.
     ///
     /// # Errors
-    /// Whatever reading gives; `UnexpectedEof` if the file has become shorter.
+    /// The error of the read; `UnexpectedEof` if the file has become shorter.
     pub(crate) fn read(&self, offset: u64, len: usize) -> io::Result<Vec<u8>> {
         match self {
             Bytes::Disk(file) => {
@@ -69,11 +70,11 @@ impl Bytes {
 }
 
 impl Tree {
-    /// Everything below `root`, in the order of names, but for the entries of `root` itself that
-    /// `skip` names.
+    /// Lists everything below `root`, in the order of names, except the entries of `root` itself
+    /// that `skip` names.
     ///
     /// # Errors
-    /// If a folder cannot be read, naming it.
+    /// If a directory cannot be read. The error names it.
     pub(crate) fn read(root: &Path, skip: &[&str]) -> io::Result<Tree> {
         let mut tree = Tree::default();
         tree.walk(root, "", skip)?;
@@ -94,7 +95,7 @@ impl Tree {
                 continue;
             }
             let path = format!("{prefix}{name}");
-            // Not followed: a link may lead out of the tree, or round in a circle.
+            // Do not follow links: one may lead out of the tree, or form a cycle.
             let kind = entry.file_type().map_err(|error| with_path(&entry.path(), &error))?;
             if kind.is_dir() {
                 self.folders.push(path.clone());
@@ -109,8 +110,8 @@ impl Tree {
         Ok(())
     }
 
-    /// Keeps every so-manieth file, so that at most `most` are left, and only the folders that
-    /// these need.
+    /// Keeps every nth file, so that at most `most` are left, and only the directories of these
+    /// files.
     pub(crate) fn thin_out(&mut self, most: usize) {
         let step = self.files.len().div_ceil(most.max(1)).max(1);
         let mut number = 0;
@@ -124,7 +125,7 @@ impl Tree {
         });
     }
 
-    /// Adds `count` made files of `len` bytes in a folder of their own.
+    /// Adds `count` generated files of `len` bytes in a directory of their own.
     pub(crate) fn add_made(&mut self, count: u64, len: u64) {
         let folder = format!("made-{}", benches::units::size(len as usize).replace(' ', ""));
         for number in 0..count {
@@ -134,14 +135,14 @@ impl Tree {
         self.folders.push(folder);
     }
 
-    /// Bytes of all files.
+    /// Returns the bytes of all files.
     pub(crate) fn bytes(&self) -> u64 {
         self.files.iter().map(|file| file.len).sum()
     }
 }
 
-/// Bytes that look random and are the same for the same seed (xorshift64*, Marsaglia 2003, Vigna
-/// 2016).
+/// Returns bytes that look random and are the same for the same seed (xorshift64*, Marsaglia 2003,
+/// Vigna 2016).
 fn made(seed: u64, len: usize) -> Vec<u8> {
     let mut state = seed | 1;
     let mut bytes = Vec::with_capacity(len + 8);

@@ -18,13 +18,13 @@ use clap::{Args, Subcommand};
 
 use crate::job::Failed;
 
-/// Runs a program of the papers over transports of this machine, or in the simulator on machines
-/// that are not here.
+/// Runs a program of the papers over transports of this machine, or in the simulator on other
+/// machines.
 ///
-/// It is the same program: over tcp, shm and ib servers and processes are threads of this machine
-/// and time is the clock's; in the simulator they are nodes, and time and processor time are the
-/// model's. What is read is compared with what was written; a difference makes the exit status
-/// non-zero. MB are 2^20 bytes.
+/// The program is the same everywhere. Over tcp, shm and ib, servers and processes are threads of
+/// this machine, and time is the clock's. In the simulator they are nodes, and time and processor
+/// time are those of the model. All data that is read is compared with the data that was written;
+/// after a difference the exit status is not zero. MB are 2^20 bytes.
 #[derive(Args)]
 #[command(
     after_help = "Examples:\n  cargo run --release -p benches -- workload pvfs-test --over tcp,shm,vapi-2003\n  \
@@ -41,95 +41,95 @@ pub(crate) struct Run {
 
 #[derive(Args)]
 struct Place {
-    /// Over what: tcp, shm, ib, sim (a present-day machine), or a profile of the simulator, a name
-    /// or a file, with or without a disk: vapi-2003, ibnice-2003+ramfs-2003, cx7-400+nvme,
+    /// Where to run: tcp, shm, ib, sim (a present-day machine), or a profile of the simulator (a
+    /// name or a file), with or without a disk: vapi-2003, ibnice-2003+ramfs-2003, cx7-400+nvme,
     /// mine.toml, mine.toml+nvme …
-    // The ids of all that is global begin with `workload-`. clap hands global values to and from
-    // the other commands by id alone, so an id that the main job has too would get a value of the
-    // wrong type.
+    // The ids of all global arguments begin with `workload-`. clap hands global values to and from
+    // the other commands by id alone. With an id that the main job has, too, an argument would get
+    // a value of the wrong type.
     #[arg(id = "workload-over", long = "over", value_name = "PLACE", value_delimiter = ',', default_value = "tcp", value_parser = over, global = true)]
     over: Vec<Target>,
-    /// Processes of the program; mpi-tile-io has one for each tile.
+    /// The number of processes of the program; mpi-tile-io has one for each tile.
     #[arg(id = "workload-clients", long = "clients", value_name = "CLIENTS", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=64), global = true)]
     clients: u16,
-    /// I/O servers.
+    /// The number of I/O servers.
     #[arg(id = "workload-servers", long = "servers", value_name = "SERVERS", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=64), global = true)]
     servers: u16,
-    /// The path that data has to take: inline, fast-rdma, server-based, client-based, hybrid
+    /// The path that data must take: inline, fast-rdma, server-based, client-based, hybrid
     /// [default: as the library chooses].
     #[arg(id = "workload-path", long = "path", value_name = "PATH", value_parser = path, global = true)]
     path: Option<Path>,
-    /// How lists of memory are moved: auto, chain, pack.
+    /// How lists of memory are transferred: auto, chain, pack.
     #[arg(id = "workload-lists", long = "lists", value_name = "LISTS", default_value = "auto", value_parser = lists, global = true)]
     lists: Lists,
-    /// Rounds that are measured.
+    /// The number of rounds that are measured.
     #[arg(id = "workload-rounds", long = "rounds", value_name = "ROUNDS", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..), global = true)]
     rounds: u16,
-    /// After this many seconds a run has failed.
+    /// Time limit of a run, in seconds.
     #[arg(id = "workload-limit", long = "limit", value_name = "SECONDS", default_value_t = 300, value_parser = clap::value_parser!(u64).range(1..), global = true)]
     limit: u64,
 }
 
 #[derive(Subcommand)]
 enum Program {
-    /// All processes write one region each, at once, and read it back.
+    /// Each process writes a region, all at the same time, and reads it back.
     PvfsTest {
-        /// MB of each region [default: twice the servers].
+        /// The MB of each region [default: twice the number of servers].
         #[arg(long)]
         mb: Option<u16>,
-        /// Blocks of each region; those of all processes alternate in the file.
+        /// The number of blocks of each region. Those of all processes alternate in the file.
         #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
         blocks: u16,
     },
     /// Single accesses of some sizes, one after the other.
     Access {
-        /// Bytes of an access.
+        /// The sizes of an access, in bytes.
         #[arg(long, value_delimiter = ',', default_value = "1024,4096,16384,65536,1048576")]
         sizes: Vec<usize>,
         /// Read instead of write.
         #[arg(long)]
         read: bool,
-        /// With memory that is registered before, instead of new memory for each access.
+        /// Use memory that is registered in advance, instead of new memory for each access.
         #[arg(long)]
         registered: bool,
     },
     /// mpi-tile-io: each process writes and reads one tile of an array.
     Tile {
-        /// Tiles across and down.
+        /// The number of tiles, across and down.
         #[arg(long, default_value = "2x2", value_parser = pair)]
         tiles: (usize, usize),
-        /// Elements of a tile across and down.
+        /// The number of elements of a tile, across and down.
         #[arg(long, default_value = "1024x768", value_parser = pair)]
         size: (usize, usize),
-        /// Bytes of an element.
+        /// The bytes of an element.
         #[arg(long, default_value_t = 24, value_parser = clap::value_parser!(u16).range(1..))]
         element: u16,
-        /// Rows in a call; 1 is without list I/O.
+        /// The number of rows in a call; 1 is without list I/O.
         #[arg(long, default_value_t = 128, value_parser = clap::value_parser!(u16).range(1..))]
         rows_a_call: u16,
-        /// What a tile is held in: contiguous; array (rows of a larger array, said to be one
-        /// allocation); rows (the same, not said).
+        /// The memory of a tile: contiguous; array (rows of a larger array, declared as one
+        /// allocation); rows (the same, not declared).
         #[arg(long, default_value = "contiguous", value_parser = memory)]
         memory: TileMemory,
-        /// New memory for each access.
+        /// Use new memory for each access.
         #[arg(long)]
         fresh: bool,
     },
     /// Elements of all processes, interleaved in one file.
     Interleaved {
-        /// Elements in the file.
+        /// The number of elements in the file.
         #[arg(long, default_value_t = 16_384, value_parser = clap::value_parser!(u32).range(1..))]
         elements: u32,
-        /// Bytes of an element.
+        /// The bytes of an element.
         #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..))]
         element: u16,
-        /// independent, list-io, two-phase, extended.
+        /// The strategy: independent, list-io, two-phase, extended.
         #[arg(long, default_value = "extended", value_parser = strategy)]
         strategy: Strategy,
     },
 }
 
-/// A place to run, under its name.
+/// A place to run, with its name.
 #[derive(Clone)]
 struct Target {
     name: String,
@@ -149,7 +149,7 @@ fn over(text: &str) -> Result<Target, String> {
     Ok(Target { name: text.to_owned(), bed })
 }
 
-/// One of the values that have names.
+/// Parses one of the values that have names.
 fn one_of<T: Copy, const N: usize>(text: &str, known: [(&str, T); N]) -> Result<T, String> {
     let found = known.iter().find(|(name, _)| *name == text).map(|(_, value)| *value);
     found.ok_or_else(|| format!("there are {}", known.map(|(name, _)| name).join(", ")))
@@ -206,7 +206,8 @@ impl Run {
         Ok(true)
     }
 
-    /// What was done, bytes and time of all processes, and processor time of the first.
+    /// Returns what was done, the bytes and the time of all processes, and the processor time of
+    /// the first.
     #[expect(clippy::type_complexity, reason = "the cells of a table")]
     fn measure(
         &self,

@@ -1,21 +1,21 @@
-//! Bytes that say where they belong: a benchmark of wrong data fails.
+//! Blocks of bytes that contain their place, so that wrong data makes the benchmark fail.
 //!
-//! **Layout.** A file is made of blocks of 4 KiB. The first word of a block is its offset in the
-//! file, plus the generation of the write that it is from; the rest is the same in every block:
+//! **Layout.** A file consists of blocks of 4 KiB. The first word of a block is its offset in the
+//! file, plus the generation of the write that wrote it. The rest is the same in every block:
 //!
 //! ```text
 //!   | offset + generation | word 1 | word 2 | … | word 511 |     words of 64 bits, little-endian
 //! ```
 //!
-//! So a block that is missing, elsewhere or of an earlier write shows, and a write costs its caller
-//! one word for each block.
+//! So the comparison finds a block that is missing, in the wrong place, or of an earlier write. A
+//! write costs the caller one word for each block.
 
 use bmi_core::Memory;
 
-/// Bytes of a block.
+/// The bytes of a block.
 pub(crate) const BLOCK: usize = 4096;
 
-/// Which write a block is from; below [`BLOCK`].
+/// The number of the write that a block is from. It is below [`BLOCK`].
 pub(crate) type Generation = u8;
 
 const WORD: usize = size_of::<u64>();
@@ -24,18 +24,18 @@ fn stamp(offset: u64, generation: Generation) -> [u8; WORD] {
     (offset + u64::from(generation)).to_le_bytes()
 }
 
-/// A block that has no place yet.
+/// Returns a block without a place.
 fn blank() -> Vec<u8> {
     let word = |number: usize| (number as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes();
     (0..BLOCK / WORD).flat_map(word).collect()
 }
 
-/// `blocks` blocks without a place, to be stamped before each write.
+/// Returns `blocks` blocks without a place. Their places are set before each write.
 pub(crate) fn blanks(blocks: usize) -> Vec<u8> {
     blank().repeat(blocks)
 }
 
-/// Makes the `blocks` blocks at `at` of a memory those of the file from `offset` on.
+/// Sets the places of the `blocks` blocks at `at` of a memory: those of the file from `offset` on.
 pub(crate) fn place(memory: &Memory, at: usize, blocks: usize, offset: u64, generation: Generation) {
     for block in (0..blocks).map(|number| number * BLOCK) {
         memory.copy_from(at + block, &stamp(offset + block as u64, generation));
@@ -51,11 +51,10 @@ impl Checker {
         Checker(blank())
     }
 
-    /// Whether `bytes`, of which the last block may be cut short, are those of the file from
-    /// `offset` on.
+    /// Checks that `bytes` are those of the file from `offset` on. The last block may be cut short.
     ///
     /// # Errors
-    /// The first block that is not, in words.
+    /// A description of the first block that differs.
     pub(crate) fn check(
         &self,
         bytes: &[u8],

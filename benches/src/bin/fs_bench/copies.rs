@@ -13,12 +13,12 @@ use crate::content::{self, BLOCK, Checker};
 use crate::line::What;
 use crate::round::Round;
 
-/// What `pvfs put` and `pvfs get` take unless told otherwise: bytes of a request, and requests
-/// under way.
+/// The defaults of `pvfs put` and `pvfs get`: the bytes of a request, and the number of requests in
+/// flight.
 const BLOCK_SIZE: usize = 4 << 20;
 const WINDOW: usize = 4;
 
-/// Bytes that are made or compared at a time.
+/// The bytes that are generated or compared at a time.
 const UNIT: usize = 4 << 20;
 
 /// The local file to put.
@@ -29,10 +29,10 @@ pub(crate) struct Source {
 }
 
 impl Source {
-    /// Makes it, `len` bytes long.
+    /// Creates the file, `len` bytes long.
     ///
     /// # Errors
-    /// It cannot be written.
+    /// If it cannot be written.
     pub(crate) fn make(path: &Path, len: u64) -> io::Result<Source> {
         let failed = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
         let (mut file, memory) = (File::create_new(path).map_err(failed)?, Memory::from(content::blanks(UNIT / BLOCK)));
@@ -44,7 +44,7 @@ impl Source {
         Ok(Source { path: path.to_owned(), len })
     }
 
-    /// Compares a copy with it.
+    /// Compares a copy with the file.
     fn check(&self, copy: &Path) -> Result<(), Failed> {
         let (mut file, mut buffer, checker) = (File::open(copy)?, vec![0; UNIT], Checker::new());
         let mut offset = 0;
@@ -64,10 +64,10 @@ impl Source {
     }
 }
 
-/// Measures put and get, as far as they are wanted. The copy that get makes is `target`.
+/// Measures put and get, if they are chosen. `target` is the path of the copy that get creates.
 ///
 /// # Errors
-/// One of them fails, or the copy is not what was put.
+/// If one of them fails, or the copy differs from the file.
 pub(crate) async fn measure<T: Transport + 'static>(
     round: &mut Round<'_, T>,
     source: &Source,
@@ -98,12 +98,15 @@ pub(crate) async fn measure<T: Transport + 'static>(
     Ok(())
 }
 
-/// Touches `len` bytes of memory for files, then frees them, so that the next file is made of pages
-/// that the machine has. The host of a virtual machine provides a page when it is first touched,
-/// and may take it away when it has been free for a while. A file of pages that the host must
-/// provide took more than twice as long to write. No file is at `path`, before or after.
+/// Allocates `len` bytes of a file in memory, then removes the file, so that the next file gets
+/// pages that the machine already has.
+///
+/// The host of a virtual machine provides a page when it is first touched, and may take it away
+/// when it has been free for a while. A file of pages that the host had to provide took more than
+/// twice as long to write. There is no file at `path` before or after.
 fn warm(path: &Path, len: u64) {
-    // A file system that is not in memory need not know how; it has no such pages.
+    // A file system that is not in memory may not support this. It does not need it, because it has
+    // no such pages.
     if let Ok(file) = File::create_new(path) {
         let _ = rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, len);
         let _ = fs::remove_file(path);

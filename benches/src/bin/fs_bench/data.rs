@@ -17,23 +17,23 @@ use crate::line::{ALL, Random, What};
 use crate::load::{Offsets, repeat};
 use crate::round::Round;
 
-/// Pieces of a list.
+/// The number of pieces of a list.
 pub(crate) const LIST_PIECES: usize = 64;
-/// Bytes of a piece.
+/// The bytes of a piece.
 pub(crate) const LIST_PIECE: usize = BLOCK;
-/// From the beginning of a piece to that of the next one.
+/// The distance from the beginning of a piece to the beginning of the next one.
 const LIST_STRIDE_IN_FILE: u64 = 4 * BLOCK as u64;
 const LIST_STRIDE_IN_MEMORY: usize = 2 * BLOCK;
-/// From the beginning of a list's first piece to the next place for a list.
+/// The distance from the beginning of a list's first piece to the next place for a list.
 const LIST_SPAN: u64 = LIST_PIECES as u64 * LIST_STRIDE_IN_FILE;
 
-/// Bytes of one request when the file is filled and when it is checked.
+/// The bytes of one request when the file is filled and when it is checked.
 const UNIT: usize = 4 << 20;
 
-/// Measures those of the lines that are wanted.
+/// Measures the chosen lines.
 ///
 /// # Errors
-/// An operation fails, or what is read is not what was written.
+/// If an operation fails, or the data that is read is not what was written.
 pub(crate) async fn measure<T: Transport + 'static>(round: &mut Round<'_, T>) -> Result<(), Failed> {
     let is_data = |what: &What| matches!(what, What::Random(_) | What::List(_));
     let wanted: Vec<What> = ALL.into_iter().filter(is_data).filter(|what| round.wants_any(&[*what])).collect();
@@ -52,7 +52,7 @@ pub(crate) async fn measure<T: Transport + 'static>(round: &mut Round<'_, T>) ->
     target.check_all().await
 }
 
-/// The file, and what each of its blocks should be.
+/// The file, and the expected content of each of its blocks.
 struct Target<'a, T: Transport> {
     client: &'a Client<T>,
     file: File<T>,
@@ -62,15 +62,15 @@ struct Target<'a, T: Transport> {
     checker: Checker,
 }
 
-/// One call after the other, each in the same memory.
+/// A sequence of calls that use the same memory.
 struct Lane {
     memory: Memory,
     offsets: Offsets,
-    /// Where the last call read from.
+    /// The offset of the last read.
     last: Option<u64>,
 }
 
-/// As [`Lane`].
+/// As [`Lane`], for lists.
 struct ListLane {
     memory: Memory,
     pieces: MemList,
@@ -80,7 +80,7 @@ struct ListLane {
 }
 
 impl<'a, T: Transport + 'static> Target<'a, T> {
-    /// A file of `len` bytes, a multiple of [`UNIT`].
+    /// Creates a file of `len` bytes, a multiple of [`UNIT`].
     async fn fill(client: &'a Client<T>, len: u64) -> Result<Target<'a, T>, Failed> {
         let file = client.create(&"/data".parse()?, CreateOptions::default()).await?;
         let memory = client.memory(UNIT)?;
@@ -97,7 +97,7 @@ impl<'a, T: Transport + 'static> Target<'a, T> {
         &self.generations[(offset / BLOCK as u64) as usize]
     }
 
-    /// Compares the bytes at `at` of a memory with the file's from `offset` on.
+    /// Compares the bytes at `at` of a memory with those of the file from `offset` on.
     fn check(&self, memory: &Memory, at: usize, len: usize, offset: u64) -> Result<(), Failed> {
         let bytes = memory.slice(at, len).to_vec();
         self.checker.check(&bytes, offset, |offset| self.generation(offset).get())?;
@@ -195,12 +195,12 @@ impl<'a, T: Transport + 'static> Target<'a, T> {
     }
 }
 
-/// Where the pieces of a list that begins at `offset` lie in the file.
+/// Returns the offsets in the file of the pieces of a list that begins at `offset`.
 fn list_offsets(offset: u64) -> impl Iterator<Item = u64> {
     (0..LIST_PIECES as u64).map(move |number| offset + number * LIST_STRIDE_IN_FILE)
 }
 
-/// A read within the file is never short.
+/// Checks that a read is not short. A read within the file never is.
 fn full(read: u64, size: usize) -> Result<(), Failed> {
     if read == size as u64 { Ok(()) } else { Err(format!("a read of {size} bytes brought {read}").into()) }
 }

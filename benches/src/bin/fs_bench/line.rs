@@ -1,7 +1,7 @@
 //! The lines of the benchmark: what each measures, its name, its unit.
 //!
-//! `cargo xtask compare` matches lines of different builds by name, so a name changes only with
-//! what it measures.
+//! `cargo xtask compare` matches lines of different builds by name. So a name changes only if the
+//! line measures something else.
 
 use benches::sample::Unit;
 use benches::units;
@@ -11,17 +11,17 @@ use bmi_core::comm::Direction::{self, Read, Write};
 
 use crate::data;
 
-/// Calls in flight in the lines of the namespace.
+/// The numbers of calls in flight for create, stat and remove.
 pub(crate) const NAMESPACE_DEPTHS: [usize; 2] = [1, 64];
 
 /// What a line measures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum What {
-    /// Creating files in one directory, with so many calls in flight.
+    /// Creating files in one directory, with this many calls in flight.
     Create(usize),
-    /// Attributes of files, their sizes included, with so many calls in flight.
+    /// Reading attributes of files, with their sizes, with this many calls in flight.
     Stat(usize),
-    /// Removing files, with so many calls in flight.
+    /// Removing files, with this many calls in flight.
     Remove(usize),
     /// Random accesses to a file.
     Random(Random),
@@ -68,8 +68,8 @@ pub(crate) const ALL: [What; 18] = [
 ];
 
 impl What {
-    /// What its figure counts: the time of a call where calls are one after the other, calls a
-    /// second where many are in flight, bytes a second where one call is much data.
+    /// Returns the unit of the figure: the time of a call if calls are one after the other, calls
+    /// per second if many are in flight, and bytes per second if one call transfers much data.
     pub(crate) fn unit(self) -> Unit {
         match self {
             What::Create(in_flight) | What::Stat(in_flight) | What::Remove(in_flight) => by_depth(in_flight),
@@ -92,7 +92,7 @@ pub(crate) struct Line {
 }
 
 impl Line {
-    /// The line of `what` over a transport; `copy` is the size of the file to put and get.
+    /// Returns the line of `what` over a transport; `copy` is the size of the file to put and get.
     pub(crate) fn new(scheme: Scheme, what: What, copy: u64) -> Line {
         let verb = |direction| if direction == Read { "read" } else { "write" };
         let copied = || units::size(usize::try_from(copy).unwrap_or(usize::MAX));
@@ -113,15 +113,15 @@ impl Line {
     }
 }
 
-/// The lines that are wanted.
+/// The chosen lines.
 #[derive(Debug)]
 pub(crate) struct Selection(Vec<Line>);
 
 impl Selection {
-    /// The lines over these transports whose names have `only` in them; without it, all.
+    /// Returns the lines over these transports whose names contain `only`, or all lines without it.
     ///
     /// # Errors
-    /// No line has it in its name.
+    /// If no name contains it.
     pub(crate) fn new(schemes: &[Scheme], only: Option<&str>, copy: u64) -> Result<Selection, Failed> {
         let of_one = |scheme: &Scheme| ALL.map(|what| Line::new(*scheme, what, copy));
         let all: Vec<Line> = schemes.iter().flat_map(of_one).collect();
@@ -135,17 +135,17 @@ impl Selection {
         Ok(Selection(lines))
     }
 
-    /// The lines, by transport.
+    /// Returns the lines, by transport.
     pub(crate) fn lines(&self) -> &[Line] {
         &self.0
     }
 
-    /// The line of `what` over a transport, if it is wanted.
+    /// Returns the line of `what` over a transport, if it is chosen.
     pub(crate) fn find(&self, scheme: Scheme, what: What) -> Option<&Line> {
         self.0.iter().find(|line| line.scheme == scheme && line.what == what)
     }
 
-    /// Whether put or get is wanted over any transport.
+    /// Returns true if put or get is chosen over any transport.
     pub(crate) fn wants_copies(&self) -> bool {
         self.0.iter().any(|line| matches!(line.what, What::Put | What::Get))
     }

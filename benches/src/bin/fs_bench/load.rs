@@ -1,4 +1,4 @@
-//! Calls in flight, and how long they take; random offsets.
+//! Keeps calls in flight and measures their times; draws random offsets.
 
 use std::cell::RefCell;
 use std::time::Duration;
@@ -9,38 +9,39 @@ use bmi_core::{AsyncEndpoint, Time, Transport};
 use fs_client::Client;
 use futures_util::stream::{FuturesUnordered, TryStreamExt};
 
-/// What some calls took.
+/// The times of some calls.
 #[derive(Debug)]
 pub(crate) struct Times {
-    /// Calls.
+    /// The number of calls.
     calls: u64,
-    /// From the beginning of the first to the end of the last, in seconds.
+    /// The seconds from the beginning of the first call to the end of the last.
     seconds: f64,
-    /// The time of each, in seconds, if they were one after the other.
+    /// The seconds of each call, if calls are one after the other.
     each: Vec<f64>,
 }
 
 impl Times {
-    /// The time of a call if they were one after the other, else calls a second.
+    /// Returns the time of a call if calls are one after the other, or else the calls per second.
     pub(crate) fn figure(mut self) -> f64 {
         if self.each.is_empty() { self.calls as f64 / self.seconds } else { median(&mut self.each) }
     }
 }
 
-/// Has every lane call `step` again and again, all lanes at once: as many calls are in flight as
-/// there are lanes. None begins after `time`. `step` returns false if it had nothing left to do;
-/// its lane ends.
+/// Calls `step` repeatedly in every lane, all lanes at the same time, so that as many calls are in
+/// flight as there are lanes. No call begins after `time`. `step` returns false if it had nothing
+/// left to do. Then its lane ends.
 ///
 /// # Errors
-/// The first one of a step, whereupon the calls under way are abandoned; no step had anything to
-/// do.
+/// The first error of a step; the calls in flight are then abandoned. Also an error if no step had
+/// anything to do.
 pub(crate) async fn repeat<T: Transport + 'static, L>(
     client: &Client<T>,
     time: Duration,
     lanes: &mut [L],
     step: impl AsyncFn(&mut L) -> Result<bool, Failed>,
 ) -> Result<Times, Failed> {
-    /// Calls within a usual time, so that noting the time of one seldom moves the others.
+    /// The number of calls in a usual measurement. With room for these, recording a time seldom
+    /// moves the others.
     const USUAL: usize = 1 << 14;
     let endpoint = client.endpoint();
     let each = RefCell::new((lanes.len() == 1).then(|| Vec::with_capacity(USUAL)));
@@ -56,7 +57,7 @@ pub(crate) async fn repeat<T: Transport + 'static, L>(
     Ok(Times { calls, seconds, each: each.into_inner().unwrap_or_default() })
 }
 
-/// One lane; returns how many calls it made.
+/// Runs one lane. Returns the number of its calls.
 async fn run_lane<T: Transport + 'static, L>(
     endpoint: &AsyncEndpoint<T>,
     begin: Time,
@@ -77,7 +78,7 @@ async fn run_lane<T: Transport + 'static, L>(
     Ok(calls)
 }
 
-/// Offsets of accesses at random places of a file: multiples of the size of an access.
+/// The offsets of accesses at random places of a file. They are multiples of the size of an access.
 #[derive(Clone, Debug)]
 pub(crate) struct Offsets {
     state: u64,
@@ -86,15 +87,15 @@ pub(crate) struct Offsets {
 }
 
 impl Offsets {
-    /// For accesses of `size` bytes to a file of `len`, which has room for one; one seed gives the
-    /// same offsets each time.
+    /// Creates the offsets of accesses of `size` bytes in a file of `len`, which has room for at
+    /// least one. The same seed gives the same offsets.
     pub(crate) fn new(seed: u64, len: u64, size: u64) -> Offsets {
         let places = len / size;
         assert!(places > 0, "a file of {len} bytes has no room for an access of {size}");
         Offsets { state: seed, size, places }
     }
 
-    /// The next one.
+    /// Returns the next offset.
     pub(crate) fn draw(&mut self) -> u64 {
         // SplitMix64 (Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators, 2014).
         self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -102,7 +103,8 @@ impl Offsets {
         word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         word ^= word >> 31;
-        // The high half of the product is below `places`, and as evenly spread as 64 bits allow.
+        // The high half of the product is below `places`, and as evenly distributed as 64 bits
+        // allow.
         let place = (u128::from(word) * u128::from(self.places)) >> 64;
         place as u64 * self.size
     }

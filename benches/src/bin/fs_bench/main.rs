@@ -1,29 +1,29 @@
-//! Operations of the file system, measured through its client library, over TCP and shared memory.
+//! Measures operations of the file system through its client library, over TCP and shared memory.
 //!
 //! **How.** A round over one transport starts a manager and four I/O servers, each a process
-//! (`pvfsd`), with data in memory, connects one client, measures each line once and stops the
-//! servers. The client is this process: its main thread, which an event descriptor wakes.
-//! `--sample` is one round, for `cargo xtask compare`; otherwise rounds of all transports
+//! (`pvfsd`) with its data in memory. It connects one client, measures each line once, and stops
+//! the servers. The client is this process. Its main thread sleeps on an event descriptor.
+//! `--sample` runs one round, for `cargo xtask compare`. Otherwise rounds of all transports
 //! alternate, and the table has the median of each line.
 //!
 //! **What is timed.** The calls of the client library, and the few words that mark a block before a
-//! write. Preparing a line and comparing data are not. Each line is warmed up first, except for
-//! `put` and `get`, whose buffers are new as those of the command `pvfs` are.
+//! write. Preparing a line and comparing data are not timed. Each line is warmed up first, except
+//! `put` and `get`. Their buffers are new, as in the command `pvfs`.
 //!
-//! **What is checked.** Every block of 4 KiB carries its place and the generation of the write that
-//! it is from ([`content`]). What the last timed reads brought, the whole file after the writes,
-//! and the copy that `get` made are compared with that, outside of the time. Lists of directories
-//! show that what was created is there, and that what was removed is not.
+//! **What is checked.** Every block of 4 KiB contains its place and the generation of its write
+//! ([`content`]). The data of the last timed reads, the whole file after the writes, and the copy
+//! that `get` created are compared with that, outside the timed sections. Listings of directories
+//! show that created files exist, and that removed files do not.
 //!
 //! | module | what |
 //! |---|---|
-//! | `line` | the names of the lines, their units, and which of them are wanted |
+//! | `line` | the names of the lines, their units, and the chosen lines |
 //! | `round` | one round: the servers, the client, each line once |
 //! | `namespace` | create, stat, remove |
 //! | `data` | random reads and writes, lists |
 //! | `copies` | put and get |
 //! | `load` | calls in flight and their times; random offsets |
-//! | `content` | bytes that say where they belong |
+//! | `content` | bytes that contain their place |
 //! | `report` | the table, JSON, progress |
 
 mod content;
@@ -52,17 +52,17 @@ use crate::line::Selection;
 use crate::report::{Progress, Series};
 use crate::round::Settings;
 
-/// The file system, measured: create, stat, remove, random reads and writes, lists, put and get.
+/// Measures the file system: create, stat, remove, random reads and writes, lists, put and get.
 ///
-/// One client, a manager and four I/O servers, each a process, on this machine, data in memory. "1
-/// in flight" is one call after the other, and the figure is the median of the times of the calls.
-/// "16 in flight" is that many calls of one client at any time, and the figure is calls a second. A
-/// list is 64 pieces of 4 KiB in one call, apart from each other in the file (16 KiB from one to
+/// One client, a manager and four I/O servers run on this machine, each as a process, with data in
+/// memory. "1 in flight" is one call after the other, and the figure is the median of the times of
+/// the calls. "16 in flight" is that many calls of one client at any time, and the figure is calls
+/// per second. A list is 64 pieces of 4 KiB in one call, with gaps in the file (16 KiB from one to
 /// the next) and in memory (8 KiB). put and get are those of the command `pvfs`, from and to a file
-/// in memory. What is read is compared with what was written; a difference makes the exit status
-/// non-zero.
+/// in memory. All data that is read is compared with what was written; after a difference the exit
+/// status is not zero.
 ///
-/// Close other programs first: what else runs on the machine widens "least..greatest".
+/// Close other programs first: other load on the machine widens "least..greatest".
 #[derive(Debug, Parser)]
 #[command(
     name = "fs_bench",
@@ -75,33 +75,32 @@ use crate::round::Settings;
                   target/release/fs_bench --sample               each line once, as JSON: for cargo xtask compare"
 )]
 struct Cli {
-    /// Which transports: tcp, shm, ib.
+    /// The transports: tcp, shm, ib.
     #[arg(long, value_delimiter = ',', default_value = "tcp,shm", value_name = "WHICH", value_parser = scheme)]
     over: Vec<Scheme>,
-    /// Only lines that have this in their names: create, tcp, "64 KiB", get …
+    /// Measure only lines whose names contain this: create, tcp, "64 KiB", get …
     #[arg(long, value_name = "TEXT")]
     only: Option<String>,
-    /// Bytes of the file to put and get: 64M, 1G [default: 1G, with --quick 64M].
+    /// The bytes of the file to put and get: 64M, 1G [default: 1G, with --quick 64M].
     #[arg(long, value_name = "SIZE", value_parser = file_size)]
     size: Option<u64>,
-    /// Short measurements and small files.
+    /// Measure for a short time, with small files.
     #[arg(long)]
     quick: bool,
-    /// Rounds of each line [default: 5, with --quick 3].
+    /// The number of rounds of each line [default: 5, with --quick 3].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1000))]
     rounds: Option<u16>,
-    /// About how long a line is measured in a round, in milliseconds [default: 250, with --quick
-    /// 30].
+    /// The approximate time for which a line is measured in a round, in milliseconds [default: 250,
+    /// with --quick 30].
     #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u16).range(1..=10_000))]
     line_ms: Option<u16>,
-    /// After this many seconds a round over one transport has failed.
+    /// Time limit of a round over one transport, in seconds.
     #[arg(long, value_name = "S", default_value_t = 300, value_parser = clap::value_parser!(u16).range(1..))]
     limit: u16,
-    /// Print JSON instead of a table: the figures of all rounds.
+    /// Print JSON instead of a table, with the figures of all rounds.
     #[arg(long, conflicts_with = "sample")]
     json: bool,
-    /// One short measurement of each line, printed as a JSON array; nothing else on standard
-    /// output.
+    /// Measure each line once for a short time, and print only a JSON array.
     #[arg(long, conflicts_with = "rounds")]
     sample: bool,
 }
@@ -119,7 +118,7 @@ fn file_size(text: &str) -> Result<u64, String> {
 }
 
 impl Cli {
-    /// The transports, each once.
+    /// Returns the transports, each once.
     fn schemes(&self) -> Vec<Scheme> {
         let mut schemes = Vec::new();
         for scheme in &self.over {
@@ -150,7 +149,7 @@ impl Cli {
 }
 
 fn main() -> ExitCode {
-    // What servers and clients have to say; RUST_LOG=debug says more.
+    // Messages of servers and clients; RUST_LOG=debug shows more.
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("warn"));
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
     let cli = Cli::parse();
@@ -163,12 +162,12 @@ fn main() -> ExitCode {
     }
 }
 
-/// All lines that are wanted, each with the figures of all rounds.
+/// Returns the chosen lines, each with the figures of all rounds.
 fn measure(cli: &Cli) -> Result<Vec<Series>, Failed> {
     let (settings, mut schemes) = (cli.settings(), cli.schemes());
     let selection = Selection::new(&schemes, cli.only.as_deref(), settings.copy)?;
     schemes.retain(|scheme| selection.lines().iter().any(|line| line.scheme == *scheme));
-    // Before anything is made: what is missing is said once, in words.
+    // Before anything is created, so that a missing program is reported once and clearly.
     processes::pvfsd()?;
     for scheme in &schemes {
         net::endpoint(*scheme, "fs_bench")?;
@@ -200,7 +199,7 @@ fn measure(cli: &Cli) -> Result<Vec<Series>, Failed> {
                 one.values.push(*value);
             }
         }
-        // Whichever comes first changes, so that what else the machine does meets all of them.
+        // Rotate the order, so that other load on the machine affects all transports.
         let next = 1 % schemes.len();
         schemes.rotate_left(next);
     }

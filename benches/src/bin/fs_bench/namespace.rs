@@ -1,8 +1,8 @@
 //! Create, stat and remove of files in one directory.
 //!
-//! A removal is over when the name is gone; the manager has the I/O servers remove the datafiles
-//! later. What is left of that work when the time is over is waited for, so that it does not
-//! disturb the next line.
+//! A removal ends when the name is gone. The manager has the I/O servers remove the datafiles
+//! later. The rest of that work is waited for after the measurement, so that it does not disturb
+//! the next line.
 
 use std::cell::Cell;
 
@@ -14,10 +14,10 @@ use crate::line::What;
 use crate::load::repeat;
 use crate::round::Round;
 
-/// Measures those of the three lines that are wanted, with `in_flight` calls in flight.
+/// Measures the chosen lines of these three, with `in_flight` calls in flight.
 ///
 /// # Errors
-/// An operation fails, or a directory does not hold what it should.
+/// If an operation fails, or a directory does not have the expected entries.
 pub(crate) async fn measure<T: Transport + 'static>(round: &mut Round<'_, T>, in_flight: usize) -> Result<(), Failed> {
     let wanted = [What::Create(in_flight), What::Stat(in_flight), What::Remove(in_flight)];
     if !round.wants_any(&wanted) {
@@ -56,16 +56,17 @@ pub(crate) async fn measure<T: Transport + 'static>(round: &mut Round<'_, T>, in
     Ok(())
 }
 
-/// Files of one directory, named by number.
+/// The files of one directory, named by number.
 struct Files<'a, T: Transport> {
     client: &'a Client<T>,
     dir: &'a FsPath,
-    /// The next one to be dealt with, whichever lane comes first.
+    /// The number of the next file, for whichever lane comes first.
     next: Cell<u64>,
 }
 
 impl<T: Transport + 'static> Files<'_, T> {
-    /// The next one's number and path. It allocates, as a program does that makes up a name.
+    /// Returns the number and the path of the next file. It allocates, as a program that creates a
+    /// name does.
     fn take(&self) -> Result<(u64, FsPath), Failed> {
         let number = self.next.get();
         self.next.set(number + 1);
@@ -78,7 +79,7 @@ impl<T: Transport + 'static> Files<'_, T> {
         Ok(true)
     }
 
-    /// Of `count` files, over and over.
+    /// Reads the attributes of `count` files, repeatedly.
     async fn stat(&self, count: u64) -> Result<bool, Failed> {
         if self.next.get() >= count {
             self.next.set(0);
@@ -100,7 +101,7 @@ impl<T: Transport + 'static> Files<'_, T> {
         Ok(true)
     }
 
-    /// Whether the directory has so many entries.
+    /// Checks that the directory has this many entries.
     async fn expect(&self, count: u64) -> Result<(), Failed> {
         let entries = self.client.readdir(self.dir).await?.len() as u64;
         if entries == count { Ok(()) } else { Err(format!("{} has {entries} entries, not {count}", self.dir).into()) }

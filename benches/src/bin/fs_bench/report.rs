@@ -1,4 +1,4 @@
-//! What was measured: the table, JSON; and a bar while the run works, on a terminal.
+//! Formats the results as a table or as JSON, and shows a progress bar on a terminal.
 
 use std::io::{IsTerminal, stderr};
 
@@ -18,7 +18,7 @@ pub(crate) struct Series {
     pub(crate) values: Vec<f64>,
 }
 
-/// The same for programs.
+/// A line for JSON.
 #[derive(Serialize)]
 struct Entry<'a> {
     name: &'a str,
@@ -56,7 +56,7 @@ fn show(unit: Unit, value: f64) -> String {
     }
 }
 
-/// The table.
+/// Formats the table.
 pub(crate) fn render(series: &[Series]) -> String {
     let mut table = Table::new(1, ["", "median", "least..greatest"]);
     for one in series {
@@ -67,10 +67,10 @@ pub(crate) fn render(series: &[Series]) -> String {
     table.render()
 }
 
-/// The figures of all rounds.
+/// Formats the figures of all rounds as JSON.
 ///
 /// # Errors
-/// None that plain data can have.
+/// None occur with plain data.
 pub(crate) fn json<'a>(series: &'a [Series]) -> serde_json::Result<String> {
     let entry = |one: &'a Series| Entry {
         name: &one.line.name,
@@ -83,11 +83,11 @@ pub(crate) fn json<'a>(series: &'a [Series]) -> serde_json::Result<String> {
     serde_json::to_string_pretty(&series.iter().map(entry).collect::<Vec<_>>())
 }
 
-/// How far a run is, in lines.
+/// The progress of a run, in lines.
 pub(crate) struct Progress(ProgressBar);
 
 impl Progress {
-    /// A run of so many lines, all rounds together.
+    /// Starts the progress of a run of this many lines, in all rounds.
     pub(crate) fn new(lines: u64) -> Progress {
         let show = stderr().is_terminal();
         let target = if show { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
@@ -96,12 +96,12 @@ impl Progress {
         Progress(bar.with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar())))
     }
 
-    /// Says what is being done now.
+    /// Shows what is being done now.
     pub(crate) fn say(&self, what: &str) {
         self.0.set_message(what.to_owned());
     }
 
-    /// Another line is done.
+    /// Adds a line to those that are done.
     pub(crate) fn advance(&self) {
         self.0.inc(1);
     }

@@ -1,4 +1,4 @@
-//! One round over one transport: the servers, the client, each line once.
+//! One round over one transport: starts the servers and the client, and measures each line once.
 
 use std::fs;
 use std::time::Duration;
@@ -16,60 +16,60 @@ use crate::line::{NAMESPACE_DEPTHS, Selection, What};
 use crate::report::Progress;
 use crate::{data, namespace};
 
-/// I/O servers.
+/// The number of I/O servers.
 const IODS: usize = 4;
 
-/// How long and how much.
+/// Durations and sizes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Settings {
-    /// How long a line is measured, where it can be chosen.
+    /// How long a line is measured, if that can be chosen.
     pub(crate) line: Duration,
-    /// Bytes of the file for random accesses and lists.
+    /// The bytes of the file for random accesses and lists.
     pub(crate) file: u64,
-    /// Bytes of the file to put and get.
+    /// The bytes of the file to put and get.
     pub(crate) copy: u64,
 }
 
 impl Settings {
-    /// About how many bytes of the temporary folder a run takes at most.
+    /// Returns the approximate number of bytes that a run takes at most in the temporary directory.
     pub(crate) fn room(&self, selection: &Selection) -> u64 {
-        /// Databases, logs and empty files.
+        /// The bytes of databases, logs and empty files.
         const BESIDE: u64 = 64 << 20;
-        // The local file, the servers' and the one that get makes.
+        // The local file, that of the servers, and the one that get creates.
         let copies = if selection.wants_copies() { self.copy.saturating_mul(3) } else { 0 };
         copies.saturating_add(self.file + BESIDE)
     }
 }
 
-/// A round under way: what the modules of the lines share.
+/// A running round: the state that the modules of the lines share.
 pub(crate) struct Round<'a, T: Transport> {
     pub(crate) client: Client<T>,
     pub(crate) settings: &'a Settings,
     scheme: Scheme,
     selection: &'a Selection,
     progress: &'a Progress,
-    /// The line that was last begun, for errors.
+    /// The line that was started last, for errors.
     under_way: Option<What>,
     figures: Vec<(What, f64)>,
 }
 
 impl<T: Transport> Round<'_, T> {
-    /// Whether one of these lines is wanted.
+    /// Returns true if one of these lines is chosen.
     pub(crate) fn wants_any(&self, lines: &[What]) -> bool {
         lines.iter().any(|what| self.selection.find(self.scheme, *what).is_some())
     }
 
-    /// How long to measure a line.
+    /// Returns how long to measure a line.
     pub(crate) fn time(&self) -> Duration {
         self.settings.line
     }
 
-    /// How long to do the same before.
+    /// Returns how long to warm up a line.
     pub(crate) fn warm_up(&self) -> Duration {
         self.settings.line / 10
     }
 
-    /// A line begins.
+    /// Records that a line begins.
     pub(crate) fn begin(&mut self, what: What) {
         self.under_way = Some(what);
         if let Some(line) = self.selection.find(self.scheme, what) {
@@ -77,7 +77,7 @@ impl<T: Transport> Round<'_, T> {
         }
     }
 
-    /// A line has ended with this figure; one that nobody wants is left out.
+    /// Records the figure of a line. A line that is not chosen is left out.
     pub(crate) fn note(&mut self, what: What, figure: f64) {
         if self.selection.find(self.scheme, what).is_some() {
             self.figures.push((what, figure));
@@ -86,10 +86,11 @@ impl<T: Transport> Round<'_, T> {
     }
 }
 
-/// Runs a round; returns the figures of the lines that are wanted.
+/// Runs a round and returns the figures of the chosen lines.
 ///
 /// # Errors
-/// A server does not come up, an operation fails, or what is read is not what was written.
+/// If a server does not start, an operation fails, or the data that is read is not what was
+/// written.
 pub(crate) fn run(
     sandbox: &Sandbox,
     scheme: Scheme,
@@ -104,7 +105,7 @@ pub(crate) fn run(
     let cluster = Processes::start(sandbox, &folder, scheme, IODS)?;
     let endpoint = net::endpoint(scheme, "fs_bench")?;
     let figures = event::block_on(endpoint.clone(), async {
-        // The servers are this round's own, so the client's number need not be drawn.
+        // The servers belong to this round, so the client's number need not be random.
         let client = Client::connect(endpoint, cluster.manager().clone(), ClientOptions::new(1)).await?;
         let (under_way, figures) = (None, Vec::new());
         let mut round = Round { client, settings, scheme, selection, progress, under_way, figures };

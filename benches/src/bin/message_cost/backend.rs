@@ -1,4 +1,4 @@
-//! The transports that messages are counted over: how one is opened, and where it listens.
+//! The transports over which messages are counted: how to open one, and where it listens.
 
 use std::path::Path;
 
@@ -6,19 +6,19 @@ use bmi_core::{Addr, Error, Transport};
 use bmi_shm::{ShmConfig, ShmTransport};
 use bmi_tcp::{TcpConfig, TcpTransport};
 
-/// A transport, with what this program needs to know about it.
+/// A transport, with properties that this program needs to know.
 pub(crate) trait Backend: Transport + Sized {
-    /// Whether a short message is with the peer when the post returns. Otherwise the next poll
-    /// sends it, so the sender has to poll before the receiver.
+    /// True if a short message is at the peer when the post returns. If false, the next poll sends
+    /// it, so the sender has to poll before the receiver.
     const SENDS_WHEN_POSTED: bool;
 
-    /// A transport with default settings.
+    /// Opens a transport with default settings.
     ///
     /// # Errors
-    /// The system has no more descriptors or memory.
+    /// If the system has no more descriptors or memory.
     fn open() -> Result<Self, Error>;
 
-    /// An address to listen at; `folder` is there for names.
+    /// Returns an address to listen at. `folder` is a directory for names.
     fn place(folder: &Path) -> Addr;
 }
 

@@ -1,11 +1,12 @@
-//! One line under `valgrind --tool=callgrind`: this program again, which plays the line.
+//! Runs one line under `valgrind --tool=callgrind`. The program is this one, started again to play
+//! the line.
 //!
-//! **How it counts.** Callgrind sets its counters to zero when the program enters [`FUNCTION`] and
-//! writes them to a file when the program returns from it; so nothing else is in the file, which
-//! has the number of instructions and, with `--collect-systime`, that of the system calls. (Its
-//! option `--toggle-collect` does not restrict the system calls.) The child calls the function
-//! several times. All counts of a line are equal, or nearly so; the least of them is the figure,
-//! because what disturbs a run, such as a packet that the kernel delivers late, adds to the count.
+//! **How it counts.** Callgrind sets its counters to zero when the program enters [`FUNCTION`], and
+//! writes them to a file when the program returns from it. So the file counts nothing else. It has
+//! the number of instructions and, with `--collect-systime`, that of the system calls. (Its option
+//! `--toggle-collect` does not restrict the system calls.) The child calls the function several
+//! times. All counts of a line are equal, or nearly so. The figure is the least, because a
+//! disturbance, such as a packet that the kernel delivers late, adds to the count.
 
 use std::fs::File;
 use std::io::{Error, Result};
@@ -18,24 +19,24 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use crate::line::Line;
 
-/// The function whose work is counted, by the name that callgrind gives it.
+/// The function whose work is counted, with the name that callgrind gives it.
 pub(crate) const FUNCTION: &str = "message_cost::counted";
-/// How often the child calls it.
+/// The number of times that the child calls it.
 pub(crate) const WINDOWS: usize = 3;
-/// A line takes a second or two.
+/// Time limit. A line takes a second or two.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// What one call of the function took.
+/// The counts of one call of the function.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Count {
     pub(crate) instructions: u64,
     pub(crate) system_calls: u64,
 }
 
-/// Fails, with what to do about it, if there is no valgrind.
+/// Fails if there is no valgrind, and tells the user what to do.
 ///
 /// # Errors
-/// There is none, or it does not start.
+/// If there is none, or it does not start.
 pub(crate) fn check() -> Result<()> {
     match Command::new("valgrind").arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status() {
         Ok(status) if status.success() => Ok(()),
@@ -47,7 +48,7 @@ pub(crate) fn check() -> Result<()> {
 /// Plays `count` operations of the line in each of [`WINDOWS`] windows.
 ///
 /// # Errors
-/// The child fails, takes longer than the limit, or callgrind's files are not as expected.
+/// If the child fails, takes longer than the limit, or callgrind's files are not as expected.
 pub(crate) fn run(line: &Line, count: usize) -> Result<[Count; WINDOWS]> {
     let folder = tempfile::Builder::new().prefix("message-cost-").tempdir()?;
     let (profile, log) = (folder.path().join("profile"), folder.path().join("log"));
@@ -59,7 +60,7 @@ pub(crate) fn run(line: &Line, count: usize) -> Result<[Count; WINDOWS]> {
         .arg(format!("--dump-after={FUNCTION}"))
         .arg(std::env::current_exe()?)
         .args(["--play", &line.name(), "--count", &count.to_string()])
-        // What the child leaves behind when it is killed goes with this folder.
+        // If the child is killed, its files are removed with this directory.
         .env("TMPDIR", folder.path())
         .stdin(Stdio::null())
         .stdout(out.try_clone()?)
@@ -72,7 +73,7 @@ pub(crate) fn run(line: &Line, count: usize) -> Result<[Count; WINDOWS]> {
     })
 }
 
-/// Waits for the child's success, and kills it at the limit.
+/// Waits for the child to succeed, and kills it at the limit.
 fn wait(child: &mut Child) -> Result<()> {
     let ended = wait_for_end(child);
     if !matches!(ended, Ok(true)) {
@@ -87,7 +88,7 @@ fn wait(child: &mut Child) -> Result<()> {
     }
 }
 
-/// Returns false if the child runs at the limit.
+/// Waits for the end of the child. Returns false if it still runs at the limit.
 fn wait_for_end(child: &Child) -> Result<bool> {
     let pidfd = pidfd_open(Pid::from_child(child), PidfdFlags::empty())?;
     let limit = Timespec::try_from(LIMIT).map_err(Error::other)?;
@@ -99,7 +100,7 @@ fn wait_for_end(child: &Child) -> Result<bool> {
     }
 }
 
-/// The counts of all windows. Callgrind numbers its files from 1.
+/// Reads the counts of all windows. Callgrind numbers its files from 1.
 fn read_all(profile: &Path) -> Result<[Count; WINDOWS]> {
     let mut counts = [Count::default(); WINDOWS];
     for (count, number) in counts.iter_mut().zip(1..) {
@@ -111,7 +112,7 @@ fn read_all(profile: &Path) -> Result<[Count; WINDOWS]> {
     Ok(counts)
 }
 
-/// Reads the lines "events: Ir sysCount sysTime" and "summary: 1811 100". Zeros at the end of the
+/// Parses the lines "events: Ir sysCount sysTime" and "summary: 1811 100". Zeros at the end of the
 /// summary are left out.
 fn parse(text: &str) -> Option<Count> {
     let rest_of = |key: &str| text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(": "));

@@ -1,4 +1,4 @@
-//! The lines of the table: what is played over which transport, and how often.
+//! The lines of the table: what is played, over which transport, and how often.
 
 use benches::units;
 use clap::ValueEnum;
@@ -6,7 +6,7 @@ use clap::ValueEnum;
 /// The transport.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Target {
-    /// Memory shared between two processes; here both sides are in one.
+    /// Memory that two processes share. Here both sides are in one process.
     Shm,
     /// TCP over the loopback.
     Tcp,
@@ -21,35 +21,35 @@ pub(crate) enum Mode {
     Sleeping,
 }
 
-/// What one operation is.
+/// The content of one operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Play {
     /// Each side polls once and finds nothing.
     Idle,
-    /// One side sleeps, is woken for nothing, and goes back to sleep.
+    /// One side sleeps, is woken without work, and goes back to sleep.
     Wake,
-    /// A message there and one back, each to a receive that waits.
+    /// A message in each direction. A receive is posted for each.
     Ping,
-    /// [`Play::BATCH`] messages one way, each to a receive that waits, then polls until all are
-    /// received.
+    /// [`Play::BATCH`] messages in one direction. A receive is posted for each. Then both sides
+    /// poll until all are received.
     Rate,
-    /// Bytes to memory that the other side exposes.
+    /// A transfer to memory that the other side exposes.
     Push,
-    /// Bytes from memory that the other side exposes.
+    /// A transfer from memory that the other side exposes.
     Pull,
-    /// As `Idle`, the transport without the protocol above it.
+    /// As `Idle`, for the transport without the protocol above it.
     RawIdle,
-    /// As `Ping`, the transport alone.
+    /// As `Ping`, for the transport alone.
     RawPing,
-    /// As `Rate`, the transport alone.
+    /// As `Rate`, for the transport alone.
     RawRate,
 }
 
 impl Play {
-    /// Messages of one `Rate`.
+    /// The number of messages of one `Rate`.
     pub(crate) const BATCH: usize = 32;
 
-    /// How many of the things that [`Play::counts`] names one operation is.
+    /// Returns the number of things in one operation. [`Play::counts`] names the things.
     pub(crate) fn things(self) -> usize {
         match self {
             Play::Ping | Play::RawPing => 2,
@@ -58,7 +58,7 @@ impl Play {
         }
     }
 
-    /// What a line's figures are for one of.
+    /// Returns the name of the thing that a line's figures are for.
     pub(crate) fn counts(self) -> &'static str {
         match self {
             Play::Idle | Play::RawIdle => "poll of both sides",
@@ -83,27 +83,27 @@ impl Play {
     }
 }
 
-/// One line.
+/// A line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Line {
     pub(crate) over: Target,
     pub(crate) play: Play,
-    /// Bytes of a message or transfer.
+    /// The bytes of a message or transfer.
     pub(crate) len: usize,
     pub(crate) mode: Mode,
 }
 
 impl Line {
-    /// Its name, the same in every run: "tcp ping 8 B, polling".
+    /// Returns the name, which is the same in every run: "tcp ping 8 B, polling".
     pub(crate) fn name(&self) -> String {
         let (over, mode) = (format!("{:?}", self.over).to_lowercase(), format!("{:?}", self.mode).to_lowercase());
         let len = if self.len > 0 { format!(" {}", units::size(self.len)) } else { String::new() };
         format!("{over} {}{len}, {mode}", self.play.name())
     }
 
-    /// Operations to count. What happens only now and then should happen in each repetition equally
-    /// often: an idle transport asks the kernel after 32 polls (bmi-tcp) or 256 (bmi-shm), and a
-    /// receiver returns credits after 62 messages.
+    /// Returns the number of operations to count. Rare events should occur equally often in each
+    /// repetition: an idle transport asks the kernel after 32 polls (bmi-tcp) or 256 (bmi-shm), and
+    /// a receiver returns credits after 62 messages.
     pub(crate) fn count(&self) -> usize {
         match self.play {
             Play::Idle | Play::RawIdle => 2048,
@@ -114,26 +114,29 @@ impl Line {
         }
     }
 
-    /// Instructions of each message or transfer that are not in its figure: those of one copy over
-    /// shared memory. Callgrind counts the string instruction that copies (`bmi_core::mem::copy`)
-    /// once for each byte, so that the copy would hide all the rest. Over TCP the kernel copies.
+    /// Returns the instructions of each message or transfer that its figure leaves out: those of
+    /// one copy over shared memory.
+    ///
+    /// Callgrind counts the string instruction that copies (`bmi_core::mem::copy`) once for each
+    /// byte, so that the copy would hide the rest. Over TCP the kernel copies.
     pub(crate) fn copied(&self) -> u64 {
         let by_string_move = cfg!(target_arch = "x86_64") && self.over == Target::Shm && self.len >= 64 << 10;
         if by_string_move { self.len as u64 } else { 0 }
     }
 
-    /// Operations to play before anything is counted, so that all lists have grown and an idle
-    /// transport is at rest.
+    /// Returns the number of operations to play before the count begins. By then all lists have
+    /// grown, and an idle transport is at rest.
     pub(crate) fn warm_up(&self) -> usize {
         match self.play {
-            // bmi-tcp reads a socket unasked until this many polls have found nothing.
+            // Until this many polls have found nothing, bmi-tcp reads a socket without being told
+            // that there is data.
             Play::Idle | Play::RawIdle => 4200,
             _ => 1000 / self.play.things() / (1 + self.len / 4096) + 20,
         }
     }
 }
 
-/// All lines.
+/// Returns all lines.
 pub(crate) fn all() -> Vec<Line> {
     use Mode::{Polling, Sleeping};
     use Play::{Idle, Ping, Pull, Push, Rate, RawIdle, RawPing, RawRate, Wake};
@@ -144,7 +147,7 @@ pub(crate) fn all() -> Vec<Line> {
     };
     let short = [(Idle, 0), (Ping, 8), (Rate, 64)];
     add(Target::Shm, Polling, &short);
-    // Up to 256 KiB over shared memory is one unit of work, which ends when it is posted.
+    // Over shared memory, up to 256 KiB are one unit of work, which ends when it is posted.
     let transfers = [(Push, 256 * KIB), (Pull, 256 * KIB), (Push, 257 * KIB), (Pull, 257 * KIB)];
     add(Target::Shm, Polling, &[(Ping, 64 * KIB)]);
     add(Target::Shm, Polling, &transfers);

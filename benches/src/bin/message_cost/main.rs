@@ -1,14 +1,14 @@
-//! What a message costs: instructions and system calls, counted and not timed.
+//! Counts what a message costs, in instructions and system calls.
 //!
 //! **Why.** Both counts are the same in every run and on every machine of a kind, however busy it
-//! is. So a change of one in a hundred shows, where a time would need hours.
+//! is. So they show a change of one percent. To see it in a time would take hours.
 //!
 //! **How.** Two endpoints of one process send messages to each other in lockstep ([`pair`]; [`raw`]
-//! is the transport alone). Callgrind counts what both sides take together ([`callgrind`]), in a
-//! process for each line ([`mod@line`]). The kernel's instructions are not in the count.
+//! is the transport alone). Callgrind counts the work of both sides together ([`callgrind`]), in a
+//! process for each line ([`mod@line`]). The kernel's instructions are not counted.
 //!
-//! **What it is not.** Nobody waits for a packet here: a side that polls finds a message at the
-//! first look after it was sent. Over TCP, two processes poll in vain in between.
+//! **Limits.** No side waits for a packet here: a side that polls finds a message in the first poll
+//! after it was sent. Over TCP, two real processes also poll without finding anything.
 
 mod backend;
 mod callgrind;
@@ -32,14 +32,14 @@ use crate::line::{Line, Play, Target};
 use crate::pair::Pair;
 use crate::raw::Raw;
 
-/// What a message costs: instructions and system calls of both sides, counted by callgrind.
+/// Counts the instructions and system calls that a message costs on both sides, with callgrind.
 ///
-/// "polling": both sides poll in turns. "sleeping": each side waits in poll(2) whenever it has
-/// nothing to do, as a driver that sleeps does. "ping" is a message at a time, "rate" 32 at a time,
-/// "push" and "pull" move bytes to and from memory that the other side exposes, "idle" is a poll of
-/// each side that finds nothing, "wake" one that slept, "raw" is the transport without the
-/// protocol. Not counted: instructions of the kernel, and the copy of 64 KiB and more over shared
-/// memory. Needs valgrind.
+/// "polling": both sides poll in turns. "sleeping": each side waits in poll(2) when it has nothing
+/// to do, as a driver that sleeps does. "ping" is one message at a time, and "rate" is 32 at a
+/// time. "push" and "pull" move bytes to and from memory that the other side exposes. "idle" is a
+/// poll of each side that finds nothing, "wake" is one after a sleep. "raw" is the transport
+/// without the protocol. Not counted: instructions of the kernel, and the copy of 64 KiB and more
+/// over shared memory. Needs valgrind.
 #[derive(Parser)]
 #[command(after_help = "Examples:\n  \
                         message_cost                           everything, in half a minute to a minute\n  \
@@ -49,13 +49,14 @@ use crate::raw::Raw;
                         message_cost --json                    for another program to read\n  \
                         message_cost --sample                  what `cargo xtask compare` reads")]
 struct Cli {
-    /// Only lines with this in their name, such as rate, "push 257 KiB" or "ping 8 B, sleeping".
+    /// Count only lines whose names contain this, such as rate, "push 257 KiB" or "ping 8 B,
+    /// sleeping".
     #[arg(long, value_name = "TEXT")]
     only: Option<String>,
-    /// Only lines over these transports [default: all].
+    /// Count only lines over these transports [default: all].
     #[arg(long, value_enum, value_delimiter = ',', value_name = "SCHEMES")]
     over: Vec<Target>,
-    /// Operations to count of each line [default: 32 to 2048, by line].
+    /// The number of operations to count of each line [default: 32 to 2048, by line].
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     count: Option<u32>,
     /// Print JSON instead of a table, with the counts of all repetitions.
@@ -64,7 +65,7 @@ struct Cli {
     /// Print only JSON, two lines for each line of the table: instructions and system calls.
     #[arg(long, conflicts_with_all = ["json", "count"])]
     sample: bool,
-    /// Internal: play the line of this name, to be counted.
+    /// Internal: play the line with this name, to be counted.
     #[arg(long, hide = true, conflicts_with_all = ["only", "over", "json", "sample"])]
     play: Option<String>,
 }
@@ -73,7 +74,7 @@ struct Cli {
 #[derive(Debug, Serialize)]
 struct Row {
     name: String,
-    /// What the figures are for one of.
+    /// The name of the thing that the figures are for.
     of: &'static str,
     instructions: f64,
     system_calls: f64,
@@ -115,7 +116,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// The lines that the command line selects.
+/// Returns the lines that the command line selects.
 fn chosen(cli: &Cli) -> Vec<Line> {
     let only = cli.only.as_deref().unwrap_or_default().to_lowercase();
     let is_chosen = |line: &Line| {
@@ -159,7 +160,7 @@ fn sampled(row: &Row) -> [sample::Line; 2] {
     ]
 }
 
-/// Tells a person who waits which line is next; clears the line when there is none.
+/// Shows which line is next, or clears the terminal's line if there is none.
 fn show_progress(line: &str) {
     if std::io::stderr().is_terminal() {
         eprint!("\r{:60}\r{line}", "");
@@ -175,9 +176,9 @@ fn render(rows: &[Row]) -> String {
     table.render()
 }
 
-/// The child's whole life.
+/// Runs the child to its end.
 fn play_named(name: &str, count: Option<u32>) -> Result<()> {
-    // A child whose parent was killed plays for nobody.
+    // Kill the child if its parent is killed.
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
     let line = line::all().into_iter().find(|line| line.name() == name);
     let line = line.ok_or_else(|| Error::other(format!("there is no line {name:?}")))?;
@@ -204,8 +205,8 @@ fn play_over<T: Backend>(line: &Line, count: usize) -> std::result::Result<(), b
     }
 }
 
-/// Callgrind counts what happens between the entry and the return of this function, which it finds
-/// by its name ([`callgrind::FUNCTION`]).
+/// Plays the operations that are counted. Callgrind counts between the entry and the return of this
+/// function, which it finds by its name ([`callgrind::FUNCTION`]).
 #[inline(never)]
 fn counted(
     operation: &mut dyn FnMut() -> std::result::Result<(), bmi_core::Error>,

@@ -1,17 +1,18 @@
-//! Two endpoints of one process that play messages in lockstep, so that every run does the same.
+//! Two endpoints of one process that exchange messages in lockstep, so that every run does the same
+//! work.
 //!
 //! **Polling.** The two sides poll in turns until the operation has ended.
 //!
-//! **Sleeping.** Each side does what a driver that sleeps does (`bmi_core::driver::thread`), and
-//! one `poll(2)` waits for both:
+//! **Sleeping.** Each side does what a driver that sleeps does (`bmi_core::driver::thread`). One
+//! `poll(2)` waits for both:
 //!
 //! ```text
 //!            posts, or its fd is readable                       nothing to do, armed
 //!   asleep ──────────────────────────────> awake: polls ──────────────────────────────> asleep
 //! ```
 //!
-//! **Time** is a number. It stands still once the two are connected: what a transport does once in
-//! a millisecond would fall into one repetition and not into the next.
+//! **Time** is a number. It does not change after the two are connected. Otherwise, work that a
+//! transport does once per millisecond would be counted in one repetition and not in the next.
 
 use std::path::Path;
 use std::task::Waker;
@@ -25,15 +26,15 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use crate::backend::Backend;
 use crate::line::{Line, Mode, Play};
 
-/// The side that begins.
+/// The index of the side that begins.
 const NEAR: usize = 0;
-/// The other side.
+/// The index of the other side.
 const FAR: usize = 1;
 const TAG: u64 = 1;
-/// The time between two polls while the two connect, in nanoseconds: long enough for whatever a
-/// transport does from time to time.
+/// The time between two polls while the two connect, in nanoseconds. It is long enough for all
+/// periodic work of a transport.
 const STEP: u64 = 20_000;
-/// Longer than anything on one host takes to arrive.
+/// Time limit of a wait. It is longer than anything on one host takes to arrive.
 const PATIENCE: Timespec = Timespec { tv_sec: 10, tv_nsec: 0 };
 
 /// One endpoint.
@@ -42,14 +43,14 @@ struct Side<T: Backend> {
     peer: Option<PeerId>,
     out: Memory,
     into: Memory,
-    /// All of `into`, for the other side.
+    /// The exposure of all of `into`, for the other side.
     exposed: Option<Exposure>,
-    /// Operations posted that have not ended.
+    /// The number of posted operations that have not ended.
     pending: usize,
     completions: Vec<Completion>,
-    /// It has to poll before it may sleep.
+    /// True if the side has to poll before it may sleep.
     awake: bool,
-    /// A poll of [`Pair::settle`] since the transfer began found something to do.
+    /// True if a poll of [`Pair::settle`] has found work since the transfer began.
     worked: bool,
     now: Time,
 }
@@ -74,7 +75,7 @@ impl<T: Backend> Side<T> {
         self.peer.ok_or_else(|| Error::new(ErrorKind::PeerLost, "not connected"))
     }
 
-    /// Polls once. Returns whether there was anything to do, and how many operations ended.
+    /// Polls once. Returns whether there was work, and how many operations ended.
     #[inline]
     fn poll(&mut self) -> Result<(bool, usize), Error> {
         let worked = self.endpoint.poll(self.now);
@@ -122,13 +123,13 @@ impl<T: Backend> Pair<T> {
     /// Connects two endpoints and prepares them for the line's operations.
     ///
     /// # Errors
-    /// What the transport says.
+    /// The error of the transport.
     pub(crate) fn connect(line: &Line, folder: &Path) -> Result<Pair<T>, Error> {
         let room = (line.len * line.play.things()).max(4096);
         let mut sides = [Side::<T>::new("near", room)?, Side::<T>::new("far", room)?];
         let addr = sides[FAR].endpoint.listen(&T::place(folder))?;
         sides[NEAR].endpoint.connect(&addr, Options::default())?;
-        // The connection's own operation ends too.
+        // The connection is an operation, too, and ends.
         sides[NEAR].pending = 1;
         let mut pair = Pair {
             waker: sides[NEAR].endpoint.transport().waker(),
@@ -150,7 +151,7 @@ impl<T: Backend> Pair<T> {
         if line.play == Play::Ping {
             pair.sides.iter_mut().try_for_each(|side| side.recv(0, line.len))?;
         }
-        // What each side tells the other in the beginning is over then.
+        // Enough for all messages that the two sides exchange at the beginning.
         for _ in 0..1000 {
             pair.let_time_pass()?;
         }
@@ -160,7 +161,7 @@ impl<T: Backend> Pair<T> {
         Ok(pair)
     }
 
-    /// A poll of each side, some time after the one before.
+    /// Polls each side, some time after the poll before.
     fn let_time_pass(&mut self) -> Result<(), Error> {
         for side in &mut self.sides {
             side.now = Time::from_nanos(side.now.as_nanos() + STEP);
@@ -169,10 +170,10 @@ impl<T: Backend> Pair<T> {
         Ok(())
     }
 
-    /// One operation.
+    /// Plays one operation.
     ///
     /// # Errors
-    /// It failed, or nothing arrived for some seconds.
+    /// If it failed, or nothing arrived for some seconds.
     pub(crate) fn play(&mut self) -> Result<(), Error> {
         match self.play {
             Play::Idle => self.sides.iter_mut().try_for_each(|side| side.poll().map(drop)),
@@ -194,7 +195,7 @@ impl<T: Backend> Pair<T> {
         Ok(())
     }
 
-    /// One message, whose receive is posted; and a receive for the next.
+    /// Sends one message whose receive is posted, and posts a receive for the next.
     fn message(&mut self, from: usize, to: usize) -> Result<(), Error> {
         self.sides[from].send(0, self.len)?;
         // The receive of the answer is pending on the side that sends.
@@ -203,7 +204,7 @@ impl<T: Backend> Pair<T> {
         self.sides[to].recv(0, self.len)
     }
 
-    /// Messages one way. The receives are posted first.
+    /// Sends messages in one direction. The receives are posted first.
     fn rate(&mut self) -> Result<(), Error> {
         for at in 0..Play::BATCH {
             self.sides[FAR].recv(at * self.len, self.len)?;
@@ -219,7 +220,7 @@ impl<T: Backend> Pair<T> {
         self.advance(first, |sides| sides.iter().all(|side| side.pending == 0))
     }
 
-    /// One transfer between the near side's memory and the far side's.
+    /// Plays one transfer between the near side's memory and that of the far side.
     fn transfer(&mut self) -> Result<(), Error> {
         let [near, far] = &mut self.sides;
         let exposed = far.exposed.as_ref().ok_or_else(|| Error::new(ErrorKind::Invalid, "nothing is exposed"))?;
@@ -234,8 +235,8 @@ impl<T: Backend> Pair<T> {
         if self.play == Play::Push && !T::SENDS_WHEN_POSTED { self.drain() } else { Ok(()) }
     }
 
-    /// Lets the far side take what a push sent. The push has ended when the kernel has its bytes;
-    /// those of many would fill the socket.
+    /// Lets the far side take the bytes of a push. The push has ended when the kernel has its
+    /// bytes; those of many pushes would fill the socket.
     fn drain(&mut self) -> Result<(), Error> {
         match self.mode {
             Mode::Polling => while self.sides[FAR].poll()?.0 {},
@@ -250,7 +251,7 @@ impl<T: Backend> Pair<T> {
         Ok(())
     }
 
-    /// Lets both sides work until `done`; when they poll, `first` begins.
+    /// Lets both sides work until `done`. If they poll, `first` begins.
     fn advance(&mut self, first: usize, done: impl Fn(&[Side<T>; 2]) -> bool) -> Result<(), Error> {
         let mut turn = first;
         while !done(&self.sides) {
@@ -269,8 +270,8 @@ impl<T: Backend> Pair<T> {
         Ok(())
     }
 
-    /// Each side that is awake polls until there is nothing to do and gets ready to sleep. Returns
-    /// true as soon as an operation has ended: the program has its turn before the side sleeps.
+    /// Each side that is awake polls until there is nothing to do, and then arms. Returns true as
+    /// soon as an operation has ended, so that the program runs before the side sleeps.
     fn settle(&mut self) -> Result<bool, Error> {
         for side in &mut self.sides {
             while side.awake {

@@ -8,12 +8,12 @@ use bmi_core::{Access, Error, ErrorKind, Memory, MemoryRegion, Segment, Time};
 use crate::backend::Backend;
 use crate::line::{Line, Play};
 
-/// The side that begins.
+/// The index of the side that begins.
 const NEAR: usize = 0;
-/// The other side.
+/// The index of the other side.
 const FAR: usize = 1;
-/// What a message of at most this many bytes is made of: a head, which the post copies. The bytes
-/// of a longer one are gathered from registered memory.
+/// The head of a message of at most this many bytes, which the post copies. The bytes of a longer
+/// message are gathered from registered memory.
 const HEAD: [u8; 256] = [7; 256];
 /// As in `pair`.
 const STEP: u64 = 20_000;
@@ -42,7 +42,7 @@ impl<T: Backend> Side<T> {
         self.conn.ok_or_else(|| Error::new(ErrorKind::PeerLost, "not connected"))
     }
 
-    /// Polls once, and returns how many messages were received.
+    /// Polls once, and returns the number of messages that were received.
     fn poll(&mut self) -> Result<usize, Error> {
         self.transport.poll(self.now, &mut self.events);
         let mut received = 0;
@@ -55,8 +55,7 @@ impl<T: Backend> Side<T> {
         Ok(received)
     }
 
-    /// A poll, some time after the one before, that takes what belongs to the start of a
-    /// connection.
+    /// Polls, some time after the poll before, and handles the events of the start of a connection.
     fn connect(&mut self) -> Result<(), Error> {
         self.now = Time::from_nanos(self.now.as_nanos() + STEP);
         self.transport.poll(self.now, &mut self.events);
@@ -106,7 +105,7 @@ impl<T: Backend> Raw<T> {
     /// Connects two transports and prepares them for the line's operations.
     ///
     /// # Errors
-    /// What the transport says.
+    /// The error of the transport.
     pub(crate) fn connect(line: &Line, folder: &Path) -> Result<Raw<T>, Error> {
         let mut sides = [Side::<T>::new(line.len)?, Side::<T>::new(line.len)?];
         let addr = sides[FAR].transport.listen(&T::place(folder))?;
@@ -115,7 +114,7 @@ impl<T: Backend> Raw<T> {
             sides.iter_mut().try_for_each(Side::connect)?;
         }
         for side in &mut sides {
-            // So the peer may map it, and long messages may stay where they are.
+            // With this the peer may map the memory, and long messages may stay where they are.
             let (conn, all) = (side.conn()?, side.region.segment(0, side.region.memory().len()));
             side.transport.expose(conn, &all, Access::READ)?;
             (0..2 * Play::BATCH).try_for_each(|_| side.recv())?;
@@ -130,10 +129,10 @@ impl<T: Backend> Raw<T> {
         Ok(raw)
     }
 
-    /// One operation.
+    /// Plays one operation.
     ///
     /// # Errors
-    /// It failed.
+    /// If it failed.
     pub(crate) fn play(&mut self) -> Result<(), Error> {
         match self.play {
             Play::RawIdle => self.sides.iter_mut().try_for_each(|side| side.poll().map(drop)),
@@ -145,7 +144,7 @@ impl<T: Backend> Raw<T> {
         }
     }
 
-    /// One message, and a receive for another.
+    /// Sends one message, and posts a receive for another.
     fn message(&mut self, from: usize, to: usize) -> Result<(), Error> {
         self.sides[from].send()?;
         self.receive(from, to, 1)
@@ -156,7 +155,7 @@ impl<T: Backend> Raw<T> {
         self.receive(NEAR, FAR, Play::BATCH)
     }
 
-    /// Polls until so many messages have gone from one side to the other, and posts the receives
+    /// Polls until this many messages have gone from one side to the other, and posts the receives
     /// again.
     fn receive(&mut self, from: usize, to: usize, messages: usize) -> Result<(), Error> {
         let mut received = 0;

@@ -1,7 +1,7 @@
-//! The same measurements through the library, over any backend: one code for both sides' endpoints,
-//! two drivers.
+//! The same measurements through the library, over any backend. The code for the endpoints of both
+//! sides is the same, with two drivers.
 //!
-//! Operations are given no deadline of their own: the limit of the phase ends what hangs.
+//! Operations have no deadline of their own. The limit of the phase ends those that hang.
 
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -14,31 +14,31 @@ use bmi_core::{
 
 use crate::phase::{Mode, Outcome, Phase, What};
 
-/// The messages that are measured.
+/// The tag of the messages that are measured.
 const DATA: u64 = 1;
-/// Ready, go, done: control messages from the peer, and to it.
+/// The tag of control messages to and from the peer: ready, go, done.
 const SIGNAL: u64 = 2;
-/// The peer's descriptor of what it exposes.
+/// The tag of the peer's descriptor of its exposed memory.
 const DESCRIPTOR: u64 = 3;
-/// Room for a descriptor of one piece, in bytes.
+/// The bytes that are reserved for a descriptor of one piece.
 const DESCRIPTOR_ROOM: usize = 512;
 
-/// An endpoint and its one peer.
+/// An endpoint and its only peer.
 pub(crate) struct Ours<T: Transport> {
     endpoint: AsyncEndpoint<T>,
     peer: PeerId,
 }
 
 impl<T: Transport + 'static> Ours<T> {
-    /// An endpoint that is connected to `peer`.
+    /// Wraps an endpoint that is connected to `peer`.
     pub(crate) fn new(endpoint: AsyncEndpoint<T>, peer: PeerId) -> Ours<T> {
         Ours { endpoint, peer }
     }
 
-    /// This side's part of a phase as the one who measures.
+    /// Runs this side's part of a phase, as the side that measures.
     ///
     /// # Errors
-    /// Whatever an operation ended in.
+    /// The error of any operation.
     pub(crate) fn measure(&self, phase: &Phase) -> Result<Outcome, Error> {
         drive(&self.endpoint, phase.mode, async {
             let ring = Ring::new(phase)?;
@@ -51,7 +51,7 @@ impl<T: Transport + 'static> Ours<T> {
         })
     }
 
-    /// The peer's part.
+    /// Runs the peer's part.
     ///
     /// # Errors
     /// As [`Ours::measure`].
@@ -104,7 +104,7 @@ impl<T: Transport + 'static> Ours<T> {
         self.signal().await?;
         for number in 1..=phase.count {
             next.await?;
-            // The next receive is posted before the answer that provokes its message.
+            // Post the next receive before the answer that makes the peer send its message.
             let after = (number < phase.count).then(|| self.recv(DATA, &out));
             self.send(DATA, &back).await?;
             match after {
@@ -164,8 +164,8 @@ impl<T: Transport + 'static> Ours<T> {
         }
         window.drain().await?;
         let elapsed_here = begin.elapsed();
-        // What was written is known to be in place when a message sent after it has been answered;
-        // what was read is here.
+        // An answer to a message that was sent after the writes shows that they are in place. Data
+        // that was read is here.
         self.signal().await?;
         self.await_signal().await?;
         let elapsed = if phase.what == What::Write { begin.elapsed() } else { elapsed_here };
@@ -184,7 +184,7 @@ impl<T: Transport + 'static> Ours<T> {
     }
 }
 
-/// Runs `future` with the driver that goes with `mode`.
+/// Runs `future` with the driver for `mode`.
 fn drive<T: Transport + 'static, R>(
     endpoint: &AsyncEndpoint<T>,
     mode: Mode,
@@ -194,12 +194,12 @@ fn drive<T: Transport + 'static, R>(
         Mode::Polling => busy::block_on(std::slice::from_ref(endpoint), future),
         Mode::Sleeping => event::block_on(endpoint.clone(), future)?,
     };
-    // What was posted last may wait for the next poll to leave, and nobody polls between phases.
+    // The last post may leave only with the next poll, and no poll happens between phases.
     while endpoint.progress() {}
     result
 }
 
-/// The buffers that a phase cycles through.
+/// The buffers that a phase uses in turn.
 struct Ring {
     memory: Memory,
     messages: Vec<bmi_core::MemSlice>,
@@ -208,7 +208,7 @@ struct Ring {
 impl Ring {
     fn new(phase: &Phase) -> Result<Ring, Error> {
         let memory = Memory::zeroed(phase.size * phase.window)?;
-        // Touch every page now, not while the clock runs.
+        // Touch every page now, and not during the measurement.
         memory.copy_from(0, &vec![1; memory.len()]);
         let messages = (0..phase.window).map(|number| memory.slice(number * phase.size, phase.size)).collect();
         Ok(Ring { memory, messages })
@@ -223,7 +223,7 @@ impl Ring {
     }
 }
 
-/// Operations under way, at most so many; the oldest is awaited before another is posted.
+/// A limited number of operations in flight. The oldest is awaited before another is posted.
 struct Window<T: Transport> {
     under_way: VecDeque<Operation<T>>,
     most: usize,
@@ -234,7 +234,7 @@ impl<T: Transport> Window<T> {
         Window { under_way: VecDeque::with_capacity(phase.window), most: phase.window }
     }
 
-    /// Waits until another one may be added.
+    /// Waits until another operation may be added.
     async fn room(&mut self) -> Result<(), Error> {
         if self.under_way.len() == self.most
             && let Some(oldest) = self.under_way.pop_front()

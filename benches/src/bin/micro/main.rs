@@ -1,16 +1,16 @@
-//! The transport against plain sockets: the same measurements, between the same two processes, in
-//! turns.
+//! Compares the transport with plain sockets: the same measurements, between the same two
+//! processes, in turns.
 //!
 //! **How.** This program starts itself again as its peer. For every row, rounds of plain sockets
-//! and rounds of the library alternate, who comes first changing each time, so that whatever else
-//! the machine does hits both; a row's ratio is the median of its rounds' ratios. How many messages
-//! a round has is found beforehand, so that each takes about as long.
+//! and rounds of the library alternate. The order changes each time, so that other load on the
+//! machine affects both. The ratio of a row is the median of its rounds' ratios. The number of
+//! messages in a round is determined before, so that each round takes about the same time.
 //!
-//! **What is compared.** `bmi_side` against `socket_side`; neither knows of the measurement. The same number
-//! of buffers of the same size on both sides; `TCP_NODELAY`; a stream ends when its last byte is
-//! acknowledged by the peer's program. For the rate there are two baselines: a write for each full
-//! window of messages, the best that is possible, and a write for each message, what a simple
-//! program does.
+//! **What is compared.** `bmi_side` with `socket_side`; neither module knows about the measurement. Both
+//! sides have the same number of buffers of the same size, and use `TCP_NODELAY`. A stream ends
+//! when the peer's program has acknowledged its last byte. The rate has two baselines: a write for
+//! each full window of messages, which is the best possible, and a write for each message, as in a
+//! simple program.
 
 mod bmi_side;
 mod peer;
@@ -30,31 +30,33 @@ use crate::peer::Peer;
 use crate::phase::{Mode, Phase, What, Who};
 use crate::report::{Line, Round};
 
-/// The transport against plain sockets, over TCP on the loopback: latency, bandwidth, message rate.
+/// Compares the transport with plain sockets, over TCP on the loopback: latency, bandwidth, message
+/// rate.
 ///
 /// "plain" is a minimal non-blocking ping-pong and stream between the same two processes in the
-/// same run. "ratio" is bmi to plain, the median over the rounds; "cpu" is the processor time of
-/// both processes, bmi to plain; "aim" is what the project set itself. Close other programs first:
-/// what else runs on the machine widens "least..greatest".
+/// same run. "ratio" is bmi to plain, the median over the rounds. "cpu" is the processor time of
+/// both processes, bmi to plain. "aim" is the aim of the project. Close other programs first: other
+/// load on the machine widens "least..greatest".
 #[derive(Parser)]
 #[command(after_help = "Examples:\n  cargo xtask bench                            everything, about two minutes\n  \
                         cargo xtask bench -- --quick                 a few seconds, rough\n  \
                         cargo xtask bench -- --mode polling --json   for another program to read\n  \
                         cargo xtask bench -- --sample --only rate    what `cargo xtask compare` reads")]
 struct Cli {
-    /// A few seconds in all: fewer and shorter rounds.
+    /// Run fewer and shorter rounds, a few seconds in all.
     #[arg(long)]
     quick: bool,
-    /// Rounds of each row [default: 9, with --quick 3].
+    /// The number of rounds of each row [default: 9, with --quick 3].
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..=1000))]
     rounds: Option<u16>,
-    /// About how long a round takes, in milliseconds [default: 150, with --quick 25].
+    /// The approximate duration of a round, in milliseconds [default: 150, with --quick 25].
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..=5000))]
     round_ms: Option<u16>,
-    /// Only one way of waiting.
+    /// Measure only one way of waiting.
     #[arg(long, value_enum)]
     mode: Option<ModeArg>,
-    /// Only rows with this in their name, such as latency, "send 64 KiB" or "rate 64 B, polling".
+    /// Measure only rows whose names contain this, such as latency, "send 64 KiB" or "rate 64 B,
+    /// polling".
     #[arg(long, value_name = "TEXT")]
     only: Option<String>,
     /// Print JSON instead of a table.
@@ -74,8 +76,8 @@ enum ModeArg {
     Sleeping,
 }
 
-/// What is measured: test, message sizes, window. Latency: two buffers, one for each way.
-/// Bandwidth: some MiB under way.
+/// The measurements: test, message sizes, window. Latency has two buffers, one for each direction.
+/// Bandwidth has some MiB in flight.
 const ROWS: &[(What, &[(usize, usize)])] = &[
     (What::Latency, &[(4, 2), (4 << 10, 2), (64 << 10, 2)]),
     (What::Send, STREAM),
@@ -102,12 +104,13 @@ fn main() -> ExitCode {
     }
 }
 
-/// Rounds of each row in a sample. The sample takes the median of them, as the table does.
+/// The number of rounds of each row in a sample. The sample has their median, as the table does.
 const SAMPLE_ROUNDS: u16 = 5;
-/// About how long such a round takes. The whole sample then takes about ten seconds.
+/// The approximate duration of such a round. The whole sample then takes about ten seconds.
 const SAMPLE_ROUND: Duration = Duration::from_millis(40);
 
-/// The rows that the command line selects, as phases of plain sockets whose count is not known yet.
+/// Returns the rows that the command line selects, as phases of plain sockets whose count is not
+/// known yet.
 fn chosen(cli: &Cli) -> std::io::Result<Vec<Phase>> {
     let only = cli.only.as_deref().unwrap_or_default().to_lowercase();
     let mut chosen = Vec::new();
@@ -128,7 +131,7 @@ fn chosen(cli: &Cli) -> std::io::Result<Vec<Phase>> {
     Ok(chosen)
 }
 
-/// Tells a person who waits which row is next; clears the line when there is none.
+/// Shows which row is next, or clears the terminal's line if there is none.
 fn show_progress(row: &str) {
     if std::io::stderr().is_terminal() {
         eprint!("\r{:60}\r{row}", "");
@@ -155,7 +158,7 @@ fn measure(cli: &Cli) -> std::io::Result<()> {
     Ok(())
 }
 
-/// A short measurement of the library alone, for `cargo xtask compare`.
+/// Runs a short measurement of the library alone, for `cargo xtask compare`.
 fn measure_sample(cli: &Cli) -> std::io::Result<()> {
     // The two rates differ only in what plain sockets do.
     let chosen = chosen(cli)?.into_iter().filter(|phase| phase.what != What::RateEach);
@@ -180,8 +183,8 @@ fn measure_sample(cli: &Cli) -> std::io::Result<()> {
     sample::print(&lines)
 }
 
-/// What a reader must know to judge the figures: how many processors, and how busy they were with
-/// this and everything else.
+/// Returns the conditions that a reader must know to judge the figures: the number of processors,
+/// and their load by this program and all others.
 fn machine() -> String {
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
     let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
@@ -209,17 +212,17 @@ fn run_row(peer: &mut Peer, phase: Phase, rounds: u16, round: Duration) -> std::
     Ok(samples)
 }
 
-/// How many messages take about as long as a round should; the trials that find it also warm
-/// everything up.
+/// Returns how many messages take about as long as a round should. The trials also warm everything
+/// up.
 fn count_for(peer: &mut Peer, phase: Phase, round: Duration) -> std::io::Result<u64> {
-    // Beyond this the samples of a round would fill memory, and nothing would become more exact.
+    // With more messages the samples of a round would fill memory, and be no more exact.
     const MOST: u64 = 1 << 20;
     let mut count = 2 * phase.window as u64;
     loop {
         let outcome = peer.run(&Phase { count, ..phase })?;
         let took = if phase.what == What::Latency { outcome.seconds * 2.0 * count as f64 } else { outcome.seconds };
         let wanted = (round.as_secs_f64() / took.max(1e-9) * count as f64) as u64;
-        // A trial much shorter than a round says little about the round.
+        // A trial that is much shorter than a round says little about the round.
         if count * 4 >= wanted || count >= MOST {
             return Ok(wanted.clamp(phase.window as u64, MOST));
         }
@@ -227,7 +230,7 @@ fn count_for(peer: &mut Peer, phase: Phase, round: Duration) -> std::io::Result<
     }
 }
 
-/// What a row shows: seconds, bytes per second or messages per second.
+/// Returns the figure of a row: seconds, bytes per second or messages per second.
 fn figure(phase: &Phase, seconds: f64) -> f64 {
     match phase.what {
         What::Latency => seconds,

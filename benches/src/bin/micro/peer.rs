@@ -1,8 +1,10 @@
-//! The other process: this program again, told over its standard input what to serve next.
+//! The other process. It is this program again, and reads from its standard input what to serve
+//! next.
 //!
-//! **Protocol**, a line of JSON each: the peer says [`Hello`]; then for each [`Phase`] that it
-//! reads it serves its part and answers with an [`Outcome`]. It ends when its input does. Both
-//! sides sleep in a pipe between phases, so that whoever is not measured takes no processor time.
+//! **Protocol.** Each message is a line of JSON. The peer sends [`Hello`]. For each [`Phase`] that
+//! it reads, it serves its part and answers with an [`Outcome`]. It ends at the end of its input.
+//! Between phases each side sleeps in a read of a pipe, so that the side that is not measured takes
+//! no processor time.
 
 use std::io::{BufRead, BufReader, Error, Lines, Result, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -21,7 +23,7 @@ use crate::socket_side::Plain;
 /// The hidden argument that makes this program the peer.
 pub(crate) const ARGUMENT: &str = "--serve-as-peer";
 
-/// The peer's whole life.
+/// Runs the peer to its end.
 pub(crate) fn serve() -> Result<()> {
     let plain_listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
     let endpoint = net::tcp_endpoint("micro-peer").map_err(Error::other)?;
@@ -61,8 +63,8 @@ fn tell(what: &impl serde::Serialize) -> Result<()> {
     out.flush()
 }
 
-/// The measuring side's view of it: the process, and a connection of each kind. Dropping it ends
-/// the process.
+/// The measuring side's handle of the peer: the process, and a connection of each kind. Dropping it
+/// ends the process.
 pub(crate) struct Peer {
     process: Arc<Mutex<Child>>,
     orders: Option<ChildStdin>,
@@ -72,7 +74,7 @@ pub(crate) struct Peer {
 }
 
 impl Peer {
-    /// Starts the process and connects to it both ways.
+    /// Starts the process and connects to it in both ways.
     pub(crate) fn start() -> Result<Peer> {
         let mut process = Command::new(std::env::current_exe()?)
             .arg(ARGUMENT)
@@ -93,7 +95,7 @@ impl Peer {
         Ok(Peer { process, orders: Some(orders), answers, plain, ours: Ours::new(endpoint, peer) })
     }
 
-    /// Runs one phase on both sides; the outcome's processor time is that of both processes.
+    /// Runs one phase on both sides. The outcome has the processor time of both processes.
     pub(crate) fn run(&mut self, phase: &Phase) -> Result<Outcome> {
         let _limit = limit(&phase.describe(), &self.process)?;
         if let Some(orders) = &mut self.orders {
@@ -114,7 +116,7 @@ impl Peer {
 
 impl Drop for Peer {
     fn drop(&mut self) {
-        // The end of its input asks it to go; whatever it is doing, it goes.
+        // The end of its input asks the peer to end. Kill it in any case.
         self.orders = None;
         end(&self.process);
     }

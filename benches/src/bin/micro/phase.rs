@@ -1,4 +1,4 @@
-//! What both processes agree on: which measurement comes next, and what it does.
+//! The messages that both processes exchange: which measurement comes next, and what it does.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Mode {
-    /// Looks again and again: a whole core, the lowest latency.
+    /// Polls without a pause. It takes a whole core, and has the lowest latency.
     Polling,
     /// Sleeps in the kernel until something arrives.
     Sleeping,
@@ -19,22 +19,24 @@ pub(crate) enum Mode {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum What {
-    /// A message there and back; half of that.
+    /// Half of the time for a message in each direction.
     Latency,
-    /// A stream of messages to the peer, ended by its acknowledgement.
+    /// A stream of messages to the peer, which ends with its acknowledgement.
     Send,
-    /// A stream of RDMA writes to the peer, ended by its acknowledgement. Plain: as `Send`.
+    /// A stream of RDMA writes to the peer, which ends with its acknowledgement. Plain sockets do
+    /// the same as for `Send`.
     Write,
-    /// A stream of RDMA reads from the peer. Plain: the peer streams to us.
+    /// A stream of RDMA reads from the peer. With plain sockets, the peer sends a stream to this
+    /// side.
     Read,
-    /// As `Send`, with small messages: the messages count, not the bytes. Plain: a write for each
-    /// full window.
+    /// As `Send`, with small messages: messages are counted, and not bytes. Plain sockets use one
+    /// write for each full window.
     Rate,
-    /// As `Rate`. Plain: a write for each message.
+    /// As `Rate`. Plain sockets use one write for each message.
     RateEach,
 }
 
-/// Whose turn it is.
+/// The side of the comparison that is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Who {
@@ -47,52 +49,52 @@ pub(crate) enum Who {
 /// One measurement, as both sides run it.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct Phase {
-    /// Whose turn it is.
+    /// The side of the comparison that is measured.
     pub(crate) who: Who,
     /// How both sides wait.
     pub(crate) mode: Mode,
     /// What is measured.
     pub(crate) what: What,
-    /// Bytes of a message.
+    /// The bytes of a message.
     pub(crate) size: usize,
-    /// Messages under way at most; also how many buffers of `size` each side cycles through, plain
-    /// or not.
+    /// The most messages in flight. It is also the number of buffers of `size` that each side uses
+    /// in turn, for plain sockets, too.
     pub(crate) window: usize,
-    /// Messages in all.
+    /// The number of all messages.
     pub(crate) count: u64,
 }
 
 impl Phase {
-    /// After this time the phase, whatever it is, has failed.
+    /// Time limit of any phase.
     pub(crate) const LIMIT: Duration = Duration::from_secs(20);
 
-    /// The row's name, the same in every run: "tcp latency 4 B, polling".
+    /// Returns the name of the row, which is the same in every run: "tcp latency 4 B, polling".
     pub(crate) fn name(&self) -> String {
         let (what, mode) = (format!("{:?}", self.what).to_lowercase(), format!("{:?}", self.mode).to_lowercase());
         format!("tcp {what} {}, {mode}", units::size(self.size))
     }
 
-    /// What `LIMIT` ends, for people.
+    /// Returns a description of the phase, for the message when `LIMIT` is reached.
     pub(crate) fn describe(&self) -> String {
         format!("{:?} {:?} {:?} of {} x {} B", self.who, self.mode, self.what, self.count, self.size)
     }
 }
 
-/// What the peer tells when it is ready.
+/// The first message of the peer, when it is ready.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Hello {
-    /// Port of its plain socket on the loopback.
+    /// The port of its plain socket on the loopback.
     pub(crate) plain_port: u16,
-    /// Address of its endpoint.
+    /// The address of its endpoint.
     pub(crate) ours: String,
 }
 
-/// What a side measured of one phase.
+/// The result of a side for one phase.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Outcome {
-    /// Latency: half of the median round trip. Otherwise the whole duration. Seconds; of no meaning
-    /// on the peer's side.
+    /// For latency, half of the median round trip; otherwise the whole duration, in seconds. It has
+    /// no meaning on the peer's side.
     pub(crate) seconds: f64,
-    /// Processor time of this process, user and system, in seconds.
+    /// The processor time of this process, user and system, in seconds.
     pub(crate) cpu: f64,
 }

@@ -1,4 +1,4 @@
-//! What was measured, next to what is aimed at.
+//! Formats the results, beside the aims.
 
 use benches::stats::median;
 use benches::table::Table;
@@ -7,20 +7,20 @@ use serde::Serialize;
 
 use crate::phase::{Mode, What};
 
-/// One line: a measurement of both, its ratio, and the aim.
+/// A line: a measurement of both, its ratio, and the aim.
 #[derive(Debug, Serialize)]
 pub(crate) struct Line {
     mode: Mode,
     what: What,
     size: usize,
-    /// Seconds, bytes per second or messages per second: the medians of the rounds.
+    /// Seconds, bytes per second or messages per second. It is the median of the rounds.
     plain: f64,
     ours: f64,
-    /// The median of the rounds' ratios, ours to plain, and the least and greatest of them.
+    /// The median of the rounds' ratios, ours to plain, with the least and the greatest.
     ratio: f64,
     ratio_least: f64,
     ratio_greatest: f64,
-    /// Processor time of both processes, ours to plain, for the same number of messages.
+    /// The processor time of both processes, ours to plain, for the same number of messages.
     cpu_ratio: f64,
     aim: String,
     met: Option<bool>,
@@ -33,17 +33,17 @@ pub(crate) struct Round {
     pub(crate) plain: f64,
     /// As `socket_side`.
     pub(crate) ours: f64,
-    /// Processor time a message, both processes, in seconds.
+    /// The processor time per message of both processes, in seconds.
     pub(crate) plain_cpu: f64,
     /// As `plain_cpu`.
     pub(crate) ours_cpu: f64,
 }
 
 impl Line {
-    /// Sums the rounds up.
+    /// Sums up the rounds.
     pub(crate) fn new(mode: Mode, what: What, size: usize, rounds: &[Round]) -> Line {
         let of = |pick: fn(&Round) -> f64| rounds.iter().map(pick).collect::<Vec<f64>>();
-        // `median` leaves them sorted.
+        // `median` leaves the ratios sorted.
         let mut ratios = of(|round| round.ours / round.plain);
         let ratio = median(&mut ratios);
         let ours = median(&mut of(|round| round.ours));
@@ -89,7 +89,7 @@ impl Line {
     }
 }
 
-/// The lines as a table.
+/// Formats the lines as a table.
 pub(crate) fn render(lines: &[Line]) -> String {
     let mut table =
         Table::new(2, ["mode", "test", "size", "plain", "bmi", "ratio", "least..greatest", "cpu", "aim", "met"]);

@@ -1,7 +1,7 @@
-//! The baseline: the least that two processes can do over a TCP socket. Non-blocking calls; when
-//! there is nothing, look again (polling) or wait in `poll(2)` (sleeping).
+//! The baseline: the least work with which two processes can use a TCP socket. Calls do not block.
+//! If there is nothing to read, a side polls again (polling) or waits in `poll(2)` (sleeping).
 //!
-//! Each side cycles through as many buffers as the library does, so that both touch the same amount
+//! Each side uses as many buffers in turn as the library does, so that both touch the same amount
 //! of memory.
 
 use std::io::{ErrorKind, Read, Result, Write};
@@ -13,14 +13,14 @@ use rustix::event::{PollFd, PollFlags, poll};
 
 use crate::phase::{Mode, Outcome, Phase, What};
 
-/// A connected socket and how to wait on it.
+/// A connected socket, and how to wait for it.
 pub(crate) struct Plain {
     stream: TcpStream,
     mode: Mode,
 }
 
 impl Plain {
-    /// Takes over a connected socket.
+    /// Wraps a connected socket.
     pub(crate) fn new(stream: TcpStream) -> Result<Plain> {
         stream.set_nodelay(true)?;
         stream.set_nonblocking(true)?;
@@ -74,7 +74,7 @@ impl Plain {
         self.read_exact(&mut [0])
     }
 
-    /// This side's part of a phase as the one who measures.
+    /// Runs this side's part of a phase, as the side that measures.
     #[expect(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
     pub(crate) fn measure(&mut self, phase: &Phase) -> Result<Outcome> {
         self.mode = phase.mode;
@@ -97,7 +97,7 @@ impl Plain {
         Ok(Outcome { seconds, cpu: 0.0 })
     }
 
-    /// The peer's part.
+    /// Runs the peer's part.
     pub(crate) fn serve(&mut self, phase: &Phase) -> Result<()> {
         self.mode = phase.mode;
         let mut ring = vec![2u8; phase.size * phase.window];
@@ -134,7 +134,7 @@ impl Plain {
     }
 
     fn send_stream(&mut self, phase: &Phase, ring: &[u8]) -> Result<()> {
-        // What one write carries, in messages.
+        // The number of messages in one write.
         let batch = if phase.what == What::Rate { phase.window as u64 } else { 1 };
         let mut sent = 0;
         while sent < phase.count {
@@ -148,7 +148,7 @@ impl Plain {
 
     fn receive_stream(&mut self, phase: &Phase, ring: &mut [u8]) -> Result<()> {
         if matches!(phase.what, What::Rate | What::RateEach) {
-            // Small messages: as many as have arrived with one read.
+            // One read takes as many small messages as have arrived.
             let mut left = phase.count * phase.size as u64;
             let mut buffer = vec![0; 64 << 10];
             while left > 0 {

@@ -1,10 +1,10 @@
-//! Files of 32 MiB in the file system over shared memory, beside a plain `pwrite` and `pread` of
-//! the same size on the same file system.
+//! Files of 32 MiB in the file system over shared memory, and a plain `pwrite` and `pread` of the
+//! same size in the directory of their data.
 //!
-//! **How.** One manager and the default I/O servers, threads of this process, their data in memory.
-//! Both files are written once before; then rounds of both alternate, so that both find the same
-//! machine. The client's buffer is [`Client::memory`], so that the servers' kernel takes its pages
-//! as they are.
+//! **How.** One manager and the default I/O servers are threads of this process, with their data in
+//! memory. Both files are written once before the measurement. Then rounds of both alternate, so
+//! that both have the same conditions. The client's buffer is [`Client::memory`], so that the
+//! servers' kernel can access its pages directly.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -17,21 +17,21 @@ use bmi_core::driver::event;
 use fs_client::{Client, ClientOptions, CreateOptions};
 use fs_server::embedded::{ClusterOptions, EmbeddedCluster};
 
-/// Anything that ends the run.
+/// Any error that ends the run.
 type Failed = Box<dyn std::error::Error>;
 
-/// Bytes a second.
+/// Rates in bytes per second.
 pub(crate) struct Figure {
-    /// Through the file system, one sample a round.
+    /// The rate through the file system, one sample for each round.
     pub(crate) ours: Vec<f64>,
-    /// By one system call.
+    /// The rate of one system call.
     pub(crate) plain: Vec<f64>,
 }
 
-/// Writing and reading `size` bytes.
+/// Measures writing and reading of `size` bytes.
 ///
 /// # Errors
-/// If there is no file system in memory, or the servers do not come up.
+/// If no file system is in memory, or the servers do not start.
 #[expect(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
 pub(crate) fn run(size: usize, rounds: usize) -> Result<[Figure; 2], Failed> {
     let folder = tempfile::Builder::new().prefix("shm-bench-").tempdir_in(Path::new("/dev/shm"))?;
@@ -60,7 +60,7 @@ pub(crate) fn run(size: usize, rounds: usize) -> Result<[Figure; 2], Failed> {
             let begin = Instant::now();
             local.read_exact_at(&mut buffer, 0)?;
             let plain_read = speed(begin);
-            // The first one makes the pages.
+            // The first round creates the pages.
             if round > 0 {
                 figures[0].ours.push(write);
                 figures[0].plain.push(plain_write);

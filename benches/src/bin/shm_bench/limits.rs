@@ -1,4 +1,5 @@
-//! What no library can beat: a cache line handed from one processor to the other, and `memcpy`.
+//! The limits that no library can exceed: the transfer of a cache line from one processor to the
+//! other, and `memcpy`.
 
 use std::fs::File;
 use std::io::Result;
@@ -13,10 +14,10 @@ use crate::{Row, Test};
 
 const LINE: usize = 64;
 const ROUNDS: u64 = 200_000;
-/// Larger than the caches of this machine together, in bytes.
+/// A size in bytes that is larger than the caches of this machine together.
 const OUT_OF_CACHE: usize = 256 << 20;
 
-/// Two lines that both processes have mapped.
+/// Two cache lines that both processes have mapped.
 pub(crate) struct Line(*mut u8);
 
 impl Line {
@@ -29,21 +30,21 @@ impl Line {
     pub(crate) fn open(folder: &str) -> Result<Line> {
         let file = File::options().read(true).write(true).open(Path::new(folder).join("line"))?;
         let access = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a new mapping at an address of the kernel's choice; it stays until the process
+        // SAFETY: a new mapping at an address that the kernel chooses. It stays until the process
         // ends.
         let ptr = unsafe { rustix::mm::mmap(std::ptr::null_mut(), 4096, access, MapFlags::SHARED, &file, 0)? };
         Ok(Line(ptr.cast()))
     }
 
     fn word(&self, number: usize) -> &AtomicU64 {
-        // SAFETY: within the page that `open` mapped for good, aligned, and accessed atomically
-        // only.
+        // SAFETY: within the page that `open` mapped and that is never unmapped, aligned, and
+        // accessed only atomically.
         unsafe { AtomicU64::from_ptr(self.0.add(number * LINE).cast()) }
     }
 }
 
-/// One way of a line between two processors, in seconds: the best of several batches, on the near
-/// side.
+/// Returns the time of one transfer of a cache line between two processors, in seconds. It is the
+/// best of several batches, on the near side.
 #[expect(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
 pub(crate) fn hand_over(line: &mut Line, near: bool) -> f64 {
     let (to, from) = if near { (line.word(0), line.word(1)) } else { (line.word(1), line.word(0)) };
@@ -70,13 +71,13 @@ pub(crate) fn hand_over(line: &mut Line, near: bool) -> f64 {
 
 /// The limits of this machine.
 pub(crate) struct Limits {
-    /// One way of a line.
+    /// The time of one transfer of a cache line.
     pub(crate) line: f64,
 }
 
 impl Limits {
-    /// What a row cannot beat with one copy: the line for what fits one, `memcpy` for what does
-    /// not.
+    /// Returns the limit of a row with one copy: the cache line for a message that fits into it,
+    /// `memcpy` for a longer one.
     pub(crate) fn of(&self, row: &Row) -> Option<f64> {
         match row.test {
             Test::Latency | Test::WriteLatency | Test::Immediate if row.size <= LINE => Some(self.line),
@@ -89,8 +90,8 @@ impl Limits {
     }
 }
 
-/// Bytes a second of the C library's `memcpy` in pieces of `size`: between the same two buffers, or
-/// going through more than fits the cache.
+/// Returns the bytes per second of the C library's `memcpy` in pieces of `size`: between the same
+/// two buffers, or over more memory than fits into the cache.
 #[expect(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
 fn memcpy(size: usize, in_cache: bool) -> f64 {
     let room = if in_cache { size } else { OUT_OF_CACHE.max(size) };

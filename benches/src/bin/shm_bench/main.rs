@@ -1,23 +1,24 @@
-//! Shared memory between two processes against the limits of the machine, and against UCX and
-//! libfabric where they are installed.
+//! Compares shared memory between two processes with the limits of the machine, and with UCX and
+//! libfabric if they are installed.
 //!
-//! **How.** This program starts itself again as its peer; each process keeps to a processor of its
-//! own. Both walk the same list of rows. A row has short rounds, of which the one counts that only
-//! a tenth of them beat, so that what else the machine does falls out: a process that loses its
-//! processor for a moment loses a round, not the row. All of it, the other libraries too, is done
-//! in several passes, and the best of each counts: the processors of a virtual machine are near
+//! **How.** This program starts itself again as its peer, and each process runs on a processor of
+//! its own. Both go through the same list of rows. A row has short rounds. Its figure is that of
+//! the round which only a tenth of them beat. So a process that loses its processor for a moment
+//! spoils a round, and not the row. Everything, including the other libraries, is measured in
+//! several passes, and the best pass counts, because the processors of a virtual machine are near
 //! each other for some seconds and then far. The limits are measured in the same run: a cache line
-//! handed between the two processors, and `memcpy` of the same sizes, with the buffers in the cache
+//! passed between the two processors, and `memcpy` of the same sizes, with the buffers in the cache
 //! and out of it.
 //!
-//! **As the others do.** `ucx_perftest` and `fi_pingpong` use one buffer again and again on each
-//! side; so do these rows (of 32 MiB: two, in turn, as `memcpy` beside it does). A one-sided write
-//! is seen by looking at its last byte (*writelatency*, as in `ucp_put_lat`); with immediate data,
-//! which no other library has there, by a completion (*immediate*).
+//! **Same conditions as the others.** `ucx_perftest` and `fi_pingpong` use one buffer repeatedly on
+//! each side, and so do these rows. (At 32 MiB there are two in turn, as in the `memcpy`
+//! measurement.) The peer detects a one-sided write by its last byte (*writelatency*, as in
+//! `ucp_put_lat`), or with immediate data by a completion (*immediate*), which the other libraries
+//! do not have.
 //!
-//! **Levels.** *raw* is the transport itself: posted receives, no matching, no credits. *message*
-//! is `bmi_core::Endpoint` over it: tags, credits, paths. The clock is read every 64th poll at
-//! both. *file* is the file system over that, beside a plain system call (see [`mod@file`]).
+//! **Levels.** *raw* is the transport itself: posted receives, no tag matching, no credits.
+//! *message* is `bmi_core::Endpoint` over it: tags, credits, paths. Both read the clock every 64th
+//! poll. *file* is the file system over that, beside a plain system call (see [`mod@file`]).
 
 mod file;
 mod limits;
@@ -35,8 +36,8 @@ use benches::units;
 use clap::Parser;
 use serde::Serialize;
 
-/// Shared memory between two processes: latency, bandwidth, message rate, beside the limits and two
-/// other libraries.
+/// Compares shared memory between two processes with the limits and two other libraries: latency,
+/// bandwidth, message rate.
 #[derive(Parser)]
 #[command(after_help = "Examples:\n  \
                         shm_bench                                everything, some minutes\n  \
@@ -44,10 +45,10 @@ use serde::Serialize;
                         shm_bench --only 'message latency'       the rows with this in their name\n  \
                         shm_bench --sample                       what `cargo xtask compare` reads")]
 struct Cli {
-    /// Fewer passes, and shorter runs of the other programs.
+    /// Make fewer passes, and run the other programs for a shorter time.
     #[arg(long)]
     quick: bool,
-    /// Only rows with this in their name, such as raw, rate or "message send 64 KiB".
+    /// Measure only rows whose names contain this, such as raw, rate or "message send 64 KiB".
     #[arg(long, value_name = "TEXT")]
     only: Option<String>,
     /// Leave out `ucx_perftest` and `fi_pingpong`.
@@ -60,7 +61,7 @@ struct Cli {
     /// print only JSON.
     #[arg(long, conflicts_with_all = ["quick", "no_peers", "json"])]
     sample: bool,
-    /// Internal: be the other process, which meets the first one here.
+    /// Internal: be the other process, and meet the first one in this directory.
     #[arg(long = "serve-as-peer", hide = true)]
     peer: Option<String>,
 }
@@ -69,19 +70,20 @@ struct Cli {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Test {
-    /// One way, half of a ping-pong, in seconds.
+    /// One direction, half of a ping-pong, in seconds.
     Latency,
-    /// The same with one-sided writes, at whose last byte the other side looks.
+    /// The same with one-sided writes, which the other side detects by their last byte.
     WriteLatency,
-    /// The same with one-sided writes that carry immediate data, which the other side is told of.
+    /// The same with one-sided writes with immediate data, which the other side gets as a
+    /// completion.
     Immediate,
-    /// A stream of messages, bytes a second.
+    /// A stream of messages, in bytes per second.
     Send,
-    /// One-sided writes, bytes a second.
+    /// One-sided writes, in bytes per second.
     Write,
-    /// One-sided reads, bytes a second.
+    /// One-sided reads, in bytes per second.
     Read,
-    /// Messages a second.
+    /// Messages per second.
     Rate,
 }
 
@@ -90,7 +92,7 @@ impl Test {
         self.unit() == Unit::Seconds
     }
 
-    /// What its figure counts.
+    /// Returns the unit of the figure.
     fn unit(self) -> Unit {
         match self {
             Test::Latency | Test::WriteLatency | Test::Immediate => Unit::Seconds,
@@ -100,7 +102,7 @@ impl Test {
     }
 }
 
-/// One thing to measure.
+/// A measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Row {
     pub(crate) level: &'static str,
@@ -109,7 +111,7 @@ pub(crate) struct Row {
 }
 
 impl Row {
-    /// Its name, the same in every run: "shm message latency 8 B".
+    /// Returns the name, which is the same in every run: "shm message latency 8 B".
     fn name(&self) -> String {
         format!("shm {} {} {}", self.level, format!("{:?}", self.test).to_lowercase(), units::size(self.size))
     }
@@ -150,7 +152,7 @@ struct Line {
     libfabric: Option<f64>,
 }
 
-/// How much one round of a row is: some milliseconds.
+/// Returns the number of operations in one round of a row. A round takes some milliseconds.
 pub(crate) fn count_for(row: &Row) -> usize {
     match row.test {
         Test::Latency | Test::WriteLatency | Test::Immediate => (20_000_000 / (row.size + 2000)).max(50),
@@ -175,7 +177,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Keeps this thread, and all that it starts, to one processor.
+/// Binds this thread, and all threads and processes that it starts, to one processor.
 fn pin(processor: usize) {
     keep_to(&[processor]);
 }
@@ -188,13 +190,13 @@ fn keep_to(processors: &[usize]) {
     }
 }
 
-/// The rows that the command line selects.
+/// Returns the rows that the command line selects.
 fn chosen(cli: &Cli) -> Vec<Row> {
     let only = cli.only.as_deref().unwrap_or_default().to_lowercase();
     rows().into_iter().filter(|row| row.name().to_lowercase().contains(&only)).collect()
 }
 
-/// The two processes' meeting places.
+/// The connections between the two processes.
 struct Ends {
     raw: raw::Raw,
     message: message::Messages,
@@ -207,20 +209,20 @@ impl Ends {
     }
 }
 
-/// Passes over all rows, each with two new processes.
+/// Returns the number of passes over all rows. Each has two new processes.
 fn passes(cli: &Cli) -> usize {
     if cli.quick { 2 } else { 5 }
 }
 
-/// Rounds of a row in one pass.
+/// The number of rounds of a row in one pass.
 const ROUNDS: usize = 10;
 
-/// The sample that a tenth of a pass's rounds beat.
+/// Returns the sample that a tenth of a pass's rounds beat.
 fn best(test: Test, samples: &mut [f64]) -> f64 {
     quantile(samples, if test.is_time() { 0.1 } else { 0.9 })
 }
 
-/// The better of what was measured before and now.
+/// Returns the better one of two figures.
 fn better(test: Test, before: Option<f64>, now: Option<f64>) -> Option<f64> {
     let pick = if test.is_time() { f64::min } else { f64::max };
     match (before, now) {
@@ -247,19 +249,20 @@ fn serve(folder: &str, cli: &Cli) -> Result<()> {
     Ok(())
 }
 
-/// The other process; ended when this one lets go of it.
+/// The other process. Dropping this ends it.
 struct Peer(Child);
 
 impl Drop for Peer {
     fn drop(&mut self) {
-        // It has ended by itself, or something went wrong here.
+        // It may have ended, or this side may have failed.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// All passes. A virtual machine's processors are near each other at one moment and far at the
-/// next; so everything is measured several times, in turns, and of each the best counts.
+/// Runs all passes. The processors of a virtual machine are near each other at one moment and far
+/// at the next. So everything is measured several times, in turns, and the best figure of each
+/// counts.
 fn measure(cli: &Cli) -> Result<()> {
     let mut lines = empty_lines(cli)?;
     let total = passes(cli);
@@ -280,8 +283,8 @@ fn measure(cli: &Cli) -> Result<()> {
     }
 }
 
-/// One pass of the library alone, for `cargo xtask compare`. Passes differ; the comparison takes
-/// many samples.
+/// Runs one pass of the library alone, for `cargo xtask compare`. Passes differ, but the comparison
+/// takes many samples.
 fn measure_sample(cli: &Cli) -> Result<()> {
     let mut lines = empty_lines(cli)?;
     measure_pairs(cli, &mut lines)?;
@@ -293,7 +296,7 @@ fn measure_sample(cli: &Cli) -> Result<()> {
     sample::print(&lines.iter().map(sampled).collect::<Result<Vec<_>>>()?)
 }
 
-/// The chosen rows, not measured yet.
+/// Returns the chosen rows, not measured yet.
 fn empty_lines(cli: &Cli) -> Result<Vec<Line>> {
     let new = |row| Line { row, ours: None, limit: None, ucx: None, libfabric: None };
     let lines: Vec<Line> = chosen(cli).into_iter().map(new).collect();
@@ -303,7 +306,7 @@ fn empty_lines(cli: &Cli) -> Result<Vec<Line>> {
     Ok(lines)
 }
 
-/// Two processes, over the transport and over messages, and the limits beside them. A sample has no
+/// Measures two processes, over the transport and over messages, with the limits. A sample has no
 /// limits.
 fn measure_pairs(cli: &Cli, lines: &mut [Line]) -> Result<()> {
     let folder = tempfile::tempdir()?;
@@ -338,7 +341,7 @@ fn measure_pairs(cli: &Cli, lines: &mut [Line]) -> Result<()> {
     Ok(())
 }
 
-/// The file system, in this process.
+/// Measures the file system, in this process.
 fn measure_files(lines: &mut [Line]) -> Result<()> {
     let mut lines: Vec<&mut Line> = lines.iter_mut().filter(|line| line.row.level == FILE).collect();
     let Some(size) = lines.first().map(|line| line.row.size) else { return Ok(()) };
@@ -354,7 +357,7 @@ fn measure_files(lines: &mut [Line]) -> Result<()> {
     Ok(())
 }
 
-/// The other libraries, each in every way to set it up.
+/// Measures the other libraries, each with every one of its settings.
 fn measure_others(cli: &Cli, lines: &mut [Line]) {
     for line in lines.iter_mut().filter(|line| line.row.level != FILE) {
         let (row, test) = (line.row, line.row.test);
@@ -375,7 +378,7 @@ fn figure(test: Test, value: f64) -> String {
     }
 }
 
-/// How many times better ours is.
+/// Returns how many times better our figure is.
 fn ratio(line: &Line, other: Option<f64>) -> String {
     let (Some(ours), Some(other)) = (line.ours, other.filter(|other| *other > 0.0)) else { return "-".into() };
     format!("{:.2}", if line.row.test.is_time() { other / ours } else { ours / other })

@@ -1,4 +1,4 @@
-//! The message interface over the transport.
+//! Measures the message interface over the transport.
 
 use std::time::Instant;
 
@@ -112,7 +112,7 @@ impl Messages {
         Ok(count)
     }
 
-    /// Polls until at most `left` of the pending operations are there.
+    /// Polls until at most `left` of the pending operations remain.
     #[inline]
     fn wait(&mut self, pending: &mut usize, left: usize) -> Result<(), Error> {
         while *pending > left {
@@ -136,7 +136,7 @@ impl Messages {
         self.wait(&mut pending, 0)
     }
 
-    /// Runs one round; the figure is the near side's.
+    /// Runs one round. The figure is that of the near side.
     #[expect(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
     pub(crate) fn run(&mut self, row: &Row, near: bool, count: usize) -> Result<f64, Error> {
         self.meet()?;
@@ -154,7 +154,8 @@ impl Messages {
         })
     }
 
-    /// The receive for the answer is posted while the message is under way, as `ucx_perftest` does.
+    /// Runs a ping-pong. The receive for the answer is posted while the message is in flight, as in
+    /// `ucx_perftest`.
     fn ping_pong(&mut self, size: usize, near: bool, count: usize) -> Result<(), Error> {
         let (mut receiving, mut sending) = (0, 0);
         if !near {
@@ -178,9 +179,10 @@ impl Messages {
         self.wait(&mut sending, 0)
     }
 
-    /// Messages one way. The receiver keeps its window of receives full and polls when it is, as
-    /// `ucx_perftest` does, so that receives wait for messages; the sender polls now and then for
-    /// credits.
+    /// Sends messages in one direction.
+    ///
+    /// The receiver keeps its window of receives full, and polls when it is full, so that receives
+    /// wait for messages, as in `ucx_perftest`. The sender polls from time to time for credits.
     fn stream(&mut self, row: &Row, near: bool, count: usize) -> Result<(), Error> {
         let window = if row.test == Test::Rate { 256 } else { (ROOM / row.size).min(16) };
         let places = places(row);
@@ -215,13 +217,13 @@ impl Messages {
     }
 }
 
-/// Buffers that a stream uses in turn: as the other libraries' programs one, and two where one
-/// alone does not stay in the cache.
+/// Returns the number of buffers that a stream uses in turn. It is one, as in the other libraries'
+/// programs, and two if one alone does not stay in the cache.
 fn places(row: &Row) -> usize {
     if row.size >= 8 << 20 { 2 } else { 1 }
 }
 
-/// 1 if the operation is still under way.
+/// Returns 1 if the operation is still in flight.
 fn pending(posted: Result<Posted, Error>) -> Result<usize, Error> {
     Ok(usize::from(posted?.pending().is_some()))
 }

@@ -1,22 +1,22 @@
-//! Other libraries, by their own benchmark programs, where these are installed: the same
-//! processors, the same sizes.
+//! Measures other libraries with their own benchmark programs, if these are installed, on the same
+//! processors and with the same sizes.
 
 use std::process::{Child, Command, Stdio};
 
 use crate::{Row, Test};
 
-/// A server that is ended when its client is done, however that went.
+/// A server that is ended after its client, even if the client failed.
 struct Server(Child);
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // It ends by itself after one client; if it could not, it is not left behind.
+        // It ends after one client. Kill it in case it did not.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// Runs `program` twice, as server and as client, and hands over what the client printed.
+/// Runs `program` twice, as server and as client, and returns the output of the client.
 #[expect(clippy::disallowed_methods, reason = "a benchmark waits for another program to listen")]
 fn run(program: &str, settings: &[(&str, &str)], server: &[String], client: &[String]) -> Option<String> {
     let start = |processor: &str, args: &[String]| {
@@ -46,7 +46,7 @@ fn count(row: &Row, quick: bool) -> usize {
     (if quick { full / 10 } else { full }).max(16)
 }
 
-/// Ways to set UCX up between two processes of a host: as it chooses itself; without the kernel;
+/// The settings of UCX between two processes of a host: its own choice; without the kernel;
 /// everything eager. Each is the best for some sizes.
 pub(crate) const UCX: [&[(&str, &str)]; 3] = [
     &[("UCX_TLS", "shm,self")],
@@ -54,10 +54,10 @@ pub(crate) const UCX: [&[(&str, &str)]; 3] = [
     &[("UCX_TLS", "posix,cma,self"), ("UCX_RNDV_THRESH", "inf")],
 ];
 
-/// And libfabric: as it is; and without the kernel.
+/// The settings of libfabric: the default; and without the kernel.
 pub(crate) const LIBFABRIC: [&[(&str, &str)]; 2] = [&[], &[("FI_SHM_DISABLE_CMA", "1")]];
 
-/// By `ucx_perftest`, with these settings.
+/// Measures a row with `ucx_perftest` and these settings.
 pub(crate) fn ucx(row: &Row, settings: &[(&str, &str)], quick: bool) -> Option<f64> {
     if !installed("ucx_perftest") {
         return None;
@@ -89,7 +89,7 @@ pub(crate) fn ucx(row: &Row, settings: &[(&str, &str)], quick: bool) -> Option<f
     })
 }
 
-/// By `fi_pingpong` over the provider `shm`; it knows messages only.
+/// Measures a row with `fi_pingpong` over the provider `shm`, which has only messages.
 pub(crate) fn libfabric(row: &Row, settings: &[(&str, &str)], quick: bool) -> Option<f64> {
     if !installed("fi_pingpong") || !matches!(row.test, Test::Latency | Test::Send) {
         return None;
@@ -102,7 +102,7 @@ pub(crate) fn libfabric(row: &Row, settings: &[(&str, &str)], quick: bool) -> Op
         args
     };
     let printed = run("fi_pingpong", settings, &args(None), &args(Some("127.0.0.1")))?;
-    // bytes, sent, acknowledged, total, time, MB/s, microseconds a transfer, transfers a second
+    // bytes, sent, acknowledged, total, time, MB/s, microseconds per transfer, transfers per second
     let line = printed.lines().next_back()?;
     let cells: Vec<&str> = line.split_whitespace().collect();
     let micros: f64 = cells.get(6)?.parse().ok()?;

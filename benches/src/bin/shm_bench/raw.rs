@@ -1,4 +1,4 @@
-//! The transport itself.
+//! Measures the transport itself.
 
 use std::time::Instant;
 
@@ -9,7 +9,7 @@ use bmi_shm::{ShmConfig, ShmTransport};
 
 use crate::{Row, Test};
 
-/// Bytes of each side's buffer for what goes out, and of that for what comes in.
+/// The bytes of each side's send buffer, and of its receive buffer.
 const ROOM: usize = 64 << 20;
 const UNSIGNALLED: WorkOptions = WorkOptions::UNSIGNALLED;
 
@@ -26,7 +26,8 @@ pub(crate) struct Raw {
     out: MemoryRegion,
     into: MemoryRegion,
     remote: RemoteSlice,
-    /// The segments of the row's messages, made once: each handle of a region is counted.
+    /// The segments of the row's messages. They are created once, because each handle of a region
+    /// is counted.
     going: Vec<Segment>,
     coming: Vec<Segment>,
 }
@@ -53,13 +54,14 @@ impl Raw {
         let mut events = Vec::new();
         let out = transport.register(&Memory::shareable(ROOM)?)?;
         let into = transport.register(&Memory::shareable(ROOM)?)?;
-        // All pages are there before anything is measured.
+        // Touch all pages before anything is measured.
         for region in [&out, &into] {
             region.memory().copy_from(0, &vec![1; ROOM]);
         }
         let mut conn = None;
         let (mut established, mut received) = (false, 0);
-        // Receives are posted before the peer can send: one for what it tells first, one to meet.
+        // Post receives before the peer can send: one for its first message, and one for the start
+        // of a row.
         let receives = |transport: &mut ShmTransport, conn| {
             let segments = [into.segment(0, 64)];
             (0..2).try_for_each(|_| transport.post_recv(conn, WorkId(0), &segments))
@@ -82,7 +84,7 @@ impl Raw {
                     // The peer does not listen yet.
                     Event::Disconnected { .. } if clock.now() < deadline => conn = None,
                     Event::Work(work) if work.status == WorkStatus::Flushed => {}
-                    // What the peer tells first may come with its acceptance.
+                    // The peer's first message may come with its acceptance.
                     Event::Work(work) if work.status == WorkStatus::Ok => received += 1,
                     other => return Err(failed(&format!("while connecting: {other:?}"))),
                 }
@@ -166,7 +168,7 @@ impl Raw {
         self.posted(posted).map(|_| ())
     }
 
-    /// And one for an empty message, or immediate data.
+    /// Posts a receive for an empty message, or immediate data.
     #[inline]
     fn recv_nothing(&mut self) -> Result<(), Error> {
         let posted = self.transport.post_recv(self.conn, WorkId(0), &[]);
@@ -218,15 +220,15 @@ impl Raw {
         }
     }
 
-    /// The peer's memory for what goes to, or comes from, this place.
+    /// Returns the peer's memory for the transfers of this place.
     #[inline]
     fn place_there(&self, place: usize) -> Result<RemoteSlice, Error> {
         let len = self.going[place].len();
         self.remote.slice((place * len) as u64, len as u64).ok_or_else(|| failed("no such place"))
     }
 
-    /// Both sides begin a row. Each has one receive more than the row needs, from before; empty
-    /// messages take these.
+    /// Synchronises both sides at the beginning of a row. Each side has one receive more than the
+    /// row needs, posted earlier. Empty messages use these.
     fn meet(&mut self, near: bool) -> Result<(), Error> {
         if near {
             self.send_head(&[])?;
@@ -237,7 +239,7 @@ impl Raw {
         }
     }
 
-    /// Runs one round; the figure is the near side's.
+    /// Runs one round. The figure is that of the near side.
     #[expect(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
     pub(crate) fn run(&mut self, row: &Row, near: bool, count: usize) -> Result<f64, Error> {
         self.prepare(row, near, count)?;
@@ -257,14 +259,14 @@ impl Raw {
         })
     }
 
-    /// Makes the row's segments, and posts the receives that it begins with.
+    /// Creates the row's segments, and posts its first receives.
     fn prepare(&mut self, row: &Row, near: bool, count: usize) -> Result<(), Error> {
         let (window, half) = window(row);
         self.going = (0..places(row)).map(|place| self.out.segment(place * row.size, row.size)).collect();
         self.coming = (0..places(row)).map(|place| self.into.segment(place * row.size, row.size)).collect();
         match row.test {
-            // One more than is needed, so that a receive is posted again behind the answer and not
-            // before it.
+            // One more than is needed, so that a receive can be posted again after the answer and
+            // not before it.
             Test::Latency => (0..2).try_for_each(|_| self.recv(0)),
             Test::Immediate => (0..2).try_for_each(|_| self.recv_nothing()),
             Test::Send | Test::Rate if near => (0..=count.div_ceil(half)).try_for_each(|_| self.recv_nothing()),
@@ -290,7 +292,7 @@ impl Raw {
             if !near {
                 go(self)?;
             }
-            // The last two are those that were posted ahead; one of them is for the next row.
+            // The last two are those that were posted in advance. One of them is for the next row.
             if number + 1 < count {
                 if immediate { self.recv_nothing()? } else { self.recv(0)? }
             }
@@ -298,10 +300,11 @@ impl Raw {
         Ok(())
     }
 
-    /// Each side looks at the last byte that the other will write; it is another one each time.
+    /// Runs a ping-pong of writes. Each side polls the last byte that the other will write, which
+    /// has another value each time.
     fn write_ping_pong(&mut self, row: &Row, near: bool, count: usize) -> Result<(), Error> {
         let last = row.size - 1;
-        // Rounds of a row follow each other, and neither side is more than a write ahead.
+        // Rounds of a row follow each other, and neither side is more than one write ahead.
         for number in 0..count {
             let value = (number % 250) as u8 + 2;
             for mine in [near, !near] {
@@ -314,7 +317,7 @@ impl Raw {
                     while seen[0] != value {
                         self.into.memory().copy_to(last, &mut seen);
                         looks += 1;
-                        // What is one-sided needs no polls of this side but now and then.
+                        // One-sided writes need only occasional polls of this side.
                         if looks.is_multiple_of(64) {
                             self.poll()?;
                         }
@@ -331,7 +334,8 @@ impl Raw {
         self.send_head(&[])
     }
 
-    /// Messages one way, as many as there are receives; the receiver says when there are more.
+    /// Sends messages in one direction, as many as there are receives. The receiver tells the
+    /// sender when it has posted more.
     fn stream(&mut self, row: &Row, near: bool, count: usize) -> Result<(), Error> {
         let (window, half) = window(row);
         if near {
@@ -386,12 +390,13 @@ impl Raw {
     }
 }
 
-/// Places that a row's messages are in, in turn (see `main`).
+/// Returns the number of places that a row's messages use in turn (see `main`).
 fn places(row: &Row) -> usize {
     if row.size >= 8 << 20 { 2 } else { 1 }
 }
 
-/// Receives of a stream, and after how many the receiver says that there are more.
+/// Returns the number of receives of a stream, and after how many messages the receiver tells the
+/// sender that there are more.
 fn window(row: &Row) -> (usize, usize) {
     let window = if row.test == Test::Rate { 512 } else { (ROOM / row.size).min(16) };
     (window, (window / 2).max(1))

@@ -19,7 +19,7 @@ struct Player {
     buffer: MemoryRegion,
 }
 
-/// The next batch of events.
+/// Waits for the next batch of events.
 async fn events(transport: &mut SimTransport, into: &mut Vec<Event>) {
     poll_fn(|cx| {
         while !transport.poll(Time::ZERO, into) {
@@ -100,7 +100,7 @@ async fn connect(node: Node, server: Node, rounds: u64) -> Result<Player, Error>
     Ok(player)
 }
 
-/// `nodes` nodes in pairs, each of which sends `rounds` messages there and back.
+/// Runs `nodes` nodes in pairs. Each pair sends `rounds` messages in each direction.
 #[expect(clippy::disallowed_methods, reason = "measures how long the simulation takes in real time")]
 pub(crate) fn run(config: SimConfig, nodes: u32, rounds: u64) -> Result<Run, Error> {
     let world = World::with(config);
@@ -111,7 +111,7 @@ pub(crate) fn run(config: SimConfig, nodes: u32, rounds: u64) -> Result<Run, Err
         players.push(client.spawn(connect(client.clone(), server, rounds)));
     }
     let begin = Instant::now();
-    // Nobody leaves before all have played.
+    // All nodes stay until all have played.
     let mut held = Vec::new();
     for player in players {
         held.push(world.block_on(player).expect("nobody is killed")?);

@@ -1,10 +1,11 @@
-//! How fast the simulator is, in real time on one core, and the same digest twice.
+//! Measures how fast the simulator is, in real time on one core, and checks that a seed gives the
+//! same digest twice.
 //!
-//! Nodes are paired; each pair sends a small message back and forth over its own connection, all
-//! pairs at once. Once through the whole stack (matching, credits, the simulated adapters and the
-//! network, as anything else does), once between raw transports: the bare model. Then many nodes
-//! that do nothing are made, to see what one of them takes. The program fails if two runs of one
-//! seed differ.
+//! Nodes are paired. Each pair sends a small message back and forth over its own connection, all
+//! pairs at the same time. One measurement uses the whole stack (tag matching, credits, the
+//! simulated adapters and the network), and one uses raw transports, the bare model. Then many idle
+//! nodes are created, to measure the memory of one. The program fails if two runs of one seed
+//! differ.
 
 mod bare_model;
 mod stack;
@@ -21,12 +22,12 @@ use clap::Parser;
 
 type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
 
-/// How fast the simulator is: events and messages a second, in real time on one core, and memory of
-/// an idle node.
+/// Measures how fast the simulator is: events and messages per second, in real time on one core,
+/// and memory of an idle node.
 ///
-/// Every line is run twice with one seed, and has to give the same digest. "events" are what the
-/// model executes; a message of a few bytes is two, one when it arrives and one when that is
-/// acknowledged, and what its processors need besides.
+/// Every line is run twice with one seed, and must give the same digest. "events" are those that
+/// the model executes. A message of a few bytes has two, one when it arrives and one when it is
+/// acknowledged, and those of the processors.
 #[derive(Parser)]
 #[command(after_help = "Examples:\n  \
                         sim_rate                                   everything, a few seconds\n  \
@@ -35,32 +36,32 @@ type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
                         sim_rate --sample                          what `cargo xtask compare` reads\n  \
                         sim_rate --quick --nodes 8 --trace t.json  and open t.json in chrome://tracing or ui.perfetto.dev")]
 struct Cli {
-    /// Nodes of the whole stack, an even number.
+    /// The number of nodes of the whole stack, even.
     #[arg(long, default_value_t = 64, value_parser = even)]
     nodes: u32,
-    /// Nodes of the bare model, an even number.
+    /// The number of nodes of the bare model, even.
     #[arg(long, default_value_t = 1000, value_parser = even)]
     bare_nodes: u32,
-    /// Idle nodes, and nodes of the bare model's largest run.
+    /// The number of idle nodes, and of nodes of the bare model's largest run.
     #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     idle_nodes: u32,
-    /// Messages there and back for each pair.
+    /// The number of messages in each direction for each pair.
     #[arg(long, default_value_t = 5000, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
-    /// Bytes of a message.
+    /// The bytes of a message.
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     size: u32,
-    /// What things cost: a profile of the simulator or a file, +NAME or +FILE for another disk
-    /// [default: the simulator's own].
+    /// The prices: a profile of the simulator or a file; +NAME or +FILE for another disk [default:
+    /// the simulator's own].
     #[arg(long, value_name = "NAME|FILE", value_parser = Profile::from_name_or_file)]
     profile: Option<Profile>,
     /// The seed.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// A tenth of the rounds.
+    /// Run a tenth of the rounds.
     #[arg(long)]
     quick: bool,
-    /// Only lines with this in their name: idle, whole stack, bare model.
+    /// Run only lines whose names contain this: idle, whole stack, bare model.
     #[arg(long, value_name = "TEXT")]
     only: Option<String>,
     /// Run each line once, with the default settings, in some seconds; print only JSON.
@@ -79,13 +80,13 @@ fn even(text: &str) -> Result<u32, String> {
 }
 
 impl Cli {
-    /// Messages there and back for each pair of the whole stack.
+    /// Returns the number of messages in each direction for each pair of the whole stack.
     fn rounds(&self) -> u32 {
         if self.quick { self.rounds.div_ceil(10) } else { self.rounds }
     }
 }
 
-/// What a run came to.
+/// The result of a run.
 struct Run {
     digest: u64,
     events: u64,
@@ -126,15 +127,15 @@ fn twice(line: &Line, config: &SimConfig, size: u32) -> Outcome<()> {
     }
 }
 
-/// Bytes of this process that are in memory.
+/// Returns the bytes of this process that are in memory.
 fn resident() -> Outcome<u64> {
     let statm = std::fs::read_to_string("/proc/self/statm")?;
     let pages: u64 = statm.split(' ').nth(1).ok_or("no second field in /proc/self/statm")?.parse()?;
     Ok(pages * rustix::param::page_size() as u64)
 }
 
-/// Makes nodes that do nothing, bare, and some with an endpoint that waits. To be called before
-/// anything else has used memory and given it back.
+/// Creates nodes that do nothing, first without endpoints and then with endpoints that wait. Call
+/// this before other code has used memory and freed it.
 fn idle(config: &SimConfig, nodes: u32) -> Outcome<()> {
     for (count, endpoints) in [(nodes, false), (nodes, true)] {
         let world = World::with(config.clone());
@@ -154,10 +155,10 @@ fn idle(config: &SimConfig, nodes: u32) -> Outcome<()> {
     Ok(())
 }
 
-/// The name of the lines that nodes with nothing to do have.
+/// The name of the lines for idle nodes.
 const IDLE: &str = "idle nodes";
 
-/// What one line runs.
+/// The kind of a line.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     /// Messages through the whole stack.
@@ -166,17 +167,17 @@ enum Kind {
     Bare,
 }
 
-/// One line of the measurement.
+/// A line of the measurement.
 #[derive(Clone, Copy)]
 struct Line {
     kind: Kind,
     nodes: u32,
-    /// Messages there and back for each pair.
+    /// The number of messages in each direction for each pair.
     rounds: u64,
 }
 
 impl Line {
-    /// Its name, the same in every run: "sim whole stack, 64 nodes".
+    /// Returns the name, which is the same in every run: "sim whole stack, 64 nodes".
     fn name(&self) -> String {
         let what = match self.kind {
             Kind::Stack => "whole stack",
@@ -193,13 +194,13 @@ impl Line {
     }
 }
 
-/// Whether the command line selects what has this name.
+/// Returns true if the command line selects a line with this name.
 fn is_chosen(cli: &Cli, name: &str) -> bool {
     cli.only.as_ref().is_none_or(|only| name.to_lowercase().contains(&only.to_lowercase()))
 }
 
-/// The lines that the command line selects. The bare ones send as many messages in all as 64 nodes
-/// of the whole stack, so each line takes about as long.
+/// Returns the lines that the command line selects. The bare lines send as many messages in all as
+/// 64 nodes of the whole stack, so that each line takes about as long.
 fn chosen(cli: &Cli) -> Vec<Line> {
     let rounds = u64::from(cli.rounds()) * 64;
     let bare_rounds = (rounds / u64::from(cli.bare_nodes)).max(1);
@@ -224,8 +225,8 @@ fn trace(cli: &Cli, config: SimConfig, path: &Path) -> Outcome<()> {
 }
 
 /// Runs each line once, for `cargo xtask compare`. A change of the protocol may need fewer events
-/// for a message, so the whole stack's messages are counted too; in the bare model a message is
-/// always as many events.
+/// for a message, so the messages of the whole stack are counted, too. In the bare model the number
+/// of events per message is constant.
 fn sample(cli: &Cli, config: &SimConfig, lines: &[Line]) -> Outcome<()> {
     let mut sampled = Vec::new();
     for line in lines {

@@ -10,7 +10,8 @@ use crate::Run;
 const PING: Tag = 1;
 const PONG: Tag = 2;
 
-/// `nodes` nodes in pairs, each of which sends `rounds` messages of `size` bytes there and back.
+/// Runs `nodes` nodes in pairs. Each pair sends `rounds` messages of `size` bytes in each
+/// direction.
 #[expect(clippy::disallowed_methods, reason = "measures how long the simulation takes in real time")]
 pub(crate) fn run(config: SimConfig, nodes: u32, rounds: u64, size: u32) -> Result<(Run, World), Error> {
     let world = World::with(config);
