@@ -6,11 +6,11 @@
 //! machine affects both. The ratio of a row is the median of its rounds' ratios. The number of
 //! messages in a round is determined before, so that each round takes about the same time.
 //!
-//! **What is compared.** `bmi_side` with `socket_side`; neither module knows about the measurement. Both
-//! sides have the same number of buffers of the same size, and use `TCP_NODELAY`. A stream ends
-//! when the peer's program has acknowledged its last byte. The rate has two baselines: a write for
-//! each full window of messages, which is the best possible, and a write for each message, as in a
-//! simple program.
+//! **What is compared.** `bmi_side` with `socket_side`; neither module knows about the measurement.
+//! Both sides have the same number of buffers of the same size, and use `TCP_NODELAY`. A stream
+//! ends when the peer's program has acknowledged its last byte. The rate has two baselines: a write
+//! for each full window of messages, which is the best possible, and a write for each message, as
+//! in a simple program.
 
 mod bmi_side;
 mod peer;
