@@ -29,7 +29,9 @@
 //!
 //! # fn main() -> Result<(), Error> {
 //! let (options, clock) = (OpenOptions::default(), MonotonicClock::new());
-//! let server = bmi::endpoint(Scheme::Tcp, &options, Config::named("server"), clock)?;
+//! // A client says how long its data is: bound it.
+//! let config = Config::named("server").max_message(1 << 20);
+//! let server = bmi::endpoint(Scheme::Tcp, &options, config, clock)?;
 //! let client = bmi::endpoint(Scheme::Tcp, &options, Config::named("client"), clock)?;
 //! let addr = server.listen(&Addr::tcp("127.0.0.1", 0))?;
 //!
