@@ -32,7 +32,6 @@ struct Listener<S> {
 ///   while let Some(new) = accept(&mut round, now, ...) { take it }
 ///   deadlines.add(deadline())        the time of the next retry, if any
 /// ```
-/// ```
 pub struct Listeners<S>(Vec<Listener<S>>);
 
 /// One pass over all listeners; see [`Listeners::accept`].
