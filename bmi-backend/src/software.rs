@@ -88,6 +88,12 @@ impl Regions {
         segments.iter().all(|segment| segment.region().is_owned_by(&self.owner))
     }
 
+    /// Returns true if all `segments` were registered here and may be written.
+    #[inline]
+    pub fn own_writable(&self, segments: &[Segment]) -> bool {
+        segments.iter().all(|segment| segment.region().is_owned_by(&self.owner) && !segment.is_read_only())
+    }
+
     /// Registers `memory`, after deregistering the released regions (C13).
     ///
     /// # Errors

@@ -158,6 +158,12 @@ pub enum Posted {
     Pending(OpId),
 }
 
+impl From<OpId> for Posted {
+    fn from(op: OpId) -> Posted {
+        Posted::Pending(op)
+    }
+}
+
 impl Posted {
     /// Returns the running operation, if any.
     pub fn pending(self) -> Option<OpId> {

@@ -257,6 +257,16 @@ impl ShmTransport {
         ShmCalls { looks: self.calls, wakes: self.wakes }
     }
 
+    /// As [`check_owner`](Self::check_owner), for segments that are written to.
+    #[inline]
+    fn check_targets(&self, segments: &[Segment]) -> Result<(), PostError> {
+        if self.regions.own_writable(segments) {
+            return Ok(());
+        }
+        check_writable(segments)?;
+        self.check_owner(segments)
+    }
+
     #[inline]
     fn check_owner(&self, segments: &[Segment]) -> Result<(), PostError> {
         let own = self.regions.own(segments);
@@ -426,8 +436,7 @@ impl Transport for ShmTransport {
     }
 
     fn post_recv(&mut self, conn: ConnId, work: WorkId, segments: &[Segment]) -> Result<(), PostError> {
-        check_writable(segments)?;
-        self.check_owner(segments)?;
+        self.check_targets(segments)?;
         let connection = self.slots.find_mut(conn).filter(|connection| takes_receives(&connection.phase));
         let queues = connection.and_then(|connection| connection.queues.as_deref_mut());
         queues.ok_or(PostError::NotConnected)?.post_recv(work, segments)
@@ -485,8 +494,7 @@ impl Transport for ShmTransport {
         remote: RemoteSlice,
         options: WorkOptions,
     ) -> Result<(), PostError> {
-        check_writable(segments)?;
-        self.check_owner(segments)?;
+        self.check_targets(segments)?;
         self.working(conn)?.read(work, segments, remote, options)
     }
 
@@ -497,10 +505,7 @@ impl Transport for ShmTransport {
     }
 
     fn read_now(&mut self, conn: ConnId, into: &[MemSlice], remote: RemoteSlice) -> bool {
-        if into.iter().any(|piece| piece.memory().is_read_only()) {
-            return false;
-        }
-        let Some(len) = outbound::len_now(into, &remote) else { return false };
+        let Some(len) = outbound::len_now_into(into, &remote) else { return false };
         let Ok(Working { link, queues, .. }) = self.working(conn) else { return false };
         outbound::read_now(link, queues, into, &remote, len)
     }

@@ -248,6 +248,22 @@ pub(crate) fn read_now(
     true
 }
 
+/// As [`len_now`], for pieces that are written to. Returns `None` also if one of them is read-only.
+#[inline]
+pub(crate) fn len_now_into(pieces: &[MemSlice], remote: &RemoteSlice) -> Option<u64> {
+    if pieces.len() > MAX_SEGMENTS {
+        return None;
+    }
+    let mut len = 0;
+    for piece in pieces {
+        if piece.memory().is_read_only() {
+            return None;
+        }
+        len += piece.len() as u64;
+    }
+    (len <= remote.len.min(NOW)).then_some(len)
+}
+
 /// Returns the length of all `pieces` together. Returns `None` if there are more pieces than a work
 /// request may have, or more bytes than `remote` or an immediate transfer may have.
 #[inline]

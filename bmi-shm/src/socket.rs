@@ -82,7 +82,9 @@ fn own_directory(path: &Path) -> Result<OwnedFd, ListenError> {
         return Err(ListenError::Invalid("its directory belongs to another user"));
     }
     if stat.st_mode & 0o077 != 0 {
-        return Err(ListenError::Invalid("its directory is open to other users; chmod 0700 it"));
+        return Err(ListenError::Invalid(
+            "its directory is open to other users; use one of its own with mode 0700, which is made if it is missing",
+        ));
     }
     Ok(directory)
 }

@@ -177,6 +177,16 @@ impl TcpTransport {
             .ok_or(PostError::NotConnected)
     }
 
+    /// As [`check_owner`](Self::check_owner), for segments that are written to.
+    #[inline]
+    fn check_targets(&self, segments: &[Segment]) -> Result<(), PostError> {
+        if self.regions.own_writable(segments) {
+            return Ok(());
+        }
+        check_writable(segments)?;
+        self.check_owner(segments)
+    }
+
     fn check_owner(&self, segments: &[Segment]) -> Result<(), PostError> {
         let own = self.regions.own(segments);
         if own { Ok(()) } else { Err(PostError::Invalid("a segment belongs to another transport")) }
@@ -245,8 +255,7 @@ impl Transport for TcpTransport {
     }
 
     fn post_recv(&mut self, conn: ConnId, work: WorkId, segments: &[Segment]) -> Result<(), PostError> {
-        check_writable(segments)?;
-        self.check_owner(segments)?;
+        self.check_targets(segments)?;
         self.queues(conn, takes_receives)?.post_recv(work, segments)
     }
 
@@ -289,8 +298,7 @@ impl Transport for TcpTransport {
         remote: RemoteSlice,
         options: WorkOptions,
     ) -> Result<(), PostError> {
-        check_writable(segments)?;
-        self.check_owner(segments)?;
+        self.check_targets(segments)?;
         self.queues(conn, takes_work)?.post_read(work, segments, remote, options)?;
         self.mark_dirty(conn.slot);
         Ok(())

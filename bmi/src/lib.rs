@@ -92,22 +92,51 @@
 //!
 //! ## Without an executor
 //!
+//! The methods of [`Endpoint`] post an operation; [`Endpoint::wait`] blocks the thread until it ends.
+//!
 //! ```
+//! use std::sync::mpsc;
+//! use std::thread;
 //! use std::time::Duration;
 //!
 //! use bmi::driver::MonotonicClock;
-//! use bmi::{Addr, Clock, Config, Endpoint, Error, ErrorKind, OpenOptions, Options, Posted, Scheme};
+//! use bmi::{Addr, AnyTransport, Clock, Config, Endpoint, Error, Memory, OpenOptions, Options, PeerEvent, Scheme};
+//!
+//! fn open(name: &str, clock: &MonotonicClock) -> Result<Endpoint<AnyTransport>, Error> {
+//!     let transport = bmi::open(Scheme::Tcp, &OpenOptions::default())?;
+//!     Endpoint::new(transport, Config::named(name), clock.now())
+//! }
 //!
 //! # fn main() -> Result<(), Error> {
 //! let clock = MonotonicClock::new();
-//! let transport = bmi::open(Scheme::Tcp, &OpenOptions::default())?;
-//! let mut endpoint = Endpoint::new(transport, Config::named("client"), clock.now())?;
-//! let nobody = Addr::tcp("127.0.0.1", 1);
-//! let (_peer, op) = endpoint.connect(&nobody, Options::default())?;
-//! let error = endpoint.wait(op, &clock, clock.now() + Duration::from_secs(5)).unwrap_err();
-//! assert_eq!(error.kind(), ErrorKind::Refused);
-//! println!("{error}"); // connect with tcp://127.0.0.1:1: refused: ...
-//! # Ok(())
+//! let end = clock.now() + Duration::from_secs(5);
+//! let (tell, told) = mpsc::channel();
+//! let serving = thread::spawn(move || -> Result<(), Error> {
+//!     let mut server = open("server", &clock)?;
+//!     tell.send(server.listen(&Addr::tcp("127.0.0.1", 0))?).expect("the client waits for it");
+//!     let request = server.wait_until(&clock, end, |server| server.poll_unexpected())?;
+//!     let (peer, tag) = (request.peer(), request.tag());
+//!     let reply = server.post_send(peer, tag, b"the server".to_vec(), Options::by(end))?;
+//!     server.wait(reply, &clock, end)?;
+//!     // Nothing drives an endpoint but its program: go on until the client has left.
+//!     let left = |event| matches!(event, PeerEvent::Lost { .. }).then_some(());
+//!     server.wait_until(&clock, end, |server| server.poll_event().and_then(left))
+//! });
+//! let mut client = open("client", &clock)?;
+//! let addr = told.recv().expect("the server listens");
+//!
+//! let (peer, connecting) = client.connect(&addr, Options::by(end))?;
+//! client.wait(connecting, &clock, end)?;
+//! let buffer = Memory::zeroed(100)?;
+//! let receiving = client.post_recv(peer, 7, &buffer, Options::by(end))?;
+//! let request = b"who are you?".to_vec();
+//! let sending = client.post_send_unexpected(peer, 7, request, Options::by(end))?;
+//! client.wait(sending, &clock, end)?;
+//! let received = client.wait(receiving, &clock, end)?;
+//! assert_eq!(buffer.slice(0, received.len as usize).to_vec(), b"the server");
+//! let closing = client.disconnect(peer, Options::by(end))?;
+//! client.wait(closing, &clock, end)?;
+//! serving.join().expect("the server's thread")
 //! # }
 //! ```
 //!

@@ -7,7 +7,7 @@ use std::thread::{self, Thread};
 use super::thread::{park, wait_for};
 use crate::endpoint::Endpoint;
 use crate::error::{Error, ErrorKind};
-use crate::op::{Completion, OpId};
+use crate::op::{Completion, Posted};
 use crate::time::{Clock, Time};
 use crate::transport::{Armed, Transport};
 
@@ -23,7 +23,8 @@ impl Wake for Unpark {
 /// Methods for programs without an executor. They block the calling thread and drive the endpoint
 /// meanwhile.
 impl<T: Transport> Endpoint<T> {
-    /// Waits for an operation to end, and returns its completion.
+    /// Waits for an operation to end, and returns its completion. Takes what a `post_*` method
+    /// returned, or the id of an operation.
     ///
     /// `clock` must be the clock whose time was passed to [`Endpoint::new`].
     ///
@@ -31,11 +32,17 @@ impl<T: Transport> Endpoint<T> {
     /// The operation's own error, which names operation and peer. `TimedOut` if the operation has
     /// not ended at `deadline`. It then goes on, and can be waited for again or cancelled.
     /// `Invalid` if there is no such operation. `Io` if the system cannot wait.
-    pub fn wait(&mut self, op: OpId, clock: &impl Clock, deadline: Time) -> Result<Completion, Error> {
-        if !self.is_known(op) {
-            return Err(Error::new(ErrorKind::Invalid, "no such operation, or its completion was collected"));
-        }
-        let completion = self.wait_until(clock, deadline, |endpoint| endpoint.poll_op(op))?;
+    pub fn wait(&mut self, posted: impl Into<Posted>, clock: &impl Clock, deadline: Time) -> Result<Completion, Error> {
+        let completion = match posted.into() {
+            Posted::Done(completion) => completion,
+            Posted::Pending(op) if self.is_known(op) => self
+                .wait_until(clock, deadline, |endpoint| endpoint.poll_op(op))
+                .map_err(|error| self.during(op, error))?,
+            Posted::Pending(_) => {
+                let text = "no such operation, or its completion was collected";
+                return Err(Error::new(ErrorKind::Invalid, text).during("wait"));
+            }
+        };
         match self.explain(&completion) {
             Some(error) => Err(error),
             None => Ok(completion),

@@ -521,6 +521,16 @@ impl<T: Transport> Endpoint<T> {
         self.ops.collect(op)
     }
 
+    /// Adds an operation, and its peer, to an error.
+    pub(crate) fn during(&self, op: OpId, error: Error) -> Error {
+        let Some(record) = self.ops.get(op.0) else { return error };
+        let error = error.during(record.kind.as_str());
+        match record.peer.and_then(|peer| self.peer_addr(peer)) {
+            Some(addr) => error.with_peer(addr),
+            None => error,
+        }
+    }
+
     /// Returns whether there is such an operation: under way, or ended and not yet collected.
     pub fn is_known(&self, op: OpId) -> bool {
         self.ops.get(op.0).is_some()

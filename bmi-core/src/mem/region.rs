@@ -122,12 +122,15 @@ struct Registered {
     id: MemoryId,
     key: LocalKey,
     owner: Arc<dyn RegionOwner>,
+    /// A copy of [`Memory::is_read_only`], beside what each post reads anyway.
+    read_only: bool,
 }
 
 impl MemoryRegion {
     /// Creates a region. For backends. `owner` is notified when the last handle is dropped.
     pub fn new(memory: Memory, key: LocalKey, owner: Arc<dyn RegionOwner>) -> MemoryRegion {
-        MemoryRegion { registration: Arc::new(Registered { id: memory.id(), key, owner }), memory }
+        let read_only = memory.is_read_only();
+        MemoryRegion { registration: Arc::new(Registered { id: memory.id(), key, owner, read_only }), memory }
     }
 
     /// Returns the memory.
@@ -250,7 +253,7 @@ impl Segment {
     /// Returns true if the bytes must not be written ([`Memory::is_read_only`]).
     #[inline]
     pub fn is_read_only(&self) -> bool {
-        self.region.memory().is_read_only()
+        self.region.registration.read_only
     }
 
     /// Returns the same bytes without the registration.

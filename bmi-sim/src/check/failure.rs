@@ -144,7 +144,7 @@ impl fmt::Display for Failure {
         }
         write!(f, "{shrunk}")?;
         if shrunk_why != why {
-            writeln!(f, "with which it is: {shrunk_why}")?;
+            writeln!(f, "the shrunk plan fails with: {shrunk_why}")?;
         }
         messages.iter().try_for_each(|line| writeln!(f, "{line}"))?;
         write!(f, "replay: {}", self.command())

@@ -31,6 +31,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                     return call.reply(b"written", None, soon()).await;
                 }
                 let data = block.borrow().clone();
+                if call.len() != data.len() as u64 {
+                    return call.reply(b"the block has another length", None, soon()).await;
+                }
                 call.reply(b"read", Some(data.into()), soon()).await
             });
             match serving.await {}
@@ -38,8 +41,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let (block, hello) = (Memory::zeroed(13)?, b"Hello, block!".to_vec());
         let (caller, peer) = (Caller::new(endpoint.clone()), endpoint.connect(&at, soon()).await?);
         caller.call(peer, 1, b"write", Body::Out(hello.into()), None, soon())?.reply().await?;
-        caller.call(peer, 1, b"read", Body::In((&block).into()), None, soon())?.reply().await?;
-        println!("{}", String::from_utf8_lossy(&block.to_vec()));
+        let call = caller.call(peer, 1, b"read", Body::In((&block).into()), None, soon())?;
+        println!("{:?}: {:?}", call.reply().await?.bytes, String::from_utf8_lossy(&block.to_vec()));
         Ok(endpoint.disconnect(peer, soon()).await?)
     })?
 }
