@@ -92,7 +92,8 @@
 //!
 //! ## Without an executor
 //!
-//! The methods of [`Endpoint`] post an operation; [`Endpoint::wait`] blocks the thread until it ends.
+//! The methods of [`Endpoint`] post an operation. [`Endpoint::wait`] blocks the thread until it
+//! ends.
 //!
 //! ```
 //! use std::sync::mpsc;
