@@ -195,6 +195,30 @@
 //! do. [`Error::is_retryable`] returns whether the same call may succeed later. When a connection
 //! is lost, all operations on it end with `PeerLost`, and the program connects again.
 //!
+//! ```
+//! use std::time::Duration;
+//!
+//! use bmi::driver::{MonotonicClock, event};
+//! use bmi::{Addr, Config, Error, ErrorKind, OpenOptions, Scheme};
+//!
+//! # fn main() -> Result<(), Error> {
+//! let (options, config) = (OpenOptions::default(), Config::named("client"));
+//! let client = bmi::endpoint(Scheme::Tcp, &options, config, MonotonicClock::new())?;
+//! let connecting = async {
+//!     // No program listens at this port.
+//!     let addr = Addr::tcp("127.0.0.1", 1);
+//!     match client.connect(&addr, client.within(Duration::from_secs(2))).await {
+//!         Ok(peer) => println!("connected: {peer:?}"),
+//!         Err(error) if error.is_retryable() => println!("again later: {error}"),
+//!         Err(error) if error.kind() == ErrorKind::Incompatible => println!("update one side: {error}"),
+//!         Err(error) => return Err(error),
+//!     }
+//!     Ok(())
+//! };
+//! event::block_on(client.clone(), connecting)?
+//! # }
+//! ```
+//!
 //! # Features
 //!
 //! | feature | what it adds | default |
@@ -203,7 +227,10 @@
 //! | `ib` | `ib://device/host:port`: RDMA verbs, loaded at run time where there is an adapter | yes |
 //! | `shm` | `shm:///path`: processes of one host | yes |
 //! | `tokio` | [`driver::event`] | yes |
-//! | `userfaultfd` | foreign memory that the kernel reports as unmapped (Linux) | no |
+//! | `userfaultfd` | [`foreign`] memory that the kernel reports as unmapped (Linux) | no |
+//!
+//! Real transports need Linux. To test a protocol in the simulator on another system, depend on
+//! `bmi` with `default-features = false`.
 //!
 //! A backend of your own implements `bmi_core::Transport` and is registered with
 //! [`OpenOptions::backend`].
@@ -224,8 +251,8 @@ pub use bmi_core::{
 // Endpoints, and what they report.
 #[doc(inline)]
 pub use bmi_core::{
-    AsyncEndpoint, Capabilities, Completion, Counters, Endpoint, OpId, OpKind, Operation, Options, PeerEvent, PeerId,
-    PeerLimits, Posted, ResourceUsage, ServiceClass, Tag, Transport, Unexpected,
+    AsyncEndpoint, Capabilities, Completion, Counters, Endpoint, OneSided, OpId, OpKind, Operation, Options, PeerEvent,
+    PeerId, PeerLimits, Pinned, Posted, Registration, ResourceUsage, ServiceClass, Tag, Transport, Unexpected,
 };
 // Memory and bulk data.
 #[doc(inline)]
@@ -238,6 +265,15 @@ pub use bmi_core::comm::{Body, Call, Caller, Incoming, Reply, serve};
 
 #[doc(inline)]
 pub use bmi_core::driver;
+
+/// Memory at addresses of the program's own, with the allocations that its pieces lie in.
+pub mod foreign {
+    #[cfg(all(feature = "userfaultfd", target_os = "linux"))]
+    #[doc(inline)]
+    pub use bmi_core::mem::Watch;
+    #[doc(inline)]
+    pub use bmi_core::mem::{Extent, Foreign};
+}
 
 /// The four paths for the data of a call, and the choice between them.
 pub mod paths {

@@ -204,7 +204,7 @@ fn portable(root: &Path) -> Result<Totals, Failure> {
     let packages = public(root)?;
     let version = packages.iter().find_map(|package| package.rust_version.clone());
     let version = version.ok_or_else(|| Failure::new("no crate states rust-version"))?;
-    let mac = ["bmi-core", "bmi-sim"].map(str::to_owned).to_vec();
+    let mac = ["bmi-core", "bmi-sim", "bmi"].map(str::to_owned).to_vec();
     let programs = ["fs-client", "fs-server"];
     let all = packages.into_iter().map(|package| package.name).filter(|name| !programs.contains(&&**name)).collect();
     let checks = [("aarch64-unknown-linux-gnu", all), ("aarch64-apple-darwin", mac)];
@@ -212,7 +212,9 @@ fn portable(root: &Path) -> Result<Totals, Failure> {
         .map_err(|why| Failure::skip(why.reason))?;
     for (target, names) in checks {
         // `rustup run` and not `cargo +version`: a cargo on the PATH may be another than rustup's.
-        Invocation::new(root, "rustup", &format!("run {version} cargo check --release --target {target}"))
+        // Without its default features, `bmi` has no transport of Linux.
+        let features = if target.contains("apple") { " --no-default-features" } else { "" };
+        Invocation::new(root, "rustup", &format!("run {version} cargo check --release --target {target}{features}"))
             .args(&select(names))
             .env("CARGO_TARGET_DIR", crate::target(root).join("portable"))
             // Nothing that is checked here runs. The development profile optimises the dependencies

@@ -319,7 +319,7 @@ impl<T: Transport> Endpoint<T> {
         let limit = self.config.credits.bytes / credit::OVERHEAD + u32::from(self.config.credits.messages);
         let peer = self.peers.get_mut(peer_id.0).expect("the caller has it");
         if peer.answers >= limit as usize {
-            return Err("questions without end, taking no answer");
+            return Err("more requests for answers than it takes answers");
         }
         peer.answers += 1;
         self.notify(peer_id, notice);

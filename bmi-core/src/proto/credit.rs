@@ -7,10 +7,10 @@
 //!
 //! | window     | one credit is       | spent by                               | comes back when                     |
 //! |------------|---------------------|----------------------------------------|-------------------------------------|
-//! | messages   | a posted receive    | every message except Credit            | the receive is posted again (1)     |
-//! | bytes      | a byte to park      | Eager, Unexpected, Announce, Ready (2) | the message is taken or dropped (3) |
-//! | control    | a reserved receive  | Credit                                 | the receive is posted again         |
-//! | fast slots | one particular slot | Eager, Unexpected written into it (4)  | the message is taken or dropped     |
+//! | messages   | a posted receive    | every message except Credit, every write with immediate data | the receive is posted again (1) |
+//! | bytes      | a byte to park      | Eager, Unexpected, Announce, Ready, echo Probe (2) | the message is taken or dropped (3) |
+//! | control    | a reserved receive  | Credit | the receive is posted again |
+//! | fast slots | one particular slot | Eager, Unexpected, echo Probe written into it (4) | the message is taken or dropped |
 //!
 //! 1. A receive is posted again when its message was handled or copied out of the slot. An inline
 //!    receive never left the queue, so its credit comes back when the message was taken.

@@ -30,8 +30,8 @@
 //! - **Write rendezvous**, without RDMA read: Announce, ClearToWrite, the sender's RDMA writes,
 //!   Written. See `endpoint::write_rendezvous`.
 //! - **Offered receive**: Ready, the sender's RDMA write, Written. See `endpoint::offered_receive`.
-//! - **Fast RDMA**: FastSlots describes the fast-RDMA slots. An Eager or Unexpected message may be
-//!   written into a slot. See `endpoint::fast_rdma`.
+//! - **Fast RDMA**: FastSlots describes the fast-RDMA slots. An Eager message, an
+//!   Unexpected message or an echo Probe may be written into a slot. See `endpoint::fast_rdma`.
 //!
 //! Every field that is zero in the table must be zero on the wire.
 //!
