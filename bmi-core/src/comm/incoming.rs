@@ -7,7 +7,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use bytes::Bytes;
+use bytes::{Buf, Bytes};
 
 use super::path::{Direction, Path};
 use super::wire::{
@@ -15,7 +15,7 @@ use super::wire::{
 };
 use crate::async_endpoint::AsyncEndpoint;
 use crate::bulk::BulkDescriptor;
-use crate::endpoint::Unexpected;
+use crate::endpoint::{Unexpected, read_only};
 use crate::error::{Error, ErrorKind};
 use crate::mem::{Access, MemList, MemSlice, Memory};
 use crate::mutated;
@@ -75,7 +75,7 @@ impl<T: Transport> Incoming<T> {
         }
         // The sum of both is less than the length of the message, which has arrived.
         let (request, described) = (head.request as usize, head.descriptor as usize);
-        let mut front = front(CALL_HEAD + request + described);
+        let front = front(CALL_HEAD + request + described);
         let remote = match described {
             0 => None,
             _ => {
@@ -85,9 +85,11 @@ impl<T: Transport> Incoming<T> {
         if described > 0 && remote.is_none() {
             return Err(protocol("describes more or less memory than its data"));
         }
-        front.truncate(CALL_HEAD + request);
-        front.drain(..CALL_HEAD);
         let at = CALL_HEAD + request;
+        // Without a descriptor this neither copies nor allocates.
+        let mut request = Bytes::from(front);
+        request.truncate(at);
+        request.advance(CALL_HEAD);
         let (data, message) = match (head.carries_data(), message.in_fast_slot().cloned()) {
             (false, _) => (None, None),
             (true, Some(slot)) => (Some(slot.slice(at, slot.len() - at)), Some(message)),
@@ -101,16 +103,7 @@ impl<T: Transport> Incoming<T> {
                 (Some(Memory::from(bytes).all()), None)
             }
         };
-        Ok(Incoming {
-            endpoint: endpoint.clone(),
-            peer,
-            tag,
-            head,
-            request: front.into(),
-            remote,
-            data,
-            _message: message,
-        })
+        Ok(Incoming { endpoint: endpoint.clone(), peer, tag, head, request, remote, data, _message: message })
     }
 
     /// The endpoint that the call came in at.
@@ -194,7 +187,7 @@ impl<T: Transport> Incoming<T> {
         let into = into.into();
         self.check(Direction::Write, at, into.len() as u64)?;
         if into.is_read_only() {
-            return Err(crate::endpoint::read_only().during("fetch"));
+            return Err(read_only().during("fetch"));
         }
         if into.is_empty() {
             return Ok(());
